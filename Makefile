@@ -1,11 +1,13 @@
 # make demo: train, evaluate and transcribe on a corpus made on the spot. make test: everything CI checks; make test-all: that, and
 # the tests that take long.
+# make docs: the documentation as a site, build/site/index.html.
+# make dist: source distribution and wheel, checked.
 # make bench: every benchmark, beside the toolkits that PyPI has.
 PYTHON ?= python3
 BIN := .venv/bin
 RUN := $(BIN)/python -m
 
-.PHONY: demo test test-all bench clean
+.PHONY: demo dist docs test test-all bench clean
 
 .venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -31,6 +33,16 @@ demo: .venv/ready
 	$(RUN) asr.evaluate runs/mini data/mini/test.jsonl --output-dir runs/mini/evaluation --report runs/mini/evaluation/report.html
 	$(RUN) asr.transcribe runs/mini data/mini/audio/test/test-00001.flac
 	@echo "To look at: runs/mini/report.html, runs/mini/evaluation/report.html"
+
+docs: .venv/ready
+	$(RUN) docs.pages build/docs
+	NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict --quiet
+	@echo "To read: build/site/index.html"
+
+dist: .venv/ready
+	rm -rf dist
+	$(RUN) build
+	$(RUN) twine check --strict dist/*
 
 test: .venv/ready
 	$(BIN)/ruff check

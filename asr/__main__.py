@@ -1,7 +1,9 @@
-"""python -m asr: list the commands."""
+"""asr COMMAND ..., or python -m asr COMMAND ...: run a command. Without one, list the commands."""
 
+import runpy
 import signal
 import sys
+from difflib import get_close_matches
 
 COMMANDS = {
     "Train": {
@@ -34,15 +36,28 @@ COMMANDS = {
 
 
 def main() -> None:
-    """Print the list; the status is 2 for an argument, which would be of no command."""
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a reader that has gone ends it quietly
-    print("python -m asr.COMMAND --help says more of each; docs/guide has examples.")
+    """Run the command that the first argument names; without one, print the list.
+
+    A command is the module asr.<command>, run as `python -m` runs it, so that processes which it starts run it, too.
+    """
+    arguments = sys.argv[1:]
+    names = [name for commands in COMMANDS.values() for name in commands]
+    if arguments and arguments[0] in names:
+        del sys.argv[1]
+        runpy.run_module(f"asr.{arguments[0]}", run_name="__main__", alter_sys=True)
+        return
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a closed pipe (`| head`) ends this process silently
+    if arguments and not {"-h", "--help"} & {*arguments}:
+        similar = get_close_matches(arguments[0], names, n=1)
+        hint = f"Did you mean {similar[0]}?" if similar else "Run asr without arguments for the list."
+        sys.exit(f"error: the command must be one of {len(names)}; got {arguments[0]!r}. {hint}")
+    print(
+        "asr COMMAND --help, or python -m asr.COMMAND --help, prints the options of a command; docs/guide has examples."
+    )
     for title, commands in COMMANDS.items():
         print(f"\n{title}")
         for name, about in commands.items():
-            print(f"  asr.{name:16} {about}")
-    if {"-h", "--help"}.isdisjoint(sys.argv[1:]) and sys.argv[1:]:
-        sys.exit(f"error: a command is a module of its own: python -m asr.{sys.argv[1]}")
+            print(f"  asr {name:16} {about}")
 
 
 if __name__ == "__main__":

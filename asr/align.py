@@ -72,7 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             scores.append((transcript.alternatives[0].score, recording.name, transcript.text))
     _list_worst(sorted(scores)[: options.worst])
     if rules is not None:
-        _write_segments(options.segments, [one for line in utterances for one in segments.get(line.id, [])])
+        _write_segments(
+            options.segments, [segment for utterance in utterances for segment in segments.get(utterance.id, [])]
+        )
     problems = len(errors) + len(recordings) - len(scores)
     if problems:
         complain(f"{problems} of {problems + len(scores)} utterances were not aligned; see the errors above.")

@@ -111,7 +111,7 @@ def _choose(run_dir: Path, best: int | None, last: int | None) -> list[Path]:
 
 
 def check_one_run(checkpoints: Sequence[Path]) -> None:
-    """Check that checkpoints are whole and of one run: the mean of weights that were learnt apart is no model.
+    """Check that checkpoints are intact and of one run: the mean of independently trained weights is useless.
 
     Raises:
         InputError: naming the file, and what differs.

@@ -237,7 +237,7 @@ def component(group: str, config: Config, where: str = "") -> partial[Any]:
     where = where or group.replace("/", ".")
     if not isinstance(config, Mapping) or "name" not in config:
         raise InputError(f"{where} must be a mapping with the key name; got {config!r}.")
-    cls = _find_class(group, config["name"])
+    cls = find_class(group, config["name"])
     settings = {key: value for key, value in config.items() if key != "name"}
     required = {p.name for p in inspect.signature(cls).parameters.values() if p.kind is p.KEYWORD_ONLY}
     if settings.keys() != required:
@@ -269,10 +269,15 @@ def rules(cls: Callable[..., Any]) -> dict[str, Rule]:
 
 def rules_of(group: str, name: str) -> dict[str, Rule]:
     """Return the rules of the settings of the component asr/<group>/<name>.py."""
-    return rules(_find_class(group, name))
+    return rules(find_class(group, name))
 
 
-def _find_class(group: str, name: object) -> Callable[..., Any]:
+def find_class(group: str, name: object) -> Callable[..., Any]:
+    """Return the class of the component asr/<group>/<name>.py.
+
+    Raises:
+        InputError: there is no such component.
+    """
     folder = HERE / group
     dotted = group.replace("/", ".")
     parts = [*group.split("/"), name]

@@ -79,8 +79,9 @@ def report(
     from asr.report.comparison import comparison_report
     from asr.report.evaluation import About
 
-    utterances = [one.utterance for one in a]
-    changes = [(abs(two.counts.errors - one.counts.errors), one.counts.errors) for one, two in match(a, b)]
+    utterances = [result.utterance for result in a]
+    errors = [(result_a.counts.errors, result_b.counts.errors) for result_a, result_b in match(a, b)]
+    changes = [(abs(errors_b - errors_a), errors_a) for errors_a, errors_b in errors]
     order = sorted(range(len(changes)), key=lambda position: changes[position], reverse=True)
     with audio_progress("recordings", utterances) as advance:
         clips = record(utterances, order, budget, advance=advance)
@@ -129,15 +130,15 @@ def changes(comparison: Mapping[str, Any], a: "Sequence[Scored]", b: "Sequence[S
         return []
     from asr.cli.side_by_side import LEGEND, side_by_side
 
-    firsts, seconds = ({(one.subset, one.utterance.id): one for one in some} for some in (a, b))
-    of = len(comparison["changed"])
-    lines = ["", f"Of {of} that changed, the {len(rows)} that changed most. {LEGEND}"]
+    results_a, results_b = ({(result.subset, result.utterance.id): result for result in results} for results in (a, b))
+    num_changed = len(comparison["changed"])
+    lines = ["", f"Of {num_changed} that changed, the {len(rows)} that changed most. {LEGEND}"]
     for row in rows:
         key = (row["subset"], row["id"])
-        one, two = firsts[key], seconds[key]
-        errors = f"{counted(one.counts.errors, 'error')} in A, {two.counts.errors} in B"
+        first, second = results_a[key], results_b[key]
+        errors = f"{counted(first.counts.errors, 'error')} in A, {second.counts.errors} in B"
         lines += ["", printable(f"{row['id']} ({row['subset']}), {row['change']:+d}: {errors}")]
-        lines += side_by_side(one.reference, one.transcript.text, two.transcript.text)
+        lines += side_by_side(first.reference, first.transcript.text, second.transcript.text)
     return lines
 
 

@@ -48,7 +48,7 @@ def doctor(settings: "RunSettings") -> None:
         raise manifests.problems[0]
     written.check_shards()
     sample, facts = sampled(written, settings.doctor.max_utterances, settings.seed)
-    diagnosis.tell([*manifests.findings(), *character_findings(splits_of(sample))], facts)
+    diagnosis.add([*manifests.findings(), *character_findings(splits_of(sample))], facts)
     normalize = get_normalizer(settings.components["normalizer"])
     corpus, sample = written.normalized(normalize), sample.normalized(normalize)
     _examine(settings, sample, diagnosis, recognizer)
@@ -69,18 +69,18 @@ def _examine(
 
     with progress_bar() as bar:
 
-        def progress(what: str, total: float) -> "Advance":
-            return _task(bar, what, total)
+        def progress(description: str, total: float) -> "Advance":
+            return _task(bar, description, total)
 
         examination = examine(corpus, bounds_of(settings), progress)
         findings = examination.findings
         if recognizer is not None:
-            findings = [*findings, *alignment_findings(recognizer, examination.heard, progress)]
-    diagnosis.tell(findings, examination.facts)
+            findings = [*findings, *alignment_findings(recognizer, examination.measured, progress)]
+    diagnosis.add(findings, examination.facts)
 
 
-def _task(bar: "Progress", what: str, total: float) -> "Advance":
-    task = bar.add_task(what, total=total)
+def _task(bar: "Progress", description: str, total: float) -> "Advance":
+    task = bar.add_task(description, total=total)
     return lambda done: bar.advance(task, done)
 
 
@@ -102,11 +102,11 @@ def _forecast(settings: "RunSettings", corpus: "Corpus", sample: "Corpus", diagn
     torch.set_num_threads(settings.num_threads)
     torch.manual_seed(settings.seed)
     model, utterances, findings = fresh_model(settings, corpus, sample)
-    diagnosis.tell(findings)
+    diagnosis.add(findings)
     if settings.gradient_checkpointing:
         recompute_blocks(model.encoder)
-    tried = forecast(settings, utterances, model, lambda planned: diagnosis.tell(planned.findings, planned.facts))
-    diagnosis.tell(tried.findings, tried.facts)
+    tried = forecast(settings, utterances, model, lambda planned: diagnosis.add(planned.findings, planned.facts))
+    diagnosis.add(tried.findings, tried.facts)
 
 
 main = experiment_command(doctor)

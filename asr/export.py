@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SMALLER = {
     "int8": "products by 8-bit weights",
-    "fp16": "half of the size alone, since processors compute it in float32 all the same",
+    "fp16": "half the size, but not faster, since processors compute in float32",
 }
 ONNX, HUGGING_FACE = "onnx", "huggingface"
 OPTIONS = {
@@ -230,13 +230,13 @@ def _compared(
 ) -> str:
     """Return a sentence on the comparison of programs and model, and its result."""
     worst = max(differences.values(), key=lambda difference: difference.largest)
-    what = "Compared" if quantize is None else f"Before they were made {quantize}, compared"
+    begin = "Compared" if quantize is None else f"Before they were made {quantize}, compared"
     audio = f"{num_made} made-up signals"
     if num_recordings:
         audio += f" and {num_recordings} recording{'s' if num_recordings > 1 else ''}"
-    how = f"{what} with the model on {audio}, each alone and in a batch of all"
-    said = f"{how}: numbers differ by {worst.largest:.1g} at most ({worst.where}), and no text does."
-    return said if quantize is None else f"{said} As {quantize} both may differ: the table has the WER of each."
+    comparison = f"{begin} with the model on {audio}, each alone and in a batch of all"
+    result = f"{comparison}: numbers differ by {worst.largest:.1g} at most ({worst.where}), and no text does."
+    return result if quantize is None else f"{result} As {quantize} both may differ: the table has the WER of each."
 
 
 def _source(options: argparse.Namespace) -> str:

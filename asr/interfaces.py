@@ -95,7 +95,7 @@ class FeatureAugment(Protocol):
 
     @property
     def masks(self) -> "Masks | None":
-        """Itself, if it only sets rectangles to 0 and can therefore be applied to features computed on the GPU."""
+        """This object, if it only sets rectangles to 0 and can therefore be applied to features computed on the GPU."""
 
     def __call__(self, features: Tensor) -> Tensor: ...
 
@@ -129,7 +129,7 @@ class Attention(Protocol):
 
     @property
     def streaming(self) -> "StreamingAttention | None":
-        """Itself, if it can attend to frames of earlier chunks."""
+        """This object, if it can attend to frames of earlier chunks."""
 
     def positions(self, x: Tensor) -> Tensor:
         """Encode the positions of x, (B, T', D); all blocks share the result."""
@@ -178,7 +178,7 @@ class Convolution(Protocol):
 
     @property
     def streaming(self) -> "StreamingConvolution | None":
-        """Itself, if it can convolve with frames of earlier chunks."""
+        """This object, if it can convolve with frames of earlier chunks."""
 
     def __call__(self, x: Tensor, padding_mask: Tensor) -> Tensor: ...
 
@@ -240,7 +240,7 @@ class Encoder(Protocol):
 
     @property
     def streaming(self) -> "StreamingEncoder | None":
-        """Itself, if it can encode an utterance chunk by chunk."""
+        """This object, if it can encode an utterance chunk by chunk."""
 
     def __call__(self, features: Tensor, feature_lengths: Tensor, taps: Taps = NO_TAPS) -> Encoded: ...
     def output_lengths(self, feature_lengths: Lengths) -> Lengths: ...
@@ -474,7 +474,7 @@ class Decoder(Protocol):
     def tunable(self) -> Mapping[str, Tunable]: ...
     @property
     def streaming(self) -> "StreamingDecoder | None":
-        """Itself, if it can decode chunk by chunk."""
+        """This object, if it can decode chunk by chunk."""
 
     @property
     def description(self) -> str: ...

@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = {"name": real(options.output).name, "adapter": _named(options.model), "base": _named(options.base)}
     bundle = replace(bundle, card=_CARD.format(**names, card=_quoted(bundle.card)))
     check_replaceable(options.output, bundle)
-    bundle_recognizer(bundle, path)  # checks that it loads
+    bundle_recognizer(bundle, path)  # checks that the merged model loads
     replace_bundle(options.output, bundle)
     print(f"{options.output}: {printable(str(options.model))} merged into {printable(str(options.base))}")
     return 0

@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         measured = [] if weights is None else [*zip(options.texts, weights, models, strict=True)]
         measured.append(("mixture" if measured else options.output.name, None, model))
         listed_from = of_texts if options.words else None
-        lines += dev_lines(options.dev, dev_text, measured, of_texts=listed_from, spelled=spelled, unit=unit)
+        lines += dev_lines(options.dev, dev_text, measured, listed_from=listed_from, spelled=spelled, unit=unit)
     print("\n".join(lines), file=message_stream(options.output))
     return 0
 
@@ -162,7 +162,7 @@ def parse_size(text: str) -> int:
 
 
 def _read_all(options: argparse.Namespace, text: "Text", extra: "Text", dev: "Text", progress: "Progress") -> list[int]:
-    """Read all files; return, for each of the model's texts, the end of its ids among all ids."""
+    """Read all files; return for each TEXT the number of ids read so far, which is the end of its ids."""
     named = "each text of a mixture" if options.interpolate else None
     ends = [_read(text, path, progress, named) for path in options.texts]
     if not text.sentences:

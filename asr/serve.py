@@ -25,7 +25,22 @@ if TYPE_CHECKING:
 
 # The extra `serve`:
 PACKAGES = ("fastapi", "fastapi_offline", "uvicorn", "websockets", "python_multipart", "prometheus_client")
-MOST_AT_ONCE = 8  # recordings per batch; more increase the delay and hardly the throughput
+NUMBERS = (  # option, type, metavar, default, help
+    ("--max-megabytes", float, "N", 100, "limit of an upload"),
+    ("--max-seconds", float, "S", 600, "limit of a recording"),
+    ("--upload-seconds", float, "S", 60, "timeout of an upload"),
+    ("--queue", int, "N", 64, "maximum number of queued recordings"),
+    # more recordings in a batch increase the delay and hardly the throughput
+    ("--max-batch", int, "N", 8, "maximum number of recordings in a batch"),
+    ("--streams", int, "N", 16, "maximum number of concurrent streams"),
+    ("--stream-seconds", float, "S", 3600, "maximum length of a stream"),
+    ("--idle-seconds", float, "S", 30, "timeout of a stream without messages"),
+    ("--chunk-seconds", float, "S", None, "length of a stream's chunk (default: the model's)"),
+    ("--left-seconds", float, "S", None, "left context of a chunk (default: the model's)"),
+    ("--right-seconds", float, "S", None, "right context of a chunk (default: the model's)"),
+    ("--num-threads", int, "N", None, "threads of the model on a CPU (default: torch's choice)"),
+    ("--stop-seconds", float, "S", 30, "time limit of a shutdown"),
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -76,49 +91,9 @@ def _parser() -> argparse.ArgumentParser:
     server.add_argument(
         "--example", action="append", default=[], metavar="FILE", help="recording for the page; may be repeated"
     )
-    server.add_argument(
-        "--max-megabytes", type=float, default=100, metavar="N", help="limit of an upload (default 100)"
-    )
-    server.add_argument(
-        "--max-seconds", type=float, default=600, metavar="S", help="limit of a recording (default 600)"
-    )
-    server.add_argument(
-        "--upload-seconds", type=float, default=60, metavar="S", help="timeout of an upload (default 60)"
-    )
-    server.add_argument(
-        "--queue", type=int, default=64, metavar="N", help="maximum number of queued recordings (default 64)"
-    )
-    server.add_argument(
-        "--max-batch",
-        type=int,
-        default=MOST_AT_ONCE,
-        metavar="N",
-        help=f"maximum number of recordings in a batch (default {MOST_AT_ONCE})",
-    )
-    server.add_argument(
-        "--streams", type=int, default=16, metavar="N", help="maximum number of concurrent streams (default 16)"
-    )
-    server.add_argument(
-        "--stream-seconds", type=float, default=3600, metavar="S", help="maximum length of a stream (default 3600)"
-    )
-    server.add_argument(
-        "--idle-seconds", type=float, default=30, metavar="S", help="timeout of a stream without messages (default 30)"
-    )
-    server.add_argument(
-        "--chunk-seconds", type=float, metavar="S", help="length of a stream's chunk (default: the model's)"
-    )
-    server.add_argument(
-        "--left-seconds", type=float, metavar="S", help="left context of a chunk (default: the model's)"
-    )
-    server.add_argument(
-        "--right-seconds", type=float, metavar="S", help="right context of a chunk (default: the model's)"
-    )
-    server.add_argument(
-        "--num-threads", type=int, metavar="N", help="threads of the model on a CPU (default: torch's choice)"
-    )
-    server.add_argument(
-        "--stop-seconds", type=float, default=30, metavar="S", help="time limit of a shutdown (default 30)"
-    )
+    for option, kind, metavar, default, meaning in NUMBERS:
+        shown = "" if default is None else f" (default {default})"
+        server.add_argument(option, type=kind, default=default, metavar=metavar, help=f"{meaning}{shown}")
     add_decoding(parser)
     return parser
 

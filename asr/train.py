@@ -39,7 +39,7 @@ def train(settings: "RunSettings") -> float | None:
     configure(settings.data.storage)
     trainer = make_trainer(settings)
     prepared = first_then_all(trainer, partial(prepare, settings, trainer.global_rank, trainer.world_size))
-    corpus, features, position, seed = prepared.corpus, prepared.features, prepared.position, settings.seed
+    state, corpus, features, seed = prepared.state, prepared.corpus, prepared.features, settings.seed
 
     torch.set_num_threads(settings.num_threads)
     pl.seed_everything(seed, verbose=False)
@@ -58,8 +58,8 @@ def train(settings: "RunSettings") -> float | None:
         corpus = corpus.only(training_set.utterances)
     prepared.describe(model, corpus, training_set)
     loading = settings.data.num_workers, settings.data.features_on
-    data = SpeechData(training_set, corpus.valid, augmentation, position, *loading)
-    run = prepared.run(training_set, settings.trainer.bounds)
+    data = SpeechData(training_set, corpus.valid, augmentation, state.position, *loading)
+    run = state.run(training_set.total_steps, settings.trainer.bounds)
     logger.info("%d steps: %s", run.total_steps, settings.trainer.bounds)
     task = RecognitionTask(
         recognizer,
@@ -67,7 +67,7 @@ def train(settings: "RunSettings") -> float | None:
         build.build_schedule(settings.components),
         run.total_steps,
         seed,
-        Unreadable(settings.data.max_bad_fraction * len(training_set), position.epoch, position.skipped),
+        Unreadable(settings.data.max_bad_fraction * len(training_set), state.position.epoch, state.position.skipped),
         prepared.extra,
         prepared.faults,
         data.waiting,
@@ -77,16 +77,16 @@ def train(settings: "RunSettings") -> float | None:
         own_tensors,
     )
     others = besides_steps(settings, prepared, task, data)
-    stop = equip(trainer, settings, prepared, run, data, task.measure, others)
-    fit(trainer, task, data, prepared.resume, stop)
+    stop = equip(trainer, settings, state, run, data, task.measure, others)
+    fit(trainer, task, data, state.resume, stop)
 
     if trainer.is_global_zero:
         device = trainer.strategy.root_device
-        results = finish(prepared.run_dir, settings, corpus.all_tests, device, prepared.start)
-        leave_report(prepared.run_dir)
+        results = finish(state.run_dir, settings, corpus.all_tests, device, prepared.start)
+        leave_report(state.run_dir)
         if settings.debug.max_wer is not None:
             check_learnt(results, settings.debug.max_wer)
-    return best_wer(prepared.run_dir)
+    return best_wer(state.run_dir)
 
 
 main = experiment_command(train)

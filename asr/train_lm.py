@@ -20,7 +20,7 @@ def train_lm(settings: "LanguageModelSettings") -> float:
     """Run one training, from the texts to results.json.
 
     Returns:
-        The perplexity per word of the validation texts, which a sweep seeks.
+        The perplexity per word of the validation texts, which a sweep minimises.
     """
     import torch
 
@@ -39,10 +39,10 @@ def train_lm(settings: "LanguageModelSettings") -> float:
     prepared = first_then_all(trainer, partial(prepare_text, settings, trainer.global_rank, trainer.world_size))
     torch.set_num_threads(settings.num_threads)
     torch.manual_seed(settings.seed)
-    components, tokenizer = settings.components, prepared.tokenizer
+    state, components, tokenizer = prepared.state, settings.components, prepared.tokenizer
     model: Any = build.build_token_model(components["token_model"], tokenizer.vocab_size)
     prepared.describe(model, sum(parameter.numel() for parameter in model.parameters()))
-    run = prepared.run(settings.trainer.bounds)
+    run = state.run(prepared.train.total_steps, settings.trainer.bounds)
     logger.info("%d steps: %s", run.total_steps, settings.trainer.bounds)
     task = LanguageModelTask(
         model,
@@ -52,14 +52,14 @@ def train_lm(settings: "LanguageModelSettings") -> float:
         settings.seed,
         prepared.extra,
     )
-    data = TextData(prepared.train, prepared.valid, settings.text.bounds, prepared.position)
+    data = TextData(prepared.train, prepared.valid, settings.text.bounds, state.position)
     others = besides_text_steps(settings, data.worst_batches)
-    stop = equip(trainer, settings, prepared, run, data, task.measure, others)
-    fit(trainer, task, data, prepared.resume, stop)
+    stop = equip(trainer, settings, state, run, data, task.measure, others)
+    fit(trainer, task, data, state.resume, stop)
     if not trainer.is_global_zero:
         return float("nan")
     results = finish_language_model(settings, prepared, trainer.strategy.root_device)
-    leave_report(prepared.run_dir)
+    leave_report(state.run_dir)
     return results["valid"].per_word
 
 
@@ -67,7 +67,7 @@ def read_config(resolved: Mapping[str, Any], overrides: Sequence[str]) -> "Langu
     """Read and check the settings of conf/train_lm.yaml.
 
     Raises:
-        InputError: a setting does not hold.
+        InputError: a setting is invalid.
     """
     from asr.run.language_model_settings import read_language_model_settings
 

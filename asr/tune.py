@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = with_values(settings, choice.values)
     values = choice.values if choice else {}
     confidence = _tune_confidence(recognizer, dev_set, values)
-    description = choice.said if choice else UNCHANGED
+    description = choice.description if choice else UNCHANGED
     replace_bundle(
         folder,
         replace(
@@ -165,7 +165,7 @@ class Choice(NamedTuple):
     """Chosen values of the decoder's settings, and their description for the model card."""
 
     values: "Values"
-    said: str
+    description: str
 
 
 def _tune_search(
@@ -195,9 +195,9 @@ def _tune_search(
     _print_each(dev_sets, trials.words[0], trials.words[chosen])
     gain = expected_gain(trials)
     expected = _spelled_gain(gain)
-    print(f"expected on other such speech, by cross-validation: {expected}")
+    print(f"expected on unseen speech like the dev set, by cross-validation: {expected}")
     if gain.is_certain or always:
-        return Choice(search.values[chosen], f"{_named(search.values[chosen])}; expected on other speech: {expected}")
+        return Choice(search.values[chosen], f"{_named(search.values[chosen])}; expected on unseen speech: {expected}")
     print(
         "The gain is within the noise, so the decoder is not changed. More dev utterances may make it certain; "
         "--attach always stores these values anyway."

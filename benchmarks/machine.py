@@ -23,7 +23,7 @@ Found = TypeVar("Found")
 
 PACKAGES = (
     *("torch", "torchaudio", "lightning", "transformers", "nemo_toolkit", "speechbrain", "espnet"),
-    *("lhotse", "kaldi-native-fbank", "flashlight-text", "pyctcdecode"),
+    *("lhotse", "webdataset", "datasets", "kaldi-native-fbank", "flashlight-text", "pyctcdecode"),
 )
 
 

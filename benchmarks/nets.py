@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -81,18 +82,33 @@ class Net(nn.Module):
         return self.head.losses(encoded, batch.tokens, batch.token_lengths)["loss"].sum() / batch.token_lengths.sum()
 
 
+class Peer(NamedTuple):
+    """The encoder of another toolkit, without its front-end.
+
+    Args:
+        modules: that hold its weights.
+        layers: its blocks.
+        run: (B, T', D), (B,) to (B, T', D).
+    """
+
+    modules: Sequence[nn.Module]
+    layers: nn.ModuleList
+    run: Callable[[Tensor, Tensor], Tensor]
+
+
 class PeerEncoder(nn.Module):
     """The common front-end before a peer's blocks."""
 
-    def __init__(self, front_end: nn.Module, blocks: nn.Module) -> None:
+    def __init__(self, front_end: nn.Module, peer: Peer) -> None:
         super().__init__()
         self.front_end = front_end
-        self.blocks = blocks
+        self.blocks = nn.ModuleList(peer.modules)
+        self._run = peer.run
 
     def forward(self, features: Tensor, lengths: Tensor) -> Encoded:
         """(B, T, F), (B,) to encoder_out (B, T', D), (B,)."""
         x, lengths = self.front_end(features, lengths)
-        return Encoded(self.blocks(x, lengths), lengths, {})
+        return Encoded(self._run(x, lengths), lengths, {})
 
 
 class NoFrontEnd(nn.Module):
@@ -150,7 +166,7 @@ def make_net(contender: str, encoder_name: str, *, with_front_end: bool = True) 
         if not with_front_end:
             encoder.subsampling = NoFrontEnd()
         return Net(encoder, encoder.blocks, shape.dim)
-    peer = importlib.import_module(PEERS[contender]).Blocks(shape)
+    peer: Peer = importlib.import_module(PEERS[contender]).blocks(shape)
     return Net(PeerEncoder(_front_end(config, shape) if with_front_end else NoFrontEnd(), peer), peer.layers, shape.dim)
 
 

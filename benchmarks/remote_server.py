@@ -1,11 +1,13 @@
 """python -m benchmarks.remote_server FOLDER MS: serve files by byte ranges, each answer after a delay."""
 
 import argparse
+import sys
 import time
 from collections.abc import Sequence
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 from asr.cli.command import run_command
 
@@ -49,9 +51,18 @@ class Handler(BaseHTTPRequestHandler):
                 self.wfile.write(file.read(stop - start))
 
 
+class Server(ThreadingHTTPServer):
+    """A server that does not report connections closed by a client, as readers do before the end of a shard."""
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Report errors, except those of closed connections."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
 def serve(folder: Path, latency_ms: float) -> None:
     """Serve until killed; the first line of output is the address."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, folder, latency_ms / 1000))
+    server = Server(("127.0.0.1", 0), partial(Handler, folder, latency_ms / 1000))
     print(f"http://127.0.0.1:{server.server_address[1]}", flush=True)
     server.serve_forever()
 

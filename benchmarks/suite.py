@@ -32,6 +32,7 @@ SUITE = {  # benchmarks, and the options of each run of theirs
     "large_corpus": [""],
     "planned_corpus": [""],
     "remote": [""],
+    "remote_peers": [""],
     "bulk": ["simulate", "listing"],
     "startup": [""],
     "serve": [""],

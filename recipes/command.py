@@ -1,4 +1,4 @@
-"""How a recipe runs as a program: its parser, and how errors end it."""
+"""Frame of a recipe as a program: its parser, and its errors."""
 
 import argparse
 import sys
@@ -10,7 +10,7 @@ from asr.text.printable import printable
 
 READABLE = "--corpus-dir must be readable, --output-dir writable, with room left"
 ROOM = "--output-dir must be writable, with room left"
-GO_ON = "; run the same command again to go on."
+GO_ON = "; run the same command again to resume."
 
 AddOption = Callable[..., argparse.Action]
 
@@ -25,15 +25,15 @@ def run_recipe(
     must: str = "",
     interrupted: str = "",
 ) -> int:
-    """Parse the options of `python -m MODULE` and do its work; a user error, a disk error or Ctrl-C is one line.
+    """Parse the options of `python -m MODULE` and run its work; user errors, disk errors and Ctrl-C print one line.
 
     Args:
         module: name of the recipe's module.
-        description: docstring of the module; --help prints its lines as they are.
+        description: docstring of the module, printed unchanged by --help.
         add_options: called with `add_argument` of the parser; adds the recipe's options.
         work: called with the parsed options; returns the exit status, None for 0.
         arguments: of the command; None: those of the process.
-        must: what must hold for files to be read and written, for the error where they cannot be.
+        must: what must hold for reading and writing files; begins the message of a disk error.
         interrupted: what to do after Ctrl-C.
 
     Returns:

@@ -1,6 +1,6 @@
-"""What a recipe may write in its --output-dir: files that are not there yet, and files that it wrote itself before.
+"""What a recipe may write in its --output-dir: new files, and files that it wrote before.
 
-A hidden file in the folder lists what recipes wrote there, a line each: the recipe and the name.
+A hidden file in the folder lists the files written by recipes, one per line: the recipe and the name.
 """
 
 import fcntl
@@ -16,16 +16,16 @@ WRITTEN = ".written-by-recipes"
 
 
 def claim(output_dir: Path, recipe: str, names: Iterable[str], option: str = "--output-dir") -> None:
-    """Make the folder, and note that a recipe writes these files and folders of it.
+    """Create the folder, and record that a recipe writes these files and folders in it.
 
     Args:
         output_dir: of the recipe.
         recipe: its name, such as `recipes.mini.prepare`.
         names: of files and folders below `output_dir`.
-        option: that named the folder, for the message.
+        option: the option of the folder, for the message.
 
     Raises:
-        InputError: one of them is there, and the recipe did not write it.
+        InputError: a file exists that the recipe did not write.
         OSError: the folder cannot be written.
     """
     path = output_dir / WRITTEN
@@ -42,10 +42,10 @@ def claim(output_dir: Path, recipe: str, names: Iterable[str], option: str = "--
 
 @contextmanager
 def alone_in(output_dir: Path) -> Iterator[None]:
-    """Keep other processes out of a folder that is there.
+    """Lock an existing folder against other processes.
 
     Raises:
-        InputError: another process is at work in it.
+        InputError: another process has locked it.
     """
     folder = os.open(output_dir, os.O_RDONLY)
     try:
@@ -59,7 +59,7 @@ def _lock(folder: int, output_dir: Path) -> None:
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        must = f"{output_dir} must be written by one process at a time; another one is at work there"
+        must = f"{output_dir} must be written by one process at a time; another one is writing there"
         raise InputError(f"{must}. Wait until it has ended, and run the same command again.") from None
     except OSError:  # a file system without locks
         return

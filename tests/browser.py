@@ -1,4 +1,4 @@
-"""A real headless browser for the tests of pages; where there is none they are skipped, and say so.
+"""A real headless browser for the tests of pages; without a browser they are skipped with a reason.
 
 A test module that uses the fixture imports it: `from tests.browser import browser  # noqa: F401`.
 """
@@ -27,7 +27,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
 def launched(*more: str) -> Iterator[Any]:
-    """Start Chromium, with more arguments if need be, and end it; skip where it, or playwright, is not there."""
+    """Start Chromium with additional arguments, and end it; skip if Chromium or playwright is not installed."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install '.[test]'")
     if CHROMIUM is None:
         pytest.skip("needs Chromium: apt-get install chromium")
@@ -45,7 +45,7 @@ def browser() -> Iterator[Any]:
 
 @dataclass
 class Visit:
-    """A page that is open, what its console complained of, and every address it asked for."""
+    """An open page, the messages of its console, and the addresses that it has requested."""
 
     page: Any
     complaints: list[str] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Visit:
 
 
 def visit(browser: Any, address: str | Path, width: int = 1280, height: int = 900, scheme: str = "light") -> Visit:
-    """Open a file, or an address, in a window of this size; the network is as it is."""
+    """Open a file or an address in a window of this size; the network is not restricted."""
     context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
     page = context.new_page()
     seen = Visit(page)
@@ -66,7 +66,7 @@ def visit(browser: Any, address: str | Path, width: int = 1280, height: int = 90
 
 @contextmanager
 def visiting(browser: Any, address: str) -> Iterator[Visit]:
-    """Keep a page open; at the end it must not have complained."""
+    """Open a page; at the end, check that its console has no errors."""
     seen = visit(browser, address)
     yield seen
     seen.page.context.close()
@@ -74,7 +74,7 @@ def visiting(browser: Any, address: str) -> Iterator[Visit]:
 
 
 def wait_until(page: Any, expression: str, seconds: float = 15.0) -> None:
-    """Wait until a JavaScript expression holds; playwright's own wait needs eval, which our pages forbid."""
+    """Wait until a JavaScript expression is true; playwright's own wait needs eval, which our pages forbid."""
     end = time.monotonic() + seconds
     while not page.evaluate(expression):
         assert time.monotonic() < end, f"never came true: {expression}"
@@ -117,10 +117,10 @@ CONTRAST = """() => {
 
 
 def poor_contrasts(page: Any) -> list[str]:
-    """Texts in sight whose contrast is below WCAG 2's AA: 4.5, and 3 for large text; each with its ratio."""
+    """List visible texts with a contrast below WCAG 2 AA (4.5; large text: 3), each with its ratio."""
     return page.evaluate(CONTRAST)
 
 
 def overflow(page: Any) -> int:
-    """CSS pixels by which the page is wider than its window."""
+    """Return the CSS pixels by which the page is wider than its window."""
     return page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")

@@ -1,4 +1,4 @@
-"""What tests of bulk jobs share: an input with good and bad files, jobs as a user runs them, and what they wrote."""
+"""Common parts of the tests of bulk jobs: an input with good and bad files, real jobs, and their output."""
 
 import json
 import multiprocessing
@@ -57,9 +57,18 @@ def _write_bad(path: Path, kind: str) -> None:
 
 
 def job_options(source: str | Path, output: str | Path, *more: str, model: str | Path = BUNDLE) -> list[str]:
-    """Arguments of asr.transcribe for a bulk job of small parts."""
+    """Return arguments of asr.transcribe for a bulk job with small parts."""
     options = ["--parts", "--part-hours", str(PART_HOURS), "--output-dir", str(output), "--device", "cpu"]
     return [str(model), str(source), *options, *more]
+
+
+def finished_job(source: Path, folder: Path, *more: str) -> Path:
+    """Return the output folder of an undisturbed job."""
+    from asr.transcribe import main
+
+    output = folder / "out"
+    assert main(job_options(source, output, *more)) == 0, "with five failures"
+    return output
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -67,7 +76,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def texts_of(output: Path) -> dict[str, dict[str, Any]]:
-    """Lines of all parts by id; an id that stands in two of them is an error."""
+    """Map ids to the lines of all parts; an id in two parts is an error."""
     entries = [entry for part in sorted(output.glob("part-*.jsonl")) for entry in lines(part)]
     by_id = {entry["id"]: entry for entry in entries}
     assert len(by_id) == len(entries)
@@ -82,7 +91,7 @@ def failures_of(output: Path) -> dict[str, str]:
 
 
 def files_of(output: Path) -> dict[str, bytes]:
-    """Contents of the files that must be the same however often a job was disturbed: all but records and report."""
+    """Return the contents of files that must not depend on disturbances: all except records and report."""
     return {path.name: path.read_bytes() for path in sorted([*output.glob("*.jsonl"), output / "job.json"])}
 
 

@@ -1,4 +1,4 @@
-"""What tests share: where things are, tiny configurations, and a corpus of tones."""
+"""Common parts of the tests: paths, tiny configurations, and a corpus of tones."""
 
 import json
 import logging
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CONF = ROOT / "conf"
 SHARED = ROOT.parent / "shared" / "data"
 
-# A net that trains on the tones in seconds; overrides of asr.train.
+# Overrides of asr.train for a net that trains on the tones in seconds.
 TINY = [
     "encoder.dim=32",
     "encoder.num_layers=2",
@@ -55,12 +55,12 @@ def resolved(*overrides: str, root: str = "train") -> dict[str, Any]:
 
 
 def settings_with(*overrides: str) -> RunSettings:
-    """Compose conf/train.yaml with overrides, as asr.train reads it."""
+    """Compose conf/train.yaml with overrides, and read the settings as asr.train does."""
     return read_run_settings(resolved(*overrides))
 
 
 class OtherPart(NamedTuple):
-    """A part that an encoder does not have by default: files of conf/encoder."""
+    """A part that is not the default of an encoder: files of conf/encoder."""
 
     encoder: str
     group: str
@@ -75,14 +75,14 @@ ENCODERS = {path.stem: OmegaConf.load(path) for path in sorted((CONF / "encoder"
 SMALLEST_ENCODERS = sorted(  # one of each class
     {file.name: name for name, file in sorted(ENCODERS.items(), key=lambda item: -item[1].num_layers)}.values()
 )
-NOT_CHUNK_BY_CHUNK = (  # parts that a streaming encoder refuses
+NOT_CHUNK_BY_CHUNK = (  # parts that a streaming encoder does not accept
     *("rotary_attention", "dilated_convolution", "plain_convolution"),
     *("group_norm", "instance_norm", "switchable_norm"),
 )
 
 
 def takes(encoder: str, part: str) -> bool:
-    """Whether an encoder takes a part."""
+    """Whether an encoder accepts a part."""
     return "streaming" not in encoder or part not in NOT_CHUNK_BY_CHUNK
 
 
@@ -96,7 +96,7 @@ OTHER_PARTS = [
 
 
 def with_part(group: str, name: str) -> list[str]:
-    """Choose a part, and an encoder that has parts of this group."""
+    """Return the overrides for a part, and for an encoder that has parts of this group."""
     encoder = next(
         encoder
         for encoder in SMALLEST_ENCODERS
@@ -106,7 +106,7 @@ def with_part(group: str, name: str) -> list[str]:
 
 
 def overridden(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """With those of the changes that the config has a key for, and its parts' parts likewise: encoders differ."""
+    """Apply those changes for which the config, or one of its parts, has a key: encoders have different keys."""
     changed = {key: changes[key] for key in config.keys() & changes.keys() if not isinstance(changes[key], dict)}
     parts = {key: overridden(config[key], changes[key]) for key in config.keys() & changes.keys() - changed.keys()}
     return config | changed | parts
@@ -114,7 +114,7 @@ def overridden(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any
 
 @pytest.fixture(autouse=True, scope="session")
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Keep indexes of manifests out of the user's cache; commands that tests start inherit this."""
+    """Keep indexes of manifests out of the user's cache; commands started by tests inherit this."""
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
 
 
@@ -125,7 +125,7 @@ def _seed() -> None:
 
 @pytest.fixture(autouse=True)
 def _own_log() -> Iterator[None]:
-    """Take back the log of a run that a test has begun: its folder may be gone when the next one warns."""
+    """Remove the log handlers of a run started by a test, because its folder may be deleted before the next warning."""
     ours = logging.getLogger("asr")
     before = list(ours.handlers)
     yield
@@ -142,13 +142,13 @@ def tones(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def tone_corpus(folder: Path) -> list[str]:
-    """Overrides of asr.train that make it train on the manifests in `folder`."""
+    """Return overrides of asr.train for the manifests in `folder`."""
     return [f"corpus.dir={folder}", "corpus.name=tones", "corpus.prepare=null"]
 
 
 @pytest.fixture(scope="session")
 def fluent(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A corpus of tones, and beside it the folder `run`, trained until it hears them: nearly no word of 60 is wrong."""
+    """A corpus of tones, and the run folder `run`, trained until nearly all of 60 words are recognised."""
     from asr.train import train
 
     folder = tmp_path_factory.mktemp("fluent")
@@ -171,7 +171,7 @@ def s3_proxy() -> Iterator[FaultyProxy]:
 
 @pytest.fixture
 def s3(s3_proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
-    """The proxy, at which s3:// is found; it makes no faults unless told to."""
+    """The proxy as the endpoint of s3://; it makes no faults unless a test sets some."""
     for name, value in S3(s3_proxy.port).environment.items():
         monkeypatch.setenv(name, value)
     session.configure(storage())

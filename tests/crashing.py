@@ -13,7 +13,7 @@ SYSTEM_CALLS = ("rename", "fsync", "chmod")
 
 
 class Killed(BaseException):
-    """No exception of Python's: `except Exception` does not stop it."""
+    """Not an exception that `except Exception` catches."""
 
 
 @contextmanager

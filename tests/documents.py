@@ -4,36 +4,38 @@ import re
 import shlex
 from pathlib import Path
 
+from docs.pages import markdown
 from tests.conftest import ROOT
 
 README = ROOT / "README.md"
-GUIDE = sorted((ROOT / "docs" / "guide").glob("*.md"))
+INDEXES = [*sorted((ROOT / "docs").rglob("index.md")), ROOT / "docs" / "README.md"]
+GUIDE = sorted(set((ROOT / "docs").rglob("*.md")) - {*INDEXES})
 WITH_COMMANDS = [README, ROOT / "benchmarks" / "README.md", *sorted((ROOT / "recipes").glob("*/README.md")), *GUIDE]
-OTHERS = [*sorted((ROOT / "docs").glob("*.md")), *sorted(set(ROOT.glob("*.md")) - {README})]
+OTHERS = [*INDEXES, *sorted(set(ROOT.glob("*.md")) - {README})]
 DOCUMENTS = [*WITH_COMMANDS, *OTHERS]
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def name_of(document: Path) -> str:
-    """Path of a document from the root of the repository."""
+    """Return a document's path from the root of the repository."""
     return document.relative_to(ROOT).as_posix()
 
 
 def code_blocks(document: Path, language: str = "") -> list[str]:
-    """Contents of the code blocks in a language; "" selects the blocks that name none."""
+    """Return the contents of the code blocks in a language; "" selects blocks without a language."""
     blocks = BLOCK.findall(document.read_text(encoding="utf-8"))
     return [content for named, content in blocks if named == language]
 
 
 def prose(document: Path) -> str:
-    """Text of a document without its code blocks."""
+    """Return the text of a document without its code blocks."""
     return BLOCK.sub("", document.read_text(encoding="utf-8"))
 
 
 def code_spans(document: Path) -> list[str]:
     """Contents of `...` in the prose, on one line each."""
-    return [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose(document))]
+    return markdown.spans(document.read_text(encoding="utf-8"))
 
 
 def commands(document: Path) -> list[list[str]]:
@@ -46,18 +48,10 @@ def commands(document: Path) -> list[list[str]]:
 
 
 def headings(document: Path) -> set[str]:
-    """Anchors of the headings, as GitHub forms them."""
-    anchors: set[str] = set()
-    for heading in re.findall(r"^#{1,6} (.+?)\s*$", prose(document), re.MULTILINE):
-        text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
-        anchor = re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
-        repeated = sum(re.fullmatch(rf"{re.escape(anchor)}(-\d+)?", other) is not None for other in anchors)
-        anchors.add(f"{anchor}-{repeated}" if repeated else anchor)
-    return anchors
+    """Return the anchors of the headings, as GitHub forms them."""
+    return set(markdown.anchors(document.read_text(encoding="utf-8")))
 
 
 def links(document: Path) -> list[str]:
-    """Targets of the links and pictures that lead to files of the repository or to headings."""
-    without_code = re.sub(r"`[^`]*`", "", prose(document))
-    targets = re.findall(r"\]\(([^)\s]+)\)", without_code)
-    return [target for target in targets if not re.match(r"[a-z]+:", target)]
+    """Return the targets of links and pictures that lead to files of the repository or to headings."""
+    return markdown.links(document.read_text(encoding="utf-8"))

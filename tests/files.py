@@ -1,4 +1,4 @@
-"""A server that hands out the files of a folder, and does nothing else: what a static page is served by."""
+"""A server that serves only the files of a folder, like a host of static pages."""
 
 import threading
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What beam search must maximise, written plainly, and what tests of it are made of."""
+"""Plain references of the score that beam search maximises, and random settings for its tests."""
 
 import math
 import random
@@ -32,7 +32,7 @@ WIDE = {
 
 
 class Pieces:
-    """As much of a tokenizer as a decoder asks for."""
+    """The part of a tokenizer's interface that decoders use."""
 
     def __init__(self, pieces: Sequence[str]) -> None:
         self.pieces = pieces
@@ -46,7 +46,7 @@ class Pieces:
 
 
 def search_config(name: str, **settings: Any) -> dict[str, Any]:
-    """The config of a search: conf's settings, but for these, of which it knows itself which are its fusion's."""
+    """Return the config of a search with these changes; keys of `decode.fusion` are moved there."""
     config = default_settings("decode", name)
     of_fusion = {key: value for key, value in settings.items() if key in config["fusion"]}
     own = {key: value for key, value in settings.items() if key not in of_fusion}
@@ -54,7 +54,7 @@ def search_config(name: str, **settings: Any) -> dict[str, Any]:
 
 
 def search_settings(name: str, **settings: Any) -> dict[str, Any]:
-    """The same, as the search is made with them; no rule is checked."""
+    """Return the settings of a search with these changes, as its constructor receives them; no rule is checked."""
     config = search_config(name, **settings)
     fusion = {key: value for key, value in config["fusion"].items() if key != "name"}
     own = {key: value for key, value in config.items() if key != "name"}
@@ -62,7 +62,7 @@ def search_settings(name: str, **settings: Any) -> dict[str, Any]:
 
 
 def beam(pieces: Sequence[str], **settings: Any) -> Beam:
-    """Make a search of conf's settings, but for these."""
+    """Make a search with the settings of conf and these changes."""
     return Beam(IDENTITY, Pieces(pieces), as_written, **search_settings("beam", **settings))  # type: ignore[arg-type]
 
 
@@ -72,7 +72,7 @@ def write_lines(path: Path, lines: Iterable[str]) -> str:
 
 
 class Trigrams:
-    """A language model of random figures, which are no probabilities: back-off is all there is to it."""
+    """A back-off language model of random numbers, which are not normalised."""
 
     def __init__(self, words: Iterable[str], draw: random.Random) -> None:
         self.words = ["<unk>", "<s>", "</s>", *words]
@@ -85,7 +85,7 @@ class Trigrams:
         self.backoffs = {gram: draw.uniform(-1, 0) for gram in self.grams if len(gram) < 3 and gram[-1] != "</s>"}
 
     def write(self, path: Path) -> str:
-        """Write it as an ARPA file."""
+        """Write the model as an ARPA file."""
         orders = [[gram for gram in self.grams if len(gram) == order] for order in (1, 2, 3)]
         lines = ["\\data\\", *(f"ngram {order}={len(grams)}" for order, grams in enumerate(orders, start=1))]
         for order, grams in enumerate(orders, start=1):
@@ -96,9 +96,9 @@ class Trigrams:
         return write_lines(path, [*lines, "", "\\end\\"])
 
     def log_prob(self, context: Sequence[str], word: str) -> float:
-        """log p(word | context), natural."""
+        """Return log p(word | context), natural logarithm."""
         word = word if (word,) in self.grams else "<unk>"
-        context = tuple(one if (one,) in self.grams else "<unk>" for one in context)[-2:]
+        context = tuple(previous if (previous,) in self.grams else "<unk>" for previous in context)[-2:]
         backoff = 0.0
         while (*context, word) not in self.grams:
             backoff += self.backoffs.get(context, 0.0)
@@ -106,7 +106,7 @@ class Trigrams:
         return (self.grams[*context, word] + backoff) * math.log(10)
 
     def sentence(self, words: Sequence[str]) -> float:
-        """Log-probability of words and the end behind them."""
+        """Return the log-probability of words and the end after them."""
         history = ["<s>", *words, "</s>"]
         return sum(self.log_prob(history[:number], history[number]) for number in range(1, len(history)))
 
@@ -124,7 +124,7 @@ class Fusion:
     spelling: Trigrams | None = None  # of characters
 
     def settings(self, folder: Path) -> dict[str, Any]:
-        """The settings of the same fusion; its files are written to a folder."""
+        """Return the settings of this fusion; its files are written to a folder."""
         return {
             **self.numbers,
             "lm_unit": self.lm_unit,
@@ -135,7 +135,7 @@ class Fusion:
         }
 
     def score(self, tokens: Sequence[int]) -> float | None:
-        """What a hypothesis has on top of its best path; None if it may not be."""
+        """Return the score that fusion adds to a hypothesis; None if it is not allowed."""
         spelled = [self.pieces[token] for token in tokens]
         words = "".join(spelled).split()
         known = {word for phrase in self.hotwords for word in phrase.split()}
@@ -157,7 +157,7 @@ class Fusion:
         return score
 
     def covered(self, words: Sequence[str]) -> int:
-        """How many words are part of a whole phrase."""
+        """Count the words that are part of a complete phrase."""
         covered = set()
         for begin, end in product(range(len(words)), range(1, len(words) + 1)):
             if " ".join(words[begin:end]) in self.hotwords:
@@ -165,7 +165,7 @@ class Fusion:
         return len(covered)
 
     def rank(self, log_probs: Tensor) -> dict[tuple[int, ...], float]:
-        """Score everything that log_probs (T', V) can write, the best first, by trying all paths."""
+        """Score all token sequences that log_probs (T', V) can spell, by enumeration of all paths, the best first."""
         frames, best = log_probs.tolist(), dict[tuple[int, ...], float]()
         for path in product(range(len(self.pieces)), repeat=len(frames)):
             tokens = tuple(collapse(path))
@@ -192,7 +192,7 @@ def drawn_fusion(
     )
 
 
-UNREADABLE = [  # content of a file, or None where there is no file; why it cannot be read as text
+UNREADABLE = [  # content of a file (None: no file), and the reason why it cannot be read as text
     (None, "No such file or directory"),
     (b"\xff\xfe\x00y", "it is not UTF-8 text"),
     (b"new york\n\x80abc", "it is not UTF-8 text"),
@@ -200,7 +200,7 @@ UNREADABLE = [  # content of a file, or None where there is no file; why it cann
 
 
 def assert_unusable(path: Path, content: bytes | None, make: Callable[[str], object], begin: str, reason: str) -> None:
-    """Write a file, or none, and make something of it: one line says what it must be, and why it is not."""
+    """Check that an unusable file gives one line that states the requirement and the problem."""
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(InputError) as error:

@@ -1,4 +1,4 @@
-"""A head whose encoder_out are log_probs: what a decoder is tested with when no net is about."""
+"""A head whose encoder_out are log_probs, for tests of decoders without a net."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from asr.interfaces import Hypothesis
 
 
 class Identity:
-    """A frame head that does nothing."""
+    """A frame head that returns its input."""
 
     def __init__(self) -> None:
         self.frame_head = self
@@ -21,6 +21,6 @@ IDENTITY: Any = Identity()
 
 
 def decoded(decoder: Any, log_probs: Tensor, lengths: Tensor) -> list[list[Hypothesis]]:
-    """Hypotheses of log_probs (B, T', V)."""
+    """Return hypotheses of log_probs (B, T', V)."""
     hypotheses: list[list[Hypothesis]] = decoder.search(decoder.evidence(log_probs, lengths))
     return hypotheses

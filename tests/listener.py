@@ -1,7 +1,7 @@
-"""A recogniser of the tones that nobody trained: its net is written by hand, and hears half a second at most.
+"""A recogniser of tones with a hand-written net of half a second of context; it needs no training.
 
-Its features are the real ones, of fixed normalisation, so whatever is done to recordings around it can be checked
-against what is in them: each letter, and when it begins.
+Its features are real, with fixed normalisation. So tests of long recordings and streams can compare its output with the
+letters in the audio and their times.
 """
 
 import functools
@@ -29,7 +29,7 @@ SPACE_BEHIND = 5  # frames behind a letter in which silence may be a space; late
 
 
 class Ear(nn.Module):
-    """Features (B, T, 80) to scores of blank, space and letters (B, T', 8): whichever pitch is loud."""
+    """Map features (B, T, 80) to scores of blank, space and letters (B, T', 8), by the loudest pitch."""
 
     stride = STRIDE
     output_dim = 2 + len(PITCHES)
@@ -60,12 +60,12 @@ class Ear(nn.Module):
 
 
 def _earlier(loud: Tensor, frames: int) -> Tensor:
-    """Whether it was loud so many frames before; False beyond the ends. (B, T')"""
+    """Whether the frame `frames` earlier was loud; False outside the utterance, (B, T')."""
     return nn.functional.pad(loud, (frames, -frames))
 
 
 class LogSoftmax(nn.Module):
-    """A head that has nothing to learn: encoder_out are the scores."""
+    """A head without weights: encoder_out are the scores."""
 
     loss_names = ()
     taps = NO_TAPS

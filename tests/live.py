@@ -1,4 +1,4 @@
-"""A server of streams within a test, and clients of its WebSocket: all in one event loop, the net in its thread."""
+"""A server of streams within a test, and WebSocket clients: all in one event loop, the net in a thread."""
 
 import asyncio
 import contextlib
@@ -41,7 +41,7 @@ END = '{"end": true}'
 
 @dataclass
 class Live:
-    """A server that listens.
+    """A running server.
 
     Args:
         address: ws://127.0.0.1:PORT
@@ -63,7 +63,7 @@ class Live:
 
 
 def service(recognizer: Recognizer, limits: StreamLimits = LIMITS, **options: Any) -> Service:
-    """What a server works with; its threads are not started."""
+    """Make the service of a server; its threads are not started."""
     metrics = Metrics()
     streams = Streams(recognizer, on_turn=metrics.turn, **options)
     sockets = StreamSockets(streams, limits, metrics.stream, metrics.stream_ended)
@@ -104,7 +104,7 @@ serve(served, socket.create_server(("127.0.0.1", 0), backlog=100), 10)
 
 @contextlib.contextmanager
 def live_process(recognizer: str, most: int) -> Iterator[Server]:
-    """The same in a process of its own, which makes its recogniser by this expression."""
+    """Start the server in a process of its own, which makes its recogniser by this expression."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "log")
         command = [sys.executable, "-c", SERVER.format(recognizer=recognizer, most=most)]
@@ -131,19 +131,19 @@ def from_pcm(samples: bytes) -> Tensor:
 
 
 async def events(connection: ClientConnection) -> list[dict[str, Any]]:
-    """What is told until the connection is closed."""
-    told = []
+    """Return the server's messages until it closes the connection."""
+    replies = []
     with contextlib.suppress(ConnectionClosed):
         async with asyncio.timeout(PATIENCE):
             while True:
-                told.append(json.loads(await connection.recv()))
-    return told
+                replies.append(json.loads(await connection.recv()))
+    return replies
 
 
 async def say(
     server: Live, messages: Sequence[bytes], first: dict[str, Any] | None = None, pause: float = 0.0
 ) -> list[dict[str, Any]]:
-    """Send audio in these messages, and its end; all that is told."""
+    """Send audio in these messages and the end; return all messages of the server."""
     async with server.connect() as connection:
         telling = asyncio.create_task(events(connection))
         await connection.send(json.dumps(first or {"sample_rate": RATE}))
@@ -154,17 +154,17 @@ async def say(
         return await telling
 
 
-def final_words(told: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [word for event in told for word in event.get("final", [])]
+def final_words(replies: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [word for event in replies for word in event.get("final", [])]
 
 
-def text(told: Sequence[dict[str, Any]]) -> str:
-    """All final words, of a stream that was heard to its end."""
-    assert "end" in told[-1], told[-1]
-    return " ".join(word["text"] for word in final_words(told))
+def text(replies: Sequence[dict[str, Any]]) -> str:
+    """Return all final words of a completed stream."""
+    assert "end" in replies[-1], replies[-1]
+    return " ".join(word["text"] for word in final_words(replies))
 
 
 def alone(recognizer: Recognizer, waveform: Tensor, **options: Any) -> list[Any]:
-    """The final words of `asr.Stream` over the same samples, as one piece."""
+    """Return the final words of `asr.Stream` for these samples in one piece."""
     stream = Stream(recognizer, **options)
     return [*stream.feed(waveform).final, *stream.finish().final]

@@ -1,4 +1,4 @@
-"""Configs with one value that is another: what a slip of the keyboard, or a stranger, may make of one."""
+"""Configs with one wrong value, as by a typing error or from an untrusted author."""
 
 import copy
 import math

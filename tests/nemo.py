@@ -1,4 +1,4 @@
-"""What tests of NVIDIA NeMo's models share: a trained one that may lie beside the checkout, with NeMo's output."""
+"""Common parts of the tests of NVIDIA NeMo's models: a trained model, if present, and NeMo's output."""
 
 import io
 import math
@@ -35,21 +35,21 @@ def audio(utterance: str) -> Tensor:
     return torch.from_numpy(samples)
 
 
-def golden(utterance: str, what: str) -> np.ndarray:
-    """What NeMo 3.0.0 computed of an utterance: its features (T, F), or its logprobs (T', V)."""
+def golden(utterance: str, name: str) -> np.ndarray:
+    """Return an output of NeMo 3.0.0 for an utterance: its features (T, F), or its logprobs (T', V)."""
     with np.load(MODEL / "golden.npz") as arrays:
-        array: np.ndarray = arrays[f"{utterance}/{what}"]
+        array: np.ndarray = arrays[f"{utterance}/{name}"]
     return array
 
 
-# A Conformer-CTC of NeMo's that is made in no time: names and shapes as in its own state dict, random numbers.
+# A Conformer-CTC of NeMo's with the names and shapes of its state dict, and random weights.
 DIM, LAYERS, HEADS, CHANNELS, KERNEL, MELS, FACTOR = 16, 2, 4, 6, 5, 20, 2
 SAMPLE_RATE, WINDOW, FFT_POINTS = 8000, 200, 256
 
 
 @cache
 def sentencepiece_model(num_pieces: int = 40, bos_id: int = -1) -> bytes:
-    """A tokenizer as NeMo's recipe trains them: the unknown piece first, and no control pieces if it is left so."""
+    """Return a tokenizer as NeMo's recipe trains it: the unknown piece first, and optionally no control pieces."""
     model = io.BytesIO()
     texts = ["the quick brown fox jumps over the lazy dog", "pack my box with five dozen liquor jugs"]
     sentencepiece.SentencePieceTrainer.train(
@@ -72,7 +72,7 @@ def vocabulary() -> list[str]:
 
 
 def nemo_config(pieces: list[str] | None = None) -> dict[str, Any]:
-    """The config of the tiny model, as NeMo writes it."""
+    """Return the config of the tiny model in NeMo's form."""
     pieces = vocabulary() if pieces is None else pieces
     return {
         "target": "nemo.collections.asr.models.ctc_bpe_models.EncDecCTCModelBPE",
@@ -113,7 +113,7 @@ FAST = {"subsampling": "dw_striding", "subsampling_factor": 8, "use_bias": False
 
 
 def shapes(num_classes: int, head: str = "decoder", is_fast: bool = False) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of the tiny model's tensors, but for counters and the preprocessor's.
+    """Return names and shapes of the tiny model's tensors, except counters and the preprocessor's.
 
     Args:
         num_classes: outputs without the blank.
@@ -169,7 +169,7 @@ def tensors(num_classes: int | None = None, head: str = "decoder", is_fast: bool
 
 
 def saved(state: Any) -> bytes:
-    """What `torch.save` writes."""
+    """Return a state dict in the format of `torch.save`."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
     return buffer.getvalue()
@@ -186,7 +186,7 @@ def nemo_files(config: dict[str, Any] | None = None, state: Any = None) -> dict[
 
 
 def member(name: str, content: bytes = b"", **attributes: Any) -> tuple[tarfile.TarInfo, bytes]:
-    """A member of a tar file; attributes of its header that are not those of a plain file."""
+    """Return a member of a tar file, with other attributes of its header."""
     info = tarfile.TarInfo(name)
     info.size = len(content)
     for key, value in attributes.items():
@@ -203,5 +203,5 @@ def write_tar(path: Path, members: Iterable[tuple[tarfile.TarInfo, bytes]], mode
 
 
 def as_nemo_3(files: dict[str, bytes]) -> list[tuple[tarfile.TarInfo, bytes]]:
-    """The members that NeMo 3 writes of its files: a folder `./`, and names below it."""
+    """Return the members of NeMo 3's archive for these files: a folder `./`, and names below it."""
     return [member("./", type=tarfile.DIRTYPE), *(member(f"./{name}", content) for name, content in files.items())]

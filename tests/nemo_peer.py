@@ -77,12 +77,12 @@ def losses(model: Any, logits: Tensor, lengths: Tensor, tokens: Tensor, token_le
 
 
 def as_tensor(value: Tensor) -> Tensor:
-    """Give what NeMo, which has no types, returns its type."""
+    """Annotate the return value of NeMo, which has no types."""
     return value
 
 
 def make(folder: Path) -> None:
-    """Make a model of random weights, save it, and note its numbers."""
+    """Make a model with random weights; write it and its outputs."""
     from nemo.collections.asr.models import EncDecHybridRNNTCTCBPEModel, EncDecRNNTBPEModel
     from omegaconf import OmegaConf
 
@@ -111,7 +111,7 @@ def make(folder: Path) -> None:
 
 
 def read(folder: Path) -> None:
-    """Read an archive of ours, and note its texts."""
+    """Read an archive of asr, and write its texts."""
     from nemo.collections.asr.models import ASRModel
 
     model = ASRModel.restore_from(str(folder / "back.nemo"), map_location="cpu").eval()

@@ -1,4 +1,4 @@
-"""What tests of Hugging Face's Parakeet-CTC share: a tiny one, made and saved by transformers itself."""
+"""Common parts of the tests of Hugging Face's Parakeet-CTC: a tiny model, made and saved by transformers."""
 
 import json
 import shutil
@@ -39,7 +39,7 @@ ENCODER = {
 
 @torch.no_grad()
 def randomized(model: torch.nn.Module, seed: int = 0) -> Any:
-    """Every parameter and running statistic away from where it starts, and other outputs in each frame."""
+    """Change every parameter and running statistic, so that none has its initial value, and outputs differ by frame."""
     generator = torch.Generator().manual_seed(seed)
     for name, tensor in model.state_dict().items():
         noise = torch.randn(tensor.shape, generator=generator)
@@ -67,7 +67,7 @@ def tokenizer_without_blank() -> ParakeetTokenizer:
 
 
 def tokenizer() -> ParakeetTokenizer:
-    """The same with the blank behind."""
+    """Return this tokenizer with the blank appended."""
     made = tokenizer_without_blank()
     special = {name: AddedToken(name, normalized=False, special=True) for name in ("<pad>", "<unk>")}
     made.add_tokens([special["<pad>"]])

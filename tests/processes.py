@@ -1,4 +1,4 @@
-"""Real training processes for tests: started from a server that has imported everything, so in a second, not ten."""
+"""Real training processes for tests, forked from a server with all imports, which saves ten seconds each."""
 
 import csv
 import multiprocessing
@@ -29,7 +29,7 @@ OF_THE_CLOCK = ("train/audio_seconds_per_second", "train/data_wait", "train/toke
 def _train(
     config: dict[str, Any], environment: dict[str, str], output: Path, before: Callable[[], object] | None
 ) -> None:
-    """What `python -m asr.train`, or asr.train_lm, does, behind the imports and the composition of the config."""
+    """Do what `python -m asr.train` or asr.train_lm does after the imports and the composition of the config."""
     os.environ.update(environment)
     multiprocessing.set_start_method("fork", force=True)  # workers are this process's, as in a training from a shell
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -59,9 +59,9 @@ def start(
 
     Args:
         config: resolved.
-        output: file for what it prints.
+        output: file for stdout and stderr.
         world_size: number of processes.
-        before: called in each of them before the training, to do it some harm.
+        before: called in each process before the training, to inject a fault.
         environment: variables.
     """
     rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(world_size)}
@@ -76,7 +76,7 @@ def start(
 
 
 def finish(processes: list[BaseProcess]) -> int:
-    """Wait for all of them, and return the exit status of the first; a process that hangs is an error."""
+    """Wait for all processes; return the exit status of the first. A process that hangs is an error."""
     end = time.monotonic() + PATIENCE
     for process in processes:
         process.join(max(0.0, end - time.monotonic()))
@@ -95,7 +95,7 @@ def kill(processes: list[BaseProcess]) -> None:
 
 
 def wait_for(condition: Callable[[], bool], processes: list[BaseProcess]) -> bool:
-    """Wait until a condition holds; False if the first process ended before."""
+    """Wait until a condition is true; return False if the first process ends before."""
     end = time.monotonic() + PATIENCE
     while not condition():
         if not processes[0].is_alive():
@@ -106,7 +106,7 @@ def wait_for(condition: Callable[[], bool], processes: list[BaseProcess]) -> boo
 
 
 def steps_logged(run_dir: Path) -> int:
-    """How many optimizer steps have their line in metrics.csv."""
+    """Count the optimizer steps that metrics.csv has."""
     try:
         with (run_dir / "metrics.csv").open(newline="") as file:
             return max((int(row["step"]) for row in csv.DictReader(file) if row["step"].isdigit()), default=0)
@@ -115,7 +115,7 @@ def steps_logged(run_dir: Path) -> int:
 
 
 def resumptions(run_dir: Path) -> list[tuple[int, int]]:
-    """(step, batch) that each restart said it resumes from."""
+    """Return (step, batch) of each resumption in the log."""
     path = run_dir / "train.log"
     log = path.read_text() if path.is_file() else ""
     found = re.findall(r"resuming from step (\d+), epoch \d+, batch (\d+)", log)
@@ -123,20 +123,20 @@ def resumptions(run_dir: Path) -> list[tuple[int, int]]:
 
 
 def metrics(run_dir: Path) -> list[dict[str, str]]:
-    """The lines of metrics.csv, without what depends on the clock."""
+    """Return the lines of metrics.csv, without columns that depend on the clock."""
     with (run_dir / "metrics.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     return [{name: value for name, value in row.items() if name not in OF_THE_CLOCK} for row in rows]
 
 
 def examples(run_dir: Path) -> list[str]:
-    """The lines of examples.jsonl; none before the first validation."""
+    """Return the lines of examples.jsonl; [] before the first validation."""
     path = run_dir / "examples.jsonl"
     return path.read_text().splitlines() if path.is_file() else []
 
 
 def bundle(run_dir: Path) -> dict[str, bytes]:
-    """Every file of the bundle; of the card, which names the run, nothing."""
+    """Return every file of the bundle except the card, which has the run's name."""
     files = sorted((run_dir / "bundle").iterdir())
     return {file.name: file.read_bytes() for file in files if file.name != "README.md"}
 

@@ -1,4 +1,4 @@
-"""Scored utterances made up for tests."""
+"""Artificial scored utterances for tests."""
 
 import json
 import random
@@ -23,7 +23,7 @@ def scored(
     text: str | None = None,
     confidences: Sequence[float] = (),
 ) -> Scored:
-    """A scored utterance; its words are half a second apart, and sure to 0.5 unless said otherwise."""
+    """Make a scored utterance; its words are half a second apart, with confidence 0.5 by default."""
     words = tuple(
         Word(word, number / 2, number / 2 + 0.4, confidences[number] if confidences else 0.5)
         for number, word in enumerate(hypothesis.split())
@@ -33,18 +33,18 @@ def scored(
 
 
 def simulated(count: int, seed: int, *, error_rate: float = 0.1, reference_seed: int = 0) -> list[Scored]:
-    """Utterances of 20 words by 20 speakers; each word is wrong with a chance, and the less sure if it is."""
-    spoken, heard = random.Random(reference_seed), random.Random(seed)
+    """Make utterances of 20 words by 20 speakers; words are wrong at random, and then less confident."""
+    spoken, draw = random.Random(reference_seed), random.Random(seed)
     found = []
     for number in range(count):
         reference = [spoken.choice(WORDS) for _ in range(20)]
         hypothesis, confidences = [], []
         for word in reference:
-            chance = heard.random()
+            chance = draw.random()
             if chance < error_rate / 4:
                 continue
-            hypothesis.append(heard.choice(WORDS) if chance < error_rate else word)
-            confidences.append(heard.uniform(0.0, 0.7) if chance < error_rate else heard.uniform(0.3, 1.0))
+            hypothesis.append(draw.choice(WORDS) if chance < error_rate else word)
+            confidences.append(draw.uniform(0.0, 0.7) if chance < error_rate else draw.uniform(0.3, 1.0))
         found.append(
             scored(
                 " ".join(reference),

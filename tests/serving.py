@@ -1,4 +1,4 @@
-"""Real server processes for tests: `python -m asr.serve` on a free port, with what it logs."""
+"""Real server processes for tests: `python -m asr.serve` on a free port, with their logs."""
 
 import contextlib
 import os
@@ -49,7 +49,7 @@ class Server:
         return httpx.get(f"{self.address}{path}", timeout=PATIENCE)
 
     def connect(self) -> socket.socket:
-        """Open a connection to write to it by hand."""
+        """Open a connection for requests written by hand."""
         return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE)
 
     def metric(self, name: str) -> float:
@@ -68,14 +68,14 @@ class Server:
             time.sleep(0.02)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
-        """Send a signal, and return the exit status."""
+        """Send a signal; return the exit status."""
         self.process.send_signal(number)
         return self.process.wait(PATIENCE)
 
 
 @contextlib.contextmanager
 def serving(model: Path, *arguments: str | Path) -> Iterator[Server]:
-    """Start a server, wait until it answers, and end it."""
+    """Start a server, wait until it answers, and end it after the test."""
     with tempfile.TemporaryDirectory() as folder:
         log, scratch = Path(folder, "log"), Path(folder, "scratch")
         scratch.mkdir()
@@ -103,19 +103,19 @@ def serving(model: Path, *arguments: str | Path) -> Iterator[Server]:
 
 
 def multipart(content: bytes, name: str = 'name="file"; filename="a.wav"', boundary: str = "b0undary") -> bytes:
-    """A form of one part, as bytes on the wire."""
+    """Return a form of one part as bytes."""
     head = f"--{boundary}\r\nContent-Disposition: form-data; {name}\r\n\r\n".encode()
     return head + content + f"\r\n--{boundary}--\r\n".encode()
 
 
 def request_head(*lines: str, boundary: str = "b0undary") -> bytes:
-    """The head of an upload, with more lines."""
+    """Return the header of an upload, with additional lines."""
     own = ["POST /transcribe HTTP/1.1", "Host: localhost", f"Content-Type: multipart/form-data; boundary={boundary}"]
     return "\r\n".join([*own, *lines, "", ""]).encode()
 
 
 def answer(connection: socket.socket) -> tuple[int, bytes]:
-    """Read a whole answer: its status and its body."""
+    """Read a complete answer: status and body."""
     raw = b""
     while b"\r\n\r\n" not in raw:
         piece = connection.recv(65536)

@@ -1,4 +1,4 @@
-"""Object stores for tests: an S3 server, and a proxy before it that makes faults."""
+"""Object stores for tests: an S3 server, and a proxy in front of it that makes faults."""
 
 import http.client
 import os
@@ -40,13 +40,13 @@ sys.stdin.read()
 
 
 def storage(retry_seconds: float = 20.0, timeout_seconds: float = 5.0, cache_dir: str | None = None) -> StorageSettings:
-    """Settings for a store that is near."""
+    """Return settings for a local store."""
     return StorageSettings(cache_dir, 1.0, retry_seconds, timeout_seconds)
 
 
 @dataclass
 class S3:
-    """A server, and the environment in which it is found."""
+    """A server, and the environment variables of its clients."""
 
     port: int
 
@@ -73,7 +73,7 @@ def moto() -> Iterator[S3]:
 
 
 def start_moto(port: int = 0, *buckets: Path) -> subprocess.Popen[str]:
-    """Start moto's S3 server; once it serves, it writes its port.
+    """Start moto's S3 server; when it is ready, it prints its port.
 
     Args:
         port: 0: any that is free.
@@ -90,7 +90,7 @@ def _announced_port(process: subprocess.Popen[str]) -> int:
 
 
 class MortalS3(S3):
-    """A server whose bucket is a folder, so that it can be killed and started again at the same port.
+    """A server whose bucket is a folder, so that it can be killed and restarted at the same port.
 
     Args:
         bucket: the folder.
@@ -106,12 +106,12 @@ class MortalS3(S3):
         return self._process.poll() is None
 
     def kill(self) -> None:
-        """End the server by SIGKILL: connections are reset, new ones refused."""
+        """Kill the server by SIGKILL: connections are reset, new ones refused."""
         with self._process:
             self._process.kill()
 
     def start(self) -> None:
-        """Start it again, and return once it serves."""
+        """Start the server again; return when it is ready."""
         self._process = start_moto(self.port, self._bucket)
         assert _announced_port(self._process) == self.port
 
@@ -122,18 +122,18 @@ EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expi
 
 @dataclass
 class FaultyProxy:
-    """Hands requests on to a server, and makes a fault of each answer that `faults` has one for.
+    """Forward requests to a server, and replace answers by the faults in `faults`.
 
     Args:
         upstream: port of the server.
-        hang_seconds: how long a fault that hangs does.
+        hang_seconds: duration of the fault that hangs.
 
     Attributes:
-        faults: names of those of the next answers to GET and PUT, in order; "": none.
-        forever: of all answers after these.
+        faults: names of the faults for the next answers to GET and PUT, in order; "": no fault.
+        forever: fault of all answers after these.
         delay_seconds: before each answer.
-        requests: method, path and byte range of each.
-        most_at_once: requests that waited for their answers.
+        requests: method, path and byte range of each request.
+        most_at_once: maximum number of concurrent requests.
         ignored_ranges: whether a request for a range was answered with a whole object.
     """
 
@@ -144,14 +144,14 @@ class FaultyProxy:
         self.reset()
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=100)
         self._sockets = {self._listener}
-        # A connection that is closed here would stay open as long as a process has it that was forked meanwhile.
+        # A process forked meanwhile also holds this connection; closing it here would not end it.
         os.register_at_fork(after_in_child=self._close_in_child)
         self.port = self._listener.getsockname()[1]
         self._lock = threading.Lock()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def reset(self) -> None:
-        """Make no more faults, and forget what was requested."""
+        """Make no more faults, and clear the list of requests."""
         self.faults, self.forever, self.delay_seconds = deque(), "", 0.0
         self.requests: list[tuple[str, str, str | None]] = []
         self.most_at_once = self._at_once = 0
@@ -183,7 +183,7 @@ class FaultyProxy:
         self._sockets.discard(client)
 
     def _one(self, client: socket.socket, lines: BinaryIO) -> bool:
-        """Answer one request of a connection; tell whether another may follow."""
+        """Answer one request of a connection; return whether another may follow."""
         first = lines.readline().decode()
         if not first:
             return False
@@ -220,7 +220,7 @@ class FaultyProxy:
         answer = connection.getresponse()
         content = answer.read()
         sent = {name.lower(): value for name, value in answer.getheaders()}
-        if fault == "shorten":  # a server that is wrong, and consistently so
+        if fault == "shorten":  # a server that is consistently wrong
             content = content[: len(content) // 2]
         if fault == "other_etag":
             sent["etag"] = '"of-another-version"'
@@ -257,7 +257,7 @@ class FaultyProxy:
 
 
 def _reset(client: socket.socket) -> bool:
-    """Close a connection so that the other side gets an RST."""
+    """Close a connection so that the peer gets an RST."""
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.shutdown(socket.SHUT_RD)
     client.close()
@@ -266,7 +266,7 @@ def _reset(client: socket.socket) -> bool:
 
 @contextmanager
 def faulty(server: S3) -> Iterator[FaultyProxy]:
-    """Put a proxy before a server."""
+    """Put a proxy in front of a server."""
     proxy = FaultyProxy(server.port)
     try:
         yield proxy

@@ -1,4 +1,4 @@
-"""Reference texts on their audio: when each word is said, which texts are wrong, and what cannot be aligned."""
+"""Alignment of reference texts with their audio: times of words, wrong texts, and texts that cannot be aligned."""
 
 import json
 import math
@@ -19,15 +19,21 @@ FRAME = 0.04  # seconds
 
 
 def manifest(path: Path, utterances: list[Utterance], **texts: str) -> Path:
-    """Write a manifest with other texts for some ids."""
+    """Write a manifest in which some ids have other texts."""
     write_manifest(
-        path, [Utterance(one.audio_filepath, one.duration, texts.get(one.id, one.text), one.id) for one in utterances]
+        path,
+        [
+            Utterance(
+                utterance.audio_filepath, utterance.duration, texts.get(utterance.id, utterance.text), utterance.id
+            )
+            for utterance in utterances
+        ],
     )
     return path
 
 
 def true_times(text: str) -> list[tuple[float, float]]:
-    """When `speak` says each word."""
+    """Return the true times of the words that `speak` says."""
     step, position, times = LETTER_SECONDS + GAP_SECONDS, 0, []
     for word in text.split():
         times.append((position * step, (position + len(word)) * step - GAP_SECONDS))
@@ -39,17 +45,17 @@ def test_words_are_where_they_are_said(fluent: Path, capsys: pytest.CaptureFixtu
     assert align([str(fluent / "run"), str(fluent / "test.jsonl")]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     utterances = read_manifest(fluent / "test.jsonl")
-    assert [line["id"] for line in lines] == [one.id for one in utterances], "in the order of the manifest"
+    assert [line["id"] for line in lines] == [utterance.id for utterance in utterances], "in the order of the manifest"
     for line, utterance in zip(lines, utterances, strict=True):
         assert line["text"] == utterance.text
         words = [(word["start"], word["end"]) for word in line["words"]]
         for (start, end), (true_start, true_end) in zip(words, true_times(utterance.text), strict=True):
             assert start < end <= utterance.duration
-            # CTC marks a letter somewhere within it: a letter's length and a frame is what it may be off.
+            # CTC emits a letter anywhere within it, so times differ by at most a letter and a frame.
             assert abs(start - true_start) <= LETTER_SECONDS + FRAME
             assert abs(end - true_end) <= LETTER_SECONDS + FRAME
         assert all(0 <= word["confidence"] <= 1 for word in line["words"])
-        # The score of its worst word, whose confidence is the exponential of it, rounded to four digits.
+        # The confidence of the worst word is the exponential of the score, rounded to four digits.
         assert math.exp(line["score"]) == pytest.approx(min(word["confidence"] for word in line["words"]), abs=1e-4)
 
 
@@ -60,23 +66,23 @@ def test_ctm_and_textgrid_hold_the_same_words(fluent: Path, tmp_path: Path, caps
     marks = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert align([str(fluent / "run"), path, "--format", "textgrid", "--output-dir", str(tmp_path / "out")]) == 0
     assert align([str(fluent / "run"), path, "--format", "json", "--output-dir", str(tmp_path / "out")]) == 0
-    for one in some:
-        mine = [mark for mark in marks if mark[0] == one.id]
-        assert [mark[4] for mark in mine] == one.text.split()
-        grid = read_by_praatio((tmp_path / "out" / f"{one.id}.TextGrid").read_text())
-        assert [text for _, _, text in grid if text] == one.text.split()
+    for utterance in some:
+        mine = [mark for mark in marks if mark[0] == utterance.id]
+        assert [mark[4] for mark in mine] == utterance.text.split()
+        grid = read_by_praatio((tmp_path / "out" / f"{utterance.id}.TextGrid").read_text())
+        assert [text for _, _, text in grid if text] == utterance.text.split()
         starts = [start for start, _, text in grid if text]
         assert starts == pytest.approx([float(mark[2]) for mark in mine], abs=1e-3)
-        words = json.loads((tmp_path / "out" / f"{one.id}.json").read_text())["words"]
+        words = json.loads((tmp_path / "out" / f"{utterance.id}.json").read_text())["words"]
         assert starts == pytest.approx([word["start"] for word in words], abs=1e-3)
 
 
 def planted(utterances: list[Utterance]) -> dict[str, str]:
-    """Wrong texts for 14 of the utterances: of each kind two or more, and each another text than what is said."""
-    long = [one for one in utterances if len(one.text.split()) >= 3]
+    """Return wrong texts for 14 of the utterances, two or more of each kind; each differs from the spoken text."""
+    long = [utterance for utterance in utterances if len(utterance.text.split()) >= 3]
     wrong: dict[str, str] = {}
-    for number, one in enumerate(long[:12]):
-        words = one.text.split()
+    for number, utterance in enumerate(long[:12]):
+        words = utterance.text.split()
         at = number % len(words)
         if number % 3 == 0:
             words[at] = "".join("fedcba"["abcdef".index(letter)] for letter in words[at])  # each letter another
@@ -84,9 +90,9 @@ def planted(utterances: list[Utterance]) -> dict[str, str]:
             words.insert(at, "fadbe" if words[at] != "fadbe" else "ebdaf")
         else:
             del words[at]
-        wrong[one.id] = " ".join(words)
-    one, other = long[12:14]  # swapped
-    return wrong | {one.id: other.text, other.id: one.text}
+        wrong[utterance.id] = " ".join(words)
+    first, second = long[12:14]  # swapped
+    return wrong | {first.id: second.text, second.id: first.text}
 
 
 def test_planted_errors_are_ranked_first(fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -118,18 +124,20 @@ def test_beside_segments_the_worst_texts_are_listed_if_asked_for(
     assert align(command) == 0
     assert "texts that fit" not in capsys.readouterr().err
     assert align([*command, "--worst", "2"]) == 0
-    said = capsys.readouterr().err
-    assert said.startswith("texts that fit their audio worst (score; 0: the model recognises the text itself):\n")
-    assert len(re.findall(r"^ +-?\d+\.\d\d  test-\d+  ", said, re.MULTILINE)) == 2
+    errors = capsys.readouterr().err
+    assert errors.startswith("texts that fit their audio worst (score; 0: the model recognises the text itself):\n")
+    assert len(re.findall(r"^ +-?\d+\.\d\d  test-\d+  ", errors, re.MULTILINE)) == 2
 
 
 def test_a_wrong_word_is_the_one_of_least_confidence(
     fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    one = next(one for one in read_manifest(fluent / "test.jsonl") if len(one.text.split()) == 4)
-    words = one.text.split()
+    utterance = next(
+        utterance for utterance in read_manifest(fluent / "test.jsonl") if len(utterance.text.split()) == 4
+    )
+    words = utterance.text.split()
     words[2] = "".join("fedcba"["abcdef".index(letter)] for letter in words[2])
-    path = manifest(tmp_path / "wrong.jsonl", [one], **{one.id: " ".join(words)})
+    path = manifest(tmp_path / "wrong.jsonl", [utterance], **{utterance.id: " ".join(words)})
     assert align([str(fluent / "run"), str(path)]) == 0
     [line] = map(json.loads, capsys.readouterr().out.splitlines())
     confidences = [word["confidence"] for word in line["words"]]
@@ -194,7 +202,7 @@ def test_options_that_cannot_be_are_one_line(fluent: Path, options: list[str], m
 def test_a_stretch_of_a_recording_has_times_of_its_own(
     fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As Transcript says: seconds from the beginning of the utterance."""
+    """Times count from the beginning of the utterance, not of the file."""
     soundfile.write(tmp_path / "two.flac", speak("abcd efa dbcd ef"), SAMPLE_RATE)
     step = LETTER_SECONDS + GAP_SECONDS
     line = {"audio_filepath": "two.flac", "offset": 9 * step, "duration": 7 * step, "text": "dbcd ef"}

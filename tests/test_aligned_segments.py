@@ -1,4 +1,4 @@
-"""Training segments out of long recordings: what is cut, how it is scored, and that a wrong text is found."""
+"""Training segments from long recordings: cuts, scores, and detection of wrong texts."""
 
 import json
 import random
@@ -64,7 +64,7 @@ def test_a_text_as_written_is_its_own_words() -> None:
 
 
 def join(path: Path, waveforms: Sequence[np.ndarray], texts: Sequence[str], pause: float) -> list[float]:
-    """Write a recording of waveforms with pauses between them, and its manifest; return where each begins, in s."""
+    """Write a recording of waveforms with pauses between them, and its manifest; return their starts in seconds."""
     noise = np.random.default_rng(0)
     silence = np.zeros(round(pause * SAMPLE_RATE), dtype=np.float32)
     parts = [part for waveform in waveforms for part in (waveform, silence)]
@@ -84,11 +84,11 @@ def test_a_long_recording_comes_back_in_segments_with_their_texts_as_written(
     fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(alignment, "MAX_CELLS", 0)  # as of hours of audio
-    said = sentences(24, seed=5, words=(3, 4))
-    written = [f"{text.title()}." for text in said]
+    spoken_texts = sentences(24, seed=5, words=(3, 4))
+    written = [f"{text.title()}." for text in spoken_texts]
     wrong = "Fedcba, fed cab: dab!"
     path = tmp_path / "talk.jsonl"
-    begins = join(path, list(map(speak, said)), [*written[:12], wrong, *written[13:]], pause=0.6)
+    begins = join(path, list(map(speak, spoken_texts)), [*written[:12], wrong, *written[13:]], pause=0.6)
     output = tmp_path / "out" / "segments.jsonl"
     output.parent.mkdir()
     options = ["--segments", str(output), "--max-seconds", "6", "--chunk", "10"]
@@ -109,7 +109,7 @@ def test_a_long_recording_comes_back_in_segments_with_their_texts_as_written(
     texts = [segment.text for segment in segments]
     place = next(number for number, segment in enumerate(segments) if segment.offset > begins[12])
     assert " ".join([*texts[:place], lost, *texts[place:]]) == " ".join([*written[:12], wrong, *written[13:]])
-    for segment in segments:  # each holds the words that are said between its ends, and no other
+    for segment in segments:  # each contains exactly the words spoken within its bounds
         assert segment.offset is not None
         inside = [
             text
@@ -128,7 +128,7 @@ def total_hours(segments: Sequence[Any]) -> float:
 def test_segments_that_are_too_short_or_torn_are_left_out_and_named(
     fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The second sentence has no pause, so that it is cut within a word."""
+    """The second sentence has no pause, so it is cut within a word."""
     texts = ["ab", "".join(sentences(1, seed=3, words=(24, 24))[0].split())[:60]]
     path = tmp_path / "talk.jsonl"
     join(path, list(map(speak, texts)), texts, pause=2.0)
@@ -203,15 +203,15 @@ def test_eleven_minutes_of_real_speech_come_back_and_a_wrong_stretch_of_text_is_
     missed = [number for number, found in enumerate(back) if not found and number not in wrong]
     assert len(missed) <= 2, (
         "what follows a wrong text is in its place, too"
-    )  # of one the last word is found a bit later
+    )  # the last word of one of them is recognised slightly later
     left_out = capsys.readouterr().err.splitlines()
     bounds = [tuple(map(float, line.partition("(")[2].partition(" s)")[0].split(" to "))) for line in left_out]
     assert all(begins[wrong[0]] < end and begin < ends[wrong[-1]] for begin, end in bounds), "nothing else is left out"
-    kept = read_manifest(output)
+    segments = read_manifest(output)
     torn = [
         segment
-        for segment in kept
+        for segment in segments
         if segment.offset < ends[wrong[-1]] - 2 and segment.offset + segment.duration > begins[wrong[0]] + 2
     ]
     assert torn == [], "no more than two seconds of a wrong text are in a segment"
-    assert sum(segment.duration for segment in kept) > 0.9 * (ends[-1] - (ends[wrong[-1]] - begins[wrong[0]]) - 40)
+    assert sum(segment.duration for segment in segments) > 0.9 * (ends[-1] - (ends[wrong[-1]] - begins[wrong[0]]) - 40)

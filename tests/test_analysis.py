@@ -1,4 +1,4 @@
-"""Figures of an evaluation against plain loops over its lines."""
+"""Figures of an evaluation compared with plain loops over its lines."""
 
 import json
 import math
@@ -46,7 +46,9 @@ def test_rates_are_those_of_all_errors_by_all_words(rows: list[Scored], found: d
         assert found["words"][kind] == getattr(by_jiwer, kind)
     assert found["words"]["reference_length"] == 300 * 20
     assert found["raw_words"]["rate"] is None, "these texts have neither case nor punctuation"
-    assert found["wrong_utterances"] == sum(one != other for one, other in zip(references, hypotheses, strict=True))
+    assert found["wrong_utterances"] == sum(
+        reference != hypothesis for reference, hypothesis in zip(references, hypotheses, strict=True)
+    )
     assert found["speakers"] == 20
     assert found["audio_seconds"] == pytest.approx(sum(row.utterance.duration for row in rows))
     for kind in ("words", "characters"):
@@ -122,9 +124,9 @@ def test_durations_are_divided_at_round_seconds(rows: list[Scored], found: dict[
     for row in found["by"]["duration"]:
         low, _, high, unit = row["name"].split()
         assert unit == "s"
-        inside = [one for one in rows if float(low) <= one.utterance.duration < float(high)]
+        inside = [scored_row for scored_row in rows if float(low) <= scored_row.utterance.duration < float(high)]
         assert row["utterances"] == len(inside)
-        assert row["errors"] == sum(one.counts.errors for one in inside)
+        assert row["errors"] == sum(scored_row.counts.errors for scored_row in inside)
 
 
 def test_speaking_rate_is_words_of_the_reference_a_second() -> None:
@@ -184,7 +186,7 @@ def test_confusions_are_counted_and_the_most_frequent_come_first() -> None:
 def test_no_more_than_50_of_a_kind_are_listed_and_those_as_frequent_stand_by_the_alphabet() -> None:
     rows = [scored(f"w{number}", f"v{number}", name=str(number)) for number in reversed(range(100, 180))]
     listed = figures(rows)["confusions"]["substitutions"]
-    assert [one["reference"] for one in listed] == [f"w{number}" for number in range(100, 150)]
+    assert [confusion["reference"] for confusion in listed] == [f"w{number}" for number in range(100, 150)]
 
 
 def test_calibration_is_of_every_word_that_was_recognised(rows: list[Scored], found: dict[str, Any]) -> None:
@@ -202,21 +204,24 @@ def test_calibration_is_of_every_word_that_was_recognised(rows: list[Scored], fo
     assert calibration["words"] == len(words)
     assert calibration["accuracy"] == pytest.approx(sum(right for _, right in words) / len(words))
     assert calibration["mean_confidence"] == pytest.approx(sum(confidence for confidence, _ in words) / len(words))
-    pairs = [(one > other) + (one == other) / 2 for one, yes in words if yes for other, no in words if not no]
+    pairs = [(hit > miss) + (hit == miss) / 2 for hit, yes in words if yes for miss, no in words if not no]
     assert calibration["auc"] == pytest.approx(sum(pairs) / len(pairs))
     gap = 0.0
-    for one in calibration["bins"]:
-        inside = [right for confidence, right in words if one["from"] <= confidence <= one["to"]]
-        assert (one["words"], one["accuracy"]) == (len(inside), pytest.approx(sum(inside) / len(inside)))
-        gap += abs(one["confidence"] - one["accuracy"]) * len(inside) / len(words)
+    for confidence_bin in calibration["bins"]:
+        inside = [right for confidence, right in words if confidence_bin["from"] <= confidence <= confidence_bin["to"]]
+        assert (confidence_bin["words"], confidence_bin["accuracy"]) == (
+            len(inside),
+            pytest.approx(sum(inside) / len(inside)),
+        )
+        gap += abs(confidence_bin["confidence"] - confidence_bin["accuracy"]) * len(inside) / len(words)
     assert calibration["ece"] == pytest.approx(gap)
-    for one in found["distribution"]["confidence"]:
+    for confidence_bin in found["distribution"]["confidence"]:
         inside = [
             right
             for confidence, right in words
-            if one["from"] <= confidence < one["to"] or confidence == one["to"] == 1
+            if confidence_bin["from"] <= confidence < confidence_bin["to"] or confidence == confidence_bin["to"] == 1
         ]
-        assert (one["right"], one["wrong"]) == (sum(inside), len(inside) - sum(inside))
+        assert (confidence_bin["right"], confidence_bin["wrong"]) == (sum(inside), len(inside) - sum(inside))
 
 
 def test_without_a_word_there_is_no_calibration_and_without_a_wrong_one_no_auc() -> None:
@@ -227,7 +232,7 @@ def test_without_a_word_there_is_no_calibration_and_without_a_wrong_one_no_auc()
 def test_a_word_that_is_sure_is_in_the_last_bin() -> None:
     histogram = figures([scored("a b", "a c", confidences=[1.0, 0.0])])["distribution"]["confidence"]
     assert (histogram[-1]["right"], histogram[0]["wrong"]) == (1, 1)
-    assert sum(one["right"] + one["wrong"] for one in histogram) == 2
+    assert sum(histogram_bin["right"] + histogram_bin["wrong"] for histogram_bin in histogram) == 2
 
 
 def test_utterances_are_counted_by_their_wer_the_perfect_and_the_hopeless_apart() -> None:
@@ -236,9 +241,9 @@ def test_utterances_are_counted_by_their_wer_the_perfect_and_the_hopeless_apart(
     rows = [scored(ten, hypothesis, name=str(number)) for number, hypothesis in enumerate(hypotheses)]
     rows += [scored("", "oh", name="out of nothing"), scored("", "", name="silence")]
     histogram = figures(rows)["distribution"]["wer"]
-    assert [one["utterances"] for one in histogram] == [2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 2, 2]
+    assert [histogram_bin["utterances"] for histogram_bin in histogram] == [2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 2, 2]
     assert (histogram[0]["from"], histogram[0]["to"], histogram[-1]["to"]) == (0.0, 0.0, None)
-    assert all(one["to"] == other["from"] for one, other in pairwise(histogram))
+    assert all(lower["to"] == upper["from"] for lower, upper in pairwise(histogram))
 
 
 def test_figures_of_5000_utterances_take_seconds() -> None:

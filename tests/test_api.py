@@ -1,4 +1,4 @@
-"""The Python API: what `asr` exports, its examples, and what it accepts and refuses as a recording."""
+"""The Python API: the exports of `asr`, its examples, and valid and invalid recordings."""
 
 import doctest
 import pydoc
@@ -16,6 +16,7 @@ import torch
 import asr
 from asr.recognition.recognizer import Recognizer
 from tests.documents import DOCUMENTS, code_blocks, name_of
+from tests.public_interface import SNAPSHOT, public_interface
 from tests.tones import SAMPLE_RATE, speak
 
 EXAMPLES = {  # programs of the documents that use the API
@@ -34,7 +35,7 @@ def recognizer(fluent: Path) -> Recognizer:
 
 @pytest.fixture
 def desk(fluent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder with the run and the recording that the examples name."""
+    """A working folder with the run and the recording that the examples use."""
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "mini").symlink_to(fluent / "run")
     soundfile.write(tmp_path / "recording.wav", speak("abcd ef"), SAMPLE_RATE)
@@ -137,7 +138,7 @@ def test_alternatives_are_as_many_as_asked_for(fluent: Path, desk: Path) -> None
         (
             [],
             {"nbest": 2},
-            "nbest must be 1 with a decoder that finds one hypothesis (greedy: the best path); got 2. Load the model",
+            "nbest must be 1 with a decoder that finds only one hypothesis (greedy: the best path); got 2. Load the",
         ),
         ([], {"batch_seconds": 0}, "batch_seconds must be a number greater than 0"),
         ([], {"device": "toaster"}, "device must be a device that torch can use here; got 'toaster'"),
@@ -174,7 +175,7 @@ asr.absent
 
 
 def test_type_checkers_see_the_installed_package(tmp_path: Path) -> None:
-    """From another folder, as the user of an editable install is."""
+    """The check runs in another folder, as for a user with an editable install."""
     (tmp_path / "use.py").write_text(USE)
     command = [
         sys.executable,
@@ -196,3 +197,15 @@ def test_a_decoder_can_be_asked_for_by_its_name(fluent: Path) -> None:
     assert asr.load_recognizer(fluent / "run", decode="beam").decode.max_hypotheses > 1
     with pytest.raises(asr.InputError, match=r"^decode must be the name of a decoder, or a mapping"):
         asr.load_recognizer(fluent / "run", decode=3)  # type: ignore[arg-type]
+
+
+def test_the_public_interface_is_the_one_of_the_last_commit() -> None:
+    """After an intended change: python -m tests.public_interface > tests/public_interface.txt, and CHANGELOG.md."""
+    assert public_interface().splitlines() == SNAPSHOT.read_text(encoding="utf-8").splitlines()
+
+
+def test_the_public_interface_has_every_name_of_the_api_and_every_command() -> None:
+    lines = public_interface().splitlines()
+    assert all(any(re.match(rf"{name}\b", line) for line in lines) for name in asr.__all__)
+    assert "transcribe --format {txt,json,jsonl,srt,vtt,ctm,textgrid}" in lines
+    assert "format 9" in lines

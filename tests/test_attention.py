@@ -1,4 +1,4 @@
-"""Attention with relative positions: against plain loops, and against another implementation."""
+"""Attention with relative positions, compared with plain loops and with another implementation."""
 
 import math
 from typing import TypeVar
@@ -25,7 +25,7 @@ def random_attention(dim: int = DIM, num_heads: int = HEADS, dropout: float = 0.
 
 
 def random(attention: Attention) -> Attention:
-    """In float64, with u and v drawn too: they start at zero, where they could hide each other."""
+    """Make a layer in float64 with random u and v, because their initial zeros could hide errors."""
     torch.nn.init.normal_(attention.u)
     torch.nn.init.normal_(attention.v)
     return attention.double().eval()
@@ -38,7 +38,7 @@ def encoding(distance: int, dim: int) -> list[float]:
 
 
 def encodings(num_frames: int, dim: int) -> Tensor:
-    """Of the distances T-1 .. -(T-1), (2T - 1, dim) float64."""
+    """Return the encodings of the distances T-1 .. -(T-1), (2T - 1, dim) float64."""
     distances = range(num_frames - 1, -num_frames, -1)
     return torch.tensor([encoding(distance, dim) for distance in distances], dtype=torch.float64)
 
@@ -46,7 +46,7 @@ def encodings(num_frames: int, dim: int) -> Tensor:
 def attention_by_loops(
     attention: RelativeAttention | LocalAttention, x: Tensor, lengths: list[int], context: float = math.inf
 ) -> Tensor:
-    """Transformer-XL, arXiv:1901.02860, section 3.3, term by term; frames behind an utterance's end stay zero."""
+    """Transformer-XL, arXiv:1901.02860, section 3.3, term by term; frames after an utterance's end stay zero."""
     batch, dim = len(x), x.shape[-1]
     heads, size = attention.num_heads, dim // attention.num_heads
     query, key, value = attention.qkv(x).split(dim, dim=-1)
@@ -109,9 +109,9 @@ def test_attention_by_blocks_equals_attention_in_one_and_so_do_its_gradients(
 
     whole = outcome()
     monkeypatch.setattr(relative_attention, "CPU_BLOCK", block)
-    monkeypatch.setattr(relative_attention, "FEWEST_QUERIES", 2)
+    monkeypatch.setattr(relative_attention, "MIN_QUERIES", 2)
     for ours, expected in zip(outcome(), whole, strict=True):
-        torch.testing.assert_close(ours, expected, rtol=0, atol=1e-10)  # sums of 24 in another order
+        torch.testing.assert_close(ours, expected, rtol=0, atol=1e-10)  # sums of 24 numbers in another order
 
 
 @pytest.mark.parametrize("context", [1, 2, 3, 8, 20])
@@ -164,7 +164,7 @@ def test_attention_equals_that_of_parakeet_in_transformers() -> None:
     x = torch.randn(3, 11, 16, dtype=torch.float64)
     positions = relative_positions(11, 16, x.device).double()
     padding = padding_mask(torch.tensor(lengths), 11)
-    attend = ~padding[:, None, None, :].expand(-1, 1, 11, -1)  # theirs: True = may be attended to
+    attend = ~padding[:, None, None, :].expand(-1, 1, 11, -1)  # their mask is True for visible frames
     out = ours(x, positions, padding)
     expected, _ = theirs(x, positions.expand(3, -1, -1), attend)
     for b, length in enumerate(lengths):
@@ -174,7 +174,7 @@ def test_attention_equals_that_of_parakeet_in_transformers() -> None:
 def test_sinusoids_follow_the_formula() -> None:
     positions = torch.tensor([0, 1, 2, 17, 400, -1, -400])
     expected = torch.tensor([encoding(position, DIM) for position in positions.tolist()])
-    # An angle of 400 in float32 is known to 400 * 2^-24 = 2e-5.
+    # The relative error of float32 is 2^-24, so an angle of 400 is accurate to 2e-5.
     torch.testing.assert_close(sinusoids(positions, DIM), expected, rtol=0, atol=5e-5)
 
 

@@ -1,4 +1,4 @@
-"""Audio files, whole and broken in every way we know, come out as the right waveform or as one clear line."""
+"""Audio files, intact and damaged in every known way, give the correct waveform or an error of one line."""
 
 import ast
 import io
@@ -31,7 +31,7 @@ from asr.errors import AudioError
 DATA = Path(__file__).parents[2] / "shared" / "data"
 RATE = 16000
 
-# name: format, subtype, and how far samples may be from what was written: rounding for PCM, by ear for the lossy ones
+# name: format, subtype, tolerance of samples: rounding for PCM, an estimate for lossy formats
 FORMATS = {
     "wav": ("WAV", "PCM_16", 1 / 2**15),
     "wav24": ("WAV", "PCM_24", 1 / 2**23),
@@ -59,7 +59,7 @@ def sine(seconds: float, rate: int = RATE, frequency: float = 440.0) -> np.ndarr
 
 @cache
 def noisy_sweep(seconds: float, rate: int = RATE) -> np.ndarray:
-    """A sound of which no two stretches are alike, and which lossy codecs keep to some degree."""
+    """Return a sound without repetitions that lossy codecs preserve approximately."""
     t = np.arange(round(seconds * rate)) / rate
     noise = np.random.default_rng(0).standard_normal(t.size)
     return 0.3 * np.sin(2 * np.pi * (200 + 100 * t) * t) + 0.05 * noise
@@ -81,7 +81,7 @@ def mp3(mode: str = "CONSTANT", seconds: float = 4.1, rate: int = RATE, level: f
 
 
 def without_header(data: bytes) -> bytes:
-    """An MP3 without its first frame, which holds the Xing header and no sound."""
+    """Return an MP3 without its first frame, which contains the Xing header and no sound."""
     second = data.index(data[:2], 4)
     assert re.search(b"Xing|Info", data[:second])
     return data[second:]
@@ -114,7 +114,7 @@ def save(tmp_path):
 
 
 def refusal(path: Path | str, **stretch: float) -> str:
-    """The line that says why a file is refused; it names the file and is one line."""
+    """Return the error message of a refused file, which must be one line with the file's name."""
     with pytest.raises(AudioError) as caught:
         load_waveform(path, RATE, **stretch)
     message = str(caught.value)
@@ -161,7 +161,7 @@ def test_channels_are_mixed_down_to_their_mean(save):
     np.testing.assert_allclose(load_waveform(path, RATE), (2 * left + right) / 3, atol=1e-7)
 
 
-@pytest.mark.parametrize("name", ["flac", "vorbis", "mp3"])  # the last two are decoded from before the stretch
+@pytest.mark.parametrize("name", ["flac", "vorbis", "mp3"])  # the last two are decoded from before the segment
 def test_files_longer_than_one_block_are_joined_without_a_seam(name, save, monkeypatch):
     path = save(encoded(name))
     whole, stretch = load_waveform(path, RATE), load_waveform(path, RATE, offset=3.9, duration=0.15)
@@ -182,7 +182,7 @@ def test_float_samples_beyond_one_are_kept_as_they_are(save):
 
 
 def resampled_by_definition(samples: np.ndarray, source: int, target: int, which: Iterable[int] = ()) -> np.ndarray:
-    """Each new sample, or some of them: the old ones, weighted by a Kaiser-windowed sinc around it, in float64."""
+    """Compute all or some new samples in float64: old samples weighted by a Kaiser-windowed sinc around them."""
     cutoff = min(source, target) * 0.9475937167399596  # of kaiser_best, in Hz, twice
     half_width = 64 / cutoff  # seconds on each side: 64 zero crossings
     beta = 14.769656459379492
@@ -201,7 +201,7 @@ ODD = [(1301, 16000), (15999, 16000), (44101, 16000), (96001, 16000), (16001, 44
 
 
 def resampled(blocks: Iterable[torch.Tensor], source: int, target: int) -> torch.Tensor:
-    """All of it; nothing of nothing."""
+    """Resample a whole waveform; an empty one stays empty."""
     return torch.cat([torch.zeros(0), *resampling.resampled(blocks, source, target)])
 
 
@@ -246,18 +246,18 @@ def test_usual_rates_come_out_as_torchaudios_kernel_gives_them_to_the_bit(source
 @pytest.mark.parametrize(("source", "target"), [(44100, 16000), (44101, 16000), (48000, 16000), (16000, 8000)])
 def test_the_pass_band_ends_a_little_below_half_the_lower_rate(source, target):
     def decibels(frequency: float) -> float:
-        """How loud a tone of 0 dB comes out, where nothing begins or ends."""
+        """Return the level in dB of a resampled tone of 0 dB, away from both ends."""
         tone = torch.from_numpy(2 * sine(0.4, source, frequency * target)).float()
         waveform = resampled([tone], source, target)
         middle = waveform[target // 10 : -target // 10].double()  # whole periods
         return 10 * math.log10(2 * float(middle.square().mean()) + 1e-20)
 
-    kept = [decibels(frequency) for frequency in (0.01, 0.2, 0.4, 0.45)]
-    assert kept == pytest.approx([0.0] * 4, abs=0.025)
+    levels = [decibels(frequency) for frequency in (0.01, 0.2, 0.4, 0.45)]
+    assert levels == pytest.approx([0.0] * 4, abs=0.025)
     assert decibels(7500 / 16000) == pytest.approx(-3, abs=0.1)
     assert decibels(7900 / 16000) == pytest.approx(-39, abs=0.5)
     if source > target:
-        assert max(map(decibels, (0.5069, 0.55, 0.7, 0.99))) < -100  # none of it comes back as another frequency
+        assert max(map(decibels, (0.5069, 0.55, 0.7, 0.99))) < -100  # no part of it is aliased to another frequency
 
 
 def test_what_the_lower_rate_cannot_hold_is_gone(save):
@@ -288,7 +288,7 @@ def test_a_stretch_equals_that_slice_of_the_whole(name, save):
         data = encoded(name, seconds)
     path = save(data)
     whole = load_waveform(path, RATE)
-    # Opus keeps state longer than is decoded before the stretch; MP3's synthesis rounds differently
+    # Opus keeps state for longer than the lead-in; MP3's synthesis rounds differently
     tolerance = 2e-3 if name == "opus" else 1e-6 if name.startswith("mp3") else 0
     pick = random.Random(0)
     starts = [0.0, 0.5, *(pick.uniform(0, seconds) for _ in range(8)), *(seconds - rest / 8 for rest in range(1, 10))]
@@ -313,7 +313,7 @@ def test_a_resampled_stretch_is_near_the_slice_of_the_whole(save):
     whole = load_waveform(path, RATE)
     stretch = load_waveform(path, RATE, offset=1.0, duration=1.0)
     assert stretch.shape == (RATE,)
-    edge = 70  # samples: the kernel reaches 64 zero crossings into the silence around the stretch
+    edge = 70  # samples: the kernel has 64 zero crossings on each side of the segment
     torch.testing.assert_close(stretch[edge:-edge], whole[RATE + edge : 2 * RATE - edge], atol=1e-5, rtol=0)
 
 
@@ -325,9 +325,9 @@ def test_a_stretch_may_reach_past_the_end_by_rounding_only(name, save):
     assert torch.allclose(load_waveform(path, RATE, offset=4.0, duration=0.11), rest, atol=1e-6)
     for offset, duration in [(4.0, 0.15), (4.1, 0.01), (5.0, 1.0), (1e300, 1.0)]:
         message = refusal(path, offset=offset, duration=duration)
-        assert f"the stretch from {offset:.3f} s to" in message
-        assert "the file holds 4.100 s" in message
-    assert "the file holds 4.100 s" in refusal(path, offset=4.2)
+        assert f"the segment from {offset:.3f} s to" in message
+        assert "the file has 4.100 s" in message
+    assert "the file has 4.100 s" in refusal(path, offset=4.2)
 
 
 @pytest.mark.parametrize(
@@ -377,7 +377,7 @@ def test_mixing_down_and_resampling_are_noted_once_for_each_kind_of_file(save, c
 
 
 def test_channels_that_cancel_each_other_out_are_named(save, caplog):
-    """What is said is lost where one channel is the other one inverted: it must not pass for silence without a word."""
+    """Speech is lost if one channel is the inverted other channel; it must not silently become silence."""
     sound = np.sin(np.arange(48_000) / 9)
     noise = np.random.default_rng(0).normal(size=(48_000, 6)) / 10
     kinds = {
@@ -394,7 +394,7 @@ def test_channels_that_cancel_each_other_out_are_named(save, caplog):
             load_waveform(path, RATE)
     named = [message for message in caplog.messages if "channels must not cancel" in message]
     assert [message.partition(": ")[0] for message in named] == [str(paths["inverted"]), str(paths["nearly inverted"])]
-    assert re.search(r"their mean is \d+ dB below them\. Give one of its channels\.", named[1])
+    assert re.search(r"their mean is \d+ dB below them\. Use only one of its channels\.", named[1])
 
 
 def test_importing_audio_leaves_torchaudio_for_when_it_is_needed():
@@ -484,7 +484,7 @@ def test_a_live_waveform_is_resampled_as_it_comes_without_waiting_for_a_second_o
 
 
 def test_long_files_are_resampled_to_the_exact_number_of_samples():
-    """torchaudio counts in float32, which goes wrong above 2**24."""
+    """torchaudio computes the number in float32, which is inexact above 2**24."""
     blocks = (torch.zeros(11025 * 60) for _ in range(20))
     assert sum(map(len, resampling.resampled([*blocks, torch.zeros(1)], 11025, 16000))) == 20 * 60 * 16000 + 2
 
@@ -498,10 +498,10 @@ def test_a_file_of_a_sample_or_a_few_is_streamed(rate, length, save):
 
 
 def end_of_stream(path: Path, **options: float) -> tuple[list[torch.Tensor], str]:
-    """The blocks that come before a stream is refused, and why it is."""
+    """Return the blocks before the error of a stream, and the error."""
     blocks: list[torch.Tensor] = []
     with pytest.raises(AudioError) as caught:
-        blocks.extend(stream_waveform(path, RATE, **options))  # keeps what came before the error
+        blocks.extend(stream_waveform(path, RATE, **options))  # store the blocks before the error
     return blocks, str(caught.value)
 
 
@@ -512,7 +512,7 @@ def test_a_stream_of_a_truncated_file_ends_with_the_refusal(name, save):
     assert message == refusal(path)
     assert "truncated" in message
     whole = load_waveform(save(encoded(name), "whole"), RATE)
-    assert (len(blocks) > 5) == (name == "flac")  # the others' headers show it
+    assert (len(blocks) > 5) == (name == "flac")  # the headers of the others show the fault
     if blocks:
         assert torch.equal(torch.cat(blocks), whole[: sum(map(len, blocks))])
 
@@ -576,7 +576,7 @@ def test_a_long_file_is_streamed_in_little_memory(rate, num_channels, tmp_path, 
     assert most <= 4 * rate * num_channels * 4  # 4 seconds of float32
 
 
-# ---- files that are no audio
+# ---- files that are not audio
 
 
 def test_a_missing_file_a_folder_and_a_pipe_are_named(tmp_path):
@@ -622,7 +622,7 @@ def test_what_is_not_audio_is_refused(data, reason, save):
 @pytest.mark.parametrize("name", ["wav", "flac", "aiff", "vorbis", "w64"])
 def test_a_file_of_no_samples_is_refused(name, save):
     path = save(encode(np.zeros(0), RATE, *FORMATS[name][:2]))
-    assert re.search("0 samples|0 bytes|truncated", refusal(path))  # libsndfile writes no FLAC, and Ogg headers alone
+    assert re.search("0 samples|0 bytes|truncated", refusal(path))  # libsndfile writes no FLAC, and Ogg headers only
     with pytest.raises(AudioError):
         audio_info(path)
 
@@ -660,7 +660,7 @@ def test_a_file_truncated_anywhere_is_refused(name, save, data):
     whole = encoded(name)
     cut = data.draw(st.one_of(st.integers(1, len(whole) - 1), st.integers(len(whole) - 50, len(whole) - 1)), "cut")
     if name == "mp3":
-        assume(cut != whole.rindex(whole[:3]))  # exactly before the last frame: see below
+        assume(cut != whole.rindex(whole[:3]))  # exactly before the last frame; see the next test
     refusal(save(whole[:cut]))
 
 
@@ -670,7 +670,7 @@ def test_a_file_that_lacks_its_last_byte_or_half_is_called_truncated(name, save)
     for cut in (len(whole) - 1, len(whole) // 2):
         path = save(whole[:cut])
         assert "truncated" in refusal(path)
-        if name != "flac":  # whose headers do not show it
+        if name != "flac":  # the headers of these do not show the fault
             with pytest.raises(AudioError, match="truncated"):
                 audio_info(path)
 
@@ -694,7 +694,7 @@ def test_a_flac_file_cut_between_two_frames_is_refused(save):
 
 
 def frame_starts(data: bytes) -> list[int]:
-    """Where the frames of an MP3 of constant bit rate start, if it has no padding: all are as long as the first."""
+    """Return the starts of an MP3's frames, for a constant bit rate without padding: all frames have one length."""
     length = data.index(data[:3], 3)
     assert len(data) % length == 0
     return list(range(0, len(data), length))
@@ -734,11 +734,11 @@ def test_a_header_that_declares_far_too_much_costs_no_memory(save):
             tracemalloc.stop()
 
 
-# ---- headers that libsndfile reads otherwise
+# ---- headers that libsndfile misreads
 
 
 def with_flac_length(data: bytes, num_samples: int) -> bytes:
-    """A FLAC file whose header declares another length; 0 means unknown, as written to a pipe."""
+    """Return a FLAC file whose header declares another length; 0 means unknown, as written to a pipe."""
     fields = int.from_bytes(data[18:26], "big") >> 36 << 36
     return data[:18] + (fields | num_samples).to_bytes(8, "big") + data[26:]
 
@@ -793,12 +793,12 @@ def test_other_chunks_before_and_after_the_audio_do_no_harm(padded, save):
 def test_an_mp3_without_a_header_comes_whole(mode, skipped, save):
     whole = mp3(mode, 8.0, rate=44100)
     bare = without_header(whole)
-    for _ in range(skipped):  # the first frame, padded or not, quiet or loud, must not decide how much comes
+    for _ in range(skipped):  # the length must not depend on the first frame: padded or not, quiet or loud
         bare = bare[bare.index(bare[:2], 4) :]
     complete, rest = load_waveform(save(whole), 44100), load_waveform(save(bare), 44100)
-    delay = 576 - 1152 * skipped  # LAME's, which is known from the header only
+    delay = 576 - 1152 * skipped  # LAME's padding, which only the header contains
     assert len(rest) >= len(complete) + delay
-    later = rest[10000 + delay :][: len(complete) - 10000]  # the first frames may lack bits of those skipped
+    later = rest[10000 + delay :][: len(complete) - 10000]  # the first frames may need bits of earlier frames
     torch.testing.assert_close(later, complete[10000:], atol=1e-6, rtol=0)
 
 

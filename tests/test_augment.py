@@ -1,4 +1,4 @@
-"""SpecAugment's masks and the perturbation of speed."""
+"""Masks of SpecAugment, and speed perturbation."""
 
 import math
 
@@ -22,7 +22,7 @@ SPEEDS = SpeedPerturb(SAMPLE_RATE, factors=[0.9, 1.0, 1.1])
 def spec_augment(
     num_freq_masks: int = 2, freq_mask_bins: int = 27, num_time_masks: int = 5, time_mask_fraction: float = 0.05
 ) -> SpecAugment:
-    """That of conf/augment/spec_augment.yaml, with changes."""
+    """Make the augmentation of conf/augment/spec_augment.yaml, with changes."""
     return SpecAugment(
         num_freq_masks=num_freq_masks,
         freq_mask_bins=freq_mask_bins,
@@ -32,7 +32,7 @@ def spec_augment(
 
 
 def masked_frames_and_bins(augment: SpecAugment) -> tuple[Tensor, Tensor]:
-    """Augment features without a zero in them; tell which whole frames and whole bins became zero, and that is all."""
+    """Augment features without zeros; return the masked frames and bins, and check that nothing else changed."""
     features = torch.rand(NUM_FRAMES, NUM_MEL_BINS) + 1
     out = augment(features)
     frames, bins = (out == 0).all(dim=1), (out == 0).all(dim=0)
@@ -68,7 +68,7 @@ def test_one_mask_is_one_stretch_of_each_width_from_0_to_below_its_bound(axis: s
 
 
 def test_torchaudios_own_spec_augment_caps_frequency_masks_by_the_fraction_meant_for_time() -> None:
-    """Why ours is not torchaudio's: p=0.05 of 80 bins leaves masks below 4 bins, whatever F is."""
+    """Reason for our own implementation: with p=0.05, torchaudio limits masks to 0.05 of 80 bins, 4 bins, for any F."""
     theirs = transforms.SpecAugment(
         n_time_masks=0, time_mask_param=1000, n_freq_masks=1, freq_mask_param=27, p=0.05, zero_masking=True
     )
@@ -91,7 +91,7 @@ def test_masks_are_those_of_torchaudios_parts_for_the_same_seed() -> None:
 
 
 def test_a_mask_wider_than_there_are_bins_leaves_one() -> None:
-    """Its width is drawn from 0 up to, not including, all of them."""
+    """The width is drawn from 0 up to, but not including, the number of bins."""
     augment = spec_augment(num_freq_masks=1, num_time_masks=0)
     widths = {int((augment(torch.ones(3, 4)) == 0).all(dim=0).sum()) for _ in range(DRAWS)}
     assert widths == {0, 1, 2, 3}
@@ -99,7 +99,7 @@ def test_a_mask_wider_than_there_are_bins_leaves_one() -> None:
 
 def test_time_masks_grow_with_the_utterance_and_spare_the_shortest() -> None:
     augment = spec_augment(num_freq_masks=0)
-    for num_frames in (1, 19):  # 0.05 of them is less than one frame
+    for num_frames in (1, 19):  # 0.05 of these frames is less than one frame
         features = torch.ones(num_frames, NUM_MEL_BINS)
         assert torch.equal(augment(features), features)
     most = max(int((augment(torch.ones(2000, 4)) == 0).all(dim=1).sum()) for _ in range(DRAWS))
@@ -178,4 +178,4 @@ def test_the_configured_augmentation_is_speed_for_the_plan_and_masks_for_the_fea
     assert not augmentation.waveform
     features = torch.rand(1, 50, NUM_MEL_BINS) + 1
     (mask,) = augmentation.features
-    assert any((mask(one) == 0).any() for one in features.expand(20, -1, -1))
+    assert any((mask(utterance) == 0).any() for utterance in features.expand(20, -1, -1))

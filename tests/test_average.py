@@ -1,4 +1,4 @@
-"""The mean of checkpoints as a bundle: what is averaged, what is refused, and that no bundle is lost on the way."""
+"""The mean of checkpoints as a bundle: selection, refusals, and no loss of an existing bundle."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def tiny_recognizer(config: dict[str, Any], texts: list[str], seed: int) -> Reco
 
 
 def save(path: Path, *overrides: str, weights: int = 0, texts: list[str] | None = None, run_id: str = "a") -> Path:
-    """Write a checkpoint with the parts that matter here, as a training does; `weights` seeds its weights."""
+    """Write a checkpoint with the parts that these tests need; `weights` seeds its weights."""
     config = resolved(*TINY, *overrides)
     recognizer = tiny_recognizer(config, texts or ["abc"], weights)
     content = {
@@ -70,7 +70,7 @@ def checkpoints(run_dir: Path, *steps: int) -> list[Path]:
 
 
 def mean_of(paths: list[Path]) -> dict[str, Tensor]:
-    """The plain mean, summed in float64 and rounded once."""
+    """Return the plain mean, summed in float64 and rounded once."""
     states = [torch.load(path, weights_only=True)["state_dict"] for path in paths]
     return {
         name.removeprefix(PREFIX): (sum(state[name].double() for state in states) / len(states)).to(first.dtype)
@@ -98,7 +98,7 @@ def test_of_what_the_run_started_from_a_share_is_mixed_in(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--share", "0.2"], "--share needs --start, to whose weights it applies; got only --share 0.2."),
         (["--start", "START", "--share", "1"], "--share must be greater than 0 and less than 1; got 1."),
@@ -108,11 +108,13 @@ def test_of_what_the_run_started_from_a_share_is_mixed_in(
         (["--start", "OTHER"], "must have the tokens of"),
     ],
 )
-def test_what_is_no_start_of_the_run_is_refused(run_dir: Path, tmp_path: Path, options: list[str], said: str) -> None:
+def test_what_is_no_start_of_the_run_is_refused(
+    run_dir: Path, tmp_path: Path, options: list[str], message: str
+) -> None:
     for name, overrides, texts in (("START", [], "abc"), ("WIDE", ["encoder.dim=64"], "abc"), ("OTHER", [], "xyz")):
         write_bundle(tmp_path / name, [save(tmp_path / f"{name}.ckpt", *overrides, texts=[texts])], "card")
     options = [str(tmp_path / option) if option.isupper() else option for option in options]
-    with pytest.raises(InputError, match=re.escape(said)):
+    with pytest.raises(InputError, match=re.escape(message)):
         average([str(run_dir), "--output-dir", str(tmp_path / "out"), *options])
     assert not (tmp_path / "out").exists()
 
@@ -120,16 +122,16 @@ def test_what_is_no_start_of_the_run_is_refused(run_dir: Path, tmp_path: Path, o
 def assert_weights(bundle: Path, expected: dict[str, Tensor]) -> None:
     weights = load_file(bundle / "weights.safetensors")
     assert weights.keys() == expected.keys()
-    # Bit for bit: what another order of summing changes in float64 is lost when it is rounded to float32.
+    # Bit for bit: differences in float64 from another order of summation vanish when rounded to float32.
     assert all(torch.equal(weight, expected[name]) for name, weight in weights.items())
 
 
 @pytest.mark.parametrize(
     ("options", "steps"),
     [
-        ([], [20, 40, 50, 30]),  # 0.9 is far from 0.2: it had hardly begun to learn
+        ([], [20, 40, 50, 30]),  # 0.9 is far from 0.2: training had hardly begun
         (["--best", "1"], [20]),
-        (["--best", "2"], [20, 40]),  # of equally good ones, the older
+        (["--best", "2"], [20, 40]),  # of checkpoints with equal WER, the older one
         (["--last", "2"], [40, 50]),
         (["--last", "99"], [10, 20, 30, 40, 50]),
     ],
@@ -194,7 +196,7 @@ def test_checkpoints_of_different_runs_are_refused_and_the_difference_is_named(
 
 
 def edited(path: Path, edit: Callable[[dict[str, Any]], object]) -> Path:
-    """Change what is in a checkpoint."""
+    """Change the contents of a checkpoint."""
     content = torch.load(path, weights_only=True)
     edit(content)
     torch.save(content, path)
@@ -333,7 +335,7 @@ def test_a_malicious_checkpoint_is_one_line_and_runs_nothing(run_dir: Path, tmp_
     assert witness.exists(), "it would have run, had the file been loaded in the usual way"
 
 
-# How a bundle is replaced.
+# Replacement of a bundle.
 
 
 @pytest.fixture

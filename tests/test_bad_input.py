@@ -1,4 +1,4 @@
-"""What a user can get wrong in training: one clear error, or a counted and named drop, never a traceback."""
+"""Errors of a user in training: one clear error, or a counted and named drop, never a traceback."""
 
 import json
 import logging
@@ -103,7 +103,7 @@ def test_what_cannot_be_trained_on_is_dropped_counted_and_named(
 
 
 def test_a_model_that_has_no_frames_for_most_texts_is_no_model_to_train(corpus: Path) -> None:
-    """Eight times fewer frames than features, and a token for each character."""
+    """This encoder has one eighth of the frames, and the tokenizer one token per character."""
     for number in (0, 1):
         change(corpus / "train.jsonl", lambda entry: entry | {"text": "abcdef" * 40}, number)
     message = (
@@ -130,7 +130,7 @@ def test_a_file_that_breaks_after_the_check_is_skipped_and_named(
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["corpus.train=[]"], r"corpus.train must be a list, of manifests, such as .train.jsonl. or .*; got \[\]\."),
+        (["corpus.train=[]"], r"corpus.train must be a list of manifests, such as .train.jsonl. or .*; got \[\]\."),
         (["corpus.train=train.jsonl"], "corpus.train must be a list"),
         (["corpus.test=[test.jsonl,./test.jsonl]"], "must have different file names; got test.jsonl"),
         (["corpus.also_test=[test.jsonl]"], "manifests in corpus.test and corpus.also_test must have different"),

@@ -1,6 +1,6 @@
-"""Masked batch normalisation equals torch's own on the valid frames, gathered; and on those of all ranks.
+"""Masked batch normalisation equals torch's on the gathered valid frames, also over ranks.
 
-So do the batch's statistics in switchable normalisation.
+The batch statistics of switchable normalisation do so, too.
 """
 
 from pathlib import Path
@@ -28,7 +28,7 @@ def random_norm(momentum: float = 0.1) -> MaskedBatchNorm:
 
 
 def drawn(norm: Norm) -> Norm:
-    """In float64, with parameters and running statistics away from 1 and 0."""
+    """Make a norm in float64, with random parameters and running statistics."""
     norm = norm.double()
     with torch.no_grad():
         for parameter in norm.parameters():
@@ -45,7 +45,7 @@ def torchs_norm_with_the_weights_of(norm: MaskedBatchNorm) -> nn.BatchNorm1d:
 
 
 def random_batch() -> tuple[Tensor, Tensor]:
-    """Frames with a mean of 3, junk behind the ends, and the mask that tells them apart."""
+    """Frames with a mean of 3, junk after the ends, and the padding mask."""
     padding = padding_mask(LENGTHS, FRAMES)
     x = 3.0 + 2.0 * torch.randn(len(LENGTHS), FRAMES, DIM, dtype=torch.float64)
     return x.masked_fill(padding[:, :, None], float("nan")), padding
@@ -96,13 +96,13 @@ def test_evaluation_equals_torchs_batch_norm_and_changes_no_statistics() -> None
 
 @torch.no_grad()
 def test_a_large_mean_beside_a_small_deviation_costs_no_accuracy() -> None:
-    """Sums of squares would lose everything: 1000^2 in float32 is known to 0.06, the variance is 0.01."""
+    """A sum of squares would lose all digits: 1000^2 in float32 is accurate to 0.06, and the variance is 0.01."""
     norm = MaskedBatchNorm(DIM, momentum=1.0, eps=1e-5)
     padding = padding_mask(LENGTHS, FRAMES)
     x = 1000.0 + 0.1 * torch.randn(len(LENGTHS), FRAMES, DIM)
     valid = x[~padding].double()
     exact = (valid - valid.mean(dim=0)) / (valid.var(dim=0, correction=0) + 1e-5).sqrt()
-    # A number near 1000 is rounded by up to 3e-5, the sum behind the mean a few times; over a deviation of 0.1.
+    # A number near 1000 is rounded by up to 3e-5, and the mean's sum a few times; divided by a deviation of 0.1.
     tolerance = 5e-3
     torch.testing.assert_close(norm(x, padding)[~padding].double(), exact, rtol=0, atol=tolerance)
     torch.testing.assert_close(norm.running_var.double(), valid.var(dim=0), rtol=tolerance, atol=0)
@@ -184,7 +184,7 @@ def test_two_ranks_with_unequal_shares_equal_one_process_with_all_of_the_batch(m
 
 
 def test_a_rank_with_nothing_but_padding_takes_part_and_changes_nothing(tmp_path: Path) -> None:
-    """The stand-in for a batch that could not be read: one utterance of length 0."""
+    """The input is the placeholder for an unreadable batch: one utterance of length 0."""
     norm = random_norm()
     x, padding = random_batch()
     x[3], padding[3] = float("nan"), True

@@ -69,8 +69,9 @@ def test_a_beam_of_one_without_a_language_model_is_greedy(
     log_probs, given = random_log_probs(len(lengths), max(lengths), len(pieces)), torch.tensor(lengths)
     found = decoded(beam(pieces, beam_size=1, tokens_per_frame=tokens_per_frame), log_probs, given)
     expected = decoded(Greedy(IDENTITY, Pieces(pieces), as_written), log_probs, given)  # type: ignore[arg-type]
-    assert [one.tokens for [one] in found] == [one.tokens for [one] in expected]
-    assert [one.score for [one] in found] == pytest.approx([one.score for [one] in expected], abs=1e-4)  # float32
+    assert [hypothesis.tokens for [hypothesis] in found] == [hypothesis.tokens for [hypothesis] in expected]
+    expected_scores = [hypothesis.score for [hypothesis] in expected]
+    assert [hypothesis.score for [hypothesis] in found] == pytest.approx(expected_scores, abs=1e-4)  # float32
 
 
 @needs_kenlm
@@ -88,13 +89,16 @@ def test_a_wide_beam_finds_what_enumeration_of_all_paths_does(
         torch.manual_seed(seed)
         log_probs = random_log_probs(5 if len(pieces) < 6 else 4, len(pieces))
         found, expected = decode_one(search, log_probs), plain.rank(log_probs)
-        assert {tuple(one.tokens): one.score for one in found} == pytest.approx(expected, abs=1e-4)  # KenLM: float32
-        assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+        scores = {tuple(hypothesis.tokens): hypothesis.score for hypothesis in found}
+        assert scores == pytest.approx(expected, abs=1e-4)  # KenLM: float32
+        assert [hypothesis.score for hypothesis in found] == sorted(
+            (hypothesis.score for hypothesis in found), reverse=True
+        )
 
 
 @needs_kenlm
 def test_a_word_has_the_score_of_an_unknown_one_as_soon_as_no_known_word_begins_so(tmp_path: Path) -> None:
-    """Else unknown words, until they end, would drive the known ones out of the beam."""
+    """Otherwise an unfinished unknown word would displace known words from the beam."""
     lm = Trigrams(["ab", "abba"], random.Random(0)).write(tmp_path / "lm.arpa")
     hotwords = write_lines(tmp_path / "hotwords.txt", ["cc"])
     numbers = {"lm_weight": 0.0, "word_insertion_bonus": 0.0, "unknown_score": -7.0, "hotword_score": 0.0}
@@ -123,7 +127,7 @@ def forced_space(log_probs: Tensor) -> Tensor:
 @needs_kenlm
 @pytest.mark.parametrize("seed", range(6))
 def test_words_and_scores_are_those_of_torchaudios_decoder_with_a_lexicon(tmp_path: Path, seed: int) -> None:
-    """It demands a space behind the last word, too, and so gets one; its LM weight is for log10."""
+    """It requires a space after the last word, so one is appended; its LM weight is for log10."""
     decoder = pytest.importorskip("torchaudio.models.decoder")
     draw = random.Random(seed)
     words = draw.sample(SOME_WORDS, 8)
@@ -153,9 +157,9 @@ def test_words_and_scores_are_those_of_torchaudios_decoder_with_a_lexicon(tmp_pa
 @needs_kenlm
 @pytest.mark.parametrize("seed", range(6))
 def test_tokens_and_scores_are_those_of_torchaudios_decoder_without_a_lexicon(tmp_path: Path, seed: int) -> None:
-    """Its silence, which the language model is not asked for in the first frame, is made impossible.
+    """Its silence token is made impossible, because its LM does not score it in the first frame.
 
-    The LM's dictionary is given, since the one it makes itself has the tokens in another order than the net.
+    The LM gets a dictionary in the order of the net's tokens, because its own dictionary has another order.
     """
     decoder = pytest.importorskip("torchaudio.models.decoder")
     draw = random.Random(seed)
@@ -198,7 +202,7 @@ FRAME = torch.tensor([[0.05, 0.5, 0.3, 0.1, 0.05]]).log()
 )
 def test_a_frame_tries_its_most_likely_tokens_and_blank(setting: str, value: float, tried: list[int]) -> None:
     found = decode_one(beam(LETTERS, **WIDE | {setting: value}), FRAME)
-    assert sorted(one.tokens for one in found) == [[], *([token] for token in tried)]
+    assert sorted(hypothesis.tokens for hypothesis in found) == [[], *([token] for token in tried)]
 
 
 def test_beam_size_and_beam_threshold_bound_what_is_kept() -> None:
@@ -209,7 +213,7 @@ def test_beam_size_and_beam_threshold_bound_what_is_kept() -> None:
     near = decode_one(beam(LETTERS, **WIDE | {"beam_threshold": 3.0}), log_probs)
     assert 1 < len(near) < 1000
     assert near[-1].score >= near[0].score - 3.0
-    assert near == everything[: len(near)]  # without fusion a prefix never falls back behind its own frames
+    assert near == everything[: len(near)]  # without fusion, pruning only removes what is below the threshold
     [only] = decode_one(beam(LETTERS, **WIDE | {"beam_threshold": 0.0}), log_probs)
     assert only == everything[0]
 
@@ -218,7 +222,7 @@ Tokens = tuple[int, ...]
 
 
 def extend_by_everything(search: Beam, log_probs: Tensor) -> dict[Tokens, float]:
-    """Score what is kept of all prefixes that all tokens make, frame by frame, with what fusion says to each."""
+    """Extend all kept prefixes by all tokens, frame by frame, and score them with `fusion`."""
     grown: dict[Tokens, tuple[Any, float]] = {(): (search.fusion.start(), 0.0)}
     paths: dict[tuple[Tokens, int], float] = {((), BLANK_ID): 0.0}
     scores: dict[Tokens, float] = {(): 0.0}
@@ -261,7 +265,7 @@ def test_a_prefix_that_is_not_extended_would_not_have_been_kept(
         )
         torch.manual_seed(seed)
         log_probs = random_log_probs(12, len(pieces))
-        found = {tuple(one.tokens): one.score for one in decode_one(search, log_probs)}
+        found = {tuple(hypothesis.tokens): hypothesis.score for hypothesis in decode_one(search, log_probs)}
         assert found == pytest.approx(extend_by_everything(search, log_probs), abs=1e-9)
 
 
@@ -269,9 +273,9 @@ def test_a_prefix_that_is_not_extended_would_not_have_been_kept(
 def test_what_stands_behind_the_end_is_never_read(junk: float) -> None:
     log_probs, lengths = random_log_probs(4, 9, len(LETTERS)), torch.tensor([9, 0, 5, 1])
     search = beam(LETTERS)
-    expected = [decode_one(search, one[:length]) for one, length in zip(log_probs, lengths.tolist(), strict=True)]
-    for one, length in zip(log_probs, lengths.tolist(), strict=True):
-        one[length:] = junk
+    expected = [decode_one(search, row[:length]) for row, length in zip(log_probs, lengths.tolist(), strict=True)]
+    for row, length in zip(log_probs, lengths.tolist(), strict=True):
+        row[length:] = junk
     assert decoded(search, log_probs, lengths) == expected
     assert expected[1] == [Hypothesis([], 0.0)]
 
@@ -291,7 +295,7 @@ def test_impossible_tokens_are_never_written() -> None:
     log_probs[:, 2] = -math.inf
     log_probs[3, 1:] = -math.inf
     found = decode_one(beam(LETTERS, **WIDE), log_probs)
-    assert all(2 not in one.tokens and one.score > -math.inf for one in found)
+    assert all(2 not in hypothesis.tokens and hypothesis.score > -math.inf for hypothesis in found)
 
 
 def test_where_only_the_beginning_of_a_word_is_left_the_words_before_it_are_the_answer(tmp_path: Path) -> None:
@@ -302,7 +306,7 @@ def test_where_only_the_beginning_of_a_word_is_left_the_words_before_it_are_the_
     log_probs[range(4), best] = 0.0
     [found] = decode_one(beam(LETTERS, lexicon=lexicon, hotwords=hotwords, hotword_score=9.0), log_probs)
     assert text(LETTERS, found.tokens) == "ab"
-    assert found.score == 0.0  # no bonus for half a phrase
+    assert found.score == 0.0  # no bonus for an incomplete phrase
 
 
 def test_words_are_parted_by_any_white_space(tmp_path: Path) -> None:
@@ -324,20 +328,20 @@ def test_words_are_parted_by_any_white_space(tmp_path: Path) -> None:
 def test_a_lexicon_is_a_list_of_words_or_a_model(tmp_path: Path, content: str, words: set[str]) -> None:
     path = tmp_path / "lexicon"
     path.write_text(content)
-    spelled = {text(LETTERS, list(one)) for n in range(4) for one in product(range(1, 5), repeat=n)}
+    spelled = {text(LETTERS, list(tokens)) for n in range(4) for tokens in product(range(1, 5), repeat=n)}
     search = beam(LETTERS, **WIDE, lexicon=str(path))
-    assert all((one in search.fusion.lexicon) == (one in words) for one in spelled)  # type: ignore[operator]
+    assert all((word in search.fusion.lexicon) == (word in words) for word in spelled)  # type: ignore[operator]
     found = decode_one(search, random_log_probs(3, len(LETTERS)))
-    assert {word for one in found for word in text(LETTERS, one.tokens).split()} == words
+    assert {word for hypothesis in found for word in text(LETTERS, hypothesis.tokens).split()} == words
 
 
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
         *UNREADABLE,
-        (b"", "it holds none"),
-        (b"\n  \n", "it holds none"),
-        (b"\\data\\\nngram 1=1\n\n\\1-grams:\n-1\t<unk>\n\n\\end\\\n", "it holds none"),
+        (b"", "it has none"),
+        (b"\n  \n", "it has none"),
+        (b"\\data\\\nngram 1=1\n\n\\1-grams:\n-1\t<unk>\n\n\\end\\\n", "it has none"),
     ],
 )
 def test_a_lexicon_that_cannot_be_used_is_one_clear_error(tmp_path: Path, content: bytes | None, reason: str) -> None:
@@ -373,14 +377,14 @@ NAMES = ["", " ", *"abcdefghijklmnopqrstuvwxyz"]
 SAID = ["we met nguyen today", "the new guy went home", "no one knew them then", "again and again", "ten men", ""]
 
 
-def speak(said: str) -> Tensor:
-    """log_probs of a text: two frames a letter, and a blank; the g of "ng", as often, is rather not heard."""
+def speak(sentence: str) -> Tensor:
+    """Return log_probs of a sentence: two frames per letter, then a blank; the g of "ng" is often missed."""
     rows = []
-    for number, character in enumerate(said):
+    for number, character in enumerate(sentence):
         probabilities = torch.rand(len(NAMES)) * 0.01
-        heard = 0.12 if said[max(number - 1, 0) : number + 1] == "ng" else 0.8
-        probabilities[NAMES.index(character)] = heard
-        probabilities[BLANK_ID] = 1 - heard
+        probability = 0.12 if sentence[max(number - 1, 0) : number + 1] == "ng" else 0.8
+        probabilities[NAMES.index(character)] = probability
+        probabilities[BLANK_ID] = 1 - probability
         silent = torch.rand(len(NAMES)) * 0.01
         silent[BLANK_ID] = 1.0
         rows += [probabilities, probabilities, silent]
@@ -388,17 +392,17 @@ def speak(said: str) -> Tensor:
 
 
 def test_a_hotword_mends_a_rare_name_and_harms_nothing_else(tmp_path: Path) -> None:
-    def heard(search: Any) -> list[str]:
+    def recognised(search: Any) -> list[str]:
         torch.manual_seed(0)
-        return [text(NAMES, decode_one(search, speak(said))[0].tokens) for said in SAID]
+        return [text(NAMES, decode_one(search, speak(sentence))[0].tokens) for sentence in SAID]
 
     phrases = write_lines(tmp_path / "hotwords.txt", ["nguyen", "agnes", "new york", "thenardier"])
-    without, boosted = heard(beam(NAMES)), heard(beam(NAMES, hotwords=phrases))
+    without, boosted = recognised(beam(NAMES)), recognised(beam(NAMES, hotwords=phrases))
     assert without == ["we met nuyen today", *SAID[1:]]
     assert boosted == SAID
 
 
-# ---- files of another spelling, which would find nothing
+# ---- files in another spelling, which would match nothing
 
 
 def arpa(path: Path, words: list[str]) -> str:
@@ -434,8 +438,9 @@ def test_a_lexicon_is_normalised_and_what_cannot_be_spelled_is_counted(
     lexicon = search.fusion.lexicon
     assert lexicon is not None
     assert [word in lexicon for word in ("new", "guy", "NEW", "zürich")] == [True, True, False, False]
-    assert "1 of its words cannot be spelled by the tokenizer: Zürich" in caplog.text
-    with pytest.raises(InputError, match=r"a lexicon must hold words the tokenizer can spell; of 1, none\.$"):
+    assert "the tokenizer does not cover 1 of its words: Zürich" in caplog.text
+    message = r"a lexicon must have words that the tokenizer covers; it covers none of 1\.$"
+    with pytest.raises(InputError, match=message):
         in_lower_case(lexicon=write_lines(tmp_path / "none.txt", ["Zürich"]))
 
 

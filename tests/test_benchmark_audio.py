@@ -1,4 +1,4 @@
-"""The benchmarks of features and of loading: what they time is the same work, and what they print is what was timed."""
+"""The benchmarks of features and of loading: the timed operations are comparable, and the printed figures are right."""
 
 import json
 from pathlib import Path

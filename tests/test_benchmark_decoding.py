@@ -1,4 +1,4 @@
-"""The benchmark of decoders: all have the same to decode, and each its own row."""
+"""The benchmark of decoders: all decode the same input, and each has a row."""
 
 import json
 from pathlib import Path
@@ -47,4 +47,4 @@ def test_every_decoder_has_a_row_and_the_weights_of_its_family(
         assert (row["LM weight"] is not None) == (" LM" in name)
     assert found["asr 2 + LM"]["LM weight"] == found["asr 8 + LM"]["LM weight"]
     shown = capsys.readouterr().out
-    assert all(one in shown or f"{one} 8 + LM" in shown for one in ("torchaudio", "pyctcdecode"))
+    assert all(name in shown or f"{name} 8 + LM" in shown for name in ("torchaudio", "pyctcdecode"))

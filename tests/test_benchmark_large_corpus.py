@@ -1,4 +1,4 @@
-"""The benchmarks of large corpora give all rows, on small ones."""
+"""The benchmarks of large corpora give all rows, tested on small corpora."""
 
 import json
 from pathlib import Path

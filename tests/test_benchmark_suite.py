@@ -1,4 +1,4 @@
-"""The suite runs all benchmarks, whatever becomes of one; those of programs and of a trained model give their rows."""
+"""The suite runs all benchmarks even if one fails; those of programs and of a trained model give their rows."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from asr.checkpoint.load import write_bundle
 from asr.errors import InputError
-from benchmarks import captions, long_recording, plan, searches, serve, silence, startup, suite
+from benchmarks import captions, long_recording, plan, remote, remote_peers, searches, serve, silence, startup, suite
 from benchmarks.race import race
 from tests.conftest import ROOT
 from tests.test_average import save
@@ -70,11 +70,11 @@ def test_the_plan_has_a_row_for_each_number_of_utterances_and_ranks(tmp_path: Pa
     absent = str(tmp_path / "absent")
     options = ["--utterances", "2000", "--world-size", "1", "2", "--turns", "1", "--train-mini", absent]
     assert plan.main([*options, "--output-dir", str(tmp_path)]) == 0
-    one, two = rows(tmp_path, "plan")
-    assert (one["utterances"], one["ranks"], two["ranks"]) == ("2,000", "1", "2")
-    assert two["steps"] == pytest.approx(one["steps"] / 2, abs=1)  # type: ignore[operator]
-    assert 0 < one["padding"] < 0.1  # type: ignore[operator]
-    assert one["seconds"] > 0  # type: ignore[operator]
+    first, second = rows(tmp_path, "plan")
+    assert (first["utterances"], first["ranks"], second["ranks"]) == ("2,000", "1", "2")
+    assert second["steps"] == pytest.approx(first["steps"] / 2, abs=1)  # type: ignore[operator]
+    assert 0 < first["padding"] < 0.1  # type: ignore[operator]
+    assert first["seconds"] > 0  # type: ignore[operator]
 
 
 def test_long_recordings_have_a_row_for_each_length_and_way_to_cut(fluent: Path, tmp_path: Path) -> None:
@@ -124,6 +124,21 @@ def test_without_a_model_a_benchmark_says_how_one_is_made(
         with pytest.raises(SystemExit, match="2"):
             benchmark.main([])
         assert "runs/mini must be there; make demo trains runs/mini" in capsys.readouterr().err
+
+
+def test_audio_behind_a_network_is_read_whole_by_every_reader(tmp_path: Path) -> None:
+    few = ["--utterances", "41", "--latency-ms", "1", "--turns", "1", "--output-dir", str(tmp_path)]
+    assert remote.main([*few, "--workers", "1"]) == 0
+    assert [row["audio in"] for row in rows(tmp_path, "remote")] == [
+        "local files",
+        "local shards",
+        "shards, 1 ms away",
+    ]
+    assert remote_peers.main(few) == 0  # each reader must report all utterances
+    readers = rows(tmp_path, "remote_peers")
+    assert {"asr", "WebDataset"} <= {row["reader"] for row in readers}
+    assert all(row["CPU s an audio hour"] > 0 for row in readers)  # type: ignore[operator]
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == []
 
 
 def test_a_benchmark_runs_where_its_peers_are_if_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The benchmarks run, and what they compare is the same work."""
+"""The benchmarks run, and the operations that they compare do equal work."""
 
 import json
 import re
@@ -80,7 +80,7 @@ def test_a_peer_is_of_our_shape_and_does_our_work(encoder: str, with_front_end: 
     sizes = [sum(parameter.numel() for parameter in net.parameters()) for net in (mine, theirs)]
     assert sizes[0] == pytest.approx(sizes[1], rel=0.01)
     flops, their_flops = (count_flops(net, batch.features, batch.lengths, backward=True) for net in (mine, theirs))
-    assert their_flops == pytest.approx(flops, rel=0.1)  # Parakeet projects the positions anew for each utterance
+    assert their_flops == pytest.approx(flops, rel=0.1)  # Parakeet projects the positions again for each utterance
 
 
 def test_operations_are_counted_two_for_each_product() -> None:
@@ -105,8 +105,8 @@ def test_nets_take_turns_and_each_has_its_row(
 ) -> None:
     pytest.importorskip("transformers")
     assert benchmark.main([*TINY, *more, "--batches", "2x1", "--output-dir", str(tmp_path)]) == 0  # type: ignore[attr-defined]
-    [kept] = tmp_path.glob("*.json")
-    rows = json.loads(kept.read_text())["rows"]
+    [path] = tmp_path.glob("*.json")
+    rows = json.loads(path.read_text())["rows"]
     assert [row["contender"] for row in rows] == [OURS, "Parakeet", f"{OURS}, rotary_attention"]
     assert rows[0]["x peer"] == pytest.approx(rows[1]["CPU ms"] / rows[0]["CPU ms"])
     assert rows[1]["x peer"] == 1.0

@@ -1,4 +1,4 @@
-"""A net that writes nothing is told of, once, with the likely causes."""
+"""A net that emits only blanks is reported once, with the likely causes."""
 
 import logging
 import re
@@ -28,9 +28,9 @@ def test_blank_in_two_validations_in_a_row_is_one_warning(
             logged = {} if ratio is None else {"valid/blank_ratio": ratio}
             trainer: Any = SimpleNamespace(callback_metrics=logged, global_step=step)
             callback.on_validation_end(trainer, None)  # type: ignore[arg-type]
-    said = [record.getMessage() for record in caplog.records]
-    assert len(said) == warnings
-    for message in said:
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == warnings
+    for message in messages:
         assert re.match(r"the model recognises nothing: [\d.]+ % of the frames are blank in 2 validations", message)
         assert "debug=overfit" in message
 

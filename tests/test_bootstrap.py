@@ -1,4 +1,4 @@
-"""Intervals and p-values against plain loops, against kaldialign, and against simulations that know the truth."""
+"""Intervals and p-values compared with plain loops, with kaldialign, and with simulations of known truth."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -24,20 +24,20 @@ def simulated(generator: np.random.Generator, utterances: int) -> tuple[Array, A
 
 
 def plain_draws(sums: Array, draws: int, seed: int) -> Array:
-    """Row after row, drawn with replacement and summed."""
+    """Draw rows with replacement and sum them, one after another."""
     generator = np.random.default_rng(seed)
     found = []
     for _ in range(draws):
         drawn = [0.0] * sums.shape[1]
         for _ in range(len(sums)):
             row = sums[generator.integers(len(sums))]
-            drawn = [one + other for one, other in zip(drawn, row, strict=True)]
+            drawn = [total + value for total, value in zip(drawn, row, strict=True)]
         found.append(drawn)
     return np.array(found)
 
 
 def test_draws_are_spread_as_those_of_a_plain_loop() -> None:
-    """Means and deviations of 4,000 draws of each; a standard error of these means is 1/63 of the deviation."""
+    """Compare means and deviations of 4,000 draws of each; the standard error of a mean is 1/63 of the deviation."""
     errors, lengths = simulated(np.random.default_rng(0), 40)
     sums = np.stack([errors, lengths], axis=1)
     fast, plain = resample(sums, 4000, seed=1), plain_draws(sums, 4000, seed=2)
@@ -60,7 +60,7 @@ def test_every_draw_has_as_many_rows_as_there_are_in_chunks_of_any_size(monkeypa
 
 
 def test_an_interval_is_kaldialigns() -> None:
-    """Within 5 % of its width: kaldialign takes the mean and 1.96 deviations of 10,000 draws."""
+    """Within 5 % of the width: kaldialign takes the mean and 1.96 deviations of 10,000 draws."""
     generator = np.random.default_rng(3)
     errors, lengths = simulated(generator, 600)
     references = [["a"] * int(length) for length in lengths]
@@ -119,7 +119,7 @@ def test_clusters_are_summed_as_by_a_plain_loop_in_the_order_of_their_names() ->
     names = ["b", "a", "é", "b", "a", "\U0001f600"]
     expected = {name: [0.0, 0.0] for name in sorted(names)}
     for name, row in zip(names, sums, strict=True):
-        expected[name] = [one + other for one, other in zip(expected[name], row, strict=True)]
+        expected[name] = [total + value for total, value in zip(expected[name], row, strict=True)]
     assert by_cluster(sums, names).tolist() == list(expected.values())
     assert by_cluster(sums[:0], []).shape == (0, 2)
 
@@ -128,7 +128,7 @@ def test_clusters_are_summed_as_by_a_plain_loop_in_the_order_of_their_names() ->
 
 
 def test_the_interval_over_utterances_holds_the_true_rate_about_as_often_as_it_says() -> None:
-    """90 % to 98 % of 400 times; it was 93.4 % of 2,000 times, and the standard error is 1.2 %."""
+    """90 % to 98 % of 400 intervals; it was 93.4 % of 2,000, and the standard error is 1.2 %."""
     generator = np.random.default_rng(6)
     hits = 0
     for _ in range(400):
@@ -139,7 +139,7 @@ def test_the_interval_over_utterances_holds_the_true_rate_about_as_often_as_it_s
 
 
 def test_only_the_interval_over_speakers_holds_the_rate_of_other_speakers() -> None:
-    """20 speakers of 30 utterances; each has a WER of its own, 10 % in the mean over all the speakers there are."""
+    """20 speakers of 30 utterances; each speaker has a WER, whose mean over all speakers is 10 %."""
     generator = np.random.default_rng(7)
     names = [str(speaker) for speaker in range(20) for _ in range(30)]
     hits = {"utterances": 0, "speakers": 0}
@@ -151,26 +151,26 @@ def test_only_the_interval_over_speakers_holds_the_rate_of_other_speakers() -> N
         for unit, units in (("utterances", sums), ("speakers", by_cluster(sums, names))):
             low, high = intervals(units[:, :1], units[:, 1:], draws=300)[0] or (1, 0)
             hits[unit] += low <= 0.1 <= high
-    assert hits["speakers"] / 200 >= 0.88  # it was 92.6 % of 2,000 times
+    assert hits["speakers"] / 200 >= 0.88  # it was 92.6 % of 2,000
     assert hits["utterances"] / 200 <= 0.6
 
 
 def errors_of_2600(generator: np.random.Generator) -> tuple[Array, Array]:
-    """Done-when of the comparison: 2,600 utterances of 20 words, WER 10 %."""
+    """The requirement on the comparison: 2,600 utterances of 20 words, WER 10 %."""
     return generator.binomial(20, 0.1, 2600).astype(float), np.full(2600, 20.0)
 
 
 def every_20th_corrected(errors: Array) -> Array:
-    """Take away the 20th error, the 40th, and so on, counted through the utterances."""
+    """Remove the 20th error, the 40th, and so on, counted over all utterances."""
     before = np.concatenate([[0], errors.cumsum()[:-1]])
     return errors - ((before + errors) // 20 - before // 20)
 
 
-DRAWS = 1000  # of each bootstrap: ten times fewer than a comparison makes, for time
+DRAWS = 1000  # of each bootstrap: a tenth of a comparison's number, to save time
 
 
 def significant(number: int, pairs: Iterator[tuple[Array, Array]]) -> int:
-    """How many of a number of pairs of systems differ with p < 0.05."""
+    """Count the pairs of systems that differ with p < 0.05."""
     found = 0
     for seed, (a, b) in enumerate(islice(pairs, number)):
         result = difference(a, b, np.full(2600, 20.0), DRAWS, seed=seed)
@@ -180,7 +180,7 @@ def significant(number: int, pairs: Iterator[tuple[Array, Array]]) -> int:
 
 
 def corrected(generator: np.random.Generator) -> Iterator[tuple[Array, Array]]:
-    """Errors of systems, and without every 20th of them."""
+    """Return errors of systems, and the errors without every 20th one."""
     while True:
         a, _ = errors_of_2600(generator)
         b = every_20th_corrected(a)
@@ -193,7 +193,7 @@ def test_every_20th_error_corrected_is_found_significant() -> None:
 
 
 def test_systems_that_differ_by_chance_are_rarely_found_significant() -> None:
-    """A and B exchanged at random in each utterance: of such, 5 % should have p < 0.05."""
+    """A and B are exchanged at random in each utterance; 5 % of such pairs should have p < 0.05."""
 
     def exchanged(generator: np.random.Generator) -> Iterator[tuple[Array, Array]]:
         for a, b in corrected(generator):
@@ -219,7 +219,7 @@ def test_a_p_value_is_two_sided_never_0_and_1_where_nothing_differs() -> None:
 
 
 def test_one_changed_utterance_proves_nothing() -> None:
-    """In a third of the draws it is not there."""
+    """A third of the draws do not contain it."""
     a, lengths = np.full(100, 2.0), np.full(100, 20.0)
     b = a.copy()
     b[17] = 0

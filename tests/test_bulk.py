@@ -1,4 +1,4 @@
-"""Bulk jobs of asr.transcribe: parts, failures, resuming, whatever happens."""
+"""Bulk jobs of asr.transcribe: parts, failures, and resumption after any disturbance."""
 
 import json
 import random
@@ -33,6 +33,7 @@ from tests.bulk import (
     PART_HOURS,
     failures_of,
     files_of,
+    finished_job,
     job_options,
     lines,
     start,
@@ -53,10 +54,8 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def undisturbed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a job that nothing has disturbed."""
-    output = tmp_path_factory.mktemp("undisturbed") / "out"
-    assert transcribe(job_options(source, output, "--segments")) == 0, "with five failures"
-    return output
+    """The folder of an undisturbed job."""
+    return finished_job(source, tmp_path_factory.mktemp("undisturbed"), "--segments")
 
 
 def test_each_utterance_is_in_exactly_one_of_texts_and_failures(source: Path, undisturbed: Path) -> None:
@@ -145,7 +144,7 @@ def test_an_index_of_shards_gives_the_texts_of_its_manifest(source: Path, undist
 def test_s3_in_and_out_give_the_files_of_a_disk(
     source: Path, undisturbed: Path, s3: FaultyProxy, tmp_path: Path
 ) -> None:
-    good = [entry for entry in lines(source) if entry["id"] != "bad missing"]  # an absent object is the store's fault
+    good = [entry for entry in lines(source) if entry["id"] != "bad missing"]  # an absent object is a store's error
     for entry in good:
         write_whole(f"s3://bucket/bulk/{entry['audio_filepath']}", source.parent / entry["audio_filepath"])
     s3.faults.extend(["slow_down", "reset", "", "cut", "slow_down"])
@@ -191,7 +190,7 @@ def test_a_job_that_is_killed_at_random_moments_gives_the_same_files(
 ) -> None:
     output, log, draw = tmp_path / "out", tmp_path / "log", random.Random(7)
     arguments = job_options(source, output, "--segments")
-    for done in (0, 1, 2, 4, 6):  # parts that are there before the next kill
+    for done in (0, 1, 2, 4, 6):  # number of parts before the next kill
         process = start(arguments, log)
         while process.is_alive() and len(list(output.glob("part-*.jsonl"))) < done:
             time.sleep(0.002)
@@ -248,8 +247,10 @@ def test_a_model_that_changes_between_two_starts_is_refused(source: Path, tmp_pa
     weights[name].view(-1)[0] += 1e-3
     save_file(weights, model / "weights.safetensors")
     before = files_of(tmp_path / "out")
-    with pytest.raises(InputError, match=r"of another model\. Give another --output-dir"):
+    with pytest.raises(InputError, match=r"its parts differ in model\. Give another --output-dir"):
         transcribe(job_options(source, tmp_path / "out", model=model))
+    with pytest.raises(InputError, match="differ in model"):
+        transcribe(job_options(source, tmp_path / "out", "--dry-run", model=model))
     assert files_of(tmp_path / "out") == before
 
 
@@ -261,18 +262,34 @@ def test_a_model_is_the_same_wherever_it_lies(source: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "more",
-    [["--segments"], ["--part-hours", "1"], ["--batch-seconds", "3"], ["--chunk", "2"], ["--precision", "bfloat16"]],
+    ("more", "change"),
+    [
+        (["--segments"], "segments: False -> True"),
+        (["--part-hours", "1"], f"part_hours: {PART_HOURS} -> 1.0"),
+        (["--batch-seconds", "3"], "batch_seconds: 200 -> 3"),
+        (["--chunk", "2"], "chunk_seconds: 30 -> 2, context_seconds: 4 -> 0.5"),
+        (["--precision", "bfloat16"], "precision: float32 -> bfloat16"),
+    ],
 )
-def test_other_settings_in_the_same_folder_are_refused(more: list[str], source: Path, tmp_path: Path) -> None:
+def test_other_settings_in_the_same_folder_are_refused(
+    more: list[str], change: str, source: Path, tmp_path: Path
+) -> None:
     transcribe(job_options(source, tmp_path, "--part", "1/9"))
-    with pytest.raises(InputError, match="of another settings"):
-        transcribe(job_options(source, tmp_path, *more))
+    for options in (more, [*more, "--dry-run"]):
+        with pytest.raises(InputError, match=re.escape(f"its parts differ in settings ({change}). Give another")):
+            transcribe(job_options(source, tmp_path, *options))
+
+
+def test_a_default_given_as_an_option_is_the_same_setting(source: Path, tmp_path: Path) -> None:
+    transcribe(job_options(source, tmp_path, "--part", "1/9"))
+    defaults = ["--batch-seconds", "200", "--chunk", "30", "--context", "4"]
+    transcribe(job_options(source, tmp_path, "--part", "2/9", *defaults))
+    assert len(list(tmp_path.glob("part-*.jsonl"))) > 1
 
 
 def test_another_input_in_the_same_folder_is_refused(source: Path, tmp_path: Path) -> None:
     transcribe(job_options(source, tmp_path, "--part", "1/9"))
-    with pytest.raises(InputError, match="of another input"):
+    with pytest.raises(InputError, match="its parts differ in input"):
         transcribe(job_options(source.parent / "audio", tmp_path))
 
 
@@ -315,7 +332,7 @@ def test_segments_are_a_manifest_whose_words_are_those_of_the_texts(fluent: Path
 
 
 class _Poisoned:
-    """A recogniser that raises an error of some kind when it is given certain utterances."""
+    """A recogniser that raises an error for certain utterances."""
 
     def __init__(self, poison: set[str], error: Exception) -> None:
         self._recognizer = load_recognizer(BUNDLE)
@@ -363,7 +380,7 @@ def test_a_model_that_always_raises_ends_the_job_and_no_part_is_recorded(
     ("names", "is_fault"),
     [
         (["good 3", "good 17"], True),
-        (["good 3", "bad missing", "good 17", "bad text"], True),  # bad audio tells nothing about the model
+        (["good 3", "bad missing", "good 17", "bad text"], True),  # bad audio is not evidence about the model
         (["good 3"], False),
         (["good 3", "bad missing"], False),
         (["good 3", "good 17", "good 5"], False),

@@ -1,4 +1,4 @@
-"""The page of a bulk job shows what report.json holds."""
+"""The page of a bulk job shows the contents of report.json."""
 
 import json
 import re
@@ -6,16 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from asr.report.bulk import bulk_page
-from asr.transcribe import main as transcribe
 from tests.browser import browser, overflow, visit  # noqa: F401
-from tests.bulk import job_options, write_input
+from tests.bulk import finished_job, write_input
 
 HOSTILE = "</script><img src=x onerror=\"document.title='broken out'\">"
 
 
 def test_the_page_shows_the_figures_of_the_report(browser: Any, tmp_path: Path) -> None:  # noqa: F811
-    output = tmp_path / "out"
-    transcribe(job_options(write_input(tmp_path / "input", count=6), output, "--segments"))
+    output = finished_job(write_input(tmp_path / "input", count=6), tmp_path, "--segments")
     report = json.loads((output / "report.json").read_text())
     seen = visit(browser, output / "report.html")
     for name, value in (

@@ -1,11 +1,14 @@
-"""Bulk jobs on a real Ray cluster of two nodes, whose processes are killed: the files are those of one process."""
+"""Bulk jobs on a real Ray cluster of two nodes, whose processes are killed: the files equal those of one process."""
 
 import os
 import random
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,11 +16,10 @@ from typing import Any
 import pytest
 
 from asr.bulk.parts import PartTask
-from asr.bulk.ray_engine import MAX_DEATHS, MAX_DEATHS_ALONE, MAX_SEARCHES, Outcome, _ended, _Part
+from asr.bulk.ray_engine import MAX_DEATHS, MAX_DEATHS_ALONE, MAX_SEARCHES, Outcome, _check_reachable, _ended, _Part
 from asr.data.manifest import Utterance
 from asr.errors import InputError
-from asr.transcribe import main as transcribe
-from tests.bulk import BAD, failures_of, files_of, job_options, lines, start, texts_of, write_input
+from tests.bulk import BAD, failures_of, files_of, finished_job, job_options, lines, start, texts_of, write_input
 from tests.conftest import ROOT
 
 PATIENCE = 240  # seconds, for what should take half a minute
@@ -33,11 +35,11 @@ builtins.open = open
 """
 
 
-# ---- which attempt follows which, without a cluster
+# ---- order of attempts, without a cluster
 
 
 def search(killers: set[int], number: int = 13) -> tuple[dict[str, str], int]:
-    """Run a part whose process dies with any of these utterances; return what was excluded, and all attempts."""
+    """Run a part whose process dies on any of these utterances; return the excluded ones and the number of attempts."""
     utterances = [Utterance("a.wav", 1.0, "", str(place)) for place in range(number)]
     part, attempts = _Part(PartTask(0, utterances, True, {})), 0
     while True:
@@ -91,9 +93,23 @@ def test_an_unknown_error_ends_a_job_when_the_whole_part_raises_it_and_not_durin
 # ---- a real cluster
 
 
+@pytest.mark.parametrize("form", ["127.0.0.1:{}", "ray://127.0.0.1:{}", "localhost:{}"])
+def test_an_address_where_nothing_listens_is_refused_at_once(form: str) -> None:
+    with socket.socket() as held:  # bound and not listening: the port refuses connections, and no other process gets it
+        held.bind(("127.0.0.1", 0))
+        address = form.format(held.getsockname()[1])
+        with pytest.raises(InputError, match=f"got {address}: .*refused.*ray status"):
+            _check_reachable(address)
+
+
+@pytest.mark.parametrize("address", ["", "auto", "local"])
+def test_addresses_without_a_port_are_left_to_ray(address: str) -> None:
+    _check_reachable(address)
+
+
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Two nodes of one core each; no worker is on the one that the driver is connected to but its own."""
+    """Two nodes of one core each; the node of the driver runs no other workers."""
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     monkeypatch.setenv("HOME", str(tmp_path))  # Ray writes a token into it
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
@@ -116,24 +132,44 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def undisturbed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a job of one process."""
-    output = tmp_path_factory.mktemp("undisturbed") / "out"
-    transcribe(job_options(source, output, "--segments"))
-    return output
+    return finished_job(source, tmp_path_factory.mktemp("undisturbed"), "--segments")
 
 
-def on_ray(cluster: Any, source: Path, output: Path) -> list[str]:
-    return job_options(source, output, "--segments", "--engine", "ray", "--address", cluster.address)
+@dataclass
+class Job:
+    """asr.transcribe on a cluster.
+
+    Args:
+        cluster: of Ray.
+        output: folder of the job, which does not exist yet; the log is written beside it.
+    """
+
+    cluster: Any
+    output: Path
+
+    def start(self, source: Path) -> BaseProcess:
+        options = job_options(source, self.output, "--segments", "--engine", "ray", "--address", self.cluster.address)
+        return start(options, self.output.with_name("log"))
+
+    def finish(self, process: BaseProcess) -> None:
+        process.join(PATIENCE)
+        assert process.exitcode == 0, self.output.with_name("log").read_text()
 
 
-def wait_for(condition: Callable[[], object], what: str) -> None:
+@pytest.fixture
+def job(cluster: Any, tmp_path: Path) -> Job:
+    return Job(cluster, tmp_path / "out")
+
+
+def wait_for(condition: Callable[[], object], description: str) -> None:
     end = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < end, f"waited in vain until {what}"
+        assert time.monotonic() < end, f"waited in vain until {description}"
         time.sleep(0.05)
 
 
 def task_processes() -> list[int]:
-    """Processes of Ray that run a task of ours: their titles say so."""
+    """List the processes of Ray that run one of our tasks, by their titles."""
     shown = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True).stdout
     rows = (line.split(None, 1) for line in shown.splitlines())
     return [int(row[0]) for row in rows if len(row) == 2 and row[1].startswith("ray::work")]
@@ -143,72 +179,59 @@ def num_parts(output: Path) -> int:
     return len(list(output.glob("part-*.jsonl")))
 
 
-def assert_ends_like(undisturbed: Path, output: Path, process: Any, log: Path) -> None:
-    """Wait for a job: it must end well, with the files of an undisturbed one."""
-    process.join(PATIENCE)
-    assert process.exitcode == 0, log.read_text()
-    assert files_of(output) == files_of(undisturbed)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_processes_of_tasks_that_are_killed_change_nothing(
-    cluster: Any, source: Path, undisturbed: Path, tmp_path: Path
-) -> None:
-    output = tmp_path / "out"
-    process = start(on_ray(cluster, source, output), tmp_path / "log")
+def kill_tasks(job: Job) -> None:
     draw, killed = random.Random(3), 0
     for done in (0, 2, 5):
-        wait_for(lambda done=done: num_parts(output) >= done and task_processes(), "a task runs")  # type: ignore[misc]
+        wait_for(lambda done=done: num_parts(job.output) >= done and task_processes(), "a task runs")  # type: ignore[misc]
         time.sleep(draw.uniform(0, 0.3))
         for victim in task_processes()[:1]:
             os.kill(victim, signal.SIGKILL)
             killed += 1
     assert killed == 3
-    assert_ends_like(undisturbed, output, process, tmp_path / "log")
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_a_node_that_is_killed_changes_nothing(cluster: Any, source: Path, undisturbed: Path, tmp_path: Path) -> None:
-    output = tmp_path / "out"
-    process = start(on_ray(cluster, source, output), tmp_path / "log")
-    wait_for(lambda: num_parts(output) >= 1, "a part is done")
-    [node] = cluster.worker_nodes
+def kill_a_node(job: Job) -> None:
+    wait_for(lambda: num_parts(job.output) >= 1, "a part is done")
+    [node] = job.cluster.worker_nodes
     for raylet in node.all_processes["raylet"]:
         os.kill(raylet.process.pid, signal.SIGKILL)
-    assert_ends_like(undisturbed, output, process, tmp_path / "log")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_driver_that_is_killed_resumes_with_the_same_command(
-    cluster: Any, source: Path, undisturbed: Path, tmp_path: Path
+@pytest.mark.parametrize("kill", [kill_tasks, kill_a_node])
+def test_processes_that_are_killed_change_nothing(
+    kill: Callable[[Job], None], job: Job, source: Path, undisturbed: Path
 ) -> None:
-    output = tmp_path / "out"
-    arguments = on_ray(cluster, source, output)
-    process = start(arguments, tmp_path / "log")
-    wait_for(lambda: num_parts(output) >= 2, "two parts are done")
+    process = job.start(source)
+    kill(job)
+    job.finish(process)
+    assert files_of(job.output) == files_of(undisturbed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_driver_that_is_killed_resumes_with_the_same_command(job: Job, source: Path, undisturbed: Path) -> None:
+    process = job.start(source)
+    wait_for(lambda: num_parts(job.output) >= 2, "two parts are done")
     process.kill()
     process.join()
-    done = num_parts(output)
+    done = num_parts(job.output)
     assert 2 <= done < num_parts(undisturbed)
-    process = start(arguments, tmp_path / "log")
-    assert_ends_like(undisturbed, output, process, tmp_path / "log")
+    job.finish(job.start(source))
+    assert files_of(job.output) == files_of(undisturbed)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_file_that_kills_its_worker_is_a_failure_and_all_others_have_texts(cluster: Any, tmp_path: Path) -> None:
+def test_a_file_that_kills_its_worker_is_a_failure_and_all_others_have_texts(job: Job, tmp_path: Path) -> None:
     manifest = write_input(tmp_path / "input", count=12)
     killer = tmp_path / "input" / "audio" / "kills.flac"
     (tmp_path / "input" / "audio" / "005.flac").rename(killer)
     manifest.write_text(manifest.read_text().replace("005.flac", "kills.flac"))
-    process = start(on_ray(cluster, manifest, tmp_path / "out"), tmp_path / "log")
-    process.join(PATIENCE)
-    assert process.exitcode == 0, (tmp_path / "log").read_text()
-    failures, texts = failures_of(tmp_path / "out"), texts_of(tmp_path / "out")
+    job.finish(job.start(manifest))
+    failures, texts = failures_of(job.output), texts_of(job.output)
     assert failures.keys() == {f"bad {kind}" for kind in BAD} | {"good 5"}
-    assert failures["good 5"].startswith("it ends the process that recognises it: ")
+    assert failures["good 5"].startswith("its recognition crashes the process: ")
     assert failures.keys() | texts.keys() == {entry["id"] for entry in lines(manifest)}
     assert len(texts) == 11

@@ -1,4 +1,4 @@
-"""Bundles with files for their decoder: written, moved, and refused where they come from a stranger."""
+"""Bundles with files for their decoder: written, moved, and refused if they are unsafe."""
 
 import json
 import os
@@ -23,7 +23,7 @@ FILES = {"lm": "lm.arpa", "lexicon": "lexicon.txt", "hotwords": "hotwords.txt"}
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """What a beam search reads, under other names than a bundle's."""
+    """Write files that a beam search reads, under other names than in a bundle."""
     folder = tmp_path_factory.mktemp("files")
     (folder / "text").write_text("ab ba\nba cab\n")
     ngram([str(folder / "text"), "-o", str(folder / "words.arpa"), "--order", "2"])
@@ -39,7 +39,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def bundle(checkpoint: Path, files: dict[str, Path], tmp_path: Path) -> Path:
-    """Of an untrained net, with beam search and all its files; written as training does."""
+    """A bundle of an untrained net, with beam search and all its files, written as training does."""
     settings = search_config("beam", **{key: str(path) for key, path in files.items()})
     write_bundle(tmp_path / "bundle", [checkpoint], "card", settings)
     return tmp_path / "bundle"
@@ -98,7 +98,7 @@ def test_a_file_that_is_named_must_be_there(bundle: Path, key: str) -> None:
 
 @pytest.mark.parametrize("name", [*FILES.values(), "characters.json", "weights.safetensors", "notes.txt"])
 def test_no_link_leads_out_of_a_bundle(bundle: Path, tmp_path: Path, name: str) -> None:
-    """What it leads to would be copied into the bundle by asr.tune, and be handed on with it."""
+    """asr.tune would copy the target into the bundle, which may be published."""
     outside = tmp_path / "private"
     (bundle / name).touch()
     (bundle / name).rename(outside)
@@ -124,7 +124,7 @@ def test_a_bundle_may_be_reached_through_a_link(bundle: Path, tmp_path: Path) ->
 def test_a_binary_is_no_language_model_of_a_bundle_whatever_its_name(
     bundle: Path, checkpoint: Path, tmp_path: Path, content: bytes
 ) -> None:
-    """KenLM maps a binary into memory as it is, and believes every offset in it."""
+    """KenLM maps a binary into memory without checks, and trusts every offset in it."""
     (bundle / "lm.arpa").write_bytes(content)
     with pytest.raises(InputError, match=r"lm\.arpa: a bundle's language model must be ARPA; it is not"):
         load_recognizer(bundle)
@@ -137,7 +137,7 @@ def test_a_binary_is_no_language_model_of_a_bundle_whatever_its_name(
 def test_paths_in_a_checkpoint_are_not_followed(
     files: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They are of the machine where it was trained; and a stranger's could name any file."""
+    """They belong to the machine of the training, and an untrusted checkpoint could name any file."""
     overrides = ["decode=beam", *(f"decode.fusion.{key}={path}" for key, path in files.items())]
     checkpoint = save(tmp_path / "step=1.ckpt", *overrides, texts=["abc ba"])
     write_bundle(tmp_path / "trained", [checkpoint], "card", default_settings("decode", "beam"))

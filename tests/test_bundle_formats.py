@@ -1,4 +1,4 @@
-"""Bundles that earlier versions wrote: they load, and hear what they heard."""
+"""Bundles of earlier versions load, and give their log_probs."""
 
 import json
 import shutil
@@ -21,16 +21,16 @@ HERE = Path(__file__).parent / "bundles"
 def test_a_bundle_of_each_format_hears_what_it_heard_when_it_was_made(number: int) -> None:
     config = json.loads((HERE / f"format-{number}" / "config.json").read_text())
     assert config.get("format", 0) == number
-    heard = torch.tensor(json.loads((HERE / f"format-{number}.json").read_text()))
+    expected = torch.tensor(json.loads((HERE / f"format-{number}.json").read_text()))
     # The sound is two tones. Bins between them hold the rounding errors of the Fourier transform, which differ from
     # processor to processor: by 0.02 in the features, by 1.8e-4 in the log_probs.
-    torch.testing.assert_close(log_probs(HERE / f"format-{number}"), heard, rtol=0, atol=1e-3)
+    torch.testing.assert_close(log_probs(HERE / f"format-{number}"), expected, rtol=0, atol=1e-3)
 
 
 def test_an_adapter_of_format_9_hears_with_its_base_what_it_heard_when_it_was_made() -> None:
-    heard = torch.tensor(json.loads((HERE / "adapter-9.json").read_text()))
-    torch.testing.assert_close(log_probs(HERE / "adapter-9", HERE / "format-9"), heard, rtol=0, atol=1e-3)
-    assert (log_probs(HERE / "format-9") - heard).abs().max() > 0.01
+    expected = torch.tensor(json.loads((HERE / "adapter-9.json").read_text()))
+    torch.testing.assert_close(log_probs(HERE / "adapter-9", HERE / "format-9"), expected, rtol=0, atol=1e-3)
+    assert (log_probs(HERE / "format-9") - expected).abs().max() > 0.01
 
 
 @pytest.mark.parametrize(

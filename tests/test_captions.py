@@ -1,4 +1,4 @@
-"""python -m asr.transcribe MODEL - --stream: lines of what is said while it is said; bad input is one line."""
+"""python -m asr.transcribe MODEL - --stream: live lines of text; bad input is one line."""
 
 import io
 from argparse import Namespace
@@ -33,7 +33,7 @@ def pcm(samples: np.ndarray) -> bytes:
 
 
 class Pipe(io.BytesIO):
-    """Standard input whose reads end anywhere, in the middle of a sample too."""
+    """Standard input whose reads end anywhere, also within a sample."""
 
     def read1(self, size: int = -1) -> bytes:
         return self.read(min(size, 1001))
@@ -45,8 +45,8 @@ def from_pipe(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
 
 def test_samples_of_a_pipe_are_those_that_went_in_however_it_was_cut() -> None:
     samples = np.random.default_rng(0).uniform(-1, 1, 5003)
-    heard = torch.cat(list(raw_samples(Pipe(pcm(samples) + b"\x01"))))
-    assert heard.numpy() == pytest.approx(samples, abs=2**-15)
+    waveform = torch.cat(list(raw_samples(Pipe(pcm(samples) + b"\x01"))))
+    assert waveform.numpy() == pytest.approx(samples, abs=2**-15)
 
 
 @pytest.mark.parametrize("rate", [None, 8000])
@@ -60,7 +60,7 @@ def test_a_pipe_and_a_file_say_the_same_line(
     assert caption(listener(), options("-", rate=rate)) == 0
     shown = capsys.readouterr()
     assert shown.out == f"{SENTENCE}\n" * 2
-    assert shown.err.count("stream: every 0.96 s at least the last 1 s are recognised again, since Ear needs") == 2
+    assert shown.err.count("stream: at least the last 1 s are recognised again every 0.96 s, because Ear needs") == 2
 
 
 def word(text: str) -> Word:

@@ -1,4 +1,4 @@
-"""Charts: a value lies where its axis says, what is not a number leaves a gap, and the table holds what is drawn."""
+"""Charts: positions agree with the axis, NaN and None leave a gap, and the table has the drawn values."""
 
 import math
 import re
@@ -48,7 +48,9 @@ class Elements(HTMLParser):
             self.rows[-1][-1] += data
 
     def of(self, tag: str, kind: str) -> list[dict[str, str]]:
-        return [one for name, one in self.found if name == tag and kind in one.get("class", "").split()]
+        return [
+            attributes for name, attributes in self.found if name == tag and kind in attributes.get("class", "").split()
+        ]
 
 
 def corners(path: str) -> list[tuple[str, float, float]]:
@@ -83,7 +85,7 @@ def test_what_is_no_number_leaves_a_gap_and_is_a_dash_in_the_table() -> None:
 def test_bars_are_as_high_as_their_values() -> None:
     columns = [Column("a", 0.1, (0.05, 0.2)), Column("b", 0.2), Column("c", None), Column("d", 0.0)]
     elements = Elements(column_chart("t", Axis("x"), Axis("y", percent), columns))
-    heights = [float(one["height"]) for one in elements.of("rect", "bar")]
+    heights = [float(bar["height"]) for bar in elements.of("rect", "bar")]
     assert heights == [pytest.approx(heights[1] / 2, abs=0.1), heights[1]]
     assert elements.rows[1:] == [
         ["a", "10.0 %", "5.0 % to 20.0 %", ""],
@@ -96,7 +98,7 @@ def test_bars_are_as_high_as_their_values() -> None:
 def test_bars_of_a_histogram_are_stacked_and_count_what_is_in_the_table() -> None:
     some = [("right", [3, 1]), ("wrong", [1, 1])]
     elements = Elements(histogram("t", Axis("x"), Axis("n"), [0.0, 0.5, 1.0], some))
-    tops = [(one["class"], float(one["y"]), float(one["height"])) for one in elements.of("rect", "bar")[-4:]]
+    tops = [(bar["class"], float(bar["y"]), float(bar["height"])) for bar in elements.of("rect", "bar")[-4:]]
     unit = tops[1][2]
     assert [height for _, _, height in tops] == pytest.approx([3 * unit, unit, unit, unit], abs=0.2)
     assert tops[1][1] + tops[1][2] == pytest.approx(tops[0][1], abs=0.1), "the second stands on the first"
@@ -108,7 +110,7 @@ def test_on_the_diagonal_of_a_scatter_chart_both_values_are_the_same() -> None:
     elements = Elements(scatter_chart("t", Axis("x"), Axis("y"), dots, diagonal=True))
     [line] = elements.of("line", "diagonal")
     x1, y1, x2, y2 = (float(line[key]) for key in ("x1", "y1", "x2", "y2"))
-    places = [(float(one["cx"]), float(one["cy"])) for one in elements.of("circle", "mark")]
+    places = [(float(mark["cx"]), float(mark["cy"])) for mark in elements.of("circle", "mark")]
     aside = [(y2 - y1) * (x - x1) - (x2 - x1) * (y - y1) for x, y in places]
     assert aside[:2] == pytest.approx([0, 0], abs=100)  # square units: a tenth of a unit off, times the line's length
     assert abs(aside[2]) > 10_000
@@ -117,12 +119,14 @@ def test_on_the_diagonal_of_a_scatter_chart_both_values_are_the_same() -> None:
 
 def test_lying_bars_are_as_long_as_their_values_and_long_names_have_room() -> None:
     values = {"asr 50 + LM, pyctcdecode's pruning": 1.0, "greedy": 2.0, "below": -0.5, "none": None, "nothing": 0.0}
-    elements = Elements(bar_chart("t", Axis("x"), [Column(*one) for one in values.items()]))
-    bars = [(float(one["x"]), float(one["width"])) for one in elements.of("rect", "bar")]
-    one, two, below = bars
-    assert [two[1], below[1]] == pytest.approx([2 * one[1], one[1] / 2], abs=0.2)
-    assert [two[0], below[0] + below[1]] == pytest.approx([one[0], one[0]], abs=0.2)
-    assert "asr 50 + LM, pyctcdecode&#x27;s pru" in bar_chart("t", Axis("x"), [Column(*one) for one in values.items()])
+    elements = Elements(bar_chart("t", Axis("x"), [Column(*entry) for entry in values.items()]))
+    bars = [(float(bar["x"]), float(bar["width"])) for bar in elements.of("rect", "bar")]
+    first, second, below = bars
+    assert [second[1], below[1]] == pytest.approx([2 * first[1], first[1] / 2], abs=0.2)
+    assert [second[0], below[0] + below[1]] == pytest.approx([first[0], first[0]], abs=0.2)
+    assert "asr 50 + LM, pyctcdecode&#x27;s pru" in bar_chart(
+        "t", Axis("x"), [Column(*entry) for entry in values.items()]
+    )
 
 
 def test_rows_of_an_interval_chart_are_named_until_they_are_many() -> None:

@@ -1,4 +1,4 @@
-"""Bundles and checkpoints: what they hold, what they refuse, and that nothing in them runs."""
+"""Bundles and checkpoints: contents, refusals, and no execution of their code."""
 
 import json
 import os
@@ -159,7 +159,7 @@ def test_load_recognizer_is_what_the_package_exports(bundle: Path, tones: Path) 
     waveforms = [load_waveform(path, 16000) for path in paths]
     mixed = recognizer.transcribe([paths[0], waveforms[1], paths[2]], sample_rate=16_000)
     expected = texts(bundle, tones / "test.jsonl")
-    assert [transcript.text for transcript in mixed] == [expected[one.id] for one in utterances[:3]]
+    assert [transcript.text for transcript in mixed] == [expected[utterance.id] for utterance in utterances[:3]]
 
 
 def test_no_shipped_config_lets_a_bundle_hold_what_may_run() -> None:

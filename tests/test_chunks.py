@@ -1,4 +1,4 @@
-"""Chunks: every frame once, seams that leave no trace where the net's context is limited, cuts at pauses."""
+"""Chunks: every frame once, exact seams if the net's context is limited, cuts at pauses."""
 
 import itertools
 import math
@@ -42,7 +42,7 @@ def cuts(draw: st.DrawFn) -> tuple[int, int]:
 
 
 def in_blocks(draw: st.DrawFn, waveform: Tensor) -> list[Tensor]:
-    """The waveform in parts of any length, some of them empty."""
+    """Split the waveform into parts of any length, some of them empty."""
     ends = draw(st.lists(st.integers(0, len(waveform)), max_size=8).map(sorted))
     return list(waveform.tensor_split(ends))
 
@@ -54,20 +54,22 @@ def test_chunks_answer_for_every_sample_once_and_hear_the_context_around_it(
     chunk, context = (hop * frames for frames in cut)
     waveform = torch.arange(num_samples, dtype=torch.float32)
     chunks = list(cut_chunks(in_blocks(data.draw, waveform), chunk, context))
-    ends = [one.keep for one in chunks[1:]] + [num_samples]
-    answered = [one.waveform[one.keep - one.start : end - one.start] for one, end in zip(chunks, ends, strict=True)]
+    ends = [piece.keep for piece in chunks[1:]] + [num_samples]
+    answered = [
+        piece.waveform[piece.keep - piece.start : end - piece.start] for piece, end in zip(chunks, ends, strict=True)
+    ]
     assert torch.equal(torch.cat(answered), waveform)
     assert all(len(part) for part in answered) or num_samples == 0
-    for one, end in zip(chunks, ends, strict=True):
-        assert torch.equal(one.waveform, waveform[one.start :][:chunk])
-        assert one.start % hop == one.keep % hop == 0
-        assert one.start <= max(0, one.keep - context)
-        assert one.start + len(one.waveform) >= min(num_samples, end + context)
+    for piece, end in zip(chunks, ends, strict=True):
+        assert torch.equal(piece.waveform, waveform[piece.start :][:chunk])
+        assert piece.start % hop == piece.keep % hop == 0
+        assert piece.start <= max(0, piece.keep - context)
+        assert piece.start + len(piece.waveform) >= min(num_samples, end + context)
     assert len(chunks) == max(1, math.ceil((num_samples - 2 * context) / (chunk - 2 * context)))
 
 
 def placed(pieces: Iterable[Tensor]) -> Iterator[tuple[int, Tensor]]:
-    """Pieces that follow each other, with their first frames; those without frames, which would be gaps, left out."""
+    """List consecutive pieces with their first frames; pieces without frames, which would be gaps, are left out."""
     position, empty = 0, None
     for piece in pieces:
         if len(piece):
@@ -80,7 +82,7 @@ def placed(pieces: Iterable[Tensor]) -> Iterator[tuple[int, Tensor]]:
 
 
 def test_no_more_is_read_than_the_next_chunk_needs() -> None:
-    """Memory is bounded: a chunk comes before more than it and a block have been read, and holds only itself."""
+    """Memory is bounded: a chunk is yielded after at most a block beyond its end, and holds only its own samples."""
     read = 0
 
     def blocks() -> Iterator[Tensor]:
@@ -97,7 +99,7 @@ def test_no_more_is_read_than_the_next_chunk_needs() -> None:
 @given(cut=cuts(), num_frames=st.integers(0, 200))
 def test_stitched_chunks_have_each_frame_once_and_in_order(cut: tuple[int, int], num_frames: int) -> None:
     frames = torch.arange(num_frames, dtype=torch.float32)
-    chunks = ((one.start, one.keep, one.waveform[:, None]) for one in cut_chunks([frames], *cut))
+    chunks = ((chunk.start, chunk.keep, chunk.waveform[:, None]) for chunk in cut_chunks([frames], *cut))
     pieces = list(stitch(chunks))
     assert torch.equal(torch.cat([piece for _, piece in pieces])[:, 0], frames)
     assert all(len(piece) == 0 or int(piece[0, 0]) == position for position, piece in pieces)
@@ -116,7 +118,7 @@ HOP = STRIDE * SHIFT
 
 
 class Integers:
-    """Features whose every number is an integer: ten of a frame's samples as 8 bits would have them."""
+    """Integer features: ten samples of a frame, rounded to 8 bits."""
 
     dim = 10
     sample_rate = RATE
@@ -134,10 +136,10 @@ class Integers:
 
 
 class Limited(nn.Module):
-    """A convolution that hears `reach` feature frames to both sides of an encoder frame, of integer weights.
+    """A convolution with integer weights over `reach` feature frames on both sides of an encoder frame.
 
-    Sums of integers below 2**24 are exact in float32 in whatever order a library adds them. A 256th of them, exact as
-    well, is what log_probs are of that are not all at 0 or minus infinity.
+    Sums of integers below 2**24 are exact in float32 in any order. The output is a 256th of them, also exact, so that
+    log_probs are not all 0 or minus infinity.
     """
 
     stride = STRIDE
@@ -185,7 +187,7 @@ def one_pass(recognizer: Recognizer, waveform: Tensor) -> Tensor:
 
 
 def joined(recognizer: Recognizer, utterance: Utterance, how: Inference, waveform: Tensor | None = None) -> Tensor:
-    """The segments put together, after checking that each begins where the one before has ended."""
+    """Join the segments; check that each begins at the end of the previous one."""
     waveforms = {} if waveform is None else {utterance.id: waveform}
     [(_, segments)] = recognizer.segments([utterance], how.unchecked, waveforms)  # type: ignore[misc]
     held, frames = [], 0
@@ -245,7 +247,7 @@ class Front(nn.Module):
 
 @pytest.mark.parametrize("num_samples", [16000, 41_234, 3 * 16000 + 639])
 def test_real_features_and_front_end_differ_by_rounding_alone(num_samples: int) -> None:
-    """The mel filters and the linear layer are matrix products, whose sums go with the number of rows: 1e-5."""
+    """Matrix products (mel filters, linear layer) of other numbers of rows sum in another order: 1e-5."""
     features = build_features({"features": resolved("features/normalize=global_cmvn")["features"]})
     features.normalize.fit([8 + 4 * torch.tensor([[-1.0], [1.0]]).expand(2, features.dim)])
     recognizer = around(features, Front(features.dim, TOKENIZER.vocab_size))
@@ -259,7 +261,7 @@ def test_real_features_and_front_end_differ_by_rounding_alone(num_samples: int) 
 
 
 def stream(best: list[int], vocab_size: int = 4) -> Tensor:
-    """log_probs (T', V) whose best tokens are these; how sure they are varies."""
+    """Return log_probs (T', V) with these best tokens, of varying certainty."""
     drawn = torch.rand(len(best), vocab_size, generator=torch.Generator().manual_seed(len(best)))
     drawn[torch.arange(len(best)), best] += 2.0
     return drawn.log_softmax(dim=-1)
@@ -270,7 +272,7 @@ def collapse(best: list[int]) -> list[int]:
 
 
 def pause(frames: Tensor) -> int:
-    """Where to cut frames that are log_probs with their signs turned."""
+    """Choose the cut in frames that are negated log_probs."""
     return pause_in_blanks(-frames)
 
 
@@ -294,7 +296,7 @@ PATHS = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6)), max_size=25).m
 
 @given(data=st.data(), best=PATHS, max_frames=st.integers(1, 20))
 def test_segments_are_all_frames_once_and_cut_in_pauses(data: st.DataObject, best: list[int], max_frames: int) -> None:
-    """Frames are log_probs with their signs turned, so that one cannot be taken for the other."""
+    """Frames are negated log_probs, so that the two cannot be confused."""
     log_probs = stream(best)
     segments = list(cut_at_pauses(placed(in_blocks(data.draw, -log_probs)), max_frames, pause))
     assert torch.equal(torch.cat([segment for _, segment in segments]), -log_probs)
@@ -336,7 +338,7 @@ def test_a_segment_ends_where_there_is_no_speech_and_the_next_one_begins_behind_
 
 
 def test_a_held_segment_is_all_that_is_kept() -> None:
-    """Memory is bounded: no more is taken from the stream than a segment and a piece, and segments are no views."""
+    """Memory is bounded: at most a segment and a piece are read ahead, and segments are not views."""
     taken = 0
 
     def pieces() -> Iterator[Tensor]:

@@ -1,4 +1,4 @@
-"""Two models compared: figures against plain loops, the command by hand, and what it says to bad input."""
+"""Comparison of two models: figures against plain loops, the command by hand, and its errors."""
 
 import json
 import random
@@ -24,7 +24,7 @@ from tests.scoring import scored, simulated, write_scored
 
 
 def every_20th_error_corrected(rows: Sequence[Scored]) -> list[Scored]:
-    """Undo the 20th error, the 40th, and so on, counted through the utterances."""
+    """Undo the 20th error, the 40th, and so on, counted over all utterances."""
     found, count = [], 0
     for row in rows:
         hypothesis = row.transcript.text
@@ -32,8 +32,10 @@ def every_20th_error_corrected(rows: Sequence[Scored]) -> list[Scored]:
             count += 1
             if count % 20 == 0:
                 hypothesis = one_error_less(row.reference, hypothesis)
-        one = row.utterance
-        found.append(scored(row.reference, hypothesis, name=one.id, speaker=one.speaker, duration=one.duration))
+        utterance = row.utterance
+        found.append(
+            scored(row.reference, hypothesis, name=utterance.id, speaker=utterance.speaker, duration=utterance.duration)
+        )
     return found
 
 
@@ -61,7 +63,7 @@ def b(a: list[Scored]) -> list[Scored]:
 
 
 def test_52000_words_with_every_20th_error_corrected_differ_significantly(a: list[Scored], b: list[Scored]) -> None:
-    """Done-when 2; the 200 draws of it, and the 500 under the null, are in test_bootstrap.py."""
+    """The requirement: 200 simulations of it, and 500 under the null hypothesis, are in test_bootstrap.py."""
     found = compare(a, b)
     assert found["a"]["reference_length"] == 52_000
     assert found["a"]["rate"] == pytest.approx(0.1, abs=0.02)
@@ -74,33 +76,39 @@ def test_52000_words_with_every_20th_error_corrected_differ_significantly(a: lis
 def test_models_exchanged_in_each_utterance_at_random_do_not(a: list[Scored], b: list[Scored]) -> None:
     draw = random.Random(0)
     exchanged = [pair if draw.random() < 0.5 else pair[::-1] for pair in zip(a, b, strict=True)]
-    found = compare([one for one, _ in exchanged], [two for _, two in exchanged])
+    found = compare([first for first, _ in exchanged], [second for _, second in exchanged])
     assert found["difference"]["p_value"] > 0.05
 
 
 def test_figures_are_those_of_plain_loops(a: list[Scored], b: list[Scored]) -> None:
     found = compare(a, list(reversed(b)))  # in any order
-    pairs = [(one.counts.errors, two.counts.errors) for one, two in zip(a, b, strict=True)]
+    pairs = [(first.counts.errors, second.counts.errors) for first, second in zip(a, b, strict=True)]
     assert found["utterances"] == 2600
     assert found["utterance_wins"] == {
-        "a": sum(one < two for one, two in pairs),
-        "b": sum(one > two for one, two in pairs),
-        "tie": sum(one == two for one, two in pairs),
+        "a": sum(errors_a < errors_b for errors_a, errors_b in pairs),
+        "b": sum(errors_a > errors_b for errors_a, errors_b in pairs),
+        "tie": sum(errors_a == errors_b for errors_a, errors_b in pairs),
     }
-    words = sum(one.counts.reference_length for one in a)
-    assert found["difference"]["rate"] == pytest.approx(sum(two - one for one, two in pairs) / words)
+    words = sum(row.counts.reference_length for row in a)
+    assert found["difference"]["rate"] == pytest.approx(
+        sum(errors_b - errors_a for errors_a, errors_b in pairs) / words
+    )
     speakers: dict[str, list[int]] = {}
-    for row, (one, two) in zip(a, pairs, strict=True):
+    for row, (errors_a, errors_b) in zip(a, pairs, strict=True):
         sums = speakers.setdefault(str(row.utterance.speaker), [0, 0, 0, 0])
-        for place, value in enumerate((one, two, row.counts.reference_length, 1)):
+        for place, value in enumerate((errors_a, errors_b, row.counts.reference_length, 1)):
             sums[place] += value
     keys = ("a_errors", "b_errors", "reference_length", "utterances")
     assert found["speakers"] == [
         {"name": name, **dict(zip(keys, sums, strict=True))} for name, sums in sorted(speakers.items())
     ]
-    assert found["speaker_wins"]["b"] == sum(one > two for one, two, _, _ in speakers.values())
+    assert found["speaker_wins"]["b"] == sum(errors_a > errors_b for errors_a, errors_b, _, _ in speakers.values())
     assert sum(found["speaker_wins"].values()) == 20
-    changes = {row.utterance.id: two - one for row, (one, two) in zip(a, pairs, strict=True) if one != two}
+    changes = {
+        row.utterance.id: errors_b - errors_a
+        for row, (errors_a, errors_b) in zip(a, pairs, strict=True)
+        if errors_a != errors_b
+    }
     assert {row["id"]: row["change"] for row in found["changed"]} == changes
     sizes = [abs(row["change"]) for row in found["changed"]]
     assert sizes == sorted(sizes, reverse=True)
@@ -116,8 +124,12 @@ def test_the_one_less_the_other_is_minus_the_other_less_the_one(a: list[Scored],
 def test_json_can_hold_a_comparison_of_anything() -> None:
     silent = [scored("", "a", name=str(number)) for number in range(9)]
     quiet = [scored("", "", name=str(number)) for number in range(9)]
-    for one, two in ((silent, quiet), (silent[:1], quiet[:1]), ([scored("a", "b")], [scored("a", "a", speaker="s")])):
-        found = compare(one, two)
+    for first, second in (
+        (silent, quiet),
+        (silent[:1], quiet[:1]),
+        ([scored("a", "b")], [scored("a", "a", speaker="s")]),
+    ):
+        found = compare(first, second)
         assert json.loads(json.dumps(found, allow_nan=False)) == found
         assert found["difference"]["p_value"] is None, "no words, or too few utterances"
         assert found["speaker_wins"] is None
@@ -127,18 +139,18 @@ def test_json_can_hold_a_comparison_of_anything() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda rows: rows[1:], r"by subset and id; 1 of 9 are in the first only: 'utterance-0' of 'test'\. Evaluate"),
+        (lambda rows: rows[1:], r"by subset and id; 1 of 9 are only in the first: 'utterance-0' of 'test'\. Evaluate"),
         (
             lambda rows: [scored("a", "a", name="new"), *rows],
-            r"1 of 10 are in the second only: 'new' of 'test'\. Evaluate both models on the same manifests\.",
+            r"1 of 10 are only in the second: 'new' of 'test'\. Evaluate both models on the same manifests\.",
         ),
         (
-            lambda rows: [scored(one.reference, "a", name=one.utterance.id, subset="other") for one in rows],
-            r"9 of 9 are in the first only: 'utterance-0' of 'test', .*, 'utterance-2' of 'test' and others\.",
+            lambda rows: [scored(row.reference, "a", name=row.utterance.id, subset="other") for row in rows],
+            r"9 of 9 are only in the first: 'utterance-0' of 'test', .*, 'utterance-2' of 'test' and others\.",
         ),
         (
-            lambda rows: [scored(one.reference.upper(), "a", name=one.utterance.id) for one in rows],
-            r"both must have the same references; 9 of 9 differ: .* where '[a-z ]+\.\.\..* stands for '[A-Z ]+\.",
+            lambda rows: [scored(row.reference.upper(), "a", name=row.utterance.id) for row in rows],
+            r"must have the same references; 9 of 9 differ: .*, '[a-z ]+\.\.\..* in the first, '[A-Z ]+\.",
         ),
     ],
 )
@@ -150,17 +162,23 @@ def test_what_cannot_be_compared_is_counted_and_named(change: object, message: s
 
 
 def test_the_largest_change_comes_first_for_better_or_worse() -> None:
-    one = [scored("a b c", hypothesis, name=name) for name, hypothesis in (("1", "a b x"), ("2", "a b c"), ("3", "x"))]
-    two = [
+    rows_a = [
+        scored("a b c", hypothesis, name=name) for name, hypothesis in (("1", "a b x"), ("2", "a b c"), ("3", "x"))
+    ]
+    rows_b = [
         scored("a b c", hypothesis, name=name) for name, hypothesis in (("1", "a b c"), ("2", "x x c"), ("3", "a b c"))
     ]
-    assert [(row["id"], row["change"]) for row in compare(one, two)["changed"]] == [("3", -3), ("2", 2), ("1", -1)]
+    assert [(row["id"], row["change"]) for row in compare(rows_a, rows_b)["changed"]] == [
+        ("3", -3),
+        ("2", 2),
+        ("1", -1),
+    ]
 
 
 def test_the_same_ids_in_several_subsets_are_different_utterances() -> None:
-    one = [scored("a", "a", subset="x"), scored("b", "c", subset="y")]
-    two = [scored("b", "b", subset="y"), scored("a", "a", subset="x")]
-    assert compare(one, two)["changed"] == [{"id": "1", "subset": "y", "change": -1}]
+    rows_a = [scored("a", "a", subset="x"), scored("b", "c", subset="y")]
+    rows_b = [scored("b", "b", subset="y"), scored("a", "a", subset="x")]
+    assert compare(rows_a, rows_b)["changed"] == [{"id": "1", "subset": "y", "change": -1}]
 
 
 # ---- side by side
@@ -182,14 +200,14 @@ def test_hypotheses_stand_below_the_words_of_the_reference_with_their_errors_mar
     )
 )
 def test_every_word_is_shown_in_its_column_and_lines_are_no_wider_than_they_need_be(texts: list[list[str]]) -> None:
-    reference, one, two = (" ".join(words) for words in texts)
-    lines = side_by_side(reference, one, two)
+    reference, hypothesis_a, hypothesis_b = (" ".join(words) for words in texts)
+    lines = side_by_side(reference, hypothesis_a, hypothesis_b)
     assert len(lines) % 3 == 0
     for place, (label, words) in enumerate(zip(("ref", "A", "B"), texts, strict=True)):
         shown = [line.split() for line in lines[place::3]]
         assert all(cells[0] == label for cells in shown)
-        said = [cell.strip("*+") for cells in shown for cell in cells[1:] if cell != "---"]
-        assert said == words
+        shown_words = [cell.strip("*+") for cells in shown for cell in cells[1:] if cell != "---"]
+        assert shown_words == words
     assert max(len(line) for line in lines) <= max(WIDTH, 2 + 6 + 150)
 
 
@@ -208,35 +226,37 @@ def test_the_command_says_what_differs_and_writes_the_figures(
     assert main([*map(str, paths), "--json", str(tmp_path / "figures.json"), "--top", "2"]) == 0
     found = compare(a[:400], b[:400])
     assert json.loads((tmp_path / "figures.json").read_text()) == found
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     difference = found["difference"]
     relative = 100 * difference["rate"] / found["a"]["rate"]
-    assert f"B minus A, 400 utterances, 8000 words: {100 * difference['rate']:+.2f} points ({relative:+.1f} % " in said
+    assert (
+        f"B minus A, 400 utterances, 8000 words: {100 * difference['rate']:+.2f} points ({relative:+.1f} % " in output
+    )
     low, high = difference["interval"]
-    cells = {line.split()[0]: line.split() for line in said.splitlines() if line.strip()}
+    cells = {line.split()[0]: line.split() for line in output.splitlines() if line.strip()}
     assert cells["utterances"][1:6] == [f"{100 * low:+.2f}", "to", f"{100 * high:+.2f}", "<", "0.001"]
     wins = found["speaker_wins"]
     assert cells["speakers"][-3:] == [str(wins[key]) for key in ("a", "b", "tie")]
-    assert said.count("\nref ") >= 2
-    assert f"\n{found['changed'][0]['id']} (test), -1: " in said
-    assert "that changed most" in said
+    assert output.count("\nref ") >= 2
+    assert f"\n{found['changed'][0]['id']} (test), -1: " in output
+    assert "that changed most" in output
 
 
 def test_nothing_that_changed_and_no_speakers_are_said_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_scored(tmp_path / "a.jsonl", [scored("a b", "a c"), scored("", "", name="2")])
     assert main([str(path), str(path)]) == 0
-    said = capsys.readouterr().out
-    assert "B minus A, 2 utterances, 2 words: +0.00 points (+0.0 % relative)" in said
-    lines = [line.split() for line in said.splitlines()]
+    output = capsys.readouterr().out
+    assert "B minus A, 2 utterances, 2 words: +0.00 points (+0.0 % relative)" in output
+    lines = [line.split() for line in output.splitlines()]
     assert ["utterances", "too", "few", "to", "say", "-", "0", "0", "2"] in lines
     assert ["speakers", "not", "all", "are", "known", "-", "-", "-", "-"] in lines
-    assert "changed" not in said
+    assert "changed" not in output
 
 
 def test_references_without_words_have_no_rate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_scored(tmp_path / "a.jsonl", [scored("", "a")])
     assert main([str(path), str(path)]) == 0
-    assert "no rate, for there are no words in the references" in capsys.readouterr().out
+    assert "no rate, because the references have no words" in capsys.readouterr().out
 
 
 GOOD = "".join(json.dumps(row.as_dict()) + "\n" for row in simulated(5, seed=1))
@@ -254,9 +274,12 @@ BAD: dict[str, tuple[str | bytes, str]] = {
     "cut off": (GOOD[:-20], "each line must be one JSON object"),
     "a huge line": ("[" + "1," * 3_000_000, "each line must be one JSON object"),
     "twice": (GOOD + GOOD, "ids must be unique"),
-    "other utterances": (FEWER, "both must be of the same utterances"),
-    "other texts": (GOOD.replace('"reference": "', '"reference": "x '), "both must have the same references"),
-    "Unicode": (GOOD.replace("utterance-3", "\u202e\u05e9\u200b"), "1 of 5 are in the first only"),
+    "other utterances": (FEWER, "both evaluations must have the same utterances"),
+    "other texts": (
+        GOOD.replace('"reference": "', '"reference": "x '),
+        "both evaluations must have the same references",
+    ),
+    "Unicode": (GOOD.replace("utterance-3", "\u202e\u05e9\u200b"), "1 of 5 are only in the first"),
 }
 
 
@@ -280,9 +303,9 @@ def test_bad_input_is_one_clear_line_and_status_1(kind: str, tmp_path: Path) -> 
 
 
 def test_a_file_that_cannot_be_read_is_one_line() -> None:
-    ended = run("/proc/self/mem", "/proc/self/mem")  # as a broken disk would, and whoever runs this
-    said = "error: /proc/self/mem: must be a file of scored utterances that is readable; got: Input/output error.\n"
-    assert (ended.returncode, ended.stderr) == (1, said)
+    ended = run("/proc/self/mem", "/proc/self/mem")  # as on a faulty disk, also for root
+    message = "error: /proc/self/mem: must be a file of scored utterances that is readable; got: Input/output error.\n"
+    assert (ended.returncode, ended.stderr) == (1, message)
 
 
 def test_options_that_do_not_hold_are_one_line(tmp_path: Path) -> None:
@@ -299,9 +322,9 @@ def test_options_that_do_not_hold_are_one_line(tmp_path: Path) -> None:
 
 def test_names_that_terminals_obey_are_shown_and_not_obeyed(tmp_path: Path) -> None:
     names = ["\x1b[31mred", "\u202egnorw", "two\nlines", "\udcff"]
-    one = [scored("a b", "a c", name=name, subset="\x1b[2J") for name in names]
-    two = [scored("a b", "a b", name=name, subset="\x1b[2J") for name in names]
-    paths = [write_scored(tmp_path / f"{name}.jsonl", rows) for name, rows in (("a", one), ("b", two))]
+    rows_a = [scored("a b", "a c", name=name, subset="\x1b[2J") for name in names]
+    rows_b = [scored("a b", "a b", name=name, subset="\x1b[2J") for name in names]
+    paths = [write_scored(tmp_path / f"{name}.jsonl", rows) for name, rows in (("a", rows_a), ("b", rows_b))]
     ended = run(*paths)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "\\x1b[31mred (\\x1b[2J), -1: 1 error in A, 0 in B" in ended.stdout
@@ -309,7 +332,7 @@ def test_names_that_terminals_obey_are_shown_and_not_obeyed(tmp_path: Path) -> N
 
 
 def test_5000_utterances_take_seconds(tmp_path: Path) -> None:
-    """It took 3.5 s of one core, reading included; the bound leaves room for a slower one."""
+    """It took 3.5 s of one core, with reading; the bound allows for a slower core."""
     paths = [write_scored(tmp_path / f"{seed}.jsonl", simulated(5000, seed=seed)) for seed in (1, 2)]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert run(*paths).returncode == 0
@@ -325,22 +348,24 @@ def verdict_of(a: Sequence[Scored], b: Sequence[Scored]) -> str:
 
 
 def test_the_verdict_names_the_better_model_only_beyond_chance(a: list[Scored], b: list[Scored]) -> None:
-    fewer = sum(one.counts.errors for one in a) - sum(one.counts.errors for one in b)
+    fewer = sum(row.counts.errors for row in a) - sum(row.counts.errors for row in b)
     assert verdict_of(a, b).startswith(f"B is better: it makes {fewer:,} fewer errors, and the 95 % interval over ")
     assert verdict_of(b, a).startswith(f"A is better: it makes {fewer:,} fewer errors, and the 95 % interval over ")
     assert verdict_of(a, b).endswith(" points, excludes 0.")
-    assert verdict_of(a, a) == "No verdict: both models make as many errors in each utterance."
+    assert verdict_of(a, a) == "No verdict: in each utterance both models have the same number of errors."
     few = [*b[:20], *a[20:40]], [*a[:20], *b[20:40]]
     assert re.fullmatch(
         r"No verdict: (B makes \d+ (fewer|more) errors?|errors are equal), but .* includes 0; .*", verdict_of(*few)
     )
-    assert verdict_of(a[:3], b[:3]).startswith(("No verdict: there are too few utterances", "No verdict: both models"))
+    assert verdict_of(a[:3], b[:3]).startswith(
+        ("No verdict: there are too few utterances", "No verdict: in each utterance")
+    )
     silent = [scored("", "word", name="a")], [scored("", "", name="a")]
-    assert verdict_of(*silent) == "No verdict: the references hold no words."
+    assert verdict_of(*silent) == "No verdict: the references have no words."
 
 
 def test_speakers_decide_where_they_are_known() -> None:
-    """B is much better for one speaker and worse for the others, so that other speakers may lose by it."""
+    """B is much better for one speaker and worse for the others, so it may be worse for other speakers."""
 
     def results(errors: Sequence[int]) -> list[Scored]:
         rows = []

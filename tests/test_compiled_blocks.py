@@ -1,4 +1,4 @@
-"""Blocks that are compiled while a training goes on: when it changes over, and that nothing is lost where it cannot."""
+"""Blocks that are compiled during a training: the time of the switch, and no loss if compilation fails."""
 
 import copy
 import logging
@@ -28,11 +28,11 @@ NUM_MEL_BINS = 20
 
 
 class CannotCompile(Exception):  # noqa: N818  # as the compiler's errors are called
-    """What the stub raises where it is first called."""
+    """The stub's error at its first call."""
 
 
 class Stub:
-    """A compiler that is done when it has been asked so often, fails if it is told to, and counts."""
+    """A compiler that is done after a number of queries, fails on request, and counts its calls."""
 
     def __init__(self, polls: int = 2, problem: str = "", fails_at_call: int | None = None) -> None:
         self.polls, self.problem, self.fails_at_call = polls, problem, fails_at_call
@@ -77,13 +77,13 @@ def make_encoder(*overrides: str) -> nn.Module:
 
 def batch(number: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(number)
-    frames = 90 + 9 * number  # no number of encoder frames is that of utterances, even where it is an eighth
+    frames = 90 + 9 * number  # no number of encoder frames equals a number of utterances, even divided by eight
     features = torch.randn(3 + 2 * (number % 2), frames, NUM_MEL_BINS, generator=generator)
     return features, torch.full((len(features),), frames)
 
 
 def steps(encoder: nn.Module, compiled: CompiledBlocks | None, number: int = 6, world_size: int = 1) -> list[float]:
-    """Train as Lightning would, and return the losses."""
+    """Train as Lightning does; return the losses."""
     optimizer = torch.optim.SGD(encoder.parameters(), lr=1e-2)
     callbacks: list[Any] = [compiled] if compiled else []
     for callback in callbacks:
@@ -103,7 +103,7 @@ def steps(encoder: nn.Module, compiled: CompiledBlocks | None, number: int = 6, 
     return found
 
 
-def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+def compile_messages(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.message for record in caplog.records if "compiled" in record.message]
 
 
@@ -111,7 +111,7 @@ def test_training_begins_without_and_changes_over_when_the_program_is_there(capl
     caplog.set_level(logging.INFO, "asr")
     stub, encoder = Stub(polls=2), make_encoder()
     assert steps(encoder, CompiledBlocks(encoder, stub)) == steps(make_encoder(), None)
-    begins, changes = said(caplog)
+    begins, changes = compile_messages(caplog)
     assert begins == "the encoder's blocks are being compiled in the background; training starts uncompiled"
     assert re.fullmatch(r"step 4: the encoder's blocks run compiled, after \d+ s", changes)  # seen, asked, asked
     assert stub.blocks == {id(block): 3 for block in encoder.blocks}  # steps 4, 5, 6
@@ -136,7 +136,7 @@ def test_where_it_cannot_be_compiled_the_training_goes_on_and_one_line_says_why(
 ) -> None:
     encoder = make_encoder()
     assert steps(encoder, compiled := CompiledBlocks(encoder, stub)) == steps(make_encoder(), None)
-    assert said(caplog) == [f"the encoder's blocks are not compiled: {reason}"]
+    assert compile_messages(caplog) == [f"the encoder's blocks are not compiled: {reason}"]
     assert compiled.settled
 
 
@@ -152,7 +152,7 @@ def test_what_cannot_be_compiled_is_said_at_the_start(
     encoder: nn.Module, world_size: int, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     CompiledBlocks(encoder, stub := Stub()).on_train_start(SimpleNamespace(world_size=world_size), None)  # type: ignore[arg-type]
-    assert said(caplog) == [f"the encoder's blocks are not compiled: {reason}"]
+    assert compile_messages(caplog) == [f"the encoder's blocks are not compiled: {reason}"]
     assert stub.inputs is None
 
 
@@ -160,7 +160,7 @@ def test_blocks_that_are_computed_twice_are_left_alone(caplog: pytest.LogCapture
     encoder = make_encoder()
     recompute_blocks(encoder)
     assert steps(encoder, CompiledBlocks(encoder, Stub())) == steps(make_encoder(), None)
-    assert said(caplog)[0].endswith("gradient_checkpointing=true runs them twice")
+    assert compile_messages(caplog)[0].endswith("gradient_checkpointing=true runs them twice")
 
 
 def test_a_copy_computes_with_its_own_weights() -> None:
@@ -193,7 +193,7 @@ def test_a_copy_computes_with_its_own_weights() -> None:
     ],
 )
 def test_one_program_serves_all_blocks_and_lengths(encoder: str) -> None:
-    """Losses are those of the plain forms, which a program is made of: within rounding."""
+    """Losses equal those of the plain forms, from which the program is made, within rounding."""
     graphs = []
 
     def count(graph: Any, inputs: Any) -> Any:
@@ -216,18 +216,18 @@ def test_one_program_serves_all_blocks_and_lengths(encoder: str) -> None:
 def test_a_training_with_the_real_compiler_has_the_losses_of_one_without(
     tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """On a processor, by inductor and a C++ compiler: beside the training, then from its cache."""
+    """On a CPU, with inductor and a C++ compiler: during the training, then from its cache."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
     caplog.set_level(logging.INFO, "asr")
     found = []
     for compile_blocks in ("false", "true"):
-        if compile_blocks == "true":  # a training of seconds waits for what one of days need not wait for
+        if compile_blocks == "true":  # a training of seconds must wait for the compiler; a training of days need not
             monkeypatch.setattr(step_callbacks, "CompiledBlocks", Waiting)
         how = ["encoder=transformer", "trainer.max_steps=20", "corpus.test=[]", f"compile_blocks={compile_blocks}"]
         tiny = [override for override in TINY if "convolution" not in override]
         train(settings_with(*tiny, *tone_corpus(tones), *how, f"run_dir={tmp_path / compile_blocks}"))
         found.append(losses(tmp_path / compile_blocks))
-    lines = said(caplog)
+    lines = compile_messages(caplog)
     if "not compiled" in lines[-1]:
         pytest.skip(lines[-1])
     assert "run compiled" in lines[-1]

@@ -1,4 +1,4 @@
-"""asr.evaluate --noise and --reverb: the table that tells how a model stands noise, and words where nothing is said."""
+"""asr.evaluate --noise and --reverb: the table of WER in noise and rooms, and words in audio without speech."""
 
 import json
 from pathlib import Path
@@ -62,17 +62,17 @@ def test_the_rows_are_clean_and_each_condition_and_the_same_seed_gives_the_same(
 def test_an_utterance_has_the_same_noise_at_each_ratio_and_the_decoder_hears_it(noise: Path, fluent: Path) -> None:
     utterance = read_manifest(fluent / "test.jsonl")[0]
     clean = load_utterance(utterance, SAMPLE_RATE)
-    heard = [
+    noises = [
         Changed(condition.change, 5)(utterance, SAMPLE_RATE) - clean
         for condition in in_noise(RecordingList(noise, "--noise"), [20, 0], SAMPLE_RATE)
     ]
-    assert torch.allclose(heard[1], 10 * heard[0], atol=1e-5), "20 dB"
+    assert torch.allclose(noises[1], 10 * noises[0], atol=1e-5), "20 dB"
     room = Changed(in_simulated_rooms(0.3, SAMPLE_RATE).change, 5)
     assert torch.equal(room(utterance, SAMPLE_RATE), room(utterance, SAMPLE_RATE))
 
 
 def test_a_long_recording_is_changed_as_a_whole(fluent: Path, noise: Path, tmp_path: Path) -> None:
-    """In chunks of a second, what is heard is what one loaded waveform of the same sound gives."""
+    """With chunks of a second, the result equals that of the whole degraded waveform."""
     from dataclasses import replace
 
     from asr.checkpoint.load import load_recognizer
@@ -94,16 +94,16 @@ def test_a_long_recording_is_changed_as_a_whole(fluent: Path, noise: Path, tmp_p
 def test_words_where_nothing_is_said_are_counted_by_the_hour(
     fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = read_manifest(fluent / "test.jsonl")[:3]
-    nothing = [Utterance(each.audio_filepath, each.duration, "", each.id) for each in said]
+    utterances = read_manifest(fluent / "test.jsonl")[:3]
+    nothing = [Utterance(each.audio_filepath, each.duration, "", each.id) for each in utterances]
     write_manifest(tmp_path / "nothing.jsonl", nothing)
-    write_manifest(tmp_path / "said.jsonl", said)
+    write_manifest(tmp_path / "said.jsonl", utterances)
     manifests = [str(tmp_path / "nothing.jsonl"), str(tmp_path / "said.jsonl")]
     assert evaluate([str(fluent / "run"), *manifests, "--output-dir", str(tmp_path), "--device", "cpu"]) == 0
     rows = {name: json.loads((tmp_path / f"{name}.wer.json").read_text()) for name in ("nothing", "said")}
     assert rows["said"]["wordless"] is None
-    words = sum(len(each.text.split()) for each in said)
-    seconds = sum(each.duration for each in said)
+    words = sum(len(each.text.split()) for each in utterances)
+    seconds = sum(each.duration for each in utterances)
     assert rows["nothing"]["wordless"] == {
         "utterances": 3,
         "seconds": pytest.approx(seconds),

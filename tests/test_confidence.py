@@ -1,4 +1,4 @@
-"""Confidence: an entropy between 0 and 1, and a curve that makes it a probability."""
+"""Confidence: an entropy between 0 and 1, and a curve that maps it to a probability."""
 
 import math
 from itertools import pairwise
@@ -17,7 +17,7 @@ def tsallis(probabilities: list[float], index: float = 1 / 2) -> float:
     """arXiv:2212.08703, section 3.3, with the entropy of section 3.2, term by term."""
 
     def entropy(distribution: list[float]) -> float:
-        return sum(one**index for one in distribution if one > 0) - 1
+        return sum(probability**index for probability in distribution if probability > 0) - 1
 
     size = len(probabilities)
     return 1 - entropy(probabilities) / entropy([1 / size] * size)
@@ -38,7 +38,7 @@ def test_rounding_leads_beyond_neither_end() -> None:
     for vocab_size in range(2, 200):
         uniform = torch.zeros(1, vocab_size).log_softmax(dim=-1)
         almost = torch.cat([torch.zeros(1, 1), torch.full((1, vocab_size - 1), -60.0)], dim=1).log_softmax(dim=-1)
-        assert all(0 <= float(frame_confidence(one)) <= 1 for one in (uniform, almost))
+        assert all(0 <= float(frame_confidence(distribution)) <= 1 for distribution in (uniform, almost))
 
 
 @pytest.mark.parametrize("vocab_size", [2, 29, 5000])
@@ -78,8 +78,8 @@ CURVES = st.builds(Calibration, st.floats(0, 200), st.floats(-50, 50))
 @given(curve=CURVES, confidences=st.lists(st.floats(0, 1), min_size=1).map(sorted))
 def test_a_curve_stays_between_0_and_1_and_keeps_the_order(curve: Calibration, confidences: list[float]) -> None:
     found = [curve(confidence) for confidence in [0.0, *confidences, 1.0]]
-    assert all(0 <= one <= 1 for one in found)
-    assert all(one <= other for one, other in pairwise(found))
+    assert all(0 <= confidence <= 1 for confidence in found)
+    assert all(earlier <= later for earlier, later in pairwise(found))
 
 
 @pytest.mark.parametrize("confidence", [0.001, 0.2, 0.5, 0.9, 0.999])
@@ -90,16 +90,16 @@ def test_what_is_not_calibrated_is_as_it_was_and_a_curve_is_a_logistic_one(confi
 
 
 def drawn(curve: Calibration, count: int, seed: int) -> tuple[list[float], list[bool]]:
-    """Confidences, and words that are right as often as the curve says."""
+    """Draw confidences, and words that are right with the probability of the curve."""
     generator = torch.Generator().manual_seed(seed)
     confidences = torch.sigmoid(1.5 * torch.randn(count, generator=generator) + 1).tolist()
     chances = torch.rand(count, generator=generator).tolist()
-    return confidences, [chance < curve(one) for one, chance in zip(confidences, chances, strict=True)]
+    return confidences, [chance < curve(confidence) for confidence, chance in zip(confidences, chances, strict=True)]
 
 
 @pytest.mark.parametrize("planted", [Calibration(1.0, 0.0), Calibration(0.4, -1.0), Calibration(2.5, 1.2)])
 def test_a_planted_curve_is_found(planted: Calibration) -> None:
-    """Within four standard errors of 20 000 words, which are about 0.04 and 0.03."""
+    """Within four standard errors of 20,000 words, about 0.04 and 0.03."""
     found = calibrate(*drawn(planted, 20_000, seed=1))
     assert found.slope == pytest.approx(planted.slope, abs=0.16)
     assert found.intercept == pytest.approx(planted.intercept, abs=0.12)
@@ -109,9 +109,11 @@ def likelihood(curve: Calibration, confidences: list[float], right: list[bool]) 
     """With Platt's targets."""
     count = sum(right)
     hit, miss = (count + 1) / (count + 2), 1 / (len(right) - count + 2)
-    targets = [hit if one else miss for one in right]
-    pairs = [(curve(one), target) for one, target in zip(confidences, targets, strict=True)]
-    return sum(target * math.log(one) + (1 - target) * math.log(1 - one) for one, target in pairs)
+    targets = [hit if is_right else miss for is_right in right]
+    pairs = [(curve(confidence), target) for confidence, target in zip(confidences, targets, strict=True)]
+    return sum(
+        target * math.log(probability) + (1 - target) * math.log(1 - probability) for probability, target in pairs
+    )
 
 
 def test_no_curve_nearby_is_more_likely() -> None:
@@ -125,12 +127,14 @@ def test_no_curve_nearby_is_more_likely() -> None:
 @pytest.mark.parametrize("right", [True, False])
 @pytest.mark.parametrize("confidences", [[0.9], [0.0, 1.0], [0.3, 0.5, 0.5, 0.99]])
 def test_words_that_are_all_right_or_all_wrong_make_nothing_certain(right: bool, confidences: list[float]) -> None:
-    """Platt's targets: (n + 1) / (n + 2) of n right ones."""
+    """Platt's targets: (n + 1) / (n + 2) if n words are right."""
     curve = calibrate(confidences, [right] * len(confidences))
     expected = (len(confidences) + 1) / (len(confidences) + 2)
     for confidence in (0.0, 0.5, *confidences, 1.0):
         assert 0.0 < curve(confidence) < 1.0
-    assert all(curve(one) == pytest.approx(expected if right else 1 - expected, abs=0.01) for one in confidences)
+    assert all(
+        curve(confidence) == pytest.approx(expected if right else 1 - expected, abs=0.01) for confidence in confidences
+    )
 
 
 def test_confidences_that_divide_right_from_wrong_perfectly_give_a_curve_all_the_same() -> None:
@@ -152,11 +156,11 @@ def test_without_words_there_is_nothing_to_calibrate_on() -> None:
 
 
 def calibration_error(confidences: list[float], right: list[bool], bins: int = 10) -> float:
-    """How far confidence is from the share that is right, in the mean over ten bins of words."""
+    """Return the mean over ten bins of |confidence - fraction of right words|."""
     held: list[list[tuple[float, bool]]] = [[] for _ in range(bins)]
     for confidence, is_right in zip(confidences, right, strict=True):
         held[min(int(confidence * bins), bins - 1)].append((confidence, is_right))
-    gaps = [abs(sum(one for one, _ in some) - sum(is_right for _, is_right in some)) for some in held]
+    gaps = [abs(sum(confidence for confidence, _ in some) - sum(is_right for _, is_right in some)) for some in held]
     return sum(gaps) / len(right)
 
 
@@ -165,7 +169,7 @@ def test_the_calibration_error_falls_on_words_that_were_not_calibrated_on() -> N
     curve = calibrate(*drawn(truth, 500, seed=3))
     confidences, right = drawn(truth, 4000, seed=4)
     before = calibration_error(confidences, right)
-    after = calibration_error([curve(one) for one in confidences], right)
+    after = calibration_error([curve(confidence) for confidence in confidences], right)
     assert before > 0.2
     assert after < 0.06
 

@@ -21,7 +21,7 @@ from tests.conftest import resolved
 
 DIM, HEADS, FEED_FORWARD_DIM, KERNEL_SIZE = 16, 4, 40, 5
 
-# Their parameter: ours, with what is theirs alone left out.
+# Maps their parameters to ours; parameters without a counterpart are left out.
 NAMES = {
     "norm_feed_forward1": "norm_feed_forward1",
     "feed_forward1.linear1": "feed_forward1.linear1",
@@ -42,7 +42,7 @@ NAMES = {
 
 
 def random_block() -> ConformerBlock:
-    """In float64; every parameter and running statistic away from where it starts."""
+    """Make a block in float64; no parameter or running statistic has its initial value."""
     norm, swish = partial(MaskedBatchNorm, momentum=0.1, eps=1e-5), partial(Swish, beta=1.0)
     block = ConformerBlock(
         DIM,
@@ -61,7 +61,7 @@ def random_block() -> ConformerBlock:
 
 
 def parakeet_with_the_weights_of(block: ConformerBlock) -> ParakeetEncoderBlock:
-    """The block of transformers' Parakeet, whose 1x1 convolutions are our linear layers."""
+    """Return the block of transformers' Parakeet, whose 1x1 convolutions are our linear layers."""
     config = ParakeetEncoderConfig(
         hidden_size=DIM,
         num_attention_heads=HEADS,
@@ -98,7 +98,7 @@ def test_a_block_equals_that_of_parakeet_in_transformers() -> None:
     x = torch.randn(3, 13, DIM, dtype=torch.float64)
     positions = relative_positions(13, DIM, x.device).double()
     padding = padding_mask(torch.tensor(lengths), 13)
-    attend = ~padding[:, None, None, :].expand(-1, 1, 13, -1)  # theirs: True = may be attended to
+    attend = ~padding[:, None, None, :].expand(-1, 1, 13, -1)  # their mask is True for visible frames
     out = ours(x, positions, padding)
     expected = theirs(x, attention_mask=attend, position_embeddings=positions.expand(3, -1, -1))
     for b, length in enumerate(lengths):
@@ -106,7 +106,7 @@ def test_a_block_equals_that_of_parakeet_in_transformers() -> None:
 
 
 def test_a_block_in_training_equals_that_of_parakeet_where_nothing_is_padded() -> None:
-    # Parakeet's own batch normalisation counts padded frames, so there is nothing to compare with padding.
+    # Parakeet's batch normalisation includes padded frames, so outputs with padding cannot be compared.
     ours = random_block().train()
     theirs = parakeet_with_the_weights_of(ours).train()
     x = torch.randn(3, 13, DIM, dtype=torch.float64)
@@ -115,7 +115,7 @@ def test_a_block_in_training_equals_that_of_parakeet_where_nothing_is_padded() -
     expected = theirs(x, position_embeddings=positions.expand(3, -1, -1))
     torch.testing.assert_close(out, expected, rtol=0, atol=1e-9)
 
-    weights = torch.randn_like(out)  # a sum with equal weights has no gradient behind a LayerNorm
+    weights = torch.randn_like(out)  # a sum with equal weights has no gradient after a LayerNorm
     (out * weights).sum().backward()
     (expected * weights).sum().backward()
     for their_name, our_name in NAMES.items():
@@ -140,9 +140,9 @@ def test_each_layer_has_its_own_u_and_v() -> None:
     [("conformer_s", 320, 10.3), ("conformer_m", 640, 30.7), ("conformer_l", 640, 118.8)],
 )
 def test_sizes_are_those_of_the_papers_table_1(name: str, decoder_dim: int, paper: float) -> None:
-    """The paper counts a transducer's decoder too: one LSTM layer of the given dim, an embedding and a joint network.
+    """The paper also counts a transducer's decoder: one LSTM layer of the given dim, an embedding and a joint network.
 
-    Of the latter two it gives no dimension: they are the million that may be missing.
+    It gives no dimension of the latter two, which may account for the missing million.
     """
     with torch.device("meta"):  # shapes without memory
         encoder = component("encoder", resolved(f"encoder={name}")["encoder"])(80)

@@ -1,4 +1,4 @@
-"""The streaming Conformer: chunk by chunk it gives what it gives of the whole, whoever streams beside."""
+"""The streaming Conformer: the chunks' output equals that of the whole utterance, in any batch of streams."""
 
 import math
 from typing import Any
@@ -27,7 +27,7 @@ SMALL = {"num_layers": 3, "subsampling": {"num_channels": 8}, "attention": {"con
 
 
 def make(overrides: list[str], dtype: torch.dtype = torch.float64, **changes: Any) -> ConformerStreaming:
-    """Its width is the real one, for the rounding; every parameter and running statistic is away from its start."""
+    """Make an encoder of real width, for real rounding; no parameter or running statistic has its initial value."""
     torch.manual_seed(0)
     config = overridden(resolved(*overrides)["encoder"], SMALL) | changes
     encoder = component("encoder", config)(NUM_MEL_BINS)
@@ -42,7 +42,7 @@ def make(overrides: list[str], dtype: torch.dtype = torch.float64, **changes: An
 def stream(
     encoder: ConformerStreaming, features: Tensor, chunk: int, taps: dict[int, Tap] | None = None
 ) -> tuple[Tensor, dict[int, Tensor], State]:
-    """One utterance's frames (T, F), a chunk at a time, and what is seen behind it."""
+    """Encode an utterance's frames (T, F) chunk by chunk with right context."""
     state, outs, tapped = encoder.initial_state(1), [], []
     size, right = chunk * encoder.stride, encoder.right_frames * encoder.stride
     for begin in range(0, len(features), size):
@@ -98,7 +98,7 @@ def test_so_do_taps_that_change_what_the_next_block_gets() -> None:
 def test_streams_that_join_leave_and_end_in_a_batch_change_nothing_for_the_others() -> None:
     encoder = make(["encoder=conformer_streaming_xs"], chunk_frames=4, left_frames=6, right_frames=2)
     utterances = [torch.randn(frames, NUM_MEL_BINS, dtype=torch.float64) for frames in (130, 48, 75, 16, 111)]
-    starts = [0, 2, 0, 5, 3]  # the turn at which each joins
+    starts = [0, 2, 0, 5, 3]  # the step at which each stream joins
     alone = [stream(encoder, features, 4)[0] for features in utterances]
     outs: list[list[Tensor]] = [[] for _ in utterances]
     there: list[int] = []
@@ -131,7 +131,7 @@ def test_what_was_heard_does_not_change_when_more_is_heard() -> None:
     features = torch.randn(160, NUM_MEL_BINS, dtype=torch.float64)
     other = torch.cat([features[:80], torch.randn(80, NUM_MEL_BINS, dtype=torch.float64)])
     first, second = (whole(encoder, frames).out[0] for frames in (features, other))
-    # What is seen from the fourth chunk ends with frame 19, from the fifth with 23.
+    # The fourth chunk sees frames up to 19, the fifth up to 23.
     torch.testing.assert_close(first[:16], second[:16], rtol=0, atol=1e-12)
     assert not torch.allclose(first[16:20], second[16:20])
 
@@ -162,13 +162,13 @@ def attention_by_loops(attention: Any, x: Tensor, before: Tensor) -> Tensor:
                 u, v, q, k = attention.u[h, 0], attention.v[h, 0], query[i, head], key[j, head]
                 scores.append((q @ k + q @ r + u @ k + v @ r) / math.sqrt(size))
             weights = torch.stack(scores).softmax(dim=0)
-            mixed.append(sum(weight * one[head] for weight, one in zip(weights, value, strict=True)))
+            mixed.append(sum(weight * row[head] for weight, row in zip(weights, value, strict=True)))
         rows.append(torch.cat(mixed))
     return attention.output(torch.stack(rows))
 
 
 def convolution_by_loops(convolution: Any, x: Tensor, before: Tensor) -> Tensor:
-    """arXiv:2005.08100, figure 2, for the frames of a row (Q, D): the kernel sees those before, and none behind."""
+    """arXiv:2005.08100, figure 2, for the frames of a row (Q, D): the kernel sees frames before them, none after."""
     gated = nn.functional.glu(convolution.pointwise1(torch.cat([before, x])))
     weight, bias = convolution.depthwise.weight[:, 0], convolution.depthwise.bias
     half = weight.shape[1] // 2
@@ -192,7 +192,7 @@ def test_the_whole_is_what_the_papers_say_term_by_term(chunk: int, left: int, ri
     rows = [x[begin : begin + chunk + right] for begin in range(0, frames, chunk)]
 
     def each(part: Any) -> None:
-        """Add what a part gives of a row and of the frames before it, which are those of the chunks above."""
+        """Sum a part's output for each row and the frames before it, which are in the rows above."""
         before = [torch.cat([row[:chunk] for row in [x[:0], *rows[:number]]]) for number in range(len(rows))]
         rows[:] = [row + part(row, all_before) for row, all_before in zip(rows, before, strict=True)]
 
@@ -269,7 +269,7 @@ def test_cached_keys_further_away_than_local_attention_reaches_are_not_seen() ->
     positions = torch.randn(9 + 3, 8, dtype=torch.float64)[: 2 * 3 + 6 - 1]
     hidden = torch.zeros(1, 1, 9, dtype=torch.bool)
     befores = (torch.cat([some, near], dim=1) for some in (far, far.cos()))
-    outs = [attention.extend(x, lambda _, kept=kept: kept, positions, hidden)[0] for kept in befores]
+    outs = [attention.extend(x, lambda _, cached=cached: cached, positions, hidden)[0] for cached in befores]
     torch.testing.assert_close(*outs, rtol=0, atol=0)
 
 

@@ -1,4 +1,4 @@
-"""CR-CTC: its loss against the paper's formula, the views that it is made of, and the batches that hold them."""
+"""CR-CTC: its loss against the paper's formula, its views, and the batches of views."""
 
 import logging
 from typing import Any
@@ -121,9 +121,9 @@ def test_views_have_the_same_waveform_and_masks_of_their_own() -> None:
     masked, other = views(dataset(NOISY))
     assert torch.equal(masked, views(dataset(NOISY, REFERENCE))[0]), "as without a second one"
     for view in (masked, other):
-        kept = view == first
-        assert 0.2 < kept.float().mean() < 1
-        assert not view[~kept].any(), "what is not masked is the same in both"
+        unmasked = view == first
+        assert 0.2 < unmasked.float().mean() < 1
+        assert not view[~unmasked].any(), "masked values are 0"
     assert not torch.equal(masked == 0, other == 0)
 
 
@@ -177,8 +177,8 @@ def test_views_that_nothing_masks_are_warned_of(
     augmentation = build_augmentation(resolved(*overrides), SAMPLE_RATE)
     with caplog.at_level(logging.WARNING):
         SpeechData(training_set, [], augmentation, start_of_epoch(0, 1), num_workers=0)
-    said = [record.getMessage() for record in caplog.records]
-    assert said == warnings * [
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages == warnings * [
         "the 2 views of an utterance differ only by dropout, because no augmentation masks features; "
         "add augment=[..., spec_augment]"
     ]

@@ -1,4 +1,4 @@
-"""NVIDIA NeMo's models as bundles and back: every tensor in its place, and nothing that a stranger's archive may do."""
+"""Conversion of NVIDIA NeMo's models and back: every tensor, and protection against malicious archives."""
 
 import io
 import math
@@ -55,12 +55,12 @@ Files = dict[str, bytes]
 
 
 def archive(folder: Path, config: dict[str, Any] | None = None, state: Any = None) -> Path:
-    """The tiny model as NeMo 3 archives it."""
+    """Write the tiny model as NeMo 3 archives it."""
     return write_tar(folder / "tiny.nemo", as_nemo_3(nemo_files(config, state)))
 
 
 def changed(**sections: dict[str, Any]) -> dict[str, Any]:
-    """The tiny model's config with other settings in some sections."""
+    """Return the tiny model's config with other settings in some sections."""
     config = nemo_config()
     return config | {name: config[name] | settings for name, settings in sections.items()}
 
@@ -224,7 +224,7 @@ def test_what_nemo_does_not_have_does_not_go_into_an_archive(tiny: Path, tmp_pat
     main([str(tiny), "-o", str(tmp_path / "tiny")])
     path = tmp_path / "tiny" / "config.json"
     path.write_text(path.read_text().replace('"utterance_cmvn",\n      "eps"', '"per_utterance",\n      "min_std"'))
-    with pytest.raises(InputError, match=r"^features\.normalize must be utterance_cmvn, to be written as NeMo's; got"):
+    with pytest.raises(InputError, match=r"^features\.normalize must be utterance_cmvn for conversion to NeMo; got"):
         main([str(tmp_path / "tiny"), "--to", "nemo", "-o", str(tmp_path / "back.nemo")])
     assert not (tmp_path / "back.nemo").exists()
 
@@ -252,7 +252,7 @@ def test_what_nemo_does_not_have_does_not_go_into_an_archive(tiny: Path, tmp_pat
         ({"encoder": {"use_bias": "no"}}, r"encoder\.use_bias must be true, which asr has; got 'no'"),
         ({"encoder": {"reduction": "pooling"}}, r"encoder\.reduction must be null"),
         ({"encoder": {"feat_out": 640}}, r"encoder\.feat_out must be -1, which asr has; got 640"),
-        ({"encoder": {"new_in_nemo_4": 1}}, r"encoder\.new_in_nemo_4 must not be set: asr does not know"),
+        ({"encoder": {"new_in_nemo_4": 1}}, r"encoder\.new_in_nemo_4 must be absent: asr does not know"),
         ({"encoder": {"_target_": "nemo.x.SqueezeformerEncoder"}}, r"encoder must be a Conformer, .*'nemo.x.Squeeze"),
         ({"encoder": {"d_model": "${model.d}"}}, r"encoder\.d_model must be a whole number; got '\$\{model"),
         ({"encoder": {"d_model": 10**9}}, r"encoder\.dim must be a whole number from 1 to 65,536"),
@@ -260,7 +260,7 @@ def test_what_nemo_does_not_have_does_not_go_into_an_archive(tiny: Path, tmp_pat
         ({"decoder": {"_target_": "nemo.x.RNNTDecoder"}}, r"decoder must be a CTC head, NeMo's ConvASRDecoder"),
         ({"preprocessor": {"normalize": "all_features"}}, r"preprocessor\.normalize must be 'per_feature'"),
         ({"preprocessor": {"n_fft": 512}}, r"preprocessor\.n_fft must be null, which asr has; got 512"),
-        ({"preprocessor": {"window_size": -0.1}}, r"preprocessor\.window_size must be seconds"),
+        ({"preprocessor": {"window_size": -0.1}}, r"preprocessor\.window_size must be a number of seconds"),
         ({"preprocessor": {"_target_": "nemo.x.AudioToMFCCPreprocessor"}}, r"preprocessor must be log-mel features"),
         ({"tokenizer": {"type": "wpe"}}, r"tokenizer\.type must be bpe, .*; got 'wpe'"),
         ({"tokenizer": {"model_path": "nemo:../../etc/passwd"}}, r"tokenizer's model '\.\./\.\./etc/passwd' must be"),
@@ -273,19 +273,22 @@ def test_what_nemo_does_not_have_does_not_go_into_an_archive(tiny: Path, tmp_pat
         ({"encoder": {"ff_expansion_factor": "four"}}, r"encoder\.feed_forward_factor must be a number .*; got 'four'"),
         (
             {"encoder": {"self_attention_model": "rel_pos_local_attn"}},
-            r"encoder\.att_context_size must be as many frames to each side, .*; got null",
+            r"encoder\.att_context_size must be equal on both sides, .*; got null",
         ),
         (
             {"encoder": {"self_attention_model": "rel_pos_local_attn", "att_context_size": [128, 64]}},
-            r"encoder\.att_context_size must be as many frames to each side, .*; got \[128, 64\]",
+            r"encoder\.att_context_size must be equal on both sides, .*; got \[128, 64\]",
         ),
         (
             {"encoder": {"self_attention_model": "rel_pos_local_attn", "att_context_size": [-1, -1]}},
             r"encoder\.attention\.context must be a whole number from 1 to 4,096; got -1",
         ),
-        ({"preprocessor": {"new_in_nemo_4": 1}}, r"preprocessor\.new_in_nemo_4 must not be set: asr does not know"),
+        ({"preprocessor": {"new_in_nemo_4": 1}}, r"preprocessor\.new_in_nemo_4 must be absent: asr does not know"),
         ({"preprocessor": {"sample_rate": None}}, r"preprocessor\.sample_rate must be a whole number; got null"),
-        ({"preprocessor": {"window_stride": 2.0}}, r"preprocessor\.window_stride must be seconds, at most one; got 2"),
+        (
+            {"preprocessor": {"window_stride": 2.0}},
+            r"preprocessor\.window_stride must be a number of seconds, at most 1; got 2",
+        ),
     ],
 )
 def test_what_a_config_asks_for_and_we_do_not_have_is_one_line(
@@ -294,7 +297,7 @@ def test_what_a_config_asks_for_and_we_do_not_have_is_one_line(
     assert_refused(archive(tmp_path, changed(**sections)), message, tmp_path)
 
 
-REFUSED: dict[str, dict[str, Any]] = {  # one value of each setting that asr has in one form only
+REFUSED: dict[str, dict[str, Any]] = {  # one value of each setting for which asr supports only one value
     "encoder": {
         "feat_out": 640,
         "causal_downsampling": True,
@@ -350,7 +353,7 @@ def test_every_setting_that_asr_has_in_one_form_only_is_tried(monkeypatch: pytes
 
 
 def assert_refused(path: Path, message: str, tmp_path: Path) -> None:
-    """One line, which names the model; and nothing is left behind."""
+    """Check for an error of one line with the model's name, and that no file is left."""
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(InputError, match=message) as refused:
         main([str(path), "-o", str(tmp_path / "output")])
@@ -376,7 +379,7 @@ TENSORS: dict[str, tuple[Any, str]] = {
     "a wrong shape": (tensors() | {BIAS: torch.zeros(17)}, rf"{BIAS} must be \(16,\), as .*; got \(17,\)"),
     "NaN": (tensors() | {BIAS: torch.full((DIM,), math.nan)}, rf"{BIAS} must hold finite numbers"),
     "infinity": (tensors() | {BIAS: torch.full((DIM,), math.inf)}, rf"{BIAS} must hold finite numbers"),
-    "whole numbers": (tensors() | {BIAS: torch.zeros(DIM, dtype=torch.int64)}, rf"'{BIAS}' is none"),
+    "whole numbers": (tensors() | {BIAS: torch.zeros(DIM, dtype=torch.int64)}, rf"'{BIAS}' is not such a tensor"),
     "a wider kernel": (
         tensors() | {"decoder.decoder_layers.0.weight": torch.zeros(41, DIM, 3)},
         r"must be \(41, 16, 1\), as the config says; got \(41, 16, 3\)",
@@ -387,7 +390,7 @@ TENSORS: dict[str, tuple[Any, str]] = {
     ),
     "a terabyte of one number": (
         tensors() | {"x": torch.zeros(1).expand(2**40)},
-        "as many numbers as its tensors have",
+        "must contain the numbers of all its tensors",
     ),
     "code": (tensors() | {"x": _Evil()}, "nothing that could run code"),
     "no numbers": (
@@ -399,8 +402,8 @@ TENSORS: dict[str, tuple[Any, str]] = {
         r"running_var must be variances of at least 0; the minimum is -0\.5",
     ),
     "a list": ([torch.zeros(1)], "must hold tensors by name; got 'list'"),
-    "a number for a name": ({3: torch.zeros(1)}, "by name; 3 is none"),
-    "a complex one": (tensors() | {"x": torch.zeros(1, dtype=torch.complex64)}, "'x' is none"),
+    "a number for a name": ({3: torch.zeros(1)}, "by name; 3 is not such a tensor"),
+    "a complex one": (tensors() | {"x": torch.zeros(1, dtype=torch.complex64)}, "'x' is not such a tensor"),
     "a whole module": (torch.nn.Linear(2, 2), "nothing that could run code"),
 }
 
@@ -412,7 +415,7 @@ def test_tensors_that_do_not_fit_are_one_line(state: str, tmp_path: Path, monkey
 
 
 def packed(content: bytes) -> bytes:
-    """A zip file's records deflated, as torch never writes them."""
+    """Compress the records of a zip file, as torch never does."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as new:
         for record in old.infolist():
@@ -421,7 +424,7 @@ def packed(content: bytes) -> bytes:
 
 
 def replaced(**contents: bytes | None) -> Files:
-    """The tiny model's files, some of them others, or gone."""
+    """Return the tiny model's files, some of them replaced or removed."""
     names = {"config": "model_config.yaml", "weights": "model_weights.ckpt", "tokenizer": "0123_tokenizer.model"}
     files = nemo_files() | {names[key]: content for key, content in contents.items()}  # type: ignore[dict-item]
     return {name: content for name, content in files.items() if content is not None}
@@ -437,10 +440,10 @@ FILES: dict[str, tuple[Files, str]] = {
     "YAML that is none": (replaced(config=b"\xff\x00{"), "must be YAML of plain values"),
     "YAML with an impossible date": (replaced(config=b"a: 2001-99-99"), "must be YAML of plain values"),
     "YAML too long": (replaced(config=b"#" * (3 << 20)), "must have at most 2,097,152 bytes"),
-    "no pickle": (replaced(weights=b"PK" + bytes(1000)), "must be what torch.save wrote; it is damaged"),
-    "a plain pickle": (replaced(weights=pickle.dumps(_Evil())), "must be what torch.save wrote since torch 1.6"),
-    "half a pickle": (replaced(weights=saved(tensors())[:20_000]), "must be what torch.save wrote; it is damaged"),
-    "packed weights": (replaced(weights=packed(saved(tensors()))), "which packs nothing; this is packed"),
+    "no pickle": (replaced(weights=b"PK" + bytes(1000)), "must be a file of torch.save; it is damaged"),
+    "a plain pickle": (replaced(weights=pickle.dumps(_Evil())), "must be a file of torch.save, torch 1.6 or later"),
+    "half a pickle": (replaced(weights=saved(tensors())[:20_000]), "must be a file of torch.save; it is damaged"),
+    "packed weights": (replaced(weights=packed(saved(tensors()))), "which is not compressed; this file is compressed"),
     "no SentencePiece": (replaced(tokenizer=b"x"), "must be a SentencePiece model; it is damaged"),
     "a tokenizer with control pieces": (
         replaced(tokenizer=sentencepiece_model(bos_id=1)),
@@ -483,7 +486,10 @@ MEMBERS: dict[str, tuple[list[tuple[tarfile.TarInfo, bytes]], str]] = {
     "a name twice": ([member("./model_config.yaml", b"{}")], "each member once; 'model_config.yaml' is there twice"),
     "too many": ([member(f"./{number}") for number in range(1001)], "at most 1,000 members"),
     "a config too large": ([member("./x_tokenizer.model", bytes(65 << 20))], "must have at most 67,108,864 bytes"),
-    "a header of megabytes": ([member("./x", pax_headers={"comment": 3_000_000 * "x"})], "tells of a member must have"),
+    "a header of megabytes": (
+        [member("./x", pax_headers={"comment": 3_000_000 * "x"})],
+        "a member's header must have at most",
+    ),
 }
 
 
@@ -509,14 +515,14 @@ def test_a_gzip_bomb_is_refused_before_it_takes_memory(tmp_path: Path) -> None:
 
 
 def test_a_size_that_is_not_there_takes_no_memory(tmp_path: Path) -> None:
-    """A header may claim what it likes; a negative size would lead back."""
+    """A header may declare any size; a negative size would seek backwards."""
     for size in (1 << 20, 1 << 60, -1024):
         info, _ = member("./model_weights.ckpt", size=size)
         header = info.tobuf(tarfile.GNU_FORMAT)
         (tmp_path / "a.nemo").write_bytes(header + bytes(2048))
         assert_refused(
             tmp_path / "a.nemo",
-            "is beyond them|is there twice|there are more|is damaged|must be there|must be what torch",
+            "is beyond them|is there twice|there are more|is damaged|must be there|must be a file of torch",
             tmp_path,
         )
 
@@ -524,7 +530,7 @@ def test_a_size_that_is_not_there_takes_no_memory(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "must be a .nemo archive, a tar file, plain or gzipped; it is damaged, or none"),
+        (b"", "must be a .nemo archive, a tar file, plain or gzipped; it is damaged or another kind of file"),
         (b"hello" * 1000, "must be a .nemo archive"),
         (b"\x1f\x8b" + bytes(1000), "must be a .nemo archive"),
         (bytes(10240), "model_config.yaml must be there"),
@@ -598,7 +604,7 @@ def test_the_command_says_what_is_wrong_on_one_line(tmp_path: Path) -> None:
 
 @torch.no_grad()
 def log_probs_of(recognizer: Recognizer, waveform: Tensor) -> Tensor:
-    """What our model makes of a waveform, (T', V)."""
+    """Return our model's log_probs of a waveform, (T', V)."""
     features = recognizer.model.features(waveform)
     encoded = recognizer.model(features[None], torch.tensor([len(features)]))
     return recognizer.frame_head.log_probs(encoded.out)[0]
@@ -686,7 +692,7 @@ def test_all_632_tensors_of_a_trained_model_are_taken_and_come_back(real: Path, 
 def test_a_trained_model_makes_as_many_errors_as_it_is_known_to(
     corpus: str, errors: int, words: int, batch_seconds: float, real: Path
 ) -> None:
-    """Greedy, as counted with the same weights by another program."""
+    """Greedy; another program counted the errors with these weights."""
     from asr.data.batch_plan import BatchBounds
     from asr.data.manifest import Utterance
     from asr.evaluation.result import evaluate

@@ -1,4 +1,4 @@
-"""recipes.convert: a small corpus in each format becomes the same manifest; what is broken is named by its place."""
+"""recipes.convert: a small corpus in each format becomes the same manifest; errors name their place."""
 
 import argparse
 import csv
@@ -123,13 +123,17 @@ SOURCES: dict[str, tuple[str, Callable[[Path], Path]]] = {
 def test_each_format_becomes_the_same_manifest(source: str, tmp_path: Path) -> None:
     kind, make = SOURCES[source]
     utterances = convert(kind, make(tmp_path))
-    assert [one.text for one in utterances] == TEXTS
-    assert [one.duration for one in utterances] == pytest.approx(SECONDS, abs=0.06 if kind == "common_voice" else 1e-6)
-    assert [Path(one.audio_filepath).stem for one in utterances] == NAMES
-    assert all(Path(one.audio_filepath).is_file() and one.offset is None for one in utterances)
-    assert [one.speaker for one in utterances] == [None if kind == "ljspeech" else name[-1] for name in NAMES]
+    assert [utterance.text for utterance in utterances] == TEXTS
+    assert [utterance.duration for utterance in utterances] == pytest.approx(
+        SECONDS, abs=0.06 if kind == "common_voice" else 1e-6
+    )
+    assert [Path(utterance.audio_filepath).stem for utterance in utterances] == NAMES
+    assert all(Path(utterance.audio_filepath).is_file() and utterance.offset is None for utterance in utterances)
+    assert [utterance.speaker for utterance in utterances] == [
+        None if kind == "ljspeech" else name[-1] for name in NAMES
+    ]
     if kind != "nemo":  # has no ids
-        assert [one.id for one in utterances] == NAMES
+        assert [utterance.id for utterance in utterances] == NAMES
 
 
 def test_what_was_converted_can_be_trained_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -185,8 +189,8 @@ def test_an_audio_file_may_have_a_name_of_any_bytes(tmp_path: Path) -> None:
     content = (data / "wav.scp").read_bytes()
     (data / "wav.scp").write_bytes(content.replace(f"{NAMES[0]}.wav".encode(), NAMES[0].encode() + b"\xff.wav"))
     utterances = convert("kaldi", data)
-    assert [one.id for one in utterances] == NAMES
-    assert all(Path(one.audio_filepath).is_file() for one in utterances)
+    assert [utterance.id for utterance in utterances] == NAMES
+    assert all(Path(utterance.audio_filepath).is_file() for utterance in utterances)
 
 
 def test_supervisions_of_lhotse_find_their_recordings(tmp_path: Path) -> None:
@@ -198,7 +202,7 @@ def test_supervisions_of_lhotse_find_their_recordings(tmp_path: Path) -> None:
     ):
         (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
     found = convert("lhotse", tmp_path / "supervisions.jsonl", "--recordings", str(tmp_path / "recordings.jsonl"))
-    assert [(one.id, one.offset, one.duration, one.text) for one in found] == [
+    assert [(utterance.id, utterance.offset, utterance.duration, utterance.text) for utterance in found] == [
         (f"s-{name}", 0.05, 0.2, text) for name, text in zip(NAMES, TEXTS, strict=True)
     ]
 
@@ -212,9 +216,9 @@ def test_a_data_set_that_hugging_faces_library_wrote_is_converted(tmp_path: Path
     (tmp_path / "data").mkdir()
     made.to_parquet(tmp_path / "data" / "train-00000-of-00001.parquet")
     utterances = convert("parquet", tmp_path / "data", "--audio-dir", str(tmp_path / "out"))
-    assert [one.text for one in utterances] == TEXTS
-    assert [one.duration for one in utterances] == pytest.approx(SECONDS)
-    assert [one.speaker for one in utterances] == [name[-1] for name in NAMES]
+    assert [utterance.text for utterance in utterances] == TEXTS
+    assert [utterance.duration for utterance in utterances] == pytest.approx(SECONDS)
+    assert [utterance.speaker for utterance in utterances] == [name[-1] for name in NAMES]
 
 
 def test_an_audio_folder_is_read_as_hugging_faces_library_reads_it(tmp_path: Path) -> None:
@@ -224,7 +228,9 @@ def test_an_audio_folder_is_read_as_hugging_faces_library_reads_it(tmp_path: Pat
     loaded = datasets.load_dataset("audiofolder", data_dir=str(folder), cache_dir=str(tmp_path / "cache"))["train"]
     loaded = loaded.cast_column("audio", datasets.Audio(decode=False))
     rows = sorted((Path(row["audio"]["path"]).name, row["transcription"]) for row in loaded)
-    assert rows == [(Path(one.audio_filepath).name, one.text) for one in convert("audio_folder", folder)]
+    assert rows == [
+        (Path(utterance.audio_filepath).name, utterance.text) for utterance in convert("audio_folder", folder)
+    ]
 
 
 def test_parquet_files_that_pyarrow_wrote_are_converted(tmp_path: Path) -> None:
@@ -239,7 +245,7 @@ def test_parquet_files_that_pyarrow_wrote_are_converted(tmp_path: Path) -> None:
     assert main(arguments) == 1  # where to?
     assert main([*arguments, "--audio-dir", str(tmp_path / "out"), "--skip-bad"]) == 0
     utterances = read_manifest(tmp_path / "converted.jsonl")
-    assert [one.id for one in utterances] == [name for name in NAMES if name != NAMES[3]]
+    assert [utterance.id for utterance in utterances] == [name for name in NAMES if name != NAMES[3]]
     assert Path(utterances[0].audio_filepath).read_bytes() == audio[0]["bytes"]
 
 
@@ -276,7 +282,7 @@ def test_parquet_files_of_like_names_keep_their_own_audio(tmp_path: Path) -> Non
 
 
 def test_a_small_parquet_file_cannot_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One value of a dictionary in each row; and a page that zstd has shrunk to nearly nothing."""
+    """A dictionary repeats one value in each row; and zstd compresses a page to almost nothing."""
     monkeypatch.setattr("recipes.convert.parquet.SPARE_BYTES", 1 << 20)
     silence = b"RIFF" + bytes(100_000)
     repeated = parquet_file(tmp_path / "repeated.parquet", [silence] * 100)
@@ -293,7 +299,7 @@ def test_a_small_parquet_file_cannot_fill_the_disk(tmp_path: Path, monkeypatch: 
 
 
 def link_to(path: Path, target: Path) -> None:
-    """Put a symbolic link in the place of what is there."""
+    """Replace a file or folder by a symbolic link to it."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     path.unlink(missing_ok=True)
@@ -315,7 +321,7 @@ def test_the_audio_of_parquet_files_replaces_nothing_else(tmp_path: Path) -> Non
         with pytest.raises(InputError, match=refusal):
             main_raising(arguments)
     (out / "train").unlink()
-    for _ in range(2):  # what the recipe wrote itself is replaced
+    for _ in range(2):  # the recipe's own earlier output is replaced
         assert main(arguments) == 0
     mine = tmp_path / "mine.flac"
     mine.write_bytes(b"mine")
@@ -354,10 +360,10 @@ def test_manifests_that_lhotse_wrote_are_converted(tmp_path: Path) -> None:
     given = ("--recordings", str(tmp_path / "recordings.jsonl.gz"))
     separate = convert("lhotse", tmp_path / "supervisions.jsonl.gz", *given)
     for utterances in (whole, separate):
-        assert [(one.text, one.speaker) for one in utterances] == [
+        assert [(utterance.text, utterance.speaker) for utterance in utterances] == [
             (text, name[-1]) for name, text in zip(NAMES, TEXTS, strict=True)
         ]
-        assert [one.duration for one in utterances] == pytest.approx(SECONDS)
+        assert [utterance.duration for utterance in utterances] == pytest.approx(SECONDS)
     cuts.perturb_speed(1.1).to_file(tmp_path / "fast.jsonl")
     assert main(["lhotse", str(tmp_path / "fast.jsonl"), str(tmp_path / "no.jsonl")]) == 1
 
@@ -373,7 +379,7 @@ def changed(**values: Any) -> Callable[[str], str]:
     return lambda line: json.dumps(json.loads(line) | values)
 
 
-BROKEN = {  # source, file and line to change, how, and what is said of the place
+BROKEN = {  # source, file and line to change, the change, and the expected error
     "a command": ("kaldi", "wav.scp", 2, lambda _: "utterance-1 sox x.wav - |", r"commands are not run"),
     "a place in an archive": ("kaldi", "wav.scp", 2, lambda _: "utterance-1 raw.ark:17", r"an archive"),
     "a key alone": ("kaldi", "wav.scp", 3, lambda _: "utterance-2", r"a key and a value"),
@@ -401,7 +407,7 @@ BROKEN = {  # source, file and line to change, how, and what is said of the plac
 def test_a_broken_line_is_named_and_no_manifest_written_unless_it_is_left_out(
     fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source, name, line, change, said = BROKEN[fault]
+    source, name, line, change, message = BROKEN[fault]
     kind, make = SOURCES[source]
     path = make(tmp_path)
     file = path / name if path.is_dir() else path
@@ -409,14 +415,14 @@ def test_a_broken_line_is_named_and_no_manifest_written_unless_it_is_left_out(
     manifest = tmp_path / "converted.jsonl"
     assert main([kind, str(path), str(manifest)]) == 1
     printed = capsys.readouterr().err
-    assert re.search(rf"^error: {re.escape(str(file))}:{line}: .*{said}", printed, re.MULTILINE), printed
+    assert re.search(rf"^error: {re.escape(str(file))}:{line}: .*{message}", printed, re.MULTILINE), printed
     assert not manifest.exists()
     assert main([kind, str(path), str(manifest), "--skip-bad"]) == 0
     assert len(read_manifest(manifest)) == len(TEXTS) - 1
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"type": "MixedCut"}, "plain cut"),
         ({"recording": {"sources": [{"type": "command", "source": "rm -r /"}]}}, "one file"),
@@ -426,13 +432,13 @@ def test_a_broken_line_is_named_and_no_manifest_written_unless_it_is_left_out(
     ],
 )
 def test_cuts_that_are_no_stretch_of_a_file_are_named(
-    change: dict[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    change: dict[str, Any], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with gzip.open(lhotse(tmp_path), "rt") as file:
         (tmp_path / "cuts.jsonl").write_text(file.read())
     edit(tmp_path / "cuts.jsonl", 3, changed(**change))
     assert main(["lhotse", str(tmp_path / "cuts.jsonl"), str(tmp_path / "converted.jsonl")]) == 1
-    assert re.search(rf"cuts.jsonl:3: .*{said}", capsys.readouterr().err)
+    assert re.search(rf"cuts.jsonl:3: .*{message}", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("kind", sorted({kind for kind, _ in SOURCES.values()}))
@@ -467,4 +473,4 @@ def test_audio_folders_with_a_text_of_their_own_name(tmp_path: Path, capsys: pyt
     edit(folder / "metadata.csv", 1, lambda _: "file_name,lyrics,speaker_id")
     assert main(["audio_folder", str(folder), str(tmp_path / "converted.jsonl")]) == 1
     assert "Give --text-column" in capsys.readouterr().err
-    assert [one.text for one in convert("audio_folder", folder, "--text-column", "lyrics")] == TEXTS
+    assert [utterance.text for utterance in convert("audio_folder", folder, "--text-column", "lyrics")] == TEXTS

@@ -16,7 +16,7 @@ LENGTHS = [9, 1, 6]
 
 
 class Half(nn.Module):
-    """Stands in the place of a norm, so that it can be seen where it is."""
+    """A placeholder for a norm, which makes its position visible."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()

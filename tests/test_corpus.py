@@ -1,4 +1,4 @@
-"""A corpus that is not there is made by its own recipe only, and never over files of the user."""
+"""Only its own recipe creates an absent corpus, and never over files of the user."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Mini LibriSpeech, LJSpeech and Common Voice: from archives, made here and served here, to manifests that train."""
+"""Mini LibriSpeech, LJSpeech and Common Voice: from archives, made and served by the tests, to manifests."""
 
 import hashlib
 import io
@@ -75,7 +75,7 @@ def lj_archive(ids: list[str]) -> bytes:
 
 
 def prepare_ljspeech(folder: Path, mirror: Mirror, monkeypatch: pytest.MonkeyPatch, *more: str) -> int:
-    """With the mirror's archive as the published one."""
+    """Run the recipe with the mirror's archive as the published one."""
     monkeypatch.setattr(ljspeech, "ARCHIVE_BYTES", len(mirror.content))
     monkeypatch.setattr(ljspeech, "MD5", hashlib.md5(mirror.content).hexdigest())
     monkeypatch.setattr(ljspeech, "NUM_UTTERANCES", len(CHAPTERS))
@@ -90,12 +90,12 @@ def test_ljspeech_is_fetched_verified_unpacked_and_split_by_chapter(
     assert prepare_ljspeech(tmp_path, mirror, monkeypatch) == 0
     assert [path.name for path in (tmp_path / "lj").iterdir()] == ["LJSpeech-1.1"], "no archive stays"
     splits = {name: read_manifest(tmp_path / "data" / f"{name}.jsonl") for name in ("train", "valid", "test")}
-    assert {name: [one.id for one in held] for name, held in splits.items()} == {
+    assert {name: [utterance.id for utterance in held] for name, held in splits.items()} == {
         "train": CHAPTERS[:3],
         "valid": CHAPTERS[3:5],
         "test": CHAPTERS[5:],
     }
-    assert [one.text for held in splits.values() for one in held] == TEXTS
+    assert [utterance.text for held in splits.values() for utterance in held] == TEXTS
     printed = capsys.readouterr().out
     assert "LJSpeech: is whole: 6 utterances; published are 6." in printed
     plan(settings_with("corpus=ljspeech", *TINY, f"corpus.dir={tmp_path / 'data'}"))
@@ -120,7 +120,7 @@ def test_a_part_of_ljspeech_without_the_chapters_to_test_on_is_told_so(
 ) -> None:
     mirror.content = lj_archive(CHAPTERS[:3])
     assert prepare_ljspeech(tmp_path, mirror, monkeypatch) == 1
-    assert "nothing was found for valid, test. For a manifest of what is there:" in capsys.readouterr().err
+    assert "nothing was found for valid, test. For a manifest of the existing clips:" in capsys.readouterr().err
     assert not (tmp_path / "data").exists()
 
 
@@ -153,10 +153,14 @@ def test_common_voice_is_verified_unpacked_and_split_as_it_comes(
 ) -> None:
     path = cv_archive(tmp_path)
     assert cv(tmp_path, "--archive", str(path), "--sha256", hashlib.sha256(path.read_bytes()).hexdigest()) == 0
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["cv-corpus-9.9-en.tar.gz", "data", "en"]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["cv-corpus-9.9-en.tar.gz", "data", "en"]
     splits = [read_manifest(tmp_path / "data" / f"{name}.jsonl") for name in ("train", "dev", "test")]
-    assert [one.text for held in splits for one in held] == [f"{text.title()}." for text in TEXTS]
-    assert [{one.speaker for one in held} for held in splits] == [{"speaker-train"}, {"speaker-dev"}, {"speaker-test"}]
+    assert [utterance.text for held in splits for utterance in held] == [f"{text.title()}." for text in TEXTS]
+    assert [{utterance.speaker for utterance in held} for held in splits] == [
+        {"speaker-train"},
+        {"speaker-dev"},
+        {"speaker-test"},
+    ]
     out, err = capsys.readouterr()
     assert "train.jsonl: 2 utterances, 0.00 h, 1 known speaker" in out
     assert "verified and unpacked" in err
@@ -177,7 +181,7 @@ def test_an_archive_of_something_else_is_refused_and_leaves_nothing(
     path.write_bytes(archive({"other/README": b"read me"}, "gz"))
     assert cv(tmp_path, "--archive", str(path)) == 1
     assert "must hold */*/train.tsv once; it does so 0 times." in capsys.readouterr().err
-    assert [one.name for one in tmp_path.iterdir()] == ["other.tar.gz"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["other.tar.gz"]
 
 
 def test_a_clip_that_is_no_audio_is_named_and_left_out_on_request(
@@ -190,5 +194,5 @@ def test_a_clip_that_is_no_audio_is_named_and_left_out_on_request(
     assert cv(tmp_path, "--skip-bad") == 0
     assert len(read_manifest(tmp_path / "data" / "dev.jsonl")) == 1
     out, err = capsys.readouterr()
-    assert "dev.tsv: 1 left out, as said above" in out
+    assert "dev.tsv: 1 left out, see above" in out
     assert err.count("dev.tsv:3") == 1, "and not again with the table behind it"

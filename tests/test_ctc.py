@@ -1,4 +1,4 @@
-"""The CTC head against enumeration of all paths, and greedy decoding against the two words of its definition."""
+"""The CTC head against enumeration of all paths, and greedy decoding against its definition."""
 
 from itertools import groupby, product
 
@@ -35,9 +35,9 @@ def random_head(vocab_size: int) -> CTC:
 
 
 def pad(tokens: list[list[int]], value: int) -> tuple[Tensor, Tensor]:
-    longest = max(len(one) for one in tokens)
-    rows = [one + [value] * (longest - len(one)) for one in tokens]
-    return torch.tensor(rows, dtype=torch.int64), torch.tensor([len(one) for one in tokens])
+    longest = max(len(sequence) for sequence in tokens)
+    rows = [sequence + [value] * (longest - len(sequence)) for sequence in tokens]
+    return torch.tensor(rows, dtype=torch.int64), torch.tensor([len(sequence) for sequence in tokens])
 
 
 def losses_of(head: CTC, encoder_out: Tensor, lengths: Tensor, tokens: Tensor, token_lengths: Tensor) -> Tensor:
@@ -50,13 +50,13 @@ TOKENS = [[], [1], [2, 1], [1, 1], [1, 2, 1], [2, 2, 1], [1, 1, 1], [2, 1, 2, 1,
 @pytest.mark.parametrize("frames", [1, 2, 3, 5])
 def test_losses_and_gradients_equal_enumeration_of_all_paths(frames: int) -> None:
     head = random_head(vocab_size=3)
-    tokens = [one for one in TOKENS if CTC.min_frames(one) <= frames]
+    tokens = [sequence for sequence in TOKENS if CTC.min_frames(sequence) <= frames]
     encoder_out = torch.randn(len(tokens), frames + 2, 6, dtype=torch.float64)  # two frames of padding
     losses = losses_of(head, encoder_out, torch.full((len(tokens),), frames), *pad(tokens, value=2))
     expected = torch.stack(
         [
-            loss_by_enumeration(head.log_probs(one[:frames]), spelled)
-            for one, spelled in zip(encoder_out, tokens, strict=True)
+            loss_by_enumeration(head.log_probs(row[:frames]), spelled)
+            for row, spelled in zip(encoder_out, tokens, strict=True)
         ]
     )
     torch.testing.assert_close(losses, expected, rtol=0, atol=1e-10)  # float64 rounding
@@ -117,7 +117,7 @@ def test_log_probs_are_float32_under_bfloat16_autocast() -> None:
     head = CTC(output_dim=6, num_blocks=1, vocab_size=50)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         log_probs = head.log_probs(4 * torch.randn(3, 5, 6))
-    # Probabilities in bfloat16 would sum to 1 within 4e-3 only.
+    # Probabilities in bfloat16 would only sum to 1 within 4e-3.
     torch.testing.assert_close(log_probs.logsumexp(dim=-1), torch.zeros(3, 5), rtol=0, atol=1e-6)
 
 
@@ -134,10 +134,10 @@ def one_hot(paths: list[list[int]], vocab_size: int) -> Tensor:
 @given(st.integers(1, 9).flatmap(lambda t: st.lists(st.lists(st.integers(0, 3), min_size=t, max_size=t), min_size=1)))
 def test_greedy_merges_repeats_and_then_drops_blanks(paths: list[list[int]]) -> None:
     hypotheses = decoded(greedy, one_hot(paths, vocab_size=4), torch.full((len(paths),), len(paths[0])))
-    assert [one.tokens for [one] in hypotheses] == [collapse(tuple(path)) for path in paths]
+    assert [hypothesis.tokens for [hypothesis] in hypotheses] == [collapse(tuple(path)) for path in paths]
 
 
 def test_greedy_reads_no_frame_behind_the_end() -> None:
     path = [1, 1, 0, 1, 2, 2, 3]
     hypotheses = decoded(greedy, one_hot([path] * 4, vocab_size=4), torch.tensor([0, 2, 4, 7]))
-    assert [one.tokens for [one] in hypotheses] == [[], [1], [1, 1], [1, 1, 2, 3]]
+    assert [hypothesis.tokens for [hypothesis] in hypotheses] == [[], [1], [1, 1], [1, 1, 2, 3]]

@@ -1,4 +1,4 @@
-"""Joint CTC/attention: its decoder against torch's, its loss against loops, token by token against all at once."""
+"""Joint CTC/attention: its decoder against torch's, its loss against loops, stepwise against all tokens at once."""
 
 import math
 from functools import cache
@@ -28,7 +28,7 @@ def settings_of_head(residual: str) -> dict[str, Any]:
 
 
 def joint_head(residual: str, **settings: Any) -> CTCAttention:
-    """A small head in float64, every parameter away from where it starts."""
+    """A small head in float64; no parameter has its initial value."""
     config = settings_of_head(residual)
     small = {"num_layers": NUM_LAYERS, "num_heads": NUM_HEADS, "feed_forward_factor": 2}
     head: CTCAttention = component("head", {**config, **small, **settings})(DIM, 4, VOCAB_SIZE)
@@ -98,7 +98,7 @@ def test_token_by_token_with_a_cache_is_what_all_at_once_gives(residual: str) ->
 
 
 def plain_attention_loss(head: CTCAttention, frames: Tensor, tokens: list[int]) -> float:
-    """Cross-entropy of each token, and of the end, against the smoothed target, added up in loops."""
+    """Sum the cross-entropy of each token and of the end against the smoothed target, in loops."""
     decoder = head.token_decoder
     length = torch.tensor([len(frames)])
     total = 0.0
@@ -137,8 +137,8 @@ def test_what_stands_in_padded_frames_and_tokens_changes_neither_loss_nor_gradie
         losses = head.losses(Encoded(out, lengths, {}), tokens, token_lengths)
         gradients = torch.autograd.grad(losses["attention"].sum(), [out, *head.token_decoder.parameters()])
         found.append((losses["attention"], gradients))
-    for one in found[1:]:
-        torch.testing.assert_close(one, found[0], rtol=0, atol=1e-12)
+    for result in found[1:]:
+        torch.testing.assert_close(result, found[0], rtol=0, atol=1e-12)
 
 
 def test_heads_that_do_not_divide_the_encoders_dimension_are_one_line() -> None:

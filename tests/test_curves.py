@@ -21,22 +21,25 @@ def test_a_smoothed_point_is_the_mean_of_its_neighbours_of_as_many_on_either_sid
         reach = (width - 1) // 2
         while place - reach < 0 or place + reach >= number:
             reach -= 1
-        those = curve.values[place - reach : place + reach + 1]
-        assert found == pytest.approx(sum(those) / len(those), abs=1e-12)
+        neighbours = curve.values[place - reach : place + reach + 1]
+        assert found == pytest.approx(sum(neighbours) / len(neighbours), abs=1e-12)
 
 
 @pytest.mark.parametrize(("number", "buckets"), [(1, 5), (20, 5), (21, 5), (1000, 7), (99_999, 100)])
 def test_a_thinned_curve_keeps_the_extremes_of_every_stretch_and_both_ends(number: int, buckets: int) -> None:
     curve = noisy(number)
     thin = curve.thinned(buckets)
-    points, kept = list(zip(curve.steps, curve.values, strict=True)), list(zip(thin.steps, thin.values, strict=True))
-    assert kept == [point for point in points if point in set(kept)], "some of the points, in their order"
-    assert len(kept) <= 4 * buckets
-    assert (kept[0], kept[-1]) == (points[0], points[-1])
+    points = list(zip(curve.steps, curve.values, strict=True))
+    thinned_points = list(zip(thin.steps, thin.values, strict=True))
+    assert thinned_points == [point for point in points if point in set(thinned_points)], (
+        "some of the points, in their order"
+    )
+    assert len(thinned_points) <= 4 * buckets
+    assert (thinned_points[0], thinned_points[-1]) == (points[0], points[-1])
     for stretch in range(buckets):
-        those = points[stretch * number // buckets : (stretch + 1) * number // buckets]
+        bucket_points = points[stretch * number // buckets : (stretch + 1) * number // buckets]
         for extreme in (min, max):
-            assert not those or extreme(those, key=lambda point: point[1]) in kept
+            assert not bucket_points or extreme(bucket_points, key=lambda point: point[1]) in thinned_points
 
 
 def test_what_is_not_a_number_is_counted_and_left_out_and_a_line_cut_short_gives_what_it_has(tmp_path: Path) -> None:

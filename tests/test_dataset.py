@@ -1,4 +1,4 @@
-"""Utterances become examples, or are left out with a reason; on the corpus of tones."""
+"""Utterances become examples, or are rejected with a reason, on the corpus of tones."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -34,7 +34,7 @@ SPEED = SpeedPerturb(SAMPLE_RATE, factors=[0.9, 1.0, 1.1])
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
-    """As in a worker: another number of threads may round differently."""
+    """Use one thread, as in a worker: another number of threads may round differently."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -57,14 +57,14 @@ def good(example: Example | Rejected) -> Example:
 
 
 def encoder_frames(utterance: Utterance, features: Features, factor: float = 1.0) -> int:
-    """Counted on the samples themselves, played at `factor`."""
+    """Count the frames of the samples, played at `factor`."""
     samples, sample_rate = soundfile.read(utterance.audio_filepath, dtype="float32")
     assert sample_rate == SAMPLE_RATE
     return StridedConv.output_lengths(len(features(SPEED(torch.from_numpy(samples), factor))))
 
 
 def with_tokens(utterance: Utterance, count: int) -> Utterance:
-    """The same audio with a text that needs `count` frames: a, b, a, b, ..."""
+    """Return this audio with a text that needs `count` frames: a, b, a, b, ..."""
     return replace(utterance, text="ab" * (count // 2) + "a" * (count % 2))
 
 
@@ -92,11 +92,11 @@ def test_an_example_does_not_depend_on_order_batches_or_workers(
         loader = DataLoader(dataset, batch_sampler=sampler, collate_fn=collate, num_workers=num_workers)
         seen.append({})
         for batch in loader:
-            for utterance, one, length in zip(batch.utterances, batch.features, batch.feature_lengths, strict=True):
-                seen[-1][utterance.id] = one[:length]
+            for utterance, frames, length in zip(batch.utterances, batch.features, batch.feature_lengths, strict=True):
+                seen[-1][utterance.id] = frames[:length]
     for other in seen[1:]:
         assert other.keys() == seen[0].keys() == {utterance.id for utterance in utterances}
-        assert all(torch.equal(other[one], seen[0][one]) for one in other)
+        assert all(torch.equal(other[utterance_id], seen[0][utterance_id]) for utterance_id in other)
 
 
 def test_another_epoch_seed_or_utterance_id_is_augmented_otherwise(
@@ -150,7 +150,7 @@ def test_audio_that_cannot_be_read_is_rejected_with_its_path_and_the_reason(
 def test_audio_that_is_not_as_long_as_the_manifest_says_is_rejected(
     utterances: list[Utterance], features: Features, off_by: float, is_rejected: bool
 ) -> None:
-    """Batches are bounded by what the manifest says; rounding, up to 0.1 s and 1 %, is let pass."""
+    """Batches are bounded by the manifest's durations; differences of up to 0.1 s and 1 % are rounding."""
     utterance = replace(utterances[0], duration=utterances[0].duration + off_by)
     result = SpeechDataset([utterance], features, REFERENCE)[Item(0, 0, 1.0)]
     assert isinstance(result, Rejected) == is_rejected
@@ -167,7 +167,7 @@ def test_an_utterance_with_an_offset_is_that_stretch_of_its_file(
     stretch = replace(utterances[0], offset=0.1, duration=0.25)
     example = good(SpeechDataset([stretch], features)[Item(0, 0, 1.0)])
     assert torch.equal(example.features, features(torch.from_numpy(samples[1600 : 1600 + 4000])))
-    assert len(example.tokens) == 0  # no reference was asked for
+    assert len(example.tokens) == 0  # no reference was requested
 
 
 def test_a_text_too_long_for_its_audio_is_rejected_exactly_at_the_bound_of_ctc(
@@ -216,7 +216,7 @@ def test_energies_are_those_of_all_readable_utterances_in_an_order_fixed_by_the_
     plain = [
         features.energies(torch.from_numpy(soundfile.read(u.audio_filepath, dtype="float32")[0])) for u in utterances
     ]
-    order = [next(n for n, one in enumerate(plain) if torch.equal(one, other)) for other in found]
+    order = [next(n for n, reference in enumerate(plain) if torch.equal(reference, other)) for other in found]
     assert sorted(order) == list(range(len(utterances)))
     assert order != sorted(order)
     again = list(energies([*utterances, absent], features, seed=1))
@@ -230,13 +230,17 @@ def test_selection_keeps_exactly_what_becomes_an_example(utterances: list[Uttera
         for count in (1, frames - 1, frames, frames + 1, 2 * frames):
             candidates.append(replace(with_tokens(utterance, count), id=f"{number}-{count}"))
     dataset = SpeechDataset(candidates, features, REFERENCE)
-    examples = [one for number, one in enumerate(candidates) if isinstance(dataset[Item(0, number, 1.0)], Example)]
+    examples = [
+        candidate for number, candidate in enumerate(candidates) if isinstance(dataset[Item(0, number, 1.0)], Example)
+    ]
     selection = selected(candidates, features, SelectionBounds(0, 100))
     assert list(selection.utterances) == examples
-    assert selection.counts.min_frames.tolist() == [len(one.text) for one in examples]
+    assert selection.counts.min_frames.tolist() == [len(example.text) for example in examples]
     (reason,) = selection.dropped
     assert "too long for its audio" in reason
-    assert set(selection.dropped[reason].ids) == {one.id for one in candidates} - {one.id for one in examples}
+    assert set(selection.dropped[reason].ids) == {candidate.id for candidate in candidates} - {
+        example.id for example in examples
+    }
 
 
 def selected(candidates: list[Utterance], features: Features, bounds: SelectionBounds) -> Selection:
@@ -250,7 +254,7 @@ def test_selection_names_each_reason_and_keeps_what_is_exactly_at_a_bound(featur
 
     candidates = [lasting(0.5), lasting(0.49), lasting(3.0), lasting(3.01), lasting(1.0, ""), lasting(0.5, "ab" * 20)]
     selection = selected(candidates, features, SelectionBounds(min_seconds=0.5, max_seconds=3.0))
-    assert [one.id for one in selection.utterances] == ["0.5 ab", "3.0 ab"]
+    assert [utterance.id for utterance in selection.utterances] == ["0.5 ab", "3.0 ab"]
     reasons = {dropped.ids[0]: reason for reason, dropped in selection.dropped.items()}
     assert "shorter than data.min_seconds=0.5" in reasons["0.49 ab"]
     assert "longer than 3 s" in reasons["3.01 ab"]

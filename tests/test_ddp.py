@@ -1,4 +1,4 @@
-"""Two processes: one run folder, however they are launched, and the same validation."""
+"""Two processes: one run folder, whatever launches them, and an unchanged validation."""
 
 import os
 import subprocess
@@ -26,14 +26,14 @@ def torchrun(training: list[str]) -> list[tuple[list[str], dict[str, str]]]:
 
 
 def srun(training: list[str]) -> list[tuple[list[str], dict[str, str]]]:
-    """`srun python -m asr.train`: what SLURM's tasks find in their environment."""
+    """`srun python -m asr.train`: the environment variables of SLURM's tasks."""
     ranks = [{"SLURM_PROCID": rank, "SLURM_LOCALID": rank, "SLURM_NODEID": "0"} for rank in "01"]
     return [([sys.executable, *training], {**TASKS, **rank, "MASTER_ADDR": "127.0.0.1"}) for rank in ranks]
 
 
 @pytest.mark.parametrize("launch", [lightning, torchrun, srun])
 def test_two_processes_leave_one_run_folder_and_nothing_else(launch: Any, tones: Path, tmp_path: Path) -> None:
-    """Started as a user would, from an otherwise empty folder."""
+    """Started as by a user, in an otherwise empty folder."""
     training = ["-m", "asr.train", *TINY, *tone_corpus(tones), *SHORT]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     processes = [
@@ -64,7 +64,7 @@ TOO_HOT = ["run_dir=other", "optimizer.lr=1000", "optimizer.weight_decay=1000"] 
 def test_no_process_leaves_its_group_to_the_end_of_python(
     overrides: list[str], status: int, tones: Path, tmp_path: Path
 ) -> None:
-    """Gloo's threads may abort a process that ends with its group open, or before they have given back its tensors."""
+    """Gloo's threads may abort a process that exits with its group open, or before they have released its tensors."""
     program = tmp_path / "program.py"
     program.write_text("""
 import atexit, os, pathlib
@@ -86,7 +86,7 @@ if __name__ == "__main__":
 
 
 def test_two_processes_validate_as_one_does(tones: Path, tmp_path: Path) -> None:
-    """On weights that no step changes, without batch statistics."""
+    """The learning rate is 0, and there are no batch statistics."""
     still = ["optimizer.lr=0", "encoder/norm=layer_norm", "trainer.max_epochs=1", "num_threads=1"]
     found = []
     for world_size in (1, 2):

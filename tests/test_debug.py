@@ -1,4 +1,4 @@
-"""debug=overfit, fast and profile: what they train, what they say, and that they lie over any experiment."""
+"""debug=overfit, fast and profile: their settings, their output, and their precedence over experiments."""
 
 import json
 import re
@@ -82,7 +82,7 @@ def test_a_profile_tells_what_a_few_batches_spend_their_time_on(
 
 
 def results(counts: ErrorCounts) -> Any:
-    """Of a test on one manifest."""
+    """Make the results of a test on one manifest."""
     return {"train": SimpleNamespace(counts=counts)}
 
 

@@ -1,5 +1,7 @@
-"""The ways in which a training may compute its steps give the same losses: on a processor those that it has, and on a
-GPU, where there is one, compiled blocks and recorded passes, too."""
+"""All ways to compute a training step give equal losses.
+
+On a CPU these are the ways that it has; on a GPU, if there is one, also compiled blocks and recorded passes.
+"""
 
 import json
 import warnings
@@ -24,7 +26,7 @@ from tests.test_train import losses
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is here")
 DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=cuda)])
 NUM_STEPS = {"cpu": 8, "cuda": 200}
-# Of a loss, in the mean over the steps: bfloat16 has three digits, and rounds otherwise in another order of sums.
+# Of the mean loss over the steps: bfloat16 has three digits, and another order of summation rounds differently.
 NOISE = {"cpu": 2e-3, "cuda": 3e-2}
 WAYS = {
     "features": ["data.features_on=device"],
@@ -35,7 +37,7 @@ WAYS = {
 
 
 class Waiting(CompiledBlocks):
-    """Compiles before the third step, however long that takes."""
+    """Compiles before the third step, and waits for the result."""
 
     def on_train_batch_start(self, *given: Any) -> None:
         super().on_train_batch_start(*given)
@@ -58,7 +60,7 @@ def run(device: str, corpus: Path, run_dir: Path, *overrides: str) -> list[float
 
 @pytest.fixture(scope="module")
 def eager(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
-    """The losses of a training without any of the ways, by device."""
+    """The losses of a plain training, by device."""
     folder = tmp_path_factory.mktemp("eager")
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     return {device: run(device, tones, folder / device) for device in devices}
@@ -90,7 +92,7 @@ def test_each_way_of_computing_a_step_has_the_losses_of_the_plain_one(
 
 @DEVICES
 def test_log_probs_in_bfloat16_are_near_those_in_float32(device: str) -> None:
-    """An eighth: of numbers of about 2, through two blocks, with three digits each."""
+    """An eighth: values are about 2, and two blocks round each to three digits."""
     model: Model = make_model("encoder.dropout=0").to(device).eval()
     features, lengths = torch.randn(3, 300, 80, device=device), torch.tensor([300, 211, 97], device=device)
     found = []
@@ -107,7 +109,7 @@ def test_log_probs_in_bfloat16_are_near_those_in_float32(device: str) -> None:
 def test_a_loss_that_is_not_finite_is_named_by_its_own_step(
     device: str, tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a GPU it is found later, when a step is logged."""
+    """On a GPU it is only found when a step is logged."""
     compute = RecognitionTask.losses
 
     def spoilt(self: RecognitionTask, batch: Batch) -> Any:
@@ -134,7 +136,7 @@ def test_a_run_goes_on_from_its_checkpoint_with_all_that_is_fast(
 
 @cuda
 def test_on_a_gpu_a_step_that_is_not_logged_waits_for_torchs_ctc_loss_alone(tones: Path, tmp_path: Path) -> None:
-    """Which asks for the lengths; nothing else does, but where a step is logged."""
+    """It asks for the lengths; nothing else does, except in steps that are logged."""
     torch.cuda.set_sync_debug_mode("warn")
     try:
         with warnings.catch_warnings(record=True) as caught:
@@ -142,6 +144,8 @@ def test_on_a_gpu_a_step_that_is_not_logged_waits_for_torchs_ctc_loss_alone(tone
             run("cuda", tones, tmp_path / "run", "trainer.log_every_n_steps=1000", "trainer.max_steps=12")
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    places = [f"{one.filename}:{one.lineno}" for one in caught if "synchronizing CUDA" in str(one.message)]
+    places = [
+        f"{warning.filename}:{warning.lineno}" for warning in caught if "synchronizing CUDA" in str(warning.message)
+    ]
     steps = [place for place in places if "/asr/encoder/" in place or "/asr/kernels/" in place]
     assert not steps, json.dumps(sorted(set(places)), indent=1)

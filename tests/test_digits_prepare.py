@@ -1,4 +1,4 @@
-"""recipes/digits: a small made-up corpus, a served archive, and the real recordings where they lie beside us."""
+"""recipes/digits: a small artificial corpus, a served archive, and the real recordings if they are present."""
 
 import functools
 import io
@@ -50,22 +50,22 @@ def read_splits(folder: Path) -> dict[str, list[Utterance]]:
 def test_the_official_split_goes_by_index(tmp_path: Path) -> None:
     assert prepare(make_corpus(tmp_path / "corpus"), tmp_path / "out") == 0
     splits = read_splits(tmp_path / "out")
-    assert {index(one) for one in splits["test"]} == {0, 1, 2, 3, 4}
-    assert {index(one) for one in splits["valid"]} == {5, 6, 7, 8, 9}
-    assert {index(one) for one in splits["train"]} == {10, 11}
+    assert {index(utterance) for utterance in splits["test"]} == {0, 1, 2, 3, 4}
+    assert {index(utterance) for utterance in splits["valid"]} == {5, 6, 7, 8, 9}
+    assert {index(utterance) for utterance in splits["train"]} == {10, 11}
     assert sum(map(len, splits.values())) == 10 * 3 * 12
 
 
 def test_a_speaker_left_out_is_in_no_train_or_valid_and_wholly_in_test(tmp_path: Path) -> None:
     prepare(make_corpus(tmp_path / "corpus"), tmp_path / "out")
-    official_test = {one.id for one in read_manifest(tmp_path / "out" / "test.jsonl")}
+    official_test = {utterance.id for utterance in read_manifest(tmp_path / "out" / "test.jsonl")}
     for speaker in ("george", "lucas", "theo"):
         splits = read_splits(tmp_path / "out" / f"without-{speaker}")
-        assert {one.speaker for one in splits["test"]} == {speaker}
+        assert {utterance.speaker for utterance in splits["test"]} == {speaker}
         assert len(splits["test"]) == 10 * 12
         for split in ("train", "valid"):
-            assert {one.speaker for one in splits[split]} == {"george", "lucas", "theo"} - {speaker}
-            assert not {one.id for one in splits[split]} & official_test
+            assert {utterance.speaker for utterance in splits[split]} == {"george", "lucas", "theo"} - {speaker}
+            assert not {utterance.id for utterance in splits[split]} & official_test
 
 
 def test_the_text_is_the_word_of_the_digit_in_the_name(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_the_recordings_may_lie_in_the_folder_or_in_its_recordings(tmp_path: Pat
     for name in ("corpus", "corpus/recordings"):
         assert prepare(tmp_path / name, tmp_path / "out" / name) == 0
     direct, below = (read_manifest(tmp_path / "out" / name / "train.jsonl") for name in ("corpus", "corpus/recordings"))
-    assert [one.id for one in direct] == [one.id for one in below]
+    assert [utterance.id for utterance in direct] == [utterance.id for utterance in below]
 
 
 def test_what_is_missing_misnamed_or_unknown_is_counted_and_named(
@@ -217,7 +217,7 @@ def test_a_server_that_does_not_answer_is_one_clear_line(tmp_path: Path) -> None
 @pytest.mark.skipif(not REAL_CORPUS.is_dir(), reason=f"the real recordings are not there: {REAL_CORPUS}")
 def test_the_real_corpus_is_whole_and_splits_as_published(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert prepare(REAL_CORPUS, tmp_path) == 0
-    assert capsys.readouterr().err == ""  # nothing missing, misnamed or unreadable
+    assert capsys.readouterr().err == ""  # nothing is missing, misnamed or unreadable
     sizes = {split: len(several) for split, several in read_splits(tmp_path).items()}
     assert sizes == {"train": 2_400, "valid": 300, "test": 300}
     for speaker in SPEAKERS:
@@ -227,4 +227,4 @@ def test_the_real_corpus_is_whole_and_splits_as_published(tmp_path: Path, capsys
             "valid": 250,
             "test": 500,
         }
-        assert {one.text for one in left_out["test"]} == set(WORDS)
+        assert {utterance.text for utterance in left_out["test"]} == set(WORDS)

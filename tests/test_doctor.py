@@ -1,4 +1,4 @@
-"""asr.doctor: faults of every kind that are planted in a corpus are found, and a sound corpus has none."""
+"""asr.doctor: planted faults of every kind are found, and an intact corpus has none."""
 
 import io
 import re
@@ -34,7 +34,7 @@ from tests.conftest import SHARED, TINY, needs_shared, settings_with, tone_corpu
 from tests.storing import FaultyProxy
 from tests.tones import SAMPLE_RATE, sentences, speak
 
-KINDS = {  # of each planted fault: the utterances that must be named, and no others
+KINDS = {  # exactly the utterances to be named for each planted fault
     "manifest": [],
     "missing audio": ["missing"],
     "unreadable audio": ["unreadable"],
@@ -148,7 +148,7 @@ def plant(corpus: Corpus) -> None:
 
 
 def findings(printed: str) -> dict[str, tuple[str, list[str]]]:
-    """Severity and utterances of the findings, by their kind."""
+    """Return severity and utterances of the findings, by kind."""
     found: dict[str, tuple[str, list[str]]] = {}
     pattern = r"^(error|warning|note): ([^:]+):(.*?)^  -> ."
     for severity, kind, lines in re.findall(pattern, printed, re.MULTILINE | re.DOTALL):
@@ -158,7 +158,7 @@ def findings(printed: str) -> dict[str, tuple[str, list[str]]]:
 
 @pytest.fixture(scope="module")
 def sick(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A corpus with all the faults, and what the doctor prints of it."""
+    """A corpus with all faults, and the doctor's output."""
     corpus = Corpus(tmp_path_factory.mktemp("sick"))
     plant(corpus)
     overrides = corpus.write()
@@ -217,7 +217,7 @@ def test_the_page_names_the_faults_and_plays_the_worst(sick: tuple[Path, str], b
     row.locator("button").click()
     row.locator("audio").wait_for()
     wait_until(seen.page, "document.querySelector('audio').duration > 1")
-    assert seen.page.locator("tr", has_text="page of an error").count() == 0  # what it holds is nobody's business
+    assert seen.page.locator("tr", has_text="page of an error").count() == 0  # its contents are private
     assert seen.complaints == []
     assert [address for address in seen.requests if not address.startswith("blob:")] == [seen.page.url]
 
@@ -283,28 +283,28 @@ def test_digits_in_most_texts_are_how_a_corpus_is_written() -> None:
 def test_of_a_large_corpus_an_equal_part_of_each_split_is_listened_to_and_it_is_said(tones: Path) -> None:
     corpus = read_corpus(settings_with(*tone_corpus(tones)).corpus, str, IndexCache().utterances)
     splits = splits_of(corpus)
-    hours = sum(one.duration for utterances in splits.values() for one in utterances) / 3600
+    hours = sum(utterance.duration for utterances in splits.values() for utterance in utterances) / 3600
     bounds = Bounds(sample_rate=16000, max_bad_fraction=0.0, listen_hours=hours / 2, seed=0)
     done: dict[str, float] = {}
     examination = examine(
-        corpus, bounds, lambda what, total: lambda more: done.update({what: done.get(what, 0) + more})
+        corpus, bounds, lambda activity, total: lambda more: done.update({activity: done.get(activity, 0) + more})
     )
-    assert {split: len(pairs) for split, pairs in examination.heard.items()} == {"train": 24, "valid": 4, "test": 4}
+    assert {split: len(pairs) for split, pairs in examination.measured.items()} == {"train": 24, "valid": 4, "test": 4}
     assert ("looked at", "the headers of 64 files, the audio of 32 of 64 utterances") in examination.facts
-    heard = sum(one.duration for pairs in examination.heard.values() for one, _ in pairs)
-    assert done == {"reading headers": 64, "listening": pytest.approx(heard)}
+    listened_seconds = sum(utterance.duration for pairs in examination.measured.values() for utterance, _ in pairs)
+    assert done == {"reading headers": 64, "listening": pytest.approx(listened_seconds)}
 
 
 def test_a_model_finds_the_texts_that_were_swapped(fluent: Path) -> None:
     utterances = read_manifest(fluent / "test.jsonl")[:12]
     swapped = [replace(utterances[0], text=utterances[1].text), replace(utterances[1], text=utterances[0].text)]
-    heard = {"train": [(one, Sound(SAMPLE_RATE)) for one in (*swapped, *utterances[2:])]}
+    recordings = {"train": [(utterance, Sound(SAMPLE_RATE)) for utterance in (*swapped, *utterances[2:])]}
     seconds: list[float] = []
-    (finding,) = alignment_findings(load_recognizer(fluent / "run"), heard, lambda what, total: seconds.append)
-    assert {case.utterance.id for case in finding.cases} == {one.id for one in swapped}
-    assert sum(seconds) == pytest.approx(sum(one.duration for one in utterances))
-    sound = {"train": heard["train"][2:]}
-    assert alignment_findings(load_recognizer(fluent / "run"), sound, lambda what, total: seconds.append) == []
+    (finding,) = alignment_findings(load_recognizer(fluent / "run"), recordings, lambda activity, total: seconds.append)
+    assert {case.utterance.id for case in finding.cases} == {utterance.id for utterance in swapped}
+    assert sum(seconds) == pytest.approx(sum(utterance.duration for utterance in utterances))
+    sound = {"train": recordings["train"][2:]}
+    assert alignment_findings(load_recognizer(fluent / "run"), sound, lambda activity, total: seconds.append) == []
 
 
 def tone(amplitude: float) -> np.ndarray:
@@ -337,7 +337,7 @@ def test_too_full_a_disk_is_an_error_and_a_folder_need_not_be_there(tmp_path: Pa
     assert disk(free / 100, 0.0, settings)[1] == []
     (finding,) = disk(free / 3, 0.0, settings)[1]  # six checkpoints
     assert finding.severity == Severity.ERROR
-    assert "up to 6 checkpoints" in finding.what
+    assert "up to 6 checkpoints" in finding.message
 
 
 def test_memory_that_does_not_suffice_is_an_error_that_says_what_to_lower() -> None:
@@ -352,7 +352,7 @@ def test_a_model_that_cannot_be_made_is_told_beside_what_is_wrong_with_the_corpu
     tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     impossible = ["tokenizer=sentencepiece", "tokenizer.vocab_size=5000", "doctor.listen_hours=0.001"]
-    with pytest.raises(InputError, match="1 finding above must be mended: training"):
+    with pytest.raises(InputError, match="1 finding above must be corrected: training"):
         doctor(settings_with(*TINY, *tone_corpus(tones), f"run_dir={tmp_path / 'run'}", *impossible))
     assert "vocab_size" in findings_text(capsys.readouterr().out, "training")
 
@@ -372,7 +372,7 @@ def test_a_model_that_is_not_there_is_named_before_the_corpus_is_examined(
 
 @pytest.fixture
 def in_shards(tones: Path, tmp_path: Path, s3: FaultyProxy, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The tones in shards of a third of a megabyte at a URL; the audio of train-3 and the duration of train-5 wrong."""
+    """The tones in shards of 1/3 MB at a URL; the audio of train-3 and the duration of train-5 are wrong."""
     monkeypatch.setattr(shards, "MIN_MEGABYTES", 0.0)
     files = read_manifest(tones / "train.jsonl")
     (tmp_path / "noise.flac").write_bytes(np.random.default_rng(0).bytes(5_000))
@@ -412,10 +412,10 @@ def test_of_a_corpus_in_shards_a_sample_is_examined_and_it_is_said(
     sample = ["doctor.max_utterances=12", "data.max_bad_fraction=1", "trainer.max_epochs=3"]
     doctor(settings_with(*TINY, *of_shards(in_shards), *sample, f"run_dir={tmp_path / 'run'}"))
     printed = capsys.readouterr().out
-    said = (
+    pattern = (
         r"^train, sampled: 12 of 48 utterances, 0\.\d+ h, from [345] of \d shards \(doctor\.max_utterances=12, seed=0\)"
     )
-    assert re.search(said, printed, re.MULTILINE)
+    assert re.search(pattern, printed, re.MULTILINE)
     assert "valid, sampled" not in printed  # 8 utterances
     assert "the headers of 20 files" in printed
     assert re.search(r"^steps: \d+ of the optimizer in an epoch", printed, re.MULTILINE)  # of the whole corpus
@@ -432,7 +432,7 @@ def test_a_sample_is_spread_evenly_and_the_same_for_the_same_seed(in_shards: str
     assert [name for name, _ in facts] == ["train, sampled"]
     assert sampled(corpus, None, seed=0) == (corpus, [])
     files = read_corpus(settings_with(*tone_corpus(tones)).corpus, str, IndexCache().utterances)
-    assert len(sampled(files, 12, seed=0)[0].train) == 48  # files of this machine are examined, all of them
+    assert len(sampled(files, 12, seed=0)[0].train) == 48  # local files are all examined
 
 
 def test_a_store_that_fails_ends_the_doctor_in_one_line(in_shards: str, tmp_path: Path, s3: FaultyProxy) -> None:
@@ -444,7 +444,7 @@ def test_a_store_that_fails_ends_the_doctor_in_one_line(in_shards: str, tmp_path
 
 
 def test_memory_counts_weights_gradients_and_moments_of_what_is_trained() -> None:
-    """Of a linear layer that all is known of: forward, the input's gradient is not wanted, backward."""
+    """For a linear layer everything is known: forward, backward without the input's gradient."""
     layer = torch.nn.Linear(300, 200, bias=False)
     x = torch.randn(50, 300)
     with PeakMemory([*layer.parameters(), x]) as memory:
@@ -458,10 +458,10 @@ def test_memory_counts_weights_gradients_and_moments_of_what_is_trained() -> Non
 
 def test_a_card_that_is_too_small_is_an_error(fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     overrides = [*TINY, *tone_corpus(fluent), f"run_dir={tmp_path}", "doctor.card_gigabytes=1e-4"]
-    with pytest.raises(InputError, match="1 finding above must be mended: card"):
+    with pytest.raises(InputError, match="1 finding above must be corrected: card"):
         doctor(settings_with(*overrides))
-    said = capsys.readouterr().out
-    sizes = [float(size) for size in re.findall(r"(?:full|encoder\.\*\]|lora) ([\d.]+) GB", said)]
+    output = capsys.readouterr().out
+    sizes = [float(size) for size in re.findall(r"(?:full|encoder\.\*\]|lora) ([\d.]+) GB", output)]
     assert len(sizes) == 3
     assert sizes[0] > max(sizes[1:])
-    assert "of tensors; the card has 0.0001 GB" in said
+    assert "of tensors; the card has 0.0001 GB" in output

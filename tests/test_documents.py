@@ -1,4 +1,4 @@
-"""Documents name what is there: linked files and headings, files of the project, extras and targets of make."""
+"""Links, files, extras and make targets that the documents name must exist."""
 
 import re
 import tomllib
@@ -13,7 +13,7 @@ SOURCES = re.compile(r"(?:asr|benchmarks|conf|docs|recipes|tests)/[\w/.-]+\.(?:p
 
 
 def missing(document: Path, target: str) -> str | None:
-    """Say what a link lacks; None: it leads somewhere."""
+    """Describe the fault of a link; None: the target exists."""
     path, _, anchor = target.partition("#")
     linked = (document.parent / path).resolve() if path else document
     if not linked.exists():

@@ -1,4 +1,4 @@
-"""Dropout: how often, how much, and from which generator."""
+"""Dropout: frequency, scale, and random generator."""
 
 import pytest
 import torch
@@ -14,15 +14,15 @@ def test_values_are_dropped_with_the_probability_and_the_mean_stays(p: float) ->
     dropped = float((out == 0).double().mean())
     deviation = (p * (1 - p) / out.numel()) ** 0.5
     assert abs(dropped - p) < 5 * deviation + 0.5 / STEPS
-    kept = out[out != 0]
-    assert torch.equal(kept, kept[0].expand_as(kept))
-    assert float(kept[0]) == pytest.approx(STEPS / round((1 - p) * STEPS), rel=1e-6)
+    nonzero = out[out != 0]
+    assert torch.equal(nonzero, nonzero[0].expand_as(nonzero))
+    assert float(nonzero[0]) == pytest.approx(STEPS / round((1 - p) * STEPS), rel=1e-6)
 
 
 def test_each_value_is_dropped_on_its_own() -> None:
     torch.manual_seed(0)
     zero = (Dropout(0.5)(torch.ones(400, 1000)) == 0).double() - 0.5
-    for shift in (1, 2, 3, 4, 8, 1000):  # neighbours share a drawn number, rows follow each other
+    for shift in (1, 2, 3, 4, 8, 1000):  # neighbours share a random number; rows are consecutive
         flat = zero.flatten()
         correlation = float((flat[:-shift] * flat[shift:]).mean() / 0.25)
         assert abs(correlation) < 5 / flat.numel() ** 0.5

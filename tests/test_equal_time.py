@@ -1,4 +1,4 @@
-"""Rows of overrides are trained for the same time, and what they reach is one table."""
+"""Rows of overrides are trained for an equal time, and their results are one table."""
 
 import random
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What evaluate reports, on the screen and in files, and what it says to bad input."""
+"""Output of asr.evaluate, on the screen and in files, and its errors."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def test_all_that_is_reported_can_be_computed_from_the_utterances_that_are_writt
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     utterances = read_manifest(tones / "test.jsonl")
-    written = [replace(one, text=one.text.upper() + ".") for one in utterances]
+    written = [replace(utterance, text=utterance.text.upper() + ".") for utterance in utterances]
     write_manifest(tmp_path / "shouted.jsonl", written)
     manifests = [str(tones / "valid.jsonl"), str(tmp_path / "shouted.jsonl")]
     assert evaluate([str(trained), *manifests, "--output-dir", str(tmp_path / "out"), "--device", "cpu"]) == 0
@@ -53,8 +53,8 @@ def test_all_that_is_reported_can_be_computed_from_the_utterances_that_are_writt
         assert found["characters"]["reference_length"] == sum(map(len, references))
         rates_said = ["-" if found[key] is None else f"{100 * found[key]:.2f}" for key in ("raw_wer", "cer")]
         low, high = (f"{100 * end:.2f}" for end in found["wer_interval"])
-        said = ["8", str(found["reference_words"]), f"{100 * found['wer']:.2f}", low, "to", high, *rates_said]
-        assert line.split()[1:9] == said
+        expected_cells = ["8", str(found["reference_words"]), f"{100 * found['wer']:.2f}", low, "to", high, *rates_said]
+        assert line.split()[1:9] == expected_cells
     assert lines[3].startswith("all manifests")
     assert lines[3].split()[2:4] == ["16", str(sum(row.counts.reference_length for row in everything))]
     assert "normalised by 'basic'" in lines[5]
@@ -70,7 +70,9 @@ def test_a_model_that_writes_case_and_punctuation_has_both_word_error_rates_and_
     config = json.loads((bundle / "config.json").read_text())
     (bundle / "config.json").write_text(json.dumps(config | {"normalizer": "as_written"}))
     utterances = read_manifest(fluent / "test.jsonl")[:10]
-    write_manifest(tmp_path / "written.jsonl", [replace(one, text=one.text.title() + ".") for one in utterances])
+    write_manifest(
+        tmp_path / "written.jsonl", [replace(utterance, text=utterance.text.title() + ".") for utterance in utterances]
+    )
     figures = {}
     for normalizer in (None, "basic", "as_written"):
         options = ["--normalizer", normalizer] if normalizer else []
@@ -81,8 +83,8 @@ def test_a_model_that_writes_case_and_punctuation_has_both_word_error_rates_and_
         figures[normalizer] = json.loads((out / "written.wer.json").read_text())
         raw = jiwer.wer([row.utterance.text for row in rows], [row.raw_hypothesis for row in rows])
         assert figures[normalizer]["raw_wer"] == pytest.approx(raw, abs=1e-12)
-        said = capsys.readouterr().out.splitlines()[1]
-        assert all(f" {100 * figures[normalizer][key]:.2f} " in said for key in ("wer", "raw_wer"))
+        line = capsys.readouterr().out.splitlines()[1]
+        assert all(f" {100 * figures[normalizer][key]:.2f} " in line for key in ("wer", "raw_wer"))
     assert figures[None] == figures["basic"] | {"real_time_factor": figures[None]["real_time_factor"]}
     assert figures["as_written"]["wer"] == figures["as_written"]["raw_wer"] == figures["basic"]["raw_wer"]
     assert figures["basic"]["wer"] < 0.1
@@ -95,10 +97,12 @@ def test_a_normaliser_that_there_is_not_is_refused_before_the_model_is_read(tone
 
 
 def test_several_manifests_are_summed_utterance_by_utterance() -> None:
-    one = Evaluation(simulated(30, seed=1), [], 2.0, "basic")
-    two = Evaluation([scored("a b", "a", subset="two")], [Rejected(scored("", "").utterance, "broken")], 3.0, "basic")
-    both = together([one, two])
-    assert both.counts == one.counts + two.counts
+    first = Evaluation(simulated(30, seed=1), [], 2.0, "basic")
+    second = Evaluation(
+        [scored("a b", "a", subset="two")], [Rejected(scored("", "").utterance, "broken")], 3.0, "basic"
+    )
+    both = together([first, second])
+    assert both.counts == first.counts + second.counts
     assert (both.wall_seconds, len(both.scored), len(both.rejected)) == (5.0, 31, 1)
     assert both.as_dict()["utterances"] == 31
     assert both.as_dict()["not_scored"] == 1
@@ -136,19 +140,21 @@ def test_where_nothing_can_be_measured_the_table_says_so_and_json_can_hold_it(tm
 
 def test_speakers_are_drawn_as_well_where_there_are_enough() -> None:
     many, few = simulated(100, seed=1), simulated(3, seed=1)
-    said = table([(name, summary(Evaluation(rows, [], 1.0, "basic"))) for name, rows in (("many", many), ("few", few))])
-    notes = " ".join(said.split("\n\n")[1].split())
-    assert "bootstrap over utterances (-: too few of them, or no errors); over speakers: many " in notes
+    output = table(
+        [(name, summary(Evaluation(rows, [], 1.0, "basic"))) for name, rows in (("many", many), ("few", few))]
+    )
+    notes = " ".join(output.split("\n\n")[1].split())
+    assert "bootstrap over utterances (-: too few utterances, or no errors); over speakers: many " in notes
     assert "(20 speakers)." in notes
     assert "few" not in notes.partition("over speakers: ")[2]
 
 
 def test_where_there_is_no_interval_the_table_says_why() -> None:
-    """A model without an error on 40 utterances is not known to make none on the next."""
+    """No error on 40 utterances is no evidence that there will be none on others."""
     perfect = [scored("a b", "a b", name=str(number)) for number in range(40)]
-    said = table([("perfect", summary(Evaluation(perfect, [], 1.0, "basic")))])
-    assert said.splitlines()[1].split()[3:5] == ["0.00", "-"]
-    assert "95 % interval: bootstrap over utterances (-: too few of them, or no errors)." in said
+    output = table([("perfect", summary(Evaluation(perfect, [], 1.0, "basic")))])
+    assert output.splitlines()[1].split()[3:5] == ["0.00", "-"]
+    assert "95 % interval: bootstrap over utterances (-: too few utterances, or no errors)." in output
     assert "too few" not in table([("x", summary(Evaluation(simulated(40, seed=1), [], 1.0, "basic")))])
 
 
@@ -163,8 +169,10 @@ def test_what_could_not_be_scored_is_named_even_if_the_report_cannot_be_written(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("asr.system.files.write_whole_text", full)
-    one = read_manifest(tones / "test.jsonl")[0]
-    write_manifest(tmp_path / "some.jsonl", [one, replace(one, id="gone", audio_filepath=str(tmp_path / "gone.wav"))])
+    utterance = read_manifest(tones / "test.jsonl")[0]
+    write_manifest(
+        tmp_path / "some.jsonl", [utterance, replace(utterance, id="gone", audio_filepath=str(tmp_path / "gone.wav"))]
+    )
     arguments = [str(trained), str(tmp_path / "some.jsonl"), "--device", "cpu", "--report", str(tmp_path / "r.html")]
     with pytest.raises(InputError, match="--report must be a writable file"):
         evaluate(arguments)

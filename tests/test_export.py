@@ -1,4 +1,4 @@
-"""Every encoder becomes a program for any number of utterances and frames, which gives the same numbers."""
+"""Every encoder becomes a program for any number of utterances and frames, with equal outputs."""
 
 import pytest
 import torch
@@ -8,10 +8,10 @@ from torch.export import Dim, export
 from asr.build import build_features, component
 from tests.conftest import OTHER_PARTS, SMALLEST_ENCODERS, overridden, resolved
 
-# One of each class and each part once, though not in each size: what is exported is a layer after another.
+# One of each class and each part, not of each size: a program is a sequence of layers.
 PARTS = {(part.group, part.name): part for part in reversed(OTHER_PARTS)}
 CASES = [*([f"encoder={name}"] for name in SMALLEST_ENCODERS), *(part.overrides for part in PARTS.values())]
-SMALL = {  # how big a layer is makes no other program
+SMALL = {  # the size of a layer does not change the program
     "num_layers": 2,
     "dim": 32,
     "num_heads": 2,

@@ -1,4 +1,4 @@
-"""RNNT and TDT as ONNX programs: asr, plain Python and sherpa-onnx write the same texts as torch."""
+"""RNNT and TDT as ONNX programs: asr, plain Python and sherpa-onnx give the texts of torch."""
 
 import subprocess
 import sys
@@ -88,7 +88,7 @@ for recording in sys.argv[2:]:
 
 
 def by_sherpa(folder: Path, paths: list[str], method: str = "greedy_search") -> list[str]:
-    """Texts of recordings, in another process, which a fault of sherpa-onnx would end."""
+    """Return texts of recordings from another process, which a fault of sherpa-onnx would crash."""
     command = [sys.executable, "-c", BY_SHERPA, method, *paths]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -101,7 +101,7 @@ def texts_of(model: Path, paths: list[str], **options: Any) -> list[str]:
     return texts
 
 
-# ---- without writing a program down: fast
+# ---- without export to a file: fast
 
 
 @pytest.mark.parametrize("predictor", ["lstm", "gru", "stateless"])
@@ -115,7 +115,7 @@ def test_sherpas_decoder_and_joiner_are_ours_with_the_blank_last(head: str, pred
     decoder, join = SherpaDecoder(model.head, vocab_size), SherpaJoiner(model.head, vocab_size)
     states: Any = [torch.zeros_like(tensor) for tensor in to_sherpa(network.initial_state(2))]
     assert states[0].shape == states[1].shape
-    tokens = [(0, 0), (3, 5), (vocab_size - 1, 1)]  # ours: at first the blank
+    tokens = [(0, 0), (3, 5), (vocab_size - 1, 1)]  # our order: the blank is first (2, 3, J)
     expected = joiner.of_tokens(network(torch.tensor(tokens[1:]).T))  # (2, 3, J)
     for number, pair in enumerate(tokens):
         theirs = torch.tensor([[(token - 1) % vocab_size] for token in pair], dtype=torch.int32)
@@ -131,7 +131,7 @@ def test_sherpas_decoder_and_joiner_are_ours_with_the_blank_last(head: str, pred
 
 
 def test_durations_that_sherpa_onnx_does_not_read_are_told_from_those_that_it_does() -> None:
-    """It takes a duration from the position of its logit."""
+    """It reads a duration from the position of its logit."""
     for overrides, expected in (
         (["head=tdt"], True),
         (["head=tdt", "head.durations=[0,1,2,4]"], False),
@@ -148,7 +148,7 @@ def test_the_files_of_tokens_have_the_blank_first_and_last() -> None:
     assert token_files(["", " ", "a"], {"model.onnx"}).keys() == {"tokens.txt"}
 
 
-# ---- programs, which take a quarter of a minute or more to write down: slow
+# ---- programs, whose export takes a quarter of a minute or more: slow
 
 
 @pytest.fixture(scope="module", params=[pytest.param(name, marks=pytest.mark.slow) for name in KINDS])
@@ -179,7 +179,7 @@ def test_the_readmes_loop_writes_the_same_text(exported: Path, tmp_path: Path) -
 def test_a_duration_that_sherpa_onnx_cannot_read_is_named_in_the_readme(exported: Path) -> None:
     card = (exported / "exported" / "README.md").read_text()
     if "[0, 1, 2, 4]" in card:
-        assert "sherpa-onnx reads durations of 0, 1, 2 and so on alone, and\nthis model has [0, 1, 2, 4]." in card
+        assert "supports only the durations 0, 1, 2 and so on,\nand this model has [0, 1, 2, 4]." in card
         assert not list((exported / "exported").glob("*-sherpa*"))
     else:
         assert len(list((exported / "exported").glob("*-sherpa*"))) == 4
@@ -194,7 +194,7 @@ def test_a_duration_that_sherpa_onnx_cannot_read_is_named_in_the_readme(exported
     ids=["tdt", "rnnt"],
 )
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A corpus of tones, and a transducer that was trained until it recognises them."""
+    """A corpus of tones, and a transducer trained until it recognises them."""
     from asr.train import train
 
     folder = tmp_path_factory.mktemp("trained")
@@ -209,7 +209,7 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.mark.timeout(1800)
 def test_sherpa_onnx_writes_the_texts_of_a_trained_model_in_float32_and_int8(trained: Path, tmp_path: Path) -> None:
-    """It computes features of its own, so a model must be sure of its tokens."""
+    """It computes its own features, so the model must be certain of its tokens."""
     pytest.importorskip("sherpa_onnx", reason="sherpa-onnx is not installed")
     paths = [str(utterance.audio_filepath) for utterance in read_manifest(trained / "test.jsonl")]
     expected = texts_of(trained / "run", paths)

@@ -1,4 +1,4 @@
-"""The Fast Conformer: against Parakeet's encoder in transformers, which is one, and its sizes against NeMo's table."""
+"""The Fast Conformer, compared with transformers' Parakeet encoder, and its sizes with NeMo's table."""
 
 import itertools
 
@@ -28,14 +28,14 @@ CHOICES = [dict(zip(OPTIONS, values, strict=True)) for values in itertools.produ
 
 
 class Positions(nn.Module):
-    """Ours, for theirs are rounded to float32 whatever the net's type."""
+    """Our positions, because theirs are rounded to float32 in nets of any type."""
 
     def forward(self, x: Tensor) -> Tensor:
         return relative_positions(x.shape[1], x.shape[2], x.device).to(x.dtype).expand(len(x), -1, -1)
 
 
 def with_the_weights_of(theirs: ParakeetEncoder) -> Conformer:
-    """Our encoder of their config."""
+    """Return our encoder for their config."""
     config = {"model_type": "parakeet_ctc", "encoder_config": theirs.config.to_diff_dict()}
     ours = component("encoder", encoder_config(config))(parakeet.MELS)
     shapes = {f"encoder.{name}": tensor.shape for name, tensor in ours.state_dict().items()}
@@ -74,7 +74,7 @@ def test_it_has_as_many_parameters_as_theirs(options: dict[str, bool]) -> None:
 
 @pytest.mark.parametrize(("name", "dim", "heads", "layers"), [("s", 176, 4, 16), ("m", 256, 4, 16), ("l", 512, 8, 17)])
 def test_its_sizes_are_those_of_nemos_table(name: str, dim: int, heads: int, layers: int) -> None:
-    """And, channels and kernels included, as many parameters as transformers' defaults give such an encoder."""
+    """The number of parameters equals that of transformers' defaults, channels and kernels included."""
     sizes = {
         "hidden_size": dim,
         "num_attention_heads": heads,
@@ -89,7 +89,7 @@ def test_its_sizes_are_those_of_nemos_table(name: str, dim: int, heads: int, lay
 
 
 def plainly(front_end: DepthwiseConv, features: Tensor, length: int) -> Tensor:
-    """One utterance, (T, F) to (T', D): sums over windows, channel by channel, zeros around what is there."""
+    """Encode one utterance, (T, F) to (T', D): sums over windows, channel by channel, with zeros around it."""
     x = features[None, :length]  # (channels, T, F)
     for number, stage in enumerate(front_end.stages):
         conv, pointwise = (stage, None) if number == 0 else stage

@@ -1,4 +1,4 @@
-"""Bad luck, provoked for real: what is lost, what is said, and that nothing hangs."""
+"""Real faults during training: limited loss, clear errors, and no hangs."""
 
 import contextlib
 import multiprocessing
@@ -45,7 +45,7 @@ def config(run_dir: Path, corpus: Path, *overrides: str) -> dict[str, Any]:
 
 
 def error(output: Path) -> str:
-    """The one line that says why a training ended; there must be one, and no traceback."""
+    """Return the single error line of a training; there must be no traceback."""
     text = output.read_text()
     assert "Traceback" not in text, text
     lines = [line for line in text.splitlines() if " error: " in line]
@@ -54,7 +54,7 @@ def error(output: Path) -> str:
 
 
 def bad_corpus(tones: Path, folder: Path) -> Path:
-    """A copy of the tones whose audio can be spoilt."""
+    """A copy of the tones whose audio can be damaged."""
     shutil.copytree(tones / "audio", folder / "audio")
     for split in ("train", "valid", "test"):
         text = (tones / f"{split}.jsonl").read_text().replace(str(tones), str(folder))
@@ -64,18 +64,18 @@ def bad_corpus(tones: Path, folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run to which nothing happened."""
+    """An undisturbed run."""
     folder = tmp_path_factory.mktemp("whole")
     assert finish(start(config(folder / "run", tones), folder / "log")) == 0, (folder / "log").read_text()
     return folder / "run"
 
 
 def half(run_dir: Path, corpus: Path, output: Path, *overrides: str) -> list[Path]:
-    """A run that was killed behind its sixth step, and its checkpoints, newest first."""
+    """A run that was killed after its sixth step, and its checkpoints, newest first."""
     running = start(config(run_dir, corpus, *overrides), output)
     assert wait_for(lambda: steps_logged(run_dir) > 6, running)
     kill(running)
-    return [kept.path for kept in reversed(kept_checkpoints(run_dir / "checkpoints"))]
+    return [checkpoint.path for checkpoint in reversed(kept_checkpoints(run_dir / "checkpoints"))]
 
 
 def truncate(path: Path) -> None:
@@ -86,7 +86,7 @@ def flip_a_bit(path: Path) -> None:
     with zipfile.ZipFile(path) as file:
         largest = max(file.infolist(), key=lambda member: member.file_size)
     content = bytearray(path.read_bytes())
-    content[largest.header_offset + largest.file_size // 2] ^= 16  # behind its header, before its end
+    content[largest.header_offset + largest.file_size // 2] ^= 16  # after its header, before its end
     path.write_bytes(content)
 
 
@@ -145,7 +145,7 @@ def test_a_checkpoint_that_would_run_code_is_refused(tones: Path, tmp_path: Path
 
 
 def limit_file_size(num_bytes: int) -> None:
-    """To this process the disk is full as soon as a file is so large."""
+    """Limit the size of files, so that this process gets the errors of a full disk."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, num_bytes))
 
 
@@ -203,7 +203,7 @@ def test_workers_are_ended_without_the_error_that_torch_raises_where_one_dies() 
 
 
 def test_who_watches_the_others_waits_for_no_worker_before_it_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its thread cannot set the error aside, which would come in the main one."""
+    """It runs in a thread, which cannot suppress an error; the error appears in the main thread."""
     done: list[str] = []
     worker = SimpleNamespace(kill=lambda: done.append("killed"), join=lambda: done.append("joined"))
     monkeypatch.setattr(multiprocessing, "active_children", lambda: [worker])
@@ -216,7 +216,7 @@ def test_who_watches_the_others_waits_for_no_worker_before_it_ends_the_process(m
 
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_files_that_turn_unreadable_are_skipped_counted_and_named(world_size: int, tones: Path, tmp_path: Path) -> None:
-    """Batches of one or two utterances, so that a rank has a batch of which nothing is left."""
+    """Batches have one or two utterances, so that a rank has a batch without readable utterances."""
     corpus, run_dir = bad_corpus(tones, tmp_path / "corpus"), tmp_path / "run"
     processes = TWO if world_size > 1 else []
     small = ["data.max_utterances=1", "data.max_bad_fraction=0.2", "augment=[spec_augment]"]
@@ -250,7 +250,7 @@ def test_files_of_huge_samples_are_skipped_in_training_and_validation(tones: Pat
 
 
 def test_what_is_left_of_a_batch_trains_as_if_the_bad_file_had_never_been_in_it(tones: Path, tmp_path: Path) -> None:
-    """The first step's loss, with a file that is bad from the start, is its other utterances', by their tokens."""
+    """With a file damaged from the start, the first loss is that of the other utterances, per token."""
     from tests.test_global_loss import planned
 
     corpus = bad_corpus(tones, tmp_path / "corpus")
@@ -282,7 +282,7 @@ def test_more_unreadable_files_than_data_max_bad_fraction_stop_the_training(
 
 
 def step_too_far() -> None:
-    """Leave weights behind a step as an optimizer does whose learning rate is 1e18, which no setting may be."""
+    """Set the weights after a step as with a learning rate of 1e18, which no setting allows."""
     step = torch.optim.AdamW.step
 
     def far(self: torch.optim.AdamW, *args: Any, **kwargs: Any) -> Any:
@@ -307,14 +307,14 @@ def test_a_loss_that_is_not_finite_names_its_utterances_and_keeps_the_batch(
     named = set(re.findall(r"train-\d+", line))
     assert named
     assert named <= ids
-    kept = sorted((run_dir / "faults").iterdir())
-    batch = torch.load(kept[0], weights_only=True)
+    paths = sorted((run_dir / "faults").iterdir())
+    batch = torch.load(paths[0], weights_only=True)
     assert batch["features"].shape[0] == len(batch["ids"]) == len(batch["losses"])
     assert not batch["losses"].isfinite().all()
 
 
 def test_whatever_an_id_holds_the_log_has_a_line_for_each_record(tones: Path, tmp_path: Path) -> None:
-    """Dropped utterances, skipped ones, and those whose loss is not finite."""
+    """The ids are in lines about dropped and skipped utterances, and about losses that are not finite."""
     corpus, run_dir = bad_corpus(tones, tmp_path / "corpus"), tmp_path / "run"
     manifest = corpus / "train.jsonl"
     manifest.write_text(re.sub(r'"id": "(.+?)"', r'"id": "\1\\n\\u001b[31m"', manifest.read_text()))
@@ -338,7 +338,7 @@ def test_whatever_an_id_holds_the_log_has_a_line_for_each_record(tones: Path, tm
 
 
 def limit_memory(more_bytes: int) -> None:
-    """Let this process have so much more than it has now."""
+    """Limit this process to its present memory plus `num_bytes`."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + more_bytes
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
@@ -366,7 +366,7 @@ def without_the_trial() -> None:
 
 
 def test_trying_the_largest_batch_leaves_no_trace(whole: Path, tones: Path, tmp_path: Path) -> None:
-    """Parameters, buffers, optimizer and random state: a run without it has the same bits."""
+    """Parameters, buffers, optimizer and random state: a run without the trial has equal bits."""
     settings = config(tmp_path / "run", tones)
     assert finish(start(settings, tmp_path / "log", before=without_the_trial)) == 0
     assert bundle(tmp_path / "run") == bundle(whole)
@@ -396,7 +396,7 @@ def test_a_signal_saves_and_stops_with_a_status_that_says_so(
 
 
 def signal_in_the_trial(signum: int) -> None:
-    """Send a signal before the first step: while the largest batch is tried."""
+    """Send a signal before the first step, while the largest batch is tried."""
     from asr.training.data_module import SpeechData
 
     make = SpeechData.worst_batches
@@ -430,7 +430,7 @@ def own_process_group() -> None:
 def test_a_signal_to_all_processes_leaves_the_workers_to_their_work(
     signum: int, status: int, tones: Path, tmp_path: Path
 ) -> None:
-    """As a terminal's Ctrl-C, and SLURM's signals."""
+    """Ctrl-C in a terminal, and SLURM, send signals to all processes."""
     run_dir = tmp_path / "run"
     settings = config(run_dir, tones, "data.num_workers=2", "trainer.max_epochs=100", "checkpoint.every_steps=1000")
     running = start(settings, tmp_path / "log", before=own_process_group)
@@ -446,15 +446,15 @@ def test_ctrl_c_twice_stops_at_once(tones: Path, tmp_path: Path) -> None:
     assert wait_for(lambda: steps_logged(tmp_path / "run") > 2, running)
     assert running[0].pid is not None
     for _ in range(20):
-        with contextlib.suppress(ProcessLookupError):  # it may end at any time
+        with contextlib.suppress(ProcessLookupError):  # its end may come at any time
             os.kill(running[0].pid, signal.SIGINT)
         time.sleep(0.005)
-    assert finish(running) in (130, -signal.SIGINT)  # the latter: behind the end of Python
+    assert finish(running) in (130, -signal.SIGINT)  # the latter: after the end of Python
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "CANCELLED"])
 def test_a_signal_to_the_first_of_two_processes_stops_both(state: str, tones: Path, tmp_path: Path) -> None:
-    """And under SLURM the job is put in the queue again, unless somebody has cancelled it."""
+    """Under SLURM the job is also requeued, unless it was cancelled."""
     run_dir, tools = tmp_path / "run", tmp_path / "tools"
     tools.mkdir()
     (tools / "scontrol").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\necho JobState={state}\n')
@@ -507,7 +507,7 @@ def test_a_process_that_dies_ends_the_others_with_one_line(tones: Path, tmp_path
     assert "all 2 processes must run to the end; process 1 lost another one" in error(tmp_path / "log")
 
 
-# ---- several processes, of which Lightning starts all but the first, as from a shell
+# ---- several processes; Lightning starts all but the first, as from a shell
 
 PROGRAM = """
 import os, pathlib, signal, time
@@ -527,11 +527,11 @@ if __name__ == "__main__":
     RecognitionTask.training_step = harmed
     main()
 """
-WAITS = "time.sleep(1000)"  # as in a collective operation that the others never join
+WAITS = "time.sleep(1000)"  # as in a collective operation that other ranks never join
 
 
 def ended(harm: dict[str, str], tones: Path, folder: Path, world_size: int) -> subprocess.CompletedProcess[str]:
-    """A training in which processes run some code before the fourth step, once none of its processes is left."""
+    """Train with code that runs in processes before the fourth step; return when all processes have ended."""
     (folder / "program.py").write_text(PROGRAM)
     settings = [*RUN, *tone_corpus(tones), "run_dir=run", "trainer.strategy=ddp", f"trainer.devices={world_size}"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **harm}
@@ -578,7 +578,7 @@ def test_no_process_outlives_the_first_one(tones: Path, tmp_path: Path) -> None:
 
 
 def test_a_process_whose_first_one_is_gone_before_it_could_look_ends(tones: Path, tmp_path: Path) -> None:
-    """Else it would wait for half an hour until it gave up."""
+    """Otherwise it would wait for half an hour."""
     settings = config(tmp_path / "run", tones, *TWO)
     late = {"LOCAL_RANK": "1", STARTED_BY_FIRST: "1"}  # not its parent
     assert finish(start(settings, tmp_path / "log", environment=late)) == 0

@@ -1,4 +1,4 @@
-"""Log-mel features against Kaldi's recipe written out in numpy, and the two normalisations."""
+"""Log-mel features against Kaldi's recipe in numpy, and the two normalisations."""
 
 import math
 import warnings
@@ -40,13 +40,13 @@ def mel(hertz: float) -> float:
 
 
 def triangles() -> np.ndarray:
-    """Weights (F, FFT bins) of triangles that are equally wide in mel, from 20 Hz to Nyquist."""
+    """Return weights (F, FFT bins) of triangles of equal width in mel, from 20 Hz to Nyquist."""
     low, high = mel(20.0), mel(SAMPLE_RATE / 2)
     step = (high - low) / (NUM_MEL_BINS + 1)
     weights = np.zeros((NUM_MEL_BINS, FFT_POINTS // 2 + 1))
     for number in range(NUM_MEL_BINS):
         left, center, right = (low + (number + corner) * step for corner in range(3))
-        for fft_bin in range(FFT_POINTS // 2):  # Kaldi leaves Nyquist's out
+        for fft_bin in range(FFT_POINTS // 2):  # Kaldi leaves out the bin at Nyquist
             here = mel(fft_bin * SAMPLE_RATE / FFT_POINTS)
             if left < here < right:
                 up, down = (here - left) / (center - left), (right - here) / (right - center)
@@ -55,7 +55,7 @@ def triangles() -> np.ndarray:
 
 
 def kaldi_fbank(waveform: np.ndarray) -> np.ndarray:
-    """compute-fbank-feats --num-mel-bins=80 --dither=0, in float64, of samples in 16-bit units."""
+    """Compute compute-fbank-feats --num-mel-bins=80 --dither=0 in float64, with samples in 16-bit units."""
     samples = waveform.astype(np.float64)
     povey = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(WINDOW) / (WINDOW - 1))) ** 0.85
     rows = []
@@ -81,7 +81,7 @@ def test_energies_of_noise_are_kaldis_from_loud_to_one_bit(amplitude: float) -> 
     waveform = (amplitude * noise()).astype(np.float32)
     expected = kaldi_fbank(waveform * 2.0**15)
     actual = FBANK.energies(torch.from_numpy(waveform)).numpy()
-    # A float32 FFT knows each energy to 1e-4 of itself, which is 1e-4 in its logarithm.
+    # A float32 FFT has a relative error of 1e-4 per energy, which is 1e-4 in the logarithm.
     np.testing.assert_allclose(actual, expected, rtol=0, atol=5e-4)
     assert expected.min() > LOG_FLOOR + 1
 
@@ -91,7 +91,7 @@ def test_energies_of_a_sine_are_kaldis(amplitude: float) -> None:
     waveform = (amplitude * sine()).astype(np.float32)
     expected = kaldi_fbank(waveform * 2.0**15)
     actual = FBANK.energies(torch.from_numpy(waveform)).numpy()
-    # Far from the sine a bin holds 1e-10 of its energy, of which a float32 FFT knows about three digits.
+    # Far from the sine a bin has 1e-10 of its energy, for which a float32 FFT has about three digits.
     np.testing.assert_allclose(actual, expected, rtol=0, atol=2e-2)
     loudest = np.abs(expected - expected.max()) < 5
     np.testing.assert_allclose(actual[loudest], expected[loudest], rtol=0, atol=1e-4)
@@ -105,9 +105,9 @@ def test_energies_are_those_of_torchaudios_kaldi_fbank(sample_rate: int, num_mel
     expected = torchaudio.compliance.kaldi.fbank(waveform[None].double() * 2.0**15, **settings)
     actual = features.energies(waveform.double())
     assert actual.dtype == torch.float64
-    # torchaudio computes the triangles in float32, and ours are kept so: the weights of narrow ones are known to 1e-4.
+    # torchaudio and asr compute the triangles in float32: the weights of narrow ones are accurate to 1e-4.
     torch.testing.assert_close(actual, expected, rtol=0, atol=2e-4)
-    # In float32, either is off by as much as the FFT's rounding, which shows in bins that happen to hold little.
+    # In float32 both have the FFT's rounding error, which is visible in bins with little energy.
     theirs = torchaudio.compliance.kaldi.fbank(waveform[None] * 2.0**15, **settings)
     torch.testing.assert_close(features.energies(waveform), theirs, rtol=0, atol=2e-3)
 
@@ -116,7 +116,7 @@ def test_energies_are_those_of_torchaudios_kaldi_fbank(sample_rate: int, num_mel
 def test_frames_are_the_same_whether_computed_together_or_each_by_itself(num_frames: int) -> None:
     waveform = torch.from_numpy(0.1 * noise(WINDOW + (num_frames - 1) * SHIFT)).float()
     each = [FBANK.energies(waveform[start : start + WINDOW]) for start in range(0, num_frames * SHIFT, SHIFT)]
-    # The sum of a product is taken in another order for a single row.
+    # A product with a single row is summed in another order.
     torch.testing.assert_close(FBANK.energies(waveform), torch.cat(each), rtol=0, atol=1e-5)
 
 
@@ -147,7 +147,7 @@ def test_digital_silence_is_the_floor_and_finite() -> None:
 SHAPES = {
     "noise": noise(2 * WINDOW).clip(-1, 1),
     "constant": np.ones(2 * WINDOW),
-    "fastest": np.resize([1.0, -1.0], 2 * WINDOW),  # what pre-emphasis and Nyquist's bin hear loudest
+    "fastest": np.resize([1.0, -1.0], 2 * WINDOW),  # highest response of pre-emphasis and of the bin at Nyquist
     "square": np.resize(np.repeat([1.0, -1.0], 8), 2 * WINDOW),  # 1 kHz
     "click": np.eye(2 * WINDOW)[WINDOW],
     "half silent": np.repeat([0.0, 1.0], WINDOW) * noise(2 * WINDOW).clip(-1, 1),
@@ -172,7 +172,7 @@ def test_features_of_whatever_audio_lets_through_are_finite(
 @pytest.mark.parametrize("sample_rate", [1000, 8000, 48000, 192_000])
 @pytest.mark.parametrize("shape", ["constant", "fastest", "square"])
 def test_energies_of_the_loudest_audio_are_finite_at_any_sample_rate(sample_rate: int, shape: str) -> None:
-    """The longer the window, the more adds up."""
+    """The sum grows with the window."""
     waveform = MAX_SAMPLE * torch.from_numpy(np.resize(SHAPES[shape][:16], sample_rate // 10)).float()
     energies = fbank(f"sample_rate={sample_rate}", "num_mel_bins=20").energies(waveform)
     assert len(energies)
@@ -221,7 +221,7 @@ def test_features_are_energies_normalised() -> None:
 
 
 def random_features(num_frames: int, seed: int = 0) -> Tensor:
-    """Bins of different means and deviations; bin 2 does not move."""
+    """Return bins of different means and deviations; bin 2 is constant."""
     generator = torch.Generator().manual_seed(seed)
     features = torch.randn(num_frames, 5, generator=generator) * torch.tensor([0.5, 2.0, 0.0, 1.0, 4.0])
     return features + torch.tensor([8.0, -15.0, 6.7, 0.0, 1.0])
@@ -250,7 +250,7 @@ LOUD = LoudFrameCMVN(dynamic_range=9.0, min_std=1e-5)
 
 
 def speech(num_frames: int, seed: int = 0) -> Tensor:
-    """Frames none of which is faint beside another."""
+    """Return frames of similar loudness."""
     return torch.rand(num_frames, 5, generator=torch.Generator().manual_seed(seed)) * 4 + torch.arange(5.0)
 
 
@@ -277,14 +277,14 @@ def test_inserted_silence_leaves_loud_frames_as_they_are_and_comes_out_at_their_
     joined = torch.cat(pieces)
     loud = torch.cat([torch.full((len(piece),), number % 2 == 1) for number, piece in enumerate(pieces)])
     alone = LOUD(torch.cat(parts))
-    found = LOUD(joined + gain)  # as loud as it may be recorded
+    found = LOUD(joined + gain)  # the maximum level of a recording
     torch.testing.assert_close(found[loud], alone, rtol=0, atol=1e-4)
     torch.testing.assert_close(found[~loud], alone.amin(dim=0).expand(int((~loud).sum()), 5), rtol=0, atol=1e-4)
 
 
 def test_loud_frames_makes_one_frame_zero_and_none_none_and_silence_nothing_else() -> None:
     assert torch.equal(LOUD(random_features(1)), torch.zeros(1, 5))
-    for num_frames in (4, 2997):  # a sum of so many is rounded
+    for num_frames in (4, 2997):  # rounding of a sum of this length
         assert torch.equal(LOUD(torch.full((num_frames, 5), LOG_FLOOR)), torch.zeros(num_frames, 5))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -303,7 +303,7 @@ def test_training_set_statistics_are_over_all_frames_of_all_utterances() -> None
     std = np.maximum(frames.std(axis=0), 1e-2)
     expected = (frames - frames.mean(axis=0)) / std
     normalize = fitted(utterances)
-    actual = torch.cat([normalize(one) for one in utterances]).numpy()
+    actual = torch.cat([normalize(utterance) for utterance in utterances]).numpy()
     # As above; the constant bin by rounding of its mean, 1e-6, over min_std.
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-4)
     assert normalize(torch.zeros(0, 5)).shape == (0, 5)
@@ -321,11 +321,11 @@ def test_training_set_statistics_are_measured_on_so_many_utterances_and_no_more(
 
 
 def test_training_set_statistics_are_accurate_where_the_mean_is_large() -> None:
-    """Sums of squares in float32 would lose the variance: 1000^2 is known to 0.06, the variance is 0.01."""
+    """Sums of squares in float32 would lose the variance: 1000^2 is accurate to 0.06, the variance is 0.01."""
     utterances = [1000 + 0.1 * random_features(500, seed=seed) for seed in range(20)]
     frames = torch.cat(utterances).double().numpy()
     normalize = fitted(utterances, min_std=1e-5)
-    # In double, squares of 1000 are known to 1e-10.
+    # In float64, squares of 1000 are accurate to 1e-10.
     np.testing.assert_allclose(normalize.std.numpy()[[0, 1, 3, 4]], frames.std(axis=0)[[0, 1, 3, 4]], rtol=1e-6)
 
 

@@ -1,4 +1,4 @@
-"""A run that starts from a trained model, killed and started again: the same bits, across the moment of thawing too."""
+"""A run from a trained model, killed and resumed: equal bits, also across the step at which weights are unfrozen."""
 
 import random
 import re
@@ -106,7 +106,7 @@ def test_a_run_killed_at_random_moments_has_the_same_bits(
 
 
 def test_two_processes_that_thaw_weights_keep_them_equal(fluent: Path, tones: Path, tmp_path: Path) -> None:
-    """What DDP reduces is settled before the first step; weights that it leaves out would drift apart."""
+    """DDP fixes the weights that it reduces before the first step; weights that it omits would drift apart."""
     (tmp_path / "weights").mkdir()
     settings = config(tmp_path / "run", fluent / "run", tones, *TWO, "trainer.max_steps=7", "corpus.test=[]")
     before = partial(write_weights, tmp_path / "weights")
@@ -119,7 +119,7 @@ def test_two_processes_that_thaw_weights_keep_them_equal(fluent: Path, tones: Pa
 
 
 def write_weights(folder: Path) -> None:
-    """Write down the weights that each process has at the end of its training."""
+    """Write the weights of each process at the end of its training."""
     from asr.training.task import RecognitionTask
 
     def write(task: Any) -> None:

@@ -1,4 +1,4 @@
-"""recipes/finetune: utterances are joined to the sample, and times of words compared word by word."""
+"""recipes/finetune: exact joins of utterances, and comparison of word times."""
 
 import json
 from pathlib import Path

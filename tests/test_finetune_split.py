@@ -1,4 +1,4 @@
-"""recipes/finetune/split: speakers are held out whole, and what is no input is one line."""
+"""recipes/finetune/split: speakers are held out as a whole; bad input is one line."""
 
 import json
 from pathlib import Path

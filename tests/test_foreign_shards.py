@@ -1,4 +1,4 @@
-"""Shards that other toolkits wrote are indexed where they are, and read as the files they were made from."""
+"""Shards of other toolkits are indexed in place, and give the audio of the original files."""
 
 import io
 import json
@@ -57,13 +57,37 @@ def test_shards_that_webdataset_wrote_are_read(beside: str, tones: Path, tmp_pat
     assert_reads_as(tmp_path / "index.arrow", files)
 
 
+def nemo_name(file: Utterance) -> str:
+    """Flatten a path as in NeMo's convert_to_tarred_audio_dataset.py, which is not in its package."""
+    path = Path(file.audio_filepath)
+    return str(path.with_suffix("")).replace("/", "_").replace(".", "_") + path.suffix
+
+
+def test_segments_in_tarred_audio_of_nemo_are_refused(tones: Path, tmp_path: Path) -> None:
+    """Without --slice_with_offset NeMo stores a whole recording once; its second segment is named NAME-sub1."""
+    file = read_manifest(tones / "train.jsonl")[0]
+    tar_of(tmp_path / "audio_0.tar", {nemo_name(file): Path(file.audio_filepath).read_bytes()})
+    manifest = tmp_path / "tarred_audio_manifest.json"
+    first = {"audio_filepath": nemo_name(file), "offset": 0.25, "duration": 0.5, "text": "a", "shard_id": 0}
+    arguments = (tmp_path / "audio_0.tar", "--nemo-manifest", manifest, "-o", tmp_path / "index.arrow")
+    for line, message in (
+        (first, r"manifest\.json:1: offset must be absent or 0, .*; got 0\.25\. Write .* --slice_with_offset\."),
+        (first | {"audio_filepath": "x-sub1.wav", "offset": 0}, r"audio_0\.tar must contain 'x-sub1\.wav'"),
+    ):
+        manifest.write_text(json.dumps(line) + "\n")
+        with pytest.raises(InputError, match=message):
+            index(*arguments)
+    manifest.write_text(json.dumps(first | {"offset": 0, "duration": file.duration}) + "\n")
+    index(*arguments)
+
+
 def test_tarred_audio_of_nemo_is_read_in_the_order_of_its_manifest(tones: Path, tmp_path: Path) -> None:
     files = read_manifest(tones / "train.jsonl")
     lines = []
     for number in range(3):
         members = {}
         for file in files[number::3]:
-            name = file.audio_filepath.replace("/", "_").lstrip("_")  # as NeMo flattens paths
+            name = nemo_name(file)
             members[name] = Path(file.audio_filepath).read_bytes()
             lines.append({"audio_filepath": name, "duration": file.duration, "text": file.text, "shard_id": number})
         tar_of(tmp_path / f"audio_{number}.tar", members)
@@ -71,7 +95,7 @@ def test_tarred_audio_of_nemo_is_read_in_the_order_of_its_manifest(tones: Path, 
     manifest = tmp_path / "tarred_audio_manifest.json"
     manifest.write_text("".join(json.dumps(line) + "\n" for line in lines))
     index(tmp_path / "audio_{0..2}.tar", "--nemo-manifest", manifest, "-o", tmp_path / "index.arrow")
-    by_name = {file.audio_filepath.replace("/", "_").lstrip("_"): file for file in files}
+    by_name = {nemo_name(file): file for file in files}
     expected = [by_name[str(line["audio_filepath"])] for line in lines]
     utterances = IndexCache().utterances(tmp_path / "index.arrow")
     assert [utterance.text for utterance in utterances] == [file.text for file in expected]

@@ -1,4 +1,4 @@
-"""Formats: each is read back by a library or tool that knows it, and must tell what the transcript holds."""
+"""Formats of transcripts: another library or tool reads each, and gets the content of the transcript."""
 
 import html
 import io
@@ -33,7 +33,7 @@ read_back = settings(max_examples=60, deadline=None, suppress_health_check=[Heal
 
 Span = tuple[str, float, float]  # a text, and its start and end in seconds
 
-# Anything but white space, control characters and halves of characters: words of the normaliser that keeps the most.
+# Anything except white space, control characters and lone surrogates: possible words of as_written.
 TEXTS = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zs", "Zl", "Zp"]), min_size=1, max_size=60) | (
     st.sampled_from(
         rf"""
@@ -47,7 +47,7 @@ CONFIDENCES = st.floats(0, 1)
 
 @st.composite
 def ordinary_transcripts(draw: st.DrawFn) -> Transcript:
-    """Words that take time and do not overlap, though they may touch."""
+    """Words with a duration that do not overlap, but may touch."""
     words, now = [], 0.0
     for text in draw(st.lists(TEXTS, max_size=30)):
         start = now + draw(st.sampled_from([0.0, 0.04, 0.4, 2.0]) | st.floats(0.002, 5000))
@@ -58,7 +58,7 @@ def ordinary_transcripts(draw: st.DrawFn) -> Transcript:
 
 @st.composite
 def rough_transcripts(draw: st.DrawFn) -> Transcript:
-    """All that a decoder may do: starts that do not decrease, ends that do not precede them, and nothing else."""
+    """All outputs that a decoder may have: only starts in order, and no end before its start."""
     words, start = [], 0.0
     for text in draw(st.lists(TEXTS, max_size=60)):
         start += draw(st.sampled_from([0.0, 0.0, 0.0, 0.0003, 0.04]) | st.floats(0, 3))
@@ -78,7 +78,7 @@ def spoken(*words: Span, duration: float = 0.0) -> Transcript:
 
 
 def talk(num_words: int, seed: int = 0) -> Transcript:
-    """A long talk, with its hesitations."""
+    """A long talk with hesitations."""
     chance, words, now = random.Random(seed), [], 0.0
     for _ in range(num_words):
         start = now + chance.choice([0.0, 0.04, 0.12, 0.12, 0.2, 1.0])
@@ -160,7 +160,7 @@ def seconds(time: webvtt.models.Timestamp) -> float:
 
 
 def by_webvtt(captions: webvtt.WebVTT) -> list[Cue]:
-    return [(seconds(one.start_time), seconds(one.end_time), one.raw_text) for one in captions]
+    return [(seconds(caption.start_time), seconds(caption.end_time), caption.raw_text) for caption in captions]
 
 
 def read_vtt(document: str) -> list[Cue]:
@@ -224,7 +224,7 @@ def test_cues_of_a_long_talk_can_be_read(reader: str, seed: int) -> None:
         assert end >= shown_words[-1].end - ROUNDING
         assert end <= max(shown_words[-1].end, start + 1) + ROUNDING
         assert all(after.start - before.end <= 0.8 + 2 * ROUNDING for before, after in pairwise(shown_words))
-        # No cue is begun without need.
+        # A cue only begins where it must.
         if number:
             before = cues[number - 1]
             whole = f"{before[2]} {shown_words[0].text}".replace("\n", " ")
@@ -320,7 +320,7 @@ CtmLine = tuple[str, str, float, float, str, float]
 
 
 def read_ctm(document: str) -> list[CtmLine]:
-    """Read as SCTK's infmts.htm rules, and refuse what it forbids."""
+    """Read by the rules of SCTK's infmts.htm, and refuse files that break them."""
     lines = []
     for line in document.split("\n"):
         if not line or line.startswith(";;"):
@@ -384,11 +384,14 @@ def test_sclite_finds_no_error_in_a_stream_of_ctm(sctk: Path, tmp_path: Path) ->
     key = FORMATS["ctm"].key
     assert key is not None
     recordings = sorted(["Z.wav", "two words.wav", "a.wav", "b/a-1.wav", "B.wav", "nothing.wav"], key=key)
-    transcripts = {one: talk(60, seed) for seed, one in enumerate(recordings)} | {"nothing.wav": EMPTY}
+    transcripts = {recording: talk(60, seed) for seed, recording in enumerate(recordings)} | {"nothing.wav": EMPTY}
     ctm, stm = tmp_path / "hypothesis.ctm", tmp_path / "reference.stm"
     ctm.write_text(stream_of("ctm", *transcripts.items()))
     stm.write_text(
-        "".join(f"{key(one)} 1 speaker 0 {it.duration + 1:.2f} {it.text}\n" for one, it in transcripts.items())
+        "".join(
+            f"{key(recording)} 1 speaker 0 {transcript.duration + 1:.2f} {transcript.text}\n"
+            for recording, transcript in transcripts.items()
+        )
     )
 
     validated = subprocess.run(["perl", sctk / "ctmValidator.pl", "-i", ctm], capture_output=True, text=True)
@@ -428,7 +431,7 @@ def read_by_praatio(document: str) -> list[tuple[float, float, str]]:
         file.flush()
         grid = textgrid.openTextgrid(file.name, includeEmptyIntervals=True, reportingMode="error")
     assert grid.tierNames == ("words",)
-    intervals = [(one.start, one.end, one.label) for one in grid.getTier("words").entries]
+    intervals = [(interval.start, interval.end, interval.label) for interval in grid.getTier("words").entries]
     assert (grid.minTimestamp, grid.maxTimestamp) == (intervals[0][0], intervals[-1][1])
     return intervals
 
@@ -451,14 +454,14 @@ def test_a_textgrid_leaves_no_time_out_and_holds_every_word_once_and_in_order(
     last = max([transcript.duration, *[word.end for word in transcript.words[-1:]]])
     assert intervals[-1][1] >= last - ROUNDING
     longest = max([transcript.duration, *[word.end for word in transcript.words]])
-    pushed = 0.001 * max(1, len(transcript.words))  # the millisecond of each word that has no time
+    pushed = 0.001 * max(1, len(transcript.words))  # a millisecond for each word without a duration
     assert intervals[-1][1] <= longest + pushed + ROUNDING
 
 
 @read_back
 @given(ordinary_transcripts())
 def test_praat_is_told_the_times_of_words(transcript: Transcript) -> None:
-    intervals = [one for one in read_by_praat(file_of("textgrid", transcript)) if one[2]]
+    intervals = [interval for interval in read_by_praat(file_of("textgrid", transcript)) if interval[2]]
     for (start, end, _), word in zip(intervals, transcript.words, strict=True):
         assert abs(start - word.start) <= ROUNDING
         assert abs(end - word.end) <= ROUNDING
@@ -492,7 +495,7 @@ def test_every_file_ends_its_last_line_and_can_be_encoded(recording: str, transc
     for name in FORMATS:
         written = file_of(name, transcript, recording)
         assert not written or written.endswith("\n")
-        if not re.search("[\ud800-\udc7f\udd00-\udfff]", recording):  # what no file name decodes to
+        if not re.search("[\ud800-\udc7f\udd00-\udfff]", recording):  # a character that no file name can contain
             written.encode("utf-8", errors="surrogateescape")
 
 

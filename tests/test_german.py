@@ -1,4 +1,4 @@
-"""A language with other letters: German is spoken, trained on, recognised, aligned and reported, umlauts and all."""
+"""A language with other letters: German is synthesised, trained, recognised, aligned and reported, with umlauts."""
 
 import json
 import unicodedata
@@ -105,17 +105,21 @@ def test_a_german_bundle_transcribes_aligns_and_reports(
 ) -> None:
     tokenizer = load_recognizer(german / "run").model.tokenizer
     utterances = read_manifest(german / "test.jsonl")
-    assert [tokenizer.decode(tokenizer.encode(one.text)) for one in utterances] == [one.text for one in utterances]
+    assert [tokenizer.decode(tokenizer.encode(utterance.text)) for utterance in utterances] == [
+        utterance.text for utterance in utterances
+    ]
     manifest, report = str(german / "test.jsonl"), tmp_path / "report.html"
     assert evaluate([str(german / "run"), manifest, "--output-dir", str(tmp_path), "--report", str(report)]) == 0
     assert {"wer", "raw_wer"} <= json.loads((tmp_path / "test.wer.json").read_text()).keys()
-    assert all(one.text.lower() in (tmp_path / "test.utterances.jsonl").read_text("utf-8") for one in utterances)
+    assert all(
+        utterance.text.lower() in (tmp_path / "test.utterances.jsonl").read_text("utf-8") for utterance in utterances
+    )
     assert utterances[0].text.lower().split()[-1] in report.read_text("utf-8")
     assert transcribe([str(german / "run"), utterances[0].audio_filepath]) == 0
     capsys.readouterr()
     assert align([str(german / "run"), manifest, "--worst", "0"]) == 0
     aligned = [json.loads(line)["text"] for line in capsys.readouterr().out.splitlines()]
-    assert aligned == [one.text for one in utterances]
+    assert aligned == [utterance.text for utterance in utterances]
     assert set("".join(aligned)) >= LETTERS
 
 

@@ -1,4 +1,4 @@
-"""The loss is that of the global batch, whoever computes which part of it: gradients against a plain loop."""
+"""The loss is that of the global batch, for any division among ranks: gradients against a plain loop."""
 
 from functools import partial
 from pathlib import Path
@@ -21,12 +21,12 @@ from asr.training.task import RecognitionTask
 from tests.conftest import TINY, resolved, tone_corpus
 from tests.processes import finish, start
 
-# A learning rate of 0: every step is taken from the same weights, so that each can be computed on its own.
+# A learning rate of 0: every step has the initial weights, so each can be computed alone.
 STILL = ["optimizer.lr=0", "trainer.max_epochs=1", "trainer.gradient_clip_val=null", "data.batch_seconds=3"]
 
 
 def keep_gradients(folder: Path) -> None:
-    """Write down the gradients of each optimizer step, and the buffers behind it."""
+    """Write the gradients of each optimizer step, and the buffers after it."""
     divide = RecognitionTask.configure_gradient_clipping
 
     def divide_and_keep(self: RecognitionTask, *arguments: Any, **named: Any) -> None:
@@ -39,12 +39,12 @@ def keep_gradients(folder: Path) -> None:
     RecognitionTask.configure_gradient_clipping = divide_and_keep  # type: ignore[method-assign]
 
 
-def kept(folder: Path) -> list[tuple[dict[str, Tensor], dict[str, Tensor]]]:
+def saved_steps(folder: Path) -> list[tuple[dict[str, Tensor], dict[str, Tensor]]]:
     return [torch.load(folder / f"{step}.pt") for step in range(len(list(folder.iterdir())))]
 
 
 def planned(config: dict[str, Any], corpus: Path, world_size: int) -> tuple[Model, list[list[list[Any]]]]:
-    """The model as training begins, and the examples of each (batch number, rank)."""
+    """Return the initial model, and the examples of each (batch number, rank)."""
     train = read_manifest(corpus / "train.jsonl")
     tokenizer, features = build_tokenizer(config), build_features(config)
     tokenizer.fit(utterance.text for utterance in train)
@@ -62,7 +62,7 @@ def planned(config: dict[str, Any], corpus: Path, world_size: int) -> tuple[Mode
 
 
 def gradients_of(model: Model, batches: list[Batch]) -> dict[str, Tensor]:
-    """Sum of the losses over number of tokens, batch after batch."""
+    """Return the gradients of the sum of losses divided by the number of tokens, batch by batch."""
     model.zero_grad()
     for batch in batches:
         encoded = model(batch.features, batch.feature_lengths)
@@ -72,7 +72,7 @@ def gradients_of(model: Model, batches: list[Batch]) -> dict[str, Tensor]:
 
 
 def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    """Float32: sums in another order differ in the last digits of the largest terms."""
+    """Compare in float32: another order of summation changes the last digits of the largest terms."""
     scale = max(float(tensor.abs().max()) for tensor in expected.values())
     for name, tensor in expected.items():
         torch.testing.assert_close(
@@ -95,7 +95,7 @@ def test_gradients_are_those_of_the_global_batch(
 
     model, examples = planned(config, tones, world_size)
     windows = [examples[start : start + accumulate] for start in range(0, len(examples), accumulate)]
-    found = kept(folder)
+    found = saved_steps(folder)
     assert len(found) == len(windows) > 3
     sizes = {len(share) for step in examples for share in step}
     assert len(sizes) > 1, "batches must be of different sizes"
@@ -103,7 +103,7 @@ def test_gradients_are_those_of_the_global_batch(
     for (gradients, buffers), window in zip(found, windows, strict=True):
         if norm == "layer_norm":  # one utterance at a time
             batches = [collate([example]) for step in window for share in step for example in share]
-        else:  # what the ranks did side by side, joined; one such group after another
+        else:  # the batches of all ranks, joined, one group after another
             batches = [collate([example for share in step for example in share]) for step in window]
         assert_same(gradients, gradients_of(model, batches))
         for name, buffer in model.named_buffers():

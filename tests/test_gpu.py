@@ -1,4 +1,4 @@
-"""A GPU computes what the CPU computes; run where there is one."""
+"""A GPU's results equal those of the CPU; skipped without a GPU."""
 
 import json
 from pathlib import Path
@@ -41,7 +41,7 @@ def test_log_probs_and_gradients_are_those_of_the_cpu(encoder: str) -> None:
         log_probs.square().mean().backward()
         gradients = [parameter.grad.detach().clone().cpu() for parameter in model.parameters()]  # type: ignore[union-attr]
         results.append((log_probs.detach().cpu(), gradients))
-    # The sines of the positions are float32 on both, and not the same in the last digit.
+    # The sines of the positions are float32 on both devices, and differ in the last digit.
     torch.testing.assert_close(results[1][0][0], results[0][0][0], rtol=0, atol=1e-5)
     torch.testing.assert_close(results[1][1], results[0][1], rtol=1e-4, atol=1e-6)
 
@@ -57,7 +57,7 @@ def test_training_in_bf16_follows_the_cpu(how: list[str], tones: Path, tmp_path:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_batch_without_a_frame_is_finite_and_has_no_gradient(dtype: torch.dtype) -> None:
-    """What a rank stands in with when nothing of its batch could be read: attention with every key masked."""
+    """A rank uses such a batch if no utterance of its batch is readable: attention with all keys masked."""
     config = resolved("encoder=conformer_s", "encoder.num_layers=2")
     tokenizer = build_tokenizer(config)
     tokenizer.fit(["abcdef"])
@@ -72,7 +72,7 @@ def test_a_batch_without_a_frame_is_finite_and_has_no_gradient(dtype: torch.dtyp
 
 def test_too_large_a_batch_is_described(tones: Path, tmp_path: Path) -> None:
     tiny = [override for override in TINY if not override.startswith("trainer.accelerator")]
-    torch.cuda.set_per_process_memory_fraction(1e-4)  # some megabytes, whatever the card
+    torch.cuda.set_per_process_memory_fraction(1e-4)  # some megabytes, for any card
     try:
         with pytest.raises(ValueError, match=r"a batch must fit into memory"):
             train(settings_with("trainer=gpu", *tiny, *tone_corpus(tones), f"run_dir={tmp_path / 'run'}"))
@@ -99,8 +99,8 @@ def test_padding_changes_nothing(norm: str, dtype: torch.dtype, tolerance: float
     lengths = torch.tensor([700, 411, 64, 9, 1], device="cuda")
     features = torch.randn(5, 700, 80, device="cuda", dtype=dtype)
     junk = features.clone()
-    for one, length in zip(junk, lengths, strict=True):
-        one[length:] = torch.tensor([torch.nan, torch.inf, -torch.inf, 1e30], device="cuda").repeat(20)
+    for utterance, length in zip(junk, lengths, strict=True):
+        utterance[length:] = torch.tensor([torch.nan, torch.inf, -torch.inf, 1e30], device="cuda").repeat(20)
     with torch.inference_mode():
         together, out_lengths = log_probs_of(model, junk, lengths)
         for row, length in enumerate(lengths.tolist()):
@@ -111,13 +111,13 @@ def test_padding_changes_nothing(norm: str, dtype: torch.dtype, tolerance: float
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
 def test_evaluate_hears_on_a_gpu_what_it_hears_on_the_cpu(precision: str, fluent: Path, tmp_path: Path) -> None:
     run, manifest = str(fluent / "run"), str(fluent / "test.jsonl")
-    heard = []
+    results = []
     for name, options in (("cpu", ["--device", "cpu"]), ("gpu", ["--device", "cuda", "--precision", precision])):
         assert evaluate.main([run, manifest, *options, "--output-dir", str(tmp_path / name)]) == 0
         lines = (tmp_path / name / "test.utterances.jsonl").read_text().splitlines()
-        heard.append([json.loads(line) for line in lines])
-    different = sum(one["hypothesis"] != other["hypothesis"] for one, other in zip(*heard, strict=True))
-    assert different <= (0 if precision == "float32" else 1), f"{different} of {len(heard[0])} texts are others"
+        results.append([json.loads(line) for line in lines])
+    different = sum(on_cpu["hypothesis"] != on_gpu["hypothesis"] for on_cpu, on_gpu in zip(*results, strict=True))
+    assert different <= (0 if precision == "float32" else 1), f"{different} of {len(results[0])} texts differ"
 
 
 def test_the_bundle_of_a_gpu_is_one_for_any_machine(tones: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The benchmark of a GPU runs whole on a processor, whatever becomes of a step, and judges the goals."""
+"""The GPU benchmark runs completely on a CPU, even if a step fails, and judges the goals."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from tests.conftest import ROOT
 
 @pytest.fixture
 def at_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The steps run where the checkout is."""
+    """The steps run in the root of the checkout."""
     monkeypatch.chdir(ROOT)
 
 
@@ -64,7 +64,7 @@ def main(arguments):
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A program as a step has it."""
+    """Return a program in the form of a step."""
     (tmp_path / "program_of_a_step.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
     return "program_of_a_step"
@@ -73,7 +73,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_a_step_that_takes_too_long_is_ended_with_all_that_it_started(module: str, tmp_path: Path) -> None:
     step = Step("", module, ["slow"], 1, "result.json")
     log = tmp_path / LOG
-    limit = 10.0  # in which it must have started a process
+    limit = 10.0  # by then it must have started a process
     assert run(step, tmp_path, limit, "cpu") == "stopped at its limit of 10 s"
     child = int(log.read_text().partition("child ")[2].partition(".")[0])
     for _ in range(100):
@@ -86,17 +86,17 @@ def test_a_step_that_takes_too_long_is_ended_with_all_that_it_started(module: st
 
 
 @pytest.mark.parametrize(
-    ("arguments", "outcome", "said"),
+    ("arguments", "outcome", "log_text"),
     [
         ([], DONE, "begun\n"),
         (["refused"], "failed with status 1", "begun\nerror: the audio must be there; got none.\n"),
     ],
 )
 def test_a_step_leaves_its_outcome_and_its_log(
-    arguments: list[str], outcome: str, said: str, module: str, tmp_path: Path
+    arguments: list[str], outcome: str, log_text: str, module: str, tmp_path: Path
 ) -> None:
     assert run(Step("", module, arguments, 1, "result.json"), tmp_path, 60, "cpu") == outcome
-    assert (tmp_path / LOG).read_text() == said
+    assert (tmp_path / LOG).read_text() == log_text
 
 
 def test_without_time_a_step_is_named_and_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,7 +120,7 @@ def test_without_a_gpu_it_is_refused_in_a_line() -> None:
 
 
 def test_the_steps_of_a_gpu_fit_its_options() -> None:
-    """Each step's program accepts its arguments: their parsers are asked, and nothing is run."""
+    """The parsers of the programs accept the arguments of each step; nothing is run."""
     import importlib
 
     for name, step in steps_of("cuda", False, ["models/a"], ["audio.jsonl"]).items():
@@ -144,7 +144,7 @@ def test_goals_are_judged_by_our_fastest_form_against_eager_parakeet() -> None:
         step_row("Parakeet", "29x14", 90),
         step_row("Parakeet, compiled", "29x14", 9),
     ]
-    verdicts = {what: (reached, holds) for what, _, reached, holds in judged({"steps_s": rows})}
+    verdicts = {goal: (reached, holds) for goal, _, reached, holds in judged({"steps_s": rows})}
     assert verdicts["step of s, 100 s"] == ("3.60 (ours, CUDA graphs)", "yes")
     assert verdicts["step of s, 400 s"] == ("0.90 (ours)", "no")
     assert verdicts["step of m, 100 s"] == (NOT_RUN, NOT_RUN)
@@ -157,14 +157,14 @@ def test_a_kernel_that_is_not_the_efficient_one_is_named() -> None:
         {"encoder": "c", "precision": "float32", "kernels": "attention_math", "finite": "yes"},
         {"encoder": "d", "precision": "bfloat16", "kernels": "none", "finite": "yes"},
     ]
-    verdicts = {what: (reached, holds) for what, _, reached, holds in judged({"kernels": rows})}
+    verdicts = {goal: (reached, holds) for goal, _, reached, holds in judged({"kernels": rows})}
     assert verdicts["bfloat16 attention"] == ("1 of 2; b: attention_math", "no")
     assert verdicts["numbers of every encoder"] == ("4 passes; b", "no")
 
 
 def test_losses_that_are_far_from_a_processors_or_not_finite_miss_the_goal() -> None:
     row = {"run": "bfloat16", "from the processor's": 0.01, "not finite": 0, "steps": 300, "ended": "yes"}
-    what = "losses of 300 steps in bfloat16"
+    goal = "losses of 300 steps in bfloat16"
     for change, holds in (({}, "yes"), ({"from the processor's": 0.04}, "no"), ({"ended": "loss is not finite"}, "no")):
-        [verdict] = [verdict for verdict in judged({"training": [row | change]}) if verdict[0] == what]
+        [verdict] = [verdict for verdict in judged({"training": [row | change]}) if verdict[0] == goal]
         assert verdict[3] == holds

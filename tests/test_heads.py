@@ -20,7 +20,7 @@ SMALL = ["encoder.dim=8", "encoder.num_heads=2", "encoder.num_layers=4", "encode
 
 
 class Net(nn.Module):
-    """A small Conformer with a head, every parameter away from where it starts."""
+    """A small Conformer with a head; no parameter has its initial value."""
 
     def __init__(self, head: str) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Net(nn.Module):
                 parameter += 0.1 * torch.randn_like(parameter)
 
     def losses(self, features: list[Tensor], tokens: list[list[int]], junk: float) -> dict[str, Tensor]:
-        """Losses of a batch with some frames and tokens of padding more than it needs, filled with junk."""
+        """Compute the losses of a batch with additional frames and tokens of padding, which are junk."""
         lengths = torch.tensor([len(frames) for frames in features])
         padded = torch.full((len(features), int(lengths.max()) + 7, NUM_MEL_BINS), junk, dtype=torch.float64)
         targets = torch.full((len(tokens), max(map(len, tokens)) + 2), VOCAB_SIZE - 1)
@@ -61,10 +61,10 @@ def test_losses_and_gradients_are_the_same_alone_and_in_any_batch(head: str, jun
             torch.testing.assert_close(together[name][row], loss[0], rtol=0, atol=1e-10)  # float64 rounding
         gradients = torch.autograd.grad(together["loss"][row], parameters, retain_graph=True, allow_unused=True)
         expected = torch.autograd.grad(alone["loss"][0], parameters, allow_unused=True)
-        for gradient, one in zip(gradients, expected, strict=True):
-            assert (gradient is None) == (one is None)
-            if gradient is not None and one is not None:
-                torch.testing.assert_close(gradient, one, rtol=0, atol=1e-9)
+        for gradient, reference in zip(gradients, expected, strict=True):
+            assert (gradient is None) == (reference is None)
+            if gradient is not None and reference is not None:
+                torch.testing.assert_close(gradient, reference, rtol=0, atol=1e-9)
 
 
 def plain_ctc(encoder_out: Tensor, weight: Tensor, bias: Tensor, tokens: list[int]) -> Tensor:

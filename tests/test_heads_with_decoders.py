@@ -1,4 +1,4 @@
-"""Every head in conf/head with every decoder in conf/decode: they transcribe, or are refused in a line."""
+"""Every head in conf/head with every decoder in conf/decode: they transcribe, or are refused in one line."""
 
 from pathlib import Path
 from typing import Any
@@ -33,23 +33,23 @@ def chosen(head: str) -> list[str]:
 
 
 def small(config: dict[str, Any]) -> dict[str, Any]:
-    """The same with fewer layers in the head, and fewer hypotheses, where it has any to choose."""
+    """Return these overrides with fewer layers in the head, and fewer hypotheses."""
     config["head"].update({key: 1 for key in ("num_layers",) if key in config["head"]})
     config["decode"].update({key: 4 for key in ("beam_size",) if key in config["decode"]})
     return config
 
 
 def lacking(head: Any, decode: dict[str, Any]) -> list[str]:
-    """What the decoder needs of a head and this one has not."""
+    """List the needs of the decoder that this head does not meet."""
     searches = [decode, *([decode["first"]] if "first" in decode else [])]
     needs = [need for search in searches for need in component("decode", search).func.needs]  # type: ignore[attr-defined]
     return [need for need in needs if getattr(head, need, None) is None]
 
 
 def check_transcripts(recognizer: Recognizer) -> None:
-    """Words of a recording lie in it, one behind the other, as sure as can be; the same in any batch; none in nothing.
+    """Check words of a recording: within it, in order, with confidences, equal in any batch, none in silence.
 
-    A recording that is longer than what the decoder searches in at once is no other.
+    Recordings longer than the decoder's maximum are no exception.
     """
     recognizer.decode.max_seconds = min(recognizer.decode.max_seconds or 2.0, 2.0)
     recordings = [RECORDING, RECORDING[:9_000], torch.zeros(0), torch.cat([RECORDING, torch.zeros(8_000)] * 3)]
@@ -104,7 +104,7 @@ def test_a_pair_transcribes_in_any_batch_length_and_precision(head: str, decode:
     if lacking(model.head, config["decode"]):
         pytest.skip("the decoder needs what the head has not")
     vocab_size = model.tokenizer.vocab_size
-    with torch.no_grad():  # so that there is something to be heard: not blanks, nor spaces
+    with torch.no_grad():  # so that something is recognised: not only blanks and spaces
         for layer in model.head.modules():  # type: ignore[attr-defined]
             if (
                 isinstance(layer, nn.Linear)
@@ -114,7 +114,7 @@ def test_a_pair_transcribes_in_any_batch_length_and_precision(head: str, decode:
                 layer.bias[:2] -= 9.0
     recognizer = Recognizer(model, build_decoder(config, model), UNCALIBRATED)
     check_transcripts(recognizer)
-    recognizer.recording_encoder.precision = torch.bfloat16  # of the net's products, those of the search among them
+    recognizer.recording_encoder.precision = torch.bfloat16  # also of the search's products
     assert recognizer.transcribe([RECORDING], sample_rate=16_000)[0].words
 
 

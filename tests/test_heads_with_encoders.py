@@ -21,12 +21,12 @@ SMALL = {
 
 
 def slow_but(fast: list[tuple[str, ...]], *groups: list[str]) -> Any:
-    """The product of these, all of it slow but for a few."""
+    """Return all combinations, marked slow except a few."""
     pairs = [(first, second) for first in groups[0] for second in groups[1]]
     return [pytest.param(*pair, marks=() if pair in fast else pytest.mark.slow) for pair in pairs]
 
 
-TINY_ENCODER = {  # encoders differ in what they have of this
+TINY_ENCODER = {  # encoders have different numbers of these
     "dim": 32,
     "num_layers": 2,
     "num_heads": 2,
@@ -54,7 +54,7 @@ RESUMED = [
 def test_a_run_that_is_killed_and_resumed_ends_with_the_same_bits(
     chosen: list[str], world_size: int, tones: Path, tmp_path: Path
 ) -> None:
-    """Of one process and of two, with the moving average of the weights."""
+    """With one process and with two, and with the moving average of the weights."""
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     overrides = [*tone_corpus(tones), *chosen, "corpus.test=[]", "num_threads=1", "ema.decay=0.9"]
     overrides += ["augment=[speed_perturb,spec_augment]", "trainer.max_epochs=2", "data.batch_seconds=16"]

@@ -1,4 +1,4 @@
-"""Hotwords: what they pay, character by character and in the end, and which are possible."""
+"""Hotwords: bonuses per character and at the end, and which phrases are possible."""
 
 import random
 import re
@@ -32,7 +32,7 @@ NEW_YORK = ["new", "new york", "york city", "a new york"]
 
 
 def gains(phrases: list[str], text: str, score: float = 1.0) -> tuple[list[float], float]:
-    """What a text has been given after each character, and what it keeps at the end."""
+    """Return the sum of gains after each character, and at the end."""
     fusion = beam(LETTERS).fusion
     fusion.phrases = Phrases(phrases, score)
     context, given = fusion.start(), [0.0]
@@ -47,21 +47,21 @@ def gains(phrases: list[str], text: str, score: float = 1.0) -> tuple[list[float
 
 
 def test_a_phrase_is_given_its_bonus_character_by_character() -> None:
-    given, kept = gains(["york"], "york", score=2.0)
+    given, final_score = gains(["york"], "york", score=2.0)
     assert given == pytest.approx([0.5, 1.0, 1.5, 2.0])
-    assert kept == 2.0
+    assert final_score == 2.0
 
 
 def test_what_is_paid_for_already_is_not_given_again_on_approval() -> None:
-    given, kept = gains(["new", "new york"], "new york")
+    given, final_score = gains(["new", "new york"], "new york")
     assert given == pytest.approx([1 / 3, 2 / 3, 1, 1, 1.25, 1.5, 1.75, 2])
-    assert kept == 2.0
+    assert final_score == 2.0
 
 
 @pytest.mark.parametrize(
-    ("text", "given", "kept"),
+    ("text", "given", "final_score"),
     [
-        ("yor", [0.25, 0.5, 0.75], 0),  # it ends before the phrase does
+        ("yor", [0.25, 0.5, 0.75], 0),  # the text ends before the phrase does
         ("yord", [0.25, 0.5, 0.75, 0], 0),
         ("yorke", [0.25, 0.5, 0.75, 1, 0], 0),  # not the end of the word
         ("ayork", [0] * 5, 0),  # not the beginning of a word
@@ -70,11 +70,11 @@ def test_what_is_paid_for_already_is_not_given_again_on_approval() -> None:
     ],
 )
 def test_half_a_phrase_is_paid_back_and_a_phrase_ends_with_its_last_word(
-    text: str, given: list[float], kept: float
+    text: str, given: list[float], final_score: float
 ) -> None:
     found = gains(["york"], text)
     assert found[0] == pytest.approx(given)
-    assert found[1] == pytest.approx(kept)
+    assert found[1] == pytest.approx(final_score)
 
 
 @pytest.mark.parametrize(
@@ -109,8 +109,8 @@ def test_the_gain_in_the_end_is_that_of_the_words_that_whole_phrases_cover(
     phrases: list[str], text: str, score: float
 ) -> None:
     plain = Fusion(LETTERS, hotwords=phrases, numbers=dict.fromkeys(NUMBERS, 0.0) | {"hotword_score": score})
-    given, kept = gains(phrases, text, score)
-    assert kept == pytest.approx(plain.score([LETTERS.index(character) for character in text]), abs=1e-9)
+    given, final_score = gains(phrases, text, score)
+    assert final_score == pytest.approx(plain.score([LETTERS.index(character) for character in text]), abs=1e-9)
     assert all(gain >= -1e-9 for gain in given), "a beginning of a phrase is never a loss"
     longest = max((len(phrase.split()) for phrase in phrases), default=0)
     assert all(now - before <= longest * score + 1e-9 for before, now in pairwise([0.0, *given]))
@@ -184,12 +184,12 @@ def test_a_phrase_of_which_nothing_is_left_is_impossible(tmp_path: Path) -> None
     settings = search_settings("beam", hotwords=write_lines(tmp_path / "names.txt", ["!!!", "New York!"]))
     search = Beam(IDENTITY, Pieces(LETTERS), basic, **settings)  # type: ignore[arg-type]
     assert search.hotwords.phrases == ["new york"]
-    assert search.hotwords.impossible == {"!!!": "nothing is left of it when it is normalised"}
+    assert search.hotwords.impossible == {"!!!": "nothing is left of it after normalisation"}
 
 
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [*UNREADABLE, (b"", "the file holds none"), (b" \n\n\t\n", "the file holds none")],
+    [*UNREADABLE, (b"", "the file has none"), (b" \n\n\t\n", "the file has none")],
 )
 def test_a_file_that_cannot_be_used_is_one_clear_error(tmp_path: Path, content: bytes | None, reason: str) -> None:
     assert_unusable(
@@ -198,12 +198,12 @@ def test_a_file_that_cannot_be_used_is_one_clear_error(tmp_path: Path, content: 
 
 
 def test_a_folder_is_no_file_of_hotwords(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="hotwords must be a text file, a phrase a line; Is a directory"):
+    with pytest.raises(InputError, match="hotwords must be a text file with one phrase per line; Is a directory"):
         beam(LETTERS, hotwords=str(tmp_path))
 
 
 def test_a_long_phrase_is_spelled_as_fast_as_it_is_long_and_its_words_are_counted_alike() -> None:
-    """If the words were counted anew at each character, this one would take an hour."""
+    """If the words were counted again at each character, this phrase would take an hour."""
     text = "ab c " * 50_000 + "d"
     phrases = Phrases([text], 1.0)
     assert phrases.most == 100_001
@@ -219,7 +219,7 @@ def test_a_long_phrase_is_spelled_as_fast_as_it_is_long_and_its_words_are_counte
         ("new york\n" + "new " * 100_000, r":2: a line must have at most 1,000 characters; this one has more\.$"),
         (
             "a phrase of names\n" * 60_000,
-            r":55556: hotwords must have at most 1,000,000 characters in all; up to here ",
+            r":55556: hotwords must have at most 1,000,000 characters in all; up to this line ",
         ),
     ],
     ids=["phrase", "file"],

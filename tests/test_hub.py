@@ -1,4 +1,4 @@
-"""Models by address, from a server that speaks as huggingface.co does: slow, broken off, wrong, silent, and absent."""
+"""Models by address, from a server like huggingface.co: slow, interrupted, wrong, silent, and absent."""
 
 import hashlib
 import json
@@ -40,8 +40,8 @@ class Hub:
     Attributes:
         commit: of `main`.
         asked: method, path and Range of each request.
-        most: bytes that are sent before the connection is closed, for as many requests as there are numbers.
-        stalls: then nothing comes, for as long as the client waits.
+        most: for each of the next requests, the number of bytes after which the connection is closed.
+        stalls: the connection stays open without data instead.
         failing: answer all with status 500.
         silent: answer nothing.
     """
@@ -124,7 +124,7 @@ class Hub:
 
 
 def etag(content: bytes) -> str:
-    """What the hub calls a file: git's SHA-1 of a small one, the SHA-256 of a large one."""
+    """Return the hub's ETag of a file: git's SHA-1 of a small file, the SHA-256 of a large one."""
     if len(content) < SMALL:
         return hashlib.sha1(f"blob {len(content)}\0".encode() + content).hexdigest()
     return hashlib.sha256(content).hexdigest()
@@ -140,7 +140,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     monkeypatch.setenv("HF_ENDPOINT", served.url)
     monkeypatch.setattr(constants, "HF_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.3)
-    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1000)  # what has come of a chunk is lost: 10 MB else
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1000)  # default 10 MB; an incomplete chunk is lost
     monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda seconds: None)  # between two attempts
     yield served
     served.close()
@@ -150,7 +150,7 @@ ADDRESS = "hf://somebody/model"
 
 
 def fetched(hub: Hub) -> list[tuple[str, str | None]]:
-    """Files that were asked for, with their Range."""
+    """List the requested files, with their Range."""
     return [
         (path.rpartition("/")[2], span) for method, path, span in hub.asked if method == "GET" and "/api/" not in path
     ]
@@ -228,8 +228,8 @@ def test_the_next_process_goes_on_where_the_last_has_stopped(hub: Hub, tmp_path:
 
 @pytest.mark.parametrize("name", ["tiny.nemo", "README.md"])
 def test_what_is_not_what_the_server_says_it_is_is_refused_and_not_kept(hub: Hub, name: str, tmp_path: Path) -> None:
-    said = hub.etags[name] = etag(hub.files[name] + b".")
-    with pytest.raises(InputError, match=f"{name}: what comes must be what the server says it is, {said}; it is "):
+    wrong_etag = hub.etags[name] = etag(hub.files[name] + b".")
+    with pytest.raises(InputError, match=f"{name}: the download must have the server's hash, {wrong_etag}; it has "):
         path_of(ADDRESS)
     assert name not in {path.name for path in (tmp_path / "cache").rglob("*")}
     assert list((tmp_path / "cache").rglob("*.unfinished")) == []
@@ -258,7 +258,7 @@ def test_a_server_that_fails_is_one_line(hub: Hub) -> None:
 
 
 def test_a_full_disk_is_one_line_that_names_it_and_the_download_goes_on_later(hub: Hub, tmp_path: Path) -> None:
-    room = 10_000  # bytes that a file may have: to this process the disk is full then
+    room = 10_000  # maximum bytes of a file, which simulates a full disk
     command = [sys.executable, "-m", "asr.convert", ADDRESS, "-o", str(tmp_path / "bundle")]
     ended = subprocess.run(
         command,
@@ -269,8 +269,8 @@ def test_a_full_disk_is_one_line_that_names_it_and_the_download_goes_on_later(hu
         check=False,
     )
     where = tmp_path / "cache" / "asr" / "somebody--model"
-    said = f"error: {ADDRESS}: the disk must have room for the model, in {where}; File too large."
-    assert ended.stderr.startswith(said)
+    message = f"error: {ADDRESS}: the disk must have room for the model, in {where}; File too large."
+    assert ended.stderr.startswith(message)
     assert ended.stderr.count("\n") == 1
     assert (ended.returncode, (tmp_path / "bundle").exists()) == (1, False)
     hub.asked = []

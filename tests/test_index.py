@@ -1,4 +1,4 @@
-"""Indexes of manifests: the same utterances as the manifest's lines, one index for all processes, faults included."""
+"""Indexes of manifests: the utterances of the manifest's lines, one index for all processes, and faults."""
 
 import errno
 import json
@@ -44,7 +44,7 @@ REFERENCE = Reference(TOKENIZER.encode, CTC.min_frames, lambda frames: frames //
 
 @pytest.fixture(autouse=True)
 def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several record batches for a few rows."""
+    """Make several record batches of a few rows."""
     monkeypatch.setattr(index_module, "BATCH_ROWS", 5)
 
 
@@ -54,7 +54,7 @@ def cache(tmp_path: Path) -> IndexCache:
 
 
 def write_lines(path: Path, number: int, **keys: object) -> Path:
-    """Write a manifest of utterances of which some have an offset or a speaker."""
+    """Write a manifest; some of its utterances have an offset or a speaker."""
     lines = []
     for place, text in enumerate(sentences(number, seed=4)):
         line = {"id": f"u{place}", "audio_filepath": f"audio/{place}.wav", "duration": 1 + place / 8, "text": text}
@@ -254,7 +254,7 @@ def test_ids_of_several_manifests_are_compared_once_for_all_processes(
     assert cache.with_known_ids(parts()) == expected
     paths[2].write_text(paths[1].read_text().replace("other", "third"))
     monkeypatch.undo()
-    assert cache.with_known_ids(parts()) == set()  # another content is another key
+    assert cache.with_known_ids(parts()) == set()  # different content gives a different key
 
 
 def _open(folder: Path, path: Path, queue: "multiprocessing.Queue[tuple[int, int]]") -> None:
@@ -287,7 +287,7 @@ def test_processes_that_race_index_once_and_a_killed_one_leaves_the_lock(tmp_pat
     os.kill(racers[0].pid, signal.SIGKILL)
     results = sorted(queue.get(timeout=30) for _ in racers[1:])
     assert [length for _, length in results] == [60, 60]
-    assert [batches for batches, _ in results] == [0, 12]  # one made it, the other found it
+    assert [batches for batches, _ in results] == [0, 12]  # one process made it, the other loaded it
     for racer in racers:
         racer.join()
 

@@ -1,4 +1,4 @@
-"""Starting from a trained model: what is taken, replaced by name, and frozen; the account of it; what was gained."""
+"""Training from a trained model: loaded, replaced and frozen parts, the account of tensors, and the gain."""
 
 import json
 import logging
@@ -31,7 +31,7 @@ from tests.test_train import losses
 
 
 def start_config(model: Path, *overrides: str) -> RunSettings:
-    """Settings as the command line would make them."""
+    """Return settings of the command line."""
     given = [f"init.from={model}", *overrides]
     return with_parts(settings_with(*given), given)
 
@@ -155,13 +155,13 @@ def test_another_size_is_an_error(fluent: Path) -> None:
     assert start is not None
     with pytest.raises(
         InputError,
-        match=r"settings of tensor sizes must be those of the model in init\.from, .*; \S+ has shape \(.*\) in it and",
+        match=r"of tensor sizes must be those of the model in init\.from, .*; \S+ has shape \(.*\) in the model",
     ):
         start.load(fresh(wider.components, ["abc"]))
 
 
 def finetune(fluent: Path, corpus: Path, run_dir: Path, *overrides: str) -> Path:
-    """Train on from the fluent model, and return the run folder."""
+    """Train further from the fluent model, and return the run folder."""
     settings = [line for line in TINY if line.startswith(("trainer", "data", "schedule", "augment"))]
     given = [*settings, *tone_corpus(corpus), f"init.from={fluent / 'run'}", f"run_dir={run_dir}", *overrides]
     train(with_parts(settings_with(*given), given))
@@ -182,12 +182,12 @@ def test_frozen_weights_and_their_running_statistics_stay(fluent: Path, tones: P
 def test_weights_that_are_frozen_for_some_steps_are_trained_from_then_on(
     fluent: Path, tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Running statistics, too; and the optimizer begins with them as it would in a first step."""
+    """Running statistics are trained too, and the optimizer starts as in a first step."""
     weights = {0: load_file(fluent / "run" / "bundle" / "weights.safetensors")}
 
     def keep(task: Any, *_: Any) -> None:
         now = {name: tensor.clone() for name, tensor in task.model.state_dict().items()}
-        weights.setdefault(task.global_step, now)  # and not what the first half of the next step has made of them
+        weights.setdefault(task.global_step, now)  # and not the weights after the first half of the next step
 
     monkeypatch.setattr(RecognitionTask, "on_train_batch_end", keep)
     frozen = ["init.frozen=[encoder.*]", "init.frozen_steps=2"]
@@ -219,7 +219,7 @@ def test_the_start_is_validated_once_before_the_first_step(
 ) -> None:
     caplog.set_level(logging.INFO, "asr")
     short = ["trainer.max_epochs=1", "data.max_train_utterances=16", "corpus.test=[]"]
-    for _ in range(2):  # the second time the run is at its end
+    for _ in range(2):  # the second run is already complete
         run_dir = finetune(fluent, fluent, tmp_path / "run", *short, "ema.decay=0.9", "early_stopping.patience=3")
     rows = [row for row in metrics(run_dir) if row["step"] == "0"]
     found = evaluate(load_recognizer(fluent / "run"), "valid", read_manifest(fluent / "valid.jsonl"))
@@ -239,7 +239,7 @@ def test_the_start_is_validated_once_before_the_first_step(
 def test_what_was_gained_and_forgotten_is_what_evaluate_and_compare_say(
     fluent: Path, tones: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """On a manifest that was trained for, and on one that was not, whose texts the run's tokenizer cannot spell."""
+    """On a manifest of the training's kind, and on one whose texts the run's tokenizer cannot spell."""
     with (tmp_path / "other.jsonl").open("w") as file:
         for line in (tones / "test.jsonl").read_text().splitlines():
             entry = json.loads(line)
@@ -255,7 +255,7 @@ def test_what_was_gained_and_forgotten_is_what_evaluate_and_compare_say(
             "schedule.warmup_steps=0",
             f"corpus.also_test=[{tmp_path / 'other.jsonl'}]",
         )
-    kept = json.loads((run_dir / "comparison.json").read_text())
+    comparison = json.loads((run_dir / "comparison.json").read_text())
     manifests = [str(fluent / "test.jsonl"), str(tmp_path / "other.jsonl")]
     for model in (fluent / "run", run_dir):
         assert evaluate_main([str(model), *manifests, "--output-dir", str(tmp_path / model.parent.name)]) == 0
@@ -267,11 +267,11 @@ def test_what_was_gained_and_forgotten_is_what_evaluate_and_compare_say(
         a, b = (tmp_path / folder.name / f"{name}.utterances.jsonl" for folder in (fluent, tmp_path))
         assert compare_main([str(a), str(b), "--json", str(tmp_path / "figures.json")]) == 0
         expected = json.loads((tmp_path / "figures.json").read_text())
-        assert kept[name] == expected
+        assert comparison[name] == expected
         change = f"{100 * expected['difference']['rate']:+.2f}"
         assert any(line.startswith(f"{name}: WER") and f"{change} points" in line for line in caplog.messages)
         assert f'<span data-figure="gain">{change}</span>' in page
-    assert kept["test"]["difference"]["rate"] > 0.1, "three such steps must do harm"
+    assert comparison["test"]["difference"]["rate"] > 0.1, "three such steps must do harm"
     assert set(json.loads((run_dir / "results.json").read_text())) == {"test", "other"}
     assert page.count("not trained for: corpus.also_test") == 1
 

@@ -1,4 +1,4 @@
-"""The server's queue: what is recognised together, in what order, and what becomes of those who leave."""
+"""The server's queue: batches, their order, and clients that disconnect."""
 
 import threading
 import time
@@ -35,8 +35,8 @@ def recognizer() -> Recognizer:
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, Path]]:
-    """Sentences of different lengths, the longest longer than a chunk."""
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, Path]]:
+    """Return sentences of different lengths; the longest is longer than a chunk."""
     folder = tmp_path_factory.mktemp("said")
     texts = [*sentences(14, seed=3), " ".join(sentences(8, seed=4)), " ".join(sentences(12, seed=5))]
     files = [(text, folder / f"{number}.wav") for number, text in enumerate(texts)]
@@ -46,7 +46,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, Path]]:
 
 
 class Gate:
-    """Holds the net up until it is opened, and keeps what went through it: how many were in each batch."""
+    """Blocks the net until it is opened, and records the number of recordings in each batch."""
 
     def __init__(self, recognizer: Recognizer, monkeypatch: pytest.MonkeyPatch) -> None:
         self.open = threading.Event()
@@ -70,7 +70,7 @@ def gate(recognizer: Recognizer, monkeypatch: pytest.MonkeyPatch) -> Gate:
 
 @pytest.fixture
 def start(recognizer: Recognizer) -> Iterator[Callable[..., Jobs]]:
-    """Makes queues whose threads end with the test."""
+    """Make queues whose threads end with the test."""
     made: list[Jobs] = []
 
     def make(how: Inference = HOW, queue: int = 64, on_batch: Callable[[int], object] = lambda number: None) -> Jobs:
@@ -86,7 +86,7 @@ def start(recognizer: Recognizer) -> Iterator[Callable[..., Jobs]]:
 
 @pytest.fixture
 def before_each_segment(recognizer: Recognizer, monkeypatch: pytest.MonkeyPatch) -> WatchSegments:
-    """Sets a function that is called before each segment is decoded."""
+    """Set a function that is called before each segment is decoded."""
 
     def watch(call: Callable[[], None]) -> None:
         search = recognizer.decode.search
@@ -100,44 +100,44 @@ def before_each_segment(recognizer: Recognizer, monkeypatch: pytest.MonkeyPatch)
     return watch
 
 
-def job(path: Path, nbest: int = 1) -> Job:
+def job_of(path: Path, nbest: int = 1) -> Job:
     return Job(whole_file(path, f"{path} {time.monotonic_ns()}"), nbest)
 
 
 def test_recordings_that_come_at_once_are_recognised_as_each_alone(
-    recognizer: Recognizer, start: Callable[..., Jobs], said: list[tuple[str, Path]]
+    recognizer: Recognizer, start: Callable[..., Jobs], recordings: list[tuple[str, Path]]
 ) -> None:
-    alone = {path: recognizer.transcribe([path], HOW)[0] for _, path in said}
+    alone = {path: recognizer.transcribe([path], HOW)[0] for _, path in recordings}
     jobs = start()
 
     def ask(path: Path) -> None:
-        one = job(path)
-        jobs.submit(one)
-        heard = one.outcome.result(PATIENCE)
-        assert heard.text == alone[path].text
-        assert [word.start for word in heard.words] == [word.start for word in alone[path].words]
-        for word, same in zip(heard.words, alone[path].words, strict=True):
+        job = job_of(path)
+        jobs.submit(job)
+        transcript = job.outcome.result(PATIENCE)
+        assert transcript.text == alone[path].text
+        assert [word.start for word in transcript.words] == [word.start for word in alone[path].words]
+        for word, same in zip(transcript.words, alone[path].words, strict=True):
             assert word.confidence == pytest.approx(same.confidence, abs=1e-4)  # as in asr.transcribe
 
     with ThreadPoolExecutor(16) as clients:
-        list(clients.map(ask, [path for _, path in said] * 4))
+        list(clients.map(ask, [path for _, path in recordings] * 4))
 
 
 def test_short_ones_that_wait_are_a_batch_and_none_is_longer_than_its_bounds(
-    gate: Gate, start: Callable[..., Jobs], said: list[tuple[str, Path]]
+    gate: Gate, start: Callable[..., Jobs], recordings: list[tuple[str, Path]]
 ) -> None:
     taken: list[int] = []
     jobs = start(replace(HOW, batches=BatchBounds(batch_seconds=6.5, max_utterances=4)), on_batch=taken.append)
-    short = [job(path) for _, path in said[:14]]
+    short = [job_of(path) for _, path in recordings[:14]]
     jobs.submit(short[0])
-    assert gate.reached.wait(PATIENCE)  # while it is in the net, others come
-    for one in short[1:]:
-        jobs.submit(one)
+    assert gate.reached.wait(PATIENCE)  # while this one is in the net, others arrive
+    for job in short[1:]:
+        jobs.submit(job)
     assert jobs.waiting == 13
     gate.open.set()
-    for one in short:
-        one.outcome.result(PATIENCE)
-    expected, waiting = [1], [one.utterance.duration for one in short[1:]]
+    for job in short:
+        job.outcome.result(PATIENCE)
+    expected, waiting = [1], [job.utterance.duration for job in short[1:]]
     while waiting:
         number = 0
         while number < min(4, len(waiting)) and (number == 0 or max(waiting[: number + 1]) * (number + 1) <= 6.5):
@@ -148,49 +148,51 @@ def test_short_ones_that_wait_are_a_batch_and_none_is_longer_than_its_bounds(
     assert {2, 4} <= set(expected[1:-1]), "both bounds matter"
 
 
-def test_without_batching_each_is_alone(gate: Gate, start: Callable[..., Jobs], said: list[tuple[str, Path]]) -> None:
+def test_without_batching_each_is_alone(
+    gate: Gate, start: Callable[..., Jobs], recordings: list[tuple[str, Path]]
+) -> None:
     jobs = start(replace(HOW, batches=BatchBounds(batch_seconds=20, max_utterances=1)))
     gate.open.set()
-    ones = [job(path) for _, path in said[:6]]
-    for one in ones:
-        jobs.submit(one)
-    for one in ones:
-        one.outcome.result(PATIENCE)
+    submitted = [job_of(path) for _, path in recordings[:6]]
+    for job in submitted:
+        jobs.submit(job)
+    for job in submitted:
+        job.outcome.result(PATIENCE)
     assert gate.batches == [1] * 6
 
 
 def test_a_short_recording_does_not_wait_for_the_end_of_a_long_one(
     recognizer: Recognizer,
     start: Callable[..., Jobs],
-    said: list[tuple[str, Path]],
+    recordings: list[tuple[str, Path]],
     tmp_path: Path,
     before_each_segment: WatchSegments,
 ) -> None:
     waveform = np.concatenate([speak(text + "  ") for text in sentences(60, seed=6)])  # a minute and more
     soundfile.write(tmp_path / "long.wav", waveform, SAMPLE_RATE)
-    jobs, long, short = start(), job(tmp_path / "long.wav"), job(said[0][1])
+    jobs, long, short = start(), job_of(tmp_path / "long.wav"), job_of(recordings[0][1])
     decoded: list[str] = []
 
     def count() -> None:
         decoded.append("segment")
-        if len(decoded) == 2:  # the long one is under way
+        if len(decoded) == 2:  # the long one has begun
             jobs.submit(short)
             short.outcome.add_done_callback(lambda _: decoded.append("short one is done"))
 
     before_each_segment(count)
     jobs.submit(long)
     text = long.outcome.result(PATIENCE).text
-    assert short.outcome.result(PATIENCE).text == said[0][0]
+    assert short.outcome.result(PATIENCE).text == recordings[0][0]
     assert decoded.index("short one is done") == 3  # two segments of the long one, then its own
     assert len(decoded) > 8
     assert text == recognizer.transcribe([tmp_path / "long.wav"], HOW, sample_rate=SAMPLE_RATE)[0].text
 
 
 def test_who_leaves_while_waiting_is_not_recognised(
-    gate: Gate, start: Callable[..., Jobs], said: list[tuple[str, Path]]
+    gate: Gate, start: Callable[..., Jobs], recordings: list[tuple[str, Path]]
 ) -> None:
     jobs = start()
-    first, leaver, last = (job(path) for _, path in said[:3])
+    first, leaver, last = (job_of(path) for _, path in recordings[:3])
     jobs.submit(first)
     assert gate.reached.wait(PATIENCE)
     jobs.submit(leaver)
@@ -205,12 +207,12 @@ def test_who_leaves_while_waiting_is_not_recognised(
 
 def test_who_leaves_a_long_one_ends_it_at_the_next_segment(
     start: Callable[..., Jobs],
-    said: list[tuple[str, Path]],
+    recordings: list[tuple[str, Path]],
     tmp_path: Path,
     before_each_segment: WatchSegments,
 ) -> None:
     soundfile.write(tmp_path / "long.wav", np.tile(speak("abc def  "), 60), SAMPLE_RATE)
-    jobs, long, after = start(), job(tmp_path / "long.wav"), job(said[0][1])
+    jobs, long, after = start(), job_of(tmp_path / "long.wav"), job_of(recordings[0][1])
     segments = 0
 
     def count() -> None:
@@ -225,44 +227,47 @@ def test_who_leaves_a_long_one_ends_it_at_the_next_segment(
         long.outcome.result(PATIENCE)
     assert segments == 2
     jobs.submit(after)
-    assert after.outcome.result(PATIENCE).text == said[0][0]
+    assert after.outcome.result(PATIENCE).text == recordings[0][0]
 
 
-def test_a_full_queue_takes_no_more(gate: Gate, start: Callable[..., Jobs], said: list[tuple[str, Path]]) -> None:
+def test_a_full_queue_takes_no_more(gate: Gate, start: Callable[..., Jobs], recordings: list[tuple[str, Path]]) -> None:
     jobs = start(queue=3)
-    jobs.submit(job(said[0][1]))
+    jobs.submit(job_of(recordings[0][1]))
     assert gate.reached.wait(PATIENCE)
-    waiting = [job(path) for _, path in said[:3]]
-    for one in waiting:
-        jobs.submit(one)
+    waiting = [job_of(path) for _, path in recordings[:3]]
+    for job in waiting:
+        jobs.submit(job)
     assert jobs.full
     with pytest.raises(QueueFullError):
-        jobs.submit(job(said[0][1]))
+        jobs.submit(job_of(recordings[0][1]))
     gate.open.set()
-    for one in waiting:
-        one.outcome.result(PATIENCE)
+    for job in waiting:
+        job.outcome.result(PATIENCE)
     assert not jobs.full
 
 
 def test_a_bad_file_among_good_ones_is_refused_alone(
-    gate: Gate, start: Callable[..., Jobs], said: list[tuple[str, Path]], tmp_path: Path
+    gate: Gate, start: Callable[..., Jobs], recordings: list[tuple[str, Path]], tmp_path: Path
 ) -> None:
     jobs = start()
     waveform = speak("abc")
     waveform[7] = np.nan
     soundfile.write(tmp_path / "nan.wav", waveform, SAMPLE_RATE, subtype="FLOAT")
-    good, bad = [job(path) for _, path in said[:3]], job(tmp_path / "nan.wav")
-    for one in (good[0], bad, *good[1:]):
-        jobs.submit(one)
+    good, bad = [job_of(path) for _, path in recordings[:3]], job_of(tmp_path / "nan.wav")
+    for job in (good[0], bad, *good[1:]):
+        jobs.submit(job)
     gate.open.set()
-    for one, (text, _) in zip(good, said, strict=False):
-        assert one.outcome.result(PATIENCE).text == text
+    for job, (text, _) in zip(good, recordings, strict=False):
+        assert job.outcome.result(PATIENCE).text == text
     with pytest.raises(AudioError, match="1 do not, the first nan"):
         bad.outcome.result(PATIENCE)
 
 
 def test_a_net_that_fails_fails_what_it_is_given_and_no_more(
-    recognizer: Recognizer, start: Callable[..., Jobs], said: list[tuple[str, Path]], monkeypatch: pytest.MonkeyPatch
+    recognizer: Recognizer,
+    start: Callable[..., Jobs],
+    recordings: list[tuple[str, Path]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     jobs = start()
 
@@ -271,13 +276,13 @@ def test_a_net_that_fails_fails_what_it_is_given_and_no_more(
 
     with monkeypatch.context() as broken:
         broken.setattr(recognizer.model.encoder, "forward", fail)
-        unlucky = job(said[0][1])
+        unlucky = job_of(recordings[0][1])
         jobs.submit(unlucky)
         with pytest.raises(RuntimeError, match="allocate"):
             unlucky.outcome.result(PATIENCE)
-    after = job(said[1][1])
+    after = job_of(recordings[1][1])
     jobs.submit(after)
-    assert after.outcome.result(PATIENCE).text == said[1][0]
+    assert after.outcome.result(PATIENCE).text == recordings[1][0]
 
 
 @pytest.mark.parametrize("part", ["features", "net", "decoder"])
@@ -287,12 +292,12 @@ def test_whatever_fails_on_one_recording_fails_it_alone(
     recognizer: Recognizer,
     start: Callable[..., Jobs],
     tmp_path: Path,
-    said: list[tuple[str, Path]],
+    recordings: list[tuple[str, Path]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The batch is tried again one by one, and each but the guilty one is recognised."""
+    """After an error the recordings of a batch are recognised alone, and only the faulty one fails."""
     soundfile.write(tmp_path / "guilty.wav", speak("fedcba" * 2), SAMPLE_RATE)
-    jobs, first, guilty = start(), job(said[0][1]), job(tmp_path / "guilty.wav")
+    jobs, first, guilty = start(), job_of(recordings[0][1]), job_of(tmp_path / "guilty.wav")
     samples = round(guilty.utterance.duration * SAMPLE_RATE)
     frames = len(recognizer.model.features(torch.zeros(samples)))
     owner, name, is_guilty = {
@@ -308,26 +313,26 @@ def test_whatever_fails_on_one_recording_fails_it_alone(
         return work(*given)
 
     monkeypatch.setattr(owner, name, fail)
-    good = [job(path) for _, path in said[1:6]]
+    good = [job_of(path) for _, path in recordings[1:6]]
     jobs.submit(first)
     assert gate.reached.wait(PATIENCE)
-    for one in (*good[:2], guilty, *good[2:]):
-        jobs.submit(one)
+    for job in (*good[:2], guilty, *good[2:]):
+        jobs.submit(job)
     gate.open.set()
     with pytest.raises(RuntimeError, match="this one"):
         guilty.outcome.result(PATIENCE)
-    assert [one.outcome.result(PATIENCE).text for one in good] == [text for text, _ in said[1:6]]
+    assert [job.outcome.result(PATIENCE).text for job in good] == [text for text, _ in recordings[1:6]]
 
 
 def test_a_batch_that_failed_is_not_tried_again_when_the_server_stops(
     gate: Gate,
     recognizer: Recognizer,
     start: Callable[..., Jobs],
-    said: list[tuple[str, Path]],
+    recordings: list[tuple[str, Path]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     jobs, tried = start(), []
-    first, *batch = [job(path) for _, path in said[:5]]
+    first, *batch = [job_of(path) for _, path in recordings[:5]]
     jobs.submit(first)
     assert gate.reached.wait(PATIENCE)
 
@@ -337,30 +342,30 @@ def test_a_batch_that_failed_is_not_tried_again_when_the_server_stops(
         raise RuntimeError
 
     monkeypatch.setattr(recognizer.model.encoder, "forward", fail)
-    for one in batch:
-        jobs.submit(one)
+    for job in batch:
+        jobs.submit(job)
     gate.open.set()
-    for one in batch:
+    for job in batch:
         with pytest.raises(StoppedError):
-            one.outcome.result(PATIENCE)
+            job.outcome.result(PATIENCE)
     jobs.join(PATIENCE)
     assert tried == [4]
 
 
 def test_nobody_waits_for_a_thread_that_has_stopped(
-    gate: Gate, start: Callable[..., Jobs], said: list[tuple[str, Path]]
+    gate: Gate, start: Callable[..., Jobs], recordings: list[tuple[str, Path]]
 ) -> None:
     jobs = start()
-    running, waiting = job(said[0][1]), job(said[1][1])
+    running, waiting = job_of(recordings[0][1]), job_of(recordings[1][1])
     jobs.submit(running)
     assert gate.reached.wait(PATIENCE)
     jobs.submit(waiting)
     jobs.stop()
-    for one in (running, waiting):
+    for job in (running, waiting):
         with pytest.raises(StoppedError):
-            one.outcome.result(PATIENCE)
+            job.outcome.result(PATIENCE)
     with pytest.raises(StoppedError):
-        jobs.submit(job(said[0][1]))
+        jobs.submit(job_of(recordings[0][1]))
     gate.open.set()
     jobs.join(PATIENCE)
     assert not jobs.alive

@@ -1,4 +1,4 @@
-"""Joint beam search and rescoring: prefix scores and hypotheses against enumeration of all paths and all strings."""
+"""Joint beam search and rescoring: prefix scores and hypotheses against enumeration of paths and strings."""
 
 import math
 import random
@@ -39,7 +39,7 @@ def total(log_probs: Iterable[float]) -> float:
 
 
 def strings(log_probs: Tensor) -> dict[tuple[int, ...], float]:
-    """Log-probability of every string that CTC's log_probs (T', V) can spell, over all of its paths."""
+    """Return the log-probability of every string that CTC's log_probs (T', V) can spell, over all its paths."""
     paths: dict[tuple[int, ...], list[float]] = {}
     for path in product(range(log_probs.shape[1]), repeat=len(log_probs)):
         log_prob = sum(frame[token] for frame, token in zip(log_probs.tolist(), path, strict=True))
@@ -85,7 +85,7 @@ def decode_one(decoder: JointBeam | AttentionRescoring, frames: Tensor, **values
 
 
 class Attention:
-    """Log-probabilities of strings by a decoder that is asked for each token with all before it."""
+    """Log-probabilities of strings by a decoder that predicts each token from all tokens before it."""
 
     def __init__(self, head: CTCAttention, frames: Tensor) -> None:
         self.decoder = head.token_decoder
@@ -128,8 +128,11 @@ def test_a_wide_search_finds_what_enumeration_of_all_strings_does(
         if fused is not None:
             expected[tokens] = ctc_weight * log_prob + (1 - ctc_weight) * attention.score(tokens) + fused
     found = decode_one(search, frames, ctc_weight=ctc_weight)
-    assert {tuple(one.tokens): one.score for one in found} == pytest.approx(expected, abs=1e-4)  # KenLM: float32
-    assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+    scores = {tuple(hypothesis.tokens): hypothesis.score for hypothesis in found}
+    assert scores == pytest.approx(expected, abs=1e-4)  # KenLM: float32
+    assert [hypothesis.score for hypothesis in found] == sorted(
+        (hypothesis.score for hypothesis in found), reverse=True
+    )
 
 
 def test_the_search_ends_when_nothing_can_win_any_more_and_finds_the_same() -> None:
@@ -144,7 +147,7 @@ def test_the_search_ends_when_nothing_can_win_any_more_and_finds_the_same() -> N
         best.append(decode_one(search, frames)[0])
         steps.remove()
     assert best[0] == best[1]
-    assert calls.count(1_000.0) == 12 + 1  # a token a frame, and its end
+    assert calls.count(1_000.0) == 12 + 1  # one token per frame, and the end
     assert calls.count(5.0) < 8
 
 
@@ -157,11 +160,13 @@ def test_hypotheses_are_the_same_alone_and_in_any_batch() -> None:
     for decoder in (joint_beam(head, [*LETTERS, "d"]), rescoring):
         with torch.inference_mode():
             together = decoder.search(decoder.evidence(frames, lengths))  # type: ignore[arg-type]
-        assert [one.tokens for one in together[2]] == [[]]
+        assert [hypothesis.tokens for hypothesis in together[2]] == [[]]
         for row, hypotheses in enumerate(together):
             alone = decode_one(decoder, frames[row, : lengths[row]])
-            assert [one.tokens for one in hypotheses] == [one.tokens for one in alone]
-            assert [one.score for one in hypotheses] == pytest.approx([one.score for one in alone], abs=1e-10)
+            assert [hypothesis.tokens for hypothesis in hypotheses] == [hypothesis.tokens for hypothesis in alone]
+            assert [hypothesis.score for hypothesis in hypotheses] == pytest.approx(
+                [hypothesis.score for hypothesis in alone], abs=1e-10
+            )
 
 
 def rescorer(head: CTCAttention, **settings: Any) -> AttentionRescoring:
@@ -177,10 +182,14 @@ def test_rescoring_adds_the_decoders_log_probability_to_what_the_first_pass_gave
     found = decode_one(search, frames, attention_weight=1.5)
     assert len(found) == len(first) == 50
     attention = Attention(head, frames)
-    expected = {tuple(one.tokens): one.score + 1.5 * attention.score(one.tokens) for one in first}
-    assert {tuple(one.tokens): one.score for one in found} == pytest.approx(expected, abs=1e-9)
-    assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
-    assert [one.tokens for one in found] != [one.tokens for one in first]
+    expected = {
+        tuple(hypothesis.tokens): hypothesis.score + 1.5 * attention.score(hypothesis.tokens) for hypothesis in first
+    }
+    assert {tuple(hypothesis.tokens): hypothesis.score for hypothesis in found} == pytest.approx(expected, abs=1e-9)
+    assert [hypothesis.score for hypothesis in found] == sorted(
+        (hypothesis.score for hypothesis in found), reverse=True
+    )
+    assert [hypothesis.tokens for hypothesis in found] != [hypothesis.tokens for hypothesis in first]
 
 
 @pytest.mark.parametrize("decode", ["joint_beam", "attention_rescoring"])

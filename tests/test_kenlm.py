@@ -1,4 +1,4 @@
-"""N-gram models as KenLM reads them: scores, words, and files that are damaged."""
+"""N-gram models read by KenLM: scores, words, and damaged files."""
 
 import copy
 import gzip
@@ -44,7 +44,7 @@ def sentences(count: int = 50) -> list[list[str]]:
 
 
 def check_scores(path: Path, model: Trigrams, tolerance: float = 1e-5) -> None:
-    """`tolerance` is of a sum of float32."""
+    """Check scores within a tolerance, which is that of a sum in float32."""
     asked = NgramModel(path)
     assert set(asked.words) == set(WORDS)
     for words in sentences():
@@ -65,7 +65,7 @@ def test_scores_are_natural_logarithms_of_a_plain_backoff_model(arpa: Path, mode
 @needs_build_binary
 @pytest.mark.parametrize("structure", ["probing", "trie", "-a 22 trie"])
 def test_a_binary_says_what_its_arpa_does(arpa: Path, model: Trigrams, structure: str) -> None:
-    """Some of the words end as the first of all does, <unk>, from which a binary's words are read."""
+    """Some words end with "<unk>", the first word of a binary, at which the reading of words starts."""
     binary = arpa.with_suffix(".bin")
     subprocess.run([BUILD_BINARY, *structure.split(), arpa, binary], check=True, capture_output=True)
     assert sorted(vocabulary(binary)) == sorted([*NOT_WORDS, *WORDS])
@@ -77,7 +77,9 @@ def test_a_binary_says_what_its_arpa_does(arpa: Path, model: Trigrams, structure
 def test_a_binary_without_its_words_and_one_cut_short_are_named(arpa: Path) -> None:
     binary = arpa.with_suffix(".bin")
     subprocess.run([BUILD_BINARY, "-v", "probing", arpa, binary], check=True, capture_output=True)
-    with pytest.raises(InputError, match=r"lm\.bin: .* its words are not in it: build it without -v, or give the ARPA"):
+    with pytest.raises(
+        InputError, match=r"lm\.bin: .* it must contain its words; build it without -v, or give the ARPA file"
+    ):
         NgramModel(binary)
     subprocess.run([BUILD_BINARY, "probing", arpa, binary], check=True, capture_output=True)
     content = binary.read_bytes()
@@ -93,7 +95,7 @@ def test_nothing_is_said_on_the_terminal_while_a_model_is_loaded(arpa: Path, cap
 
 
 def check_error(path: Path) -> str:
-    """Check that loading fails in one line that begins with the path; return the rest."""
+    """Check that loading fails in one line that begins with the path; return the rest of the line."""
     with pytest.raises(InputError) as error:
         NgramModel(path)
     message = str(error.value)
@@ -109,7 +111,7 @@ ONE_LINE: dict[str, tuple[Callable[[str], str | bytes], str]] = {
     "a text": (lambda text: "We went to New York.\n", "it begins otherwise"),
     "compressed": (lambda text: gzip.compress(text.encode()), r"ARPA (not compressed)"),
     "random bytes": (lambda text: random.Random(0).randbytes(5000), "it begins otherwise"),
-    "cut in its head": (lambda text: text[:8], "line 2 must count n-grams, as in ngram 1=12, of orders 1 to 6"),
+    "cut in its head": (lambda text: text[:8], "line 2 must count n-grams, as in ngram 1=12, in ascending order to 6"),
     "cut in its words": (
         lambda text: text[: text.index("york")],
         "line 11 must be a 1-gram (log10 probability, words of at most 1,000 bytes",
@@ -122,7 +124,7 @@ ONE_LINE: dict[str, tuple[Callable[[str], str | bytes], str]] = {
     "without its end": (lambda text: text.replace("\\end\\", ""), r"must be \end\; the file ends there"),
     "a wrong count": (
         lambda text: text.replace("ngram 1=11", "ngram 1=12"),
-        "its head counts 12 1-grams, and there are 11",
+        "its header counts 12 1-grams, and there are 11",
     ),
     "no count": (
         lambda text: text.replace("ngram 1=11", "ngram 1=many"),
@@ -149,14 +151,12 @@ def test_a_damaged_model_is_one_clear_error(arpa: Path, damage: str, capfd: pyte
 
 
 def test_a_file_that_is_not_there_or_is_a_folder_is_named(tmp_path: Path) -> None:
-    assert (
-        check_error(tmp_path / "none.arpa") == "must be a language model that can be read; No such file or directory."
-    )
-    assert check_error(tmp_path) == "must be a language model that can be read; Is a directory."
+    assert check_error(tmp_path / "none.arpa") == "must be a readable language model; No such file or directory."
+    assert check_error(tmp_path) == "must be a readable language model; Is a directory."
 
 
 def test_contexts_of_a_text_that_is_done_are_forgotten(arpa: Path) -> None:
-    """KenLM's contexts keep those reached from them; the beginning must not outlive its text."""
+    """KenLM's contexts keep their successors alive; the first context must not outlive its text."""
     asked = NgramModel(arpa)
     first, second = asked.start(), asked.start()
     asked.score(first, "new")
@@ -170,7 +170,7 @@ def test_a_copy_shares_the_model(arpa: Path) -> None:
     assert copy.deepcopy({"decode": model})["decode"] is model
 
 
-# ---- files that would have KenLM reach beyond its memory: in a process of their own, which must not die of a signal
+# ---- files with which KenLM would read beyond its memory: in another process, which must not die of a signal
 
 LOAD = """
 import resource, sys
@@ -195,8 +195,8 @@ def load_apart(code: str, *arguments: object) -> str:
 @pytest.mark.parametrize("count", ["-4", "-2", "18446744073709551612"])
 def test_a_count_that_is_none_is_refused_before_kenlm_takes_memory_by_it(arpa: Path, order: int, count: str) -> None:
     arpa.write_text(re.sub(rf"ngram {order}=\d+", f"ngram {order}={count}", arpa.read_text()))
-    said = load_apart(LOAD, arpa)
-    assert f"line {order + 1} must count n-grams, as in ngram {order}=12, of orders 1 to 6 in turn" in said
+    message = load_apart(LOAD, arpa)
+    assert f"line {order + 1} must count n-grams, as in ngram {order}=12, in ascending order to 6" in message
 
 
 HEADS = {
@@ -204,18 +204,18 @@ HEADS = {
     "an order twice": (lambda text: text.replace("ngram 2=", "ngram 1="), "line 3 must count n-grams, as in ngram 2=1"),
     "seven orders": (
         lambda text: text.replace("\n\n", "\n" + "".join(f"ngram {n}=0\n" for n in (4, 5, 6, 7)) + "\n", 1),
-        "of orders 1 to 6 in turn; it is b'ngram 7=0",
+        "in ascending order to 6; it is b'ngram 7=0",
     ),
-    "no count at all": (lambda text: re.sub(r"ngram \d=\d+\n", "", text), "its head must count its n-grams"),
+    "no count at all": (lambda text: re.sub(r"ngram \d=\d+\n", "", text), "its header must count its n-grams"),
     "a vocabulary beyond memory": (lambda text: text.replace("1=11", "1=10000001"), "at most 10,000,000 1-grams"),
-    "one word more": (lambda text: text.replace("1=11", "1=10"), "its head counts 10 1-grams, and there are more"),
+    "one word more": (lambda text: text.replace("1=11", "1=10"), "its header counts 10 1-grams, and there are more"),
     "sections exchanged": (lambda text: text.replace("\\2-", "\\9-"), "must be \\2-grams:; it is b'\\\\9-grams:"),
     "a word of two": (lambda text: text.replace("\tnew\t", "\tnew york new\t", 1), "line 10 must be a 1-gram"),
     "not a number": (lambda text: text.replace("\n-", "\n-nan", 1), "line 7 must be a 1-gram"),
     "nothing": (lambda text: re.sub(r"\n-[\d.]+\t<unk>", "\n-inf\t<unk>", text, count=1), "line 7 must be a 1-gram"),
     "infinite in 32 bits": (lambda text: re.sub(r"\n-[\d.]+\t<", "\n-1e39\t<", text, count=1), "line 7 must be a 1-"),
     "a null byte": (lambda text: text.replace("york", "yo\0k", 1), "there is a null byte"),
-    "something behind its end": (lambda text: text + "\n-1\ta\n", "must not be there, behind \\end\\"),
+    "something behind its end": (lambda text: text + "\n-1\ta\n", "must not be there, after \\end\\"),
     "a word of 1,001 bytes": (lambda text: text.replace("york", "y" * 1001, 1), "words of at most 1,000 bytes"),
     "a word of 5 MB": (lambda text: text.replace("york", "y" * 5_000_000, 1), "line 11 must be a 1-gram"),
 }
@@ -229,7 +229,7 @@ def test_what_is_not_as_its_head_says_is_named_before_kenlm_reads_it(arpa: Path,
 
 
 def test_what_other_tools_write_is_read(arpa: Path, model: Trigrams) -> None:
-    """Line ends of Windows, counts in a column, no back-off where it is 0, exponents, probabilities of 1 and none."""
+    """Windows line ends, counts in columns, no back-off if it is 0, exponents, probabilities of 1 and 0."""
     text = arpa.read_text(encoding="utf-8")
     text = re.sub(r"\tnew york(\t\S+)?", r"\tnew york", text)
     text = re.sub(r"ngram (\d)=(\d+)", r"ngram  \1=     \2", text).replace("\n", "\r\n")

@@ -1,4 +1,4 @@
-"""Hand-tuned operations against the plain form that stands beside each, gradients included."""
+"""Hand-tuned operations, compared with the plain form in the same file, with gradients."""
 
 from collections.abc import Callable
 
@@ -13,12 +13,12 @@ from asr.lengths import padding_mask
 
 
 def both(fast: object, plain: object, inputs: list[Tensor], *others: object) -> None:
-    """Compare results, and the gradients of everything that has one."""
+    """Compare results, and the gradients of all inputs that have one."""
     outs = [form(*inputs, *others) for form in (fast, plain)]  # type: ignore[operator]
     weights = torch.randn_like(outs[0])
     wanted = [tensor for tensor in inputs if tensor.requires_grad]
     gradients = [torch.autograd.grad(out, wanted, weights) for out in outs]
-    torch.testing.assert_close(*outs, rtol=0, atol=1e-11)  # float64, sums in another order
+    torch.testing.assert_close(*outs, rtol=0, atol=1e-11)  # float64, another order of summation
     for ours, theirs in zip(*gradients, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-9)
 
@@ -63,7 +63,7 @@ def test_attention(queries: int, keys: int) -> None:
 @pytest.mark.parametrize("block", [1, 200, 10**6])
 def test_relative_attention(queries: int, keys: int, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relative_attention, "CPU_BLOCK", block)
-    monkeypatch.setattr(relative_attention, "FEWEST_QUERIES", 2)
+    monkeypatch.setattr(relative_attention, "MIN_QUERIES", 2)
     inputs = [*(drawn(2, 3, number, 4) for number in (queries, queries, keys, keys)), drawn(3, queries + keys - 1, 4)]
     hidden = torch.rand(2, 1, keys) < 0.3
     hidden[..., 0] = False

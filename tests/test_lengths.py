@@ -1,4 +1,4 @@
-"""Lengths are counted by formula; the convolutions themselves say whether it is right."""
+"""Formulas of lengths, compared with the convolutions' outputs."""
 
 import math
 
@@ -19,7 +19,7 @@ KERNELS, STRIDES, PADDINGS, EXTRA = st.integers(1, 9), st.integers(1, 4), st.int
 def test_strided_lengths_is_the_number_of_outputs_of_conv1d(
     extra: int, kernel_size: int, stride: int, padding: int
 ) -> None:
-    length = max(1, kernel_size - 2 * padding) + extra  # Conv1d refuses what is shorter than its kernel
+    length = max(1, kernel_size - 2 * padding) + extra  # Conv1d refuses inputs shorter than its kernel
     outputs = nn.Conv1d(1, 1, kernel_size, stride, padding)(torch.zeros(1, 1, length)).shape[-1]
     assert strided_lengths(length, kernel_size=kernel_size, stride=stride, padding=padding) == outputs
     many = strided_lengths(torch.tensor([length, 0]), kernel_size=kernel_size, stride=stride, padding=padding)

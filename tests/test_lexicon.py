@@ -1,4 +1,4 @@
-"""Lexicons: the beginnings of their words, and files that are larger than memory is for."""
+"""Lexicons: prefixes of their words, and files that are larger than memory."""
 
 import os
 import random
@@ -26,7 +26,7 @@ def test_beginnings_are_those_of_a_plain_loop_however_many_are_looked_up(words: 
 
 
 def test_long_words_take_memory_by_their_lengths_and_not_by_the_squares_of_them() -> None:
-    """These are 1 MB; all their beginnings would be 500 MB."""
+    """These words have 1 MB; all their prefixes would have 500 MB."""
     draw = random.Random(0)
     words = ["".join(draw.choices("abcdefgh", k=1000)) for _ in range(1000)]
     tracemalloc.start()
@@ -45,7 +45,7 @@ def test_long_words_take_memory_by_their_lengths_and_not_by_the_squares_of_them(
         ("one\n" + "\u00e9" * 501 + " spelled so\n", ":2: a word must have at most 1,000 bytes; got '\u00e9"),
         (
             "\\data\\\nngram 1=2\n\n\\1-grams:\n-1\tone\n-1\t" + "x" * 5_000_000 + "\n\n\\end\\\n",
-            ": a lexicon must be a text file, a word a line, or ARPA; line 6 must be a 1-gram",
+            ": a lexicon must be a text file with one word per line, or ARPA; line 6 must be a 1-gram",
         ),
     ],
     ids=["line", "word", "ARPA"],
@@ -66,8 +66,8 @@ def test_that_pronunciations_are_not_read_is_said_once(tmp_path: Path, caplog: p
     lexicon = tmp_path / "lexicon"
     lexicon.write_text("one W AH N\ntwo\nnew york\n")
     assert read_lexicon(lexicon) == ["one", "two", "new"]
-    said = f"{lexicon}: 2 of 3 lines have more than one entry; only the first is read, as a word (the first: 'one')"
-    assert caplog.messages == [said]
+    message = f"{lexicon}: 2 of 3 lines have more than one entry; only the first is read, as a word (the first: 'one')"
+    assert caplog.messages == [message]
 
 
 def test_more_words_than_memory_is_for_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,8 +86,9 @@ def test_a_pipe_is_a_lexicon_from_its_first_word(tmp_path: Path) -> None:
 
 
 def test_a_lexicon_is_no_binary_whatever_it_begins_with(tmp_path: Path) -> None:
-    """KenLM's binaries are for those who made them: a bundle's lexicon may come from a stranger."""
+    """KenLM's binaries are unsafe, and the lexicon of a bundle may be untrusted."""
     path = tmp_path / "lexicon"
     path.write_bytes(b"mmap lm http://kheafield.com/code \\data\\ " + b"\1" * 70 + b"<unk>\0word\0" * 9)
-    with pytest.raises(InputError, match="must be a text file, a word a line, or ARPA; behind line 0 it must be text"):
+    message = "must be a text file with one word per line, or ARPA; after line 0 it must be text"
+    with pytest.raises(InputError, match=message):
         read_lexicon(path)

@@ -1,4 +1,4 @@
-"""A Shar that lhotse wrote is indexed where it is, and read as the files it was made from."""
+"""A Shar written by lhotse is indexed in place, and gives the audio of the original files."""
 
 import gzip
 import io
@@ -29,14 +29,14 @@ def index(*arguments: str | Path) -> None:
 
 
 def cut(name: str, duration: float, *texts: str, **more: Any) -> dict[str, Any]:
-    """As lhotse writes a cut of a Shar, with what is read of it."""
+    """Return a cut of a Shar as lhotse writes it, and the expected utterance."""
     recording = {"id": "r", "sampling_rate": SAMPLE_RATE, "duration": duration, "sources": []}
     spoken = [{"id": f"{name}-{place}", "text": text, "speaker": "s"} for place, text in enumerate(texts)]
     return {"id": name, "start": 0, "duration": duration, "supervisions": spoken, "recording": recording} | more
 
 
 def write_shar(folder: Path, audio: Mapping[str, bytes], lines: list[Any]) -> list[Path | str]:
-    """Write a shard and its cuts; return the arguments that name them."""
+    """Write a shard and its cuts; return the arguments for them."""
     folder.mkdir()
     with tarfile.open(folder / "recording.000000.tar", "w") as archive:
         for name, content in audio.items():
@@ -57,7 +57,7 @@ def test_a_shar_that_lhotse_wrote_is_read(files: list[Utterance], tmp_path: Path
         words = {"text": file.text, "speaker": "anna"}
         spoken = lhotse.SupervisionSegment(file.id, recording.id, 0.0, recording.duration, **words)
         cuts.append(lhotse.MonoCut(f"{file.id}.a", 0, recording.duration, 0, [spoken], recording=recording))
-    middle = cuts[0].truncate(offset=0.1, duration=0.5).with_id("middle")  # lhotse stores this part alone
+    middle = cuts[0].truncate(offset=0.1, duration=0.5).with_id("middle")  # lhotse stores only this part
     lhotse.CutSet.from_cuts([*cuts, middle]).to_shar(tmp_path, fields={"recording": "wav"}, shard_size=10)
     tars, lines = tmp_path / "recording.*.tar", tmp_path / "cuts.*.jsonl.gz"
     index(tars, "--lhotse-cuts", lines, "-o", tmp_path / "index.arrow")

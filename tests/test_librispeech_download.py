@@ -1,4 +1,4 @@
-"""Fetching LibriSpeech: from a server that drops, ignores, refuses and lies; and unpacking that is safe and whole."""
+"""Downloads of LibriSpeech from a server with faults; safe and complete unpacking."""
 
 import contextlib
 import functools
@@ -28,12 +28,12 @@ from recipes.librispeech.prepare import main
 CHECKOUT = Path(__file__).parents[1]
 NUM_UTTERANCES = 4
 
-# ---------------------------------------------------------------- a server that misbehaves as it is told
+# ---------------------------------------------------------------- a server with given faults
 # An answer is a function of the request's handler and the archive.
 
 
 def serve(handler: BaseHTTPRequestHandler, content: bytes, upto: int | None = None) -> None:
-    """As a good server does, Range included; with `upto`, the connection is closed before that byte."""
+    """Answer correctly, with Range; with `upto`, close the connection before that byte."""
     start = range_start(handler)
     if start >= len(content):
         handler.send_response(416)
@@ -90,7 +90,7 @@ def redirect(handler: BaseHTTPRequestHandler, content: bytes) -> None:
 
 
 class Mirror:
-    """A server on 127.0.0.1: `answers` are given in turn, then `otherwise`; `starts` are the bytes asked for."""
+    """A server on 127.0.0.1: it gives `answers` in order, then `otherwise`; `starts`: first requested bytes."""
 
     def __init__(self, content: bytes):
         self.content = content
@@ -118,7 +118,7 @@ class Mirror:
 
 
 def make_archive(*extra: tuple[tarfile.TarInfo, bytes]) -> bytes:
-    """A tar.gz as LibriSpeech's, of about 130 kB: dev-clean with four utterances of noise; and what the test adds."""
+    """Make a tar.gz in LibriSpeech's layout, of about 130 kB: dev-clean with four utterances of noise, and `extra`."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:gz") as archive:
         noise = np.random.default_rng(0).uniform(-1, 1, (NUM_UTTERANCES, 16000))
@@ -149,7 +149,7 @@ def facts(archive: bytes) -> Subset:
 
 @pytest.fixture
 def mirror(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirror]:
-    """A mirror of the tiny dev-clean, which for the test is the published one; and no waiting between attempts."""
+    """A mirror of the tiny dev-clean, which counts as the published one; no waiting between attempts."""
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setitem(SUBSETS, "dev-clean", facts(ARCHIVE))
     monkeypatch.setattr(download, "PAUSES_SECONDS", (0.0, 0.0, 0.0))
@@ -312,7 +312,7 @@ def test_after_four_attempts_that_bring_nothing_new_it_gives_up_and_keeps_the_pa
     mirror.otherwise = hang_up
     assert fetch(tmp_path, mirror) == 1
     assert mirror.starts == [0] + [60_000] * 3
-    assert f"gave up after 4 attempts that brought nothing new. 60000 of {len(ARCHIVE)} bytes are there" in (
+    assert f"gave up after 4 attempts without new data. 60000 of {len(ARCHIVE)} bytes are there" in (
         capsys.readouterr().err
     )
     assert part_of(tmp_path).read_bytes() == ARCHIVE[:60_000]
@@ -371,7 +371,7 @@ def test_an_archive_with_another_checksum_is_deleted_and_not_unpacked(tmp_path, 
     mirror.content = ARCHIVE[:-1] + bytes([ARCHIVE[-1] ^ 1])
     assert fetch(tmp_path, mirror) == 1
     err = capsys.readouterr().err
-    assert f"must have the published MD5 {facts(ARCHIVE).md5}; what came has {facts(mirror.content).md5}" in err
+    assert f"must have the published MD5 {facts(ARCHIVE).md5}; the download has {facts(mirror.content).md5}" in err
     assert "and was deleted" in err
     assert lies_in(tmp_path) == []
 
@@ -388,7 +388,7 @@ def test_an_archive_that_lies_there_damaged_is_an_error_and_not_deleted(tmp_path
     archive = part_of(tmp_path).with_suffix("")
     archive.write_bytes(ARCHIVE[:-1])
     assert fetch(tmp_path, mirror) == 1
-    assert "Delete it, and the same command fetches it anew." in capsys.readouterr().err
+    assert "Delete it; the same command then downloads it again." in capsys.readouterr().err
     assert lies_in(tmp_path) == ["dev-clean.tar.gz"]
 
 
@@ -402,7 +402,7 @@ def test_a_disk_that_is_too_small_is_said_before_anything_is_fetched(tmp_path, m
     assert mirror.starts == []
 
 
-# Archives of 1 and 2 PB: 1.1 * (1 + 2) PB unpacked, and beside them the larger archive, or both.
+# Archives of 1 and 2 PB: unpacked 1.1 * (1 + 2) PB, plus the larger archive or both archives.
 @pytest.mark.parametrize(("options", "needed"), [([], "5300000.0 GB"), (["--keep-archives"], "6300000.0 GB")])
 def test_the_disk_must_hold_one_archive_at_a_time_or_all_that_are_kept(
     tmp_path, mirror, monkeypatch, capsys, options, needed
@@ -463,9 +463,9 @@ def device(name: str) -> tuple[tarfile.TarInfo, bytes]:
 @pytest.mark.parametrize(
     ("extra", "named", "why"),
     [
-        ([file("../evil")], "../evil", "climbs out"),
-        ([file("LibriSpeech/../../evil")], "LibriSpeech/../../evil", "climbs out"),
-        ([file("/tmp/librispeech-evil")], "/tmp/librispeech-evil", "climbs out"),
+        ([file("../evil")], "../evil", "leads out of it"),
+        ([file("LibriSpeech/../../evil")], "LibriSpeech/../../evil", "leads out of it"),
+        ([file("/tmp/librispeech-evil")], "/tmp/librispeech-evil", "leads out of it"),
         ([link("LibriSpeech/out", ".."), file("LibriSpeech/out/evil")], "LibriSpeech/out", "is a link or a device"),
         ([link("LibriSpeech/out", "/")], "LibriSpeech/out", "is a link or a device"),
         ([link("LibriSpeech/dev-clean/in", "84")], "LibriSpeech/dev-clean/in", "is a link or a device"),
@@ -512,7 +512,7 @@ def test_a_readme_that_is_there_is_not_overwritten(tmp_path, mirror):
 
 # ---------------------------------------------------------------- killed and interrupted
 
-# The command in a process of its own, with our tiny dev-clean; `stop_here` is a line that each test puts in.
+# The command in another process, with our tiny dev-clean; each test replaces `stop_here` by a line.
 PROGRAM = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # where the tests run in the background, it is ignored
@@ -557,7 +557,7 @@ def test_an_interrupted_unpacking_cleans_up_and_exits_130_without_a_traceback(tm
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert err.endswith("interrupted; run the same command again to go on.\n")
+    assert err.endswith("interrupted; run the same command again to resume.\n")
     assert "Traceback" not in err
     assert lies_in(tmp_path) == ["dev-clean.tar.gz.part"]
 

@@ -1,4 +1,4 @@
-"""Fetching LibriSpeech's n-gram language models, from the same misbehaving server; unpacking them in lower case."""
+"""Downloads of LibriSpeech's n-gram models from a server with faults; unpacking in lower case."""
 
 import errno
 import gzip
@@ -47,7 +47,7 @@ def facts(archive: bytes) -> tuple[int, str]:
 
 @pytest.fixture
 def mirror(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirror]:
-    """A mirror of the tiny model, which for the test is the published one; and no waiting between attempts."""
+    """A mirror of the tiny model, which counts as the published one; no waiting between attempts."""
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setitem(LANGUAGE_MODELS, MODEL, facts(ARCHIVE))
     monkeypatch.setattr(download, "PAUSES_SECONDS", (0.0, 0.0, 0.0))
@@ -58,7 +58,7 @@ def mirror(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirror]:
 
 
 def publish(mirror: Mirror, monkeypatch: pytest.MonkeyPatch, archive: bytes) -> None:
-    """Let this be the archive, on the mirror and by its published checksum."""
+    """Make this the archive of the mirror, with its checksum as the published one."""
     mirror.content = archive
     monkeypatch.setitem(LANGUAGE_MODELS, MODEL, facts(archive))
 
@@ -111,7 +111,7 @@ def test_the_archive_is_kept_on_request_and_used_again(tmp_path, mirror, capsys)
     assert fetch(tmp_path, mirror) == 0
     assert lies_in(tmp_path) == [f"{MODEL}.arpa", f"{MODEL}.arpa.gz"]
     assert mirror.starts == [0]
-    assert "is there already, verified and unpacked" in capsys.readouterr().err
+    assert "existed already; it was verified, unpacked" in capsys.readouterr().err
 
 
 def test_a_language_model_that_is_there_whole_is_left_alone(tmp_path, mirror, capsys):
@@ -148,7 +148,7 @@ def test_a_later_run_goes_on_with_the_part_of_an_earlier_one(tmp_path, mirror, c
     mirror.answers = [drop_before(30_000)]
     mirror.otherwise = hang_up
     assert fetch(tmp_path, mirror) == 1
-    assert "the same command goes on from them; or choose another --mirror." in capsys.readouterr().err
+    assert "the same command resumes; or choose another --mirror." in capsys.readouterr().err
     assert lies_in(tmp_path) == [f"{MODEL}.arpa.gz.part"]
     mirror.answers, mirror.starts = [drop_before(len(ARCHIVE))], []
     assert fetch(tmp_path, mirror) == 0
@@ -171,7 +171,7 @@ def test_a_page_in_place_of_the_model_is_refused_by_its_size(tmp_path, mirror, c
 def test_an_archive_with_another_checksum_is_deleted_and_not_unpacked(tmp_path, mirror, capsys):
     mirror.content = ARCHIVE[:-1] + bytes([ARCHIVE[-1] ^ 1])
     assert fetch(tmp_path, mirror) == 1
-    assert f"must have the published MD5 {facts(ARCHIVE)[1]}; what came has" in capsys.readouterr().err
+    assert f"must have the published MD5 {facts(ARCHIVE)[1]}; the download has" in capsys.readouterr().err
     assert lies_in(tmp_path) == []
 
 
@@ -323,7 +323,7 @@ def test_a_disk_that_is_full_leaves_no_model_and_the_next_run_need_not_fetch_aga
     assert mirror.starts == [0]
 
 
-# The command in a process of its own, with our tiny model, that stops in the midst of unpacking.
+# The command in another process, with our tiny model, that stops in the middle of unpacking.
 PROGRAM = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # where the tests run in the background, it is ignored
@@ -366,6 +366,6 @@ def test_an_interrupted_unpacking_cleans_up_and_exits_130_without_a_traceback(tm
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert err.endswith("interrupted; run the same command again to go on.\n")
+    assert err.endswith("interrupted; run the same command again to resume.\n")
     assert "Traceback" not in err
     assert lies_in(tmp_path) == [f"{MODEL}.arpa.gz.part"]

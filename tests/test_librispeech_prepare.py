@@ -1,4 +1,4 @@
-"""The manifests of LibriSpeech: from the original folder layout, checked against what is published."""
+"""The manifests of LibriSpeech, from the original folder layout, checked against published totals."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def make_chapter(subset_dir: Path, speaker: str, chapter: str, texts: list[str])
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
-    """Three utterances of two speakers in `mine`, which is not the name of a subset of LibriSpeech."""
+    """Three utterances of two speakers in `mine`, which is not the name of a LibriSpeech subset."""
     make_chapter(tmp_path / "corpus" / "mine", "19", "198", ["HELLO WORLD", "IT'S ME"])
     make_chapter(tmp_path / "corpus" / "mine", "26", "495", ["GOOD BYE"])
     return tmp_path / "corpus"
@@ -223,7 +223,7 @@ def test_many_problems_are_counted_and_all_are_named_in_a_file_until_they_are_go
         ("19-198-0000 A\n19-198-0001\n", "19-198.trans.txt:2: must hold a text after the id; got '19-198-0001' alone"),
         ("19-198-0000 A\n\nHELLO\n", "19-198.trans.txt:3: must begin with an id like 19-198-0001; got 'HELLO'"),
         ("19-199-0000 A\n", "19-198.trans.txt:1: must begin with an id like 19-198-0001; got '19-199-0000'"),
-        ("19-198-0000 A\n19-198-0000 B\n", "19-198.trans.txt:2: ids must be unique; 19-198-0000 stands already in"),
+        ("19-198-0000 A\n19-198-0000 B\n", "19-198.trans.txt:2: ids must be unique; 19-198-0000 is already in"),
     ],
 )
 def test_a_malformed_line_is_an_error_that_names_it(corpus, capsys, content, reason):
@@ -300,12 +300,12 @@ def test_an_option_that_cannot_hold_is_one_clear_line(corpus, capsys, arguments,
 
 def test_a_corpus_folder_that_is_missing_or_holds_no_subset_is_one_clear_line(tmp_path, capsys):
     assert prepare(tmp_path / "nowhere") == 1
-    assert f"error: --corpus-dir must be a folder that holds LibriSpeech; got {tmp_path}/nowhere" in (
+    assert f"error: --corpus-dir must be a folder that holds LibriSpeech; {tmp_path}/nowhere is not a folder." in (
         capsys.readouterr().err
     )
     (tmp_path / "empty" / "books").mkdir(parents=True)
     assert prepare(tmp_path / "empty") == 1
-    assert "must hold subset folders (SUBSET/speaker/chapter/*.flac); found none." in capsys.readouterr().err
+    assert "must hold subset folders (SUBSET/speaker/chapter/*.flac); there are none." in capsys.readouterr().err
 
 
 def test_a_subset_without_any_utterance_is_an_error(tmp_path, capsys):
@@ -325,7 +325,7 @@ def test_an_output_folder_that_cannot_be_made_is_one_clear_line(corpus, capsys):
 
 def run_command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "recipes.librispeech.prepare", *map(str, arguments)]
-    environment = os.environ | {"FORCE_COLOR": "1", "COLUMNS": "200"}  # rich then takes stderr for a terminal
+    environment = os.environ | {"FORCE_COLOR": "1", "COLUMNS": "200"}  # rich then treats stderr as a terminal
     return subprocess.run(command, cwd=CHECKOUT, env=environment, capture_output=True, text=True, timeout=60)
 
 

@@ -1,4 +1,4 @@
-"""What is asked of Lightning behind its public interface is still there, and does what the run needs of it."""
+"""The internals of Lightning that asr uses still exist, and behave as the run requires."""
 
 import inspect
 import signal
@@ -22,7 +22,7 @@ BATCHES = 4  # of an epoch
 
 
 class Line(pl.LightningModule):
-    """A net of one weight that notes which batches it sees, and when it is validated."""
+    """A net of one weight that records the batches that it sees, and its validations."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Line(pl.LightningModule):
 
 
 class Steps(Logger):
-    """Note the numbers of the steps that are logged."""
+    """Record the numbers of the logged steps."""
 
     name, version = "steps", ""
 
@@ -103,7 +103,7 @@ def test_the_batches_begun_are_counted_within_the_epoch() -> None:
 
 
 class Save(pl.Callback):
-    """Write the checkpoint of a hook as if it stood at a position."""
+    """Write a checkpoint in a hook, as if at a given position."""
 
     def __init__(self, path: Path, position: Position) -> None:
         self.path, self.position = path, position

@@ -1,4 +1,4 @@
-"""W&B and MLflow: refused where the package is absent; where it is there, what metrics.csv holds is there, too."""
+"""W&B and MLflow: refused if the package is missing; otherwise they get the content of metrics.csv."""
 
 import json
 import struct
@@ -18,7 +18,7 @@ LOGGED = ("train/loss", "valid/wer")
 
 
 def numbers(run_dir: Path, name: str) -> dict[int, float]:
-    """A metric of metrics.csv by step."""
+    """Return a metric of metrics.csv by step."""
     return {int(row["step"]): float(row[name]) for row in metrics(run_dir) if row[name]}
 
 
@@ -32,7 +32,7 @@ def test_a_logger_whose_package_is_absent_is_refused_in_a_line(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for path in (CONF / "logger").glob("*.yaml"):
-        (tmp_path / path.stem).mkdir()  # as W&B leaves one where it ran
+        (tmp_path / path.stem).mkdir()  # W&B leaves such a folder
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", [str(tmp_path)])
     message = rf"^logger={name} needs the package {name}; it is not installed\. .*: pip install -e '\.\[{name}\]'$"
@@ -79,7 +79,7 @@ def test_an_offline_run_of_wandb_holds_the_metrics_of_both_epochs(
 def test_wandb_without_an_account_is_an_error_of_one_line(
     tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("wandb", reason="wandb is not installed").teardown()  # forgets the mode of an earlier run
+    pytest.importorskip("wandb", reason="wandb is not installed").teardown()  # reset the mode of an earlier run
     monkeypatch.setenv("WANDB_MODE", "online")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
@@ -88,7 +88,7 @@ def test_wandb_without_an_account_is_an_error_of_one_line(
 
 
 def wandb_rows(log: Path) -> list[dict[str, Any]]:
-    """What a run has logged: protocol buffers in LevelDB's log format, behind 7 bytes of W&B's own."""
+    """Read the logged rows of a run: protocol buffers in LevelDB's log format, after 7 bytes of W&B's."""
     from wandb.proto import wandb_internal_pb2
 
     content, place, rows, started = log.read_bytes(), 7, [], b""
@@ -98,7 +98,7 @@ def wandb_rows(log: Path) -> list[dict[str, Any]]:
         _, length, kind = struct.unpack_from("<IHB", content, place)
         started += content[place + 7 : place + 7 + length]
         place += 7 + length
-        if kind in (1, 4):  # a whole record, or its last part
+        if kind in (1, 4):  # a whole record, or its last piece
             record = wandb_internal_pb2.Record()
             record.ParseFromString(started)
             items, started = record.history.item, b""

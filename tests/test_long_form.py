@@ -1,4 +1,4 @@
-"""Recordings of any length: one path to the transcript, whatever they come as, and what cannot be read is one line."""
+"""Recordings of any length: the transcript does not depend on the form of the input; unreadable ones are one line."""
 
 import itertools
 import math
@@ -37,7 +37,7 @@ def inference(way: str = "chunks", nbest: int = 1, bounds: ChunkBounds = SHORT) 
 
 
 def recording(texts: list[str], pause: float = 0.4, seed: int = 0) -> Tensor:
-    """Texts with a pause behind each, in noise; of whole 16-bit samples, so that a file holds the same."""
+    """Return texts, each followed by a pause, in noise, as whole 16-bit samples, so that a file is exact."""
     silence = torch.zeros(round(pause * SAMPLE_RATE))
     waveform = torch.cat([part for text in texts for part in (torch.from_numpy(speak(text)), silence)])
     noise = 0.003 * torch.randn(len(waveform), generator=torch.Generator().manual_seed(seed))
@@ -59,15 +59,15 @@ def recognizer() -> Recognizer:
 
 def recognized(recognizer: Recognizer, utterances: list[Utterance], how: Inference) -> dict[str, Transcript]:
     results = list(recognizer.recognize(utterances, how))
-    assert not [one for one in results if isinstance(one, Rejected)]
+    assert not [result for result in results if isinstance(result, Rejected)]
     return {utterance.id: transcript for utterance, transcript in results}  # type: ignore[misc]
 
 
-def same(one: Transcript, other: Transcript, shift: float = 0.0) -> None:
-    """Scores and confidences come from products whose sums go with the batch: 1e-4."""
-    assert one.text == other.text
-    assert one.duration == pytest.approx(other.duration)
-    for mine, theirs in zip(one.words, other.words, strict=True):
+def same(transcript: Transcript, other: Transcript, shift: float = 0.0) -> None:
+    """Compare within 1e-4: scores and confidences come from products whose summation depends on the batch."""
+    assert transcript.text == other.text
+    assert transcript.duration == pytest.approx(other.duration)
+    for mine, theirs in zip(transcript.words, other.words, strict=True):
         assert (mine.start, mine.end) == pytest.approx((theirs.start + shift, theirs.end + shift), abs=1e-6)
         assert mine.confidence == pytest.approx(theirs.confidence, abs=1e-4)
 
@@ -83,7 +83,7 @@ def test_the_listener_hears_every_word_of_a_long_recording(recognizer: Recognize
 def test_a_recording_is_recognised_the_same_whatever_it_comes_as(
     recognizer: Recognizer, way: str, pause: float, tmp_path: Path
 ) -> None:
-    """Alone, in a batch, by path, as a waveform, as a stretch of a longer file; short ones and long ones."""
+    """Alone, in a batch, by path, as a waveform, as a segment of a longer file; short and long recordings."""
     how = inference(way)
     for number, texts in enumerate((TEXTS[:1], TEXTS[:2], TEXTS[:9], [])):
         waveform = recording(texts, pause) if texts else torch.zeros(300)
@@ -115,21 +115,23 @@ def test_mixed_lengths_come_back_in_the_order_given(recognizer: Recognizer) -> N
     waveforms = [recording(TEXTS[number : number + 1 + 4 * (number % 2)]) for number in range(8)]
     transcripts = recognizer.transcribe(waveforms, inference(), sample_rate=SAMPLE_RATE)
     expected = [" ".join(TEXTS[number : number + 1 + 4 * (number % 2)]) for number in range(8)]
-    assert [one.text for one in transcripts] == expected
-    assert [one.duration for one in transcripts] == [len(one) / SAMPLE_RATE for one in waveforms]
+    assert [transcript.text for transcript in transcripts] == expected
+    assert [transcript.duration for transcript in transcripts] == [
+        len(waveform) / SAMPLE_RATE for waveform in waveforms
+    ]
 
 
 @WAYS
 def test_progress_adds_up_to_the_duration(recognizer: Recognizer, way: str, tmp_path: Path) -> None:
-    """To a frame, and to what is behind the last frame, of each stretch."""
+    """Within one frame, and the rest after the last frame, of each segment."""
     paths = [write(tmp_path / f"{count}.wav", recording(TEXTS[:count])) for count in (1, 2, 12)]
     utterances = [whole_file(path, path.stem) for path in paths]
-    told: list[float] = []
-    list(recognizer.recognize(utterances, inference(way), told.append))
-    assert all(seconds >= 0 for seconds in told)
-    duration = sum(one.duration for one in utterances)
-    assert sum(told) == pytest.approx(duration, abs=0.04 * (len(told) + 1))
-    assert len(told) > len(paths), "a long one is told of in parts"
+    progress: list[float] = []
+    list(recognizer.recognize(utterances, inference(way), progress.append))
+    assert all(seconds >= 0 for seconds in progress)
+    duration = sum(utterance.duration for utterance in utterances)
+    assert sum(progress) == pytest.approx(duration, abs=0.04 * (len(progress) + 1))
+    assert len(progress) > len(paths), "progress in a long recording is reported in parts"
 
 
 def test_an_empty_waveform_is_an_empty_transcript(recognizer: Recognizer) -> None:
@@ -143,7 +145,7 @@ def test_an_empty_waveform_is_an_empty_transcript(recognizer: Recognizer) -> Non
 def test_waveforms_may_have_any_precision(recognizer: Recognizer, kind: torch.dtype) -> None:
     waveforms = [recording(TEXTS[:1]).to(kind), recording(TEXTS[:8]).to(kind).requires_grad_()]
     transcripts = recognizer.transcribe(waveforms, inference(), sample_rate=SAMPLE_RATE)
-    assert [one.text for one in transcripts] == [" ".join(TEXTS[:1]), " ".join(TEXTS[:8])]
+    assert [transcript.text for transcript in transcripts] == [" ".join(TEXTS[:1]), " ".join(TEXTS[:8])]
 
 
 @pytest.mark.parametrize(
@@ -163,7 +165,7 @@ def test_what_is_no_recording_is_refused_by_its_number(recognizer: Recognizer, u
 
 
 def overflowing(utterances: int, net: object, given: object, encoded: Encoded) -> Encoded:
-    """A hook of the encoder: the first utterances of a batch become NaN."""
+    """A hook of the encoder that sets the first utterances of a batch to NaN."""
     nothing = torch.full_like(encoded.out[:utterances], math.nan)
     return encoded._replace(out=torch.cat([nothing, encoded.out[utterances:]]))
 
@@ -197,7 +199,7 @@ def test_an_utterance_of_which_the_net_computes_no_numbers_is_rejected_and_the_o
     assert good[0].id == "b"  # type: ignore[index]
 
 
-# ---- recordings that turn out unreadable
+# ---- recordings that become unreadable
 
 
 def truncated(path: Path) -> Path:
@@ -233,10 +235,10 @@ def test_a_long_file_that_is_spoilt_late_is_one_line_and_stops_no_other(
     utterances += [whole_file(write(tmp_path / f"{n}.wav", recording(TEXTS[:n])), str(n)) for n in (1, 9)]
     assert utterances[0].duration > 5 * SHORT.chunk_seconds
     results = list(recognizer.recognize(utterances, inference(way)))
-    [rejected] = [one for one in results if isinstance(one, Rejected)]
+    [rejected] = [result for result in results if isinstance(result, Rejected)]
     assert rejected.utterance.id == "bad"
     assert "\n" not in rejected.reason
-    texts = {one[0].id: one[1].text for one in results if not isinstance(one, Rejected)}
+    texts = {result[0].id: result[1].text for result in results if not isinstance(result, Rejected)}
     assert texts == {"1": TEXTS[0], "9": " ".join(TEXTS[:9])}
     with pytest.raises(AudioError, match=message):
         recognizer.transcribe([bad], inference(way), sample_rate=SAMPLE_RATE)
@@ -248,9 +250,9 @@ def test_a_short_file_of_huge_samples_is_one_line_and_stops_no_other(recognizer:
     write(tmp_path / "longer.wav", recording(TEXTS[:2]))
     utterances = [whole_file(tmp_path / f"{name}.wav", name) for name in ("good", "bad", "longer")]
     results = list(recognizer.recognize(utterances, inference()))
-    [rejected] = [one for one in results if isinstance(one, Rejected)]
+    [rejected] = [result for result in results if isinstance(result, Rejected)]
     assert "bad.wav: samples must lie between" in rejected.reason
-    texts = {one[0].id: one[1].text for one in results if not isinstance(one, Rejected)}
+    texts = {result[0].id: result[1].text for result in results if not isinstance(result, Rejected)}
     assert texts == {"good": TEXTS[0], "longer": " ".join(TEXTS[:2])}
 
 
@@ -269,7 +271,7 @@ def test_a_long_file_that_is_not_as_long_as_its_manifest_says_is_rejected(
 
 
 class Told:
-    """A decoder that finds in each segment in turn what it is told."""
+    """A decoder that returns given texts, one per segment."""
 
     needs = ()
     max_seconds = None
@@ -301,27 +303,31 @@ def test_alternatives_are_the_best_of_all_combinations_of_the_segments(seed: int
         tokens = [torch.randint(1, 4, (int(length),), generator=draw).tolist() for length in (0, 1, 1, 3, 4)]
         scores = (-20 * torch.rand(len(tokens), generator=draw)).sort(descending=True).values.tolist()
         shuffled = [tokens[position] for position in torch.randperm(len(tokens), generator=draw)]
-        return [Hypothesis(one, score) for one, score in zip(shuffled, scores, strict=True)]
+        return [Hypothesis(sequence, score) for sequence, score in zip(shuffled, scores, strict=True)]
 
     segments = [some() for _ in range(3)]
     recognizer = listener(lambda head, tokenizer, normalize: Told(segments))
     pieces = recognizer.model.tokenizer.pieces
     best: dict[str, float] = {}
     for combined in itertools.product(*segments):
-        text = " ".join(" ".join("".join(pieces[token] for token in one.tokens) for one in combined).split())
-        score = sum(one.score for one in combined)
+        text = " ".join(
+            " ".join("".join(pieces[token] for token in hypothesis.tokens) for hypothesis in combined).split()
+        )
+        score = sum(hypothesis.score for hypothesis in combined)
         best[text] = max(best.get(text, -math.inf), score)
-    expected = sorted(best.items(), key=lambda one: -one[1])[:nbest]
+    expected = sorted(best.items(), key=lambda entry: -entry[1])[:nbest]
     transcript = recognizer.transcript(4.8, silent_segments(3), nbest)
-    assert [one.text for one in transcript.alternatives] == [text for text, _ in expected]
-    assert [one.score for one in transcript.alternatives] == pytest.approx([score for _, score in expected])
+    assert [alternative.text for alternative in transcript.alternatives] == [text for text, _ in expected]
+    assert [alternative.score for alternative in transcript.alternatives] == pytest.approx(
+        [score for _, score in expected]
+    )
     assert transcript.alternatives[0].text == transcript.text
 
 
 @WAYS
 def test_without_alternatives_the_best_is_the_text(recognizer: Recognizer, way: str) -> None:
     [transcript] = recognizer.transcribe([recording(TEXTS)], inference(way, nbest=3), sample_rate=SAMPLE_RATE)
-    assert [one.text for one in transcript.alternatives] == [transcript.text]
+    assert [alternative.text for alternative in transcript.alternatives] == [transcript.text]
 
 
 # ---- at silences
@@ -343,7 +349,7 @@ def test_stretches_between_silences_are_heard_each_by_itself(recognizer: Recogni
 @WAYS
 @pytest.mark.parametrize(("batch_seconds", "most"), [(1.0, 1), (7.0, 2), (100.0, 8)])
 def test_no_more_is_in_the_net_at_once_than_a_batch_may_hold(way: str, batch_seconds: float, most: int) -> None:
-    """What bounds memory, however long the recording: chunks of 3 s, 8 of them at most."""
+    """This bounds memory for any length: chunks of 3 s, at most 8 at once."""
     recognizer = listener()
     sizes: list[tuple[int, int]] = []
     recognizer.model.encoder.register_forward_pre_hook(lambda _, given: sizes.append(given[0].shape[:2]))  # type: ignore[attr-defined]

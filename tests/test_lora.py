@@ -1,4 +1,4 @@
-"""LoRA beside linear layers: it begins as its base, trains adapters alone, and can be merged into its base."""
+"""LoRA: it starts with the outputs of its base, trains only adapters, and can be merged into its base."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ LORA = resolved("adapter=lora")["adapter"] | {"rank": 3, "alpha": 6}
 
 
 class Net(nn.Module):
-    """An encoder, and a head where one is chosen, of the same weights each time."""
+    """An encoder, and a head if one is chosen, with fixed weights."""
 
     def __init__(self, *overrides: str) -> None:
         super().__init__()
@@ -40,14 +40,14 @@ class Net(nn.Module):
 
 
 def insert(net: nn.Module, **settings: Any) -> Any:
-    """Adapt a net, with every linear layer of the blocks that can be, unless `settings` say otherwise."""
+    """Adapt a net: by default every linear layer of the blocks that can be adapted."""
     adapter = component("adapter", LORA | settings)()
     adapter.insert(net)
     return adapter
 
 
 def stir(net: nn.Module) -> None:
-    """Take the adapters away from where they start."""
+    """Give the adapters random weights."""
     with torch.no_grad():
         for name, parameter in net.named_parameters():
             if name.endswith(".lora_b"):
@@ -59,7 +59,7 @@ def own(net: nn.Module) -> dict[str, Tensor]:
 
 
 def blocks_of(encoder: str) -> list[str]:
-    """Linear layers of the blocks, without one whose weights are read and not called."""
+    """List linear layers of the blocks, except those whose weights are read directly."""
     net = Net(f"encoder={encoder}")
     return [
         name
@@ -96,7 +96,7 @@ def test_an_adapted_encoder_begins_with_the_outputs_of_its_base_and_only_adapter
 
 @pytest.mark.parametrize("encoder", ADAPTABLE)
 def test_merged_weights_give_the_outputs_of_the_adapted_net(encoder: str) -> None:
-    """So no layer is called in another way than an adapter knows: in float64 they differ by rounding."""
+    """This shows that adapters see every use of a layer: in float64 the outputs differ only by rounding."""
     net, base = Net(f"encoder={encoder}").eval(), Net(f"encoder={encoder}").eval()
     adapter = insert(net, modules=blocks_of(encoder))
     stir(net)
@@ -226,25 +226,25 @@ def test_a_compiled_block_is_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"modules": ["decoder.*"]}, r"adapter\.modules must name linear layers, such as .*; got 'decoder\.\*'\."),
         ({"modules": ["encoder.blocks.*.depthwise"]}, r"adapter\.modules must name linear layers"),
         ({"trained": ["nothing.*"]}, r"adapter\.trained must name weights, such as head\.\*; got 'nothing\.\*'\."),
-        ({"modules": ["encoder.subsampling.linear"]}, r"the weights of encoder\.subsampling\.linear are read"),
-        ({"modules": []}, r"adapter\.modules must be a list, of patterns, .*; got \[\]"),
+        ({"modules": ["encoder.subsampling.linear"]}, r"other code reads the weights of encoder\.subsampling\.linear"),
+        ({"modules": []}, r"adapter\.modules must be a list of patterns, .*; got \[\]"),
         ({"rank": 0}, r"adapter\.rank must be a whole number from 1"),
         ({"alpha": 0}, r"adapter\.alpha must be a number greater than 0"),
         ({"dropout": 1}, r"adapter\.dropout must be a number from 0 to less than 1"),
     ],
 )
-def test_settings_that_do_not_hold_are_one_line(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_settings_that_do_not_hold_are_one_line(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
         insert(Net("encoder=conformer_s"), **settings)
 
 
 def test_a_layer_whose_weights_are_read_is_refused_in_every_encoder() -> None:
-    with pytest.raises(InputError, match=r"the weights of encoder\.blocks\.0\.attention\.qkv are read"):
+    with pytest.raises(InputError, match=r"other code reads the weights of encoder\.blocks\.0\.attention\.qkv"):
         insert(Net("encoder=transformer_xl"), modules=["encoder.blocks.*"])
 
 

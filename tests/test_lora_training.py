@@ -1,4 +1,4 @@
-"""Runs that train an adapter: what is trained and stored, how they resume, and which base their bundle goes with."""
+"""Runs that train an adapter: trained and stored weights, resumption, and the base of the bundle."""
 
 import json
 import re
@@ -51,7 +51,7 @@ def adapt(corpus: Path, model: Path, run_dir: Path, *overrides: str) -> Path:
 
 @pytest.fixture(scope="module")
 def adapted(fluent: Path, tones: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of six steps from the fluent model, at a learning rate that changes what it recognises."""
+    """A run of six steps from the fluent model, at a learning rate that changes its texts."""
     run_dir = tmp_path_factory.mktemp("lora") / "run"
     hot = ["optimizer.lr=0.3", "schedule.warmup_steps=0", "trainer.max_steps=6", "trainer.check_val_every_n_epoch=1"]
     return adapt(tones, fluent / "run", run_dir, *hot, "checkpoint.select=last")
@@ -155,19 +155,19 @@ def test_without_its_base_or_with_another_it_is_refused_in_one_line(
         (convert_main, run, "--to", "nemo", "-o", str(tmp_path / "x.nemo")),
         (average_main, checkpoint, "--start", run, "--output-dir", str(tmp_path / "x")),
     ):
-        said = refused(command, *given)
-        assert f"{adapted}" in said
-        assert "an adapter needs its base, in training the model" in said
-        assert f"python -m asr.merge {adapted}" in said
+        message = refused(command, *given)
+        assert f"{adapted}" in message
+        assert "an adapter needs its base; in training this was" in message
+        assert f"python -m asr.merge {adapted}" in message
     with pytest.raises(InputError, match="an adapter needs its base"):
         train(settings(tones, adapted, tmp_path / "run"))
     other = shutil.copytree(fluent / "run" / "bundle", tmp_path / "other")
     weights = load_file(other / "weights.safetensors")
     name = min(weights)
     save_file(weights | {name: weights[name] + 1e-6}, other / "weights.safetensors")
-    said = refused(evaluate_main, run, manifest, "--base", str(other))
+    message = refused(evaluate_main, run, manifest, "--base", str(other))
     assert re.search(
-        r"other: the base must have the tensors with which the adapter .* was trained: SHA-256 \w{12}", said
+        r"other: the base must have the tensors with which the adapter .* was trained: SHA-256 \w{12}", message
     )
     assert "an adapter needs its base" in refused(evaluate_main, run, manifest, "--base", run)
     whole = str(fluent / "run")
@@ -175,11 +175,11 @@ def test_without_its_base_or_with_another_it_is_refused_in_one_line(
 
 
 @pytest.mark.parametrize(
-    ("base", "said"),
+    ("base", "message"),
     [
-        ({"sha256": "0" * 64, "source": "../../secret"}, "in training the model '../../secret'"),
-        ({"sha256": "0" * 64, "source": "hf://stranger/model"}, "in training the model 'hf://stranger/model'"),
-        ({"sha256": "0" * 64, "source": "\x1b[2J" + "a" * 500}, r"in training the model '\x1b[2Jaaa"),
+        ({"sha256": "0" * 64, "source": "../../secret"}, "in training this was '../../secret'"),
+        ({"sha256": "0" * 64, "source": "hf://stranger/model"}, "in training this was 'hf://stranger/model'"),
+        ({"sha256": "0" * 64, "source": "\x1b[2J" + "a" * 500}, r"in training this was '\x1b[2Jaaa"),
         ({"sha256": "../" * 20, "source": "x"}, "must have the keys adapter and base"),
         ({"sha256": "0" * 64}, "must have the keys adapter and base"),
         ({"sha256": "0" * 64, "source": "x", "path": "y"}, "must have the keys adapter and base"),
@@ -188,7 +188,7 @@ def test_without_its_base_or_with_another_it_is_refused_in_one_line(
     ],
 )
 def test_what_a_stranger_s_bundle_calls_its_base_is_neither_opened_nor_fetched(
-    base: Any, said: str, adapted: Path, fluent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    base: Any, message: str, adapted: Path, fluent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = shutil.copytree(adapted / "bundle", tmp_path / "bundle")
     config = json.loads((folder / "config.json").read_text()) | {"base": base}
@@ -196,7 +196,7 @@ def test_what_a_stranger_s_bundle_calls_its_base_is_neither_opened_nor_fetched(
     monkeypatch.setattr("asr.interchange.hub.download", lambda text: pytest.fail("it is fetched"))
     with pytest.raises(InputError) as error:
         asr.load_recognizer(folder)
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert str(error.value).isprintable()
     with pytest.raises(InputError, match=r"the base must have the tensors|must have the keys adapter and base"):
         asr.load_recognizer(folder, base=fluent / "run")
@@ -241,8 +241,8 @@ def test_the_mean_of_checkpoints_is_an_adapter_whose_weights_are_their_mean(
     for name, weight in mean.items():
         torch.testing.assert_close(weight, (states[0][f"model.{name}"] + states[1][f"model.{name}"]) / 2)
     load_recognizer(tmp_path / "mean", base=fluent / "run")
-    said = refused(average_main, str(run_dir), "--start", str(fluent / "run"), "--output-dir", str(tmp_path / "x"))
-    assert "must have weights of the shapes of" in said
+    message = refused(average_main, str(run_dir), "--start", str(fluent / "run"), "--output-dir", str(tmp_path / "x"))
+    assert "must have weights of the shapes of" in message
 
 
 def test_weights_that_are_listed_are_trained_and_stored_with_the_statistics_of_their_norms(
@@ -271,7 +271,7 @@ def test_frozen_adapters_stay_at_zero(fluent: Path, tones: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "message"),
     [
         (["init.from=null"], "adapter=lora needs a trained model to adapt; give init.from=MODEL."),
         (
@@ -280,7 +280,7 @@ def test_frozen_adapters_stay_at_zero(fluent: Path, tones: Path, tmp_path: Path)
         ),
         (["graph_memory=0.3"], "graph_memory must be 0 with adapter=lora, untested together; got 0.3."),
         (["init.frozen=[*]"], "init.frozen must leave weights to train"),
-        (["head=ctc"], "weights that differ from .* must be trained; head.linear.weight is new"),
+        (["head=ctc"], "adapter.trained must name the weights that differ from .*; head.linear.weight is missing"),
         (
             ["head=ctc", "adapter.trained=['head.*']"],
             "the model must use each tensor of .*; head.ctc.linear.bias is unused",
@@ -290,9 +290,9 @@ def test_frozen_adapters_stay_at_zero(fluent: Path, tones: Path, tmp_path: Path)
     ],
 )
 def test_what_does_not_go_with_an_adapter_is_one_line(
-    overrides: list[str], said: str, fluent: Path, tones: Path, tmp_path: Path
+    overrides: list[str], message: str, fluent: Path, tones: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         adapt(tones, fluent / "run", tmp_path / "run", *overrides)
 
 

@@ -1,4 +1,4 @@
-"""Manifests: what comes back, and what is said of a line that is none."""
+"""Manifests: reading and writing, and the errors of bad lines."""
 
 import json
 import os
@@ -97,7 +97,7 @@ def test_good_lines_are_read_and_each_of_the_others_is_named(tmp_path: Path) -> 
     ]
     path = manifest(tmp_path, GOOD | {"id": "1"}, *(line for line, _ in bad), GOOD | {"id": "2"})
     utterances, errors = read_good_lines(path)
-    assert [one.id for one in utterances] == ["1", "2"]
+    assert [utterance.id for utterance in utterances] == ["1", "2"]
     assert len(errors) == len(bad)
     for number, (error, (_, message)) in enumerate(zip(errors, bad, strict=True), start=2):
         assert str(error).startswith(f"{path}:{number}: "), error
@@ -113,25 +113,25 @@ def test_a_text_that_is_not_required_is_empty(tmp_path: Path) -> None:
     path = manifest(tmp_path, silent, GOOD | {"id": "null", "text": None}, GOOD | {"id": "given"})
     utterances, errors = read_good_lines(path, required=("audio_filepath", "duration"))
     assert not errors
-    assert [one.text for one in utterances] == ["", "", "one"]
+    assert [utterance.text for utterance in utterances] == ["", "", "one"]
     assert len(read_good_lines(path)[1]) == 2
 
 
 def test_an_id_of_null_is_none(tmp_path: Path) -> None:
     utterances = read_manifest(manifest(tmp_path, GOOD | {"id": None}, GOOD | {"id": None, "offset": 3.5}))
-    assert [one.id for one in utterances] == ["a.flac", "a.flac@3.5"]
+    assert [utterance.id for utterance in utterances] == ["a.flac", "a.flac@3.5"]
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path) -> None:
     path = manifest(tmp_path, GOOD)
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes() + b"\r\n")
-    assert [one.id for one in read_manifest(path)] == ["a.flac"]
+    assert [utterance.id for utterance in read_manifest(path)] == ["a.flac"]
 
 
 def test_a_name_that_is_not_utf8_is_kept_byte_for_byte(tmp_path: Path) -> None:
     (tmp_path / "m.jsonl").write_bytes(b'{"audio_filepath": "caf\xe9.wav", "duration": 1, "text": ""}')
-    [one] = read_manifest(tmp_path / "m.jsonl")
-    assert os.fsencode(one.audio_filepath) == os.fsencode(tmp_path) + b"/caf\xe9.wav"
+    [utterance] = read_manifest(tmp_path / "m.jsonl")
+    assert os.fsencode(utterance.audio_filepath) == os.fsencode(tmp_path) + b"/caf\xe9.wav"
 
 
 @pytest.mark.parametrize("content", ["", "\n \n"])
@@ -144,7 +144,7 @@ def test_a_manifest_without_a_line_is_an_error(tmp_path: Path, content: str) -> 
 def test_a_line_without_end_is_refused_with_the_limit_and_its_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("asr.data.manifest.LONGEST_LINE", 1000)
+    monkeypatch.setattr("asr.data.manifest.MAX_LINE_LENGTH", 1000)
     path = manifest(tmp_path, GOOD, GOOD | {"id": "2", "text": "x" * 800})
     assert len(read_manifest(path)) == 2
     path = manifest(tmp_path, GOOD, GOOD | {"id": "2", "text": "x" * 1000})
@@ -155,7 +155,7 @@ def test_a_line_without_end_is_refused_with_the_limit_and_its_number(
 
 
 def test_a_manifest_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "m.jsonl").symlink_to("/proc/self/mem")  # a file, which cannot be read from its beginning
+    (tmp_path / "m.jsonl").symlink_to("/proc/self/mem")  # a file that cannot be read from its beginning
     with pytest.raises(InputError, match=r"m\.jsonl: must be a manifest that is readable; got: Input/output error"):
         read_good_lines(tmp_path / "m.jsonl")
     for nowhere, problem in ((tmp_path / "gone.jsonl", "no such manifest"), (tmp_path, "it is a folder")):

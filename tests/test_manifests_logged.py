@@ -1,4 +1,4 @@
-"""Losses, errors and hours of each manifest, where a split has several: metrics.csv, train.log, the report."""
+"""Losses, errors and hours of each manifest of a split: metrics.csv, train.log, the report."""
 
 import csv
 import json
@@ -18,7 +18,7 @@ from tests.conftest import TINY, resolved, tone_corpus
 from tests.processes import bundle, finish, start
 from tests.tones import sentences, write_corpus
 
-# A step sees all utterances as a validation does, so its losses are those of the validation before it.
+# A step uses all utterances, as a validation does, so its losses equal those of the validation before it.
 AS_VALIDATED = ["augment=[]", "encoder/norm=layer_norm", "data.batch_seconds=1000", "data.jitter=0"]
 NAMES = ["train", "a,b"]  # the name of a column may need quotes
 
@@ -77,7 +77,7 @@ def test_sums_of_manifests_are_those_of_a_plain_loop() -> None:
         assert found[name].wer == sum(errors[place].errors for place in own) / sum(
             errors[place].reference_length for place in own
         )
-    assert sums.take(lambda mine: mine, torch.device("cpu")) == dict.fromkeys(names, (None, None))  # it began anew
+    assert sums.take(lambda mine: mine, torch.device("cpu")) == dict.fromkeys(names, (None, None))  # reset by `take`
 
 
 def test_a_single_manifest_has_no_columns_of_its_own(tones: Path, tmp_path: Path) -> None:
@@ -155,8 +155,8 @@ def test_training_losses_are_those_of_a_validation_on_the_same_utterances_by_one
             assert len(train) == len(valid) == 4  # a step and a validation each epoch
             assert train[1:] == pytest.approx(valid[:-1], rel=1e-5)
     for name in NAMES:
-        one, both = (column(tmp_path / count, f"train/loss/{name}") for count in ("1", "2"))
-        assert both == pytest.approx(one, rel=1e-4)  # sums are added in another order
+        single_process, both = (column(tmp_path / count, f"train/loss/{name}") for count in ("1", "2"))
+        assert both == pytest.approx(single_process, rel=1e-4)  # sums have another order
 
 
 def test_logging_each_manifest_changes_no_bit_of_the_training(two: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""recipes/mini: what is planned at the default setting, and a small corpus that is really spoken."""
+"""recipes/mini: the plan at the default settings, and a small corpus that is really synthesised."""
 
 import glob
 import os
@@ -52,9 +52,11 @@ def small_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_splits_share_no_voice_no_variant_and_no_sentence(default_plan: dict[str, list[Line]]) -> None:
-    for one, other in (("train", "valid"), ("train", "test"), ("valid", "test")):
+    for split, other_split in (("train", "valid"), ("train", "test"), ("valid", "test")):
         for trait in (lambda line: line.voice, lambda line: line.voice.split("+")[1], lambda line: line.text):
-            assert not {trait(line) for line in default_plan[one]} & {trait(line) for line in default_plan[other]}
+            assert not {trait(line) for line in default_plan[split]} & {
+                trait(line) for line in default_plan[other_split]
+            }
 
 
 def test_no_sentence_is_spoken_twice(default_plan: dict[str, list[Line]]) -> None:
@@ -123,7 +125,7 @@ def test_german_sentences_are_written_in_german_and_each_word_comes_often_enough
 def test_the_bytes_do_not_depend_on_the_number_of_processes(small_corpus: Path, tmp_path: Path) -> None:
     prepare(tmp_path, hours=0.01, seed=0, num_processes=3)
     expected = {path.relative_to(small_corpus): path.read_bytes() for path in small_corpus.rglob("*.*")}
-    assert len(expected) > 60  # a chunk of each split at least, so that the processes have something to share
+    assert len(expected) > 60  # at least one chunk of each split, so that the processes share work
     assert {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*.*")} == expected
 
 
@@ -152,7 +154,7 @@ def test_some_training_utterances_are_several_sentences_with_pauses_and_no_other
 def test_the_manifests_hold_what_was_planned_with_the_voice_as_speaker(small_corpus: Path) -> None:
     for split, lines in by_split(plan(0.01, 0, ENGLISH)).items():
         utterances = read_manifest(small_corpus / f"{split}.jsonl")
-        assert [(one.id, one.text, one.speaker) for one in utterances] == [
+        assert [(utterance.id, utterance.text, utterance.speaker) for utterance in utterances] == [
             (line.id, line.text, line.voice) for line in lines
         ]
 
@@ -192,7 +194,7 @@ def test_an_interrupted_rerun_leaves_the_corpus_as_it_was(
 
 
 def test_a_second_process_in_the_same_folder_is_refused(tmp_path: Path) -> None:
-    refused = pytest.raises(InputError, match=r"one process at a time; another one is at work there")
+    refused = pytest.raises(InputError, match=r"one process at a time; another one is writing there")
     with alone_in(tmp_path), refused:
         prepare(tmp_path, hours=0.01, seed=0, num_processes=1)
     assert not list(tmp_path.glob("*.jsonl"))
@@ -211,7 +213,7 @@ def test_files_that_the_recipe_did_not_write_are_neither_replaced_nor_removed(
 
 
 def test_processes_that_speak_end_when_the_command_is_killed(tmp_path: Path) -> None:
-    """Ctrl-C in a training kills the command in the middle of its work."""
+    """Ctrl-C in a training kills the command during its work."""
     run = subprocess.Popen(
         [sys.executable, "-m", "recipes.mini.prepare", "--output-dir", str(tmp_path), "--num-processes", "2"],
         cwd=REPOSITORY,
@@ -313,7 +315,7 @@ def test_resampling_keeps_what_is_below_7500_hz_and_removes_what_is_above_8000()
     for hertz, passes in ((440, True), (7_400, True), (8_100, False), (10_000, False)):
         resampled = resample(np.sin(2 * np.pi * hertz * time), 22_050)
         expected = np.sin(2 * np.pi * hertz * np.arange(16_000) / 16_000) * passes
-        np.testing.assert_allclose(resampled, expected, atol=1e-9)  # float64 of whole periods: rounding alone
+        np.testing.assert_allclose(resampled, expected, atol=1e-9)  # float64 over whole periods: only rounding errors
 
 
 def test_the_room_leaves_speech_well_above_the_noise() -> None:
@@ -323,7 +325,7 @@ def test_the_room_leaves_speech_well_above_the_noise() -> None:
         power = np.abs(np.fft.rfft(waveform)) ** 2
         frequency = np.fft.rfftfreq(len(waveform), 1 / 16_000)
         near = np.abs(frequency - 440) < 40
-        assert 10 * np.log10(power[near].sum() / power[~near].sum()) > 10  # at least 20 dB of SNR, less the edges
+        assert 10 * np.log10(power[near].sum() / power[~near].sum()) > 10  # 20 dB of SNR or more, reduced by the edges
 
 
 def test_some_training_utterances_lie_in_silence_and_none_of_the_others_do(default_plan: dict[str, list[Line]]) -> None:

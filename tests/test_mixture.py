@@ -1,4 +1,4 @@
-"""Mixtures of manifests: how often utterances occur in an epoch, and that a run on one is resumed where it was."""
+"""Mixtures of manifests: occurrences of utterances in an epoch, and exact resumption."""
 
 from collections import Counter
 from itertools import chain
@@ -61,7 +61,7 @@ PLAN_KEYS = (
 
 
 def seen(data: TrainingSet, epoch: int, world_size: int = 1) -> Counter[tuple[int, int]]:
-    """Count what an epoch plays: utterance and number of its occurrence."""
+    """Count the examples of an epoch by utterance and number of the occurrence."""
     plan = data.epoch(start_of_epoch(epoch, world_size))
     items = chain(*(plan.items(step, rank) for step in range(len(plan)) for rank in range(world_size)))
     return Counter((item.position, item.repeat) for item in items)
@@ -76,7 +76,7 @@ def test_shares_are_hours_times_weight_to_the_temperature_normalised(temperature
     total = 10 + 4 + 0.05
     assert shares == pytest.approx([total * power / sum(powers) for power in powers])
     if temperature == 1:
-        assert means == weights  # exactly: a weight of 2 is twice each
+        assert means == weights  # exactly: a weight of 2 means twice each
 
 
 def test_each_utterance_occurs_as_often_as_its_weight_says_and_a_part_once_more() -> None:
@@ -92,7 +92,7 @@ def test_each_utterance_occurs_as_often_as_its_weight_says_and_a_part_once_more(
         assert numbers.tolist() == expected
     drawn = [set(mixture.occurrences(5, epoch).positions.tolist()) for epoch in range(60)]
     assert drawn[0] != drawn[1]
-    assert set.union(*drawn) == set(range(150))  # of the last hundred, 0.75 ** 60 of 100 would not have been drawn
+    assert set.union(*drawn) == set(range(150))  # 100 * 0.75 ** 60 of the last 100 are expected to be missing
     assert mixture.occurrences(5, 1).positions.tolist() == mixture.occurrences(5, 1).positions.tolist()
 
 

@@ -1,4 +1,4 @@
-"""The data module: what an epoch's loader asks for, and where a run goes on."""
+"""The data module: the batches of an epoch, and the position at which a run resumes."""
 
 import multiprocessing
 import os
@@ -38,13 +38,13 @@ def speech_data(manifest: Path, position: Position = BEGINNING, **settings: floa
 
 
 def on_process(data: SpeechData, rank: int, world_size: int, epoch: int = 0) -> SpeechData:
-    """The same, as Lightning hands it to one of the processes in an epoch."""
+    """Return the data module as Lightning passes it to one of the processes in an epoch."""
     data.trainer = SimpleNamespace(current_epoch=epoch, global_rank=rank, world_size=world_size)  # type: ignore[assignment]
     return data
 
 
 def asked(data: SpeechData) -> list[list[Item]]:
-    """What the training loader asks its workers for."""
+    """List the requests of the training loader to its workers."""
     return list(data.train_dataloader().batch_sampler)  # type: ignore[arg-type]
 
 
@@ -106,7 +106,7 @@ def test_one_set_of_workers_gives_the_examples_of_every_epoch(tones: Path) -> No
         assert alone.trainer is not None
         assert by_workers.trainer is not None
         alone.trainer.current_epoch = by_workers.trainer.current_epoch = epoch  # type: ignore[misc]
-        left_after = 3 if epoch == 1 else None  # an epoch that is not played to its end, with batches on their way
+        left_after = 3 if epoch == 1 else None  # an incomplete epoch, with batches being loaded
         batches = zip(islice(alone.train_dataloader(), left_after), by_workers.train_dataloader(), strict=False)
         for expected, batch in batches:
             assert batch.utterances == expected.utterances
@@ -159,7 +159,7 @@ def test_a_run_that_goes_on_with_other_processes_sees_the_rest_of_its_epoch(tone
 
 
 def passes(data: SpeechData, epoch: int, batches: int) -> float:
-    """What the data module counts once so many batches of an epoch are done."""
+    """Return the data module's number of passes after this many batches of an epoch."""
     progress = SimpleNamespace(batch_progress=SimpleNamespace(current=SimpleNamespace(ready=batches)))
     data.trainer.fit_loop = SimpleNamespace(epoch_loop=progress)  # type: ignore[union-attr]
     data.trainer.current_epoch = epoch  # type: ignore[union-attr,misc]
@@ -203,7 +203,7 @@ def test_the_worst_batches_have_the_sizes_and_texts_of_the_largest_ones_and_read
     monkeypatch.setattr("asr.data.dataset.load_waveform", None)
     made_up = [on_process(data, rank, world_size=2).worst_batches() for rank in range(2)]
     assert len(made_up[0]) == len(made_up[1]) in (1, 2)
-    tried = {tuple(one.id for one in batch.utterances) for batches in made_up for batch in batches}
+    tried = {tuple(utterance.id for utterance in batch.utterances) for batches in made_up for batch in batches}
     for power in (1, 2):
         sizes = {
             tuple(f"train-{item.position}" for item in batch): len(batch)
@@ -211,9 +211,9 @@ def test_the_worst_batches_have_the_sizes_and_texts_of_the_largest_ones_and_read
             for batch in plans[0] + plans[1]
         }
         assert max(sizes[ids] for ids in tried) == pytest.approx(max(sizes.values()), rel=1e-12)
-    like = {tuple(one.id for one in batch.utterances): batch for batches in real for batch in batches}
+    like = {tuple(utterance.id for utterance in batch.utterances): batch for batches in real for batch in batches}
     for batch in (batch for batches in made_up for batch in batches):
-        same = like[tuple(one.id for one in batch.utterances)]
+        same = like[tuple(utterance.id for utterance in batch.utterances)]
         assert torch.equal(batch.feature_lengths, same.feature_lengths)
         assert torch.equal(batch.tokens, same.tokens)
         assert batch.features.isfinite().all()
@@ -234,6 +234,6 @@ def test_workers_outlive_an_interruption_since_the_training_process_finishes_its
             os.kill(os.getpid(), number)  # as the terminal does to the whole process group
         return load(*arguments, **settings)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(dataset, "load_waveform", interrupted)  # in the workers too, which are forked
+    monkeypatch.setattr(dataset, "load_waveform", interrupted)  # also in the workers, which are forked
     data = on_process(speech_data(tones / "train.jsonl", num_workers=2), rank=0, world_size=1)
     assert sum(len(batch) for batch in data.train_dataloader()) == 48

@@ -1,4 +1,4 @@
-"""Every setting, and every value of a bundle, with a wrong value in its place: refused in one line, or it works."""
+"""Every setting, and every value of a bundle, with a wrong value: refused in one line, or it works."""
 
 import contextlib
 import itertools
@@ -25,7 +25,7 @@ from tests.conftest import CONF, ROOT, TINY, resolved, settings_with, tone_corpu
 from tests.fusion import search_config
 from tests.mutations import WRONG, changed, leaves, mutations
 
-# Which files of conf/ are in use: together all of them, but for those that only say how big.
+# Sets of files of conf/ that cover all files, except those that only change a size.
 CHOICES = [
     ["augment=[speed_perturb,spec_augment]"],
     ["augment=[edges,noise,reverberation,simulated_room,gain,codec]"],
@@ -69,7 +69,7 @@ def changes(config: dict[str, Any]) -> list[tuple[tuple[Any, ...], Any]]:
 
 
 def settings() -> list[tuple[str, Any, dict[str, Any]]]:
-    """List each setting with each wrong value, as name, value and resolved config; those that come again once."""
+    """List each setting with each wrong value, as name, value and resolved config, without repetitions."""
     found: dict[tuple[str, str], tuple[str, Any, dict[str, Any]]] = {}
     for config in map(base, CHOICES):
         for path, value in changes(config):
@@ -87,7 +87,7 @@ class Pair(NamedTuple):
 
 
 def pairs(number: int, seed: int, change_is_wanted: Callable[[dict[str, Any]], bool]) -> list[Pair]:
-    """Draw `number` pairs of changes; each change alone gives a config that is wanted."""
+    """Draw `number` pairs of changes; each single change gives a config that is wanted."""
     dice = random.Random(seed)
     drawn = []
     for config in map(base, CHOICES):
@@ -95,14 +95,14 @@ def pairs(number: int, seed: int, change_is_wanted: Callable[[dict[str, Any]], b
         for _ in range(math.ceil(number / len(CHOICES))):
             first, second = dice.sample(possible, 2)
             shorter = min(len(first[0]), len(second[0]))
-            if first[0][:shorter] != second[0][:shorter]:  # neither setting holds the other
+            if first[0][:shorter] != second[0][:shorter]:  # neither setting contains the other
                 alone = (changed(config, *first), changed(config, *second))
                 drawn.append(Pair(changed(alone[0], *second), alone))
     return drawn
 
 
 def problem(config: dict[str, Any]) -> str:
-    """Say why a config is refused before anything is begun; nothing where it is not."""
+    """Return the reason why a config is refused before the run; "" if it is accepted."""
     try:
         build.check_components(read_run_settings(config).components)
     except InputError as error:
@@ -111,7 +111,7 @@ def problem(config: dict[str, Any]) -> str:
 
 
 def test_every_wrong_setting_is_one_line_or_passes() -> None:
-    """What is neither, a TypeError say, ends this test with its traceback."""
+    """Other errors, such as a TypeError, fail this test with their traceback."""
     problems = [problem(config) for _, _, config in random.Random(0).sample(settings(), 600)]
     assert not [text for text in problems if "\n" in text or len(text) > 2000]
     assert problems.count("") < 200, "most of them are wrong"
@@ -154,7 +154,7 @@ def test_every_wrong_setting_is_one_line_or_passes() -> None:
         (["optimizer.weight_decay=-1"], "optimizer.weight_decay must be a number from 0 to 1,000; got -1."),
         (
             ["optimizer.betas=[1,1]"],
-            "optimizer.betas must be a list, of two numbers from 0 to less than 1; got [1, 1].",
+            "optimizer.betas must be a list of two numbers from 0 to less than 1; got [1, 1].",
         ),
         (["features.sample_rate=0"], "features.sample_rate must be a whole number from 1,000 to 192,000; got 0."),
         (
@@ -168,16 +168,16 @@ def test_every_wrong_setting_is_one_line_or_passes() -> None:
         ),
         (
             ["augment.speed_perturb.factors=[0]"],
-            "augment.speed_perturb.factors must be a list, of speeds from 0.1 to 10",
+            "augment.speed_perturb.factors must be a list of speeds from 0.1 to 10",
         ),
         (
             ["augment.speed_perturb.factors=[]"],
-            "augment.speed_perturb.factors must be a list, of speeds from 0.1 to 10",
+            "augment.speed_perturb.factors must be a list of speeds from 0.1 to 10",
         ),
-        (["augment.speed_perturb.factors=[-1]"], "augment.speed_perturb.factors must be a list, of speeds from 0.1 to"),
+        (["augment.speed_perturb.factors=[-1]"], "augment.speed_perturb.factors must be a list of speeds from 0.1 to"),
         (
             ["augment.speed_perturb.factors=[0.99999]"],
-            "augment.speed_perturb.factors must be in simple ratios at 16000",
+            "augment.speed_perturb.factors must be ratios of small numbers at 16000",
         ),
         (["schedule.warmup_steps=-5"], "schedule.warmup_steps must be a whole number from 0 to 1,000,000,000; got -5."),
         (
@@ -185,7 +185,7 @@ def test_every_wrong_setting_is_one_line_or_passes() -> None:
             "run_dir must be a path whose names have at most 255 bytes each; got 'runs/xxx",
         ),
         (["num_threads=100000"], "num_threads must be a whole number from 1 to 1,024; got 100000."),
-        (["corpus.train=[]"], "corpus.train must be a list, of manifests, such as [train.jsonl] or"),
+        (["corpus.train=[]"], "corpus.train must be a list of manifests, such as [train.jsonl] or"),
         (
             ["decode=beam", "decode.beam_size=1000000000"],
             "decode.beam_size must be a whole number from 1 to 10,000; got",
@@ -197,9 +197,9 @@ def test_a_setting_that_does_not_hold_is_refused_with_what_it_must_be(overrides:
 
 
 def refusal(config: dict[str, Any], tones: Path, folder: Path) -> str:
-    """Train over the corpus of tones in a working folder of its own; return why the run was refused, "" if it trained.
+    """Train on the corpus of tones in another working folder; return the reason of a refusal, "" if it trained.
 
-    A corpus that is not there is never made: the default recipe takes minutes.
+    An absent corpus is never generated, because the default recipe takes minutes.
     """
     default, corpus, augment = resolved(), config["corpus"], config["augment"]
     if corpus["dir"] == default["corpus"]["dir"]:
@@ -220,7 +220,7 @@ def refusal(config: dict[str, Any], tones: Path, folder: Path) -> str:
     return ""
 
 
-REFUSED_BY_THE_RUN = (  # what settings alone do not show: it depends on files, on the machine, or on the result
+REFUSED_BY_THE_RUN = (  # depends not only on settings, but on files, the machine, or the result
     "must exist; it does not",
     "either all manifests must exist or none",
     "a batch must have room for the seconds that augment.edges adds",
@@ -232,11 +232,11 @@ REFUSED_BY_THE_RUN = (  # what settings alone do not show: it depends on files, 
     "training utterances must be memorised",
     "trainer must suit Lightning and this machine",
     "must be a folder of audio, or a manifest",
-    "must be a language model that can be read",
+    "must be a readable language model",
     "a lexicon must be a text file",
     "hotwords must be a text file",
     "a neural language model must be a run folder of asr.train_lm",
-    "the number of decode.label_priors must be the number of tokens",  # which the training text decides
+    "the number of decode.label_priors must be the number of tokens",  # depends on the training text
 )
 
 
@@ -246,7 +246,7 @@ REFUSED_ONLY_TOGETHER = (
 
 
 def refusals_of(configs: Sequence[dict[str, Any]], tones: Path, folder: Path) -> list[str]:
-    """Train with each config; list why it was refused, "" where it trained. Each reason must be expected."""
+    """Train with each config; list the reasons of refusals, "" if it trained. Each reason must be expected."""
     refusals = [refusal(config, tones, folder / str(number)) for number, config in enumerate(configs)]
     unexpected = [
         text
@@ -258,7 +258,7 @@ def refusals_of(configs: Sequence[dict[str, Any]], tones: Path, folder: Path) ->
 
 
 def assert_they_train(configs: Sequence[dict[str, Any]], tones: Path, folder: Path, share: float) -> None:
-    """Train with each config: at least `share` of them train."""
+    """Train with each config; at least `share` of them must train."""
     refusals = refusals_of(configs, tones, folder)
     trained = refusals.count("")
     assert trained >= share * len(configs) > 0, f"only {trained} of {len(configs)} train: {refusals}"
@@ -295,7 +295,7 @@ def test_two_settings_that_each_train_alone_train_together(tones: Path, tmp_path
     drawn = [pair for pair in pairs(300, seed=3, change_is_wanted=is_accepted) if is_accepted(pair.both)]
     refusals = refusals_of([pair.both for pair in drawn], tones, tmp_path / "both")
     refused = [(pair, text) for pair, text in zip(drawn, refusals, strict=True) if text]
-    assert len(drawn) - len(refused) >= 0.7 * len(drawn)  # about 0.85, the share of single settings that train, squared
+    assert len(drawn) - len(refused) >= 0.7 * len(drawn)  # 0.85 of single settings train; 0.85 squared is 0.72
     alone = refusals_of([config for pair, _ in refused for config in pair.alone], tones, tmp_path / "alone")
     by_both = [text for (_, text), *each in zip(refused, alone[::2], alone[1::2], strict=True) if not any(each)]
     unexpected = [text for text in by_both if not any(reason in text for reason in REFUSED_ONLY_TOGETHER)]
@@ -342,7 +342,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 
 @pytest.fixture(scope="module", params=["char", "sentencepiece"])
 def bundle(request: pytest.FixtureRequest, tones: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle of each kind of what can be learnt, with a language model, a lexicon and hotwords."""
+    """Bundles with every kind of fitted component, a language model, a lexicon and hotwords."""
     folder = tmp_path_factory.mktemp("bundle")
     other = ["tokenizer.vocab_size=16"] if request.param == "sentencepiece" else ["features/normalize=global_cmvn"]
     overrides = [f"tokenizer={request.param}", *other, "trainer.max_steps=1", f"run_dir={folder / 'run'}"]
@@ -364,7 +364,7 @@ def bundle(request: pytest.FixtureRequest, tones: Path, tmp_path_factory: pytest
 
 
 def damaged(bundle: Path) -> list[tuple[str, str]]:
-    """List files of a bundle with another content: each value of what is JSON replaced, and each file as a whole."""
+    """List files of a bundle with other contents: each value of JSON replaced, and each file as a whole."""
     found = []
     for path in sorted(bundle.iterdir()):
         whole = path.read_bytes().decode("utf-8", "surrogateescape")
@@ -392,7 +392,7 @@ def damaged(bundle: Path) -> list[tuple[str, str]]:
 
 
 def tried(bundle: Path, damages: list[tuple[str, str]]) -> int:
-    """Load each damaged bundle in another process, which must live; return how many MB more than a whole one take."""
+    """Load each damaged bundle in another process, which must survive; return the MB in excess of an intact bundle."""
     process = subprocess.run(
         [sys.executable, "-c", TRY, str(bundle)],
         input="".join(json.dumps(damage) + "\n" for damage in damages),
@@ -446,4 +446,4 @@ def test_pieces_of_a_megabyte_are_refused(bundle: Path) -> None:
     if not path.exists():
         pytest.skip("this bundle has no characters")
     characters = json.loads(path.read_text())
-    assert tried(bundle, [("characters.json", json.dumps([one * 1_000_000 for one in characters]))]) < 300
+    assert tried(bundle, [("characters.json", json.dumps([character * 1_000_000 for character in characters]))]) < 300

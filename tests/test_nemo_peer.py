@@ -1,6 +1,6 @@
-"""NVIDIA NeMo itself beside asr: its transducers of random weights converted, and ours read by it.
+"""NVIDIA NeMo compared with asr: NeMo's transducers of random weights converted, and asr's read by NeMo.
 
-NeMo runs in an environment of its own: that of `make .venv-nets`, or the one whose Python ASR_NEMO_PYTHON names.
+NeMo runs in a separate environment: that of `make .venv-nets`, or of the Python in ASR_NEMO_PYTHON.
 """
 
 import json
@@ -44,7 +44,7 @@ def run_nemo(task: str, folders: list[Path]) -> None:
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of each kind: what NeMo made and saved, its numbers, our bundle, and NeMo's texts of ours."""
+    """A folder for each kind: NeMo's archive and outputs, our bundle, and NeMo's texts of our archive."""
     folder = tmp_path_factory.mktemp("nemo")
     places = []
     for kind in ALL_KINDS:
@@ -86,7 +86,7 @@ def test_encoder_joint_network_and_losses_are_nemos(kind: str, models: Path) -> 
         frames = encoded.out[row, :length], expected["encoder_out"][row, :length]
         torch.testing.assert_close(*frames, rtol=0, atol=1e-3)  # of features in float32
         theirs = expected["logits"][row, :length, : count + 1][..., order]
-        actual = logits[row, :length, : count + 1].log_softmax(dim=-1)  # as NeMo's joint network does on a processor
+        actual = logits[row, :length, : count + 1].log_softmax(dim=-1)  # as in NeMo's joint network on a CPU
         torch.testing.assert_close(actual, theirs, rtol=0, atol=1e-2)
     losses = head.losses(encoded, tokens, token_lengths)
     name = "transducer" if "rnnt" in kind else "tdt"

@@ -1,4 +1,4 @@
-"""NeMo's RNNT and TDT, alone and beside a CTC head, as bundles: their logits, every tensor in its place."""
+"""Conversion of NeMo's RNNT and TDT, with and without a CTC head: logits, and every tensor."""
 
 import io
 import re
@@ -28,7 +28,7 @@ KINDS = ["rnnt", "tdt", "hybrid rnnt", "hybrid tdt"]
 
 
 def config(kind: str, **sections: dict[str, Any]) -> dict[str, Any]:
-    """The config of a tiny model, as NeMo writes it; sections have these settings, too."""
+    """Return the config of a tiny model in NeMo's form, with these settings."""
     plain = nemo_config()
     pieces = vocabulary()
     is_tdt = kind.endswith("tdt")
@@ -104,7 +104,7 @@ def logits(weights: dict[str, Tensor], encoder_out: Tensor, tokens: list[int]) -
     begin = "decoder.prediction.dec_rnn.lstm."
     cells.load_state_dict({name[len(begin) :]: w for name, w in weights.items() if name.startswith(begin)})
     embedded = weights["decoder.prediction.embed.weight"][tokens]
-    read, _ = cells(torch.cat([torch.zeros(1, HIDDEN), embedded])[None])  # it begins with a vector of zeros
+    read, _ = cells(torch.cat([torch.zeros(1, HIDDEN), embedded])[None])  # it starts with a vector of zeros
     frames = encoder_out @ weights["joint.enc.weight"].T + weights["joint.enc.bias"]
     before = read[0] @ weights["joint.pred.weight"].T + weights["joint.pred.bias"]
     hidden = torch.relu(frames[:, None] + before[None])
@@ -151,7 +151,7 @@ def test_every_tensor_and_setting_is_accounted_for(kind: str, tmp_path: Path) ->
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dropout", [0.2, 0.0])
 def test_a_bundle_goes_back_into_an_archive_with_the_same_tensors(kind: str, dropout: float, tmp_path: Path) -> None:
-    """What was folded on the way in comes back in one place: both biases in that of frames, the scale in weights."""
+    """Folded tensors come back in one place: both biases in that of the frames, the scale in the weights."""
     weights = state(kind, "joint_net.2" if dropout else "joint_net.1")
     path = archive(tmp_path, config(kind, joint__jointnet={"dropout": dropout}), weights)
     before = from_nemo(path, "zeros").bundle
@@ -174,12 +174,12 @@ def test_a_bundle_goes_back_into_an_archive_with_the_same_tensors(kind: str, dro
 
 
 def test_a_blank_whose_embedding_is_trained_does_not_go_into_an_archive(tmp_path: Path) -> None:
-    """NeMo's prediction network starts with zeros, whatever its row holds."""
+    """NeMo's prediction network starts with zeros, whatever the row of the blank contains."""
     assert main([str(archive(tmp_path, config("rnnt"), state("rnnt"))), "-o", str(tmp_path / "ours")]) == 0
     contents = read_bundle(tmp_path / "ours")
     contents.weights["head.predictor.embedding.weight"][0] += 1.0
     replace_bundle(tmp_path / "ours", contents)
-    message = "head.predictor.embedding.weight must be zero for the blank, to be written as NeMo's; it is not."
+    message = "head.predictor.embedding.weight must be zero for the blank for conversion to NeMo; it is not."
     with pytest.raises(InputError, match=re.escape(message)):
         main([str(tmp_path / "ours"), "--to", "nemo", "-o", str(tmp_path / "back.nemo")])
     assert not (tmp_path / "back.nemo").exists()
@@ -202,7 +202,7 @@ def test_without_dropout_the_joint_networks_last_layer_has_another_number(tmp_pa
         ),
         ({"decoder__prednet": {"rnn_hidden_size": 20}}, "decoder.prednet.rnn_hidden_size must be -1, which asr has"),
         ({"decoder__prednet": {"pred_hidden": None}}, "decoder.prednet.pred_hidden must be a whole number; got null."),
-        ({"decoder__prednet": {"surprise": 1}}, "decoder.prednet.surprise must not be set"),
+        ({"decoder__prednet": {"surprise": 1}}, "decoder.prednet.surprise must be absent"),
         ({"decoder__prednet": {"dropout": "x"}}, "head.predictor.dropout must be a number"),
         ({"joint": {"num_extra_outputs": 5}}, "joint.num_extra_outputs must be the number of decoding.durations, 4;"),
         ({"joint__jointnet": {"activation": "sigmoid"}}, "joint.jointnet.activation must be 'relu', which asr has"),

@@ -1,4 +1,4 @@
-"""Neural language models: against their equations in plain loops, cut anywhere, in any batch."""
+"""Neural language models, compared with their equations in plain loops, in any segments and any batch."""
 
 import math
 from pathlib import Path
@@ -22,7 +22,7 @@ SMALL = {
 
 
 def small(name: str, **changes: Any) -> Any:
-    """The model of conf/token_model/<name>.yaml, but small, in float64, every parameter away from where it starts."""
+    """Make a small model of conf/token_model/<name>.yaml in float64; no parameter has its initial value."""
     config = default_settings("token_model", name) | SMALL[name] | changes
     model: Any = build_token_model(config, V)
     model = model.double().eval()
@@ -33,7 +33,7 @@ def small(name: str, **changes: Any) -> Any:
 
 
 def texts(batch: int, tokens: int) -> Tensor:
-    """Random tokens (B, U) behind the boundary that begins each text."""
+    """Return random tokens (B, U) after the boundary that begins each text."""
     drawn = torch.randint(1, V, (batch, tokens - 1))
     return torch.nn.functional.pad(drawn, (1, 0), value=BOUNDARY_ID)
 
@@ -49,7 +49,7 @@ def model(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture(autouse=True)
 def _in_float64() -> Any:
-    """Positions are encoded in the default type; vectorised and scalar sines in float32 differ by their last bit."""
+    """Use float64 as the default type for positions; vectorised and scalar sines in float32 differ in the last bit."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     yield
@@ -64,18 +64,18 @@ def test_probabilities_sum_to_one(model: Any) -> None:
 
 @torch.no_grad()
 def test_the_probabilities_of_all_texts_sum_to_one(model: Any) -> None:
-    """Of two tokens at most, and of all longer ones by the beginning that they share."""
+    """Texts of at most two tokens, plus all longer texts by their common prefixes."""
     first = whole(model, torch.tensor([[BOUNDARY_ID]]))[0, 0].exp()
     total = first[BOUNDARY_ID]
-    for one in range(1, V):
-        second = whole(model, torch.tensor([[BOUNDARY_ID, one]]))[0, 1].exp()
-        total = total + first[one] * second.sum()
+    for token in range(1, V):
+        second = whole(model, torch.tensor([[BOUNDARY_ID, token]]))[0, 1].exp()
+        total = total + first[token] * second.sum()
     assert float(total) == pytest.approx(1, abs=1e-12)
 
 
 @pytest.mark.parametrize("lengths", [[1] * 17, [4, 6, 7], [16, 1], [5, 0, 12]], ids=str)
 def test_segment_by_segment_equals_the_whole(model: Any, lengths: list[int]) -> None:
-    """A dozen tokens are more than the Transformer-XL's memory of 5."""
+    """A dozen tokens exceed the Transformer-XL's memory of 5."""
     tokens, state, parts = texts(3, 17), model.initial_state(3), []
     for part in tokens.split(lengths, dim=1):
         if part.shape[1]:
@@ -142,7 +142,7 @@ def test_the_transformer_xl_is_its_equations() -> None:
 
 
 def test_the_gradient_of_the_transformer_xl_ends_where_its_segment_begins() -> None:
-    """Section 3.2: what is remembered of earlier segments has none."""
+    """Section 3.2: the memory of earlier segments has no gradient."""
     model = small("transformer_xl", segment=4, memory=4)
     tokens = torch.tensor([[BOUNDARY_ID, 1, 2, 3, 4, 5, 6, 7]])
     whole(model, tokens)[0, 7, 9].backward()

@@ -1,4 +1,4 @@
-"""Shallow fusion with a neural language model, in each beam: exact, batched by frame, chunk by chunk."""
+"""Shallow fusion with a neural language model in each beam search: exact, batched by frame, chunk by chunk."""
 
 import json
 from dataclasses import replace
@@ -27,7 +27,7 @@ HEADS = {"beam": "ctc", "joint_beam": "ctc_attention", "transducer_beam": "trans
 
 
 def net(name: str) -> tuple[dict[str, Any], Any]:
-    """Config and model of a tiny net that the beam can search, of the tokens a, b, c and a space."""
+    """Return config and model of a tiny net with the tokens a, b, c and a space, for beam search."""
     small = [*TINY, f"head={HEADS[name]}", f"decode={name}", "features/normalize=utterance_cmvn"]
     config = resolved(*small, "encoder.dim=16")
     tokenizer, features = build_tokenizer(config), build_features(config)
@@ -100,9 +100,9 @@ def test_a_frame_costs_one_call_at_most_and_a_hypothesis_one_row(tmp_path: Path)
         read.append(counting.rows)
         histories = TokenHistories(counting)
         start = histories.start()
-        _, one = histories.score(start, 2)
+        _, history = histories.score(start, 2)
         _, same = histories.score(start, 2)
-        histories.read([one, one, same, start])
+        histories.read([history, history, same, start])
     assert counting.rows - read[0] == 1 + 2, "a history is read once; another object is another one"
 
 

@@ -1,4 +1,4 @@
-"""n-best rescoring by a neural language model: each hypothesis gets what it gets alone, whatever is beside it."""
+"""n-best rescoring by a neural language model: the score of a hypothesis does not depend on the batch."""
 
 import json
 import random
@@ -47,7 +47,7 @@ def stored(path: Path, model: Any, pieces: list[str], name: str = "lstm") -> str
 
 
 def alone(model: Any, text: list[int]) -> float:
-    """log p(text, end), token by token, one text, no padding."""
+    """Return log p(text, end), token by token, for one text without padding."""
     state, given, total = model.initial_state(1), BOUNDARY_ID, 0.0
     for token in [*text, BOUNDARY_ID]:
         with torch.no_grad():
@@ -63,7 +63,7 @@ def some_texts(number: int, longest: int) -> list[list[int]]:
 
 
 class Found:
-    """A first pass that has found its hypotheses already: they are its evidence."""
+    """A first pass whose evidence is the list of its hypotheses."""
 
     needs = ()
     max_seconds = 7.0
@@ -84,7 +84,7 @@ class Found:
 
 
 class Frames:
-    """As much of encoder_out as a first pass of that kind asks for."""
+    """The part of encoder_out's interface that this first pass needs."""
 
     device = torch.device("cpu")
 
@@ -171,7 +171,7 @@ def test_it_can_tune_its_own_and_what_the_first_pass_can(found: list[list[Hypoth
 
 
 def recognizer_with(folder: Path, head: str = "ctc", first: str = "beam") -> tuple[dict[str, Any], Any]:
-    """Config and model of a tiny net, and the path of a language model over its tokens in `folder`."""
+    """Return config and model of a tiny net, and the path of a language model over its tokens in `folder`."""
     overrides = [*TINY, f"head={head}", "decode=lm_rescoring", f"decode@decode.first={first}"]
     config = resolved(*overrides, "features/normalize=utterance_cmvn")
     tokenizer, features = build_tokenizer(config), build_features(config)
@@ -282,7 +282,7 @@ def test_tuning_puts_the_language_model_into_the_bundle(fluent: Path, tmp_path: 
     [
         (None, r"a neural language model must be a run folder of asr\.train_lm, its bundle, .*; it does not exist\."),
         (b"what is this", "a neural language model must be safetensors; "),
-        ("no metadata", r"must be a neural language model of asr\.train_lm; its metadata tell of none\."),
+        ("no metadata", r"must be a neural language model of asr\.train_lm; its metadata describe no such model\."),
         ("other weights", "the weights must fit the settings; "),
     ],
 )

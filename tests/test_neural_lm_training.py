@@ -1,4 +1,4 @@
-"""Training of neural language models: what is read, planned, summed over ranks, resumed and reported."""
+"""Training of neural language models: texts, batches, sums over ranks, resumption and reports."""
 
 import gzip
 import json
@@ -41,7 +41,7 @@ SMALL = {
     "transformer_xl": ["token_model=transformer_xl", "token_model.dim=16", "token_model.num_layers=2"],
 }
 TWO = ["trainer.strategy=ddp", "trainer.devices=2"]
-AS_MANY_STEPS = ["text.batch_tokens=45"]  # on two processes as on one, so that a run can be killed within an epoch
+AS_MANY_STEPS = ["text.batch_tokens=45"]  # for equal steps on two processes; a run can be killed within an epoch
 BF16 = ["trainer.precision=bf16-mixed"]
 EVERY_STEPS = 3
 RUN = [
@@ -101,8 +101,8 @@ def test_a_line_that_cannot_be_spelled_is_left_out_counted_and_named(
 ) -> None:
     (tmp_path / "text.txt").write_text("abc\nxyz\nfed\n")
     assert len(read(tmp_path / "text.txt")) == 2
-    what = "1 of 3 lines are left out, because the tokenizer cannot encode them"
-    assert caplog.messages == [f"text.train: {what} ({tmp_path / 'text.txt'}:2)"]
+    reason = "1 of 3 lines are left out, because the tokenizer cannot encode them"
+    assert caplog.messages == [f"text.train: {reason} ({tmp_path / 'text.txt'}:2)"]
 
 
 @pytest.mark.parametrize(
@@ -284,13 +284,13 @@ def trained(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_two_processes_take_the_steps_of_one_on_the_same_batches(trained: Path, texts: list[str]) -> None:
-    """Gradients are of the sum over ranks and accumulated batches, over the number of its tokens: step by step anew."""
+    """Gradients of the sum over ranks and accumulated batches, per token, compared step by step."""
     read_config = read_language_model_settings(yaml.safe_load((trained / "config.yaml").read_text()))
     train = read_sentences(map(Path, read_config.text.train), get_normalizer("as_written"), tokenizer(), "text.train")
     plan = TextSet(train, read_config.text, read_config.seed).epoch(start_of_epoch(0, 2))
     torch.manual_seed(read_config.seed)
     model: Any = build.build_token_model(read_config.components["token_model"], 8)
-    model.eval()  # of the first step the losses are compared, with dropout they are others
+    model.eval()  # without dropout, so that the losses of the first step can be compared
     losses, tokens = 0.0, 0
     for step in (0, 1):
         for rank in (0, 1):
@@ -346,21 +346,21 @@ def test_a_run_does_not_go_on_with_another_text_or_other_settings(
 ) -> None:
     text = tmp_path / "other.txt"
     text.write_text("abc\n" * 20)
-    two = [*TWO, "ema.decay=null", "resume.allow=[world_size]"]
+    overrides = [*TWO, "ema.decay=null", "resume.allow=[world_size]"]
     for override, difference in (
         (f"text.train=[{text}]", "manifests.train: '160 sentences, sha256"),
         ("seed=4", "seed: 0 -> 4"),
         ("token_model.dropout=0.1", "token_model.dropout: 0.3 -> 0.1"),
     ):
         log = tmp_path / "log"
-        assert finish(start(config(trained, *SMALL["lstm"], *texts, *two, override), log)) == 1
+        assert finish(start(config(trained, *SMALL["lstm"], *texts, *overrides, override), log)) == 1
         assert f"Changed: {difference}" in log.read_text()
 
 
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("text.train=[]", r"text\.train must be a list, of files of text or manifests, .*, at least one; got \[\]\."),
+        ("text.train=[]", r"text\.train must be a list of files of text or manifests, .*, at least one; got \[\]\."),
         ("text.batch_tokens=0", r"text\.batch_tokens must be a whole number from 1 to 1,000,000,000; got 0\."),
         ("token_model.dim=0", r"token_model\.dim must be a whole number from 1 to 65,536; got 0\."),
         ("recognizer=MUST_BE_GIVEN", r"recognizer must be given; it has no default here\. Add recognizer=\.\.\."),
@@ -409,12 +409,12 @@ def test_models_are_interpolated_token_by_token_with_the_weights_that_suit_anoth
     capsys.readouterr()
     several = ["--interpolate", str(arpa), "--dev", str(dev)]
     assert asr_perplexity.main([str(RECOGNIZER), str(trained), str(text), *several]) == 0
-    said, _, *rows = capsys.readouterr().out.splitlines()
+    weights_line, _, *rows = capsys.readouterr().out.splitlines()
     assert [row.split()[1] for row in rows] == [str(trained), str(arpa), "interpolated"]
     model, asked = load_token_model(str(trained), tokenizer(), "lm"), NgramModel(arpa)
 
     def probabilities(path: Path) -> list[tuple[float, float]]:
-        """By the net and by the n-grams, of each letter and each end."""
+        """By the net and by the n-grams, for each letter and each end."""
         pairs = []
         for line in path.read_text().splitlines():
             tokens, state = [*tokenizer().encode(line), BOUNDARY_ID], asked.start()
@@ -433,7 +433,7 @@ def test_models_are_interpolated_token_by_token_with_the_weights_that_suit_anoth
     share, of_dev = 0.5, probabilities(dev)
     for _ in range(2000):
         share = sum(share * p / (share * p + (1 - share) * q) for p, q in of_dev) / len(of_dev)
-    assert f"{trained} {share:.3f}, {arpa} {1 - share:.3f}" in said
+    assert f"{trained} {share:.3f}, {arpa} {1 - share:.3f}" in weights_line
     total = sum(math.log(share * p + (1 - share) * q) for p, q in probabilities(text))
     units = sum(len(line.split()) + 1 for line in text.read_text().splitlines())
     assert float(rows[2].split()[4]) == pytest.approx(math.exp(-total / units), abs=0.06)

@@ -1,4 +1,4 @@
-"""The n-gram model: by hand, against a plain implementation, lmplz and irstlm, and as KenLM reads it."""
+"""The n-gram model: by hand, against a plain implementation, lmplz and irstlm, and read by KenLM."""
 
 import gzip
 import json
@@ -38,7 +38,7 @@ ROUNDING = 1e-6  # of a log10 with six decimals, and of the sum of it and a back
 
 
 class Arpa:
-    """An ARPA file, read and asked plainly."""
+    """An ARPA file, read and evaluated in a plain way."""
 
     def __init__(self, path: Path) -> None:
         self.log_probs: dict[Gram, float] = {}
@@ -77,12 +77,12 @@ class Arpa:
         return [self.log_prob(tuple(known[max(0, i - self.order + 1) : i]), known[i]) for i in range(1, len(known))]
 
     def contexts(self) -> list[Gram]:
-        """Every n-gram that something can follow."""
+        """Return every n-gram that can be a context."""
         return [(), *(gram for gram in self.log_probs if len(gram) < self.order and gram[-1] != "</s>")]
 
 
 def build(path: Path, sentences: Sentences, *options: str) -> Arpa:
-    """Build a model of sentences through the command."""
+    """Build a model of sentences with the command."""
     text = path.with_suffix(".txt")
     text.write_text("".join(" ".join(sentence) + "\n" for sentence in sentences))
     assert ngram([str(text), "-o", str(path), *options]) == 0
@@ -99,7 +99,7 @@ def estimated(path: Path, sentences: Sentences, order: int, thresholds: Sequence
 
 
 def random_sentences(seed: int, number: int, words: int = 60) -> Sentences:
-    """Sentences of w0, w1, …, each half as likely to be followed by its successor as by any frequent word."""
+    """Sentences of w0, w1, …; each word is followed by its successor or by a frequent word, with equal probability."""
     rng = random.Random(seed)
     sentences = []
     for _ in range(number):
@@ -133,7 +133,7 @@ def reference_model(sentences: Sentences, order: int, thresholds: Sequence[int])
     vocabulary = {gram[0] for gram in counts[1]} | {"<unk>"}
     probabilities = {(): 1 / len(vocabulary)}
     weights: dict[Gram, float] = {}
-    kept = {("<unk>",), ("<s>",)}
+    kept_grams = {("<unk>",), ("<s>",)}
     for n in range(1, order + 1):
         discounts = reference_discounts(counts[n])
         followers = defaultdict(list)
@@ -144,17 +144,17 @@ def reference_model(sentences: Sentences, order: int, thresholds: Sequence[int])
             taken = 0.0
             for gram in grams:
                 if n == 1 or raw[n][gram] > thresholds[n - 1]:
-                    kept.add(gram)
+                    kept_grams.add(gram)
                     taken += discounts[min(counts[n][gram], 3) - 1]
                 else:
                     taken += counts[n][gram]
             weights[context] = taken / total
             for gram in grams:
-                own = counts[n][gram] - discounts[min(counts[n][gram], 3) - 1] if gram in kept else 0
+                own = counts[n][gram] - discounts[min(counts[n][gram], 3) - 1] if gram in kept_grams else 0
                 probabilities[gram] = own / total + weights[context] * probabilities[gram[1:]]
     probabilities["<unk>",] = weights[()] / len(vocabulary)
     probabilities["<s>",] = 10**-99
-    return {gram: (probabilities[gram], weights.get(gram, 1.0)) for gram in kept}
+    return {gram: (probabilities[gram], weights.get(gram, 1.0)) for gram in kept_grams}
 
 
 def reference_discounts(counts: Counter[Gram]) -> tuple[float, ...]:
@@ -224,7 +224,7 @@ def test_after_every_context_the_probabilities_are_1_together_and_the_reference_
     words = model.vocabulary - {"<s>"}
     for context in model.contexts():
         total = sum(10 ** model.log_prob(context, word) for word in words)
-        # As many roundings as orders, each of 10**1e-6 at most.
+        # One rounding per order, each of 10**1e-6 at most.
         assert total == pytest.approx(1, abs=1e-5), context
     for gram in model.log_probs:
         assert len(gram) == 1 or {gram[1:], gram[:-1]} <= model.log_probs.keys(), "KenLM needs both"
@@ -258,7 +258,7 @@ def test_memory_and_the_order_of_lines_do_not_matter(tmp_path: Path, order: int,
         return path.read_bytes()
 
     expected = model(sentences, 1 << 30)
-    for memory in (1, 4_000):  # runs of two windows, and of some more
+    for memory in (1, 4_000):  # runs of two windows, and of a few more
         assert model(sentences[::-1], memory) == expected
 
 
@@ -288,7 +288,7 @@ def test_kenlm_reads_the_model_and_scores_alike(tmp_path: Path, options: list[st
 
 @pytest.fixture(scope="module")
 def real_text() -> tuple[Sentences, Sentences]:
-    """Sentences to learn from, and held-out ones all of whose words are known."""
+    """Training sentences, and held-out sentences without unknown words."""
     lines = [NORMALIZERS["basic"](line).split() for line in LM_TEXT.read_text().split("\n")]
     train = [line for line in lines[:4000] if line]
     known = {word for line in train for word in line}
@@ -310,9 +310,9 @@ def perplexity(model: Arpa, sentences: Sentences) -> float:
 def test_perplexity_of_real_text_is_that_of_irstlm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, real_text: tuple[Sentences, Sentences], order: int
 ) -> None:
-    """irstlm does two things otherwise, which are done here for once to have the same model.
+    """irstlm differs in two points, which the reference adopts for this test.
 
-    It does not discount unigrams (each has count / total), and counts <unk> as often as there are different words.
+    It does not discount unigrams (each has count / total), and the count of <unk> is the number of different words.
     """
     train, held_out = real_text
     for name, sentences in zip(("train", "test"), real_text, strict=True):
@@ -350,7 +350,7 @@ def test_equal_to_lmplz(tmp_path: Path, real_text: tuple[Sentences, Sentences], 
     theirs = Arpa(tmp_path / "theirs.arpa")
     theirs.log_probs["<s>",] = -99  # theirs is 0; no one asks
     assert model.log_probs.keys() == theirs.log_probs.keys()
-    for gram in model.log_probs:  # lmplz reckons in float32
+    for gram in model.log_probs:  # lmplz computes in float32
         assert abs(model.log_probs[gram] - theirs.log_probs[gram]) < 1e-5, gram
         assert abs(model.backoffs[gram] - theirs.backoffs[gram]) < 1e-5, gram
 
@@ -377,7 +377,7 @@ def test_texts_are_normalised_and_read_from_several_files(tmp_path: Path) -> Non
     )
 )
 def test_normalisers_by_words_do_not_look_past_white_space(name: str, text: str) -> None:
-    """So each different word is normalised once."""
+    """So each different word can be normalised once."""
     normalize = NORMALIZERS[name]
     assert normalize(text).split() == [part for word in text.split() for part in normalize(word).split()]
 
@@ -403,7 +403,7 @@ def test_a_line_with_a_word_that_no_model_may_have_is_named_and_left_out(
 
 
 def test_a_text_without_line_ends_is_refused_with_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asr.data.text_lines.LONGEST_LINE", 100)
+    monkeypatch.setattr("asr.data.text_lines.MAX_LINE_BYTES", 100)
     content = b"one\n" + b"two " * 30
     for name, written in (("text.txt", content), ("text.gz", gzip.compress(content))):
         (tmp_path / name).write_bytes(written)
@@ -524,7 +524,7 @@ def test_a_full_disk_leaves_the_old_model_and_is_one_clear_error(
 
 
 def test_a_killed_process_leaves_nothing(tmp_path: Path) -> None:
-    """Neither half a model nor temporary files, which have no names."""
+    """Neither an incomplete model nor temporary files, which have no names."""
     (tmp_path / "tmp").mkdir()
     code = (
         "import os, signal, asr.language_model.kneser_ney as k, asr.ngram\n"

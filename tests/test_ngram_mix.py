@@ -1,4 +1,4 @@
-"""Mixtures of n-gram models, extra words and perplexity, against plain loops over a small vocabulary."""
+"""Mixtures of n-gram models, extra words and perplexity, compared with plain loops over a small vocabulary."""
 
 import gzip
 import json
@@ -33,7 +33,7 @@ EXACT = 1e-9  # sums of some float64 with a relative error of 1e-15 each
 
 
 class Plain:
-    """The n-grams of a model that are listed, in dictionaries, and the back-off recursion of ARPA files."""
+    """The listed n-grams of a model in dictionaries, and the back-off recursion of ARPA files."""
 
     def __init__(self, model: Sequence[NGrams], vocab_size: int) -> None:
         self.order, self.vocab_size = len(model), vocab_size
@@ -42,8 +42,8 @@ class Plain:
         grams: list[Gram] = [()]
         for own in model:
             grams = [(*grams[key // vocab_size], key % vocab_size) for key in own.keys.tolist()]
-            for gram, log_prob, backoff, kept in zip(grams, own.log_probs, own.backoffs, own.kept, strict=True):
-                if kept:
+            for gram, log_prob, backoff, is_kept in zip(grams, own.log_probs, own.backoffs, own.kept, strict=True):
+                if is_kept:
                     self.probs[gram], self.backoffs[gram] = 10**log_prob, 10**backoff
 
     def prob(self, context: Gram, word: int) -> float:
@@ -52,7 +52,7 @@ class Plain:
         return self.backoffs.get(context, 1.0) * self.prob(context[1:], word)
 
     def contexts(self) -> list[Gram]:
-        """Every n-gram that something can follow."""
+        """Return every n-gram that can be a context."""
         return [(), *(gram for gram in self.probs if len(gram) < self.order and gram[-1] != EOS)]
 
     def sum_after(self, context: Gram) -> float:
@@ -61,7 +61,9 @@ class Plain:
 
 def ids_of(sentences: Sentences, words: Sequence[str] = WORDS) -> Any:
     numbers = {word: number for number, word in enumerate(words)}
-    return np.array([number for one in sentences for number in (BOS, *(numbers.get(w, UNK) for w in one), EOS)])
+    return np.array(
+        [number for sentence in sentences for number in (BOS, *(numbers.get(w, UNK) for w in sentence), EOS)]
+    )
 
 
 def model_of(
@@ -121,7 +123,7 @@ def test_a_model_mixed_with_itself_is_itself(order: int, prune: list[int]) -> No
 
 
 def test_a_context_after_which_every_word_is_listed_has_a_finite_back_off() -> None:
-    """No word is left to back off to, and rounding may leave nothing of their probability, or less."""
+    """No word remains for the back-off, and by rounding the remaining probability may be 0 or negative."""
     zero, half = -99.0, math.log10(0.5)
     unigrams = NGrams(np.arange(4), np.array([zero, zero, half, half]), np.full(4, -0.3), np.ones(4, bool), (), False)
     bigrams = NGrams(np.array([14, 15]), np.full(2, half), np.zeros(2), np.ones(2, bool), (), False)
@@ -145,7 +147,7 @@ def test_a_model_of_a_weight_of_almost_one_is_the_mixture_for_what_it_lists() ->
 
 
 def probabilities(seed: int, models: int, words: int = 400) -> Any:
-    """Each model is good at some of the words and bad at others."""
+    """Each model is good for some words and bad for others."""
     return 10 ** -np.random.default_rng(seed).uniform(0.1, 6, (models, words))
 
 
@@ -156,7 +158,7 @@ def test_em_finds_the_weight_that_a_scan_of_all_finds(seed: int) -> None:
     likelihoods = [np.log(share * probs[0] + (1 - share) * probs[1]).sum() for share in scanned]
     weights = fit_weights(probs)
     assert weights.sum() == pytest.approx(1, abs=EXACT)
-    assert weights[0] == pytest.approx(scanned[np.argmax(likelihoods)], abs=2e-4)  # the scan's step, and EM's last ones
+    assert weights[0] == pytest.approx(scanned[np.argmax(likelihoods)], abs=2e-4)  # steps of the scan and of EM
     assert np.log(weights @ probs).sum() >= max(likelihoods) - 1e-4
 
 
@@ -174,7 +176,7 @@ def test_the_likelihood_never_falls_from_one_step_to_the_next(seed: int) -> None
 
 
 def test_the_weights_are_of_known_words_alone() -> None:
-    """The models differ most in what they give to unknown words, which must not choose between them."""
+    """The models differ most for unknown words, which must not determine the weights."""
     models = [model_of(corpus, 2) for corpus in ([list("abcabdeabca")] * 20, [list("ab")])]
     known = [list("abc"), list("ba")]
     dev = [DevText(ids_of(sentences), len(WORDS)) for sentences in (known, [*known, ["z"] * 30])]
@@ -183,7 +185,7 @@ def test_the_weights_are_of_known_words_alone() -> None:
     assert mix(models, dev[1])[0] == pytest.approx(fit_weights(scores[:, dev[1].known]), abs=EXACT)
 
 
-# What a model says of a text.
+# Perplexity of a text.
 
 
 @pytest.mark.parametrize("order", [1, 2, 4])
@@ -227,7 +229,7 @@ def test_extra_words_share_their_mass_and_after_each_context_the_probabilities_a
     before, after = Plain(model, len(WORDS)), Plain(add_words(model, len(WORDS), number, mass), size)
 
     def expected(context: Gram, word: int) -> float:
-        """Own share of the n-gram, and the back-off weight times the lower order with its new unigrams."""
+        """The n-gram's own share, and the back-off weight times the lower order with its new unigrams."""
         if not context:
             return mass / number if word >= len(WORDS) else (1 - mass) * before.probs[word,]
         backoff, listed = before.backoffs.get(context, 1.0), before.probs.get((*context, word))
@@ -256,7 +258,7 @@ def test_a_mixture_of_models_with_extra_words_gives_them_the_same_mass() -> None
 
 @pytest.fixture
 def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two texts of overlapping words, a dev text, and words of which the texts hold some."""
+    """Two texts of overlapping words, a dev text, and words of which the texts contain some."""
     monkeypatch.chdir(tmp_path)
     Path("a.txt").write_text(lines_of(random_sentences(1, 300, words=30)))
     Path("b.txt").write_text(lines_of(random_sentences(2, 60, words=60)).replace("w1 ", "x1 "))
@@ -270,7 +272,7 @@ def dev_sentences() -> Sentences:
 
 
 def printed_table(output: str) -> dict[str, list[str]]:
-    """The line of each model, in cells."""
+    """Return the line of each model, in cells."""
     lines = output.splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith("model "))
     rows = [re.split(r"  +", line) for line in lines[start + 1 : lines.index(next(x for x in lines if "Perpl" in x))]]
@@ -340,7 +342,7 @@ def test_the_mixture_that_is_written_has_the_weights_and_perplexities_that_are_p
     assert float(value_of_known) < min(float(table[name][3]) for name in ("a.txt", "b.txt"))
     for context in mixture.contexts():
         total = sum(10 ** mixture.log_prob(context, word) for word in mixture.vocabulary - {"<s>"})
-        assert total == pytest.approx(1, abs=1e-5), context  # as many roundings as orders, each of 10**1e-6 at most
+        assert total == pytest.approx(1, abs=1e-5), context  # one rounding per order, each of 10**1e-6 at most
     asked = kenlm.NgramModel("lm.arpa")
     for sentence in [*sentences[:20], ["zoë", "w3", "dyck", "w4"]]:
         state, scores = asked.start(), []
@@ -351,7 +353,7 @@ def test_the_mixture_that_is_written_has_the_weights_and_perplexities_that_are_p
 
 
 def test_thresholds_apply_to_the_counts_of_each_text(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Once in each text is twice together."""
+    """An n-gram that occurs once in each text occurs twice in both together."""
     Path("a.txt").write_text("a b\nc\n")
     Path("b.txt").write_text("a b\nd\n")
     common = ["a.txt", "b.txt", "--order", "2", "--prune", "0", "1", "--dev", "dev.txt", "-o"]
@@ -393,10 +395,10 @@ def test_extra_words_are_normalised_and_only_new_ones_enter(texts: Path, capsys:
 def test_with_a_spelling_model_a_text_gives_the_other_texts_words_nothing_and_the_mixture_does(
     texts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """<unk> of a text's model then stands for all words that the text does not hold."""
+    """<unk> of a text's model then stands for all words that the text does not contain."""
     options = ["--words", "names.txt", "--spelling", "spelling.arpa", "--dev", "dev.txt", "--interpolate"]
     with warnings.catch_warnings():
-        warnings.simplefilter("error", RuntimeWarning)  # numpy's, of logarithms of 0
+        warnings.simplefilter("error", RuntimeWarning)  # numpy's warning about logarithms of 0
         assert ngram(["a.txt", "b.txt", "-o", "lm.arpa", *options]) == 0
     table = printed_table(capsys.readouterr().out)
     assert table["a.txt"][1:] == ["-"] * 4, "infinite"

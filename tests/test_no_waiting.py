@@ -1,4 +1,4 @@
-"""Between two logged steps nothing is asked of the device that would make the program wait for it."""
+"""Between two logged steps, no operation makes the program wait for the device."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -19,13 +19,13 @@ from asr.training.task import RecognitionTask
 from tests.conftest import TINY, settings_with, tone_corpus
 from tests.test_train import metrics
 
-# What hands a number, or a shape that hangs on numbers, to the program: on a card each waits for all that was begun.
+# Operations that return numbers, or shapes that depend on numbers: on a GPU each waits for all pending work.
 ASKING = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "unique", "is_pinned")
 METHODS = ("item", "tolist", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__")
 
 
 class Questions(TorchDispatchMode):
-    """Count what is asked, on any thread, by name."""
+    """Count these operations on any thread, by name."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Questions(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
         by_mask = name.startswith("index") and any(
-            isinstance(one, torch.Tensor) and one.dtype == torch.bool for one in args[1]
+            isinstance(index, torch.Tensor) and index.dtype == torch.bool for index in args[1]
         )
         if name in ASKING or by_mask:
             self.counts[name] += 1
@@ -43,7 +43,7 @@ class Questions(TorchDispatchMode):
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Counter[str]]:
-    """What each batch asked, in a training whose device answers late; methods count beside the operations."""
+    """Return the operations of each batch in a training with a slow device; methods are counted, too."""
     batches: list[Counter[str]] = []
     modes: list[Questions] = []
     for name in METHODS:
@@ -89,7 +89,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Counter[str]]:
 def test_only_a_step_that_is_logged_waits(
     how: list[str], asked: list[Counter[str]], tones: Path, tmp_path: Path
 ) -> None:
-    """Beside it a moving average asks how often it was taken, but of a number that lies on the processor."""
+    """A moving average also reads its number of updates, but this number is on the CPU."""
     tiny = [override for override in TINY if "convolution" not in override or "transformer" not in how[0]]
     overrides = [*tiny, *tone_corpus(tones), *how, "trainer.max_steps=8", "trainer.log_every_n_steps=3"]
     settings = settings_with(*overrides, f"run_dir={tmp_path / 'run'}", "data.batch_seconds=3", "corpus.test=[]")
@@ -108,7 +108,7 @@ def test_only_a_step_that_is_logged_waits(
 def test_a_loss_that_is_not_finite_is_named_by_its_own_step_when_it_is_found_late(
     tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And before a checkpoint is written of what it has left."""
+    """It is also found before a checkpoint of the damaged weights is written."""
     compute, ids = RecognitionTask.losses, []
 
     def spoilt(self: RecognitionTask, batch: Batch) -> Mapping[str, Tensor]:

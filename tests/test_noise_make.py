@@ -1,4 +1,4 @@
-"""recipes/noise/make: each kind is what it is called, the same options give the same bytes, another seed others."""
+"""recipes/noise/make: spectra of all kinds of noise; equal options give equal bytes, another seed other bytes."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ KINDS = ["silence", "white", "pink", "hum", "tones", "band", "babble"]
 
 
 def make(folder: Path, speech: Path, *more: str) -> dict[str, bytes]:
-    """Files below the folder and what they hold."""
+    """Return the files below the folder and their contents."""
     options = ["--output-dir", str(folder), "--number", "2", "--seconds", "2", "--speech", str(speech)]
     assert main([*options, "--kinds", *KINDS, *more]) == 0
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -1,4 +1,4 @@
-"""Each norm of conf/encoder/norm against its equation in plain loops over utterances; masked_batch_norm by itself."""
+"""Each norm of conf/encoder/norm against its equation in plain loops over utterances; masked_batch_norm alone."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +25,7 @@ def plain_layer_norm(norm: Any, utterances: list[Tensor]) -> list[Tensor]:
 
 
 def plain_group_norm(norm: Any, utterances: list[Tensor]) -> list[Tensor]:
-    """torch's own, of one utterance at a time."""
+    """torch's own, one utterance at a time."""
     return [F.group_norm(x.T[None], GROUPS, norm.weight, norm.bias, EPS)[0].T for x in utterances]
 
 
@@ -63,7 +63,7 @@ PLAIN: dict[str, Callable[[Any, list[Tensor]], list[Tensor]]] = {
 
 
 def random_norm(name: str) -> Any:
-    """In float64, with parameters and running statistics drawn."""
+    """Make a norm in float64, with random parameters and running statistics."""
     config = resolved(f"encoder/norm={name}")["encoder"]["norm"]
     norm = component("encoder/norm", config | ({"num_groups": GROUPS} if name == "group_norm" else {}))(DIM).double()
     with torch.no_grad():
@@ -73,7 +73,7 @@ def random_norm(name: str) -> Any:
 
 
 def random_batch() -> tuple[Tensor, Tensor]:
-    """Frames with a mean of 3, junk behind the ends, and the mask that tells them apart."""
+    """Frames with a mean of 3, junk after the ends, and the padding mask."""
     padding = padding_mask(torch.tensor(LENGTHS), FRAMES)
     x = 3.0 + 2.0 * torch.randn(len(LENGTHS), FRAMES, DIM, dtype=torch.float64)
     return x, padding
@@ -81,7 +81,7 @@ def random_batch() -> tuple[Tensor, Tensor]:
 
 def test_every_norm_has_its_reference() -> None:
     named = {path.stem for path in (CONF / "encoder" / "norm").glob("*.yaml")}
-    assert named == PLAIN.keys() | {"masked_batch_norm"}  # that one is in test_batch_norm.py
+    assert named == PLAIN.keys() | {"masked_batch_norm"}  # masked_batch_norm is in test_batch_norm.py
 
 
 @pytest.mark.parametrize("training", [True, False])

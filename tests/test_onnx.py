@@ -1,4 +1,4 @@
-"""Models as ONNX: the programs compute what the model does, run without torch, and are refused where they do not."""
+"""Models as ONNX: the programs compute the model's outputs without torch, and are refused if they do not."""
 
 import json
 import os
@@ -68,7 +68,7 @@ def made_features(name: str, normalize: str, **settings: Any) -> Features:
 
 
 def sound(num_samples: int) -> Tensor:
-    """Noise that swells and fades, as speech does; silence in it."""
+    """Return noise that swells and fades like speech, with silence."""
     time = torch.arange(num_samples) / 16000
     waveform = 0.1 * (12 * time).sin().abs() * torch.randn(num_samples)
     waveform[num_samples // 2 : num_samples // 2 + 2000] = 0.0
@@ -79,7 +79,7 @@ def sound(num_samples: int) -> Tensor:
 @pytest.mark.parametrize("name", FEATURES)
 @torch.no_grad()
 def test_features_of_a_batch_are_those_of_each_utterance_whatever_stands_behind_it(name: str, normalize: str) -> None:
-    """2e-4: the fast transform is off by 1e-4 from float64, the one by a matrix by half as much."""
+    """2e-4: the fast transform has an error of 1e-4 against float64, the transform by a matrix half of it."""
     for settings in [{"pad_mode": mode} for mode in PADS] if name == "slaney_fbank" else [{}]:
         features = made_features(name, normalize, **settings)
         waveforms = [sound(length) for length in (16000, 1, 159, 160, 401, 0, 5, 24001)]
@@ -90,7 +90,7 @@ def test_features_of_a_batch_are_those_of_each_utterance_whatever_stands_behind_
         for waveform, found, length in zip(waveforms, out, lengths.tolist(), strict=True):
             expected = features(waveform)
             assert len(expected) == length
-            short = len(expected) < 3  # of which a deviation is as good as 0: what is divided by it, is noise
+            short = len(expected) < 3  # whose deviation is almost 0: the quotient is noise
             torch.testing.assert_close(found[:length], expected, rtol=1e-3, atol=0.01 if short else 2e-4)
 
 
@@ -107,7 +107,7 @@ def texts_of(folder: Path, waveforms: list[Tensor]) -> list[str]:
 
 
 def tiny_bundle(folder: Path, *overrides: str) -> Path:
-    """An untrained net that says a lot: its head is sure of whatever differs from what is heard on average."""
+    """A bundle of an untrained net that recognises many tokens: its head amplifies deviations from the mean."""
     checkpoint = save(folder / "step=1.ckpt", *overrides, texts=TEXTS)
     write_bundle(folder / "bundle", [checkpoint], "# tiny\n\nHears nothing.\n")
     bundle, model = read_bundle(folder / "bundle"), load_recognizer(folder / "bundle").model
@@ -127,7 +127,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=[pytest.param("", marks=pytest.mark.slow)])
 def exported(bundle: Path) -> Path:
-    """To write a program down takes a quarter of a minute; whatever asks for it is slow."""
+    """An export takes a quarter of a minute, so tests with this fixture are slow."""
     folder = bundle.with_name("exported")
     assert export([str(bundle), "-o", str(folder)]) == 0
     return folder
@@ -198,7 +198,7 @@ def test_the_export_is_a_model_that_says_what_the_one_it_was_made_of_says(
 
 
 def test_features_inside_the_program_give_the_same_log_probs(exported: Path, bundle: Path, speech: list[Path]) -> None:
-    opened = session(exported / "model-waveform.onnx", ("waveforms", "sample_counts"), program.Net.outputs)
+    opened = session(exported / "model-waveform.onnx", ("waveforms", "sample_counts"), program.NET_OUTPUTS)
     model = load_recognizer(bundle).model
     for path in speech:
         waveform = waveform_of(path)
@@ -216,7 +216,7 @@ WITHOUT_TORCH = "import sys\nsys.modules['torch'] = None\n"  # importing it fail
 
 
 def follow(folder: Path, number: int, recording: Path, tmp_path: Path) -> str:
-    """Run a program of the README as it says, beside the files, where there is no torch."""
+    """Run a program of the README as described, beside the files, without torch."""
     programs = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     (tmp_path / "program.py").write_text(WITHOUT_TORCH + programs[number], encoding="utf-8")
     command = [sys.executable, "-P", str(tmp_path / "program.py"), str(recording)]
@@ -235,7 +235,7 @@ SECTION = re.compile(r"((?:^    [^\n]+\n)+)\nwhere `(\w+\.py)`.*?```python\n(.*?
 
 
 def walk(folder: Path, recording: Path, place: Path) -> list[str]:
-    """Do what the README says, to the letter, in an environment with nothing; return what was said."""
+    """Execute the README's commands in an empty environment; return their output."""
     shutil.copytree(folder, place / "model")
     shutil.copy(recording, place / "model" / "recording.wav")
     subprocess.run([sys.executable, "-m", "venv", place / "environment"], check=True)
@@ -244,7 +244,7 @@ def walk(folder: Path, recording: Path, place: Path) -> list[str]:
         pytest.skip("nothing can be installed here")
     alone = {**os.environ, "PATH": f"{python.parent}:{os.environ['PATH']}"}
     alone.pop("PYTHONPATH", None)
-    said = []
+    outputs = []
     for commands, name, content in SECTION.findall((folder / "README.md").read_text(encoding="utf-8")):
         (place / "model" / name).write_text(content, encoding="utf-8")
         install, *run = [line.strip() for line in commands.splitlines()]
@@ -253,9 +253,9 @@ def walk(folder: Path, recording: Path, place: Path) -> list[str]:
         for command in run:
             done = subprocess.run(command, shell=True, cwd=place / "model", env=alone, capture_output=True, text=True)
             assert done.returncode == 0, done.stderr
-            said.append(done.stdout.strip())
+            outputs.append(done.stdout.strip())
     assert subprocess.run([python, "-c", "import torch"], stderr=subprocess.DEVNULL).returncode, "torch is not there"
-    return said
+    return outputs
 
 
 def test_a_stranger_without_torch_gets_the_text_by_doing_what_the_readme_says(
@@ -292,7 +292,9 @@ def test_what_only_torch_can_do_is_refused(exported: Path, speech: list[Path], o
 
 def test_what_needs_weights_is_refused(exported: Path, tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").touch()
-    with pytest.raises(InputError, match=r"a model exported to ONNX can only recognise speech\. Give the bundle that"):
+    with pytest.raises(
+        InputError, match=r"a model exported to ONNX can only recognise speech\. Give the bundle from which"
+    ):
         tune([str(exported), str(tmp_path / "empty.jsonl")])
     with pytest.raises(InputError, match=r"must have weights; this one is exported already\."):
         export([str(exported), "-o", str(tmp_path / "again")])
@@ -300,7 +302,7 @@ def test_what_needs_weights_is_refused(exported: Path, tmp_path: Path) -> None:
 
 
 def copied(exported: Path, folder: Path, names: dict[str, str]) -> Path:
-    """The folder with some of its files in the places of others."""
+    """The folder with some files replaced by others."""
     folder.mkdir()
     for file in exported.iterdir():
         (folder / file.name).write_bytes((exported / names.get(file.name, file.name)).read_bytes())
@@ -331,7 +333,7 @@ def test_nothing_is_written_where_a_program_differs_or_a_folder_is_somebody_else
     with pytest.raises(InputError, match=r"empty or contain only an older bundle; it contains thesis\.txt"):
         export([str(bundle), "-o", str(tmp_path / "mine")])
     found = agreement.ProgramDifference(0.3, "made audio of 1 s, at 0.40 s", 2, 4)
-    with pytest.raises(InputError, match=r"model\.onnx must give .*; they differ by 0\.3 \(made audio of"):
+    with pytest.raises(InputError, match=r"model\.onnx must compute .*; they differ by 0\.3 \(made audio of"):
         agreement.check("model.onnx", found)
 
 
@@ -344,7 +346,7 @@ def test_a_head_that_says_nothing_of_frames_is_refused(bundle: Path) -> None:
 
 
 def test_a_program_that_hears_what_stands_behind_an_utterance_is_found_out(exported: Path, bundle: Path) -> None:
-    """The program is one whose lengths are those of the whole batch."""
+    """Its lengths are those of the whole batch."""
     model = onnx.load(exported / "model.onnx")
     for node in model.graph.node:
         node.input[:] = ["all" if name == "feature_lengths" else name for name in node.input]
@@ -373,7 +375,7 @@ def test_a_program_that_hears_what_stands_behind_an_utterance_is_found_out(expor
         (["head=ctc_attention", "decode=joint_beam"], "decode=joint_beam needs a token_decoder, which is not exported"),
         (
             ["encoder=conformer_streaming_xs", "features/normalize=global_cmvn", "head=transducer"],
-            "encoder=conformer_streaming hears streams, whose steps are exported for CTC heads alone. To export the",
+            "encoder=conformer_streaming is for streams, whose steps are exported only for CTC heads. To export the",
         ),
     ],
 )
@@ -391,7 +393,7 @@ def test_what_is_not_exported_yet_is_refused(tmp_path: Path, overrides: list[str
 
 
 def norm_and_products(readers: list[str]) -> Any:
-    """A LayerNorm with one large number in eight, and what reads it: "product" by weights of its own, or "output"."""
+    """A LayerNorm with one large number in eight; its reader is a "product" with weights, or the "output"."""
     generator = np.random.default_rng(0)
     scale = np.array([40, 1, 1, 1, 1, 1, 1, 1], dtype=np.float32)
     weights = {"scale": scale, "bias": generator.normal(size=8).astype(np.float32)}
@@ -502,7 +504,7 @@ def test_the_readmes_program_for_sherpa_onnx_hears_the_recording(
 def test_sherpa_onnx_needs_what_the_program_says_of_itself(
     exported: Path, speech: list[Path], tmp_path: Path, key: str
 ) -> None:
-    """Without one of these it ends the process."""
+    """Without one of these, sherpa-onnx ends the process."""
     pytest.importorskip("sherpa_onnx", reason="sherpa-onnx is not installed")
     folder = copied(exported, tmp_path / "incomplete", {})
     model = onnx.load(folder / "model-sherpa.onnx")
@@ -520,7 +522,7 @@ def test_sherpa_onnx_needs_what_the_program_says_of_itself(
 
 @pytest.fixture(scope="module")
 def english(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The trained model as a bundle, and its export beside it."""
+    """The trained model as a bundle, and its export."""
     folder = tmp_path_factory.mktemp("english")
     assert convert([str(MODEL), "-o", str(folder / "bundle")]) == 0
     assert export([str(folder / "bundle"), "-o", str(folder / "exported")]) == 0
@@ -528,7 +530,7 @@ def english(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def heard_by_sherpa(folder: Path, recordings: list[str]) -> list[str]:
-    """Texts of recordings; in another process, which a fault of sherpa-onnx ends."""
+    """Return texts of recordings from another process, which a fault of sherpa-onnx would end."""
     code = (
         "import sys, sherpa_onnx, soundfile\n"
         "model = sherpa_onnx.OfflineRecognizer.from_nemo_ctc(model='model-sherpa.onnx', tokens='tokens.txt')\n"
@@ -553,18 +555,18 @@ def manifest_of(subset: str, folder: Path) -> list[Utterance]:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_the_trained_model_and_sherpa_onnx_hear_real_speech_as_torch_does(english: Path, tmp_path: Path) -> None:
-    """sherpa-onnx computes its own features: texts may differ, the WER by 0.3 points."""
+    """sherpa-onnx computes its own features: texts may differ, and the WER by 0.3 points."""
     utterances = manifest_of("test-clean-mini", tmp_path)
     before, after = (evaluate(load_recognizer(english / name), name, utterances) for name in ("bundle", "exported"))
     texts = [{scored.utterance.id: scored.transcript.text for scored in result.scored} for result in (before, after)]
     assert texts[0] == texts[1]
     assert after.counts.errors == 48
     pytest.importorskip("sherpa_onnx", reason="sherpa-onnx is not installed")
-    heard = heard_by_sherpa(english / "exported", [utterance.audio_filepath for utterance in utterances])
+    sherpa_texts = heard_by_sherpa(english / "exported", [utterance.audio_filepath for utterance in utterances])
     normalize = get_normalizer("basic")
     counts = [
         count_errors(normalize(utterance.text), normalize(text))
-        for utterance, text in zip(utterances, heard, strict=True)
+        for utterance, text in zip(utterances, sherpa_texts, strict=True)
     ]
     assert total(counts).rate == pytest.approx(after.counts.rate, abs=0.003)
     recording = Path(utterances[1].audio_filepath)

@@ -1,4 +1,4 @@
-"""What of a model takes more than one program: a transducer's parts, and the step of a stream."""
+"""Models of more than one program: the parts of a transducer, and the step of a stream."""
 
 import json
 import re
@@ -45,7 +45,7 @@ LENGTHS = (40000, 16000, 55555)  # samples
 
 
 def sound(num_samples: int) -> Tensor:
-    """Noise that comes and goes twice a second, so that it may hold speech; silence in it."""
+    """Return noise that swells twice a second, like speech, with silence."""
     time = torch.arange(num_samples) / 16000
     waveform = 0.1 * (12 * time).sin().clamp(min=0) * torch.randn(num_samples)
     waveform[num_samples // 2 : num_samples // 2 + 2000] = 0.0
@@ -53,7 +53,7 @@ def sound(num_samples: int) -> Tensor:
 
 
 def talkative(bundle: Path, layer: str, factor: float) -> None:
-    """Make what a layer of the head gives of the encoder's output far from the same for all frames."""
+    """Scale a layer of the head so that its outputs differ much between frames."""
     contents, model = read_bundle(bundle), load_recognizer(bundle).model
     [linear] = [
         name.removesuffix(".weight")
@@ -67,7 +67,7 @@ def talkative(bundle: Path, layer: str, factor: float) -> None:
     if layer == "of_frames":
         contents.weights["head.joiner.of_tokens.weight"] *= factor
         contents.weights["head.joiner.output.weight"] *= 5
-        contents.weights["head.joiner.output.bias"][0] += 4  # the blank must end a frame's tokens
+        contents.weights["head.joiner.output.bias"][0] += 4  # the blank must end the tokens of a frame
     replace_bundle(bundle, contents)
 
 
@@ -94,9 +94,9 @@ def inputs_of(path: Path) -> dict[str, list[Any]]:
 
 
 def assert_the_same(before: Recognizer, after: Recognizer, sounds: list[Tensor]) -> None:
-    """Of the words, their times and how sure they are."""
-    heard = (recognizer.transcribe(sounds, sample_rate=16_000) for recognizer in (before, after))
-    for expected, actual in zip(*heard, strict=True):
+    """Compare words, times and confidences."""
+    transcripts = (recognizer.transcribe(sounds, sample_rate=16_000) for recognizer in (before, after))
+    for expected, actual in zip(*transcripts, strict=True):
         assert expected.text
         assert [(word.text, word.start, word.end) for word in actual.words] == [
             (word.text, word.start, word.end) for word in expected.words
@@ -108,7 +108,7 @@ def assert_the_same(before: Recognizer, after: Recognizer, sounds: list[Tensor])
 # ---- a transducer
 
 
-@pytest.mark.filterwarnings("ignore:The tensor attributes")  # torch's, of a GRU's weights
+@pytest.mark.filterwarnings("ignore:The tensor attributes")  # torch's warning about a GRU's weights
 @pytest.mark.parametrize("predictor", PREDICTORS)
 @torch.no_grad()
 def test_a_step_of_the_prediction_network_is_a_program_for_any_batch(predictor: str) -> None:
@@ -165,7 +165,7 @@ def test_a_transducer_is_three_programs_and_one_of_waveforms(spoken: Path) -> No
 def test_an_exported_transducer_says_what_the_model_says_by_each_decoder(
     spoken: Path, decode: str, tmp_path: Path
 ) -> None:
-    """The CTC head beside the transducer, which has the times, is in the encoder's program."""
+    """The CTC head beside the transducer, which gives the times, is in the encoder's program."""
     before, after = (load_recognizer(spoken / name, decode={"name": decode}) for name in ("bundle", "exported"))
     assert_the_same(before, after, waveforms(tmp_path))
 
@@ -188,7 +188,7 @@ def test_a_head_of_programs_gives_what_the_model_gives_and_one_of_another_model_
         transducer.OnnxPredictor(session(programs["predictor.onnx"], *PREDICTOR_NAMES)),
         transducer.OnnxJoiner(session(programs["joiner.onnx"], *JOINER_NAMES)),
     )
-    actual = type("Exported", (), {"head": transducer.OnnxTransducer(*parts, model.tokenizer.vocab_size)})()
+    actual = type("Exported", (), {"head": transducer.OnnxTransducer(*parts, (), None)})()
     found = transducer_programs.difference(model, actual)
     assert found.largest < 1e-4
     tokens = torch.tensor([[1, 2, 1], [2, 2, 1]])
@@ -198,7 +198,7 @@ def test_a_head_of_programs_gives_what_the_model_gives_and_one_of_another_model_
     with torch.no_grad():
         model.head.joiner.output.bias[1] += 1.0  # type: ignore[union-attr, operator, index]
     with pytest.raises(
-        InputError, match=r"must give what the model gives .*; they differ by .* tokens in a batch of \d"
+        InputError, match=r"must compute the model's output .*; they differ by .* tokens in a batch of \d"
     ):
         agreement.check("joiner.onnx", transducer_programs.difference(model, actual))
 
@@ -216,12 +216,12 @@ def test_a_smaller_transducer_is_smaller_in_all_parts_and_runs(quantization: str
 
 
 def test_a_step_of_an_encoder_that_does_not_stream_is_refused_in_a_line(
-    heard: Path, monkeypatch: pytest.MonkeyPatch
+    streaming_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = load_recognizer(heard / "bundle").model
+    model = load_recognizer(streaming_folder / "bundle").model
     monkeypatch.setattr(type(model.encoder), "streaming", None)
     with pytest.raises(InputError, match=r"^step\.onnx must belong to a streaming encoder; got ConformerStreaming\.$"):
-        exported(model, {name: heard / "exported" / name for name in ("model.onnx", "step.onnx")})
+        exported(model, {name: streaming_folder / "exported" / name for name in ("model.onnx", "step.onnx")})
 
 
 def test_a_folder_without_one_of_the_parts_is_refused_in_a_line(spoken: Path, tmp_path: Path) -> None:
@@ -238,8 +238,8 @@ CHUNK, LEFT, RIGHT = 8, 12, 5
 
 
 @pytest.fixture(scope="module", params=[pytest.param("", marks=pytest.mark.slow)])
-def heard(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the bundle of a model that hears streams, and its export."""
+def streaming_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the bundle of a streaming model, and its export."""
     folder = tmp_path_factory.mktemp("stream")
     overrides = ["encoder=conformer_streaming_xs", f"encoder.chunk_frames={CHUNK}", f"encoder.left_frames={LEFT}"]
     overrides += [f"encoder.right_frames={RIGHT}"]
@@ -253,15 +253,15 @@ def heard(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_step_takes_and_gives_the_state_by_its_names(heard: Path) -> None:
-    assert {path.name for path in (heard / "exported").glob("*.onnx")} == {
+def test_a_step_takes_and_gives_the_state_by_its_names(streaming_folder: Path) -> None:
+    assert {path.name for path in (streaming_folder / "exported").glob("*.onnx")} == {
         *("model.onnx", "model-waveform.onnx", "features.onnx", "step.onnx")
     }
-    state = load_recognizer(heard / "bundle").model.encoder.initial_state(1)  # type: ignore[attr-defined]
-    inputs = inputs_of(heard / "exported" / "step.onnx")
+    state = load_recognizer(streaming_folder / "bundle").model.encoder.initial_state(1)  # type: ignore[attr-defined]
+    inputs = inputs_of(streaming_folder / "exported" / "step.onnx")
     assert list(inputs) == ["features", "feature_lengths", *state]
     assert {name: inputs[name] for name in state} == {name: ["batch", *rows.shape[1:]] for name, rows in state.items()}
-    outputs = onnx.load(heard / "exported" / "step.onnx").graph.output
+    outputs = onnx.load(streaming_folder / "exported" / "step.onnx").graph.output
     assert [value.name for value in outputs] == ["log_probs", "log_probs_lengths", *(f"next.{name}" for name in state)]
     for value in outputs[2:]:
         shape = [size.dim_param or size.dim_value for size in value.type.tensor_type.shape.dim]
@@ -269,8 +269,8 @@ def test_a_step_takes_and_gives_the_state_by_its_names(heard: Path) -> None:
 
 
 @torch.no_grad()
-def test_chunks_of_any_size_and_streams_of_any_number_give_what_torch_gives(heard: Path) -> None:
-    before, after = (load_recognizer(heard / name).model for name in ("bundle", "exported"))
+def test_chunks_of_any_size_and_streams_of_any_number_give_what_torch_gives(streaming_folder: Path) -> None:
+    before, after = (load_recognizer(streaming_folder / name).model for name in ("bundle", "exported"))
     for batch, sizes in ((1, [32, 32, 32, 7]), (3, [32, 64, 32, 13]), (2, [4, 4, 100, 1])):
         states = [model.encoder.initial_state(batch) for model in (before, after)]  # type: ignore[attr-defined]
         for size, to_come in zip(sizes, [4 * RIGHT] * 3 + [0], strict=False):
@@ -285,9 +285,9 @@ def test_chunks_of_any_size_and_streams_of_any_number_give_what_torch_gives(hear
                 torch.testing.assert_close(states[1][name], rows, rtol=0, atol=1e-4)
 
 
-def test_an_exported_stream_says_the_same_words_at_the_same_times(heard: Path, tmp_path: Path) -> None:
+def test_an_exported_stream_says_the_same_words_at_the_same_times(streaming_folder: Path, tmp_path: Path) -> None:
     for number, waveform in enumerate(waveforms(tmp_path)):
-        streams = [Stream(load_recognizer(heard / name)) for name in ("bundle", "exported")]
+        streams = [Stream(load_recognizer(streaming_folder / name)) for name in ("bundle", "exported")]
         assert not any(each.note for each in streams), "both go on from chunk to chunk"
         heard_by = [[*(each.feed(piece) for piece in pieces(waveform, number)), each.finish()] for each in streams]
         assert len(final_text(heard_by[0])) > 4
@@ -297,31 +297,35 @@ def test_an_exported_stream_says_the_same_words_at_the_same_times(heard: Path, t
             ]
 
 
-def test_the_readmes_stream_needs_no_torch_and_says_what_the_whole_says(heard: Path, tmp_path: Path) -> None:
+def test_the_readmes_stream_needs_no_torch_and_says_what_the_whole_says(streaming_folder: Path, tmp_path: Path) -> None:
     for recording in recordings(tmp_path):
-        [expected] = load_recognizer(heard / "bundle").transcribe([recording], sample_rate=16_000)
+        [expected] = load_recognizer(streaming_folder / "bundle").transcribe([recording], sample_rate=16_000)
         for number in range(2):  # as a recording, and as a stream
-            assert follow(heard / "exported", number, recording, tmp_path).split() == expected.text.split()
+            assert follow(streaming_folder / "exported", number, recording, tmp_path).split() == expected.text.split()
 
 
-def test_a_stranger_gets_the_text_of_a_stream_by_doing_what_the_readme_says(heard: Path, tmp_path: Path) -> None:
+def test_a_stranger_gets_the_text_of_a_stream_by_doing_what_the_readme_says(
+    streaming_folder: Path, tmp_path: Path
+) -> None:
     recording = recordings(tmp_path)[0]
-    [expected] = load_recognizer(heard / "bundle").transcribe([recording], sample_rate=16_000)
-    assert [text.split() for text in walk(heard / "exported", recording, tmp_path)] == [expected.text.split()] * 2
+    [expected] = load_recognizer(streaming_folder / "bundle").transcribe([recording], sample_rate=16_000)
+    assert [text.split() for text in walk(streaming_folder / "exported", recording, tmp_path)] == [
+        expected.text.split()
+    ] * 2
 
 
-def test_a_stream_sees_as_much_of_the_past_as_its_program_was_made_for(heard: Path) -> None:
+def test_a_stream_sees_as_much_of_the_past_as_its_program_was_made_for(streaming_folder: Path) -> None:
     must = f"left_seconds is fixed when a model is exported ({LEFT} encoder frames); got 100."
     with pytest.raises(InputError, match=re.escape(must)):
-        Stream(load_recognizer(heard / "exported"), left_seconds=4.0)
+        Stream(load_recognizer(streaming_folder / "exported"), left_seconds=4.0)
     must = f"right_seconds is fixed when a model is exported ({RIGHT} encoder frames); got 25."
     with pytest.raises(InputError, match=re.escape(must)):
-        Stream(load_recognizer(heard / "exported"), right_seconds=1.0)
+        Stream(load_recognizer(streaming_folder / "exported"), right_seconds=1.0)
 
 
-def test_a_step_that_forgets_is_found_out(heard: Path) -> None:
-    """The program is one whose convolutions see nothing of the chunk before."""
-    expected, actual = (load_recognizer(heard / name) for name in ("bundle", "exported"))
+def test_a_step_that_forgets_is_found_out(streaming_folder: Path) -> None:
+    """The convolutions of the program see nothing of the chunk before."""
+    expected, actual = (load_recognizer(streaming_folder / name) for name in ("bundle", "exported"))
     audio = {"a sound": sound(40000)}
     agreement.check("step.onnx", stream_step.difference(expected, actual, audio))
     step = actual.model.encoder.step  # type: ignore[attr-defined]
@@ -333,15 +337,15 @@ def test_a_step_that_forgets_is_found_out(heard: Path) -> None:
     actual.model.encoder.step = forgetful  # type: ignore[attr-defined]
     found = stream_step.difference(expected, actual, audio)
     assert re.fullmatch(r"a sound, as a stream, at \d\.\d\d s", found.where)
-    with pytest.raises(InputError, match=r"step\.onnx must give what the model gives"):
+    with pytest.raises(InputError, match=r"step\.onnx must compute the model's output"):
         agreement.check("step.onnx", found)
 
 
-# ---- programs of strangers
+# ---- untrusted programs
 
 
 def program_of(*nodes: onnx.NodeProto) -> bytes:
-    """A program that adds `x`, which the nodes give, to the features."""
+    """Return a program that adds `x`, an output of the nodes, to the features."""
     last = [
         onnx.helper.make_node("Add", ["features", "x"], ["log_probs"]),
         onnx.helper.make_node("Identity", ["lengths"], ["out_lengths"]),
@@ -360,7 +364,7 @@ def constant(name: str, kind: int, shape: list[int], values: list[Any]) -> onnx.
 
 
 def endless() -> bytes:
-    """A loop whose condition stays true."""
+    """A loop whose condition is always true."""
     floats, truths = onnx.TensorProto.FLOAT, onnx.TensorProto.BOOL
     value = onnx.helper.make_tensor_value_info
     body = onnx.helper.make_graph(

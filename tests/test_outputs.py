@@ -1,4 +1,4 @@
-"""What a user names as an output: a file, a link, a pipe or a device gets what is written, and is there afterwards."""
+"""Output paths of all commands: a file, a link, a pipe or a device gets the output, and still exists afterwards."""
 
 import argparse
 import errno
@@ -52,7 +52,7 @@ def transcripts(path: Path) -> None:
 
 
 def evaluation(path: Path) -> None:
-    """Write what asr.evaluate --output-dir does; the utterances are at the path."""
+    """Write the files of asr.evaluate --output-dir; the utterances are at the path."""
     scored = Evaluation(simulated(3, seed=1), [], 1.0, "basic")
     evaluate.write(path.parent, scored, path.name.partition(".")[0], evaluate.summary(scored))
 
@@ -120,7 +120,7 @@ def test_a_pipe_gets_what_is_written_and_stays(who: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("who", WRITERS)
 def test_a_device_stays_a_device(who: str, tmp_path: Path) -> None:
-    """A twin of /dev/null, which a command run by root must not replace."""
+    """A device node like /dev/null, which a command run by root must not replace."""
     name, write, _ = WRITERS[who]
     try:
         os.mknod(tmp_path / name, stat.S_IFCHR | 0o666, os.makedev(1, 3))
@@ -134,10 +134,13 @@ def test_a_device_stays_a_device(who: str, tmp_path: Path) -> None:
 def test_a_folder_and_links_in_a_circle_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "circle").symlink_to(tmp_path / "circle")
-    for name, number in (("folder", errno.EISDIR), ("circle", errno.ELOOP)):
+    for name, number, must in (
+        ("folder", errno.EISDIR, "must be a file; '.*' is a folder"),
+        ("circle", errno.ELOOP, "must be a writable file; .*circle: "),
+    ):
         with pytest.raises(OSError, match=os.strerror(number)):
             write_whole_text(tmp_path / name, "content")
-        with pytest.raises(InputError, match=r"^--report must be a (writable )?file") as refused:
+        with pytest.raises(InputError, match=f"^--report {must}") as refused:
             check_output("--report", tmp_path / name, "report.html")
         assert "\n" not in str(refused.value)
     assert (tmp_path / "circle").is_symlink()
@@ -145,12 +148,12 @@ def test_a_folder_and_links_in_a_circle_are_refused_before_anything_is_written(t
 
 
 def test_a_name_that_no_file_can_have_is_refused_beforehand(tmp_path: Path) -> None:
-    for length in (250, 300):  # the first is too long with the ending of a file that is not finished
+    for length in (250, 300):  # the name of the temporary file would be too long for the first
         with pytest.raises(InputError, match=r"must be a writable file; .*: File name too long\.$"):
             check_output("--report", tmp_path / ("x" * length), "report.html")
 
 
-# ---- standard output, and what a shell hands over
+# ---- standard output, and files opened by a shell
 
 
 def run(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
@@ -160,7 +163,7 @@ def run(*arguments: object, **options: object) -> subprocess.CompletedProcess[st
 
 @pytest.fixture
 def stdout(tmp_path: Path) -> Path:
-    """What /dev/stdout is, where nothing is lost if it is replaced."""
+    """A replacement for /dev/stdout, which may safely be overwritten."""
     (tmp_path / "stdout").symlink_to("/proc/self/fd/1")
     return tmp_path / "stdout"
 
@@ -216,7 +219,7 @@ def test_a_figure_on_standard_output_is_alone_there(stdout: Path, tmp_path: Path
 def test_a_reader_that_has_seen_enough_is_no_error(
     command: list[str], unbuffered: str, tones: Path, tmp_path: Path
 ) -> None:
-    """As in `| head`: a reader that has gone before the first line is the same to the program."""
+    """As in `| head`: for the program it makes no difference whether the reader ends before the first line."""
     read_end, write_end = os.pipe()
     os.close(read_end)
     settings = [*tone_corpus(tones), f"run_dir={tmp_path}"] if command[-1].startswith("trainer") else []
@@ -240,13 +243,13 @@ def test_a_reader_that_has_gone_is_one_line(text: Path, stdout: Path) -> None:
 def test_a_device_without_room_is_one_line(text: Path, tmp_path: Path) -> None:
     (tmp_path / "full").symlink_to("/dev/full")
     ended = run("asr.ngram", text, "-o", tmp_path / "full", capture_output=True)
-    said = f"error: {tmp_path / 'full'}: the model's file must be writable; No space left on device.\n"
-    assert (ended.returncode, ended.stderr) == (1, said)
+    message = f"error: {tmp_path / 'full'}: the model's file must be writable; No space left on device.\n"
+    assert (ended.returncode, ended.stderr) == (1, message)
     assert (tmp_path / "full").is_symlink()
     scored = write_scored(tmp_path / "a.jsonl", simulated(6, seed=1))
     ended = run("asr.compare", scored, scored, "--json", tmp_path / "full", capture_output=True)
-    said = f"error: --json must be a writable file; {tmp_path / 'full'}: No space left on device.\n"
-    assert (ended.returncode, ended.stderr) == (1, said)
+    message = f"error: --json must be a writable file; {tmp_path / 'full'}: No space left on device.\n"
+    assert (ended.returncode, ended.stderr) == (1, message)
 
 
 # ---- an output that is also an input
@@ -255,7 +258,7 @@ Command = Callable[[list[str]], int]
 
 
 def other_names(path: Path) -> list[Path]:
-    """The same file under three names: its own, a symbolic link, a hard link."""
+    """The file under three names: its own, a symbolic link, a hard link."""
     symbolic, hard = path.with_name("symbolic" + path.suffix), path.with_name("hard" + path.suffix)
     symbolic.symlink_to(path)
     hard.hardlink_to(path)
@@ -281,7 +284,7 @@ def test_no_command_replaces_the_file_that_it_reads(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A user's manifest, under its own name or by a link, is refused as an output."""
+    """A user's manifest is refused as an output, under its own name or by a link."""
     manifest = tmp_path / "talks.jsonl"
     content = (fluent / "test.jsonl").read_bytes()
     manifest.write_bytes(content)
@@ -307,7 +310,7 @@ def test_figures_and_page_of_a_comparison_are_two_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", [transcribe, align])
 def test_no_transcript_replaces_the_manifest_or_the_audio(command: Command, fluent: Path, tmp_path: Path) -> None:
-    """A recording `a` written as jsonl would be a.jsonl, the manifest; one called `b.jsonl` is the audio itself."""
+    """The output of recording `a` would be a.jsonl, the manifest; that of `b.jsonl` would be the audio itself."""
     (tmp_path / "b.jsonl").symlink_to(tmp_path / "sound.wav")
     soundfile.write(tmp_path / "sound.wav", speak("abcd ef"), SAMPLE_RATE)
     for manifest, utterance_id in (("a.jsonl", "a"), ("other.jsonl", "b")):

@@ -1,4 +1,4 @@
-"""Batches of few lengths: what is rounded up is padding, and there is little of it."""
+"""Batches of few lengths: lengths are rounded up by padding, and there is little of it."""
 
 import math
 from collections import Counter
@@ -64,7 +64,7 @@ def test_batches_have_the_lengths_that_the_plan_has_counted() -> None:
 
 
 def test_without_the_setting_the_plan_and_its_batches_are_what_they_were() -> None:
-    """Seconds are those of the longest utterance, to the last bit."""
+    """Seconds equal those of the longest utterance exactly."""
     chosen, epoch = planned(lengths_per_doubling=None)
     assert torch.equal(epoch.padded, epoch.durations)
     made = batches(chosen, epoch)
@@ -81,7 +81,7 @@ def test_without_the_setting_the_plan_and_its_batches_are_what_they_were() -> No
 
 @pytest.mark.parametrize(
     ("batch_seconds", "jitter", "most_padding"),
-    # 1,000 s of 28,000 utterances in 350 batches: to move them by 8 batches pads by 4.4 % without any rounding.
+    # 1,000 s of 28,000 utterances in 350 batches: without rounding, a shift by 8 batches adds 4.4 % of padding.
     [(200, 8.0, 0.05), (1000, 8.0, 0.07), (1000, 4.0, 0.05)],
 )
 def test_an_epoch_of_librispeech_has_few_shapes_and_little_padding(

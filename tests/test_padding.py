@@ -1,7 +1,7 @@
-"""The padding rule: an utterance gives the same output alone and in any batch, whatever stands in its padding.
+"""The padding rule: an utterance has the same output alone and in any batch, whatever the padding contains.
 
-For every encoder in conf/, and with each of its other parts the smallest of a kind; in training its gradients too
-(dropout off).
+This is tested for every encoder in conf/, and for the smallest of a kind with each other part; in training also for
+gradients, without dropout.
 """
 
 import math
@@ -21,15 +21,15 @@ from tests.conftest import ENCODERS, OTHER_PARTS, overridden, resolved
 NUM_MEL_BINS, VOCAB_SIZE = 20, 7
 LENGTHS = [41, 64, 17, 1, 30]  # frames; with stride 4: 11, 16, 5, 1, 8, and with 8: 6, 8, 3, 1, 4
 TOKENS = [[1, 1, 2, 3], [6, 5, 4, 3, 2, 1], [2, 2], [], [3]]
-SHALLOW = {"num_layers": 2, "dropout": 0.0}  # of an encoder; its width is the real one, for the rounding
+SHALLOW = {"num_layers": 2, "dropout": 0.0}  # of an encoder; real width, for real rounding
 NARROW = {**SHALLOW, "dim": 16, "feed_forward_factor": 2}  # where gradients would take long
 FEW_CHANNELS = {"num_channels": 4, "dropout": 0.0}
-NEAR = {"context": 3}  # an utterance is several times as long
+NEAR = {"context": 3}  # utterances are several times longer
 SEGMENTS = {"segment": 4, "training_memory": 3, "memory": 5}
 CHUNKS = {"chunk_frames": 3, "left_frames": 4, "right_frames": 2}
 SIZES = SEGMENTS | CHUNKS | {f"training_{name}": [frames] for name, frames in CHUNKS.items()}
 JUNK = torch.tensor([math.nan, math.inf, -math.inf, 1e30, -1e30])
-# Of the largest number compared, where that is above 1. A rounding is 6e-8 and 1e-16.
+# Relative to the largest compared number, if it is above 1. Rounding errors are 6e-8 and 1e-16.
 TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-10}
 DTYPES = pytest.mark.parametrize("dtype", list(TOLERANCES), ids=["float32", "float64"])
 
@@ -64,13 +64,15 @@ class Net(nn.Module):
         return self.head.log_probs(encoded.out), encoded.lengths
 
     def losses(self, features: Tensor, lengths: Tensor, tokens: list[list[int]]) -> Tensor:
-        padded = nn.utils.rnn.pad_sequence([torch.tensor(one, dtype=torch.int64) for one in tokens], batch_first=True)
+        padded = nn.utils.rnn.pad_sequence(
+            [torch.tensor(sequence, dtype=torch.int64) for sequence in tokens], batch_first=True
+        )
         encoded = self.encoder(features, lengths, self.head.taps)
-        return self.head.losses(encoded, padded, torch.tensor([len(one) for one in tokens]))["loss"]
+        return self.head.losses(encoded, padded, torch.tensor([len(sequence) for sequence in tokens]))["loss"]
 
 
 def make_net(case: Case, dtype: torch.dtype, size: dict[str, Any]) -> Net:
-    """A small net, every parameter and running statistic moved away from where it starts."""
+    """Make a small net; no parameter or running statistic has its initial value."""
     torch.manual_seed(0)
     config = overridden(encoder_config(case), size | SIZES | {"subsampling": FEW_CHANNELS, "attention": NEAR})
     encoder = component("encoder", config)(NUM_MEL_BINS)
@@ -88,20 +90,20 @@ def utterances(dtype: torch.dtype) -> list[Tensor]:
 
 
 def padded(features: list[Tensor], more: int, first_junk: int = 0) -> tuple[Tensor, Tensor]:
-    """A batch `more` frames longer than its longest utterance, with junk in all of the padding."""
-    lengths = [len(one) for one in features]
+    """Make a batch `more` frames longer than its longest utterance, with junk as padding."""
+    lengths = [len(utterance) for utterance in features]
     shape = (len(features), max(lengths) + more, NUM_MEL_BINS)
     junk = JUNK.roll(first_junk).repeat(math.ceil(math.prod(shape) / len(JUNK)))[: math.prod(shape)]
     batch = junk.view(shape).to(features[0].dtype)
-    for row, one in zip(batch, features, strict=True):
-        row[: len(one)] = one
+    for row, utterance in zip(batch, features, strict=True):
+        row[: len(utterance)] = utterance
     return batch, torch.tensor(lengths)
 
 
 def assert_same(actual: Iterable[Tensor], expected: Iterable[Tensor]) -> None:
-    """Compare tensor by tensor; the tolerance is that of them all, as some gradients cancel to 0."""
-    actual, expected = [one.detach() for one in actual], [one.detach() for one in expected]
-    largest = max(one.abs().max().item() for one in expected)
+    """Compare tensor by tensor; all have one tolerance, because some gradients cancel to 0."""
+    actual, expected = [tensor.detach() for tensor in actual], [tensor.detach() for tensor in expected]
+    largest = max(tensor.abs().max().item() for tensor in expected)
     tolerance = TOLERANCES[expected[0].dtype] * max(1.0, largest)
     torch.testing.assert_close(actual, expected, rtol=0, atol=tolerance)
 
@@ -112,9 +114,9 @@ def assert_same(actual: Iterable[Tensor], expected: Iterable[Tensor]) -> None:
 def test_an_utterance_gives_the_same_log_probs_alone_and_in_a_batch(case: Case, dtype: torch.dtype) -> None:
     net, features = make_net(case, dtype, SHALLOW).eval(), utterances(dtype)
     log_probs, lengths = net(*padded(features, more=11))
-    for number, one in enumerate(features):
-        alone, length_alone = net(one[None], torch.tensor([len(one)]))
-        assert lengths[number] == length_alone[0] == alone.shape[1] == net.encoder.output_lengths(len(one))
+    for number, utterance in enumerate(features):
+        alone, length_alone = net(utterance[None], torch.tensor([len(utterance)]))
+        assert lengths[number] == length_alone[0] == alone.shape[1] == net.encoder.output_lengths(len(utterance))
         assert (log_probs[number, : lengths[number]] - alone[0]).abs().max() <= TOLERANCES[dtype]
 
 
@@ -140,9 +142,9 @@ def test_without_batch_statistics_an_utterances_gradients_are_the_same_alone_and
     net, features = make_net(case, dtype, NARROW).train(), utterances(dtype)
     parameters = list(net.parameters())
     losses = net.losses(*padded(features, more=6), TOKENS)
-    for number, one in enumerate(features):
+    for number, utterance in enumerate(features):
         share = torch.autograd.grad(losses[number], parameters, retain_graph=True)
-        loss_alone = net.losses(one[None], torch.tensor([len(one)]), [TOKENS[number]])
+        loss_alone = net.losses(utterance[None], torch.tensor([len(utterance)]), [TOKENS[number]])
         alone = torch.autograd.grad(loss_alone[0], parameters)
         assert_same([losses[number]], loss_alone)
         assert_same(share, alone)
@@ -153,8 +155,8 @@ def test_without_batch_statistics_an_utterances_gradients_are_the_same_alone_and
 def test_the_rule_holds_for_batches_as_collate_makes_them(case: Case) -> None:
     net = make_net(case, torch.float64, NARROW).eval()
     examples = [
-        Example(Utterance("a.wav", 1.0, "", str(number)), one, torch.tensor(tokens, dtype=torch.int64))
-        for number, (one, tokens) in enumerate(zip(utterances(torch.float64), TOKENS, strict=True))
+        Example(Utterance("a.wav", 1.0, "", str(number)), features, torch.tensor(tokens, dtype=torch.int64))
+        for number, (features, tokens) in enumerate(zip(utterances(torch.float64), TOKENS, strict=True))
     ]
 
     def losses_of(some: list[Example]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Hugging Face's Parakeet-CTC as bundles and back: the same features, the same text, every tensor in its place."""
+"""Conversion of Hugging Face's Parakeet-CTC and back: features, texts, and every tensor."""
 
 import json
 import re
@@ -44,7 +44,7 @@ TEXTS = [
 
 
 def bundle(folder: Path, *overrides: str) -> Tokenizer:
-    """Write a bundle as training here makes them, but for what it has learnt; give its tokenizer."""
+    """Write an untrained bundle in the format of our training; return its tokenizer."""
     config = resolved(*SMALL, *overrides)
     tokenizer, features = build_tokenizer(config), build_features(config)
     tokenizer.fit(TEXTS)
@@ -66,8 +66,8 @@ def sound(seconds: float, seed: int = 0) -> Tensor:
 
 
 @torch.no_grad()
-def heard(folder: Path, waveforms: list[Tensor]) -> tuple[list[Tensor], list[str]]:
-    """What transformers' own model and processor make of waveforms: log_probs (T', V), and text."""
+def run_transformers(folder: Path, waveforms: list[Tensor]) -> tuple[list[Tensor], list[str]]:
+    """Return the output of transformers' model and processor for waveforms: log_probs (T', V), and text."""
     processor = AutoProcessor.from_pretrained(folder)
     model = ParakeetForCTC.from_pretrained(folder).eval()
     arrays = [waveform.numpy() for waveform in waveforms]
@@ -88,7 +88,7 @@ def test_features_are_those_of_parakeets_feature_extractor(sizes: dict[str, int]
     expected = theirs([waveform.numpy()], sampling_rate=SAMPLE_RATE, return_tensors="pt")
     actual = ours(waveform)
     assert len(actual) == expected["attention_mask"].sum()
-    # Both are float32: the logarithm of a bin that holds little is known to 1e-5 or so, before it is scaled.
+    # Both are float32: the logarithm of a bin with little energy is accurate to about 1e-5, before scaling.
     torch.testing.assert_close(actual, expected["input_features"][0, : len(actual)], rtol=0, atol=1e-4)
 
 
@@ -98,7 +98,7 @@ def test_a_model_that_transformers_saved_gives_the_same_text_and_goes_back(
 ) -> None:
     theirs, ours, back = (tmp_path / name for name in ("theirs", "ours", "back"))
     waveforms = [sound(2.0), sound(0.7, seed=1), sound(1.3, seed=2)]
-    expected, texts = heard(parakeet.save(theirs, **options), waveforms)
+    expected, texts = run_transformers(parakeet.save(theirs, **options), waveforms)
     assert all(len(text) > 4 for text in texts), "there is something to compare"
 
     assert main([str(theirs), "-o", str(ours)]) == 0
@@ -114,7 +114,7 @@ def test_a_model_that_transformers_saved_gives_the_same_text_and_goes_back(
     assert [transcript.text for transcript in recognizer.transcribe(waveforms, sample_rate=SAMPLE_RATE)] == texts
 
     assert main([str(ours), "--to", "huggingface", "-o", str(back)]) == 0
-    log_probs_back, texts_back = heard(back, waveforms)
+    log_probs_back, texts_back = run_transformers(back, waveforms)
     assert texts_back == texts
     torch.testing.assert_close(log_probs_back, expected, rtol=0, atol=1e-3)
     assert_equal(
@@ -132,13 +132,13 @@ def recounted(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def folded(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """And what the subsampling gives with the scale in it, which is the root of 16."""
+    """Return the tensors with the scale, the root of 16, folded into the subsampling."""
     scaled = {name: 4 * tensors[name] for name in tensors if name.startswith("encoder.subsampling.linear.")}
     return scaled | recounted(tensors)
 
 
 def test_the_feature_extractor_may_be_a_section_of_the_processors_config(tiny: Path, tmp_path: Path) -> None:
-    """As transformers 5 writes it with the processor."""
+    """transformers 5 writes it there."""
     folder = parakeet.save(tmp_path / "parakeet")
     extractor = json.loads((folder / "preprocessor_config.json").read_text())
     (folder / "preprocessor_config.json").unlink()
@@ -148,7 +148,7 @@ def test_the_feature_extractor_may_be_a_section_of_the_processors_config(tiny: P
 
 
 def test_the_blank_may_be_any_of_the_pieces(tiny: Path, tmp_path: Path) -> None:
-    """Here the blank is moved to where piece 3 was, and that piece behind."""
+    """Here the blank is piece 3, and the former piece 3 is the last."""
     folder = parakeet.save(tmp_path / "parakeet")
     last = json.loads((folder / "config.json").read_text())["pad_token_id"]
     change(folder / "config.json", pad_token_id=3)
@@ -185,7 +185,7 @@ def test_a_model_with_a_sentencepiece_tokenizer_becomes_one_that_transformers_lo
     tokenizer = bundle(tmp_path / "ours", *SUBWORDS, f"tokenizer.algorithm={algorithm}")
     assert main([str(tmp_path / "ours"), "--to", "huggingface", "-o", str(tmp_path / "theirs")]) == 0
     waveforms = [sound(2.0), sound(1.1, seed=1)]
-    _, expected = heard(tmp_path / "theirs", waveforms)
+    _, expected = run_transformers(tmp_path / "theirs", waveforms)
     actual = [
         transcript.text
         for transcript in load_recognizer(tmp_path / "ours").transcribe(waveforms, sample_rate=SAMPLE_RATE)
@@ -202,7 +202,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "a new key": (
         "config",
         {"encoder_config__window": 3},
-        r"encoder_config\.window must not be set: asr does not know",
+        r"encoder_config\.window must be absent: asr does not know",
     ),
     "an activation": ("config", {"encoder_config__hidden_act": "relu"}, r"hidden_act must be 'silu', .* got 'relu'"),
     "a stride": ("config", {"encoder_config__subsampling_factor": 4}, "subsampling_factor must be 8, .* got 4"),
@@ -232,16 +232,16 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "an endless window": (
         "preprocessor_config",
         {"win_length": 10**12},
-        "win_length must be samples, of a second at most",
+        "win_length must be a number of samples, at most a second",
     ),
     "another extractor": ("preprocessor_config", {"feature_extractor_type": "X"}, "must be ParakeetFeatureExtractor"),
-    "a new feature": ("preprocessor_config", {"mean": 1}, r"preprocessor\.mean must not be set: asr does not know"),
+    "a new feature": ("preprocessor_config", {"mean": 1}, r"preprocessor\.mean must be absent: asr does not know"),
     "another model of text": (
         "tokenizer",
         {"model__type": "WordPiece"},
         r"model\.type must be BPE, .* got 'WordPiece'",
     ),
-    "chance": ("tokenizer", {"model__dropout": 0.1}, r"model\.dropout must be None, which asr can take; got 0\.1"),
+    "chance": ("tokenizer", {"model__dropout": 0.1}, r"model\.dropout must be None, which asr accepts; got 0\.1"),
     "bytes for text": (
         "tokenizer",
         {"decoder": {"type": "ByteLevel"}},
@@ -251,12 +251,12 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "an expression without end": (
         "tokenizer",
         {"normalizer": {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": ""}},
-        r"normalizer must be of steps that asr can take; got .*\(a\+\)\+",
+        r"normalizer must consist of steps that asr accepts; got .*\(a\+\)\+",
     ),
     "steps within steps": (
         "tokenizer",
         {"normalizer": {"type": "Sequence", "normalizers": [{"type": "Sequence", "normalizers": []}]}},
-        "normalizer must be of steps that asr can take",
+        "normalizer must consist of steps that asr accepts",
     ),
     "nothing for the unknown": ("tokenizer", {"model__unk_token": None}, "the model must have an unknown piece"),
     "a gap in the pieces": (
@@ -307,12 +307,15 @@ def test_a_damaged_folder_is_one_line(name: str, damage: str, tmp_path: Path) ->
     [
         (
             ["encoder/subsampling=strided_conv"],
-            r"^encoder\.subsampling must be depthwise_conv, .*; got .*\. Only encoder=fast_conformer_\* can",
+            r"^encoder\.subsampling must be depthwise_conv for .*; got .*\. Only encoder=fast_conformer_\* can",
         ),
-        (["tokenizer=char"], r"^tokenizer must be huggingface or sentencepiece, to be written as .*; got 'char'"),
+        (["tokenizer=char"], r"^tokenizer must be huggingface or sentencepiece for conversion to .*; got 'char'"),
         (["features.num_mel_bins=20"], r"^features\.num_mel_bins must be a multiple of 8, as .*; got 20"),
         (["features.pad_mode=reflect"], r"^features\.pad_mode must be zeros, as Hugging Face has it; got reflect"),
-        (["encoder.feed_forward_bias=false"], r"^encoder\.feed_forward_bias must be attention\.bias, .*; got false"),
+        (
+            ["encoder.feed_forward_bias=false"],
+            r"^encoder\.feed_forward_bias must equal encoder\.attention\.bias for .*; got false",
+        ),
     ],
 )
 def test_what_parakeet_does_not_have_does_not_become_one(overrides: list[str], message: str, tmp_path: Path) -> None:
@@ -333,7 +336,7 @@ def test_a_folder_that_holds_anything_else_is_not_replaced(tiny: Path, tmp_path:
         assert main([str(tmp_path / "ours"), "--to", "huggingface", "-o", str(tmp_path / "theirs")]) == 0
 
 
-# ---- a folder to be published
+# ---- a folder for publication
 
 RESULTS = {
     "test-clean": {"wer": 0.0264, "wer_interval": [0.019, 0.0341], "reference_words": 1816, "normalizer": "basic"},
@@ -356,9 +359,9 @@ def test_an_export_for_transformers_is_a_pipeline_with_a_card_that_a_hub_reads(
     [expected] = load_recognizer(run).transcribe([waveform], sample_rate=SAMPLE_RATE)
     assert len(expected.text) > 4
     recognize = pipeline("automatic-speech-recognition", model=str(folder))
-    said = recognize({"raw": waveform.numpy(), "sampling_rate": SAMPLE_RATE})["text"].strip()
-    assert said.startswith(expected.text), "it decodes the frame of padding behind the end, too"
-    assert heard(folder, [waveform])[1] == [expected.text]
+    text = recognize({"raw": waveform.numpy(), "sampling_rate": SAMPLE_RATE})["text"].strip()
+    assert text.startswith(expected.text), "it also decodes the frame of padding after the end"
+    assert run_transformers(folder, [waveform])[1] == [expected.text]
 
     card = ModelCard.load(folder / "README.md")
     about = card.data.to_dict()
@@ -379,8 +382,8 @@ def test_a_card_names_only_what_is_known(tiny: Path, tmp_path: Path, capsys: pyt
     assert main([str(tmp_path / "ours"), "-o", str(tmp_path / "theirs"), "--to", "huggingface"]) == 0
     capsys.readouterr()
     assert export([str(tmp_path / "ours"), "-o", str(tmp_path / "theirs"), "--to", "huggingface"]) == 0
-    told = "README.md has no language and no license: give --language and --license if you know."
-    assert capsys.readouterr().out.splitlines()[1] == told
+    message = "README.md has no language and no license: give --language and --license if you know."
+    assert capsys.readouterr().out.splitlines()[1] == message
     card = ModelCard.load(tmp_path / "theirs" / "README.md")
     assert {"language", "license", "metrics", "model-index"}.isdisjoint(card.data.to_dict())
     assert "> Trained by nobody." in card.content
@@ -396,7 +399,7 @@ def test_a_card_names_only_what_is_known(tiny: Path, tmp_path: Path, capsys: pyt
             "--quantize needs --to onnx; it has no effect with --to huggingface.",
         ),
         (["--to", "huggingface", "--license", "Mine: all"], "--license must be a short lower-case name, such as cc"),
-        (["--to", "huggingface"], "encoder.subsampling must be depthwise_conv, to be written as Hugging Face's; got"),
+        (["--to", "huggingface"], "encoder.subsampling must be depthwise_conv for conversion to Hugging Face; got"),
     ],
 )
 def test_what_cannot_be_exported_for_transformers_is_one_line(options: list[str], message: str, tmp_path: Path) -> None:
@@ -410,5 +413,5 @@ def test_what_cannot_be_exported_for_transformers_is_one_line(options: list[str]
 @pytest.mark.slow
 def test_the_trained_conformer_is_no_parakeet(tmp_path: Path) -> None:
     assert main([str(MODEL), "-o", str(tmp_path / "ours")]) == 0
-    with pytest.raises(InputError, match=r"^encoder\.subsampling must be depthwise_conv, .*got 'strided_conv'"):
+    with pytest.raises(InputError, match=r"^encoder\.subsampling must be depthwise_conv for .*; got 'strided_conv'"):
         export([str(tmp_path / "ours"), "-o", str(tmp_path / "theirs"), "--to", "huggingface"])

@@ -1,4 +1,4 @@
-"""Hugging Face's Parakeet-RNNT and TDT as bundles: the same logits, loss and greedy text, every tensor in its place."""
+"""Conversion of Hugging Face's Parakeet-RNNT and TDT: logits, loss, greedy text, and every tensor."""
 
 import re
 from pathlib import Path
@@ -29,7 +29,7 @@ WAVEFORMS = [sound(3.0), sound(1.2, seed=1), sound(2.1, seed=2)]
 
 
 def converted(folder: Path, kind: str, **options: Any) -> tuple[Any, Any, Recognizer]:
-    """Transformers' model, in float64, and its processor; and ours."""
+    """Transformers' model in float64 and its processor, and our model."""
     theirs, ours = folder / "theirs", folder / "ours"
     parakeet.save_transducer(theirs, kind, **options)
     assert main([str(theirs), "-o", str(ours)]) == 0
@@ -73,7 +73,7 @@ def test_the_logits_of_all_frames_and_tokens_are_transformers(kind: str, has_bla
 
 @KINDS
 def test_the_loss_and_its_gradients_are_transformers(kind: str, tmp_path: Path) -> None:
-    """Their losses compute in float32; they count tokens that are no padding, piece 2 here or the blank."""
+    """Their losses are in float32; they count tokens that are not padding, which is piece 2 here, or the blank."""
     model, processor, recognizer = converted(tmp_path, kind)
     inputs = inputs_of(processor, WAVEFORMS)
     tokens = [[3, 1, 4, 1, 5], [9, 6], [7, 5, 3, 5]]
@@ -131,14 +131,14 @@ def test_every_tensor_is_accounted_for(kind: str, tmp_path: Path, capsys: pytest
     tensors = safetensors.torch.load_file(tmp_path / "theirs" / "model.safetensors")
     num_counters = sum(name.endswith(COUNTER) for name in tensors)
     folded = 1 + 2  # a bias of the prediction network's projection; the scale in weight and bias of the subsampling
-    said = capsys.readouterr().out
-    assert f"{len(tensors)} tensors: {len(tensors) - num_counters - folded} taken, {folded} folded" in said
+    output = capsys.readouterr().out
+    assert f"{len(tensors)} tensors: {len(tensors) - num_counters - folded} taken, {folded} folded" in output
 
 
 @KINDS
 @pytest.mark.parametrize("has_blank", [True, False], ids=["blank in the tokenizer", "no blank in it"])
 def test_a_bundle_goes_back_with_the_same_tensors_and_texts(kind: str, has_blank: bool, tmp_path: Path) -> None:
-    """What was folded on the way in comes back in one place: biases in the encoder's projection, the scale as well."""
+    """Folded tensors come back in one place: both biases in the encoder's projection, and the scale."""
     model, _, recognizer = converted(tmp_path, kind, has_blank=has_blank)
     back = tmp_path / "back"
     assert main([str(tmp_path / "ours"), "--to", "huggingface", "-o", str(back)]) == 0
@@ -184,13 +184,13 @@ def test_of_a_hybrid_transformers_gets_the_transducer_and_the_command_names_the_
     [
         (
             ["head/predictor=stateless"],
-            "head.predictor must be lstm, to be written as Hugging Face's; got",
+            "head.predictor must be lstm for conversion to Hugging Face; got",
         ),
         (
             ["head/predictor=lstm", "head.predictor.dim=12"],
-            "head.joint_dim must be head.predictor.dim, to be written",
+            "head.joint_dim must equal head.predictor.dim for conversion",
         ),
-        (["head=ctc_intermediate"], "head must be ctc or transducer or tdt, to be written as Hugging Face's; got"),
+        (["head=ctc_intermediate"], "head must be ctc or transducer or tdt for conversion to Hugging Face; got"),
     ],
 )
 def test_what_parakeet_does_not_have_is_not_written(overrides: list[str], message: str, tmp_path: Path) -> None:
@@ -209,8 +209,8 @@ def test_what_parakeet_does_not_have_is_not_written(overrides: list[str], messag
         ({"blank_token_id": 99}, "blank_token_id must be the blank's number, from 0 to 40; got 99."),
         ({"decoder_hidden_size": "x"}, "decoder_hidden_size must be a whole number; got 'x'."),
         ({"num_decoder_layers": 1}, "every tensor must have its place"),
-        ({"projection_size": 3}, "config.projection_size must not be set"),
-        ({"model_type": "parakeet_rnnt"}, "config.durations must not be set"),
+        ({"projection_size": 3}, "config.projection_size must be absent"),
+        ({"model_type": "parakeet_rnnt"}, "config.durations must be absent"),
     ],
 )
 def test_what_asr_does_not_have_is_refused_by_name(changes: dict[str, Any], message: str, tmp_path: Path) -> None:

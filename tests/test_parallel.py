@@ -1,4 +1,4 @@
-"""What is computed in several processes does not depend on their number: results, statistics of features, errors."""
+"""Results, statistics of features and errors do not depend on the number of processes."""
 
 import logging
 import math
@@ -27,7 +27,7 @@ FEATURES = build_features(resolved("features/normalize=global_cmvn"))
 
 @pytest.fixture
 def utterances(tones: Path) -> list[Utterance]:
-    """Forty, of which one has no audio."""
+    """Forty utterances, one of them without audio."""
     readable = read_manifest(tones / "train.jsonl")[:39]
     return [*readable[:7], replace(readable[0], audio_filepath="absent.flac", id="absent"), *readable[7:]]
 
@@ -69,7 +69,7 @@ def test_statistics_have_the_same_bits_in_any_number_of_processes_and_are_those_
     finally:
         torch.set_num_threads(before)
     assert several.files() == alone.files()
-    # Sums in double of values below 20: 1e-12; the rest is float32.
+    # Sums in float64 of values below 20: 1e-12; other values are float32.
     np.testing.assert_allclose(several.mean.numpy(), every.mean(axis=0), rtol=1e-6)
     np.testing.assert_allclose(several.std.numpy(), every.std(axis=0), rtol=1e-6)
 
@@ -102,4 +102,4 @@ def test_statistics_that_take_long_log_how_far_they_are(
         assert not caplog.messages, "they took less than LOG_SECONDS"
         monkeypatch.setattr(progress, "LOG_SECONDS", 0.0)
         normalize.fit(energies(utterances, FEATURES, 3, num_processes=0))
-    assert caplog.messages[-1] == "measured 3 of at most 3 utterances, for the statistics of features"
+    assert caplog.messages[-1] == "measured the features of 3 of at most 3 utterances"

@@ -1,4 +1,4 @@
-"""Parquet files of Hugging Face's datasets are indexed where they are, and read as the files they were made from."""
+"""Parquet files of Hugging Face's datasets are indexed in place, and give the audio of the original files."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ from tests.conftest import TINY, settings_with, tone_corpus
 from tests.storing import FaultyProxy
 from tests.tones import SAMPLE_RATE
 
-UNCOMPRESSED = {"audio.bytes": "none", "audio.path": "none"}  # as datasets writes audio; pyarrow compresses the rest
+UNCOMPRESSED = {"audio.bytes": "none", "audio.path": "none"}  # as datasets writes audio; others are compressed
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def files(tones: Path) -> list[Utterance]:
 
 
 def table(files: Sequence[Utterance], **columns: Any) -> pa.Table:
-    """As datasets has it: the content of each audio file in a struct."""
+    """Make a table in datasets' format: the content of each audio file in a struct."""
     audio = [{"bytes": Path(file.audio_filepath).read_bytes(), "path": f"{file.id}.wav"} for file in files]
     rest = {"id": [file.id for file in files], "text": [file.text for file in files]} | columns
     return pa.table({"audio": audio} | {name: values for name, values in rest.items() if values is not None})
@@ -67,7 +67,7 @@ def test_files_that_datasets_wrote_are_read(files: list[Utterance], tmp_path: Pa
 def test_pages_of_both_kinds_dictionaries_and_many_row_groups_are_read(
     version: str, files: list[Utterance], tmp_path: Path
 ) -> None:
-    twice = [*files[:20], *files[:20]]  # what occurs twice is in a dictionary, once
+    twice = [*files[:20], *files[:20]]  # repeated values are stored once, in a dictionary
     ids = [f"id-{number}" for number in range(40)]
     for name, options in (
         ("plain", {"use_dictionary": False, "row_group_size": 1}),
@@ -115,7 +115,11 @@ def test_files_that_cannot_be_read_by_ranges_are_one_line(files: list[Utterance]
         "textless": (table(few, text=None), {}, "column of texts 'text'; it has the columns audio, id. Name another"),
         "gaps": (table(few, text=["a", None, "b"]), {}, "row 1: text must be a string; got None"),
         "twice": (table(few, id=["a", "b", "a"]), {}, "ids must be unique; 'a'"),
-        "silent": (table(few).drop_columns(["audio"]), {}, "exactly one column of audio.*got none: it has"),
+        "silent": (
+            table(few).drop_columns(["audio"]),
+            {},
+            "one column of audio.*got none: it has the columns id, text",
+        ),
         "double": (table(few).append_column("b", table(few)["audio"]), {}, "one column of audio.*got audio, b"),
         "empty": (table([]), {}, "must contain an utterance|one column of audio"),
     }
@@ -133,7 +137,7 @@ def test_a_damaged_file_is_one_line_wherever_it_is_cut(files: list[Utterance], t
     pq.write_table(table(files[:3]), path, compression=UNCOMPRESSED)
     whole = path.read_bytes()
     footer = int.from_bytes(whole[-8:-4], "little") + 8
-    cut_inside = whole[: len(whole) - footer - 1000] + whole[-footer:]  # offsets of the footer lead elsewhere
+    cut_inside = whole[: len(whole) - footer - 1000] + whole[-footer:]  # the footer's offsets are wrong
     for content in (b"", b"PAR1", whole[:-1], whole[: len(whole) // 2], cut_inside, whole[:1000] + whole[-footer:]):
         path.write_bytes(content)
         with pytest.raises((InputError, StoreError), match=r"a\.parquet: ") as caught:

@@ -1,4 +1,4 @@
-"""asr.plan: what it prints before any training, and that it leaves nothing behind."""
+"""asr.plan: its output before any training, and that it leaves no files."""
 
 import os
 import re
@@ -36,7 +36,7 @@ def report(capsys: pytest.CaptureFixture[str], corpus: Path, *overrides: str) ->
 
 
 def figures(printed: str, name: str) -> list[str]:
-    """The columns of a line of the table."""
+    """Return the columns of a line of the table."""
     (line,) = re.findall(rf"^ *{re.escape(name)}  +(.*)$", printed, re.MULTILINE)
     return re.split(r"  +", line)
 
@@ -154,7 +154,7 @@ def test_all_gpus_means_those_of_this_machine(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture
 def in_s3(tones: Path, s3: FaultyProxy, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Overrides of a corpus whose shards of a third of a megabyte are in an object store."""
+    """Overrides for a corpus with shards of a third of a megabyte in an object store."""
     monkeypatch.setattr(shards, "MIN_MEGABYTES", 0.0)
     for split in ("train", "valid"):
         options = ["-o", f"s3://bucket/planned/{split}", "--shard-megabytes", "0.3"]
@@ -164,7 +164,7 @@ def in_s3(tones: Path, s3: FaultyProxy, monkeypatch: pytest.MonkeyPatch) -> list
 
 
 def epoch_of(overrides: Sequence[str]) -> tuple[EpochPlan, Utterances]:
-    """Plan the first epoch of a training on these."""
+    """Plan the first epoch of a training on these settings."""
     settings = settings_with(*TINY, *overrides)
     corpus = read_corpus(settings.corpus, str, IndexCache().utterances)
     features = build_features(settings.components)
@@ -222,8 +222,8 @@ def test_the_report_tells_requests_their_cost_memory_and_time(
     [batches] = figures(printed, "batches of all processes")[:1]
     assert float(each) == pytest.approx(int(requests) / int(batches), abs=0.05)
     assert f"cost: {int(requests) * 0.0004 / 1000:.4g} US$, at 0.0004 US$" in printed
-    one, all_ = re.findall(r"per second and process: (\S+) requests .* each process, (\S+) and", printed)[0]
-    assert float(all_) == pytest.approx(8 * float(one), abs=1)
+    per_process, all_ = re.findall(r"per second and process: (\S+) requests .* each process, (\S+) and", printed)[0]
+    assert float(all_) == pytest.approx(8 * float(per_process), abs=1)
     assert re.search(r"^  columns and plan of an epoch: .* MB$", printed, re.MULTILINE)
     assert "data.cache_gigabytes=100 stores 100.0 % of it" in printed
     total, parts = re.findall(r"^time to the first step: (\S+) s here, .*\n  (.*)$", printed, re.MULTILINE)[0]
@@ -232,7 +232,7 @@ def test_the_report_tells_requests_their_cost_memory_and_time(
 
 def test_bytes_of_columns_and_plan_are_those_of_their_tensors(in_s3: list[str]) -> None:
     plan, utterances = epoch_of(in_s3)
-    per_utterance = 4 + 8 + 1 + 4  # order, durations (padded is the same), speeds, positions
+    per_utterance = 4 + 8 + 1 + 4  # order, durations (also used for padding), speeds, positions
     fixed = plan.plan.edges.nbytes + plan.plan.steps.nbytes + 4
     assert plan.num_bytes == per_utterance * len(utterances) + fixed
     assert utterances.parts[0].index.num_bytes > 8 * 4 * len(utterances)  # four columns of numbers, and texts

@@ -1,6 +1,6 @@
-"""Training in each precision and with each file of conf/trainer: validated, resumed, to a bundle that transcribes.
+"""Training in each precision and with each file of conf/trainer: validation, resumption, bundle and texts.
 
-All on a CPU, where bfloat16 has the types, and so the faults, that it has on a GPU.
+All on a CPU, where bfloat16 has the dtypes of a GPU, and therefore the same type errors.
 """
 
 import json
@@ -40,7 +40,7 @@ def config(corpus: Path, run_dir: Path, *overrides: str) -> dict[str, Any]:
 
 
 def trained_in_two_parts(corpus: Path, folder: Path, *overrides: str) -> Path:
-    """Train without a stop, and with one; both runs end with the same weights. Return the folder of the second."""
+    """Train with and without an interruption; both runs end with equal weights. Return the folder of the second run."""
     for name, parts in (("whole", [ALL_STEPS]), ("parts", [STEPS, ALL_STEPS])):
         for steps in parts:
             until = [f"trainer.max_steps={steps}", "resume.allow=[trainer.max_steps]"]
@@ -83,7 +83,7 @@ def test_a_precision_that_no_training_has_is_refused(precision: str) -> None:
 
 
 def covering_pairs() -> list[tuple[str, str]]:
-    """A pair for each head, and one for each decoder that no such pair has."""
+    """Return a pair for each head, and for each decoder that is in none of these pairs."""
     possible = [pair for pair in PAIRS if not lacking(untrained(*pair)[1].head, default_settings("decode", pair[1]))]
     of_heads = {head: (head, decode) for head, decode in reversed(possible)}
     of_decoders = {decode: (head, decode) for head, decode in possible}

@@ -1,4 +1,4 @@
-"""Beam search on posteriors divided by the prior of their labels, and how the priors come into a bundle."""
+"""Beam search on posteriors divided by label priors, and how a bundle gets the priors."""
 
 import json
 import math
@@ -57,7 +57,9 @@ def test_a_wide_beam_finds_what_enumeration_of_all_paths_without_the_prior_does(
                 [value - weight * prior for value, prior in zip(row, PRIORS, strict=True)] for row in log_probs.tolist()
             ]
             expected = plain.rank(torch.tensor(frames))
-            assert {tuple(one.tokens): one.score for one in found} == pytest.approx(expected, abs=1e-4)
+            assert {tuple(hypothesis.tokens): hypothesis.score for hypothesis in found} == pytest.approx(
+                expected, abs=1e-4
+            )
             assert found[0].tokens == list(next(iter(expected)))
 
 
@@ -76,7 +78,9 @@ def test_chunk_by_chunk_it_finds_what_it_finds_in_the_whole() -> None:
     for chunk in log_probs.split(7):
         [hypotheses], states = search.step(chunk[None], torch.tensor([len(chunk)]), states)
     [whole] = decoded(search, log_probs[None], torch.tensor([30]))
-    assert [(one.tokens, one.score) for one in hypotheses] == [(one.tokens, one.score) for one in whole]
+    assert [(hypothesis.tokens, hypothesis.score) for hypothesis in hypotheses] == [
+        (hypothesis.tokens, hypothesis.score) for hypothesis in whole
+    ]
     assert whole[0].tokens != decoded(beam(PIECES), log_probs[None], torch.tensor([30]))[0][0].tokens
 
 
@@ -112,9 +116,9 @@ def test_tuning_estimates_priors_without_transcripts_and_keeps_them_in_the_bundl
     untranscribed.write_text("".join(json.dumps(row) + "\n" for row in rows))
     options = [str(bundle), str(dev), "--label-priors", str(untranscribed), "--attach", "always", "--beam", "4"]
     assert tune(options) == 0
-    said = capsys.readouterr().out
-    assert f"label priors: from {len(rows)} recordings; blank " in said
-    assert "prior weight  0.50: WER" in said
+    output = capsys.readouterr().out
+    assert f"label priors: from {len(rows)} recordings; blank " in output
+    assert "prior weight  0.50: WER" in output
     decode = json.loads((bundle / "config.json").read_text())["decode"]
     assert (decode["name"], decode["beam_size"]) == ("prior_beam", 4)
     recognizer = load_recognizer(bundle)

@@ -1,4 +1,4 @@
-"""What training logs of its batches, and of the utterances that it follows."""
+"""The log of batches, and of the utterances that validation samples follow."""
 
 import itertools
 import json
@@ -32,7 +32,7 @@ def config(run_dir: Path, corpus: Path, *overrides: str) -> dict[str, Any]:
 def test_padding_is_the_share_of_the_steps_frames_that_no_utterance_has(
     world_size: int, accumulate: int, tones: Path, tmp_path: Path
 ) -> None:
-    """Over all ranks, and the batches of the accumulation window, the last of which is short; with speeds drawn."""
+    """Over all ranks and the batches of the accumulation window, of which the last is short; with random speeds."""
     how = [*(TWO if world_size > 1 else []), "augment=[speed_perturb]"]
     settings = config(tmp_path / "run", tones, *how, f"trainer.accumulate_grad_batches={accumulate}")
     assert finish(start(settings, tmp_path / "log", world_size=world_size)) == 0, (tmp_path / "log").read_text()
@@ -53,7 +53,7 @@ def test_padding_is_the_share_of_the_steps_frames_that_no_utterance_has(
 
 
 def slow(where: str, rank: str | None = None) -> None:
-    """Have a process take its time where it reads audio, or where it computes."""
+    """Delay a process when it reads audio, or when it computes."""
     from asr.data.dataset import SpeechDataset
     from asr.training.task import RecognitionTask
 
@@ -72,9 +72,9 @@ def slow(where: str, rank: str | None = None) -> None:
     ("where", "rank", "world_size", "workers", "least", "most"),
     [
         ("data", None, 1, 0, 0.6, 1.0),
-        ("data", None, 1, 1, 0.5, 1.0),  # a slow reader in another process is waited for all the same
+        ("data", None, 1, 1, 0.5, 1.0),  # a slow reader in another process delays this process as well
         ("net", None, 1, 2, 0.0, 0.4),
-        ("data", "1", 2, 0, 0.3, 0.7),  # the other process waits, too, but for this one's gradients
+        ("data", "1", 2, 0, 0.3, 0.7),  # the other process waits for this one's gradients, not for data
     ],
     ids=["slow data", "slow workers", "slow net", "slow data of one of two"],
 )
@@ -89,11 +89,11 @@ def test_data_wait_is_the_share_of_a_steps_time_that_went_into_waiting_for_batch
     shares = [float(row["train/data_wait"]) for row in metrics(run_dir) if row["train/data_wait"]]
     assert len(shares) == 8
     assert all(0 <= share <= 1 for share in shares)
-    assert least <= sum(shares[2:]) / 6 <= most, shares  # at first workers start, and then read ahead
+    assert least <= sum(shares[2:]) / 6 <= most, shares  # first workers start, then they read ahead
 
 
 def test_a_validation_is_in_no_steps_time(tones: Path, tmp_path: Path) -> None:
-    """Validating for ten seconds after each step does not make the training slower."""
+    """A validation of ten seconds after each step does not lower the training speed."""
     always = ["trainer.check_val_every_n_epoch=null", "+trainer.val_check_interval=1", "trainer.max_steps=2"]
     settings = config(tmp_path / "run", tones, *always, "data.max_utterances=1", "corpus.valid=[train.jsonl]")
     assert finish(start(settings, tmp_path / "log", before=partial(slow, "data"))) == 0, (tmp_path / "log").read_text()
@@ -103,7 +103,7 @@ def test_a_validation_is_in_no_steps_time(tones: Path, tmp_path: Path) -> None:
 
 
 def test_an_epoch_that_ends_early_is_not_said_to_be_done(tones: Path, tmp_path: Path) -> None:
-    """A run of 60 steps, an utterance each, has heard the 48 utterances one time and a quarter."""
+    """A run of 60 steps of one utterance covers the 48 utterances 1.25 times."""
     short = ["trainer.max_epochs=-1", "trainer.max_steps=60", "data.max_utterances=1"]
     assert finish(start(config(tmp_path / "run", tones, *short), tmp_path / "log")) == 0, (tmp_path / "log").read_text()
     assert re.findall(r"epoch .*, step \d+", (tmp_path / "run" / "train.log").read_text()) == [
@@ -114,7 +114,7 @@ def test_an_epoch_that_ends_early_is_not_said_to_be_done(tones: Path, tmp_path: 
 
 
 def die_behind_the_first_examples() -> None:
-    """Have this process killed between a validation's examples and its checkpoint."""
+    """Kill this process between a validation's examples and its checkpoint."""
     append = SamplesFile.append
 
     def append_and_die(*arguments: Any) -> None:
@@ -136,23 +136,25 @@ def test_a_validation_that_is_done_again_is_kept_once(tones: Path, tmp_path: Pat
 
 
 def test_each_validation_keeps_what_was_recognised_in_the_same_utterances(tones: Path, tmp_path: Path) -> None:
-    """And two processes keep what one does: on weights that no step changes, without batch statistics."""
+    """Two processes write what one writes: the learning rate is 0, and there are no batch statistics."""
     still = ["optimizer.lr=0", "encoder/norm=layer_norm", "trainer.max_epochs=2"]
     for world_size in (1, 2):
         settings = config(tmp_path / str(world_size), tones, *still, *(TWO if world_size > 1 else []))
         assert finish(start(settings, tmp_path / "log", world_size=world_size)) == 0, (tmp_path / "log").read_text()
     valid = read_manifest(tones / "valid.jsonl")
-    one, two = (read_samples(tmp_path / name / "examples.jsonl") for name in ("1", "2"))
-    for found in (one, two):
-        assert [(line.epoch, line.id) for line in found] == [(epoch, one.id) for epoch in (1, 2) for one in valid]
-        assert [line.reference for line in found] == [one.text for one in valid] * 2
-    assert [line.hypothesis for line in two] == [line.hypothesis for line in one]
+    single_process, two_processes = (read_samples(tmp_path / name / "examples.jsonl") for name in ("1", "2"))
+    for found in (single_process, two_processes):
+        assert [(line.epoch, line.id) for line in found] == [
+            (epoch, utterance.id) for epoch in (1, 2) for utterance in valid
+        ]
+        assert [line.reference for line in found] == [utterance.text for utterance in valid] * 2
+    assert [line.hypothesis for line in two_processes] == [line.hypothesis for line in single_process]
     steps = [int(row["step"]) for row in metrics(tmp_path / "1") if row["valid/wer"]]
-    assert sorted({line.step for line in one}) == steps
+    assert sorted({line.step for line in single_process}) == steps
 
 
 def test_the_examples_are_the_hypotheses_that_the_validation_counts(tones: Path, tmp_path: Path) -> None:
-    """All of the validation set is followed here, so their errors are the validation's."""
+    """All utterances of the validation set are samples here, so their errors sum to the validation's."""
     import jiwer
 
     settings = config(tmp_path / "run", tones, "trainer.max_epochs=3", "optimizer.lr=8e-3")
@@ -161,8 +163,10 @@ def test_the_examples_are_the_hypotheses_that_the_validation_counts(tones: Path,
     lines = read_samples(tmp_path / "run" / "examples.jsonl")
     assert len(rows) == 3
     for row in rows:
-        those = [line for line in lines if line.step == int(row["step"])]
-        expected = jiwer.wer([line.reference for line in those], [line.hypothesis for line in those])
+        validation_lines = [line for line in lines if line.step == int(row["step"])]
+        expected = jiwer.wer(
+            [line.reference for line in validation_lines], [line.hypothesis for line in validation_lines]
+        )
         assert float(row["valid/wer"]) == pytest.approx(expected, abs=1e-6)
 
 
@@ -172,7 +176,7 @@ def utterances(number: int) -> list[Utterance]:
 
 @pytest.mark.parametrize("number", [1, 7, 8, 9, 15, 100, 2703])
 def test_the_utterances_that_are_followed_are_spread_from_the_first_to_the_last(number: int) -> None:
-    places = [int(one) for one in choose_samples(utterances(number))]
+    places = [int(place) for place in choose_samples(utterances(number))]
     assert places == sorted(set(places))
     assert len(places) == min(8, number)
     assert (places[0], places[-1]) == (0, number - 1)
@@ -190,7 +194,7 @@ def test_a_run_that_goes_on_forgets_what_it_will_do_again_and_a_line_cut_short(t
     with path.open("a") as text:
         text.write('{"step": 30, "epoch": 3, "id": "b", "refer')
     file.cut(20)
-    assert [(one.step, one.id) for one in read_samples(path)] == [(10, "b"), (10, "a"), (20, "b"), (20, "a")]
+    assert [(sample.step, sample.id) for sample in read_samples(path)] == [(10, "b"), (10, "a"), (20, "b"), (20, "a")]
     whole = path.read_bytes()
     file.cut(20)
     assert path.read_bytes() == whole

@@ -1,4 +1,4 @@
-"""What a run tells of itself: command, code, libraries, machine, date and time, in its log, its page and its card."""
+"""Provenance of a run: command, code, libraries, machine, date and time, in its log, its page and its card."""
 
 import html
 import re
@@ -85,15 +85,15 @@ def test_a_start_of_an_older_run_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bounds", "said"),
+    ("bounds", "description"),
     [
         (RunBounds(-1, 5, 1), "trainer.max_steps=5"),
         (RunBounds(3, -1, 1), "trainer.max_epochs=3"),
         (RunBounds(3, 5, 1), "trainer.max_epochs=3 or trainer.max_steps=5, whichever comes first"),
     ],
 )
-def test_only_the_bounds_that_are_set_are_named(bounds: RunBounds, said: str) -> None:
-    assert str(bounds) == said
+def test_only_the_bounds_that_are_set_are_named(bounds: RunBounds, description: str) -> None:
+    assert str(bounds) == description
 
 
 def test_a_run_without_a_step_is_one_line(tones: Path, tmp_path: Path) -> None:

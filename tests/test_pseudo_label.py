@@ -1,4 +1,4 @@
-"""recipes/pseudo_label: automatic texts become a training manifest, and each text that is left out has a reason."""
+"""recipes/pseudo_label: automatic texts become a training manifest; each text left out has a reason."""
 
 import json
 import math
@@ -7,7 +7,6 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
@@ -27,7 +26,7 @@ from recipes.pseudo_label.filters import (
     sort_out,
 )
 from recipes.pseudo_label.texts import AutomaticText, read_texts
-from tests.bulk import BAD, BUNDLE, job_options, lines, write_input
+from tests.bulk import BAD, BUNDLE, finished_job, lines, write_input
 
 ANY = Limits(0.0, (0, 1e9), (0, 10**9), (0, 1e9), 10**9, None, 1.0)
 
@@ -70,7 +69,7 @@ def test_a_filter_leaves_out_what_is_beyond_its_limit_and_nothing_else(
 
 
 def plain_repeats(words: list[str]) -> int:
-    """Count phrases in a row by comparing slices at each place."""
+    """Count consecutive phrases by comparing slices at each position."""
     most = min(len(words), 1)
     for length in range(1, 5):
         for start in range(len(words)):
@@ -177,7 +176,7 @@ def scored(name: str, reference: str, words: str, *confidences: float) -> dict[s
 
 
 def test_calibration_is_fitted_on_the_dev_set(tmp_path: Path) -> None:
-    """Of words of confidence 0.9, half are right; of those of 0.5, a tenth."""
+    """Half of the words with confidence 0.9 are right, and a tenth of those with 0.5."""
     rows = [scored(f"h{n}", "yes", "yes" if n % 2 else "no", 0.9) for n in range(400)]
     rows += [scored(f"l{n}", "yes", "no" if n % 10 else "yes", 0.5) for n in range(400)]
     write(tmp_path / "dev.jsonl", *rows)
@@ -195,9 +194,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def job(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    output = tmp_path_factory.mktemp("job") / "out"
-    transcribe(job_options(source, output))
-    return output
+    return finished_job(source, tmp_path_factory.mktemp("job"))
 
 
 def test_each_utterance_of_a_bulk_job_is_in_the_manifest_or_is_left_out_for_a_reason(
@@ -276,7 +273,7 @@ def test_a_second_output_is_compared(tmp_path: Path) -> None:
         ([], "must hold at least one automatic text; it holds none."),
         (["not json"], "texts.jsonl:1: each line must be one JSON object"),
         ([{"id": "a"}], "with id, text and confidence; missing text, confidence."),
-        ([entry("a", "x", 0.5), entry("a", "x", 0.5)], "texts.jsonl:2: ids must be unique; 'a' stands there twice."),
+        ([entry("a", "x", 0.5), entry("a", "x", 0.5)], "texts.jsonl:2: ids must be unique; 'a' occurs twice."),
         ([entry("a", "x", 0.5, words=7)], "texts.jsonl:1: words must be a list; got 7."),
         ([entry("a", "x", 0.5, words=[3])], "confidence must be a number from 0 to 1; got None."),
         ([entry("a", "x", 1.5)], "confidence must be a number from 0 to 1; got 1.5."),
@@ -361,7 +358,7 @@ def test_audio_of_an_object_store_stays_a_url(tmp_path: Path) -> None:
     assert texts["a"].as_dict()["speaker"] == "s"
 
 
-# ---- confidence beside errors
+# ---- confidence compared with errors
 
 
 def test_tenths_by_confidence_have_the_errors_of_their_utterances(
@@ -374,8 +371,7 @@ def test_tenths_by_confidence_have_the_errors_of_their_utterances(
         rows.append(scored(f"u{number}", "yes yes no no", " ".join(words), *[(number + 1) / 100] * 4))
     draw.shuffle(rows)
     file = write(tmp_path / "train.utterances.jsonl", *rows)
-    picture = tmp_path / "tenths.svg"
-    assert deciles.main([str(file), "--plot", str(picture), "--names", "a < b"]) == 0
+    assert deciles.main([str(file)]) == 0
     ranked = sorted(rows, key=lambda row: -row["confidence"])
     edges = [25 * number // 10 for number in range(11)]
     expected = []
@@ -386,14 +382,18 @@ def test_tenths_by_confidence_have_the_errors_of_their_utterances(
         expected.append(f"{confidences} {len(group)} {4 * len(group)} {100 * errors / (4 * len(group)):.1f} %")
     shown = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert shown[2:] == expected
-    drawing = ElementTree.fromstring(picture.read_text())
-    [curve] = drawing.iter("{http://www.w3.org/2000/svg}polyline")
-    heights = [float(point.split(",")[1]) for point in curve.attrib["points"].split()]
-    rates = [float(line.split()[-2]) for line in expected]
-    assert sorted(range(10), key=lambda place: (-heights[place], place)) == sorted(
-        range(10), key=lambda place: (rates[place], place)
-    )
-    assert "a < b" in [each.text for each in drawing.iter("{http://www.w3.org/2000/svg}text")]
+
+
+def test_the_page_of_tenths_draws_errors_over_expected_errors(tmp_path: Path) -> None:
+    rows = [scored(f"u{number}", "yes no", "yes yes", *[number / 100] * 2) for number in range(1, 51)]
+    file, drawn = write(tmp_path / "<b>.jsonl", *rows), tmp_path / "page.html"
+    assert deciles.main([str(file), "--page", str(drawn)]) == 0
+    shown = drawn.read_text()
+    assert "<b>" not in shown
+    for number in range(10):
+        mean = sum(range(5 * number + 1, 5 * number + 6)) / 500
+        assert f"<td>{100 * (1 - mean):.1f} %</td>" in shown
+    assert shown.count("<td>50.0 %") == 10
 
 
 @pytest.mark.parametrize(
@@ -401,7 +401,6 @@ def test_tenths_by_confidence_have_the_errors_of_their_utterances(
     [
         (9, [], "must hold at least 10 utterances; it holds 9."),
         (10, ["--dev", "a.jsonl", "b.jsonl"], "--dev must name a file for each file; got 2 for 1."),
-        (10, ["--names", "a", "b"], "--names must name each file; got 2 for 1."),
     ],
 )
 def test_what_has_no_tenths_is_one_line(

@@ -1,4 +1,4 @@
-"""The commands in the documents are ones that the program understands."""
+"""The program accepts the commands in the documents."""
 
 import re
 import shutil
@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT, resolved, tone_corpus
-from tests.documents import WITH_COMMANDS, code_blocks, commands, name_of
+from tests.documents import DOCUMENTS, WITH_COMMANDS, code_blocks, commands, name_of
 
-COMMANDS = [(name_of(document), command) for document in WITH_COMMANDS for command in commands(document)]
+COMMANDS = [(name_of(document), command) for document in DOCUMENTS for command in commands(document)]
 # commands that take overrides, with their roots in conf/
 EXPERIMENTS = {"asr.train": "train", "asr.plan": "train", "asr.doctor": "train", "asr.train_lm": "train_lm"}
 POOLED = ["asr.train", "encoder=pooled", "head=ctc", "run_dir=runs/pooled"]  # needs files that its page shows
@@ -47,11 +47,11 @@ def test_other_commands_exist_and_know_the_options_that_are_shown(module: str) -
 
 
 def test_every_document_shows_a_command() -> None:
-    assert {name for name, _ in COMMANDS} == {name_of(document) for document in WITH_COMMANDS}
+    assert {name for name, _ in COMMANDS} >= {name_of(document) for document in WITH_COMMANDS}
 
 
 def test_the_encoder_of_the_guide_trains_and_transcribes(tones: Path, tmp_path: Path) -> None:
-    """Its two files are all that is added to a copy of the package."""
+    """Its two files are the only additions to a copy of the package."""
     for folder in ("asr", "conf"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
     page = ROOT / "docs" / "guide" / "extend.md"

@@ -1,4 +1,4 @@
-"""Recomputing activations changes how much memory a training step takes, and nothing else."""
+"""Recomputing activations changes the memory of a training step, and nothing else."""
 
 import copy
 import pickle
@@ -39,7 +39,7 @@ BATCH_NORM = ("encoder=conformer_s", "encoder/norm=masked_batch_norm")
 def make_encoder(
     overrides: tuple[str, ...], *, recompute: bool, num_layers: int = 3, dtype: torch.dtype = torch.float64
 ) -> nn.Module:
-    """The same weights each time; dropout as shipped, 0.1."""
+    """Make an encoder with fixed weights and the default dropout, 0.1."""
     torch.manual_seed(0)
     config = overridden(resolved(*overrides)["encoder"], SMALL | {"num_layers": num_layers})
     encoder = component("encoder", config)(NUM_MEL_BINS).to(dtype)
@@ -61,7 +61,7 @@ def loss_of(encoder: nn.Module, features: Tensor, lengths: Tensor) -> Tensor:
 
 
 def train(encoder: nn.Module, *, autocast: bool = False) -> dict[str, Tensor]:
-    """All that three batches leave: one by itself, and two whose graphs are there at the same time."""
+    """Return all results of three batches: one alone, and two whose graphs exist at the same time."""
     dtype = next(encoder.parameters()).dtype
     torch.manual_seed(1)
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
@@ -70,13 +70,13 @@ def train(encoder: nn.Module, *, autocast: bool = False) -> dict[str, Tensor]:
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         others = loss_of(encoder, *batch(1, dtype)) + loss_of(encoder, *batch(2, dtype))
     others.backward()
-    gradients = {f"gradient of {name}": one.grad for name, one in encoder.named_parameters()}
+    gradients = {f"gradient of {name}": parameter.grad for name, parameter in encoder.named_parameters()}
     left = {"loss": first.detach(), "losses": others.detach(), "generator": torch.get_rng_state()}
     return left | gradients | dict(encoder.named_buffers())
 
 
 def assert_equal(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    """Bit for bit: on a CPU the same operations on the same numbers give the same bits."""
+    """Compare bit for bit: on a CPU equal operations on equal numbers give equal bits."""
     assert actual.keys() == expected.keys()
     assert not [name for name, value in actual.items() if not torch.equal(value, expected[name])]
 
@@ -91,7 +91,9 @@ def test_loss_gradients_and_buffers_are_those_without(overrides: tuple[str, ...]
 
 @CASES
 def test_so_they_are_under_autocast(overrides: tuple[str, ...]) -> None:
-    plain, recomputing = (make_encoder(overrides, recompute=one, dtype=torch.float32) for one in (False, True))
+    plain, recomputing = (
+        make_encoder(overrides, recompute=recompute, dtype=torch.float32) for recompute in (False, True)
+    )
     assert_equal(train(recomputing, autocast=True), train(plain, autocast=True))
 
 
@@ -105,7 +107,7 @@ def test_a_batch_is_counted_once_in_the_running_statistics() -> None:
 
 
 class RunningMean(nn.Module):
-    """A block whose output depends on a buffer that it changes."""
+    """A block whose output depends on a buffer that it updates."""
 
     mean: Tensor
 
@@ -142,15 +144,15 @@ def test_a_graph_that_is_retained_can_be_walked_again() -> None:
 
 @CASES
 def test_far_fewer_activations_are_kept(overrides: tuple[str, ...]) -> None:
-    kept = []
+    sizes = []
     for recompute in (False, True):
         encoder = make_encoder(overrides, recompute=recompute, num_layers=6)
         weights = {parameter.untyped_storage().data_ptr() for parameter in encoder.parameters()}
-        storages: dict[int, int] = {}  # of all that is kept for the gradients, weights aside: address to bytes
+        storages: dict[int, int] = {}  # tensors stored for the gradients, except weights: address to bytes
         alive = []
 
         def keep(tensor: Tensor, weights: Any = weights, storages: Any = storages, alive: Any = alive) -> Tensor:
-            alive.append(tensor)  # or its address would be used again
+            alive.append(tensor)  # keep a reference, so that the address is not reused
             storage = tensor.untyped_storage()
             if storage.data_ptr() not in weights:
                 storages[storage.data_ptr()] = storage.nbytes()
@@ -158,8 +160,9 @@ def test_far_fewer_activations_are_kept(overrides: tuple[str, ...]) -> None:
 
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             encoder(*batch())
-        kept.append(sum(storages.values()))
-    assert kept[1] < kept[0] / 4, kept  # each of the six blocks keeps its input; the front-end keeps what it kept
+        sizes.append(sum(storages.values()))
+    # Each of the six blocks stores only its input; the front-end is not recomputed.
+    assert sizes[1] < sizes[0] / 4, sizes
 
 
 def test_nothing_is_recomputed_in_evaluation_or_without_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +201,7 @@ def test_the_names_in_the_state_dict_are_those_without() -> None:
     plain = make_encoder(BATCH_NORM, recompute=False)
     assert list(encoder.state_dict()) == list(plain.state_dict())
     plain.load_state_dict(encoder.state_dict())
-    recompute_blocks(encoder)  # once more changes nothing
+    recompute_blocks(encoder)  # a second call changes nothing
     assert_equal(train(encoder), train(plain))
 
 

@@ -1,6 +1,6 @@
-"""Recorded passes: which shapes are recorded, and that a training with them computes what it computes without.
+"""Recorded passes: the recorded shapes, and equal results with and without recording.
 
-A stub stands for CUDA graphs: it computes the passes again, between tensors that stay where they are.
+A stub replaces CUDA graphs: it computes the passes again, between tensors with fixed addresses.
 """
 
 import logging
@@ -20,11 +20,11 @@ from asr.training.recorded_passes import Forward, RecordedPass, RecordedPasses
 from tests.conftest import TINY, resolved, settings_with, tone_corpus
 from tests.test_train import losses, metrics
 
-NEVER = float("nan")  # what a tensor holds that nobody has written
+NEVER = float("nan")  # initial contents of an unwritten tensor
 
 
 class Stub:
-    """Passes that are computed again at each replay; a few before, as for a real recording, are for nothing."""
+    """Passes that are computed again at each replay, after a few warm-up passes, as in a real recording."""
 
     def __init__(self, run: Forward, inputs: Sequence[Tensor], places: Sequence[tuple[nn.Parameter, Tensor]]) -> None:
         self._run, self._places = run, places
@@ -71,7 +71,7 @@ SHAPES = [(2, 60), (2, 60), (3, 44), (2, 60), (3, 44), (2, 60), (1, 80), (3, 44)
 
 
 def steps(model: Model, forward: Callable[[Tensor, Tensor], Any], accumulate: int = 1) -> dict[str, Any]:
-    """Train on batches of these shapes, and return all that is left."""
+    """Train on batches of these shapes; return all results."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     found = []
     for number, (utterances, frames) in enumerate(SHAPES):
@@ -154,7 +154,7 @@ def test_a_pass_whose_gradients_are_still_to_come_is_not_overwritten() -> None:
     torch.testing.assert_close(found, [weight.grad for weight in model.parameters()], rtol=1e-4, atol=1e-4)
     assert passes.counts[True] == 2
     passes(*batches[0])
-    passes.begin_batch()  # whose backward pass never came
+    passes.begin_batch()  # its backward pass was never run
     passes(*batches[1])
     assert passes.counts[True] == 4
 
@@ -186,7 +186,7 @@ def test_nothing_is_recorded_in_validation_or_before_the_model_is_what_it_will_b
 def test_a_training_with_recorded_passes_is_one_without(
     tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Accumulation, a moving average, batches of few lengths, weights that are frozen for some steps."""
+    """With accumulation, a moving average, few batch lengths, and weights that are frozen for some steps."""
     caplog.set_level(logging.INFO, "asr")
     monkeypatch.setattr(step_callbacks, "cuda_passes", lambda model, device, **_: passes_of(model))
     found = []
@@ -198,9 +198,9 @@ def test_a_training_with_recorded_passes_is_one_without(
         train(settings_with(*TINY, *tone_corpus(tones), *how, f"run_dir={run_dir}"))
         found.append([*losses(run_dir), *(float(row["valid/loss"]) for row in metrics(run_dir) if row["valid/loss"])])
     assert found[1] == pytest.approx(found[0], rel=1e-4)
-    told = [record.message for record in caplog.records if "CUDA graphs of" in record.message]
-    assert len(told) == 2
-    assert "; 0.0 % of" not in told[1]
+    messages = [record.message for record in caplog.records if "CUDA graphs of" in record.message]
+    assert len(messages) == 2
+    assert "; 0.0 % of" not in messages[1]
 
 
 def test_on_a_processor_it_is_refused(tones: Path, tmp_path: Path) -> None:

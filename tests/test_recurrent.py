@@ -1,4 +1,4 @@
-"""Recurrent encoders: against torch's own on packed sequences, and step by step."""
+"""Recurrent encoders, compared with torch's on packed sequences, and step by step."""
 
 from typing import Any
 

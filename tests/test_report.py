@@ -1,4 +1,4 @@
-"""The report of an evaluation: each of its figures, from the written utterances and plain loops, in a real browser."""
+"""The report of an evaluation: its figures against the written utterances and plain loops, in a real browser."""
 
 import json
 import math
@@ -22,7 +22,7 @@ Line = dict[str, Any]
 
 
 class Made(NamedTuple):
-    """A report, and the lines of the utterances that it is of."""
+    """A report, and the lines of its utterances."""
 
     page: Path
     lines: list[Line]
@@ -30,7 +30,7 @@ class Made(NamedTuple):
 
 
 def spoil(text: str, draw: random.Random) -> str:
-    """Another text than what is said in the recording: words left out, put in, changed, and capitals."""
+    """Return a text that differs from the spoken one: deletions, insertions, substitutions, and capitals."""
     words = []
     for word in text.split():
         chance = draw.random()
@@ -42,7 +42,7 @@ def spoil(text: str, draw: random.Random) -> str:
 
 @pytest.fixture(scope="module")
 def made(fluent: Path, tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """A real evaluation on two manifests: one that is heard well, and one whose texts are not what is said."""
+    """A real evaluation on two manifests: one that is recognised well, and one with wrong texts."""
     folder, draw = tmp_path_factory.mktemp("report"), random.Random(0)
     manifests = []
     for name in ("heard", "spoilt"):
@@ -63,7 +63,7 @@ def made(fluent: Path, tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 @pytest.fixture(scope="module")
 def opened(browser: Any, made: Made) -> Iterator[Visit]:  # noqa: F811
-    """The report as it opens, for tests that change nothing."""
+    """The report, freshly opened, for tests that change nothing."""
     seen = visit(browser, made.page)
     yield seen
     seen.page.context.close()
@@ -71,12 +71,12 @@ def opened(browser: Any, made: Made) -> Iterator[Visit]:  # noqa: F811
 
 @pytest.fixture
 def fresh(browser: Any, made: Made) -> Iterator[Visit]:  # noqa: F811
-    """The report for one test; at its end nothing must have gone wrong, and nobody been asked for anything."""
+    """The report for one test; at the end there must be no errors and no requests."""
     seen = visit(browser, made.page)
     yield seen
     seen.page.context.close()
     assert seen.complaints == []
-    assert [one for one in seen.requests if not one.startswith(("file:", "blob:", "data:"))] == []
+    assert [request for request in seen.requests if not request.startswith(("file:", "blob:", "data:"))] == []
 
 
 def number(page: Any, name: str) -> str:
@@ -85,7 +85,7 @@ def number(page: Any, name: str) -> str:
 
 
 def table_of(page: Any, title: str) -> list[list[str]]:
-    """The table below the chart with this title, without its head."""
+    """Return the table below the chart with this title, without its header."""
     rows = """(figure) => [...figure.querySelectorAll("tbody tr")].map((row) =>
         [...row.cells].map((cell) => cell.textContent))"""
     found: list[list[str]] = page.locator("figure.chart", has_text=title).first.evaluate(rows)
@@ -100,7 +100,7 @@ def rows_in_sight(page: Any) -> list[list[str]]:
 
 
 def all_rows(page: Any) -> list[list[str]]:
-    """Every row: on paper all are drawn, up to 400."""
+    """Return every row: for printing all are shown, up to 400."""
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     return rows_in_sight(page)
 
@@ -122,7 +122,10 @@ def edits(line: Line) -> list[tuple[str, str | None, str | None]]:
             found += [("insertion", None, word) for word in theirs]
         else:
             kind = "equal" if chunk.type == "equal" else "substitution"
-            found += [(kind, one, two) for one, two in zip(ours, theirs, strict=True)]
+            found += [
+                (kind, reference_word, hypothesis_word)
+                for reference_word, hypothesis_word in zip(ours, theirs, strict=True)
+            ]
     return found
 
 
@@ -143,7 +146,7 @@ def wer(lines: Sequence[Line]) -> float:
 
 
 def own_wer(line: Line) -> float:
-    """Some spoilt texts are empty: whatever was heard then is an error beyond measure."""
+    """Some wrong texts are empty: any recognised word is then an error, and the rate is infinite."""
     if length(line) == 0:
         return math.inf if errors(line) else 0.0
     return errors(line) / length(line)
@@ -166,22 +169,22 @@ def test_the_rates_are_jiwers_on_the_written_utterances(opened: Visit, made: Mad
     assert number(page, "raw_wer") == percent(jiwer.wer(texts, hypotheses))
     assert number(page, "raw_wer") != number(page, "wer"), "the texts have capitals"
     assert number(page, "errors") == str(sum(map(errors, made.lines)))
-    said = page.locator(".figure", has_text="Word errors").inner_text()
-    assert f"of {sum(map(length, made.lines))} words" in said
+    figure_text = page.locator(".figure", has_text="Word errors").inner_text()
+    assert f"of {sum(map(length, made.lines))} words" in figure_text
     for kind in ("substitution", "insertion", "deletion"):
-        assert f"{sum(count(line, kind) for line in made.lines)} {kind}s" in said
+        assert f"{sum(count(line, kind) for line in made.lines)} {kind}s" in figure_text
     wrong = sum(errors(line) > 0 for line in made.lines)
-    assert f"in {wrong} of {len(made.lines)} utterances" in said
+    assert f"in {wrong} of {len(made.lines)} utterances" in figure_text
     hours = sum(line["duration"] for line in made.lines) / 3600
-    assert f"{hours:.2f} hours, 7 speakers" in said
+    assert f"{hours:.2f} hours, 7 speakers" in figure_text
 
 
 def test_what_was_measured_is_named(opened: Visit, made: Made, fluent: Path) -> None:
     assert opened.page.locator("h1").inner_text() == "Evaluation of run"
-    said = opened.page.locator("dl.facts").inner_text().replace("\n", " ")
+    facts = opened.page.locator("dl.facts").inner_text().replace("\n", " ")
     manifests = ", ".join(str(made.page.with_name(f"{name}.jsonl")) for name in ("heard", "spoilt"))
-    assert f"Model {fluent / 'run'} Manifests {manifests}" in said
-    assert "Texts normalised by basic Decoder greedy: the best path" in said
+    assert f"Model {fluent / 'run'} Manifests {manifests}" in facts
+    assert "Texts normalised by basic Decoder greedy: the best path" in facts
     assert "recordings of 120 of 120 utterances" in opened.page.locator("main").inner_text()
 
 
@@ -193,13 +196,13 @@ def test_a_beam_search_is_named_with_what_it_weighs(fluent: Path, tmp_path: Path
 
 
 def test_the_intervals_are_those_of_the_written_utterances(opened: Visit, made: Made) -> None:
-    """Of the bootstrap itself, against a plain loop, see test_bootstrap.py."""
-    found = figures([one for path in made.written for one in read_scored(path)])
+    """test_bootstrap.py compares the bootstrap itself with a plain loop."""
+    found = figures([row for path in made.written for row in read_scored(path)])
     for name, key in (("wer", "words"), ("cer", "characters"), ("raw_wer", "raw_words")):
-        said = opened.page.locator(".figure", has=opened.page.locator(f'[data-figure="{name}"]')).inner_text()
+        figure_text = opened.page.locator(".figure", has=opened.page.locator(f'[data-figure="{name}"]')).inner_text()
         for over in ("interval", "speaker_interval"):
             low, high = found[key][over]
-            assert f"95 %: {100 * low:.2f} to {100 * high:.2f} over" in said
+            assert f"95 %: {100 * low:.2f} to {100 * high:.2f} over" in figure_text
 
 
 @pytest.mark.parametrize(
@@ -212,7 +215,7 @@ def test_the_intervals_are_those_of_the_written_utterances(opened: Visit, made: 
 def test_a_breakdown_by_a_number_holds_each_utterance_once(title: str, value: Any, opened: Visit, made: Made) -> None:
     rest = list(made.lines)
     for name, rate, _, note in table_of(opened.page, title):
-        low, high = ([float(one) for one in re.findall(r"[\d.]+", name)] + [math.inf])[:2]
+        low, high = ([float(digits) for digits in re.findall(r"[\d.]+", name)] + [math.inf])[:2]
         group = [line for line in made.lines if low <= value(line) < high]
         assert (rate, note) == (percent(wer(group), 1), size(group))
         rest = [line for line in rest if line not in group]
@@ -232,11 +235,11 @@ def test_a_breakdown_by_a_name_is_that_of_the_lines_with_it(title: str, key: str
 
 
 def test_the_intervals_of_breakdowns_are_those_of_the_written_utterances(opened: Visit, made: Made) -> None:
-    found = figures([one for path in made.written for one in read_scored(path)])["by"]
+    found = figures([row for path in made.written for row in read_scored(path)])["by"]
     for title, key in (("By speaker", "speaker"), ("By subset", "subset"), ("Short and long", "duration")):
-        expected = {one["interval"] and tuple(percent(end, 1) for end in one["interval"]) for one in found[key]}
-        said = {tuple(row[2].split(" to ")) if row[2] != "-" else None for row in table_of(opened.page, title)}
-        assert said == expected
+        expected = {group["interval"] and tuple(percent(end, 1) for end in group["interval"]) for group in found[key]}
+        intervals = {tuple(row[2].split(" to ")) if row[2] != "-" else None for row in table_of(opened.page, title)}
+        assert intervals == expected
 
 
 def test_kinds_of_error_are_shares_of_the_references_words(opened: Visit, made: Made) -> None:
@@ -256,18 +259,18 @@ def test_the_distribution_counts_utterances_by_their_own_wer(opened: Visit, made
 
 
 def words_right(lines: Sequence[Line]) -> list[tuple[float, bool]]:
-    """Confidence of each word of the hypotheses, and whether it is right."""
+    """Return the confidence of each word of the hypotheses, and whether it is right."""
     pairs = []
     for line in lines:
-        heard = [kind == "equal" for kind, _, word in edits(line) if word is not None]
-        pairs += [(word["confidence"], right) for word, right in zip(line["words"], heard, strict=True)]
+        matches = [kind == "equal" for kind, _, word in edits(line) if word is not None]
+        pairs += [(word["confidence"], right) for word, right in zip(line["words"], matches, strict=True)]
     return pairs
 
 
 def test_confidence_is_that_of_the_words_right_and_wrong(opened: Visit, made: Made) -> None:
     pairs = words_right(made.lines)
-    for low, high, right, wrong in table_of(opened.page, "Whether confidence tells right from wrong"):
-        least, most = (float(one.split()[0]) / 100 for one in (low, high))
+    for low, high, right, wrong in table_of(opened.page, "Confidence of right and wrong words"):
+        least, most = (float(bound.split()[0]) / 100 for bound in (low, high))
         inside = [is_right for sure, is_right in pairs if least <= sure < most or sure == most == 1]
         assert (int(right), int(wrong)) == (sum(inside), len(inside) - sum(inside))
 
@@ -281,18 +284,20 @@ def test_auc_and_calibration_error_are_those_of_plain_loops(opened: Visit, made:
         for unsure, other in pairs
         if not other
     ]
-    note = opened.page.locator("figure.chart", has_text="Whether confidence can be believed").inner_text()
+    note = opened.page.locator("figure.chart", has_text="Reliability of confidence").inner_text()
     assert f"AUC {sum(wins) / len(wins):.3f}" in note
     bins: list[list[tuple[float, bool]]] = [[]]
-    wanted = min(10, len(pairs) // 20)  # bins of as many words each; equal confidences stay together
+    wanted = min(10, len(pairs) // 20)  # bins with equal numbers of words; equal confidences share a bin
     for place, pair in enumerate(sorted(pairs)):
         if place >= len(bins) * len(pairs) / wanted and pair[0] != bins[-1][-1][0]:
             bins.append([])
         bins[-1].append(pair)
-    points = [(sum(sure for sure, _ in one) / len(one), sum(right for _, right in one) / len(one)) for one in bins]
-    rows = table_of(opened.page, "Whether confidence can be believed")
+    points = [
+        (sum(sure for sure, _ in group) / len(group), sum(right for _, right in group) / len(group)) for group in bins
+    ]
+    rows = table_of(opened.page, "Reliability of confidence")
     assert rows == [[percent(sure, 1), percent(right, 1)] for sure, right in points]
-    gap = sum(len(one) * abs(sure - right) for one, (sure, right) in zip(bins, points, strict=True)) / len(pairs)
+    gap = sum(len(group) * abs(sure - right) for group, (sure, right) in zip(bins, points, strict=True)) / len(pairs)
     assert f"ECE {percent(gap, 1)}" in note
 
 
@@ -322,7 +327,10 @@ def test_each_row_of_the_table_is_its_line(fresh: Visit, made: Made) -> None:
         texts = [line["id"], line["subset"], line["speaker"], f"{line['duration']:.1f}", str(length(line))]
         sure = f"{line['confidence']:.2f}"
         rate = "∞" if own_wer(line) == math.inf else percent(own_wer(line), 1)
-        marked = " ".join(str(two if kind != "deletion" else one) for kind, one, two in edits(line))
+        marked = " ".join(
+            str(hypothesis_word if kind != "deletion" else reference_word)
+            for kind, reference_word, hypothesis_word in edits(line)
+        )
         expected.append([*texts, *map(str, kinds), str(sum(kinds)), rate, sure, "yes", marked])
     assert sorted([*row[:-1], row[-1].strip()] for row in rows) == sorted(expected)
 
@@ -365,8 +373,8 @@ def test_filters_leave_what_they_say_and_count_it(fresh: Visit, made: Made) -> N
     assert 0 < len(left) < 60
     assert sorted(row[0] for row in all_rows(page)) == sorted(line["id"] for line in left)
     wrong, words = sum(map(errors, left)), sum(map(length, left))
-    said = f"{len(left)} of 120 utterances, {words} words; {wrong} errors, WER {percent(wer(left), 1)}"
-    assert page.locator("#found").inner_text() == said
+    summary = f"{len(left)} of 120 utterances, {words} words; {wrong} errors, WER {percent(wer(left), 1)}"
+    assert page.locator("#found").inner_text() == summary
     page.get_by_role("button", name="Reset").click()
     wait_until(page, "document.getElementById('found').textContent.startsWith('120 utterances')")
     page.select_option("[name=speaker]", label="speaker 3")
@@ -390,7 +398,7 @@ def test_search_looks_at_id_reference_and_hypothesis(fresh: Visit, made: Made) -
 
 
 def find(made: Made, least: int = 2) -> Line:
-    """An utterance with at least so many words heard and an error of it."""
+    """Find an utterance with at least this number of recognised words and with an error."""
     return next(line for line in made.lines if errors(line) and len(line["words"]) >= least)
 
 
@@ -403,17 +411,17 @@ def open_line(page: Any, line: Line) -> None:
 def test_an_utterance_shows_its_alignment(fresh: Visit, made: Made) -> None:
     page = fresh.page
     for kind in ("substitution", "insertion", "deletion"):
-        line = next(one for one in made.lines if count(one, kind))
+        line = next(line for line in made.lines if count(line, kind))
         open_line(page, line)
         columns = page.locator(".alignment .column:not(.names)").evaluate_all(
             "(columns) => columns.map((one) => [...one.children].map((cell) => cell.firstElementChild))"
             ".map((cells) => cells.map((cell) => [cell.firstChild.textContent, cell.className]))"
         )
         expected = []
-        for step, one, two in edits(line):
+        for step, reference_word, hypothesis_word in edits(line):
             classes = {"substitution": ("", "sub"), "insertion": ("nothing", "ins"), "deletion": ("del", "nothing del")}
             top, below = classes.get(step, ("", ""))
-            expected.append([[one or "+", top], [two or "–", below]])  # noqa: RUF001
+            expected.append([[reference_word or "+", top], [hypothesis_word or "–", below]])  # noqa: RUF001
         assert columns == expected
         page.keyboard.press("Escape")
         wait_until(page, "location.hash === ''")  # it is closed
@@ -542,9 +550,9 @@ def test_a_mark_of_a_chart_tells_its_value_on_hover(fresh: Visit) -> None:
     chart = page.locator("figure.chart", has_text="Kinds of error")
     chart.scroll_into_view_if_needed()
     wait_until(page, "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))")
-    chart.locator("rect.hit").first.hover()  # not before it has stopped scrolling, which hides what is told
+    chart.locator("rect.hit").first.hover()  # only after scrolling has stopped, which hides the tooltip
     share = table_of(page, "Kinds of error")[0][1]
     assert page.locator(".tip").is_visible()
-    told = page.locator(".tip").inner_text()
-    assert told.startswith("substitutions")
-    assert share in told
+    tip = page.locator(".tip").inner_text()
+    assert tip.startswith("substitutions")
+    assert share in tip

@@ -1,4 +1,4 @@
-"""What reports withstand: hostile names and texts, thousands of utterances, recordings that are not there."""
+"""Robustness of reports: hostile names and texts, thousands of utterances, missing recordings."""
 
 import base64
 import json
@@ -67,12 +67,12 @@ HOSTILE = [
 
 
 def hostile() -> list[Scored]:
-    """Utterances whose id, speaker, subset and texts are all out to break the page."""
+    """Utterances whose id, speaker, subset and texts try to break the page."""
     found = []
     for place, text in enumerate(HOSTILE):
-        heard = HOSTILE[(place + 1) % len(HOSTILE)]
+        hypothesis = HOSTILE[(place + 1) % len(HOSTILE)]
         speaker, subset = HOSTILE[(place + 2) % len(HOSTILE)], HOSTILE[place % 3]
-        found.append(scored(text, heard, name=f"{place} {text}", subset=subset, speaker=speaker, text=text))
+        found.append(scored(text, hypothesis, name=f"{place} {text}", subset=subset, speaker=speaker, text=text))
     return found
 
 
@@ -110,12 +110,12 @@ def test_hostile_names_and_texts_stay_texts(width: int, browser: Any, tmp_path: 
     assert tab.title() == HOSTILE[0]
     assert tab.evaluate("document.querySelectorAll('img, svg[onload]').length") == 0
     assert tab.evaluate("document.querySelectorAll('script').length") == len(SCRIPTS) + 1
-    for one in some:
+    for row in some:
         address = "(row) => { location.hash = new URLSearchParams({utterance: row[0], subset: row[1]}); }"
-        tab.evaluate(address, [visible(one.utterance.id), visible(one.subset)])
-        wait_until(tab, f"document.querySelector('dialog h2')?.textContent === {to_json(visible(one.utterance.id))}")
+        tab.evaluate(address, [visible(row.utterance.id), visible(row.subset)])
+        wait_until(tab, f"document.querySelector('dialog h2')?.textContent === {to_json(visible(row.utterance.id))}")
         words = tab.locator(".alignment .column:not(.names) .cell:nth-child(2) button").all_text_contents()
-        assert words == [visible(word) for word in one.transcript.text.split()]
+        assert words == [visible(word) for word in row.transcript.text.split()]
         assert overflow(tab) <= 0
         assert tab.evaluate(
             "document.querySelector('dialog').scrollWidth <= document.querySelector('dialog').clientWidth"
@@ -126,7 +126,7 @@ def test_hostile_names_and_texts_stay_texts(width: int, browser: Any, tmp_path: 
     assert tab.title() == HOSTILE[0]
     assert overflow(tab) <= 0
     assert seen.complaints == []
-    assert [one for one in seen.requests if not one.startswith(("file:", "blob:", "data:"))] == []
+    assert [request for request in seen.requests if not request.startswith(("file:", "blob:", "data:"))] == []
     tab.context.close()
 
 
@@ -134,13 +134,13 @@ def test_a_hostile_comparison_stays_text_too(browser: Any, tmp_path: Path) -> No
     a = hostile()
     b = [
         scored(
-            one.reference,
+            row.reference,
             HOSTILE[(place + 5) % len(HOSTILE)],
-            name=one.utterance.id,
-            subset=one.subset,
-            speaker=one.utterance.speaker,
+            name=row.utterance.id,
+            subset=row.subset,
+            speaker=row.utterance.speaker,
         )
-        for place, one in enumerate(a)
+        for place, row in enumerate(a)
     ]
     html = comparison_report(a, b, compared(a, b), About(HOSTILE[0], [("A", HOSTILE[1])]), NO_CLIPS)
     seen = visit(browser, save(tmp_path, html))
@@ -155,7 +155,7 @@ def test_right_to_left_text_runs_from_right_to_left(browser: Any, tmp_path: Path
     some = [scored("שלום עולם יפה", "שלום עולם", name="hebrew")]
     seen = visit(browser, f"{save(tmp_path, report_of(some)).as_uri()}#utterance=hebrew")
     wait_until(seen.page, "document.querySelector('dialog[open]') !== null")
-    boxes = [one.bounding_box() for one in seen.page.locator(".alignment .column:not(.names)").all()]
+    boxes = [column.bounding_box() for column in seen.page.locator(".alignment .column:not(.names)").all()]
     assert boxes[0]["x"] > boxes[1]["x"] > boxes[2]["x"]
     seen.page.context.close()
 
@@ -176,7 +176,7 @@ def test_a_page_runs_no_script_and_loads_no_file_but_its_own(browser: Any, tmp_p
         )
         seen = visit(browser, save(tmp_path, page("title", body)))
         assert seen.page.title() == "title"
-        assert len([one for one in seen.complaints if "Content Security Policy" in one]) >= 5
+        assert len([complaint for complaint in seen.complaints if "Content Security Policy" in complaint]) >= 5
         seen.page.context.close()
         server.shutdown()
     assert asked == []
@@ -198,7 +198,7 @@ def test_scripts_of_pages_can_stand_in_one(tmp_path: Path) -> None:
 
 
 def test_five_thousand_utterances_open_and_sort_at_once(browser: Any, tmp_path: Path) -> None:  # noqa: F811
-    """The bounds are some ten times what it takes on one core: half a second to open, 30 ms to sort or to search."""
+    """The limits are about ten times the time on one core: half a second to open, 30 ms to sort or to search."""
     path = save(tmp_path, report_of(simulated(5000, 1)))
     seen = visit(browser, path)
     assert seen.page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd") < 6000
@@ -215,10 +215,12 @@ def test_five_thousand_utterances_open_and_sort_at_once(browser: Any, tmp_path: 
     seen.page.context.close()
 
 
-@pytest.mark.parametrize(("count", "said"), [(30, ""), (1000, "The first 400 of 1,000; the page itself has all.")])
+@pytest.mark.parametrize(
+    ("count", "expected_note"), [(30, ""), (1000, "The first 400 of 1,000; the page itself has all.")]
+)
 def test_paper_is_not_wasted_on_rows_that_are_not_printed(
     count: int,
-    said: str,
+    expected_note: str,
     browser: Any,  # noqa: F811
     tmp_path: Path,
 ) -> None:
@@ -227,7 +229,7 @@ def test_paper_is_not_wasted_on_rows_that_are_not_printed(
     assert not note.is_visible()
     seen.page.emulate_media(media="print")
     seen.page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    assert note.inner_text() == said
+    assert note.inner_text() == expected_note
     rows = seen.page.locator("#utterances tr[data-index]")
     assert rows.count() == min(count, 400)
     last, table = rows.last.bounding_box(), seen.page.locator("#utterances table").bounding_box()
@@ -272,7 +274,7 @@ def test_a_page_is_made_of_very_little(some: list[Scored], browser: Any, tmp_pat
     assert seen.page.locator("[data-figure=wer]").inner_text() == ("-" if rate is None else f"{100 * rate:.2f} %")
     assert seen.page.locator("#utterances tr[data-index]").count() == 1
     seen.page.locator("#utterances a").click()
-    seen.page.locator("dialog", has_text="There is no recording of this utterance").wait_for()
+    seen.page.locator("dialog", has_text="This page has no recording of this utterance").wait_for()
     assert seen.complaints == []
     seen.page.context.close()
 
@@ -307,9 +309,9 @@ def test_a_recording_is_the_utterances_sound(tmp_path: Path) -> None:
     [content] = record([stretch], [0], 1e9).audio.values()
     path = tmp_path / "clip.ogg"
     path.write_bytes(content)
-    heard, meant = load_waveform(path, SAMPLE_RATE), load_waveform(long.audio_filepath, SAMPLE_RATE)[16000:40000]
-    assert len(heard) == len(meant)
-    assert float((heard - meant).pow(2).mean()) < 0.02 * float(meant.pow(2).mean()), "Opus loses what is not heard"
+    clip, meant = load_waveform(path, SAMPLE_RATE), load_waveform(long.audio_filepath, SAMPLE_RATE)[16000:40000]
+    assert len(clip) == len(meant)
+    assert float((clip - meant).pow(2).mean()) < 0.02 * float(meant.pow(2).mean()), "Opus drops what cannot be heard"
 
 
 @pytest.mark.parametrize("rate", OPUS_RATES)
@@ -407,12 +409,12 @@ def test_the_features_that_a_page_carries_are_those_that_the_net_heard(fluent: P
 
 
 def collated_example(recognizer: Recognizer, utterance: Utterance) -> Tensor:
-    """The features that reach the encoder, (T, F)."""
-    heard: list[Tensor] = []
-    handle = recognizer.model.encoder.register_forward_pre_hook(lambda _, inputs: heard.append(inputs[0][0]))
+    """Return the features that reach the encoder, (T, F)."""
+    features: list[Tensor] = []
+    handle = recognizer.model.encoder.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0][0]))
     list(recognizer.recognize([utterance]))
     handle.remove()
-    return heard[0]
+    return features[0]
 
 
 def test_a_long_recordings_features_are_those_of_stretches_without_a_gap(fluent: Path) -> None:
@@ -493,7 +495,7 @@ def test_a_broken_file_is_named_on_the_page_and_the_rest_is_there(
     seen = visit(browser, tmp_path / "report.html")
     assert seen.page.locator("#utterances tr[data-index]").count() == 4
     warning = seen.page.locator(".warning")
-    assert warning.locator("summary").inner_text() == "1 utterance could not be read, and counts nowhere"
+    assert warning.locator("summary").inner_text() == "1 utterance could not be read, and is not counted"
     warning.locator("summary").click()
     assert "broken.flac" in warning.inner_text()
     seen.page.context.close()
@@ -577,7 +579,7 @@ def test_a_comparison_shows_both_hypotheses_below_the_reference(
     rows = tab.locator("#utterances tbody tr[data-index]")
     assert rows.count() >= 10
     assert rows.first.locator("td").first.inner_text() == worse["id"], "what changed most is first"
-    assert [one.inner_text() for one in rows.first.locator("td.number").all()][2:5] == ["0", "2", "+2"]
+    assert [cell.inner_text() for cell in rows.first.locator("td.number").all()][2:5] == ["0", "2", "+2"]
     rows.first.locator("a").click()
     wait_until(tab, "document.querySelector('.player canvas')?.hidden === false")
     reference = worse["reference"].split()
@@ -597,7 +599,7 @@ def test_a_comparison_shows_both_hypotheses_below_the_reference(
     assert rows.count() == 1
     assert overflow(tab) <= 0
     assert seen.complaints == []
-    assert [one for one in seen.requests if not one.startswith(("file:", "blob:", "data:"))] == []
+    assert [request for request in seen.requests if not request.startswith(("file:", "blob:", "data:"))] == []
     tab.context.close()
 
 
@@ -614,28 +616,28 @@ def test_the_numbers_of_a_comparison_are_those_that_compare_finds(browser: Any, 
     wins = found["utterance_wins"]
     assert f"{wins['a']} better in A, {wins['b']} in B, {wins['tie']} as good" in text
     for which, some in (("a", a), ("b", b)):
-        rate = sum(one.counts.errors for one in some) / sum(one.counts.reference_length for one in some)
+        rate = sum(row.counts.errors for row in some) / sum(row.counts.reference_length for row in some)
         assert tab.locator(f"[data-figure=wer_{which}]").inner_text() == f"{100 * rate:.2f} %"
     tab.context.close()
 
 
 def test_models_are_compared_even_if_their_manifests_say_other_durations(tmp_path: Path) -> None:
-    """Then those of the first one count: the bins of both must hold the same utterances."""
+    """The first one's durations are used: the bins of both must have the same utterances."""
     a = simulated(60, 1)
     b = [
-        replace(one, utterance=replace(one.utterance, duration=0.4 * one.utterance.duration + place % 3))
-        for place, one in enumerate(simulated(60, 2))
+        replace(row, utterance=replace(row.utterance, duration=0.4 * row.utterance.duration + place % 3))
+        for place, row in enumerate(simulated(60, 2))
     ]
     html = comparison_report(a, b, compared(a, b), About("Title", []), NO_CLIPS)
     bins = figures(a)["by"]["duration"]
     assert len(bins) > 2
-    for one in bins:
-        low, _, high, _ = one["name"].split()
+    for duration_bin in bins:
+        low, _, high, _ = duration_bin["name"].split()
         inside = [place for place, some in enumerate(a) if float(low) <= some.utterance.duration < float(high)]
         for which, some in (("A", a), ("B", b)):
             errors = sum(some[place].counts.errors for place in inside)
             rate = f"{100 * errors / sum(some[place].counts.reference_length for place in inside):.1f} %"
-            assert f"<td>{one['name']}, {which}</td><td>{rate}</td>" in html
+            assert f"<td>{duration_bin['name']}, {which}</td><td>{rate}</td>" in html
 
 
 def test_escaped_text_is_what_was_given_but_for_bytes_that_are_no_text() -> None:

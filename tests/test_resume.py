@@ -1,4 +1,4 @@
-"""The same run whatever happens to it: killed, stopped, resumed."""
+"""A run has equal results even if it is killed, stopped and resumed."""
 
 import importlib
 import json
@@ -24,8 +24,8 @@ from tests.processes import bundle, examples, finish, kill, metrics, resumptions
 
 EVERY_STEPS = 3
 KILLS = 10
-# All that a run's state consists of: dropout, masks, speeds, a schedule, a moving average, windows that do not come out
-# even, a validation after each epoch.
+# All parts of a run's state: dropout, masks, speeds, a schedule, a moving average, incomplete accumulation windows,
+# and a validation after each epoch.
 RUN = [
     *TINY,
     "encoder.dropout=0.1",
@@ -46,7 +46,7 @@ def config(run_dir: Path, corpus: Path, *overrides: str) -> dict[str, Any]:
     return resolved(*RUN, *tone_corpus(corpus), f"run_dir={run_dir}", *overrides)
 
 
-@pytest.mark.timeout(900)  # a dozen starts, on a machine that may be slow
+@pytest.mark.timeout(900)  # a dozen starts, on a possibly slow machine
 @pytest.mark.parametrize("world_size", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_run_killed_at_ten_random_moments_ends_with_the_bits_of_one_that_was_not(
     world_size: int, tones: Path, tmp_path: Path
@@ -59,13 +59,13 @@ def test_a_run_killed_at_ten_random_moments_ends_with_the_bits_of_one_that_was_n
     for attempt in range(KILLS):
         workers = f"data.num_workers={attempt % 2}"  # they must not matter
         done = steps_logged(parts) + moments.randint(0, 3)
-        said = len(resumptions(parts))
+        num_resumptions = len(resumptions(parts))
         running = start(config(parts, tones, *processes, workers), tmp_path / "parts.log", world_size=world_size)
         assert wait_for(lambda done=done: steps_logged(parts) > done, running)  # type: ignore[misc]
         time.sleep(moments.uniform(0, 0.1))
         kill(running)
         killed_at.append(steps_logged(parts))
-        resumed_from += resumptions(parts)[said:] or [(0, 1)]
+        resumed_from += resumptions(parts)[num_resumptions:] or [(0, 1)]
     assert finish(start(config(parts, tones, *processes), tmp_path / "parts.log", world_size=world_size)) == 0
     assert bundle(parts) == bundle(whole)
     assert metrics(parts) == metrics(whole)
@@ -79,7 +79,7 @@ def test_a_run_killed_at_ten_random_moments_ends_with_the_bits_of_one_that_was_n
 
 
 def schedule_by_epochs() -> None:
-    """Let the learning rate be a function of the epoch alone, as a file of asr/schedule might."""
+    """Make the learning rate a function of the epoch alone, as a file of asr/schedule could."""
     from asr import build
 
     build.build_schedule = lambda config: lambda moment: 0.5**moment.epoch  # type: ignore[assignment]
@@ -102,7 +102,7 @@ def test_a_schedule_of_epochs_goes_on_in_the_middle_of_one(tones: Path, tmp_path
 
 
 def begun(run_dir: Path, corpus: Path, output: Path, *overrides: str) -> Path:
-    """A run of two epochs that was killed in mid-epoch."""
+    """A run of two epochs that was killed within an epoch."""
     running = start(config(run_dir, corpus, *overrides, "trainer.max_epochs=2"), output)
     assert wait_for(lambda: steps_logged(run_dir) > EVERY_STEPS + 1, running)
     kill(running)
@@ -115,7 +115,7 @@ def another_tokenizer(run_dir: Path, corpus: Path) -> list[str]:
 
 
 def another_text(run_dir: Path, corpus: Path) -> list[str]:
-    """The same audio, and one other letter."""
+    """Return this audio with one letter of the text changed."""
     other = run_dir.parent / "corpus"
     shutil.copytree(corpus, other)
     lines = (other / "train.jsonl").read_text().splitlines()
@@ -162,7 +162,7 @@ def test_settings_that_change_nothing_may_change(tones: Path, tmp_path: Path) ->
 
 
 def write_ids(folder: Path) -> None:
-    """Write down what each optimizer step has trained on."""
+    """Write the ids of the utterances of each optimizer step."""
     from asr.training.task import RecognitionTask
 
     compute = RecognitionTask.training_step
@@ -177,6 +177,14 @@ def write_ids(folder: Path) -> None:
     RecognitionTask.training_step = compute_and_write  # type: ignore[method-assign]
 
 
+def remove_ids_after_checkpoint(folder: Path, run_dir: Path) -> None:
+    """Remove the ids of steps that the run will repeat when it resumes."""
+    saved = kept_checkpoints(run_dir / "checkpoints")[-1].step
+    for path in folder.iterdir():
+        if int(path.name.split("-")[1]) >= saved:
+            path.unlink()
+
+
 @pytest.mark.parametrize(
     "numbers",
     [(1, 2, 1), *(pytest.param(numbers, marks=pytest.mark.slow) for numbers in ((1, 2, 2), (2, 1, 1)))],
@@ -185,7 +193,7 @@ def write_ids(folder: Path) -> None:
 def test_another_number_of_processes_takes_the_rest_of_the_epoch_if_it_is_allowed(
     numbers: tuple[int, int, int], tones: Path, tmp_path: Path
 ) -> None:
-    """In mid-epoch, twice, each time killed on the way: every epoch sees each utterance exactly once."""
+    """Killed twice within an epoch: every epoch has each utterance exactly once."""
     run_dir, ids = tmp_path / "run", tmp_path / "ids"
     ids.mkdir()
     small = ["data.max_utterances=2", "trainer.max_epochs=2", "checkpoint.every_steps=1"]
@@ -195,20 +203,17 @@ def test_another_number_of_processes_takes_the_rest_of_the_epoch_if_it_is_allowe
         if stretch > 0 and numbers[stretch - 1] != world_size:
             output = tmp_path / f"refused{stretch}.log"
             assert finish(start(settings, output, world_size=world_size)) == 1
-            said = output.read_text()
-            assert said.count("error: ") == 1, said
-            assert f"world_size: {numbers[stretch - 1]} -> {world_size}" in said
-            assert "resume.allow=[world_size]" in said
+            log = output.read_text()
+            assert log.count("error: ") == 1, log
+            assert f"world_size: {numbers[stretch - 1]} -> {world_size}" in log
+            assert "resume.allow=[world_size]" in log
         allowed = config(run_dir, tones, *small, *distributed, "resume.allow=[world_size]")
         done, output = steps_logged(run_dir), tmp_path / f"{stretch}.log"
         running = start(allowed, output, world_size=world_size, before=partial(write_ids, ids))
         if stretch < 2:
             assert wait_for(lambda done=done: steps_logged(run_dir) > done + 2, running)  # type: ignore[misc]
             kill(running)
-            saved = kept_checkpoints(run_dir / "checkpoints")[-1].step
-            for path in ids.iterdir():
-                if int(path.name.split("-")[1]) >= saved:
-                    path.unlink()  # will be planned anew
+            remove_ids_after_checkpoint(ids, run_dir)
         else:
             assert finish(running) == 0, output.read_text()
         changed = stretch > 0 and numbers[stretch - 1] != world_size
@@ -260,7 +265,7 @@ def test_each_job_of_a_multirun_has_its_own_folder(tones: Path, tmp_path: Path) 
 
 
 def die_behind_the_first_checkpoint() -> None:
-    """Have this process killed as soon as it has written a checkpoint."""
+    """Kill this process when it has written a checkpoint."""
     from asr.training import checkpointing as saving
 
     write = saving.write_whole
@@ -314,7 +319,7 @@ def test_minutes_make_a_checkpoint_due_as_steps_do(tones: Path, tmp_path: Path) 
 
 
 def write_weights(folder: Path) -> None:
-    """Write down the weights behind each optimizer step."""
+    """Write the weights after each optimizer step."""
     from asr.training.task import RecognitionTask
 
     def write(task: Any, *_: Any) -> None:
@@ -342,7 +347,7 @@ def test_the_bundle_holds_the_moving_average(tones: Path, tmp_path: Path) -> Non
 
 
 def die_in(where: str) -> None:
-    """Have this process killed when it comes to a function, or to a folder's removal or renaming."""
+    """Kill this process when it calls a function, or removes or renames a folder."""
     module, name = where.rsplit(".", 1)
     owner: Any = importlib.import_module(module) if module.startswith("asr.") else {"os": os, "shutil": shutil}[module]
 
@@ -355,12 +360,12 @@ def die_in(where: str) -> None:
 @pytest.mark.parametrize(
     "where",
     [
-        "asr.run.folder.save_fitted",  # behind the fitting of the tokenizer
+        "asr.run.folder.save_fitted",  # after the tokenizer is fitted
         "asr.run.folder.save_config",
-        "asr.training.checkpointing.superfluous",  # a checkpoint is written, and no older one removed
+        "asr.training.checkpointing.superfluous",  # written, but no older checkpoint removed
         "asr.training.task.count_errors",  # in the first validation
         "asr.run.outcome.make_bundle",
-        "asr.checkpoint.bundle._swap",  # the bundle is written beside its place
+        "asr.checkpoint.bundle._swap",  # the bundle is written beside its final path
         "asr.run.outcome.test_bundle",
         "asr.run.outcome.write_whole_text",  # results.json
     ],

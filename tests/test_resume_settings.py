@@ -1,4 +1,4 @@
-"""A run that an earlier version of asr began is resumed by this one, where its settings mean the same."""
+"""A run of an earlier version of asr is resumed if its settings are equivalent."""
 
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ def test_components_that_are_not_chosen_any_more_are_a_change() -> None:
 def test_components_that_a_checkpoint_describes_in_an_older_format_are_compared_in_todays(
     number: int, tmp_path: Path
 ) -> None:
-    """Up to format 3 a beam search had the settings of its fusion itself; up to format 5 the bonus was a score."""
+    """Up to format 3 the beam search had the settings of fusion; up to format 5 the bonus was called a score."""
     old = today("decode=beam")
     if number == 3:
         named, new = {"word_insertion_bonus": "word_score"}, ("name", "spelling")

@@ -1,4 +1,4 @@
-"""Rotary attention against plain loops."""
+"""Rotary attention compared with plain loops."""
 
 import math
 
@@ -14,7 +14,7 @@ DIM, HEADS = 12, 3
 
 
 def attention_by_loops(attention: RotaryAttention, x: Tensor, lengths: list[int]) -> Tensor:
-    """arXiv:2104.09864, equations 14 to 16, with their matrices; frames behind an utterance's end stay zero."""
+    """arXiv:2104.09864, equations 14 to 16, with their matrices; frames after an utterance's end stay zero."""
     size = DIM // HEADS
     query, key, value = attention.qkv(x).split(DIM, dim=-1)
 
@@ -38,7 +38,7 @@ def attention_by_loops(attention: RotaryAttention, x: Tensor, lengths: list[int]
 
 
 def both(lengths: list[int], x: Tensor, weights: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-    """Valid frames and gradients: the attention's, and those of the loops."""
+    """Return valid frames and gradients of the attention and of the loops."""
     torch.manual_seed(1)
     attention = RotaryAttention(DIM, HEADS, 0.0).double()
     padding = padding_mask(torch.tensor(lengths), x.shape[1])

@@ -1,4 +1,4 @@
-"""The batch plan: every utterance once, within the bounds, and the same whoever asks."""
+"""The batch plan: every utterance once, within the bounds, and equal on all ranks."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -51,7 +51,7 @@ def plan(
 
 
 def all_steps(plan: Plan) -> list[list[list[int]]]:
-    """[step][rank] to a list of indices."""
+    """Return a list of indices for each [step][rank]."""
     return [[plan.batch(step, rank) for rank in range(plan.world_size)] for step in range(len(plan))]
 
 
@@ -60,14 +60,14 @@ def all_batches(plan: Plan) -> list[list[int]]:
 
 
 def holds(batch: list[int], durations: list[float], bounds: BatchBounds) -> bool:
-    """Whether a batch keeps the bounds; one utterance alone always does."""
+    """Whether a batch is within the bounds; a single utterance always is."""
     longest, number = max(durations[index] for index in batch), len(batch)
     squared = bounds.max_squared_seconds is None or longest * longest * number <= bounds.max_squared_seconds
     return number == 1 or (longest * number <= bounds.batch_seconds and number <= bounds.max_utterances and squared)
 
 
 def cut_in_a_loop(order: list[int], durations: list[float], bounds: BatchBounds) -> list[list[int]]:
-    """Each utterance goes into the batch before it, if that still holds it."""
+    """Add each utterance to the previous batch if it is then within the bounds."""
     batches: list[list[int]] = []
     for index in order:
         if batches and holds([*batches[-1], index], durations, bounds):
@@ -92,7 +92,7 @@ def test_an_utterance_longer_than_the_bound_is_a_batch_of_its_own() -> None:
 
 
 def test_the_quadratic_bound_makes_batches_of_long_utterances_smaller_and_leaves_others() -> None:
-    """A batch of 60 s: 4 of 15 s are 900 square seconds, 60 of 1 s are 60."""
+    """With 60 s per batch, 4 utterances of 15 s have 900 square seconds, and 60 of 1 s have 60."""
     durations = torch.tensor([15.0] * 8 + [1.0] * 120, dtype=torch.float64)
     bounds = BatchBounds(batch_seconds=60, max_utterances=100, max_squared_seconds=450)
     assert cut_batches(durations, bounds).diff().tolist() == [2, 2, 2, 2, 60, 60]
@@ -116,7 +116,7 @@ def test_cells_are_those_of_the_longest_and_of_the_most_tokens_whichever_utteran
     batches: list[list[int]] = []
     for index in range(len(sizes)):
         grown = [*batches[-1], index] if batches else [index]
-        longest, most = max(int(sizes[one][0]) for one in grown), max(sizes[one][1] for one in grown)
+        longest, most = max(int(sizes[member][0]) for member in grown), max(sizes[member][1] for member in grown)
         fits = longest * (most + 1) * len(grown) <= max_cells
         if len(grown) > 1 and fits and holds(grown, durations.tolist(), limits):
             batches[-1] = grown
@@ -220,7 +220,7 @@ def test_another_epoch_seed_or_part_has_other_mates_and_another_order(change: di
 
 
 def test_ranks_work_side_by_side_on_batches_of_similar_length() -> None:
-    """Without jitter, all of one step's utterances are shorter than all of another's: no rank waits for long."""
+    """Without jitter, all utterances of one step are shorter than all of another: no rank waits for long."""
     durations = random_durations(500)
     steps = all_steps(plan(durations, jitter=0.0, world_size=4))
     spans = sorted(
@@ -263,7 +263,7 @@ def test_librispeech_is_padded_by_at_most_3_percent_and_at_least_90_percent_of_m
 
 @pytest.mark.parametrize("count", [100, 300, 1500])
 def test_a_small_corpus_is_padded_little_too(count: int) -> None:
-    """Batches of about five utterances: with so few, jitter is limited, or the corpus would hardly be sorted."""
+    """Batches have about five utterances; jitter is limited, because it would otherwise undo the sorting."""
     durations = random_durations(count)
     first, second = plan(durations, jitter=1e9), plan(durations, jitter=1e9, epoch=1)
     assert padding(first, durations) < 0.15  # in random order it would be a third
@@ -273,14 +273,14 @@ def test_a_small_corpus_is_padded_little_too(count: int) -> None:
 def test_the_change_of_mates_is_the_mean_over_utterances_of_the_mates_lost() -> None:
     durations = random_durations(80)
     first, second = plan(durations), plan(durations, epoch=1)
-    before, after = ({index: set(one) for one in all_batches(each) for index in one} for each in (first, second))
-    lost = [len(before[one] - after[one]) / (len(before[one]) - 1) for one in before if len(before[one]) > 1]
+    before, after = ({index: set(batch) for batch in all_batches(each) for index in batch} for each in (first, second))
+    lost = [len(before[index] - after[index]) / (len(before[index]) - 1) for index in before if len(before[index]) > 1]
     assert changed_mates(first, second) == pytest.approx(sum(lost) / len(lost), abs=1e-12)
     assert changed_mates(first, first) == 0.0
 
 
 def test_planning_asks_for_no_utterance_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A million utterances are planned by operations on all of them; only the batches are walked through."""
+    """A million utterances are planned with vectorised operations; there are only loops over batches."""
     from asr.data import batch_plan as sampler
 
     calls = 0
@@ -318,7 +318,7 @@ def test_fewer_utterances_than_ranks_is_an_error() -> None:
 
 
 def test_utterances_too_long_to_share_a_batch_whose_number_does_not_suit_the_ranks_are_an_error() -> None:
-    """Three batches of one utterance cannot be halved to four: a rank would have nothing to do."""
+    """Three batches of one utterance cannot be halved into four: a rank would have no work."""
     with pytest.raises(InputError, match=r"3 batches .* 2 ranks"):
         plan(torch.tensor([50.0, 50.0, 50.0], dtype=torch.float64), world_size=2)
 
@@ -345,7 +345,7 @@ def test_a_speed_at_which_the_tokens_do_not_fit_becomes_1_and_is_counted() -> No
     everything = torch.ones(3000, 3, dtype=torch.bool)
     feasible = torch.rand(3000, 3) < 0.7
     drawn, kept_everything = draw_factors(FACTORS, everything, seed=0, epoch=4)
-    speeds, kept = draw_factors(FACTORS, feasible, seed=0, epoch=4)
+    speeds, num_unchanged = draw_factors(FACTORS, feasible, seed=0, epoch=4)
     expected, not_fitting = [], 0
     for fits, factor in zip(feasible.tolist(), drawn.of(slice(None)).tolist(), strict=True):
         if fits[FACTORS.index(factor)]:
@@ -354,7 +354,7 @@ def test_a_speed_at_which_the_tokens_do_not_fit_becomes_1_and_is_counted() -> No
             expected.append(1.0)
             not_fitting += 1
     assert speeds.of(slice(None)).tolist() == expected
-    assert kept == not_fitting
+    assert num_unchanged == not_fitting
     assert kept_everything == 0
 
 

@@ -1,4 +1,4 @@
-"""Learning-rate schedules against their formulas."""
+"""Learning-rate schedules compared with their formulas."""
 
 import math
 from collections.abc import Callable
@@ -51,7 +51,7 @@ def test_the_peak_is_1_at_the_last_step_of_warm_up_and_nowhere_else(
     assert max(factors) == 1.0
     assert factors[:warmup_steps] == sorted(factors[:warmup_steps])
     assert factors[warmup_steps:] == sorted(factors[warmup_steps:], reverse=True)
-    assert factors[0] == pytest.approx(1 / warmup_steps)  # the first step is not wasted on a rate of 0
+    assert factors[0] == pytest.approx(1 / warmup_steps)  # the first step has a rate above 0
 
 
 def test_no_warm_up_starts_at_the_peak() -> None:

@@ -1,6 +1,7 @@
 """Word and character errors against a plain edit distance, jiwer and kaldialign."""
 
 import random
+from collections.abc import Callable
 
 import jiwer
 import kaldialign
@@ -23,7 +24,7 @@ COUNTS = st.builds(ErrorCounts, *[st.integers(0, 100)] * 5)
 
 
 def edit_distance(reference: list[str], hypothesis: list[str]) -> int:
-    """Fewest substitutions, insertions and deletions, by the table."""
+    """Return the fewest substitutions, insertions and deletions, by dynamic programming."""
     table = [[0] * (len(hypothesis) + 1) for _ in range(len(reference) + 1)]
     for i in range(len(reference) + 1):
         for j in range(len(hypothesis) + 1):
@@ -52,28 +53,39 @@ def test_any_white_space_parts_words(reference: list[str], hypothesis: list[str]
 
 
 @pytest.mark.parametrize(
-    ("reference", "hypothesis", "expected"),
+    ("count", "reference", "hypothesis", "expected"),
     [
-        ("the cat sat", "the cat sat", ErrorCounts(0, 0, 0, 3, 1)),
-        ("the cat sat", "the dog sat", ErrorCounts(1, 0, 0, 3, 1)),
-        ("the cat sat", "the cat sat down", ErrorCounts(0, 1, 0, 3, 1)),
-        ("the cat sat", "cat sat", ErrorCounts(0, 0, 1, 3, 1)),
-        ("the cat sat", "", ErrorCounts(0, 0, 3, 3, 1)),
-        ("", "the cat", ErrorCounts(0, 2, 0, 0, 1)),
-        ("", "", ErrorCounts(0, 0, 0, 0, 1)),
+        (count_errors, "the cat sat", "the cat sat", ErrorCounts(0, 0, 0, 3, 1)),
+        (count_errors, "the cat sat", "the dog sat", ErrorCounts(1, 0, 0, 3, 1)),
+        (count_errors, "the cat sat", "the cat sat down", ErrorCounts(0, 1, 0, 3, 1)),
+        (count_errors, "the cat sat", "cat sat", ErrorCounts(0, 0, 1, 3, 1)),
+        (count_errors, "the cat sat", "", ErrorCounts(0, 0, 3, 3, 1)),
+        (count_errors, "", "the cat", ErrorCounts(0, 2, 0, 0, 1)),
+        (count_errors, "", "", ErrorCounts(0, 0, 0, 0, 1)),
+        (count_characters, "abc", "abd", ErrorCounts(1, 0, 0, 3, 1)),
+        (count_characters, "ab cd", "abcd", ErrorCounts(0, 0, 1, 5, 1)),  # the space between words is a character
+        (count_characters, "ab  cd ", "ab cd", ErrorCounts(0, 0, 0, 5, 1)),  # however wide it is, and none at the end
+        (count_characters, "e\u0301", "\u00e9", ErrorCounts(1, 0, 1, 2, 1)),  # a combining mark is one of its own
+        (count_characters, "\U0001f600a", "\U0001f600b", ErrorCounts(1, 0, 0, 2, 1)),  # of more than 16 bits
+        (count_characters, "ab", "", ErrorCounts(0, 0, 2, 2, 1)),
+        (count_characters, "", "a b", ErrorCounts(0, 3, 0, 0, 1)),
+        (count_characters, "", "", ErrorCounts(0, 0, 0, 0, 1)),
+        (count_characters, " ", "\t", ErrorCounts(0, 0, 0, 0, 1)),
     ],
 )
-def test_errors_are_told_apart(reference: str, hypothesis: str, expected: ErrorCounts) -> None:
-    assert count_errors(reference, hypothesis) == expected
+def test_each_kind_of_error_is_counted_in_words_and_in_code_points_and_spaces(
+    count: Callable[[str, str], ErrorCounts], reference: str, hypothesis: str, expected: ErrorCounts
+) -> None:
+    assert count(reference, hypothesis) == expected
 
 
 @given(st.lists(COUNTS))
 def test_the_counts_of_a_set_are_sums_and_its_wer_is_divided_once(counts: list[ErrorCounts]) -> None:
     whole = total(counts)
     for field in ("substitutions", "insertions", "deletions", "reference_length", "utterances", "errors"):
-        assert getattr(whole, field) == sum(getattr(one, field) for one in counts)
+        assert getattr(whole, field) == sum(getattr(count, field) for count in counts)
     if whole.utterances and whole.reference_length:
-        assert whole.rate == sum(one.errors for one in counts) / sum(one.reference_length for one in counts)
+        assert whole.rate == sum(count.errors for count in counts) / sum(count.reference_length for count in counts)
 
 
 def test_what_ranks_exchange_makes_the_counts_again() -> None:
@@ -102,30 +114,9 @@ def test_results_hold_no_infinity_which_json_does_not_know() -> None:
     }
 
 
-# ---- characters
+# ---- agreement with other programs
 
-
-@pytest.mark.parametrize(
-    ("reference", "hypothesis", "expected"),
-    [
-        ("abc", "abd", ErrorCounts(1, 0, 0, 3, 1)),
-        ("ab cd", "abcd", ErrorCounts(0, 0, 1, 5, 1)),  # the space between words is a character
-        ("ab  cd ", "ab cd", ErrorCounts(0, 0, 0, 5, 1)),  # however wide it is, and none at the end
-        ("e\u0301", "\u00e9", ErrorCounts(1, 0, 1, 2, 1)),  # a combining mark is one of its own
-        ("\U0001f600a", "\U0001f600b", ErrorCounts(1, 0, 0, 2, 1)),  # beyond the 16 bits of some languages' characters
-        ("ab", "", ErrorCounts(0, 0, 2, 2, 1)),
-        ("", "a b", ErrorCounts(0, 3, 0, 0, 1)),
-        ("", "", ErrorCounts(0, 0, 0, 0, 1)),
-        (" ", "\t", ErrorCounts(0, 0, 0, 0, 1)),
-    ],
-)
-def test_characters_are_code_points_and_a_space_is_one(reference: str, hypothesis: str, expected: ErrorCounts) -> None:
-    assert count_characters(reference, hypothesis) == expected
-
-
-# ---- agreement with others
-
-# What a recogniser never writes is here too: no counting may stumble over it.
+# Includes texts that a recogniser never writes: all must be counted.
 ODD = [
     "a",
     "b",
@@ -160,7 +151,7 @@ def test_words_and_characters_are_counted_as_jiwer_and_kaldialign_count_them(ref
 
 
 def ways(reference: list[str], hypothesis: list[str]) -> set[tuple[int, int, int]]:
-    """Substitutions, insertions and deletions of every alignment with the fewest errors, by the table."""
+    """Return substitutions, insertions and deletions of every alignment with the fewest errors."""
     table: dict[tuple[int, int], set[tuple[int, int, int]]] = {(0, 0): {(0, 0, 0)}}
     for i in range(len(reference) + 1):
         for j in range(len(hypothesis) + 1):
@@ -173,7 +164,7 @@ def ways(reference: list[str], hypothesis: list[str]) -> set[tuple[int, int, int
             if i:
                 found |= {(s, n, d + 1) for s, n, d in table[i - 1, j]}
             fewest = min(map(sum, found))
-            table[i, j] = {one for one in found if sum(one) == fewest}
+            table[i, j] = {way for way in found if sum(way) == fewest}
     return table[len(reference), len(hypothesis)]
 
 
@@ -182,7 +173,7 @@ def ways(reference: list[str], hypothesis: list[str]) -> set[tuple[int, int, int
 def test_kinds_of_errors_are_kaldialigns_too_where_there_is_one_way_to_tell_them(
     reference: list[str], hypothesis: list[str]
 ) -> None:
-    """Where there are several, two substitutions may stand for an insertion and a deletion: each takes one of them."""
+    """If there are several, two substitutions may replace an insertion and a deletion; programs choose differently."""
     counts = count_errors(" ".join(reference), " ".join(hypothesis))
     theirs = kaldialign.edit_distance(reference, hypothesis)
     possible = ways(reference, hypothesis)
@@ -192,7 +183,7 @@ def test_kinds_of_errors_are_kaldialigns_too_where_there_is_one_way_to_tell_them
 
 @pytest.mark.parametrize("vocabulary", [["the"], ["a", "b"], [f"word{number}" for number in range(70_000)]])
 def test_long_texts_are_counted_as_kaldialign_counts_them(vocabulary: list[str]) -> None:
-    """2,000 words, as of a quarter of an hour; 70,000 different ones are more than 16 bits can number."""
+    """2,000 words, as in a quarter of an hour; 70,000 different words exceed 16-bit ids."""
     draw = random.Random(0)
     reference = [draw.choice(vocabulary) for _ in range(2000)]
     hypothesis = [draw.choice(vocabulary) if draw.random() < 0.1 else word for word in reference if draw.random() < 0.9]

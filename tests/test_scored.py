@@ -1,4 +1,4 @@
-"""NAME.utterances.jsonl: what is written is read again, and what is not that is one clear error."""
+"""NAME.utterances.jsonl: a round trip, and one clear error for other content."""
 
 import json
 import os
@@ -37,14 +37,14 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 
 
 def test_figures_are_the_same_before_writing_and_after_reading(tmp_path: Path) -> None:
-    rows = simulated(50, seed=1)  # sure to any number of digits
+    rows = simulated(50, seed=1)  # confidence with any number of digits
     assert figures(read_scored(write_scored(tmp_path / "x.jsonl", rows))) == figures(rows)
 
 
 def test_a_line_holds_what_is_needed_to_score_again_under_these_names() -> None:
     utterance = Utterance("audio/1.wav", 1.5, "The CAT sat.", "1", offset=0.5, speaker="s")
-    heard = (Word("the", 0.10004, 0.3, 0.91234), Word("hat", 0.4, 0.6, 0.7), Word("sat", 0.7, 0.9, 1.0))
-    transcript = Transcript(heard, (Alternative("the hat sat", -1.0),), 1.5)
+    words = (Word("the", 0.10004, 0.3, 0.91234), Word("hat", 0.4, 0.6, 0.7), Word("sat", 0.7, 0.9, 1.0))
+    transcript = Transcript(words, (Alternative("the hat sat", -1.0),), 1.5)
     assert score(utterance, "test", "the cat sat", transcript).as_dict() == {
         "id": "1",
         "subset": "test",
@@ -70,19 +70,19 @@ def test_a_line_holds_what_is_needed_to_score_again_under_these_names() -> None:
 
 
 def test_an_utterance_is_scored_in_words_characters_and_as_written() -> None:
-    one = scored("the cat sat", "the hat sat", text="The cat sat.")
-    assert one.counts.errors == 1
-    assert (one.characters.errors, one.characters.reference_length) == (1, 11)
-    assert one.raw_counts.errors == 3  # The, cat, sat.
+    row = scored("the cat sat", "the hat sat", text="The cat sat.")
+    assert row.counts.errors == 1
+    assert (row.characters.errors, row.characters.reference_length) == (1, 11)
+    assert row.raw_counts.errors == 3  # The, cat, sat.
 
 
 def test_errors_of_texts_as_written_are_those_of_what_the_model_wrote() -> None:
     utterance = Utterance("1.wav", 1.5, "Äpfel, bitte!".replace("Ä", "A\u0308"), "1")
-    heard = Transcript((Word("äpfel", 0.0, 0.5, 1.0), Word("bitte", 0.5, 1.0, 1.0)), (), 1.5)
-    one = score(utterance, "test", "äpfel bitte", heard, "Äpfel bitte!")
-    assert one.counts.errors == 0
-    assert one.raw_counts.errors == 1  # the comma; a letter is the same composed or not
-    assert one.as_dict()["raw_hypothesis"] == "Äpfel bitte!"
+    transcript = Transcript((Word("äpfel", 0.0, 0.5, 1.0), Word("bitte", 0.5, 1.0, 1.0)), (), 1.5)
+    row = score(utterance, "test", "äpfel bitte", transcript, "Äpfel bitte!")
+    assert row.counts.errors == 0
+    assert row.raw_counts.errors == 1  # the comma; a letter counts the same if composed or decomposed
+    assert row.as_dict()["raw_hypothesis"] == "Äpfel bitte!"
 
 
 def test_what_an_earlier_version_wrote_is_read_with_the_hypothesis_as_written(tmp_path: Path) -> None:
@@ -91,14 +91,14 @@ def test_what_an_earlier_version_wrote_is_read_with_the_hypothesis_as_written(tm
     assert read_scored(tmp_path / "x.jsonl") == ROWS[:1]
 
 
-def said(text: str) -> Transcript:
-    """A transcript whose words begin at 0, 1, … seconds, last half a second and are sure to 0.5."""
+def transcript_of(text: str) -> Transcript:
+    """Return a transcript whose words begin at 0, 1, … seconds, last half a second, and have confidence 0.5."""
     words = (Word(word, float(start), start + 0.5, 0.5) for start, word in enumerate(text.split()))
     return Transcript(tuple(words), (Alternative(text, -1.0),), 9.0)
 
 
 def joined(text: str) -> str:
-    """Numbers in digits, without oh; well-known is two words."""
+    """Normalise with digits for numbers and without oh; well-known is two words."""
     return text.lower().replace("twenty five", "25").replace("oh", "").replace("-", " ")
 
 
@@ -118,7 +118,7 @@ def joined(text: str) -> str:
 def test_normalised_words_have_the_times_and_the_confidence_of_those_they_stand_for(
     text: str, words: list[tuple[str, float, float, float]]
 ) -> None:
-    transcript = said(text).normalized(joined)
+    transcript = transcript_of(text).normalized(joined)
     assert [(word.text, word.start, word.end, word.confidence) for word in transcript.words] == words
     assert transcript.text == " ".join(joined(text).split())
     assert transcript.alternatives[0].text == joined(text)
@@ -131,13 +131,13 @@ def test_errors_are_counted_anew_and_not_believed(tmp_path: Path) -> None:
 
 
 def changed(**keys: Any) -> str:
-    """A line whose keys are others; None leaves one out."""
+    """Change keys of a line; None removes a key."""
     line = ROWS[0].as_dict() | keys
     return json.dumps({key: value for key, value in line.items() if value is not None})
 
 
 def with_word(**keys: Any) -> str:
-    """A line with one word, whose keys are others."""
+    """Return a line with one word, with changed keys."""
     return changed(hypothesis="the", words=[{"text": "the", "start": 0.0, "end": 0.4, "confidence": 0.5} | keys])
 
 
@@ -159,7 +159,10 @@ BAD: dict[str, tuple[str | bytes, str]] = {
     "reference a number": (changed(reference=7), r"reference must be a string; got 7\."),
     "text a huge list": (changed(text=["x" * 3_000_000]), r"text must be a string; got \['x{20,60}\.\.\.x{20,60}'\]\."),
     "surrogate": (changed(hypothesis="the \ud800"), r"hypothesis must be Unicode text; it has a lone surrogate"),
-    "other words": (changed(hypothesis="a cat"), r"hypothesis must be the texts of words; got 'a cat' and 'the hat"),
+    "other words": (
+        changed(hypothesis="a cat"),
+        r"hypothesis must equal the joined texts in words; got 'a cat' and 'the hat",
+    ),
     "words an object": (changed(words={"text": "the"}), r"words must be a list; got \{'text': 'the'\}\."),
     "words strings": (changed(words=["the"]), r":1: word 1 must have text, start, end and confidence; got 'the'\."),
     "two in one": (with_word(text="the cat"), r"word 1: text must be one word; got 'the cat'\."),
@@ -168,7 +171,7 @@ BAD: dict[str, tuple[str | bytes, str]] = {
     "end negative": (with_word(end=-1), r"word 1: end must be a number that is not negative; got -1"),
     "end true": (with_word(end=True), r"word 1: end must be a number that is not negative; got True\."),
     "too sure": (with_word(confidence=1.5), r"word 1: confidence must be from 0 to 1; got 1\.5"),
-    "twice": (f"{changed()}\n{changed()}", r"x\.jsonl:2: ids must be unique in a subset; 'a' stands there twice\."),
+    "twice": (f"{changed()}\n{changed()}", r"x\.jsonl:2: ids must be unique in a subset; 'a' occurs twice\."),
     "twice in Unicode": (2 * (changed(id="\u00e9\u202e") + "\n"), r"x\.jsonl:2: ids must be unique in a subset"),
 }
 
@@ -194,7 +197,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 
 def test_a_pipe_is_read_as_a_file_is(tmp_path: Path) -> None:
-    """Several manifests are compared at once so: <(cat evaluation/*.utterances.jsonl)."""
+    """This compares several manifests at once: <(cat evaluation/*.utterances.jsonl)."""
     path = write_scored(tmp_path / "x.jsonl", ROWS)
     command = "from asr.evaluation.utterances import read_scored; import sys; print(len(read_scored(sys.argv[1])))"
     script = f'exec "{sys.executable}" -c "{command}" <(cat "{path}")'
@@ -203,7 +206,7 @@ def test_a_pipe_is_read_as_a_file_is(tmp_path: Path) -> None:
 
 
 def test_a_device_is_no_file() -> None:
-    """Nothing ever ends /dev/zero, nor any line of it."""
+    """/dev/zero never ends, and has no line end."""
     command = f'ulimit -v 2000000; exec "{sys.executable}" -m asr.compare /dev/zero /dev/zero'
     ended = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 1
@@ -214,8 +217,8 @@ def test_a_pipe_whose_line_has_no_end_is_refused_with_little_memory(tmp_path: Pa
     path = write_scored(tmp_path / "x.jsonl", ROWS)
     command = f'ulimit -v 2000000; exec "{sys.executable}" -m asr.compare "{path}" <(cat /dev/zero)'
     ended = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
-    said = ended.stderr.partition(":1: ")[2]
-    assert (ended.returncode, said) == (1, "a line must have at most 32,000,000 characters; this one has more.\n")
+    message = ended.stderr.partition(":1: ")[2]
+    assert (ended.returncode, message) == (1, "a line must have at most 32,000,000 characters; this one has more.\n")
 
 
 def test_scoring_comparing_and_figures_import_no_torch() -> None:

@@ -1,4 +1,4 @@
-"""Which values tuning takes, and whether the gain that it promises comes true."""
+"""The values that tuning selects, and whether the estimated gain is realised."""
 
 import math
 
@@ -12,7 +12,7 @@ WEIGHTS = np.array([0.0, *np.linspace(0.1, 1.0, 19)])
 
 
 def drawn(rates: Array, num_utterances: int, seed: int) -> Trials:
-    """Errors of 25 words an utterance; trials make most of them in common, as searches of one model do."""
+    """Draw errors of 25 words per utterance; trials have most errors in common, like searches of one model."""
     generator = np.random.default_rng(seed)
     hardness = generator.gamma(2.0, 0.5, size=num_utterances)
     shared = generator.random((num_utterances, 25))
@@ -47,12 +47,12 @@ def test_the_weakest_language_model_within_a_standard_error_is_chosen() -> None:
 
 
 def test_a_gain_in_every_utterance_is_not_given_up_for_a_weaker_model() -> None:
-    """Where all differences are the same their standard error is 0."""
+    """If all differences are equal, the standard error is 0."""
     assert choose(trials([[3, 3, 3], [2, 2, 2], [1, 1, 1]])) == 2
 
 
 def test_without_any_difference_there_is_no_gain_to_promise() -> None:
-    """Twenty searches that are equally good: the best of them looks better, and cross-validation sees through it."""
+    """Twenty equally good searches: the best one looks better by chance, and cross-validation corrects for this."""
     flattered, promised, certain = [], [], 0
     for seed in range(100):
         made = drawn(np.full(20, 0.1), 60, seed)
@@ -63,11 +63,11 @@ def test_without_any_difference_there_is_no_gain_to_promise() -> None:
         certain += gain.is_certain
     assert np.mean(flattered) < -0.06
     assert abs(np.mean(promised)) < 0.01
-    assert certain <= 3  # of 100; 2.5 are expected of an interval of 95 %
+    assert certain <= 3  # of 100; 2.5 are expected for an interval of 95 %
 
 
 def test_a_gain_that_there_is_comes_true_on_other_speech() -> None:
-    """Of values that remove 15 % of the errors at the most: what is promised lies about what other speech shows."""
+    """For values that remove at most 15 % of the errors, the estimate is close to the gain on other speech."""
     rates = 0.1 * (1 - 0.15 * np.exp(-(((WEIGHTS - 0.4) / 0.25) ** 2)))
     rates[0] = 0.1
     promised, came, covered = [], [], 0
@@ -81,7 +81,7 @@ def test_a_gain_that_there_is_comes_true_on_other_speech() -> None:
         covered += gain.interval[0] <= true <= gain.interval[1]
     assert np.mean(came) < -0.10
     assert np.mean(promised) == pytest.approx(np.mean(came), abs=0.015)
-    assert covered >= 48  # of 60; 51 were: the interval does not know how the choice itself varies
+    assert covered >= 48  # of 60; it was 51, because the interval ignores the variance of the choice
 
 
 def test_of_too_few_utterances_or_no_errors_nothing_is_promised() -> None:

@@ -1,4 +1,4 @@
-"""The server as a program uses it: the same answers as asr.transcribe, many at once, counted, and stopped in peace."""
+"""The server as a program uses it: answers of asr.transcribe, concurrent requests, metrics, and a clean stop."""
 
 import asyncio
 import json
@@ -95,7 +95,7 @@ def test_nbest_bounds_the_alternatives(server: Server) -> None:
 
 
 def test_answers_to_many_at_once_are_those_to_each_alone(server: Server, fluent: Path) -> None:
-    files = [Path(one.audio_filepath) for one in read_manifest(fluent / "test.jsonl")]
+    files = [Path(utterance.audio_filepath) for utterance in read_manifest(fluent / "test.jsonl")]
     alone = {file: server.post(file.read_bytes(), file.name).json() for file in files}
     before = server.metric("asr_batch_recordings_count")
     with ThreadPoolExecutor(24) as clients:
@@ -117,7 +117,7 @@ def test_a_curl_line_is_enough(server: Server, tmp_path: Path) -> None:
     assert json.loads(subprocess.run(command, capture_output=True, check=True).stdout)["text"] == "abcd ef"
 
 
-# ---- how it is, and how it was used
+# ---- health and metrics
 
 
 def test_health_says_what_is_served(server: Server) -> None:
@@ -143,7 +143,7 @@ def test_metrics_count_what_was_asked(server: Server) -> None:
     assert server.metric("asr_transcribe_seconds_count") == latencies + 1
     server.get("/nowhere/1")
     server.get("/nowhere/2")
-    assert "nowhere" not in server.get("/metrics").text  # or anybody could make it endless
+    assert "nowhere" not in server.get("/metrics").text  # or any client could make it endless
 
 
 def test_the_log_has_a_line_a_request_and_not_what_was_said(server: Server) -> None:
@@ -175,7 +175,7 @@ SCHEMA_CHECKS = [
 
 
 def test_the_server_keeps_its_own_schema(server: Server) -> None:
-    """Schemathesis makes requests of the schema, right and wrong; each must get an answer that the schema has."""
+    """Schemathesis makes valid and invalid requests from the schema; each must get an answer of the schema."""
     recordings = st.sampled_from([SAID, encoded(speak("fa"), "FLAC"), LONG[:2000]]) | st.binary(max_size=500)
     schemathesis.openapi.format("binary", recordings)
     schema = schemathesis.openapi.from_url(f"{server.address}/openapi.json")
@@ -183,7 +183,7 @@ def test_the_server_keeps_its_own_schema(server: Server) -> None:
     for result in schema.get_all_operations():
         operation = result.ok()
         seen = statuses.setdefault(operation.path, set())
-        takes_something = operation.path in UPLOADING  # the others take nothing that could be wrong
+        takes_something = operation.path in UPLOADING  # the other routes have no input that could be wrong
         for mode in schemathesis.GenerationMode if takes_something else [schemathesis.GenerationMode.POSITIVE]:
             fuzz(operation.as_strategy(generation_mode=mode), seen)
     assert statuses.keys() == {*UPLOADING, "/v1/models", "/v1/models/{name}", "/health", "/metrics"}
@@ -200,7 +200,7 @@ def test_the_server_keeps_its_own_schema(server: Server) -> None:
 
 
 def fuzz(cases: Any, seen: set[int]) -> None:
-    """Make some requests, always the same, check each answer against the schema, and keep its status."""
+    """Make fixed requests, check each answer against the schema, and store its status."""
 
     @settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(case=cases)
@@ -210,7 +210,7 @@ def fuzz(cases: Any, seen: set[int]) -> None:
     ask()
 
 
-# ---- too much at once, and the end
+# ---- overload, and the end
 
 
 def test_more_than_the_queue_holds_is_told_to_come_back(fluent: Path) -> None:
@@ -226,18 +226,18 @@ def test_more_than_the_queue_holds_is_told_to_come_back(fluent: Path) -> None:
 
 
 def test_who_would_be_refused_is_told_before_the_upload(fluent: Path) -> None:
-    def told(server: Server) -> int:
+    def status_of(server: Server) -> int:
         with server.connect() as connection:
             connection.sendall(request_head("Content-Length: 1000000"))  # and nothing of them
             return answer(connection)[0]
 
     with serving(fluent / "run", "--queue", "2", "--upload-seconds", "30") as server:
-        with server.connect() as one, server.connect() as other:
-            for connection in (one, other):
+        with server.connect() as first, server.connect() as second:
+            for connection in (first, second):
                 connection.sendall(request_head("Content-Length: 1000000") + multipart(SAID)[:1000])
             while server.metric("asr_uploads") < 2:
                 time.sleep(0.01)
-            assert told(server) == 503
+            assert status_of(server) == 503
         server.wait_for_log("POST /transcribe 499")
         while server.metric("asr_uploads"):
             time.sleep(0.01)
@@ -245,14 +245,14 @@ def test_who_would_be_refused_is_told_before_the_upload(fluent: Path) -> None:
         while server.get("/health").json()["waiting"] < 2:
             waiting.append(in_background(server.post, LONG, "long.flac"))
             time.sleep(0.05)
-        assert told(server) == 503
-        assert 200 in [one.result(60).status_code for one in waiting]
+        assert status_of(server) == 503
+        assert 200 in [future.result(60).status_code for future in waiting]
 
 
 def test_a_client_that_is_gone_is_not_transcribed(fluent: Path) -> None:
     with serving(fluent / "run") as server:
         body = multipart(LONG)
-        for _ in range(3):  # one is begun; the others wait, as do long ones for each other
+        for _ in range(3):  # one has begun; the others wait, as long recordings do for each other
             with server.connect() as connection:
                 connection.sendall(request_head(f"Content-Length: {len(body)}") + body)
                 time.sleep(0.1)
@@ -288,7 +288,7 @@ def test_what_takes_longer_to_finish_than_it_may_is_told_so(fluent: Path) -> Non
         began = time.monotonic()
         assert server.stop() == 0
         assert time.monotonic() - began < 6
-        responses = [one.result(60) for one in waiting]
+        responses = [future.result(60) for future in waiting]
         refused = [response for response in responses if response.status_code == 503]
         assert len(refused) > 5
         assert all("stopping" in one_line(response.content) for response in refused)
@@ -316,7 +316,7 @@ def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
 def test_what_is_wrong_with_the_command_line_is_one_line(server: Server, fluent: Path, tmp_path: Path) -> None:
     model = str(fluent / "run")
     (tmp_path / "text.wav").write_text("not audio")
-    for arguments, said in (
+    for arguments, message in (
         ((model, "--port", str(server.port)), "it is in use; choose another --port"),
         ((model, "--host", "203.0.113.1"), "must be a free address of this machine"),
         ((model, "--port", "70000"), "--port must be between 0 and 65535; got 70000"),
@@ -337,7 +337,7 @@ def test_what_is_wrong_with_the_command_line_is_one_line(server: Server, fluent:
         assert done.stdout == ""
         assert done.stderr.startswith("error: ")
         assert done.stderr.count("\n") == 1
-        assert said in done.stderr
+        assert message in done.stderr
 
 
 def test_of_two_servers_that_start_at_once_one_gets_the_address() -> None:
@@ -350,7 +350,7 @@ def test_of_two_servers_that_start_at_once_one_gets_the_address() -> None:
 def test_names_that_are_not_utf_8_are_shown_with_escapes(tmp_path: Path) -> None:
     example = tmp_path / "sp\udcfft.wav"
     example.write_bytes(SAID)
-    names = (_name("models/caf\udce9/bundle"), *(one.name for one in read_examples([str(example)], 60)))
+    names = (_name("models/caf\udce9/bundle"), *(recording.name for recording in read_examples([str(example)], 60)))
     assert names == (r"caf\udce9", r"sp\udcfft")
     served = replace(service()[0], name=names[0])
     for path in ("/", "/health"):
@@ -375,7 +375,7 @@ def test_without_its_packages_it_says_what_to_install() -> None:
 
 
 def service(queue: int = 4) -> tuple[Service, Jobs]:
-    """What a server works with, around a recogniser that nobody trained."""
+    """Make the service of a server with an untrained recogniser."""
     metrics, recognizer = Metrics(), listener()
     jobs = Jobs(recognizer, INFERENCE, queue=queue)
     uploads = Uploads(Limits(10_000_000, 60, 10), queue, metrics.uploading)
@@ -386,7 +386,7 @@ def service(queue: int = 4) -> tuple[Service, Jobs]:
 
 
 def asked(served: Service, method: str, path: str, **given: Any) -> httpx.Response:
-    """Ask the application itself, without a server."""
+    """Send a request to the application without a server."""
 
     async def ask() -> httpx.Response:
         transport = httpx.ASGITransport(make_app(served), raise_app_exceptions=False)
@@ -397,14 +397,16 @@ def asked(served: Service, method: str, path: str, **given: Any) -> httpx.Respon
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "message"),
     [
         (KeyError("/root/secret"), "the server failed; its log says how."),
         (RuntimeError("[enforce fail] can't allocate memory"), "the server has too little memory for this recording."),
     ],
     ids=["a fault", "memory"],
 )
-def test_a_fault_is_one_line_without_its_insides(error: Exception, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_is_one_line_without_its_insides(
+    error: Exception, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     served, jobs = service()
     jobs.start()
 
@@ -414,7 +416,7 @@ def test_a_fault_is_one_line_without_its_insides(error: Exception, said: str, mo
     monkeypatch.setattr(served.recognizer.model.encoder, "forward", fail)
     response = asked(served, "POST", "/transcribe", files={"file": ("a.wav", SAID)})
     assert response.status_code == 500
-    assert one_line(response.content) == said
+    assert one_line(response.content) == message
     monkeypatch.undo()
     assert asked(served, "POST", "/transcribe", files={"file": ("a.wav", SAID)}).json()["text"] == "abcd ef"
     jobs.stop()

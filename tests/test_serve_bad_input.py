@@ -1,4 +1,4 @@
-"""The server and bad requests: each gets one clear line, leaves nothing behind, and the next is answered."""
+"""Bad requests to the server: each gets one clear line, leaves no files, and the next one is answered."""
 
 import io
 import json
@@ -43,7 +43,7 @@ def server(fluent: Path) -> Iterator[Server]:
 
 @pytest.fixture(autouse=True)
 def _goes_on(server: Server) -> Iterator[None]:
-    """After each test: the server answers, has nothing open, has left no file, and no fault of its own in the log."""
+    """After each test the server answers, has no open files, has left no file, and has logged no internal error."""
     yield
     assert server.post(SAID).json()["text"] == "abcd ef"
     end = time.monotonic() + 10
@@ -56,14 +56,14 @@ def _goes_on(server: Server) -> Iterator[None]:
 
 
 def open_files(process: int) -> Iterator[Path]:
-    """What a process has open; what it closes meanwhile is left out."""
+    """List the open files of a process; files closed meanwhile are left out."""
     for path in Path(f"/proc/{process}/fd").iterdir():
         with suppress(FileNotFoundError):
             yield path.readlink()
 
 
 def line(response: httpx.Response) -> str:
-    """The one line that an error is."""
+    """Return the one line of an error."""
     return one_line(response.content)
 
 
@@ -82,7 +82,7 @@ def one_line(body: bytes) -> str:
 
 
 def flac_silence(seconds: float, unknown_length: bool = False) -> bytes:
-    """A small file of long silence; with its length struck out of the header it can only be told by decoding."""
+    """Make a small file of long silence; without the length in its header, only decoding shows the length."""
     content = bytearray(encoded(np.zeros(round(seconds * SAMPLE_RATE), dtype=np.int16), "FLAC"))
     if unknown_length:  # STREAMINFO, byte 10: 20 bits rate, 3 channels, 5 bits, 36 samples
         content[4 + 4 + 13] &= 0xF0
@@ -91,7 +91,7 @@ def flac_silence(seconds: float, unknown_length: bool = False) -> bytes:
 
 
 def wav_of_ten_hours() -> bytes:
-    """A header alone that declares as much, at 8 bits and 8 kHz, and half a second of it."""
+    """Make a header that declares ten hours at 8 bits and 8 kHz, with half a second of samples."""
     samples = 10 * 3600 * 8000
     head = b"RIFF" + struct.pack("<I", 36 + samples) + b"WAVEfmt " + struct.pack("<IHHIIHH", 16, 1, 1, 8000, 8000, 1, 8)
     return head + b"data" + struct.pack("<I", samples) + bytes([128]) * 4000
@@ -135,16 +135,16 @@ TOO_LONG = {
 }
 
 
-@pytest.mark.parametrize(("content", "said"), TOO_LONG.values(), ids=TOO_LONG.keys())
+@pytest.mark.parametrize(("content", "message"), TOO_LONG.values(), ids=TOO_LONG.keys())
 def test_a_recording_that_is_too_long_is_refused_before_it_is_decoded(
-    server: Server, content: bytes, said: str
+    server: Server, content: bytes, message: str
 ) -> None:
     assert len(content) < MAX_BYTES
     began = time.monotonic()
     response = server.post(content)
     assert time.monotonic() - began < 5
     assert response.status_code == 413
-    assert said in line(response)
+    assert message in line(response)
     assert f"at most {MAX_SECONDS} seconds" in line(response)
 
 
@@ -224,7 +224,7 @@ def test_a_body_that_is_no_form_is_415(server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "said"),
+    ("files", "message"),
     [
         ([("audio", ("a.wav", SAID))], "got 'audio'"),
         ([("file", ("a.wav", SAID)), ("file", ("b.wav", SAID))], "got 2 of them"),
@@ -233,11 +233,11 @@ def test_a_body_that_is_no_form_is_415(server: Server) -> None:
     ],
     ids=["wrong field", "two files", "another field", "strange field"],
 )
-def test_a_form_must_hold_one_file(server: Server, files: list[Any], said: str) -> None:
+def test_a_form_must_hold_one_file(server: Server, files: list[Any], message: str) -> None:
     response = post(server, files=files)
     assert response.status_code == 422
     assert "one recording, in the field `file`" in line(response)
-    assert said in line(response)
+    assert message in line(response)
 
 
 def test_a_field_without_a_file_name_is_no_file(server: Server) -> None:
@@ -317,7 +317,7 @@ def chunks(total: int) -> Iterator[bytes]:
 def test_a_gigabyte_is_refused_when_the_limit_is_reached_whatever_length_is_declared(server: Server) -> None:
     before = resident(server)
     headers = {"content-type": "multipart/form-data; boundary=b0undary"}
-    response = post(server, content=chunks(1_000_000_000), headers=headers)  # chunked: no length at all
+    response = post(server, content=chunks(1_000_000_000), headers=headers)  # chunked: without any length
     assert response.status_code == 413
     assert "at most 3 megabytes" in line(response)
     assert resident(server) - before < 50e6
@@ -335,11 +335,11 @@ def test_a_client_that_sends_first_and_listens_later_reads_why_it_was_refused(se
     body = multipart(bytes(20_000_000))
     with server.connect() as connection:
         connection.sendall(request_head(f"Content-Length: {len(body)}"))
-        connection.sendall(body)  # all of it, before the answer is looked at
+        connection.sendall(body)  # the whole body, before the answer is read
         time.sleep(0.3)
-        status, said = answer(connection)
+        status, reply = answer(connection)
     assert status == 413
-    assert "at most 3 megabytes" in one_line(said)
+    assert "at most 3 megabytes" in one_line(reply)
 
 
 def test_a_slow_upload_is_timed_out(server: Server) -> None:
@@ -348,21 +348,21 @@ def test_a_slow_upload_is_timed_out(server: Server) -> None:
     with server.connect() as connection:
         connection.sendall(request_head(f"Content-Length: {len(body)}"))
         connection.settimeout(0.2)
-        status, said = None, b""
+        status, reply = None, b""
         for byte in body[:200]:
             try:
                 connection.sendall(bytes([byte]))
-                status, said = answer(connection)
+                status, reply = answer(connection)
                 break
             except TimeoutError:
                 continue
     assert status == 408
-    assert "within 2 seconds" in one_line(said)
+    assert "within 2 seconds" in one_line(reply)
     assert UPLOAD_SECONDS - 0.1 < time.monotonic() - began < UPLOAD_SECONDS + 5
 
 
 def test_a_connection_that_is_cut_in_mid_upload_is_noted_and_nothing_is_left(server: Server) -> None:
-    body = multipart(bytes(2_500_000))  # more than is kept in memory
+    body = multipart(bytes(2_500_000))  # more than is stored in memory
     for how in (b"", body[:100], body[:2_000_000], body[:-1]):
         connection = server.connect()
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close with a reset
@@ -384,7 +384,7 @@ def test_a_disk_that_is_full_is_said(server: Server) -> None:
     before = resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (100_000, before[1]))
     try:
-        for size in (200_000, 2_500_000):  # beyond a megabyte it is written while it comes
+        for size in (200_000, 2_500_000):  # above a megabyte it is written to a file while it arrives
             response = server.post(bytes(size))
             assert response.status_code == 507
             assert "no space left" in line(response)

@@ -1,4 +1,4 @@
-"""Captions in a real browser: a microphone that plays a file is captioned while it plays, and what fails is said."""
+"""Captions in a real browser: a microphone that plays a file is captioned live, and errors are shown."""
 
 import re
 import time
@@ -23,10 +23,10 @@ TEXTS = sentences(3, seed=4, words=(3, 5))
 
 
 def microphone(folder: Path, how: str = "") -> Iterator[Any]:
-    """A browser whose microphone says some sentences, with pauses between them, again and again."""
+    """A browser whose microphone says sentences with pauses, repeatedly."""
     pause = np.zeros(SAMPLE_RATE, dtype=np.float32)
-    said = np.concatenate([part for text in TEXTS for part in (pause, speak(text))])
-    soundfile.write(folder / "said.wav", said, SAMPLE_RATE)
+    samples = np.concatenate([part for text in TEXTS for part in (pause, speak(text))])
+    soundfile.write(folder / "said.wav", samples, SAMPLE_RATE)
     fake = "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"
     yield from launched(*fake, f"--use-file-for-fake-audio-capture={folder / 'said.wav'}{how}")
 
@@ -38,12 +38,12 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def chromium_of_few_words(tmp_path: Path) -> Iterator[Any]:
-    """Its microphone says the sentences once, and then nothing more."""
+    """Its microphone says the sentences once, and is then silent."""
     yield from microphone(tmp_path, "%noloop")
 
 
 def serving(most: int = 1) -> AbstractContextManager[Server]:
-    """A server that hears tones, and looks back; nobody had to train it."""
+    """A server with the hand-written recogniser of tones, which looks back."""
     return live_process("tests.listener.listener()", most)
 
 
@@ -79,12 +79,13 @@ def test_words_are_shown_while_they_are_spoken_and_settle(chromium_of_few_words:
     page = seen.page
     button(page, START).click()
     page.wait_for_selector("#live-note:not([hidden])")
-    assert "This model takes longer: every 0.96 s" in page.locator("#live-note").inner_text()
-    said = " ".join(TEXTS).split()
-    first: dict[int, str] = {}  # which words were partial when so many were shown
+    note = page.locator("#live-note").inner_text()
+    assert note.startswith("This model takes longer: at least the last 8 s are recognised again every 0.96 s, because ")
+    spoken_words = " ".join(TEXTS).split()
+    first: dict[int, str] = {}  # the partial words when this number of words was shown
     end = time.monotonic() + PATIENCE
     page.wait_for_selector("#lines .partial", state="attached")
-    while len(shown := words(page)) < len(said) or page.locator("#lines .partial").inner_text():
+    while len(shown := words(page)) < len(spoken_words) or page.locator("#lines .partial").inner_text():
         assert time.monotonic() < end, shown
         first.setdefault(len(shown), page.locator("#lines .partial").inner_text())
         page.wait_for_timeout(100)
@@ -96,7 +97,7 @@ def test_words_are_shown_while_they_are_spoken_and_settle(chromium_of_few_words:
     assert poor_contrasts(page) == []
     button(page, STOP).click()
     button(page, START).wait_for()
-    assert words(page) == said
+    assert words(page) == spoken_words
     assert page.locator("#lines .partial").inner_text() == ""
     assert re.match(r"Latency: words come \d+\.\d+ s after", page.locator("#latency").inner_text())
     assert page.locator("#error").is_hidden()
@@ -111,7 +112,7 @@ def test_a_server_that_hears_others_says_so_and_hears_the_next(seen: Visit, chro
     button(other.page, STOP).wait_for()
     wait_until(other.page, "document.querySelector('#hint').textContent.startsWith('Listening')")
     button(seen.page, START).click()
-    assert "The server is busy: it hears 1 streams" in problem(seen.page)
+    assert "The server is busy: the maximum number of streams (1) is open" in problem(seen.page)
     assert button(seen.page, START).is_enabled()
     assert seen.page.locator("#live").is_hidden()
     other.page.context.close()
@@ -152,7 +153,7 @@ def test_captions_do_not_disturb_a_transcription(seen: Visit, tmp_path: Path) ->
     button(seen.page, START).click()
     assert "There is no microphone." in problem(seen.page)
     assert button(seen.page, "Cancel").is_visible()
-    seen.page.evaluate("() => { delete navigator.mediaDevices.getUserMedia; }")  # the browser's own is behind it
+    seen.page.evaluate("() => { delete navigator.mediaDevices.getUserMedia; }")  # the browser's own function remains
     button(seen.page, START).click()
     wait_until(seen.page, "document.querySelector('#hint').textContent.startsWith('Listening')")
     asked[0].continue_()
@@ -188,13 +189,13 @@ def test_a_server_that_stops_says_so(chromium: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [("NotAllowedError", "was not allowed to use the microphone"), ("NotFoundError", "There is no microphone.")],
 )
-def test_a_microphone_that_cannot_be_used_is_explained(seen: Visit, name: str, said: str) -> None:
+def test_a_microphone_that_cannot_be_used_is_explained(seen: Visit, name: str, message: str) -> None:
     refuse = f"() => Promise.reject(new DOMException('no', '{name}'))"
     seen.page.evaluate(f"() => {{ navigator.mediaDevices.getUserMedia = {refuse}; }}")
     button(seen.page, START).click()
-    assert said in problem(seen.page)
+    assert message in problem(seen.page)
     assert button(seen.page, START).is_enabled()
     assert button(seen.page, "Record").is_enabled()

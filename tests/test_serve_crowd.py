@@ -1,4 +1,4 @@
-"""A hundred clients of one server process: fast, slow, vanishing and noisy ones; nobody's words are another's."""
+"""A hundred clients of one server process, fast, slow, disconnecting and noisy: each gets only its own words."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ FIRST = json.dumps({"sample_rate": RATE})
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    """A server of random weights, in a process of its own."""
+    """A server with random weights, in a process of its own."""
     with live_process("tests.test_streaming.streaming_recognizer(dtype=torch.float32)", NUM_CLIENTS) as running:
         yield running
 
@@ -37,7 +37,7 @@ def joined(server: Server) -> connect:
 
 
 async def speaker(server: Server, samples: bytes, seed: int, pause: float) -> list[str]:
-    """Somebody who speaks to the end, in messages of any length, as fast as may be or slowly; the words."""
+    """A client that speaks to the end, in messages of any length, fast or slowly; returns its words."""
     generator = random.Random(seed)
     async with joined(server) as connection:
         telling = asyncio.create_task(events(connection))
@@ -49,13 +49,13 @@ async def speaker(server: Server, samples: bytes, seed: int, pause: float) -> li
             at += size
             await asyncio.sleep(pause * generator.random())
         await connection.send(END)
-        told = await telling
-    assert "end" in told[-1], told[-1]
-    return [word["text"] for word in final_words(told)]
+        replies = await telling
+    assert "end" in replies[-1], replies[-1]
+    return [word["text"] for word in final_words(replies)]
 
 
 async def vanisher(server: Server, samples: bytes, seed: int) -> None:
-    """Somebody who is cut off in the middle of it."""
+    """A client that is disconnected during its speech."""
     await asyncio.sleep(random.Random(seed).random())
     connection = await joined(server)
     await connection.send(FIRST)
@@ -66,7 +66,7 @@ async def vanisher(server: Server, samples: bytes, seed: int) -> None:
 
 
 async def noisemaker(server: Server, seed: int) -> None:
-    """Somebody who sends what comes to mind: noise for sound, and then something that may not be sent."""
+    """A client that sends noise, and then an invalid message."""
     generator = random.Random(seed)
     junk = ["no JSON", b"\x00" * 641, "{}", b"", '{"end": 1}', bytes(300_000)]
     async with joined(server) as connection:
@@ -80,7 +80,7 @@ async def noisemaker(server: Server, seed: int) -> None:
 
 
 async def deaf(server: Server, samples: bytes, over: asyncio.Event) -> None:
-    """Somebody who speaks, and never reads what is told."""
+    """A client that speaks and never reads."""
     address = server.address.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(address[0], int(address[1]))
     head = ["GET /stream HTTP/1.1", "Host: 127.0.0.1", "Upgrade: websocket", "Connection: Upgrade"]
@@ -105,16 +105,16 @@ def test_of_a_hundred_clients_none_disturbs_another(server: Server) -> None:
         others = [asyncio.create_task(vanisher(server, voices[seed % 10], seed)) for seed in range(20)]
         others += [asyncio.create_task(noisemaker(server, seed)) for seed in range(20)]
         silent = [asyncio.create_task(deaf(server, voices[seed], over)) for seed in range(5)]
-        pauses = [0.0, 0.05, 0.5]  # seconds; at the last it takes longer than the speech
-        told = await asyncio.gather(
+        pauses = [0.0, 0.05, 0.5]  # seconds; the last takes longer than the speech
+        transcripts = await asyncio.gather(
             *(speaker(server, voices[seed % 10], seed, pauses[seed % 3]) for seed in range(NUM_CLIENTS - 45))
         )
         over.set()
         await asyncio.gather(*others, *silent)
-        return told
+        return transcripts
 
-    told = asyncio.run(crowd())
-    for seed, words in enumerate(told):
+    transcripts = asyncio.run(crowd())
+    for seed, words in enumerate(transcripts):
         assert words == expected[seed % 10], f"client {seed}"
     end = time.monotonic() + 60
     while server.get("/health").json()["streams"]:

@@ -1,4 +1,4 @@
-"""The server and whoever a request is for or from: pages of other sites get nothing of it, and send it nothing."""
+"""Hosts and origins of requests: pages of other sites can neither read from the server nor send to it."""
 
 import http.server
 import socket
@@ -20,20 +20,20 @@ FOREIGN = ("evil.example", "evil.example:80", "localhost.evil.example", "192.0.2
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("said") / "said.wav"
     path.write_bytes(SAID)
     return path
 
 
 @pytest.fixture(scope="module")
-def server(fluent: Path, said: Path) -> Iterator[Server]:
-    with serving(fluent / "run", "--example", said, "--allowed-host", "speech.example") as running:
+def server(fluent: Path, recording: Path) -> Iterator[Server]:
+    with serving(fluent / "run", "--example", recording, "--allowed-host", "speech.example") as running:
         yield running
 
 
 def ask(server: Server, host: str, method: str = "GET", path: str = "/health", **headers: str) -> tuple[int, bytes]:
-    """Ask with a head that no client library has had a hand in; what is posted is a recording."""
+    """Send a request with hand-written headers; a POST sends a recording."""
     body = multipart(SAID) if method == "POST" else b""
     lines = "".join(f"{name}: {value}\r\n" for name, value in {**headers, "Content-Length": str(len(body))}.items())
     with server.connect() as connection:
@@ -49,7 +49,7 @@ def test_a_name_that_the_server_is_not_known_by_gets_nothing(server: Server) -> 
         for method, path in (("GET", "/metrics"), ("GET", "/examples/0"), ("GET", "/"), ("POST", "/transcribe")):
             status, body = ask(server, host, method, path)
             assert status == 421, (host, path)
-            assert one_line(body).startswith("the host must be one that the server is known by; got ")
+            assert one_line(body).startswith("the host must be a known name of the server; got ")
     server.wait_for_log(r"GET /examples/0 421")
 
 
@@ -82,7 +82,7 @@ LOOPBACK = "localhost 127.0.0.1 127.0.0.1:8000 [::1] [::1]:8000 [0:0::0:1] LOCAL
         (("127.0.0.1", "127.0.0.1", ["Speech.Example", "192.0.2.1"]), "speech.example:1 192.0.2.1", "a.speech.example"),
         (("127.0.0.1", "127.0.0.1", ["*"]), "evil.example 192.0.2.1 localhost", ""),
     ],
-    ids=lambda one: str(one)[:30],
+    ids=lambda value: str(value)[:30],
 )
 def test_which_hosts_a_server_is_known_by(given: tuple[str, str, list[str]], known: str, unknown: str) -> None:
     hosts = known_hosts(*given)
@@ -119,7 +119,7 @@ def test_what_its_own_page_sends_is_taken(server: Server) -> None:
     for host, origin in (
         ("127.0.0.1:8000", "http://127.0.0.1:8000"),
         ("localhost:8000", "http://localhost:8000"),
-        ("127.0.0.1:8000", "https://speech.example"),  # a proxy that asks under the address, not the name
+        ("127.0.0.1:8000", "https://speech.example"),  # a proxy that uses the address, not the name
     ):
         assert ask(server, host, "POST", "/transcribe", Origin=origin)[0] == 200, origin
 
@@ -130,7 +130,7 @@ def test_a_page_at_some_address_is_another_site_even_where_any_address_will_do()
     assert not hosts.has_named("192.0.2.1")
 
 
-# ---- a browser that is led astray
+# ---- a misled browser
 
 
 class Foreign(http.server.BaseHTTPRequestHandler):
@@ -156,13 +156,13 @@ def foreign() -> Iterator[int]:
 
 @pytest.fixture(scope="module")
 def misled() -> Iterator[Any]:
-    """A browser for which names of another site mean this machine."""
+    """A browser that resolves names of another site to this machine."""
     yield from launched("--host-resolver-rules=MAP *.example 127.0.0.1")
 
 
 def test_a_name_that_is_rebound_to_this_machine_shows_nothing_of_it(misled: Any, server: Server) -> None:
     page = visit(misled, f"http://evil.example:{server.port}/examples/0").page
-    assert "the host must be one that the server is known by" in page.locator("body").inner_text()
+    assert "the host must be a known name of the server" in page.locator("body").inner_text()
     read = "fetch('/metrics').then(answer => answer.text())"
     assert "asr_requests" not in page.evaluate(read)
     page.context.close()

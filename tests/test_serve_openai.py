@@ -1,7 +1,7 @@
-"""OpenAI's interface: its own client reads the answers, each field is of its published schema, errors have its form.
+"""OpenAI's interface: its own client reads the answers; fields and errors follow its published schema.
 
 The classes of `openai.types` are generated from the published schema. The client makes them without validation, so the
-tests validate: a field that is missing, is of another type or is not of the schema fails.
+tests validate: a field that is missing, of another type, or not in the schema fails.
 """
 
 import asyncio
@@ -61,14 +61,14 @@ def client(server: Server) -> openai.OpenAI:
 
 
 def post(server: Server, content: bytes | None = SAID, name: str = "a.wav", **fields: Any) -> httpx.Response:
-    """Send a form; `fields` without a value are left out."""
+    """Send a form; fields with the value None are left out."""
     form = {field: value for field, value in {**FORM, **fields}.items() if value is not None}
     files = None if content is None else {"file": (name, content)}
     return httpx.post(f"{server.address}{PATH}", data=form, files=files, timeout=60)
 
 
 def error_of(response: httpx.Response) -> ErrorObject:
-    """The error that an answer is; it has every field of the schema, and its message is one line."""
+    """Return the error of an answer; it has every field of the schema, and its message is one line."""
     body = response.json()
     assert body.keys() == {"error"}
     assert body["error"].keys() == {"message", "type", "param", "code"}
@@ -80,7 +80,7 @@ def error_of(response: httpx.Response) -> ErrorObject:
 
 
 def of_schema(schema: type[SchemaT], content: str | bytes) -> SchemaT:
-    """Read JSON as the published schema has it: nothing of another type, nothing missing, nothing more."""
+    """Read JSON by the published schema: correct types, no missing and no additional fields."""
     answer = schema.model_validate_json(content, strict=True)
     for part in parts(answer):
         assert not part.model_extra, type(part)
@@ -98,7 +98,7 @@ def parts(value: object) -> Iterator[BaseModel]:
 
 
 def events(response: httpx.Response) -> list[dict[str, Any]]:
-    """The data of server-sent events."""
+    """Return the data of server-sent events."""
     assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
     *blocks, end = response.text.split("\n\n")
     assert end == ""
@@ -154,8 +154,8 @@ def test_verbose_json_has_the_segments_and_words_that_are_asked_for(server: Serv
         assert response.json().keys() == {"language", "duration", "text", "usage"} | more
         assert (answer.language, answer.duration, answer.text) == ("en", expected["duration"], expected["text"])
         if answer.words is not None:
-            told = [(word.word, word.start, word.end) for word in answer.words]
-            assert told == [(word["text"], word["start"], word["end"]) for word in expected["words"]]
+            words = [(word.word, word.start, word.end) for word in answer.words]
+            assert words == [(word["text"], word["start"], word["end"]) for word in expected["words"]]
 
 
 def test_segments_are_counted_and_scored_as_the_schema_says(server: Server) -> None:
@@ -230,13 +230,13 @@ def test_a_client_that_leaves_a_stream_stops_it(server: Server) -> None:
         assert time.monotonic() < end, "the recording of a stream that was left is still open"
         time.sleep(0.05)
     assert server.get("/health").json()["waiting"] == 0
-    assert server.metric("asr_audio_seconds_total") == before  # it was not recognised to its end
+    assert server.metric("asr_audio_seconds_total") == before  # recognition was cancelled
     assert post(server).json()["text"] == "abcd ef"
     assert "Traceback" not in server.log.read_text()
 
 
 def ended_stream(how: str, monkeypatch: pytest.MonkeyPatch) -> httpx.Response:
-    """Ask for a stream, and have the decoder fail, or the server stop, at the second segment."""
+    """Request a stream, and make the decoder fail, or the server stop, at the second segment."""
     served, jobs = service()
     served = replace(served, uploads=Uploads(Limits(10_000_000, MAX_SECONDS, 60), 1, lambda change: None))
     search, calls = served.recognizer.search, itertools.count(1)
@@ -258,16 +258,16 @@ def ended_stream(how: str, monkeypatch: pytest.MonkeyPatch) -> httpx.Response:
 
 
 @pytest.mark.parametrize(
-    ("how", "said"), [("fault", "the server failed; its log says how."), ("stop", "the server is stopping.")]
+    ("how", "message"), [("fault", "the server failed; its log says how."), ("stop", "the server is stopping.")]
 )
-def test_what_goes_wrong_in_a_stream_is_its_last_event(how: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_goes_wrong_in_a_stream_is_its_last_event(how: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     response = ended_stream(how, monkeypatch)
     assert response.status_code == 200
     *deltas, last = events(response)
     assert [data["type"] for data in deltas] == ["transcript.text.delta"]
     assert last.keys() == {"error"}
     assert last["error"]["type"] == "server_error"
-    assert said in last["error"]["message"]
+    assert message in last["error"]["message"]
 
 
 def test_what_goes_wrong_before_the_first_words_has_its_status(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,15 +330,15 @@ WRONG: dict[str, tuple[dict[str, Any], int, str | None, str | None, str]] = {
 }
 
 
-@pytest.mark.parametrize(("fields", "status", "param", "code", "said"), WRONG.values(), ids=WRONG.keys())
+@pytest.mark.parametrize(("fields", "status", "param", "code", "message"), WRONG.values(), ids=WRONG.keys())
 def test_a_wrong_field_is_named(
-    fields: dict[str, Any], status: int, param: str | None, code: str | None, said: str, server: Server
+    fields: dict[str, Any], status: int, param: str | None, code: str | None, message: str, server: Server
 ) -> None:
     response = post(server, **fields)
     error = error_of(response)
     assert response.status_code == status
     assert error.type == "invalid_request_error"
-    assert said in error.message
+    assert message in error.message
     assert param is None or error.param == param
     assert code is None or error.code == code
 
@@ -353,8 +353,8 @@ FILES: dict[str, tuple[bytes | None, int, str]] = {
 }
 
 
-@pytest.mark.parametrize(("content", "status", "said"), FILES.values(), ids=FILES.keys())
-def test_a_wrong_file_is_refused(content: bytes | None, status: int, said: str, server: Server) -> None:
+@pytest.mark.parametrize(("content", "status", "message"), FILES.values(), ids=FILES.keys())
+def test_a_wrong_file_is_refused(content: bytes | None, status: int, message: str, server: Server) -> None:
     for stream in ("false", "true"):
         if content is None:  # httpx sends no multipart form without a file
             response = httpx.post(f"{server.address}{PATH}", files={"model": (None, "run"), "stream": (None, stream)})
@@ -362,7 +362,7 @@ def test_a_wrong_file_is_refused(content: bytes | None, status: int, said: str, 
             response = post(server, content, stream=stream)
         assert response.status_code == status
         error = error_of(response)
-        assert said in error.message
+        assert message in error.message
         assert error.param == "file"
 
 
@@ -382,7 +382,7 @@ def test_every_error_below_v1_has_openais_form(server: Server) -> None:
 
     assert answer("POST", "/v1/audio/translations")[0] == 404
     assert "/v1/audio/transcriptions" in answer("GET", "/v1/chat")[1]
-    assert answer("GET", PATH) == (405, "GET is not what this address takes; it takes POST.")
+    assert answer("GET", PATH) == (405, "GET is not allowed at this address; it accepts POST.")
     assert answer("POST", PATH, json={"model": "run"})[0] == 415
     assert answer("POST", PATH, headers={"content-type": "multipart/form-data"})[0] == 400
     assert answer("POST", f"{PATH}?nbest=2", files={"file": SAID})[0] == 400
@@ -412,7 +412,7 @@ def test_a_busy_server_says_when_to_come_back_and_the_client_does(fluent: Path) 
         assert answers[0]
 
 
-# ---- the model, and what the server was not told
+# ---- the model, and fields without effect
 
 
 def test_the_model_is_listed_and_found_by_its_name(server: Server, client: openai.OpenAI) -> None:

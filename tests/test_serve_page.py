@@ -1,4 +1,4 @@
-"""The demo in a real browser: a file, an example and the microphone become words over the waveform."""
+"""The demo in a real browser: a file, an example and the microphone give words over the waveform."""
 
 import base64
 import json
@@ -26,12 +26,12 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def utterance(fluent: Path) -> Utterance:
-    """One of three words or more, which the model gets right."""
-    return next(one for one in read_manifest(fluent / "test.jsonl") if len(one.text.split()) >= 3)
+    """An utterance of at least three words that the model recognises correctly."""
+    return next(candidate for candidate in read_manifest(fluent / "test.jsonl") if len(candidate.text.split()) >= 3)
 
 
 @pytest.fixture(scope="module")
-def said(utterance: Utterance) -> Path:
+def recording(utterance: Utterance) -> Path:
     return Path(utterance.audio_filepath)
 
 
@@ -41,17 +41,17 @@ def text(utterance: Utterance) -> str:
 
 
 @pytest.fixture(scope="module")
-def server(fluent: Path, said: Path) -> Iterator[Server]:
-    with serving(fluent / "run", "--example", said, "--max-megabytes", "5") as running:
+def server(fluent: Path, recording: Path) -> Iterator[Server]:
+    with serving(fluent / "run", "--example", recording, "--max-megabytes", "5") as running:
         yield running
 
 
 @pytest.fixture
 def seen(chromium: Any, server: Server) -> Iterator[Visit]:
-    """The page, open; at the end it must not have complained, nor asked anybody else for anything."""
+    """The opened page; at the end the console must have no errors, and no other host may have been requested."""
     with visiting(chromium, server.address + "/") as seen:
         yield seen
-    others = [one for one in seen.requests if not one.startswith((server.address, "blob:", "data:"))]
+    others = [request for request in seen.requests if not request.startswith((server.address, "blob:", "data:"))]
     assert others == []
 
 
@@ -67,17 +67,17 @@ def problem(page: Any) -> str:
     return text
 
 
-def test_a_file_becomes_words_with_their_times(seen: Visit, server: Server, said: Path, text: str) -> None:
-    seen.page.set_input_files("#file", said)
+def test_a_file_becomes_words_with_their_times(seen: Visit, server: Server, recording: Path, text: str) -> None:
+    seen.page.set_input_files("#file", recording)
     assert transcript(seen.page) == text
-    words = server.post(said.read_bytes()).json()["words"]
+    words = server.post(recording.read_bytes()).json()["words"]
     rows = seen.page.locator("#words tbody tr")
     assert rows.count() == len(words)
     for row, word in zip(rows.all(), words, strict=True):
         cells = [cell.strip() for cell in row.locator("td").all_text_contents()]
         percent = f"{int(100 * word['confidence'] + 0.5)} %"
         assert cells == [word["text"], f"{word['start']:.2f}", f"{word['end']:.2f}", percent]
-    assert f"{said.name}: " in seen.page.locator("#summary").inner_text()
+    assert f"{recording.name}: " in seen.page.locator("#summary").inner_text()
 
 
 def test_an_example_is_one_click_and_a_word_is_another(seen: Visit, text: str) -> None:
@@ -92,8 +92,8 @@ def test_an_example_is_one_click_and_a_word_is_another(seen: Visit, text: str) -
     seen.page.wait_for_selector("#text .word.now")
 
 
-def test_the_words_lie_over_the_waveform(seen: Visit, said: Path, text: str) -> None:
-    seen.page.set_input_files("#file", said)
+def test_the_words_lie_over_the_waveform(seen: Visit, recording: Path, text: str) -> None:
+    seen.page.set_input_files("#file", recording)
     transcript(seen.page)
     assert seen.page.locator("#player .timeline-words button").all_text_contents() == text.split()
     drawn = "(() => { const c = document.querySelector('#player canvas');"
@@ -101,8 +101,8 @@ def test_the_words_lie_over_the_waveform(seen: Visit, said: Path, text: str) -> 
     wait_until(seen.page, drawn)
 
 
-def test_a_long_text_leaves_the_player_in_sight_and_follows_it(seen: Visit, said: Path, tmp_path: Path) -> None:
-    content, rate = soundfile.read(said)
+def test_a_long_text_leaves_the_player_in_sight_and_follows_it(seen: Visit, recording: Path, tmp_path: Path) -> None:
+    content, rate = soundfile.read(recording)
     soundfile.write(tmp_path / "long.flac", np.tile(content, 60), rate)
     seen.page.set_viewport_size({"width": 380, "height": 800})
     seen.page.set_input_files("#file", tmp_path / "long.flac")
@@ -113,18 +113,21 @@ def test_a_long_text_leaves_the_player_in_sight_and_follows_it(seen: Visit, said
     wait_until(seen.page, "document.querySelector('#text').scrollTop > 100")
 
 
-def test_the_json_that_is_downloaded_is_the_answer(seen: Visit, server: Server, said: Path) -> None:
-    seen.page.set_input_files("#file", said)
+def test_the_json_that_is_downloaded_is_the_answer(seen: Visit, server: Server, recording: Path) -> None:
+    seen.page.set_input_files("#file", recording)
     transcript(seen.page)
     with seen.page.expect_download() as download:
         seen.page.get_by_role("link", name="Download JSON").click()
-    assert json.loads(Path(download.value.path()).read_text()) == server.post(said.read_bytes(), said.name).json()
+    assert (
+        json.loads(Path(download.value.path()).read_text())
+        == server.post(recording.read_bytes(), recording.name).json()
+    )
 
 
-def test_the_text_is_copied(chromium: Any, server: Server, said: Path, text: str) -> None:
+def test_the_text_is_copied(chromium: Any, server: Server, recording: Path, text: str) -> None:
     seen = visit(chromium, server.address + "/")
     seen.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    seen.page.set_input_files("#file", said)
+    seen.page.set_input_files("#file", recording)
     transcript(seen.page)
     seen.page.get_by_role("button", name="Copy text").click()
     seen.page.get_by_role("button", name="Copied").wait_for()
@@ -176,39 +179,39 @@ def test_where_the_page_is_not_secure_the_button_says_why(chromium: Any, server:
 
 
 def test_errors_are_said_and_the_next_file_is_taken(
-    chromium: Any, server: Server, said: Path, tmp_path: Path, text: str
+    chromium: Any, server: Server, recording: Path, tmp_path: Path, text: str
 ) -> None:
     seen = visit(chromium, server.address + "/")
     (tmp_path / "<b>text.wav").write_text("not audio")
     seen.page.set_input_files("#file", tmp_path / "<b>text.wav")
-    assert problem(seen.page) == "<b>text.wav: must be audio that libsndfile reads; it says: Format not recognised."
+    assert problem(seen.page) == "<b>text.wav: must be audio that libsndfile reads; got: Format not recognised."
     (tmp_path / "large.wav").write_bytes(bytes(6_000_000))
     seen.page.set_input_files("#file", tmp_path / "large.wav")
     assert "must be at most 5 megabytes; it has 6.0" in problem(seen.page)
-    seen.page.set_input_files("#file", said)
+    seen.page.set_input_files("#file", recording)
     assert transcript(seen.page) == text
     assert seen.page.locator("#error").is_hidden()
     seen.page.context.close()
 
 
-def test_a_server_that_is_gone_is_said(chromium: Any, fluent: Path, said: Path) -> None:
+def test_a_server_that_is_gone_is_said(chromium: Any, fluent: Path, recording: Path) -> None:
     with serving(fluent / "run") as server:
         seen = visit(chromium, server.address + "/")
         assert seen.page.get_by_role("button", name="Example").count() == 0
         server.stop()
-        seen.page.set_input_files("#file", said)
+        seen.page.set_input_files("#file", recording)
         assert "cannot be reached" in problem(seen.page)
         seen.page.context.close()
 
 
-def test_a_file_can_be_dropped_and_two_cannot(seen: Visit, said: Path, text: str) -> None:
+def test_a_file_can_be_dropped_and_two_cannot(seen: Visit, recording: Path, text: str) -> None:
     drop = """([base64, count]) => {
       const bytes = Uint8Array.from(atob(base64), (one) => one.charCodeAt(0)), data = new DataTransfer();
       for (let i = 0; i < count; i++) data.items.add(new File([bytes], `dropped-${i}.wav`));
       return document.getElementById("drop").dispatchEvent(
         new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true }));
     }"""
-    content = base64.b64encode(said.read_bytes()).decode()
+    content = base64.b64encode(recording.read_bytes()).decode()
     assert seen.page.evaluate(drop, [content, 2]) is False, "the browser would leave the page, and open the file"
     assert "one recording at a time; those were 2" in problem(seen.page)
     seen.page.evaluate(drop, [content, 1])
@@ -240,7 +243,7 @@ def test_it_can_be_used_by_keyboard_alone(seen: Visit, text: str) -> None:
 @pytest.mark.parametrize("width", [380, 1280])
 def test_it_is_readable_on_phone_and_desktop(chromium: Any, server: Server, width: int, scheme: str) -> None:
     seen = visit(chromium, server.address + "/", width, 800, scheme)
-    seen.page.emulate_media(reduced_motion="reduce")  # a colour on its way is none that can be measured
+    seen.page.emulate_media(reduced_motion="reduce")  # a colour during a transition cannot be measured
     assert poor_contrasts(seen.page) == []
     seen.page.get_by_role("button", name="Example").click()
     transcript(seen.page)
@@ -255,7 +258,7 @@ def test_the_endpoints_page_works_without_any_other_host(chromium: Any, server: 
     seen.page.get_by_role("button", name="POST /transcribe Recognise").click()
     seen.page.get_by_text("one recording: WAV, FLAC").wait_for()
     assert seen.complaints == []
-    assert all(one.startswith((server.address, "data:")) for one in seen.requests)
+    assert all(request.startswith((server.address, "data:")) for request in seen.requests)
     seen.page.context.close()
 
 

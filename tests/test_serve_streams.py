@@ -1,4 +1,4 @@
-"""The WebSocket: it says what `asr.Stream` says, whoever else speaks; whatever is sent, there is one clear line."""
+"""The WebSocket: the captions of `asr.Stream` for any number of clients, and one clear line for bad input."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from asr.audio.resampling import resampled
 from asr.recognition.recognizer import Recognizer
 from asr.server import stream_client
-from asr.server.stream_client import AHEAD_SECONDS, MOST_BYTES, SPARE_MESSAGES, StreamLimits
+from asr.server.stream_client import AHEAD_SECONDS, MAX_MESSAGE_BYTES, SPARE_MESSAGES, StreamLimits
 from tests.listener import listener
 from tests.live import END, LIMITS, RATE, Live, alone, events, final_words, from_pcm, live, pcm, say, service, text
 from tests.test_streaming import speech, streaming_recognizer
@@ -28,12 +28,12 @@ from tests.tones import sentences, speak
 
 @pytest.fixture(scope="module")
 def recognizer() -> Recognizer:
-    """It spells much, and goes on from chunk to chunk, of a quarter of a second."""
+    """A streaming recogniser with chunks of a quarter of a second, whose random weights emit many tokens."""
     return streaming_recognizer(dtype=torch.float32)
 
 
 def cut(samples: bytes, seed: int, most: int = 3000) -> list[bytes]:
-    """Cut at random between samples; most messages are short."""
+    """Cut samples at random; most messages are short."""
     generator, messages, at = random.Random(seed), [], 0
     while at < len(samples):
         size = 2 * generator.choice([1, 2, generator.randint(1, most)])
@@ -64,21 +64,21 @@ def test_clients_at_once_are_told_what_asr_stream_says_of_the_same_samples(recog
     spoken = [pcm(speech(seconds, seed, torch.float32)) for seed, seconds in enumerate((3.0, 0.0, 1.7, 4.1, 0.3))]
 
     async def test(server: Live) -> Any:
-        told = await asyncio.gather(*(say(server, cut(samples, seed)) for seed, samples in enumerate(spoken)))
+        replies = await asyncio.gather(*(say(server, cut(samples, seed)) for seed, samples in enumerate(spoken)))
         assert server.metric("asr_turn_streams_sum") > server.metric("asr_turn_streams_count"), "none together"
-        return told
+        return replies
 
-    for samples, told in zip(spoken, run(test, recognizer), strict=True):
+    for samples, replies in zip(spoken, run(test, recognizer), strict=True):
         expected = alone(recognizer, from_pcm(samples) if samples else torch.zeros(0))
-        assert told[0] == {"ready": True, "chunk_seconds": 0.24, "note": ""}
-        assert told[-1] == {"end": True, "seconds": round(len(samples) / 2 / RATE, 3)}
-        assert text(told) == " ".join(word.text for word in expected)
-        for word, same in zip(final_words(told), expected, strict=True):
+        assert replies[0] == {"ready": True, "chunk_seconds": 0.24, "note": ""}
+        assert replies[-1] == {"end": True, "seconds": round(len(samples) / 2 / RATE, 3)}
+        assert text(replies) == " ".join(word.text for word in expected)
+        for word, same in zip(final_words(replies), expected, strict=True):
             assert (word["start"], word["end"]) == (round(same.start, 3), round(same.end, 3))
             assert word["confidence"] == pytest.approx(same.confidence, abs=2e-4)
-        heard = [event["heard"] for event in told[1:-1]]
-        assert heard == sorted(heard)
-        for before, event in pairwise(told[:-1]):
+        recognised_seconds = [event["heard"] for event in replies[1:-1]]
+        assert recognised_seconds == sorted(recognised_seconds)
+        for before, event in pairwise(replies[:-1]):
             assert event["final"] or event["is_end"] or event["partial"] != before.get("partial", "")
 
 
@@ -89,14 +89,14 @@ def test_words_come_while_somebody_speaks(recognizer: Recognizer) -> None:
         async with server.connect() as connection:
             await connection.send(json.dumps({"sample_rate": RATE}))
             await connection.send(samples)
-            told: list[Any] = []
-            while not final_words(told) or not told[-1]["partial"]:
-                told.append(json.loads(await connection.recv()))
+            replies: list[Any] = []
+            while not final_words(replies) or not replies[-1]["partial"]:
+                replies.append(json.loads(await connection.recv()))
             await connection.send(END)
-            return told + await events(connection)
+            return replies + await events(connection)
 
-    told = run(test, recognizer)
-    assert text(told) == " ".join(word.text for word in alone(recognizer, from_pcm(samples)))
+    replies = run(test, recognizer)
+    assert text(replies) == " ".join(word.text for word in alone(recognizer, from_pcm(samples)))
 
 
 @pytest.mark.parametrize("rate", [48000, 44100])
@@ -105,8 +105,8 @@ def test_another_sample_rate_is_resampled(recognizer: Recognizer, rate: int) -> 
         torch.nn.functional.interpolate(speech(2.0, 5, torch.float32)[None, None], rate * 2, mode="linear")[0, 0]
     )
     expected = alone(recognizer, torch.cat(list(resampled([from_pcm(samples)], rate, RATE))))
-    told = run(lambda server: say(server, cut(samples, 1), {"sample_rate": rate}), recognizer)
-    assert text(told) == " ".join(word.text for word in expected)
+    replies = run(lambda server: say(server, cut(samples, 1), {"sample_rate": rate}), recognizer)
+    assert text(replies) == " ".join(word.text for word in expected)
     assert expected
 
 
@@ -114,29 +114,31 @@ def test_another_sample_rate_is_resampled(recognizer: Recognizer, rate: int) -> 
 def test_a_client_may_choose_its_chunk(seconds: float, recognizer: Recognizer) -> None:
     samples = pcm(speech(2.5 * seconds, 6, torch.float32))
     messages = [samples[begin : begin + RATE // 5] for begin in range(0, len(samples), RATE // 5)]
-    told = run(lambda server: say(server, messages, {"sample_rate": RATE, "chunk_seconds": seconds}), recognizer)
-    assert told[0]["chunk_seconds"] == seconds
-    assert text(told) == " ".join(word.text for word in alone(recognizer, from_pcm(samples), chunk_seconds=seconds))
+    replies = run(lambda server: say(server, messages, {"sample_rate": RATE, "chunk_seconds": seconds}), recognizer)
+    assert replies[0]["chunk_seconds"] == seconds
+    assert text(replies) == " ".join(word.text for word in alone(recognizer, from_pcm(samples), chunk_seconds=seconds))
 
 
 def test_a_model_that_cannot_go_on_looks_back_and_says_so() -> None:
     texts = sentences(3, seed=5, words=(3, 8))
 
     async def test(server: Live) -> Any:
-        spoken = (cut(pcm(torch.from_numpy(speak(one)).float()), seed) for seed, one in enumerate(texts))
+        spoken = (cut(pcm(torch.from_numpy(speak(sentence)).float()), seed) for seed, sentence in enumerate(texts))
         return await asyncio.gather(*(say(server, messages) for messages in spoken), say(server, []))
 
-    *told, of_nothing = run(test, listener())
-    assert [text(each) for each in told] == texts
-    assert told[0][0]["note"].startswith("every 0.96 s at least the last 8 s are recognised again, since Ear needs the")
+    *replies, of_nothing = run(test, listener())
+    assert [text(each) for each in replies] == texts
+    assert replies[0][0]["note"].startswith(
+        "at least the last 8 s are recognised again every 0.96 s, because Ear needs the"
+    )
     assert text(of_nothing) == ""
 
 
-# ---- what may not be sent
+# ---- invalid messages
 
 
 def bad(*messages: "str | bytes") -> Callable[[Live], Awaitable[tuple[list[Any], int | None]]]:
-    """A client that sends these: what it is told, and the code that the connection is closed with."""
+    """A client that sends `messages` and returns the replies and the code that closed the connection."""
 
     async def test(server: Live) -> tuple[list[Any], int | None]:
         async with server.connect() as connection:
@@ -145,8 +147,8 @@ def bad(*messages: "str | bytes") -> Callable[[Live], Awaitable[tuple[list[Any],
                     await connection.send(message)
             except ConnectionClosed:
                 pass
-            told = await events(connection)
-            return told, connection.close_code
+            replies = await events(connection)
+            return replies, connection.close_code
 
     return test
 
@@ -164,8 +166,8 @@ BAD = {
     "a tiny chunk": (['{"sample_rate": 16000, "chunk_seconds": 1e-9}'], "chunk_seconds: Input should be greater"),
     "no number": (['{"sample_rate": 16000, "chunk_seconds": NaN}'], "chunk_seconds: Input should be"),
     "a deep one": (["[" * 5000], "Invalid JSON: recursion limit exceeded"),
-    "half a sample": ([FIRST, bytes(641)], "must hold samples of 2 bytes; got 641 bytes."),
-    "nothing": ([FIRST, b""], "must hold samples of 2 bytes; got 0 bytes."),
+    "half a sample": ([FIRST, bytes(641)], "must have samples of 2 bytes; got 641 bytes."),
+    "nothing": ([FIRST, b""], "must have samples of 2 bytes; got 0 bytes."),
     "text for audio": ([FIRST, "hello \x1b[31m" + "x" * 99], "got the text 'hello \\\\x1b[31mxxx"),
     "no end": ([FIRST, '{"end": false}'], 'a message must be audio, or {"end": true}; got the text'),
     "samples one by one": ([FIRST, *[bytes(2)] * (SPARE_MESSAGES + 100)], "a millisecond of audio or more"),
@@ -177,9 +179,9 @@ def test_what_may_not_be_sent_is_one_line_and_the_next_is_heard(recognizer: Reco
 
     async def test(server: Live) -> None:
         for name, (messages, line) in BAD.items():
-            told, code = await bad(*messages)(server)
-            [problem] = [event["error"] for event in told if "error" in event]
-            assert told[-1] == {"error": problem}, name
+            replies, code = await bad(*messages)(server)
+            [problem] = [event["error"] for event in replies if "error" in event]
+            assert replies[-1] == {"error": problem}, name
             assert line in problem, name
             assert problem.endswith("."), name
             assert problem.isprintable(), name
@@ -193,15 +195,15 @@ def test_what_may_not_be_sent_is_one_line_and_the_next_is_heard(recognizer: Reco
 
 def test_what_came_before_a_mistake_is_still_told(recognizer: Recognizer) -> None:
     samples = pcm(speech(2.0, 2, torch.float32))
-    told, _ = run(bad(FIRST, samples, "oops"), recognizer)
-    assert final_words(told) == final_words(run(lambda server: say(server, [samples]), recognizer))
-    assert "oops" in told[-1]["error"]
+    replies, _ = run(bad(FIRST, samples, "oops"), recognizer)
+    assert final_words(replies) == final_words(run(lambda server: say(server, [samples]), recognizer))
+    assert "oops" in replies[-1]["error"]
 
 
 def test_a_message_that_is_too_large_closes_the_connection_by_its_name(recognizer: Recognizer) -> None:
-    told, code = run(bad(FIRST, bytes(MOST_BYTES + 2)), recognizer)
+    replies, code = run(bad(FIRST, bytes(MAX_MESSAGE_BYTES + 2)), recognizer)
     assert code == 1009
-    assert not final_words(told)
+    assert not final_words(replies)
 
 
 HANDSHAKE = (
@@ -239,12 +241,12 @@ def test_frames_that_are_no_message_are_counted(recognizer: Recognizer, frame: b
     samples = pcm(speech(1.0, 2, torch.float32))
 
     async def flood(server: Live) -> int:
-        """Send frames and read nothing, then read to the end; the most that the server stored to be sent."""
+        """Send frames and read nothing, then read to the end; return the largest size of the server's send buffer."""
         host, port = server.address.removeprefix("ws://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port), limit=1)
         writer.write(HANDSHAKE.encode())
         await asyncio.sleep(0.2)
-        writer.write(b"\x01\x80\0\0\0\0" if frame == EMPTY_PART else b"")  # a text that does not end
+        writer.write(b"\x01\x80\0\0\0\0" if frame == EMPTY_PART else b"")  # a text frame that is not finished
         most = 0
         with contextlib.suppress(ConnectionError):
             for _ in range(50):
@@ -252,19 +254,19 @@ def test_frames_that_are_no_message_are_counted(recognizer: Recognizer, frame: b
                 await writer.drain()
                 await asyncio.sleep(0)
                 connections = server.server.server_state.connections
-                most = max([most, *(one.transport.get_write_buffer_size() for one in connections)])
+                most = max([most, *(connection.transport.get_write_buffer_size() for connection in connections)])
             async with asyncio.timeout(20):
                 await reader.read()  # until the server closes the connection
         writer.close()
         return most
 
     async def test(server: Live) -> tuple[Any, int]:
-        told, most = await asyncio.gather(say(server, cut(samples, 1)), flood(server))
-        return told, most
+        replies, most = await asyncio.gather(say(server, cut(samples, 1)), flood(server))
+        return replies, most
 
-    told, most = run(test, recognizer)
+    replies, most = run(test, recognizer)
     assert most < 1_000_000
-    assert text(told) == " ".join(word.text for word in alone(recognizer, from_pcm(samples)))
+    assert text(replies) == " ".join(word.text for word in alone(recognizer, from_pcm(samples)))
 
 
 def test_a_message_may_come_in_parts(recognizer: Recognizer) -> None:
@@ -306,15 +308,15 @@ def test_whose_pages_may_speak_and_where(recognizer: Recognizer) -> None:
 
 def test_more_streams_than_may_be_are_told_to_come_back(recognizer: Recognizer) -> None:
     async def test(server: Live) -> None:
-        async with server.connect() as one, server.connect() as other:
-            for connection in (one, other):
+        async with server.connect() as first, server.connect() as other:
+            for connection in (first, other):
                 await connection.send(FIRST)
                 assert json.loads(await connection.recv())["ready"]
             async with server.connect() as late:
-                [told] = await events(late)
-                assert told["error"].startswith("the server is busy: it hears 2 streams, as many as it may.")
+                [reply] = await events(late)
+                assert reply["error"].startswith("the server is busy: the maximum number of streams (2) is open.")
                 assert late.close_code == 1013
-            await one.close()
+            await first.close()
             while server.service.sockets.number > 1:
                 await asyncio.sleep(0.01)
             assert text(await say(server, [bytes(3200)])) is not None
@@ -342,9 +344,9 @@ def test_who_says_nothing_is_not_waited_for(recognizer: Recognizer) -> None:
 def test_a_stream_is_cut_where_it_becomes_too_long(recognizer: Recognizer) -> None:
     limits = StreamLimits(4, 1.0, 20)
     second = pcm(speech(1.0, 2, torch.float32))
-    told, _ = run(bad(FIRST, second, bytes(2)), recognizer, limits)
-    assert told[-1]["error"] == "a stream must be at most 1 seconds long; this one is longer. Begin another."
-    assert final_words(told)
+    replies, _ = run(bad(FIRST, second, bytes(2)), recognizer, limits)
+    assert replies[-1]["error"] == "a stream must be at most 1 seconds long; this one is longer. Begin another."
+    assert final_words(replies)
 
     async def slowly(server: Live) -> Any:
         async with server.connect() as connection:
@@ -372,17 +374,17 @@ def test_clients_that_vanish_leave_nothing_and_disturb_nobody(recognizer: Recogn
             vanish(server, FIRST, samples),
             vanish(server, FIRST, samples, END),
         ]
-        told, *_ = await asyncio.gather(say(server, cut(samples, 1)), *gone)
-        return told
+        replies, *_ = await asyncio.gather(say(server, cut(samples, 1)), *gone)
+        return replies
 
     assert text(run(test, recognizer)) == " ".join(word.text for word in alone(recognizer, from_pcm(samples)))
 
 
-# ---- who is slow: the socket by hand, so that nothing depends on the system's buffers
+# ---- slow clients: sockets by hand, so that nothing depends on the system's buffers
 
 
 class Hand:
-    """A WebSocket as the server's framework gives it: what comes is put in by hand, what goes is kept."""
+    """A WebSocket of the server's framework: received messages are set by hand, sent ones are stored."""
 
     def __init__(self, deaf_after: int = 1000) -> None:
         self.coming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
@@ -408,7 +410,7 @@ def test_who_sends_faster_than_is_heard_is_made_to_wait(recognizer: Recognizer) 
     async def test() -> None:
         sockets = service(recognizer).sockets
         sockets.streams.start()
-        with sockets.streams._changed:  # the net is busy, and hears nothing
+        with sockets.streams._changed:  # the net is busy, and reads nothing
             hand = Hand()
             for message in (FIRST, *[second] * 9, END):
                 hand.say(message)
@@ -434,7 +436,7 @@ def test_who_does_not_read_is_dropped_with_a_line(
         served = service(recognizer)
         sockets = served.sockets
         sockets.streams.start()
-        deaf = Hand(deaf_after=2)  # it takes that it was accepted, and that it may begin
+        deaf = Hand(deaf_after=2)  # it needs the acceptance and the start of the stream
         for message in (FIRST, pcm(speech(2.0, 2, torch.float32))):
             deaf.say(message)
         await sockets.serve(deaf.socket)
@@ -447,7 +449,7 @@ def test_who_does_not_read_is_dropped_with_a_line(
     assert caplog.messages[-1] == "127.0.0.1 stream of 2.0 s: dropped: the client read nothing for 0.1 seconds"
 
 
-# ---- faults of the server's own, and its end
+# ---- internal errors, and the end of the server
 
 
 @pytest.mark.parametrize(
@@ -467,8 +469,8 @@ def test_a_fault_is_one_line_without_its_insides_and_the_next_is_heard(
     async def test(server: Live) -> Any:
         with monkeypatch.context() as broken:
             broken.setattr(recognizer.model.encoder, "step", fail)
-            told, code = await bad(FIRST, bytes(RATE))(server)
-            assert told[-1] == {"error": line}
+            replies, code = await bad(FIRST, bytes(RATE))(server)
+            assert replies[-1] == {"error": line}
             assert code == 1011
         return await say(server, [bytes(RATE)])
 
@@ -482,17 +484,17 @@ def test_a_server_that_stops_tells_what_it_has_heard(recognizer: Recognizer) -> 
         async with server.connect() as connection, server.connect() as mute:
             await connection.send(FIRST)
             await connection.send(samples)
-            told = [json.loads(await connection.recv()) for _ in range(2)]
+            replies = [json.loads(await connection.recv()) for _ in range(2)]
             server.server.should_exit = True
-            told += await events(connection)
+            replies += await events(connection)
             assert (await events(mute))[-1] == {"error": "the server is stopping. Try again later."}
             assert connection.close_code == 1012
-            return told
+            return replies
 
-    told = run(test, recognizer)
-    assert told[-1] == {"error": "the server is stopping. Try again later."}
-    heard = [word["text"] for word in final_words(told)]
-    assert heard == [word.text for word in alone(recognizer, from_pcm(samples))]
+    replies = run(test, recognizer)
+    assert replies[-1] == {"error": "the server is stopping. Try again later."}
+    words = [word["text"] for word in final_words(replies)]
+    assert words == [word.text for word in alone(recognizer, from_pcm(samples))]
 
 
 def test_a_server_whose_thread_has_ended_takes_no_stream(recognizer: Recognizer) -> None:
@@ -500,5 +502,5 @@ def test_a_server_whose_thread_has_ended_takes_no_stream(recognizer: Recognizer)
         server.service.sockets.streams.stop()
         return await bad(FIRST)(server)
 
-    told, code = run(test, recognizer)
-    assert (told, code) == ([{"error": "the server is stopping. Try again later."}], 1012)
+    replies, code = run(test, recognizer)
+    assert (replies, code) == ([{"error": "the server is stopping. Try again later."}], 1012)

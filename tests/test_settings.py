@@ -1,4 +1,4 @@
-"""Settings that do not hold are one line, before anything is begun."""
+"""Invalid settings are refused in one line before the run begins."""
 
 import socket
 from pathlib import Path
@@ -26,7 +26,10 @@ from tests.processes import finish, start
         ("data.max_bad_fraction=2", "data.max_bad_fraction must be a number from 0 to 1; got 2."),
         ("+data.nonsense=3", "data must set exactly batch_seconds, .*; missing: none, unknown: nonsense."),
         ("checkpoint.every_steps=0", "checkpoint.every_steps must be a whole number from 1 to 1,000,000,000; got 0."),
-        ("resume.allow=world_size", r"resume.allow must be a list, such as \[world_size\]; got 'world_size'."),
+        (
+            "resume.allow=world_size",
+            r"resume.allow must be a list of settings, such as \[world_size\]; got 'world_size'.",
+        ),
         (
             "trainer.max_epochs=abc",
             "trainer.max_epochs must be a positive whole number, or -1 for no limit, or null; got 'abc'.",

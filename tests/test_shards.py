@@ -1,4 +1,4 @@
-"""Shards: the same samples as the files, the same training to the bit, whole after a kill, refused when they differ."""
+"""Shards: the samples of the files, exactly equal training, completeness after a kill, refusal of differences."""
 
 import io
 import json
@@ -35,7 +35,7 @@ from tests.tones import SAMPLE_RATE
 
 
 def write_shards(manifest: Path, output: Path, *options: str) -> Utterances:
-    """Write shards of a hundredth of a megabyte or more, and open their index."""
+    """Write shards of at least a hundredth of a megabyte, and open their index."""
     assert shards.main([str(manifest), "-o", str(output), *options]) == 0
     return IndexCache().utterances(output / "index.arrow")
 
@@ -232,9 +232,21 @@ def test_a_killed_writer_continues_and_leaves_what_one_that_was_not_killed_leave
 
 def test_shards_of_another_manifest_are_not_mixed(tones: Path, tmp_path: Path) -> None:
     write_shards(tones / "train.jsonl", tmp_path / "out", "--prefix", "x")
-    (tmp_path / "out" / "index.arrow").unlink()  # as a killed run leaves its shards
+    (tmp_path / "out" / "index.arrow").unlink()  # as left by a killed run
     with pytest.raises(InputError, match=r"must have the same manifests and settings; x-0"):
         write_shards(tones / "valid.jsonl", tmp_path / "out", "--prefix", "x")
+
+
+@pytest.mark.parametrize("later", ["0.02", "0.2", "1000"])
+def test_a_folder_keeps_the_size_of_its_shards(later: str, tones: Path, tmp_path: Path) -> None:
+    size = ["--shard-megabytes", "0.1"]
+    write_shards(tones / "train.jsonl", tmp_path / "out", *size)
+    assert len(list((tmp_path / "out").glob("*.tar"))) > 2
+    before = content_of(tmp_path / "out")
+    with pytest.raises(InputError, match=r"--shard-megabytes must stay the same .*; train-000000\.tar has 0\.1 MB"):
+        write_shards(tones / "train.jsonl", tmp_path / "out", "--shard-megabytes", later)
+    write_shards(tones / "train.jsonl", tmp_path / "out", *size)
+    assert content_of(tmp_path / "out") == before
 
 
 def test_the_index_of_another_manifest_is_not_replaced(tones: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Cutting at silences: nothing is lost, no stretch is too long, and cuts lie in pauses where there are any."""
+"""Cutting at silences: no lost samples, no segment above the maximum, and cuts in pauses if there are any."""
 
 import itertools
 import random
@@ -23,7 +23,7 @@ def noise(seconds: float, level: float = 1e-3, seed: int = 0) -> Tensor:
 
 
 def speech(seconds: float, seed: int = 0) -> Tensor:
-    """Noise with the loudness of speech: a syllable of random strength each 0.2 s, and dips of 0.1 s between them."""
+    """Return noise with the loudness of speech: a random level for each 0.2 s, and dips of 0.1 s between them."""
     syllables = -(-round(seconds * RATE) // 3200)
     strength = 0.1 * 3 ** torch.rand(syllables, generator=torch.Generator().manual_seed(seed))
     envelope = torch.sin(torch.arange(3200) * torch.pi / 3200) ** 2 + 0.003
@@ -31,7 +31,7 @@ def speech(seconds: float, seed: int = 0) -> Tensor:
 
 
 def recording(*pieces: tuple[float, float], level: float = 1e-3) -> tuple[Tensor, list[float]]:
-    """Speech and pause alternately, each of so many seconds, all in noise; and the middles of the pauses, in s."""
+    """Alternate speech and pauses of these durations, in noise; return the centres of the pauses in seconds, too."""
     parts, middles, now = [], [], 0.0
     for number, (talk, pause) in enumerate(pieces):
         parts += [speech(talk, number), torch.zeros(round(pause * RATE))]
@@ -42,7 +42,7 @@ def recording(*pieces: tuple[float, float], level: float = 1e-3) -> tuple[Tensor
 
 
 def cuts_of(waveform: Tensor, max_seconds: float, block_samples: int = 8000, **options: float) -> list[float]:
-    """Where the waveform is cut, in seconds, after checking what always holds."""
+    """Return the cuts of the waveform in seconds, after checking invariants."""
     stretches = list(cut_at_silences(waveform.split(block_samples), RATE, max_seconds=max_seconds, **options))
     assert torch.equal(torch.cat([stretch for _, stretch in stretches]), waveform)
     ends = list(itertools.accumulate(len(stretch) for _, stretch in stretches))
@@ -53,7 +53,7 @@ def cuts_of(waveform: Tensor, max_seconds: float, block_samples: int = 8000, **o
 
 def near(found: list[float], expected: list[float], seconds: float = 0.05) -> bool:
     return len(found) == len(expected) and all(
-        abs(one - other) <= seconds for one, other in zip(found, expected, strict=True)
+        abs(value - target) <= seconds for value, target in zip(found, expected, strict=True)
     )
 
 
@@ -94,7 +94,7 @@ def test_what_fits_into_one_stretch_is_not_cut():
 
 
 def test_no_more_is_read_than_the_next_stretch_needs():
-    """Memory is bounded: when a stretch comes, at most max_seconds and a block have been read past the one before."""
+    """Memory is bounded: a segment is yielded after at most max_seconds and a block beyond the previous one."""
     read = 0
 
     def blocks():
@@ -106,7 +106,7 @@ def test_no_more_is_read_than_the_next_stretch_needs():
     ended = 0
     for _, stretch in cut_at_silences(blocks(), RATE, max_seconds=20.0):
         assert read - ended <= 21 * RATE
-        assert stretch.untyped_storage().nbytes() == 4 * len(stretch)  # holds no more than itself
+        assert stretch.untyped_storage().nbytes() == 4 * len(stretch)  # it holds only its own samples
         ended += len(stretch)
     assert ended == 300 * RATE
 
@@ -139,12 +139,12 @@ def test_a_pause_is_cut_once_and_not_halved_again_and_again():
     waveform, middles = recording((5, 6), (11.5, 0))
     first, second = cuts_of(waveform, 12.0)
     assert near([first], middles[:1])
-    assert second == pytest.approx(11 - 0.15, abs=0.05)  # silence alone, then all of the speech
+    assert second == pytest.approx(11 - 0.15, abs=0.05)  # silence alone, then all the speech
 
 
 def test_long_silence_comes_in_long_stretches():
     for silence in (torch.zeros(60 * RATE), torch.full((60 * RATE,), 0.3), noise(60.0), noise(60.0, 0.3)):
-        assert len(cuts_of(silence, 10.0)) == 6  # five would need stretches of 10 s each
+        assert len(cuts_of(silence, 10.0)) == 6  # five would need segments of 10 s each
 
 
 @pytest.mark.parametrize("background", ["noise", "nothing"])
@@ -182,7 +182,7 @@ def test_digital_silence_or_a_far_fainter_part_does_not_hide_pauses_in_noise(fro
 
 @pytest.fixture(scope="module")
 def reading() -> tuple[Tensor, list[tuple[int, int]]]:
-    """Utterances of LibriSpeech with 0.6 s of faint noise between them, and where that is, in samples."""
+    """Return utterances of LibriSpeech with 0.6 s of faint noise between them, and its positions in samples."""
     paths = sorted(Path(SHARED, "LibriSpeech", "dev-mini").glob("*/*/*.flac"))
     parts, gaps, end = [], [], 0
     for number, path in enumerate(random.Random(0).sample(paths, 20)):
@@ -198,7 +198,7 @@ def test_real_speech_is_cut_in_its_pauses(reading, max_seconds):
     waveform, gaps = reading
     cuts = [round(cut * RATE) for cut in cuts_of(waveform, max_seconds)]
     planted = [cut for cut in cuts if any(begin <= cut < end for begin, end in gaps)]
-    assert len(planted) >= 0.35 * len(cuts)  # readers pause within utterances, too, and often for longer
+    assert len(planted) >= 0.35 * len(cuts)  # readers also pause within utterances, often for longer
     loudness = waveform[: len(waveform) // FRAME * FRAME].view(-1, FRAME).square().mean(dim=1)
     quiet = 0
     for cut in cuts:
@@ -206,4 +206,4 @@ def test_real_speech_is_cut_in_its_pauses(reading, max_seconds):
         around = loudness[max(0, frame - 500) : frame + 500]  # 10 s to either side
         quiet += bool(loudness[frame - 5 : frame + 5].mean() < around.quantile(0.95) / 10**2.5)  # 25 dB below
     assert quiet >= 0.9 * len(cuts)
-    assert len(cuts) <= 2.2 * len(waveform) / RATE / max_seconds  # stretches keep their context
+    assert len(cuts) <= 2.2 * len(waveform) / RATE / max_seconds  # segments keep their context

@@ -1,4 +1,4 @@
-"""The page of asr.export --web: in a real browser it says what asr says, and needs nobody else."""
+"""The page of asr.export --web in a real browser: asr's texts, without any other host."""
 
 import io
 import json
@@ -63,7 +63,7 @@ def test_a_page_is_its_files_and_says_what_it_downloads(tmp_path: Path) -> None:
     site = written(tmp_path / "site", program=program, runtime=runtime, examples=[tmp_path / "a.flac"], card="# A\n")
     assert {file.name for file in site.iterdir()} == {*ALWAYS, "model-card.txt", "example-0.flac"}
     page = (site / "index.html").read_text(encoding="utf-8")
-    assert "makes it download 7 MB, once" in page
+    assert "starts a download of 7 MB; afterwards" in page
     assert "http://" not in page.replace("http://www.w3.org", "")
     assert "https://" not in page
     assert "Record</button>" in page
@@ -132,7 +132,7 @@ def test_an_example_that_cannot_be_read_is_refused_by_name(tmp_path: Path) -> No
 
 @pytest.fixture
 def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A registry's folder with a tarball of the hash that is asked for, and an empty cache."""
+    """A registry's folder with a tarball of the requested hash, and an empty cache."""
     folder = tmp_path / "registry" / "onnxruntime-web" / "-"
     folder.mkdir(parents=True)
     with tarfile.open(folder / "onnxruntime-web-1.30.0.tgz", "w:gz") as archive:
@@ -151,7 +151,7 @@ def use_registry(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     monkeypatch.setenv("npm_config_registry", address)
 
 
-def kept(tmp_path: Path) -> list[str]:
+def cached_names(tmp_path: Path) -> list[str]:
     return [file.name for file in (tmp_path / "cache").rglob("*") if file.is_file()]
 
 
@@ -164,7 +164,7 @@ def test_the_runtime_is_downloaded_once_and_comes_with_its_licence(
     assert (runtime.script, runtime.wasm) == (b"script", b"wasm")
     assert b"MIT License" in runtime.license
     assert b"Copyright (c) Microsoft Corporation" in runtime.license
-    assert kept(tmp_path) == [published.name]
+    assert cached_names(tmp_path) == [published.name]
     assert browser_runtime(lambda step: None) == runtime, "nobody is asked again: there is no registry any more"
 
 
@@ -186,10 +186,10 @@ def test_another_file_than_was_published_is_refused_and_not_kept(
     with serving_files(tmp_path / "registry") as address:
         use_registry(monkeypatch, address)
         with pytest.raises(
-            InputError, match=r"^--web must have .*; what came has another \(14 bytes\)\. Nothing was kept"
+            InputError, match=r"^--web needs .*; the download has another \(14 bytes\)\. Nothing was stored"
         ):
             browser_runtime(lambda step: None)
-    assert kept(tmp_path) == []
+    assert cached_names(tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -197,9 +197,9 @@ def test_another_file_than_was_published_is_refused_and_not_kept(
     [
         (
             True,
-            r"onnxruntime-web-1\.30\.0\.tgz; it answers 404 .*\. Name another registry by NPM_CONFIG_REGISTRY, or put",
+            r"onnxruntime-web-1\.30\.0\.tgz; status 404 .*\. Name another registry by NPM_CONFIG_REGISTRY, or put",
         ),
-        (False, r"^--web must have onnxruntime-web 1\.30\.0, once, from http://\S+; .*[Cc]onnection refused"),
+        (False, r"^--web needs onnxruntime-web 1\.30\.0, downloaded once from http://\S+; .*[Cc]onnection refused"),
     ],
 )
 def test_without_network_or_package_it_says_what_is_missing_and_how_to_get_it(
@@ -214,7 +214,7 @@ def test_without_network_or_package_it_says_what_is_missing_and_how_to_get_it(
     if not served:
         with pytest.raises(InputError, match=message):
             browser_runtime(lambda step: None)
-    assert kept(tmp_path) == []
+    assert cached_names(tmp_path) == []
 
 
 def test_the_registry_is_the_environments_or_npms_or_the_public_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +227,7 @@ def test_the_registry_is_the_environments_or_npms_or_the_public_one(monkeypatch:
     monkeypatch.setenv("NPM_CONFIG_REGISTRY", "https://other.example/")
     assert registry() == "https://other.example/"
     monkeypatch.setenv("npm_config_registry", "file:///etc")
-    with pytest.raises(InputError, match=r"must be an address with https:// or http://; it is 'file:///etc'\."):
+    with pytest.raises(InputError, match=r"must be an address with https:// or http://; got 'file:///etc'\."):
         registry()
 
 
@@ -244,20 +244,20 @@ def runtime() -> Runtime:
 
 @pytest.fixture(scope="module")
 def recordings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Tones, by what is special of them."""
+    """Tones, by their peculiarity."""
     folder = tmp_path_factory.mktemp("recordings")
     noise = np.random.default_rng(0)
-    said = {
+    sounds = {
         "plain": (speak(SAID), SAMPLE_RATE),
         "long": (speak(" ".join([SAID, "fed", "  a   "] * 24)), SAMPLE_RATE),
         "silent": (np.zeros(SAMPLE_RATE // 5, dtype=np.float32), SAMPLE_RATE),
         "stereo": (np.stack([speak(SAID), 0.5 * speak(SAID)], axis=1), SAMPLE_RATE),
         "of another rate": (np.repeat(speak(SAID), 3), 3 * SAMPLE_RATE),
     }
-    for name, (waveform, rate) in said.items():
+    for name, (waveform, rate) in sounds.items():
         waveform = waveform + 0.001 * noise.standard_normal(waveform.shape).astype(np.float32)
         soundfile.write(folder / f"{name}.flac", waveform, rate)
-    return {name: folder / f"{name}.flac" for name in said}
+    return {name: folder / f"{name}.flac" for name in sounds}
 
 
 @pytest.fixture(scope="module")
@@ -269,7 +269,7 @@ def recognizer() -> Recognizer:
 def site(
     runtime: Runtime, recognizer: Recognizer, recordings: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """The page of a net that hears tones."""
+    """The page of a net that recognises tones."""
     from asr.publishing.program import joined
 
     parts = written_down(recognizer, lambda step: None)
@@ -293,16 +293,16 @@ def address(site: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def opened(chromium: Any, address: str) -> Iterator[Visit]:
-    """The page, open; at the end it must not have complained, nor asked anybody else for anything."""
+    """The opened page; at the end the console must have no errors, and no other host may have been requested."""
     seen = visit(chromium, address)
     yield seen
     seen.page.context.close()
     assert seen.complaints == []
-    assert [one for one in seen.requests if not one.startswith((address, "blob:", "data:"))] == []
+    assert [request for request in seen.requests if not request.startswith((address, "blob:", "data:"))] == []
 
 
 def outcome(page: Any) -> str:
-    """What the page shows, transcript or problem, once it is there."""
+    """Return the displayed transcript or error, when it exists."""
     page.wait_for_selector("#result:not([hidden]), #error:not([hidden])", timeout=PATIENCE)
     shown = page.locator("#error") if page.locator("#error").is_visible() else page.locator("#text")
     return " ".join(shown.inner_text().split())
@@ -317,7 +317,7 @@ def answer(page: Any) -> dict[str, Any]:
 
 
 def assert_same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """The same text and times; confidences as near as two runtimes are."""
+    """Compare texts and times exactly; confidences within the difference of two runtimes."""
     assert found["text"] == wanted["text"]
     assert found["duration"] == wanted["duration"]
     assert [(word["text"], word["start"], word["end"]) for word in found["words"]] == [
@@ -442,7 +442,7 @@ def test_opened_as_a_file_it_says_how_to_serve_it(chromium: Any, site: Path) -> 
 @pytest.mark.parametrize("width", [390, 1280])
 def test_it_is_readable_on_phone_and_desktop(chromium: Any, address: str, width: int, scheme: str) -> None:
     seen = visit(chromium, address, width, 800, scheme)
-    seen.page.emulate_media(reduced_motion="reduce")  # a colour on its way is none that can be measured
+    seen.page.emulate_media(reduced_motion="reduce")  # a colour during a transition cannot be measured
     assert poor_contrasts(seen.page) == []
     assert overflow(seen.page) <= 0
     seen.page.get_by_role("button", name="Example").click()

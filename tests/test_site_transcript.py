@@ -1,4 +1,4 @@
-"""What the page of asr.export --web makes of log_probs is what asr makes of them: the scripts in a real browser."""
+"""The scripts of asr.export --web turn log_probs into asr's transcripts: tested in a real browser."""
 
 import unicodedata
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ def page(browser: Any) -> Iterator[Any]:  # noqa: F811
 def expected(
     log_probs: Tensor, duration: float, normalizer: str, calibration: Calibration, most: int
 ) -> dict[str, Any]:
-    """What asr writes of log_probs (T', V), by its own recogniser."""
+    """Return asr's transcript of log_probs (T', V), by its own recogniser."""
     tokenizer, normalize = SimpleNamespace(pieces=PIECES, vocab_size=len(PIECES)), get_normalizer(normalizer)
     head = LogProbs(len(PIECES))
     model: Any = SimpleNamespace(
@@ -104,21 +104,29 @@ def test_words_times_confidence_and_score_are_those_of_asr(
     for word, other in zip(found["words"], wanted["words"], strict=True):
         assert [word["start"], word["end"]] == pytest.approx([other["start"], other["end"]], abs=1.1e-3)
         assert word["confidence"] == pytest.approx(other["confidence"], abs=2e-4)
-    assert [one["text"] for one in found["alternatives"]] == [one["text"] for one in wanted["alternatives"]]
+    assert [alternative["text"] for alternative in found["alternatives"]] == [
+        alternative["text"] for alternative in wanted["alternatives"]
+    ]
 
 
 @pytest.mark.parametrize("normalizer", ["basic", "as_written"])
 def test_every_character_is_normalised_as_python_does(page: Any, normalizer: str) -> None:
-    """Those that this Python's Unicode knows, but for ideographs; what parts words never comes into one."""
+    """All characters of this Python's Unicode except ideographs; separators of words never occur within one."""
     blocks = (range(0x20, 0x3400), range(0xA480, 0xAC20), range(0xF900, 0x10000), range(0x1D000, 0x1F200))
     characters = [chr(code) for block in blocks for code in block]
-    characters = [one for one in characters if unicodedata.category(one) != "Cn" and not one.isspace()]
+    characters = [
+        character for character in characters if unicodedata.category(character) != "Cn" and not character.isspace()
+    ]
     normalize = get_normalizer(normalizer)
-    words = [f"a'{one}'B" for one in characters]
+    words = [f"a'{character}'B" for character in characters]
     found = page.evaluate(
         f"async (words) => {{ const {{ NORMALIZERS }} = await import('/transcript.js');"
         f"return words.split('\\n').map((word) => NORMALIZERS.{normalizer}(word).join(' ')).join('\\n'); }}",
         "\n".join(words),
     ).split("\n")
-    different = [(word, one, normalize(word)) for word, one in zip(words, found, strict=True) if one != normalize(word)]
+    different = [
+        (word, normalized, normalize(word))
+        for word, normalized in zip(words, found, strict=True)
+        if normalized != normalize(word)
+    ]
     assert different == []

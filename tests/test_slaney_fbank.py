@@ -1,4 +1,4 @@
-"""Log-mel features as NVIDIA NeMo has them, against its recipe written out in numpy, and against NeMo itself."""
+"""Log-mel features as in NVIDIA NeMo, compared with its recipe in numpy, and with NeMo itself."""
 
 import math
 import warnings
@@ -23,7 +23,7 @@ PAD_MODES = pytest.mark.parametrize("pad_mode", ["zeros", "reflect"])
 
 
 def slaney_fbank(**changes: Any) -> SlaneyFbank:
-    """conf/features/slaney_fbank.yaml with changes."""
+    """Make the features of conf/features/slaney_fbank.yaml with changes."""
     return build_features(resolved("features=slaney_fbank", *(f"features.{key}={to}" for key, to in changes.items())))
 
 
@@ -36,7 +36,7 @@ def to_hertz(mel: float) -> float:
 
 
 def triangles(sample_rate: int, fft_points: int, num_mel_bins: int) -> np.ndarray:
-    """Weights (F, FFT bins), each triangle of area 1 over Hz."""
+    """Return weights (F, FFT bins), each triangle of area 1 over Hz."""
     highest = 15 + 27 * math.log(sample_rate / 2 / 1000) / math.log(6.4)
     corners = [to_hertz(highest * number / (num_mel_bins + 1)) for number in range(num_mel_bins + 2)]
     weights = np.zeros((num_mel_bins, fft_points // 2 + 1))
@@ -53,7 +53,7 @@ def triangles(sample_rate: int, fft_points: int, num_mel_bins: int) -> np.ndarra
 
 
 def plain(waveform: np.ndarray, pad_mode: str) -> np.ndarray:
-    """The recipe in float64: pre-emphasis, pad, and each frame in the middle of its FFT."""
+    """Compute the recipe in float64: pre-emphasis, padding, and each frame in the middle of its FFT."""
     samples = waveform.astype(np.float64)
     samples = samples - 0.97 * np.concatenate([[0.0], samples[:-1]])
     samples = np.pad(samples, FFT_POINTS // 2, mode="constant" if pad_mode == "zeros" else "reflect")
@@ -75,10 +75,10 @@ def test_energies_are_the_recipes(pad_mode: str, amplitude: float, num_samples: 
     waveform = (amplitude * noise(num_samples)).astype(np.float32)
     expected = plain(waveform, pad_mode)
     features = slaney_fbank(pad_mode=pad_mode)
-    # The window is kept in float32: known to 6e-8, beside which a bin that happens to hold little is small.
+    # The window is stored in float32, with errors of 6e-8, which are large relative to bins with little energy.
     actual = features.energies(torch.from_numpy(waveform).double()).numpy()
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-4)
-    # A float32 FFT knows each energy to 1e-4 of itself.
+    # A float32 FFT has a relative error of 1e-4 per energy.
     np.testing.assert_allclose(features.energies(torch.from_numpy(waveform)).numpy(), expected, rtol=0, atol=5e-4)
 
 
@@ -179,7 +179,7 @@ def test_cmvn_makes_one_frame_zero_and_none_none() -> None:
     normalize = UtteranceCMVN(eps=1e-5)
     assert torch.equal(normalize(torch.randn(1, 5)), torch.zeros(1, 5))
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # torch warns of the deviation of nothing
+        warnings.simplefilter("error")  # torch warns about the standard deviation of a single value
         assert normalize(torch.zeros(0, 5)).shape == (0, 5)
 
 

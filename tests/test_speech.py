@@ -1,4 +1,4 @@
-"""What is silent or steady does not reach the net; speech does: in noise as loud, faint, or offset."""
+"""Silent or steady audio does not reach the net; speech does: in equally loud noise, faint, or with an offset."""
 
 import json
 from collections.abc import Callable
@@ -119,7 +119,7 @@ def test_real_speech_is_heard_under_tones_a_hundred_times_as_loud(name: str) -> 
 
 @pytest.mark.parametrize("way", [None, at_silences])
 def test_long_recordings_without_speech_reach_no_net(way: Segmenter | None, fluent: Path) -> None:
-    """35 s and more, as a whole or for a minute between two sentences, whose words stay where they are said."""
+    """At least 35 s, as a whole recording, or a minute between two sentences, whose words keep their times."""
     recognizer = load_recognizer(fluent / "run")
     speech = torch.from_numpy(speak("ab cd ef")).float()
     hiss = 0.003 * torch.randn(95 * RATE, generator=torch.Generator().manual_seed(0))
@@ -154,8 +154,8 @@ def test_a_transcript_without_speech_has_no_words_and_says_so(
     speech, noise = torch.from_numpy(speak("ab cd ef")).float(), 0.1 * torch.randn(round(4.4 * RATE))
     soundfile.write(tmp_path / "noise.wav", noise.numpy(), RATE)
     recognizer = load_recognizer(fluent / "run")
-    said, nothing = recognizer.transcribe([speech, noise], sample_rate=16_000)
-    assert (said.text, said.speech) == ("ab cd ef", True)
+    transcript, nothing = recognizer.transcribe([speech, noise], sample_rate=16_000)
+    assert (transcript.text, transcript.speech) == ("ab cd ef", True)
     assert (nothing.text, nothing.words, nothing.speech) == ("", (), False)
     chunks = Inference(chunks=ChunkBounds(2, 0.25))
     [in_chunks, silence] = recognizer.transcribe([noise, torch.zeros_like(noise)], chunks, sample_rate=16_000)

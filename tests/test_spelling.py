@@ -1,4 +1,4 @@
-"""How words are spelled that a language model does not know: probabilities, and what makes them."""
+"""Spelling of words that a language model does not know: probabilities and estimation."""
 
 import math
 import random
@@ -21,7 +21,7 @@ TEXT = ["the cat sat", "the dog sat on the cat", "a cat and a dog sat", "the act
 
 
 def made(folder: Path, text: Sequence[str] = TEXT, *options: str) -> tuple[Path, Path]:
-    """Make both models of a text."""
+    """Build both models of a text."""
     words, spelling = folder / "words.arpa", folder / "spelling.arpa"
     (folder / "text.txt").write_text("".join(f"{line}\n" for line in text))
     assert ngram([str(folder / "text.txt"), "-o", str(words), "--spelling", str(spelling), *options]) == 0
@@ -29,7 +29,7 @@ def made(folder: Path, text: Sequence[str] = TEXT, *options: str) -> tuple[Path,
 
 
 def entries(arpa: Path, order: int) -> dict[str, float]:
-    """The probabilities of the n-grams of an order."""
+    """Return the probabilities of the n-grams of an order."""
     section = arpa.read_text().partition(f"\\{order}-grams:\n")[2].partition("\n\n")[0]
     rows = [line.split("\t") for line in section.splitlines()]
     return {row[1]: 10 ** float(row[0]) for row in rows}
@@ -42,10 +42,10 @@ def log_prob(model: SpellingModel, word: str) -> float:
 
 @needs_kenlm
 def test_the_probabilities_of_all_strings_sum_to_one(tmp_path: Path) -> None:
-    """Of all strings of at most eight characters, and of those that are longer, by what they begin with."""
+    """Strings of at most eight characters, plus longer strings by their prefixes."""
     _, path = made(tmp_path, ["ab abb ba", "b aab bb", "bab a"])
     model = SpellingModel(str(path))
-    alphabet = ["a", "b", "?"]  # of which the text has no question mark: it is <unk>
+    alphabet = ["a", "b", "?"]  # the text has no question mark, so it is <unk>
     short = sum(math.exp(log_prob(model, "".join(word))) for n in range(9) for word in product(alphabet, repeat=n))
     long = sum(math.exp(model.extend(model.start(), "".join(word))[0]) for word in product(alphabet, repeat=9))
     assert short + long == pytest.approx(1.0, abs=1e-5)  # KenLM: float32
@@ -68,7 +68,7 @@ def test_unknown_words_get_all_that_the_discounts_take_from_the_unigrams(tmp_pat
     pairs = {pair for line in TEXT for pair in zip(["<s>", *line.split()], [*line.split(), "</s>"], strict=True)}
     counts = Counter(second for _, second in pairs)
     found = entries(words, 1)
-    discounts = (0.5, 1.0, 1.5)  # so little text gives none of its own
+    discounts = (0.5, 1.0, 1.5)  # too little text for estimated discounts
     total = sum(counts.values())
     for word, count in counts.items():
         assert found[word] == pytest.approx((count - discounts[min(count, 3) - 1]) / total, rel=1e-4)
@@ -115,7 +115,7 @@ def test_where_no_word_is_rare_all_are_examples(tmp_path: Path) -> None:
 
 @needs_kenlm
 def test_in_a_language_whose_model_is_known_the_most_probable_words_are_found(tmp_path: Path) -> None:
-    """Whatever the frames hear, they hear all strings of "a", "b" and spaces alike: the language alone decides."""
+    """All frames have equal scores for "a", "b" and space, so only the language decides."""
     draw = random.Random(1)
     language, spelling = Trigrams(["a", "ab"], draw), Trigrams("ab", draw)
     pieces = ["", " ", "a", "b"]
@@ -149,7 +149,7 @@ def test_the_perplexity_of_a_dev_text_counts_how_its_unknown_words_are_spelled(
     dev = ["the rat sat", "a cot", "the dog", "so sat the act", "a tag and a goat"]
     (tmp_path / "dev.txt").write_text("".join(f"{line}\n" for line in dev))
     words, spelling = made(tmp_path, TEXT, "--dev", str(tmp_path / "dev.txt"))
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     model, letters = NgramModel(words), SpellingModel(str(spelling))
     total, count = 0.0, 0
     for line in dev:
@@ -159,9 +159,9 @@ def test_the_perplexity_of_a_dev_text_counts_how_its_unknown_words_are_spelled(
             total += probability + (0.0 if word in model.words else log_prob(letters, word))
         total += model.end(state)
         count += len(line.split()) + 1
-    [row] = [line.split() for line in said.splitlines() if line.startswith("words.arpa ") and "to" in line]
+    [row] = [line.split() for line in output.splitlines() if line.startswith("words.arpa ") and "to" in line]
     assert float(row[1]) == pytest.approx(math.exp(-total / count), rel=0.01)
-    assert "an unknown word has the probability of <unk> times that of its spelling." in said
+    assert "an unknown word has the probability of <unk> times that of its spelling." in output
 
 
 @needs_kenlm
@@ -176,9 +176,9 @@ def test_a_file_that_is_no_spelling_model_is_one_clear_line(tmp_path: Path) -> N
 @needs_kenlm
 @pytest.mark.parametrize("unit", ["word", "token"])
 def test_a_spelling_model_given_as_the_language_model_is_refused_by_its_name(tmp_path: Path, unit: str) -> None:
-    """Its entries are letters, which are words, and tokens, of a recogniser of characters."""
+    """Its entries are letters, which could also be words, or tokens of a recogniser of characters."""
     _, spelling = made(tmp_path, ["pack my box with five dozen liquor jugs"])
-    message = rf"spelling\.arpa: the entries .* be {unit}s; all \d+ are single characters: .* Give it by --spelling \("
+    message = rf"spelling\.arpa: the entries .* be {unit}s; all \d+ are single characters, .* Give it by --spelling \("
     with pytest.raises(InputError, match=message):
         beam(["", " ", *"abcdefghijklmnopqrstuvwxyz"], lm=str(spelling), lm_unit=unit)
 

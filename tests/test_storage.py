@@ -1,4 +1,4 @@
-"""Byte ranges of files and objects: exact, or an error of one line; never a hang, whatever the server does."""
+"""Byte ranges of files and objects: exact, or a one-line error; no hangs, for any fault of the server."""
 
 import http.server
 import logging
@@ -214,7 +214,7 @@ def test_a_server_that_is_not_there_is_one_line() -> None:
 
 
 def in_a_child(read: Callable[[], Any]) -> Any:
-    """Call a function in a forked process, which may use obstore itself, as loading processes do."""
+    """Call a function in a forked process, which may use obstore itself, like loading processes."""
     results: multiprocessing.Queue[Any] = multiprocessing.Queue()
     child = multiprocessing.get_context("fork").Process(target=lambda: results.put(read()))
     child.start()
@@ -226,7 +226,7 @@ def in_a_child(read: Callable[[], Any]) -> Any:
 def test_a_request_that_obstore_would_wait_for_is_given_up(
     s3: FaultyProxy, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As if its time-outs did not work."""
+    """With obstore's time-outs disabled."""
     monkeypatch.setattr(client, "time_limit", lambda request, settings: 0.5)
     s3.forever = "hang"
 
@@ -271,7 +271,7 @@ def test_an_object_or_a_bucket_that_is_absent_is_named(s3: FaultyProxy, wanted: 
     for read in (lambda: read_range(wanted, 0, 10), lambda: read_whole(wanted)):
         with pytest.raises(StoreError, match=f"^{wanted}: .*{cause}") as caught:
             read()
-        assert not isinstance(caught.value, InputError | AudioError)  # which would skip the utterance
+        assert not isinstance(caught.value, InputError | AudioError)  # an error of this kind would skip the utterance
 
 
 @pytest.mark.parametrize("start", [len(CONTENT) - 5, len(CONTENT), len(CONTENT) + 1])

@@ -1,4 +1,4 @@
-"""Byte ranges kept on a local disk: what comes out is what the store has, whatever happens to the disk."""
+"""Byte ranges cached on a local disk: always the store's content, whatever happens to the disk."""
 
 import logging
 import multiprocessing
@@ -25,7 +25,7 @@ URL = "s3://bucket/cached"
 
 @pytest.fixture
 def cached(s3: FaultyProxy, tmp_path: Path) -> Iterator[FaultyProxy]:
-    """An object of CONTENT at URL; what is read of it is kept in the folder `cache`."""
+    """An object of CONTENT at URL; its ranges are cached in the folder `cache`."""
     session.configure(storage(5, 2, str(tmp_path / "cache")))
     range_cache.cache_clear()
     write_whole(URL, CONTENT)
@@ -104,10 +104,10 @@ def test_the_least_recently_used_are_removed_and_the_size_is_kept(tmp_path: Path
         os.utime(cache._path(wanted), (position, position))
         for other in cache.get(used_all_along):
             os.utime(cache._path(other), (position, position))
-    kept = cache.get(ranges)
+    entries = cache.get(ranges)
     assert sum(path.stat().st_size for path in files(tmp_path)) <= most
-    assert {*used_all_along, *ranges[-100:]} <= kept.keys()
-    assert len(kept) > 0.7 * most / 1000
+    assert {*used_all_along, *ranges[-100:]} <= entries.keys()
+    assert len(entries) > 0.7 * most / 1000
 
 
 def test_a_range_too_large_for_the_cache_is_not_kept(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_range_too_large_for_the_cache_is_not_kept(tmp_path: Path) -> None:
 def test_a_full_disk_is_one_warning_and_the_bytes_are_right(
     cached: FaultyProxy, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No file may have more than 500 bytes: writing fails as on a full disk, with part of it written."""
+    """No file may have more than 500 bytes: writing fails as on a full disk, after a part."""
     wanted = places(size_and_etag(URL).etag)
     caplog.set_level(logging.WARNING, logger="asr")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -136,12 +136,12 @@ def test_a_full_disk_is_one_warning_and_the_bytes_are_right(
     assert files(tmp_path / "cache") == []
 
 
-@pytest.mark.parametrize("what", ["a file", "in a file"])
+@pytest.mark.parametrize("location", ["a file", "in a file"])
 def test_a_folder_that_cannot_be_made_is_one_warning(
-    cached: FaultyProxy, tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str
+    cached: FaultyProxy, tmp_path: Path, caplog: pytest.LogCaptureFixture, location: str
 ) -> None:
     (tmp_path / "file").touch()
-    place = tmp_path / "file" / "x" if what == "in a file" else tmp_path / "file"
+    place = tmp_path / "file" / "x" if location == "in a file" else tmp_path / "file"
     session.configure(storage(cache_dir=str(place)))
     caplog.set_level(logging.WARNING, logger="asr")
     for _ in range(2):

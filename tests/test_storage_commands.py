@@ -1,4 +1,4 @@
-"""Audio and manifests at URLs: commands give what they give for files, and end in one line where a store fails."""
+"""Audio and manifests at URLs: the results for files, and a one-line error if a store fails."""
 
 import json
 import os

@@ -1,7 +1,7 @@
 """Trainings on shards in S3 whose server, loading process or rank is killed, or whose cache disk is full.
 
-Each ends with the bits of a training to which nothing happened, or with one line, after which the same command resumes
-it to these bits. No file that a run leaves, and nothing that it prints, holds a key, a token or a signature.
+Each ends with the bits of an undisturbed training, or with one line, after which the same command resumes it to these
+bits. No file of a run, and no output, contains a key, a token or a signature.
 """
 
 import json
@@ -20,12 +20,11 @@ from typing import Any
 import pytest
 
 from asr import shards
-from asr.checkpoint.saved import kept_checkpoints
 from tests.conftest import TINY, resolved
 from tests.processes import PATIENCE, bundle, finish, kill, metrics, resumptions, start, steps_logged, wait_for
 from tests.storing import MortalS3
 from tests.test_faults import children
-from tests.test_resume import write_ids
+from tests.test_resume import remove_ids_after_checkpoint, write_ids
 from tests.tones import sentences, write_corpus
 
 TOKEN = "FwoGZXIvYXdzEXAMPLETOKEN"
@@ -51,7 +50,7 @@ RUN = [
 
 @pytest.fixture(scope="module")
 def folder(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a bucket: the tones, and a second training set, in shards; the tones as files, one damaged."""
+    """The folder of a bucket: the tones and a second training set in shards; the tones as files, one damaged."""
     folder = tmp_path_factory.mktemp("s3") / "bucket"
     write_corpus(folder.parent, {"other": sentences(20, seed=9)})
     manifests = {name: tones / f"{name}.jsonl" for name in ("train", "valid", "test")}
@@ -74,7 +73,7 @@ def server(folder: Path) -> Iterator[MortalS3]:
 
 @pytest.fixture
 def s3(server: MortalS3) -> Iterator[MortalS3]:
-    """A server that serves, whatever the test before has left."""
+    """A running server, whatever the previous test did."""
     yield server
     if not server.is_alive:
         server.start()
@@ -82,7 +81,7 @@ def s3(server: MortalS3) -> Iterator[MortalS3]:
 
 @pytest.fixture(scope="module")
 def whole(server: MortalS3, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run to which nothing happened."""
+    """An undisturbed run."""
     folder = tmp_path_factory.mktemp("whole")
     assert finish(begin(server, folder / "run", folder / "log")) == 0, (folder / "log").read_text()
     return folder / "run"
@@ -90,7 +89,7 @@ def whole(server: MortalS3, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _no_secrets(tmp_path: Path, server: MortalS3) -> Iterator[None]:
-    """Look for secrets in all that a test has written, whatever the end of its trainings."""
+    """Look for secrets in all files of a test, however its trainings ended."""
     yield
     secrets = [server.environment[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")]
     files = [path for path in tmp_path.rglob("*") if path.is_file() and path.parent != tmp_path / "signed"]
@@ -114,9 +113,9 @@ def begin(
 
 
 def errors(log: Path) -> list[str]:
-    """The lines that say why a training ended; there must be no traceback, but of the loading processes of a rank.
+    """Return the error lines of a training; there must be no traceback, except of a rank's loading processes.
 
-    These outlive a rank that is killed by a moment, in which a thread of theirs may lose the connection to it.
+    They may outlive a killed rank for a moment, in which one of their threads loses the connection to it.
     """
     lines = [line for line in log.read_text().splitlines() if not line.startswith("[rank")]
     assert not any("Traceback" in line for line in lines), lines
@@ -215,7 +214,7 @@ def test_a_training_of_two_ranks_of_which_one_is_killed_is_resumed(rank: int, s3
 
 
 def utterances_of_epochs(folder: Path) -> list[Counter[str]]:
-    """Count what `write_ids` has written."""
+    """Count the ids that `write_ids` has written."""
     return [
         Counter(name for path in folder.glob(f"{epoch}-*") for name in path.read_text().split()) for epoch in range(2)
     ]
@@ -237,10 +236,7 @@ def test_a_training_killed_and_resumed_on_other_numbers_of_ranks_plays_each_occu
         running = begin(s3, run_dir, log, *overrides, world_size=world_size, before=partial(write_ids, ids))
         assert wait_for(lambda done=done: steps_logged(run_dir) > done + 3, running)  # type: ignore[misc]
         kill(running)
-        saved = kept_checkpoints(run_dir / "checkpoints")[-1].step
-        for path in ids.iterdir():
-            if int(path.name.split("-")[1]) >= saved:
-                path.unlink()  # will be done again
+        remove_ids_after_checkpoint(ids, run_dir)
     assert finish(begin(s3, run_dir, log, *small, before=partial(write_ids, ids))) == 0, log.read_text()
     assert "no longer bit for bit" in log.read_text()
     assert utterances_of_epochs(ids) == utterances_of_epochs(undisturbed)
@@ -258,7 +254,7 @@ def test_a_cache_disk_that_is_full_costs_a_warning_and_no_bit(whole: Path, s3: M
     finally:
         subprocess.run(["umount", disk], check=True)
     warnings = re.findall(
-        r"data\.cache_dir .*cannot be written \((?:it is full|No space left on device)\)", log.read_text()
+        r"data\.cache_dir .*cannot be written \((?:the disk is full|No space left on device)\)", log.read_text()
     )
     assert len(warnings) == 1
     assert same(run_dir, whole)

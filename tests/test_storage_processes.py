@@ -1,4 +1,4 @@
-"""Object stores from many processes: forked, killed, interrupted. A read is right or an error, and never hangs."""
+"""Object stores read by many processes: forked, killed, interrupted. A read is right or an error, and never hangs."""
 
 import asyncio
 import multiprocessing
@@ -33,7 +33,7 @@ def _object(s3: FaultyProxy) -> None:
 
 
 class Ranges(Dataset[tuple[bytes, str]]):
-    """Byte ranges of the object, and what reads them."""
+    """Byte ranges of the object, and a function that reads them."""
 
     def __len__(self) -> int:
         return 40
@@ -77,7 +77,7 @@ def test_a_failure_in_a_loading_process_is_one_line(s3: FaultyProxy, num_workers
 
 
 def read_then_fork(done: "multiprocessing.Queue[tuple[bool, bool, str]]") -> None:
-    """Read as a loading process does, fork, and read in the child as well."""
+    """Read as a loading process does, fork, and read in the child, too."""
     first = right() and access() == "Client"
     child = multiprocessing.Process(target=lambda: done.put((first, right(), access())))
     child.start()
@@ -93,7 +93,7 @@ def test_a_child_of_a_process_that_has_used_obstore_itself_reads_by_a_helper() -
 
 
 def test_parent_and_children_read_at_once() -> None:
-    """A child does not use the socket of its parent's helper."""
+    """A child must not use the socket of its parent's helper."""
     assert right()
     children = []
     for _ in range(4):

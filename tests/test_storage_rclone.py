@@ -1,4 +1,4 @@
-"""A second S3 server, unlike the first: rclone's."""
+"""A second S3 server, of another implementation: rclone's."""
 
 import os
 import random

@@ -1,4 +1,4 @@
-"""Streams: fed in any pieces, features, words and times are those of the whole."""
+"""Streams: fed in pieces of any size, features, words and times equal those of the whole."""
 
 import functools
 import math
@@ -69,7 +69,7 @@ def test_features_of_pieces_are_those_of_the_whole(overrides: list[str], dtype: 
         expected = features(waveform)
         ours = torch.cat([*frames, given])
         assert ours.shape == expected.shape
-        # float64 holds a wrong frame off; in float32 the logarithm of a faint bin has fewer digits.
+        # float64 detects a wrong frame; in float32 the logarithm of a faint bin has fewer digits.
         torch.testing.assert_close(ours, expected, rtol=0, atol=1e-10 if dtype == torch.float64 else 1e-4)
 
 
@@ -90,7 +90,7 @@ TRANSDUCERS = {
 
 
 def transducer(name: str = "transducer") -> Recognizer:
-    """One that writes a token in some frames, and several in a few."""
+    """A transducer that emits a token in some frames, and several in a few."""
     overrides = TRANSDUCERS[name]
     decode = resolved(*overrides)["decode"]
     recognizer = streaming_recognizer(decode, head=(*overrides, "head/predictor=lstm"))
@@ -119,7 +119,7 @@ def streaming_recognizer(
     dtype: torch.dtype = torch.float64,
     head: Sequence[str] = ("head=ctc_self_conditioned", "head.num_intermediate=1"),
 ) -> Recognizer:
-    """With random weights, which spell much: every frame is another token or a blank."""
+    """Make a recogniser with random weights that emits many tokens: the best token changes with every frame."""
     torch.manual_seed(3)
     config = resolved("encoder=conformer_streaming_xs", *head)
     small = {"num_layers": 2, "dim": 32, "num_heads": 2, "subsampling": {"num_channels": 4}}
@@ -137,7 +137,7 @@ def streaming_recognizer(
     if recognizer.model.head.frame_head is None:
         return recognizer
     linear = recognizer.model.head.frame_head.linear
-    for _ in range(3):  # until no token is the likeliest everywhere; each step changes what the next block is told
+    for _ in range(3):  # until no token is always the most likely; each step changes the input of the next block
         frames = recognizer.model.features(speech(4.0, 99, dtype))
         with torch.no_grad():
             logits = linear(recognizer.model(frames[None], torch.tensor([len(frames)])).out[0])
@@ -148,7 +148,7 @@ def streaming_recognizer(
 
 
 def speech(seconds: float, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Noise whose colour and loudness change."""
+    """Return noise whose colour and loudness change."""
     generator = torch.Generator().manual_seed(seed)
     noise = torch.randn(round(seconds * RATE), generator=generator)
     tones = torch.randn(len(noise) // 1600 + 1, generator=generator).repeat_interleave(1600)[: len(noise)]
@@ -213,14 +213,14 @@ def test_what_is_settled_is_not_said_again_and_nothing_behind_it_is_lost(decode:
     encoded = recognizer.model(frames[None], torch.tensor([len(frames)]))
     search: Any = recognizer.decode
     parts, on, stopped = encoded.out.split(10, dim=1), search.initial_state(), search.initial_state()
-    said = []
+    settled_tokens = []
     for part in parts:
         [[whole_text]], [on] = search.step(part, torch.tensor([part.shape[1]]), [on])
         _, [stopped] = search.step(part, torch.tensor([part.shape[1]]), [stopped])
         hypothesis, stopped = search.settle(stopped)
-        said += hypothesis.tokens
-    assert said == whole_text.tokens
-    assert len(said) > 5
+        settled_tokens += hypothesis.tokens
+    assert settled_tokens == whole_text.tokens
+    assert len(settled_tokens) > 5
 
 
 def test_what_was_said_long_ago_is_final_whatever_the_beam_still_weighs() -> None:
@@ -228,7 +228,7 @@ def test_what_was_said_long_ago_is_final_whatever_the_beam_still_weighs() -> Non
     waveform = speech(8.0, 5)
 
     def longest_wait(settled: float | None) -> tuple[float, list[Captions]]:
-        """Of words behind which another one has begun, since their ends."""
+        """Return the longest time from the end of a word to its output, for words with a following word."""
         stream, captions, waits = Stream(recognizer, endpoint_seconds=None, settled_seconds=settled), [], [0.0]
         for number, piece in enumerate(waveform.split(RATE // 10)):
             captions.append(stream.feed(piece))
@@ -236,7 +236,7 @@ def test_what_was_said_long_ago_is_final_whatever_the_beam_still_weighs() -> Non
         return max(waits), [*captions, stream.finish()]
 
     most, captions = longest_wait(0.5)
-    assert 0.5 < most < 0.5 + 0.04 * (6 + 3) + 0.1  # a chunk, what is seen behind it, and a piece
+    assert 0.5 < most < 0.5 + 0.04 * (6 + 3) + 0.1  # a chunk, its right context, and a piece
     assert longest_wait(None)[0] > 2 * most
     starts = [word.start for each in captions for word in each.final]
     assert len(starts) > 10
@@ -265,32 +265,32 @@ def test_streams_that_come_and_go_in_a_batch_say_what_each_says_alone(decode: st
     behind = (0.12, 0.0, 0.24, 0.12)
     alone = [final_text(streamed(make(right), waveform, 0)) for right, waveform in zip(behind, waveforms, strict=True)]
     parts = [pieces(waveform, seed, 9000) for seed, waveform in enumerate(waveforms)]
-    streams, said = [make(right) for right in behind], [[] for _ in parts]
+    streams, outputs = [make(right) for right in behind], [[] for _ in parts]
     starts = [0, 3, 1, 6]
     for turn in range(200):
         there = [n for n, start in enumerate(starts) if 0 <= turn - start < len(parts[n])]
         for n in there:
             streams[n].hear(parts[n][turn - starts[n]], at_end=turn - starts[n] == len(parts[n]) - 1)
         for n, captions in zip(there, advance([streams[n] for n in there]), strict=True):
-            said[n].append(captions)
-    assert [final_text(each) for each in said] == alone
+            outputs[n].append(captions)
+    assert [final_text(each) for each in outputs] == alone
 
 
 def test_what_a_stream_keeps_does_not_grow() -> None:
     recognizer = streaming_recognizer({**BEAM, "beam_size": 2})
     stream = CachedStream(recognizer, StreamSettings(endpoint_seconds=1.0, settled_seconds=None))
-    kept = []
+    sizes = []
     for seed in range(10):
         stream.feed(speech(1.0, seed))
         tensors = [*stream.state.values(), *stream._log_probs, stream._features, stream._remainder.samples]
-        kept.append(sum(tensor.untyped_storage().nbytes() for tensor in tensors))
+        sizes.append(sum(tensor.untyped_storage().nbytes() for tensor in tensors))
         assert max(len(prefix.tokens()) for prefix in stream._decoded.beams) < 200
-    assert max(kept[5:]) < 1.5 * max(kept[:5])
+    assert max(sizes[5:]) < 1.5 * max(sizes[:5])
 
 
 @DECODERS
 def test_a_word_that_does_not_end_costs_no_more_with_each_chunk(decode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten seconds of it are aligned with each chunk; its text and the times of its tokens are those of one pass."""
+    """At most ten seconds of it are aligned with each chunk; text and times of the tokens equal those of one pass."""
     is_transducer = decode in TRANSDUCERS
     recognizer = transducer(decode) if is_transducer else streaming_recognizer(BEAM if decode == "beam" else None)
     space = recognizer.model.tokenizer.pieces.index(" ")
@@ -314,10 +314,10 @@ def test_a_word_that_does_not_end_costs_no_more_with_each_chunk(decode: str, mon
     [word] = [word for each in captions for word in each.final]
     assert len(word.text) > 100
     assert word.start < 0.5
-    assert (59.0 if not is_transducer else 15.0) < word.end <= 60.1  # behind that, this one writes nothing
+    assert (59.0 if not is_transducer else 15.0) < word.end <= 60.1  # after that, this model emits nothing
     partials = [each.partial for each in captions if each.partial]
-    assert all(other[0].text.startswith(one[0].text[:-50]) for one, other in pairwise(partials))
-    assert all(one[0].start == word.start for one in partials[len(partials) // 2 :])
+    assert all(later[0].text.startswith(earlier[0].text[:-50]) for earlier, later in pairwise(partials))
+    assert all(partial[0].start == word.start for partial in partials[len(partials) // 2 :])
 
 
 def test_silence_ends_a_stretch_of_speech() -> None:
@@ -331,20 +331,20 @@ def test_silence_ends_a_stretch_of_speech() -> None:
     spoken = [ids["a"], ids["b"], 0, ids[" "], ids["c"], ids["d"]]
     recognizer.log_probs = lambda encoder_out: encoder_out  # type: ignore[method-assign]
     stream.decode._log_probs = lambda encoder_out: encoder_out
-    said = stream.decode_chunk(torch.cat([log_probs[token] for token in spoken]))
-    assert [word.text for word in said.final] == ["ab"]
-    assert [word.text for word in said.partial] == ["cd"]
-    assert not said.is_end
-    said = stream.decode_chunk(log_probs[0].repeat(4, 1))
-    assert not said.is_end
-    said = stream.decode_chunk(log_probs[0].repeat(2, 1))
-    assert said.is_end
-    [word] = said.final
+    captions = stream.decode_chunk(torch.cat([log_probs[token] for token in spoken]))
+    assert [word.text for word in captions.final] == ["ab"]
+    assert [word.text for word in captions.partial] == ["cd"]
+    assert not captions.is_end
+    captions = stream.decode_chunk(log_probs[0].repeat(4, 1))
+    assert not captions.is_end
+    captions = stream.decode_chunk(log_probs[0].repeat(2, 1))
+    assert captions.is_end
+    [word] = captions.final
     assert (word.text, round(word.start, 2), round(word.end, 2)) == ("cd", 0.16, 0.24)
-    said = stream.decode_chunk(log_probs[0].repeat(9, 1))
-    assert said == Captions([], [])
-    said = stream.decode_chunk(torch.cat([log_probs[ids["b"]], log_probs[0]]))
-    assert [(word.text, round(word.start, 2)) for word in said.partial] == [("b", 0.84)]
+    captions = stream.decode_chunk(log_probs[0].repeat(9, 1))
+    assert captions == Captions([], [])
+    captions = stream.decode_chunk(torch.cat([log_probs[ids["b"]], log_probs[0]]))
+    assert [(word.text, round(word.start, 2)) for word in captions.partial] == [("b", 0.84)]
 
 
 def test_a_word_that_is_written_a_chunk_after_it_was_said_has_the_time_at_which_it_was_said() -> None:
@@ -357,8 +357,8 @@ def test_a_word_that_is_written_a_chunk_after_it_was_said_has_the_time_at_which_
     written = iter([[], [], [pieces_of.index("a")]])
     stream.decode.step = lambda *_: ([[Hypothesis(next(written), 0.0)]], [None])  # type: ignore[method-assign]
     for chunk in ([blank] * 3, [blank, a, blank], [blank] * 3):
-        said = stream.decode_chunk(torch.cat(chunk))
-    [word] = said.partial
+        captions = stream.decode_chunk(torch.cat(chunk))
+    [word] = captions.partial
     assert (word.text, round(word.start, 2), round(word.end, 2)) == ("a", 0.16, 0.20)
     assert sum(map(len, stream._log_probs)) == 6, "no more is kept"
 
@@ -368,7 +368,7 @@ def test_a_model_that_cannot_go_on_hears_the_last_seconds_again_and_says_so() ->
     for seed, sentence in enumerate(sentences(3, seed=5, words=(8, 12))):
         waveform = torch.from_numpy(speak(sentence)).float()
         stream = Stream(recognizer, left_seconds=1.0)
-        assert stream.note.startswith("every 0.96 s at least the last 1 s are recognised again, since Ear needs the")
+        assert stream.note.startswith("at least the last 1 s are recognised again every 0.96 s, because Ear needs the")
         captions = streamed(stream, waveform, seed)
         assert final_text(captions) == sentence
         assert any(each.final for each in captions[:-1])
@@ -388,16 +388,16 @@ def test_a_transducer_that_searches_a_beam_is_told_which_decoder_hears_streams()
 
 def test_a_stream_says_after_how_many_samples_it_goes_on() -> None:
     cached = CachedStream(shared("greedy"), StreamSettings(endpoint_seconds=None, settled_seconds=None))
-    heard = 0
+    position = 0
     for _ in range(3):
         wanted = cached.num_wanted
         assert 0 < wanted <= (6 + 3 + 2) * 640
-        cached.hear(speech(10.0, 1)[heard : heard + wanted - 1])
+        cached.hear(speech(10.0, 1)[position : position + wanted - 1])
         assert (cached.num_wanted, cached.is_ready) == (1, False)
-        cached.hear(speech(10.0, 1)[heard + wanted - 1 : heard + wanted])
+        cached.hear(speech(10.0, 1)[position + wanted - 1 : position + wanted])
         assert (cached.num_wanted, cached.is_ready) == (0, True)
         advance([cached])
-        heard += wanted
+        position += wanted
     again = LookBackStream(listener(), 0.5, 8.0)
     again.hear(torch.zeros(7999))
     assert (again.num_wanted, again.is_ready) == (1, False)
@@ -413,20 +413,20 @@ def test_streams_that_look_back_are_recognised_as_one_batch_and_each_says_what_i
         batches.append(len(recordings)) or transcribe(recordings, **options)
     )
     streams = [LookBackStream(recognizer, 0.96, 1.0) for _ in texts]
-    said: list[list[Captions]] = [[] for _ in texts]
+    outputs: list[list[Captions]] = [[] for _ in texts]
     parts = [pieces(waveform, seed, 9000) for seed, waveform in enumerate(waveforms)]
     for turn in range(max(map(len, parts))):
         there = [n for n in range(len(texts)) if turn < len(parts[n])]
         for n in there:
             streams[n].hear(parts[n][turn], at_end=turn == len(parts[n]) - 1)
         for n, captions in zip(there, look_back_together([streams[n] for n in there]), strict=True):
-            said[n].append(captions)
-    assert [final_text(each) for each in said] == texts
+            outputs[n].append(captions)
+    assert [final_text(each) for each in outputs] == texts
     assert max(batches) > 1
 
 
 def timed_words(text: str) -> Transcript:
-    """Words as `text@start-end`."""
+    """Return words as `text@start-end`."""
     words = []
     for part in text.split():
         word, times = part.split("@")
@@ -556,7 +556,7 @@ print(words)
 
 @pytest.mark.parametrize("name", ["transducer alone", "tdt alone"])
 def test_a_long_recording_is_cut_where_a_transducer_without_ctc_writes_nothing(name: str) -> None:
-    """Its tokens hang on frames alone here, so that a segment that begins anew writes what one pass writes there."""
+    """Its tokens depend on frames alone, so a new segment emits the tokens of one pass."""
     recognizer = transducer(name)
     with torch.no_grad():
         joiner_of(recognizer).of_tokens.weight.zero_()

@@ -1,4 +1,4 @@
-"""The front-end, by matrix products of blocks: against the two convolutions that it stands for."""
+"""The front-end by matrix products of blocks, compared with the two plain convolutions."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from asr.lengths import padding_mask
 
 
 def plainly(front_end: StridedConv, features: Tensor, lengths: Tensor) -> Tensor:
-    """As the paper has it: convolution and ReLU, twice, what is behind an utterance's end zeroed before each."""
+    """Apply convolution and ReLU twice, with frames after an utterance's end set to zero before each."""
     x = features[:, None]
     for conv in (front_end.conv1, front_end.conv2):
         x = x.masked_fill(padding_mask(lengths, x.shape[2])[:, None, :, None], 0.0)
@@ -78,13 +78,13 @@ def test_in_bfloat16_it_is_as_near_to_the_truth_as_the_convolutions_are() -> Non
 def test_nothing_between_the_convolutions_is_kept() -> None:
     front_end = StridedConv(80, 32, num_channels=32, dropout=0.0)
     features, lengths = torch.randn(2, 400, 80), torch.tensor([400, 300])
-    kept: dict[int, int] = {}
+    stored_sizes: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor.numel()
+        stored_sizes[tensor.untyped_storage().data_ptr()] = tensor.numel()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         front_end(features, lengths)
     between = 2 * 200 * 40 * 32  # the first convolution's output
-    assert max(kept.values()) < between / 2
+    assert max(stored_sizes.values()) < between / 2

@@ -1,4 +1,4 @@
-"""The walls of the house: who may import whom, and that configuration and code say the same."""
+"""The architecture: permitted imports, and agreement of configuration and code."""
 
 import ast
 import importlib
@@ -21,8 +21,8 @@ from asr.run.settings import RunSettings, read_run_settings
 from asr.settings.read import Kind, as_mapping, entries
 from tests.conftest import CONF, ROOT, resolved, with_part
 
-# Folders, and the modules that are the contract, from the lowest layer up: what stands in a line imports only from
-# lines above it. Commands, which stand in asr/ itself, are above all, and import none of each other.
+# Folders, and the modules of the contract, from the lowest layer up: a line's modules import only from lines above it.
+# Commands, which are in asr/ itself, are above all layers, and do not import each other.
 LAYERS = [
     ["errors"],
     ["lengths", "system"],
@@ -53,15 +53,17 @@ RECIPES_MAY = {
     *("errors", "system", "storage", "text", "audio", "data.manifest"),
     *(
         "bulk.statistics",
+        "evaluation.bootstrap",
         "evaluation.utterances",
         "evaluation.word_errors",
         "recognition.confidence",
     ),  # of automatic texts
+    *("web.chart", "web.page"),
 }
 
 
 def modules(package: str) -> Iterator[tuple[str, ast.Module]]:
-    """Name (without the package) and syntax tree of each module that is not an `__init__`."""
+    """Return name (without the package) and syntax tree of each module that is not an `__init__`."""
     for path in sorted((ROOT / package).rglob("*.py")):
         if path.name != "__init__.py":
             name = ".".join(path.relative_to(ROOT / package).with_suffix("").parts)
@@ -69,7 +71,7 @@ def modules(package: str) -> Iterator[tuple[str, ast.Module]]:
 
 
 def imported(tree: ast.Module) -> set[str]:
-    """Every module that is imported anywhere in a file, functions and TYPE_CHECKING included."""
+    """Return every module imported anywhere in a file, also in functions and under TYPE_CHECKING."""
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -82,7 +84,7 @@ def imported(tree: ast.Module) -> set[str]:
 
 
 def layer(module: str) -> int:
-    """The line of LAYERS that a module belongs to by its first name; that of commands is behind the last."""
+    """Return the line of LAYERS of a module, by its first name; commands are after the last line."""
     first = module.split(".")[0]
     return next((number for number, names in enumerate(LAYERS) if first in names), len(LAYERS))
 
@@ -109,7 +111,7 @@ def test_the_map_of_the_package_names_every_folder_in_the_order_of_the_layers() 
 
 
 def test_folders_import_each_other_in_no_circle() -> None:
-    """Sub-folders are folders of their own; what is imported for types alone does not count."""
+    """Sub-folders are separate folders; imports for types alone do not count."""
     above: dict[str, set[str]] = {}
     for mine, theirs in arrows():
         above.setdefault(mine, set()).add(theirs)
@@ -137,16 +139,16 @@ def test_a_public_class_has_a_name_of_its_own() -> None:
     assert {name: several for name, several in places.items() if len(several) > 1} == {}
 
 
-MAX_ARROWS, MAX_ARROWS_IN_ALL = 165, 370  # between folders; with the contract and the commands
+MAX_ARROWS, MAX_ARROWS_IN_ALL = 165, 370  # between folders; including the contract and the commands
 
 
 def folder(module: str) -> str:
-    """The folder of a module; a module of asr/ itself stands for itself."""
+    """Return the folder of a module; a module of asr/ itself is its own folder."""
     return module.rpartition(".")[0] or module
 
 
 def arrows() -> set[tuple[str, str]]:
-    """Pairs of folders, sub-folders included, of which one imports from the other, imports for types excepted."""
+    """Return pairs of folders, with sub-folders, where the first imports from the second, except for types."""
     return {
         (folder(module), folder(name.removeprefix("asr.")))
         for module, tree in modules("asr")
@@ -167,7 +169,7 @@ def is_folder(name: str) -> bool:
 
 
 def without_types(tree: ast.Module) -> ast.Module:
-    """The same without what stands under `if TYPE_CHECKING:`."""
+    """Return the tree without the statements under `if TYPE_CHECKING:`."""
     body = [node for node in tree.body if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")]
     return ast.Module(body, type_ignores=[])
 
@@ -183,7 +185,7 @@ def test_the_package_lists_its_commands_without_torch() -> None:
     code = "import sys, runpy\nrunpy.run_module('asr', run_name='__main__')\n"
     code += "assert not {'torch', 'hydra'} & sys.modules.keys()"
     ended = subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True, text=True)
-    assert sorted(re.findall(r"^  asr\.(\w+)  ", ended.stdout, re.MULTILINE)) == COMMANDS
+    assert sorted(re.findall(r"^  asr (\w+)  ", ended.stdout, re.MULTILINE)) == COMMANDS
 
 
 def module_file(name: str) -> bool:
@@ -259,7 +261,7 @@ COMPONENTS = [
 
 @cache
 def component_config(path: Path) -> tuple[str, dict[str, Any]]:
-    """Group and resolved settings of one file of conf/, composed as a training would."""
+    """Return group and resolved settings of one file of conf/, composed as in a training."""
     group, name = "/".join(path.parts[:-1]), path.parts[-1]
     if group == "augment":
         return group, {"name": name, **resolved("augment=[" + name + "]")["augment"][name]}
@@ -298,7 +300,7 @@ def test_a_config_file_is_named_like_its_class(path: Path) -> None:
 
 
 def sections(cls: type) -> Iterator[type]:
-    """A settings dataclass, and all that it holds."""
+    """Return a settings dataclass, and all dataclasses in it."""
     yield cls
     for entry in entries(cls):
         if entry.kind in (Kind.SECTION, Kind.INLINE):

@@ -1,4 +1,4 @@
-"""--multirun with the plugins of the extras: where they are installed, they run as the files of conf/sweep say."""
+"""--multirun with the plugins of the extras, if installed: they run as the files of conf/sweep define."""
 
 import json
 import os

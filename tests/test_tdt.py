@@ -42,7 +42,7 @@ Arcs = list[tuple[int, int, int, int]]  # arcs: frame, tokens before, token or b
 
 
 def paths(num_frames: int, tokens: tuple[int, ...], durations: tuple[int, ...] = DURATIONS) -> Iterator[Arcs]:
-    """Every way to spell the tokens that ends by a blank which lands on the end of the frames."""
+    """Return all paths of the tokens that end with a blank that lands on the end of the frames."""
 
     def go(frame: int, written: int) -> Iterator[Arcs]:
         for number, duration in enumerate(durations):
@@ -153,7 +153,7 @@ def config(predictor: str, *more: str) -> dict[str, Any]:
 
 
 def head(predictor: str = "stateless", seed: int = 0, scale: float = 3.0, more: tuple[str, ...] = ()) -> Any:
-    """A small head in float64 whose distributions are far from flat."""
+    """A small head in float64 with distributions far from uniform."""
     return random_head(config(predictor, *more), "duration_joiner", len(PIECES), seed, scale)
 
 
@@ -236,7 +236,7 @@ def greedy(made: Any, max_symbols: int = 10) -> TDTGreedy:
 
 
 def plain_greedy(made: Any, encoder_out: Tensor, max_symbols: int) -> tuple[list[int], float, list[Span], list[float]]:
-    """One utterance, (T', D), arc by arc: tokens, score, frames and confidences."""
+    """Decode one utterance, (T', D), arc by arc: tokens, score, frames and confidences."""
     tokens: list[int] = []
     spans, confidences, score, frame, number = [], [], 0.0, 0, 0
     while frame < len(encoder_out):
@@ -297,9 +297,7 @@ def test_junk_behind_an_utterance_changes_no_hypothesis() -> None:
 
 
 def beam(made: Any, **settings: Any) -> TDTBeam:
-    """Make a search of conf's settings, but for these."""
-    settings = search_settings("tdt_beam", **settings)
-    return TDTBeam(made, Pieces(PIECES), as_written, **settings)  # type: ignore[arg-type]
+    return TDTBeam(made, Pieces(PIECES), as_written, **search_settings("tdt_beam", **settings))  # type: ignore[arg-type]
 
 
 Best = tuple[float, list[Span], list[float]]  # of the most likely path: its score, frames and confidences
@@ -309,7 +307,7 @@ Best = tuple[float, list[Span], list[float]]  # of the most likely path: its sco
 def spelt(
     predictor: str, num_frames: int, max_symbols: int
 ) -> tuple[Any, Tensor, dict[tuple[int, ...], tuple[float, Best]]]:
-    """A head, frames (T', D), and what they spell by all paths that reach or pass their end: log p, the best path."""
+    """Return a head, frames (T', D), and for all token sequences log p over all paths, and the best path."""
     made, encoder_out = head(predictor), torch.randn(num_frames, DIM, dtype=torch.float64)
     ended: dict[tuple[int, ...], list[Best]] = {}
 

@@ -1,4 +1,4 @@
-"""Normalisers: by example, and by what must hold of any text. Numbers as they are printed."""
+"""Normalisers: examples, and properties of any text. Formats of numbers."""
 
 # ruff: noqa: RUF001  the examples are of letters and quotes that look alike
 
@@ -29,10 +29,10 @@ needs_whisper_normalizer = pytest.mark.skipif(
         ("a''b '''c' ' d", "a b c d"),
         ("well-known state_of_the_art 50%", "well known state of the art 50"),
         ("ﬁne ＦＵＬＬ Ｗｉｄｔｈ x²", "fine full width x2"),
-        ("20 ℃ 5 ㎒", "20 c 5 mhz"),  # capitals only once taken apart
+        ("20 ℃ 5 ㎒", "20 c 5 mhz"),  # only decomposition gives capitals
         ("Äpfel ÉCOLE straße", "äpfel école straße"),
         ("e\u0301cole", "école"),
-        ("T\u0308 H\u0331", "ẗ ẖ"),  # composed in lower case only
+        ("T\u0308 H\u0331", "ẗ ẖ"),  # only the lower case composes
         ("हिन्दी में", "हिन्दी में"),
         ("क्षि'कि", "क्षि'कि"),  # the mark before the apostrophe is part of the word
         ("ПРИВЕТ, об'єкт", "привет об'єкт"),

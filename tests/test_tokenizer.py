@@ -1,4 +1,4 @@
-"""Tokenizers: what must hold of every one in conf/, and what SentencePiece must be told."""
+"""Tokenizers: properties of each file in conf/, and options that SentencePiece needs."""
 
 from typing import Any
 
@@ -18,14 +18,14 @@ from tests.conftest import CONF, resolved
 
 ALPHABET = "abcdefgh'éß7йक"
 NAMES = sorted(path.stem for path in (CONF / "tokenizer").glob("*.yaml"))
-SMALL = {"vocab_size": 40}  # where a tokenizer has such a setting: conf's suits hours of speech
+SMALL = {"vocab_size": 40}  # for tokenizers with this setting; conf's value suits hours of speech
 
 WORDS = st.text(alphabet=ALPHABET, min_size=1, max_size=8)
 TEXTS = st.lists(WORDS, max_size=6).map(lambda words: basic(" ".join(words)))
 
 
 def training_texts() -> list[str]:
-    """Two hundred sentences in as many made-up words, and every character of the alphabet."""
+    """Two hundred sentences of different artificial words, with every character of the alphabet."""
     draw = np.random.default_rng(0)
     words = ["".join(draw.choice(list(ALPHABET), draw.integers(1, 6))) for _ in range(200)]
     return [basic(" ".join(draw.choice(words, 5))) for _ in range(200)] + [ALPHABET]
@@ -152,7 +152,7 @@ def test_an_algorithm_that_is_not_there_is_an_error() -> None:
 
 @pytest.mark.parametrize("algorithm", ["unigram", "bpe"])
 def test_a_very_long_line_is_not_dropped(algorithm: str) -> None:
-    """SentencePiece leaves out lines of more than 4192 bytes unless told, without a word."""
+    """By default SentencePiece silently drops lines of more than 4192 bytes."""
     long_line = " ".join(["abc dab"] * 2500 + ["q"])
     tokenizer = SentencePiece(algorithm=algorithm, vocab_size=40)
     tokenizer.fit([*training_texts(), long_line])
@@ -161,14 +161,14 @@ def test_a_very_long_line_is_not_dropped(algorithm: str) -> None:
 
 @pytest.mark.parametrize("algorithm", ["unigram", "bpe"])
 def test_a_rare_character_is_covered(algorithm: str) -> None:
-    """SentencePiece leaves the rarest 0.05 % of characters uncovered unless told."""
+    """By default SentencePiece leaves the rarest 0.05 % of characters uncovered."""
     tokenizer = SentencePiece(algorithm=algorithm, vocab_size=40)
     tokenizer.fit([*training_texts() * 20, "q"])
     assert tokenizer.decode(tokenizer.encode("aqa")) == "aqa"
 
 
 def test_subwords_take_the_text_as_it_is() -> None:
-    """Normalising is asr.text.normalize's; SentencePiece's own would turn ﬁ into fi."""
+    """asr.text.normalize normalises; SentencePiece's own normalisation would turn ﬁ into fi."""
     tokenizer = SentencePiece(algorithm="unigram", vocab_size=42)
     tokenizer.fit([*training_texts(), "ﬁ ² Å"])
     assert tokenizer.decode(tokenizer.encode("ﬁ ² Å")) == "ﬁ ² Å"

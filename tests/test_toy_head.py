@@ -1,4 +1,4 @@
-"""A head that is not frame-wise, its decoder, and parts of a block come in as one Python file and one YAML each."""
+"""A head that is not frame-wise, its decoder, and parts of a block are added as a Python file and a YAML file each."""
 
 import json
 import shutil
@@ -140,7 +140,7 @@ PARTS = {
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the package with these parts; nothing else of it is touched."""
+    """A copy of the package with these parts and no other change."""
     folder = tmp_path_factory.mktemp("house")
     for name in ("asr", "conf"):
         shutil.copytree(ROOT / name, folder / name)
@@ -183,7 +183,7 @@ def test_new_parts_of_a_block_train_and_are_in_the_bundle(house: Path, tones: Pa
     tiny = [setting for setting in TINY if not setting.startswith("encoder.convolution")]
     parts = [path.removeprefix("encoder/").split("/") for path in PARTS if path.startswith("encoder/")]
     chosen = [f"encoder/{group}={name}" for group, name in parts]
-    chosen.append("~encoder.convolution.kernel_size")  # which conformer_* set, and this one has not
+    chosen.append("~encoder.convolution.kernel_size")  # which conformer_* set, and this encoder does not have
     ended = run(house, "asr.train", *chosen, *tiny, *tone_corpus(tones), "run_dir=parts", "trainer.max_steps=2")
     assert ended.returncode == 0, ended.stderr
     config = json.loads((house / "parts" / "bundle" / "config.json").read_text())["encoder"]

@@ -1,4 +1,4 @@
-"""Training as a user meets it: what it learns, what it leaves behind, how it goes on."""
+"""Training as a user sees it: learning, output files, and resumption."""
 
 import csv
 import json
@@ -43,7 +43,7 @@ def trained(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 # Losses of the first ten steps of the tiny net on the tones, CPU, float32. Machines differ in the last bits, which ten
-# steps of Adam blow up a little: a relative tolerance of 2e-3, far below what a changed model or loss would do.
+# steps of Adam amplify: a relative tolerance of 2e-3 is far below the effect of a changed model or loss.
 GOLDEN = [5.446, 4.621, 4.1653, 3.732, 3.3764, 3.8501, 5.9435, 2.8854, 3.1237, 2.8824]
 
 
@@ -96,7 +96,7 @@ def test_the_same_command_gives_the_same_bundle_byte_for_byte(trained: Path, ton
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_the_schedule_ends_with_the_last_step(seed: int, accumulate: int, tones: Path, tmp_path: Path) -> None:
-    """Though epochs have different numbers of batches, as speeds and mates are drawn anew."""
+    """Epochs have different numbers of batches, because speeds and batches are drawn again."""
     uneven = ["augment=[speed_perturb]", "data.batch_seconds=5", f"seed={seed}", "trainer.check_val_every_n_epoch=4"]
     falling = ["schedule.final_factor=0", f"trainer.accumulate_grad_batches={accumulate}", "corpus.test=[]"]
     run_dir = tmp_path / "run"
@@ -149,9 +149,9 @@ def test_results_json_is_what_evaluate_and_jiwer_say(trained: Path, tones: Path,
 def test_the_average_bundle_is_the_mean_of_the_kept_checkpoints(select: str, tones: Path, tmp_path: Path) -> None:
     average = [f"checkpoint.select={select}", "checkpoint.keep=2"]
     run_dir = run(tmp_path / "run", tones, "trainer.max_epochs=3", *average)
-    kept = kept_checkpoints(run_dir / "checkpoints")
-    assert all(one.score == 1.0 for one in kept), "equally wrong"
-    states = [torch.load(one.path, weights_only=True)["state_dict"] for one in kept]
+    checkpoints = kept_checkpoints(run_dir / "checkpoints")
+    assert all(checkpoint.score == 1.0 for checkpoint in checkpoints), "equally wrong"
+    states = [torch.load(checkpoint.path, weights_only=True)["state_dict"] for checkpoint in checkpoints]
     chosen = states[:2] if select == "average_best" else states[-2:]
     bundle = load_file(run_dir / "bundle" / "weights.safetensors")
     for name, weight in bundle.items():
@@ -164,18 +164,18 @@ def test_checkpoints_are_chosen_by_their_names(tmp_path: Path) -> None:
     for name in names:
         (tmp_path / f"step={name}.ckpt").touch()
     checkpoints = kept_checkpoints(tmp_path)
-    assert [one.step for one in checkpoints] == [5, 10, 20, 25, 30, 40, 41, 42]
+    assert [checkpoint.step for checkpoint in checkpoints] == [5, 10, 20, 25, 30, 40, 41, 42]
 
     def steps(selection: str, keep: int) -> list[int]:
-        return [one.step for one in select(selection, checkpoints, keep)]
+        return [checkpoint.step for checkpoint in select(selection, checkpoints, keep)]
 
     assert steps("average_best", 3) == [20, 30], "what is much worse than the best is not averaged"
     assert steps("average_best", 1) == steps("best", 3) == [20]
     assert steps("average_last", 2) == [30, 40]
     assert steps("last", 3) == [42]
-    # To go on from: the newest two. For the bundle: the best two, or the last two validated ones.
-    assert [one.step for one in superfluous("best", checkpoints, 2)] == [5, 10, 25, 40]
-    assert [one.step for one in superfluous("average_last", checkpoints, 2)] == [5, 10, 20, 25]
+    # To resume from: the newest two. For the bundle: the best two, or the last two validated ones.
+    assert [checkpoint.step for checkpoint in superfluous("best", checkpoints, 2)] == [5, 10, 25, 40]
+    assert [checkpoint.step for checkpoint in superfluous("average_last", checkpoints, 2)] == [5, 10, 20, 25]
 
 
 def test_a_run_folder_can_be_moved_and_the_run_goes_on_in_it(tones: Path, tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_a_run_that_kept_nothing_does_not_lock_its_folder(tones: Path, tmp_path:
 
 
 def count_starts(path: Path) -> None:
-    """Write a line whenever a process that reads audio is started."""
+    """Write a line for each start of a process that reads audio."""
     from asr.training import data_module as module
 
     begin = module._start_worker

@@ -1,4 +1,4 @@
-"""The page that a training leaves: its figures recomputed from the run's files, and runs of which little is left."""
+"""The page of a training: its figures recomputed from the run's files, and runs with few files."""
 
 import csv
 import html
@@ -28,7 +28,7 @@ from tests.browser import browser, overflow, poor_contrasts, visit  # noqa: F401
 from tests.conftest import TINY, resolved, tone_corpus
 from tests.processes import finish, start
 
-MOST_SECONDS = 1.8  # of a training utterance: some of the tones are longer, and dropped
+MOST_SECONDS = 1.8  # of a training utterance: some of the tones are longer, and are dropped
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def tell(run_dir: Path, *events: tuple[float, Event]) -> None:
 
 
 def die_behind_the_first_epoch() -> None:
-    """Have this process killed at the end of an epoch, when its checkpoint is written and its event told."""
+    """Kill this process at the end of an epoch, after its checkpoint and its event."""
     from asr.training.progress import LogLines
 
     log = LogLines.on_train_epoch_end
@@ -71,7 +71,7 @@ def page_of(run_dir: Path) -> str:
 
 
 def tiles(page: str) -> dict[str, tuple[str, str]]:
-    """Label to (value, what stands below it) of the headline."""
+    """Map labels to (value, text below it) of the headline."""
     found = {}
     for tile in re.findall(r'<div class="figure.*?</div>', page, re.DOTALL):
         label, value = (
@@ -84,7 +84,7 @@ def tiles(page: str) -> dict[str, tuple[str, str]]:
 
 
 def tables(page: str) -> dict[str, list[list[str]]]:
-    """Title to the rows of a chart's table, the first of which names the columns."""
+    """Map titles to the rows of a chart's table; the first row has the names of the columns."""
     found = {}
     for figure in re.findall(r"<figure.*?</figure>", page, re.DOTALL):
         title = re.search(r"<figcaption>(.*?)(<span|</figcaption>)", figure)
@@ -125,10 +125,10 @@ def test_the_headline_is_what_the_files_say(run_dir: Path, tones: Path) -> None:
         assert value == f"{100 * results[name]['wer']:.2f} %"
         interval = results[name]["wer_interval"]
         assert (interval is None) == (results[name]["wer"] == 0)
-        said = (
+        interval_text = (
             "" if interval is None else "{:.2f} to {:.2f} % over utterances|".format(*(100 * edge for edge in interval))
         )
-        assert detail == f"{said}{results[name]['reference_words']} words"
+        assert detail == f"{interval_text}{results[name]['reference_words']} words"
     wers = column(run_dir, "valid/wer")
     step, best = min(wers, key=lambda point: point[1])
     assert found["Best validation WER"][0] == f"{100 * best:.2f} %"
@@ -137,7 +137,7 @@ def test_the_headline_is_what_the_files_say(run_dir: Path, tones: Path) -> None:
     assert last[0] == f"{100 * wers[-1][1]:.2f} %"
     assert found["Optimizer steps"] == (rows(run_dir)[-1]["step"], "epoch 5")
     hours = sum(utterance.duration for utterance in read_manifest(tones / "train.jsonl")) / 3600
-    assert found["Audio heard"][0] == f"about {round(5 * hours, 1):g} h"
+    assert found["Audio trained on"][0] == f"about {round(5 * hours, 1):g} h"
 
 
 def test_the_tables_of_the_charts_are_the_columns_of_metrics_csv(run_dir: Path) -> None:
@@ -162,7 +162,7 @@ def test_the_tables_of_the_charts_are_the_columns_of_metrics_csv(run_dir: Path) 
     for name, place in (("train/loss", 1), ("valid/loss", 2)):
         shown = [(number(row[0]), number(row[place])) for row in loss[1:] if row[place] != "-"]
         points = dict(column(run_dir, name))
-        assert len(shown) >= min(len(points), 30)  # and at the steps that the other line shows
+        assert len(shown) >= min(len(points), 30)  # and at the steps of the other line
         for step, value in shown:
             assert value == pytest.approx(points[int(step)], rel=5.1e-4)
 
@@ -179,7 +179,7 @@ def test_the_titles_of_the_charts_are_true(run_dir: Path) -> None:
     assert number(found[1]) == pytest.approx(statistics.median(norms), rel=5.1e-3)
     assert number(found[2]) == pytest.approx(max(norms), rel=5.1e-3)
     clip = resolved()["trainer"]["gradient_clip_val"]
-    clipped = f"before it was clipped to {clip:g}, in {sum(norm > clip for norm in norms)} of {len(norms)} steps logged"
+    clipped = f"before clipping to {clip:g}, in {sum(norm > clip for norm in norms)} of {len(norms)} logged steps"
     assert clipped in page_of(run_dir)
 
 
@@ -202,14 +202,14 @@ def test_each_followed_utterance_is_shown_with_the_errors_that_jiwer_counts(run_
             assert marked.count('class="sub"') == alignment.substitutions
             assert marked.count('class="ins"') == alignment.insertions
             assert marked.count('class="del"') == alignment.deletions
-            heard = re.sub(r'<span class="hidden-text">.*?</span>', "", marked)
-            heard = re.sub(r'<span class="del".*?</span>', "", heard)
-            assert text(heard).split() == (line["hypothesis"].split() or ["nothing"] * (not line["reference"]))
+            hypothesis = re.sub(r'<span class="hidden-text">.*?</span>', "", marked)
+            hypothesis = re.sub(r'<span class="del".*?</span>', "", hypothesis)
+            assert text(hypothesis).split() == (line["hypothesis"].split() or ["nothing"] * (not line["reference"]))
 
 
 def test_what_was_dropped_is_told_and_the_settings_are_there(run_dir: Path, tones: Path) -> None:
     page = page_of(run_dir)
-    longer = [one for one in read_manifest(tones / "train.jsonl") if one.duration > MOST_SECONDS]
+    longer = [utterance for utterance in read_manifest(tones / "train.jsonl") if utterance.duration > MOST_SECONDS]
     assert longer
     assert f"dropped {len(longer)} of 48 training utterances: longer than {MOST_SECONDS:g} s" in page
     assert html.escape((run_dir / "config.yaml").read_text()) in page
@@ -243,7 +243,7 @@ def test_the_time_is_that_of_all_starts_without_the_nights_between_them(tmp_path
     assert "why (a, b, c) (2 times)" in page
     assert "in 2 starts" in page
 
-    tell(tmp_path, (night + 20, Bundled()), (night + 40, Bundled()))  # a clock that was set back
+    tell(tmp_path, (night + 20, Bundled()), (night + 40, Bundled()))  # the clock was set back
     assert read_history(tmp_path / "events.jsonl").wall_seconds == 110.0
 
 
@@ -287,10 +287,10 @@ def test_a_run_that_is_killed_and_resumed_keeps_what_it_told_before(tones: Path,
     killed = start(settings, tmp_path / "log", before=die_behind_the_first_epoch)
     assert finish(killed) == -signal.SIGKILL
     path = tmp_path / "run" / "events.jsonl"
-    told = path.read_bytes()
+    earlier_events = path.read_bytes()
     assert read_history(path).passes == 1.0
     assert finish(start(settings, tmp_path / "log")) == 0, (tmp_path / "log").read_text()
-    assert path.read_bytes().startswith(told)
+    assert path.read_bytes().startswith(earlier_events)
     history = read_history(path)
     assert (history.starts, history.passes, history.damaged) == (2, 2.0, 0)
     assert history.latest.step > history.first.step == 0
@@ -303,14 +303,14 @@ def test_of_a_run_that_was_begun_before_there_were_events_the_page_says_so(run_d
     assert "events.jsonl does not record how this run started; see train.log." in page
     assert tables(page).keys() == tables(page_of(run_dir)).keys()
     tell(tmp_path, (0, replace(START, step=20)))
-    assert "events.jsonl begins at step 20: what was before it, only train.log tells." in page_of(tmp_path)
+    assert "events.jsonl begins at step 20; earlier events are only in train.log." in page_of(tmp_path)
 
 
 HEADER = "step,epoch,train/loss,train/grad_norm,valid/wer,valid/loss\r\n"
 
 
 @pytest.mark.parametrize(
-    ("files", "said"),
+    ("files", "message"),
     [
         ({}, "No step was logged"),
         ({"metrics.csv": HEADER}, "No step was logged"),
@@ -327,25 +327,25 @@ HEADER = "step,epoch,train/loss,train/grad_norm,valid/wer,valid/loss\r\n"
         ),
         ({"config.yaml": "a: [\n<b>"}, "a: [\n&lt;b&gt;"),
         ({"config.yaml": "- 1\n- 2\n"}, "- 1"),
-        ({"examples.jsonl": '{"step": 1}\n[]\n7\nnull\n{"st'}, "There is no examples.jsonl"),
+        ({"examples.jsonl": '{"step": 1}\n[]\n7\nnull\n{"st'}, "examples.jsonl is missing or empty"),
         (
             {"examples.jsonl": '{"step": 1, "epoch": 1, "id": [], "reference": "a", "hypothesis": "a"}'},
-            "There is no examples.jsonl",
+            "examples.jsonl is missing or empty",
         ),
         ({"train.log": "a log\n"}, "events.jsonl does not record how"),
         ({"events.jsonl": "not events\n"}, "Damaged lines of events.jsonl, which are left out: 1."),
     ],
 )
 def test_of_a_run_of_which_there_is_little_the_page_says_what_there_is_not(
-    files: dict[str, str], said: str, tmp_path: Path
+    files: dict[str, str], message: str, tmp_path: Path
 ) -> None:
     for name, content in files.items():
         (tmp_path / name).write_text(content, newline="")
-    assert said in text(page_of(tmp_path)) or said in page_of(tmp_path)
+    assert message in text(page_of(tmp_path)) or message in page_of(tmp_path)
 
 
 def long_run(folder: Path, lines: int) -> None:
-    """A run of so many lines of metrics, with one loss that stands out."""
+    """A run with this number of lines of metrics, and one outlier of the loss."""
     draw = random.Random(0)
     with (folder / "metrics.csv").open("w", newline="") as file:
         writer = csv.writer(file)
@@ -366,7 +366,7 @@ def test_a_long_run_is_a_small_page_made_soon_with_its_extremes(tmp_path: Path) 
     page = page_of(tmp_path)
     assert time.monotonic() - begun < 20, "a second or two on a machine that has nothing else to do"
     assert len(page) < 1_000_000
-    [loss] = [one for one in re.findall(r"<figure.*?</figure>", page, re.DOTALL) if "Loss:" in one]
+    [loss] = [figure for figure in re.findall(r"<figure.*?</figure>", page, re.DOTALL) if "Loss:" in figure]
     drawn = [
         float(y)
         for path in re.findall(r'class="line faint[^"]*" d="(.*?)"', loss)
@@ -412,7 +412,7 @@ HOSTILE = '"><script>document.title = "broken"</script> \u202e \udcff & ' + "x" 
 
 @pytest.fixture
 def hostile(tmp_path: Path) -> Path:
-    """A run whose texts, names and warnings mean harm."""
+    """A run with malicious texts, names and warnings."""
     folder = tmp_path / "run <script>alert(1)"
     folder.mkdir()
     (folder / "metrics.csv").write_text(HEADER + "1,1.0,2.5,0.5,0.9,2\r\n", newline="")
@@ -433,7 +433,7 @@ def test_the_page_is_quiet_and_fits_its_window(
     hostile: Path,
     browser: Any,  # noqa: F811
 ) -> None:
-    """No complaint on the console, no request but the page's own, no text that is hard to read, no scrolling aside."""
+    """No errors on the console, no request except the page's own, no text of low contrast, no horizontal scrolling."""
     leave_report(hostile)
     for folder in (run_dir, hostile):
         seen = visit(browser, folder / "report.html", width=width, scheme=scheme)
@@ -471,9 +471,11 @@ def test_a_page_that_cannot_be_written_is_a_warning_and_costs_nothing(tones: Pat
         *TINY, *tone_corpus(tones), "trainer.max_epochs=1", "num_threads=1", f"run_dir={tmp_path / 'run'}"
     )
     assert finish(start(settings, tmp_path / "log")) == 0
-    said = (tmp_path / "log").read_text()
-    assert len(re.findall(rf"{re.escape(str(path))} could not be written, and nothing else is missing: .*", said)) == 1
-    assert "Traceback" not in said
+    log = (tmp_path / "log").read_text()
+    assert (
+        len(re.findall(rf"{re.escape(str(path))} could not be written; all other results are complete: .*", log)) == 1
+    )
+    assert "Traceback" not in log
     assert (tmp_path / "run" / "results.json").is_file()
 
 
@@ -489,9 +491,9 @@ def test_a_page_that_fails_by_our_own_fault_costs_nothing_either(tones: Path, tm
         *TINY, *tone_corpus(tones), "trainer.max_epochs=1", "num_threads=1", f"run_dir={tmp_path / 'run'}"
     )
     assert finish(start(settings, tmp_path / "log", before=partial(break_the_page))) == 0
-    said = (tmp_path / "log").read_text()
-    assert f"{tmp_path / 'run' / 'report.html'} could not be made, and nothing else is missing" in said
-    assert "a fault of ours" in said
+    log = (tmp_path / "log").read_text()
+    assert f"{tmp_path / 'run' / 'report.html'} could not be made; all other results are complete" in log
+    assert "a fault of ours" in log
     assert (tmp_path / "run" / "results.json").is_file()
 
 
@@ -509,13 +511,15 @@ def test_the_command_makes_the_page_of_a_run_that_has_not_ended(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["{absent}"], "RUN_DIR must be a run folder, with config.yaml and metrics.csv; got '{absent}'"),
         (["{run}", "--output", "{folder}"], "--output must be a file; '{folder}' is a folder. Give a name in it, "),
     ],
 )
-def test_what_the_command_cannot_use_is_named(arguments: list[str], said: str, run_dir: Path, tmp_path: Path) -> None:
+def test_what_the_command_cannot_use_is_named(
+    arguments: list[str], message: str, run_dir: Path, tmp_path: Path
+) -> None:
     names = {"absent": str(tmp_path / "absent"), "run": str(run_dir), "folder": str(tmp_path)}
-    with pytest.raises(ValueError, match=re.escape(said.format(**names))):
+    with pytest.raises(ValueError, match=re.escape(message.format(**names))):
         main([argument.format(**names) for argument in arguments])

@@ -1,4 +1,4 @@
-"""The training set: what is dropped and why, and epochs that go on where they stopped, on other processes too."""
+"""The training set: dropped utterances and reasons, and epochs that are resumed, also on other numbers of processes."""
 
 import math
 from dataclasses import replace
@@ -52,7 +52,7 @@ def training_set(
 
 
 def steps(plan: EpochPlan) -> list[list[list[Item]]]:
-    """[step][rank] to the items of a batch."""
+    """Return the items of a batch for each [step][rank]."""
     return [[plan.items(step, rank) for rank in range(plan.plan.world_size)] for step in range(len(plan))]
 
 
@@ -69,12 +69,12 @@ def test_what_cannot_be_trained_on_is_dropped_by_reason() -> None:
         Utterance("e", 0.5, "x" * 100, "e"),
         Utterance("f", 14.0, "long", "f"),
     ]
-    kept = training_set(given)
-    assert kept.num_given == 6
-    assert [one.id for one in kept.utterances] == ["a"]
-    assert [list(dropped.ids) for dropped in kept.dropped.values()] == [["b"], ["c", "f"], ["d"], ["e"]]
+    dataset = training_set(given)
+    assert dataset.num_given == 6
+    assert [utterance.id for utterance in dataset.utterances] == ["a"]
+    assert [list(dropped.ids) for dropped in dataset.dropped.values()] == [["b"], ["c", "f"], ["d"], ["e"]]
     starts = ("the text is empty", "longer than 12 s", "shorter than data.min_seconds=0.1", "the text is too long")
-    assert all(reason.startswith(start) for reason, start in zip(kept.dropped, starts, strict=True))
+    assert all(reason.startswith(start) for reason, start in zip(dataset.dropped, starts, strict=True))
 
 
 def test_only_the_first_utterances_that_can_be_trained_on_are_taken() -> None:
@@ -164,11 +164,11 @@ def test_the_largest_steps_hold_the_batches_of_most_seconds_and_of_most_seconds_
 
 def test_a_plan_is_the_same_however_often_it_is_asked_for() -> None:
     position = Position(1, (Share(2, 3), Share(3, 0)))
-    one, other = training_set(utterances(150)), training_set(utterances(150))
-    first = steps(one.epoch(position))
-    one.epoch(start_of_epoch(0, 1))
+    dataset, duplicate = training_set(utterances(150)), training_set(utterances(150))
+    first = steps(dataset.epoch(position))
+    dataset.epoch(start_of_epoch(0, 1))
     torch.manual_seed(99)
-    assert steps(one.epoch(position)) == steps(other.epoch(position)) == first
+    assert steps(dataset.epoch(position)) == steps(duplicate.epoch(position)) == first
 
 
 @pytest.mark.parametrize("batches", [0, 1, 7])
@@ -244,38 +244,38 @@ def test_nothing_left_to_train_on_is_an_error_that_says_why() -> None:
 @pytest.mark.parametrize("accumulate", [1, 3])
 @pytest.mark.parametrize("seed", range(3))
 def test_the_steps_of_a_run_are_those_of_all_its_epochs(world_size: int, accumulate: int, seed: int) -> None:
-    one = training_set(utterances(300), seed=seed)
-    epochs = [len(one.epoch(start_of_epoch(epoch, world_size))) for epoch in range(20)]
+    dataset = training_set(utterances(300), seed=seed)
+    epochs = [len(dataset.epoch(start_of_epoch(epoch, world_size))) for epoch in range(20)]
     assert len(set(epochs)) > 1, "so it matters which"
     steps_of = [-(-batches // accumulate) for batches in epochs]
     for max_epochs in (1, 2, 20):
-        total = one.total_steps(start_of_epoch(0, world_size), 0, RunBounds(max_epochs, -1, accumulate))
+        total = dataset.total_steps(start_of_epoch(0, world_size), 0, RunBounds(max_epochs, -1, accumulate))
         assert total == sum(steps_of[:max_epochs])
     for max_steps in (1, 50, sum(steps_of), sum(steps_of) + 1):
-        total = one.total_steps(start_of_epoch(0, world_size), 0, RunBounds(20, max_steps, accumulate))
+        total = dataset.total_steps(start_of_epoch(0, world_size), 0, RunBounds(20, max_steps, accumulate))
         assert total == min(max_steps, sum(steps_of))
-    # A run that goes on comes to the same number, and one that is at its end adds none.
+    # A resumed run gives the same number, and a complete run adds no steps.
     for epoch, done in ((7, 0), (7, 2), (19, 4)):
         position = Position(epoch, (Share(world_size, done * accumulate),))
         steps_done = sum(steps_of[:epoch]) + done
-        assert one.total_steps(position, steps_done, RunBounds(20, None, accumulate)) == sum(steps_of)
-    assert one.total_steps(start_of_epoch(20, world_size), 77, RunBounds(20, -1, accumulate)) == 77
+        assert dataset.total_steps(position, steps_done, RunBounds(20, None, accumulate)) == sum(steps_of)
+    assert dataset.total_steps(start_of_epoch(20, world_size), 77, RunBounds(20, -1, accumulate)) == 77
 
 
 @pytest.mark.parametrize("max_epochs", [None, -1])
 def test_a_run_without_a_bound_of_epochs_is_not_planned_to_its_end(
     max_epochs: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = training_set(utterances(30))
+    dataset = training_set(utterances(30))
     monkeypatch.setattr(TrainingSet, "epoch", None)
-    assert one.total_steps(start_of_epoch(0, 1), 5, RunBounds(max_epochs, 10**9, 1)) == 10**9
+    assert dataset.total_steps(start_of_epoch(0, 1), 5, RunBounds(max_epochs, 10**9, 1)) == 10**9
 
 
 def test_steps_that_another_number_of_processes_goes_on_with_are_those_it_does() -> None:
-    one = training_set(utterances(300))
+    dataset = training_set(utterances(300))
     position = Position(3, (Share(2, 5),)).on(1)
-    rest = len(one.epoch(position)) + sum(len(one.epoch(start_of_epoch(epoch, 1))) for epoch in (4, 5))
-    assert one.total_steps(position, 40, RunBounds(6, -1, 1)) == 40 + rest
+    rest = len(dataset.epoch(position)) + sum(len(dataset.epoch(start_of_epoch(epoch, 1))) for epoch in (4, 5))
+    assert dataset.total_steps(position, 40, RunBounds(6, -1, 1)) == 40 + rest
 
 
 @pytest.mark.parametrize("max_cells", [None, 4000.0])

@@ -102,21 +102,22 @@ def json_lines(captured: str) -> list[dict[str, Any]]:
 
 
 def line_of(path: Path, **keys: Any) -> dict[str, Any]:
-    """A manifest's line of a whole file."""
+    """Return a manifest's line for a whole file."""
     return {"audio_filepath": str(path), "duration": soundfile.info(str(path)).duration, **keys}
 
 
 def manifest(path: Path, *lines: dict[str, Any] | str | bytes) -> Path:
-    """Write a manifest, of lines that need not be right."""
+    """Write a manifest of possibly invalid lines."""
     encoded = [
-        one if isinstance(one, bytes) else (one if isinstance(one, str) else json.dumps(one)).encode() for one in lines
+        line if isinstance(line, bytes) else (line if isinstance(line, str) else json.dumps(line)).encode()
+        for line in lines
     ]
     path.write_bytes(b"\n".join(encoded) + b"\n")
     return path
 
 
 @pytest.fixture
-def said(tmp_path: Path) -> Path:
+def recording(tmp_path: Path) -> Path:
     """One good file."""
     soundfile.write(tmp_path / "said.wav", speak("abcd ef"), SAMPLE_RATE)
     return tmp_path / "said.wav"
@@ -151,11 +152,11 @@ def test_every_format_goes_to_stdout_or_to_files_that_keep_their_folders(
 
 
 def test_json_holds_words_with_times_and_confidence_and_the_utterances_own(
-    fluent: Path, said: Path, capsys: pytest.CaptureFixture[str]
+    fluent: Path, recording: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(fluent / "run", said, "--format", "jsonl") == 0
+    assert run(fluent / "run", recording, "--format", "jsonl") == 0
     [line] = json_lines(capsys.readouterr().out)
-    assert (line["id"], line["text"]) == (str(said), "abcd ef")
+    assert (line["id"], line["text"]) == (str(recording), "abcd ef")
     assert [word["text"] for word in line["words"]] == ["abcd", "ef"]
     (first, second) = line["words"]
     assert 0 <= first["start"] < first["end"] <= second["start"] < second["end"] <= line["duration"]
@@ -170,8 +171,8 @@ def test_alternatives_come_best_first_and_the_first_is_the_text(
 ) -> None:
     assert run(fluent / "run", recordings, "--format", "jsonl", "--nbest", "5", "--beam", "8") == 0
     for line in json_lines(capsys.readouterr().out):
-        texts = [one["text"] for one in line["alternatives"]]
-        scores = [one["score"] for one in line["alternatives"]]
+        texts = [alternative["text"] for alternative in line["alternatives"]]
+        scores = [alternative["score"] for alternative in line["alternatives"]]
         assert texts[0] == line["text"]
         assert scores == sorted(scores, reverse=True)
         assert len(set(texts)) == len(texts) <= 5
@@ -179,10 +180,12 @@ def test_alternatives_come_best_first_and_the_first_is_the_text(
             assert len(texts) > 1
 
 
-def test_lower_precision_says_nearly_the_same(fluent: Path, said: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lower_precision_says_nearly_the_same(
+    fluent: Path, recording: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     scores = []
     for precision in ("float32", "bfloat16"):
-        assert run(fluent / "run", said, "--format", "jsonl", "--precision", precision) == 0
+        assert run(fluent / "run", recording, "--format", "jsonl", "--precision", precision) == 0
         [line] = json_lines(capsys.readouterr().out)
         assert line["text"] == "abcd ef"
         scores.append(line["score"])
@@ -191,9 +194,9 @@ def test_lower_precision_says_nearly_the_same(fluent: Path, said: Path, capsys: 
 
 
 def test_ctm_is_in_the_order_of_the_names_as_sclite_wants_it(
-    fluent: Path, said: Path, recordings: Path, capsys: pytest.CaptureFixture[str]
+    fluent: Path, recording: Path, recordings: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(fluent / "run", said, recordings / "plain.wav", "--format", "ctm") == 0
+    assert run(fluent / "run", recording, recordings / "plain.wav", "--format", "ctm") == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["plain", "plain", "said", "said"]
 
 
@@ -204,20 +207,20 @@ def test_a_format_of_one_recording_refuses_several_on_stdout(form: str, fluent: 
 
 
 def test_recordings_that_would_share_a_file_or_a_name_are_both_named(
-    fluent: Path, said: Path, recordings: Path, tmp_path: Path
+    fluent: Path, recording: Path, recordings: Path, tmp_path: Path
 ) -> None:
     (recordings / "said.flac").write_bytes((recordings / "deeper" / "stereo.flac").read_bytes())
     out = tmp_path / "out"
-    with pytest.raises(InputError, match=rf"^'{said}' and '{recordings}/said\.flac' have the same output file"):
-        run(fluent / "run", said, recordings / "said.flac", "--output-dir", out)
-    one, other = (manifest(tmp_path / f"{name}.jsonl", line_of(said, id="1")) for name in "ab")
+    with pytest.raises(InputError, match=rf"^'{recording}' and '{recordings}/said\.flac' have the same output file"):
+        run(fluent / "run", recording, recordings / "said.flac", "--output-dir", out)
+    first_manifest, other = (manifest(tmp_path / f"{name}.jsonl", line_of(recording, id="1")) for name in "ab")
     with pytest.raises(InputError, match=r"^two recordings called '1' have the same output file"):
-        run(fluent / "run", one, other, "--output-dir", out)
-    alike = manifest(tmp_path / "c.jsonl", line_of(said, id="a/b"), line_of(said, id="a_b"))
+        run(fluent / "run", first_manifest, other, "--output-dir", out)
+    alike = manifest(tmp_path / "c.jsonl", line_of(recording, id="a/b"), line_of(recording, id="a_b"))
     with pytest.raises(InputError, match=r"^'a/b' and 'a_b' have the same output file"):
         run(fluent / "run", alike, "--output-dir", out)
     with pytest.raises(InputError, match=r"have the same name in ctm\. Give them in separate commands\.$"):
-        run(fluent / "run", said, recordings / "said.flac", "--format", "ctm")
+        run(fluent / "run", recording, recordings / "said.flac", "--format", "ctm")
     assert not any(out.iterdir())
 
 
@@ -236,12 +239,12 @@ def test_a_manifest_is_transcribed_in_its_order_stretches_and_all(
 
 
 def test_the_same_id_in_two_manifests_is_two_recordings(
-    fluent: Path, said: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fluent: Path, recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     soundfile.write(tmp_path / "other.wav", speak("fe dcba"), SAMPLE_RATE)
-    one = manifest(tmp_path / "one.jsonl", line_of(said, id="1"))
+    first_manifest = manifest(tmp_path / "one.jsonl", line_of(recording, id="1"))
     other = manifest(tmp_path / "other.json", line_of(tmp_path / "other.wav", id=1))
-    assert run(fluent / "run", one, other, one) == 0
+    assert run(fluent / "run", first_manifest, other, first_manifest) == 0
     assert capsys.readouterr().out == "1\tabcd ef\n1\tfe dcba\n1\tabcd ef\n"
 
 
@@ -249,10 +252,11 @@ STRANGE_IDS = ["a/b", "../../up", "..", "", "nul\0", "line\nbreak", "漢字", "�
 
 
 def test_whatever_the_id_the_file_is_in_the_folder(
-    fluent: Path, said: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fluent: Path, recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ids = [one for one in STRANGE_IDS if one != ""]  # which would be written to the file of ".."
-    path = manifest(tmp_path / "m.jsonl", *(line_of(said, id=one) for one in ids))
+    # The empty id is tested below: its output would be the file of "..".
+    ids = [utterance_id for utterance_id in STRANGE_IDS if utterance_id != ""]
+    path = manifest(tmp_path / "m.jsonl", *(line_of(recording, id=utterance_id) for utterance_id in ids))
     out = tmp_path / "deeper" / "out"
     assert run(fluent / "run", path, "--output-dir", out, "--format", "json") == 0
     assert sorted(os.listdir(out.parent)) == ["out"]
@@ -261,7 +265,7 @@ def test_whatever_the_id_the_file_is_in_the_folder(
     assert all(len(os.fsencode(file.name)) <= 255 for file in files)
     names = {file.name for file in files}
     assert {"a_b.json", "__.._up.json", "_.json", "nul_.json", "line_break.json", "漢字.json"} <= names
-    assert run(fluent / "run", manifest(path, line_of(said, id="")), "--output-dir", tmp_path / "empty") == 0
+    assert run(fluent / "run", manifest(path, line_of(recording, id="")), "--output-dir", tmp_path / "empty") == 0
     assert os.listdir(tmp_path / "empty") == ["_.txt"]
 
 
@@ -269,12 +273,12 @@ def test_whatever_the_id_the_file_is_in_the_folder(
     "name", [b"caf\xe9.wav", b"x" * 251 + b".wav", "é".encode() * 125 + b".wav", b"line\nbreak.wav"]
 )
 def test_whatever_the_name_of_a_recording_it_is_transcribed(
-    fluent: Path, said: Path, tmp_path: Path, name: bytes, capfdbinary: pytest.CaptureFixture[bytes]
+    fluent: Path, recording: Path, tmp_path: Path, name: bytes, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     path = Path(os.fsdecode(bytes(folder) + b"/" + name))
-    path.write_bytes(said.read_bytes())
+    path.write_bytes(recording.read_bytes())
     assert run(fluent / "run", folder) == 0
     assert capfdbinary.readouterr().out == bytes(path) + b"\tabcd ef\n"
     assert run(fluent / "run", folder, "--output-dir", tmp_path / "out") == 0
@@ -285,11 +289,11 @@ def test_whatever_the_name_of_a_recording_it_is_transcribed(
     assert written.read_text() == "abcd ef\n"
 
 
-# What is bad is a line each, and the rest goes on.
+# Each bad recording is one line, and the others are transcribed.
 
 
 def test_ten_kinds_of_bad_audio_and_of_bad_lines_are_a_line_each(
-    fluent: Path, said: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fluent: Path, recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bad = tmp_path / "bad"
     bad.mkdir()
@@ -303,9 +307,9 @@ def test_ten_kinds_of_bad_audio_and_of_bad_lines_are_a_line_each(
     soundfile.write(bad / "half.flac", np.tile(speak("abcdef"), 4), SAMPLE_RATE)
     os.truncate(bad / "half.flac", (bad / "half.flac").stat().st_size // 2)
     (bad / "line\nbreak.wav").write_text("no")
-    (bad / "header.wav").write_bytes(said.read_bytes()[:20])
+    (bad / "header.wav").write_bytes(recording.read_bytes()[:20])
     (tmp_path / "hollow").mkdir()
-    good = line_of(said)
+    good = line_of(recording)
     lines: dict[str, dict[str, Any] | str | bytes] = {
         "1": "{", "2": "[]", "3": b"\xff\xfe{", "4": {"duration": 1.0}, "5": good | {"duration": 0},
         "6": good | {"duration": "long"}, "7": good | {"offset": -1}, "8": good | {"audio_filepath": 3},
@@ -317,11 +321,11 @@ def test_ten_kinds_of_bad_audio_and_of_bad_lines_are_a_line_each(
         "18": good | {"id": "in\ntwo", "offset": 50},
     }  # fmt: skip
     path = manifest(tmp_path / "m.jsonl", *lines.values())
-    files = sorted(one for one in bad.iterdir() if one.name != "folder.wav")
+    files = sorted(file for file in bad.iterdir() if file.name != "folder.wav")
     arguments = [bad / "folder.wav", *files, tmp_path / "hollow", tmp_path / "no.wav", tmp_path / "no.jsonl"]
-    assert run(fluent / "run", *arguments, path, said) == 1
+    assert run(fluent / "run", *arguments, path, recording) == 1
     captured = capsys.readouterr()
-    assert captured.out == f"twice\tabcd ef\n{said}\tabcd ef\n"
+    assert captured.out == f"twice\tabcd ef\n{recording}\tabcd ef\n"
     *errors, summary = captured.err.splitlines()
     wrong = [line for line in lines if line != "9"]
     problems = len(wrong) + len(arguments)
@@ -337,16 +341,16 @@ def test_ten_kinds_of_bad_audio_and_of_bad_lines_are_a_line_each(
         "18": "in\\ntwo: ",
     }
     names = [read_later.get(number, f"{path}:{number}: ") for number in wrong]
-    for name in [*names, *(str(one).replace("\n", "\\n") for one in arguments)]:
+    for name in [*names, *(str(argument).replace("\n", "\\n") for argument in arguments)]:
         assert len([line for line in errors if name in line]) == 1, (name, captured.err)
 
 
 def test_a_short_id_does_not_pass_for_the_name_of_a_file(
-    fluent: Path, said: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fluent: Path, recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = manifest(tmp_path / "m.jsonl", line_of(said, id="a", offset=9.0))
+    path = manifest(tmp_path / "m.jsonl", line_of(recording, id="a", offset=9.0))
     assert run(fluent / "run", path) == 1
-    assert capsys.readouterr().err.startswith(f"error: a: {said}: the stretch from 9.000 s")
+    assert capsys.readouterr().err.startswith(f"error: a: {recording}: the segment from 9.000 s")
 
 
 @pytest.mark.parametrize(
@@ -368,7 +372,8 @@ def test_a_short_id_does_not_pass_for_the_name_of_a_file(
         ),
         (
             ["--nbest", "3", "--format", "json"],
-            r"^--nbest must be 1 with a decoder that finds only one hypothesis .*; got 3\. Add --beam 16\.$",
+            r"^--nbest must be 1 with a decoder that finds only one hypothesis \(greedy: .*\); got 3\. "
+            r"Add --beam 16\.$",
         ),
         (["--num-workers", "-1"], r"^--num-workers must be a whole number from 0 to 1,024; got -1\.$"),
         (
@@ -384,7 +389,7 @@ def test_a_short_id_does_not_pass_for_the_name_of_a_file(
         (["--device", "cuda:99"], r"^--device must be a device that torch can use here; got 'cuda:99': "),
         (
             ["--lm", "gone.arpa"],
-            r"^gone\.arpa: must be a language model that can be read; No such file or directory\.$",
+            r"^gone\.arpa: must be a readable language model; No such file or directory\.$",
         ),
         (["--lm", "GARBAGE"], r"garbage: must be a language model, ARPA \(not compressed\) or a KenLM binary"),
         (["--lm", ""], r"^--lm must be a file; got an empty name\.$"),
@@ -395,25 +400,28 @@ def test_a_short_id_does_not_pass_for_the_name_of_a_file(
         (["--lm-weight", "1"], r"^--lm-weight needs --lm; the model has none of its own\.$"),
         (["--lm-unit", "token"], r"^--lm-unit needs --lm; the model has none of its own\.$"),
         (["--hotword-score", "1"], r"^--hotword-score needs --hotwords; the model has none of its own\.$"),
-        (["--lexicon", "EMPTY"], r"empty: a lexicon must hold words; it holds none\.$"),
+        (["--lexicon", "EMPTY"], r"empty: a lexicon must have words; it has none\.$"),
         (
             ["--lexicon", "GARBAGE"],
-            r"garbage: a lexicon must be a text file, a word a line, or ARPA; it is not UTF-8 text",
+            r"garbage: a lexicon must be a text file with one word per line, or ARPA; it is not UTF-8 text",
         ),
-        (["--hotwords", "EMPTY"], r"empty: hotwords must be phrases, one a line; the file holds none\.$"),
-        (["--hotwords", "gone"], r"^gone: hotwords must be a text file, a phrase a line; No such file or directory\.$"),
+        (["--hotwords", "EMPTY"], r"empty: hotwords must be phrases, one per line; the file has none\.$"),
+        (
+            ["--hotwords", "gone"],
+            r"^gone: hotwords must be a text file with one phrase per line; No such file or directory\.$",
+        ),
         (["--output-dir", "EMPTY"], r"^--output-dir must be a writable folder; .*empty: File exists\.$"),
         (["--output-dir", "EMPTY/x"], r"^--output-dir must be a writable folder; .*: Not a directory\.$"),
     ],
 )
 def test_an_option_that_cannot_be_is_one_line(
-    fluent: Path, said: Path, tmp_path: Path, options: list[str], message: str
+    fluent: Path, recording: Path, tmp_path: Path, options: list[str], message: str
 ) -> None:
     (tmp_path / "empty").touch()
     (tmp_path / "garbage").write_bytes(b"\xe9\x00\xff" * 100)
     names = {"EMPTY": str(tmp_path / "empty"), "GARBAGE": str(tmp_path / "garbage"), "EMPTY/x": f"{tmp_path}/empty/x"}
     with pytest.raises(InputError, match=message) as refused:
-        transcribe([str(fluent / "run"), str(said), *(names.get(one, one) for one in options)])
+        transcribe([str(fluent / "run"), str(recording), *(names.get(option, option) for option in options)])
     assert "\n" not in str(refused.value)
 
 
@@ -428,32 +436,32 @@ def test_an_option_that_cannot_be_is_one_line(
     ],
 )
 def test_what_argparse_refuses_has_status_2(
-    fluent: Path, said: Path, options: list[str], capsys: pytest.CaptureFixture[str]
+    fluent: Path, recording: Path, options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        run(fluent / "run", said, *options)
+        run(fluent / "run", recording, *options)
     assert ended.value.code == 2
     assert f"error: argument {options[0]}: invalid " in capsys.readouterr().err
 
 
 def test_without_flashlight_a_language_model_says_what_to_install(
-    fluent: Path, said: Path, monkeypatch: pytest.MonkeyPatch
+    fluent: Path, recording: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("flashlight", "flashlight.lib.text.decoder.kenlm"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(InputError, match=r"flashlight-text; .*: pip install -e '\.\[lm\]'"):
-        run(fluent / "run", said, "--lm", "x.arpa")
+        run(fluent / "run", recording, "--lm", "x.arpa")
     offered = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert offered["lm"][0].startswith("flashlight-text")
 
 
 def test_hotwords_say_which_can_be_and_how_often_they_were(
-    fluent: Path, said: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fluent: Path, recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "names").write_text("ABCD ef\nabcd\n\ndead\nxyz\n!!\nabcd\n")
-    assert run(fluent / "run", said, said, "--hotwords", tmp_path / "names") == 0
+    assert run(fluent / "run", recording, recording, "--hotwords", tmp_path / "names") == 0
     captured = capsys.readouterr()
-    assert captured.out == f"{said}\tabcd ef\n" * 2
+    assert captured.out == f"{recording}\tabcd ef\n" * 2
     first, *impossible, last = captured.err.splitlines()
     assert first == "hotwords: 3 of 5 phrases are in use"
     assert [line.split(": ")[1] for line in impossible] == ["'xyz' cannot be recognised", "'!!' cannot be recognised"]
@@ -476,7 +484,7 @@ def test_a_full_disk_is_one_line_and_leaves_whole_files(
     def full(descriptor: int) -> None:
         nonlocal count
         count += 1
-        if count > 4:  # two for each file, of it and of its folder
+        if count > 4:  # for each file two names, of the file and of its folder
             raise OSError(28, "No space left on device")
         synced(descriptor)
 
@@ -491,25 +499,25 @@ def test_a_full_disk_is_one_line_and_leaves_whole_files(
 
 
 def test_a_folder_that_cannot_be_written_to_is_one_line_before_the_work(
-    fluent: Path, said: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fluent: Path, recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "access", lambda path, mode: False)  # whoever runs this may be root
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # these tests may be run by root
     with pytest.raises(InputError, match=r"^--output-dir must be a writable folder; .*: Permission denied"):
-        run(fluent / "run", said, "--output-dir", tmp_path / "out")
+        run(fluent / "run", recording, "--output-dir", tmp_path / "out")
 
 
 def process(*arguments: str | Path, **how: Any) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "asr.transcribe", *map(str, arguments)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    # Where these tests run as a shell's background job, Ctrl-C would be ignored, and children inherit that.
+    # If these tests run as a shell's background job, Ctrl-C is ignored, and children inherit this.
     heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     return subprocess.Popen(
         command, cwd=ROOT, env=environment, text=True, stderr=subprocess.PIPE, preexec_fn=heed, **how
     )
 
 
-def test_interrupted_it_leaves_whole_files_and_says_so(fluent: Path, said: Path, tmp_path: Path) -> None:
-    lines = [line_of(said, id=f"{number:05}") for number in range(20_000)]
+def test_interrupted_it_leaves_whole_files_and_says_so(fluent: Path, recording: Path, tmp_path: Path) -> None:
+    lines = [line_of(recording, id=f"{number:05}") for number in range(20_000)]
     out = tmp_path / "out"
     running = process(fluent / "run", manifest(tmp_path / "m.jsonl", *lines), "--output-dir", out)
     end = time.monotonic() + 120
@@ -525,9 +533,9 @@ def test_interrupted_it_leaves_whole_files_and_says_so(fluent: Path, said: Path,
 
 
 def test_a_reader_that_has_seen_enough_is_no_error_and_a_full_disk_is_one_line(
-    fluent: Path, said: Path, tmp_path: Path
+    fluent: Path, recording: Path, tmp_path: Path
 ) -> None:
-    path = manifest(tmp_path / "m.jsonl", *(line_of(said, id=str(number)) for number in range(600)))
+    path = manifest(tmp_path / "m.jsonl", *(line_of(recording, id=str(number)) for number in range(600)))
     closed = process(fluent / "run", path, stdout=subprocess.PIPE)
     with open("/dev/full", "w") as disk:
         full = process(fluent / "run", path, stdout=disk)
@@ -553,7 +561,10 @@ def test_evaluate_names_what_it_could_not_read_and_scores_the_rest(
     from asr.evaluate import main as evaluate
 
     good = read_manifest(tones / "test.jsonl")
-    lines = [{"audio_filepath": one.audio_filepath, "duration": one.duration, "text": one.text} for one in good[:3]]
+    lines = [
+        {"audio_filepath": utterance.audio_filepath, "duration": utterance.duration, "text": utterance.text}
+        for utterance in good[:3]
+    ]
     lines.append({"audio_filepath": str(tmp_path / "gone.wav"), "duration": 1.0, "text": "ab"})
     lines[0]["text"] = ""  # an empty reference: every word recognised is an insertion
     (tmp_path / "some.jsonl").write_text("\n".join(json.dumps(line) for line in lines))
@@ -563,5 +574,5 @@ def test_evaluate_names_what_it_could_not_read_and_scores_the_rest(
     assert "gone.wav" in captured.err
     summary = json.loads((tmp_path / "out" / "some.wer.json").read_text())
     assert summary["utterances"] == 3
-    assert summary["reference_words"] == sum(len(one.text.split()) for one in good[1:3])
+    assert summary["reference_words"] == sum(len(utterance.text.split()) for utterance in good[1:3])
     assert len((tmp_path / "out" / "some.utterances.jsonl").read_text().splitlines()) == 3

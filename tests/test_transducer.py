@@ -46,7 +46,7 @@ def config(predictor: str) -> dict[str, Any]:
 
 
 def head(predictor: str = "stateless", vocab_size: int = len(PIECES), scale: float = 3.0, seed: int = 0) -> Any:
-    """A small transducer in float64 whose distributions are far from flat."""
+    """A small transducer in float64 with distributions far from uniform."""
     return random_head(config(predictor), "joiner", vocab_size, seed, scale)
 
 
@@ -56,7 +56,7 @@ def log_probs(made: Any, encoder_out: Tensor, tokens: tuple[int, ...]) -> Tensor
 
 
 def alignments(num_frames: int, num_tokens: int, most: int) -> Iterator[tuple[int, ...]]:
-    """Every way to write so many tokens in so many frames: how many in each, `most` at most."""
+    """List all alignments of this number of tokens with the frames: the number of tokens in each, at most `most`."""
     counts = product(range(min(most, num_tokens) + 1), repeat=num_frames)
     return (each for each in counts if sum(each) == num_tokens)
 
@@ -161,7 +161,7 @@ def test_the_heads_loss_is_the_weighted_sum_of_the_transducers_and_ctcs() -> Non
 
 
 def test_cells_are_the_numbers_of_the_largest_tensor() -> None:
-    for vocab_size in (4, 50):  # less, and more than the joiner's dimension
+    for vocab_size in (4, 50):  # less and more than the joiner's dimension
         made, sizes = head(vocab_size=vocab_size), []
         made.joiner.output.register_forward_hook(
             lambda module, inputs, out, sizes=sizes: sizes.extend([inputs[0].numel(), out.numel()])
@@ -186,7 +186,7 @@ def greedy(made: Any, max_symbols: int = 10) -> TransducerGreedy:
 
 
 def plain_greedy(made: Any, encoder_out: Tensor, max_symbols: int) -> tuple[list[int], float]:
-    """Graves' greedy search of one utterance, (T', D): frame by frame, token by token."""
+    """Apply Graves' greedy search to one utterance, (T', D): frame by frame, token by token."""
     tokens: list[int] = []
     score = 0.0
     for frame in range(len(encoder_out)):
@@ -222,14 +222,12 @@ def test_junk_behind_an_utterance_changes_no_hypothesis() -> None:
 
 
 def beam(made: Any, **settings: Any) -> TransducerBeam:
-    """Make a search of conf's settings, but for these."""
-    settings = search_settings("transducer_beam", **settings)
-    return TransducerBeam(made, Pieces(PIECES), as_written, **settings)  # type: ignore[arg-type]
+    return TransducerBeam(made, Pieces(PIECES), as_written, **search_settings("transducer_beam", **settings))  # type: ignore[arg-type]
 
 
 @lru_cache
 def small(predictor: str, num_frames: int, max_symbols: int) -> tuple[Any, Tensor, dict[tuple[int, ...], float]]:
-    """A head, frames (T', D), and log p of all that they can spell, by enumeration of all alignments."""
+    """Return a head, frames (T', D), and log p of all token sequences, by enumeration of all alignments."""
     made, encoder_out = head(predictor), torch.randn(num_frames, DIM, dtype=torch.float64)
     scores: dict[tuple[int, ...], float] = {}
     with torch.no_grad():

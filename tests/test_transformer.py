@@ -1,4 +1,4 @@
-"""The Transformer: against torch's own, with LayerNorm before and behind the sub-layers."""
+"""The Transformer, compared with torch's own, with LayerNorm before and after the sub-layers."""
 
 import math
 from typing import Any
@@ -22,7 +22,7 @@ DIM, HEADS, FEED_FORWARD_DIM = 12, 3, 20
 
 
 class NoSubsampling(nn.Module):
-    """Hands its input on, so that a test sees the stack alone."""
+    """Returns its input, so that a test sees only the stack."""
 
     stride = 1
 
@@ -39,7 +39,7 @@ class NoSubsampling(nn.Module):
 
 
 def random_transformer(num_layers: int, residual: Any = PreNorm, activation: Any = ReLU) -> Transformer:
-    """In float64, every parameter away from where it starts."""
+    """Make a Transformer in float64; no parameter has its initial value."""
     encoder = Transformer(
         DIM,
         dim=DIM,
@@ -60,7 +60,7 @@ def random_transformer(num_layers: int, residual: Any = PreNorm, activation: Any
 def torch_stack_with_the_weights_of(
     encoder: Transformer, *, norm_first: bool, activation: str
 ) -> nn.TransformerEncoder:
-    """torch.nn.TransformerEncoder; with LayerNorm first there is one at its end."""
+    """Return torch.nn.TransformerEncoder; with pre-norm it ends with a LayerNorm."""
     layer = nn.TransformerEncoderLayer(
         DIM, HEADS, FEED_FORWARD_DIM, dropout=0.0, activation=activation, batch_first=True, norm_first=norm_first
     )
@@ -82,7 +82,7 @@ def torch_stack_with_the_weights_of(
                 weights[f"layers.{number}.{their_name}{kind}"] = ours[f"blocks.{number}.{our_name}{kind}"]
     stack = stack.double()
     stack.load_state_dict(weights)
-    return stack.train()  # with a dropout of 0 the same as eval, whose fast path is another implementation
+    return stack.train()  # dropout is 0 as in eval, whose fast path is another implementation
 
 
 @pytest.mark.parametrize(("activation", "name"), [(ReLU, "relu"), (GELU, "gelu")])

@@ -1,4 +1,4 @@
-"""The Transformer-XL: segment by segment with memory is one pass with the mask that this means, in plain loops."""
+"""The Transformer-XL: segments with memory equal one pass with the corresponding mask, in plain loops."""
 
 import math
 from typing import Any
@@ -22,7 +22,7 @@ DIM, HEADS, LAYERS = 8, 2, 2
 
 
 def make(segment: int, training_memory: int, memory: int, residual: Any = PreNorm) -> TransformerXL:
-    """In float64, every parameter away from where it starts."""
+    """Make an encoder in float64; no parameter has its initial value."""
     encoder = TransformerXL(
         DIM,
         dim=DIM,
@@ -63,13 +63,13 @@ def attention_by_loops(attention: Any, x: Tensor, remembered: Tensor, segment: i
                 scores.append((q @ k + q @ r + u @ k + v @ r) / math.sqrt(size))
             weights = torch.stack(scores).softmax(dim=0)
             values = [(value if j >= start else old_value)[j, head] for j in seen]
-            mixed.append(sum(weight * one for weight, one in zip(weights, values, strict=True)))
+            mixed.append(sum(weight * value for weight, value in zip(weights, values, strict=True)))
         rows.append(torch.cat(mixed))
     return attention.output(torch.stack(rows))
 
 
 def by_loops(encoder: TransformerXL, x: Tensor) -> Tensor:
-    """All of an utterance in one pass, (T, D) to (T, D); what stands before a frame's segment has no gradient."""
+    """Encode a whole utterance in one pass, (T, D) to (T, D); frames before a frame's segment have no gradient."""
     memory = encoder.training_memory if encoder.training else encoder.memory
     for block in encoder.blocks:
         norm, old = block.norm_attention, x.detach()

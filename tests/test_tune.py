@@ -1,4 +1,4 @@
-"""What a dev set is good for: weights of the search, calibrated confidence, and a bundle that keeps both."""
+"""Use of a dev set: weights of the search, calibrated confidence, and a bundle that stores both."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ from asr.tune import main as tune
 from asr.tune import weight_name
 from tests.crashing import Killed, dies_at
 
-ALWAYS = ["--attach", "always"]  # for dev sets so small that no gain is certain
+ALWAYS = ["--attach", "always"]  # for dev sets that are too small for a certain gain
 TUNED = ["README.md", "characters.json", "confidence.json", "config.json", "lm.arpa", "weights.safetensors"]
 
 
@@ -43,14 +43,14 @@ def dev(fluent: Path) -> Path:
 def model_of(path: Path, texts: list[str], order: int = 2) -> Path:
     """Make a language model."""
     text = path.with_suffix(".text")
-    text.write_text("".join(f"{one}\n" for one in texts))
+    text.write_text("".join(f"{sentence}\n" for sentence in texts))
     assert ngram([str(text), "-o", str(path), "--order", str(order)]) == 0
     return path
 
 
 @pytest.fixture
 def lm(dev: Path, tmp_path: Path) -> Path:
-    return model_of(tmp_path / "dev.arpa", [one.text for one in read_manifest(dev)])
+    return model_of(tmp_path / "dev.arpa", [utterance.text for utterance in read_manifest(dev)])
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -78,7 +78,7 @@ OWN = Weights(0.5, 1.0)
 def stub(
     errors: Callable[[Weights], int], own: Weights = OWN, three: bool = False
 ) -> tuple[Any, list[EncodedUtterance]]:
-    """A recogniser that makes as many errors as told; the utterance is a hundred words. It has values of its own."""
+    """A recogniser with a given number of errors in an utterance of a hundred words; it has values of its own."""
     tunable = {
         "lm_weight": Tunable(own.lm_weight, LM_WEIGHTS),
         "word_insertion_bonus": Tunable(own.word_insertion_bonus, WORD_INSERTION_BONUSES),
@@ -86,7 +86,7 @@ def stub(
     }
 
     def search(evidence: int, values: dict[str, float]) -> list[list[int]]:
-        """Find a hypothesis of a segment, which is as many wrong words."""
+        """Return a hypothesis of a segment with the given number of wrong words."""
         assert evidence == 2, "what was computed of the segment"
         wrong = errors(Weights(**values))
         return [[wrong]]
@@ -106,7 +106,7 @@ def stub(
 
 
 def two_valleys(weights: Weights) -> int:
-    """The deeper one is far from where the search begins, behind a ridge: steps downhill end in the other."""
+    """The deeper minimum is far from the start, behind a ridge: a descent ends in the other one."""
     shallow = 10 + 8 * abs(weights.lm_weight - 0.5) + 3 * abs(weights.word_insertion_bonus - 2)
     deep = 5 + 30 * abs(weights.lm_weight - 2.0) + 10 * abs(weights.word_insertion_bonus + 1)
     return min(100, round(min(shallow, deep)))
@@ -124,7 +124,7 @@ def test_of_two_values_all_combinations_are_tried_once() -> None:
 
 
 def test_the_first_trial_is_without_the_language_model() -> None:
-    """All that serves it is 0 then, which is one trial and not one for each bonus."""
+    """All settings of the language model are 0 then, which is one trial, not one for each bonus."""
     for three in (False, True):
         search = search_values(*stub(two_valleys, three=three), lambda values, counts: None)
         assert set(search.values[0].values()) == {0.0}
@@ -134,7 +134,7 @@ def test_the_first_trial_is_without_the_language_model() -> None:
 @pytest.mark.parametrize("three", [False, True])
 @pytest.mark.parametrize("seed", range(5))
 def test_where_the_search_begins_changes_nothing(seed: int, three: bool) -> None:
-    """On errors without any order: a model that is tuned again, or was given other values, is tuned alike."""
+    """With random errors: tuning gives equal results for a model that was tuned before, or has other values."""
 
     def errors(weights: Weights) -> int:
         return hash((weights, seed)) % 101
@@ -171,16 +171,16 @@ def test_the_bundle_holds_weights_model_and_calibration_and_uses_them_wherever_i
     bundle: Path, dev: Path, lm: Path, fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert tune([str(bundle), str(dev), "--lm", str(lm), "--beam", "4", *ALWAYS]) == 0
-    said = capsys.readouterr().out.splitlines()
-    tried = [line for line in said if line.startswith("LM weight ")]
+    lines = capsys.readouterr().out.splitlines()
+    tried = [line for line in lines if line.startswith("LM weight ")]
     errors = [int(line.split()[-2]) for line in tried]
     assert len(tried) > 4
-    taken = next(line.removeprefix("best choice: ") for line in said if line.startswith("best choice: "))
+    taken = next(line.removeprefix("best choice: ") for line in lines if line.startswith("best choice: "))
     [chosen] = [number for line, number in zip(tried, errors, strict=True) if _weights(line) == _weights(taken)]
     assert chosen == int(taken.rpartition(": ")[2].split(",")[0])
     assert min(errors) <= chosen <= errors[0]
-    assert any(line.startswith("confidence: ") for line in said)
-    assert said[-1] == f"{bundle}: language model attached, confidence calibrated"
+    assert any(line.startswith("confidence: ") for line in lines)
+    assert lines[-1] == f"{bundle}: language model attached, confidence calibrated"
 
     assert sorted(contents(bundle)) == TUNED
     assert (bundle / "lm.arpa").read_bytes() == lm.read_bytes()
@@ -224,9 +224,9 @@ def test_the_weight_that_is_kept_small_has_the_name_that_its_trials_have(weights
 def test_without_lm_confidence_alone_is_tuned(bundle: Path, dev: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = decode_of(bundle)
     assert tune([str(bundle), str(dev)]) == 0
-    said = capsys.readouterr().out
-    assert "no language model (--lm): no weights to tune" in said
-    assert said.endswith(f"{bundle}: confidence calibrated; no language model attached\n")
+    output = capsys.readouterr().out
+    assert "no language model (--lm): no weights to tune" in output
+    assert output.endswith(f"{bundle}: confidence calibrated; no language model attached\n")
     assert sorted(contents(bundle)) == [name for name in TUNED if name != "lm.arpa"]
     assert decode_of(bundle) == before == {"name": "greedy"}
 
@@ -234,14 +234,14 @@ def test_without_lm_confidence_alone_is_tuned(bundle: Path, dev: Path, capsys: p
 def test_a_gain_within_the_noise_attaches_nothing_and_says_so(
     bundle: Path, dev: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The language model is of texts that have nothing to do with what is said."""
+    """The language model's text is unrelated to the speech."""
     before = decode_of(bundle)
     lm = model_of(tmp_path / "other.arpa", ["zu za", "za zu za", "zo"])
     assert tune([str(bundle), str(dev), "--lm", str(lm), "--beam", "4"]) == 0
-    said = capsys.readouterr().out
-    assert "expected on other such speech, by cross-validation: " in said
-    assert "The gain is within the noise, so the decoder is not changed." in said
-    assert said.endswith(f"{bundle}: confidence calibrated; no language model attached\n")
+    output = capsys.readouterr().out
+    assert "expected on unseen speech like the dev set, by cross-validation: " in output
+    assert "The gain is within the noise, so the decoder is not changed." in output
+    assert output.endswith(f"{bundle}: confidence calibrated; no language model attached\n")
     assert sorted(contents(bundle)) == [name for name in TUNED if name != "lm.arpa"]
     assert decode_of(bundle) == before == {"name": "greedy"}
     assert "Tuned on valid.jsonl: greedy search, as it was; confidence" in (bundle / "README.md").read_text()
@@ -252,13 +252,13 @@ def test_of_several_dev_sets_each_is_reported(
 ) -> None:
     sets = [str(dev), str(fluent / "test.jsonl")]
     assert tune([str(bundle), *sets, "--lm", str(lm), "--beam", "4", *ALWAYS]) == 0
-    said = capsys.readouterr().out.splitlines()
-    each = [line for line in said if line.startswith(tuple(f"{path}: " for path in sets))]
+    lines = capsys.readouterr().out.splitlines()
+    each = [line for line in lines if line.startswith(tuple(f"{path}: " for path in sets))]
     assert len(each) == 2
     before, after = (sum(int(line.split()[place]) for line in each) for place in (1, 4))
-    taken = next(line for line in said if line.startswith("best choice: "))
+    taken = next(line for line in lines if line.startswith("best choice: "))
     assert after == int(taken.rpartition(": ")[2].split(",")[0])
-    assert before == int(next(line for line in said if line.startswith("LM weight  0.00")).split()[-2])
+    assert before == int(next(line for line in lines if line.startswith("LM weight  0.00")).split()[-2])
     assert "Tuned on valid.jsonl, test.jsonl: beam search" in (bundle / "README.md").read_text()
 
 
@@ -308,8 +308,15 @@ def test_what_is_bad_in_a_dev_set_is_named_and_the_rest_is_tuned_on(
     bundle: Path, dev: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good = [
-        json.dumps({"audio_filepath": one.audio_filepath, "duration": one.duration, "text": one.text, "id": one.id})
-        for one in read_manifest(dev)
+        json.dumps(
+            {
+                "audio_filepath": utterance.audio_filepath,
+                "duration": utterance.duration,
+                "text": utterance.text,
+                "id": utterance.id,
+            }
+        )
+        for utterance in read_manifest(dev)
     ]
     gone = json.dumps({"audio_filepath": "gone.wav", "duration": 1.0, "text": "ab", "id": "g"})
     (tmp_path / "some.jsonl").write_text("\n".join([*good[:6], gone, "{"]))
@@ -367,8 +374,8 @@ KENLM = b"mmap lm http://kheafield.com/code format version 5\n\0"
             r"file: a bundle's language model must be ARPA; it is not\. Other commands accept a binary",
         ),
         (with_file("--lm", b"text"), r"file: a bundle's language model must be ARPA; it is not"),
-        (with_file("--lexicon", b""), r"file: a lexicon must hold words; it holds none"),
-        (with_file("--hotwords", b""), r"file: hotwords must be phrases, one a line; the file holds none"),
+        (with_file("--lexicon", b""), r"file: a lexicon must have words; it has none"),
+        (with_file("--hotwords", b""), r"file: hotwords must be phrases, one per line; the file has none"),
         (lambda folder, bundle: [str(bundle), "DEV", "--lm", "nowhere.arpa"], r"^nowhere\.arpa: .*No such file"),
         (lambda folder, bundle: [str(bundle), "DEV", "--lm-weight", "1"], r"^--lm-weight needs --lm; the model"),
         (lambda folder, bundle: [str(bundle), "nowhere.jsonl"], r"^nowhere\.jsonl: no such manifest"),
@@ -387,7 +394,7 @@ def test_what_cannot_be_tuned_is_one_line_before_the_search_and_the_bundle_is_un
     given = arguments(tmp_path, bundle)
     before = {path: path.read_bytes() for path in bundle.iterdir() if path.is_file()}
     with pytest.raises(InputError, match=message) as refused:
-        tune([str(dev) if one == "DEV" else one for one in given])
+        tune([str(dev) if argument == "DEV" else argument for argument in given])
     assert "\n" not in str(refused.value)
     assert {path: path.read_bytes() for path in bundle.iterdir() if path.is_file()} == before
 

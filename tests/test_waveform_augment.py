@@ -1,4 +1,4 @@
-"""Noise, rooms, gain, codecs and edges: what they do to a waveform, and that they do it by their seed alone."""
+"""Noise, rooms, gain, codecs and edges: their effect on a waveform, which depends only on the seed."""
 
 import itertools
 import json
@@ -42,7 +42,7 @@ NAMES = sorted(file.stem for file in (CONF / "augment").glob("*.yaml"))
 
 @pytest.fixture(scope="module")
 def sounds(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of recordings, one longer than any utterance here and one shorter."""
+    """A folder of recordings, one longer than all utterances here and one shorter."""
     folder = tmp_path_factory.mktemp("sounds")
     (folder / "deep").mkdir()
     random = np.random.default_rng(0)
@@ -76,11 +76,11 @@ def power(waveform: Tensor) -> float:
     return float(waveform.double().square().mean())
 
 
-# ---- what every one of them must keep
+# ---- properties of all of them
 
 
 def configured(name: str, sounds: Path, probability: float) -> Any:
-    """The augmentation of conf/augment/<name>.yaml, with these recordings."""
+    """Make the augmentation of conf/augment/<name>.yaml, with these recordings."""
     config = resolved(f"augment=[{name}]")
     for key, value in (("recordings", str(sounds)), ("probability", probability)):
         if key in config["augment"][name]:
@@ -182,14 +182,14 @@ def test_several_recordings_at_once_are_equally_loud(tmp_path: Path) -> None:
         tone = loudness * np.sin(2 * np.pi * frequency * times)
         soundfile.write(tmp_path / f"{number}.wav", tone, SAMPLE_RATE, "FLOAT")
     waveform = speech(SAMPLE_RATE)
-    heard = set()
+    mixtures = set()
     for _ in range(40):
         added = noise(tmp_path, 0.0, 3)(waveform) - waveform
         amplitudes = torch.fft.rfft(added).abs()[[500, 1000, 2000]]
         shares = (amplitudes / amplitudes.max()).square()
-        heard.add(tuple(round(float(share), 2) for share in shares))
-    assert (0.0, 0.0, 1.0) in heard
-    assert (1.0, 1.0, 1.0) in heard or (0.0, 1.0, 1.0) in heard
+        mixtures.add(tuple(round(float(share), 2) for share in shares))
+    assert (0.0, 0.0, 1.0) in mixtures
+    assert (1.0, 1.0, 1.0) in mixtures or (0.0, 1.0, 1.0) in mixtures
 
 
 def test_recordings_are_the_files_of_a_folder_or_the_lines_of_a_manifest_without_texts(sounds: Path) -> None:
@@ -254,7 +254,7 @@ def test_a_recorded_response_delays_nothing_and_leaves_the_utterance_as_loud_as_
 
 
 def images(size: list[float], source: list[float], walls: int) -> dict[tuple[float, ...], int]:
-    """Mirror a source in six walls again and again: each place, and off how many walls sound comes from there."""
+    """Mirror a source repeatedly in six walls: return each position, and the number of reflections."""
     there = {tuple(source): 0}
     newest = [tuple(source)]
     for number in range(1, walls + 1):
@@ -273,7 +273,7 @@ def test_the_image_method_sums_the_mirror_images_of_the_source() -> None:
     size, source, microphone, wall, seconds = [2.0, 3.0, 2.5], [0.7, 1.1, 0.9], [1.4, 2.2, 1.3], 0.7, 0.03
     response = impulse_response(size, source, microphone, wall, SAMPLE_RATE, seconds)
     plain = torch.zeros(len(response), dtype=torch.float64)
-    for place, walls in images(size, source, 13).items():  # 10 m off, at most 5 rooms along each axis
+    for place, walls in images(size, source, 13).items():  # 10 m away, at most 5 rooms along each axis
         distance = math.dist(place, microphone)
         if distance <= seconds * SPEED:
             plain[round(distance / SPEED * SAMPLE_RATE)] += (-wall) ** walls / distance
@@ -283,7 +283,7 @@ def test_the_image_method_sums_the_mirror_images_of_the_source() -> None:
 
 @pytest.mark.parametrize("rt60", [0.2, 0.4])
 def test_a_room_fades_as_long_as_asked_for(rt60: float) -> None:
-    """By Schroeder's integral, from -5 to -25 dB, extended to 60; roughly, as Eyring's formula is."""
+    """By Schroeder's integral, from -5 to -25 dB, extended to 60; approximately, like Eyring's formula."""
     size = [6.0, 5.0, 3.0]
     response = impulse_response(size, [1.5, 1.2, 1.4], [4.1, 3.3, 1.6], reflection(size, rt60), SAMPLE_RATE, rt60)
     left = 10 * (response.square().flip(0).cumsum(0).flip(0) / response.square().sum()).log10()
@@ -312,8 +312,8 @@ def codec(*names: str, sample_rate: int = SAMPLE_RATE, compression: float = 0.3)
 
 
 def test_mu_law_is_that_of_g_711() -> None:
-    """|x| + 33, of 14 bits, is 2**(e + 5) to below twice that, and the next four bits are kept: 255 levels."""
-    samples = torch.arange(-32634, 32636, 4)  # none on the border of two levels
+    """|x| + 33, of 14 bits, is from 2**(e + 5) to below twice that; the next four bits are stored: 255 levels."""
+    samples = torch.arange(-32634, 32636, 4)  # no value is on the border of two levels
     size = samples.abs() // 4 + 33
     exponent = size.double().log2().floor() - 5
     mantissa = (size / 2 ** (exponent + 1)).floor()
@@ -335,7 +335,7 @@ def test_the_telephone_lets_nothing_through_above_4_khz() -> None:
 @pytest.mark.parametrize("name", CODECS)
 def test_a_codec_delays_nothing_and_leaves_what_was_said(name: str) -> None:
     low = torch.fft.rfft(speech())
-    low[len(low) // 3 :] = 0  # a third of 8 kHz, which all of them transmit
+    low[len(low) // 3 :] = 0  # a third of 8 kHz, which all codecs transmit
     waveform = torch.fft.irfft(low, len(speech()))
     out = codec(name)(waveform)
     size = 2 * len(waveform)

@@ -1,4 +1,4 @@
-"""Features computed for a batch where the net is are those that the processes that read audio compute one by one."""
+"""Features computed for a batch on the device equal those computed one by one in data workers."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +27,7 @@ AUGMENT = "augment=[speed_perturb,gain,edges,spec_augment]"
 
 
 def batches(utterances: list[Utterance], overrides: list[str], items: list[Item], views: int) -> list[Batch]:
-    """The same batch by both ways: on the CPU one by one, and at once."""
+    """The batches of both ways: on the CPU one by one, and all at once."""
     config = resolved(AUGMENT, *overrides)
     features, augmentation = build_features(config), build_augmentation(config, SAMPLE_RATE)
     reference = replace(REFERENCE, views=views)
@@ -58,7 +58,7 @@ def test_batches_are_equal_within_float32_and_their_masks_are_the_same(
         mine, theirs = found.features[row, :length], expected.features[row, :length]
         assert torch.equal(mine == 0, theirs == 0)
         masks += int((mine == 0).sum())
-        # Digital silence, which `edges` adds, has an energy of rounding errors alone.
+        # Digital silence, which `edges` adds, only has the energy of rounding errors.
         torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=5e-3)
     assert masks > 0
     if views == 2:
@@ -79,7 +79,7 @@ def test_an_utterance_has_the_same_masks_in_any_batch_and_other_ones_in_another_
 
 
 def test_masks_are_drawn_as_they_are_put_on() -> None:
-    """In the order of the draws: each mask over bins, then each over frames; of each its length, then its place."""
+    """In the order of the draws: masks over bins, then over frames; for each its length, then its start."""
     augment = SpecAugment(num_freq_masks=2, freq_mask_bins=27, num_time_masks=3, time_mask_fraction=0.1)
     for seed, frames in enumerate((200, 57, 9, 0)):
         features = torch.randn(frames, 80)
@@ -107,6 +107,18 @@ def test_what_cannot_be_read_is_passed_on_and_a_batch_of_nothing_else_is_empty(t
     batch = collate_waveforms([rejected, good], LENGTHS).featurised(front_end)
     assert (len(batch), batch.rejected) == (1, (rejected,))
     assert batch.features.shape[:2] == (1, LENGTHS.of(int(batch.feature_lengths[0])))
+
+
+def test_all_tensors_of_a_batch_move_and_are_page_locked(tones: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    utterances, features = read_manifest(tones / "train.jsonl")[:2], build_features(resolved())
+    dataset = SpeechDataset(utterances, WaveformFeatures(features), REFERENCE)  # type: ignore[arg-type]
+    batch = collate_waveforms([dataset[Item(0, position, 1.0)] for position in range(2)], LENGTHS)
+    monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: tensor.to("meta"))  # page-locking needs a GPU
+    for changed in (batch.to("meta"), batch.pin_memory()):
+        tensors = [changed.waveforms, changed.sample_counts, changed.masks]
+        tensors += [changed.rest.tokens, changed.rest.token_lengths]
+        assert all(tensor.device.type == "meta" for tensor in tensors)
+        assert changed.rest.utterances == tuple(utterances)
 
 
 def test_an_augmentation_of_features_that_is_no_mask_is_refused_by_name() -> None:

@@ -1,4 +1,4 @@
-"""Words: the same as the text, and their times: those of the best path, and of the sounds themselves."""
+"""Words: equal to the text; their times: those of the best path, and of the sounds themselves."""
 
 import itertools
 import math
@@ -48,7 +48,7 @@ def states(tokens: list[int]) -> list[int]:
 
 
 def best_path(log_probs: Tensor, tokens: list[int]) -> tuple[float, list[int]]:
-    """Viterbi in loops: the log-probability of the best path that spells `tokens`, and which state is where."""
+    """Viterbi in loops: log-probability of the best path that spells `tokens`, and its state at each frame."""
     wanted = states(tokens)
     scores = [[-math.inf] * len(wanted) for _ in log_probs]
     came_from = [[0] * len(wanted) for _ in log_probs]
@@ -60,9 +60,9 @@ def best_path(log_probs: Tensor, tokens: list[int]) -> tuple[float, list[int]]:
             before = [state] + [state - 1] * (state >= 1)
             if state >= 2 and token not in (BLANK_ID, wanted[state - 2]):
                 before.append(state - 2)
-            came_from[frame][state] = max(before, key=lambda one: scores[frame - 1][one])
+            came_from[frame][state] = max(before, key=lambda candidate: scores[frame - 1][candidate])
             scores[frame][state] = scores[frame - 1][came_from[frame][state]] + row[token]
-    state = max(len(wanted) - 2, len(wanted) - 1, key=lambda one: scores[-1][one])
+    state = max(len(wanted) - 2, len(wanted) - 1, key=lambda candidate: scores[-1][candidate])
     best, path = scores[-1][state], [state]
     for frame in range(len(scores) - 1, 0, -1):
         path.append(came_from[frame][path[-1]])
@@ -70,7 +70,7 @@ def best_path(log_probs: Tensor, tokens: list[int]) -> tuple[float, list[int]]:
 
 
 def score(log_probs: Tensor, tokens: list[int], spans: list[Span]) -> float:
-    """The log-probability of the path in which these frames spell these tokens, and others the blank."""
+    """Return the log-probability of the path in which these frames spell these tokens, and the others the blank."""
     path = [BLANK_ID] * len(log_probs)
     for token, span in zip(tokens, spans, strict=True):
         path[span.start : span.end] = [token] * (span.end - span.start)
@@ -85,7 +85,7 @@ ALIGNED = st.tuples(st.lists(st.integers(1, 3), max_size=6), st.integers(0, 8), 
 @given(drawn=ALIGNED)
 def test_spans_are_the_best_path_that_spells_the_tokens(max_cells: int, drawn: tuple[list[int], int, int]) -> None:
     tokens, more, seed = drawn
-    repeats = sum(one == other for one, other in itertools.pairwise(tokens))
+    repeats = sum(token == next_token for token, next_token in itertools.pairwise(tokens))
     num_frames = len(tokens) + repeats + more
     log_probs = 3 * torch.randn(num_frames, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     log_probs = log_probs.log_softmax(dim=-1)
@@ -94,8 +94,8 @@ def test_spans_are_the_best_path_that_spells_the_tokens(max_cells: int, drawn: t
         spans = token_spans(log_probs.float(), tokens)
     assert len(spans) == len(tokens)
     assert all(0 <= span.start < span.end <= num_frames for span in spans)
-    for (one, before), (other, after) in itertools.pairwise(zip(tokens, spans, strict=True)):
-        assert before.end + (one == other) <= after.start, "a blank parts a token from itself"
+    for (token, before), (next_token, after) in itertools.pairwise(zip(tokens, spans, strict=True)):
+        assert before.end + (token == next_token) <= after.start, "a blank parts a token from itself"
     if tokens:
         best, path = best_path(log_probs, tokens)
         assert score(log_probs, tokens, spans) == pytest.approx(best, abs=1e-4)  # the search is in float32
@@ -145,7 +145,7 @@ def test_a_path_that_is_found_in_many_parts_is_that_of_the_loops(monkeypatch: py
 
 
 def odd_characters() -> Char:
-    """What normalises to nothing, to two words, or into the letter before it."""
+    """Characters that normalise to nothing, to two words, or into the letter before them."""
     tokenizer = Char()
     marks = "\N{COMBINING ACUTE ACCENT}\N{COMBINING CEDILLA}\N{DEVANAGARI SIGN VIRAMA}"
     quotes = "'\N{RIGHT SINGLE QUOTATION MARK}\N{EM DASH}-.\N{NO-BREAK SPACE}"
@@ -157,7 +157,7 @@ TOKENIZERS: dict[str, Tokenizer] = {**FITTED, "odd": odd_characters()}
 
 
 def written(tokens: list[int], vocab_size: int, repeat: int) -> Tensor:
-    """log_probs (T', V) whose best path spells the tokens, a blank between each two."""
+    """Return log_probs (T', V) whose best path spells the tokens, with a blank between each two."""
     path = [state for state in states(tokens) for _ in range(repeat)]
     drawn = torch.rand(len(path), vocab_size, generator=torch.Generator().manual_seed(len(path)))
     drawn[torch.arange(len(path)), path] += 3.0
@@ -197,7 +197,7 @@ def test_each_word_is_within_the_tokens_that_spell_it(pieces: list[str], data: s
     tokens = data.draw(st.lists(st.integers(0, len(pieces) - 1), max_size=10))
     written_by = [(character, position) for position, token in enumerate(tokens) for character in pieces[token]]
     expected = []
-    for is_space, group in itertools.groupby(written_by, key=lambda one: one[0] == " "):
+    for is_space, group in itertools.groupby(written_by, key=lambda pair: pair[0] == " "):
         if not is_space:
             letters = list(group)
             first, last = letters[0][1], letters[-1][1]
@@ -210,7 +210,7 @@ def test_each_word_is_within_the_tokens_that_spell_it(pieces: list[str], data: s
 
 
 def spoken(texts: list[str], pauses: list[float], seed: int = 0) -> tuple[Tensor, list[tuple[str, float]]]:
-    """Texts, each with a pause before it, in noise; and when each word begins, in seconds."""
+    """Texts, each after a pause, in noise; and the start of each word in seconds."""
     parts, words, now = [], [], 0.0
     for text, pause in zip(texts, pauses, strict=True):
         parts += [torch.zeros(round(pause * SAMPLE_RATE)), torch.from_numpy(speak(text))]
@@ -224,7 +224,7 @@ def spoken(texts: list[str], pauses: list[float], seed: int = 0) -> tuple[Tensor
 
 
 def share_within(found: list[float], expected: list[float]) -> float:
-    near = [abs(one - other) <= TOLERANCE for one, other in zip(found, expected, strict=True)]
+    near = [abs(value - target) <= TOLERANCE for value, target in zip(found, expected, strict=True)]
     return sum(near) / len(near)
 
 
@@ -244,8 +244,8 @@ def test_words_begin_and_end_when_they_sound(way: str) -> None:
     assert share_within([word.start for word in transcript.words], [begin for _, begin in words]) == 1.0
     ends = [begin + len(word) * (LETTER_SECONDS + GAP_SECONDS) - GAP_SECONDS for word, begin in words]
     assert share_within([word.end for word in transcript.words], ends) == 1.0
-    for one, other in itertools.pairwise(transcript.words):
-        assert one.start < one.end <= other.start < other.end <= transcript.duration
+    for word, next_word in itertools.pairwise(transcript.words):
+        assert word.start < word.end <= next_word.start < next_word.end <= transcript.duration
 
 
 @pytest.mark.parametrize("way", sorted(CHUNKS))
@@ -263,7 +263,7 @@ def test_silence_that_is_inserted_moves_what_is_behind_it(way: str, silence: flo
         assert later.text == earlier.text == " ".join(texts)
         assert share_within([word.start for word in later.words], [begin for _, begin in words]) == 1.0
         first = len(" ".join(texts[:place]).split())
-        shifts = [two.start - one.start for one, two in zip(earlier.words, later.words, strict=True)]
+        shifts = [moved.start - word.start for word, moved in zip(earlier.words, later.words, strict=True)]
         assert share_within(shifts, [silence * (number >= first) for number in range(len(shifts))]) == 1.0
 
 
@@ -294,7 +294,7 @@ def test_words_of_a_character_model_end_with_their_last_character() -> None:
 
 
 def ends_by_energy(words: Sequence[Word], waveform: Tensor) -> list[tuple[float, float]]:
-    """Ends of the words before a pause: as given, and where the sound falls 25 dB below its loudest for 0.1 s."""
+    """Return two ends of words before a pause: the given one, and where the sound is 25 dB below its peak for 0.1 s."""
     hop = SAMPLE_RATE // 100
     frames = waveform[: len(waveform) // hop * hop].reshape(-1, hop).square().mean(dim=1).clamp(min=1e-10)
     quiet = (10 * torch.log10(frames / frames.max())) < -25
@@ -320,23 +320,23 @@ def test_words_of_a_subword_model_end_where_the_sound_does(tmp_path: Path) -> No
     for utterance, transcript in recognizer.recognize(read_manifest(tmp_path / "dev-mini.jsonl")):
         words = transcript.words
         lengths += [word.end - word.start for word in words]
-        assert all(one.end <= other.start + 1e-9 for one, other in itertools.pairwise(words))
+        assert all(word.end <= next_word.start + 1e-9 for word, next_word in itertools.pairwise(words))
         ends += ends_by_energy(words, load_waveform(utterance.audio_filepath, SAMPLE_RATE))
-    errors = sorted(abs(given - heard) for given, heard in ends)
+    errors = sorted(abs(given - measured) for given, measured in ends)
     assert len(errors) > 100
     assert errors[len(errors) // 2] < 0.1
     assert sum(length < 0.041 for length in lengths) / len(lengths) < 0.2
 
 
 def test_the_last_word_ends_within_the_recording() -> None:
-    """Its last frame begins before the end of the sound, but is longer than what is left."""
+    """Its last frame begins before the end of the sound, but is longer than the rest."""
     waveform = torch.from_numpy(speak("ab"))[: round(0.27 * SAMPLE_RATE)]
     [transcript] = listener().transcribe([waveform], sample_rate=SAMPLE_RATE)
     assert transcript.words[-1].end <= transcript.duration == len(waveform) / SAMPLE_RATE
 
 
 def reference_starts(recognizer: Recognizer, log_probs: Tensor, tokens: list[int]) -> list[float]:
-    """When the words of `tokens` begin: the loops above, over one pass."""
+    """Return the starts of the words of `tokens`: the loops above, over one pass."""
     _, path = best_path(log_probs, tokens)
     firsts = [path.index(2 * position + 1) for position in range(len(tokens))]
     spaced = [" ", *(recognizer.model.tokenizer.pieces[token] for token in tokens)]
@@ -377,7 +377,7 @@ def test_a_text_is_aligned_to_a_trained_net_as_the_loops_align_it(trained: Path,
 @pytest.mark.parametrize("sample_rate", [8000, 11_025, 16_000, 22_050, 44_100, 48_000])
 @pytest.mark.parametrize("shift", [0.01, 0.0125, 0.015])
 def test_frames_stay_where_their_samples_are_however_long_the_recording(sample_rate: int, shift: float) -> None:
-    """A shift may be no whole number of samples; rounded in one place and cut in another, times would drift."""
+    """A shift may be a fraction of a sample; inconsistent rounding would make times drift."""
     config = resolved(*TINY, f"features.sample_rate={sample_rate}", f"features.frame_shift_seconds={shift}")
     tokenizer, features = build_tokenizer(config), build_features(config)
     tokenizer.fit(["ab"])

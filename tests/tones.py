@@ -1,4 +1,4 @@
-"""A language of pure tones, for tests that need speech a tiny net can learn in seconds: each letter is a pitch."""
+"""A language of pure tones, for tests whose speech a tiny net can learn in seconds: each letter is a pitch."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ PITCHES = {letter: 300.0 * 1.35**number for number, letter in enumerate("abcdef"
 
 
 def speak(text: str) -> np.ndarray:
-    """Say `text`: a tone for each letter, silence for a space, a short gap behind each."""
+    """Synthesise `text`: a tone for each letter, silence for a space, a short gap after each."""
     times = np.arange(round(LETTER_SECONDS * SAMPLE_RATE)) / SAMPLE_RATE
     gap = np.zeros(round(GAP_SECONDS * SAMPLE_RATE))
     envelope = np.hanning(len(times))

@@ -1,4 +1,4 @@
-"""Low-rank adapters beside linear layers."""
+"""Low-rank adapters of linear layers."""
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
@@ -11,25 +11,25 @@ from asr.errors import InputError
 from asr.kernels.dropout import Dropout
 from asr.settings.rule import TEXT, Probability, above, list_of, whole
 
-A, B = ".lora_a", ".lora_b"  # ends of the names of an adapter's weights
+A, B = ".lora_a", ".lora_b"  # suffixes of an adapter's weights
 
 
 class LoRA:
     """Add a trained product of two thin matrices to frozen linear layers: W x + alpha / rank * B A x.
 
-    *Source*: Hu et al. 2021, arXiv:2106.09685, section 4.1. A begins as a linear layer's weights do, B at zero, so the
-    adapted model begins with the outputs of its base.
+    *Source*: Hu et al. 2021, arXiv:2106.09685, section 4.1. A is initialised like a linear layer's weights, B with
+    zeros, so the adapted model starts with the outputs of its base.
 
-    *Differs from the paper*: `attention.qkv` is one layer for queries, keys and values, and has one adapter, whose A
-    they share; rank 3r can represent any three adapters of rank r. Only `torch.nn.Linear` layers are adapted. They
+    *Differs from the paper*: `attention.qkv` is one layer for queries, keys and values, and has one adapter with a
+    common A; rank 3r can represent any three adapters of rank r. Only `torch.nn.Linear` layers are adapted. They
     include the pointwise convolutions of a Conformer's blocks, which are linear layers here, but no other convolution.
 
     Args:
         rank: rows of A.
-        alpha: factor of the product, times the rank.
+        alpha: the product is scaled by alpha / rank.
         dropout: of the input of A.
-        modules: patterns of the names of linear layers, `encoder.blocks.*.attention.qkv` say.
-        trained: patterns of the names of other weights that are trained, `head.*` say; all others are frozen.
+        modules: patterns of the names of linear layers, such as `encoder.blocks.*.attention.qkv`.
+        trained: patterns of the names of other weights to train, such as `head.*`; all others are frozen.
     """
 
     def __init__(
@@ -45,9 +45,9 @@ class LoRA:
         self._modules, self._trained = modules, trained
 
     def insert(self, model: nn.Module) -> None:
-        """Adapt the layers of a model in place, and freeze all weights but those of adapters and `trained`.
+        """Adapt the layers of a model in place, and freeze all weights except those of adapters and `trained`.
 
-        The names of its tensors stay; those of an adapter are the layer's, with `.lora_a` and `.lora_b`.
+        The names of its tensors do not change; an adapter's names are the layer's with `.lora_a` and `.lora_b`.
 
         Raises:
             InputError: a pattern matches nothing, or a layer cannot be adapted.
@@ -61,22 +61,22 @@ class LoRA:
         linear = {name: layer for name, layer in layers.items() if type(layer) is nn.Linear}
         for pattern in self._modules:
             if not any(fnmatchcase(name, pattern) for name in linear):
-                such = next(iter(linear), "none in this model")
-                raise InputError(f"adapter.modules must name linear layers, such as {such}; got {pattern!r}.")
+                example = next(iter(linear), "none in this model")
+                raise InputError(f"adapter.modules must name linear layers, such as {example}; got {pattern!r}.")
         for name, layer in linear.items():
             if any(fnmatchcase(name, pattern) for pattern in self._modules):
                 parent, _, leaf = name.rpartition(".")
                 if leaf in getattr(layers[parent], "reads_weights_of", ()):
-                    must = "adapter.modules must name layers that are called"
-                    raise InputError(f"{must}; the weights of {name} are read. Leave it out.")
+                    must = "adapter.modules must name layers whose forward method runs"
+                    raise InputError(f"{must}; other code reads the weights of {name} directly. Leave this layer out.")
                 AdaptedLinear.adapt(layer, self._rank, self._scale, self._dropout)
 
     def merged(self, base: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Merge trained weights into those of the base: W + alpha / rank * B A, computed in float64.
 
         Args:
-            base: weights of the model that was adapted, by name.
-            own: weights of its adapters, and others that were trained.
+            base: weights of the adapted model, by name.
+            own: weights of its adapters, and other trained weights.
 
         Raises:
             InputError: they do not belong together.
@@ -101,7 +101,7 @@ class LoRA:
 class AdaptedLinear(nn.Linear):
     """A linear layer with an adapter: W x + bias + scale * B A dropout(x).
 
-    Made of a layer that is there, so that whatever refers to the layer refers to this.
+    An existing layer is changed in place, so that references to it remain valid.
     """
 
     lora_a: nn.Parameter  # (rank, in)
@@ -111,17 +111,17 @@ class AdaptedLinear(nn.Linear):
 
     @classmethod
     def adapt(cls, layer: nn.Linear, rank: int, scale: float, dropout: float) -> None:
-        """Turn a layer into an adapted one, in place."""
+        """Turn a layer into an adapted layer, in place."""
         out_dim, in_dim = layer.weight.shape
         layer.__class__ = cls
         adapted = cast(AdaptedLinear, layer)
         adapted.lora_a = nn.Parameter(layer.weight.new_empty(rank, in_dim))
         adapted.lora_b = nn.Parameter(layer.weight.new_zeros(out_dim, rank))
-        nn.init.kaiming_uniform_(adapted.lora_a, a=5**0.5)  # as nn.Linear
+        nn.init.kaiming_uniform_(adapted.lora_a, a=5**0.5)  # like nn.Linear
         adapted.lora_dropout = Dropout(dropout)
         adapted.scale = scale
 
     def forward(self, input: Tensor) -> Tensor:
-        """(..., in) to (..., out)."""
+        """Map (..., in) to (..., out)."""
         low = F.linear(self.lora_dropout(input), self.lora_a)  # (..., rank)
         return super().forward(input) + F.linear(self.scale * low, self.lora_b)

@@ -1,4 +1,4 @@
-"""What audio files declare of themselves: lengths that libsndfile does not check, headers it does not know."""
+"""Headers of audio files: lengths that libsndfile does not check, and headers that it does not understand."""
 
 import io
 import re
@@ -9,11 +9,11 @@ from asr.errors import AudioError, TruncatedError
 
 
 class Container(NamedTuple):
-    """What libsndfile does not tell, or must be told.
+    """Corrections to what libsndfile reads from a file: a valid header, or a number that it does not report.
 
     Args:
-        mended: the whole file with a header that libsndfile understands; None if it understands the file's own.
-        last_page_samples: how many samples end in the last page of an Ogg file.
+        mended: the whole file with a corrected header; None if libsndfile understands the original header.
+        last_page_samples: number of samples in the last page of an Ogg file.
     """
 
     mended: bytes | None = None
@@ -33,11 +33,11 @@ def read_container(file: io.FileIO, size: int, name: str) -> Container:
 
 
 def truncated(name: str, finding: str) -> TruncatedError:
-    return TruncatedError(f"{name}: must be whole; it is truncated or damaged: {finding}. Copy or make it anew.")
+    return TruncatedError(f"{name}: must be whole; it is truncated or damaged: {finding}. Copy or create it again.")
 
 
 class _Chunks(NamedTuple):
-    """How a format of chunks is laid out: where they start, what heads one, and which one holds the audio."""
+    """Layout of a format of chunks: position of the first, header of a chunk, and identifier of the audio chunk."""
 
     start: int
     head: str  # struct format: identifier and length
@@ -54,20 +54,20 @@ _CHUNKED = {
     b"caff": _Chunks(8, ">4sQ", b"data", align=1),
     b"riff": _Chunks(40, "<16sQ", b"data", align=8, length_counts_head=True),  # W64
 }
-_MAX_CHUNKS = 1000  # so that no file made for it keeps us here
+_MAX_CHUNKS = 1000  # bounds the time for a malicious file
 
 
 def _read_chunks(file: io.FileIO, size: int, name: str) -> Container:
-    """Compare the length that the audio chunk declares with what is there: libsndfile takes the smaller silently.
+    """Compare the declared length of the audio chunk with the actual one: libsndfile silently uses the smaller.
 
     A program that writes to a pipe cannot know the length. ffmpeg, sox and others declare about 2**31 or 2**32 bytes,
-    and then libsndfile reads to the end of the file. Others, and recorders that were interrupted, declare 0, and then
-    it reads nothing unless the file declares its own end in one certain way; so it is given a larger number.
+    and libsndfile then reads to the end of the file. Other programs, and interrupted recorders, declare 0, for which
+    libsndfile usually reads nothing. In a WAV file this function declares a large number instead of 0.
     """
     magic = file.read(4)
     chunk = _find_audio_chunk(file, size, _CHUNKED[magic])
     if chunk is None:
-        return Container()  # libsndfile has its own words for that
+        return Container()  # libsndfile reports this
     position, length, end = chunk
     if length == 0 and magic[:1] == b"R" and position < size != end:
         file.seek(0)
@@ -82,7 +82,7 @@ def _read_chunks(file: io.FileIO, size: int, name: str) -> Container:
 
 
 def _find_audio_chunk(file: io.FileIO, size: int, layout: _Chunks) -> tuple[int, int, int] | None:
-    """Where the audio starts, how many bytes of it are declared, and where the file declares its own end."""
+    """Return the position of the audio, its declared number of bytes, and the declared end of the file."""
     file.seek(4)
     end = 8 + int.from_bytes(file.read(4), "big" if layout.head[0] == ">" else "little")
     wide: int | None = None
@@ -97,7 +97,7 @@ def _find_audio_chunk(file: io.FileIO, size: int, layout: _Chunks) -> tuple[int,
         position += head_length
         if layout.length_counts_head:
             length = max(0, length - head_length)
-        if identifier == b"ds64":  # RF64: the true lengths, where the others say 2**32 - 1
+        if identifier == b"ds64":  # RF64: the true lengths, if the other headers have 2**32 - 1
             outer, wide = struct.unpack("<QQ", file.read(16).ljust(16, b"\0"))
             end = 8 + outer
         if identifier.startswith(layout.audio):
@@ -107,7 +107,7 @@ def _find_audio_chunk(file: io.FileIO, size: int, layout: _Chunks) -> tuple[int,
 
 
 def _is_placeholder(length: int) -> bool:
-    """Whether a declared number of bytes means "unknown": it is 0, or about the largest of 31, 32 or 64 bits.
+    """Whether a declared number of bytes means "unknown": 0, or close to the maximum of 31, 32 or 64 bits.
 
     sox rounds 0x7ffff000 down to whole samples; opusdec writes 0x7fffffff, arecord 0x80000000, ffmpeg 0xffffffff.
     """
@@ -116,7 +116,7 @@ def _is_placeholder(length: int) -> bool:
 
 
 def _count_last_page(data: bytes, name: str) -> int:
-    """Walk the pages of an Ogg file to the one that is marked as the last, and count the samples that end in it.
+    """Read the pages of an Ogg file up to the page marked as the last, and count the samples that end in it.
 
     *Source*: RFC 3533, section 6.
     """
@@ -130,7 +130,7 @@ def _count_last_page(data: bytes, name: str) -> int:
                 "Convert it first: ffmpeg -i FILE NEW.wav"
             )
         granule = int.from_bytes(data[position + 6 : position + 14], "little", signed=True)
-        if granule > last:  # or no packet ends in this page
+        if granule > last:  # otherwise no packet ends in this page
             before, last = last, granule
         position += 27 + num_segments + sum(data[position + 27 : position + 27 + num_segments])
         ended = bool(flags & 4) and position <= len(data)
@@ -139,19 +139,18 @@ def _count_last_page(data: bytes, name: str) -> int:
     return last - before
 
 
-# The first three bytes of a Layer III frame: sync, version 1, 2 or 2.5, and a bit rate that exists.
+# The first three bytes of a Layer III frame: sync, version 1, 2 or 2.5, and a valid bit rate.
 _MP3_HEADER = re.compile(rb"\xff[\xe2\xe3\xf2\xf3\xfa\xfb][\x10-\xef]")
 _MP3_KBITS = (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320)  # of version 1
 _MP3_KBITS_LOW = (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)  # of versions 2 and 2.5
-_MP3_JUNK = 1 << 16  # how many bytes may stand before the first frame, after the tags
+_MP3_JUNK = 1 << 16  # maximum number of bytes between the tags and the first frame
 
 
 def _mend_mp3(data: bytes, name: str) -> bytes | None:
-    """Count the frames of an MP3 file, and say so to libsndfile in a Xing header if the file's own does not.
+    """Count the frames of an MP3 file, and declare them in a Xing header unless the file's own is correct.
 
-    Without a header, or with that of the first of several files joined, libsndfile guesses the length from one
-    frame's bit rate, or believes the header, and leaves out what lies beyond.
-
+    Without a header libsndfile estimates the length from one frame's bit rate; with the header of the first of several
+    joined files it believes that header. In both cases it ignores the frames beyond.
     *Source*: ISO 11172-3, section 2.4; for the Xing header, parse.c of mpg123.
     """
     position = 0
@@ -161,22 +160,22 @@ def _mend_mp3(data: bytes, name: str) -> bytes | None:
     if not _mp3_frame_length(data[position : position + 3]):
         position = _next_mp3_frame(data, position, position + _MP3_JUNK)
     if position < 0:
-        return None  # none that we know: libsndfile has its own words for that
+        return None  # not an MP3 file; libsndfile reports this
     first = data[position : position + 64]
     declared = _xing_frames(first)
     num_frames = _count_mp3_frames(data, position, name) - (declared is not None)
     if declared == num_frames:
         return None
-    if declared is not None and declared > num_frames + 1:  # + 1: some may count the header, too
+    if declared is not None and declared > num_frames + 1:  # + 1: some programs count the header, too
         raise truncated(name, f"{num_frames} of {declared} frames are there")
     audio = position if declared is None else position + _mp3_frame_length(first[:3])
     return _xing_header(first, num_frames) + data[audio:]
 
 
 def _count_mp3_frames(data: bytes, position: int, name: str) -> int:
-    """Count the frames from the first one, at `position`, on; tags and other bytes between them are passed over."""
+    """Count the frames from `position` on; skip tags and other bytes between them."""
     kind = _mp3_kind(data[position : position + 3])
-    lengths: dict[bytes, int] = {}  # of the few headers that occur: an hour has 140,000 frames
+    lengths: dict[bytes, int] = {}  # cached, because few headers occur and an hour has 140,000 frames
     count = 0
     while position >= 0:
         header = data[position : position + 3]
@@ -194,7 +193,7 @@ def _count_mp3_frames(data: bytes, position: int, name: str) -> int:
 
 
 def _next_mp3_frame(data: bytes, position: int, limit: int, kind: bytes | None = None) -> int:
-    """Where a frame starts (of one kind, if given) that another one or the end of the file follows; -1 if nowhere."""
+    """Return the position of a frame (of one kind, if given) that is followed by another or the end; -1 if none."""
     for match in _MP3_HEADER.finditer(data, position, limit):
         length, own_kind = _mp3_frame_length(match[0]), _mp3_kind(match[0])
         after = match.start() + length
@@ -205,30 +204,30 @@ def _next_mp3_frame(data: bytes, position: int, limit: int, kind: bytes | None =
 
 
 def _mp3_kind(header: bytes) -> bytes:
-    """What all frames of a file have in common: version, layer, sample rate; empty for what is no header."""
+    """Return the parts common to all frames of a file: version, layer, sample rate; empty if it is not a header."""
     return bytes((header[1] | 1, header[2] & 0x0C)) if _MP3_HEADER.match(header) else b""
 
 
 def _mp3_frame_length(header: bytes) -> int:
-    """Length in bytes of the frame with this header; 0 for what is no header."""
+    """Return the length in bytes of the frame with this header; 0 if it is not a header."""
     if not _MP3_HEADER.match(header) or header[2] & 0x0C == 0x0C:
         return 0
-    version = {3: 1, 2: 2, 0: 4}[header[1] >> 3 & 3]  # 4: version 2.5; the rates halve from one to the next
+    version = {3: 1, 2: 2, 0: 4}[header[1] >> 3 & 3]  # 4: version 2.5; each version halves the rates
     rate = (44100, 48000, 32000)[header[2] >> 2 & 3] // version
     kbits = (_MP3_KBITS if version == 1 else _MP3_KBITS_LOW)[(header[2] >> 4) - 1]
     return (144000 if version == 1 else 72000) * kbits // rate + (header[2] >> 1 & 1)
 
 
 def _xing_position(header: bytes) -> int:
-    """Where in a frame a Xing header stands: after the four bytes of the frame's own and its side information."""
+    """Return the position of a Xing header in a frame: after the frame's header of four bytes and side information."""
     mono, version1 = header[3] >> 6 == 3, bool(header[1] & 8)
     return 4 + ((17 if mono else 32) if version1 else (9 if mono else 17))
 
 
 def _xing_frames(frame: bytes) -> int | None:
-    """Number of frames by the Xing or Info header in a file's first frame; None if that is no such frame.
+    """Return the number of frames in the Xing or Info header of a file's first frame; None if it has no such header.
 
-    0 if the header does not say, or not in a way known here (VBRI).
+    0 if the header has no number, or is of an unsupported kind (VBRI).
     """
     if frame[36:40] == b"VBRI":
         return 0
@@ -240,8 +239,8 @@ def _xing_frames(frame: bytes) -> int | None:
 
 
 def _xing_header(first: bytes, num_frames: int) -> bytes:
-    """A frame, for the beginning of a file with this first frame, that declares the number of frames after it."""
-    bit_rate = 8 << 4  # 112 or 64 kbit/s: mpg123 looks for the header in frames of at least 120 bytes
+    """Return a frame to put before a file's first frame, which declares the number of frames after it."""
+    bit_rate = 8 << 4  # 112 or 64 kbit/s: mpg123 reads the header only in frames of at least 120 bytes
     header = bytes((0xFF, first[1] | 1, bit_rate | first[2] & 0x0C, first[3]))
     frame = header.ljust(_xing_position(header), b"\0") + b"Xing" + struct.pack(">II", 1, num_frames)
     return frame.ljust(_mp3_frame_length(header[:3]), b"\0")

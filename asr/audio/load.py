@@ -1,7 +1,7 @@
 """Audio files to waveforms: the only file that decodes or mixes down.
 
-libsndfile decodes, but it returns what is left of a truncated WAV, Ogg or MP3 without a word, and not all of some
-whole ones. So `containers.py` reads the headers too, and a file is used whole or refused.
+libsndfile silently returns the rest of a truncated WAV, Ogg or MP3 file, and only a part of some intact files. So
+`containers.py` reads the headers too, and a file is used as a whole or refused.
 """
 
 import functools
@@ -28,18 +28,18 @@ from asr.storage.store import list_prefix, read_whole
 AUDIO_SUFFIXES = (".aif", ".aiff", ".flac", ".mp3", ".oga", ".ogg", ".opus", ".wav")
 
 END_TOLERANCE_SECONDS = 0.02  # manifests round offset and duration, mostly to 10 ms
-LEAD_IN_SECONDS = 1.0  # MP3 and Opus frames need those before them: at most 0.6 s of MP3's bit reservoir
-BLOCK_SAMPLES = 1 << 18  # decoded at most at a time, so that memory follows what is there, not what a header declares
-MIN_SAMPLE_RATE, MAX_SAMPLE_RATE = 1000, 1_000_000  # a header that says otherwise is damaged
-MAX_SAMPLE = 2.0**24  # float files may hold 24-bit integers as they are; what is beyond is damaged, and would overflow
-CANCELLED = 0.01  # power of the mean of channels, relative to what independent channels have
+LEAD_IN_SECONDS = 1.0  # MP3 and Opus frames depend on previous ones: MP3's bit reservoir has at most 0.6 s
+BLOCK_SAMPLES = 1 << 18  # decoded at a time, so that memory depends on actual samples, not on a header's number
+MIN_SAMPLE_RATE, MAX_SAMPLE_RATE = 1000, 1_000_000  # other values in a header mean damage
+MAX_SAMPLE = 2.0**24  # float files may contain unscaled 24-bit integers; larger values mean damage and would overflow
+CANCELLED = 0.01  # channels cancel out below this ratio: power of their mean / power if they were independent
 SAMPLES_MUST = f"samples must lie between -{MAX_SAMPLE:.0f} and {MAX_SAMPLE:.0f}"
 
 logger = logging.getLogger("asr.audio.load")
 
 
 class AudioInfo(NamedTuple):
-    """What a file holds; `num_samples` counts each channel once."""
+    """Format and length of a file; `num_samples` counts each channel once."""
 
     sample_rate: int
     num_channels: int
@@ -54,35 +54,36 @@ def load_waveform(
     duration: float | None = None,
     content: bytes | None = None,
 ) -> torch.Tensor:
-    """Decode a file, or a stretch of it, mixed down to mono (the mean of its channels) and resampled.
+    """Decode a file, or a segment of it, mix it down to mono (the mean of its channels) and resample it.
 
-    The stretch is seconds `offset` to `offset + duration`, each rounded to the nearest sample of the file, so
-    stretches that meet share no sample and lose none. It is resampled as if silence surrounded it. Only the stretch is
-    decoded, plus at most a second or an Ogg page before it; the headers are checked in any case, and for that Ogg and
-    MP3 files are read, though not decoded, from beginning to end.
+    The segment is from `offset` to `offset + duration` seconds, each rounded to the nearest sample of the file, so
+    adjacent segments share no sample and lose none. It is resampled as if silence surrounded it. Only the segment is
+    decoded, with at most a second or an Ogg page before it. The headers are always checked; for this, Ogg and MP3 files
+    are read as a whole, but not decoded.
 
-    Float files may go beyond [-1, 1], up to MAX_SAMPLE; nothing is scaled or clipped.
+    Samples of float files may exceed [-1, 1], up to MAX_SAMPLE; nothing is scaled or clipped.
 
-    A truncated file is refused, with these exceptions: files that declare no length, as written to a pipe (WAV, AIFF,
-    W64, CAF anywhere; FLAC exactly between two frames); an MP3 exactly between two frames, if it has no Xing header,
-    or exactly before its last; joined Ogg streams exactly between two; formats other than these (AU, NIST, ...).
+    A truncated file is refused, with these exceptions: files without a declared length, as written to a pipe (WAV,
+    AIFF, W64, CAF cut anywhere; FLAC cut exactly between two frames); an MP3 without a Xing header, cut exactly between
+    two frames; an MP3 with a Xing header that lacks exactly its last frame; joined Ogg streams, cut exactly between two
+    streams; other formats (AU, NIST, ...).
 
     Args:
-        path: or URL of WAV, FLAC, Ogg (Vorbis, Opus), MP3 or whatever else libsndfile reads. A URL is fetched whole,
-            even if only a stretch of it is decoded.
+        path: or URL of WAV, FLAC, Ogg (Vorbis, Opus), MP3 or any other format of libsndfile. A URL is fetched as a
+            whole, even if only a segment is decoded.
         sample_rate: of the result, in Hz.
-        offset: where the stretch starts, in seconds; None means 0.
-        duration: its length in seconds; None means to the end of the file. It may reach END_TOLERANCE_SECONDS past
-            the end of the file and is cut there.
-        content: of the file, if it has been read already; `path` then names it in errors.
+        offset: beginning of the segment, in seconds; None means 0.
+        duration: length of the segment, in seconds; None: to the end of the file. It may exceed the end of the file by
+            END_TOLERANCE_SECONDS and is cut there.
+        content: of the file, if it has been read already; `path` is then its name in errors.
 
     Shapes:
         returns: (S,) float32, with S = ceil(samples * sample_rate / the file's sample rate).
 
     Raises:
-        AudioError: for a file that is missing, unreadable, empty, not audio or truncated, that holds samples that are
-            NaN, infinite or beyond MAX_SAMPLE, or that does not hold the stretch.
-        StoreError: what a URL names cannot be fetched.
+        AudioError: the file is missing, unreadable, empty, not audio or truncated, has samples that are NaN, infinite
+            or beyond MAX_SAMPLE, or does not contain the segment.
+        StoreError: a URL cannot be fetched.
     """
     blocks = list(
         stream_waveform(path, sample_rate, offset=offset, duration=duration, block_seconds=math.inf, content=content)
@@ -99,18 +100,17 @@ def stream_waveform(
     block_seconds: float = 5.0,
     content: bytes | None = None,
 ) -> Iterator[torch.Tensor]:
-    """Decode as `load_waveform` does, block by block: joined, the blocks equal its result to the bit.
+    """Decode like `load_waveform`, block by block: joined, the blocks equal its result to the bit.
 
-    The file is decoded once, from front to back, and memory is bounded by the block, whatever the length; but an Ogg
-    file is held while its headers are checked, and an MP3 file, or a WAV without a length, to the end.
+    The file is decoded once, from front to back. Memory is bounded by the block for any length, but an Ogg file is in
+    memory while its headers are checked, and an MP3 file, or a WAV without a length, until the end.
 
-    What is wrong with a file is raised when it is met, and that may be after blocks that were good. Once a sample
-    cannot be used no more blocks come: the rest is decoded to count how many there are.
+    An error is raised where it occurs in the file, possibly after good blocks. After the first unusable sample no more
+    blocks are yielded; the rest is decoded to count the unusable samples.
 
     Args:
         path: as for `load_waveform`, like sample_rate, offset, duration and content.
-        block_seconds: how much is decoded at a time, between one sample and BLOCK_SAMPLES; what is resampled comes a
-            second at a time.
+        block_seconds: length of a block, between one sample and BLOCK_SAMPLES; resampled blocks have one second.
 
     Shapes:
         yields: (S,) float32 each, never empty.
@@ -134,27 +134,29 @@ def stream_waveform(
 
 
 def unusable_samples(waveform: torch.Tensor) -> torch.Tensor:
-    """Find the samples that are NaN, infinite or beyond MAX_SAMPLE, of which features would not be finite.
+    """Return the positions of samples that are NaN, infinite or beyond MAX_SAMPLE; they would make features infinite.
 
     Shapes:
         waveform: (S,) float32.
         returns: their positions (N,), in order.
     """
-    if float(waveform.dot(waveform)) <= MAX_SAMPLE**2:  # so each is; far quicker than to look at each
+    if float(waveform.dot(waveform)) <= MAX_SAMPLE**2:  # the energy bounds each sample; fast
         return torch.zeros(0, dtype=torch.int64)
     return (~(waveform.abs() <= MAX_SAMPLE)).nonzero()[:, 0]
 
 
 def audio_info(path: str | Path, content: bytes | None = None) -> AudioInfo:
-    """Say what a file holds without decoding it, as far as its headers know; they are checked as for loading.
+    """Return the format and length of a file from its headers, which are checked as for loading.
+
+    A file whose headers have no length is decoded.
 
     Args:
         path: or URL of the file.
-        content: of the file, if it has been read already; `path` then names it in errors.
+        content: of the file, if it has been read already; `path` is then its name in errors.
 
     Raises:
-        AudioError: as `load_waveform`, for faults that show without decoding.
-        StoreError: what a URL names cannot be fetched.
+        AudioError: as for `load_waveform`, for faults visible without decoding.
+        StoreError: a URL cannot be fetched.
     """
     with _opened(path, content) as (sound, _):
         num_samples = _num_samples(sound)
@@ -166,12 +168,12 @@ def audio_info(path: str | Path, content: bytes | None = None) -> AudioInfo:
 
 
 def declared_seconds(path: str | Path) -> float | None:
-    """Say how long a file is by its headers alone; None if they do not say, and only decoding would tell.
+    """Return the length of a file by its headers alone; None if they have none.
 
-    No more than this can be decoded from it, whatever it holds.
+    Decoding never yields more than this length.
 
     Raises:
-        AudioError: as `load_waveform`, for faults that show without decoding.
+        AudioError: as for `load_waveform`, for faults visible without decoding.
     """
     with _opened(path) as (sound, _):
         num_samples = _num_samples(sound)
@@ -179,15 +181,15 @@ def declared_seconds(path: str | Path) -> float | None:
 
 
 def find_audio_objects(url: str) -> list[str]:
-    """List a URL itself, if it ends as an audio file does (AUDIO_SUFFIXES), or the audio files below it, sorted.
+    """Return a URL itself if it ends like an audio file (AUDIO_SUFFIXES), otherwise the audio files below it, sorted.
 
     Raises:
-        AudioError: no audio lies below it.
+        AudioError: there is no audio below it.
         StoreError: it cannot be listed.
     """
     if file_name(url).lower().endswith(AUDIO_SUFFIXES):
         return [url]
-    urls = [found for found, _ in list_prefix(url) if found.lower().endswith(AUDIO_SUFFIXES)]
+    urls = [file for file, _ in list_prefix(url) if file.lower().endswith(AUDIO_SUFFIXES)]
     if not urls:
         raise AudioError(
             f"{_one_line(url)}: must hold audio files ({' '.join(AUDIO_SUFFIXES)}); there are none below it."
@@ -196,13 +198,13 @@ def find_audio_objects(url: str) -> list[str]:
 
 
 def find_audio(path: str | Path) -> list[Path]:
-    """List a file itself, or the audio files (by AUDIO_SUFFIXES) anywhere below a folder, sorted by path.
+    """Return a file itself, or the audio files (by AUDIO_SUFFIXES) anywhere below a folder, sorted by path.
 
-    Hidden files and folders are passed over (macOS leaves a `._x.wav` beside `x.wav`), and links to folders are not
-    followed, as they may lead in circles.
+    Hidden files and folders are skipped (macOS leaves a `._x.wav` beside `x.wav`). Links to folders are not followed,
+    because they may form cycles.
 
     Raises:
-        AudioError: if there is no such path, a folder cannot be listed, or no audio lies below it.
+        AudioError: the path does not exist, a folder cannot be listed, or there is no audio below it.
     """
     name = _one_line(path)
     try:
@@ -230,7 +232,7 @@ def find_audio(path: str | Path) -> list[Path]:
 
 
 class _Sound(soundfile.SoundFile):
-    """A SoundFile that only reads on: soundfile's seek after each read fails at the end of FLAC of unknown length."""
+    """A SoundFile that only reads forward: soundfile's seek after a read fails at the end of FLAC without length."""
 
     def seekable(self) -> bool:
         return False
@@ -238,7 +240,7 @@ class _Sound(soundfile.SoundFile):
 
 @contextmanager
 def _opened(path: str | Path, content: bytes | None = None) -> Iterator[tuple[_Sound, Container]]:
-    """Open a file whose headers hold; whatever libsndfile says against it, now or while decoding, is an AudioError."""
+    """Open a file and check its headers; errors of libsndfile, now or while decoding, become AudioError."""
     name = _one_line(path)
     if content is None and is_url(path):
         content = read_whole(str(path))
@@ -249,7 +251,7 @@ def _opened(path: str | Path, content: bytes | None = None) -> Iterator[tuple[_S
             source = file.fileno() if container.mended is None else io.BytesIO(container.mended)
             sound = _Sound(source, closefd=False)
         except soundfile.LibsndfileError as error:
-            raise AudioError(f"{name}: must be audio that libsndfile reads; it says: {_reason(error)}.") from None
+            raise AudioError(f"{name}: must be audio that libsndfile reads; got: {_reason(error)}.") from None
         with sound:
             if not MIN_SAMPLE_RATE <= sound.samplerate <= MAX_SAMPLE_RATE:
                 limits = f"between {MIN_SAMPLE_RATE} and {MAX_SAMPLE_RATE} Hz"
@@ -263,19 +265,19 @@ def _opened(path: str | Path, content: bytes | None = None) -> Iterator[tuple[_S
 def _open_file(path: str | Path, name: str) -> io.FileIO:
     try:
         mode = os.stat(path).st_mode
-        if stat.S_ISREG(mode):  # others are not opened: a pipe without a writer would block
+        if stat.S_ISREG(mode):  # others are not opened, because a pipe without a writer would block
             file = open(path, "rb", buffering=0)  # noqa: SIM115  the caller closes it
             if os.fstat(file.fileno()).st_size > 0:
                 return file
             file.close()
-    except (OSError, ValueError) as error:  # ValueError: a path that cannot be, such as one with a null byte
+    except (OSError, ValueError) as error:  # ValueError: an impossible path, such as one with a null byte
         raise AudioError(f"{name}: must be a readable audio file; {_reason(error)}.") from None
     kind = "empty (0 bytes)" if stat.S_ISREG(mode) else "a folder" if stat.S_ISDIR(mode) else "not a regular file"
     raise AudioError(f"{name}: must be an audio file; it is {kind}.")
 
 
 def _in_memory(content: bytes, name: str) -> io.FileIO:
-    """Make a file without a name, in memory where Linux can: libsndfile reads it as it reads any other."""
+    """Return an anonymous file with this content, in memory on Linux, because libsndfile needs a file."""
     if not content:
         raise AudioError(f"{name}: must be an audio file; it is empty (0 bytes).")
     if hasattr(os, "memfd_create"):
@@ -290,20 +292,20 @@ def _in_memory(content: bytes, name: str) -> io.FileIO:
 
 
 def _num_samples(sound: _Sound) -> int | None:
-    """Number of samples of each channel; None for a stream whose header does not say (libsndfile: 2**63 - 1)."""
+    """Return the number of samples of each channel; None if the header has none (libsndfile: 2**63 - 1)."""
     return int(sound.frames) if sound.frames < 1 << 62 else None
 
 
 def _decode(
     sound: _Sound, start: int, stop: int | None, last_page_samples: int, block_samples: int, name: str
 ) -> Iterator[torch.Tensor]:
-    """The mean over channels of samples `start` to `stop`, or to the end of the file if that comes first. (S,) each"""
+    """Yield the mean over channels of samples `start` to `stop`, or to the end of the file if it is earlier, (S,)."""
     end = sound.frames if stop is None else min(stop, sound.frames)
     position = _seek_point(sound, start, last_page_samples)
     try:
         if 0 < position < end:
             sound.seek(position)
-    except soundfile.LibsndfileError:  # the file ends before: the caller finds too few samples
+    except soundfile.LibsndfileError:  # the file ends before `position`; the caller raises the error
         return
     skip = start - position
     power_mixed = power_separate = 0.0
@@ -327,14 +329,14 @@ def _decode(
 
 @functools.cache
 def _warn_of_cancelled(name: str, decibels: float) -> None:
-    """Log, once for each file, that mixing down has lost what was said."""
+    """Warn, once for each file, that mixing down cancels the speech."""
     must = f"{name}: channels must not cancel each other out, as they do if one of them is inverted"
-    logger.warning("%s; their mean is %.0f dB below them. Give one of its channels.", must, decibels)
+    logger.warning("%s; their mean is %.0f dB below them. Use only one of its channels.", must, decibels)
 
 
 def _seek_point(sound: _Sound, start: int, last_page_samples: int) -> int:
-    """Where to start decoding so that sample `start` comes out as it does when the whole file is decoded."""
-    if sound.subtype == "VORBIS":  # libsndfile 1.2.2 comes out elsewhere when it seeks within the last page
+    """Return the position at which decoding must start so that sample `start` equals that of the whole file."""
+    if sound.subtype == "VORBIS":  # libsndfile 1.2.2 seeks to a wrong position within the last page
         return max(0, min(start, sound.frames - last_page_samples))
     if sound.subtype == "OPUS" or sound.format == "MP3":
         return max(0, start - round(LEAD_IN_SECONDS * sound.samplerate))
@@ -344,63 +346,67 @@ def _seek_point(sound: _Sound, start: int, last_page_samples: int) -> int:
 def _checked(
     blocks: Iterator[torch.Tensor], sound: _Sound, start: int, stop: int | None, name: str
 ) -> Iterator[torch.Tensor]:
-    """Pass blocks on as long as all samples can be used; at the end, refuse what is not (nearly) all there."""
+    """Yield blocks up to the first unusable sample; at the end, raise for missing or unusable samples."""
     rate, known = sound.samplerate, _num_samples(sound)
     if known is not None:
         _count_wanted(start, stop, known, known, rate, name)
-    got, num_bad, first_bad = 0, 0, ""
+    num_decoded, num_bad, first_bad = 0, 0, ""
     for block in blocks:
         bad = unusable_samples(block)
         if len(bad) and num_bad == 0:
-            first_bad = f"{float(block[bad[0]]):g} at {(start + got + int(bad[0])) / rate:.3f} s"
+            first_bad = f"{float(block[bad[0]]):g} at {(start + num_decoded + int(bad[0])) / rate:.3f} s"
         num_bad += len(bad)
-        got += len(block)
+        num_decoded += len(block)
         if num_bad == 0:
             yield block
-    wanted = _count_wanted(start, stop, start + got if known is None else known, known, rate, name)
-    if got < wanted:
-        raise truncated(name, f"{got} of {wanted} samples can be decoded")
+    wanted = _count_wanted(start, stop, start + num_decoded if known is None else known, known, rate, name)
+    if num_decoded < wanted:
+        raise truncated(name, f"{num_decoded} of {wanted} samples can be decoded")
     if num_bad:
         raise AudioError(f"{name}: {SAMPLES_MUST}; {num_bad} do not, the first {first_bad}.")
 
 
 def _count_wanted(start: int, stop: int | None, available: int, known: int | None, rate: int, name: str) -> int:
-    """How many samples a stretch has in a file of `available` samples; `known` says whether its header tells that."""
+    """Return the number of samples of a segment in a file of `available` samples.
+
+    Args:
+        known: number of samples in the file's header; None: the header has none.
+    """
     if available == 0:
         raise AudioError(f"{name}: must hold sound; it holds 0 samples.")
-    stretch = f"the stretch from {start / rate:.3f} s to {'its end' if stop is None else f'{stop / rate:.3f} s'}"
+    segment = f"the segment from {start / rate:.3f} s to {'its end' if stop is None else f'{stop / rate:.3f} s'}"
     past_end = stop is not None and stop - available > END_TOLERANCE_SECONDS * rate
     if past_end or start >= available:
         length = "less" if known is None else f"{known / rate:.3f} s"
-        raise AudioError(f"{name}: {stretch} must lie within the file; the file holds {length}.")
+        raise AudioError(f"{name}: {segment} must lie within the file; the file has {length}.")
     wanted = (available if stop is None else min(stop, available)) - start
     if wanted <= 0:
-        raise AudioError(f"{name}: {stretch} must hold sound; it is shorter than one sample.")
+        raise AudioError(f"{name}: {segment} must have sound; it is shorter than one sample.")
     return wanted
 
 
 @functools.cache
 def _note_conversion(source_rate: int, num_channels: int, sample_rate: int) -> None:
-    """Log what is done to files of this kind, once for each kind (the cache sees to that)."""
-    done = []
+    """Log the conversion of files of this kind, once for each kind (by the cache)."""
+    steps = []
     if num_channels > 1:
-        done.append("mixed down to mono")
+        steps.append("mixed down to mono")
     if source_rate != sample_rate:
-        done.append(f"resampled to {sample_rate} Hz")
-    if done:
+        steps.append(f"resampled to {sample_rate} Hz")
+    if steps:
         channels = f"{num_channels} channel{'s' * (num_channels > 1)}"
-        logger.warning("audio of %d Hz, %s, is %s.", source_rate, channels, " and ".join(done))
+        logger.warning("audio of %d Hz, %s, is %s.", source_rate, channels, " and ".join(steps))
 
 
 def _one_line(path: str | Path) -> str:
-    """A path as messages name it: as it is, or escaped and quoted if it would not print on one line."""
+    """Return a path for messages: unchanged, or escaped and quoted if it is not printable on one line."""
     text = printable_url(os.fsdecode(path))
     return text if text and text.isprintable() else repr(text)
 
 
 def _reason(error: Exception) -> str:
-    """What an error says, without the path (and its line breaks) or a full stop."""
+    """Return an error's message without the path (and its line breaks) and without a full stop."""
     if isinstance(error, FileNotFoundError):
         return "there is no such file"
-    said = error.strerror if isinstance(error, OSError) else getattr(error, "error_string", None)
-    return (said or str(error)).rstrip(".")
+    message = error.strerror if isinstance(error, OSError) else getattr(error, "error_string", None)
+    return (message or str(error)).rstrip(".")

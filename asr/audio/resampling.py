@@ -1,11 +1,12 @@
-"""Another sample rate, any for any, for a waveform that comes in blocks: their borders leave no trace in the result.
+"""Conversion between any two sample rates, of a waveform in blocks: the block boundaries do not change the result.
 
-Each new sample is the sum of the old ones around it, weighted by a Kaiser-windowed sinc with the parameters that
-torchaudio's documentation gives for resampy's 'kaiser_best'. It costs little more than torchaudio's default (4 ms for
-15 s from 44.1 kHz) and lets far less alias.
+Each new sample is the sum of the old samples around it, weighted by a Kaiser-windowed sinc with the parameters that
+torchaudio's documentation gives for resampy's 'kaiser_best'. It is only slightly slower than torchaudio's default
+(4 ms for 15 s from 44.1 kHz), with far less aliasing.
 
-Pass band: of the lower of both rates, frequencies up to 0.45 are kept within 0.02 dB; from 0.507 on they are gone, by
-100 dB and more. To 16 kHz that is 7.2 kHz and 8.1 kHz; in between 7.5 kHz loses 3 dB, 7.58 kHz 6 dB, 7.9 kHz 39 dB.
+Pass band, relative to the lower rate: frequencies up to 0.45 change by at most 0.02 dB; from 0.507 on they are
+attenuated by 100 dB and more. For 16 kHz these are 7.2 kHz and 8.1 kHz; 7.5 kHz loses 3 dB, 7.58 kHz 6 dB, 7.9 kHz
+39 dB.
 """
 
 import functools
@@ -15,15 +16,15 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
-ZERO_CROSSINGS = 64  # of the sinc, to either side
-ROLLOFF = 0.9475937167399596  # the frequency that loses 6 dB, as a share of half the lower rate
+ZERO_CROSSINGS = 64  # of the sinc, on each side
+ROLLOFF = 0.9475937167399596  # frequency with a loss of 6 dB, relative to half the lower rate
 BETA = 14.769656459379492  # of the window
 
-MAX_KERNEL_SIZE = 1 << 19  # numbers in the kernel of a simple ratio, its reach not counted: 2 MiB
-NUM_KERNELS = 8  # that are kept, of a few MiB at most, whatever rates come
-GRID = 8  # points for a sample of the lower rate, at least
-POINTS = 8  # of the grid, for a new sample. So samples in [-1, 1] are right within 2e-6, as with a kernel in float32
-PHASES = 64  # of a kernel, at least, where there is a choice: fewer take longer
+MAX_KERNEL_SIZE = 1 << 19  # numbers in the kernel of a simple ratio, without its reach: 2 MiB
+NUM_KERNELS = 8  # cached kernels, of a few MiB at most, for any rates
+GRID = 8  # minimum number of grid points per sample of the lower rate
+POINTS = 8  # grid points for a new sample: errors of samples in [-1, 1] are below 2e-6, as with a float32 kernel
+PHASES = 64  # minimum number of phases of a kernel, if there is a choice: fewer are slower
 
 
 def resampled(
@@ -31,15 +32,14 @@ def resampled(
 ) -> Iterator[Tensor]:
     """Resample consecutive blocks of one waveform as if they were joined, and silence surrounded them.
 
-    The result is computed in pieces of a second, counted from the beginning, so it is the same to the bit however the
-    waveform is cut into blocks; the last piece is what remains. No more is held than a piece, the reach of the kernel
-    and one block.
+    The result is computed in pieces of a second from the beginning, so it is the same to the bit for any division into
+    blocks; the last piece may be shorter. Memory is bounded by a piece, the length of the kernel and one block.
 
     Args:
         blocks: (S,) each, of any length.
-        source_rate: theirs, in Hz.
-        target_rate: that it shall be, in Hz.
-        piece_seconds: of a piece; who cannot wait for a second of sound chooses less.
+        source_rate: of the blocks, in Hz.
+        target_rate: of the result, in Hz.
+        piece_seconds: length of a piece; shorter pieces have less latency.
 
     Shapes:
         yields: (S,) each, together ceil(samples * target_rate / source_rate).
@@ -51,12 +51,13 @@ def resampled(
 
 
 class Resampler:
-    """Resample one waveform that comes in blocks, as `resampled` does, for who is given them and cannot ask for them.
+    """Resample one waveform in blocks, like `resampled`, for callers that receive blocks rather than iterate over them.
 
     Args:
         source_rate: of the blocks, in Hz.
         target_rate: in Hz.
-        piece_seconds: that are computed at once; None: what a block completes, which leaves the last bits to the cuts.
+        piece_seconds: duration computed at once; None: each block is computed at once, and the last bits of the result
+            depend on the division into blocks.
     """
 
     def __init__(self, source_rate: int, target_rate: int, piece_seconds: float | None = None) -> None:
@@ -67,24 +68,24 @@ class Resampler:
             return
         if hop * new <= MAX_KERNEL_SIZE:
             self._way = _Convolution(source_rate, target_rate, hop, new, piece_seconds)
-        else:  # a kernel of its own for each of so many samples would be huge
+        else:  # the kernel has a filter for each of `new` phases, and would be huge
             self._way = _Interpolation(source_rate, target_rate, piece_seconds)
 
     def feed(self, block: Tensor) -> Iterator[Tensor]:
-        """Yield what a block completes, (S,) each."""
+        """Yield the samples that a block completes, (S,) each."""
         yield from (block,) if self._way is None else self._way.feed(block)
 
     def finish(self) -> Iterator[Tensor]:
-        """Yield what is left, with silence behind it. The waveform is over."""
+        """Yield the remaining samples, as if silence followed; the waveform is complete."""
         yield from () if self._way is None else self._way.finish()
 
 
 class _Convolution:
-    """Filter for a target rate; compute `new` samples in place of each `hop`, whatever rate that gives.
+    """Compute `new` samples for each `hop` samples, with the filter for `target_rate`; the new rate may be another.
 
     Args:
         piece_seconds: as for `Resampler`.
-        margin: hops of the silence on either side that are computed, too.
+        margin: hops of silence on each side for which samples are computed, too.
     """
 
     def __init__(
@@ -93,12 +94,12 @@ class _Convolution:
         self._kernel, self._reach = _kernel(source_rate, target_rate, hop, new)
         self._hop, self._new, self._margin = hop, new, margin
         self._piece = None if piece_seconds is None else max(1, int(source_rate * piece_seconds) // hop) * hop
-        # What the next sample to be computed depends on, as far as it is here.
+        # The input that the next samples depend on, as far as it has arrived.
         self._waiting = torch.zeros(self._reach + margin * hop)
         self._num_read = self._num_written = 0
 
     def feed(self, block: Tensor) -> Iterator[Tensor]:
-        """Yield what a block completes."""
+        """Yield the samples that a block completes."""
         self._num_read += len(block)
         self._waiting = torch.cat([self._waiting, block])
         while size := self._complete():
@@ -107,14 +108,14 @@ class _Convolution:
             self._num_written += size // self._hop * self._new
 
     def _complete(self) -> int:
-        """How many samples can be replaced now."""
+        """Return the number of input samples that can be replaced now."""
         size = max(0, len(self._waiting) - 2 * self._reach)
         if self._piece is None:
             return size // self._hop * self._hop
         return self._piece if size >= self._piece else 0
 
     def finish(self) -> Iterator[Tensor]:
-        """Yield what is left."""
+        """Yield the remaining samples."""
         margin = self._margin * self._hop
         rest = -(-self._num_read * self._new // self._hop) + 2 * self._margin * self._new - self._num_written
         if rest > 0:
@@ -128,12 +129,12 @@ def _convolve(waveform: Tensor, kernel: Tensor, hop: int) -> Tensor:
 
 @functools.lru_cache(maxsize=NUM_KERNELS)
 def _kernel(source_rate: int, target_rate: int, hop: int, new: int) -> tuple[Tensor, int]:
-    """Windowed sincs around `new` moments of a hop; for a simple ratio they are torchaudio's, to the bit.
+    """Return windowed sincs around `new` moments of a hop; for a simple ratio they equal torchaudio's to the bit.
 
     Shapes:
-        returns: (new, 1, reach + hop + reach), and how many samples the kernel reaches to either side.
+        returns: (new, 1, reach + hop + reach), and the reach of the kernel to each side, in samples.
     """
-    crossings = ROLLOFF * (min(source_rate, target_rate) * hop / source_rate)  # of zero, in a hop
+    crossings = ROLLOFF * (min(source_rate, target_rate) * hop / source_rate)  # zero crossings per hop
     reach = math.ceil(ZERO_CROSSINGS * hop / crossings)
     samples = torch.arange(-reach, hop + reach, dtype=torch.float64) / hop
     moments = torch.arange(0, -new, -1, dtype=torch.float64)[:, None, None] / new
@@ -146,9 +147,9 @@ def _kernel(source_rate: int, target_rate: int, hop: int, new: int) -> tuple[Ten
 
 
 class _Interpolation:
-    """Filter onto a fine grid, of a simple ratio to the source, and read the new samples off between its points.
+    """Filter onto a fine grid, at a simple ratio to the source, and interpolate the new samples on the grid.
 
-    The filter leaves nothing above half the lower rate, so from point to point the grid is as smooth as a polynomial.
+    The filter removes everything above half the lower rate, so the grid is smooth enough for polynomials.
     """
 
     def __init__(self, source_rate: int, target_rate: int, piece_seconds: float | None) -> None:
@@ -156,20 +157,20 @@ class _Interpolation:
         hop, new = max(1, source_rate // (GRID * lower)), -(-GRID * lower // source_rate)  # one of them is 1
         hop, new = hop * -(-PHASES // new), new * -(-PHASES // new)
         self._source_rate, self._target_rate = source_rate, target_rate
-        self._step, self._unit = source_rate * new, target_rate * hop  # step / unit points of the grid to the next one
+        self._step, self._unit = source_rate * new, target_rate * hop  # step / unit: grid points per new sample
         self._num_read = self._num_written = 0
         self._grid = _Convolution(source_rate, target_rate, hop, new, piece_seconds, margin=1)
         self._waiting = torch.zeros(0)
-        self._first = -new  # point of the grid that it begins with: those in the silence are negative
+        self._first = -new  # index of the first grid point in `_waiting`; points in the silence before are negative
 
     def feed(self, block: Tensor) -> Iterator[Tensor]:
-        """Yield what a block completes."""
+        """Yield the samples that a block completes."""
         self._num_read += len(block)
         for grid in self._grid.feed(block):
             yield from self._read_off(grid)
 
     def finish(self) -> Iterator[Tensor]:
-        """Yield what is left."""
+        """Yield the remaining samples."""
         for grid in self._grid.finish():
             yield from self._read_off(grid)
 
@@ -187,11 +188,11 @@ class _Interpolation:
 
 
 def _polynomial(grid: Tensor, index: Tensor, fraction: Tensor) -> Tensor:
-    """Evaluate Lagrange's polynomials through POINTS points of a grid, half of them on either side of a place.
+    """Evaluate Lagrange polynomials through POINTS points of a grid, half of them on each side of a position.
 
     Shapes:
         grid: (G,)
-        index, fraction: (S,), of the point before the place, and how far it is from there to the next.
+        index, fraction: (S,), the grid point before the position, and the fraction of the distance to the next.
         returns: (S,)
     """
     points = range(1 - POINTS // 2, 1 + POINTS // 2)

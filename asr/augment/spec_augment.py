@@ -47,7 +47,7 @@ class SpecAugment:
 
     @property
     def masks(self) -> Self:
-        """Itself, since it only sets rectangles to 0."""
+        """This object, because SpecAugment only sets rectangles to 0."""
         return self
 
     def draw(self, num_frames: int, dim: int) -> Tensor:

@@ -34,7 +34,7 @@ class SpeedPerturb:
         for factor in factors:
             source = int(factor * sample_rate)
             if source * sample_rate // math.gcd(source, sample_rate) ** 2 > MAX_KERNEL_SIZE:
-                must = f"augment.speed_perturb.factors must be in simple ratios at {sample_rate} Hz, 0.9 say"
+                must = f"augment.speed_perturb.factors must be ratios of small numbers at {sample_rate} Hz, such as 0.9"
                 raise InputError(f"{must}; got {factor}.")
         self.factors = tuple(factors)
         self._speeds = {factor: Speed(sample_rate, factor) for factor in self.factors if factor != 1.0}
@@ -44,7 +44,7 @@ class SpeedPerturb:
         return waveform if factor == 1.0 else self._speeds[factor](waveform)[0]
 
     def num_samples(self, num_samples: Lengths, factor: float) -> Lengths:
-        """Return the number of samples that `num_samples` (an int or a tensor) become at `factor`."""
+        """Return the length after the change of speed of utterances of `num_samples` samples (an int or a tensor)."""
         if factor == 1.0:
             return num_samples
         speed = self._speeds[factor]

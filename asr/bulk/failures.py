@@ -1,4 +1,4 @@
-"""Utterances that end their recognition with an error, found by bisection; the others are recognised without them."""
+"""Utterances whose recognition raises an error, found by bisection; the others are recognised without them."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,13 +9,13 @@ from asr.errors import StoreError, is_out_of_memory, one_line
 def isolated_failures(
     recognise: Callable[[Sequence[Utterance]], object], utterances: Sequence[Utterance]
 ) -> dict[str, str]:
-    """Find the utterances without which a list can be recognised; return their ids with the reasons.
+    """Find each utterance that raises an error when it is recognised alone; return the ids with the reasons.
 
-    What `recognise` returns on the way is not used, so the texts of a part do not depend on how failures were found.
+    The results of `recognise` are not used, so the texts of a part do not depend on how failures were found.
 
     Args:
         recognise: raises an error if one of the utterances cannot be recognised.
-        utterances: that together raise one.
+        utterances: for which `recognise` raises an error.
 
     Raises:
         StoreError, MemoryError: raised by `recognise`; neither is the fault of one utterance.

@@ -1,4 +1,4 @@
-"""Hashes of all that a bulk job's texts are a function of: input, model, settings."""
+"""Hashes of everything that determines a bulk job's texts: input, model, settings."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ from asr.checkpoint.load import decoder_settings, read_model
 from asr.interchange.hub import path_of
 from asr.storage.location import absolute
 
-COLUMNS = ("id", "audio_filepath", "duration", "offset", "speaker", "start", "num_bytes")  # of an index; not the text
+COLUMNS = ("id", "audio_filepath", "duration", "offset", "speaker", "start", "num_bytes")  # of an index; no text
 DIGITS = 32  # of a fingerprint, hexadecimal
 
 
@@ -25,7 +25,7 @@ def settings_fingerprint(settings: Mapping[str, Any]) -> str:
 
 
 def input_fingerprint(source: Source) -> str:
-    """Return the hash of a job's utterances: ids, where their audio is, durations; of audio files, their sizes."""
+    """Return the hash of a job's utterances: ids, locations and durations; sizes if the input is audio files."""
     digest = hashlib.sha256()
     for part in source.utterances.parts:
         digest.update(absolute(part.folder).encode("utf-8", "surrogateescape") if part.folder else b"")
@@ -37,14 +37,14 @@ def input_fingerprint(source: Source) -> str:
 
 
 def model_fingerprint(model: str | Path, decode: Mapping[str, Any]) -> str:
-    """Return the hash of a model: weights, config, what was learnt, and the decoder with the files that it reads.
+    """Return the hash of a model: weights, config, files of the bundle, and the decoder with the files it reads.
 
     Args:
-        model: as `load_recognizer` takes it.
+        model: as for `load_recognizer`.
         decode: settings of the decoder that replace the model's own.
 
     Raises:
-        InputError: there is no such model, or it is damaged.
+        InputError: the model does not exist, or is damaged.
     """
     bundle = read_model(Path(path_of(model)))
     bundle = replace(bundle, config=bundle.config | {"decode": decoder_settings(bundle, decode)})
@@ -68,7 +68,7 @@ def _contents(bundle: Bundle) -> Iterator[tuple[str, bytes]]:
 
 
 def _without_paths(value: Any, attached: Mapping[str, str]) -> Any:
-    """Return a config in which attached files, whose contents count, are named by their settings."""
+    """Return a config in which paths of attached files are replaced by setting names, since their contents count."""
     if isinstance(value, Mapping):
         return {key: _without_paths(item, attached) for key, item in value.items()}
     return attached.get(str(value), value) if isinstance(value, str | Path) else value

@@ -1,8 +1,8 @@
 """The output folder of a bulk job, on a disk or in an object store.
 
-job.json names the job: a hash of its input, its model and its settings. It is written before any part, and only if it
-is not there, so that a folder holds parts of one job. records/part-N.json holds counts and times of a part; the part's
-own files are written after it, part-N.jsonl last: where that is, the part is done.
+job.json identifies the job by hashes of its input, model and settings. It is written before any part, and only if it
+does not exist, so that a folder has parts of one job. records/part-N.json has counts and times of a part; the part's
+own files are written after it, part-N.jsonl last: if this file exists, the part is done.
 """
 
 import os
@@ -20,9 +20,9 @@ from asr.system.files import UNFINISHED
 from asr.system.learnt import parse_json
 
 JOB, RECORDS, FAILURES, REPORT = "job.json", "records", "failures.jsonl", "report.json"
-SEGMENTS = "segments"  # begins the names of files that hold a part's segments
+SEGMENTS = "segments"  # prefix of the names of files with a part's segments
 FORMAT = 1  # of the folder
-ABANDONED_SECONDS = 3600.0  # after which an unfinished file is that of a process that was killed
+ABANDONED_SECONDS = 3600.0  # after which an unfinished file must be from a killed process
 READ_AT_ONCE = 1000  # records
 
 
@@ -30,16 +30,16 @@ class JobFolder:
     """The output folder of a job.
 
     Args:
-        path: or URL of the folder; it is made if need be.
+        path: or URL of the folder; created if absent.
 
     Raises:
-        InputError: it is no folder that can be written to.
-        StoreError: it cannot be listed.
+        InputError: the folder cannot be written.
+        StoreError: the folder cannot be listed.
     """
 
     def __init__(self, path: str) -> None:
         self.path = plain(path)
-        self.names = self._listed()  # once: there may be a million parts
+        self.names = self._listed()  # once, because there may be a million parts
 
     def _listed(self) -> set[str]:
         if is_url(self.path):
@@ -56,7 +56,7 @@ class JobFolder:
         return InputError(f"{must}; {self.path}: {error.strerror}.")
 
     def job(self) -> dict[str, Any] | None:
-        """Read job.json; None: there is none.
+        """Read job.json; None if it does not exist.
 
         Raises:
             InputError: it is damaged, or of another format.
@@ -69,34 +69,48 @@ class JobFolder:
         [content] = read_files([self._path(JOB)])
         job = parse_json(content, f"{printable_url(self.path)}: {JOB}")
         if not isinstance(job, dict) or job.get("format") != FORMAT:
-            must = f"{printable_url(self.path)}: {JOB} must be that of a bulk job, format {FORMAT}"
-            raise InputError(f"{must}; it is another. Give another --output-dir.")
+            must = f"{printable_url(self.path)}: {JOB} must be from a bulk job, format {FORMAT}"
+            raise InputError(f"{must}; it is not. Give another --output-dir.")
         return job
 
     def claim(self, job: Mapping[str, Any]) -> None:
         """Make this the folder of a job, unless it already is.
 
         Args:
-            job: plain values, of which `fingerprints` tell jobs apart.
+            job: plain values; its `fingerprints` identify it.
 
         Raises:
-            InputError: it is the folder of another job, or holds parts of an unknown one.
+            InputError: the folder has another job, or parts without a job.
         """
         self._make()
         if JOB not in self.names:
-            if strange := sorted(name for name in self.names if name.startswith("part-")):
-                must = f"{printable_url(self.path)} must hold parts of one job"
-                raise InputError(f"{must}; it has {strange[0]} without {JOB}. Give another --output-dir.")
+            self.check(job)
             self._write(JOB, _lines([{"format": FORMAT, **job}], indent=1), is_new=True)
-        theirs, ours = self._read_job().get("fingerprints"), job["fingerprints"]
+        self._check_same(self._read_job(), job)
+
+    def check(self, job: Mapping[str, Any]) -> None:
+        """Check without writing that this can be the folder of a job; arguments and errors as for `claim`."""
+        if JOB in self.names:
+            self._check_same(self._read_job(), job)
+        elif strange := sorted(name for name in self.names if name.startswith("part-")):
+            must = f"{printable_url(self.path)} must have the parts of one job"
+            raise InputError(f"{must}; it has {strange[0]} without {JOB}. Give another --output-dir.")
+
+    def _check_same(self, stored: Mapping[str, Any], job: Mapping[str, Any]) -> None:
+        theirs, ours = stored.get("fingerprints"), job["fingerprints"]
         if theirs == ours:
             return
         others = [key for key in ours if not isinstance(theirs, dict) or theirs.get(key) != ours[key]]
-        must = f"{printable_url(self.path)} must hold the parts of one job"
-        raise InputError(f"{must}; those there are of another {' and '.join(others)}. Give another --output-dir.")
+        before, now = stored.get("settings"), job.get("settings")
+        if "settings" in others and isinstance(before, dict) and isinstance(now, dict):
+            keys = [key for key in {**before, **now} if before.get(key) != now.get(key)]
+            if changed := ", ".join(f"{key}: {before.get(key)} -> {now.get(key)}" for key in keys):
+                others[others.index("settings")] = f"settings ({changed})"
+        must = f"{printable_url(self.path)} must have the parts of one job"
+        raise InputError(f"{must}; its parts differ in {' and '.join(others)}. Give another --output-dir.")
 
     def _make(self) -> None:
-        """Make the folder, and remove what processes that were killed have left in it."""
+        """Create the folder, and remove unfinished files of killed processes."""
         if is_url(self.path):
             return
         try:
@@ -107,16 +121,16 @@ class JobFolder:
             raise self._unwritable(error) from None
 
     def is_done(self, name: str) -> bool:
-        """Tell whether a part is there, as of the last listing or since then by this process."""
+        """Whether a part was in the last listing, or was written by this process since then."""
         return f"{name}.jsonl" in self.names
 
     def write_part(self, name: str, result: PartResult) -> None:
-        """Write the files of a part; that of the texts last.
+        """Write the files of a part, the file of the texts last.
 
         Raises:
-            StoreError, OSError: one cannot be written.
+            StoreError, OSError: a file cannot be written.
         """
-        if result.segments:  # an empty manifest would be none
+        if result.segments:  # an empty manifest would be invalid
             self._write(_segments_name(name), _lines(result.segments))
         self._write(f"{RECORDS}/{name}.json", _lines([result.record]))
         self._write(f"{name}.jsonl", _lines(result.texts))
@@ -133,7 +147,7 @@ class JobFolder:
                 yield record
 
     def list_again(self) -> None:
-        """List the folder anew: other processes of the job have written parts."""
+        """List the folder again, because other processes of the job have written parts."""
         self.names = self._listed()
 
     def write_failures(self, failures: Sequence[Mapping[str, str]]) -> None:
@@ -161,7 +175,7 @@ class JobFolder:
 
 
 def job_fingerprints(source: str, model: str, settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return what tells jobs apart, by what the user would change."""
+    """Return the hashes that identify a job; the keys name its input, model and settings."""
     return {"input": source, "model": model, "settings": settings_fingerprint(settings)}
 
 

@@ -1,4 +1,4 @@
-"""A bulk job: parts of an input, which any number of processes transcribe into one folder, in any order."""
+"""A bulk job: parts of an input that any number of processes transcribe into one folder, in any order."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,11 +23,11 @@ class JobSettings:
     """Settings of a job that change its files.
 
     Args:
-        part_hours: how much audio a part has.
-        with_segments: whether to write segments to train on.
-        inference: how recordings are recognised; the number of workers changes nothing.
-        precision: of the net's products.
-        segment: how long recordings are cut, as the option is called.
+        part_hours: hours of audio in a part.
+        with_segments: whether to write segments for training.
+        inference: inference options; the number of workers has no effect on the files.
+        precision: of matrix products.
+        segment: method of cutting long recordings, the value of the option.
     """
 
     part_hours: float
@@ -37,19 +37,24 @@ class JobSettings:
     segment: str
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values, of which the job's fingerprint is made."""
+        """Return plain values, from which the job's fingerprint is computed."""
         batches, chunks = self.inference.batches, self.inference.chunks
         return {
             "part_hours": self.part_hours,
             "segments": self.with_segments,
             "precision": self.precision,
             "segment": self.segment,
-            "batch_seconds": batches.batch_seconds,
+            "batch_seconds": _plain(batches.batch_seconds),
             "max_utterances": batches.max_utterances,
-            "chunk_seconds": chunks.chunk_seconds,
-            "context_seconds": chunks.context_seconds,
+            "chunk_seconds": _plain(chunks.chunk_seconds),
+            "context_seconds": _plain(chunks.context_seconds),
             "nbest": self.inference.nbest,
         }
+
+
+def _plain(seconds: float | None) -> float | None:
+    """Return whole numbers as int, so that a default and the same value from the command line are the same setting."""
+    return int(seconds) if seconds is not None and float(seconds).is_integer() else seconds
 
 
 @dataclass(frozen=True)
@@ -59,9 +64,9 @@ class BulkJob:
     Args:
         source: the input.
         plan: its parts.
-        seconds: of audio of each part, (number of parts,); estimates, if the source's durations are.
-        folder: that holds the parts.
-        identity: of the job, as job.json holds it.
+        seconds: of audio in each part, (number of parts,); estimates if the source's durations are.
+        folder: output folder.
+        identity: content of job.json.
     """
 
     source: Source
@@ -76,26 +81,26 @@ class BulkJob:
         return [self.plan.name(number) for number in range(self.plan.num_parts)]
 
     def missing(self, numbers: Iterable[int]) -> list[int]:
-        """Return those of the parts that are not done."""
+        """Return the numbers of the parts that are not done."""
         return [number for number in numbers if not self.folder.is_done(self.plan.name(number))]
 
     def tasks(self, numbers: Sequence[int]) -> Iterator[PartTask]:
-        """Yield parts to transcribe; utterances become objects when a part is asked for."""
+        """Yield parts to transcribe; the utterances of a part are created only when it is requested."""
         for number in numbers:
             rows = self.plan.rows(number)
             utterances = [self.source.utterances[row] for row in range(rows.start, rows.stop)]
             yield PartTask(number, utterances, self.source.is_measured, {})
 
     def run(self, numbers: Sequence[int], engine: Engine, on_part: Callable[[Mapping[str, Any]], None]) -> None:
-        """Transcribe parts and write each as it comes.
+        """Transcribe parts and write each as soon as it is done.
 
         Args:
             numbers: of the parts.
             engine: transcribes them.
-            on_part: called with the record of each part that is written.
+            on_part: called with the record of each written part.
 
         Raises:
-            StoreError: a store failed; a later start of the job continues.
+            StoreError: a store failed; the same command resumes the job.
         """
         for result in engine(self.tasks(numbers)):
             self.folder.write_part(self.plan.name(result.number), result)
@@ -103,12 +108,12 @@ class BulkJob:
 
 
 def open_job(path: str, output: str, model: str, decode: Mapping[str, Any], settings: JobSettings) -> BulkJob:
-    """Open a job without writing anything: read its input, plan its parts, list its folder.
+    """Open a job without writing: read its input, plan its parts, list its folder.
 
     Args:
         path: or URL of the input.
         output: folder or URL.
-        model: as `load_recognizer` takes it.
+        model: as for `load_recognizer`.
         decode: settings of the decoder that replace the model's own.
         settings: of the job.
 

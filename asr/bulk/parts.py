@@ -1,4 +1,4 @@
-"""Parts: consecutive utterances that a bulk job transcribes and writes at once."""
+"""Parts: consecutive utterances that a bulk job transcribes and writes together."""
 
 import re
 from collections.abc import Sequence
@@ -16,10 +16,10 @@ MIN_DIGITS = 5  # of a part's number in file names
 
 
 class PartPlan(NamedTuple):
-    """Where the parts begin.
+    """Boundaries of the parts.
 
     Args:
-        edges: row of the first utterance of each part, and the number of all utterances, (number of parts + 1,).
+        edges: row of the first utterance of each part, then the number of all utterances, (number of parts + 1,).
     """
 
     edges: np.ndarray
@@ -42,13 +42,13 @@ class PartPlan(NamedTuple):
 
 
 def plan_parts(durations: Tensor, part_seconds: float) -> PartPlan:
-    """Cut utterances into parts: each begins with the first utterance that begins in the next `part_seconds`.
+    """Cut utterances into parts: a part begins with the first utterance in each interval of `part_seconds`.
 
-    A part holds up to `part_seconds`, and what its last utterance exceeds them by.
+    A part has at most `part_seconds` of audio, plus the excess of its last utterance.
 
     Args:
         durations: of the utterances in seconds, (N,).
-        part_seconds: how long a part is.
+        part_seconds: length of the intervals.
     """
     seconds = durations.numpy()
     slots = np.floor((seconds.cumsum() - seconds) / part_seconds)
@@ -63,8 +63,8 @@ class PartTask:
     Args:
         number: of the part.
         utterances: in order.
-        is_measured: whether their durations are those of the audio.
-        excluded: ids of utterances that end the process which recognises them, with the reason.
+        is_measured: whether their durations are measured from the audio, not estimated.
+        excluded: ids of utterances whose recognition crashes the process, with the reason.
     """
 
     number: int
@@ -74,20 +74,20 @@ class PartTask:
 
 
 def share_of(text: str | None, num_parts: int) -> range:
-    """Return the parts of one share of all, such as `17/400`: the 17th, the 417th and so on.
+    """Return the parts of a share such as `17/400`: the 17th, the 417th and so on.
 
     Args:
         text: K/N, K from 1 to N; None: all parts.
         num_parts: of the job.
 
     Raises:
-        InputError: it is not a share.
+        InputError: `text` is not a share.
     """
     if text is None:
         return range(num_parts)
     match = SHARE.fullmatch(text)
-    place, total = (int(match[1]), int(match[2])) if match else (0, 0)
-    if not 1 <= place <= total:
+    index, total = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not 1 <= index <= total:
         must = "--part must be K/N, the K-th of N shares of the parts, K from 1 to N"
         raise InputError(f"{must}; got {text!r}. In a SLURM array: --part $SLURM_ARRAY_TASK_ID/400.")
-    return range(place - 1, num_parts, total)
+    return range(index - 1, num_parts, total)

@@ -1,11 +1,12 @@
-"""The engine that transcribes parts on a Ray cluster: the only file that knows Ray.
+"""The engine that transcribes parts on a Ray cluster; the only file that uses Ray.
 
-Ray only runs tasks, each a part or a piece of one. Which parts are done is decided by the job's folder, to which the
-driver alone writes. The driver also counts attempts: Ray repeats nothing. A part whose process ends again and again is
-searched for the utterance that ends it, by bisection; the rest is then transcribed without it, in one go.
+Ray only runs tasks, each a part or a piece of a part. The job's folder determines which parts are done, and only the
+driver writes to it. The driver also counts attempts: Ray repeats nothing. If the process of a part ends repeatedly,
+the driver searches by bisection for the utterance that ends it, then transcribes the rest of the part at once.
 """
 
 import os
+import re
 import socket
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,12 +22,13 @@ from asr.recognition.inference import Inference
 from asr.recognition.recognizer import Recognizer
 from asr.system.processes import spin_briefly
 
-MAX_DEATHS = 3  # of processes that transcribe a part, before it is searched for the utterance that ends them
-MAX_DEATHS_ALONE = 2  # of processes that transcribe one utterance, before it is a failure
-MAX_SEARCHES = 2  # of a part, that find no such utterance, before the job ends
-WAIT_SECONDS = 10.0  # for a task to end, before the cluster's size is looked at again
-QUEUED = 2  # tasks that are submitted for each worker: the next is there when one ends
-ENDS_PROCESS = "it ends the process that recognises it"
+MAX_DEATHS = 3  # crashes in a part, before the search for the utterance that causes them
+MAX_DEATHS_ALONE = 2  # crashes in a single utterance, before it counts as a failure
+MAX_SEARCHES = 2  # unsuccessful searches of a part, before the job ends
+WAIT_SECONDS = 10.0  # for a task to end, before the cluster's size is checked again
+REACH_SECONDS = 10.0  # for the head of the cluster to accept a connection
+QUEUED = 2  # tasks submitted per worker, so that a worker starts the next task at once
+ENDS_PROCESS = "its recognition crashes the process"
 
 Load = Callable[[], Recognizer]
 
@@ -36,8 +38,8 @@ class Worker:
     """What a worker process needs beside its task.
 
     Args:
-        key: of the model and how it is loaded: a process that has it loads it only once.
-        load: the recogniser.
+        key: of the model and its options; a process loads the same key only once.
+        load: returns the recogniser.
         inference: as for `Recognizer.recognize`.
         with_segments: whether to write segments.
     """
@@ -50,12 +52,12 @@ class Worker:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a task ended, if not with the death of its process.
+    """Result or error of a task whose process has survived.
 
     Args:
-        result: of a part; None: of a search, or there was an error.
-        error: in one line, of `kind`.
-        kind: "", "store", "input", "memory" or "fault".
+        result: of a part; None after an error, and in a search for an utterance that crashes the process.
+        error: in one line.
+        kind: of the error: "store", "input", "memory", "fault"; "" without an error.
     """
 
     result: PartResult | None = None
@@ -65,15 +67,15 @@ class Outcome:
 
 @dataclass
 class _Part:
-    """A part and what has happened to it.
+    """A part, and the history of its attempts.
 
     Args:
-        task: with the utterances that are excluded so far.
-        deaths: of its processes since it was last searched.
-        searches: that found nothing.
-        suspects: lists of utterances that are to be tried; the last is being tried.
-        deaths_alone: of processes that had the last list, of one utterance.
-        num_found: utterances that the present search has excluded.
+        task: with the utterances excluded so far.
+        deaths: crashes of its processes since the last search.
+        searches: number of unsuccessful searches.
+        suspects: lists of utterances still to be tried; the last one is being tried.
+        deaths_alone: crashes with the last list of suspects, which has one utterance.
+        num_found: utterances excluded by the current search.
     """
 
     task: PartTask
@@ -85,14 +87,14 @@ class _Part:
 
     @property
     def next_task(self) -> PartTask:
-        """What is to be run next: the part, or the suspects to be tried."""
+        """The next task: the whole part, or the last list of suspects."""
         return replace(self.task, utterances=self.suspects[-1]) if self.suspects else self.task
 
     def died(self, reason: str) -> None:
-        """Note that the process of the last task has ended.
+        """Record that the process of the last task has crashed.
 
         Raises:
-            InputError: no utterance alone is the reason.
+            InputError: no single utterance is the cause.
         """
         if self.suspects:
             self._suspects_died(reason)
@@ -101,10 +103,10 @@ class _Part:
         if self.deaths < MAX_DEATHS:
             return
         if self.searches == MAX_SEARCHES:
-            must = f"memory must suffice for part {self.task.number}; its process ended {MAX_DEATHS} times again"
-            raise InputError(f"{must}, and with none of its utterances alone ({reason}). Lower --batch-seconds.")
-        waiting = [each for each in self.task.utterances if each.id not in self.task.excluded]
-        self.suspects, self.num_found = _halves(waiting), 0
+            must = f"memory must suffice for part {self.task.number}; it crashed {MAX_DEATHS} times ({reason})"
+            raise InputError(f"{must}, but no single utterance is the cause. Lower --batch-seconds.")
+        remaining = [utterance for utterance in self.task.utterances if utterance.id not in self.task.excluded]
+        self.suspects, self.num_found = _halves(remaining), 0
 
     def _suspects_died(self, reason: str) -> None:
         suspects = self.suspects[-1]
@@ -118,7 +120,7 @@ class _Part:
             self.tried()
 
     def tried(self) -> None:
-        """Go on to the next suspects, or back to the whole part."""
+        """Continue with the next suspects, or with the whole part."""
         self.suspects.pop()
         self.deaths_alone = 0
         if not self.suspects:
@@ -128,29 +130,29 @@ class _Part:
 
 def _halves(utterances: Sequence[Utterance]) -> list[list[Utterance]]:
     half = len(utterances) // 2
-    return [list(each) for each in (utterances[half:], utterances[:half]) if each]
+    return [list(part) for part in (utterances[half:], utterances[:half]) if part]
 
 
 def transcribe_on_ray(
     tasks: Iterable[PartTask], worker: Worker, address: str | None, device: str
 ) -> Iterator[PartResult]:
-    """Yield the parts' results as they come.
+    """Yield the results of parts in the order of completion.
 
     Args:
         tasks: the parts.
         worker: what a worker process needs.
-        address: of the cluster, or "auto"; None: a cluster of this machine is started.
-        device: as the option is called: with cpu a worker has a core, else a GPU if the cluster has any.
+        address: of the cluster, or "auto"; None: start a cluster on this machine.
+        device: value of the option: with cpu a worker has a core, otherwise a GPU if the cluster has any.
 
     Raises:
-        InputError: there is no such cluster, or a worker cannot load the model.
+        InputError: the cluster cannot be reached, or a worker cannot load the model.
         StoreError: a store failed.
     """
     ray = _connected(address)
     try:
         yield from _run(ray, tasks, worker, device)
     except ray.exceptions.RayError as error:
-        must = "the Ray cluster must stay; start the same command again to resume"
+        must = "the Ray cluster must keep running; start the same command again to resume"
         raise InputError(f"{must}. {one_line(error)}") from None
     finally:
         ray.shutdown()
@@ -164,12 +166,27 @@ def _connected(address: str | None) -> Any:
     except ImportError:
         must = "--engine ray needs the package ray"
         raise InputError(f"{must}; it is not installed. {how_to_install('ray')}") from None
+    _check_reachable(address or "")
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     try:
         ray.init(**options, **({"include_dashboard": False} if address is None else {"address": address}))
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise InputError(f"--address must be that of a Ray cluster; got {address}: {one_line(error)}") from None
+        raise InputError(f"--address must be the address of a Ray cluster; got {address}: {one_line(error)}") from None
     return ray
+
+
+def _check_reachable(address: str) -> None:
+    """Connect to the port of an address; ray.init retries for minutes where nothing listens."""
+    match = re.fullmatch(r"(?:ray://)?\[?([^/]+?)\]?:(\d{1,5})", address)
+    if match is None:
+        return
+    try:
+        socket.create_connection((match[1], int(match[2])), timeout=REACH_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise InputError(
+            f"--address must be the address of a running Ray cluster; got {address}: {one_line(error)}. "
+            "`ray status` on a machine of the cluster shows whether it is running."
+        ) from None
 
 
 def _run(ray: Any, tasks: Iterable[PartTask], worker: Worker, device: str) -> Iterator[PartResult]:
@@ -181,7 +198,7 @@ def _run(ray: Any, tasks: Iterable[PartTask], worker: Worker, device: str) -> It
     while True:
         slots, resources = _slots(ray, device)
         key = repr(resources)
-        if key not in remote:  # max_calls: a GPU's worker would end after each task, and load the model each time
+        if key not in remote:  # max_calls=0: a GPU's worker does not end after each task and load the model again
             remote[key] = ray.remote(max_calls=0, max_retries=0, **resources)(work)
         while len(running) < QUEUED * slots:
             part = again.pop() if again else next((_Part(task) for task in waiting), None)
@@ -201,7 +218,7 @@ def _run(ray: Any, tasks: Iterable[PartTask], worker: Worker, device: str) -> It
 
 
 def _slots(ray: Any, device: str) -> tuple[int, dict[str, float]]:
-    """Return how many workers the cluster has room for, and what each takes."""
+    """Return the number of workers that fit into the cluster, and the resources of each."""
     resources = ray.cluster_resources()
     if device != "cpu" and resources.get("GPU", 0) >= 1:
         return int(resources["GPU"]), {"num_cpus": 0, "num_gpus": 1}
@@ -209,19 +226,19 @@ def _slots(ray: Any, device: str) -> tuple[int, dict[str, float]]:
 
 
 def _ended(ray: Any, reference: Any, part: _Part) -> PartResult | None:
-    """Return the result of a task that has ended; None: the part is not done yet."""
+    """Return the result of an ended task; None: the part is not done yet."""
     try:
         outcome: Outcome = ray.get(reference)
     except ray.exceptions.RayTaskError:
         raise
-    except ray.exceptions.RayError as error:  # the process, or its machine, has gone
+    except ray.exceptions.RayError as error:  # the process or its machine has died
         part.died(type(error).__name__)
         return None
     if outcome.kind == "store":
         raise StoreError(outcome.error)
     if outcome.kind == "input":
         raise InputError(outcome.error)
-    if outcome.kind == "fault" and not part.suspects:  # a search looks for utterances that end their process
+    if outcome.kind == "fault" and not part.suspects:  # a search ignores errors without a crash
         raise RuntimeError(outcome.error)
     if outcome.kind == "memory":
         part.died(outcome.error)
@@ -230,11 +247,11 @@ def _ended(ray: Any, reference: Any, part: _Part) -> PartResult | None:
     return outcome.result
 
 
-_recognizers: dict[str, Recognizer] = {}  # of this process, by key: at most one
+_recognizers: dict[str, Recognizer] = {}  # of this process, by key; at most one entry
 
 
 def work(task: PartTask, is_search: bool, worker: Worker) -> Outcome:
-    """Transcribe a part in a worker process; of a search nothing is returned."""
+    """Transcribe a part in a worker process; return no result in a search for an utterance that crashes it."""
     try:
         if worker.key not in _recognizers:
             spin_briefly()

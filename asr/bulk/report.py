@@ -10,9 +10,9 @@ NUM_FAILURES = 20  # in report.json; failures.jsonl has all
 
 
 def finish(job: BulkJob) -> dict[str, Any]:
-    """Write failures.jsonl, and return the report; both are the same whichever process of a job writes them.
+    """Write failures.jsonl, and return the report; both are the same for every process of a job.
 
-    Memory holds the failures, and the records of a thousand parts at a time.
+    Memory: all failures, and the records of a thousand parts at a time.
     """
     failures: list[dict[str, str]] = []
     workers: dict[str, dict[str, float]] = {}

@@ -1,7 +1,7 @@
-"""The input of a bulk job: a manifest, an index, or audio files that lie in a folder or below a URL.
+"""The input of a bulk job: a manifest, an index, or audio files in a folder or below a URL.
 
-Of audio files only names and sizes are read at the start. Their durations are estimated from the sizes, which is enough
-to plan parts; a worker measures them when it reads the files.
+For audio files, only names and sizes are read at the start. Durations are estimated from the sizes, which suffices to
+plan parts; a worker measures them when it reads the files.
 """
 
 import os
@@ -22,8 +22,8 @@ from asr.storage.store import list_prefix
 
 MANIFEST_SUFFIXES = (".jsonl", ".json", INDEX_SUFFIX)
 NEEDED_KEYS = ("audio_filepath", "duration")  # of a manifest's line
-PROBES = 8  # files of each suffix that are opened to learn how many bytes a second of audio takes
-PCM_BYTES_PER_SECOND = 32_000.0  # 16 kHz, 16 bits: where no file could be opened
+PROBES = 8  # files of each suffix that are opened to estimate bytes per second
+PCM_BYTES_PER_SECOND = 32_000.0  # 16 kHz, 16 bits: used if no file can be opened
 MIN_SECONDS = 0.01  # estimated duration of the smallest file
 
 
@@ -33,8 +33,8 @@ class Source:
 
     Args:
         path: or URL of the input, as given.
-        utterances: in the order of the manifest, or of the files' names; texts play no part.
-        bytes_per_second: of audio files by suffix, where durations are estimates; empty: durations are the manifest's.
+        utterances: in the order of the manifest, or sorted by file name; texts are not used.
+        bytes_per_second: of audio files by suffix, if durations are estimates; empty: durations are the manifest's.
     """
 
     path: str
@@ -43,7 +43,7 @@ class Source:
 
     @property
     def is_measured(self) -> bool:
-        """Whether durations are those of the audio, and not estimates."""
+        """Whether durations are measured, not estimated."""
         return not self.bytes_per_second
 
 
@@ -51,12 +51,12 @@ def open_source(path: str, bytes_per_second: Mapping[str, float] | None = None) 
     """Open the input of a job.
 
     Args:
-        path: or URL of a manifest, an index, a folder of shards with an index, an audio file, or a folder of those.
-        bytes_per_second: that an earlier start of the job has estimated; None: some files are opened for it.
+        path: or URL of a manifest, an index, a folder of shards with an index, an audio file, or a folder of these.
+        bytes_per_second: estimates of an earlier start of the job; None: estimate them from some files.
 
     Raises:
-        InputError: there is no such input, it has no audio, or two utterances have the same id.
-        StoreError: a store cannot be read, or shards are not those of the index.
+        InputError: the input does not exist, has no audio, or has two utterances with the same id.
+        StoreError: a store cannot be read, or shards do not match the index.
     """
     path = plain(path)
     if file_name(path).endswith(".tar"):
@@ -86,7 +86,7 @@ def _of_files(path: str, bytes_per_second: Mapping[str, float] | None) -> Source
         return Source(join(path, INDEX), _listed(join(path, INDEX)))
     sizes = {file: size for file, size in sizes.items() if file.lower().endswith(AUDIO_SUFFIXES) or file == path}
     if not sizes:
-        must = f"INPUT must be a manifest, an index, or hold audio files ({' '.join(AUDIO_SUFFIXES)})"
+        must = f"INPUT must be a manifest, an index, or have audio files ({' '.join(AUDIO_SUFFIXES)})"
         raise InputError(f"{must}; there are none below {printable_url(path)}.")
     if bytes_per_second is None:
         bytes_per_second = _estimated(list(sizes))
@@ -108,7 +108,7 @@ def _sizes(path: str) -> dict[str, int]:
 def _size(file: Path) -> int:
     try:
         return file.stat().st_size
-    except OSError:  # a broken link: it fails when it is read
+    except OSError:  # a broken link, which fails when it is read
         return 0
 
 
@@ -122,7 +122,7 @@ def _inside(file: str, path: str) -> str:
 
 
 def _estimated(files: Sequence[str]) -> dict[str, float]:
-    """Open a few files of each suffix, evenly spread, to learn how many bytes a second of audio takes."""
+    """Open a few files of each suffix, evenly spread, to estimate bytes per second of audio."""
     by_suffix: dict[str, list[str]] = {}
     for file in files:
         by_suffix.setdefault(_suffix(file), []).append(file)
@@ -134,7 +134,7 @@ def _mean_rate(files: Sequence[str]) -> float:
     for file, content in _probed(files):
         try:
             info = audio_info(file, content)
-        except AudioError:  # recorded as a failure when its part is transcribed
+        except AudioError:  # becomes a failure when its part is transcribed
             continue
         num_bytes += os.stat(file).st_size if content is None else len(content)
         seconds += info.num_samples / info.sample_rate
@@ -144,18 +144,18 @@ def _mean_rate(files: Sequence[str]) -> float:
 def _probed(files: Sequence[str]) -> Iterator[tuple[str, bytes | None]]:
     from asr.storage.store import read_whole
 
-    places = np.unique(np.linspace(0, len(files) - 1, PROBES).round().astype(int))
-    for place in places:
-        yield files[place], read_whole(files[place]) if is_url(files[place]) else None
+    rows = np.unique(np.linspace(0, len(files) - 1, PROBES).round().astype(int))
+    for row in rows:
+        yield files[row], read_whole(files[row]) if is_url(files[row]) else None
 
 
 def _check_ids(utterances: Utterances, path: str) -> None:
-    """Check that ids are unique, since they identify texts and failures."""
+    """Check that ids are unique, because they identify texts and failures."""
     hashes = np.fromiter(map(hash, utterances.ids), np.int64, len(utterances))
     if len(np.unique(hashes)) == len(hashes):
         return
     seen: set[str] = set()
     for name in utterances.ids:
         if name in seen:
-            raise InputError(f"{printable_url(path)}: ids must be unique; {shown(name)} stands there twice.")
+            raise InputError(f"{printable_url(path)}: ids must be unique; {shown(name)} occurs twice.")
         seen.add(name)

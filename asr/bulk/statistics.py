@@ -1,4 +1,4 @@
-"""What a report says of texts, counted for each part and summed over parts."""
+"""Statistics of a report's texts, counted for each part and summed over parts."""
 
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -8,13 +8,13 @@ from asr.recognition.transcript import Transcript
 
 CONFIDENCE_BINS = 20  # of the histogram of utterances' confidence, from 0 to 1
 NUM_LISTED = 10  # longest, emptiest and most repetitive texts
-MIN_EMPTY_SECONDS = 2.0  # shorter utterances may well hold no word
+MIN_EMPTY_SECONDS = 2.0  # shorter utterances often have no word
 SHOWN_CHARACTERS = 300  # of a listed text
 LISTS = ("longest", "emptiest", "repetitive")
 
 
 def part_statistics(transcripts: Sequence[tuple[str, Transcript]]) -> dict[str, Any]:
-    """Count what a report needs of a part's transcripts.
+    """Count the statistics of a part's transcripts.
 
     Args:
         transcripts: with the ids of their utterances.
@@ -36,7 +36,7 @@ def part_statistics(transcripts: Sequence[tuple[str, Transcript]]) -> dict[str, 
 
 
 def repetition(text: str) -> float:
-    """Return how many times shorter zlib makes a text; what repeats itself is above 2.4.
+    """Return the ratio by which zlib compresses a text; it is above 2.4 for repetitive texts.
 
     *Source*: Radford et al. 2022, arXiv:2212.04356, section 4.5.
     """
@@ -47,7 +47,7 @@ def repetition(text: str) -> float:
 def _listed(
     transcripts: Sequence[tuple[str, Transcript]], value: Callable[[Transcript], float]
 ) -> list[dict[str, Any]]:
-    """List the transcripts of the highest values."""
+    """List the transcripts with the highest values."""
     entries = [
         {
             "id": name,

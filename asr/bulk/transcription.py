@@ -1,4 +1,4 @@
-"""A part's utterances to its texts: the path of `asr.transcribe`, with what a manifest needs beside each text."""
+"""Transcription of a part's utterances: as in `asr.transcribe`, plus the keys that a manifest needs."""
 
 import os
 import socket
@@ -21,18 +21,18 @@ from asr.recognition.recognizer import Recognizer
 from asr.recognition.transcript import Transcript
 from asr.storage.location import absolute
 
-MAX_SEGMENT_SECONDS = 20.0  # as long as the utterances that most models are trained on
+MAX_SEGMENT_SECONDS = 20.0  # length of the utterances that most models are trained on
 Entry = dict[str, Any]  # a line of a JSONL file
 
 
 class PartResult(NamedTuple):
-    """A part that was transcribed.
+    """Result of a transcribed part.
 
     Args:
         number: of the part.
-        texts: lines of utterances that have a transcript, in the order of the input.
-        segments: lines of a training manifest; None: they were not asked for.
-        record: counts and times of the part, and its failures.
+        texts: lines of utterances with a transcript, in the order of the input.
+        segments: lines of a training manifest; None: not requested.
+        record: counts, times and failures of the part.
     """
 
     number: int
@@ -42,7 +42,7 @@ class PartResult(NamedTuple):
 
 
 class Outcomes(NamedTuple):
-    """The transcripts and failures of a part's utterances, by id; an utterance is in one of them."""
+    """Transcripts and failures of a part's utterances, by id; each utterance gets one of them."""
 
     utterances: dict[str, Utterance]
     transcripts: dict[str, Transcript]
@@ -58,9 +58,9 @@ def transcribe_part(
 ) -> PartResult:
     """Transcribe a part.
 
-    An utterance that raises an error of another kind than those of bad audio is found by bisection and becomes a
-    failure; the others are recognised without it, in one go. If several utterances raise such an error and no utterance
-    has a transcript, the error is one of the machine or the model, and is raised.
+    An utterance that raises an error other than of bad audio is found by bisection and becomes a failure; the others
+    are recognised at once without it. If several utterances raise such an error and none has a transcript, the error is
+    of the machine or the model, and is raised.
 
     Args:
         recognizer: the model.
@@ -72,7 +72,7 @@ def transcribe_part(
     Raises:
         StoreError: a store failed.
         MemoryError, RuntimeError: memory does not suffice for a batch.
-        Exception: of any kind, raised by several utterances where none has a transcript.
+        Exception: any error that several utterances raise if none has a transcript.
     """
     begun, begun_at = time.monotonic(), time.time()
     waited_before = recognizer.recording_encoder.waiting_seconds
@@ -83,9 +83,9 @@ def transcribe_part(
     except Exception as error:
         if isinstance(error, StoreError) or is_out_of_memory(error):
             raise
-        waiting = [each for name, each in outcomes.utterances.items() if name not in outcomes.failures]
-        failures = isolated_failures(lambda suspects: list(recognizer.recognize(suspects, inference)), waiting)
-        if not failures:  # no utterance raises it alone
+        remaining = [utterance for name, utterance in outcomes.utterances.items() if name not in outcomes.failures]
+        failures = isolated_failures(lambda suspects: list(recognizer.recognize(suspects, inference)), remaining)
+        if not failures:  # no utterance raises the error alone
             raise
         outcomes.failures.update(failures)
         outcomes.transcripts.clear()
@@ -114,11 +114,12 @@ def transcribe_part(
 
 
 def _opened(task: PartTask) -> Outcomes:
-    """Take the utterances of a part; of audio files, read objects and measure durations."""
-    outcomes = Outcomes({each.id: each for each in task.utterances}, {}, dict(task.excluded))
+    """Return the utterances of a part; read audio files and measure their durations unless these are known."""
+    outcomes = Outcomes({utterance.id: utterance for utterance in task.utterances}, {}, dict(task.excluded))
     if task.is_measured:
         return outcomes
-    for utterance in fetch([each for each in task.utterances if each.id not in task.excluded]):
+    included = [utterance for utterance in task.utterances if utterance.id not in task.excluded]
+    for utterance in fetch(included):
         try:
             info = audio_info(utterance.audio_filepath, utterance.content)
         except AudioError as error:
@@ -132,7 +133,7 @@ def _recognise(
     recognizer: Recognizer, outcomes: Outcomes, inference: Inference, on_progress: Callable[[float], None]
 ) -> None:
     """Recognise the utterances that have no failure yet."""
-    utterances = [each for name, each in outcomes.utterances.items() if name not in outcomes.failures]
+    utterances = [utterance for name, utterance in outcomes.utterances.items() if name not in outcomes.failures]
     for result in recognizer.recognize(utterances, inference, on_progress):
         if isinstance(result, Rejected):
             outcomes.failures[result.utterance.id] = one_line(result.reason)
@@ -141,7 +142,7 @@ def _recognise(
 
 
 def _entry(utterance: Utterance) -> Entry:
-    """Return the keys of an utterance that a text's line begins with."""
+    """Return the first keys of a text's line."""
     entry: Entry = {"id": utterance.id, "audio_filepath": absolute(utterance.audio_filepath)}
     if utterance.extent is not None:  # bytes of a shard
         entry |= {"start": utterance.extent.start, "num_bytes": utterance.extent.num_bytes}
@@ -153,7 +154,11 @@ def _entry(utterance: Utterance) -> Entry:
 
 
 def _segments(outcomes: Outcomes, sample_rate: int) -> tuple[list[Entry], int]:
-    """Cut utterances at silences; return the segments' manifest lines, and the number left out for a torn word."""
+    """Cut utterances at silences.
+
+    Returns:
+        The segments' manifest lines, and the number of segments left out because a cut goes through a word.
+    """
     segments: list[Entry] = []
     num_torn = 0
     for name, utterance in outcomes.utterances.items():

@@ -50,7 +50,7 @@ def check_whole(bundle: Bundle, path: Path) -> Bundle:
     if not is_adapter(bundle.config):
         return bundle
     base = _base(bundle, path)
-    must = f"{path}: an adapter needs its base, in training the model {shown(base[SOURCE])}"
+    must = f"{path}: an adapter needs its base; in training this was {shown(base[SOURCE])}"
     merge = f"python -m asr.merge {path} --base MODEL -o FOLDER"
     raise InputError(f"{must} (SHA-256 of its tensors {base[SHA256][:12]}...). Give --base MODEL, or merge: {merge}")
 
@@ -76,7 +76,7 @@ def merged(bundle: Bundle, path: Path, base: Bundle, base_path: Path) -> Bundle:
     if actual != expected[SHA256]:
         must = f"{base_path}: the base must have the tensors with which the adapter {path} was trained"
         hashes = f"SHA-256 {expected[SHA256][:12]}... of {shown(expected[SOURCE])}, got {actual[:12]}..."
-        raise InputError(f"{must}: {hashes}. Give the model that was its init.from.")
+        raise InputError(f"{must}: {hashes}. Give the model that was the adapter's init.from.")
     config = {key: value for key, value in bundle.config.items() if key not in (ADAPTER, BASE)}
     try:
         weights = build_adapter(bundle.config[ADAPTER]).merged(base.weights, bundle.weights)

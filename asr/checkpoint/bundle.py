@@ -325,7 +325,7 @@ def _check_language_model(path: Path) -> None:
 
 
 def _check_replaceable(folder: Path, names: Collection[str], always: Collection[str]) -> None:
-    """Check that a replacement would remove no other files than an older bundle's."""
+    """Check that a replacement would only remove the files of an older bundle."""
     if not folder.exists():
         return
     if not folder.is_dir():
@@ -342,7 +342,7 @@ def _write_files(folder: Path, bundle: Bundle) -> None:
     """Write a bundle's files."""
     folder.mkdir(parents=True)
     save_file({name: weight.contiguous() for name, weight in bundle.weights.items()}, folder / WEIGHTS)
-    os.chmod(folder / WEIGHTS, 0o644)  # safetensors makes it private
+    os.chmod(folder / WEIGHTS, 0o644)  # safetensors lets only the owner read the file
     write_texts(folder, bundle)
 
 

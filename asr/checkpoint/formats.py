@@ -42,7 +42,7 @@ def _relative_feed_forward(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _convolution_group(config: dict[str, Any]) -> dict[str, Any]:
-    """Move the kernel size, up to format 1 a setting of the Conformer, to its convolution module."""
+    """Move the kernel size to the convolution module; up to format 1 it was a setting of the Conformer."""
     encoder = config.get("encoder")
     if not isinstance(encoder, dict) or "kernel_size" not in encoder:
         return config
@@ -52,12 +52,12 @@ def _convolution_group(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _as_written(config: dict[str, Any]) -> dict[str, Any]:
-    """Rename the normaliser as_written, up to format 2 called verbatim."""
+    """Rename the normaliser as_written; up to format 2 it was called verbatim."""
     return config | {"normalizer": "as_written"} if config.get("normalizer") == "verbatim" else config
 
 
 def _activation_and_residual_groups(config: dict[str, Any]) -> dict[str, Any]:
-    """Add activation and residual connections, up to format 2 fixed for each encoder."""
+    """Add activation and residual connections; up to format 2 each encoder had fixed ones."""
     encoder = config.get("encoder")
     if not isinstance(encoder, dict) or encoder.get("name") not in ("conformer", "transformer"):
         return config
@@ -94,7 +94,7 @@ def _names_and_parts(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fusion_part(config: dict[str, Any]) -> dict[str, Any]:
-    """Move the settings of fusion, up to format 3 settings of the beam search, to their own section."""
+    """Move the settings of fusion to their own section; up to format 3 they were settings of the beam search."""
     decode = config.get("decode")
     if not isinstance(decode, dict):
         return config
@@ -115,7 +115,7 @@ def _nothing_behind_a_chunk(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _word_insertion_bonus(config: dict[str, Any]) -> dict[str, Any]:
-    """Rename word_insertion_bonus, up to format 5 called word_score."""
+    """Rename word_insertion_bonus; up to format 5 it was called word_score."""
     decode = config.get("decode")
     fusion = decode.get("fusion") if isinstance(decode, dict) else None
     if not isinstance(decode, dict) or not isinstance(fusion, dict) or "word_score" not in fusion:
@@ -134,7 +134,7 @@ def _no_spelling(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _transducer_of_other_toolkits(config: dict[str, Any]) -> dict[str, Any]:
-    """Add the joiner's tanh and the trained embedding of the blank, fixed up to format 7."""
+    """Add the joiner's tanh and the trained embedding of the blank; up to format 7 they were not settings."""
     head = config.get("head")
     if not isinstance(head, dict) or head.get("name") != "transducer":
         return config

@@ -54,7 +54,7 @@ def _write(folder: Path, model: Bundle) -> None:
     tokenizer = build_tokenizer(model.config)
     tokenizer.load(model.files)
     write_token_model(folder / WEIGHTS, model.config["token_model"], tokenizer.pieces, model.weights)
-    (folder / WEIGHTS).chmod(0o644)  # safetensors makes it private
+    (folder / WEIGHTS).chmod(0o644)  # safetensors lets only the owner read the file
     (folder / CONFIG).write_text(json.dumps({KEY: FORMAT, **model.config}, indent=2) + "\n", encoding="utf-8")
     (folder / CARD).write_text(model.card, encoding="utf-8")
     for name, content in model.files.items():

@@ -194,12 +194,12 @@ def with_label_priors(
     """Return replacements for `decoder_settings` that choose beam search with label priors.
 
     Args:
-        instead: other replacements.
+        instead: further replacements by the user.
         label_priors: log p of each token.
         own: the settings of the model's decoder.
 
     Raises:
-        InputError: `instead` names another decoder than beam search.
+        InputError: `instead` names a decoder that is not beam search.
     """
     name, others = instead.get("name"), {key: value for key, value in instead.items() if key != "name"}
     if name not in (None, "beam", PRIOR_BEAM, RESCORER):
@@ -277,7 +277,7 @@ def write_bundle(
         checkpoints: Lightning checkpoints of one run.
         card: text of the model card.
         decode: settings of the decoder, whose files are copied to the bundle; None: the checkpoint's, without files.
-        start: the initial model to average with; None: none.
+        start: the initial model to average with; None: average only checkpoints.
 
     Raises:
         InputError: a checkpoint or `start` is unreadable or differs from the first in weights or tokens, or

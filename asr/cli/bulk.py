@@ -80,6 +80,7 @@ def run_bulk(
     share = share_of(options.part, job.plan.num_parts)
     missing = job.missing(share)
     if options.dry_run:
+        job.folder.check(job.identity)
         _show(job, missing, len(share), load_model(options), inference)
         return None
     job.folder.claim(job.identity)
@@ -161,7 +162,7 @@ def _show(
         print(f"expected time: unknown, none of {counted(sampled, 'utterance')} could be recognised")
     else:
         measured = f"{rate:.1f} times real time on {counted(sampled, 'utterance')}"
-        print(f"expected time: {duration(seconds / rate)} for one worker such as this one ({measured}), start-up apart")
+        print(f"expected time: {duration(seconds / rate)} for one worker such as this one ({measured}), plus start-up")
     reads = sum(job.plan.rows(number).stop - job.plan.rows(number).start for number in missing)
     files = 3 if job.identity["settings"]["segments"] else 2
     print(
@@ -171,7 +172,10 @@ def _show(
 
 
 def _measured_rate(job: "BulkJob", recognizer: "Recognizer", inference: "Inference") -> tuple[int, float | None]:
-    """Recognise a few evenly spaced utterances; return their number, and seconds of audio per second (None: none)."""
+    """Recognise a few evenly spaced utterances; return their number, and seconds of audio per second.
+
+    The rate is None if none of them could be recognised.
+    """
     import numpy as np
 
     from asr.bulk.parts import PartTask
@@ -203,9 +207,9 @@ class _Progress:
     """Progress of a job (hours, rate, failures, time left): a bar on a terminal, otherwise lines.
 
     Args:
-        job: of the progress.
-        missing: parts to do.
-        bar: to update.
+        job: whose progress is shown.
+        missing: numbers of the parts to do.
+        bar: progress bar, hidden without a terminal.
     """
 
     def __init__(self, job: "BulkJob", missing: Sequence[int], bar: Any) -> None:

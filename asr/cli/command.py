@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 PRECISIONS = ("float32", "bfloat16", "float16")
 MODELS = "a run folder, a bundle, a .ckpt, or a folder of asr.export"
-PRECISION_HELP = "of matrix products (default float32); with others, a text may depend on the rest of its batch"
+PRECISION_HELP = "type of matrix products (default float32); in 16 bits a text may depend on the rest of its batch"
 SHORTEST_CHUNK = 1.0  # seconds; shorter chunks contain no complete words
 DECODERS = sorted(file.stem for file in (CONF / "decode").glob("*.yaml"))
 FUSION_OPTIONS = (  # options for settings of decode.fusion
@@ -57,7 +57,7 @@ def model_parser(
     net.add_argument(
         "--context", type=float, metavar="S", help="context at each end of a chunk, whose words are discarded (4)"
     )
-    net.add_argument("--segment", choices=("chunks", "silence"), default="chunks", help="how long recordings are cut")
+    net.add_argument("--segment", choices=("chunks", "silence"), default="chunks", help="how to cut long recordings")
     return parser
 
 
@@ -190,7 +190,7 @@ def decoder(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def inference(options: argparse.Namespace) -> "Inference":
-    """Collect the options of inference: batches, and how long recordings are cut."""
+    """Collect the options of inference: batches, and the cutting of long recordings."""
     from asr.data.batch_plan import BatchBounds
     from asr.recognition.chunks import ChunkBounds
     from asr.recognition.inference import INFERENCE, Inference
@@ -219,7 +219,7 @@ def inference(options: argparse.Namespace) -> "Inference":
 
 
 def progress_bar() -> "Progress":
-    """Make a bar on stderr; hidden if stderr is not a terminal, or if stdout is one, whose lines it would disturb."""
+    """Make a bar on stderr; hidden if stderr is no terminal, or if stdout is a terminal, to keep its lines intact."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 

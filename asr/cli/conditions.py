@@ -109,5 +109,7 @@ def conditions_table(clean: "Mapping[str, Evaluation]", harder: "Mapping[str, Se
             edits = (str(figures[kind]) for kind in ("substitutions", "insertions", "deletions"))
             scores = rate(figures["wer"]), interval(figures["wer_interval"])
             rows.append((short_name(printable(name)), condition, *scores, *edits))
-    note = "Noise: mean square of the utterance over that of the noise, drawn by --noise-seed and the utterance's id."
+    note = (
+        "Noise: ratio of the mean squares of utterance and noise. --noise-seed and the utterance's id choose the noise."
+    )
     return "\n".join([*lay_out(rows), "", note])

@@ -43,7 +43,7 @@ def notes(summaries: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
     ]
     lines.append("95 % interval: bootstrap over utterances.")
     if any(row["utterances"] and row["wer_interval"] is None for _, row in summaries):
-        lines[-1] = f"{lines[-1][:-1]} (-: too few of them, or no errors)."
+        lines[-1] = f"{lines[-1][:-1]} (-: too few utterances, or no errors)."
     overs = [
         f"{short_name(printable(name))} {interval(row['wer_speaker_interval'])} ({row['speakers']} speakers)"
         for name, row in summaries
@@ -57,7 +57,7 @@ def notes(summaries: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
     if last["real_time_factor"] is not None:
         each = [f"{short_name(printable(name))} {_hours(row)}" for name, row in summaries[:-1]]
         parts = f" ({', '.join(each)})" if each else ""
-        lines.append(f"{_hours(last)} of audio{parts}, in {last['real_time_factor']:.4f} of the time it lasts.")
+        lines.append(f"{_hours(last)} of audio{parts}, recognised in {last['real_time_factor']:.4f} of its duration.")
     return [_filled(note) for note in lines]
 
 

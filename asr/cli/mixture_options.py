@@ -12,11 +12,11 @@ WORDS_PROBABILITY = 0.01  # one word in a hundred; the best value has the lowest
 def add_mixture(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     group = parser.add_argument_group("texts of several domains, and names")
-    dev = "print perplexity and rate of unknown words of this text, a file like TEXT with other sentences"
+    dev = "print the perplexity and the rate of unknown words of this file: sentences not in TEXT, in its format"
     group.add_argument("--dev", metavar="DEV", help=dev)
     mixture = "interpolate a model of each TEXT, with the weights that maximise the likelihood of DEV"
     group.add_argument("--interpolate", action="store_true", help=mixture)
-    words = "words to add if the texts lack them, such as names: a file like TEXT"
+    words = "add the words of this file, in the format of TEXT, if the texts lack them, such as names"
     group.add_argument("--words", metavar="WORDS", help=words)
     share = f"total unigram probability of the words added by --words (default {WORDS_PROBABILITY})"
     group.add_argument("--words-probability", type=finite, metavar="P", help=share)

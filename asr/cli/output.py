@@ -151,13 +151,13 @@ def _fitting(place: Path, suffix: str) -> Path:
     return place.with_name(f"{prefix}-{hashlib.sha256(name).hexdigest()[:8]}")
 
 
-def _check_unlike(recordings: Sequence[NamedRecording], key: Callable[[NamedRecording], str], what: str) -> None:
+def _check_unlike(recordings: Sequence[NamedRecording], key: Callable[[NamedRecording], str], problem: str) -> None:
     first: dict[str, str] = {}
     for recording in recordings:
         if key(recording) in first:
             other, name = first[key(recording)], recording.name
             both = f"two recordings called {name!r}" if other == name else f"{other!r} and {name!r}"
-            raise InputError(f"{both} {what}. Give them in separate commands.")
+            raise InputError(f"{both} {problem}. Give them in separate commands.")
         first[key(recording)] = recording.name
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 TITLES = ("model", "weight", "perplexity", "95 % interval", "without unknown", "95 % interval")
 NOTES = (
     "Perplexity is per {unit}; each </s> counts as one, and an unknown {unit} has the probability of {unknown}.",
-    "Intervals: a bootstrap over sentences. -: infinite, for a {unit} without probability, or too few sentences.",
+    "Intervals: a bootstrap over sentences. -: a {unit} has probability 0, or there are too few sentences.",
 )
 
 
@@ -24,7 +24,7 @@ def dev_lines(
     dev: "DevText",
     models: "Sequence[tuple[str, float | None, Sequence[NGrams]]]",
     *,
-    of_texts: int | None = None,
+    listed_from: int | None = None,
     spelled: "Array | None" = None,
     unit: str = "word",
 ) -> list[str]:
@@ -34,15 +34,15 @@ def dev_lines(
         path: of the text.
         dev: the text.
         models: name, weight (None: not part of a mixture) and n-grams of each model.
-        of_texts: number of ids of words in the models' texts; larger ids are words added from a list. None: no list.
+        listed_from: lowest id of the words that only the list of --words has, not the texts. None: no list.
         spelled: (number of unknown words,) log10 of the probability of their spelling. None: no spelling model.
         unit: of the models.
     """
     words, unknown = len(dev.known) - dev.num_sentences, int((~dev.known).sum())
     first = f"{path}: {counted(dev.num_sentences, 'sentence')}, {counted(words, unit)}"
     first += f", {unknown:,} unknown ({percent(unknown / words, 2)})"
-    if of_texts is not None:
-        added = int((dev.predicted >= of_texts).sum())
+    if listed_from is not None:
+        added = int((dev.predicted >= listed_from).sum())
         first += f", {added:,} known by --words alone ({percent(added / words, 2)})"
     rows: list[tuple[str, ...]] = [TITLES]
     for name, weight, model in models:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from rich.cells import cell_len, set_cell_size
 
-WIDEST_NAME = 20
+MAX_NAME_WIDTH = 20
 
 
 def lay_out(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -13,7 +13,7 @@ def lay_out(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join([set_cell_size(row[0], first), *map(str.rjust, row[1:], others)]) for row in rows]
 
 
-def short_name(name: str, width: int = WIDEST_NAME) -> str:
+def short_name(name: str, width: int = MAX_NAME_WIDTH) -> str:
     """Shorten a wide name in the middle, because names differ at their ends."""
     if cell_len(name) <= width:
         return name

@@ -37,20 +37,25 @@ class Rejected(NamedTuple):
     reason: str
 
 
-def change_tensors(batch: AnyBatch, change: Callable[[Tensor], Tensor]) -> AnyBatch:
-    """Apply a function to each field of a batch that is a tensor."""
-    values = {field.name: getattr(batch, field.name) for field in fields(batch)}
-    return replace(batch, **{name: change(value) for name, value in values.items() if isinstance(value, Tensor)})
-
-
 def on_device(batch: AnyBatch, device: torch.device | str, non_blocking: bool = False) -> AnyBatch:
     """Move the tensors of a batch to a device."""
-    return change_tensors(batch, lambda tensor: tensor.to(device, non_blocking=non_blocking))
+    return _change_tensors(batch, lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
 
 def page_locked(batch: AnyBatch) -> AnyBatch:
     """Copy the tensors of a batch to page-locked memory, from which copies to a GPU run in the background."""
-    return change_tensors(batch, Tensor.pin_memory)
+    return _change_tensors(batch, Tensor.pin_memory)
+
+
+def _change_tensors(batch: AnyBatch, change: Callable[[Tensor], Tensor]) -> AnyBatch:
+    """Apply a function to each field of a batch that is a tensor, and to the tensors of a `Batch` among its fields."""
+    changed: dict[str, Any] = {}
+    for name, value in ((field.name, getattr(batch, field.name)) for field in fields(batch)):
+        if isinstance(value, Tensor):
+            changed[name] = change(value)
+        elif isinstance(value, Batch):
+            changed[name] = _change_tensors(value, change)
+    return replace(batch, **changed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,33 +74,46 @@ class Batch:
     utterances: tuple[Utterance, ...]
     rejected: tuple[Rejected, ...]
 
-    def __len__(self) -> int:
-        return len(self.utterances)
-
     to = on_device
     pin_memory = page_locked
 
+    def __len__(self) -> int:
+        return len(self.utterances)
+
 
 def collate(examples: Sequence[Example | Rejected], lengths: PaddedLengths = AS_LONG_AS_THE_LONGEST) -> Batch:
-    """Pad examples to a batch of one of the `lengths`; the batch lists rejected ones separately."""
+    """Pad examples to one of the allowed `lengths`; the batch lists rejected utterances separately."""
+    views = views_of(examples)
+    features = _padded(views, lengths) if views else torch.zeros(0, 0, 0)
+    feature_lengths = torch.tensor([len(view) for view in views], dtype=torch.int64)
+    return replace(batch_without_features(examples), features=features, feature_lengths=feature_lengths)
+
+
+def batch_without_features(examples: Sequence[Example | Rejected]) -> Batch:
+    """Collate tokens, utterances and rejected utterances of examples; features and feature_lengths are empty."""
     good = [example for example in examples if isinstance(example, Example)]
-    features = [view for views in zip(*map(_views, good), strict=True) for view in views]
-    tokens = [example.tokens for example in good]
     return Batch(
-        features=_padded(features, lengths) if good else torch.zeros(0, 0, 0),
-        feature_lengths=torch.tensor([len(view) for view in features], dtype=torch.int64),
-        tokens=pad_sequence(tokens, batch_first=True) if good else torch.zeros(0, 0, dtype=torch.int64),
-        token_lengths=torch.tensor([len(example.tokens) for example in good], dtype=torch.int64),
+        torch.zeros(0, 0, 0),
+        torch.zeros(0, dtype=torch.int64),
+        *padded_tokens([example.tokens for example in good]),
         utterances=tuple(example.utterance for example in good),
         rejected=tuple(example for example in examples if isinstance(example, Rejected)),
     )
+
+
+def padded_tokens(texts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Pad the tokens of B texts, (U,) each, to tokens (B, U) and token_lengths (B,)."""
+    tokens = pad_sequence(list(texts), batch_first=True) if texts else torch.zeros(0, 0, dtype=torch.int64)
+    return tokens, torch.tensor([len(text) for text in texts], dtype=torch.int64)
+
+
+def views_of(examples: Sequence[Example | Rejected]) -> list[Any]:
+    """Return the features of the examples that were not rejected: the first view of each, then the second."""
+    views = [(example.features, *example.other_views) for example in examples if isinstance(example, Example)]
+    return [view for column in zip(*views, strict=True) for view in column]
 
 
 def _padded(features: Sequence[Tensor], lengths: PaddedLengths) -> Tensor:
     padded = pad_sequence(list(features), batch_first=True)  # (B, T, F)
     num_added = lengths.of(padded.shape[1]) - padded.shape[1]
     return F.pad(padded, (0, 0, 0, num_added)) if num_added else padded
-
-
-def _views(example: Example) -> tuple[Tensor, ...]:
-    return (example.features, *example.other_views)

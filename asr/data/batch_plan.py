@@ -35,10 +35,10 @@ class BatchBounds:
     """Limits of the size of a batch; an utterance above the limits is a batch of its own.
 
     Args:
-        batch_seconds: maximum of the longest duration times the number of utterances.
+        batch_seconds: maximum seconds of a padded batch: longest duration times number of utterances.
         max_utterances: maximum number of utterances.
-        max_squared_seconds: maximum of the longest duration squared times the number of utterances, proportional to the
-            memory of attention; None: no limit.
+        max_squared_seconds: maximum of (longest duration)**2 times number of utterances, proportional to the memory of
+            attention; None: no limit.
         max_cells: maximum number of elements of the head's largest tensor, proportional to the memory of a transducer;
             None: no limit.
 
@@ -195,7 +195,7 @@ def cut_batches(durations: Tensor, bounds: BatchBounds, texts: Texts | None = No
         Start of each batch, then N, (batches + 1,).
     """
     edges, number = [0], len(durations)
-    reach = 2 * min(bounds.max_utterances, number)  # utterances after a block that its batches may contain
+    reach = 2 * min(bounds.max_utterances, number)  # utterances after a block that its last batch may include
     while (first := edges[-1]) < number:
         block = slice(first, first + BLOCK + reach)
         ends = _batch_ends(durations[block], bounds, texts and texts.of(block))[:BLOCK].numpy()
@@ -255,7 +255,7 @@ def plan_training(
         world_size: number of ranks.
         part: number of times that the epoch was planned again for another number of ranks.
         texts: of the utterances; None: texts do not influence the size of a batch.
-        padded: seconds to which each utterance is padded if it is the longest of its batch, (N,); None: no padding.
+        padded: seconds to which a batch is padded if the utterance is its longest, (N,); None: its own duration.
 
     Raises:
         InputError: there are fewer utterances than ranks, or too few batches that can be halved.
@@ -326,8 +326,8 @@ class Speeds:
     """Speed factors of utterances, in a byte each.
 
     Args:
-        values: the factors that there are, (K,) float64.
-        numbers: which of them each utterance has, (N,) uint8.
+        values: distinct speed factors, (K,) float64.
+        numbers: index in `values` of the factor of each utterance, (N,) uint8.
     """
 
     values: Tensor
@@ -335,7 +335,7 @@ class Speeds:
 
     @classmethod
     def normal(cls, number: int) -> "Speeds":
-        """Return 1.0 for each of so many utterances."""
+        """Return speed 1.0 for this number of utterances."""
         return cls(torch.ones(1, dtype=torch.float64), torch.zeros(1, dtype=torch.uint8).expand(number))
 
     def of(self, indices: Sequence[int] | slice) -> Tensor:
@@ -343,7 +343,7 @@ class Speeds:
         return self.values[self.numbers[indices].int()]
 
     def played(self, durations: Tensor) -> Tensor:
-        """Return the seconds, (N,), that utterances of these durations have at their factors."""
+        """Divide each duration in seconds, (N,), by the utterance's speed factor."""
         return in_blocks(lambda seconds, numbers: seconds / self.values[numbers.int()], durations, self.numbers)
 
 

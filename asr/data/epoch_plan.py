@@ -54,7 +54,7 @@ class EpochPlan:
         plan: the occurrences in each batch.
         occurrences: M occurrences of utterances.
         durations: maximum seconds of every occurrence at its speed factor, (M,) float64.
-        padded: seconds to which an occurrence is padded if it is the longest of its batch, (M,) float64.
+        padded: seconds to which a batch is padded if the occurrence is its longest, (M,) float64.
         speeds: speed factor of every occurrence.
         kept_speed: number of utterances that keep speed 1.0, because with the drawn factor they would have too few
             frames or their batch would be too long.

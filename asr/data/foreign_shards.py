@@ -129,7 +129,7 @@ def index_nemo(shards: Sequence[str], manifest: str, on_shard: OnShard) -> Itera
         on_shard: called after each shard.
 
     Raises:
-        InputError: a line is not an utterance, or its shard has no such member.
+        InputError: a line is not an utterance, is a segment of a member, or its shard has no such member.
         StoreError: a shard cannot be read.
     """
     extents = []
@@ -143,6 +143,9 @@ def index_nemo(shards: Sequence[str], manifest: str, on_shard: OnShard) -> Itera
             must = f"{where}: shard_id must be a number from 0 to {len(shards) - 1}, the number of a tar file"
             raise InputError(f"{must}; got {json.dumps(number)}. Give all tar files, in order.")
         utterance = parse_utterance(entry, where, None)
+        if utterance.offset:
+            must = f"{where}: offset must be absent or 0, because each file of a shard is read whole"
+            raise InputError(f"{must}; got {utterance.offset:g}. Write the shards with NeMo's --slice_with_offset.")
         extent = extents[number].get(PurePosixPath(utterance.audio_filepath).name)
         if extent is None:
             raise InputError(

@@ -178,7 +178,7 @@ def open_index(path: Path) -> Index:
 
 
 def _check_values(batches: Sequence[pa.RecordBatch], path: Path) -> None:
-    """Check numbers like those of a manifest line, because an index may be untrusted.
+    """Check numbers by the rules for a manifest line, because an index may be untrusted.
 
     Raises:
         InputError: a duration, an offset or a byte range is invalid.

@@ -9,7 +9,7 @@ from typing import Any
 
 from asr.data.dataset import DURATION_TOLERANCE_SECONDS
 from asr.data.foreign_shards import OnShard, members
-from asr.data.manifest import LONGEST_LINE, Extent, Utterance, parse_object, parse_utterance
+from asr.data.manifest import MAX_LINE_LENGTH, Extent, Utterance, parse_object, parse_utterance
 from asr.errors import InputError, one_line
 from asr.storage.location import file_name, printable_url
 from asr.storage.range_file import RangeFile
@@ -56,7 +56,7 @@ def _lines(path: str) -> Iterator[tuple[str, str]]:
     name = printable_url(path)
     try:
         with gzip.open(io.BufferedReader(RangeFile(path)), "rt", encoding="utf-8") as file:
-            yield from bounded_lines(file.readline, LONGEST_LINE, name)
+            yield from bounded_lines(file.readline, MAX_LINE_LENGTH, name)
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise InputError(f"{name}: must be cuts of lhotse, .jsonl.gz; {one_line(error)}.") from None
 

@@ -19,7 +19,7 @@ from asr.system.files import bounded_lines, real, write_whole
 
 REQUIRED_KEYS = ("audio_filepath", "duration", "text")
 MAX_SECONDS = 1e9  # 30 years; more is an error
-LONGEST_LINE = 32_000_000  # characters: NAME.utterances.jsonl has about 100 per word, and a day about 250,000 words
+MAX_LINE_LENGTH = 32_000_000  # characters: NAME.utterances.jsonl has about 100 per word, and a day about 250,000 words
 
 
 class Extent(NamedTuple):
@@ -157,7 +157,7 @@ def named_lines(path: str | Path, kind: str, content: bytes | None = None) -> It
         content: of the URL, if it was fetched already.
 
     Raises:
-        InputError: the file is unreadable, is not text (has a NUL), or has a line longer than LONGEST_LINE.
+        InputError: the file is unreadable, is not text (has a NUL), or has a line longer than MAX_LINE_LENGTH.
         StoreError: a URL cannot be read.
     """
     path = plain(path)
@@ -166,7 +166,7 @@ def named_lines(path: str | Path, kind: str, content: bytes | None = None) -> It
             content = read_whole(path)
         binary = open(path, "rb") if content is None else io.BytesIO(content)  # noqa: SIM115  closed by the text
         with io.TextIOWrapper(binary, encoding="utf-8-sig", errors="surrogateescape") as file:
-            for where, line in bounded_lines(file.readline, LONGEST_LINE, printable_url(path)):
+            for where, line in bounded_lines(file.readline, MAX_LINE_LENGTH, printable_url(path)):
                 if "\0" in line:
                     raise InputError(f"{where}: must be {kind}; it is not text. asr.transcribe takes recordings.")
                 if line.strip():
@@ -255,14 +255,14 @@ def parse_utterance(
     return Utterance(path, duration, text, utterance_id, offset, speaker)
 
 
-def check_unicode(text: str, what: str) -> None:
+def check_unicode(text: str, where: str) -> None:
     """Check that a text can be encoded again.
 
     Raises:
         InputError: it contains a lone surrogate.
     """
     if re.search("[\ud800-\udc7f\udd00-\udfff]", text):  # \udc80 to \udcff are bytes that are not UTF-8
-        raise InputError(f"{what} must be Unicode text; it has a lone surrogate: {shown(text)}.")
+        raise InputError(f"{where} must be Unicode text; it has a lone surrogate: {shown(text)}.")
 
 
 def _has_large_number(entry: dict[str, Any]) -> bool:
@@ -273,10 +273,10 @@ def _has_large_number(entry: dict[str, Any]) -> bool:
     return False
 
 
-def _named(value: Any, what: str) -> str:
+def _named(value: Any, where: str) -> str:
     """Convert an id or speaker to a string; a list or mapping is an InputError."""
     if isinstance(value, (list, dict)):
-        raise InputError(f"{what} must be a string or a number; got {shown(value)}.")
+        raise InputError(f"{where} must be a string or a number; got {shown(value)}.")
     return str(value)
 
 

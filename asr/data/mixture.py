@@ -73,7 +73,7 @@ class Mixture:
         return all(mean == 1 for mean in self.repeats)
 
     def occurrences(self, seed: int, epoch: int) -> Occurrences:
-        """Draw the utterances of an epoch: each occurs floor(`repeats`) times, some drawn ones once more.
+        """Draw the utterances of an epoch: each occurs floor(`repeats`) times, and a random selection once more.
 
         Args:
             seed: of the run.

@@ -88,6 +88,7 @@ class ShardWriter:
                 self._write_shard(name, utterances, row)
             index = self._read_back(name)
             row += index.num_rows
+            self._check_size(index, name, is_last=row == len(utterances))
             on_progress(index.num_rows)
             written.append(index)
             number += 1
@@ -122,6 +123,18 @@ class ShardWriter:
             raise InputError(f"{must}; {name}.tar has others. Give another --output or --prefix.")
         check_shards(index, self._output)
         return index
+
+    def _check_size(self, index: Index, name: str, is_last: bool) -> None:
+        """Check that a shard ends where `_write_shard` would end it; an earlier run may have had another limit."""
+        (size,) = index.shards.values()
+        last = Utterances([Part(index, "")])[index.num_rows - 1].extent
+        limit = self._settings.megabytes * 1e6
+        ends_late = last is not None and last.start - BLOCK >= limit
+        if ends_late or (not is_last and size - 2 * BLOCK < limit):
+            must = "--shard-megabytes must stay the same in a folder"
+            raise InputError(
+                f"{must}; {name}.tar has {size / 1e6:.1f} MB. Give its earlier value, or another --output."
+            )
 
     @contextmanager
     def _temporary(self, name: str) -> Iterator[BinaryIO]:

@@ -9,7 +9,7 @@ from asr.data.manifest import read_manifest
 from asr.errors import InputError
 from asr.system.files import bounded_lines
 
-LONGEST_LINE = 1 << 28  # bytes: some corpora are a single line of 100 MB, such as text8
+MAX_LINE_BYTES = 1 << 28  # bytes: some corpora are a single line of 100 MB, such as text8
 MANIFEST = ".jsonl"
 _LINES = 1000  # between two reports of progress
 
@@ -26,7 +26,7 @@ def text_lines(path: str, advance: Callable[[int], object]) -> Iterator[tuple[in
     try:
         with open(sys.stdin.fileno() if path == "-" else path, "rb", closefd=path != "-") as raw:
             content = gzip.GzipFile(fileobj=raw) if path.endswith(".gz") else raw
-            for number, (where, line) in enumerate(bounded_lines(content.readline, LONGEST_LINE, path), start=1):
+            for number, (where, line) in enumerate(bounded_lines(content.readline, MAX_LINE_BYTES, path), start=1):
                 if number % _LINES == 0 and raw.seekable():
                     advance(raw.tell())
                 yield number, _decode(line, where)

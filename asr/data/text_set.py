@@ -10,9 +10,8 @@ from typing import Annotated
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
-from asr.data.batch import on_device
+from asr.data.batch import on_device, padded_tokens
 from asr.data.batch_plan import BatchBounds, BatchOrder, Plan, Speeds, plan_evaluation, plan_training
 from asr.data.epoch_plan import EpochPlan, plan_stretch
 from asr.data.mixture import each_once
@@ -37,7 +36,7 @@ class TextSettings:
         train: training texts: files with a sentence per line, also .gz, or manifests.
         valid: validation texts.
         test: texts whose perplexity is reported at the end.
-        batch_tokens: maximum of the longest sentence, with its end, times the number of sentences.
+        batch_tokens: maximum number of tokens in a padded batch, sentence ends included.
         max_sentences: maximum number of sentences in a batch.
         jitter: maximum distance, in batches, by which a sentence moves from its position in the order of lengths.
     """
@@ -63,10 +62,10 @@ class TextBatch:
     token_lengths: Tensor
     num_words: Tensor
 
+    to = on_device
+
     def __len__(self) -> int:
         return len(self.tokens)
-
-    to = on_device
 
 
 @dataclass(frozen=True)
@@ -105,20 +104,18 @@ class Sentences:
     def batch(self, indices: Sequence[int]) -> TextBatch:
         """Pad the texts with these indices to a batch."""
         texts = [self.tokens[self.starts[index] : self.starts[index + 1]].long() for index in indices]
-        lengths = torch.tensor([len(text) for text in texts], dtype=torch.int64)
-        tokens = pad_sequence(texts, batch_first=True) if texts else torch.zeros(0, 0, dtype=torch.int64)
-        return TextBatch(tokens, lengths, self.num_words[list(indices)])
+        return TextBatch(*padded_tokens(texts), self.num_words[list(indices)])
 
     def batches(self, bounds: BatchBounds, rank: int = 0, world_size: int = 1) -> list[list[int]]:
         """Plan one rank's share of a pass over each text once."""
         return plan_evaluation(self.lengths.tolist(), bounds, rank=rank, world_size=world_size)
 
-    def only(self, kept: Tensor) -> "Sentences":
+    def only(self, indices: Tensor) -> "Sentences":
         """Return the texts with these indices, in this order."""
-        texts = [self.tokens[self.starts[index] : self.starts[index + 1]] for index in kept.tolist()]
+        texts = [self.tokens[self.starts[index] : self.starts[index + 1]] for index in indices.tolist()]
         ends = torch.tensor([0, *(len(text) for text in texts)]).cumsum(0)
         tokens = torch.cat([self.tokens[:0], *texts])
-        return Sentences(tokens, ends, self.num_words[kept], self.unspelled, self.empty)
+        return Sentences(tokens, ends, self.num_words[indices], self.unspelled, self.empty)
 
 
 def read_sentences(

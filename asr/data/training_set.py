@@ -88,7 +88,7 @@ class TrainingSet:
         utterances: to select from; texts normalised.
         features: waveform to features.
         reference: text to tokens.
-        speed: speed perturbation; None: none.
+        speed: None: no speed perturbation.
         seed: of speed factors and plans.
         settings: of the selection and of the batch plan.
         added_seconds: maximum seconds that augmentation adds to an utterance.
@@ -137,7 +137,7 @@ class TrainingSet:
         self._feasible = torch.ones(len(self.utterances), 1, dtype=torch.bool)
         if speed is not None:
             self._factors = speed.factors
-        # Cells are asked for only where they may matter: planning with them takes twice as long.
+        # Elements of the head's largest tensor are counted only if they may limit a batch: they double planning time.
         longest_played = durations.max()[None] / torch.tensor(self._factors).min() + added_seconds
         most = self._cells(self._padded(longest_played), num_tokens.max())
         if speed is not None:

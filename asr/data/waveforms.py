@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from asr.data.batch import Batch, Example, Rejected, on_device, page_locked
+from asr.data.batch import Batch, Example, Rejected, batch_without_features, on_device, page_locked, views_of
 from asr.data.dataset import Augmentation
-from asr.data.manifest import Utterance
 from asr.data.padded_lengths import PaddedLengths
 from asr.errors import InputError
 from asr.interfaces import Features, Masks
@@ -85,24 +84,22 @@ def without_features(augmentation: Augmentation, dim: int) -> Augmentation:
 class WaveformBatch:
     """A batch of utterances without features.
 
-    Shapes: waveforms (B, S), sample_counts (B,); masks (views * B, M, 4), first the first view of all utterances;
-    tokens (B, U), token_lengths (B,). The features will have `num_frames` frames, with padding.
+    Shapes: waveforms (B, S), sample_counts (B,); masks (views * B, M, 4): the first view of all
+    utterances, then the second.
+    The features will have `num_frames` frames, with padding; `rest` is the batch without features.
     """
 
     waveforms: Tensor
     sample_counts: Tensor
     masks: Tensor
     num_frames: int
-    tokens: Tensor
-    token_lengths: Tensor
-    utterances: tuple[Utterance, ...]
-    rejected: tuple[Rejected, ...]
-
-    def __len__(self) -> int:
-        return len(self.utterances)
+    rest: Batch
 
     to = on_device
     pin_memory = page_locked
+
+    def __len__(self) -> int:
+        return len(self.rest)
 
     def featurised(self, front_end: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Batch:
         """Compute the features on the device of the tensors.
@@ -117,7 +114,7 @@ class WaveformBatch:
             features = F.pad(features, (0, 0, 0, self.num_frames - features.shape[1]))  # negative: removed
             views = len(self.masks) // len(self)
             features, lengths = masked(features.repeat(views, 1, 1), self.masks), lengths.repeat(views)
-        return Batch(features, lengths, self.tokens, self.token_lengths, self.utterances, self.rejected)
+        return replace(self.rest, features=features, feature_lengths=lengths)
 
 
 def masked(features: Tensor, masks: Tensor) -> Tensor:
@@ -133,20 +130,15 @@ def masked(features: Tensor, masks: Tensor) -> Tensor:
 
 
 def collate_waveforms(examples: Sequence[Example | Rejected], lengths: PaddedLengths) -> WaveformBatch:
-    """Pad waveforms to a batch whose features have one of the `lengths`; the batch lists rejected ones separately."""
-    good = [example for example in examples if isinstance(example, Example)]
-    first = [cast(Unfeatured, example.features) for example in good]
-    of_examples = ((example.features, *example.other_views) for example in good)
-    views = [view for views in zip(*of_examples, strict=True) for view in views]
-    max_frames = max((item.num_frames for item in first), default=0)
-    tokens = [example.tokens for example in good]
+    """Pad waveforms so that features have an allowed length; the batch lists rejected utterances separately."""
+    rest = batch_without_features(examples)
+    views: list[Unfeatured] = views_of(examples)
+    first = views[: len(rest)]
+    waveforms = [view.waveform for view in first]
     return WaveformBatch(
-        waveforms=pad_sequence([item.waveform for item in first], batch_first=True) if good else torch.zeros(0, 0),
-        sample_counts=torch.tensor([len(item.waveform) for item in first], dtype=torch.int64),
-        masks=torch.stack([cast(Unfeatured, view).masks for view in views]) if good else torch.zeros(0, 0, 4).long(),
-        num_frames=lengths.of(max_frames),
-        tokens=pad_sequence(tokens, batch_first=True) if good else torch.zeros(0, 0, dtype=torch.int64),
-        token_lengths=torch.tensor([len(example.tokens) for example in good], dtype=torch.int64),
-        utterances=tuple(example.utterance for example in good),
-        rejected=tuple(example for example in examples if isinstance(example, Rejected)),
+        waveforms=pad_sequence(waveforms, batch_first=True) if first else torch.zeros(0, 0),
+        sample_counts=torch.tensor([len(waveform) for waveform in waveforms], dtype=torch.int64),
+        masks=torch.stack([view.masks for view in views]) if views else torch.zeros(0, 0, 4).long(),
+        num_frames=lengths.of(max((view.num_frames for view in first), default=0)),
+        rest=rest,
     )

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from asr.decode.beam import Beam
-from asr.decode.fusion.shallow_fusion import Bonus, Score, ShallowFusion
+from asr.decode.fusion.shallow_fusion import Bonus, FusionMaker, Score
 from asr.interfaces import AttentionHead, Head, Hypothesis, Tokenizer, Tunable
 from asr.settings.rule import DECODED_SECONDS, number, whole
 
@@ -47,7 +47,7 @@ class AttentionRescoring:
         fusion: makes the shallow fusion, given tokenizer and normalize.
 
     Raises:
-        InputError: a setting does not hold, or a file cannot be used.
+        InputError: a setting is invalid, or a file cannot be used.
     """
 
     streaming = None
@@ -65,7 +65,7 @@ class AttentionRescoring:
         beam_threshold: Bonus,
         tokens_per_frame: Annotated[int, whole(1, 10_000)],
         token_threshold: Score,
-        fusion: Callable[[Tokenizer, Callable[[str], str]], ShallowFusion],
+        fusion: FusionMaker,
     ) -> None:
         self._decoder = cast(AttentionHead, head).token_decoder
         self.attention_weight = attention_weight
@@ -80,18 +80,9 @@ class AttentionRescoring:
             token_threshold=token_threshold,
             fusion=fusion,
         )
-        self.max_hypotheses = self.beam.max_hypotheses
-        self.hotwords = self.beam.hotwords
-
-    @property
-    def tunable(self) -> dict[str, Tunable]:
-        """The decoder's weight; with a language model its weight and the word insertion bonus."""
-        return {"attention_weight": Tunable(self.attention_weight, WEIGHTS), **self.beam.tunable}
-
-    @property
-    def description(self) -> str:
-        """The search and its models, for logs."""
-        return f"{self.beam.description}, rescored by attention, weight {self.attention_weight:g}"
+        self.max_hypotheses, self.hotwords = self.beam.max_hypotheses, self.beam.hotwords
+        self.tunable = {"attention_weight": Tunable(attention_weight, WEIGHTS), **self.beam.tunable}
+        self.description = f"{self.beam.description}, rescored by attention, weight {attention_weight:g}"
 
     def evidence(self, encoder_out: Tensor, lengths: Tensor) -> list[RescoringEvidence]:
         """Return encoder output and CTC evidence of each utterance."""
@@ -124,6 +115,6 @@ class AttentionRescoring:
         lengths = torch.tensor([len(text) for text in texts], device=device)
         memory = self._decoder.remember(encoder_out[None], torch.tensor([len(encoder_out)], device=device))
         log_probs, targets, padding = self._decoder.force(tokens, lengths, memory)
-        of_targets = log_probs.gather(2, targets[:, :, None])[:, :, 0]  # (N, U + 1)
-        scores: list[float] = of_targets.masked_fill(padding, 0.0).cpu().double().sum(dim=1).tolist()
+        target_log_probs = log_probs.gather(2, targets[:, :, None])[:, :, 0]  # (N, U + 1)
+        scores: list[float] = target_log_probs.masked_fill(padding, 0.0).cpu().double().sum(dim=1).tolist()
         return scores

@@ -10,9 +10,9 @@ from typing import Annotated, NamedTuple, Self, cast
 
 from torch import Tensor
 
-from asr.decode.fusion.shallow_fusion import NEVER, Bonus, Score, ShallowFusion
+from asr.decode.fusion.shallow_fusion import NEVER, Bonus, FusionMaker, Score, ShallowFusion
 from asr.decode.prefixes import Prefix, finish
-from asr.interfaces import BLANK_ID, FrameHead, Head, Hypothesis, Tokenizer, Tunable
+from asr.interfaces import BLANK_ID, FrameHead, Head, Hypothesis, Tokenizer
 from asr.settings.rule import whole
 
 Frame = tuple[float, int, list[float], list[int]]  # blank's log-probability; number of tokens to try; log-probs; tokens
@@ -40,7 +40,7 @@ class Beam:
         fusion: makes the shallow fusion, given tokenizer and normalize.
 
     Raises:
-        InputError: a setting does not hold, or a file cannot be used.
+        InputError: a setting is invalid, or a file cannot be used.
     """
 
     needs = ("frame_head",)
@@ -56,7 +56,7 @@ class Beam:
         beam_threshold: Bonus,
         tokens_per_frame: Annotated[int, whole(1, 10_000)],
         token_threshold: Score,
-        fusion: Callable[[Tokenizer, Callable[[str], str]], ShallowFusion],
+        fusion: FusionMaker,
     ) -> None:
         self._log_probs = cast(FrameHead, head.frame_head).log_probs
         self.beam_size = self.max_hypotheses = beam_size
@@ -64,17 +64,8 @@ class Beam:
         self.tokens_per_frame = min(tokens_per_frame, tokenizer.vocab_size)
         self.token_threshold = token_threshold
         self.fusion = fusion(tokenizer, normalize)
-        self.hotwords = self.fusion.hotwords
-
-    @property
-    def tunable(self) -> dict[str, Tunable]:
-        """With a language model: its weight and the word insertion bonus."""
-        return self.fusion.tunable
-
-    @property
-    def description(self) -> str:
-        """The search and its models, for logs."""
-        return ", ".join([f"beam search, {self.beam_size} hypotheses", *self.fusion.description])
+        self.hotwords, self.tunable = self.fusion.hotwords, self.fusion.tunable
+        self.description = self.fusion.describe(f"beam search, {beam_size} hypotheses")
 
     def evidence(self, encoder_out: Tensor, lengths: Tensor) -> list[list[Frame]]:
         """Find the tokens to try in each frame of each utterance."""
@@ -100,7 +91,7 @@ class Beam:
 
     @property
     def streaming(self) -> Self:
-        """Itself: the search continues from chunk to chunk."""
+        """This object: the search continues from chunk to chunk."""
         return self
 
     def initial_state(self) -> Grown:
@@ -182,11 +173,11 @@ class _Search:
 
     def advance(self, state: Grown, frames: Iterable[Frame]) -> Grown:
         """Advance the search by frames."""
-        at_most = self.fusion.at_most()
+        max_gains = self.fusion.at_most()
         beams = state.beams
         for blank, count, values, tokens in frames:
             pairs = zip(tokens[:count], values, strict=False)
-            tried = {token: (value, value + at_most[token]) for token, value in pairs if token != BLANK_ID}
+            tried = {token: (value, value + max_gains[token]) for token, value in pairs if token != BLANK_ID}
             reached = _stay(beams, blank, tried)
             if tried:
                 self._grow(beams, tried, reached)

@@ -44,7 +44,7 @@ class Greedy:
 
     @property
     def streaming(self) -> Self:
-        """Itself: the search continues from chunk to chunk."""
+        """This object: the search continues from chunk to chunk."""
         return self
 
     def initial_state(self) -> "BestPath":

@@ -1,4 +1,4 @@
-"""What greedy searches of transducers have in common: tokens as they are written, and where a stream stands."""
+"""Parts shared by greedy searches of transducers: emitted tokens, and the state of a stream."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,13 +11,13 @@ from asr.kernels.choice import exact
 
 
 class Place(NamedTuple):
-    """Where the paths of a batch stand.
+    """State of the paths of a batch.
 
     Args:
-        frames: that each path is in, counted from the first of the frames to come, (B,).
-        tokens: the last of each, (B,).
-        scores: of each, (B,).
-        before: what the joiner takes of the tokens, (B, J).
+        frames: current frame of each path, counted from the first of the next frames, (B,).
+        tokens: last token of each path, (B,).
+        scores: of each path, (B,).
+        before: the joiner's input from the tokens so far, (B, J).
         state: of the prediction network, (B, ...).
     """
 
@@ -33,8 +33,8 @@ class WrittenTokens(NamedTuple):
 
     Args:
         tokens: without blanks.
-        frames: that each stands for.
-        confidences: of each, its probability.
+        frames: span of each token.
+        confidences: probability of each token.
     """
 
     tokens: list[int]
@@ -43,12 +43,12 @@ class WrittenTokens(NamedTuple):
 
 
 class GreedyPath(NamedTuple):
-    """Where the path of a stream stands.
+    """State of the path of a stream.
 
     Args:
-        written: tokens that were not forgotten; frames are counted from the beginning of the stream.
+        written: tokens not dropped by `forget`; their frames count from the beginning of the stream.
         num_frames: of the stream so far.
-        place: of a batch of one.
+        place: state, as a batch of one.
     """
 
     written: WrittenTokens
@@ -57,24 +57,24 @@ class GreedyPath(NamedTuple):
 
 
 class TokenSteps:
-    """Tokens of a batch as they are written, a tensor (B,) each; blank where an utterance writes none."""
+    """Tokens that a batch emits, one tensor (B,) per step; the blank for utterances without a token in this step."""
 
     def __init__(self, num_utterances: int) -> None:
         self._num_utterances = num_utterances
         self._steps: list[tuple[Tensor, ...]] = []
 
     def add(self, tokens: Tensor, starts: Tensor, ends: Tensor, log_probs: Tensor) -> None:
-        """Write a token in some of the utterances: with its frames, and its log-probability for its confidence."""
+        """Add a step: tokens, their frames, and their log-probabilities for confidences, (B,) each."""
         self._steps.append((tokens, starts, ends, log_probs.exp()))
 
     def written(self) -> list[WrittenTokens]:
-        """The tokens of each utterance."""
+        """Return the tokens of each utterance."""
         if not self._steps:
             return [WrittenTokens([], [], []) for _ in range(self._num_utterances)]
         columns = [torch.stack(column, dim=1).tolist() for column in zip(*self._steps, strict=True)]
         rows = []
         for row in zip(*columns, strict=True):
-            tokens = [each for each in zip(*row, strict=True) if each[0] != BLANK_ID]
+            tokens = [step for step in zip(*row, strict=True) if step[0] != BLANK_ID]
             rows.append(
                 WrittenTokens(
                     [token for token, *_ in tokens],
@@ -86,7 +86,7 @@ class TokenSteps:
 
 
 def begin(predictor: Predictor, joiner: JointNetwork, number: int) -> Place:
-    """Stand before the first frame of `number` utterances, with nothing written."""
+    """Return the state before the first frame of `number` utterances, without tokens."""
     state = predictor.initial_state(number)
     tokens = torch.full((number,), BLANK_ID, device=state.device)
     out, state = predictor.step(tokens, state)
@@ -95,7 +95,7 @@ def begin(predictor: Predictor, joiner: JointNetwork, number: int) -> Place:
 
 
 def read(predictor: Predictor, joiner: JointNetwork, place: Place, tokens: Tensor) -> Place:
-    """Have the prediction network read a token in each utterance that has one, (B,); blank stands for none."""
+    """Advance the prediction network by tokens (B,); utterances with a blank keep their state."""
     writes = tokens != BLANK_ID
     if not bool(writes.any()):
         return place
@@ -112,14 +112,14 @@ def begin_stream(predictor: Predictor, joiner: JointNetwork) -> GreedyPath:
 
 
 def together(states: Sequence[GreedyPath]) -> Place:
-    """Put the places of streams into one batch."""
+    """Concatenate the states of streams into one batch."""
     return Place(*map(torch.cat, zip(*(state.place for state in states), strict=True)))
 
 
 def continued(
     states: Sequence[GreedyPath], lengths: Tensor, written: Sequence[WrittenTokens], place: Place
 ) -> list[GreedyPath]:
-    """Add what the next `lengths` frames of each stream wrote, (B,), and where that left it."""
+    """Return the streams after their next `lengths` frames (B,), with the tokens emitted there and the new state."""
     new = []
     for number, (state, added, length) in enumerate(zip(states, written, lengths.tolist(), strict=True)):
         frames = [Span(state.num_frames + start, state.num_frames + end) for start, end in added.frames]
@@ -133,23 +133,23 @@ def continued(
 
 
 def hypothesis(state: GreedyPath) -> Hypothesis:
-    """The tokens of a stream, none of which ever changes."""
+    """Return the hypothesis of a stream; all its tokens are final."""
     tokens, frames, confidences = state.written
     return Hypothesis(tokens, float(state.place.scores), frames, confidences, num_final=len(tokens))
 
 
 def decide(state: GreedyPath, tokens: list[int]) -> GreedyPath:
-    """There is but one hypothesis."""
+    """Return the state unchanged: there is one hypothesis."""
     return state
 
 
 def forget(state: GreedyPath, num_tokens: int) -> GreedyPath:
-    """Leave out the first tokens; the prediction network remembers them."""
+    """Drop the first tokens; the state of the prediction network still includes them."""
     tokens, frames, confidences = state.written
     rest = WrittenTokens(tokens[num_tokens:], frames[num_tokens:], confidences[num_tokens:])
     return state._replace(written=rest)
 
 
 def settled(state: GreedyPath) -> GreedyPath:
-    """Take all tokens for good, and continue after them."""
+    """Make all tokens final and continue after them."""
     return state._replace(written=WrittenTokens([], [], []))

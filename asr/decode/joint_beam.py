@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from asr.decode.ctc_prefix import PrefixScores
-from asr.decode.fusion.shallow_fusion import NEVER, Bonus, ShallowFusion
+from asr.decode.fusion.shallow_fusion import NEVER, Bonus, FusionMaker, ShallowFusion
 from asr.decode.prefixes import Prefix
 from asr.interfaces import (
     BOUNDARY_ID,
@@ -23,6 +23,8 @@ from asr.interfaces import (
     Tunable,
 )
 from asr.settings.rule import DECODED_SECONDS, Fraction, whole
+
+CTC_WEIGHTS = (0.1, 0.2, 0.3, 0.5, 0.7, 0.9)  # that asr.tune tries
 
 
 class JointEvidence(NamedTuple):
@@ -58,7 +60,7 @@ class JointBeam:
         fusion: makes the shallow fusion, given tokenizer and normalize.
 
     Raises:
-        InputError: a setting does not hold, or a file cannot be used.
+        InputError: a setting is invalid, or a file cannot be used.
     """
 
     streaming = None
@@ -75,7 +77,7 @@ class JointBeam:
         tokens_per_step: Annotated[int, whole(1, 10_000)],
         ctc_weight: Fraction,
         max_seconds: Annotated[float, DECODED_SECONDS],
-        fusion: Callable[[Tokenizer, Callable[[str], str]], ShallowFusion],
+        fusion: FusionMaker,
     ) -> None:
         self._head = cast(AttentionHead, head)
         self.beam_size = self.max_hypotheses = beam_size
@@ -85,18 +87,8 @@ class JointBeam:
         self.max_seconds = max_seconds
         self.fusion = fusion(tokenizer, normalize)
         self.hotwords = self.fusion.hotwords
-
-    @property
-    def tunable(self) -> dict[str, Tunable]:
-        """CTC's weight; with a language model its weight and the word insertion bonus."""
-        return {"ctc_weight": Tunable(self.ctc_weight, (0.1, 0.2, 0.3, 0.5, 0.7, 0.9)), **self.fusion.tunable}
-
-    @property
-    def description(self) -> str:
-        """The search and its models, for logs."""
-        return ", ".join(
-            [f"joint beam search, {self.beam_size} hypotheses, CTC {self.ctc_weight:g}", *self.fusion.description]
-        )
+        self.tunable = {"ctc_weight": Tunable(ctc_weight, CTC_WEIGHTS), **self.fusion.tunable}
+        self.description = self.fusion.describe(f"joint beam search, {beam_size} hypotheses, CTC {ctc_weight:g}")
 
     def evidence(self, encoder_out: Tensor, lengths: Tensor) -> list[JointEvidence]:
         """Return encoder output and CTC log_probs of each utterance."""

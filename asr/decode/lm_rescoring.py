@@ -45,14 +45,15 @@ class LMRescoring:
         head: as required by the first pass.
         tokenizer: of the first pass.
         normalize: of the first pass.
-        language_model: path of a model that asr.train_lm trained over the tokenizer's tokens; None: none.
+        language_model: path of a model that asr.train_lm trained over the tokenizer's tokens; None: no
+            language model.
         rescoring_weight: factor of its log-probability.
         token_insertion_bonus: added per token, to offset the language model's preference for short texts.
         first: makes the search of the first pass.
     """
 
     streaming = None  # hypotheses are ranked when the search has ended
-    needs: tuple[str, ...] = ()  # beside those of the first pass
+    needs: tuple[str, ...] = ()  # in addition to the needs of the first pass
     wraps = "first"  # a setting that is a component of the same group
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What a transducer's prediction network makes of the prefixes of a beam."""
+"""Outputs of a transducer's prediction network for the prefixes of a beam."""
 
 from collections.abc import Iterable
 from typing import cast
@@ -11,7 +11,7 @@ from asr.interfaces import BLANK_ID, JointNetwork, Predictor
 
 
 class PrefixReader:
-    """What the joiner takes of each prefix of a beam, and the state of the prediction network after it.
+    """Computes the joiner's input for each prefix of a beam, and caches it with the prediction network's state.
 
     Args:
         predictor: prediction network.
@@ -22,12 +22,12 @@ class PrefixReader:
     def __init__(self, predictor: Predictor, joiner: JointNetwork, empty: Prefix) -> None:
         self._predictor = predictor
         self._joiner = joiner
-        begun = predictor.initial_state(1)
-        out, state = predictor.step(torch.full((1,), BLANK_ID, device=begun.device), begun)
+        initial = predictor.initial_state(1)
+        out, state = predictor.step(torch.full((1,), BLANK_ID, device=initial.device), initial)
         self._read = {empty: (joiner.of_tokens(out)[0], state[0])}
 
     def __call__(self, prefixes: Iterable[Prefix]) -> Tensor:
-        """N prefixes, the new ones longer by a token than some that were read, to (N, J)."""
+        """Return the joiner's inputs for N prefixes, (N, J); a new prefix must extend a cached one by a token."""
         prefixes = list(prefixes)
         new = [prefix for prefix in prefixes if prefix not in self._read]
         if new:
@@ -38,6 +38,6 @@ class PrefixReader:
         return torch.stack([self._read[prefix][0] for prefix in prefixes])
 
     def forget_all_but(self, prefixes: Iterable[Prefix]) -> None:
-        """Keep what is needed to read these and the prefixes that grow from them."""
+        """Drop cached outputs, except those needed for these prefixes and for prefixes that extend them."""
         needed = (prefix if prefix in self._read else cast(Prefix, prefix.before()) for prefix in prefixes)
         self._read = {prefix: self._read[prefix] for prefix in needed}

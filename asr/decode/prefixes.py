@@ -1,4 +1,4 @@
-"""What beam searches keep: tokens that are written, with what fusion says to them."""
+"""Prefixes of beam searches: token sequences with their fusion scores."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from asr.interfaces import Hypothesis
 
 
 class Prefix:
-    """Tokens that paths have written, and what fusion says to them; the same tokens are the same object.
+    """A sequence of tokens with its fusion score and context; equal sequences are the same object.
 
-    A prefix lives as long as the empty one does, from which all grow; cycles would keep the garbage collector busy.
+    Parents are weak references, because cycles would burden the garbage collector. A prefix lives while the empty
+    prefix, the root of the tree, does.
     """
 
     __slots__ = ("__weakref__", "before", "children", "context", "fused", "token")
@@ -25,22 +26,22 @@ class Prefix:
         self.children: dict[int, Prefix | None] = {}
 
     def back(self) -> Iterator[Prefix]:
-        """Yield this prefix and those it grew from, the empty one last."""
+        """Yield this prefix and its ancestors, the empty prefix last."""
         prefix: Prefix | None = self
         while prefix is not None:
             yield prefix
             prefix = prefix.before()
 
     def tokens(self) -> list[int]:
-        """The tokens in order."""
+        """Return the tokens in order."""
         return [prefix.token for prefix in self.back()][-2::-1]
 
     def uproot(self) -> None:
-        """Make this the prefix that others grew from, with no tokens of its own; those before it may go."""
+        """Make this prefix the root, without tokens of its own; its ancestors may be freed."""
         self.before = lambda: None
 
     def extend(self, fusion: ShallowFusion, token: int) -> Prefix | None:
-        """Return the prefix that is longer by a token; None: fusion allows none."""
+        """Return the prefix extended by a token; None if fusion excludes it."""
         if token not in self.children:
             fused = fusion.extend(self.context, token)
             self.children[token] = None if fused is None else Prefix(self, token, fused[0], self.fused + fused[1])
@@ -48,14 +49,14 @@ class Prefix:
 
 
 def finish(fusion: ShallowFusion, beams: Mapping[Prefix, float]) -> list[Hypothesis]:
-    """Close the last word of each prefix; where no lexicon has any of the last words, go back to those before them.
+    """End the last word of each prefix; if the lexicon has none of these words, use the longest prefix that can end.
 
     Args:
-        fusion: that the prefixes grew by.
-        beams: score of each without fusion, the best first.
+        fusion: scored the prefixes.
+        beams: score of each prefix without fusion, the best first.
 
     Returns:
-        The best first, at least one.
+        Hypotheses, the best first, at least one.
     """
     fusion.read(prefix.context for prefix in beams)
     closed: list[tuple[float, Prefix]] = []

@@ -1,4 +1,4 @@
-"""CTC prefix beam search on posteriors that are divided by the prior of their labels."""
+"""CTC prefix beam search on posteriors divided by the priors of their labels."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ from typing import Annotated, Self
 from torch import Tensor
 
 from asr.decode.beam import Beam, Frame, Grown
-from asr.decode.fusion.shallow_fusion import Bonus, Score, ShallowFusion
+from asr.decode.fusion.shallow_fusion import Bonus, FusionMaker, Score
 from asr.interfaces import BLANK_ID, Head, Hypothesis, Tokenizer, Tunable
 from asr.settings.rule import Rule, list_of, number, or_null, whole
 
-WEIGHTS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5)  # of the priors, that are worth trying
-PRIORS = or_null(list_of(number(-1_000, 0), "of log-probabilities, one a token, the blank's first"))
+WEIGHTS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5)  # of the priors, for tuning
+PRIORS = or_null(list_of(number(-1_000, 0), "of log-probabilities, one per token, the blank's first"))
 
 
 class PriorBeam:
     """The beam search, in which a frame's label k scores log p(k | frame) - prior_weight * log p(k).
 
-    The net's posteriors hold the prior of the labels in its training text, and a language model holds it again. The
-    search tries the same tokens in a frame as it does without priors.
+    The network's posteriors contain the prior of the labels in its training texts, and a language model contains it
+    again. The tokens tried in a frame are the same as without priors.
 
     *Source*: Miao et al. 2015 (EESEN), arXiv:1507.08240, section 4.3. *Differs from the paper*: the prior of a label is
     its mean posterior over recordings, so no transcripts are needed (`asr.tune --label-priors`).
 
     Args:
         head: with a frame head.
-        tokenizer: says what tokens spell.
-        normalize: as texts are normalised that the hotwords have to fit.
+        tokenizer: its pieces spell the words of language model, lexicon and hotwords.
+        normalize: normaliser of the texts, applied to hotwords.
         label_priors: log p of each token, the blank's first; None: nothing is subtracted.
         prior_weight: factor of the priors' logarithm.
-        beam_size: of the search (`asr.decode.beam.Beam`); what follows is its, too.
-        beam_threshold: hypotheses that score less than the best one by more than this are not kept.
-        tokens_per_frame: the most likely tokens, which are tried in a frame.
-        token_threshold: of those, the ones with a smaller log-probability are not tried.
-        fusion: makes what is added to the acoustic score, given tokenizer and normalize.
+        beam_size: of the beam search (`asr.decode.beam.Beam`), as are the following settings.
+        beam_threshold: prefixes that score lower than the best by more than this are pruned (natural logarithm).
+        tokens_per_frame: number of most likely tokens that extend a prefix in a frame.
+        token_threshold: tokens with a lower log-probability extend no prefix, except the most likely token.
+        fusion: makes the shallow fusion, given tokenizer and normalize.
 
     Raises:
-        InputError: a setting does not hold, or a file cannot be used.
+        InputError: a setting is invalid, or a file cannot be used.
     """
 
     needs = ("frame_head",)
@@ -56,7 +56,7 @@ class PriorBeam:
         beam_threshold: Bonus,
         tokens_per_frame: Annotated[int, whole(1, 10_000)],
         token_threshold: Score,
-        fusion: Callable[[Tokenizer, Callable[[str], str]], ShallowFusion],
+        fusion: FusionMaker,
     ) -> None:
         if label_priors is not None:
             must = f"the number of tokens, {tokenizer.vocab_size} (asr.tune --label-priors estimates them)"
@@ -74,38 +74,28 @@ class PriorBeam:
             token_threshold=token_threshold,
             fusion=fusion,
         )
-        self.max_hypotheses = self.beam.max_hypotheses
-        self.hotwords = self.beam.hotwords
-
-    @property
-    def tunable(self) -> dict[str, Tunable]:
-        """The weight of the priors, if there are any; weight and word insertion bonus of the language model, too."""
-        own = {} if self.label_priors is None else {"prior_weight": Tunable(self.prior_weight, WEIGHTS)}
-        return {**own, **self.beam.tunable}
-
-    @property
-    def description(self) -> str:
-        """The search, and what takes part in it."""
-        if self.label_priors is None:
-            return self.beam.description
-        return f"{self.beam.description}, label priors, weight {self.prior_weight:g}"
+        self.max_hypotheses, self.hotwords = self.beam.max_hypotheses, self.beam.hotwords
+        self.tunable, self.description = self.beam.tunable, self.beam.description
+        if label_priors is not None:
+            self.tunable = {"prior_weight": Tunable(prior_weight, WEIGHTS), **self.tunable}
+            self.description += f", label priors, weight {prior_weight:g}"
 
     def evidence(self, encoder_out: Tensor, lengths: Tensor) -> list[list[Frame]]:
-        """Find the tokens of each frame that are tried, utterance by utterance."""
+        """Find the tokens to try in each frame of each utterance."""
         return self.beam.evidence(encoder_out, lengths)
 
     def search(self, evidence: list[list[Frame]], **values: float) -> list[list[Hypothesis]]:
-        """Find at most `beam_size` hypotheses an utterance.
+        """Find at most `beam_size` hypotheses per utterance.
 
         Args:
-            evidence: see there.
-            values: of what is tunable, instead of its own.
+            evidence: output of `evidence`.
+            values: of tunable settings, in place of the decoder's own.
         """
         weight = values.get("prior_weight", self.prior_weight)
         return self.beam.search([self._divided(frames, weight) for frames in evidence], **values)
 
     def _divided(self, frames: list[Frame], weight: float) -> list[Frame]:
-        """Subtract the weighed priors from a frame's log-probabilities; of a weight of 0 the frames are the same."""
+        """Subtract the weighted priors from log-probabilities; with a weight of 0 return the frames unchanged."""
         if self.label_priors is None or weight == 0:
             return frames
         costs = [weight * prior for prior in self.label_priors]
@@ -117,7 +107,7 @@ class PriorBeam:
 
     @property
     def streaming(self) -> Self:
-        """Itself: it can go on from chunk to chunk."""
+        """This object: the search continues from chunk to chunk."""
         return self
 
     def initial_state(self) -> Grown:
@@ -127,18 +117,18 @@ class PriorBeam:
     def step(
         self, encoder_out: Tensor, lengths: Tensor, states: Sequence[Grown]
     ) -> tuple[list[list[Hypothesis]], list[Grown]]:
-        """Go on with streams by encoder_out (B, T', D), (B,); tokens that all of a beam begin with change no more."""
+        """Continue streams with encoder_out (B, T', D), (B,); tokens that all prefixes of a beam share are final."""
         evidence = self.evidence(encoder_out, lengths)
         return self.beam.advance([self._divided(frames, self.prior_weight) for frames in evidence], states)
 
     def forget(self, state: Grown, num_tokens: int) -> Grown:
-        """Leave out the first tokens, which all of the beam begin with."""
+        """Drop the first tokens, which all prefixes of the beam share."""
         return self.beam.forget(state, num_tokens)
 
     def decide(self, state: Grown, tokens: list[int]) -> Grown:
-        """Keep only the prefixes that begin so."""
+        """Prune all prefixes that do not begin with these tokens."""
         return self.beam.decide(state, tokens)
 
     def settle(self, state: Grown) -> tuple[Hypothesis, Grown]:
-        """Take the best hypothesis, and go on behind it; where no word is at its end, from the start."""
+        """Make the best hypothesis final and continue after it; if it ends within a word, start anew."""
         return self.beam.settle(state)

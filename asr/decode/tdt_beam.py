@@ -6,37 +6,37 @@ from typing import Annotated, cast
 import torch
 from torch import Tensor
 
-from asr.decode.fusion.shallow_fusion import NEVER, Bonus, ShallowFusion
+from asr.decode.fusion.shallow_fusion import NEVER, Bonus, FusionMaker, ShallowFusion
 from asr.decode.predictions import PrefixReader
 from asr.decode.prefixes import Prefix
 from asr.decode.trails import Beams, Paths, add, score, timed_hypotheses
-from asr.interfaces import BLANK_ID, DurationHead, Head, Hypothesis, Span, Tokenizer, Tunable
+from asr.interfaces import BLANK_ID, DurationHead, Head, Hypothesis, Span, Tokenizer
 from asr.settings.rule import whole
 
 
 class TDTBeam:
     """Search for the tokens that score highest over all their paths, with language model, lexicon and hotwords.
 
-    Prefixes wait at the frame that their durations lead to; frames are visited in order. Paths that reach a frame with
-    the same tokens are summed. A path ends where a blank or a token leads to the end of the frames or beyond it, as in
-    greedy search; the loss knows only paths that a blank ends there exactly.
+    Each prefix is stored at the frame that its durations lead to; frames are visited in order. Probabilities of paths
+    that reach a frame with the same tokens are summed. A path ends when a blank or a token leads to the end of the
+    frames or beyond it, as in greedy search. The training loss counts only paths whose last blank ends exactly there.
 
     *Source*: Xu et al. 2023, arXiv:2304.06795, section 3.4; the search within a frame: Saon et al. 2020,
     "Alignment-length synchronous decoding for RNN transducer", section 2.2 (time-synchronous decoding).
 
     Args:
         head: with a joiner of tokens and durations.
-        tokenizer: says what tokens spell.
-        normalize: as texts are normalised that the hotwords have to fit.
-        beam_size: prefixes kept at a frame, and from token to token within one.
-        beam_threshold: those that score less than the best one at this frame or a later one by more than this are
-            dropped (natural logarithm).
-        tokens_per_frame: the most likely tokens, which are tried after a prefix, as blank always is.
-        max_symbols: tokens in a frame, at most.
-        fusion: makes what is added to the acoustic score, given tokenizer and normalize.
+        tokenizer: its pieces spell the words of language model, lexicon and hotwords.
+        normalize: normaliser of the texts, applied to hotwords.
+        beam_size: number of prefixes at a frame, also after each token within the frame.
+        beam_threshold: a prefix is pruned if the best prefix at its frame or at a later one scores higher by more than
+            this (natural logarithm).
+        tokens_per_frame: number of most likely tokens that extend a prefix, beside the blank.
+        max_symbols: maximum number of tokens in a frame.
+        fusion: makes the shallow fusion, given tokenizer and normalize.
 
     Raises:
-        InputError: a setting does not hold, or a file cannot be used.
+        InputError: a setting is invalid, or a file cannot be used.
     """
 
     streaming = None
@@ -53,7 +53,7 @@ class TDTBeam:
         beam_threshold: Bonus,
         tokens_per_frame: Annotated[int, whole(1, 10_000)],
         max_symbols: Annotated[int, whole(1, 1_000)],
-        fusion: Callable[[Tokenizer, Callable[[str], str]], ShallowFusion],
+        fusion: FusionMaker,
     ) -> None:
         self.head = cast(DurationHead, head)
         self.beam_size = self.max_hypotheses = beam_size
@@ -61,37 +61,28 @@ class TDTBeam:
         self.tokens_per_frame = min(tokens_per_frame, tokenizer.vocab_size - 1)
         self.max_symbols = max_symbols
         self.fusion = fusion(tokenizer, normalize)
-        self.hotwords = self.fusion.hotwords
-
-    @property
-    def tunable(self) -> dict[str, Tunable]:
-        """Weight and word insertion bonus of the language model, if there is one."""
-        return self.fusion.tunable
-
-    @property
-    def description(self) -> str:
-        """The search, and what takes part in it."""
-        return ", ".join([f"beam search, {self.beam_size} hypotheses", *self.fusion.description])
+        self.hotwords, self.tunable = self.fusion.hotwords, self.fusion.tunable
+        self.description = self.fusion.describe(f"beam search, {beam_size} hypotheses")
 
     def evidence(self, encoder_out: Tensor, lengths: Tensor) -> list[Tensor]:
-        """What the joiner takes of each frame, (T', J), utterance by utterance."""
+        """Return the joiner's input from the frames of each utterance, (T', J)."""
         rows = self.head.duration_joiner.of_frames(encoder_out)  # (B, T', J)
         return [row[:length] for row, length in zip(rows, lengths.tolist(), strict=True)]
 
     @torch.inference_mode()
     def search(self, evidence: list[Tensor], **values: float) -> list[list[Hypothesis]]:
-        """Find at most `beam_size` hypotheses an utterance.
+        """Find at most `beam_size` hypotheses per utterance.
 
         Args:
-            evidence: as `evidence` returns it.
-            values: of what is tunable, instead of its own.
+            evidence: output of `evidence`.
+            values: of tunable settings, in place of the decoder's own.
         """
         fusion = self.fusion.weighed(**values)
         return [_Search(self, fusion)(frames) for frames in evidence]
 
 
 class _Search:
-    """The search in one utterance's frames."""
+    """Search over the frames of one utterance."""
 
     def __init__(self, settings: TDTBeam, fusion: ShallowFusion) -> None:
         self.settings = settings
@@ -102,52 +93,52 @@ class _Search:
         self.empty = Prefix(None, BLANK_ID, fusion.start(), 0.0)
         self.reader = PrefixReader(settings.head.predictor, self.joiner, self.empty)
         self.num_frames = 0
-        self.waiting: dict[int, Beams] = {}  # by the frame where they wait; the last is the end
-        self.best = NEVER  # score of any that waits at a later frame
+        self.pending: dict[int, Beams] = {}  # by the frame to visit; the last is the end of the frames
+        self.best = NEVER  # best score of the prefixes at later frames
 
     def __call__(self, frames: Tensor) -> list[Hypothesis]:
-        """Find the hypotheses in frames (T', J), the best first."""
+        """Return the hypotheses of frames (T', J), the best first."""
         self.num_frames = len(frames)
-        self.waiting = {0: {self.empty: Paths(0.0, 0.0, None)}}
+        self.pending = {0: {self.empty: Paths(0.0, 0.0, None)}}
         for number, frame in enumerate(frames):
-            if number in self.waiting:
+            if number in self.pending:
                 self._visit(number, frame)
-                self.reader.forget_all_but({prefix for beams in self.waiting.values() for prefix in beams})
-        found = self._best_of(self.waiting[self.num_frames])
-        return [hypothesis._replace(has_ends=True) for hypothesis in timed_hypotheses(self.fusion, found)]
+                self.reader.forget_all_but({prefix for beams in self.pending.values() for prefix in beams})
+        ended = self._best_of(self.pending[self.num_frames])
+        return [hypothesis._replace(has_ends=True) for hypothesis in timed_hypotheses(self.fusion, ended)]
 
     def _visit(self, number: int, frame: Tensor) -> None:
-        """Have all prefixes that wait at a frame leave it, with or without tokens."""
-        here = self.waiting.pop(number)
-        self.best = max((score(*pair) for beams in self.waiting.values() for pair in beams.items()), default=NEVER)
+        """Extend all prefixes at a frame by tokens and by blanks, until each has left the frame."""
+        here = self.pending.pop(number)
+        self.best = max((score(*pair) for beams in self.pending.values() for pair in beams.items()), default=NEVER)
         here = self._best_of(here)
         for count in range(self.settings.max_symbols + 1):
             if not here:
                 break
             logits = self.joiner(frame, self.reader(here))
             logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-            of_tokens, of_durations = logits.split([logits.shape[1] - len(self.durations), len(self.durations)], dim=1)
-            of_tokens, of_durations = of_tokens.log_softmax(dim=1), of_durations.log_softmax(dim=1)
-            rows = of_durations.tolist()
-            for pair, blank, row in zip(here.items(), of_tokens[:, BLANK_ID].tolist(), rows, strict=True):
+            parts = [logits.shape[1] - len(self.durations), len(self.durations)]
+            token_logits, duration_logits = logits.split(parts, dim=1)
+            token_log_probs, rows = token_logits.log_softmax(dim=1), duration_logits.log_softmax(dim=1).tolist()
+            for pair, blank, row in zip(here.items(), token_log_probs[:, BLANK_ID].tolist(), rows, strict=True):
                 self._pass(number, *pair, blank, row)
             if count == self.settings.max_symbols:
                 break
-            here = self._best_of(self._write(number, here, of_tokens, rows))
+            here = self._best_of(self._write(number, here, token_log_probs, rows))
 
-    def _pass(self, number: int, prefix: Prefix, paths: Paths, blank: float, of_durations: list[float]) -> None:
+    def _pass(self, number: int, prefix: Prefix, paths: Paths, blank: float, duration_log_probs: list[float]) -> None:
         """Leave a frame by a blank of each duration."""
-        for duration, log_prob in zip(self.durations, of_durations, strict=True):
+        for duration, log_prob in zip(self.durations, duration_log_probs, strict=True):
             if duration > 0:
-                self._wait(number + duration, prefix, paths.passed(blank + log_prob))
+                self._store(number + duration, prefix, paths.passed(blank + log_prob))
 
-    def _write(self, number: int, here: Beams, of_tokens: Tensor, of_durations: list[list[float]]) -> Beams:
-        """Write tokens of each duration; return what stays in the frame."""
+    def _write(self, number: int, here: Beams, token_log_probs: Tensor, duration_log_probs: list[list[float]]) -> Beams:
+        """Extend prefixes by tokens of each duration; return the extensions of duration 0, which stay in the frame."""
         staying: Beams = {}
-        of_tokens[:, BLANK_ID] = NEVER
-        values, tokens = of_tokens.topk(self.settings.tokens_per_frame, dim=1)
+        token_log_probs[:, BLANK_ID] = NEVER
+        values, tokens = token_log_probs.topk(self.settings.tokens_per_frame, dim=1)
         self.fusion.read(prefix.context for prefix in here)
-        for pair, row, *top in zip(here.items(), of_durations, values.tolist(), tokens.tolist(), strict=True):
+        for pair, row, *top in zip(here.items(), duration_log_probs, values.tolist(), tokens.tolist(), strict=True):
             (prefix, paths), longest = pair, max(row)
             for value, token in zip(*top, strict=True):
                 if score(prefix, paths) + value + longest + self.gains[token] < self._floor():
@@ -159,24 +150,24 @@ class _Search:
                     frames = Span(number, min(number + max(duration, 1), self.num_frames))
                     longer = paths.wrote(value + log_prob, frames, value)
                     if duration > 0:
-                        self._wait(number + duration, child, longer)
+                        self._store(number + duration, child, longer)
                     elif score(child, longer) >= self._floor():
                         add(staying, child, longer)
         return staying
 
-    def _wait(self, number: int, prefix: Prefix, paths: Paths) -> None:
-        """Have a prefix wait at a frame, or at the end, unless it scores too little."""
+    def _store(self, number: int, prefix: Prefix, paths: Paths) -> None:
+        """Store a prefix at a frame, or at the end of the frames, unless its score is below the floor."""
         if score(prefix, paths) >= self._floor():
-            beams = self.waiting.setdefault(min(number, self.num_frames), {})
+            beams = self.pending.setdefault(min(number, self.num_frames), {})
             add(beams, prefix, paths)
             self.best = max(self.best, score(prefix, beams[prefix]))
 
     def _best_of(self, beams: Beams) -> Beams:
-        """The prefixes of a frame that are kept, the best first."""
+        """Prune the prefixes of a frame; return the others, the best first."""
         best = sorted(beams.items(), key=lambda pair: score(*pair), reverse=True)[: self.settings.beam_size]
         floor = max(self._floor(), score(*best[0]) - self.settings.beam_threshold) if best else NEVER
         return {prefix: paths for prefix, paths in best if score(prefix, paths) >= floor}
 
     def _floor(self) -> float:
-        """What a prefix must score to be kept beside those that wait at later frames."""
+        """Return the minimum score of a prefix, given the prefixes at later frames."""
         return self.best - self.settings.beam_threshold

@@ -1,4 +1,4 @@
-"""Greedy decoding of a token-and-duration transducer, a batch at a time."""
+"""Greedy decoding of a token-and-duration transducer in batches."""
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -25,19 +25,19 @@ from asr.settings.rule import whole
 
 
 class TDTGreedy:
-    """Write the most likely token and skip the most likely number of frames, until the frames end.
+    """Emit the most likely token and skip the most likely number of frames, until the frames end.
 
-    Times of tokens are the frames where they are written and their durations; confidences are their probabilities.
+    A token starts at the frame where it is emitted and lasts for its duration; its confidence is its probability.
 
     *Source*: Xu et al. 2023, arXiv:2304.06795, section 3.4. A batch loops over labels (Bataev et al. 2024,
-    arXiv:2406.06220): each utterance passes its blanks, and the prediction network then reads the next token of all.
-    A blank whose most likely duration is 0 takes one frame, as in NVIDIA NeMo.
+    arXiv:2406.06220): each utterance skips its blanks, then the prediction network reads the next token of all
+    utterances. A blank with a most likely duration of 0 takes one frame, as in NVIDIA NeMo.
 
     Args:
         head: with a joiner of tokens and durations.
         tokenizer: not used.
         normalize: not used.
-        max_symbols: tokens in a frame, at most; then a blank of one frame follows.
+        max_symbols: maximum number of tokens in a frame; after them a blank of one frame follows.
     """
 
     needs = ("duration_joiner",)
@@ -59,15 +59,15 @@ class TDTGreedy:
         self.max_symbols = max_symbols
 
     def evidence(self, encoder_out: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """What the joiner takes of each frame, (B, T', J), and the lengths."""
+        """Return the joiner's input from the frames, (B, T', J), and the lengths."""
         return self.head.duration_joiner.of_frames(encoder_out), lengths
 
     @torch.inference_mode()
     def search(self, evidence: tuple[Tensor, Tensor]) -> list[list[Hypothesis]]:
-        """Find one hypothesis of each utterance, scored by its path."""
+        """Return one hypothesis per utterance, scored by its path."""
         frames, lengths = evidence
-        begun = greedy_paths.begin(*self._parts, len(lengths))
-        written, place = self._walk(frames, lengths, begun)
+        start = greedy_paths.begin(*self._parts, len(lengths))
+        written, place = self._walk(frames, lengths, start)
         hypotheses = []
         for row, score, length in zip(written, place.scores.tolist(), lengths.tolist(), strict=True):
             inside = [Span(start, min(end, length)) for start, end in row.frames]
@@ -76,7 +76,7 @@ class TDTGreedy:
 
     @property
     def streaming(self) -> Self:
-        """Itself: it can go on from chunk to chunk."""
+        """This object: the search continues from chunk to chunk."""
         return self
 
     @torch.inference_mode()
@@ -88,7 +88,7 @@ class TDTGreedy:
     def step(
         self, encoder_out: Tensor, lengths: Tensor, states: Sequence[GreedyPath]
     ) -> tuple[list[list[Hypothesis]], list[GreedyPath]]:
-        """Continue streams by encoder_out (B, T', D), (B,): no token ever changes."""
+        """Continue streams with encoder_out (B, T', D), (B,); all tokens are final at once."""
         frames, _ = self.evidence(encoder_out, lengths)
         written, place = self._walk(frames, lengths, greedy_paths.together(states))
         new = greedy_paths.continued(states, lengths, written, place)
@@ -99,7 +99,7 @@ class TDTGreedy:
 
     @classmethod
     def settle(cls, state: GreedyPath) -> tuple[Hypothesis, GreedyPath]:
-        """Take what there is, and continue after it."""
+        """Make all tokens final and continue after them."""
         return cls._hypothesis(state), greedy_paths.settled(state)
 
     @property
@@ -111,20 +111,21 @@ class TDTGreedy:
         return greedy_paths.hypothesis(state)._replace(has_ends=True)
 
     def _walk(self, frames: Tensor, lengths: Tensor, place: Place) -> tuple[list[WrittenTokens], Place]:
-        """Write tokens of frames (B, T', J), one of each utterance at a time."""
+        """Emit tokens from frames (B, T', J); each pass of the outer loop emits at most one per utterance."""
         steps = TokenSteps(len(lengths))
-        number = place.frames  # that each utterance is in
-        scores, symbols = place.scores, torch.zeros_like(lengths)  # tokens written in that frame
+        number = place.frames  # current frame of each utterance
+        scores, symbols = place.scores, torch.zeros_like(lengths)  # symbols: tokens emitted in the current frame
         while bool((number < lengths).any()):
             searching = number < lengths
             token, log_prob = torch.full_like(lengths, BLANK_ID), scores.new_zeros(len(lengths))
             duration = torch.zeros_like(lengths)
             while bool(searching.any()):
-                here, score, taken, of_token = self._arc(frames, number, place.before, symbols >= self.max_symbols)
+                is_full = symbols >= self.max_symbols
+                here, score, taken, token_log_prob = self._arc(frames, number, place.before, is_full)
                 writes, passes = searching & (here != BLANK_ID), searching & (here == BLANK_ID)
                 scores = torch.where(searching, scores + score, scores)
                 token, duration = torch.where(writes, here, token), torch.where(writes, taken, duration)
-                log_prob = torch.where(writes, of_token, log_prob)
+                log_prob = torch.where(writes, token_log_prob, log_prob)
                 number = torch.where(passes, number + taken, number)
                 symbols = symbols.masked_fill(passes, 0)
                 searching = passes & (number < lengths)
@@ -141,23 +142,23 @@ class TDTGreedy:
 
         Args:
             frames: (B, T', J).
-            number: of the frame of each, (B,).
-            before: what the joiner takes of the tokens before, (B, J).
-            is_full: whether a frame can hold no more tokens, (B,).
+            number: current frame of each utterance, (B,).
+            before: the joiner's input from the tokens so far, (B, J).
+            is_full: whether the frame has the maximum number of tokens, (B,).
 
         Returns:
-            Token, log-probability of the arc, duration, and log-probability of the token alone; (B,) each.
+            Token, log-probability of token and duration, duration, and log-probability of the token alone; (B,) each.
         """
         durations = torch.tensor(self.head.durations, device=frames.device)
         rows = torch.arange(len(frames), device=frames.device)
         here = frames[rows, number.clamp(max=frames.shape[1] - 1)]
         logits = self.head.duration_joiner(here, before)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        of_tokens, of_durations = logits.split([logits.shape[1] - len(durations), len(durations)], dim=1)
-        of_tokens, of_durations = of_tokens.log_softmax(dim=1), of_durations.log_softmax(dim=1)
-        token = of_tokens.argmax(dim=1).masked_fill(is_full, BLANK_ID)
-        kind = of_durations.argmax(dim=1)
+        token_logits, duration_logits = logits.split([logits.shape[1] - len(durations), len(durations)], dim=1)
+        token_log_probs, duration_log_probs = token_logits.log_softmax(dim=1), duration_logits.log_softmax(dim=1)
+        token = token_log_probs.argmax(dim=1).masked_fill(is_full, BLANK_ID)
+        kind = duration_log_probs.argmax(dim=1)
         one_frame = is_full | ((token == BLANK_ID) & (durations[kind] == 0))
         kind = kind.masked_fill(one_frame, self.head.durations.index(1))
-        of_token = of_tokens[rows, token]
-        return token, of_token + of_durations[rows, kind], durations[kind], of_token
+        token_log_prob = token_log_probs[rows, token]
+        return token, token_log_prob + duration_log_probs[rows, kind], durations[kind], token_log_prob

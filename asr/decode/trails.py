@@ -1,4 +1,4 @@
-"""Paths to a prefix in the beam of a transducer: their total probability, and the times of the best one's tokens."""
+"""Paths to a prefix in a transducer's beam: their total probability, and the token times of the best path."""
 
 import math
 from collections.abc import Mapping
@@ -10,11 +10,11 @@ from asr.interfaces import Hypothesis, Span
 
 
 class Trail(NamedTuple):
-    """The last token of a path.
+    """The last token of a path, linked to the tokens before it.
 
     Args:
-        before: of the tokens before it; None: it is the first.
-        frames: that the token stands for.
+        before: link to the preceding token; None for the first.
+        frames: span of the token.
         log_prob: of the token.
     """
 
@@ -24,12 +24,12 @@ class Trail(NamedTuple):
 
 
 class Paths(NamedTuple):
-    """All paths that have written a prefix and stand in the same frame.
+    """All paths that have emitted a prefix and are at the same frame.
 
     Args:
-        total: log-probability of all, without fusion.
-        best: log-probability of the most likely one.
-        trail: of that one; None: it has no tokens yet.
+        total: log-probability of all paths together, without fusion.
+        best: log-probability of the most likely path.
+        trail: tokens of the most likely path; None: no tokens yet.
     """
 
     total: float
@@ -37,40 +37,39 @@ class Paths(NamedTuple):
     trail: Trail | None
 
     def passed(self, log_prob: float) -> "Paths":
-        """The same tokens, longer by a blank of this log-probability."""
+        """Return the paths extended by a blank of this log-probability."""
         return Paths(self.total + log_prob, self.best + log_prob, self.trail)
 
-    def wrote(self, log_prob: float, frames: Span, of_token: float) -> "Paths":
-        """One more token; `log_prob` is the arc's, `of_token` the token's alone."""
-        return Paths(self.total + log_prob, self.best + log_prob, Trail(self.trail, frames, of_token))
+    def wrote(self, log_prob: float, frames: Span, token_log_prob: float) -> "Paths":
+        """Return the paths extended by a token; `log_prob` includes its duration, `token_log_prob` does not."""
+        return Paths(self.total + log_prob, self.best + log_prob, Trail(self.trail, frames, token_log_prob))
 
 
 Beams = dict[Prefix, Paths]
 
 
 def add(beams: Beams, prefix: Prefix, paths: Paths) -> None:
-    """Add paths to those that have written the same prefix."""
-    there = beams.get(prefix)
-    if there is None:
+    """Add paths to a beam, and sum their probability with that of paths to the same prefix."""
+    present = beams.get(prefix)
+    if present is None:
         beams[prefix] = paths
         return
-    high, low = max(there.total, paths.total), min(there.total, paths.total)
-    better = paths if paths.best > there.best else there
+    high, low = max(present.total, paths.total), min(present.total, paths.total)
+    better = paths if paths.best > present.best else present
     beams[prefix] = Paths(high + math.log1p(math.exp(low - high)), better.best, better.trail)
 
 
 def score(prefix: Prefix, paths: Paths) -> float:
-    """What ranks a prefix in a beam."""
+    """Return the score of a prefix in a beam, with fusion."""
     return paths.total + prefix.fused
 
 
 def timed_hypotheses(fusion: ShallowFusion, beams: Mapping[Prefix, Paths]) -> list[Hypothesis]:
-    """Close the last word of each prefix, as `finish` does; give tokens the times of the best path, best first."""
-    found = finish(fusion, {prefix: paths.total for prefix, paths in beams.items()})
-    trails = {tuple(prefix.tokens()): paths.trail for prefix, paths in beams.items()}
-    fallback = next(iter(beams.values())).trail  # of the best one, from which `finish` may take the last words
+    """End prefixes by `finish`, and give tokens the times and confidences of the best path; best hypothesis first."""
     hypotheses = []
-    for hypothesis in found:
+    trails = {tuple(prefix.tokens()): paths.trail for prefix, paths in beams.items()}
+    fallback = next(iter(beams.values())).trail  # of the best prefix, which `finish` may shorten
+    for hypothesis in finish(fusion, {prefix: paths.total for prefix, paths in beams.items()}):
         steps = _unrolled(trails.get(tuple(hypothesis.tokens), fallback))[: len(hypothesis.tokens)]
         confidences = [min(1.0, math.exp(step.log_prob)) for step in steps]
         hypotheses.append(hypothesis._replace(frames=[step.frames for step in steps], confidences=confidences))

@@ -6,11 +6,11 @@ from typing import Annotated, cast
 import torch
 from torch import Tensor
 
-from asr.decode.fusion.shallow_fusion import NEVER, Bonus, ShallowFusion
+from asr.decode.fusion.shallow_fusion import NEVER, Bonus, FusionMaker, ShallowFusion
 from asr.decode.predictions import PrefixReader
 from asr.decode.prefixes import Prefix
 from asr.decode.trails import Beams, Paths, add, score, timed_hypotheses
-from asr.interfaces import BLANK_ID, Head, Hypothesis, Span, Tokenizer, TransducerHead, Tunable
+from asr.interfaces import BLANK_ID, Head, Hypothesis, Span, Tokenizer, TransducerHead
 from asr.settings.rule import whole
 
 
@@ -18,21 +18,21 @@ class TransducerBeam:
     """Search for the tokens that score highest over all their paths, with language model, lexicon and hotwords.
 
     *Source*: Saon et al. 2020, "Alignment-length synchronous decoding for RNN transducer", section 2.2:
-    time-synchronous decoding. Times and confidences of tokens come from a CTC head beside the transducer; without one,
-    or where there are more tokens than CTC can spell, from the most likely path and its probabilities.
+    time-synchronous decoding. Times and confidences of tokens come from a CTC head beside the transducer. Without one,
+    or if CTC cannot spell the tokens in this number of frames, they come from the most likely path.
 
     Args:
         head: with a joiner and a predictor.
-        tokenizer: says what tokens spell.
-        normalize: as texts are normalised that the hotwords have to fit.
-        beam_size: prefixes kept from frame to frame, and from token to token within one.
-        beam_threshold: those that score less than the best one by more than this are not kept (natural logarithm).
-        tokens_per_frame: the most likely tokens, which are tried behind a prefix, as blank always is.
-        max_symbols: tokens in a frame, at most.
-        fusion: makes what is added to the acoustic score, given tokenizer and normalize.
+        tokenizer: its pieces spell the words of language model, lexicon and hotwords.
+        normalize: normaliser of the texts, applied to hotwords.
+        beam_size: number of prefixes after each frame, also after each token within a frame.
+        beam_threshold: prefixes that score lower than the best by more than this are pruned (natural logarithm).
+        tokens_per_frame: number of most likely tokens that extend a prefix, beside the blank.
+        max_symbols: maximum number of tokens in a frame.
+        fusion: makes the shallow fusion, given tokenizer and normalize.
 
     Raises:
-        InputError: a setting does not hold, or a file cannot be used.
+        InputError: a setting is invalid, or a file cannot be used.
     """
 
     streaming = None
@@ -49,7 +49,7 @@ class TransducerBeam:
         beam_threshold: Bonus,
         tokens_per_frame: Annotated[int, whole(1, 10_000)],
         max_symbols: Annotated[int, whole(1, 1_000)],
-        fusion: Callable[[Tokenizer, Callable[[str], str]], ShallowFusion],
+        fusion: FusionMaker,
     ) -> None:
         self.head = cast(TransducerHead, head)
         self.beam_size = self.max_hypotheses = beam_size
@@ -57,30 +57,21 @@ class TransducerBeam:
         self.tokens_per_frame = min(tokens_per_frame, tokenizer.vocab_size)
         self.max_symbols = max_symbols
         self.fusion = fusion(tokenizer, normalize)
-        self.hotwords = self.fusion.hotwords
-
-    @property
-    def tunable(self) -> dict[str, Tunable]:
-        """Weight and word insertion bonus of the language model, if there is one."""
-        return self.fusion.tunable
-
-    @property
-    def description(self) -> str:
-        """The search, and what takes part in it."""
-        return ", ".join([f"beam search, {self.beam_size} hypotheses", *self.fusion.description])
+        self.hotwords, self.tunable = self.fusion.hotwords, self.fusion.tunable
+        self.description = self.fusion.describe(f"beam search, {beam_size} hypotheses")
 
     def evidence(self, encoder_out: Tensor, lengths: Tensor) -> list[Tensor]:
-        """What the joiner takes of each frame, (T', J), utterance by utterance."""
+        """Return the joiner's input from the frames of each utterance, (T', J)."""
         rows = self.head.joiner.of_frames(encoder_out)  # (B, T', J)
         return [row[:length] for row, length in zip(rows, lengths.tolist(), strict=True)]
 
     @torch.inference_mode()
     def search(self, evidence: list[Tensor], **values: float) -> list[list[Hypothesis]]:
-        """Find at most `beam_size` hypotheses an utterance.
+        """Find at most `beam_size` hypotheses per utterance.
 
         Args:
-            evidence: see there.
-            values: of what is tunable, instead of its own.
+            evidence: output of `evidence`.
+            values: of tunable settings, in place of the decoder's own.
         """
         fusion = self.fusion.weighed(**values)
         return [
@@ -89,7 +80,7 @@ class TransducerBeam:
         ]
 
     def _aligned(self, hypothesis: Hypothesis, num_frames: int) -> Hypothesis:
-        """Leave times to the CTC head, if it can spell the tokens."""
+        """Remove times and confidences if the CTC head can align the tokens; it computes better ones."""
         frame_head = self.head.frame_head
         if frame_head is None or frame_head.min_frames(hypothesis.tokens) > num_frames:
             return hypothesis
@@ -97,7 +88,7 @@ class TransducerBeam:
 
 
 class _Search:
-    """The search in one utterance's frames."""
+    """Search over the frames of one utterance."""
 
     def __init__(self, settings: TransducerBeam, fusion: ShallowFusion) -> None:
         self.settings = settings
@@ -108,37 +99,37 @@ class _Search:
         self.reader = PrefixReader(settings.head.predictor, self.joiner, self.empty)
 
     def __call__(self, frames: Tensor) -> list[Hypothesis]:
-        """Find the hypotheses in frames (T', J), the best first."""
+        """Return the hypotheses of frames (T', J), the best first."""
         beams: Beams = {self.empty: Paths(0.0, 0.0, None)}
         for number, frame in enumerate(frames):
             beams = self._step(beams, frame, Span(number, number + 1))
             self.reader.forget_all_but(beams)
         return timed_hypotheses(self.fusion, beams)
 
-    def _step(self, waiting: Beams, frame: Tensor, place: Span) -> Beams:
-        """Write tokens in a frame, then the blank behind them: the beams before the frame to those behind it."""
+    def _step(self, active: Beams, frame: Tensor, place: Span) -> Beams:
+        """Extend beams by the tokens of a frame, then by its blank; return the beams after the frame."""
         settings = self.settings
         done: Beams = {}
         for number in range(settings.max_symbols + 1):
-            log_probs = self.joiner(frame, self.reader(waiting)).log_softmax(dim=-1)  # (N, V)
-            for (prefix, paths), blank in zip(waiting.items(), log_probs[:, BLANK_ID].tolist(), strict=True):
+            log_probs = self.joiner(frame, self.reader(active)).log_softmax(dim=-1)  # (N, V)
+            for (prefix, paths), blank in zip(active.items(), log_probs[:, BLANK_ID].tolist(), strict=True):
                 add(done, prefix, paths.passed(blank))
             if number == settings.max_symbols:
                 break
-            waiting = self._longer(waiting, log_probs, self._floor(done), place)
-            if not waiting:
+            active = self._longer(active, log_probs, self._floor(done), place)
+            if not active:
                 break
         floor = self._floor(done)
         best = sorted(done.items(), key=lambda pair: score(*pair), reverse=True)[: settings.beam_size]
         return {prefix: paths for prefix, paths in best if score(prefix, paths) >= floor}
 
-    def _longer(self, waiting: Beams, log_probs: Tensor, floor: float, place: Span) -> Beams:
-        """Find the prefixes that are longer by a token and may yet be kept, the best first."""
+    def _longer(self, active: Beams, log_probs: Tensor, floor: float, place: Span) -> Beams:
+        """Return the prefixes extended by a token that reach the floor, the best first."""
         log_probs[:, BLANK_ID] = NEVER
         values, tokens = log_probs.topk(min(self.settings.tokens_per_frame, log_probs.shape[1] - 1), dim=-1)
         longer: list[tuple[Prefix, Paths]] = []
-        rows = zip(waiting.items(), values.tolist(), tokens.tolist(), strict=True)
-        self.fusion.read(prefix.context for prefix in waiting)
+        rows = zip(active.items(), values.tolist(), tokens.tolist(), strict=True)
+        self.fusion.read(prefix.context for prefix in active)
         for (prefix, paths), row_values, row_tokens in rows:
             for value, token in zip(row_values, row_tokens, strict=True):
                 if score(prefix, paths) + value + self.gains[token] < floor:
@@ -150,7 +141,7 @@ class _Search:
         return dict(longer[: self.settings.beam_size])
 
     def _floor(self, done: Beams) -> float:
-        """What a prefix must score to be kept beside those that are done with a frame."""
+        """Return the minimum score to enter the beams that have completed a frame."""
         scores = sorted((score(*pair) for pair in done.items()), reverse=True)
         enough = len(scores) >= self.settings.beam_size
         return max(scores[0] - self.settings.beam_threshold, scores[self.settings.beam_size - 1] if enough else NEVER)

@@ -1,4 +1,4 @@
-"""Greedy decoding of a transducer, a batch at a time."""
+"""Greedy decoding of a transducer in batches."""
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -22,21 +22,21 @@ from asr.interfaces import (
 )
 from asr.settings.rule import whole
 
-LOOK_AHEAD = 4  # frames that are joined at once
+LOOK_AHEAD = 4  # frames joined at once
 
 
 class TransducerGreedy:
-    """Write the most likely token, frame by frame, until that is the blank; then go on to the next frame.
+    """Emit the most likely token of a frame until it is the blank; then continue with the next frame.
 
-    *Source*: Graves 2012, arXiv:1211.3711. Each utterance of a batch is in a frame of its own (Bataev et al. 2024,
-    arXiv:2406.06220), so that none waits for another's tokens. A CTC head beside the transducer gives tokens their
-    times; without one, or where there are more tokens than CTC can spell, they have those of the frames where they are
-    written, and their probabilities are their confidences.
+    *Source*: Graves 2012, arXiv:1211.3711. Each utterance of a batch has its own current frame (Bataev et al. 2024,
+    arXiv:2406.06220), so no utterance waits for another's tokens. A CTC head beside the transducer computes the times
+    of tokens. Without one, or if CTC cannot spell the tokens in this number of frames, a token has the time of the
+    frame that emitted it, and its probability is its confidence.
 
     Args:
         head: with a joiner and a predictor.
-        tokenizer, normalize: as for every decoder; the most likely token asks neither.
-        max_symbols: tokens in a frame, at most.
+        tokenizer, normalize: part of the decoders' interface; not used.
+        max_symbols: maximum number of tokens in a frame.
     """
 
     needs = ("joiner",)
@@ -58,12 +58,12 @@ class TransducerGreedy:
         self.max_symbols = max_symbols
 
     def evidence(self, encoder_out: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """What the joiner takes of each frame, (B, T', J), and the lengths."""
+        """Return the joiner's input from the frames, (B, T', J), and the lengths."""
         return self.head.joiner.of_frames(encoder_out), lengths
 
     @torch.inference_mode()
     def search(self, evidence: tuple[Tensor, Tensor]) -> list[list[Hypothesis]]:
-        """Find one hypothesis of each utterance, scored by its path."""
+        """Return one hypothesis per utterance, scored by its path."""
         frames, lengths = evidence
         written, place = self._walk(frames, lengths, greedy_paths.begin(*self._parts, len(lengths)))
         rows = zip(written, place.scores.tolist(), lengths.tolist(), strict=True)
@@ -71,7 +71,7 @@ class TransducerGreedy:
 
     @property
     def streaming(self) -> Self:
-        """Itself: it can go on from chunk to chunk."""
+        """This object: the search continues from chunk to chunk."""
         return self
 
     @torch.inference_mode()
@@ -83,7 +83,7 @@ class TransducerGreedy:
     def step(
         self, encoder_out: Tensor, lengths: Tensor, states: Sequence[GreedyPath]
     ) -> tuple[list[list[Hypothesis]], list[GreedyPath]]:
-        """Continue streams by encoder_out (B, T', D), (B,): no token ever changes."""
+        """Continue streams with encoder_out (B, T', D), (B,); all tokens are final at once."""
         frames, _ = self.evidence(encoder_out, lengths)
         written, place = self._walk(frames, lengths, greedy_paths.together(states))
         new = greedy_paths.continued(states, lengths, written, place)
@@ -93,7 +93,7 @@ class TransducerGreedy:
     forget = staticmethod(greedy_paths.forget)
 
     def settle(self, state: GreedyPath) -> tuple[Hypothesis, GreedyPath]:
-        """Take what there is, and continue after it."""
+        """Make all tokens final and continue after them."""
         return self._hypothesis(greedy_paths.hypothesis(state)), greedy_paths.settled(state)
 
     @property
@@ -101,29 +101,33 @@ class TransducerGreedy:
         return self.head.predictor, self.head.joiner
 
     def _hypothesis(self, hypothesis: Hypothesis, num_frames: int | None = None) -> Hypothesis:
-        """Leave times to the CTC head, if it can spell the tokens in so many frames; None: the stream asks it."""
+        """Remove the times if there is a CTC head, which then aligns the tokens, and the frames suffice for it.
+
+        Args:
+            num_frames: of the utterance; None: the frames of a stream are not checked.
+        """
         frame_head = self.head.frame_head
         if frame_head is None or (num_frames is not None and frame_head.min_frames(hypothesis.tokens) > num_frames):
             return hypothesis
         return hypothesis._replace(frames=None, confidences=None)
 
     def _walk(self, frames: Tensor, lengths: Tensor, place: Place) -> tuple[list[WrittenTokens], Place]:
-        """Write tokens of frames (B, T', J)."""
+        """Emit tokens from frames (B, T', J)."""
         steps, scores = TokenSteps(len(lengths)), place.scores
-        number = torch.zeros_like(lengths)  # of the frame that each utterance is in
-        symbols = torch.zeros_like(lengths)  # tokens written in that frame
+        number = torch.zeros_like(lengths)  # current frame of each utterance
+        symbols = torch.zeros_like(lengths)  # tokens emitted in the current frame
         rows = torch.arange(len(lengths), device=lengths.device)
         ahead = torch.arange(LOOK_AHEAD, device=lengths.device)
         while bool((number < lengths).any()):
-            window = number[:, None] + ahead  # (B, W): until a token is written, frames do not depend on one another
+            window = number[:, None] + ahead  # (B, W): frames are independent until a token is emitted
             here = frames[rows[:, None], window.clamp(max=frames.shape[1] - 1)]  # (B, W, J)
             logits = self.head.joiner(here.flatten(0, 1), place.before.repeat_interleave(LOOK_AHEAD, dim=0))
             log_probs = logits.log_softmax(dim=-1).unflatten(0, (-1, LOOK_AHEAD))  # (B, W, V)
             best, token = log_probs.max(dim=-1)  # (B, W)
-            can = token != BLANK_ID
-            can[:, 0] &= symbols < self.max_symbols
+            emits = token != BLANK_ID
+            emits[:, 0] &= symbols < self.max_symbols
             is_there = window < lengths[:, None]
-            waits = (~can | ~is_there).cumprod(dim=1).bool()  # frames before the first that writes
+            waits = (~emits | ~is_there).cumprod(dim=1).bool()  # frames before the first that emits a token
             passes = waits & is_there
             scores = scores + log_probs[:, :, BLANK_ID].masked_fill(~passes, 0.0).sum(dim=1)
             passed = passes.sum(dim=1)  # (B,)

@@ -1,4 +1,4 @@
-"""Characters of texts, as written, that are not what is said: foreign look-alikes, marks, entities, digits, damage."""
+"""Characters that do not stand for speech: look-alikes of another alphabet, marks, entities, digits, damage."""
 
 import re
 import unicodedata
@@ -11,19 +11,19 @@ LOOK_ALIKES = ("LATIN", "CYRILLIC", "GREEK")  # scripts that share the shapes of
 MARK = re.compile(r"<[^<>\s]{1,30}>|\[[^\[\]\n]{1,30}\]")
 ENTITY = re.compile(r"&(?:#\d{1,7}|#x[0-9a-fA-F]{1,6}|[a-zA-Z]{2,8});")
 DIGITS = re.compile(r"(?<![#\d])\d+")
-MOJIBAKE = re.compile("[\u00c2\u00c3\u00d0\u00d1][\u0080-\u00bf]|\u00e2\u20ac")  # UTF-8 that was read as Latin-1
-MOST_SHARE = 0.5  # of texts with digits, above which digits are how this corpus is written
+MOJIBAKE = re.compile("[\u00c2\u00c3\u00d0\u00d1][\u0080-\u00bf]|\u00e2\u20ac")  # UTF-8 decoded as Latin-1
+MAX_DIGIT_SHARE = 0.5  # of texts with digits; above it, the corpus writes numbers in digits
 
 
 @dataclass(frozen=True, slots=True)
 class TextCheck:
-    """A fault of a text that its characters show.
+    """A check of the characters of a text.
 
     Args:
-        kind: its name.
-        find: what is wrong with a text; empty where nothing is.
+        kind: name of the finding.
+        find: describes the fault of a text; empty if it has none.
         severity: of the finding.
-        meaning: of all of them.
+        meaning: end of the message, after the number of utterances.
         advice: what to do.
     """
 
@@ -35,29 +35,31 @@ class TextCheck:
 
 
 def mixed_scripts(text: str) -> str:
-    """Name a word that has letters of two alphabets."""
+    """Name a word with letters of two alphabets; empty if there is none."""
     for word in text.split():
         letters = {character: unicodedata.name(character, "") for character in word if character.isalpha()}
-        scripts = {script: [one for one, name in letters.items() if name.startswith(script)] for script in LOOK_ALIKES}
-        there = sorted((script for script in scripts if scripts[script]), key=lambda script: len(scripts[script]))
-        if len(there) > 1:
-            odd = scripts[there[0]][0]
-            return f"{word!r} has {odd!r}, {letters[odd].lower()}, among {there[-1].capitalize()} letters"
+        scripts = {
+            script: [letter for letter, name in letters.items() if name.startswith(script)] for script in LOOK_ALIKES
+        }
+        present = sorted((script for script in scripts if scripts[script]), key=lambda script: len(scripts[script]))
+        if len(present) > 1:
+            odd = scripts[present[0]][0]
+            return f"{word!r} has {odd!r}, {letters[odd].lower()}, among {present[-1].capitalize()} letters"
     return ""
 
 
 def _named(pattern: re.Pattern[str]) -> Callable[[str], str]:
-    """Name the first matches of a pattern."""
+    """Return a check that lists the first matches of a pattern."""
 
     def find(text: str) -> str:
-        found = dict.fromkeys(pattern.findall(text))
-        return ", ".join([*found][:5])
+        matches = dict.fromkeys(pattern.findall(text))
+        return ", ".join([*matches][:5])
 
     return find
 
 
 def damaged(text: str) -> str:
-    """Name a character that no text has: a replacement or control character, or UTF-8 read as another encoding."""
+    """Name a replacement, control or unassigned character, or UTF-8 decoded as Latin-1; empty if there is none."""
     for character in text:
         if character == "\N{REPLACEMENT CHARACTER}" or unicodedata.category(character) in ("Co", "Cn"):
             return f"{character!r} in {text!r}"
@@ -72,45 +74,45 @@ CHECKS = (
         "letters of another alphabet",
         mixed_scripts,
         Severity.WARNING,
-        "with a word of letters from two alphabets, which look alike and are different tokens.",
-        "Replace the letters, for example by a table of look-alikes of the corpus' language.",
+        "with a word that mixes letters of two alphabets; they look alike but are different tokens.",
+        "Replace the letters, for example with a table of look-alikes for the corpus' language.",
     ),
     TextCheck(
         "marks in texts",
         _named(MARK),
         Severity.WARNING,
-        "with a mark such as <unk> or [LAUGHTER], which the normalizer may turn into a word that nobody says.",
+        "with a mark such as <unk> or [LAUGHTER], which the normalizer may turn into a word that was not spoken.",
         "Remove the marks, or the utterances that have them.",
     ),
     TextCheck(
         "HTML entities",
         _named(ENTITY),
         Severity.WARNING,
-        "with an HTML entity such as &quot;, which the normalizer may turn into a word that nobody says.",
+        "with an HTML entity such as &quot;, which the normalizer may turn into a word that was not spoken.",
         "Unescape the texts, for example with Python's html.unescape.",
     ),
     TextCheck(
         "damaged characters",
         damaged,
         Severity.WARNING,
-        "with a character that belongs to no text.",
-        "Read the texts in the encoding that they were written in, and write them as UTF-8.",
+        "with a replacement, control or unassigned character, or with text in the wrong encoding.",
+        "Decode the texts with the encoding in which they were written, and write them as UTF-8.",
     ),
     TextCheck(
         "digits",
         _named(DIGITS),
         Severity.WARNING,
-        "with digits, which do not tell how a number is said, while most texts have none.",
-        "Write numbers as they are said, in all splits alike.",
+        "with digits, which do not show how a number is spoken; most texts have none.",
+        "Write numbers as they are spoken, in all splits alike.",
     ),
 )
 
 
 def character_findings(splits: Splits) -> list[Finding]:
-    """Say which texts have characters that are not what is said.
+    """Report texts with characters that do not stand for speech.
 
     Args:
-        splits: texts as written.
+        splits: texts before normalisation.
     """
     findings = []
     total = sum(map(len, splits.values()))
@@ -121,8 +123,8 @@ def character_findings(splits: Splits) -> list[Finding]:
             for utterance in utterances
             if (problem := check.find(utterance.text))
         ]
-        if not cases or (check.kind == "digits" and len(cases) > MOST_SHARE * total):
+        if not cases or (check.kind == "digits" and len(cases) > MAX_DIGIT_SHARE * total):
             continue
-        what = f"{share(cases, splits)} {check.meaning}"
-        findings.append(Finding(check.kind, check.severity, what, check.advice, cases))
+        message = f"{share(cases, splits)} {check.meaning}"
+        findings.append(Finding(check.kind, check.severity, message, check.advice, cases))
     return findings

@@ -1,4 +1,4 @@
-"""All that can be told of a corpus without a model: of its headers, then its audio, then its texts."""
+"""Examination of a corpus without a model: headers, then audio, then texts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ from asr.data.utterances import Utterances
 from asr.diagnosis import headers, sound, texts
 from asr.diagnosis.finding import Case, Finding, Progress, Severity, Splits
 from asr.diagnosis.headers import Header, audio_of, read_header
-from asr.diagnosis.sound import Heard, listen
+from asr.diagnosis.sound import Measured, listen
 from asr.errors import InputError
 from asr.run.settings import RunSettings
 from asr.text.numbers import counted
 
 
 class Manifests:
-    """Reads manifests line by line; faults of lines are collected, and the other lines are read.
+    """Reads manifests line by line, skips faulty lines and collects their errors.
 
     Args:
         cache: opens indexes, which have no faulty lines.
@@ -40,23 +40,23 @@ class Manifests:
         return Utterances.of(utterances)
 
     def findings(self) -> list[Finding]:
-        """Say which lines are no utterances."""
+        """Report the lines that are not valid utterances."""
         if not self.problems:
             return []
         first = "; ".join(map(str, self.problems[:3])) + (" ..." if len(self.problems) > 3 else "")
-        what = f"{counted(len(self.problems), 'line')} that asr.train does not take: {first}"
-        return [Finding("manifest", Severity.ERROR, what, "Correct the lines, or take them out.")]
+        message = f"{counted(len(self.problems), 'line')} that asr.train rejects: {first}"
+        return [Finding("manifest", Severity.ERROR, message, "Correct the lines, or remove them.")]
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What an examination goes by.
+    """Limits of an examination.
 
     Args:
         sample_rate: of the features, in Hz.
         max_bad_fraction: `data.max_bad_fraction`.
-        listen_hours: of audio that is decoded, at most; None: all.
-        seed: of the sample, where it is not all.
+        listen_hours: maximum hours of audio to decode; None: all.
+        seed: of the sample, if not all audio is decoded.
     """
 
     sample_rate: int
@@ -73,17 +73,17 @@ def bounds_of(settings: RunSettings) -> Bounds:
 
 @dataclass(frozen=True)
 class Examination:
-    """What was found.
+    """Result of an examination.
 
     Args:
-        findings: in the order in which they were made.
-        facts: what was looked at, by name.
-        heard: utterances that can be read, and their measures.
+        findings: in the order of the checks.
+        facts: name and description of what was examined.
+        measured: readable utterances and their measures, by split.
     """
 
     findings: list[Finding]
     facts: list[tuple[str, str]]
-    heard: Heard
+    measured: Measured
 
 
 def splits_of(corpus: Corpus) -> Splits:
@@ -93,27 +93,27 @@ def splits_of(corpus: Corpus) -> Splits:
 
 
 def examine(corpus: Corpus, bounds: Bounds, progress: Progress) -> Examination:
-    """Look at the headers of all files of a corpus, at the samples of as much of it as is allowed, and at its texts."""
+    """Examine all headers of a corpus, its audio up to `bounds.listen_hours`, and its texts."""
     splits = splits_of(corpus)
     read = _read_headers(splits, progress)
     unusable = headers.unusable(splits, read)
-    heard = _listen(_sample(splits, unusable, bounds), read, progress)
-    for kind, cases in sound.unreadable(heard).items():
+    measured = _listen(_sample(splits, unusable, bounds), read, progress)
+    for kind, cases in sound.unreadable(measured).items():
         unusable.setdefault(kind, []).extend(cases)
     findings = headers.unusable_findings(unusable, splits, bounds.max_bad_fraction)
     findings += headers.rate_findings(splits, read, bounds.sample_rate)
-    heard = sound.readable(heard)
-    findings += sound.sound_findings(heard, bounds.sample_rate)
-    findings += sound.speed_findings(heard)
-    findings += sound.duplicate_findings(heard)
+    measured = sound.readable(measured)
+    findings += sound.sound_findings(measured, bounds.sample_rate)
+    findings += sound.speed_findings(measured)
+    findings += sound.duplicate_findings(measured)
     findings += texts.text_findings(splits)
     findings += texts.pace_findings(splits)
     findings += texts.leak_findings(splits)
-    return Examination(findings, _facts(splits, read, heard), heard)
+    return Examination(findings, _facts(splits, read, measured), measured)
 
 
 def _read_headers(splits: Splits, progress: Progress) -> dict[str, Header]:
-    files = {audio_of(one): one for utterances in splits.values() for one in utterances}
+    files = {audio_of(utterance): utterance for utterances in splits.values() for utterance in utterances}
     advance = progress("reading headers", len(files))
     read = {}
     for header in in_parallel(read_header, list(files.values())):
@@ -123,10 +123,13 @@ def _read_headers(splits: Splits, progress: Progress) -> dict[str, Header]:
 
 
 def _sample(splits: Splits, unusable: Mapping[str, Sequence[Case]], bounds: Bounds) -> dict[str, list[Utterance]]:
-    """Choose what is listened to: of each split an equal part, in the order of the manifest."""
+    """Choose the utterances to decode: an equal share of each split, in the order of the manifest."""
     bad = {id(case.utterance) for cases in unusable.values() for case in cases}
-    usable = {split: [one for one in utterances if id(one) not in bad] for split, utterances in splits.items()}
-    hours = sum(one.duration for utterances in usable.values() for one in utterances) / 3600
+    usable = {
+        split: [utterance for utterance in utterances if id(utterance) not in bad]
+        for split, utterances in splits.items()
+    }
+    hours = sum(utterance.duration for utterances in usable.values() for utterance in utterances) / 3600
     if bounds.listen_hours is None or hours <= bounds.listen_hours:
         return usable
     generator = torch.Generator().manual_seed(derive_seed(bounds.seed, "sample"))
@@ -138,27 +141,29 @@ def _sample(splits: Splits, unusable: Mapping[str, Sequence[Case]], bounds: Boun
     return sample
 
 
-def _listen(sample: Mapping[str, Sequence[Utterance]], read: Mapping[str, Header], progress: Progress) -> Heard:
-    advance = progress("listening", sum(one.duration for utterances in sample.values() for one in utterances))
-    heard: dict[str, list[tuple[Utterance, sound.Sound]]] = {}
+def _listen(sample: Mapping[str, Sequence[Utterance]], read: Mapping[str, Header], progress: Progress) -> Measured:
+    advance = progress(
+        "listening", sum(utterance.duration for utterances in sample.values() for utterance in utterances)
+    )
+    measured: dict[str, list[tuple[Utterance, sound.Sound]]] = {}
     for split, utterances in sample.items():
-        infos = [read[audio_of(one)].info for one in utterances]
-        stretches = [(one, info) for one, info in zip(utterances, infos, strict=True) if info is not None]
-        heard[split] = []
-        for (utterance, _), measures in zip(stretches, in_parallel(listen, stretches), strict=True):
-            heard[split].append((utterance, measures))
+        infos = [read[audio_of(utterance)].info for utterance in utterances]
+        segments = [(utterance, info) for utterance, info in zip(utterances, infos, strict=True) if info is not None]
+        measured[split] = []
+        for (utterance, _), measures in zip(segments, in_parallel(listen, segments), strict=True):
+            measured[split].append((utterance, measures))
             advance(utterance.duration)
-    return heard
+    return measured
 
 
-def _facts(splits: Splits, read: Mapping[str, Header], heard: Heard) -> list[tuple[str, str]]:
+def _facts(splits: Splits, read: Mapping[str, Header], measured: Measured) -> list[tuple[str, str]]:
     facts = []
     for split, utterances in splits.items():
-        hours = sum(one.duration for one in utterances) / 3600
-        speakers = {one.speaker for one in utterances} - {None}
-        said = f"{counted(len(utterances), 'utterance')}, {hours:.2f} h"
-        facts.append((split, said + (f", {counted(len(speakers), 'speaker')}" if speakers else "")))
+        hours = sum(utterance.duration for utterance in utterances) / 3600
+        speakers = {utterance.speaker for utterance in utterances} - {None}
+        size = f"{counted(len(utterances), 'utterance')}, {hours:.2f} h"
+        facts.append((split, size + (f", {counted(len(speakers), 'speaker')}" if speakers else "")))
     total = sum(map(len, splits.values()))
-    listened = sum(map(len, heard.values()))
-    said = f"the headers of {counted(len(read), 'file')}, the audio of {listened:,} of {counted(total, 'utterance')}"
-    return [*facts, ("looked at", said)]
+    decoded = sum(map(len, measured.values()))
+    scope = f"the headers of {counted(len(read), 'file')}, the audio of {decoded:,} of {counted(total, 'utterance')}"
+    return [*facts, ("looked at", scope)]

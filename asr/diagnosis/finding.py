@@ -1,4 +1,4 @@
-"""What is said against a corpus, or a plan to train on it: findings, each with the utterances concerned."""
+"""Findings: problems of a corpus or of a training plan, each with the utterances concerned."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ from asr.text.printable import NAMED, printable
 Splits = Mapping[str, Sequence[Utterance]]  # by the name of the split, or of the test manifest
 
 
-Fact = tuple[str, str]  # its name, and what there is to say
-Advance = Callable[[float], None]  # is told how much more is done
-Progress = Callable[[str, float], Advance]  # is told what is done, and how much of it there is
+Fact = tuple[str, str]  # name, description
+Advance = Callable[[float], None]  # called with the amount of work done since the last call
+Progress = Callable[[str, float], Advance]  # called with the name of a task and its amount of work
 
 
 class Severity(IntEnum):
-    """How bad a finding is, the worst first."""
+    """Severity of a finding, the worst first."""
 
     ERROR = 0  # training should not start
-    WARNING = 1  # it costs words, or makes a result mean less
-    NOTE = 2  # worth knowing
+    WARNING = 1  # increases the WER, or makes a result less meaningful
+    NOTE = 2  # for information
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,9 @@ class Case:
     """An utterance that a finding concerns.
 
     Args:
-        split: that it is in.
+        split: of the utterance.
         utterance: as the manifest has it.
-        detail: what there is about it; may be empty.
+        detail: description of the problem; may be empty.
     """
 
     split: str
@@ -40,25 +40,25 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is wrong, or may be.
+    """A problem, or a possible one.
 
     Args:
-        kind: what it is called.
-        severity: how bad it is.
-        what: how many of how many are concerned, and what it means for training.
+        kind: its name.
+        severity: of the problem.
+        message: how many utterances are concerned, and what this means for training.
         advice: what to do.
         cases: the utterances concerned, the worst first.
     """
 
     kind: str
     severity: Severity
-    what: str
+    message: str
     advice: str
     cases: Sequence[Case] = ()
 
     def lines(self) -> list[str]:
-        """Write it for a terminal: the finding, a few of its utterances by name, the number of the others, advice."""
-        lines = [f"{self.severity.name.lower()}: {self.kind}: {self.what}"]
+        """Return lines for a terminal: the finding, the first few utterances, the number of others, the advice."""
+        lines = [f"{self.severity.name.lower()}: {self.kind}: {self.message}"]
         for case in self.cases[:NAMED]:
             detail = f": {case.detail}" if case.detail else ""
             lines.append(f"  {case.split}: {case.utterance.id}{detail}")
@@ -68,7 +68,7 @@ class Finding:
 
 
 def share(cases: Sequence[Case], splits: Splits, noun: str = "utterance") -> str:
-    """Say how many there are of how many, in each split that has some."""
+    """Describe the number of cases, in total and out of all utterances of each split that has any."""
     parts = []
     for split, utterances in splits.items():
         if count := sum(case.split == split for case in cases):

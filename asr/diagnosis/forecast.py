@@ -1,4 +1,4 @@
-"""What a training will need: which utterances it drops, the memory of its largest batch, its time, and its disk."""
+"""Forecast of a training: the utterances it drops, memory of its largest batch, its time and its disk space."""
 
 import logging
 import math
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a training will need, by name, and what is to be said against it."""
+    """Expected needs of a training, by name, and its problems."""
 
     facts: list[tuple[str, str]] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
@@ -49,28 +49,29 @@ def forecast(
 
     Args:
         settings: of the training.
-        utterances: to train on, which the model's tokenizer can spell.
-        model: fresh; it is of no use behind this.
-        announce: gets what was found before the batches are tried: memory may end the process.
+        utterances: to train on; the model's tokenizer must cover their texts.
+        model: newly initialised; unusable afterwards.
+        announce: called with the first results before batches are tried, because running out of memory may end the
+            process.
 
     Raises:
-        InputError: nothing is left to train on.
+        InputError: all utterances were dropped.
     """
     augmentation = build.build_augmentation(settings.components, model.features.sample_rate)
-    of_plan = augmentation.speed, settings.seed, settings.data.plan, augmentation.max_added_seconds
-    training_set = TrainingSet(utterances, model.features, model.reference, *of_plan)
-    found = Forecast(findings=dropped_findings(training_set, settings.data.max_dropped_fraction))
+    plan_options = augmentation.speed, settings.seed, settings.data.plan, augmentation.max_added_seconds
+    training_set = TrainingSet(utterances, model.features, model.reference, *plan_options)
+    planned = Forecast(findings=dropped_findings(training_set, settings.data.max_dropped_fraction))
     start = start_of_epoch(0, settings.trainer.num_processes()[0])
     plan = training_set.epoch(start)
     bounds = settings.trainer.bounds
     total = training_set.total_steps(start, 0, bounds)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    found.facts.append(("model", f"{type(model.encoder).__name__}, {parameters:,} parameters"))
+    planned.facts.append(("model", f"{type(model.encoder).__name__}, {parameters:,} parameters"))
     per_epoch = math.ceil(len(plan) / bounds.accumulate)
-    found.facts.append(("steps", f"{per_epoch:,} of the optimizer in an epoch, {total:,} in the run"))
-    announce(found)
+    planned.facts.append(("steps", f"{per_epoch:,} of the optimizer in an epoch, {total:,} in the run"))
+    announce(planned)
     device = torch.device("cuda" if settings.trainer.accelerator != "cpu" and torch.cuda.is_available() else "cpu")
-    logger.info("trying a batch of median size, and the largest of an epoch, on this machine's %s", device.type)
+    logger.info("trying batches of median and of largest size on this machine's %s", device.type)
     model.to(device).train()
     optimizer = build.build_optimizer(settings.components, model.named_parameters())
     trial = Trial(model, optimizer, training_set, device, settings.trainer.precision)
@@ -93,8 +94,8 @@ def dropped_findings(training_set: TrainingSet, max_dropped_fraction: float) -> 
     """Report the training utterances that are dropped, except empty ones and those beyond data.max_train_utterances.
 
     Args:
-        training_set: which has dropped them.
-        max_dropped_fraction: share whose text may be too long; more is an error.
+        training_set: the utterances that remain, and the dropped ones.
+        max_dropped_fraction: of utterances with too long a text, above which training stops.
     """
     findings = []
     for reason, dropped in training_set.dropped.items():
@@ -104,80 +105,79 @@ def dropped_findings(training_set: TrainingSet, max_dropped_fraction: float) -> 
         if not all(case.utterance.text for case in cases):
             continue
         seconds = sum(case.utterance.duration for case in cases)
-        what = f"{len(dropped):,} of {counted(training_set.num_given, 'utterance')} ({seconds / 3600:.2f} h): {reason}."
-        severity, advice = Severity.WARNING, "Cut them into parts (asr.align --segments), or leave it at that."
+        number = f"{len(dropped):,} of {counted(training_set.num_given, 'utterance')}"
+        message = f"{number} ({seconds / 3600:.2f} h): {reason}."
+        severity, advice = Severity.WARNING, "Cut them into parts (asr.align --segments), or accept the loss."
         if reason == TEXT_TOO_LONG:
-            advice = f"{FEWER_TOKENS}. Where they are few: correct their texts, or leave it at that."
+            advice = f"{FEWER_TOKENS}. If they are few: correct their texts, or accept the loss."
             if len(dropped) > max_dropped_fraction * training_set.num_given:
                 severity = Severity.ERROR
-                what += f" More than data.max_dropped_fraction={max_dropped_fraction:g} stops the training."
-        findings.append(Finding("dropped from training", severity, what, advice, cases))
+                message += f" More than data.max_dropped_fraction={max_dropped_fraction:g} stops the training."
+        findings.append(Finding("dropped from training", severity, message, advice, cases))
     return findings
 
 
 def memory_finding(error: BaseException) -> Finding:
-    """Say that the largest batch does not fit; other errors are raised again."""
+    """Report that the largest batch does not fit into memory; raise any other error again."""
     if not is_out_of_memory(error):
         raise error
-    what = f"the largest batch of an epoch does not fit: {str(error).splitlines()[0]}"
-    return Finding("memory", Severity.ERROR, what, f"{LESS_MEMORY}.")
+    message = f"the largest batch of an epoch does not fit: {str(error).splitlines()[0]}"
+    return Finding("memory", Severity.ERROR, message, f"{LESS_MEMORY}.")
 
 
 def time_facts(steps: Steps, plan: EpochPlan, num_workers: int, batches: int) -> list[tuple[str, str]]:
-    """Say how long an epoch will take, and the run.
+    """Describe the expected time of an epoch and of the run, and the largest batch.
 
     Args:
-        steps: what was timed.
+        steps: measured costs.
         plan: of an epoch.
         num_workers: `data.num_workers`.
         batches: of each process in the whole run.
     """
-    slowest = padded_seconds(plan).amax(dim=1).tolist()  # processes wait for each other
+    slowest = padded_seconds(plan).amax(dim=1).tolist()  # the processes of a step wait for the slowest
     computing = sum(map(steps.of, slowest))
     audio = float(plan.durations[plan.plan.order].sum()) / padded_seconds(plan).shape[1]
     reading = steps.reading * audio
     epoch = computing + reading if num_workers == 0 else max(computing, reading / num_workers)
     share = reading / (computing + reading)
-    how = "which data.num_workers could do meanwhile" if num_workers == 0 else f"in {num_workers} processes beside"
-    what = f"batches: {len(plan):,}; reading audio is {share:.0%} of the work, {how}; validation comes on top"
-    facts = [("an epoch", f"about {duration(epoch)} here ({what})")]
+    workers = "which data.num_workers could take over" if num_workers == 0 else f"in {num_workers} parallel processes"
+    scope = f"batches: {len(plan):,}; reading audio is {share:.0%} of the work, {workers}; without validation"
+    facts = [("an epoch", f"about {duration(epoch)} here ({scope})")]
     total = epoch * batches / len(plan)
     facts.append(("the run", f"about {duration(total)} here"))
     longest = max(steps.seconds)
     facts.append(("largest batch", f"{longest:.1f} s of audio with padding, {steps.seconds[longest]:.2f} s a step"))
-    facts.append(
-        ("memory", f"{steps.peak / GIGABYTE:.2f} GB at most, of {steps.available / GIGABYTE:.1f} GB that there are")
-    )
+    facts.append(("memory", f"peak {steps.peak / GIGABYTE:.2f} GB of {steps.available / GIGABYTE:.1f} GB"))
     return facts
 
 
 def memory_findings(steps: Steps) -> list[Finding]:
-    """Say whether memory is nearly used up."""
+    """Warn if memory is nearly used up."""
     if steps.peak <= NEARLY_FULL * steps.available:
         return []
-    what = f"the largest batch takes {steps.peak / GIGABYTE:.1f} GB of {steps.available / GIGABYTE:.1f} GB."
-    return [Finding("memory", Severity.WARNING, what, f"{LESS_MEMORY}.")]
+    message = f"the largest batch takes {steps.peak / GIGABYTE:.1f} GB of {steps.available / GIGABYTE:.1f} GB."
+    return [Finding("memory", Severity.WARNING, message, f"{LESS_MEMORY}.")]
 
 
 def card_findings(needed: Mapping[str, float], settings: RunSettings) -> list[Finding]:
-    """Say whether the run's tensors leave no room on the card that doctor.card_gigabytes describes.
+    """Report an error if the run's tensors do not fit on the card that doctor.card_gigabytes describes.
 
     Args:
-        needed: bytes of tensors by the way of training.
+        needed: bytes of tensors for each way of training.
         settings: of the training.
     """
     card = settings.doctor.card_gigabytes
     chosen = LORA if "adapter" in settings.components and LORA in needed else FULL
     if card is None or needed[chosen] <= NEARLY_FULL * card * GIGABYTE:
         return []
-    what = f"the largest batch has {needed[chosen] / GIGABYTE:.1f} GB of tensors; the card has {card:g} GB."
+    message = f"the largest batch has {needed[chosen] / GIGABYTE:.1f} GB of tensors; the card has {card:g} GB."
     fits = [way for way, size in needed.items() if size <= NEARLY_FULL * card * GIGABYTE]
     advice = f"{LESS_MEMORY}" + (f", or train with {' or '.join(fits)}" if fits else "") + "."
-    return [Finding("card", Severity.ERROR, what, advice)]
+    return [Finding("card", Severity.ERROR, message, advice)]
 
 
 def disk(state: float, weights: float, settings: RunSettings) -> tuple[list[tuple[str, str]], list[Finding]]:
-    """Say what checkpoints and bundle take on the disk, and whether there is room.
+    """Describe the disk space of checkpoints and bundle, and report an error if it is not free.
 
     Args:
         state: bytes of a checkpoint without a moving average.
@@ -185,14 +185,15 @@ def disk(state: float, weights: float, settings: RunSettings) -> tuple[list[tupl
         settings: of the training.
     """
     ema = weights if settings.ema.decay is not None else 0.0
-    kept = NEWEST + settings.checkpoint.keep + 1  # one more while it is written
-    needed = kept * (state + ema) + weights
+    checkpoints = NEWEST + settings.checkpoint.keep + 1  # one more while it is written
+    needed = checkpoints * (state + ema) + weights
     folder = Path(settings.run_dir).absolute()
     while not folder.is_dir():
         folder = folder.parent
     free = shutil.disk_usage(folder).free
-    said = f"{needed / GIGABYTE:.2f} GB for up to {kept} checkpoints and the bundle; {free / GIGABYTE:.1f} GB are free"
+    size = f"{needed / GIGABYTE:.2f} GB for up to {checkpoints} checkpoints and the bundle"
+    space = f"{size}; {free / GIGABYTE:.1f} GB are free"
     if needed <= free:
-        return [("disk", said)], []
+        return [("disk", space)], []
     advice = "Make room, give another run_dir, or lower checkpoint.keep."
-    return [("disk", said)], [Finding("disk", Severity.ERROR, f"{settings.run_dir} takes {said}.", advice)]
+    return [("disk", space)], [Finding("disk", Severity.ERROR, f"{settings.run_dir} takes {space}.", advice)]

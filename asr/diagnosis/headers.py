@@ -1,4 +1,4 @@
-"""What the headers of audio files tell: what is missing, unreadable or cut off, how long it is, and at what rates."""
+"""Headers of audio files: missing, unreadable and truncated files, wrong durations, sample rates."""
 
 import os
 from collections import Counter
@@ -15,30 +15,30 @@ from asr.storage.location import is_url, printable_url
 MISSING, UNREADABLE, TRUNCATED, DURATION = "missing audio", "unreadable audio", "truncated audio", "wrong duration"
 MEANINGS = {
     MISSING: (
-        "no file is there",
-        "Restore the files, or take their lines out of the manifest: asr.train does not begin without them.",
+        "no such file",
+        "Restore the files, or remove their lines from the manifest: asr.train does not start without them.",
     ),
-    UNREADABLE: ("cannot be read as audio", "Copy or convert the files anew, or take their lines out of the manifest."),
+    UNREADABLE: ("cannot be read as audio", "Copy or convert the files again, or remove their lines."),
     TRUNCATED: (
-        "cannot be read to their end, and are skipped",
-        "Copy the files anew, or take their lines out of the manifest.",
+        "end before their headers say, and are skipped",
+        "Copy the files again, or remove their lines from the manifest.",
     ),
     DURATION: (
-        "are not as long as the manifest says, and are skipped",
-        "Correct `duration` (and `offset`) in the manifest; batches are planned by it.",
+        "differ in length from the manifest, and are skipped",
+        "Correct `duration` (and `offset`) in the manifest; it determines the batches.",
     ),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a file's header tells.
+    """The content of a file's header.
 
     Args:
         path: of the file, or of its bytes in a shard (`audio_of`).
-        info: rate, channels and length; None where there is a problem.
-        kind: of the problem; empty where there is none.
-        problem: in words.
+        info: rate, channels and length; None if there is a problem.
+        kind: of the problem; empty if there is none.
+        problem: its description.
     """
 
     path: str
@@ -48,16 +48,16 @@ class Header:
 
 
 def audio_of(utterance: Utterance) -> str:
-    """Name the audio that an utterance is in: its file, or where it begins in a shard."""
+    """Return the name of an utterance's audio: its file, or shard and first byte."""
     path = utterance.audio_filepath
     return path if utterance.extent is None else f"{path}, byte {utterance.extent.start}"
 
 
 def read_header(utterance: Utterance) -> Header:
-    """Read what the header of an utterance's file tells; of Ogg and MP3 files this takes all their pages.
+    """Read the header of an utterance's file; Ogg and MP3 files must be read as a whole for their length.
 
     Raises:
-        StoreError: a shard, or what a URL names, cannot be read.
+        StoreError: a shard or URL cannot be read.
     """
     name, path = audio_of(utterance), utterance.audio_filepath
     if utterance.extent is None and not is_url(path) and not os.path.exists(path):
@@ -70,12 +70,12 @@ def read_header(utterance: Utterance) -> Header:
 
 
 def problem_kind(error: AudioError) -> str:
-    """Name what is wrong with a file that cannot be used."""
+    """Return the kind of problem for an error of a file."""
     return TRUNCATED if isinstance(error, TruncatedError) else UNREADABLE
 
 
 def unusable(splits: Splits, headers: Mapping[str, Header]) -> dict[str, list[Case]]:
-    """Find the utterances whose audio cannot be used, by what is wrong with it."""
+    """Return the utterances with unusable audio, by the kind of problem."""
     cases: dict[str, list[Case]] = {}
     for split, utterances in splits.items():
         for utterance in utterances:
@@ -89,7 +89,7 @@ def unusable(splits: Splits, headers: Mapping[str, Header]) -> dict[str, list[Ca
 
 
 def wrong_duration(utterance: Utterance, info: AudioInfo) -> str:
-    """Say how an utterance's stretch differs from its file; empty where it does not, as loading measures it."""
+    """Describe how an utterance's segment differs from its file, beyond the tolerance of loading; empty if not."""
     seconds = info.num_samples / info.sample_rate
     if utterance.offset is None or utterance.extent is not None:
         if is_as_long(utterance, seconds):
@@ -102,28 +102,28 @@ def wrong_duration(utterance: Utterance, info: AudioInfo) -> str:
 
 
 def unusable_findings(cases: Mapping[str, list[Case]], splits: Splits, max_bad_fraction: float) -> list[Finding]:
-    """Say what cannot be used; more of it in an epoch than is tolerated is an error, as it stops training.
+    """Report unusable audio; it is an error if its share in train exceeds the limit that stops training.
 
     Args:
-        cases: by what is wrong.
+        cases: by the kind of problem.
         splits: all utterances.
         max_bad_fraction: `data.max_bad_fraction`.
     """
-    bad = sum(case.split == "train" for several in cases.values() for case in several)
+    bad = sum(case.split == "train" for kind_cases in cases.values() for case in kind_cases)
     too_many = bad > max_bad_fraction * len(splits["train"])
     findings = []
     for kind, (meaning, advice) in MEANINGS.items():
-        if several := cases.get(kind):
+        if kind_cases := cases.get(kind):
             severity = Severity.ERROR if kind == MISSING or too_many else Severity.WARNING
-            what = f"{share(several, splits)}: {meaning}."
+            message = f"{share(kind_cases, splits)}: {meaning}."
             if too_many and kind != MISSING:
-                what += f" More than data.max_bad_fraction={max_bad_fraction:g} of an epoch stops the training."
-            findings.append(Finding(kind, severity, what, advice, several))
+                message += f" More than data.max_bad_fraction={max_bad_fraction:g} of an epoch stops training."
+            findings.append(Finding(kind, severity, message, advice, kind_cases))
     return findings
 
 
 def rate_findings(splits: Splits, headers: Mapping[str, Header], sample_rate: int) -> list[Finding]:
-    """Say which sample rates there are, if they are several or below that of the features; and channels to mix.
+    """Report several sample rates, rates below that of the features, and files with several channels.
 
     Args:
         splits: all utterances.
@@ -138,22 +138,20 @@ def rate_findings(splits: Splits, headers: Mapping[str, Header], sample_rate: in
     findings = []
     if len(rates) > 1:
         others = _with_rates(splits, headers, set(rates) - {usual})
-        what = f"{listed}; all are resampled to the {sample_rate:,} Hz of the features."
+        message = f"{listed}; all are resampled to the features' {sample_rate:,} Hz."
         if low:
-            what += f" What has fewer leaves the bands above {max(low) // 2:,} Hz empty."
-        advice = (
-            "Check that train and test have the same kinds of audio; a net hears an empty band, and may learn from it."
-        )
+            message += f" Files of lower rates leave the bands above {max(low) // 2:,} Hz empty."
+        advice = "Check that train and test have the same kinds of audio; a model may learn from empty bands."
         severity = Severity.WARNING if low else Severity.NOTE
-        findings.append(Finding("mixed sample rates", severity, what, advice, others))
+        findings.append(Finding("mixed sample rates", severity, message, advice, others))
     elif low:
-        what = f"all files have {usual:,} Hz, and the features {sample_rate:,} Hz: their upper bands stay empty."
-        advice = f"Set features.sample_rate={usual}, unless the model is to hear {sample_rate:,} Hz audio as well."
-        findings.append(Finding("low sample rate", Severity.NOTE, what, advice))
+        message = f"all files have {usual:,} Hz, the features {sample_rate:,} Hz: their upper bands stay empty."
+        advice = f"Set features.sample_rate={usual}, unless the model must recognise {sample_rate:,} Hz audio too."
+        findings.append(Finding("low sample rate", Severity.NOTE, message, advice))
     if count := sum(info.num_channels > 1 for info in infos):
-        what = f"{count:,} of {len(infos):,} files have several channels, which are mixed to one."
-        advice = "If each channel is a speaker, as in telephone calls, write each to a file of its own."
-        findings.append(Finding("several channels", Severity.NOTE, what, advice))
+        message = f"{count:,} of {len(infos):,} files have several channels, which are mixed to one."
+        advice = "If each channel is a speaker, as in telephone calls, write each channel to its own file."
+        findings.append(Finding("several channels", Severity.NOTE, message, advice))
     return findings
 
 

@@ -1,4 +1,4 @@
-"""The model that a training would begin with."""
+"""The model at the start of a training."""
 
 from typing import NamedTuple
 
@@ -17,12 +17,12 @@ from asr.run.settings import RunSettings
 
 
 class Fresh(NamedTuple):
-    """A model that knows nothing yet.
+    """An untrained model.
 
     Args:
-        model: with fitted tokenizer and features, and weights that do not matter.
-        utterances: to train on, that its tokenizer can spell.
-        findings: of those that it cannot.
+        model: with fitted tokenizer and features; its weights do not matter.
+        utterances: to train on, without texts that the tokenizer does not cover.
+        findings: on texts that the tokenizer does not cover.
     """
 
     model: Model
@@ -31,21 +31,21 @@ class Fresh(NamedTuple):
 
 
 def fresh_model(settings: RunSettings, corpus: Corpus, sample: Corpus) -> Fresh:
-    """Fit tokenizer and features, and make the model; nothing is kept in the run folder.
+    """Fit tokenizer and features, and build the model; nothing is written to the run folder.
 
     Args:
         settings: of the training.
         corpus: whole.
-        sample: whose texts are spelled, to see which cannot be.
+        sample: its texts are tokenized, to find characters without a token.
 
     Raises:
-        InputError: the settings do not allow it.
+        InputError: the settings are invalid for this corpus.
     """
     tokenizer, features = fitted_front_end(settings, corpus, False, start_of(settings.init))
     uncovered = coverage_findings(splits_of(sample), tokenizer, list(corpus.also_tests))
-    unspelled = {case.utterance.id for finding in uncovered for case in finding.cases if case.split == "train"}
+    uncovered_ids = {case.utterance.id for finding in uncovered for case in finding.cases if case.split == "train"}
     utterances = corpus.train
-    if unspelled:
-        spelled = [place for place, name in enumerate(utterances.ids) if name not in unspelled]
-        utterances = utterances.select(np.array(spelled, dtype=np.int64))
+    if uncovered_ids:
+        covered = [row for row, name in enumerate(utterances.ids) if name not in uncovered_ids]
+        utterances = utterances.select(np.array(covered, dtype=np.int64))
     return Fresh(build_model(settings.components, tokenizer, features), utterances, uncovered)

@@ -1,4 +1,4 @@
-"""Which utterances of a corpus are examined: all that are files of this machine, of other splits a sample."""
+"""Choice of the utterances to examine: all local files; of splits in shards or at URLs, a sample."""
 
 from collections.abc import Callable
 
@@ -12,24 +12,24 @@ from asr.storage.location import is_url
 from asr.text.numbers import counted
 
 
-def sampled(corpus: Corpus, most: int | None, seed: int) -> tuple[Corpus, list[Fact]]:
-    """Choose the utterances to examine, and say how many were chosen of how many.
+def sampled(corpus: Corpus, max_utterances: int | None, seed: int) -> tuple[Corpus, list[Fact]]:
+    """Choose the utterances to examine, and describe how many were chosen.
 
-    Splits in shards or at URLs are sampled: one utterance at random of each of `most` equal stretches of rows, so
-    that the sample is spread evenly over the shards. The same seed gives the same sample.
+    Splits in shards or at URLs are sampled: their rows are divided into `max_utterances` equal ranges, and one
+    utterance of each is drawn. So the sample is spread evenly over the shards. The same seed gives the same sample.
 
     Args:
         corpus: whole.
-        most: utterances of a split in shards or at URLs, at most; None: all.
+        max_utterances: of a split in shards or at URLs; None: all.
         seed: of the run.
     """
     facts: list[Fact] = []
 
     def choose(name: str, utterances: Utterances) -> Utterances:
-        if most is None or len(utterances) <= most or not _is_far(utterances):
+        if max_utterances is None or len(utterances) <= max_utterances or not _is_far(utterances):
             return utterances
-        chosen = utterances.select(_spread(len(utterances), most, derive_seed(seed, "doctor", name)))
-        facts.append((f"{name}, sampled", _described(chosen, utterances, most, seed)))
+        chosen = utterances.select(_spread(len(utterances), max_utterances, derive_seed(seed, "doctor", name)))
+        facts.append((f"{name}, sampled", _described(chosen, utterances, max_utterances, seed)))
         return chosen
 
     return _each(corpus, choose), facts
@@ -44,20 +44,20 @@ def _each(corpus: Corpus, change: Callable[[str, Utterances], Utterances]) -> Co
 
 
 def _is_far(utterances: Utterances) -> bool:
-    """Tell whether some of the audio is in shards or at URLs, where each utterance is a request."""
+    """Whether some audio is in shards or at URLs, where each utterance costs a request."""
     return any(part.index.shards or is_url(part.folder) for part in utterances.parts)
 
 
-def _spread(number: int, most: int, seed: int) -> np.ndarray:
-    """Draw a position of each of `most` equal stretches of `number` positions, (most,) int64, ascending."""
-    edges = np.arange(most + 1) * number // most
+def _spread(number: int, max_utterances: int, seed: int) -> np.ndarray:
+    """Draw one position from each of `max_utterances` equal ranges of `number` positions, ascending int64."""
+    edges = np.arange(max_utterances + 1) * number // max_utterances
     return np.random.default_rng(seed).integers(edges[:-1], edges[1:])
 
 
-def _described(chosen: Utterances, utterances: Utterances, most: int, seed: int) -> str:
+def _described(chosen: Utterances, utterances: Utterances, max_utterances: int, seed: int) -> str:
     of_all = f"{len(chosen):,} of {counted(len(utterances), 'utterance')}, {utterances.hours:.2f} h"
     shards = sum(len(part.index.shards) for part in utterances.parts)
     touched = len({utterance.audio_filepath for utterance in chosen if utterance.extent is not None})
     where = f", from {touched:,} of {counted(shards, 'shard')}" if shards else ""
-    unseen = "audio, texts and speakers of the others were not looked at"
-    return f"{of_all}{where} (doctor.max_utterances={most}, seed={seed}); {unseen}"
+    unseen = "audio, texts and speakers of the others were not examined"
+    return f"{of_all}{where} (doctor.max_utterances={max_utterances}, seed={seed}); {unseen}"

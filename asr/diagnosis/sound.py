@@ -1,4 +1,4 @@
-"""What the samples of an utterance tell: clipping, an offset, silence, missing bands, and whether it is there twice."""
+"""Checks of an utterance's samples: clipping, DC offset, silence, missing bands, byte order, speed, duplicates."""
 
 import hashlib
 import io
@@ -24,22 +24,22 @@ from asr.text.numbers import counted
 
 FRAME_SECONDS = 0.032
 BAND_HZ = 250.0
-EMPTY_DB = -60.0  # of a band, below the loudest: nothing is said there
-LOUD_QUANTILE = 0.95  # of a band's frames: an s is in few of them
+EMPTY_DB = -60.0  # of a band, relative to the loudest band: below it, the band is empty
+LOUD_QUANTILE = 0.95  # of a band's frames; high, because few frames contain a sound like s
 FULL_SCALE = 0.999
-PLATEAU = 3  # samples in a row at the highest level: no sound stays there
-NEIGHBOURS = 10  # levels below the highest
-STANDS_OUT = 8  # times as many samples as at any of them
+PLATEAU = 3  # consecutive samples at the highest level; natural sound does not stay there
+NEIGHBOURS = 10  # number of levels below the highest level that are compared with it
+STANDS_OUT = 8  # ratio of samples at the highest level to samples at any neighbouring level
 
 MAX_CLIPPED = 0.001  # of the samples
 MAX_OFFSET = 0.02  # of full scale
 MIN_LEVEL_DB = -60.0  # of the loudest frame, below full scale
 MAX_CANCELLED = 1 - CANCELLED / 2  # of the channels' power
-# Kurtosis with bytes exchanged over that without: of 1,074 recordings of speech at most 0.69, and once their bytes are
-# exchanged at least 1.45, 2.3 in 99 % of them.
+# Kurtosis with exchanged bytes divided by kurtosis without. Of 1,074 recordings of speech it was at most 0.69; after
+# their bytes were exchanged, at least 1.45, and 2.3 or more in 99 % of them.
 MAX_SWAPPED = 1.4
-SPEED_OCTAVES = 0.4  # by which the time of a text, and the highest band, may miss a half or a double
-MIN_BANDWIDTH = 0.6  # of what the features hear: telephones carry 0.43 of 8 kHz
+SPEED_OCTAVES = 0.4  # tolerance of duration and bandwidth, each relative to half or double speed
+MIN_BANDWIDTH = 0.6  # of the features' range; telephone speech has 0.43 of 8 kHz
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +48,15 @@ class Sound:
 
     Args:
         sample_rate: of the file, in Hz.
-        clipped: part of the samples that stand at an extreme for `PLATEAU` samples or more, or at full scale.
-        offset: mean of the samples, of full scale.
-        level: of the loudest frame, in dB below full scale.
-        bandwidth: highest frequency at which anything is said, in Hz.
-        cancelled: part of the channels' power that their mean has lost, from 0 to 1.
-        swapped: kurtosis of the samples with their two bytes exchanged, over that of the samples.
-        digest: the same for the same samples, at 16 bits.
-        kind: of a problem that reading found; empty where there is none.
-        problem: in words.
+        clipped: share of samples in runs of `PLATEAU` or more at an extreme, or at full scale.
+        offset: mean of the samples, relative to full scale.
+        level: of the loudest frame, in dB relative to full scale.
+        bandwidth: highest frequency with sound, in Hz.
+        cancelled: share of the channels' power that is lost in their mean, from 0 to 1.
+        swapped: kurtosis of the samples with their two bytes exchanged, divided by that of the samples.
+        digest: hash of the samples at 16 bits.
+        kind: of a problem in reading; empty if there is none.
+        problem: its description.
     """
 
     sample_rate: int
@@ -72,17 +72,17 @@ class Sound:
 
     @property
     def silent(self) -> bool:
-        """Whether nothing can be heard."""
+        """Whether the loudest frame is below `MIN_LEVEL_DB`."""
         return self.level < MIN_LEVEL_DB
 
 
-def listen(stretch: tuple[Utterance, AudioInfo]) -> Sound:
-    """Read an utterance at the sample rate of its file, and measure it.
+def listen(segment: tuple[Utterance, AudioInfo]) -> Sound:
+    """Decode an utterance at the sample rate of its file, and measure it.
 
     Raises:
-        StoreError: a shard, or what a URL names, cannot be read.
+        StoreError: a shard or URL cannot be read.
     """
-    utterance, info = stretch
+    utterance, info = segment
     [utterance] = fetch([utterance])
     try:
         waveform = load_utterance(utterance, info.sample_rate)
@@ -93,14 +93,14 @@ def listen(stretch: tuple[Utterance, AudioInfo]) -> Sound:
 
 
 def _cancelled(utterance: Utterance) -> float:
-    """Return the part of the channels' power that their mean does not have."""
+    """Return the share of the channels' power that is lost in their mean."""
     try:
         content = utterance.content
         with soundfile.SoundFile(utterance.audio_filepath if content is None else io.BytesIO(content)) as file:
             offset = 0.0 if utterance.extent is not None else utterance.offset or 0.0
             file.seek(round(offset * file.samplerate))
             channels = file.read(round(utterance.duration * file.samplerate), dtype="float32", always_2d=True)
-    except soundfile.LibsndfileError:  # some formats cannot seek there; `load_utterance`, which can, has read it
+    except soundfile.LibsndfileError:  # libsndfile cannot seek in some formats; `load_utterance` has read the file
         return 0.0
     if not len(channels):
         return 0.0
@@ -128,7 +128,7 @@ def measure(waveform: torch.Tensor, sample_rate: int) -> Sound:
 
 
 def _swapped(samples: NDArray[np.int16]) -> float:
-    """Return how much more the samples peak, as those of speech do, once the two bytes of each are exchanged."""
+    """Return the ratio of kurtosis with exchanged bytes to kurtosis; speech has higher kurtosis than noise."""
     return _kurtosis(samples.byteswap()) / max(_kurtosis(samples), 1.0)
 
 
@@ -141,7 +141,7 @@ def _kurtosis(samples: NDArray[np.int16]) -> float:
 
 
 def _clipped(samples: NDArray[np.float32], rounded: NDArray[np.int16]) -> float:
-    """Return the part of the samples that is clipped, at full scale or at whatever level the file was scaled to."""
+    """Return the share of samples clipped at full scale, or at a lower level if the file was scaled afterwards."""
     clipped = np.abs(samples) >= FULL_SCALE
     for sign in (1, -1):
         levels = sign * rounded.astype(np.int32)
@@ -151,9 +151,9 @@ def _clipped(samples: NDArray[np.float32], rounded: NDArray[np.int16]) -> float:
 
 
 def _stands_out(counts: NDArray[np.int64]) -> bool:
-    """Tell whether far more samples have the highest level, or the one below, than any of the next ones that occur.
+    """Whether far more samples have one of the two highest levels than any of the next levels that occur.
 
-    In audio of few levels, as from mu-law, many samples are at the highest one, and as many at the next.
+    Two, because audio with few levels (mu-law) has many samples at the highest level and equally many at the next.
     """
     occurring = np.flatnonzero(counts)
     top = occurring[-1] - 1
@@ -162,40 +162,40 @@ def _stands_out(counts: NDArray[np.int64]) -> bool:
 
 
 def _in_runs(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Keep what is True for PLATEAU samples in a row."""
+    """Select the samples in runs of at least PLATEAU."""
     edges = np.flatnonzero(np.diff(mask.astype(np.int8), prepend=0, append=0))
-    kept = np.zeros(len(mask), dtype=bool)
+    selected = np.zeros(len(mask), dtype=bool)
     for start, end in edges.reshape(-1, 2):
-        kept[start:end] = end - start >= PLATEAU
-    return kept
+        selected[start:end] = end - start >= PLATEAU
+    return selected
 
 
 def _bandwidth(frames: NDArray[Any], sample_rate: int) -> float:
-    """Find the highest band whose loud frames come within `EMPTY_DB` of the loudest band's."""
+    """Return the upper edge in Hz of the highest band whose loud frames are within `EMPTY_DB` of the loudest band."""
     width = frames.shape[1]
     power = np.abs(np.fft.rfft(frames * np.hanning(width).astype(np.float32), axis=1)) ** 2  # (frames, bins)
     bins = max(1, round(BAND_HZ * width / sample_rate))
     bands = power[:, : power.shape[1] // bins * bins].reshape(len(power), -1, bins).mean(axis=2)
     loud = np.quantile(bands, LOUD_QUANTILE, axis=0)
-    said = np.flatnonzero(loud >= loud.max() * 10 ** (EMPTY_DB / 10))
-    return float((said[-1] + 1) * bins * sample_rate / width)
+    filled = np.flatnonzero(loud >= loud.max() * 10 ** (EMPTY_DB / 10))
+    return float((filled[-1] + 1) * bins * sample_rate / width)
 
 
-Heard = Mapping[str, Sequence[tuple[Utterance, Sound]]]  # by split
+Measured = Mapping[str, Sequence[tuple[Utterance, Sound]]]  # by split
 
 
 @dataclass(frozen=True, slots=True)
 class SoundCheck:
-    """What is said of utterances whose measure is beyond a limit.
+    """A limit on a measure, and the finding on utterances beyond it.
 
     Args:
-        kind: what it is called.
-        measure: of a sound; the greater, the worse.
-        limit: up to which nothing is said.
-        write: what a measure is, in words.
-        meaning: of all of them.
+        kind: name of the finding.
+        measure: of a sound; greater is worse.
+        limit: largest measure without a finding.
+        write: describes the measure of a sound.
+        meaning: end of the message, after the number of utterances.
         advice: what to do.
-        needs: which sounds it can judge.
+        needs: selects the sounds that the check applies to.
     """
 
     kind: str
@@ -216,8 +216,8 @@ def checks(sample_rate: int) -> list[SoundCheck]:
             lambda sound: sound.clipped,
             MAX_CLIPPED,
             lambda sound: f"{sound.clipped:.2%} of the samples",
-            f"stand at their highest level for {MAX_CLIPPED:.1%} of the time or more.",
-            "Record or convert them at a lower level; what was cut off cannot be restored.",
+            f"have {MAX_CLIPPED:.1%} or more of their samples at the highest level.",
+            "Record or convert them again at a lower level; clipped samples cannot be restored.",
             needs=lambda sound: not sound.silent and sound.swapped <= MAX_SWAPPED,
         ),
         SoundCheck(
@@ -226,7 +226,7 @@ def checks(sample_rate: int) -> list[SoundCheck]:
             MAX_OFFSET,
             lambda sound: f"{sound.offset:+.1%} of full scale",
             f"have a mean beyond {MAX_OFFSET:.0%} of full scale, which leaks into the lowest bands.",
-            "Subtract the mean, and look for the device that adds it.",
+            "Subtract the mean, and find the device that adds it.",
         ),
         SoundCheck(
             "opposite phase",
@@ -242,8 +242,8 @@ def checks(sample_rate: int) -> list[SoundCheck]:
             lambda sound: sound.swapped,
             MAX_SWAPPED,
             lambda sound: f"kurtosis {sound.swapped:.1f} times as large with the bytes of each sample exchanged",
-            "are noise, and speech once the two bytes of each sample are exchanged.",
-            "Read the samples in the other byte order, and write them anew.",
+            "are noise, but become speech if the two bytes of each sample are exchanged.",
+            "Read the samples in the other byte order, and write them again.",
         ),
         SoundCheck(
             "silence",
@@ -251,7 +251,7 @@ def checks(sample_rate: int) -> list[SoundCheck]:
             -MIN_LEVEL_DB,
             lambda sound: f"at most {sound.level:.0f} dB",
             f"have no sound above {MIN_LEVEL_DB:.0f} dB.",
-            "Take them out of the manifest, unless their texts are empty.",
+            "Remove them from the manifest, unless their texts are empty.",
             needs=lambda sound: sound.cancelled <= MAX_CANCELLED,
         ),
         SoundCheck(
@@ -259,89 +259,94 @@ def checks(sample_rate: int) -> list[SoundCheck]:
             lambda sound: -sound.bandwidth,
             -narrow,
             lambda sound: f"nothing above {sound.bandwidth:,.0f} Hz",
-            f"have nothing above {narrow:,.0f} Hz (within {-EMPTY_DB:.0f} dB of their loudest band), as over a "
-            f"telephone or a muffled microphone; the features hear {sample_rate // 2:,} Hz.",
-            "See that train and test agree in this, or choose a features.sample_rate that suits all of the audio.",
+            f"have nothing above {narrow:,.0f} Hz (within {-EMPTY_DB:.0f} dB of their loudest band), as from a "
+            f"telephone or a muffled microphone; the features reach {sample_rate // 2:,} Hz.",
+            "Check that train and test agree in this, or choose a features.sample_rate that suits all audio.",
             needs=lambda sound: not sound.silent and sound.sample_rate >= sample_rate,
         ),
     ]
 
 
-def sound_findings(heard: Heard, sample_rate: int) -> list[Finding]:
-    """Say what is wrong with the sound of utterances.
+def sound_findings(measured: Measured, sample_rate: int) -> list[Finding]:
+    """Report utterances with faulty sound.
 
     Args:
-        heard: utterances that could be read, and their measures.
+        measured: readable utterances and their measures.
         sample_rate: of the features, in Hz.
     """
-    listened = sum(map(len, heard.values()))
+    decoded = sum(map(len, measured.values()))
     findings = []
     for check in checks(sample_rate):
         beyond = [
             (check.measure(sound), Case(split, utterance, check.write(sound)))
-            for split, pairs in heard.items()
+            for split, pairs in measured.items()
             for utterance, sound in pairs
             if check.needs(sound) and check.measure(sound) > check.limit
         ]
         cases = [case for _, case in sorted(beyond, key=lambda pair: -pair[0])]
         if cases:
-            what = f"{len(cases):,} of {listened:,} utterances listened to {check.meaning}"
-            findings.append(Finding(check.kind, Severity.WARNING, what, check.advice, cases))
+            message = f"{len(cases):,} of {decoded:,} decoded utterances {check.meaning}"
+            findings.append(Finding(check.kind, Severity.WARNING, message, check.advice, cases))
     return findings
 
 
-def speed_findings(heard: Heard) -> list[Finding]:
-    """Say which utterances are played at half or double speed: a text's time and the highest band both tell.
+def speed_findings(measured: Measured) -> list[Finding]:
+    """Report utterances played at half or double speed, where both the text's time and the highest band show it.
 
     Args:
-        heard: utterances that could be read, with normalised texts, and their measures.
+        measured: readable utterances, with normalised texts, and their measures.
     """
-    pairs = [(split, *pair) for split, several in heard.items() for pair in several]
-    spoken = [(split, one, sound) for split, one, sound in pairs if len(one.text) >= MIN_CHARACTERS and sound.bandwidth]
+    pairs = [(split, *pair) for split, split_pairs in measured.items() for pair in split_pairs]
+    spoken = [
+        (split, utterance, sound)
+        for split, utterance, sound in pairs
+        if len(utterance.text) >= MIN_CHARACTERS and sound.bandwidth
+    ]
     if len(spoken) < MIN_PACED:
         return []
-    pace = median(one.duration / len(one.text) for _, one, _ in spoken)
+    pace = median(utterance.duration / len(utterance.text) for _, utterance, _ in spoken)
     band = median(sound.bandwidth for _, _, sound in spoken)
     cases = []
-    for split, one, sound in spoken:
-        slower, narrower = one.duration / (pace * len(one.text)), band / sound.bandwidth
+    for split, utterance, sound in spoken:
+        slower, narrower = utterance.duration / (pace * len(utterance.text)), band / sound.bandwidth
         for factor, speed in ((2.0, "half"), (0.5, "double")):
             if max(abs(math.log2(slower / factor)), abs(math.log2(narrower / factor))) < SPEED_OCTAVES:
                 detail = (
-                    f"{slower:.1f} times the time of its text, nothing above {sound.bandwidth:,.0f} Hz: {speed} speed"
+                    f"takes {slower:.1f} times the expected time, "
+                    f"nothing above {sound.bandwidth:,.0f} Hz: {speed} speed"
                 )
-                cases.append(Case(split, one, detail))
+                cases.append(Case(split, utterance, detail))
     if not cases:
         return []
-    what = f"{len(cases):,} of {len(spoken):,} utterances listened to are played at half or double speed."
+    message = f"{len(cases):,} of {len(spoken):,} decoded utterances are played at half or double speed."
     advice = "Correct the sample rate in the headers of their files."
-    return [Finding("wrong speed", Severity.WARNING, what, advice, cases)]
+    return [Finding("wrong speed", Severity.WARNING, message, advice, cases)]
 
 
-def unreadable(heard: Heard) -> dict[str, list[Case]]:
-    """List what turned out unreadable when it was decoded, by what is wrong."""
+def unreadable(measured: Measured) -> dict[str, list[Case]]:
+    """Return the utterances that could not be decoded, by the kind of problem."""
     cases: dict[str, list[Case]] = {}
-    for split, pairs in heard.items():
+    for split, pairs in measured.items():
         for utterance, sound in pairs:
             if sound.kind:
                 cases.setdefault(sound.kind, []).append(Case(split, utterance, sound.problem))
     return cases
 
 
-def readable(heard: Heard) -> Heard:
-    """Leave out what could not be read."""
-    return {split: [pair for pair in pairs if not pair[1].kind] for split, pairs in heard.items()}
+def readable(measured: Measured) -> Measured:
+    """Return the utterances that could be decoded."""
+    return {split: [pair for pair in pairs if not pair[1].kind] for split, pairs in measured.items()}
 
 
-def duplicate_findings(heard: Heard) -> list[Finding]:
-    """Say which utterances have the same samples; silence, which is the same everywhere, does not count.
+def duplicate_findings(measured: Measured) -> list[Finding]:
+    """Report utterances with identical samples, except silent ones, which are all alike.
 
     Args:
-        heard: utterances that could be read, and their measures; train first.
+        measured: readable utterances and their measures; train first.
     """
     first: dict[bytes, Case] = {}
     twins: dict[str, list[Case]] = {"train": [], "valid": [], "test": []}
-    for split, pairs in heard.items():
+    for split, pairs in measured.items():
         for utterance, sound in pairs:
             if sound.silent:
                 continue
@@ -353,13 +358,13 @@ def duplicate_findings(heard: Heard) -> list[Finding]:
             crosses = earlier.split == "train" and split != "train"
             twins[("valid" if split == "valid" else "test") if crosses else "train"].append(case)
     kinds = (
-        ("test", "test audio in train", Severity.ERROR, "that are trained on: the WER on them tells nothing."),
-        ("valid", "validation audio in train", Severity.WARNING, "that are trained on: their WER will be too good."),
-        ("train", "duplicate audio", Severity.WARNING, "with the samples of another one."),
+        ("test", "test audio in train", Severity.ERROR, "are trained on: their WER means nothing."),
+        ("valid", "validation audio in train", Severity.WARNING, "are trained on: their WER will be too good."),
+        ("train", "duplicate audio", Severity.WARNING, "have the samples of another utterance."),
     )
-    advice = "Keep one of each, with the text that is right."
+    advice = "Keep one copy of each, with the correct text."
     return [
-        Finding(kind, severity, f"{counted(len(twins[place]), 'utterance')} {meaning}", advice, twins[place])
-        for place, kind, severity, meaning in kinds
-        if twins[place]
+        Finding(kind, severity, f"{counted(len(twins[group]), 'utterance')} {meaning}", advice, twins[group])
+        for group, kind, severity, meaning in kinds
+        if twins[group]
     ]

@@ -1,4 +1,4 @@
-"""What the texts tell: empty ones, repeated ones, letters without a token, and texts that do not fit their audio."""
+"""Checks of texts: empty and repeated ones, characters without a token, texts that do not fit their audio."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -10,36 +10,41 @@ from asr.errors import InputError
 from asr.interfaces import Tokenizer
 from asr.text.numbers import counted
 
-MIN_WORDS = 4  # of a sentence: shorter ones are said again by chance
+MIN_WORDS = 4  # of a sentence; shorter sentences repeat by chance
 
-MIN_PACED = 20  # utterances that a pace is taken of
-MIN_CHARACTERS = 12  # of a text that can be too long for its audio: a word or two may be said in no time
-FAST, SLOW = 0.4, 3.0  # times the seconds that a text takes at the pace of all
-PAUSES_SECONDS = 4.0  # of silence, beside: who records a word may wait
+MIN_PACED = 20  # utterances needed to estimate a pace
+MIN_CHARACTERS = 12  # shorter texts are not compared with their audio: one or two words may take almost no time
+FAST, SLOW = 0.4, 3.0  # limits on an utterance's seconds, relative to its text's seconds at the median pace
+PAUSES_SECONDS = 4.0  # of silence tolerated in addition: a speaker may pause before or after a word
 
 
 def text_findings(splits: Splits) -> list[Finding]:
-    """Say which texts are empty, and which sentences one speaker has twice."""
+    """Report empty texts, and sentences that a speaker repeats."""
     findings = []
-    empty = [Case(split, one) for split, utterances in splits.items() for one in utterances if not one.text.strip()]
+    empty = [
+        Case(split, utterance)
+        for split, utterances in splits.items()
+        for utterance in utterances
+        if not utterance.text.strip()
+    ]
     if empty:
-        what = f"{share(empty, splits)} without a text once it is normalised; in train they are dropped."
-        advice = "Give them their texts, or take them out; in a test, empty texts count what is heard in silence."
-        findings.append(Finding("empty texts", Severity.WARNING, what, advice, empty))
+        message = f"{share(empty, splits)} with an empty text after normalisation; in train they are dropped."
+        advice = "Add their texts, or remove them; in a test, every word recognised there is an error."
+        findings.append(Finding("empty texts", Severity.WARNING, message, advice, empty))
     repeated = [
         Case(split, again, f"the text of {first.id}: {again.text}")
         for split, utterances in splits.items()
         for first, again in _repeated(utterances)
     ]
     if repeated:
-        what = f"{share(repeated, splits)} with a sentence that the same speaker has in another one."
-        advice = "Listen to some: what is said twice is no fault, but a text may have been pasted to other audio."
-        findings.append(Finding("repeated texts", Severity.NOTE, what, advice, repeated))
+        message = f"{share(repeated, splits)} with a sentence that the same speaker has in another utterance."
+        advice = "Listen to some: repetition is no fault, but a text may have been copied to other audio."
+        findings.append(Finding("repeated texts", Severity.NOTE, message, advice, repeated))
     return findings
 
 
 def _repeated(utterances: Sequence[Utterance]) -> list[tuple[Utterance, Utterance]]:
-    """Pair each utterance that repeats its speaker's sentence with the first that has it."""
+    """Pair each utterance that repeats a sentence with the first utterance of this speaker that has it."""
     first: dict[tuple[str | None, str], Utterance] = {}
     pairs = []
     for utterance in utterances:
@@ -51,38 +56,38 @@ def _repeated(utterances: Sequence[Utterance]) -> list[tuple[Utterance, Utteranc
 
 
 def is_sentence(text: str) -> bool:
-    """Tell whether a text has words enough that it is no chance where it comes again."""
+    """Whether a text has enough words that its repetition is not chance."""
     return len(text.split()) >= MIN_WORDS
 
 
 def coverage_findings(splits: Splits, tokenizer: Tokenizer, optional: Sequence[str]) -> list[Finding]:
-    """Say which texts the tokenizer cannot spell.
+    """Report texts with characters that the tokenizer does not cover.
 
     Args:
-        splits: texts normalised.
+        splits: texts after normalisation.
         tokenizer: fitted.
-        optional: splits whose texts need not be spelled, as they are not trained for.
+        optional: splits whose texts need no tokens, because they only test.
     """
     findings = []
-    for needed in (True, False):
+    for required in (True, False):
         cases = [
             Case(split, utterance, problem)
             for split, utterances in splits.items()
-            if (split not in optional) == needed
+            if (split not in optional) == required
             for utterance in utterances
-            if (problem := _misspelled(utterance.text, tokenizer))
+            if (problem := _uncovered(utterance.text, tokenizer))
         ]
         if cases:
-            what = f"{share(cases, splits)} with a character that no token covers."
+            message = f"{share(cases, splits)} with a character that no token covers."
             advice = "Correct the texts, add the characters to the training texts, or choose another normalizer."
-            if needed:
-                advice = f"asr.train does not begin with them. {advice}"
-            severity = Severity.ERROR if needed else Severity.NOTE
-            findings.append(Finding("characters without a token", severity, what, advice, cases))
+            if required:
+                advice = f"asr.train does not start with them. {advice}"
+            severity = Severity.ERROR if required else Severity.NOTE
+            findings.append(Finding("characters without a token", severity, message, advice, cases))
     return findings
 
 
-def _misspelled(text: str, tokenizer: Tokenizer) -> str:
+def _uncovered(text: str, tokenizer: Tokenizer) -> str:
     try:
         tokenizer.encode(text)
     except InputError as error:
@@ -91,52 +96,55 @@ def _misspelled(text: str, tokenizer: Tokenizer) -> str:
 
 
 def pace_findings(splits: Splits) -> list[Finding]:
-    """Say which texts would take far more, or far less time to say than there is, at the pace of all utterances."""
-    spoken = {split: [one for one in utterances if one.text.strip()] for split, utterances in splits.items()}
-    paces = [one.duration / len(one.text) for utterances in spoken.values() for one in utterances]
+    """Report texts that are far too long or short for their audio, at the median pace of all utterances."""
+    spoken = {
+        split: [utterance for utterance in utterances if utterance.text.strip()] for split, utterances in splits.items()
+    }
+    paces = [utterance.duration / len(utterance.text) for utterances in spoken.values() for utterance in utterances]
     if len(paces) < MIN_PACED:
         return []
     pace = median(paces)
     cases = []
     for split, utterances in spoken.items():
-        for one in utterances:
-            usual = pace * len(one.text)
-            too_long = one.duration < FAST * usual and len(one.text) >= MIN_CHARACTERS
-            too_short = one.duration > SLOW * usual + PAUSES_SECONDS
+        for utterance in utterances:
+            seconds, length = utterance.duration, len(utterance.text)
+            usual = pace * length
+            too_long = seconds < FAST * usual and length >= MIN_CHARACTERS
+            too_short = seconds > SLOW * usual + PAUSES_SECONDS
             if too_long or too_short:
-                detail = (
-                    f"{one.duration:.1f} s for {counted(len(one.text), 'character')}, which take about {usual:.1f} s"
-                )
-                cases.append((abs(one.duration - usual) / (usual + PAUSES_SECONDS), Case(split, one, detail)))
+                detail = f"{seconds:.1f} s for {counted(length, 'character')}, which take about {usual:.1f} s"
+                cases.append((abs(seconds - usual) / (usual + PAUSES_SECONDS), Case(split, utterance, detail)))
     if not cases:
         return []
     ordered = [case for _, case in sorted(cases, key=lambda pair: -pair[0])]
-    what = f"{share(ordered, splits)} with far more or far less text than their seconds, at the pace of all."
+    message = f"{share(ordered, splits)} with far more or far less text than their audio, at the median pace."
     advice = "Listen to them: their texts may belong to other audio, or be cut off. asr.align finds more, with a model."
-    return [Finding("texts that do not fit", Severity.WARNING, what, advice, ordered)]
+    return [Finding("texts that do not fit", Severity.WARNING, message, advice, ordered)]
 
 
 def leak_findings(splits: Mapping[str, Sequence[Utterance]]) -> list[Finding]:
-    """Say which test manifests have speakers, or sentences, that are trained on."""
-    speakers = {one.speaker for one in splits["train"]} - {None}
-    sentences = {one.text for one in splits["train"] if is_sentence(one.text)}
+    """Report test manifests with speakers or sentences of train."""
+    speakers = {utterance.speaker for utterance in splits["train"]} - {None}
+    sentences = {utterance.text for utterance in splits["train"] if is_sentence(utterance.text)}
     findings = []
     for split, utterances in splits.items():
         if split in ("train", "valid"):
             continue
-        known = [one for one in utterances if one.speaker in speakers]
+        known = [utterance for utterance in utterances if utterance.speaker in speakers]
         if known:
             by_speaker: dict[str | None, list[Utterance]] = defaultdict(list)
-            for one in known:
-                by_speaker[one.speaker].append(one)
-            cases = [Case(split, several[0], f"speaker {name}") for name, several in by_speaker.items()]
-            all_speakers = {one.speaker for one in utterances} - {None}
-            what = f"{len(cases):,} of {counted(len(all_speakers), 'speaker')} of {split} are in train, too."
-            advice = f"The WER on {split} will not tell how new voices fare; take them out of train if it should."
-            findings.append(Finding("speakers in train and test", Severity.WARNING, what, advice, cases))
-        learnt = [Case(split, one, one.text) for one in utterances if one.text in sentences]
+            for utterance in known:
+                by_speaker[utterance.speaker].append(utterance)
+            cases = [Case(split, group[0], f"speaker {name}") for name, group in by_speaker.items()]
+            all_speakers = {utterance.speaker for utterance in utterances} - {None}
+            message = f"{len(cases):,} of {counted(len(all_speakers), 'speaker')} of {split} are in train, too."
+            advice = (
+                f"The WER on {split} does not show how new voices are recognised; for that, remove them from train."
+            )
+            findings.append(Finding("speakers in train and test", Severity.WARNING, message, advice, cases))
+        learnt = [Case(split, utterance, utterance.text) for utterance in utterances if utterance.text in sentences]
         if learnt:
-            what = f"{len(learnt):,} of {counted(len(utterances), 'utterance')} of {split} have a sentence of train."
-            advice = f"The WER on {split} will be too good for new sentences; take them out of train if it should not."
-            findings.append(Finding("sentences in train and test", Severity.WARNING, what, advice, learnt))
+            message = f"{len(learnt):,} of {counted(len(utterances), 'utterance')} of {split} have a sentence of train."
+            advice = f"The WER on {split} will be too good for new sentences; if this matters, remove them from train."
+            findings.append(Finding("sentences in train and test", Severity.WARNING, message, advice, learnt))
     return findings

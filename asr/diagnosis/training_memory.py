@@ -1,4 +1,4 @@
-"""Memory of training in full, with a frozen encoder, and with an adapter: tensors that are live at once."""
+"""Memory of training in full, with a frozen encoder, and with an adapter: bytes of live tensors."""
 
 import weakref
 from collections.abc import Callable, Iterable
@@ -21,9 +21,9 @@ OPTIMIZER_BYTES = 8  # of a trained parameter: AdamW's two moments, in float32
 
 
 class PeakMemory(TorchDispatchMode):
-    """Count the bytes of the tensors that operations make while this is entered; `peak` is the most at one time.
+    """Counts the bytes of tensors that operations create while the context is active; `peak` is their maximum.
 
-    What an operation takes for itself while it runs is not counted, nor what an allocator holds in reserve.
+    Workspace of an operation and memory that an allocator reserves are not counted.
     """
 
     def __init__(self, known: Iterable[Tensor]) -> None:
@@ -34,7 +34,7 @@ class PeakMemory(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Torch's hook: run an operation, and count its results."""
+        """Run an operation, and count its results; torch calls this for each operation."""
         results = func(*args, **(kwargs or {}))
         for result in tree_leaves(results):
             if isinstance(result, Tensor):
@@ -57,13 +57,13 @@ class PeakMemory(TorchDispatchMode):
 def training_memory(
     model: Model, batch: Batch, autocast: Callable[[], AbstractContextManager[None]], average: bool
 ) -> dict[str, float]:
-    """Measure the bytes of tensors in a training step, by the way of training; each takes a step of a copy.
+    """Measure the bytes of tensors in a training step, for each way of training, on a copy of the model.
 
     Args:
-        model: to be trained, with an adapter or without; it stays as it is.
+        model: to be trained, with or without an adapter; not changed.
         batch: the largest, on the model's device.
-        autocast: makes the context of the forward pass.
-        average: whether there is a moving average of the weights.
+        autocast: returns the context of the forward pass.
+        average: whether a moving average of the weights is stored.
     """
     return {
         name: step_bytes(adapted, batch, autocast, average)
@@ -75,7 +75,7 @@ def training_memory(
 def step_bytes(
     model: Model, batch: Batch, autocast: Callable[[], AbstractContextManager[None]], average: bool
 ) -> float:
-    """Measure the bytes of tensors in a step of a model: weights, gradients, optimizer and what the pass keeps."""
+    """Measure the bytes of tensors in a step: weights, average, optimizer state, gradients and activations."""
     weights, trained = weight_bytes(model), sum(p.numel() for p in model.parameters() if p.requires_grad)
     for module in model.modules():
         own = list(module.parameters(recurse=False))
@@ -106,7 +106,7 @@ def _frozen_encoder(model: Model) -> Model:
 
 
 def _lora(model: Model) -> Model | None:
-    """Adapt a model as conf/adapter/lora.yaml says, unless it is adapted; None: it has no layers of these names."""
+    """Add the adapter of conf/adapter/lora.yaml unless the model has an adapter; None if it fits no layer."""
     if all(weight.requires_grad for weight in model.parameters()):
         try:
             build_adapter(default_settings("adapter", "lora")).insert(model)

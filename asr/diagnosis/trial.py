@@ -1,4 +1,4 @@
-"""Optimizer steps on made-up batches: what they cost on this machine."""
+"""Cost of optimizer steps on this machine, measured on synthetic batches."""
 
 import os
 import time
@@ -22,13 +22,13 @@ PRECISIONS = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 
 @dataclass(frozen=True)
 class Steps:
-    """What a step costs here.
+    """Costs of training on this machine.
 
     Args:
-        seconds: of passes over batches, by their padded seconds.
-        reading: seconds to read and augment a second of audio.
-        peak: bytes of memory at most.
-        available: bytes of memory that there are.
+        seconds: of a step, by the padded seconds of its batch.
+        reading: seconds to read and augment one second of audio.
+        peak: largest number of bytes in use.
+        available: bytes of memory of the device.
         state: bytes of a checkpoint.
     """
 
@@ -39,7 +39,7 @@ class Steps:
     state: float
 
     def of(self, padded: float) -> float:
-        """Estimate the seconds of a step from its padded seconds, on the line through those that were timed."""
+        """Estimate the seconds of a step from its padded seconds, on the line through the measured steps."""
         (short, short_time), (long, long_time) = min(self.seconds.items()), max(self.seconds.items())
         if long <= short:
             return long_time * padded / long
@@ -48,14 +48,14 @@ class Steps:
 
 
 class Trial:
-    """Optimizer steps on made-up batches of a plan, on one device; the model is of no use behind it.
+    """Optimizer steps on synthetic batches of a plan, on one device; the model is unusable afterwards.
 
     Args:
         model: to be trained.
-        optimizer: of it.
-        training_set: whose batches are tried.
+        optimizer: of the model.
+        training_set: source of the batches.
         device: to train on.
-        precision: as `trainer.precision`.
+        precision: `trainer.precision`.
     """
 
     def __init__(
@@ -77,18 +77,18 @@ class Trial:
         median = int(flat.argsort()[len(flat) // 2])
         largest = [step * padded.shape[1] + int(padded[step].argmax()) for step in plan.largest()]
         seconds: dict[float, float] = {}
-        self._step(self._batch(plan, median, padded.shape[1]))  # the first is slower, and makes the optimizer's state
-        for place in (median, *largest):
-            took = self._step(self._batch(plan, place, padded.shape[1]))
-            seconds[float(flat[place])] = max(took, seconds.get(float(flat[place]), 0.0))
+        self._step(self._batch(plan, median, padded.shape[1]))  # warm-up: the first step creates the optimizer's state
+        for index in (median, *largest):
+            took = self._step(self._batch(plan, index, padded.shape[1]))
+            seconds[float(flat[index])] = max(took, seconds.get(float(flat[index]), 0.0))
         reading = self._reading(plan, median, padded.shape[1], augmentation)
         return Steps(seconds, reading, *self._memory(), state=self._state_bytes())
 
-    def _batch(self, plan: EpochPlan, place: int, ranks: int) -> Batch:
-        return self._data.made_up(plan.items(place // ranks, place % ranks), self._noise)
+    def _batch(self, plan: EpochPlan, index: int, ranks: int) -> Batch:
+        return self._data.made_up(plan.items(index // ranks, index % ranks), self._noise)
 
     def _step(self, batch: Batch) -> float:
-        """Take a step; how many seconds it took."""
+        """Take a step, and return its seconds."""
         batch = batch.to(self._device)
         begun = time.perf_counter()
         with self.autocast():
@@ -112,17 +112,17 @@ class Trial:
             return nullcontext()
         return torch.autocast(self._device.type, self._precision)
 
-    def _reading(self, plan: EpochPlan, place: int, ranks: int, augmentation: Augmentation) -> float:
-        """Time how long a second of audio takes from its file to the net, in one process."""
+    def _reading(self, plan: EpochPlan, index: int, ranks: int, augmentation: Augmentation) -> float:
+        """Return the seconds to read, augment and collate one second of audio, in one process."""
         data = self._data
         dataset = SpeechDataset(data.utterances, data.features, data.reference, augmentation, data.seed)
-        items = plan.items(place // ranks, place % ranks)
+        items = plan.items(index // ranks, index % ranks)
         begun = time.perf_counter()
         collate([dataset[item] for item in items])
         return (time.perf_counter() - begun) / sum(data.utterances[item.position].duration for item in items)
 
     def _memory(self) -> tuple[float, float]:
-        """Return the bytes that were used at most, and those that there are."""
+        """Return the peak bytes in use, and the bytes of the device."""
         if self._device.type == "cuda":
             available = torch.cuda.get_device_properties(self._device).total_memory
             return torch.cuda.max_memory_allocated(self._device), available

@@ -27,7 +27,7 @@ from asr.lengths import padding_mask
 from asr.settings.rule import Bias, Dim, FeedForwardFactor, Heads, Layers, Probability, list_of, or_null, whole
 
 Frames = whole(0, 100_000)
-RightFrames = whole(0, 1_000)  # more would not be streaming; a step also computes these frames a second time
+RightFrames = whole(0, 1_000)  # more latency would not be streaming; a step computes these frames a second time
 ChunkFrames = or_null(whole(1, 100_000))
 
 
@@ -62,13 +62,13 @@ class Chunks(NamedTuple):
         batch: B, utterances.
         frames: c, frames of a chunk. The frames after them in a row are right context, which the next row repeats.
         left: M, frames before a chunk to which it attends.
-        kept: kernel // 2, frames before a chunk that the convolution needs.
+        num_before: kernel // 2, frames before a chunk that the convolution needs.
     """
 
     batch: int
     frames: int
     left: int
-    kept: int
+    num_before: int
 
     def cut(self, x: Tensor, before: int, after: int) -> Tensor:
         """Cut the frames around the beginning of each chunk, (B, T', D) to (B n, before + after, D), zero-padded."""
@@ -87,7 +87,7 @@ class Chunks(NamedTuple):
 
     def frames_before(self, new: Tensor) -> Tensor:
         """Return the convolution's inputs before each chunk, (B n, kernel // 2, D); `new` is (B n, Q, D)."""
-        return self.cut(self.joined(new), self.kept, 0)
+        return self.cut(self.joined(new), self.num_before, 0)
 
     def after(self, keys_values: Tensor, frames: Tensor) -> None:
         """Return None: no chunk follows, so there is no state."""
@@ -100,9 +100,9 @@ class ConformerStreaming(nn.Module):
     `left_frames` before the chunk, whose keys and values are cached, and to `right_frames` after it, the right context.
     The right context is computed again as part of the next chunk, where it has more context of its own; this costs
     time, but words at the end of a chunk are not cut off. The convolution sees as many of these frames as its kernel
-    covers. The subsampling uses no feature frame after those of an encoder frame. The output of a chunk therefore does
-    not depend on audio after its right context. Names and shapes of the weights are those of `Conformer`, so either
-    model can be initialised from the other.
+    covers. The subsampling of an encoder frame uses no feature frame after its own `stride` frames. The output of a
+    chunk therefore does not depend on audio after its right context. Names and shapes of the weights are those of
+    `Conformer`, so either model can be initialised from the other.
 
     *Source*: attention to a chunk and a cached past: Dai et al. 2019, arXiv:1901.02860, section 3.2. Right context,
     computed again with the next chunk: Shi et al. 2021, arXiv:2010.10759. Random chunk sizes in training, so that one
@@ -200,7 +200,7 @@ class ConformerStreaming(nn.Module):
 
     @property
     def streaming(self) -> Self:
-        """Itself: it can encode an utterance chunk by chunk."""
+        """This object: it can encode an utterance chunk by chunk."""
         return self
 
     def initial_state(self, batch: int, left_frames: int | None = None) -> State:

@@ -1,6 +1,6 @@
-"""What the scored utterances of an evaluation say together: rates with intervals, breakdowns, confusions, calibration.
+"""Figures of an evaluation, from its scored utterances: rates with intervals, breakdowns, confusions, calibration.
 
-All of it can be recomputed from NAME.utterances.jsonl, and JSON can hold all of it: what is not a number is None.
+All figures can be recomputed from NAME.utterances.jsonl. They are plain JSON types; None stands for NaN and infinity.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from asr.evaluation.calibration import auc, calibration_error, reliability
 from asr.evaluation.utterances import Scored, show_writing
 from asr.evaluation.word_errors import Edit, ErrorCounts, align_words, total
 
-MOST_CONFUSIONS = 50
-MOST_BINS = 8
-FEWEST_IN_BIN = 5  # utterances: a rate of fewer says little
-NO_SPEAKER = "(not known)"  # what stands in a breakdown for the utterances without one
-# Edges that read well; the bins of a breakdown are made of some of them.
+MAX_CONFUSIONS = 50
+MAX_BINS = 8
+MIN_IN_BIN = 5  # utterances; the rate of fewer is too uncertain
+NO_SPEAKER = "(not known)"  # name of a breakdown's row for utterances without a speaker
+# Round numbers, from which the edges of a breakdown's bins are chosen.
 SECONDS = (
     *(0, 0.5, 1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25, 30, 40),
     *(60, 120, 300, 600, 1800, 3600, 7200, math.inf),
@@ -34,15 +34,16 @@ TWENTIETHS = tuple(twentieth / 20 for twentieth in range(21))
 
 
 def figures(scored: Sequence[Scored]) -> dict[str, Any]:
-    """Compute everything that a report shows of these utterances, but for the utterances themselves.
+    """Compute the figures of a report.
 
     Returns:
-        `words`, `characters` and `raw_words` as of `rates`; `by` the rows of each breakdown, which are the utterances
-        under their subset, speaker, duration and speaking rate; `confusions` the most frequent ones; `calibration` the
-        reliability of the words' confidence, or None without words; `distribution` two histograms: of utterances by
-        their WER, where the first bin holds 0 alone, each other one what is above its `from` and up to its `to`, and
-        the last one, whose `to` is None, what is beyond 1; and of words by their confidence, from `from` to below `to`
-        (1 is in the last).
+        words, characters, raw_words: from `rates`.
+        by: rows of each breakdown: utterances grouped by subset, speaker, duration and speaking rate.
+        confusions: the most frequent substitutions, insertions and deletions.
+        calibration: reliability of the words' confidence; None if no word was recognised.
+        distribution: two histograms. Utterances by WER: the first bin is WER 0; each other bin is from above `from` up
+            to `to`; in the last bin, above 1, `to` is None. Words by confidence: from `from` to below `to`; the last
+            bin includes 1.
     """
     alignments = [align_words(result.reference, result.transcript.text) for result in scored]
     words = [
@@ -67,9 +68,9 @@ def rates(scored: Sequence[Scored]) -> dict[str, dict[str, Any]]:
     """Sum the errors in words, in characters, and in words as written, with the 95 % intervals of their rates.
 
     Returns:
-        for each of `words`, `characters` and `raw_words` the counts, the `rate`, its `interval` over utterances and
-        its `speaker_interval`, which is None unless the speaker of every utterance is known; see `bootstrap`. Of
-        `raw_words` there are none where references have neither case nor punctuation; see `show_writing`.
+        For each of `words`, `characters` and `raw_words`: the counts, the `rate`, its `interval` over utterances and
+        its `speaker_interval`, which is None unless the speaker of every utterance is known; see `bootstrap`. The
+        counts of `raw_words` are 0 if references have neither case nor punctuation; see `show_writing`.
     """
     kinds: dict[str, list[ErrorCounts]] = {
         "words": [result.counts for result in scored],
@@ -95,22 +96,22 @@ def rates(scored: Sequence[Scored]) -> dict[str, dict[str, Any]]:
 
 
 def known_speakers(scored: Sequence[Scored]) -> list[str]:
-    """Each utterance's speaker; none of them if not all are known."""
+    """Return the speaker of each utterance; [] if the speaker of any utterance is unknown."""
     speakers = [result.utterance.speaker for result in scored if result.utterance.speaker is not None]
     return speakers if len(speakers) == len(scored) else []
 
 
 def breakdown(systems: Sequence[Sequence[Scored]], kind: str) -> list[list[dict[str, Any]]]:
-    """Sum the errors of utterances that have something in common, and give the 95 % intervals over utterances.
+    """Group utterances, and sum the errors of each group, with 95 % intervals over utterances.
 
     Args:
-        systems: what each of them made of the same utterances, in the same order. What utterances have in common is as
-            the first one has it; all are counted on the same draws.
+        systems: results of each system for equal utterances in equal order. The utterances of the first system
+            determine the groups. The intervals of all systems use the same draws.
         kind: `subset`, in the order of their first utterances; `speaker`, by name, if any is known; `duration` or
-            `speaking_rate`, between round edges, from small to large.
+            `speaking_rate`, in bins with round edges, in ascending order.
 
     Returns:
-        the rows of each system.
+        For each system a row per group.
     """
     rows = [
         _rows(name, [[system[place] for place in places] for system in systems])
@@ -136,7 +137,7 @@ def _listed(interval: tuple[float, float] | None) -> list[float] | None:
     return None if interval is None else list(interval)
 
 
-Places = dict[str, list[int]]  # of the utterances that have something in common, by its name
+Places = dict[str, list[int]]  # positions of the utterances of each group, by its name
 
 
 def _grouped(names: Iterable[tuple[str, int]]) -> Places:
@@ -151,7 +152,7 @@ def _by_subset(scored: Sequence[Scored]) -> Places:
 
 
 def _by_speaker(scored: Sequence[Scored]) -> Places:
-    """By the speaker's name, those without one last; none where no speaker is known."""
+    """Group by speaker, sorted by name, unknown speakers last; no groups if all speakers are unknown."""
     speakers = [result.utterance.speaker for result in scored]
     if all(speaker is None for speaker in speakers):
         return {}
@@ -164,7 +165,7 @@ def _by_duration(scored: Sequence[Scored]) -> Places:
 
 
 def _by_speaking_rate(scored: Sequence[Scored]) -> Places:
-    """By words of the reference a second."""
+    """Group by the number of reference words per second."""
     rates = [result.counts.reference_length / result.utterance.duration for result in scored]
     return _by_number(rates, WORDS_A_SECOND, "words/s")
 
@@ -191,8 +192,8 @@ def _between(low: float, high: float, unit: str) -> str:
 def choose_edges(numbers: Sequence[float], edges: Sequence[float]) -> list[float]:
     """Choose edges so that each bin holds at least an eighth of the numbers, and at least five.
 
-    A bin holds what is at least its lower edge and less than its upper one. So there are at most 8 bins, fewer where
-    many numbers lie between two neighbouring edges.
+    A bin includes its lower edge and excludes its upper edge. There are at most 8 bins, and fewer if many numbers lie
+    between two neighbouring edges.
 
     Args:
         numbers: not negative.
@@ -201,9 +202,9 @@ def choose_edges(numbers: Sequence[float], edges: Sequence[float]) -> list[float
     numbers = sorted(numbers)
     if not numbers:
         return []
-    enough = max(FEWEST_IN_BIN, len(numbers) / MOST_BINS)
+    enough = max(MIN_IN_BIN, len(numbers) / MAX_BINS)
     chosen = [max(edge for edge in edges if edge <= numbers[0] and edge < math.inf)]
-    below = 0  # how many numbers are in the bins that are closed
+    below = 0  # count of the numbers in complete bins
     for edge in edges:
         count = sum(number < edge for number in numbers)
         if chosen[-1] < edge < math.inf and count - below >= enough and len(numbers) - count >= enough:
@@ -213,7 +214,7 @@ def choose_edges(numbers: Sequence[float], edges: Sequence[float]) -> list[float
 
 
 def _confusions(edits: Iterable[Edit]) -> dict[str, list[dict[str, Any]]]:
-    """Count equal edits; the most frequent first, those as frequent by their words."""
+    """Count equal edits; sort them by descending frequency, then by their words."""
     counted = Counter(edit for edit in edits if edit.kind != "equal")
     in_order = sorted(counted.items(), key=lambda item: (-item[1], item[0].reference or "", item[0].hypothesis or ""))
     confusions: dict[str, list[dict[str, Any]]] = {"substitutions": [], "insertions": [], "deletions": []}
@@ -223,11 +224,11 @@ def _confusions(edits: Iterable[Edit]) -> dict[str, list[dict[str, Any]]]:
         else:
             words = {"word": edit.reference if edit.kind == "deletion" else edit.hypothesis}
         confusions[f"{edit.kind}s"].append({**words, "count": count})
-    return {kind: rows[:MOST_CONFUSIONS] for kind, rows in confusions.items()}
+    return {kind: rows[:MAX_CONFUSIONS] for kind, rows in confusions.items()}
 
 
 def _recognised(alignment: Iterable[Edit]) -> list[Edit]:
-    """Return the edits that have a word of the hypothesis."""
+    """Return the edits with a word of the hypothesis: all except deletions."""
     return [edit for edit in alignment if edit.hypothesis is not None]
 
 
@@ -257,7 +258,7 @@ def _calibration(words: Sequence[tuple[float, bool]]) -> dict[str, Any] | None:
 
 
 def _wer_histogram(scored: Sequence[Scored]) -> list[dict[str, Any]]:
-    """Utterances by their WER: exactly 0, tenths up to 1, and beyond."""
+    """Count utterances by WER, in bins: exactly 0, tenths up to 1, above 1."""
     wers = [result.counts.rate for result in scored]
     rows: list[dict[str, Any]] = [{"from": 0.0, "to": 0.0, "utterances": sum(rate == 0 for rate in wers)}]
     for low, high in pairwise(TENTHS):
@@ -266,7 +267,7 @@ def _wer_histogram(scored: Sequence[Scored]) -> list[dict[str, Any]]:
 
 
 def _confidence_histogram(words: Sequence[tuple[float, bool]]) -> list[dict[str, Any]]:
-    """Words by their confidence, the right ones and the wrong ones."""
+    """Count correct and wrong words by confidence."""
     counted = Counter((min(bisect_right(TWENTIETHS, confidence), 20), is_right) for confidence, is_right in words)
     edges = enumerate(pairwise(TWENTIETHS), start=1)
     return [

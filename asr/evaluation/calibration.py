@@ -75,7 +75,7 @@ def calibration_error(bins: Sequence[Bin]) -> float:
 def auc(confidences: Sequence[float], right: Sequence[bool]) -> float:
     """Return the probability that a correct word has a higher confidence than a wrong one; a tie counts half.
 
-    NaN without a correct and a wrong word.
+    NaN unless there are both correct and wrong words.
     """
     pairs = sorted(zip(confidences, right, strict=True))
     num_right, num_wrong = sum(right), len(right) - sum(right)

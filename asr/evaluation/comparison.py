@@ -72,7 +72,7 @@ def change(comparison: Mapping[str, Any]) -> str:
     """Write the difference in points and, unless the first rate is 0, relative to the first."""
     rate, base = comparison["difference"]["rate"], comparison["a"]["rate"]
     if rate is None:
-        return "no rate, for there are no words in the references"
+        return "no rate, because the references have no words"
     relative = f" ({100 * rate / base:+.1f} % relative)" if base else ""
     return f"{points(rate)} points{relative}"
 
@@ -84,9 +84,9 @@ def verdict(comparison: Mapping[str, Any]) -> str:
     """
     rate, (a, b) = comparison["difference"]["rate"], (comparison[key]["errors"] for key in ("a", "b"))
     if rate is None:
-        return "No verdict: the references hold no words."
+        return "No verdict: the references have no words."
     if not comparison["changed"]:
-        return "No verdict: both models make as many errors in each utterance."
+        return "No verdict: in each utterance both models have the same number of errors."
     unit = "speaker" if comparison["difference"]["speaker_interval"] else "utterance"
     ends = comparison["difference"]["speaker_interval" if unit == "speaker" else "interval"]
     if ends is None:
@@ -106,7 +106,7 @@ def before_and_after(comparison: Mapping[str, Any]) -> str:
     before, after = (percent(comparison[key]["rate"], 2) for key in ("a", "b"))
     line = f"WER {before} before, {after} after: {change(comparison)}"
     if difference["interval"] is None:
-        return f"{line}, and too little to say whether by chance"
+        return f"{line}; the test set is too small for an interval"
     p_value = probability(difference["p_value"], "= ")
     return f"{line}, 95 % interval {interval(difference['interval'], points)}, p {p_value}"
 
@@ -115,22 +115,22 @@ def match(a: Sequence[Scored], b: Sequence[Scored]) -> Pairs:
     """Pair the utterances of two evaluations, by subset and id, in the order of the first.
 
     Raises:
-        InputError: some are in one of them only, or have other references.
+        InputError: an utterance is in only one evaluation, or its references differ.
     """
     firsts, seconds = ({(result.subset, result.utterance.id): result for result in scored} for scored in (a, b))
     for results, others, which in ((firsts, seconds, "first"), (seconds, firsts, "second")):
         alone = [key for key in results if key not in others]
         if alone:
-            must = "both must be of the same utterances, by subset and id"
-            given = f"{len(alone)} of {len(results)} are in the {which} only: {_named(alone)}"
+            must = "both evaluations must have the same utterances, by subset and id"
+            given = f"{len(alone)} of {len(results)} are only in the {which}: {_named(alone)}"
             raise InputError(f"{must}; {given}. Evaluate both models on the same manifests.")
     other = [key for key in firsts if firsts[key].reference != seconds[key].reference]
     if other:
         reference_a, reference_b = firsts[other[0]].reference, seconds[other[0]].reference
-        must = "both must have the same references"
+        must = "both evaluations must have the same references"
         given = (
             f"{len(other)} of {len(firsts)} differ: {_named(other)}, "
-            f"where {shown(reference_a)} stands for {shown(reference_b)}"
+            f"{shown(reference_a)} in the first, {shown(reference_b)} in the second"
         )
         raise InputError(f"{must}; {given}. Were the manifests changed, or do the models normalise texts differently?")
     return [(firsts[key], seconds[key]) for key in firsts]

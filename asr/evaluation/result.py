@@ -21,13 +21,13 @@ CHARACTER_COUNTS = ("substitutions", "insertions", "deletions", "reference_lengt
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The utterances of a manifest, or of several, in their order: the scored ones, and those that could not be read.
+    """The scored and the unreadable utterances of one or several manifests, in their order.
 
     Args:
         scored: with their errors.
         rejected: with the reason.
-        wall_seconds: it took, reading included.
-        normalizer: what references and hypotheses were normalised by.
+        wall_seconds: duration of the evaluation, with reading.
+        normalizer: name of the normaliser of references and hypotheses.
     """
 
     scored: list[Scored]
@@ -41,7 +41,7 @@ class Evaluation:
         return total(result.counts for result in self.scored)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the rates with their intervals, and how many utterances are not in them, as in results.json."""
+        """Return the entry of results.json: rates, intervals, and the numbers of scored and unreadable utterances."""
         figures = rates(self.scored)
         words, characters, raw = figures["words"], figures["characters"], figures["raw_words"]
         return {
@@ -67,7 +67,7 @@ class Evaluation:
 
     @property
     def wordless(self) -> dict[str, Any] | None:
-        """Count the words that were written where none is said, also by the hour; None: there is no such utterance."""
+        """Count the words recognised in utterances with an empty reference; None if there are no such utterances."""
         results = [result for result in self.scored if result.counts.reference_length == 0]
         if not results:
             return None
@@ -77,7 +77,7 @@ class Evaluation:
         return sums | {"words_an_hour": 3600 * words / seconds}
 
     def summary(self) -> str:
-        """Write the WER, that of texts as written if it is another, and how many utterances they leave out."""
+        """Describe the WER, the WER of texts as written if it differs, and the number of unreadable utterances."""
         counts = self.counts
         raw = total(result.raw_counts for result in self.scored) if show_writing(self.scored) else counts
         wer = percent(counts.rate, 2) if math.isfinite(counts.rate) else "not measured"
@@ -92,12 +92,12 @@ class Evaluation:
 
     @property
     def real_time_factor(self) -> float:
-        """Wall seconds a second of audio, reading it included."""
+        """Wall seconds per second of audio, with reading."""
         return self.wall_seconds / self.audio_seconds if self.audio_seconds else math.nan
 
 
 def together(evaluations: Sequence[Evaluation]) -> Evaluation:
-    """Make one evaluation of those of several manifests, by one recogniser."""
+    """Join the evaluations of several manifests by one recogniser."""
     return Evaluation(
         [scored for evaluation in evaluations for scored in evaluation.scored],
         [rejected for evaluation in evaluations for rejected in evaluation.rejected],
@@ -118,11 +118,11 @@ def evaluate(
 
     Args:
         recognizer: in eval mode.
-        subset: what the manifest is called.
+        subset: name of the manifest.
         utterances: with their texts as written.
         options: see `asr.recognition.inference`.
-        advance: called with the seconds of audio that were done, as they are.
-        normalize: references and hypotheses, to count errors; None: as the model's are counted.
+        advance: called with the seconds of audio recognised since the last call.
+        normalize: for references and hypotheses, to count errors; None: `Model.scored_by`.
     """
     normalize = recognizer.model.scored_by if normalize is None else normalize
     started = time.monotonic()

@@ -57,7 +57,7 @@ class HeldOut:
 
     @property
     def is_certain(self) -> bool:
-        """Whether the probability that unseen speech has no fewer errors is below one in forty."""
+        """Whether unseen speech has fewer errors with a probability above 97.5 %."""
         return self.interval is not None and self.interval[1] < 0
 
 

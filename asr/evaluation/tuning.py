@@ -19,7 +19,7 @@ from asr.recognition.inference import Inference
 from asr.recognition.long_form import Segment
 from asr.recognition.recognizer import Recognizer
 
-LM_WEIGHTS = {  # weights of language models and label priors, each with the values that have no effect if it is 0
+LM_WEIGHTS = {  # weights of language models and label priors: the settings without effect if the weight is 0
     "lm_weight": ("word_insertion_bonus", "unknown_score"),
     "rescoring_weight": ("token_insertion_bonus",),
     "prior_weight": (),
@@ -117,7 +117,10 @@ def search_values(
 
 
 def _around(values: tuple[float, ...], block: tuple[int, ...], numbers: Sequence[Tunable]) -> list[tuple[float, ...]]:
-    """List all combinations of a block's trials with the other values; the present values come first and win ties."""
+    """List the values with all combinations of trials for the settings `block`; the present values come first.
+
+    `min` returns the first minimum, so the present values win ties.
+    """
     trials = [numbers[index].trials if index in block else (value,) for index, value in enumerate(values)]
     return [values, *product(*trials)]
 

@@ -1,4 +1,4 @@
-"""An utterance beside what was recognised in it, and its errors: a line of NAME.utterances.jsonl, and back."""
+"""Scored utterances: reference, hypothesis and errors, written to and read from NAME.utterances.jsonl."""
 
 from __future__ import annotations
 
@@ -21,18 +21,17 @@ REQUIRED_KEYS = ("id", "subset", "audio_filepath", "duration", "text", "referenc
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """One utterance beside what was recognised in it.
+    """An utterance, its hypothesis and its errors.
 
     Args:
         utterance: with its text as written.
-        subset: the manifest it is from, by its file name without suffix.
+        subset: file name of its manifest, without suffix.
         reference: its text, normalised.
-        transcript: what was recognised, normalised.
-        raw_hypothesis: what was recognised, as the model writes.
+        transcript: recognised words, normalised.
+        raw_hypothesis: recognised text as the model writes it.
         counts: word errors of the hypothesis against the reference.
-        characters: its character errors.
-        raw_counts: word errors of the hypothesis as the model writes against the text as written, case and punctuation
-            included.
+        characters: character errors of the hypothesis against the reference.
+        raw_counts: word errors of `raw_hypothesis` against the text as written, with case and punctuation.
     """
 
     utterance: Utterance
@@ -45,7 +44,7 @@ class Scored:
     raw_counts: ErrorCounts
 
     def as_dict(self) -> dict[str, Any]:
-        """A line of NAME.utterances.jsonl."""
+        """Return the object of a line of NAME.utterances.jsonl."""
         utterance, counts, transcript = self.utterance, self.counts, self.transcript.as_dict()
         return {
             "id": utterance.id,
@@ -68,9 +67,9 @@ class Scored:
 
 
 def show_writing(scored: Iterable[Scored]) -> bool:
-    """Tell whether references have case or punctuation, without which there is no WER of texts as written.
+    """Whether references have case or punctuation; otherwise there is no WER of texts as written.
 
-    Texts all in capitals, as LibriSpeech's, or all in small letters have no case.
+    Texts in capitals only (LibriSpeech) or in small letters only count as texts without case.
     """
     texts = [result.utterance.text for result in scored]
     if any(text not in (text.lower(), text.upper()) for text in texts):
@@ -82,14 +81,16 @@ def show_writing(scored: Iterable[Scored]) -> bool:
 def score(
     utterance: Utterance, subset: str, reference: str, transcript: Transcript, raw_hypothesis: str | None = None
 ) -> Scored:
-    """Count the errors of a transcript, which is kept as precisely as it is written, so that figures stay the same.
+    """Count the errors of a transcript.
+
+    Times and confidences are rounded as in the file, so that figures can be recomputed from the file.
 
     Args:
         utterance: with its text as written.
-        subset: the manifest it is from.
+        subset: file name of its manifest, without suffix.
         reference: its text, normalised.
-        transcript: what was recognised, normalised.
-        raw_hypothesis: what was recognised, as the model writes; None: that is the same.
+        transcript: recognised words, normalised.
+        raw_hypothesis: recognised text as the model writes it; None: the text of `transcript`.
     """
     transcript = transcript.rounded()
     hypothesis = transcript.text
@@ -107,7 +108,7 @@ def score(
 
 
 def read_scored(path: str | Path) -> list[Scored]:
-    """Read NAME.utterances.jsonl, as `asr.evaluate --output-dir` writes it; the errors are counted anew.
+    """Read NAME.utterances.jsonl, as `asr.evaluate --output-dir` writes it, and count the errors again.
 
     Args:
         path: or URL of the file.
@@ -122,9 +123,7 @@ def read_scored(path: str | Path) -> list[Scored]:
         result = _parse(parse_object(line, where), where, folder_of(path))
         key = (result.subset, result.utterance.id)
         if key in scored:
-            raise InputError(
-                f"{where}: ids must be unique in a subset; {shown(result.utterance.id)} stands there twice."
-            )
+            raise InputError(f"{where}: ids must be unique in a subset; {shown(result.utterance.id)} occurs twice.")
         scored[key] = result
     if not scored:
         raise InputError(f"{printable_url(path)}: must hold at least one scored utterance; it is empty.")
@@ -141,9 +140,9 @@ def _check_readable(path: str) -> None:
 def _parse(entry: dict[str, Any], where: str, folder: str) -> Scored:
     missing = [key for key in REQUIRED_KEYS if key not in entry]
     if missing:
-        must = f"{where}: must have what asr.evaluate --output-dir writes"
+        must = f"{where}: must have the keys that asr.evaluate --output-dir writes"
         raise InputError(f"{must}; missing {', '.join(missing)}. Evaluate again, if an older version wrote it.")
-    entry = {"raw_hypothesis": entry["hypothesis"]} | entry  # which earlier versions did not write
+    entry = {"raw_hypothesis": entry["hypothesis"]} | entry  # earlier versions did not write this key
     for key in ("subset", "reference", "hypothesis", "raw_hypothesis"):
         if not isinstance(entry[key], str):
             raise InputError(f"{where}: {key} must be a string; got {shown(entry[key])}.")
@@ -154,24 +153,24 @@ def _parse(entry: dict[str, Any], where: str, folder: str) -> Scored:
     words = tuple(_word(word, f"{where}: word {number}") for number, word in enumerate(entry["words"], start=1))
     transcript = Transcript(words, (), utterance.duration)
     if transcript.text != " ".join(entry["hypothesis"].split()):
-        must = f"{where}: hypothesis must be the texts of words"
+        must = f"{where}: hypothesis must equal the joined texts in words"
         raise InputError(f"{must}; got {shown(entry['hypothesis'])} and {shown(transcript.text)}.")
     return score(utterance, entry["subset"], entry["reference"], transcript, entry["raw_hypothesis"])
 
 
-def _word(entry: Any, what: str) -> Word:
+def _word(entry: Any, where: str) -> Word:
     if not isinstance(entry, dict) or not {"text", "start", "end", "confidence"} <= entry.keys():
-        raise InputError(f"{what} must have text, start, end and confidence; got {shown(entry)}.")
+        raise InputError(f"{where} must have text, start, end and confidence; got {shown(entry)}.")
     text = entry["text"]
     if not isinstance(text, str) or len(text.split()) != 1:
-        raise InputError(f"{what}: text must be one word; got {shown(text)}.")
+        raise InputError(f"{where}: text must be one word; got {shown(text)}.")
     numbers = []
     for key in ("start", "end", "confidence"):
         value = entry[key]
         if type(value) not in (int, float) or not 0 <= value <= MAX_SECONDS:
-            raise InputError(f"{what}: {key} must be a number that is not negative; got {shown(value)}.")
+            raise InputError(f"{where}: {key} must be a number that is not negative; got {shown(value)}.")
         numbers.append(float(value))
     start, end, confidence = numbers
     if confidence > 1:
-        raise InputError(f"{what}: confidence must be from 0 to 1; got {confidence}.")
+        raise InputError(f"{where}: confidence must be from 0 to 1; got {confidence}.")
     return Word(text.strip(), start, end, confidence)

@@ -31,7 +31,7 @@ class CTC(nn.Module):
 
     @property
     def frame_head(self) -> "CTC":
-        """Itself, because it gives each frame a distribution."""
+        """This object, because it gives each frame a distribution."""
         return self
 
     def log_probs(self, encoder_out: Tensor) -> Tensor:

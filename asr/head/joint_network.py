@@ -33,7 +33,7 @@ class Joiner(nn.Module):
     ) -> None:
         super().__init__()
         self.of_frames = nn.Linear(output_dim, joint_dim)
-        self.of_tokens = nn.Linear(predictor_dim, joint_dim, bias=False)  # `of_frames` has the bias of the sum
+        self.of_tokens = nn.Linear(predictor_dim, joint_dim, bias=False)  # the sum needs only the bias of `of_frames`
         self.activation = ACTIVATIONS[activation]
         self.dropout = Dropout(dropout)
         self.output = nn.Linear(joint_dim, num_logits)

@@ -1,4 +1,7 @@
-"""The tensors of another toolkit's Conformer-CTC and those of ours: which is which, for both directions."""
+"""Conversion of tensors between another toolkit's Conformer-CTC and asr's, in both directions.
+
+Names with `ours` stand for asr's tensors, names with `theirs` for the other toolkit's.
+"""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -12,47 +15,34 @@ from asr.errors import InputError
 from asr.features.slaney_fbank import SlaneyFbank
 from asr.interchange.tensors import COUNTER
 
-COMPARED = 1e-5  # by how much what is computed again may differ, beside the rounding of its type
+COMPARED = 1e-5  # tolerance of recomputed tensors, in addition to the rounding of their type
 HEAD = "head.linear"
 QKV = "attention.qkv"
 U_AND_V = ("attention.u", "attention.v")
-POINTWISE = ("convolution.pointwise1", "convolution.pointwise2")  # theirs are convolutions over one frame
+POINTWISE = ("convolution.pointwise1", "convolution.pointwise2")  # the other toolkits have convolutions over one frame
 FOLDED = "encoder.subsampling.linear."
-BATCH_NORM = re.compile(r"encoder\.blocks\.\d+\.convolution\.norm\.running_mean")  # one of each
+BATCH_NORM = re.compile(r"encoder\.blocks\.\d+\.convolution\.norm\.running_mean")  # one tensor of each norm
 STAGES = {
     "0": 0,
     "1.0": 2,
     "1.1": 3,
     "2.0": 5,
     "2.1": 6,
-}  # of depthwise_conv: convolutions and their numbers
-SHARED_BLOCK: dict[str, str | tuple[str, ...]] = {  # of a block, our modules: theirs, where all toolkits agree
-    "norm_feed_forward1": "norm_feed_forward1",
-    "feed_forward1.linear1": "feed_forward1.linear1",
-    "feed_forward1.linear2": "feed_forward1.linear2",
-    "norm_attention": "norm_self_att",
-    "norm_convolution": "norm_conv",
-    "convolution.pointwise1": "conv.pointwise_conv1",
-    "convolution.depthwise": "conv.depthwise_conv",
-    "convolution.pointwise2": "conv.pointwise_conv2",
-    "norm_feed_forward2": "norm_feed_forward2",
-    "feed_forward2.linear1": "feed_forward2.linear1",
-    "feed_forward2.linear2": "feed_forward2.linear2",
-    "norm_output": "norm_out",
-}
+}  # of depthwise_conv: our name of a convolution, and its number in the other toolkits
 
 
 class Names(NamedTuple):
-    """What another toolkit calls the parts of a Conformer-CTC.
+    """Another toolkit's names for the parts of a Conformer-CTC.
 
     Args:
-        toolkit: its own name.
-        outside: our modules outside of the blocks: theirs.
-        blocks: what comes before a block's number.
-        block: of a block, our modules and parameters: theirs. Queries, keys and values have one each.
-        computed: tensors that follow from the features, which it keeps too.
-        blank: the blank's number among the outputs of its head; None: the last.
-        transducer: tensors of ours that theirs of other names or another layout are, by name: those of a transducer.
+        toolkit: name of the toolkit.
+        outside: maps our modules outside of the blocks to theirs.
+        blocks: prefix of a block's number.
+        block: maps our modules and parameters in a block to theirs, which have a module for each of queries, keys and
+            values.
+        computed: maps stored tensors that depend only on the features to the function that computes them.
+        blank: index of the blank among the outputs of the head; None: the last.
+        transducer: maps our tensors of a transducer to their tensors and the layout, if names or layout differ.
     """
 
     toolkit: str
@@ -64,18 +54,53 @@ class Names(NamedTuple):
     transducer: "Mapping[str, tuple[tuple[str, ...], Layout]]" = MappingProxyType({})
 
 
+def block_names(
+    qkv: tuple[str, str, str], position: str, biases: tuple[str, str], output: str, norm: str
+) -> dict[str, str | tuple[str, ...]]:
+    """Return another toolkit's names of the parts of a block, by our names.
+
+    Args:
+        qkv: names of the attention's projections to queries, keys and values.
+        position: of the projection of positions.
+        biases: of u and v.
+        output: of the attention's last projection.
+        norm: of the norm in the convolution.
+    """
+    u, v = biases
+    return {
+        "norm_feed_forward1": "norm_feed_forward1",
+        "feed_forward1.linear1": "feed_forward1.linear1",
+        "feed_forward1.linear2": "feed_forward1.linear2",
+        "norm_attention": "norm_self_att",
+        "attention.qkv": tuple(f"self_attn.{name}" for name in qkv),
+        "attention.position": f"self_attn.{position}",
+        "attention.u": f"self_attn.{u}",
+        "attention.v": f"self_attn.{v}",
+        "attention.output": f"self_attn.{output}",
+        "norm_convolution": "norm_conv",
+        "convolution.pointwise1": "conv.pointwise_conv1",
+        "convolution.depthwise": "conv.depthwise_conv",
+        "convolution.norm": f"conv.{norm}",
+        "convolution.pointwise2": "conv.pointwise_conv2",
+        "norm_feed_forward2": "norm_feed_forward2",
+        "feed_forward2.linear1": "feed_forward2.linear1",
+        "feed_forward2.linear2": "feed_forward2.linear2",
+        "norm_output": "norm_out",
+    }
+
+
 def stages(theirs: str) -> dict[str, str]:
-    """Name the convolutions of subsampling=depthwise_conv, which `theirs` lists with activations in between."""
+    """Map the convolutions of subsampling=depthwise_conv to the list `theirs`, which has activations in between."""
     return {f"encoder.subsampling.stages.{ours}": f"{theirs}.{number}" for ours, number in STAGES.items()}
 
 
 class Layout(NamedTuple):
-    """How a tensor of ours lies in theirs.
+    """Conversion between one of asr's tensors and one or several of the other toolkit's.
 
     Args:
-        shapes: of theirs, given the shape of ours.
-        join: theirs to ours.
-        part: ours to theirs.
+        shapes: computes the shapes of their tensors from the shape of ours.
+        join: converts their tensors to ours.
+        part: converts our tensor to theirs.
     """
 
     shapes: Callable[[torch.Size], Sequence[tuple[int, ...]]]
@@ -84,7 +109,7 @@ class Layout(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One of our tensors, the names of those of theirs that it is made of, and how."""
+    """The name of one of asr's tensors, the names of the other toolkit's tensors, and the conversion."""
 
     ours: str
     theirs: tuple[str, ...]
@@ -92,7 +117,7 @@ class Row(NamedTuple):
 
 
 class Account(NamedTuple):
-    """What became of a model's tensors: how many of each."""
+    """Numbers of tensors that were taken, folded into others, compared, and not needed."""
 
     taken: int
     folded: int
@@ -106,12 +131,12 @@ HEADS = Layout(lambda shape: [(shape[0], shape[2])], lambda x: x[:, None], lambd
 THREE = Layout(
     lambda shape: 3 * [(shape[0] // 3, *shape[1:])], lambda *parts: torch.cat(parts), lambda x: list(x.chunk(3))
 )
-# One bias of ours is the sum of two of theirs; on the way back the first is that sum and the second zero.
+# asr's bias is the sum of two biases of the other toolkit; in the other direction the second one is zero.
 SUM = Layout(lambda shape: 2 * [shape], lambda x, y: x + y, lambda x: [x, torch.zeros_like(x)])
 
 
 def outputs(blank: int | None, layout: Layout = SAME) -> Layout:
-    """A layout of rows of which theirs with number `blank` is our first."""
+    """Return a layout that moves row `blank` (None: the last) of the other toolkit's tensor to row 0 of asr's."""
 
     def first(x: Tensor) -> Tensor:
         number = len(x) - 1 if blank is None else blank
@@ -125,10 +150,10 @@ def outputs(blank: int | None, layout: Layout = SAME) -> Layout:
 
 
 def row(ours: str, names: Names) -> Row:
-    """Find what of theirs one of our tensors is made of.
+    """Return the correspondence of one of our tensors.
 
     Raises:
-        InputError: they have none like it.
+        InputError: the toolkit has no such tensor.
     """
     if ours in names.transducer:
         return Row(ours, *names.transducer[ours])
@@ -147,8 +172,8 @@ def row(ours: str, names: Names) -> Row:
     if part in names.block:
         is_convolution = part in POINTWISE and is_weight
         return Row(ours, (f"{begin}.{names.block[part]}.{kind}",), ONE_FRAME if is_convolution else SAME)
-    must = f"{ours} must be a tensor that {names.toolkit}'s Conformer-CTC has, too"
-    raise InputError(f"{must}; it has none like it.")
+    must = f"{ours} must have a counterpart in {names.toolkit}'s Conformer-CTC"
+    raise InputError(f"{must}; there is none.")
 
 
 def take(
@@ -158,17 +183,17 @@ def take(
     features: SlaneyFbank,
     scale: float,
 ) -> tuple[dict[str, Tensor], Account]:
-    """Make our tensors of theirs, of which each is accounted for.
+    """Convert the other toolkit's tensors to asr's, and account for each.
 
     Args:
-        tensors: theirs.
-        shapes: of ours, by name.
-        names: of theirs.
-        features: what is computed of which is compared.
-        scale: that they multiply the subsampling's output by.
+        tensors: of the other toolkit, by name.
+        shapes: of asr's tensors, by name.
+        names: the other toolkit's names.
+        features: recompute some of the tensors, for comparison.
+        scale: factor by which the other toolkit multiplies the subsampling's output.
 
     Raises:
-        InputError: naming a tensor that is missing, left over, of another shape, not finite, or not the features'.
+        InputError: a tensor is missing, left over, of another shape, not finite, or differs from the features'.
     """
     left = dict(tensors)
     ours: dict[str, Tensor] = {}
@@ -177,12 +202,14 @@ def take(
         _, theirs, layout = row(name, names)
         folded += layout is SUM
         parts = [_take(left, part, size) for part, size in zip(theirs, layout.shapes(shape), strict=True)]
-        ours[name] = layout.join(*parts).clone(memory_format=torch.contiguous_format)  # their layers may share one
+        ours[name] = layout.join(*parts).clone(
+            memory_format=torch.contiguous_format
+        )  # a copy, because the other toolkit's layers may share a tensor
         if scale != 1 and name.startswith(FOLDED):
             ours[name] = (ours[name].double() * scale).float()
             folded += 1
     taken = len(tensors) - len(left) - folded
-    compared = [_compare(left, name, made(features)) for name, made in names.computed.items() if name in left]
+    compared = [_compare(left, name, compute(features)) for name, compute in names.computed.items() if name in left]
     unneeded = [name for name in left if name.endswith(COUNTER)]
     left_over = sorted(left.keys() - set(unneeded))
     if left_over:
@@ -192,7 +219,7 @@ def take(
 
 
 def _take(left: dict[str, Tensor], name: str, shape: Sequence[int]) -> Tensor:
-    """Take one of the tensors that are left, in float32."""
+    """Remove a tensor from those left, check it, and return it in float32."""
     if name not in left:
         raise InputError(f"{name} must be there, {tuple(shape)}; it is missing.")
     tensor = left.pop(name)
@@ -205,7 +232,7 @@ def _take(left: dict[str, Tensor], name: str, shape: Sequence[int]) -> Tensor:
 
 
 def _compare(left: dict[str, Tensor], name: str, computed: Tensor) -> float:
-    """Compare a tensor that the features compute again; give by how much it differs."""
+    """Compare a tensor with the one computed by the features; return the largest difference."""
     tolerance = COMPARED + torch.finfo(left[name].dtype).eps
     tensor = _take(left, name, computed.shape)
     off = float((tensor - computed).abs().max())
@@ -215,16 +242,16 @@ def _compare(left: dict[str, Tensor], name: str, computed: Tensor) -> float:
 
 
 def give(weights: Mapping[str, Tensor], names: Names, features: SlaneyFbank) -> dict[str, Tensor]:
-    """Make their tensors of ours, with those that they compute, or count, themselves.
+    """Convert asr's tensors to the toolkit's; add its computed tensors and the counters of its batch norms.
 
     Raises:
-        InputError: naming one of ours that they have not.
+        InputError: the toolkit has no such tensor.
     """
-    theirs = {name: made(features).contiguous() for name, made in names.computed.items()}
+    theirs = {name: compute(features).contiguous() for name, compute in names.computed.items()}
     for ours, weight in weights.items():
-        _, there, layout = row(ours, names)
+        _, their_names, layout = row(ours, names)
         parts = layout.part(weight.to(torch.float32))
-        theirs |= {name: part.contiguous() for name, part in zip(there, parts, strict=True)}
+        theirs |= {name: part.contiguous() for name, part in zip(their_names, parts, strict=True)}
         if BATCH_NORM.fullmatch(ours):
-            theirs[there[0].rpartition(".")[0] + COUNTER] = torch.tensor(0)
+            theirs[their_names[0].rpartition(".")[0] + COUNTER] = torch.tensor(0)
     return theirs

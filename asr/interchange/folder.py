@@ -1,4 +1,4 @@
-"""The files of a stranger's folder, read into memory."""
+"""Reads the files of a folder from an untrusted source into memory."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,15 +9,15 @@ from asr.system.learnt import MAX_BYTES
 
 
 def read_folder(folder: Path, is_wanted: Callable[[str], bool], unbounded: tuple[str, ...]) -> dict[str, bytes]:
-    """Read those files of a folder that are wanted, by name.
+    """Read the wanted files of a folder, by name.
 
     Args:
-        folder: of files.
-        is_wanted: tells by its name whether a file is.
-        unbounded: names of files of any size.
+        folder: path.
+        is_wanted: selects files by name.
+        unbounded: names of files without a limit of size.
 
     Raises:
-        InputError: one of them is a link out of the folder, no file, or too large.
+        InputError: a wanted file is a link out of the folder, not a file, or too large.
     """
     files = {}
     for file in sorted(folder.iterdir()):
@@ -36,7 +36,7 @@ def check_size(path: Path, name: str, size: int, unbounded: tuple[str, ...]) -> 
     """Check that a file is not too large.
 
     Raises:
-        InputError: it is.
+        InputError: it has more than MAX_BYTES.
     """
     if size > MAX_BYTES and name not in unbounded:
         raise InputError(f"{path}: {name} must have at most {MAX_BYTES:,} bytes; it has {size:,}.")

@@ -1,4 +1,4 @@
-"""A Conformer-CTC of another toolkit as a bundle: the way that is the same for each of them."""
+"""Conversion of another toolkit's Conformer to a bundle: the steps common to all toolkits."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -18,15 +18,15 @@ from asr.interchange.tensors import load_tensors
 from asr.settings.conf import default_settings
 
 EPS = 1e-5  # of their norms
-JOINT_ACTIVATIONS = ("relu", "tanh")  # of transducers; those that our joiner has
-SAFE_PIECES = set("▁'- ")  # of a model without case and punctuation
+JOINT_ACTIVATIONS = ("relu", "tanh")  # of transducers; supported by our joiner
+SAFE_PIECES = set("▁'- ")  # may occur in a model without case and punctuation
 CURES = {
-    "encoder.subsampling": " Only encoder=fast_conformer_* can be written so; train one.",
+    "encoder.subsampling": " Only encoder=fast_conformer_* can be converted.",
     "head.predictor": " Train with head/predictor=lstm.",
 }
 FULL_ATTENTION, LOCAL_ATTENTION = "relative_attention", "local_attention"
-CTC, TRANSDUCERS = "ctc", ("transducer", "tdt")  # our heads that they have too
-PARTS = {  # our parts that they have too
+CTC, TRANSDUCERS = "ctc", ("transducer", "tdt")  # our heads that the other toolkits have, too
+PARTS = {  # our parts that the other toolkits have, too
     "encoder": ("conformer",),
     "encoder.convolution": ("depthwise_convolution",),
     "encoder.norm": ("masked_batch_norm",),
@@ -38,12 +38,12 @@ PARTS = {  # our parts that they have too
 
 
 class Vocabulary(NamedTuple):
-    """What a head's outputs spell.
+    """The tokenizer of a head.
 
     Args:
         config: of our tokenizer.
-        files: what it has learnt.
-        pieces: without the blank and the unknown one.
+        files: of our tokenizer.
+        pieces: without the blank and the unknown piece.
     """
 
     config: dict[str, Any]
@@ -52,7 +52,7 @@ class Vocabulary(NamedTuple):
 
 
 class HeadConfig(NamedTuple):
-    """The config of one of our heads, and that of a decoder for it."""
+    """Config of one of our heads, and of its decoder."""
 
     head: Mapping[str, Any]
     decode: Mapping[str, Any]
@@ -62,13 +62,13 @@ CTC_HEAD = HeadConfig({"name": "ctc"}, default_settings("decode", "greedy"))
 
 
 class Weights(NamedTuple):
-    """The tensors of a model of another toolkit.
+    """The tensors of another toolkit's model.
 
     Args:
-        file: their file's name.
-        content: of it.
+        file: name of their file.
+        content: of the file.
         names: of the tensors.
-        scale: that the toolkit multiplies the subsampling's output by, and we do not.
+        scale: factor by which the toolkit multiplies the subsampling's output; asr does not scale it.
     """
 
     file: str
@@ -78,13 +78,13 @@ class Weights(NamedTuple):
 
 
 class Converted(NamedTuple):
-    """A bundle, and what it was made of.
+    """A bundle, and its origin.
 
     Args:
         bundle: without a card.
         account: of the tensors.
-        weights_sha256: of the file that they were in.
-        writer: toolkit and version that the config names; "" if it names none.
+        weights_sha256: of the file of the tensors.
+        writer: toolkit and version by the config; "" if it has none.
     """
 
     bundle: Bundle
@@ -101,21 +101,21 @@ def convert(
     weights: Weights,
     head: HeadConfig = CTC_HEAD,
 ) -> tuple[Bundle, Account, str]:
-    """Make a bundle, which loads.
+    """Make a bundle, and check that it loads.
 
     Args:
-        path: where the model lies, for errors.
+        path: of the model, for errors.
         vocabulary: of its head.
-        features: the config of ours.
-        encoder: the config of ours.
+        features: config of our features.
+        encoder: config of our encoder.
         weights: of the model.
-        head: the config of ours, and its decoder's.
+        head: config of our head and its decoder.
 
     Returns:
         The bundle, the account of the tensors, and the SHA-256 of their file.
 
     Raises:
-        InputError: a tensor has no place, or a part cannot be made.
+        InputError: a tensor has no counterpart, or a setting is invalid.
     """
     config = {
         "normalizer": normalizer_of(vocabulary.pieces),
@@ -125,16 +125,16 @@ def convert(
         "head": dict(head.head),
         "decode": dict(head.decode),
     }
-    shapes, made = _shapes(config, vocabulary.files)
+    shapes, slaney = _shapes(config, vocabulary.files)
     tensors = load_tensors(weights.content, weights.file)
-    ours, account = take(tensors, shapes, weights.names, made, weights.scale)
+    ours, account = take(tensors, shapes, weights.names, slaney, weights.scale)
     bundle = Bundle(config, vocabulary.files, ours, card="")
     bundle_recognizer(bundle, path)  # it must load
     return bundle, account, hashlib.sha256(weights.content).hexdigest()
 
 
 def _shapes(config: Mapping[str, Any], files: dict[str, bytes]) -> tuple[dict[str, torch.Size], SlaneyFbank]:
-    """Tell the shapes of a model's tensors, and make its features; the net takes no memory."""
+    """Return the shapes of a model's tensors, and its features; the network is built without memory."""
     tokenizer, features = build_tokenizer(config), build_features(config)
     tokenizer.load(files)
     assert isinstance(features, SlaneyFbank)
@@ -144,7 +144,7 @@ def _shapes(config: Mapping[str, Any], files: dict[str, bytes]) -> tuple[dict[st
 
 
 def normalizer_of(pieces: list[str]) -> str:
-    """Name the normaliser that leaves what the pieces spell as it is."""
+    """Return the name of the normaliser that does not change what the pieces spell."""
     characters = set("".join(pieces)) - SAFE_PIECES
     plain = all(character.isalnum() and character == character.lower() for character in characters)
     return "basic" if plain else "as_written"
@@ -153,16 +153,16 @@ def normalizer_of(pieces: list[str]) -> str:
 def check_parts(
     config: Mapping[str, Any], toolkit: str, subsamplings: tuple[str, ...], attentions: tuple[str, ...]
 ) -> None:
-    """Check that one of our models is of parts that another toolkit has, too.
+    """Check that another toolkit has all parts of one of our models.
 
     Args:
         config: of the model.
         toolkit: its name.
-        subsamplings: that it has.
-        attentions: that it has.
+        subsamplings: names of asr's subsamplings that it has.
+        attentions: names of asr's attentions that it has.
 
     Raises:
-        InputError: naming the first part that it does not have.
+        InputError: names the first part that it does not have.
     """
     needed: dict[str, tuple[str, ...]] = {**PARTS, "encoder.subsampling": subsamplings, "encoder.attention": attentions}
     if config["head"]["name"] in TRANSDUCERS:
@@ -172,7 +172,7 @@ def check_parts(
         part = config[section].get(key) if key else config[section]
         given = part.get("name") if isinstance(part, Mapping) else part
         if given not in parts:
-            must = f"{name} must be {' or '.join(parts)}, to be written as {toolkit}'s"
+            must = f"{name} must be {' or '.join(parts)} for conversion to {toolkit}"
             raise InputError(f"{must}; got {shown(given)}.{CURES.get(name, '')}")
     for name in ("encoder.norm", "features.normalize"):
         section, _, key = name.partition(".")
@@ -186,7 +186,7 @@ def check_parts(
 
 @contextmanager
 def errors_of(path: Path) -> Iterator[None]:
-    """Put the model's path before what an error says, where it is not there."""
+    """Put the model's path at the beginning of an error's message, if it is not there."""
     try:
         yield
     except InputError as error:

@@ -1,8 +1,8 @@
-"""Models by their address on a hub that speaks as huggingface.co does: `hf://OWNER/NAME[@REVISION]`.
+"""Models by their address on a hub with the interface of huggingface.co: `hf://OWNER/NAME[@REVISION]`.
 
-What is downloaded is kept below Hugging Face's own folder (HF_HOME) and never downloaded again. A download that was
-broken off goes on where it stopped, also in the next process; and whatever came is compared with what the server says
-the file is (the ETag: of large files the SHA-256, of small ones git's SHA-1), which the client itself does not do.
+Downloads are stored below Hugging Face's own folder (HF_HOME) and never repeated. An interrupted download resumes where
+it stopped, also in another process. Each file is compared with the server's ETag (SHA-256 of large files, git's SHA-1
+of small ones), which the client itself does not do.
 """
 
 import fcntl
@@ -26,7 +26,7 @@ from asr.system.learnt import parse_json
 logger = logging.getLogger(__name__)
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
-FILE_NAME = re.compile(r"\w[\w.+-]*", re.ASCII)  # of a file that is taken: none in a folder, none that is hidden
+FILE_NAME = re.compile(r"\w[\w.+-]*", re.ASCII)  # of files to download: not in a folder, not hidden
 BUNDLE_FILES = (".json", ".safetensors", ".model", ".txt", ".arpa", ".md")
 MAX_FILES = 100
 NEMO = ".nemo"
@@ -35,12 +35,12 @@ BLOCK = 1 << 20
 
 
 class Download(NamedTuple):
-    """A model that was downloaded.
+    """A downloaded model.
 
     Args:
         path: of its folder, or of its `.nemo` archive.
         address: with the commit as its revision.
-        card: the text of its model card, if it has one.
+        card: text of its model card; may be empty.
     """
 
     path: Path
@@ -49,19 +49,19 @@ class Download(NamedTuple):
 
 
 def path_of(model: str | Path) -> Path:
-    """Give the file or the folder that a model's name stands for; what an address stands for is downloaded first.
+    """Return the file or folder of a model; a model given by its address is downloaded first.
 
     Raises:
-        InputError: the address is none, or there is no such model, or it cannot be had.
+        InputError: the address is invalid, or the model does not exist or cannot be downloaded.
     """
     return download(str(model)).path if is_address(model) else Path(model)
 
 
 def download(text: str) -> Download:
-    """Download the model that an address names, unless it is here already.
+    """Download a model by its address, unless it is stored already.
 
     Raises:
-        InputError: as `path_of`.
+        InputError: as for `path_of`.
     """
     address = parse(text)
     try:
@@ -80,7 +80,7 @@ def download(text: str) -> Download:
             _download(address, listing.commit, name, folder)
     except InputError as error:
         raise InputError(f"{text}: {error}") from None
-    except Exception as error:  # of the HTTP library that the client happens to use, or of the disk
+    except Exception as error:  # of the client's HTTP library, whichever that is, or of the disk
         if isinstance(error, OSError) and error.errno in NO_ROOM:
             must = f"{text}: the disk must have room for the model, in {root}; {error.strerror}"
             raise InputError(f"{must}. Make some, or set HF_HOME to a folder on another disk.") from None
@@ -92,41 +92,41 @@ def download(text: str) -> Download:
 
 
 class _Listing(NamedTuple):
-    """The files that are taken of a model, at a commit."""
+    """The files to download of a model, at a commit."""
 
     commit: str
     names: list[str]
 
 
 def _look_up(address: Address, root: Path) -> _Listing:
-    """Ask the server what the revision is, and which files there are; or take what it said last, where it is silent."""
+    """Ask the server for commit and files; if it does not answer, use its last answer."""
     from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import HfHubHTTPError
 
-    kept = root / f"{address.revision.replace('/', '%')}.json"
-    if kept.is_file() and COMMIT.fullmatch(address.revision):  # which never changes
-        return _Listing(*parse_json(kept.read_bytes(), kept.name))
+    stored = root / f"{address.revision.replace('/', '%')}.json"
+    if stored.is_file() and COMMIT.fullmatch(address.revision):  # a commit never changes
+        return _Listing(*parse_json(stored.read_bytes(), stored.name))
     try:
         model = HfApi(_endpoint()).model_info(
             address.repository, revision=address.revision, timeout=constants.HF_HUB_ETAG_TIMEOUT
         )
-    except HfHubHTTPError:  # it has answered
+    except HfHubHTTPError:  # the server has answered
         raise
-    except Exception as error:  # of the HTTP library that the client happens to use
-        if not kept.is_file():
+    except Exception as error:  # of the client's HTTP library, whichever that is
+        if not stored.is_file():
             raise
-        logger.warning("%s: the server does not answer (%s); going on with what is here", address, _reason(error))
-        return _Listing(*parse_json(kept.read_bytes(), kept.name))
+        logger.warning("%s: the server does not answer (%s); using the files stored earlier", address, _reason(error))
+        return _Listing(*parse_json(stored.read_bytes(), stored.name))
     if not COMMIT.fullmatch(model.sha or ""):
         raise InputError(f"the server must name the commit; got {shown(model.sha)}.")
     listing = _Listing(str(model.sha), _chosen([sibling.rfilename for sibling in model.siblings or []]))
     root.mkdir(parents=True, exist_ok=True)
-    write_whole_text(kept, json.dumps(listing))
+    write_whole_text(stored, json.dumps(listing))
     return listing
 
 
 def _chosen(names: list[str]) -> list[str]:
-    """Choose the files that make a model: a bundle, NeMo's files, one archive, or transformers' files; and the card."""
+    """Choose the files of a model: a bundle, NeMo's files, one archive, or transformers' files; and the card."""
     plain = [name for name in names if FILE_NAME.fullmatch(name)]
     archives = [name for name in plain if name.endswith(NEMO)]
     card = [CARD] if CARD in plain else []
@@ -148,12 +148,12 @@ def _chosen(names: list[str]) -> list[str]:
 
 
 def _endpoint() -> str | None:
-    """The server that the environment names; None: the client's own."""
+    """Return the server in the environment; None: the client's default."""
     return os.environ.get("HF_ENDPOINT") or None
 
 
 def _download(address: Address, commit: str, name: str, folder: Path) -> None:
-    """Download a file, from where the last attempt has stopped, and compare it with what the server says it is."""
+    """Download a file, resumed where the last attempt stopped, and compare it with the server's ETag."""
     from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
     from huggingface_hub.file_download import http_get
     from huggingface_hub.utils import build_hf_headers
@@ -168,7 +168,7 @@ def _download(address: Address, commit: str, name: str, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / f".{expected.etag}{UNFINISHED}"
     with unfinished.open("a+b") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # another process may be at it
+        fcntl.flock(file, fcntl.LOCK_EX)  # another process may be downloading it
         if path.is_file():
             return
         size = file.seek(0, os.SEEK_END)
@@ -180,14 +180,14 @@ def _download(address: Address, commit: str, name: str, folder: Path) -> None:
         digest = _digest(file, len(str(expected.etag)))
         if digest != expected.etag:
             unfinished.unlink()
-            must = f"{name}: what comes must be what the server says it is, {expected.etag}"
-            raise InputError(f"{must}; it is {digest}. Try again.")
+            must = f"{name}: the download must have the server's hash, {expected.etag}"
+            raise InputError(f"{must}; it has {digest}. Try again.")
         os.replace(unfinished, path)
     sync_folder(folder)
 
 
 def _digest(file: BinaryIO, digits: int) -> str:
-    """Compute a file's SHA-256, or the SHA-1 that git gives it."""
+    """Return a file's SHA-256, or git's SHA-1 of it."""
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     digest = hashlib.sha256() if digits == SHA256 else hashlib.sha1(f"blob {size}\0".encode(), usedforsecurity=False)
@@ -197,5 +197,5 @@ def _digest(file: BinaryIO, digits: int) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """What an error of the client's says, first sentence first, on one line."""
+    """Describe an error of the client in one line."""
     return f"{type(error).__name__}: {one_line(error)}"

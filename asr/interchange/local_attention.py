@@ -1,4 +1,4 @@
-"""A Conformer that attends to all frames as one that attends to those near it: the same weights, other settings."""
+"""Replacement of full by local attention in a Conformer: the weights are the same, the settings differ."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +10,7 @@ from asr.interchange.foreign import FULL_ATTENTION, LOCAL_ATTENTION, errors_of
 
 
 def is_bundle(path: Path) -> bool:
-    """Tell a bundle, or a run folder with one, from another toolkit's model."""
+    """Whether a path is a bundle or a run folder with one, not another toolkit's model."""
     return any(all((folder / name).is_file() for name in OF_A_BUNDLE) for folder in (path, path / BUNDLE))
 
 
@@ -19,8 +19,8 @@ def with_local_attention(bundle: Bundle, context: int, path: Path) -> Bundle:
 
     Args:
         bundle: of a model with full or local attention.
-        context: encoder frames to each side.
-        path: where the model lies, for errors.
+        context: encoder frames on each side.
+        path: of the model, for errors.
 
     Raises:
         InputError: the encoder has another attention, or `context` is out of range.

@@ -1,4 +1,4 @@
-"""A recogniser by whatever names its model: a path, or an address on a hub."""
+"""Recognisers by the name of their model: a path, or an address on a hub."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,19 +18,19 @@ def load_recognizer(
     decode: str | Mapping[str, Any] | None = None,
     base: str | Path | None = None,
 ) -> Recognizer:
-    """Load a recogniser, ready to recognise.
+    """Load a recogniser.
 
     Args:
         model: a run folder, a bundle, a `.ckpt`, the folder of an exported model, or the address of a bundle,
             `hf://OWNER/NAME[@REVISION]`, which is downloaded first.
         device: to compute on.
         decode: the decoder to use instead of the model's own: its name, such as "beam", or its settings, such as
-            `{"name": "beam", "fusion": {"lm": "a.arpa"}}`. Without a name they are of the model's decoder. Of another
-            decoder, settings that are not given are those of conf/decode.
-        base: the model that an adapter is of, named as `model` is.
+            `{"name": "beam", "fusion": {"lm": "a.arpa"}}`. Settings without a name change the model's decoder. Settings
+            of another decoder have their defaults in conf/decode.
+        base: the model to which an adapter belongs, in the same notation as `model`.
 
     Raises:
-        InputError: there is no such model, or it is damaged, or it needs a part that asr does not have.
+        InputError: the model does not exist, is damaged, or needs a part that asr does not have.
     """
     settings = {"name": decode} if isinstance(decode, str) else decode
     if not isinstance(settings, Mapping | None):

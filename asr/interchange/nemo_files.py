@@ -1,11 +1,11 @@
 """Names of the files of a `.nemo` archive."""
 
 CONFIG, WEIGHTS = "model_config.yaml", "model_weights.ckpt"
-SAFETENSORS = "model.safetensors"  # in a folder the weights may be called so, too
-TOKENIZER = "tokenizer.model"  # the end of a name: an archive puts a hash before it
+SAFETENSORS = "model.safetensors"  # another name of the weights, in a folder
+TOKENIZER = "tokenizer.model"  # end of a name: an archive puts a hash before it
 VOCABULARY = "vocab.txt"
 
 
 def is_wanted(name: str) -> bool:
-    """Tell by its name whether a file is one that a recogniser is made of."""
+    """Whether a recogniser needs the file with this name."""
     return name in (CONFIG, WEIGHTS, SAFETENSORS) or name.endswith(TOKENIZER)

@@ -1,4 +1,4 @@
-"""A section of another toolkit's config: what it asks for must be known, and what asr does not have is named."""
+"""Sections of another toolkit's config: errors name settings that asr does not support, and unknown keys."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,10 +9,10 @@ Section = Mapping[str, Any]
 
 
 def mapping(value: object, name: str) -> Section:
-    """Take a section.
+    """Check that a value is a section.
 
     Raises:
-        InputError: it is none.
+        InputError: it is not a mapping.
     """
     if not isinstance(value, Mapping):
         raise InputError(f"{name} must be a mapping of settings; got {shown(value)}.")
@@ -22,16 +22,16 @@ def mapping(value: object, name: str) -> Section:
 def check(
     settings: Section, section: str, others: set[str], fixed: Mapping[str, tuple[object, tuple[object, ...]]]
 ) -> None:
-    """Check that a section asks for nothing that we do not have.
+    """Check that asr supports all settings of a section.
 
     Args:
         settings: of the section.
         section: its name.
-        others: keys whose values may be any.
-        fixed: of other keys, the toolkit's value where there is none, and those that we have.
+        others: keys with any value.
+        fixed: other keys, with the toolkit's default and the values that asr supports.
 
     Raises:
-        InputError: naming the first key that does.
+        InputError: names the first key that is not supported.
     """
     for key, (default, ours) in fixed.items():
         value = settings.get(key, default)
@@ -39,19 +39,19 @@ def check(
             raise InputError(f"{section}.{key} must be {as_yaml(ours[0])}, which asr has; got {as_yaml(value)}.")
     unknown = sorted(map(str, settings.keys() - fixed.keys() - others))
     if unknown:
-        raise InputError(f"{section}.{unknown[0]} must not be set: asr does not know what it asks for.")
+        raise InputError(f"{section}.{unknown[0]} must be absent: asr does not know this setting.")
 
 
 def as_yaml(value: object) -> str:
-    """Show a value as YAML, and JSON, write it."""
+    """Write a value as in YAML and JSON."""
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else shown(value)
 
 
 def whole(settings: Section, name: str, default: int | None = None) -> int:
-    """Take a whole number; `name` is that of the section and the key.
+    """Return a whole number; `name` is section and key.
 
     Raises:
-        InputError: it is none.
+        InputError: it is not a whole number.
     """
     value = settings.get(name.rpartition(".")[2], default)
     if not isinstance(value, int) or isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Tensors by name, of a stranger's file: safetensors, or what `torch.save` wrote."""
+"""Tensors by name, from an untrusted file in the format of safetensors or `torch.save`."""
 
 import io
 import zipfile
@@ -14,33 +14,33 @@ from asr.checkpoint.bundle import why_not_loaded
 from asr.errors import InputError, one_line, shown
 from asr.system.learnt import MAX_BYTES
 
-COUNTER = ".num_batches_tracked"  # of a batch norm: only a momentum that is null would need it
+COUNTER = ".num_batches_tracked"  # of a batch norm; needed only if its momentum is null
 ZIP = b"PK"
 
 
 def load_tensors(content: bytes, name: str) -> dict[str, Tensor]:
-    """Read tensors by name: of a stranger's file, which can neither run code nor take much more memory than it has.
+    """Read tensors by name from an untrusted file, without running code, in memory bounded by its size.
 
     Args:
-        content: of the file, safetensors or what `torch.save` wrote.
+        content: of the file, safetensors or of `torch.save`.
         name: of the file, for errors.
 
     Raises:
-        InputError: it holds anything else.
+        InputError: the file has anything but tensors.
     """
     if not content.startswith(ZIP):
         return _load_safetensors(content, name)
     _check_zip(content, name)
     try:
         state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever torch stumbles over, nearly any kind there is, the file is at fault
+    except Exception as error:  # torch raises errors of almost any kind for a faulty file
         raise InputError(
-            f"{name} must hold tensors alone, and nothing that could run code; {why_not_loaded(error)}."
+            f"{name} must hold only tensors, and nothing that could run code; {why_not_loaded(error)}."
         ) from None
     tensors = dict(_tensors(state, name))
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-    if size > 2 * len(content):  # the same numbers, again and again
-        raise InputError(f"{name} must hold as many numbers as its tensors have; they have {size:,} bytes.")
+    if size > 2 * len(content):  # tensors that share numbers
+        raise InputError(f"{name} must contain the numbers of all its tensors; these need {size:,} bytes.")
     return tensors
 
 
@@ -50,22 +50,24 @@ def _load_safetensors(content: bytes, name: str) -> dict[str, Tensor]:
     except (SafetensorError, ValueError, TypeError, KeyError, RuntimeError) as error:
         if isinstance(error, InputError):
             raise
-        must = f"{name} must be what torch.save wrote since torch 1.6, or safetensors"
-        raise InputError(f"{must}; it is damaged, or none: {one_line(error)}.") from None
+        must = f"{name} must be a file of torch.save, torch 1.6 or later, or safetensors"
+        raise InputError(f"{must}; it is damaged or another kind of file: {one_line(error)}.") from None
 
 
 def _check_zip(content: bytes, name: str) -> None:
-    """Check that a zip file, which torch unpacks, is not larger than it looks."""
+    """Check that a zip file, which torch unpacks, is not compressed or larger than the file."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             records = archive.infolist()
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, EOFError) as error:
-        raise InputError(f"{name} must be what torch.save wrote; it is damaged: {one_line(error)}.") from None
+        raise InputError(f"{name} must be a file of torch.save; it is damaged: {one_line(error)}.") from None
     is_packed = any(record.compress_type != zipfile.ZIP_STORED for record in records)
     if is_packed or sum(record.file_size for record in records) > len(content):
-        raise InputError(f"{name} must be what torch.save wrote, which packs nothing; this is packed.")
+        raise InputError(f"{name} must be a file of torch.save, which is not compressed; this file is compressed.")
     if any(record.filename.endswith("data.pkl") and record.file_size > MAX_BYTES for record in records):
-        raise InputError(f"{name} must hold tensors by name; it holds more than {MAX_BYTES:,} bytes beside them.")
+        raise InputError(
+            f"{name} must hold tensors by name, and at most {MAX_BYTES:,} bytes of other data; it holds more."
+        )
 
 
 def _tensors(state: Any, name: str) -> Iterator[tuple[str, Tensor]]:
@@ -73,8 +75,10 @@ def _tensors(state: Any, name: str) -> Iterator[tuple[str, Tensor]]:
         raise InputError(f"{name} must hold tensors by name; got {shown(type(state).__name__)}.")
     for key, tensor in state.items():
         is_plain = isinstance(tensor, Tensor) and tensor.layout == torch.strided and not tensor.is_quantized
-        if is_plain and tensor.device.type != "cpu":  # meta: a tensor without numbers
+        if is_plain and tensor.device.type != "cpu":  # device meta: a tensor without numbers
             raise InputError(f"{name} must hold the numbers of its tensors; {shown(key)} has none.")
         if not isinstance(key, str) or not is_plain or not (tensor.is_floating_point() or key.endswith(COUNTER)):
-            raise InputError(f"{name} must hold tensors of floating-point numbers by name; {shown(key)} is none.")
+            raise InputError(
+                f"{name} must hold tensors of floating-point numbers by name; {shown(key)} is not such a tensor."
+            )
         yield key, tensor.detach()

@@ -1,5 +1,5 @@
-"""Hand-tuned operations, each beside its plain form: the equation as its paper writes it.
+"""Hand-tuned operations, each with its plain form: the equation of its paper.
 
-A file holds both forms of one operation and the function that chooses between them: by device, and the plain form
-wherever a program is written down (`choice.py`).
+A file has both forms of an operation and the function that chooses between them: by device, and always the plain form
+when a program is exported (`choice.py`).
 """

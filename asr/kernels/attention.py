@@ -1,4 +1,4 @@
-"""Attention whose scores are products of query and key alone: as its paper writes it, and fused."""
+"""Attention without positions, in two forms: the plain equation, and a fused kernel."""
 
 import torch
 from torch import Tensor
@@ -15,26 +15,26 @@ def attend(query: Tensor, key: Tensor, value: Tensor, hidden: Tensor, dropout: D
     Args:
         query: (B, H, Q, D / H).
         key: (B, H, K, D / H), like `value`.
-        hidden: True where a key must not be seen, (B, Q or 1, K).
+        hidden: True where a query must not see a key, (B, Q or 1, K).
         dropout: of the weights.
 
     Returns:
-        (B, H, Q, D / H); where no key may be seen it is finite.
+        (B, H, Q, D / H); finite also for a query that may see no key.
     """
     drops = dropout.training and dropout.p > 0
-    # On a processor torch has no fused form with dropout, and draws the masks slowly.
+    # On a CPU torch has no fused form with dropout, and draws the masks slowly.
     form = attend_plainly if drops and query.device.type == "cpu" else attend_fused
     return form(query, key, value, hidden, dropout)
 
 
 def attend_plainly(query: Tensor, key: Tensor, value: Tensor, hidden: Tensor, dropout: Dropout) -> Tensor:
-    """As the paper has it: all scores at once."""
-    # Half of the lowest number, so that a sum with a score is a number.
+    """Compute all scores at once, as in the paper."""
+    # Half of the lowest number, so that its sum with a score is finite.
     bias = torch.zeros_like(hidden, dtype=query.dtype).masked_fill(hidden, torch.finfo(query.dtype).min / 2)
     scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2) + bias[:, None]
     return dropout(scores.softmax(dim=-1)) @ value
 
 
 def attend_fused(query: Tensor, key: Tensor, value: Tensor, hidden: Tensor, dropout: Dropout) -> Tensor:
-    """By torch's kernels, whose memory is linear in K."""
+    """Use torch's kernels, whose memory is linear in K."""
     return fused_attention(query, key, value, ~hidden[:, None], dropout=dropout.p if dropout.training else 0.0)

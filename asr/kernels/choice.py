@@ -1,16 +1,16 @@
-"""Which form of an operation runs, and in which precision where that hangs on the device."""
+"""Choice of an operation's form, and of a precision that depends on the device."""
 
 import torch
 
 
 def wants_plain() -> bool:
-    """Tell whether a program is being written down (exported, traced, compiled), which is for the plain forms.
+    """Whether a program is being exported, traced or compiled, which needs the plain forms.
 
-    The others loop over blocks whose number follows from the shapes: a program of theirs would be for one shape alone.
+    The other forms loop over blocks whose number depends on the shapes, so their program would fit only one shape.
     """
     return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
 def exact(device: torch.device) -> torch.dtype:
-    """The widest floats of a device: Apple's MPS has no float64."""
+    """Return the widest floating-point type of a device; Apple's MPS has no float64."""
     return torch.float32 if device.type == "mps" else torch.float64

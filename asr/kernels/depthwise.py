@@ -7,13 +7,13 @@ from asr.kernels.choice import wants_plain
 
 
 def depthwise(x: Tensor, weight: Tensor, bias: Tensor | None, dilation: int = 1) -> Tensor:
-    """Convolve each channel with its own kernel, centred; zeros before the first frame and behind the last.
+    """Convolve each channel with its own kernel, centred, with zeros before the first frame and after the last.
 
     Args:
         x: (B, T, D).
-        weight: (D, 1, kernel), of an odd number of frames.
+        weight: (D, 1, kernel), with an odd number of frames.
         bias: (D,).
-        dilation: frames from one that the kernel sees to the next.
+        dilation: distance in frames between elements of the kernel.
 
     Returns:
         (B, T, D).
@@ -22,14 +22,14 @@ def depthwise(x: Tensor, weight: Tensor, bias: Tensor | None, dilation: int = 1)
 
 
 def depthwise_plainly(x: Tensor, weight: Tensor, bias: Tensor | None, dilation: int = 1) -> Tensor:
-    """As torch has it."""
+    """Use torch's 1D convolution."""
     padding = dilation * (weight.shape[-1] // 2)
     out = F.conv1d(x.transpose(1, 2), weight, bias, padding=padding, dilation=dilation, groups=len(weight))
     return out.transpose(1, 2)
 
 
 def depthwise_as_image(x: Tensor, weight: Tensor, bias: Tensor | None, dilation: int = 1) -> Tensor:
-    """As images of one row: so a processor's library takes channels last, as they lie."""
+    """Convolve frames as images of one row, because CPU libraries then use x in its layout, channels last."""
     image = x.transpose(1, 2)[:, :, None]  # (B, D, 1, T)
     if x.is_cuda:
         image = image.contiguous()  # cuDNN is three times as fast with channels first

@@ -4,23 +4,23 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-# Elements of a head, which the memory-efficient kernel requires in 16-bit types (autocast may cast later), and elements
-# from one row of an additive mask to the next.
+# The memory-efficient kernel needs multiples of this number: the elements of a head, in 16-bit types (to which autocast
+# may cast later), and the elements from one row of an additive mask to the next.
 MULTIPLE = 8
-# On Hopper torch would prefer cuDNN's kernel: it returns no gradient of an additive mask, and where there is a mask it
-# has returned NaN gradients (pytorch issues 139298 and 196678). The flash kernel takes no mask.
+# On Hopper torch would prefer cuDNN's kernel. It returns no gradient of an additive mask, and has returned NaN
+# gradients with masks (pytorch issues 139298 and 196678). The flash kernel accepts no mask.
 BACKENDS = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 def fused_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor, *, dropout: float, scale: float | None = None
 ) -> Tensor:
-    """Compute softmax(scale query key^T + mask) value by torch's kernels.
+    """Compute softmax(scale query key^T + mask) value with torch's kernels.
 
     Args:
         query: (..., Q, D).
         key: (..., K, D), like `value`.
-        mask: (..., Q or 1, K), added to the scores; or bool, True where a key may be seen.
+        mask: (..., Q or 1, K), added to the scores; or bool, True where a query may see a key.
         dropout: probability that a weight is dropped.
         scale: None: 1 / sqrt(D).
 
@@ -36,9 +36,9 @@ def fused_attention(
 def padded_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor, *, dropout: float, scale: float | None = None
 ) -> Tensor:
-    """Compute the same with zeros appended to each head's dimensions, and with aligned rows of the mask.
+    """Compute `fused_attention` with zeros appended to each head's dimensions, and with aligned rows of the mask.
 
-    Zeros change no score, and the added outputs are cut off. Weights and their dropout have the shape (Q, K) as before.
+    Zeros change no score, and the additional outputs are removed. Weights and dropout have the shape (Q, K) as before.
     """
     head_dim = query.shape[-1]
     scale = head_dim**-0.5 if scale is None else scale  # of the dimensions before padding

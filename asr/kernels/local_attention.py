@@ -1,4 +1,4 @@
-"""Relative attention to the frames that are near: with a mask over all frames, plainly and fast, and block by block."""
+"""Relative attention to near frames, in three forms: plain and fast with a mask over all frames, and by blocks."""
 
 import torch
 import torch.nn.functional as F
@@ -10,7 +10,7 @@ from asr.kernels.relative_attention import Projections, attend, weighted_values
 
 
 def attend_near(projections: Projections, padding_mask: Tensor, dropout: Dropout) -> Tensor:
-    """Attend from every frame to the valid ones that are at most W away, before and behind.
+    """Attend from every frame to the valid frames at most W away, before and after it.
 
     Args:
         projections: of all T frames, with 4W - 1 distances, 2W-1 .. -(2W-1).
@@ -22,27 +22,27 @@ def attend_near(projections: Projections, padding_mask: Tensor, dropout: Dropout
     """
     if wants_plain():
         form = attend_near_plainly
-    else:  # up to three blocks, all scores are fewer than those of each block and its neighbours
+    else:  # for up to three blocks, computing all scores is less work than blocks with their neighbours
         few = 4 * projections.key.shape[2] <= 3 * (projections.distance.shape[1] + 1)
         form = attend_near_at_once if few else attend_near_by_blocks
     return form(projections, padding_mask, dropout)
 
 
 def attend_near_plainly(projections: Projections, padding_mask: Tensor, dropout: Dropout) -> Tensor:
-    """All scores at once, those of frames that are further away hidden."""
+    """Compute all scores at once, with frames further away hidden."""
     key = projections.key
     width, frame = _width(projections), torch.arange(key.shape[2], device=key.device)
-    apart = frame[:, None] - frame  # (T, T), query less key
-    column = (2 * width - 1 - apart).clamp(0, 4 * width - 2)
-    hidden = padding_mask[:, None] | (apart.abs() > width)  # (B, T, T)
+    difference = frame[:, None] - frame  # (T, T), query less key
+    column = (2 * width - 1 - difference).clamp(0, 4 * width - 2)
+    hidden = padding_mask[:, None] | (difference.abs() > width)  # (B, T, T)
     return weighted_values(projections, column, hidden, dropout)
 
 
 def attend_near_at_once(projections: Projections, padding_mask: Tensor, dropout: Dropout) -> Tensor:
-    """As attention to all frames, those that are further away hidden: for few frames."""
+    """Attend to all frames, with frames further away hidden; for few frames."""
     width, frames, device = _width(projections), projections.key.shape[2], projections.key.device
-    apart = torch.arange(frames - 1, -frames, -1, device=device)
-    distance = projections.distance[:, (2 * width - 1 - apart).clamp(0, 4 * width - 2)]  # (H, 2T - 1, D / H)
+    difference = torch.arange(frames - 1, -frames, -1, device=device)
+    distance = projections.distance[:, (2 * width - 1 - difference).clamp(0, 4 * width - 2)]  # (H, 2T - 1, D / H)
     hidden = padding_mask[:, None]  # (B, 1, T)
     if frames > width + 1:
         frame = torch.arange(frames, device=device)
@@ -51,31 +51,31 @@ def attend_near_at_once(projections: Projections, padding_mask: Tensor, dropout:
 
 
 def attend_near_by_blocks(projections: Projections, padding_mask: Tensor, dropout: Dropout) -> Tensor:
-    """From each block of W frames to itself and the blocks before and behind it: linear in T."""
+    """Attend from each block of W frames to itself and to the blocks before and after it; linear in T."""
     to_key, to_distance, key, value, distance = projections
     width, (batch, heads, frames, size) = _width(projections), key.shape
-    behind = -frames % width  # frames that fill the last block
-    to_key, to_distance, key, value = (F.pad(x, (0, 0, 0, behind)) for x in (to_key, to_distance, key, value))
-    valid = F.pad(~padding_mask, (0, behind))[:, None, :, None]  # (B, 1, n W, 1)
+    padding = -frames % width  # frames to fill the last block
+    to_key, to_distance, key, value = (F.pad(x, (0, 0, 0, padding)) for x in (to_key, to_distance, key, value))
+    valid = F.pad(~padding_mask, (0, padding))[:, None, :, None]  # (B, 1, n W, 1)
     by_key, by_distance = (_merge(x.unflatten(2, (-1, width))) for x in (to_key, to_distance))  # (B n, H, W, D / H)
-    keys, values, there = (_with_neighbours(x, width) for x in (key, value, valid))  # (B n, H, 3W, D / H)
+    keys, values, is_valid = (_with_neighbours(x, width) for x in (key, value, valid))  # (B n, H, 3W, D / H)
     ahead = torch.arange(3 * width, device=key.device) - torch.arange(width, device=key.device)[:, None]  # (W, 3W)
-    hidden = ~there[:, 0].transpose(1, 2) | (ahead < 0) | (ahead > 2 * width)  # (B n, W, 3W)
+    hidden = ~is_valid[:, 0].transpose(1, 2) | (ahead < 0) | (ahead > 2 * width)  # (B n, W, 3W)
     out = attend(Projections(by_key, by_distance, keys, values, distance), hidden, dropout)  # (B n, H, W, D / H)
     return out.unflatten(0, (batch, -1)).transpose(1, 2).reshape(batch, heads, -1, size)[:, :, :frames]
 
 
 def _width(projections: Projections) -> int:
-    """W."""
+    """Return W."""
     return (projections.distance.shape[1] + 1) // 4
 
 
 def _merge(x: Tensor) -> Tensor:
-    """(B, H, n, W, D / H) to (B n, H, W, D / H)."""
+    """Reshape (B, H, n, W, D / H) to (B n, H, W, D / H)."""
     return x.transpose(1, 2).flatten(0, 1)
 
 
 def _with_neighbours(x: Tensor, width: int) -> Tensor:
-    """Blocks of W frames, each between those before and behind it, or zeros, (B, H, n W, S) to (B n, H, 3W, S)."""
+    """Join each block of W frames with those before and after it, or zeros, (B, H, n W, S) to (B n, H, 3W, S)."""
     blocks = F.pad(x.unflatten(2, (-1, width)), (0, 0, 0, 0, 1, 1))  # (B, H, n + 2, W, S)
     return _merge(torch.cat([blocks[:, :, :-2], blocks[:, :, 1:-1], blocks[:, :, 2:]], dim=3))

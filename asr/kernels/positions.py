@@ -1,11 +1,11 @@
-"""Positions, and distances, as sinusoids."""
+"""Sinusoidal encodings of positions and distances."""
 
 import torch
 from torch import Tensor
 
 
 def sinusoids(positions: Tensor, dim: int) -> Tensor:
-    """Sines (even channels) and cosines (odd) of `positions`, (P,) to (P, dim).
+    """Return sines (even channels) and cosines (odd) of `positions`, (P,) to (P, dim).
 
     *Source*: Vaswani et al. 2017, arXiv:1706.03762, section 3.5.
     """
@@ -15,5 +15,5 @@ def sinusoids(positions: Tensor, dim: int) -> Tensor:
 
 
 def relative_positions(num_frames: int, dim: int, device: torch.device) -> Tensor:
-    """Encodings of the distances T-1 .. -(T-1) from a query back to a key, (2T - 1, dim)."""
+    """Return encodings of the distances T-1 .. -(T-1) from a query back to a key, (2T - 1, dim)."""
     return sinusoids(torch.arange(num_frames - 1, -num_frames, -1, device=device), dim)

@@ -1,4 +1,4 @@
-"""Recurrent cells over frames, step by step as their equations say; torch's own are faster, but fixed to a length."""
+"""Recurrent cells over frames, step by step; torch's own cells are faster, but their programs have a fixed length."""
 
 from collections.abc import Callable
 
@@ -8,11 +8,11 @@ from torch.nn.functional import linear
 
 
 def recur(cell: nn.LSTM | nn.GRU, x: Tensor) -> Tensor:
-    """Go from the first frame to the last.
+    """Run a cell from the first frame to the last.
 
     Args:
-        cell: of one layer, one direction, batch first; only its weights, if a program is being written down: torch's
-            own would be a program for one number of frames.
+        cell: of one layer, one direction, batch first. While a program is exported only its weights are used, because
+            torch's own program would have a fixed number of frames.
         x: (B, T, D).
 
     Returns:
@@ -25,7 +25,7 @@ def recur(cell: nn.LSTM | nn.GRU, x: Tensor) -> Tensor:
 
 
 def lstm_plainly(x: Tensor, weight_x: Tensor, weight_h: Tensor, bias_x: Tensor, bias_h: Tensor) -> Tensor:
-    """Long short-term memory; weights of input, forget gate, new value and output gate, (4 H, D) and (4 H, H)."""
+    """Long short-term memory; weights of input gate, forget gate, new value and output gate, (4 H, D) and (4 H, H)."""
 
     def step(state: tuple[Tensor, Tensor], given: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
         hidden, memory = _remember(given + linear(state[0], weight_h, bias_h), state[1])
@@ -36,18 +36,18 @@ def lstm_plainly(x: Tensor, weight_x: Tensor, weight_h: Tensor, bias_x: Tensor, 
 
 
 def step_lstm(layers: nn.LSTM, x: Tensor, hidden: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-    """Go on by one frame.
+    """Advance by one frame.
 
     Args:
-        layers: one direction, batch first. Torch's own run in training, for their dropout, and on a GPU. On a
-            processor they repack their weights for each frame, which takes ten times as long as the frame (dimension
-            640, one utterance, one core); in a program that is being written down their state has other dimensions.
+        layers: one direction, batch first. Torch's own cells run in training, for their dropout, and on a GPU. On a
+            CPU they repack their weights for each frame, which takes ten times as long as the frame (dimension 640,
+            one utterance, one core); in an exported program their state has other dimensions.
         x: (B, D).
         hidden: state of each layer, (L, B, H).
         memory: of each layer, (L, B, H).
 
     Returns:
-        The two behind the frame; what comes out is the last layer's state.
+        State and memory after the frame; the output is the last layer's state.
     """
     if not torch.compiler.is_exporting() and (layers.training or x.device.type != "cpu"):
         new: tuple[Tensor, Tensor] = layers(x[:, None], (hidden, memory))[1]
@@ -62,7 +62,7 @@ def step_lstm(layers: nn.LSTM, x: Tensor, hidden: Tensor, memory: Tensor) -> tup
 
 
 def _remember(gates: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-    """What comes of the gates, (B, 4 H), and of a memory, (B, H): the state, and the memory behind."""
+    """Return state and new memory from the gates, (B, 4 H), and a memory, (B, H)."""
     input_gate, forget_gate, new, output_gate = gates.chunk(4, dim=-1)
     memory = forget_gate.sigmoid() * memory + input_gate.sigmoid() * new.tanh()
     return output_gate.sigmoid() * memory.tanh(), memory
@@ -83,7 +83,7 @@ def gru_plainly(x: Tensor, weight_x: Tensor, weight_h: Tensor, bias_x: Tensor, b
 
 
 def _scan(step: Callable[..., tuple[object, Tensor]], start: object, given: Tensor) -> Tensor:
-    """Carry a state through the frames of (B, T, G), any number of them."""
+    """Carry a state through any number of frames, (B, T, G)."""
     from torch._higher_order_ops.scan import scan  # imports the compiler
 
     return scan(step, start, given.transpose(0, 1))[1].transpose(0, 1)

@@ -1,4 +1,4 @@
-"""Attention whose scores know how far apart query and key are: as its paper writes it, and block by block.
+"""Attention whose scores depend on the distance of query and key: the equation of its paper, and block by block.
 
 *Source*: Dai et al. 2019 (Transformer-XL), arXiv:1901.02860, section 3.3: a score is ((q + u) k + (q + v) r) /
 sqrt(head dim), with r the projected encoding of the distance.
@@ -13,19 +13,19 @@ from asr.kernels.choice import wants_plain
 from asr.kernels.dropout import Dropout
 from asr.kernels.fused_attention import fused_attention
 
-CPU_BLOCK, BLOCK = 2**18, 2**28  # scores that are there at a time: what a core's cache holds; what fits a GPU
-FEWEST_QUERIES = 64  # at a time, however many keys: small matrix products are slow
+CPU_BLOCK, BLOCK = 2**18, 2**28  # scores in memory at a time: fit into a core's cache; into a GPU
+MIN_QUERIES = 64  # at a time, for any number of keys, because small matrix products are slow
 
 
 class Projections(NamedTuple):
-    """Projections of Q frames that attend and of K frames that are attended to, by heads.
+    """Projections of Q queries and K keys, by heads.
 
     Args:
         to_key: q + u, (B, H, Q, D / H).
         to_distance: q + v, (B, H, Q, D / H).
         key: (B, H, K, D / H).
         value: (B, H, K, D / H).
-        distance: r, (H, distances, D / H), the largest distance of a query from a key before it first.
+        distance: r, (H, distances, D / H), in descending order; positive if the key is before the query.
     """
 
     to_key: Tensor
@@ -36,29 +36,29 @@ class Projections(NamedTuple):
 
 
 def attend(projections: Projections, hidden: Tensor, dropout: Dropout) -> Tensor:
-    """Attend from Q queries that follow each other to K keys that do.
+    """Attend from Q consecutive queries to K consecutive keys.
 
     Args:
-        projections: with Q + K - 1 distances, the first that of the last query from the first key.
-        hidden: True where a key must not be seen, (B, Q or 1, K).
+        projections: with Q + K - 1 distances, the first from the last query to the first key.
+        hidden: True where a query must not see a key, (B, Q or 1, K).
         dropout: of the weights.
 
     Returns:
-        (B, H, Q, D / H); where no key may be seen it is finite.
+        (B, H, Q, D / H); finite also for a query that may see no key.
     """
     form = attend_plainly if wants_plain() else attend_by_blocks
     return form(projections, hidden, dropout)
 
 
 def attend_plainly(projections: Projections, hidden: Tensor, dropout: Dropout) -> Tensor:
-    """As the paper has it: all scores at once."""
+    """Compute all scores at once, as in the paper."""
     queries, keys, device = projections.to_key.shape[2], projections.key.shape[2], projections.key.device
     column = torch.arange(keys, device=device) + torch.arange(queries - 1, -1, -1, device=device)[:, None]
     return weighted_values(projections, column, hidden, dropout)
 
 
 def weighted_values(projections: Projections, column: Tensor, hidden: Tensor, dropout: Dropout) -> Tensor:
-    """Weigh values by the softmax of their scores; `column` says where in `distance` that of a pair is, (Q, K)."""
+    """Weigh values by the softmax of their scores; `column` is the index in `distance` for each pair, (Q, K)."""
     to_key, to_distance, key, value, distance = projections
     by_distance = to_distance @ distance.transpose(-1, -2)  # (B, H, Q, distances)
     by_distance = by_distance.gather(3, column.expand(*by_distance.shape[:2], -1, -1))  # (B, H, Q, K)
@@ -67,23 +67,24 @@ def weighted_values(projections: Projections, column: Tensor, hidden: Tensor, dr
 
 
 def attend_by_blocks(projections: Projections, hidden: Tensor, dropout: Dropout) -> Tensor:
-    """Attend from few utterances, heads and queries at a time, with only the distances that these need.
+    """Attend from few utterances, heads and queries at a time, with only the distances that they need.
 
-    Their scores stay in a processor's cache, and without gradients memory is linear in K. The result is exact.
+    The scores fit into a CPU's cache, and without gradients memory is linear in K. The result is exact.
     """
     to_key, to_distance, key, value, distance = projections
-    queries, keys, most = to_key.shape[2], key.shape[2], BLOCK if key.is_cuda else CPU_BLOCK * torch.get_num_threads()
-    heads = min(to_key.shape[1], max(1, most // (FEWEST_QUERIES * keys)))
-    size = max(FEWEST_QUERIES, most // (heads * keys))
+    queries, keys = to_key.shape[2], key.shape[2]
+    max_scores = BLOCK if key.is_cuda else CPU_BLOCK * torch.get_num_threads()
+    heads = min(to_key.shape[1], max(1, max_scores // (MIN_QUERIES * keys)))
+    size = max(MIN_QUERIES, max_scores // (heads * keys))
     utterances, size = max(1, size // queries), min(size, queries)
     scale = key.shape[-1] ** -0.5
     bias = _bias(hidden, key)[:, None].expand(-1, -1, queries, -1)  # (B, 1, Q, K)
     out = []
-    for *parts, there in zip(
+    for *parts, part_bias in zip(
         *(part.split(utterances) for part in (to_key * scale, to_distance * scale, key, value, bias)), strict=True
     ):
         by_head = zip(*(part.split(heads, dim=1) for part in (distance.mT[None], *parts)), strict=True)
-        out.append(torch.cat([_by_rows(size, there, dropout, *some) for some in by_head], dim=1))
+        out.append(torch.cat([_by_rows(size, part_bias, dropout, *head_parts) for head_parts in by_head], dim=1))
     return torch.cat(out)
 
 
@@ -99,37 +100,37 @@ def _by_rows(
 ) -> Tensor:
     """Attend from `size` queries at a time; distance (1, H, D / H, Q + K - 1)."""
     first, queries, columns = 0, to_key.shape[2], distance.shape[3]
-    out = value.new_empty(to_key.shape)  # rows kept one by one would lie in between what is freed
-    for by_key, by_distance, there in zip(
+    out = value.new_empty(to_key.shape)  # allocated once: rows allocated one by one would fragment the memory
+    for by_key, by_distance, part_bias in zip(
         *(part.split(size, dim=2) for part in (to_key, to_distance, bias)), strict=True
     ):
         end = first + by_key.shape[2]
         near = distance[..., queries - end : columns - first]
-        out[:, :, first:end] = _weighted(by_key, key, value, relative_shift(by_distance @ near) + there, dropout)
+        out[:, :, first:end] = _weighted(by_key, key, value, relative_shift(by_distance @ near) + part_bias, dropout)
         first = end
     return out
 
 
 def _weighted(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, dropout: Dropout) -> Tensor:
-    """softmax(query key + bias) value."""
+    """Compute softmax(query key + bias) value."""
     if query.is_cuda:
         p = dropout.p if dropout.training else 0.0
         return fused_attention(query, key, value, bias, dropout=p, scale=1.0)
-    # On a processor torch has no fast form of it with a bias and gradients.
+    # On a CPU torch has no fast form with a bias and gradients.
     return dropout((bias + query @ key.transpose(-1, -2)).softmax(dim=-1)) @ value
 
 
 def relative_shift(scores: Tensor) -> Tensor:
-    """Turn scores by distance into scores by key, for Q queries that follow each other.
+    """Convert scores by distance to scores by key, for Q consecutive queries.
 
-    Row i of the result starts at column Q-1-i of row i: in memory that is one element earlier each row, so the shift
-    is a view with rows of Q+K-2. Nothing is copied.
+    Row i of the result starts at column Q-1-i of row i. In memory this is one element earlier in each row, so the
+    result is a view with rows of Q+K-2 elements; nothing is copied.
 
     Args:
-        scores: (B, H, Q, Q + K - 1); each column a distance less than the one before.
+        scores: (B, H, Q, Q + K - 1), by descending distance.
 
     Returns:
-        (B, H, Q, K), column j for the distance of its query from key j.
+        (B, H, Q, K): scores of each query and key.
     """
     batch, heads, queries, distances = scores.shape
     shape = (batch, heads, queries, distances - queries + 1)
@@ -138,8 +139,8 @@ def relative_shift(scores: Tensor) -> Tensor:
 
 
 def _bias(hidden: Tensor, like: Tensor) -> Tensor:
-    """What is added to the scores of keys that must not be seen: the weight of e to that is 0.
+    """Return a bias for the scores of hidden keys, whose weights it makes 0.
 
-    Half of the lowest number, so that a sum with a score is a number.
+    It is half of the lowest number, so that its sum with a score is finite.
     """
     return torch.zeros_like(hidden, dtype=like.dtype).masked_fill(hidden, torch.finfo(like.dtype).min / 2)

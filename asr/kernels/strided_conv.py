@@ -1,4 +1,4 @@
-"""Two 3x3 convolutions of stride 2, each with ReLU: as written, and as matrix products of blocks."""
+"""Two 3x3 convolutions of stride 2, each with ReLU: plain, and as matrix products of blocks."""
 
 from typing import Any
 
@@ -10,15 +10,15 @@ from asr.kernels.choice import wants_plain
 from asr.lengths import Lengths, padding_mask, strided_lengths
 
 KERNEL_SIZE, STRIDE, PADDING = 3, 2, 1
-# Values of the first convolution's output that are there at a time: on a processor what a core's cache holds, for each
-# thread; elsewhere enough to keep the device busy.
+# Number of values of the first convolution's output in memory at a time. On a CPU: per thread, the size of a core's
+# cache; on other devices: enough to keep the device busy.
 CPU_BLOCK, BLOCK = 2**19, 2**27
 
 
 def convolve_twice(
     features: Tensor, lengths: Tensor, weight1: Tensor, bias1: Tensor, weight2: Tensor, bias2: Tensor
 ) -> Tensor:
-    """Convolve, ReLU, twice; what lies behind an utterance's end is zero for each convolution.
+    """Apply convolution and ReLU twice; each convolution sees zeros after an utterance's end.
 
     Args:
         features: (B, T, F).
@@ -29,7 +29,7 @@ def convolve_twice(
         bias2: (C,).
 
     Returns:
-        (B, T', F/4, C), F/4 rounded up; finite behind an utterance's end, whatever went in.
+        (B, T', F/4, C), F/4 rounded up; finite after an utterance's end, whatever the padding contains.
     """
     form = convolve_twice_plainly if wants_plain() else convolve_twice_by_blocks
     return form(features, lengths, weight1, bias1, weight2, bias2)
@@ -38,7 +38,7 @@ def convolve_twice(
 def convolve_twice_plainly(
     features: Tensor, lengths: Tensor, weight1: Tensor, bias1: Tensor, weight2: Tensor, bias2: Tensor
 ) -> Tensor:
-    """As the paper has it."""
+    """Use torch's 2D convolution."""
     x = features[:, None]  # (B, 1, T, F)
     for weight, bias in ((weight1, bias1), (weight2, bias2)):
         x = x.masked_fill(padding_mask(lengths, x.shape[2])[:, None, :, None], 0.0)
@@ -50,7 +50,7 @@ def convolve_twice_plainly(
 def convolve_twice_by_blocks(
     features: Tensor, lengths: Tensor, weight1: Tensor, bias1: Tensor, weight2: Tensor, bias2: Tensor
 ) -> Tensor:
-    """As matrix products of `_windows`, a few frames at a time (`_ConvolveTwice`)."""
+    """Use matrix products of `_windows`, a few frames at a time (`_ConvolveTwice`)."""
     first = torch.cat([weight1.flatten(1), bias1[:, None]], dim=1).T  # (10, C)
     second = weight2.permute(2, 3, 1, 0).flatten(1, 2)  # (3, 3C, C)
     x: Tensor = _ConvolveTwice.apply(features, lengths, first, second, bias2)  # (N, F/4, C)
@@ -58,12 +58,12 @@ def convolve_twice_by_blocks(
 
 
 def halved(lengths: Lengths) -> Lengths:
-    """Count the outputs of one of the convolutions."""
+    """Return the number of outputs of one convolution."""
     return strided_lengths(lengths, kernel_size=KERNEL_SIZE, stride=STRIDE, padding=PADDING)
 
 
 def convolve_on(x: Tensor, before: Tensor, weight: Tensor, bias: Tensor | None, groups: int = 1) -> Tensor:
-    """Convolve one of the times, from where the frames before have come to.
+    """Apply one convolution to the next frames of a stream.
 
     Args:
         x: (B, C, T, F), T even.
@@ -73,47 +73,47 @@ def convolve_on(x: Tensor, before: Tensor, weight: Tensor, bias: Tensor | None, 
         groups: of channels.
 
     Returns:
-        (B, C', T / 2, F / 2): none of these sees a frame behind the T.
+        (B, C', T / 2, F / 2): the outputs that depend on no later frame.
     """
     return F.conv2d(torch.cat([before, x], dim=2), weight, bias, STRIDE, (0, PADDING), groups=groups)
 
 
 def _windows(features: Tensor, lengths: Tensor) -> Tensor:
-    """Lay out what the first convolution sees: the 3x3 features under each of its places, and a 1 for its bias.
+    """Arrange the input of the first convolution: the 3x3 features of each output, and a 1 for its bias.
 
-    The utterances follow each other, with one encoder frame of silence at least between two: N = B (T' + 1) frames.
-    Encoder frame n stands on the first convolution's frames 2n - 1, 2n and 2n + 1, its frequency f on 2f - 1, 2f
+    The utterances follow each other, with at least one encoder frame of silence in between: N = B (T' + 1) frames.
+    Encoder frame n covers the first convolution's frames 2n - 1, 2n and 2n + 1, and its frequency f covers 2f - 1, 2f
     and 2f + 1.
 
     Returns:
-        (2, N + 1, F/4, 3, 10): frames 2n - 1, and 2n; frequencies 2f - 1 .. 2f + 1. All 0 where that is padding.
+        (2, N + 1, F/4, 3, 10): frames 2n - 1, and 2n; frequencies 2f - 1 .. 2f + 1. All 0 in padding.
     """
     frames, dim = features.shape[1:]
-    frames1, dim1 = 2 * (halved(halved(frames)) + 1), halved(dim)  # of the first convolution; two of silence
+    frames1, dim1 = 2 * (halved(halved(frames)) + 1), halved(dim)  # size of its output, with two silent frames
     dim2 = halved(dim1)
     x = features.masked_fill(padding_mask(lengths, frames)[:, :, None], 0.0)
-    # Frame and frequency -1 of the first convolution begin at -3 of the features.
+    # Frame -1 and frequency -1 of the first convolution begin at frame and frequency -3 of the features.
     x = F.pad(x, (3, 4 * dim2 - dim, 0, 2 * frames1 - frames)).flatten(0, 1)
     x = F.pad(x, (0, 0, 3, 2))
-    x = x.unfold(0, 3, 2).unfold(1, 3, 2).unfold(1, 3, 2)  # (2N + 2, F/4, 3, 3, 3): time, frequency, place
+    x = x.unfold(0, 3, 2).unfold(1, 3, 2).unfold(1, 3, 2)  # (2N + 2, F/4, 3, 3, 3): time, frequency, position
     x = F.pad(x.permute(0, 1, 4, 2, 3).flatten(3), (0, 1), value=1.0)  # (2N + 2, F/4, 3, 10)
-    there = torch.arange(frames1, device=x.device) < halved(lengths)[:, None]  # (B, frames1)
-    there = F.pad(there.flatten(), (1, 1))
-    place = torch.arange(2 * dim2 + 1, device=x.device).unfold(0, 3, 2) - 1  # (F/4, 3)
-    outside = ~(there[:, None, None] & (place >= 0) & (place < dim1))
+    is_valid = torch.arange(frames1, device=x.device) < halved(lengths)[:, None]  # (B, frames1)
+    is_valid = F.pad(is_valid.flatten(), (1, 1))
+    frequency = torch.arange(2 * dim2 + 1, device=x.device).unfold(0, 3, 2) - 1  # (F/4, 3)
+    outside = ~(is_valid[:, None, None] & (frequency >= 0) & (frequency < dim1))
     return x.masked_fill(outside[..., None], 0.0).unflatten(0, (-1, 2)).transpose(0, 1).contiguous()
 
 
 class _ConvolveTwice(torch.autograd.Function):
-    """Convolution, ReLU, convolution, ReLU, of which only the last is ever there as a whole.
+    """Convolution, ReLU, convolution, ReLU, without the intermediate result as a whole.
 
-    What lies between them is C times as large as the features, and reading and writing it would take longer than the
-    products. So it is made block by block, and again in the backward pass, where that costs a tenth of the work.
+    The intermediate result is C times as large as the features; writing and reading it would take longer than the
+    products. So it is computed block by block, and again in the backward pass, where this is a tenth of the work.
     """
 
     @staticmethod
     def forward(ctx: Any, features: Tensor, lengths: Tensor, weight1: Tensor, weight2: Tensor, bias2: Tensor) -> Tensor:
-        """(B, T, F), (B,), (10, C), (3, 3C, C), (C,) to (N, F/4, C), in autocast's dtype where there is one."""
+        """Map (B, T, F), (B,), (10, C), (3, 3C, C), (C,) to (N, F/4, C), in autocast's dtype if it is enabled."""
         device = features.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else features.dtype
         windows = _windows(features, lengths).to(dtype)
@@ -130,7 +130,7 @@ class _ConvolveTwice(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of what `forward` was given; those of the weights are summed in float32 at least."""
+        """Return the gradients of the inputs; those of the weights are summed at least in float32."""
         features, lengths, weight1, weight2, out = ctx.saved_tensors
         with torch.enable_grad():
             features = features.detach().requires_grad_(ctx.needs_input_grad[0])
@@ -163,14 +163,14 @@ class _ConvolveTwice(torch.autograd.Function):
 
 
 def _blocks(out: Tensor) -> list[tuple[int, int]]:
-    """First frame and end of each block of `out`, (N, F/4, C)."""
-    most = CPU_BLOCK * torch.get_num_threads() if out.device.type == "cpu" else BLOCK
-    size = max(1, most // (2 * KERNEL_SIZE * out[0].numel()))
+    """Return first frame and end of each block of `out`, (N, F/4, C)."""
+    max_values = CPU_BLOCK * torch.get_num_threads() if out.device.type == "cpu" else BLOCK
+    size = max(1, max_values // (2 * KERNEL_SIZE * out[0].numel()))
     return [(first, min(first + size, len(out))) for first in range(0, len(out), size)]
 
 
 def _convolve_once(windows: Tensor, weight1: Tensor) -> Tensor:
-    """(n, F/4, 3, 10), (10, C) to (n * F/4, 3C)."""
+    """Map (n, F/4, 3, 10), (10, C) to (n * F/4, 3C)."""
     return torch.mm(windows.flatten(0, 2), weight1).relu_().unflatten(0, (-1, KERNEL_SIZE)).flatten(1)
 
 

@@ -1,4 +1,4 @@
-"""The loss of the token-and-duration transducer, with an exact gradient that costs one more tensor of logits."""
+"""The loss of the token-and-duration transducer, with an exact gradient that needs one more tensor of logits."""
 
 import math
 from collections.abc import Sequence
@@ -66,11 +66,11 @@ class _TDTLoss(torch.autograd.Function):
         dtype = torch.promote_types(logits.dtype, torch.float32)
         num_tokens = logits.shape[-1] - len(durations)
         following = F.pad(tokens, (0, 1), value=BLANK_ID)[:, None, :, None].expand(-1, logits.shape[1], -1, 1)
-        of_tokens, of_durations = logits.to(dtype).split([num_tokens, len(durations)], dim=-1)
-        total = of_tokens.logsumexp(dim=-1)  # (B, T', U + 1)
-        blank = of_tokens[..., BLANK_ID] - total - sigma
-        token = of_tokens.gather(3, following)[..., 0] - total - sigma
-        duration = of_durations.log_softmax(dim=-1)  # (B, T', U + 1, D)
+        token_logits, duration_logits = logits.to(dtype).split([num_tokens, len(durations)], dim=-1)
+        total = token_logits.logsumexp(dim=-1)  # (B, T', U + 1)
+        blank = token_logits[..., BLANK_ID] - total - sigma
+        token = token_logits.gather(3, following)[..., 0] - total - sigma
+        duration = duration_logits.log_softmax(dim=-1)  # (B, T', U + 1, D)
         widest = torch.promote_types(dtype, exact(logits.device))
         blank, token, duration = blank.to(widest), token.to(widest), duration.to(widest)
         log_prob, posteriors = _paths(blank, token, duration, lengths, token_lengths, durations)
@@ -85,15 +85,15 @@ class _TDTLoss(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         logits, following, total, blank, token, duration = ctx.saved_tensors
         visited = (blank + token)[..., None]  # (B, T', U + 1, 1)
-        of_logits = logits.to(total.dtype, copy=True)
-        of_tokens, of_durations = of_logits.split([ctx.num_tokens, duration.shape[-1]], dim=-1)
-        of_tokens.sub_(total[..., None]).exp_().mul_(visited)
-        of_tokens[..., BLANK_ID] -= blank
-        of_tokens.scatter_add_(3, following, -token[..., None])
-        of_durations.copy_(of_durations.softmax(dim=-1) * visited - duration)
-        of_logits.masked_fill_(ctx.padding[..., None], 0.0)
-        of_logits.mul_(gradient.to(total.dtype)[:, None, None, None])
-        return of_logits.to(logits.dtype), None, None, None, None, None
+        gradients = logits.to(total.dtype, copy=True)
+        token_gradients, duration_gradients = gradients.split([ctx.num_tokens, duration.shape[-1]], dim=-1)
+        token_gradients.sub_(total[..., None]).exp_().mul_(visited)
+        token_gradients[..., BLANK_ID] -= blank
+        token_gradients.scatter_add_(3, following, -token[..., None])
+        duration_gradients.copy_(duration_gradients.softmax(dim=-1) * visited - duration)
+        gradients.masked_fill_(ctx.padding[..., None], 0.0)
+        gradients.mul_(gradient.to(total.dtype)[:, None, None, None])
+        return gradients.to(logits.dtype), None, None, None, None, None
 
 
 class Posteriors(NamedTuple):
@@ -160,9 +160,9 @@ def _paths(
     blanks = taken[cell, :num_blanks, :, column].permute(3, 0, 1, 2)  # (B, T', U + 1, K)
     taken = F.pad(taken[:, num_blanks:, :, 1:], (0, 1))  # by the column where they begin
     arcs = taken[cell, :, :, column].permute(3, 0, 1, 2).contiguous()  # (B, T', U + 1, D)
-    of_tokens = arcs.sum(dim=-1)
+    token_posteriors = arcs.sum(dim=-1)
     arcs[..., [number for number, frames in enumerate(durations) if frames > 0]] += blanks
-    return log_prob, Posteriors(blanks.sum(dim=-1), of_tokens, arcs)
+    return log_prob, Posteriors(blanks.sum(dim=-1), token_posteriors, arcs)
 
 
 def _lattice(
@@ -177,7 +177,7 @@ def _lattice(
     may_write = (frames < left) & (column < token_lengths[:, None, None, None])
     blanks = (blank[..., None] + duration).masked_fill(~may_blank, NEVER)[..., frames > 0]
     tokens = (token[..., None] + duration).masked_fill(~may_write, NEVER)
-    tokens = F.pad(tokens, (0, 0, 1, 0), value=NEVER)[:, :, :-1]  # by the column where they end
+    tokens = F.pad(tokens, (0, 0, 1, 0), value=NEVER)[:, :, :-1]  # move each arc to the column where it ends
     diagonal = torch.arange(num_frames + num_columns, device=device)[:, None]
     arcs = []
     for kind, begins in ((blanks, column[:, 0]), (tokens, column[:, 0] - 1)):

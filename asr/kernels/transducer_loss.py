@@ -1,4 +1,4 @@
-"""The transducer's loss: the sum over all ways in which tokens and frames can take turns."""
+"""The transducer's loss: the negative logarithm of the sum over all alignments of tokens and frames."""
 
 import math
 
@@ -11,23 +11,23 @@ from asr.interfaces import BLANK_ID
 from asr.kernels.choice import wants_plain
 from asr.lengths import padding_mask
 
-MAX_NUMBERS = 2**31 - 1  # of the logits: torchaudio counts them in 32 bits
-NEVER = -1e30  # the logarithm of nothing; finite, so that gradients are numbers
+MAX_NUMBERS = 2**31 - 1  # of logits: torchaudio's index has 32 bits
+NEVER = -1e30  # log-probability of an impossible path; finite, so that gradients are finite
 
 
 def transducer_loss(logits: Tensor, tokens: Tensor, lengths: Tensor, token_lengths: Tensor) -> Tensor:
-    """Compute -log p(tokens) of each utterance; infinite where there is no frame.
+    """Compute -log p(tokens) of each utterance; infinite for an utterance without frames.
 
-    *Source*: Graves 2012, arXiv:1211.3711, section 2.4: in each frame any number of tokens, then a blank.
+    *Source*: Graves 2012, arXiv:1211.3711, section 2.4: each frame emits any number of tokens, then a blank.
 
     Args:
-        logits: (B, T', U + 1, V); those at [b, t, u] are for what follows u tokens in frame t.
+        logits: (B, T', U + 1, V); those at [b, t, u] belong to frame t after u tokens.
         tokens: (B, U).
         lengths: frames of each utterance, (B,).
         token_lengths: (B,).
 
     Returns:
-        (B,), at least in float32. What stands in padded frames and tokens changes nothing.
+        (B,), at least in float32. Padded frames and tokens have no effect, whatever they contain.
     """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if logits.shape[1] == 0:
@@ -39,16 +39,19 @@ def transducer_loss(logits: Tensor, tokens: Tensor, lengths: Tensor, token_lengt
 
 
 def transducer_loss_plainly(logits: Tensor, tokens: Tensor, lengths: Tensor, token_lengths: Tensor) -> Tensor:
-    """By the forward variables (equation 16), diagonal by diagonal: that of frame t and u tokens is in number t + u."""
+    """Use the forward variables (equation 16), diagonal by diagonal: frame t after u tokens is on diagonal t + u."""
     num_frames, num_columns = logits.shape[1:3]
     padding = padding_mask(lengths, num_frames)[:, :, None] | padding_mask(token_lengths + 1, num_columns)[:, None]
     log_probs = logits.masked_fill(padding[..., None], 0.0).log_softmax(dim=-1)
     following = F.pad(tokens, (0, 1), value=BLANK_ID)[:, None, :, None].expand(-1, num_frames, -1, 1)
-    of_blank, of_token = log_probs[..., BLANK_ID], log_probs.gather(3, following)[..., 0]  # (B, T', U + 1)
+    blank_log_probs, token_log_probs = (
+        log_probs[..., BLANK_ID],
+        log_probs.gather(3, following)[..., 0],
+    )  # (B, T', U + 1)
     column = torch.arange(num_columns, device=logits.device)
     frame = torch.arange(num_frames + num_columns - 1, device=logits.device)[:, None] - column  # (N, U + 1)
-    frame = frame.clamp(0, num_frames - 1)  # of cells that lie in none, no path leads back
-    stays, moves = (x[:, frame, column].unbind(dim=1) for x in (of_blank, of_token))  # (B, U + 1) each
+    frame = frame.clamp(0, num_frames - 1)  # no path continues from cells outside of all frames
+    stays, moves = (x[:, frame, column].unbind(dim=1) for x in (blank_log_probs, token_log_probs))  # (B, U + 1) each
     alpha = torch.full_like(stays[0], NEVER).index_fill(1, column[:1], 0.0)
     alphas = [alpha]
     for stay, move in zip(stays[:-1], moves[:-1], strict=True):
@@ -61,7 +64,7 @@ def transducer_loss_plainly(logits: Tensor, tokens: Tensor, lengths: Tensor, tok
 
 
 def transducer_loss_by_torchaudio(logits: Tensor, tokens: Tensor, lengths: Tensor, token_lengths: Tensor) -> Tensor:
-    """By torchaudio, which wants no more frames and tokens than the longest utterance has, and integers of 32 bits."""
+    """Use torchaudio, which needs the exact number of frames and tokens of the longest utterance, and int32."""
     num_frames, num_tokens = int(lengths.max()), int(token_lengths.max())
     loss: Tensor = torchaudio.functional.rnnt_loss(
         logits[:, :num_frames, : num_tokens + 1].contiguous(),
@@ -75,6 +78,6 @@ def transducer_loss_by_torchaudio(logits: Tensor, tokens: Tensor, lengths: Tenso
 
 
 def _torchaudio_can(logits: Tensor) -> bool:
-    """Whether it is there, and takes these."""
-    there = hasattr(torchaudio.functional, "rnnt_loss")
-    return there and logits.dtype == torch.float32 and logits.numel() <= MAX_NUMBERS
+    """Whether torchaudio has this loss, and accepts these logits."""
+    has_loss = hasattr(torchaudio.functional, "rnnt_loss")
+    return has_loss and logits.dtype == torch.float32 and logits.numel() <= MAX_NUMBERS

@@ -59,7 +59,7 @@ def read_words(file: BinaryIO, *, only_words: bool = False) -> list[str]:
             return words
     _check_heading(lines, _not_blank(lines), b"\\end\\")
     if _not_blank(lines):
-        raise ValueError(f"line {lines.number} must not be there, behind \\end\\")
+        raise ValueError(f"line {lines.number} must not be there, after \\end\\")
     return words
 
 
@@ -114,7 +114,7 @@ class _Lines:
             if not self._piece.endswith(b"\n"):
                 self._piece += self._file.readline(MAX_LINE_BYTES)
             if b"\0" in self._piece:
-                raise ValueError(f"behind line {self.number} it must be text; there is a null byte")
+                raise ValueError(f"after line {self.number} it must be text; there is a null byte")
 
 
 def _not_blank(lines: _Lines) -> bytes:
@@ -130,11 +130,11 @@ def _counts(lines: _Lines) -> list[int]:
         match = _COUNT.fullmatch(line)
         order = len(counts) + 1
         if not match or int(match[1]) != order or order > MAX_ORDER:
-            must = f"line {lines.number} must count n-grams, as in ngram {order}=12, of orders 1 to {MAX_ORDER} in turn"
+            must = f"line {lines.number} must count n-grams, as in ngram {order}=12, in ascending order to {MAX_ORDER}"
             raise ValueError(f"{must}; it is {shown(line)}")
         counts.append(int(match[2]))
     if not counts:
-        raise ValueError("its head must count its n-grams, as in ngram 1=12; it does not")
+        raise ValueError("its header must count its n-grams, as in ngram 1=12; it does not")
     if counts[0] > MAX_VOCABULARY:
         raise ValueError(f"it must have at most {MAX_VOCABULARY:,} 1-grams; it counts {counts[0]:,}")
     return counts
@@ -156,6 +156,6 @@ def _miscounted(lines: _Lines, order: int, count: int, number: int) -> ValueErro
     line = lines.next()
     if number > count or not line.strip() or line.startswith(b"\\"):
         there = f"more than {count:,}" if number > count else f"{number:,}"
-        return ValueError(f"its head counts {count:,} {order}-grams, and there are {there}")
+        return ValueError(f"its header counts {count:,} {order}-grams, and there are {there}")
     form = f"log10 probability, words of at most {MAX_WORD_BYTES:,} bytes, back-off if any"
     return ValueError(f"line {lines.number} must be a {order}-gram ({form}); it is {shown(line)}")

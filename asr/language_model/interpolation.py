@@ -58,7 +58,7 @@ def interpolate(models: Sequence[Sequence[NGrams]], weights: Array, vocab_size: 
 
     Differs from the exact mixture for a word that is not listed after its context h: the exact mixture backs off in
     each model separately, sum of weight_i b_i(h) p_i(w|h'), this model with one weight, b(h) p(w|h'), where h' is h
-    without its first word. Listed n-grams have equal probabilities, and so has the sum over all others after a context.
+    without its first word. Listed n-grams have exact probabilities, and the other words after a context the exact sum.
 
     Differs from SRILM: b(h) is not computed as (1 - sum of listed p(w|h)) / (1 - sum of listed p(w|h')), which loses
     all digits where nearly everything is listed. It is computed as the mean of the b_i(h) with the weights

@@ -61,7 +61,7 @@ class NgramModel:
         return self
 
     def start(self) -> Any:
-        """Return a new state with the context <s>. Call it for each text: states keep their successors alive."""
+        """Return a new state with the context <s>. Call it for each text: a state keeps all later ones in memory."""
         return self._model.start(False)
 
     def score(self, state: Any, word: str) -> tuple[float, Any]:
@@ -92,7 +92,7 @@ def vocabulary(path: str | Path) -> list[str]:
             if ARPA_HEAD in head:
                 return read_words(file)
     except (OSError, ValueError, struct.error) as error:
-        raise InputError(f"{path}: must be a language model that can be read; {_reason(error)}.") from None
+        raise InputError(f"{path}: must be a readable language model; {_reason(error)}.") from None
     raise InputError(f"{path}: must be a language model, ARPA (not compressed) or a KenLM binary; it begins otherwise.")
 
 
@@ -105,7 +105,7 @@ def _binary_words(content: mmap.mmap) -> list[str]:
         if begin < 0:
             raise ValueError("it ends before its words")
     if not has_words:
-        raise ValueError("its words are not in it: build it without -v, or give the ARPA")
+        raise ValueError("it must contain its words; build it without -v, or give the ARPA file")
     return [word.decode() for word in content[begin:].split(b"\0") if word]
 
 

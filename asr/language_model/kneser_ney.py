@@ -91,9 +91,9 @@ def estimate(
         discounts = _discounts(adjusted)
         if unknown_words and number == 0 and discounts and discounts[-1] >= 3:
             discounts = None  # a discount of 3 or more would leave a word of count 3 without probability
-        kept = np.ones(len(adjusted), bool) if number == 0 else counts[number] > thresholds[number]
+        is_kept = np.ones(len(adjusted), bool) if number == 0 else counts[number] > thresholds[number]
         taken = np.where(
-            kept, np.array([0, *(discounts or FALLBACK)])[np.minimum(adjusted, 3).astype(np.int8)], adjusted
+            is_kept, np.array([0, *(discounts or FALLBACK)])[np.minimum(adjusted, 3).astype(np.int8)], adjusted
         )
         contexts = keys[number] // vocab_size
         totals = np.bincount(contexts, adjusted, len(lower))
@@ -106,7 +106,9 @@ def estimate(
         lower = adjusted
         with np.errstate(divide="ignore"):  # <s>, set below
             log_probs = np.log10(lower)
-        model.append(NGrams(keys[number], log_probs, np.zeros(len(kept)), kept, discounts or FALLBACK, not discounts))
+        model.append(
+            NGrams(keys[number], log_probs, np.zeros(len(is_kept)), is_kept, discounts or FALLBACK, not discounts)
+        )
     model[0].log_probs[BOS] = _NO_PROBABILITY
     return model
 
@@ -160,7 +162,7 @@ def _unpack(windows: Array, order: int, bits: int) -> Array:
 
 
 def _distinct(windows: Array, counts: Array | None) -> Array:
-    """Sort windows and add their counts (1 where None) up: (N, columns + 1)."""
+    """Sort windows, and sum the counts (None: all 1) of equal ones: (N, columns + 1)."""
     if counts is None and windows.shape[1] == 1:
         windows = np.sort(windows, axis=0)
     else:
@@ -284,9 +286,9 @@ def write_arpa(
         highest = n == len(model)
         line = "%.6f\t" + " ".join(["%s"] * n) + ("" if highest else "\t%.6f") + "\n"
         file.write(f"\n\\{n}-grams:\n".encode())
-        kept = np.flatnonzero(grams.kept)
-        for start in range(0, len(kept), _LINES):
-            rows = kept[start : start + _LINES]
+        all_rows = np.flatnonzero(grams.kept)
+        for start in range(0, len(all_rows), _LINES):
+            rows = all_rows[start : start + _LINES]
             columns = [grams.log_probs[rows], *_spell(model[:n], rows, spellings)]
             columns += [] if highest else [grams.backoffs[rows]]
             lines = map(line.__mod__, zip(*(column.tolist() for column in columns), strict=True))

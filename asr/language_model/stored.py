@@ -77,4 +77,4 @@ def read_token_model(path: Path) -> StoredTokenModel:
             isinstance(piece, str) for piece in pieces
         ):
             return StoredTokenModel(settings, pieces, weights)
-    raise InputError(f"{path}: must be a neural language model of asr.train_lm; its metadata tell of none.")
+    raise InputError(f"{path}: must be a neural language model of asr.train_lm; its metadata describe no such model.")

@@ -57,7 +57,7 @@ class LogProbs:
 
     @property
     def frame_head(self) -> "LogProbs":
-        """Itself."""
+        """This object, because its output is log_probs for each frame."""
         return self
 
     def log_probs(self, encoder_out: Tensor) -> Tensor:

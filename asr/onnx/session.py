@@ -138,7 +138,7 @@ def run_net(opened: "InferenceSession", batch: Tensor, lengths: Tensor) -> tuple
     return torch.cat(outs, dim=-1), out_lengths
 
 
-def check_installed(packages: Sequence[str], what: str) -> None:
+def check_installed(packages: Sequence[str], user: str) -> None:
     """Check that optional packages are installed.
 
     Raises:
@@ -146,7 +146,7 @@ def check_installed(packages: Sequence[str], what: str) -> None:
     """
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
-        raise InputError(f"{what} must have {', '.join(missing)}; not installed. {how_to_install('onnx')}")
+        raise InputError(f"{user} must have {', '.join(missing)}; not installed. {how_to_install('onnx')}")
 
 
 def _name(program: Path | bytes) -> str:

@@ -43,7 +43,7 @@ class OnnxStreamingEncoder:
 
     @property
     def streaming(self) -> Self:
-        """Itself: it can encode an utterance chunk by chunk."""
+        """This object: it can encode an utterance chunk by chunk."""
         return self
 
     def initial_state(self, batch: int, left_frames: int | None = None) -> State:

@@ -47,7 +47,9 @@ class AdamW:
         trained = dict(named_parameters)
         depths = {name: _depth(name) for name in trained}
         top = max((depth for depth in depths.values() if depth is not None), default=-1) + 1
-        members: dict[tuple[int, bool], list[nn.Parameter]] = {}  # by blocks below the top, and whether they decay
+        members: dict[
+            tuple[int, bool], list[nn.Parameter]
+        ] = {}  # by number of blocks below the top, and whether weights decay
         for name, parameter in trained.items():
             depth = depths[name]
             below = 0 if depth is None or self._layer_decay == 1 else top - depth

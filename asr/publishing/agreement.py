@@ -1,4 +1,4 @@
-"""Whether a program computes what the model does: log_probs, and texts, of the same audio."""
+"""Check that an exported program computes the same log_probs and texts as the model."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -15,19 +15,19 @@ from asr.onnx.session import run_net, session
 from asr.publishing.program import SHERPA_INPUTS, Net
 from asr.recognition.recognizer import Recognizer
 
-TOLERANCE = 0.01  # of log_probs: ten times of what float32 differs by from float64 in a net of 16 blocks
-SECONDS = (0.3, 1.0, 3.7, 11.2)  # of made audio
-MOST_SECONDS = 30.0  # of a recording that are compared
-JUNK = float("nan")  # behind an utterance's end
+TOLERANCE = 0.01  # of log_probs: ten times the difference of float32 and float64 in a net of 16 blocks
+SECONDS = (0.3, 1.0, 3.7, 11.2)  # of synthetic audio
+MAX_SECONDS = 30.0  # of a recording to compare
+JUNK = float("nan")  # padding after an utterance's end
 
 
 class Form(NamedTuple):
-    """What a program is given.
+    """Input of a program.
 
     Args:
         inputs: names of the batch and of its lengths.
-        of_waveform: (S,) to what stands in the batch, time first.
-        arranged: what is done to the batch.
+        of_waveform: converts a waveform (S,) to a row of the batch, time first.
+        arranged: converts the padded batch to the program's layout.
     """
 
     inputs: tuple[str, str]
@@ -41,13 +41,13 @@ OF_SHERPA = Form(SHERPA_INPUTS, lambda features, waveform: features(waveform), l
 
 
 class ProgramDifference(NamedTuple):
-    """Where a program differs most from the model.
+    """The largest difference between a program and the model.
 
     Args:
-        largest: of two log_probs, or of other numbers that a program gives.
-        where: which recording, alone or in a batch, and at which second.
-        texts: how many are others.
-        recordings: that were compared, each alone and in a batch.
+        largest: absolute difference of log_probs, or of other outputs of the program.
+        where: the recording, whether it was alone or in a batch, and the position in seconds.
+        texts: number of texts that differ from the model's.
+        recordings: number of recordings compared, each alone and in a batch.
     """
 
     largest: float
@@ -57,7 +57,7 @@ class ProgramDifference(NamedTuple):
 
 
 def made_audio(sample_rate: int) -> dict[str, Tensor]:
-    """Sounds of several lengths, by name: a voice's harmonics that swell and fade, and noise."""
+    """Return sounds of several lengths, by name: harmonics of a voice that swell and fade, and noise."""
     generator = torch.Generator().manual_seed(0)
     made = {}
     for seconds in SECONDS:
@@ -72,7 +72,7 @@ def made_audio(sample_rate: int) -> dict[str, Tensor]:
 
 
 def recordings(features: Features, paths: Sequence[str]) -> dict[str, Tensor]:
-    """What programs are compared on, by name: made audio, and these files.
+    """Return the audio to compare programs on, by name: synthetic audio, and these files.
 
     Raises:
         InputError: a file cannot be read, or is too short.
@@ -80,11 +80,13 @@ def recordings(features: Features, paths: Sequence[str]) -> dict[str, Tensor]:
     audio = made_audio(features.sample_rate)
     for path in paths:
         info = audio_info(path)
-        is_long = info.num_samples > MOST_SECONDS * info.sample_rate
-        offset, duration = (0.0, MOST_SECONDS) if is_long else (None, None)
+        is_long = info.num_samples > MAX_SECONDS * info.sample_rate
+        offset, duration = (0.0, MAX_SECONDS) if is_long else (None, None)
         audio[path] = load_waveform(path, features.sample_rate, offset=offset, duration=duration)
         if features.num_frames(len(audio[path])) == 0:
-            raise InputError(f"--audio must be recordings of a frame at least; {path} has {len(audio[path])} samples.")
+            raise InputError(
+                f"--audio must be recordings of at least one frame; {path} has {len(audio[path])} samples."
+            )
     return audio
 
 
@@ -92,13 +94,13 @@ def recordings(features: Features, paths: Sequence[str]) -> dict[str, Tensor]:
 def difference(
     expected: Recognizer, actual: Recognizer, program: bytes, form: Form, audio: Mapping[str, Tensor], net: Net
 ) -> ProgramDifference:
-    """Compare a program with the net that it was written down of.
+    """Compare a program with the net from which it was exported.
 
     Args:
-        expected: has the model.
-        actual: has the decoder of what the program gives.
-        program: is run on each recording alone, and on all of them in a batch with junk behind their ends.
-        form: what it is given.
+        expected: the model's recogniser.
+        actual: a recogniser whose decoder takes the program's output.
+        program: run on each recording alone, and on all in a batch with junk as padding.
+        form: input of the program.
         audio: waveforms (S,) by name.
         net: of the model.
     """
@@ -121,28 +123,28 @@ def difference(
 
 
 def check(program: str, found: ProgramDifference) -> None:
-    """Check that a program computes what its model does.
+    """Check that the difference between a program and its model is within the tolerance.
 
     Raises:
-        InputError: it does not, and where.
+        InputError: the outputs or texts differ.
     """
-    if not (found.largest <= TOLERANCE and found.texts == 0):  # which NaN is not, either
-        must = f"{program} must give what the model gives within {TOLERANCE}, and its texts"
+    if not (found.largest <= TOLERANCE and found.texts == 0):  # also true for NaN
+        must = f"{program} must compute the model's output within {TOLERANCE}, and its texts"
         raise InputError(
-            f"{must}; they differ by {found.largest:.3g} ({found.where}), and {found.texts} texts do. Nothing was "
+            f"{must}; they differ by {found.largest:.3g} ({found.where}), and {found.texts} texts differ. Nothing was "
             f"written: this is a fault of asr, of torch, or of ONNX Runtime."
         )
 
 
 class ExpectedOutput(NamedTuple):
-    """What torch makes of a recording: all that a program gives of frames, (T', ...), and the text."""
+    """Output of the torch model for a recording: all frame outputs of the program, (T', ...), and the text."""
 
     out: Tensor
     text: str
 
 
 def _reference(recognizer: Recognizer, net: Net, features: Tensor) -> ExpectedOutput:
-    """Features (T, F) to what a program must give."""
+    """Return the expected output for features (T, F)."""
     encoded = recognizer.model(features[None], torch.tensor([len(features)]))
     length = int(encoded.lengths[0])
     out = torch.cat(net.of_encoded(encoded), dim=-1)[0, :length]
@@ -152,7 +154,7 @@ def _reference(recognizer: Recognizer, net: Net, features: Tensor) -> ExpectedOu
 def _worse(
     worst: ProgramDifference, name: str, expected: ExpectedOutput, out: Tensor, recognizer: Recognizer
 ) -> ProgramDifference:
-    """Add what differs in one recording."""
+    """Compare a recording's outputs; return the larger difference of this recording and the previous ones."""
     if out.shape != expected.out.shape:
         return worst._replace(largest=float("inf"), where=f"{name}: {len(out)} frames, not {len(expected.out)}")
     worst = worst._replace(texts=worst.texts + (_text(recognizer, out) != expected.text))

@@ -1,6 +1,6 @@
-"""ONNX Runtime for browsers: the package onnxruntime-web, from the npm registry that is configured.
+"""ONNX Runtime for browsers: the package onnxruntime-web, from the configured npm registry.
 
-Its tarball is kept in the user's cache, and compared with what was published whenever it is read.
+Its tarball is stored in the user's cache; its hash is checked whenever it is read.
 """
 
 import base64
@@ -22,24 +22,24 @@ from asr.errors import InputError, how_to_install
 from asr.system.files import write_whole
 
 PACKAGE, VERSION = "onnxruntime-web", "1.30.0"
-SHA512 = "q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7QmRMDs1SigqR4CXAfKYQ=="  # as npm has it
-SCRIPT, WASM = "package/dist/ort.wasm.bundle.min.mjs", "package/dist/ort-wasm-simd-threaded.wasm"  # one thread runs it
+SHA512 = "q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7QmRMDs1SigqR4CXAfKYQ=="  # in npm's format
+SCRIPT, WASM = "package/dist/ort.wasm.bundle.min.mjs", "package/dist/ort-wasm-simd-threaded.wasm"  # single-threaded
 LICENSES = (
     "LICENSE",
     "ThirdPartyNotices.txt",
-)  # the tarball has none; those of onnxruntime, which is built of the same
+)  # from the package onnxruntime, built from the same sources; the tarball has none
 NPM = "https://registry.npmjs.org/"
 REGISTRY_VARIABLES = ("npm_config_registry", "NPM_CONFIG_REGISTRY")
-PATIENCE = 60  # seconds without an answer
-BLOCK, MOST_BYTES = 1 << 20, 1 << 28
+PATIENCE = 60  # timeout in seconds
+BLOCK, MAX_BYTES = 1 << 20, 1 << 28
 
 
 class Runtime(NamedTuple):
-    """What a page runs programs by.
+    """Files by which a page runs programs.
 
     Args:
         script: a JavaScript module.
-        wasm: what it runs.
+        wasm: the WebAssembly that the script runs.
         license: of both, text.
     """
 
@@ -49,13 +49,13 @@ class Runtime(NamedTuple):
 
 
 def browser_runtime(on_step: Callable[[str], None]) -> Runtime:
-    """Give the runtime; what is not in the cache is downloaded first.
+    """Return the runtime, downloaded first if it is not in the cache.
 
     Args:
-        on_step: told what is done next.
+        on_step: called with a description of the next step.
 
     Raises:
-        InputError: it cannot be had, or is another than what was published.
+        InputError: it cannot be downloaded, or is not the published file.
     """
     path = _cache() / f"{PACKAGE}-{VERSION}.tgz"
     tarball = path.read_bytes() if path.is_file() else b""
@@ -65,35 +65,35 @@ def browser_runtime(on_step: Callable[[str], None]) -> Runtime:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, lambda file: file.write(tarball))
         except OSError as error:
-            raise InputError(f"{path}: {PACKAGE} must be kept there; {error.strerror}. Set XDG_CACHE_HOME.") from None
+            raise InputError(f"{path}: {PACKAGE} must be stored there; {error.strerror}. Set XDG_CACHE_HOME.") from None
     with tarfile.open(fileobj=io.BytesIO(tarball)) as archive:
         script, wasm = (_member(archive, name) for name in (SCRIPT, WASM))
     return Runtime(script, wasm, _license())
 
 
 def registry() -> str:
-    """The address of the npm registry: as the environment says, or npm's own configuration, or the public one.
+    """Return the address of the npm registry: from the environment, npm's own configuration, or the public one.
 
     Raises:
-        InputError: it is no address that can be downloaded from.
+        InputError: the address is not http:// or https://.
     """
     given = next((os.environ[name] for name in REGISTRY_VARIABLES if os.environ.get(name)), None) or _of_npm() or NPM
     if not given.startswith(("https://", "http://")):
-        raise InputError(f"the npm registry must be an address with https:// or http://; it is {given!r}.")
+        raise InputError(f"the npm registry must be an address with https:// or http://; got {given!r}.")
     return given.rstrip("/") + "/"
 
 
 def _of_npm() -> str | None:
-    """What npm is configured to, if it is installed."""
+    """Return npm's configured registry, if npm is installed."""
     npm = shutil.which("npm")
     if npm is None:
         return None
     try:
-        asked = subprocess.run([npm, "config", "get", "registry"], capture_output=True, text=True, timeout=PATIENCE)
+        process = subprocess.run([npm, "config", "get", "registry"], capture_output=True, text=True, timeout=PATIENCE)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    address = asked.stdout.strip()
-    return address if asked.returncode == 0 and address.startswith("http") else None
+    address = process.stdout.strip()
+    return address if process.returncode == 0 and address.startswith("http") else None
 
 
 def _cache() -> Path:
@@ -101,25 +101,25 @@ def _cache() -> Path:
 
 
 def _downloaded(path: Path, on_step: Callable[[str], None]) -> bytes:
-    """Download the tarball; the path is where it will be kept, and may be put by hand."""
+    """Download the tarball; error messages name `path`, where a user may also put it by hand."""
     address = f"{registry()}{PACKAGE}/-/{PACKAGE}-{VERSION}.tgz"
-    must = f"--web must have {PACKAGE} {VERSION}, once, from {address}"
+    must = f"--web needs {PACKAGE} {VERSION}, downloaded once from {address}"
     tarball = io.BytesIO()
     try:
         with urllib.request.urlopen(address, timeout=PATIENCE) as answer:
-            while (block := answer.read(BLOCK)) and tarball.tell() < MOST_BYTES:
+            while (block := answer.read(BLOCK)) and tarball.tell() < MAX_BYTES:
                 tarball.write(block)
                 on_step(f"downloading {PACKAGE}: {tarball.tell() / 1e6:.0f} MB")
     except urllib.error.HTTPError as error:
-        reason = f"it answers {error.code} {error.reason}"
+        reason = f"status {error.code} {error.reason}"
     except (OSError, HTTPException) as error:
         reason = str(getattr(error, "reason", error)) or type(error).__name__
     else:
         if _is_published(tarball.getvalue()):
             return tarball.getvalue()
         raise InputError(
-            f"{must}, with the sha512 that it was published with; what came has another ({tarball.tell():,} bytes). "
-            f"Nothing was kept; ask who runs that registry."
+            f"{must}, with the sha512 of its publication; the download has another ({tarball.tell():,} bytes). "
+            f"Nothing was stored; ask the operator of that registry."
         )
     other = "Name another registry by NPM_CONFIG_REGISTRY, or put the file there by hand"
     raise InputError(f"{must}; {' '.join(reason.split())}. {other}: {path}")
@@ -131,12 +131,12 @@ def _is_published(tarball: bytes) -> bool:
 
 def _member(archive: tarfile.TarFile, name: str) -> bytes:
     file = archive.extractfile(name)
-    assert file is not None  # in the tarball of that hash
+    assert file is not None  # the hash determines the contents
     return file.read()
 
 
 def _license() -> bytes:
-    """The licence of ONNX Runtime, and those of what is built into it."""
+    """Return the licence of ONNX Runtime, and those of its third-party parts."""
     folder = files("onnxruntime")
     missing = [name for name in LICENSES if not (folder / name).is_file()]
     if missing:

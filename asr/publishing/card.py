@@ -1,4 +1,4 @@
-"""README.md of an exported model: what the files are, and programs that use them."""
+"""README.md of an exported model: its files, and programs that use them."""
 
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, cast
@@ -16,24 +16,24 @@ from asr.recognition.recognizer import Recognizer
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-MANY = 5  # inputs, the features and a state: too many for a line
+MANY = 5  # inputs; a program with this many has a state, whose tensors do not fit into a line
 
-NO_SHERPA = """sherpa-onnx computes features of its own (80 mels as in Slaney's toolbox, of 16 kHz, each bin normalised
-over the utterance), and this model takes others: there is no program for it here. `{waveform}` needs nobody else's
-features.
+NO_SHERPA = """There is no program for sherpa-onnx: it computes its own features (80 mels as in Slaney's toolbox, at
+16 kHz, each bin normalised over the utterance), and this model needs others. `{waveform}` computes the model's features
+itself.
 """
 
-NO_SHERPA_DURATIONS = """There is no program for it here: sherpa-onnx reads durations of 0, 1, 2 and so on alone, and
-this model has {durations}.
+NO_SHERPA_DURATIONS = """There is no program for sherpa-onnx: it supports only the durations 0, 1, 2 and so on,
+and this model has {durations}.
 """
 
 _OF_CTC = "`log_probs` are natural logarithms; token 0 is CTC's blank."
 
-_OF_TRANSDUCER = """`encoder.onnx` gives `encoder_out`, the joiner's input{of_ctc}.
-`predictor.onnx` reads a token, and gives the joiner's input and the state after the token; `joiner.onnx` gives the
+_OF_TRANSDUCER = """`encoder.onnx` returns `encoder_out`, the joiner's input{of_ctc}.
+`predictor.onnx` takes a token and returns the joiner's input and the state after the token; `joiner.onnx` returns the
 `log_probs` of the next token, from a frame and the tokens before it{of_durations}.
-Logarithms are natural; token 0 is the blank, and stands before the first token."""
-_OF_CTC_HEAD = ", and\n`log_probs` of a CTC head beside the transducer, which tell when a token was spoken"
+Logarithms are natural; token 0 is the blank, and is also the token before the first."""
+_OF_CTC_HEAD = ", and\n`log_probs` of a CTC head beside the transducer, which give the times of tokens"
 _OF_DURATIONS = ",\nfollowed by those of the durations {durations}, in frames"
 
 _STREAMED = """
@@ -42,15 +42,16 @@ _STREAMED = """
     pip install numpy onnxruntime soundfile
     python stream.py recording.wav
 
-where `stream.py`, which prints the text while it hears, lies beside the other files and is
+where `stream.py`, which prints the text during recognition, is in the folder of the other files:
 
 ```python
 {python}```
 
-`step.onnx` takes a chunk of features and the state, and gives `log_probs` and the state behind the chunk, each tensor
-by its name with `next.` before it. All are zeros at first. A chunk has any number of frames, a multiple of {stride} but
-for the last; behind it stand {right} more, which are only seen, and begin the next chunk. `feature_lengths` counts what
-is there of both: at the end anything may stand in the place of frames that do not come.
+`step.onnx` takes a chunk of features and the state, and returns `log_probs` and the state after the chunk, each tensor
+with the prefix `next.`. The initial state is all zeros. The number of frames of a chunk is any multiple of {stride};
+the last chunk may have any number. {right} frames of right context follow, which begin the next chunk.
+`feature_lengths` is the number of valid frames of both: at the end of a stream the missing frames may have any
+value.
 """
 
 _CARD = """# {name}
@@ -59,11 +60,11 @@ A speech recogniser exported to ONNX (opset {opset}) by `python -m asr.export` f
 
 {table}
 
-What has a name instead of a number, as `batch` does, may be any number. Lengths are int64: of samples, or of frames,
-that are not padding. What stands in the padding changes nothing. {outputs}
-A frame of what comes out is {frame_seconds:g} s. What a pass needs of memory grows with the square of a recording's
-length: cut those of minutes. `asr.transcribe` and `asr.evaluate` keep silence and steady noise from the net, which may
-read words into them; the programs below do not.
+A dimension with a name, such as `batch`, may have any size. Lengths are int64: the number of samples or frames without
+padding. Values in the padding have no effect. {outputs}
+An output frame is {frame_seconds:g} s. Memory grows with the square of a recording's length: cut recordings of minutes.
+`asr.transcribe` and `asr.evaluate` skip silence and steady noise, in which the net may recognise words; the programs
+below do not.
 
 {compared}
 
@@ -72,7 +73,7 @@ read words into them; the programs below do not.
     pip install numpy onnxruntime soundfile
     python transcribe.py recording.wav
 
-where `transcribe.py` lies beside the other files and is
+where `transcribe.py` is in the folder of the other files:
 
 ```python
 {python}```
@@ -82,11 +83,11 @@ where `transcribe.py` lies beside the other files and is
 {sherpa}
 ## By asr
 
-`python -m asr.transcribe FOLDER AUDIO...` and `python -m asr.evaluate FOLDER MANIFEST...` take this folder as a model;
-config.json and the tokenizer's file are for them. They need `pip install '.[onnx]'` in a checkout of asr.
+`python -m asr.transcribe FOLDER AUDIO...` and `python -m asr.evaluate FOLDER MANIFEST...` accept this folder as a model
+and use config.json and the tokenizer's file. They need `pip install '.[onnx]'` in a checkout of asr.
 {before}"""
 
-_SHERPA = """It computes the features itself, a little differently: a few texts may differ.{limit}
+_SHERPA = """sherpa-onnx computes slightly different features, so a few texts may differ.{limit}
 
     pip install sherpa-onnx soundfile
     python transcribe_sherpa.py recording.wav
@@ -96,7 +97,7 @@ where `transcribe_sherpa.py` is
 ```python
 {python}```
 """
-_SHERPA_LIMIT = " It writes at most {limit} tokens\nin a frame."
+_SHERPA_LIMIT = " It writes at most {limit} tokens\nper frame."
 
 
 def card(
@@ -109,16 +110,16 @@ def card(
     figures: str,
     model_card: str,
 ) -> str:
-    """Write README.md.
+    """Return README.md.
 
     Args:
-        recognizer: that was exported.
-        max_symbols: tokens in a frame, at most, of a transducer.
+        recognizer: the exported model.
+        max_symbols: maximum number of tokens in a frame, for a transducer.
         name: of the folder.
         source: of the model.
-        programs: the name, size in bytes and inputs of each.
-        compared: how the programs were compared with the model.
-        figures: what was measured, if anything.
+        programs: name, size in bytes and inputs of each.
+        compared: description of the comparison with the model.
+        figures: table of measurements; may be empty.
         model_card: of the bundle.
     """
     rows = [f"| `{name}` | {size / 1e6:.1f} MB | {inputs} |" for name, size, inputs in programs]
@@ -151,10 +152,10 @@ def _outputs(model: Model) -> str:
 
 
 def _by_sherpa(model: Model, names: Collection[str]) -> str:
-    """Write the part on sherpa-onnx."""
+    """Return the section on sherpa-onnx."""
     if ENCODER not in names:
-        there = SHERPA_PROGRAM in names
-        return _SHERPA.format(limit="", python=by_sherpa(False)) if there else NO_SHERPA.format(waveform=WAVEFORM)
+        has_program = SHERPA_PROGRAM in names
+        return _SHERPA.format(limit="", python=by_sherpa(False)) if has_program else NO_SHERPA.format(waveform=WAVEFORM)
     durations = parts_of(model.head).durations
     if not has_sherpa_durations(model.head):
         return NO_SHERPA_DURATIONS.format(durations=list(durations))
@@ -165,14 +166,14 @@ def _by_sherpa(model: Model, names: Collection[str]) -> str:
 
 
 def _streamed(model: Model) -> str:
-    """The part on streams."""
+    """Return the section on streams."""
     encoder = cast(StreamingEncoder, model.encoder)
     right = encoder.right_frames * encoder.stride
     return _STREAMED.format(python=of_stream(model), stride=encoder.stride, right=right)
 
 
 def described(program: "ModelProto") -> str:
-    """Write a program's inputs and their dimensions."""
+    """Describe a program's inputs and their dimensions."""
     written = []
     for value in program.graph.input:
         dimensions = [d.dim_param or str(d.dim_value) for d in value.type.tensor_type.shape.dim]
@@ -182,7 +183,7 @@ def described(program: "ModelProto") -> str:
 
 
 def _quoted(model_card: str) -> str:
-    """What was said of the model that was exported."""
+    """Return the card of the exported model, as a quotation."""
     if not model_card.strip():
         return ""
     lines = "\n".join(f"> {line}".rstrip() for line in model_card.strip().splitlines())

@@ -14,7 +14,7 @@ import onnxruntime
 import soundfile
 
 waveform, sample_rate = soundfile.read(sys.argv[1], dtype="float32", always_2d=True)
-assert sample_rate == {sample_rate}, "the model hears {sample_rate} Hz: resample the recording first"
+assert sample_rate == {sample_rate}, "the model needs {sample_rate} Hz: resample the recording first"
 waveform = waveform.mean(axis=1)
 """
 
@@ -27,7 +27,7 @@ model = onnxruntime.InferenceSession("model-waveform.onnx")
 inputs = {{"waveforms": waveform[None], "sample_counts": np.array([len(waveform)], dtype=np.int64)}}
 log_probs, lengths = model.run(None, inputs)
 
-best = log_probs[0, : lengths[0]].argmax(axis=1).tolist()  # the best token of each frame, 0 for none
+best = log_probs[0, : lengths[0]].argmax(axis=1).tolist()  # the best token of each frame; 0 is the blank
 tokens = [token for token, before in zip(best, [0, *best]) if token not in (before, 0)]
 {end}"""
 
@@ -44,11 +44,11 @@ def read(token, state):  # returns the joiner's input of the tokens so far, and 
 
 
 tokens = []
-out, state = read(0, np.zeros({state_shape}, dtype=np.{state_dtype}))  # token 0 stands before the first
+out, state = read(0, np.zeros({state_shape}, dtype=np.{state_dtype}))  # token 0 precedes the first
 {loop}{end}"""
 
 RNNT_LOOP = """for frame in frames[0, : lengths[0]]:
-    for _ in range({max_symbols}):  # tokens in a frame, at most
+    for _ in range({max_symbols}):  # maximum number of tokens in a frame
         [log_probs] = joiner.run(None, {{"encoder_out": frame[None], "predictor_out": out}})
         token = int(log_probs[0].argmax())
         if token == 0:  # the blank: continue with the next frame
@@ -57,12 +57,12 @@ RNNT_LOOP = """for frame in frames[0, : lengths[0]]:
         out, state = read(token, state)
 """
 
-TDT_LOOP = """frame, symbols = 0, 0  # symbols: tokens written in this frame
+TDT_LOOP = """frame, symbols = 0, 0  # symbols: tokens emitted in this frame
 while frame < lengths[0]:
     [log_probs] = joiner.run(None, {{"encoder_out": frames[0, frame][None], "predictor_out": out}})
     token = int(log_probs[0, :{vocab_size}].argmax())
     duration = {durations}[int(log_probs[0, {vocab_size}:].argmax())]
-    if symbols == {max_symbols}:  # tokens in a frame, at most
+    if symbols == {max_symbols}:  # maximum number of tokens in a frame
         token, duration = 0, 1
     if token == 0:  # the blank
         duration = max(duration, 1)
@@ -80,9 +80,9 @@ import onnxruntime
 import soundfile
 
 HOP = {hop}  # samples from one frame to the next
-AHEAD, BEFORE = {samples_ahead}, {frames_before}  # samples from a frame's first on, and frames before it, that it needs
-CHUNK = {chunk}  # frames of features that are recognised at once: {chunk_seconds:g} s
-RIGHT = {right}  # frames behind a chunk that are seen from it, and begin the next
+AHEAD, BEFORE = {samples_ahead}, {frames_before}  # samples that a frame spans; earlier frames that it depends on
+CHUNK = {chunk}  # frames of features recognised at once: {chunk_seconds:g} s
+RIGHT = {right}  # frames of right context after a chunk, which begin the next
 
 features, step = (onnxruntime.InferenceSession(f"{{name}}.onnx") for name in ("features", "step"))
 state = {{}}
@@ -90,12 +90,13 @@ for value in step.get_inputs()[2:]:
     dtype = np.int64 if value.type == "tensor(int64)" else np.float32
     state[value.name] = np.zeros([1, *value.shape[1:]], dtype=dtype)
 pieces = [line.rsplit(" ", 1)[0].replace("\\u2581", " ") for line in open("tokens.txt", encoding="utf-8")]
-samples, given = np.zeros(0, dtype=np.float32), 0  # that frames to come need; frames of them that were given already
-waiting = np.zeros((0, {features_dim}), dtype=np.float32)  # frames of a chunk that is not whole yet
-last = 0  # token of the frame before
+samples = np.zeros(0, dtype=np.float32)  # that later frames depend on
+given = 0  # number of frames of these samples that are in `waiting` or recognised
+waiting = np.zeros((0, {features_dim}), dtype=np.float32)  # frames of an incomplete chunk
+last = 0  # token of the previous frame
 
 
-def hear(piece, is_end):
+def recognize(piece, is_end):
     global samples, given, waiting, state, last
     samples = np.concatenate([samples, piece])
     inputs = {{"waveforms": samples[None], "sample_counts": np.array([len(samples)], dtype=np.int64)}}
@@ -108,10 +109,10 @@ def hear(piece, is_end):
         samples, given = samples[dropped * HOP :], count - dropped
     while len(waiting) >= (1 if is_end else CHUNK + RIGHT):
         seen, waiting = waiting[: CHUNK + RIGHT], waiting[CHUNK:]
-        room = np.pad(seen, ((0, CHUNK + RIGHT - len(seen)), (0, 0)))  # at the end, behind the frames that there are
+        room = np.pad(seen, ((0, CHUNK + RIGHT - len(seen)), (0, 0)))  # zeros after the last frame, at the end
         inputs = {{"features": room[None], "feature_lengths": np.array([len(seen)], dtype=np.int64)}}
-        log_probs, lengths, *behind = step.run(None, inputs | state)
-        state = dict(zip(state, behind))
+        log_probs, lengths, *next_state = step.run(None, inputs | state)
+        state = dict(zip(state, next_state))
         for token in log_probs[0, : lengths[0]].argmax(axis=1).tolist():
             if token not in (last, 0):
                 print(pieces[token], end="", flush=True)
@@ -119,10 +120,10 @@ def hear(piece, is_end):
 
 
 recording = soundfile.SoundFile(sys.argv[1])
-assert recording.samplerate == {sample_rate}, "the model hears {sample_rate} Hz: resample the recording first"
-for piece in recording.blocks(blocksize={block}, dtype="float32", always_2d=True):  # as a microphone gives them
-    hear(piece.mean(axis=1), False)
-hear(np.zeros(0, dtype=np.float32), True)
+assert recording.samplerate == {sample_rate}, "the model needs {sample_rate} Hz: resample the recording first"
+for piece in recording.blocks(blocksize={block}, dtype="float32", always_2d=True):  # like a microphone
+    recognize(piece.mean(axis=1), False)
+recognize(np.zeros(0, dtype=np.float32), True)
 print()
 """
 
@@ -154,12 +155,12 @@ def _ends(model: Model) -> dict[str, str]:
 
 
 def of_ctc(model: Model) -> str:
-    """Write the program of a model that has log_probs."""
+    """Return the program of a model with log_probs."""
     return CTC.format(**_ends(model))
 
 
 def of_transducer(model: Model, max_symbols: int | None) -> str:
-    """Write the program of a transducer, of at most `max_symbols` tokens in a frame."""
+    """Return the program of a transducer with at most `max_symbols` tokens in a frame."""
     predictor, _, durations = parts_of(model.head)
     state = predictor.initial_state(1)
     loop = TDT_LOOP if durations else RNNT_LOOP
@@ -172,12 +173,12 @@ def of_transducer(model: Model, max_symbols: int | None) -> str:
 
 
 def by_sherpa(is_transducer: bool) -> str:
-    """Write the program that recognises by sherpa-onnx."""
+    """Return the program that recognises with sherpa-onnx."""
     return _SHERPA.format(recognizer=_SHERPA_TRANSDUCER if is_transducer else _SHERPA_CTC)
 
 
 def of_stream(model: Model) -> str:
-    """Write the program that hears a stream."""
+    """Return the program that recognises a stream."""
     features, encoder = model.features, cast(StreamingEncoder, model.encoder)
     chunk = chunk_frames(encoder)
     return STREAM.format(

@@ -1,7 +1,6 @@
-"""The folder of an exported model: programs, and what a bundle holds beside its weights.
+"""The folder of an exported model: programs, and the files of a bundle except its weights.
 
-So `asr.evaluate` and `asr.transcribe` read it as they read a bundle, and a stranger needs the programs and tokens.txt
-alone.
+`asr.evaluate` and `asr.transcribe` read it like a bundle; other software needs only the programs and tokens.txt.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -26,17 +25,17 @@ ALWAYS = (CONFIG, TOKENS)
 def replace_exported(
     folder: Path, bundle: Bundle, programs: Mapping[str, bytes], tokens: Mapping[str, str], card: str
 ) -> None:
-    """Write the folder of an exported model; an older one is replaced as a whole, as `replace_bundle` does.
+    """Write the folder of an exported model; an older one is replaced as a whole, as in `replace_bundle`.
 
     Args:
-        folder: where.
-        bundle: that the model is of.
+        folder: path.
+        bundle: of the model.
         programs: ONNX files by name.
-        tokens: contents of tokens.txt, and of the file of sherpa-onnx's order if there is one, by name.
-        card: what stands in README.md.
+        tokens: contents of tokens.txt, and of the file in sherpa-onnx's order if there is one, by name.
+        card: text of README.md.
 
     Raises:
-        InputError: as `replace_bundle`.
+        InputError: as for `replace_bundle`.
     """
 
     def write(unfinished: Path) -> None:
@@ -51,11 +50,11 @@ def replace_exported(
 
 
 def token_files(pieces: Sequence[str], programs: Collection[str]) -> dict[str, str]:
-    """Write a tokenizer's pieces as others read them, by name of the file: a piece and its id a line, ▁ for a space.
+    """Return the token files by name, in a common format: a piece and its id per line, ▁ for a space.
 
     Args:
-        pieces: what each id spells; that of the blank is not read.
-        programs: names of the programs: those of sherpa-onnx's transducers have the blank last.
+        pieces: text of each id; the blank's is ignored.
+        programs: names of the programs; sherpa-onnx's transducers have the blank last.
     """
     spelled = ["<blk>", *(piece.replace(" ", "▁") for piece in pieces[1:])]
     orders = {TOKENS: spelled} | ({SHERPA_TOKENS: tokens_in_order(spelled)} if SHERPA_ENCODER in programs else {})
@@ -65,15 +64,15 @@ def token_files(pieces: Sequence[str], programs: Collection[str]) -> dict[str, s
 
 
 def check_exported(folder: Path, bundle: Bundle) -> None:
-    """Check beforehand what can be checked of that.
+    """Check what `replace_exported` would refuse, before the export.
 
     Raises:
-        InputError: as `replace_exported`.
+        InputError: as for `replace_exported`.
     """
     check_attachable(bundle.config)
     check_replaceable_folder(folder, _names(bundle), ALWAYS)
 
 
 def _names(bundle: Bundle) -> set[str]:
-    """Of the files that the folder may hold."""
+    """Return the names of files that the folder may have."""
     return {*PROGRAMS, TOKENS, SHERPA_TOKENS, *bundle.names}

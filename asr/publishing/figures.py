@@ -1,4 +1,4 @@
-"""What programs take and how often they err: size, speed, WER."""
+"""Measurements of programs: size, speed, WER."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -16,19 +16,19 @@ from asr.recognition.inference import INFERENCE
 from asr.recognition.recognizer import Recognizer
 from asr.text.numbers import interval, rate
 
-SECONDS = 10  # of the recording that is timed
+SECONDS = 10  # of the timed recording
 TURNS = 5
 TITLES = ("programs", "MB", "seconds of audio a second", "WER %", "95 % interval")
 
 
 class Figures(NamedTuple):
-    """Of a model's programs.
+    """Measurements of a model's programs.
 
     Args:
-        num_bytes: their size, of what is run from features.
-        speed: seconds of audio a second: features of 10 s in, one thread.
-        wer: word error rate, if it was measured.
-        wer_interval: its 95 % interval, if there is one.
+        num_bytes: size of the programs that run from features.
+        speed: seconds of audio per second, for 10 s of features on one thread.
+        wer: word error rate; None: not measured.
+        wer_interval: its 95 % interval; None: there is none.
     """
 
     num_bytes: int
@@ -37,18 +37,18 @@ class Figures(NamedTuple):
     wer_interval: Sequence[float] | None
 
     def row(self, name: str) -> tuple[str, ...]:
-        """As a row of a table with `TITLES`."""
+        """Return a row of a table with `TITLES`."""
         wer = "not measured" if self.wer is None else rate(self.wer)
         return name, f"{self.num_bytes / 1e6:.1f}", f"{self.speed:.0f}", wer, interval(self.wer_interval)
 
 
 def speeds(recognizer: Recognizer, programs: dict[str, bytes], net: Net) -> dict[str, float]:
-    """Time programs by turns, so that whatever else the machine does strikes all of them.
+    """Time programs in turns, so that other load on the machine affects all equally.
 
     Args:
-        recognizer: whose features they take.
+        recognizer: its features are the input.
         programs: by name.
-        net: that they are of.
+        net: of the programs.
     """
     features = recognizer.model.features
     given = features(0.1 * torch.randn(SECONDS * features.sample_rate))[None]
@@ -59,7 +59,7 @@ def speeds(recognizer: Recognizer, programs: dict[str, bytes], net: Net) -> dict
         for name, program in opened.items():
             start = time.perf_counter()
             run(program, given, lengths)
-            if turn:  # the first warms up
+            if turn:  # the first is a warm-up
                 taken[name].append(time.perf_counter() - start)
     return {name: SECONDS / median(seconds) for name, seconds in taken.items()}
 
@@ -79,8 +79,8 @@ def measured(
         num_bytes: their size.
         speed: see `Figures`.
         manifest: its name.
-        utterances: in it; none: the WER is not measured.
-        advance: told how many seconds of audio were recognised.
+        utterances: of the manifest; if there are none, the WER is not measured.
+        advance: called with the seconds of audio recognised since the last call.
     """
     if not utterances:
         return Figures(num_bytes, speed, None, None)
@@ -89,5 +89,5 @@ def measured(
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """Write rows as Markdown."""
+    """Return rows as a Markdown table."""
     return "\n".join("| " + " | ".join(row) + " |" for row in (TITLES, ["---"] * len(TITLES), *rows))

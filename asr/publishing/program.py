@@ -1,4 +1,4 @@
-"""A model written down as ONNX programs: of features, of waveforms, and as sherpa-onnx wants it."""
+"""Export of a model as ONNX programs: from features, from waveforms, and for sherpa-onnx."""
 
 import logging
 import warnings
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 OPSET = 18
 SHERPA_MELS = 80  # mel bins that sherpa-onnx computes for CTC
 SHERPA_INPUTS = ("audio_signal", "length")
-BATCH = {0: "batch"}  # the first dimension of all that goes in, which may be any number
-OUT_FRAMES = "encoder_frames"  # what the number of frames that come out is called
-MOST_BYTES = 2**31 - 1  # of an ONNX file
+BATCH = {0: "batch"}  # the first dimension of all inputs, of any size
+OUT_FRAMES = "encoder_frames"  # name of the dimension of output frames
+MAX_BYTES = 2**31 - 1  # of an ONNX file
 PREFIX = "front_end/"  # of the names in a front-end
-EXAMPLE_FRAMES, EXAMPLE_SAMPLES = 333, 54_321  # of what a program is written down by; it is for any number
+EXAMPLE_FRAMES, EXAMPLE_SAMPLES = 333, 54_321  # of the example inputs; a program accepts any number
 
 
 class Net(nn.Module):
-    """Features (B, T, F), feature_lengths (B,) to what a program gives of frames, (B, T', ...) each, and lengths (B,).
+    """Features (B, T, F), feature_lengths (B,) to outputs (B, T', ...) and lengths (B,).
 
     Args:
-        model: whose encoder runs.
+        model: with the encoder.
         outputs: names of the outputs, the lengths last.
-        of_encoded: the encoder's output to all outputs but the lengths.
+        of_encoded: computes all outputs except the lengths from the encoder's output.
     """
 
     def __init__(
@@ -47,16 +47,16 @@ class Net(nn.Module):
         self.of_encoded = of_encoded
 
     def forward(self, features: Tensor, feature_lengths: Tensor) -> tuple[Tensor, ...]:
-        """As above."""
+        """Return the outputs and the lengths."""
         encoded = self.model(features, feature_lengths)
         return *self.of_encoded(encoded), encoded.lengths
 
 
 def ctc_net(model: Model) -> Net:
-    """Make the net that gives log_probs (B, T', V).
+    """Return the net with output log_probs (B, T', V).
 
     Raises:
-        InputError: the model has no head that gives those.
+        InputError: the model has no head with this output.
     """
     head = model.head.frame_head
     if head is None:
@@ -66,14 +66,14 @@ def ctc_net(model: Model) -> Net:
 
 
 def export_net(net: Net) -> "ModelProto":
-    """Write down a model behind its features.
+    """Export a model from its features on.
 
     Raises:
-        InputError: it is too large for a file.
+        InputError: it is too large for an ONNX file.
     """
     num_bytes = sum(weight.numel() * weight.element_size() for weight in net.state_dict().values())
-    if num_bytes > MOST_BYTES:
-        must = f"an exported model must have less than {MOST_BYTES / 2**30:.0f} GiB of weights, as ONNX files do"
+    if num_bytes > MAX_BYTES:
+        must = f"an exported model must have less than {MAX_BYTES / 2**30:.0f} GiB of weights, as ONNX files do"
         raise InputError(f"{must}; got {num_bytes / 2**30:.1f}.")
     lengths = torch.tensor([EXAMPLE_FRAMES, EXAMPLE_FRAMES // 2])
     example = (torch.randn(2, EXAMPLE_FRAMES, net.model.features.dim), lengths)
@@ -81,10 +81,10 @@ def export_net(net: Net) -> "ModelProto":
 
 
 def export_front_end(model: Model) -> "ModelProto":
-    """Write down a model's features: see `FrontEnd`.
+    """Export a model's features, see `FrontEnd`.
 
     Raises:
-        InputError: they have no form for a batch.
+        InputError: they cannot be computed in batches.
     """
     counts = torch.tensor([EXAMPLE_SAMPLES, EXAMPLE_SAMPLES // 2])
     example = (0.1 * torch.randn(2, EXAMPLE_SAMPLES), counts)
@@ -93,18 +93,18 @@ def export_front_end(model: Model) -> "ModelProto":
 
 
 def joined(front_end: "ModelProto", net: "ModelProto") -> "ModelProto":
-    """Put features before a net: waveforms (B, S), sample_counts (B,) to what the net gives."""
+    """Join features and a net: waveforms (B, S), sample_counts (B,) to the outputs of the net."""
     from onnx.compose import add_prefix, merge_models
 
-    handed_on = [(PREFIX + name, name) for name in NET_INPUTS]
-    program = merge_models(add_prefix(front_end, PREFIX), net, handed_on)
-    del program.opset_import[1:]  # the same of both
+    connections = [(PREFIX + name, name) for name in NET_INPUTS]
+    program = merge_models(add_prefix(front_end, PREFIX), net, connections)
+    del program.opset_import[1:]  # equal in both
     _rename(program, {PREFIX + name: name for name in FRONT_END_INPUTS})
     return _plain(program)
 
 
 def for_sherpa(net: "ModelProto", model: Model) -> "ModelProto":
-    """Return a CTC program as sherpa-onnx reads one of NeMo's, with the metadata that it asks for."""
+    """Convert a CTC program to the form that sherpa-onnx expects of a NeMo model, with the metadata."""
     from onnx import ModelProto, helper
 
     program = ModelProto()
@@ -121,7 +121,7 @@ def for_sherpa(net: "ModelProto", model: Model) -> "ModelProto":
 
 
 def take_sherpa_inputs(program: "ModelProto") -> None:
-    """Have a program take features as sherpa-onnx gives them, (B, F, T), under NeMo's names."""
+    """Change a program's input to sherpa-onnx's features, (B, F, T), with NeMo's names."""
     from onnx import helper
 
     _rename(program, dict(zip(NET_INPUTS, SHERPA_INPUTS, strict=True)))
@@ -135,17 +135,17 @@ def take_sherpa_inputs(program: "ModelProto") -> None:
 
 
 def is_for_sherpa(features: Mapping[str, Any], is_transducer: bool) -> bool:
-    """Tell by their config whether features equal those that sherpa-onnx computes for a NeMo model.
+    """Whether features, by their config, equal those that sherpa-onnx computes for a NeMo model.
 
-    It reads the number of mel bins from a transducer's program; for CTC it has 80.
+    sherpa-onnx reads the number of mel bins from a transducer's program; for CTC it is 80.
     """
     name, normalize = SlaneyFbank.__module__.rpartition(".")[2], features["normalize"]["name"]
-    made = {"sample_rate": 16000, "frame_length_seconds": 0.025, "frame_shift_seconds": 0.01}
+    computed = {"sample_rate": 16000, "frame_length_seconds": 0.025, "frame_shift_seconds": 0.01}
     return (
         features["name"] == name
         and (is_transducer or features["num_mel_bins"] == SHERPA_MELS)
         and normalize == "utterance_cmvn"
-        and all(features[key] == value for key, value in made.items())
+        and all(features[key] == value for key, value in computed.items())
     )
 
 
@@ -155,13 +155,13 @@ def write_down(
     names: tuple[Sequence[str], Sequence[str]],
     dynamic: tuple[Any, ...],
 ) -> "ModelProto":
-    """Write down a net.
+    """Export a net.
 
     Args:
-        net: what it takes is tensors, or a list of them.
-        example: of what it takes.
-        names: of its inputs, and of its outputs.
-        dynamic: of what it takes, which dimensions may be any number, and their names.
+        net: its inputs are tensors, or a list of tensors.
+        example: inputs.
+        names: names of the inputs, and of the outputs.
+        dynamic: for each input, the names of the dimensions that may have any size.
     """
     inputs, outputs = names
     with _quiet(), torch.no_grad():
@@ -175,13 +175,13 @@ def write_down(
             output_names=list(outputs),
             verbose=False,
         )
-    assert program is not None  # as it is with dynamo
+    assert program is not None  # with dynamo=True torch returns a program
     return _plain(program.model_proto)
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """What torch says of its own parts, and of packages that it does without, is not for whoever exports."""
+    """Suppress torch's messages about its own parts and missing packages, which do not concern the user."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -194,9 +194,9 @@ def _quiet() -> Iterator[None]:
 
 
 def _plain(program: "ModelProto") -> "ModelProto":
-    """Leave out what is not computed with: lines of our code, and where it lies on this machine."""
+    """Remove metadata: lines of our code, and paths of this machine."""
     graph = program.graph
-    del graph.value_info[:]  # shapes, which quantization changes and does not look at
+    del graph.value_info[:]  # shapes, which quantization would make wrong
     for part in (program, graph, *graph.node, *graph.initializer, *graph.input, *graph.output):
         del part.metadata_props[:]
         part.doc_string = ""
@@ -206,14 +206,14 @@ def _plain(program: "ModelProto") -> "ModelProto":
 
 
 def _name_dimensions(output: "ValueInfoProto") -> None:
-    """Name the second dimension of an output, if it may be any number, for what it is and not how it is computed."""
+    """Name the second dimension of an output after its meaning, if it may have any size."""
     dimensions = output.type.tensor_type.shape.dim
     if len(dimensions) > 1 and dimensions[1].dim_param:
         dimensions[1].dim_param = OUT_FRAMES
 
 
 def _rename(program: "ModelProto", names: Mapping[str, str]) -> None:
-    """Call inputs by other names, wherever they are named."""
+    """Rename inputs, and all references to them."""
     for value in program.graph.input:
         value.name = names.get(value.name, value.name)
     for node in program.graph.node:

@@ -1,4 +1,4 @@
-"""All programs of a model: made of its features and its net, and compared with it."""
+"""All programs of a model: export, and comparison with the model."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 FORMS = {PROGRAM: OF_FEATURES, ENCODER: OF_FEATURES, SHERPA: OF_SHERPA} | dict.fromkeys(NETS.values(), OF_WAVEFORMS)
-JOINERS = ("joiner", "duration_joiner")  # of RNNT and TDT, as decoders need them
+JOINERS = ("joiner", "duration_joiner")  # of RNNT and TDT, in the `needs` of decoders
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")  # the extra `onnx`
 OnStep = Callable[[str], None]
-Parts = Mapping[str, "ModelProto"]  # by the names of their files; the features' is there, too
+Parts = Mapping[str, "ModelProto"]  # by the names of their files, with that of the features
 
 
 def check_exportable(recognizer: Recognizer, config: Config) -> None:
-    """Check that the packages are there, and that the decoder asks for nothing of the head that is not exported.
+    """Check that the packages are installed, and that the decoder needs only parts of the head that are exported.
 
     Raises:
-        InputError: one is not, or it does.
+        InputError: a package is missing, or the decoder needs another part.
     """
     check_installed(PACKAGES, "asr.export")
     needs, name = recognizer.decode.needs, config["decode"]["name"]
@@ -54,60 +54,60 @@ def check_exportable(recognizer: Recognizer, config: Config) -> None:
         must = "the decoder of an exported model must need the log_probs of frames, or a joiner"
         raise InputError(f"{must}; decode={name} needs a {more[0]}, which is not exported yet.{cure}")
     if is_transducer(recognizer) and recognizer.model.encoder.streaming is not None:
-        must = "the encoder of an exported transducer must hear whole recordings"
-        given = f"encoder={config['encoder']['name']} hears streams, whose steps are exported for CTC heads alone"
+        must = "the encoder of an exported transducer must need whole recordings"
+        given = f"encoder={config['encoder']['name']} is for streams, whose steps are exported only for CTC heads"
         raise InputError(f"{must}; {given}.{cure}")
 
 
 def is_transducer(recognizer: Recognizer) -> bool:
-    """Tell whether the decoder is one of a transducer: a CTC head beside it is exported alone where it is not."""
+    """Whether the decoder uses a transducer; with another decoder only the CTC head is exported."""
     return bool({*JOINERS} & {*recognizer.decode.needs})
 
 
 def net_of(recognizer: Recognizer) -> tuple[str, Net]:
-    """Make the net of features that is written down, and name its file, by what the decoder needs."""
+    """Return the net to export and its file name, as the decoder requires."""
     if is_transducer(recognizer):
         return ENCODER, transducer_programs.transducer_net(recognizer.model)
     return PROGRAM, ctc_net(recognizer.model)
 
 
 def written_down(recognizer: Recognizer, on_step: OnStep) -> Parts:
-    """Write down what a recogniser's decoder needs of its model.
+    """Export the parts of a model that the recogniser's decoder needs.
 
     Args:
-        recognizer: whose model has weights.
-        on_step: told what is done next.
+        recognizer: its model has weights.
+        on_step: called with a description of the next step.
 
     Raises:
         InputError: the model cannot be exported.
     """
     model, (name, net) = recognizer.model, net_of(recognizer)
-    on_step("writing down the features")
+    on_step("exporting the features")
     parts = {FRONT_END: export_front_end(model)}
-    on_step("writing down the net")
+    on_step("exporting the net")
     parts[name] = export_net(net)
     if name == ENCODER:
-        on_step("writing down the head")
+        on_step("exporting the head")
         parts |= transducer_programs.export_head(model)
         if sherpa_transducer.has_sherpa_durations(model.head):
             parts |= sherpa_transducer.export_sherpa_head(model)
     elif model.encoder.streaming is not None:
-        on_step("writing down the step of a stream")
+        on_step("exporting the step of a stream")
         parts[STEP] = stream_step.export_step(model)
     return parts
 
 
 def all_programs(parts: Parts, recognizer: Recognizer, config: Config) -> "dict[str, ModelProto]":
-    """Make the programs of a model, by the names of their files.
+    """Return the programs of a model, by the names of their files.
 
     Args:
-        parts: as `written_down` gives them, or smaller.
-        recognizer: that they are of.
+        parts: of `written_down`, or quantized.
+        recognizer: the model.
         config: its config.
     """
     [name] = parts.keys() & NETS.keys()
     programs = {name: parts[name], NETS[name]: joined(parts[FRONT_END], parts[name])}
-    left_out = set() if STEP in parts else {FRONT_END}  # a stream's features are computed beside its step
+    left_out = set() if STEP in parts else {FRONT_END}  # streams need the features as a separate program
     if not is_for_sherpa(config["features"], is_transducer=name == ENCODER):
         left_out.update(SHERPA_TRANSDUCER)
     elif SHERPA_DECODER in parts:
@@ -118,12 +118,12 @@ def all_programs(parts: Parts, recognizer: Recognizer, config: Config) -> "dict[
 
 
 def size(parts: Parts) -> int:
-    """Bytes of the programs that are run from features."""
+    """Return the bytes of the programs that are run from features."""
     return sum(part.ByteSize() for name, part in parts.items() if name in OPENED and name != STEP)
 
 
 def running(recognizer: Recognizer, config: Config, parts: Parts) -> Recognizer:
-    """Make a recogniser whose net is programs; the arguments are the torch model's, and the programs."""
+    """Return a recogniser that runs the programs `parts` in place of the torch model of `recognizer`."""
     contents = {name: part.SerializeToString() for name, part in parts.items() if name in OPENED}
     model = exported(recognizer.model, contents)
     return Recognizer(model, build_decoder(config, model), recognizer.calibration)
@@ -139,10 +139,10 @@ def differences(
         config: its config.
         programs: by the names of their files.
         audio: waveforms (S,) by name.
-        on_step: told what is done next.
+        on_step: called with a description of the next step.
 
     Raises:
-        InputError: a program is not what the model is.
+        InputError: a program differs from the model.
     """
     actual, (_, net) = running(recognizer, config, programs), net_of(recognizer)
     found = {}

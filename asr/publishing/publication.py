@@ -1,4 +1,4 @@
-"""A model as a folder for a hub: the files that transformers loads, and a card with the figures of its run."""
+"""A folder for a hub: the files that transformers loads, and a card with the results of the run."""
 
 from pathlib import Path
 
@@ -13,13 +13,13 @@ from asr.system.files import real
 
 
 def publish(model: Path, output: Path, language: str | None, license: str | None) -> tuple[list[str], list[str]]:
-    """Write the folder; return the names of its files, and of the model's tensors that it lacks.
+    """Write the folder; return the names of its files, and of the tensors that were left out.
 
     Args:
-        model: a run folder, whose results.json the card has, or a bundle.
+        model: a run folder, whose results.json goes into the card, or a bundle.
         output: the folder; an older one is replaced.
-        language: of the model, for the card; None: it is not known.
-        license: of the model, as the hub calls it; None: it is not known.
+        language: of the model, for the card; None: unknown.
+        license: of the model, in the hub's notation; None: unknown.
 
     Raises:
         InputError: transformers has no such model, or the folder cannot be written.

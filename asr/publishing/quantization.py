@@ -1,4 +1,4 @@
-"""Programs made smaller: 8-bit integers, or half-precision numbers, in place of float32."""
+"""Quantization of programs: 8-bit integers or half precision in place of float32."""
 
 import logging
 from collections import defaultdict
@@ -14,20 +14,20 @@ from asr.onnx.names import FRONT_END
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-QUANTIZED = ("MatMul", "Gemm")  # convolutions of integers are twice as slow as those of float32
+QUANTIZED = ("MatMul", "Gemm")  # not convolutions, which take twice as long with integers as with float32
 
 
-DEVIATIONS = 3  # from zero: what counts as the range of a number of variance one
-MIGRATION = 0.7  # of the range of what comes, into the weights; 0.3 to 1 did about as well on 40 training utterances
+DEVIATIONS = 3  # assumed range, in standard deviations, of a number of variance one
+MIGRATION = 0.7  # share of the input's range moved to the weights; 0.3 to 1 did about as well on 40 training utterances
 
 
 def levelled(net: "ModelProto") -> "ModelProto":
-    """Make the numbers behind each LayerNorm of like size, and let the weights that they meet make up for it.
+    """Equalise the ranges of each LayerNorm's outputs, and scale the weights after it inversely.
 
-    A tensor has one scale for its 8-bit numbers, so a few large ones cost all others their precision. The products
-    stay the same. *Source*: SmoothQuant, arXiv:2211.10438, equation 4; but how large a number becomes is read from the
-    LayerNorm, behind whose division all have variance one, so that no audio is asked for. A LayerNorm that anything but
-    products by weights of their own reads stays as it is.
+    A tensor has one scale for its 8-bit numbers, so a few large numbers reduce the precision of all others. The
+    products do not change. *Source*: SmoothQuant, arXiv:2211.10438, equation 4. *Differs from the paper*: the range is
+    computed from the weights of the LayerNorm, whose normalised input has variance one, so no audio is needed. A
+    LayerNorm whose output is used by anything but products with weights of their own is not changed.
     """
     from onnx import ModelProto
     from onnx.numpy_helper import from_array, to_array
@@ -64,16 +64,16 @@ def levelled(net: "ModelProto") -> "ModelProto":
 
 
 def to_int8(net: "ModelProto") -> "ModelProto":
-    """Multiply by 8-bit weights, with a scale for each output; what they multiply is scaled as it comes.
+    """Quantize the weights of products to 8 bits, with a scale for each output; inputs are scaled at run time.
 
-    What has no weights, and convolutions, stay as they are.
+    Products without weights, and convolutions, are not changed.
     """
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     logger = logging.getLogger()
     level = logger.level
-    logger.setLevel(logging.ERROR)  # it recommends a preparation that changes nothing here
+    logger.setLevel(logging.ERROR)  # suppress advice to preprocess the model, which has no effect here
     try:
         with TemporaryDirectory() as folder:
             path = Path(folder, "int8.onnx")
@@ -86,7 +86,7 @@ def to_int8(net: "ModelProto") -> "ModelProto":
 
 
 def to_fp16(net: "ModelProto") -> "ModelProto":
-    """Keep weights in half precision; inputs and outputs stay float32."""
+    """Convert weights to half precision; inputs and outputs stay float32."""
     import warnings
 
     from onnx import ModelProto
@@ -96,19 +96,19 @@ def to_fp16(net: "ModelProto") -> "ModelProto":
     copy = ModelProto()
     copy.CopyFrom(net)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of numbers that are rounded to the largest or the least there is
+        warnings.simplefilter("ignore")  # about numbers rounded to the largest or least half-precision number
         converted: ModelProto = convert_float_to_float16(copy, keep_io_types=True)
-    # The conversion puts the casts of the inputs after the nodes that read them; ONNX asks for the order of reading.
+    # The conversion puts the casts of the inputs after the nodes that read them; ONNX requires topological order.
     OnnxModel(converted).topological_sort()
     return converted
 
 
 def smaller(parts: "Mapping[str, ModelProto]", name: str) -> "dict[str, ModelProto]":
-    """Make all programs smaller but the features, whose numbers have no room for it.
+    """Quantize all programs except the features, which need full precision.
 
     Args:
         parts: by the names of their files.
-        name: one of `QUANTIZATIONS`.
+        name: a key of `QUANTIZATIONS`.
     """
     return {file: part if file == FRONT_END else QUANTIZATIONS[name](part) for file, part in parts.items()}
 

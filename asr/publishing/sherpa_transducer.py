@@ -1,8 +1,8 @@
-"""A transducer in sherpa-onnx's layout, that of NeMo's models: encoder, decoder and joiner, the blank last.
+"""A transducer in sherpa-onnx's layout, which is that of NeMo's models: encoder, decoder and joiner, the blank last.
 
 *Source*: the parakeet-tdt export scripts and the NeMo transducer's reader of sherpa-onnx 2.0. Its decoder is our
 prediction network. It starts with two state tensors of zeros, (L, B, P) each, whose sizes it reads from the encoder's
-metadata, and takes the duration of a TDT from the position of its logit: durations must be 0, 1, 2, and so on.
+metadata. It uses the index of a TDT's duration logit as the duration: durations must be 0, 1, 2, and so on.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from asr.recognition.model import Model
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-MAX_SYMBOLS = {False: 10, True: 5}  # tokens in a frame that sherpa-onnx writes at most; by whether there are durations
+MAX_SYMBOLS = {False: 10, True: 5}  # sherpa-onnx's maximum of tokens in a frame; key: whether there are durations
 ENCODER_NAMES = (SHERPA_INPUTS, ("outputs", "encoded_lengths"))
 DECODER_NAMES = (
     ("targets", "target_length", "states_0", "states_1"),
@@ -34,7 +34,7 @@ CHANNELS_FIRST = "sherpa_outputs"
 
 
 def has_sherpa_durations(head: Head) -> bool:
-    """Tell whether a transducer has durations as sherpa-onnx reads them, or none."""
+    """Whether a transducer has no durations, or those that sherpa-onnx supports."""
     _, _, durations = parts_of(head)
     return durations == tuple(range(len(durations)))
 
@@ -45,9 +45,9 @@ def tokens_in_order(tokens: Sequence[str]) -> list[str]:
 
 
 class SherpaDecoder(nn.Module):
-    """The step of a prediction network: a token of each, (B, 1) int32, and two state tensors, (L, B, P) each.
+    """A step of a prediction network: tokens (B, 1) int32, and two state tensors, (L, B, P) each.
 
-    It returns the joiner's input, (B, J, 1), the lengths that it was given, and the states after the token.
+    It returns the joiner's input, (B, J, 1), the given lengths, and the states after the token.
     """
 
     def __init__(self, head: Head, vocab_size: int) -> None:
@@ -58,16 +58,16 @@ class SherpaDecoder(nn.Module):
     def forward(
         self, targets: Tensor, target_length: Tensor, first: Tensor, second: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """As above."""
+        """Return the joiner's input, the lengths and the states."""
         predictor, joiner, _ = parts_of(self.head)
-        tokens = (targets[:, 0].long() + 1) % self.vocab_size  # their blank is the last, ours 0
+        tokens = (targets[:, 0].long() + 1) % self.vocab_size  # sherpa-onnx's blank is the last token, ours is 0
         example = predictor.initial_state(1)
         out, state = predictor.step(tokens, from_sherpa(first, second, example.dim(), example.dtype))
         return joiner.of_tokens(out)[:, :, None], target_length.clone(), *to_sherpa(state)
 
 
 class SherpaJoiner(nn.Module):
-    """The joiner's inputs of a frame and of the tokens before it, (B, J, 1) each, to (B, 1, 1, V and durations)."""
+    """Joiner from the inputs of a frame and of the tokens before it, (B, J, 1) each, to (B, 1, 1, V + durations)."""
 
     def __init__(self, head: Head, vocab_size: int) -> None:
         super().__init__()
@@ -75,16 +75,16 @@ class SherpaJoiner(nn.Module):
         self.vocab_size = vocab_size
 
     def forward(self, encoder_outputs: Tensor, decoder_outputs: Tensor) -> Tensor:
-        """As above."""
+        """Return log_probs in sherpa-onnx's order."""
         log_probs = self.join(encoder_outputs[:, :, 0], decoder_outputs[:, :, 0])
-        of_tokens, of_durations = log_probs[:, : self.vocab_size], log_probs[:, self.vocab_size :]
-        return torch.cat([of_tokens[:, 1:], of_tokens[:, :1], of_durations], dim=1)[:, None, None]
+        token_log_probs, duration_log_probs = log_probs[:, : self.vocab_size], log_probs[:, self.vocab_size :]
+        return torch.cat([token_log_probs[:, 1:], token_log_probs[:, :1], duration_log_probs], dim=1)[:, None, None]
 
 
 def to_sherpa(state: Tensor) -> tuple[Tensor, Tensor]:
-    """A prediction network's state, batch first, as the two tensors (L, B, P) that sherpa-onnx hands on.
+    """Convert a prediction network's state, batch first, to the two tensors (L, B, P) of sherpa-onnx.
 
-    An LSTM has two tensors. Of other networks the second is not used; a network that remembers N tokens has (N, B, 1).
+    An LSTM has two tensors. For other networks the second is not used; a network that stores N tokens has (N, B, 1).
     """
     if state.dim() == 4:
         first, second = state.permute(1, 2, 0, 3).unbind()
@@ -94,7 +94,7 @@ def to_sherpa(state: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def from_sherpa(first: Tensor, second: Tensor, num_dims: int, dtype: torch.dtype) -> Tensor:
-    """Two such tensors as the state, of `num_dims` dimensions, of a prediction network."""
+    """Convert the two tensors to the state, of `num_dims` dimensions, of a prediction network."""
     if num_dims == 4:
         return torch.stack([first, second]).permute(2, 0, 1, 3)
     layers = (first + 0 * second).transpose(0, 1)  # an unused input would be left out of the program
@@ -102,7 +102,7 @@ def from_sherpa(first: Tensor, second: Tensor, num_dims: int, dtype: torch.dtype
 
 
 def export_sherpa_head(model: Model) -> "dict[str, ModelProto]":
-    """Write down decoder and joiner, by the names of their files."""
+    """Export decoder and joiner, by the names of their files."""
     head, vocab_size = model.head, model.tokenizer.vocab_size
     decoder, joiner = SherpaDecoder(head, vocab_size), SherpaJoiner(head, vocab_size)
     targets = torch.zeros(2, 1, dtype=torch.int32)
@@ -117,13 +117,13 @@ def export_sherpa_head(model: Model) -> "dict[str, ModelProto]":
 
 
 def sherpa_encoder(encoder: "ModelProto", model: Model) -> "ModelProto":
-    """Return the encoder's program as sherpa-onnx reads it.
+    """Return the encoder's program in sherpa-onnx's form.
 
-    It takes features (B, F, T), gives the joiner's input (B, J, T') and lengths, and carries sherpa-onnx's metadata.
+    It takes features (B, F, T), returns the joiner's input (B, J, T') and lengths, and has sherpa-onnx's metadata.
 
     Args:
-        encoder: the program, in float32 or smaller.
-        model: that it is of.
+        encoder: the program, in float32 or quantized.
+        model: with the encoder.
     """
     from onnx import ModelProto, helper
 
@@ -153,7 +153,7 @@ def sherpa_encoder(encoder: "ModelProto", model: Model) -> "ModelProto":
         "pred_hidden": hidden,
     }
     if parts_of(model.head).durations:
-        metadata["url"] = "tdt"  # sherpa-onnx tells a TDT by this word in the address
+        metadata["url"] = "tdt"  # sherpa-onnx recognises a TDT by this word in the URL
     helper.set_model_props(program, {name: str(value) for name, value in metadata.items()})
     return program
 
@@ -181,7 +181,7 @@ def difference(model: Model, programs: "Mapping[str, ModelProto]", audio: Mappin
     """Compare the three programs with the model: frames of each recording, and tokens of the last one by one.
 
     Args:
-        model: as torch runs it.
+        model: torch model.
         programs: by the names of their files.
         audio: waveforms (S,) by name.
     """

@@ -1,4 +1,4 @@
-"""A page that recognises in the browser, with no server but one that hands out files: the files of it."""
+"""Files of a page that recognises in the browser; it needs a server only for its files."""
 
 import hashlib
 import json
@@ -19,23 +19,23 @@ from asr.web.page import asset, escape, page, visible
 
 PAGE, CARD, SERVICE_WORKER = "index.html", "model-card.txt", "service-worker.js"
 SCRIPT, WASM, LICENSE = "onnxruntime.js", "onnxruntime.wasm", "onnxruntime-LICENSE.txt"
-PARTS = ("recognizer.js", "transcript.js", "collector.js")  # of the page, which run in threads of their own
+PARTS = ("recognizer.js", "transcript.js", "collector.js")  # scripts that run in threads of their own
 ALWAYS = (PAGE, SERVICE_WORKER, *PARTS, WAVEFORM, SCRIPT, WASM, LICENSE)
-LARGE = (WAVEFORM, WASM)  # what the browser downloads when it is first to recognise
-NORMALIZERS = ("as_written", "basic")  # that transcript.js has
-MAX_SECONDS = 1800  # of a recording, which a browser decodes as a whole: stereo of 48 kHz takes 700 MB meanwhile
+LARGE = (WAVEFORM, WASM)  # downloaded before the first recognition
+NORMALIZERS = ("as_written", "basic")  # implemented in transcript.js
+MAX_SECONDS = 1800  # of a recording, which a browser decodes as a whole: 48 kHz stereo takes 700 MB
 ALLOWED = {"connect-src": "'self'", "script-src": "'self'", "worker-src": "'self'"}
 LOAD = '<button type="button" id="load">Download it now</button>'
 
 
 def check_page(config: Config) -> None:
-    """Check that a page's script decodes as the model does.
+    """Check that the page's script decodes like the model.
 
     Args:
         config: of the model.
 
     Raises:
-        InputError: it does not.
+        InputError: decoder or normalizer are not implemented in the page.
     """
     decoder, normalizer = config["decode"]["name"], config["normalizer"]
     if decoder != "greedy":
@@ -54,16 +54,16 @@ def site_files(
     examples: Sequence[Path],
     card: str,
 ) -> dict[str, bytes]:
-    """Make the files of a page, by name.
+    """Return the files of a page, by name.
 
     Args:
         name: of the model.
         recognizer: of the model.
         config: its config.
-        program: of waveforms.
-        runtime: that runs it.
+        program: from waveforms.
+        runtime: runs the program.
         examples: recordings that the page offers.
-        card: what is known of the model, if anything.
+        card: of the model; may be empty.
     """
     contents = {WAVEFORM: program, SCRIPT: runtime.script, WASM: runtime.wasm, LICENSE: runtime.license}
     contents |= {part: asset(part).encode() for part in PARTS}
@@ -72,7 +72,7 @@ def site_files(
     if card.strip():
         contents[CARD] = card.encode("utf-8", "surrogatepass")
     settings = _settings(recognizer, config) | {
-        "files": [{"name": each, "bytes": len(contents[each])} for each in LARGE]
+        "files": [{"name": file, "bytes": len(contents[file])} for file in LARGE]
     }
     body = _body(name, contents, {address: path.name for address, path in named.items()})
     settings["version"] = _version({**contents, PAGE: body.encode(), "settings": json.dumps(settings).encode()})
@@ -83,7 +83,7 @@ def site_files(
 
 
 def megabytes(contents: Mapping[str, bytes]) -> int:
-    """How much a browser downloads before it can recognise."""
+    """Return the megabytes that a browser downloads before it can recognise."""
     return round(sum(len(contents[name]) for name in LARGE) / 1e6)
 
 
@@ -91,7 +91,7 @@ def _body(name: str, contents: Mapping[str, bytes], examples: Mapping[str, str])
     model = f"<strong>{escape(name)}</strong>"
     if CARD in contents:
         model += f' (<a href="{CARD}">its card</a>)'
-    once = f"The first recording makes it download {megabytes(contents)} MB, once; then it needs no network."
+    once = f"The first recording starts a download of {megabytes(contents)} MB; afterwards the page needs no network."
     about = (
         f"Model {model}, run by your browser: no recording leaves this device, and one may last {MAX_SECONDS // 60} "
         f'minutes.\n<span id="here">{once}</span> {LOAD}'
@@ -100,7 +100,7 @@ def _body(name: str, contents: Mapping[str, bytes], examples: Mapping[str, str])
 
 
 def _settings(recognizer: Recognizer, config: Config) -> dict[str, Any]:
-    """What the page's scripts are told of the model; see recognizer.js and transcript.js."""
+    """Return the model's settings for the page's scripts, see recognizer.js and transcript.js."""
     model = recognizer.model
     sample_rate, frame_samples = model.features.sample_rate, model.frame_samples
     chunk_samples, context_samples = CHUNKS.samples(sample_rate, frame_samples)
@@ -123,12 +123,12 @@ def _settings(recognizer: Recognizer, config: Config) -> dict[str, Any]:
 
 
 def with_plain_spaces(piece: str) -> str:
-    """What parts words for Python is not all that does for JavaScript."""
+    """Replace all whitespace by plain spaces, because Python and JavaScript disagree on what whitespace is."""
     return visible("".join(" " if character.isspace() else character for character in piece))
 
 
 def _version(contents: Mapping[str, bytes]) -> str:
-    """The same for the same files."""
+    """Return a hash of the files."""
     digest = hashlib.sha256()
     for name, content in sorted(contents.items()):
         digest.update(f"{name} {len(content)} ".encode())
@@ -137,7 +137,7 @@ def _version(contents: Mapping[str, bytes]) -> str:
 
 
 def _service_worker(version: str, examples: Mapping[str, object]) -> bytes:
-    """The script by which the page opens without a network."""
+    """Return the script that lets the page open without a network."""
     versioned = [f"{name}?version={version}" for name in (*PARTS[:2], SCRIPT)]
-    kept = ["./", PAGE, PARTS[2], *versioned, *examples]
-    return f"const VERSION = {json.dumps(version)}, FILES = {json.dumps(kept)};\n{asset(SERVICE_WORKER)}".encode()
+    cached = ["./", PAGE, PARTS[2], *versioned, *examples]
+    return f"const VERSION = {json.dumps(version)}, FILES = {json.dumps(cached)};\n{asset(SERVICE_WORKER)}".encode()

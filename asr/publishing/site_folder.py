@@ -1,4 +1,4 @@
-"""The folder of a page that recognises in the browser: checked beforehand, and written as a whole."""
+"""The folder of a page that recognises in the browser: checks before the export, and writing."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -17,16 +17,17 @@ EXAMPLE = re.compile(r"example-\d+\.\w+")
 
 
 def prepare_site(folder: Path, config: Config, examples: Sequence[Path], on_step: Callable[[str], None]) -> Runtime:
-    """Check what can be checked of a page beforehand, and give what it runs by.
+    """Check before the export that the page can be written, and return its runtime.
 
     Args:
-        folder: where it will be.
+        folder: of the page.
         config: of the model.
-        examples: recordings that it offers.
-        on_step: told what is done next.
+        examples: recordings that the page offers.
+        on_step: called with a description of the next step.
 
     Raises:
-        InputError: the model has no page, an example cannot be read, or as `write_site` and `browser_runtime`.
+        InputError: the model cannot have a page, an example cannot be read, or `write_site` or `browser_runtime`
+            would fail.
     """
     check_page(config)
     check_replaceable_folder(folder, _names(folder), ALWAYS)
@@ -44,22 +45,22 @@ def write_site(
     runtime: Runtime,
     examples: Sequence[Path],
 ) -> int:
-    """Write a page; an older one is replaced as a whole, as `replace_bundle` does.
+    """Write a page; an older one is replaced as a whole, as in `replace_bundle`.
 
     Args:
-        folder: where.
+        folder: of the page.
         name: of the model.
-        bundle: that the model is of.
+        bundle: of the model.
         recognizer: the model.
-        programs: as exported, by the names of their files.
-        runtime: as `prepare_site` gave it.
-        examples: recordings that it offers.
+        programs: exported programs, by the names of their files.
+        runtime: from `prepare_site`.
+        examples: recordings that the page offers.
 
     Returns:
-        How many megabytes a browser downloads before it can recognise.
+        Megabytes that a browser downloads before it can recognise.
 
     Raises:
-        InputError: the model is another kind of programs, or as `replace_bundle`.
+        InputError: the model is not a single program, or as for `replace_bundle`.
     """
     if WAVEFORM not in programs:
         must = "the model of a page must be one program, from whole recordings to log_probs"
@@ -76,6 +77,6 @@ def write_site(
 
 
 def _names(folder: Path) -> set[str]:
-    """Of the files that an older page may hold."""
-    there = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
-    return {*ALWAYS, CARD, *filter(EXAMPLE.fullmatch, there)}
+    """Return the names of files that an older page may have."""
+    present = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+    return {*ALWAYS, CARD, *filter(EXAMPLE.fullmatch, present)}

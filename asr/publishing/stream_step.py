@@ -1,4 +1,4 @@
-"""The step of a stream written down as a program: features and a state to log_probs and the next state."""
+"""Export of a stream's step: features and a state to log_probs and the next state."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
@@ -19,7 +19,7 @@ from asr.recognition.streaming import why_not
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-EXAMPLE_CHUNK = 6  # encoder frames, of what the step is written down by; it is for any number
+EXAMPLE_CHUNK = 6  # encoder frames of the example input; a step accepts any number
 
 
 class Step(nn.Module):
@@ -31,7 +31,7 @@ class Step(nn.Module):
         self.names = list(cast(StreamingEncoder, model.encoder).initial_state(1))
 
     def forward(self, features: Tensor, feature_lengths: Tensor, state: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """As above; the state's tensors follow one by one."""
+        """Return log_probs, their lengths, and the tensors of the next state."""
         model, before = self.net.model, dict(zip(self.names, state, strict=True))
         encoder = cast(StreamingEncoder, model.encoder)
         encoded, behind = encoder.step(features, feature_lengths, before, model.head.taps)
@@ -39,14 +39,14 @@ class Step(nn.Module):
 
 
 def export_step(model: Model) -> "ModelProto":
-    """Write down the step of a model whose encoder hears streams."""
+    """Export the step of a streaming model."""
     encoder = cast(StreamingEncoder, model.encoder)
     state = encoder.initial_state(2)
     frames = (EXAMPLE_CHUNK + encoder.right_frames) * encoder.stride
     example = (torch.randn(2, frames, model.features.dim), torch.full((2,), frames), [*state.values()])
     dynamic = (BATCH | {1: "frames"}, BATCH, [BATCH] * len(state))
     program = write_down(Step(model), example, step_names(state), dynamic)
-    for value in program.graph.output[-len(state) :]:  # as they are known of what goes in
+    for value in program.graph.output[-len(state) :]:  # the output's sizes are known from the input
         dimensions = value.type.tensor_type.shape.dim[1:]
         for dimension, size in zip(dimensions, state[value.name.removeprefix(NEXT)].shape[1:], strict=True):
             dimension.dim_value = size
@@ -55,15 +55,18 @@ def export_step(model: Model) -> "ModelProto":
 
 @torch.inference_mode()
 def difference(expected: Recognizer, actual: Recognizer, audio: Mapping[str, Tensor]) -> ProgramDifference:
-    """Compare the program of a step with the model: each recording as a stream, and all of them as streams of a batch.
+    """Compare the program of a step with the model: each recording as a stream, and all as streams of a batch.
 
     Args:
-        expected: has the model.
-        actual: has its programs.
+        expected: the model's recogniser.
+        actual: a recogniser that runs the programs.
         audio: waveforms (S,) by name.
     """
     worst = ProgramDifference(0.0, "nowhere", 0, len(audio))
-    net, encoders = ctc_net(expected.model), [cast(StreamingEncoder, each.model.encoder) for each in (expected, actual)]
+    net, encoders = (
+        ctc_net(expected.model),
+        [cast(StreamingEncoder, recognizer.model.encoder) for recognizer in (expected, actual)],
+    )
     stride, right = encoders[0].stride, encoders[0].right_frames * encoders[0].stride
     for name, waveform in audio.items():
         features = expected.model.features(waveform)[None]
@@ -84,12 +87,12 @@ def difference(expected: Recognizer, actual: Recognizer, audio: Mapping[str, Ten
 
 
 def chunk_frames(encoder: StreamingEncoder) -> int:
-    """Encoder frames of the chunks that a stream is shown by: the encoder's, or some."""
+    """Return the encoder frames of the chunks in an example: the encoder's recommendation, or 24."""
     return encoder.chunk_frames or 4 * EXAMPLE_CHUNK
 
 
 def _streamed(recognizer: Recognizer, waveforms: Iterable[Tensor]) -> list[str]:
-    """Texts of waveforms that are streams of one batch; none where the decoder hears no streams."""
+    """Return the texts of waveforms recognised as streams of a batch; none if the decoder does not support streams."""
     if why_not(recognizer):
         return []
     encoder = cast(StreamingEncoder, recognizer.model.encoder)

@@ -1,4 +1,4 @@
-"""A transducer written down as programs: its encoder, its prediction network and its joiner."""
+"""Export of a transducer: its encoder, its prediction network and its joiner."""
 
 from typing import TYPE_CHECKING
 
@@ -15,11 +15,11 @@ from asr.recognition.model import Model
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-BATCHES, NUM_TOKENS = (1, 2, 5), 4  # that are compared
+BATCHES, NUM_TOKENS = (1, 2, 5), 4  # batch sizes and numbers of tokens compared
 
 
 def transducer_net(model: Model) -> Net:
-    """Make the net that gives the joiner's input, (B, T', J), and log_probs of the CTC head if there is one."""
+    """Return the net with the joiner's input, (B, T', J), and with log_probs of the CTC head if there is one."""
     joiner, frame_head = parts_of(model.head).joiner, model.head.frame_head
     if frame_head is None:
         return Net(model, ENCODER_OUTPUTS, lambda encoded: (joiner.of_frames(encoded.out),))
@@ -29,23 +29,23 @@ def transducer_net(model: Model) -> Net:
 
 
 class PredictorStep(nn.Module):
-    """A token of each, (B,), and the state before it to the joiner's input, (B, J), and the state after it."""
+    """Tokens (B,) and the state before them to the joiner's input, (B, J), and the state after them."""
 
     def __init__(self, head: Head) -> None:
         super().__init__()
         self.head = head
 
     def forward(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """As above."""
+        """Return the joiner's input and the state."""
         predictor, joiner, _ = parts_of(self.head)
         out, state = predictor.step(tokens, state)
         return joiner.of_tokens(out), state
 
 
 class Join(nn.Module):
-    """The joiner's inputs of a frame and of the tokens before it, (N, J) each, to log_probs of what comes next.
+    """The joiner's inputs from a frame and from the tokens before it, (N, J) each, to log_probs of the next token.
 
-    These are (N, V); of a TDT (N, V + number of durations), tokens and durations normalised by themselves.
+    These are (N, V); of a TDT (N, V + number of durations), with tokens and durations normalised separately.
     """
 
     def __init__(self, head: Head) -> None:
@@ -53,7 +53,7 @@ class Join(nn.Module):
         self.head = head
 
     def forward(self, encoder_out: Tensor, predictor_out: Tensor) -> Tensor:
-        """As above."""
+        """Return the log_probs."""
         _, joiner, durations = parts_of(self.head)
         logits = joiner(encoder_out, predictor_out)
         if not durations:
@@ -63,7 +63,7 @@ class Join(nn.Module):
 
 
 def export_head(model: Model) -> "dict[str, ModelProto]":
-    """Write down prediction network and joiner, by the names of their files."""
+    """Export prediction network and joiner, by the names of their files."""
     head = model.head
     tokens, state = torch.zeros(2, dtype=torch.int64), parts_of(head).predictor.initial_state(2)
     out, _ = PredictorStep(head)(tokens, state)
@@ -79,7 +79,7 @@ def difference(expected: Model, actual: Model) -> ProgramDifference:
 
     Args:
         expected: the model.
-        actual: the one that its programs are.
+        actual: a model that runs the programs.
     """
     worst = ProgramDifference(0.0, "nowhere", 0, 0)
     heads = [parts_of(model.head) for model in (expected, actual)]

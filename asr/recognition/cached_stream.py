@@ -96,7 +96,7 @@ class CachedStream:
         """Samples after which the next chunk is complete."""
         features, remainder = self.recognizer.model.features, self._remainder
         missing = self.chunk + self.right - len(self._features)
-        last = remainder.frames + missing - 1  # last frame of chunk and right context, counted from the remainder
+        last = remainder.frames + missing - 1  # last frame of the right context, counted from the start of `remainder`
         return max(0, last * features.hop + features.samples_ahead - len(remainder.samples))
 
     @property

@@ -145,7 +145,9 @@ class RecordingEncoder:
         examples: list[Example] = []
         max_samples = bounds.batch_seconds * features.sample_rate
         for waveform in waveforms:
-            utterance = Utterance("", len(waveform), "", "")  # the duration, used only below, is in samples
+            utterance = Utterance(
+                "", len(waveform), "", ""
+            )  # duration in samples instead of seconds, for the bounds below
             longest = max(utterance.duration, *(example.utterance.duration for example in examples), 0)
             if examples and (longest * (len(examples) + 1) > max_samples or len(examples) == bounds.max_utterances):
                 yield from self._encode(collate(examples))

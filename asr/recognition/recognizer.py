@@ -196,7 +196,7 @@ class Recognizer:
         if nbest is not None:
             whole(1).check("nbest", nbest)
             if nbest > 1 and self.decode.max_hypotheses == 1:
-                must = f"nbest must be 1 with a decoder that finds one hypothesis ({self.decode.description})"
+                must = f"nbest must be 1 with a decoder that finds only one hypothesis ({self.decode.description})"
                 raise InputError(f'{must}; got {nbest}. Load the model with decode={{"name": "beam"}}.')
             how = replace(how, nbest=nbest)
         if batch_seconds is not None:
@@ -344,5 +344,5 @@ def _combine(before: list[Alternative], after: list[Alternative], nbest: int) ->
     ]
     best: dict[str, Alternative] = {}
     for pair in sorted(pairs, key=lambda pair: -pair.score):
-        best.setdefault(pair.text, pair)  # two pairs can give the same text
+        best.setdefault(pair.text, pair)  # different pairs of hypotheses can have equal texts
     return list(best.values())[:nbest]

@@ -87,11 +87,13 @@ def _cut_frame(energies: Tensor, min_frames: int, long_frames: int) -> float:
     """Choose the position to cut at, in frames from the first, above 0."""
     num_frames = len(energies)
     pauses = [pause for pause in _pauses(_silent(energies)) if pause.end - pause.begin >= min_frames]
-    within = [pause for pause in pauses if pause.begin >= min_frames]  # others may be the rest of the last cut's pause
+    within = [
+        pause for pause in pauses if pause.begin >= min_frames
+    ]  # a pause at the start may be the rest of the pause at the last cut
     if within:
         begin, end = max(within, key=lambda pause: _worth(pause, num_frames, long_frames))
         return (begin + end) / 2
-    if pauses and pauses[0].end >= long_frames:  # long silence first, then no other pause: cut near its end
+    if pauses and pauses[0].end >= long_frames:  # only a long silence at the start: cut near its end
         return pauses[0].end - min_frames / 2
     first = int(num_frames * LAST)
     # Levels are averaged, because a single quiet frame may be the closure of a "t".

@@ -13,7 +13,8 @@ BANDS = (100, 300, 600, 1000, 1500, 2200, 3200)  # edges of frequency bands in H
 CHANGING_FLOOR = 1e-3  # of the changing power: leakage of this size into other bins counts as steady
 STEADY_FLOOR = 1e-8  # of all power: leakage of a steady tone and rounding are of this size
 QUIET = 0.1  # fraction of the frames that count as quiet
-MIN_RISE_DB = 6.0  # noise and tones rise by at most 4, speech in equally loud pink noise by 13, 40 dB below a hum by 8
+# Noise and tones rise by at most 4 dB; speech in equally loud pink noise by 13 dB; speech 40 dB below a hum by 8 dB.
+MIN_RISE_DB = 6.0
 
 
 def may_hold_speech(waveform: Tensor, sample_rate: int) -> bool:

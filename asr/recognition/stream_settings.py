@@ -18,8 +18,8 @@ class StreamSettings:
         left_seconds: left context of a chunk; None: the model's setting.
         right_seconds: right context of a chunk, which adds to the latency; None: the model's setting.
         endpoint_seconds: silence that ends a segment; None: segments only end with the stream.
-        settled_seconds: time after the end of a word at which the best hypothesis makes it final; None: a word is final
-            only when all hypotheses agree, which may take long.
+        settled_seconds: a word of the best hypothesis is final this long after its end; None: it is final only when all
+            hypotheses agree, which may take long.
     """
 
     chunk_seconds: Annotated[float | None, or_null(CHUNK_SECONDS)] = None

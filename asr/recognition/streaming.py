@@ -84,7 +84,7 @@ class Stream:
         self._num_threads = num_threads
         self._dtype = next((weight.dtype for weight in recognizer.model.parameters()), torch.float32)
         self.ears: Ears
-        self.advance: Callable[[Sequence[Any]], list[Captions]]  # takes `ears` of any streams of this recogniser
+        self.advance: Callable[[Sequence[Any]], list[Captions]]  # called with the `ears` of streams of this recogniser
         reason = why_not(recognizer)
         self.note = ""
         if not reason:
@@ -97,7 +97,7 @@ class Stream:
         look_back = LOOK_BACK_SECONDS if left_seconds is None else left_seconds
         self.ears = LookBackStream(recognizer, chunk, look_back)
         self.advance = look_back_together
-        self.note = f"every {chunk:g} s at least the last {look_back:g} s are recognised again, since {reason}"
+        self.note = f"at least the last {look_back:g} s are recognised again every {chunk:g} s, because {reason}"
 
     def feed(self, samples: Tensor | np.ndarray[Any, Any]) -> Captions:
         """Recognise more of the waveform.

@@ -1,4 +1,4 @@
-"""The page of a bulk job: how much was transcribed, how fast, how sure, and the texts that look wrong."""
+"""The page of a bulk job: hours transcribed, speed, confidence, failures, and texts that look wrong."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,16 +8,16 @@ from asr.web.chart import Axis, Column, bar_chart, histogram
 from asr.web.figures import facts, figure
 from asr.web.page import escape, page, visible
 
-TEXT_LISTS = (  # of report.json: title, and how a value is written
+TEXT_LISTS = (  # keys of report.json: title, unit, and the function that writes a value
     ("longest", "The longest texts", "words", lambda value: number(value)),
     ("emptiest", "The emptiest texts", "words a second", lambda value: number(-value)),
-    ("repetitive", "The most repetitive texts", "times shorter by zlib", lambda value: number(value)),
+    ("repetitive", "The most repetitive texts", "zlib compression ratio", lambda value: number(value)),
 )
 SHOWN_WORKERS = 40
 
 
 def bulk_page(report: Mapping[str, Any]) -> str:
-    """Make the page of report.json."""
+    """Return the page of report.json."""
     workers = report["workers"]
     seconds = sum(worker["seconds"] for worker in workers.values())
     audio_seconds = sum(worker["audio_seconds"] for worker in workers.values())
@@ -48,13 +48,13 @@ def bulk_page(report: Mapping[str, Any]) -> str:
 
 def _facts(report: Mapping[str, Any], seconds: float) -> list[tuple[str, str]]:
     settings = ", ".join(f"{key}={value}" for key, value in report["settings"].items())
-    worked = f"{duration(seconds)} of all workers together"
+    worked = f"{duration(seconds)}, summed over all workers"
     return [("Input", report["input"]), ("Model", report["model"]), ("Time", worked), ("Settings", settings)]
 
 
 def _charts(report: Mapping[str, Any]) -> list[str]:
     counts = report["confidence"]
-    edges = [place / len(counts) for place in range(len(counts) + 1)]
+    edges = [index / len(counts) for index in range(len(counts) + 1)]
     title = "Confidence of the texts that have words"
     charts = [histogram(title, Axis("mean confidence of the words"), Axis("texts"), edges, [("texts", counts)])]
     workers = sorted(report["workers"].items(), key=lambda item: item[1]["audio_seconds_per_second"])[:SHOWN_WORKERS]
@@ -66,7 +66,7 @@ def _charts(report: Mapping[str, Any]) -> list[str]:
     ]
     charts.append(bar_chart("Audio seconds a second", Axis("audio seconds a second", low=0), rates, note, "worker"))
     share = Axis("share of the time", percent, low=0, high=1)
-    charts.append(bar_chart("Waits for audio: reading and decoding it", share, waits, note, "worker"))
+    charts.append(bar_chart("Waiting for audio to be read and decoded", share, waits, note, "worker"))
     return charts
 
 

@@ -1,4 +1,4 @@
-"""Recordings that a page carries: compressed audio, and what the net heard in each frame."""
+"""Recordings in a page: compressed audio, features, and the most probable tokens of each frame."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
     from asr.interfaces import Features
 
-OPUS_RATES = (8000, 12000, 16000, 24000, 48000)  # Hz; Opus knows no others
-SPEECH_RATE = 16000  # Hz, where no model says another
-USUAL_BYTES = 4000  # a second of speech, as libsndfile has Opus compress it: 32 kbit/s, hard to tell from the original
-TOP = 4  # tokens kept of each frame
+OPUS_RATES = (8000, 12000, 16000, 24000, 48000)  # Hz; all that Opus supports
+SPEECH_RATE = 16000  # Hz, without a model
+USUAL_BYTES = 4000  # a second of Opus speech by libsndfile: 32 kbit/s, hard to distinguish from the original
+TOP = 4  # tokens stored for each frame
 PROBABLE = np.dtype([("token", "<u2"), ("probability", "u1")])  # 255 is a probability of 1
-MOST_TOKENS = 2**16
-LEVELS = 16  # of a feature in the log-mel picture: two to a byte
-DARKEST, BRIGHTEST = 0.05, 0.995  # quantiles of a recording's features that get the lowest level, and the highest
-RANGE_FRAMES = 1000  # that the quantiles are taken of, at most
+MAX_TOKENS = 2**16
+LEVELS = 16  # of a feature in the log-mel picture, two to a byte
+DARKEST, BRIGHTEST = 0.05, 0.995  # quantiles of a recording's features that map to the lowest and highest level
+RANGE_FRAMES = 1000  # maximum number of frames for the quantiles
 
-# Shows the progress of a step, named, over utterances; called with the seconds of audio that are done, as they are.
+# Shows the progress of a named step over utterances; its callback is called with the seconds of audio just done.
 Progress = Callable[[str, Iterable[Utterance]], AbstractContextManager[Callable[[float], None]]]
 
 
@@ -44,9 +44,9 @@ class Posterior:
     """The most probable tokens of each frame of an utterance.
 
     Args:
-        starts: when each segment begins, in seconds.
+        starts: beginning of each segment, in seconds.
         counts: frames of each segment.
-        top: for each frame TOP times PROBABLE, the most probable first.
+        top: TOP entries of PROBABLE for each frame, the most probable first.
     """
 
     starts: list[float]
@@ -56,16 +56,16 @@ class Posterior:
 
 @dataclass(frozen=True, slots=True)
 class Clips:
-    """Recordings of some utterances, which are named by their position in the list that `record` was given.
+    """Recordings of some utterances, by their position in the list given to `record`.
 
     Args:
         audio: Ogg Opus files.
-        problems: why there is no recording where there should be one.
-        log_mel: the features that the net heard, as `levels` gives them, of utterances that have some.
-        posteriors: of utterances that have one.
-        tokens: what the numbers in the posteriors spell, "" for the blank.
+        problems: why a recording is missing.
+        log_mel: features of the utterances, packed by `levels`.
+        posteriors: of the utterances that have one.
+        tokens: text of each token id in the posteriors, "" for the blank.
         frame_seconds: from one frame of the posteriors to the next.
-        features: of what the frames of `log_mel` are (sample_rate, num_mel_bins, window, shift), if there are any.
+        features: sample_rate, num_mel_bins, window and shift of `log_mel`; None without it.
     """
 
     audio: dict[int, bytes]
@@ -89,7 +89,7 @@ NO_CLIPS = Clips({}, {}, {}, {}, [], 0.0, None)
 
 @contextmanager
 def no_progress(step: str, utterances: Iterable[Utterance]) -> Iterator[Callable[[float], None]]:
-    """Show nothing."""
+    """Show no progress."""
     yield lambda seconds: None
 
 
@@ -101,20 +101,20 @@ def record(
     second_bytes: float = 0.0,
     advance: Callable[[float], None] = lambda seconds: None,
 ) -> Clips:
-    """Compress utterances until the budget is used up; an utterance that is larger than what is left is skipped.
+    """Compress utterances until the budget is used up; skip utterances that do not fit into the rest of it.
 
     Args:
         utterances: with their audio files.
-        order: positions of those wanted, the most important first.
-        budget: bytes that the recordings may take in base64.
-        sample_rate: Hz; that of the recordings is this, or the next that Opus knows.
-        second_bytes: what else each second of a recording takes in base64.
-        advance: called with the seconds that were compressed, as they are.
+        order: positions of the utterances to record, the most important first.
+        budget: bytes of all recordings in base64.
+        sample_rate: Hz; recordings have this rate or the next higher one of Opus.
+        second_bytes: base64 bytes that each second of a recording needs in addition.
+        advance: called with the seconds of audio compressed since the last call.
     """
     rate = min((rate for rate in OPUS_RATES if rate >= sample_rate), default=OPUS_RATES[-1])
     audio: dict[int, bytes] = {}
     problems: dict[int, str] = {}
-    seconds, spent = 1.0, base64_bytes(USUAL_BYTES)  # as if one second had been recorded: a first guess of their ratio
+    seconds, spent = 1.0, base64_bytes(USUAL_BYTES)  # start with the usual ratio, as if one second had been recorded
     left = budget
     for position in order:
         utterance = utterances[position]
@@ -143,16 +143,16 @@ def record_with_features(
     options: Inference = INFERENCE,
     progress: Progress = no_progress,
 ) -> Clips:
-    """Record as `record` does, with the features, and run the net once more over what was recorded for posteriors.
+    """Record as `record` does, with features and posteriors; the model runs again over the recorded utterances.
 
     Args:
-        recognizer: whose features and net.
+        recognizer: provides features and model.
         utterances, order, budget: as for `record`.
-        options: of the run of the net.
-        progress: shows the progress of each of the two steps, given its name and its utterances.
+        options: inference options for the posteriors.
+        progress: shows the progress of each of the two steps.
     """
     features, frame_seconds = recognizer.model.features, recognizer.model.frame_seconds
-    fits = recognizer.model.head.frame_head is not None and recognizer.model.tokenizer.vocab_size <= MOST_TOKENS
+    fits = recognizer.model.head.frame_head is not None and recognizer.model.tokenizer.vocab_size <= MAX_TOKENS
     second_bytes = base64_bytes(features.dim / 2 * features.sample_rate / features.hop)
     second_bytes += base64_bytes(TOP * PROBABLE.itemsize) / frame_seconds if fits else 0.0
     with progress("recordings", utterances) as advance:
@@ -161,7 +161,7 @@ def record_with_features(
     probable: dict[int, Posterior] = {}
     with progress("pictures", [utterances[position] for position in clips.audio]) as advance:
         for position in clips.audio:
-            with suppress(AudioError):  # it can no longer be read
+            with suppress(AudioError):  # the file was removed or damaged since it was recorded
                 waveform = load_utterance(utterances[position], features.sample_rate)
                 log_mel[position] = levels(in_stretches(features, waveform, options.chunks.chunk_seconds))
         if fits:
@@ -182,18 +182,18 @@ def record_with_features(
 
 
 def in_stretches(features: Features, waveform: Tensor, seconds: float) -> Tensor:
-    """Compute the features (T, F) of a waveform (S,), stretch by stretch if it is longer than `seconds`.
+    """Compute the features (T, F) of a waveform (S,), in parts if it is longer than `seconds`.
 
-    The net hears a long recording in parts of about this length, each normalised by itself.
+    Recognition splits a long recording into parts of about this length and normalises each part separately.
     """
     num_samples = max(1, int(seconds * features.sample_rate) // features.hop) * features.hop
-    overlap = features.window - features.hop  # so that frames follow each other as in a whole
+    overlap = features.window - features.hop  # so that the parts together have all frames of the waveform
     starts = range(0, max(1, len(waveform) - overlap), num_samples)
     return torch.cat([features(waveform[start : start + num_samples + overlap]) for start in starts])
 
 
 def levels(features: Tensor) -> bytes:
-    """Features (T, F) as LEVELS levels, from dark to bright, frame by frame; the first of each byte is its low half."""
+    """Pack features (T, F) as LEVELS levels, dark to bright, frame by frame; the first of each pair is the low half."""
     frames = features[:: len(features) // RANGE_FRAMES + 1].numpy()
     dark, bright = np.quantile(frames, (DARKEST, BRIGHTEST)) if len(frames) else (0.0, 1.0)
     shares = ((features.numpy() - dark) / max(bright - dark, 1e-6)).clip(0, 1).ravel()
@@ -209,8 +209,8 @@ def posteriors(
     options: Inference,
     advance: Callable[[float], None],
 ) -> dict[int, Posterior]:
-    """Run the net over the utterances at these positions; one that can no longer be read is left out."""
-    chosen = [replace(utterances[position], id=str(position)) for position in positions]  # ids repeat among manifests
+    """Run the model over the utterances at these positions; skip utterances that are no longer readable."""
+    chosen = [replace(utterances[position], id=str(position)) for position in positions]  # ids may repeat
     by_position: dict[int, Posterior] = {}
     for result in recognizer.segments(chosen, options.unchecked):
         if isinstance(result, Rejected):
@@ -221,7 +221,7 @@ def posteriors(
                 (start, most_probable(recognizer.log_probs(encoder_out)), len(encoder_out))
                 for start, encoder_out in segments
             ]
-        except InputError:  # a long recording is read while it is recognised
+        except InputError:  # a long recording is read during recognition
             continue
         starts, tops, counts = [part[0] for part in parts], [part[1] for part in parts], [part[2] for part in parts]
         by_position[int(utterance.id)] = Posterior(starts, counts, b"".join(tops))
@@ -230,13 +230,13 @@ def posteriors(
 
 
 def most_probable(log_probs: Tensor) -> bytes:
-    """(T', V) to the TOP most probable tokens of each frame; where there are fewer, probability 0 fills up."""
+    """Return the TOP most probable tokens of each frame of log_probs (T', V); smaller V is padded by probability 0."""
     best = torch.topk(log_probs.float().exp(), min(TOP, log_probs.shape[1]), dim=1)
-    kept = np.zeros((len(log_probs), TOP), dtype=PROBABLE)
+    top = np.zeros((len(log_probs), TOP), dtype=PROBABLE)
     number = best.indices.shape[1]
-    kept["token"][:, :number] = best.indices.numpy()
-    kept["probability"][:, :number] = (best.values * 255).round().clamp(0, 255).to(torch.uint8).numpy()
-    return kept.tobytes()
+    top["token"][:, :number] = best.indices.numpy()
+    top["probability"][:, :number] = (best.values * 255).round().clamp(0, 255).to(torch.uint8).numpy()
+    return top.tobytes()
 
 
 def opus(waveform: Tensor, sample_rate: int) -> bytes:

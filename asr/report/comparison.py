@@ -1,4 +1,4 @@
-"""The report of a comparison: two models side by side, on one page."""
+"""The page of a comparison of two models."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAMES = ("A", "B")
 KINDS = {
     "better": "B better",
     "worse": "A better",
-    "same": "as many errors",
+    "same": "same number of errors",
     "substitutions": "with substitutions",
     "insertions": "with insertions",
     "deletions": "with deletions",
@@ -31,24 +31,24 @@ KINDS = {
 }
 METHODS = (
     "Both models recognised the same utterances, and their hypotheses are compared with the same references. The "
-    "difference is the WER of B minus that of A, so that a negative one means that B is better. Its interval of 95 % "
-    "confidence and its p-value (two-sided) are of a paired bootstrap, which draws utterances or, where speakers are "
-    "known, whole speakers (Bisani and Ney 2004): a small p-value means that a difference as large would be rare if "
-    "the models were equally good. Words are aligned with the fewest edits (jiwer)."
+    "difference is the WER of B minus that of A: if it is negative, B is better. Its 95 % confidence interval and its "
+    "two-sided p-value come from a paired bootstrap, which draws utterances or, where speakers are known, whole "
+    "speakers (Bisani and Ney 2004). A small p-value means that a difference this large would be rare if the models "
+    "were equally good. Words are aligned with the fewest edits (jiwer)."
 )
 
 
 def comparison_report(
     a: Sequence[Scored], b: Sequence[Scored], comparison: Mapping[str, Any], about: About, clips: Clips
 ) -> str:
-    """Make the page.
+    """Return the page.
 
     Args:
-        a: of the first model.
-        b: of the second, in any order.
-        comparison: what `asr.evaluation.comparison.compare` finds of both.
-        about: the labels.
-        clips: of utterances, by their position in `a`.
+        a: utterances scored with the first model.
+        b: utterances scored with the second model, in any order.
+        comparison: result of `asr.evaluation.comparison.compare`.
+        about: title and facts.
+        clips: recordings, by position in `a`.
     """
     pairs = match(a, b)
     rows = [row(result_a, [result_a, result_b]) for result_a, result_b in pairs]
@@ -68,9 +68,9 @@ def comparison_report(
 
 
 def headline(comparison: Mapping[str, Any]) -> str:
-    """Write both rates, their difference, its interval and its p-value."""
+    """Return both rates, their difference, its interval and its p-value."""
     difference = comparison["difference"]
-    sure = [*chance(difference, "", "utterances"), *chance(difference, "speaker_", "speakers")]
+    uncertainty = [*chance(difference, "", "utterances"), *chance(difference, "speaker_", "speakers")]
     wins = [
         f"{noun}s: {tally['a']:,} better in A, {tally['b']:,} in B, {tally['tie']:,} as good"
         for noun, tally in (("utterance", comparison["utterance_wins"]), ("speaker", comparison["speaker_wins"]))
@@ -78,7 +78,14 @@ def headline(comparison: Mapping[str, Any]) -> str:
     ]
     size = f"{counted(comparison['a']['reference_length'], 'word')}, {counted(comparison['utterances'], 'utterance')}"
     parts = [
-        figure("difference", "Difference in WER, B minus A", points(difference["rate"]), sure, main=True, unit="points")
+        figure(
+            "difference",
+            "Difference in WER, B minus A",
+            points(difference["rate"]),
+            uncertainty,
+            main=True,
+            unit="points",
+        )
     ]
     for which in ("a", "b"):
         words = comparison[which]
@@ -90,7 +97,7 @@ def headline(comparison: Mapping[str, Any]) -> str:
 
 
 def chance(difference: Mapping[str, Any], prefix: str, over: str) -> list[str]:
-    """The interval of the difference and its p-value, if there are any."""
+    """Describe the interval of the difference and its p-value; empty if there is none."""
     ends, p_value = difference[f"{prefix}interval"], difference[f"{prefix}p_value"]
     return [f"{interval(ends, points)}, p {probability(p_value, '= ')}, over {over}"] if ends else []
 
@@ -119,7 +126,7 @@ def _kinds(comparison: Mapping[str, Any]) -> str:
 
 
 def _beside(title: str, name: str, a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]) -> str:
-    """The rates of both, a row each; their bins are the same, since they are of the same utterances."""
+    """Draw the rates of both models, a row each; both have the same bins because the utterances are the same."""
     columns = []
     for group_a, group_b in zip(a, b, strict=True):
         for which, group, style in zip(NAMES, (group_a, group_b), (1, 2), strict=True):

@@ -1,4 +1,4 @@
-"""How a model stands noise and rooms, as charts."""
+"""Charts of a model's WER in noise and in rooms."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from asr.evaluation.conditions import Harder
 
 SNR, WER = Axis("speech to noise, dB"), Axis("word error rate", percent)
-NOTE = "With 95 % intervals over utterances; the ratio is of mean squares over the whole utterance"
+NOTE = "With 95 % intervals over utterances; speech to noise is the ratio of mean squares over the whole utterance"
 
 
 def conditions_section(clean: Sequence[Mapping[str, Any]], harder: Mapping[str, Sequence[Harder]]) -> str:
-    """Draw the WER of each manifest over the ratio of speech to noise, and in rooms; nothing where none was measured.
+    """Draw the WER of each manifest over the signal-to-noise ratio, and in rooms; empty if nothing was measured.
 
     Args:
-        clean: the rate of each manifest as it is, with its interval, as rows of a breakdown.
-        harder: what was measured of each.
+        clean: rate and interval of each unchanged manifest, as rows of a breakdown.
+        harder: results of each manifest in noise and in rooms.
     """
     rows = {row["name"]: row for row in clean}
     charts = [chart for name, results in harder.items() if name in rows for chart in _charts(rows[name], results)]

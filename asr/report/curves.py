@@ -1,4 +1,4 @@
-"""The curves of a run: metrics.csv by column, smoothed, and thinned so that no extreme is lost."""
+"""Curves of a run: the columns of metrics.csv, smoothed, and thinned without losing extremes."""
 
 import csv
 import math
@@ -18,8 +18,8 @@ class Curve:
 
     Args:
         steps: ascending.
-        values: finite, as many.
-        not_finite: lines in which the metric was NaN or infinite, which are left out.
+        values: finite, one for each step.
+        not_finite: lines with a value of NaN or infinity, which are left out.
     """
 
     steps: list[int]
@@ -30,48 +30,48 @@ class Curve:
         return len(self.steps)
 
     def since(self, step: int) -> "Curve":
-        """Take the part from a step on."""
+        """Return the part from a step on."""
         first = bisect_left(self.steps, step)
         return Curve(self.steps[first:], self.values[first:], self.not_finite)
 
     def smoothed(self, width: int) -> "Curve":
-        """Take the mean of the `width` points around each, (width - 1) / 2 to either side; fewer at both ends."""
+        """Return the mean of the `width` points around each point; fewer points near both ends."""
         reach = max(0, (width - 1) // 2)
         sums = [0.0]
         for value in self.values:
             sums.append(sums[-1] + value)
         means = []
-        for place in range(len(self)):
-            # As many to the left as to the right: an end that is seen from one side only would lean.
-            side = min(reach, place, len(self) - 1 - place)
-            means.append((sums[place + side + 1] - sums[place - side]) / (2 * side + 1))
+        for index in range(len(self)):
+            # The same number of points on both sides: a mean over one side only would be biased at the ends.
+            side = min(reach, index, len(self) - 1 - index)
+            means.append((sums[index + side + 1] - sums[index - side]) / (2 * side + 1))
         return Curve(self.steps, means, self.not_finite)
 
     def thinned(self, buckets: int) -> "Curve":
         """Divide the curve into `buckets` of equal length; keep the first, least, greatest and last point of each."""
         if len(self) <= 4 * buckets:
             return self
-        kept: set[int] = set()
+        selected: set[int] = set()
         for number in range(buckets):
-            places = range(number * len(self) // buckets, (number + 1) * len(self) // buckets)
-            least, greatest = min(places, key=self.values.__getitem__), max(places, key=self.values.__getitem__)
-            kept |= {places[0], least, greatest, places[-1]}
-        chosen = sorted(kept)
-        steps, values = ([sequence[place] for place in chosen] for sequence in (self.steps, self.values))
+            bucket = range(number * len(self) // buckets, (number + 1) * len(self) // buckets)
+            least, greatest = min(bucket, key=self.values.__getitem__), max(bucket, key=self.values.__getitem__)
+            selected |= {bucket[0], least, greatest, bucket[-1]}
+        chosen = sorted(selected)
+        steps, values = ([sequence[index] for index in chosen] for sequence in (self.steps, self.values))
         return Curve(steps, values, self.not_finite)  # type: ignore[arg-type]
 
 
 def read_curves(path: Path) -> dict[str, Curve]:
-    """Read metrics.csv: each metric with the steps at which it was logged; nothing where there is no file.
+    """Read metrics.csv: each metric with the steps at which it was logged; empty if there is no file.
 
-    A line that was cut short gives what it has, and one without a step is left out.
+    Of a truncated line the complete values are used; lines without a step are left out.
     """
     if not path.is_file():
         return {}
     with path.open(newline="", encoding="utf-8", errors="replace") as file:
         lines: list[list[str]] = []
-        with suppress(csv.Error):  # what is behind it is no CSV
-            for line in csv.reader(line.replace("\0", "") for line in file):  # a machine that crashed leaves zeros
+        with suppress(csv.Error):  # ignore the rest of a damaged file
+            for line in csv.reader(line.replace("\0", "") for line in file):  # zeros remain after a machine crash
                 lines.append(line)
     if not lines or STEP not in lines[0]:
         return {}
@@ -82,11 +82,11 @@ def _columns(header: Sequence[str], lines: Sequence[Sequence[str]]) -> dict[str,
     steps: dict[str, list[int]] = defaultdict(list)
     values: dict[str, list[float]] = defaultdict(list)
     not_finite: dict[str, int] = defaultdict(int)
-    place = header.index(STEP)
+    column = header.index(STEP)
     for line in lines:
-        if len(line) <= place or not line[place].isdecimal():
+        if len(line) <= column or not line[column].isdecimal():
             continue
-        step = int(line[place])
+        step = int(line[column])
         for name, text in zip(header, line, strict=False):
             number = _number(text)
             if number is None or name == STEP:

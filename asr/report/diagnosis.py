@@ -1,4 +1,4 @@
-"""What asr.doctor tells: on the terminal as it comes, and on a page with recordings of the worst."""
+"""Output of asr.doctor: findings on the terminal as they are made, and a page with recordings of the worst cases."""
 
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
@@ -20,14 +20,14 @@ AUDIO_BYTES = 20_000_000  # of recordings in a page: half an hour of speech
 
 
 class Diagnosis:
-    """What was found so far; it is printed as it comes, as the last that is tried, memory, may end the process.
+    """Collects and prints findings at once, because the last check, of memory, may end the process.
 
     Args:
         name: of the corpus.
         path: of the page.
 
     Raises:
-        InputError: the page could not be written.
+        InputError: the page cannot be written.
     """
 
     def __init__(self, name: str, path: Path) -> None:
@@ -36,25 +36,25 @@ class Diagnosis:
         self._findings: list[Finding] = []
         self._facts: list[Fact] = []
 
-    def tell(self, findings: Sequence[Finding], facts: Sequence[Fact] = ()) -> None:
-        """Print findings, the worst first, and keep them; facts are printed at the end."""
+    def add(self, findings: Sequence[Finding], facts: Sequence[Fact] = ()) -> None:
+        """Print and store findings, the worst first; store facts, which are printed at the end."""
         for finding in sorted(findings, key=lambda finding: finding.severity):
             print("\n".join(finding.lines()), end="\n\n", flush=True)
         self._findings += findings
         self._facts += facts
 
     def refuse(self, error: InputError) -> None:
-        """Tell that there can be no training."""
-        self.tell([Finding("training", Severity.ERROR, str(error), "Without this nothing can be trained.")])
+        """Add an error that makes training impossible."""
+        self.add([Finding("training", Severity.ERROR, str(error), "Training cannot start without this.")])
 
     def conclude(self) -> None:
-        """Print the facts, write the page, and say whether training should start.
+        """Print the facts, write the page, and report whether training should start.
 
         Raises:
-            InputError: it should not.
+            InputError: training should not start.
         """
-        for key, said in self._facts:
-            print(printable(f"{key}: {said}"))
+        for name, description in self._facts:
+            print(printable(f"{name}: {description}"))
         findings = sorted(self._findings, key=lambda finding: finding.severity)
         counts = [sum(finding.severity == severity for finding in findings) for severity in Severity]
         parts = [counted(count, severity.name.lower()) for severity, count in zip(Severity, counts, strict=True)]
@@ -64,17 +64,18 @@ class Diagnosis:
         print("\n" + printable(f"{verdict}; with recordings: {self._path}"), flush=True)
         if errors:
             kinds = ", ".join(finding.kind for finding in findings[:errors])
-            raise InputError(f"training should not start; {counted(errors, 'finding')} above must be mended: {kinds}.")
+            number = counted(errors, "finding")
+            raise InputError(f"training should not start; {number} above must be corrected: {kinds}.")
 
 
 def diagnosis_page(name: str, verdict: str, findings: Sequence[Finding], pairs: Sequence[Fact]) -> str:
-    """Make the page.
+    """Return the page.
 
     Args:
         name: of the corpus.
         verdict: whether training should start.
         findings: the worst first.
-        pairs: what was looked at, and what the training will need, by name.
+        pairs: name and description of what was examined, and of what the training will need.
     """
     utterances = list(_worst_first(findings))
     positions = {id(utterance): position for position, utterance in enumerate(utterances)}
@@ -96,7 +97,7 @@ def diagnosis_page(name: str, verdict: str, findings: Sequence[Finding], pairs: 
 
 
 def _worst_first(findings: Sequence[Finding]) -> Iterator[Utterance]:
-    """Yield each utterance that is shown once: the worst of all findings, then the second of each, and so on."""
+    """Yield each shown utterance once: the worst of each finding, then the second of each, and so on."""
     seen: set[int] = set()
     for cases in zip_longest(*(finding.cases[:SHOWN] for finding in findings)):
         for case in cases:
@@ -109,7 +110,7 @@ def _section(finding: Finding, positions: dict[int, int], clips: Clips) -> str:
     severity = finding.severity.name.lower()
     parts = [
         f'<h3><span class="severity {severity}">{severity}</span>{escape(finding.kind)}</h3>',
-        f"<p>{escape(finding.what)}</p><p>{escape(finding.advice)}</p>",
+        f"<p>{escape(finding.message)}</p><p>{escape(finding.advice)}</p>",
     ]
     if finding.cases:
         rows = "".join(_row(case, positions[id(case.utterance)], clips) for case in finding.cases[:SHOWN])

@@ -1,4 +1,4 @@
-"""The report of an evaluation: one page that a person reads, of the scored utterances and their recordings."""
+"""The page of an evaluation: rates, charts, and the scored utterances with recordings."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ KINDS = {
     "audio": "with a recording",
 }
 METHODS = (
-    "Rates are errors summed over the utterances and divided by the length of their references. Words are aligned by "
-    "the fewest edits (jiwer). Intervals are of 95 % confidence, by bootstrap: over utterances and, where all speakers "
-    "are known, over speakers, drawn whole (Bisani and Ney 2004); there is none for fewer than five, nor without any "
-    "error, which says nothing about how many there might have been. ECE, the expected calibration error, is the mean "
-    "distance of confidence and share of right words over bins of equally many words; AUC is the probability that a "
-    "right word is surer than a wrong one."
+    "Rates are errors summed over the utterances and divided by the length of their references. Words are aligned with "
+    "the fewest edits (jiwer). Intervals are of 95 % confidence, by bootstrap over utterances and, where all speakers "
+    "are known, over whole speakers (Bisani and Ney 2004); there is no interval for fewer than five of "
+    "them, nor for a test without errors, in which all draws are equal. ECE, the expected calibration error, is the "
+    "mean distance between confidence and share of right words, over bins with equal numbers of words; AUC is the "
+    "probability that a right word has a higher confidence than a wrong one."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a report is of.
+    """Description of a report.
 
     Args:
         title: of the page.
-        facts: labels and what they say: the model, the manifests, how texts are normalised.
-        not_scored: why each utterance that could not be read is missing.
+        facts: names and values: the model, the manifests, how texts are normalised.
+        not_scored: the reason for each utterance that could not be read.
     """
 
     title: str
@@ -59,13 +59,13 @@ class About:
 def evaluation_report(
     scored: Sequence[Scored], about: About, clips: Clips, harder: Mapping[str, Sequence[Harder]] = MappingProxyType({})
 ) -> str:
-    """Make the page: all figures are those of `analysis.figures`, and so of the scored utterances alone.
+    """Return the page; all figures are from `analysis.figures`, and so from the scored utterances only.
 
     Args:
-        scored: as they were recorded.
-        about: what it is of.
-        clips: recordings of some of them.
-        harder: what became of each manifest in noise and in rooms.
+        scored: the utterances, in the order of the manifests.
+        about: description of the report.
+        clips: recordings of some utterances.
+        harder: results of each manifest in noise and in rooms.
     """
     analysis = figures(scored)
     body = "".join(
@@ -74,7 +74,7 @@ def evaluation_report(
             missing(about.not_scored),
             f"</header><section><h2>Where the errors are</h2>{_charts(analysis)}</section>",
             conditions_section(analysis["by"]["subset"], harder),
-            f"<section><h2>What is confused</h2>{_confusions(analysis['confusions'])}</section>",
+            f"<section><h2>Confused words</h2>{_confusions(analysis['confusions'])}</section>",
             utterances.section(KINDS, len(analysis["by"]["subset"]) > 1, bool(analysis["by"]["speaker"])),
             f'<p class="note">{escape(recordings(len(scored), clips))}</p>',
             f'<section><h2>How it is computed</h2><p class="note">{escape(METHODS)}</p></section></main>',
@@ -87,7 +87,7 @@ def evaluation_report(
 
 
 def headline(analysis: Mapping[str, Any]) -> str:
-    """Write the rates, their intervals, and the size of what they are measured on."""
+    """Return the rates, their intervals, and the size of the test."""
     words, characters, raw = analysis["words"], analysis["characters"], analysis["raw_words"]
     kinds = ", ".join(counted(words[f"{kind}s"], kind) for kind in ("substitution", "insertion", "deletion"))
     wrong = f"in {analysis['wrong_utterances']:,} of {counted(analysis['utterances'], 'utterance')}"
@@ -110,7 +110,7 @@ def headline(analysis: Mapping[str, Any]) -> str:
 
 
 def intervals(counts: Mapping[str, Any]) -> list[str]:
-    """Write the intervals, each with what was drawn for it."""
+    """Describe the intervals, each with the units drawn for it."""
     return [
         f"95 %: {interval(counts[key])} over {over}"
         for key, over in (("interval", "utterances"), ("speaker_interval", "speakers"))
@@ -119,13 +119,13 @@ def intervals(counts: Mapping[str, Any]) -> list[str]:
 
 
 def missing(not_scored: Sequence[str]) -> str:
-    """Name the utterances that could not be read."""
+    """List the utterances that could not be read."""
     if not not_scored:
         return ""
     lines = "".join(f"<li>{escape(reason)}</li>" for reason in not_scored)
     count = len(not_scored)
-    said = f"{counted(count, 'utterance')} could not be read, and count{'s' if count == 1 else ''} nowhere"
-    return f'<details class="warning"><summary>{said}</summary><ul>{lines}</ul></details>'
+    summary = f"{counted(count, 'utterance')} could not be read, and {'is' if count == 1 else 'are'} not counted"
+    return f'<details class="warning"><summary>{summary}</summary><ul>{lines}</ul></details>'
 
 
 def breakdown(title: str, rows: Sequence[Mapping[str, Any]], name: str, note: str = "") -> str:
@@ -163,7 +163,7 @@ def _charts(analysis: Mapping[str, Any]) -> str:
 
 
 def _of_speakers(speakers: Sequence[Mapping[str, Any]]) -> str:
-    """Say which speakers have an interval, and where the names are that the chart has no room for."""
+    """Say which speakers have an interval, and where to find names for which the chart has no room."""
     number = sum(speaker["interval"] is not None for speaker in speakers)
     who = "each" if number == len(speakers) else f"the {number} of {len(speakers)} with {MIN_UNITS} utterances or more"
     note = f"WER of each speaker; 95 % intervals over utterances for {who}" if number else "WER of each speaker"
@@ -197,18 +197,16 @@ def _confidence(analysis: Mapping[str, Any]) -> list[str]:
         return []
     points = [(bucket["confidence"], bucket["accuracy"]) for bucket in calibration["bins"]]
     area = "not defined" if calibration["auc"] is None else f"{calibration['auc']:.3f}"
-    note = f"ECE {percent(calibration['ece'])}, AUC {area}. On the diagonal, confidence is the share of right words"
+    note = f"ECE {percent(calibration['ece'])}, AUC {area}. On the diagonal, confidence equals the share of right words"
     sure, right = Axis("confidence", percent, 0.0, 1.0), Axis("words that are right", percent, 0.0, 1.0)
-    curve = line_chart(
-        "Whether confidence can be believed", sure, right, [Series("words", points, dots=True)], note, True
-    )
+    curve = line_chart("Reliability of confidence", sure, right, [Series("words", points, dots=True)], note, True)
     edges = [bucket["from"] for bucket in bins] + [bins[-1]["to"]]
     counts = [
         ("right words", [bucket["right"] for bucket in bins]),
         ("wrong words", [bucket["wrong"] for bucket in bins]),
     ]
     note = "Words of the hypotheses by their confidence"
-    return [curve, histogram("Whether confidence tells right from wrong", sure, Axis("words"), edges, counts, note)]
+    return [curve, histogram("Confidence of right and wrong words", sure, Axis("words"), edges, counts, note)]
 
 
 def _confusions(confusions: Mapping[str, Any]) -> str:
@@ -223,7 +221,7 @@ def _confusions(confusions: Mapping[str, Any]) -> str:
     return "".join(
         [
             '<div class="columns">',
-            frequent("Substitutions", ["reference", "heard as", "times"], swapped),
+            frequent("Substitutions", ["reference", "recognised as", "times"], swapped),
             frequent("Insertions", ["word", "times"], inserted),
             frequent("Deletions", ["word", "times"], deleted),
             "</div>",
@@ -232,14 +230,15 @@ def _confusions(confusions: Mapping[str, Any]) -> str:
 
 
 def recordings(count: int, clips: Clips, which: str = "with the most errors") -> str:
-    """Say how many utterances can be listened to, and which were wanted first."""
-    said = f"There are recordings of {len(clips.audio):,} of {count:,} utterances in this page"
-    said += f", those {which} first ({clips.size / 1e6:.1f} MB; --report-audio sets the limit)." if clips.audio else "."
-    return said + (f" {len(clips.problems):,} could not be read." if clips.problems else "")
+    """Describe how many utterances have recordings, and which were recorded first."""
+    summary = f"This page has recordings of {len(clips.audio):,} of {count:,} utterances"
+    if clips.audio:
+        summary += f", those {which} first ({clips.size / 1e6:.1f} MB; --report-audio sets the limit)"
+    return f"{summary}." + (f" {len(clips.problems):,} could not be read." if clips.problems else "")
 
 
 def row(result: Scored, systems: Sequence[Scored]) -> dict[str, Any]:
-    """Return what report.js reads of an utterance: its texts, and each system's hypothesis."""
+    """Return an utterance for report.js: its texts, and each system's hypothesis."""
     return {
         "id": visible(result.utterance.id),
         "subset": visible(result.subset),
@@ -262,13 +261,13 @@ def _system(result: Scored) -> dict[str, Any]:
 
 
 def handed_over(systems: Sequence[str], rows: Sequence[Mapping[str, Any]], clips: Clips) -> dict[str, Any]:
-    """Everything that report.js reads; see there."""
+    """Return the data that report.js reads."""
     return {
         "systems": list(systems),
         "rows": rows,
         "clips": dict.fromkeys(clips.audio, 1),
         "problems": {row: visible(reason) for row, reason in clips.problems.items()},
-        "no_audio": "There is no recording of this utterance in the page.",
+        "no_audio": "This page has no recording of this utterance.",
         "features": clips.features,
         "posterior": {"tokens": clips.tokens, "frame_seconds": clips.frame_seconds, "top": clips.top},
         "segments": {
@@ -278,6 +277,6 @@ def handed_over(systems: Sequence[str], rows: Sequence[Mapping[str, Any]], clips
 
 
 def attached(clips: Clips) -> dict[str, str]:
-    """The recordings, and what the net heard in them."""
+    """Return the attachments of the page: recordings, features and posteriors."""
     tops = {row: posterior.top for row, posterior in clips.posteriors.items()}
     return utterances.attachments({"clip": clips.audio, "log-mel": clips.log_mel, "posterior": tops})

@@ -1,4 +1,4 @@
-"""What the page of a language model's training shows in the place of audio and words: texts and perplexity."""
+"""Parts of a training's page that are specific to language models: texts and perplexity."""
 
 from collections.abc import Mapping
 from statistics import median
@@ -13,36 +13,36 @@ PERPLEXITY, SPEED = "valid/perplexity", "train/tokens_per_second"  # columns of 
 
 
 def is_language_model(settings: Mapping[str, Any]) -> bool:
-    """Tell the settings of asr.train_lm from those of asr.train."""
+    """Whether settings are from asr.train_lm, not from asr.train."""
     return "token_model" in settings
 
 
 def perplexity_tiles(results: Mapping[str, Mapping[str, Any]], curves: Mapping[str, Curve]) -> list[str]:
-    """Show the perplexity per word of each text with its interval, or that of the validations of a run not ended."""
+    """Return the perplexity per word of each text with its interval; of a running training, the best validation."""
     tiles: list[str] = []
     for name, result in results.items():
         ends, words = result.get("interval"), result.get("words")
-        details = [f"{_one(ends[0])} to {_one(ends[1])} over sentences"] if ends else []
+        details = [f"{_rounded(ends[0])} to {_rounded(ends[1])} over sentences"] if ends else []
         details += [f"{words:,} words"] if isinstance(words, int) else []
         label = f"Perplexity per word, {name}"
-        tiles.append(figure("perplexity", label, _one(result.get("per_word")), details, main=not tiles))
+        tiles.append(figure("perplexity", label, _rounded(result.get("per_word")), details, main=not tiles))
     curve = curves.get(PERPLEXITY, Curve([], []))
     if len(curve):
         best = curve.values.index(min(curve.values))
         where = [f"step {curve.steps[best]:,}"]
         label = "Best validation perplexity"
-        tiles.append(figure("best_perplexity", label, _one(curve.values[best]), where, main=not tiles))
+        tiles.append(figure("best_perplexity", label, _rounded(curve.values[best]), where, main=not tiles))
     return tiles
 
 
 def perplexity_charts(curves: Mapping[str, Curve]) -> list[str]:
-    """Draw what the training of a recogniser does not log."""
+    """Draw the metrics that only the training of a language model logs."""
     drawn = []
     for name, label in ((PERPLEXITY, "perplexity per word"), (SPEED, "tokens a second")):
         curve = curves.get(name, Curve([], []))
         if not len(curve):
             continue
-        title = f"Validation perplexity per word: {_one(curve.values[-1])} at step {curve.steps[-1]:,}"
+        title = f"Validation perplexity per word: {_rounded(curve.values[-1])} at step {curve.steps[-1]:,}"
         if name == SPEED:
             title = f"Speed: {median(curve.values):,.0f} tokens a second in the median"
         points: list[tuple[float, float | None]] = list(zip(curve.steps, curve.values, strict=True))
@@ -52,7 +52,7 @@ def perplexity_charts(curves: Mapping[str, Curve]) -> list[str]:
 
 
 def text_facts(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Name the net, the recogniser and the texts."""
+    """Describe the net, the recogniser and the texts."""
     net, text = settings.get("token_model"), settings.get("text")
     pairs = [("Recogniser", str(settings.get("recognizer", NONE)))]
     if isinstance(net, Mapping):
@@ -63,5 +63,5 @@ def text_facts(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
     return pairs
 
 
-def _one(value: Any) -> str:
+def _rounded(value: Any) -> str:
     return number(round(value, 1)) if isinstance(value, int | float) else NONE

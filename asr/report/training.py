@@ -1,4 +1,4 @@
-"""The report of a training run: curves, examples, warnings and settings, on one page."""
+"""The page of a training run: curves, examples, warnings and settings."""
 
 import json
 import logging
@@ -26,7 +26,7 @@ from asr.web.page import escape, page
 
 logger = logging.getLogger(__name__)
 
-MOST_WARNINGS = 200
+MAX_WARNINGS = 200
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class Record:
     Args:
         name: of the folder.
         config_text: config.yaml.
-        settings: the same, as it is read.
+        settings: the parsed config.yaml.
         curves: metrics.csv.
         examples: examples.jsonl.
         results: results.json, by test manifest.
-        comparisons: comparison.json, the same.
+        comparisons: comparison.json, by test manifest.
         history: events.jsonl.
     """
 
@@ -55,14 +55,14 @@ class Record:
 
 
 def leave_report(run_dir: Path) -> None:
-    """Make the page of a run that has ended; a page that cannot be made is a warning, since the run itself is whole."""
+    """Write the page of a finished run; if this fails, log a warning, because the run itself is complete."""
     path = run_dir / REPORT
     try:
         write_whole_text(path, training_page(read_record(run_dir)))
     except OSError as error:
-        logger.warning("%s could not be written, and nothing else is missing: %s", path, error.strerror)
-    except Exception:  # whatever is wrong with a page, a training that may have taken days has succeeded
-        logger.warning("%s could not be made, and nothing else is missing", path, exc_info=True)
+        logger.warning("%s could not be written; all other results are complete: %s", path, error.strerror)
+    except Exception:  # a fault of the page must not fail a training that may have taken days
+        logger.warning("%s could not be made; all other results are complete", path, exc_info=True)
     else:
         logger.info("report written to %s", path)
 
@@ -71,7 +71,7 @@ def read_record(run_dir: Path) -> Record:
     """Read the files of a run.
 
     Raises:
-        OSError: a file is there and cannot be read.
+        OSError: a file exists and cannot be read.
     """
     text = _text(run_dir / CONFIG)
     return Record(
@@ -87,26 +87,26 @@ def read_record(run_dir: Path) -> Record:
 
 
 def training_page(record: Record) -> str:
-    """Put the page of a run together."""
+    """Return the page of a run."""
     title = f"Training run {record.name}"
     clip = _at(record.settings, "trainer", "gradient_clip_val")
     drawn = charts(record.curves, clip if isinstance(clip, int | float) else None)
-    of_texts = is_language_model(record.settings)
+    is_text = is_language_model(record.settings)
     headline, about, notes = _headline(record), _facts(record), _notes(record)
-    if of_texts:
+    if is_text:
         drawn = [*drawn, *perplexity_charts(record.curves)]
         headline = [*perplexity_tiles(record.results, record.curves), *_time_tile(record.history)]
         about, notes = [*text_facts(record.settings), *about], []
     parts = [
         f"<main><header><h1>{escape(title)}</h1>",
         f'<div class="headline">{"".join(headline)}</div>{facts(about)}</header>',
-        f"<section><h2>What it gained</h2>{_gains(record)}</section>" if record.comparisons else "",
+        f"<section><h2>Change from the start</h2>{_gains(record)}</section>" if record.comparisons else "",
         "<section><h2>Curves</h2>",
         f'<p class="note">{escape(" ".join(notes))}</p>' if notes else "",
         f'<div class="charts">{"".join(drawn)}</div></section>',
         manifests_section(record.curves),
-        "" if of_texts else f"<section><h2>What was recognised on the way</h2>{examples(record.examples)}</section>",
-        "<section><h2>Warnings, and what was left out</h2>",
+        "" if is_text else f"<section><h2>Hypotheses during training</h2>{examples(record.examples)}</section>",
+        "<section><h2>Warnings, dropped and skipped utterances</h2>",
         _warnings(record),
         "</section><section><h2>Settings</h2>",
         _config(record),
@@ -124,9 +124,9 @@ def _headline(record: Record) -> list[str]:
         tiles.append(figure("steps", "Optimizer steps", f"{step:,}", detail))
     if history.passes is not None and isinstance(history.latest, Started):
         hours = history.latest.train_hours
-        heard = f"about {number(round(history.passes * hours, 1))} h"
+        audio = f"about {number(round(history.passes * hours, 1))} h"
         times = f"{number(round(history.passes, 2))} times {number(round(hours, 2))} h"
-        tiles.append(figure("audio", "Audio heard", heard, [times]))
+        tiles.append(figure("audio", "Audio trained on", audio, [times]))
     return [*tiles, *_time_tile(history)]
 
 
@@ -141,7 +141,7 @@ def _test_tiles(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
     for name, result in results.items():
         words = result.get("reference_words")
         over = {"utterances": result.get("wer_interval"), "speakers": result.get("wer_speaker_interval")}
-        details = [f"{interval(ends)} % over {what}" for what, ends in over.items() if ends]
+        details = [f"{interval(ends)} % over {unit}" for unit, ends in over.items() if ends]
         details += [f"{words:,} words"] if isinstance(words, int) else []
         raw = result.get("raw_wer")
         details += [f"{_rate(raw)} of texts as written"] if raw not in (None, result.get("wer")) else []
@@ -152,8 +152,8 @@ def _test_tiles(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
 def _validation_tiles(wers: Curve, main: bool) -> list[str]:
     tiles = []
     if len(wers) and wers.steps[0] == 0:
-        what = ["of the model that the run started from"]
-        tiles = [figure("start_wer", "Validation WER before", _rate(wers.values[0]), what)]
+        detail = ["of the model that the run started from"]
+        tiles = [figure("start_wer", "Validation WER before", _rate(wers.values[0]), detail)]
     wers = wers.since(1)
     if not len(wers):
         return tiles
@@ -171,7 +171,7 @@ def _rate(value: Any) -> str:
 
 
 def _facts(record: Record) -> list[tuple[str, str]]:
-    """Name the model and the data, as far as the files tell."""
+    """Describe the model and the data, as far as the files of the run show them."""
     start, settings = record.history.latest, record.settings
     net, data = _sizes(start)
     corpus = _at(settings, "corpus", "name")
@@ -183,11 +183,11 @@ def _facts(record: Record) -> list[tuple[str, str]]:
         pairs.append(("Trainer", ", ".join(f"{key}={trainer[key]}" for key in keys if key in trainer)))
     if start is not None:
         origin = {"Command": start.command, "Code": start.code, "Libraries": start.libraries, "Machine": start.machine}
-        pairs += [(what, text) for what, text in origin.items() if text]
+        pairs += [(name, text) for name, text in origin.items() if text]
     if record.history.began is not None:
         pairs.append(("Begun", f"{datetime.fromtimestamp(record.history.began, UTC):%Y-%m-%d %H:%M} UTC"))
     if not record.results:
-        pairs.append(("Not tested", f"there is no {RESULTS}: the run has not ended, or had no test manifest"))
+        pairs.append(("Not tested", f"there is no {RESULTS}: the run has not ended, or has no test manifest"))
     return pairs
 
 
@@ -213,12 +213,12 @@ def _notes(record: Record) -> list[str]:
     """Say how the curves are smoothed, and which metrics are missing."""
     curves = record.curves
     if _last_step(curves) is None:
-        return [f"No step was logged: {METRICS} is not there, or empty."]
+        return [f"No step was logged: {METRICS} is missing or empty."]
     notes = []
     if (width := smoothing(curves)) > 1:
-        notes.append(f"Training curves: the mean of {width} neighbouring points, the points themselves behind it.")
+        notes.append(f"Training curves: the mean of {width} neighbouring points, drawn over the points themselves.")
     if absent := missing(curves):
-        notes.append(f"Not in {METRICS}, and so not here: {', '.join(absent)}.")
+        notes.append(f"Missing in {METRICS}: {', '.join(absent)}.")
     for name, curve in curves.items():
         if curve.not_finite:
             notes.append(f"{name} was not a finite number in {curve.not_finite:,} lines, which are left out.")
@@ -227,23 +227,23 @@ def _notes(record: Record) -> list[str]:
 
 def _warnings(record: Record) -> str:
     skipped = record.curves.get("train/skipped_utterances")
-    most = max(skipped.values, default=0.0) if skipped is not None else 0.0
-    lines = [f"Up to {most:,.0f} utterances of an epoch could not be read, and were skipped."] if most else []
+    maximum = max(skipped.values, default=0.0) if skipped is not None else 0.0
+    lines = [f"Up to {maximum:,.0f} utterances of an epoch could not be read, and were skipped."] if maximum else []
     history = record.history
     warnings = history.warnings
-    for message, times in list(warnings.items())[:MOST_WARNINGS]:
+    for message, times in list(warnings.items())[:MAX_WARNINGS]:
         lines.append(f"{message} ({times} times)" if times > 1 else message)
-    if len(warnings) > MOST_WARNINGS:
-        lines.append(f"… and {len(warnings) - MOST_WARNINGS:,} more, in {LOG}")
+    if len(warnings) > MAX_WARNINGS:
+        lines.append(f"… and {len(warnings) - MAX_WARNINGS:,} more, in {LOG}")
     notes = []
     if history.first is None:
         notes.append(f"{EVENTS} does not record how this run started; see {LOG}.")
     elif history.first.step:
-        notes.append(f"{EVENTS} begins at step {history.first.step:,}: what was before it, only {LOG} tells.")
+        notes.append(f"{EVENTS} begins at step {history.first.step:,}; earlier events are only in {LOG}.")
     if history.damaged:
         notes.append(f"Damaged lines of {EVENTS}, which are left out: {history.damaged:,}.")
     if not lines and not notes:
-        notes.append(f"{EVENTS} tells of no warning: nothing was dropped or skipped.")
+        notes.append(f"{EVENTS} has no warning: nothing was dropped or skipped.")
     items = f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>" if lines else ""
     return "".join(f"<p>{note}</p>" for note in notes) + items
 
@@ -260,7 +260,7 @@ def _last_step(curves: Mapping[str, Curve]) -> int | None:
 
 
 def _starts(history: History) -> str:
-    return f"in {history.starts} starts" if history.starts > 1 else "in one go"
+    return f"in {history.starts} starts" if history.starts > 1 else "without interruption"
 
 
 def _text(path: Path) -> str:
@@ -270,13 +270,13 @@ def _text(path: Path) -> str:
 def _settings(text: str) -> Mapping[str, Any]:
     try:
         settings = yaml.safe_load(text)
-    except yaml.YAMLError:  # it is shown as it is
+    except yaml.YAMLError:  # the page shows the text anyway
         return {}
     return settings if isinstance(settings, Mapping) else {}
 
 
 def _results(text: str) -> dict[str, Mapping[str, Any]]:
-    """Read results.json; entries that are no results are left out."""
+    """Read results.json; entries that are not results are left out."""
     try:
         results = json.loads(text)
     except ValueError:
@@ -286,7 +286,7 @@ def _results(text: str) -> dict[str, Mapping[str, Any]]:
 
 
 def _comparisons(text: str) -> dict[str, Mapping[str, Any]]:
-    """Read comparison.json; entries that are no comparisons are left out."""
+    """Read comparison.json; entries that are not comparisons are left out."""
     parts = ("a", "b", "difference")
     return {
         name: comparison

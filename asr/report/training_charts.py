@@ -1,4 +1,4 @@
-"""The curves of a run as charts: loss, errors, gradient, learning rate, speed, padding, waiting, blank."""
+"""Charts of a run: loss, errors, gradient, learning rate, speed, padding, waiting, blank."""
 
 from collections.abc import Mapping
 from statistics import fmean, median
@@ -7,7 +7,7 @@ from asr.report.curves import Curve
 from asr.text.numbers import number, percent
 from asr.web.chart import Axis, Series, line_chart
 
-LOGGED = {  # column of metrics.csv: what it is called where it is missed
+LOGGED = {  # column of metrics.csv: its name in the note on missing metrics
     "train/loss": "the training loss",
     "valid/loss": "the validation loss",
     "valid/wer": "the validation WER",
@@ -19,18 +19,18 @@ LOGGED = {  # column of metrics.csv: what it is called where it is missed
     "valid/blank_ratio": "the blank ratio",
 }
 BEFORE = "before the first step"
-SMOOTH = 40  # a line is the mean of this part of its points
+SMOOTH = 40  # a line is a moving mean over 1 / SMOOTH of its points
 RAW_BUCKETS, SMOOTH_BUCKETS = 120, 80
-MUCH_WAITING = 0.05
-WIDE = 30  # from here on, greatest over least, an axis is logarithmic
+HIGH_DATA_WAIT = 0.05
+WIDE = 30  # ratio of greatest to least value from which an axis is logarithmic
 
 
 def charts(curves: Mapping[str, Curve], clip: float | None) -> list[str]:
-    """Draw what was logged, a chart for each kind.
+    """Draw the logged metrics, a chart for each kind.
 
     Args:
-        curves: by the columns of metrics.csv; a chart whose columns have no number is left out.
-        clip: norm that gradients were clipped to, None: they were not, or it is not known.
+        curves: by the columns of metrics.csv; a chart without any value is left out.
+        clip: maximum gradient norm; None: not clipped, or not known.
     """
     logged = {name: curve for name, curve in curves.items() if len(curve)}
     steps = Axis("optimizer step", low=0, high=max([1, *(curve.steps[-1] for curve in logged.values())]))
@@ -41,7 +41,7 @@ def charts(curves: Mapping[str, Curve], clip: float | None) -> list[str]:
         drawn.append(line_chart(title, steps, Axis("learning rate"), [Series("learning rate", _points(rate))]))
     if "train/audio_seconds_per_second" in logged:
         title = f"Speed: {_short(median(logged['train/audio_seconds_per_second'].values))} s of audio a second"
-        note = "the median of the steps logged"
+        note = "the median of the logged steps"
         drawn.append(
             _training_chart(
                 logged, steps, "train/audio_seconds_per_second", title, Axis("audio seconds a second"), note
@@ -54,7 +54,7 @@ def charts(curves: Mapping[str, Curve], clip: float | None) -> list[str]:
         )
     if "train/data_wait" in logged:
         title = f"Waiting for data: {percent(fmean(logged['train/data_wait'].values))} of a step's time in the mean"
-        note = "more of data.num_workers may help" if fmean(logged["train/data_wait"].values) > MUCH_WAITING else ""
+        note = "a larger data.num_workers may help" if fmean(logged["train/data_wait"].values) > HIGH_DATA_WAIT else ""
         drawn.append(_training_chart(logged, steps, "train/data_wait", title, Axis("waiting", percent), note))
     if "valid/blank_ratio" in logged:
         blanks = logged["valid/blank_ratio"]
@@ -65,12 +65,12 @@ def charts(curves: Mapping[str, Curve], clip: float | None) -> list[str]:
 
 
 def missing(curves: Mapping[str, Curve]) -> list[str]:
-    """Name the metrics without a chart: those that were not logged, or were never a finite number."""
+    """List the metrics without a chart: not logged, or never a finite number."""
     return [words for name, words in LOGGED.items() if not len(curves.get(name, Curve([], [])))]
 
 
 def smoothing(curves: Mapping[str, Curve]) -> int:
-    """Return over how many neighbouring points the training curves are averaged."""
+    """Return the number of neighbouring points over which training curves are averaged."""
     return _width(curves.get("train/loss", Curve([], [])))
 
 
@@ -80,16 +80,16 @@ def _loss(logged: Mapping[str, Curve], steps: Axis) -> str:
     if not losses:
         return ""
     widths = {"training": _width(losses["training"]) if "training" in losses else 1, "validation": 1}
-    said = []
+    parts = []
     for name, curve in losses.items():
         last = _short(fmean(curve.values[-widths[name] :]))
-        said.append(f"{last} in {name} {_when(curve)}")
+        parts.append(f"{last} in {name} {_when(curve)}")
     series = [_series(name, curve, smooth=name == "training") for name, curve in losses.items()]
-    return _log_chart(f"Loss: {', '.join(said)}", steps, Axis("loss per token"), series, "")
+    return _log_chart(f"Loss: {', '.join(parts)}", steps, Axis("loss per token"), series, "")
 
 
 def _when(curve: Curve) -> str:
-    """When the last value of a curve was logged."""
+    """Describe when the last value of a curve was logged."""
     return f"at step {curve.steps[-1]:,}" if curve.steps[-1] else BEFORE
 
 
@@ -97,18 +97,18 @@ def _wer(logged: Mapping[str, Curve], steps: Axis) -> str:
     if "valid/wer" not in logged:
         return ""
     wer = logged["valid/wer"]
-    said = []
+    parts = []
     if wer.steps[0] == 0:
-        said.append(f"{percent(wer.values[0])} {BEFORE}")
+        parts.append(f"{percent(wer.values[0])} {BEFORE}")
     if len(trained := wer.since(1)):
         best = min(trained.values)
         at = trained.steps[trained.values.index(best)]
-        said.append(f"{percent(wer.values[-1])} {_when(wer)}")
+        parts.append(f"{percent(wer.values[-1])} {_when(wer)}")
         if at < wer.steps[-1]:
-            said.append(f"{percent(best)} at best, at step {at:,}")
+            parts.append(f"{percent(best)} at best, at step {at:,}")
         elif best == min(wer.values):
-            said.append("the best")
-    title = f"Validation WER: {', '.join(said)}"
+            parts.append("the best")
+    title = f"Validation WER: {', '.join(parts)}"
     series = [Series("validation", _points(wer), dots=_few(wer))]
     return line_chart(title, steps, Axis("word error rate", percent), series)
 
@@ -119,9 +119,7 @@ def _gradient(logged: Mapping[str, Curve], clip: float | None, steps: Axis) -> s
     norms = logged["train/grad_norm"]
     title = f"Gradient norm: {_short(median(norms.values))} in the median, {_short(max(norms.values))} at most"
     clipped = [value for value in norms.values if clip is not None and value > clip]
-    note = (
-        f"before it was clipped to {number(clip)}, in {len(clipped):,} of {len(norms):,} steps logged" if clip else ""
-    )
+    note = f"before clipping to {number(clip)}, in {len(clipped):,} of {len(norms):,} logged steps" if clip else ""
     return _log_chart(title, steps, Axis("gradient norm"), [_series("gradient norm", norms, smooth=True)], note)
 
 
@@ -130,7 +128,7 @@ def _training_chart(logged: Mapping[str, Curve], steps: Axis, name: str, title: 
 
 
 def _log_chart(title: str, steps: Axis, axis: Axis, series: list[Series], note: str) -> str:
-    """Draw with a logarithmic axis where the values are of several magnitudes."""
+    """Draw a line chart, with a logarithmic axis if the values span several magnitudes."""
     values = [value for line in series for _, value in [*line.points, *line.raw] if value is not None]
     if min(values) > 0 and max(values) / min(values) >= WIDE:
         axis = Axis(f"{axis.label} (logarithmic)", axis.write, log=True)
@@ -149,7 +147,7 @@ def _width(curve: Curve) -> int:
 
 
 def _short(value: float) -> str:
-    """Three digits, which are enough for a title."""
+    """Write three digits, which are enough for a title."""
     return number(float(f"{value:.3g}"))
 
 

@@ -1,4 +1,4 @@
-"""How a few utterances were recognised in the course of a training, as part of its page."""
+"""Hypotheses of a few validation utterances in the course of a training, as part of its page."""
 
 from collections.abc import Sequence
 
@@ -6,19 +6,19 @@ from asr.evaluation.word_errors import Edit, align_words
 from asr.run.validation_samples import ValidationSample
 from asr.web.page import escape
 
-MOST_ROWS = 8  # of an utterance
+MAX_ROWS = 8  # of an utterance
 
 LEGEND = (
     '<p class="note">Marked: <span class="sub">substituted</span> <span class="ins">inserted</span> '
-    '<span class="del">deleted</span>. Validations in a row with the same hypothesis are one line.</p>'
+    '<span class="del">deleted</span>. Consecutive validations with the same hypothesis share a row.</p>'
 )
 
 
 def examples(samples: Sequence[ValidationSample]) -> str:
-    """Make a table for each utterance: its reference, and the hypothesis of each validation."""
+    """Return a table for each utterance: its reference, and the hypothesis of each validation."""
     if not samples:
         return (
-            "<p>There is no examples.jsonl, or it is empty: there was no validation, or an earlier version made it.</p>"
+            "<p>examples.jsonl is missing or empty: there was no validation, or an earlier version made this run.</p>"
         )
     by_id: dict[str, list[ValidationSample]] = {}
     for sample in samples:
@@ -28,7 +28,7 @@ def examples(samples: Sequence[ValidationSample]) -> str:
 
 
 def stretches(lines: Sequence[ValidationSample]) -> list[tuple[ValidationSample, ValidationSample]]:
-    """Join validations in a row that gave the same hypothesis: the first and the last of each stretch."""
+    """Group consecutive validations with the same hypothesis; return the first and the last of each group."""
     joined: list[tuple[ValidationSample, ValidationSample]] = []
     for line in lines:
         if joined and joined[-1][0].hypothesis == line.hypothesis:
@@ -41,14 +41,14 @@ def stretches(lines: Sequence[ValidationSample]) -> list[tuple[ValidationSample,
 def _table(name: str, lines: Sequence[ValidationSample]) -> str:
     rows = stretches(lines)
     shown = rows
-    if len(rows) > MOST_ROWS:
-        shown = [rows[place * (len(rows) - 1) // (MOST_ROWS - 1)] for place in range(MOST_ROWS)]
+    if len(rows) > MAX_ROWS:
+        shown = [rows[index * (len(rows) - 1) // (MAX_ROWS - 1)] for index in range(MAX_ROWS)]
     reference = lines[-1].reference
     body = [
         _row(f"{first.step:,}" + (f" to {last.step:,}" if last is not first else ""), first) for first, last in shown
     ]
     left_out = len(rows) - len(shown)
-    note = f'<p class="note">{left_out:,} lines between these are left out.</p>' if left_out else ""
+    note = f'<p class="note">{left_out:,} rows between these are left out.</p>' if left_out else ""
     return (
         f'<h3><bdi>{escape(name)}</bdi></h3><div class="table-scroll" tabindex="0"><table>'
         '<thead><tr><th scope="col">step</th><th scope="col" class="number">errors</th>'
@@ -66,7 +66,7 @@ def _row(steps: str, line: ValidationSample) -> str:
 
 
 def _marked(edit: Edit) -> str:
-    """One word, marked by colour and line, and for a screen reader in words."""
+    """Mark one word by colour and line style, and in words for a screen reader."""
     match edit.kind:
         case "equal":
             return escape(edit.hypothesis)

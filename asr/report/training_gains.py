@@ -1,4 +1,4 @@
-"""What a run has gained over the model that it started from, as part of its page."""
+"""Change of the WER from the model that a run started from, as part of its page."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,10 +10,10 @@ from asr.web.figures import figure
 from asr.web.page import escape
 
 METHODS = (
-    "Before: the model that init.from names, with the decoder of this run; after: the run's bundle. "
-    "Both recognised the same utterances. A negative difference is what was gained, a positive one what was lost, or, "
-    "of speech that was not trained for, forgotten. Its interval of 95 % confidence and its p-value (two-sided) are "
-    "of a paired bootstrap. asr.compare shows two models utterance by utterance."
+    "Before: the model of init.from, with the decoder of this run; after: the run's bundle. Both recognised the same "
+    "utterances. A negative difference is an improvement. A positive one is a loss; for speech that the run was not "
+    "trained on, it shows what the model has forgotten. The 95 % confidence interval and the two-sided p-value come "
+    "from a paired bootstrap. asr.compare shows two models utterance by utterance."
 )
 
 
@@ -21,7 +21,7 @@ def gains(comparisons: Mapping[str, Mapping[str, Any]], also_tested: Sequence[st
     """Write the difference in WER on each test manifest, and draw both rates.
 
     Args:
-        comparisons: what `asr.evaluation.comparison.compare` finds of before and after, by manifest.
+        comparisons: results of `asr.evaluation.comparison.compare` for before and after, by manifest.
         also_tested: manifests of `corpus.also_test`.
     """
     tiles = [_tile(name, comparison, name in also_tested) for name, comparison in comparisons.items()]

@@ -1,4 +1,4 @@
-"""A training's figures by manifest: hours, losses, WER."""
+"""Metrics of a training by manifest: hours, losses, WER."""
 
 from collections.abc import Mapping
 
@@ -9,17 +9,17 @@ from asr.web.chart import Axis, Series, line_chart
 from asr.web.page import escape
 
 MAX_LINES = 6  # of a chart, so that their colours differ; the table has all manifests
-SMOOTH = 40  # a line of a training loss is the mean of this part of its points
+SMOOTH = 40  # a line of a training loss is a moving mean over 1 / SMOOTH of its points
 NOTE = (
-    "Hours: of audio trained on, at speed 1.0. Losses are per token: in training the mean over the steps since the "
-    "line of metrics.csv before, of the training run as it was started last. All are the last ones logged."
+    "Hours: audio trained on, at speed 1.0. Losses are per token; a training loss is the mean over the steps since the "
+    "previous line of metrics.csv, without steps before the last resume. All values are the last ones logged."
 )
 
 Curves = Mapping[str, Curve]
 
 
 def manifests_section(curves: Curves) -> str:
-    """Make the section; empty where each split has one manifest."""
+    """Return the section; empty if each split has one manifest."""
     names = _names(curves)
     if not names:
         return ""
@@ -30,7 +30,7 @@ def manifests_section(curves: Curves) -> str:
 
 
 def _names(curves: Curves) -> list[str]:
-    """List the manifests of which anything was logged, those trained on first."""
+    """List the manifests with logged metrics, training manifests first."""
     beginnings = (HOURS_OF, LOSS_OF, VALID_LOSS_OF, VALID_WER_OF)
     names = [
         column.removeprefix(beginning)

@@ -43,8 +43,8 @@ def check_base(model: nn.Module, own: frozenset[str], base: Mapping[str, Tensor]
         if name in own:
             continue
         if name not in base or not torch.equal(base[name].to(tensor.dtype), tensor):
-            must = f"with an adapter, weights that differ from {source} must be trained"
-            raise InputError(f"{must}; {name} is new. Add it to adapter.trained, or do not replace its part.")
+            must = f"adapter.trained must name the weights that differ from {source}"
+            raise InputError(f"{must}; {name} is missing. Add it, or do not replace its component.")
     if unused := sorted(base.keys() - state.keys()):
         must = f"with an adapter, the model must use each tensor of {source}"
-        raise InputError(f"{must}; {unused[0]} is unused. Do not replace its part.")
+        raise InputError(f"{must}; {unused[0]} is unused. Do not replace its component.")

@@ -221,7 +221,7 @@ def read_history(path: Path) -> History:
                 history.passes = event.epoch - 1 + event.batch / max(1, event.num_batches)
             case Warned():
                 history.warnings[event.message] += 1
-        if isinstance(event, Progress | Bundled):  # not Warned, which may precede the next Started
+        if isinstance(event, Progress | Bundled):  # a Warned event may already belong to the next start
             history.wall_seconds = (history.wall_seconds or 0.0) + max(0.0, moment - before)  # a clock may be set back
             before = moment
     return history

@@ -115,8 +115,8 @@ class Initialization:
                 taken[name] = given
             else:
                 must = f"settings of tensor sizes must be those of the model in init.from, {self.source}"
-                shapes = f"{name} has shape {tuple(given.shape)} in it and {tuple(wanted.shape)} in this run"
-                cure = "Leave out the override of its size (debug=fast has some), or replace the whole part (head=ctc)"
+                shapes = f"{name} has shape {tuple(given.shape)} in the model and {tuple(wanted.shape)} in this run"
+                cure = "Leave out overrides of sizes (debug=fast is one), or replace the whole part (head=ctc)"
                 raise InputError(f"{must}; {shapes}. {cure}.")
         model.load_state_dict({**state, **taken})
         fresh = sorted(state.keys() - taken.keys())
@@ -128,7 +128,8 @@ class Initialization:
             *(len(unused), f" ({listed(unused)})" if unused else ""),
         )
         if pieces.differ:
-            logger.info("of %d tokens, %d have weights in the model; others start from their spelling", *pieces.counts)
+            message = "of %d tokens, %d have weights in the model; others start from weights of tokens that spell them"
+            logger.info(message, *pieces.counts)
 
     def recognizer(self, decode: Mapping[str, Any], device: torch.device) -> Recognizer:
         """Make the recogniser of the initial model, with this decoder if it supports the model's head.

@@ -2,7 +2,7 @@
 
 import hashlib
 import logging
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,20 +10,17 @@ from typing import TYPE_CHECKING, Any
 from asr.build import build_tokenizer
 from asr.checkpoint.language_model import LANGUAGE_MODEL_KEYS
 from asr.checkpoint.load import CHECKPOINTS, checkpoint_extra, read_model
-from asr.checkpoint.saved import put_aside
-from asr.data.position import Position, start_of_epoch
 from asr.data.text_set import Sentences, TextSet, read_sentences
 from asr.interchange.hub import path_of
 from asr.run import folder
-from asr.run.events import EventsFile, TextStarted
+from asr.run.events import TextStarted
 from asr.run.language_model_settings import LanguageModelSettings
-from asr.run.provenance import provenance
-from asr.run.resume import Resume, Run, begun_or_resumed, changes_but_for, check_allowed, find_resume
+from asr.run.resume import changes_but_for, find_resume
+from asr.run.run_state import RunState, enter_run
 from asr.settings.read import as_mapping
 from asr.text.normalize import get_normalizer
 
 if TYPE_CHECKING:
-    from asr.data.training_set import RunBounds
     from asr.interfaces import Tokenizer, TokenModel
 
 # Settings that do not change results. For texts, resume compares tokens, not paths.
@@ -40,40 +37,20 @@ class PreparedText:
     """Everything that is prepared before the model is made.
 
     Args:
-        run_dir: the run folder.
-        writes: whether this is the first process; only it writes to the run folder.
+        state: of the run.
         tokenizer: of the recogniser.
         train: training texts.
         valid: validation texts.
         tests: test texts for the perplexity at the end, by the file's name.
         extra: stored in a checkpoint beside the weights.
-        position: in the training data.
-        settings: values that must not change when the run is resumed.
-        resume: the checkpoint to resume from; None in a new run.
-        changed: whether the run is resumed with changed settings.
     """
 
-    run_dir: Path
-    writes: bool
+    state: RunState
     tokenizer: "Tokenizer"
     train: TextSet
     valid: Sentences
     tests: dict[str, Sentences]
     extra: dict[str, Any]
-    position: Position
-    settings: dict[str, Any]
-    resume: Resume | None
-    changed: bool
-
-    @property
-    def step(self) -> int:
-        """Completed optimizer steps."""
-        return self.resume.step if self.resume else 0
-
-    def run(self, bounds: "RunBounds") -> Run:
-        """Return the record of the run that each checkpoint contains; `bounds` end the run."""
-        count = partial(self.train.total_steps, self.position, self.step, bounds)
-        return begun_or_resumed(self.settings, self.resume, self.changed, count)
 
     def describe(self, model: "TokenModel", num_parameters: int) -> None:
         """Log the sizes of model and texts, and write the event of the start."""
@@ -84,12 +61,8 @@ class PreparedText:
         logger.info("%d training sentences: %s; %d validation sentences", len(sentences), size, len(self.valid))
         if self.train.num_dropped:
             logger.warning("dropped %d sentences longer than text.batch_tokens", self.train.num_dropped)
-        if self.writes:
-            origin = asdict(provenance())
-            for key, line in origin.items():
-                logger.info("%s: %s", key, line)
-            sizes = num_parameters, model.vocab_size, len(sentences), words, len(self.valid)
-            EventsFile(self.run_dir).append(TextStarted(self.step, name, *sizes, **origin))
+        sizes = num_parameters, model.vocab_size, len(sentences), words, len(self.valid)
+        self.state.record_start(TextStarted, name, *sizes)
 
 
 def prepare_text(settings: LanguageModelSettings, rank: int, world_size: int) -> PreparedText:
@@ -126,14 +99,8 @@ def prepare_text(settings: LanguageModelSettings, rank: int, world_size: int) ->
         "fitted": {name: hashlib.sha256(file).hexdigest()[:16] for name, file in tokenizer.files().items()},
     }
     changed = changes_but_for(FREE, resume.run.settings, compared) if resume else {}
-    if first:
-        check_allowed(changed, run_dir, settings.resume.allow)
-        put_aside(resume.damaged if resume else {})
-        folder.save_config(run_dir, as_mapping(settings))
-    position = resume.position.on(world_size) if resume else start_of_epoch(0, world_size)
+    state = enter_run(settings, compared, resume, changed, rank, world_size)
     of_bundle = {**recognizer.config, "token_model": settings.components["token_model"]}
     extra = checkpoint_extra(of_bundle, tokenizer.files(), LANGUAGE_MODEL_KEYS)
     train_set = TextSet(train, settings.text, settings.seed)
-    return PreparedText(
-        *(run_dir, first, tokenizer, train_set, valid, tests, extra, position, compared, resume, bool(changed))
-    )
+    return PreparedText(state, tokenizer, train_set, valid, tests, extra)

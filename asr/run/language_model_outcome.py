@@ -43,10 +43,10 @@ def finish_language_model(
         prepared: the run's folder, texts and tokenizer.
         device: to compute on.
     """
-    run_dir = prepared.run_dir
+    run_dir = prepared.state.run_dir
     checkpoints = intact_checkpoints(run_dir / CHECKPOINTS)
     chosen = select(settings.checkpoint.select, checkpoints, settings.checkpoint.keep)
-    origin = {what: line for what, line in asdict(provenance()).items() if what != "command"}
+    origin = {name: line for name, line in asdict(provenance()).items() if name != "command"}
     card = _CARD.format(
         name=run_dir.name,
         net=settings.components["token_model"]["name"],
@@ -54,7 +54,7 @@ def finish_language_model(
         words=int(prepared.train.sentences.num_words.sum()),
         select=settings.checkpoint.select,
         checkpoints=", ".join(checkpoint.path.stem for checkpoint in chosen),
-        origin="".join(f"| {what} | {printable(line)} |\n" for what, line in origin.items()),
+        origin="".join(f"| {name} | {printable(line)} |\n" for name, line in origin.items()),
     )
     write_language_model(run_dir / BUNDLE, [checkpoint.path for checkpoint in chosen], card)
     logger.info("bundle written to %s", run_dir / BUNDLE)

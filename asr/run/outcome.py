@@ -83,7 +83,7 @@ def check_learnt(results: Mapping[str, Evaluation], max_wer: float) -> None:
 
 
 def best_wer(run_dir: Path) -> float | None:
-    """Return the lowest WER among the stored checkpoints; None: none was validated."""
+    """Return the lowest WER among the stored checkpoints; None: no checkpoint was validated."""
     best = by_score(kept_checkpoints(run_dir / CHECKPOINTS))
     return best[0].score if best else None
 
@@ -107,7 +107,7 @@ def make_bundle(run_dir: Path, settings: RunSettings, start: "Initialization | N
         checkpoints=", ".join(checkpoint.path.stem for checkpoint in chosen),
         wer=percent(best[0].score, 2) if best else "not measured",
         start=start.source if start else "nothing: weights at random",
-        origin="".join(f"| {what} | {_cell(text)} |\n" for what, text in _origin(start_event).items() if text),
+        origin="".join(f"| {name} | {_cell(text)} |\n" for name, text in _origin(start_event).items() if text),
     )
     if start is not None and ADAPTER in components:
         card += _ADAPTER_CARD.format(

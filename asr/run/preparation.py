@@ -3,8 +3,7 @@
 import hashlib
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,19 +11,17 @@ from asr.build import build_augmentation
 from asr.checkpoint.adapted import ADAPTER, base_config
 from asr.checkpoint.bundle import check_attachable
 from asr.checkpoint.load import CHECKPOINTS, checkpoint_extra, fitted_files
-from asr.checkpoint.saved import put_aside
 from asr.data.corpus import Corpus, prepare_if_absent, read_corpus
 from asr.data.fingerprint import fingerprint, mixture_of, stored_fingerprint
 from asr.data.index_cache import IndexCache
-from asr.data.position import Position, start_of_epoch
 from asr.data.token_counts import TokenCounts, stored_counts
 from asr.run import folder
 from asr.run.adaptation import check_base, own_tensors
-from asr.run.events import EventsFile, Started
+from asr.run.events import Started
 from asr.run.initialization import Initialization, start_of
 from asr.run.names import EXAMPLES, FAULTS
-from asr.run.provenance import provenance
-from asr.run.resume import Resume, Run, begun_or_resumed, changes, check_allowed, find_resume, run_settings
+from asr.run.resume import changes, find_resume, run_settings
+from asr.run.run_state import RunState, enter_run
 from asr.run.settings import RunSettings
 from asr.run.validation_samples import SamplesFile, choose_samples
 from asr.settings.read import as_mapping
@@ -33,7 +30,7 @@ from asr.text.normalize import get_normalizer
 if TYPE_CHECKING:
     from asr.data.dataset import Augmentation
     from asr.data.manifest import Utterance
-    from asr.data.training_set import RunBounds, TrainingSet
+    from asr.data.training_set import TrainingSet
     from asr.interfaces import Features, Tokenizer
     from asr.recognition.model import Model
 
@@ -45,42 +42,27 @@ class Prepared:
     """Everything that is prepared before the model is made.
 
     Args:
-        run_dir: the run folder.
-        writes: whether this is the first process; only it writes to the run folder.
+        state: of the run.
         corpus: to train on.
         tokenizer: fitted.
         features: fitted.
         augmentation: of the training utterances.
         extra: stored in a checkpoint beside the weights.
-        position: in the training data.
-        settings: values that must not change when the run is resumed.
-        resume: the checkpoint to resume from; None in a new run.
-        changed: whether the run is resumed with changed settings.
         start: the initial model; None: random weights.
     """
 
-    run_dir: Path
-    writes: bool
+    state: RunState
     corpus: Corpus
     tokenizer: "Tokenizer"
     features: "Features"
     augmentation: "Augmentation"
     extra: dict[str, Any]
-    position: Position
-    settings: dict[str, Any]
-    resume: Resume | None
-    changed: bool
     start: Initialization | None
 
     @property
     def faults(self) -> Path:
         """The folder for batches whose loss is not finite."""
-        return self.run_dir / FAULTS
-
-    @property
-    def step(self) -> int:
-        """Completed optimizer steps."""
-        return self.resume.step if self.resume else 0
+        return self.state.run_dir / FAULTS
 
     def initialize(self, model: "Model") -> frozenset[str] | None:
         """Load the initial model's weights, if there is one, into a new model.
@@ -93,7 +75,7 @@ class Prepared:
         """
         if self.start is not None:
             self.start.load(model)
-        if self.start is None or ADAPTER not in self.settings:
+        if self.start is None or ADAPTER not in self.state.settings:
             return None
         own = own_tensors(model)
         check_base(model, own, self.start.bundle.weights, self.start.source)
@@ -120,28 +102,13 @@ class Prepared:
         for line in training_set.describe_mixture():
             logger.info("%s", line.strip())
         corpus.note_conversion(model.features.sample_rate)
-        if self.writes:
-            origin = asdict(provenance())
-            for key, line in origin.items():
-                logger.info("%s: %s", key, line)
-            sizes = parameters, tokens, len(corpus.train), hours, len(corpus.valid)
-            EventsFile(self.run_dir).append(Started(self.step, name, *sizes, **origin))
-
-    def run(self, training_set: "TrainingSet", bounds: "RunBounds") -> Run:
-        """Return the record of the run that each checkpoint contains; a resumed run keeps its id.
-
-        Args:
-            training_set: of the run.
-            bounds: at which the run ends.
-        """
-        count = partial(training_set.total_steps, self.position, self.step, bounds)
-        return begun_or_resumed(self.settings, self.resume, self.changed, count)
+        self.state.record_start(Started, name, parameters, tokens, len(corpus.train), hours, len(corpus.valid))
 
     def validation_samples(self, utterances: "Sequence[Utterance]") -> SamplesFile:
         """Open the file of validation samples; remove samples of validations that will be repeated."""
-        samples = SamplesFile(self.run_dir / EXAMPLES, choose_samples(utterances))
-        if self.writes:
-            samples.cut(self.step)
+        samples = SamplesFile(self.state.run_dir / EXAMPLES, choose_samples(utterances))
+        if self.state.writes:
+            samples.cut(self.state.step)
         return samples
 
 
@@ -182,7 +149,7 @@ def prepare(settings: RunSettings, rank: int, world_size: int) -> Prepared:
     corpus.check_shards()
     resume = find_resume(run_dir / CHECKPOINTS)
     if resume is None and first:
-        corpus.check_audio()  # a resumed run skips files that have disappeared, as the original run would have
+        corpus.check_audio()  # not on resume: a run skips files that disappear while it trains
         folder.begin_anew(run_dir)
     start = start_of(settings.init)
     tokenizer, features = folder.fitted_front_end(settings, corpus, first, start)
@@ -198,14 +165,7 @@ def prepare(settings: RunSettings, rank: int, world_size: int) -> Prepared:
     }
     compared_settings = run_settings(as_mapping(settings), manifests, compared, world_size)
     changed = changes(resume.run.settings, compared_settings) if resume else {}
-    if first:
-        check_allowed(changed, run_dir, settings.resume.allow)
-        put_aside(resume.damaged if resume else {})
-        folder.save_config(run_dir, as_mapping(settings))
-    position = resume.position.on(world_size) if resume else start_of_epoch(0, world_size)
+    state = enter_run(settings, compared_settings, resume, changed, rank, world_size)
     base = base_config(start.fingerprint, start.source) if start and ADAPTER in components else None
     extra = checkpoint_extra(components, files, base=base)
-    return Prepared(
-        *(run_dir, first, corpus, tokenizer, features, augmentation, extra, position, compared_settings, resume),
-        *(bool(changed), start),
-    )
+    return Prepared(state, corpus, tokenizer, features, augmentation, extra, start)

@@ -2,8 +2,7 @@
 
 import hashlib
 import logging
-import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -84,22 +83,6 @@ class Resume:
     position: Position
     run: Run
     damaged: dict[Path, str]
-
-
-def begun_or_resumed(
-    settings: dict[str, Any], resume: Resume | None, changed: bool, total_steps: Callable[[], int]
-) -> Run:
-    """Return the record of a run for its checkpoints; a resumed run keeps its id.
-
-    Args:
-        settings: everything that determines the results.
-        resume: the checkpoint to resume from; None in a new run.
-        changed: whether the run is resumed with changed settings.
-        total_steps: computes the number of optimizer steps.
-    """
-    if resume and not changed:
-        return Run(settings, resume.run.total_steps, resume.run.id)
-    return Run(settings, total_steps(), resume.run.id if resume else secrets.token_hex(8))
 
 
 def find_resume(checkpoints: Path) -> Resume | None:

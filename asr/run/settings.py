@@ -47,7 +47,7 @@ class InitSettings:
 
     source: Annotated[str | None, or_null(TEXT), Key("from")]
     parts: Annotated[list[str], list_of(one_of("encoder", "head"), "of encoder and head", least=1)]
-    frozen: Annotated[list[str], list_of(TEXT, "such as [encoder.subsampling.*]")]
+    frozen: Annotated[list[str], list_of(TEXT, "of patterns, such as [encoder.subsampling.*]")]
     frozen_steps: Annotated[int | None, or_null(whole(1))]
 
 
@@ -77,7 +77,7 @@ class ResumeSettings:
         requeue: whether a job that SLURM stops is requeued.
     """
 
-    allow: Annotated[list[str], list_of(TEXT, "such as [world_size]")]
+    allow: Annotated[list[str], list_of(TEXT, "of settings, such as [world_size]")]
     requeue: Annotated[bool, SWITCH]
 
 
@@ -282,6 +282,7 @@ def read_run_settings(resolved: Mapping[str, Any]) -> RunSettings:
     """Read the resolved config of a run.
 
     Raises:
-        InputError: a setting is absent, unknown or invalid; it names the first one. Components check their own.
+        InputError: a setting is absent, unknown or invalid; it names the first one. The settings of
+            components are checked when `asr.build` makes them.
     """
     return read(RunSettings, resolved)

@@ -1,4 +1,4 @@
-"""The addresses of the server, and their answers."""
+"""The server's routes and their answers."""
 
 from typing import Annotated, Any
 
@@ -24,16 +24,16 @@ ABOUT = """Recordings to text, with the time and the confidence of each word.
 Programs written for OpenAI's interface use http://127.0.0.1:8000/v1 as their base URL.
 
 Speech while it is spoken: a WebSocket at /stream. The first message is JSON, `{"sample_rate": 48000}`, in Hz, with
-`"chunk_seconds"` if they should be others than the server's. Then come messages of bytes, raw 16-bit PCM,
+`"chunk_seconds"` to use chunks of another length than the server's. Then come messages of bytes, raw 16-bit PCM,
 little-endian, mono, and at the end `{"end": true}`. The server answers with `{"ready": true, "chunk_seconds": ...,
-"note": ...}`, and whenever words change with `{"final": [words], "partial": "words that may yet change", "is_end":
-whether a stretch of speech is over, "heard": seconds}`. What is final comes once, with times and confidence as above.
-The last is `{"end": true, "seconds": ...}`, or `{"error": "one line."}`, which may come at any time.
+"note": ...}`, and whenever words change with `{"final": [words], "partial": "provisional words", "is_end": whether a
+segment of speech has ended, "heard": seconds recognised}`. Each final word is sent once, with times and confidence as
+above. The last message is `{"end": true, "seconds": ...}`, or `{"error": "one line."}`, which may come at any time.
 """
 
 
 def make_app(service: Service) -> Connection:
-    """Make the application (ASGI)."""
+    """Return the application (ASGI)."""
     app = FastAPI(title="asr", description=ABOUT, version="1", docs_url=None, redoc_url=None, redirect_slashes=False)
     add_errors(app)
     _add_transcribe(app, service)
@@ -59,9 +59,9 @@ def _add_transcribe(app: FastAPI, service: Service) -> None:
         openapi_extra={"requestBody": UPLOAD_BODY},
     )
     async def transcribe(request: Request, options: Annotated[Options, Query()]) -> Response:
-        """Answer with the text, its words with their times and confidence, and the n-best hypotheses."""
+        """Answer with the text, its words with times and confidence, and the n-best hypotheses."""
         if options.nbest > 1 and service.recognizer.decode.max_hypotheses == 1:
-            must = "nbest must be 1, since this server's decoder finds one"
+            must = "nbest must be 1, because this server's decoder finds only one hypothesis"
             raise HTTPException(422, f"{must}; got {options.nbest}. Start it with --beam 16, say.")
         service.check_room()
         async with service.uploads.receive(request, no_fields) as upload:
@@ -87,12 +87,12 @@ def _add_state(app: FastAPI, service: Service) -> None:
     @app.get(
         "/health",
         tags=["state"],
-        summary="Whether it is ready",
+        summary="Whether the server is ready",
         response_model=Health,
         responses={503: {"model": Health}},
     )
     async def health() -> Response:
-        """Answer with 200 while recordings and streams are recognised, with 503 when they no longer are."""
+        """Answer with 200 while recordings and streams are recognised, with 503 afterwards."""
         ready = service.jobs.alive and service.sockets.streams.alive
         waiting, streams = service.jobs.waiting, service.sockets.number
         state = Health(ready=ready, model=service.name, waiting=waiting, streams=streams)

@@ -1,4 +1,4 @@
-"""What every request gets, whatever its address: a line in the log, a count, and headers."""
+"""Common handling of all requests: a line in the log, metrics, and response headers."""
 
 import logging
 import time
@@ -10,7 +10,7 @@ from asr.server.metrics import CLIENT_GONE
 from asr.text.printable import printable
 
 SHOWN = 80  # characters of an address in the log
-SWITCHING = 101  # protocols, to a WebSocket: counted when that is over
+SWITCHING = 101  # to the WebSocket protocol: counted when the connection ends
 
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -28,12 +28,12 @@ logger = logging.getLogger("asr.server")
 class Connection:
     """The outermost layer of the application (ASGI).
 
-    What a client still sends when it has been refused is read and thrown away by uvicorn, for a while, so that it gets
-    to read why.
+    After a refusal, uvicorn reads and discards the rest of the request for a while, so that the client can read the
+    reason.
 
     Args:
-        app: the layer within.
-        on_answer: called with the address, the status and the seconds of each request.
+        app: the next inner layer.
+        on_answer: called with address, status and seconds of each request.
     """
 
     def __init__(self, app: ASGIApp, on_answer: Callable[[str, int, float], object]) -> None:
@@ -62,10 +62,10 @@ class Connection:
 
 
 def with_headers(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Add the headers that every answer has, unless it has its own."""
-    there = {name.lower() for name, _ in headers}
+    """Add the default headers, except those that the answer sets itself."""
+    present = {name.lower() for name, _ in headers}
     policy = (b"content-security-policy", POLICY.encode())
-    return headers + [(name, value) for name, value in (*HEADERS, policy) if name not in there]
+    return headers + [(name, value) for name, value in (*HEADERS, policy) if name not in present]
 
 
 def _line(scope: MutableMapping[str, object], status: int, seconds: float) -> str:

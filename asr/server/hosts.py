@@ -1,8 +1,9 @@
-"""Which hosts requests may be for, and whose pages may send recordings.
+"""Check of the hosts that requests name, and of the sites whose pages send recordings.
 
-The server asks for no password, so what a browser lets a page of another site do matters. Such a page can have its own
-name mean this machine (DNS rebinding), and then reads every answer: so a name must be known. It can also send a form
-to any address, though it does not get to read the answer: so the origin of what is sent must be known, too.
+The server asks for no password, so it must defend itself against pages of other sites in a local browser. Such a page
+can let its own host name resolve to this machine (DNS rebinding) and then read every answer: so the server accepts
+only known host names. A page can also send a form to any address, though it cannot read the answer: so the server
+accepts recordings only from known origins.
 """
 
 import ipaddress
@@ -22,38 +23,38 @@ ANY = "*"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]*)?")  # in lower case
 
-HOST_MUST = "the host must be one that the server is known by"
-ORIGIN_MUST = "a recording must not be sent by a page of another site"  # nor a stream
-REMEDY = "If it may be, start the server with --allowed-host NAME."
+HOST_MUST = "the host must be a known name of the server"
+ORIGIN_MUST = "a recording must not be sent by a page of another site"  # a recording or a stream
+REMEDY = "To allow it, start the server with --allowed-host NAME."
 
 
 @dataclass(frozen=True)
 class Hosts:
-    """The hosts that a server is known by.
+    """Known names of a server.
 
     Args:
-        names: and addresses, as `host_of` writes them; ANY stands for all.
-        any_address: whether any address will do. None can be made to mean another machine than it does.
+        names: host names and addresses, as `host_of` returns them; ANY stands for all.
+        any_address: whether every IP address is accepted. This is safe: an address cannot be rebound as a name can.
     """
 
     names: frozenset[str]
     any_address: bool = False
 
     def has(self, host: str | None) -> bool:
-        """Whether the server is known by this host; None: there is none, or it is malformed."""
+        """Whether the host is known; None (missing or malformed) is not, unless ANY is allowed."""
         return self.has_named(host) or (self.any_address and host is not None and _address(host) is not None)
 
     def has_named(self, host: str | None) -> bool:
-        """The same, if any address will not do."""
+        """Whether the host is among the names, without regard to `any_address`."""
         return ANY in self.names or host in self.names
 
 
 class KnownHosts:
-    """A layer of the application (ASGI) that refuses what is for an unknown host, or from an unknown site.
+    """A layer of the application (ASGI) that refuses requests for unknown hosts or from pages of unknown sites.
 
     Args:
-        app: the layer within.
-        hosts: that are known.
+        app: the next inner layer.
+        hosts: known hosts.
     """
 
     def __init__(self, app: ASGIApp, hosts: Hosts) -> None:
@@ -77,15 +78,15 @@ class KnownHosts:
 
 
 def known_hosts(host: str, listening: str, allowed: Sequence[str]) -> Hosts:
-    """Collect the names of a server: those that it was started with, and this machine's own.
+    """Collect the names of a server: those in its options, and this machine's own.
 
     Args:
-        host: that it was told to listen at.
-        listening: the address which that is.
+        host: name or address to listen at, as given by the user.
+        listening: the address of `host`.
         allowed: other hosts, or ANY.
 
     Raises:
-        InputError: for what cannot be a host.
+        InputError: a name is not a valid host.
     """
     for name in allowed:
         if name != ANY and host_of(name) is None:
@@ -97,7 +98,7 @@ def known_hosts(host: str, listening: str, allowed: Sequence[str]) -> Hosts:
 
 
 def host_of(authority: str) -> str | None:
-    """The host of `host`, `host:port` or `[address]:port`, in one way of writing it; None if it is none of these."""
+    """Return the normalised host of `host`, `host:port` or `[address]:port`; None if it is none of these."""
     match = AUTHORITY.fullmatch(authority.lower())
     host = match[1].strip("[]").removesuffix(".") if match else authority
     return _address(host) or (host if match else None)

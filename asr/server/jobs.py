@@ -1,10 +1,10 @@
-"""The recordings that wait, and the one thread that recognises them: short ones together, long ones bit by bit.
+"""The queue of recordings, and the thread that recognises them: short ones in batches, long ones segment by segment.
 
-Short recordings, of a chunk at most, are taken in the order in which they came, as many at once as a batch holds.
-A long one goes through the net a chunk at a time, and whenever a segment of it is decoded a batch of the short ones
-that have come meanwhile is recognised. So a short recording waits for one segment of a long one at most (two chunks),
-not for its end; and as a long one always gets its next segment after one batch, short ones cannot hold it up for ever.
-Long ones wait for each other.
+Short recordings (at most one chunk) are recognised in the order of arrival, in the largest batches that memory bounds
+allow. A long recording passes through the network chunk by chunk; after each decoded segment, a batch of the short
+recordings that have arrived is recognised. So a short recording waits for at most one segment of a long one (two
+chunks), not for its end. A long recording continues after each batch, so short ones cannot delay it for ever. Long
+recordings wait for each other.
 """
 
 import logging
@@ -26,7 +26,7 @@ from asr.recognition.long_form import Segments
 from asr.recognition.recognizer import Recognizer
 from asr.recognition.transcript import Transcript, Word
 
-GATHER_SECONDS = 0.005  # a batch waits so long for others to come
+GATHER_SECONDS = 0.005  # time that a batch waits for more recordings
 
 logger = logging.getLogger(__name__)
 
@@ -36,22 +36,22 @@ class QueueFullError(Exception):
 
 
 class StoppedError(Exception):
-    """The thread has ended, or is about to; recordings that waited are not recognised."""
+    """The thread has ended or is ending; queued recordings are not recognised."""
 
 
 class _GoneError(Exception):
-    """Nobody waits for this recording any more."""
+    """The client of this recording has gone."""
 
 
 @dataclass(eq=False)
 class Job:
-    """One recording that somebody waits for.
+    """A recording to recognise.
 
     Args:
-        utterance: where its audio is; its id is unlike that of any other job.
-        nbest: how many alternatives its transcript has, at most.
-        on_words: called in the jobs' thread with the words of each segment, as soon as it is decoded.
-        outcome: gets the transcript, an AudioError, StoppedError, or whatever went wrong.
+        utterance: with its audio; its id is unique among jobs.
+        nbest: maximum number of alternatives in the transcript.
+        on_words: called in the jobs' thread with the words of each segment as soon as it is decoded.
+        outcome: receives the transcript, an AudioError, StoppedError, or any other error.
     """
 
     utterance: Utterance
@@ -62,13 +62,13 @@ class Job:
 
 
 class Jobs:
-    """The queue, and the thread behind it.
+    """The queue and its thread.
 
     Args:
-        recognizer: used by the thread alone.
-        options: its `batches` bound what is recognised together.
-        queue: how many recordings may wait.
-        num_threads: that the net computes with; None: as many as torch finds right.
+        recognizer: used only by this thread.
+        options: its `batches` bound the recordings recognised together.
+        queue: maximum number of waiting recordings.
+        num_threads: threads of the network's computations; None: torch's default.
         on_batch: called with the number of recordings in each batch.
     """
 
@@ -96,30 +96,30 @@ class Jobs:
         self._thread = threading.Thread(target=self._run, name="net", daemon=True)
 
     def start(self) -> None:
-        """Begin to take jobs."""
+        """Start the thread."""
         self._thread.start()
 
     @property
     def waiting(self) -> int:
-        """How many recordings wait."""
+        """Number of waiting recordings."""
         return len(self._short) + len(self._long)
 
     @property
     def alive(self) -> bool:
-        """Whether jobs are taken."""
+        """Whether the thread is running and accepts jobs."""
         return self._thread.is_alive() and not self._stopped
 
     @property
     def full(self) -> bool:
-        """Whether another recording would be refused."""
+        """Whether the queue is full."""
         return self.waiting >= self._queue
 
     def submit(self, job: Job) -> None:
         """Put a recording into the queue.
 
         Raises:
-            QueueFullError: it is full.
-            StoppedError: nobody would take it.
+            QueueFullError: the queue is full.
+            StoppedError: the thread has ended.
         """
         with self._changed:
             if not self.alive:
@@ -131,7 +131,7 @@ class Jobs:
             self._changed.notify()
 
     def withdraw(self, job: Job) -> bool:
-        """Cancel a job that nobody waits for any more; return True if it had not been begun."""
+        """Cancel a job whose client has gone; return True if its recognition had not begun."""
         with self._changed:
             job.gone = True
             for queue in (self._short, self._long):
@@ -141,7 +141,7 @@ class Jobs:
             return False
 
     def stop(self) -> None:
-        """Take no more jobs, and give up those that wait or have been begun."""
+        """Accept no more jobs, and end all queued and running ones with StoppedError."""
         with self._changed:
             self._stopped = True
             for job in (*self._short, *self._long, *self._taken):
@@ -163,27 +163,27 @@ class Jobs:
             while self._wait():
                 self._short_ones()
                 self._long_one()
-        finally:  # whatever happens, nobody waits for a thread that is dead
+        finally:  # even after an unexpected error, no client waits for a dead thread
             self.stop()
 
     def _wait(self) -> bool:
-        """Wait for jobs, and a moment longer for others to join their batch; return False when stopped."""
+        """Wait for jobs, and GATHER_SECONDS longer for others to join their batch; return False when stopped."""
         with self._changed:
             self._changed.wait_for(lambda: self.waiting or self._stopped)
-            most = self._options.batches.max_utterances
-            if not self._long and len(self._short) < most:
-                self._changed.wait_for(lambda: len(self._short) >= most or self._stopped, GATHER_SECONDS)
+            max_utterances = self._options.batches.max_utterances
+            if not self._long and len(self._short) < max_utterances:
+                self._changed.wait_for(lambda: len(self._short) >= max_utterances or self._stopped, GATHER_SECONDS)
             return not self._stopped
 
     def _short_ones(self) -> None:
-        """Recognise a batch of those that wait, if any do."""
+        """Recognise a batch of waiting short recordings, if there are any."""
         jobs = self._take_batch()
         if jobs:
             self._on_batch(len(jobs))
             self._recognize(jobs, self._options)
 
     def _take_batch(self) -> list[Job]:
-        """The first short ones, as many as a batch holds when all are padded to the longest."""
+        """Take the first short jobs, up to the bounds of a batch padded to the longest."""
         bounds = self._options.batches
         taken: list[Job] = []
         longest = 0.0
@@ -206,10 +206,10 @@ class Jobs:
         self._recognize([job], self._long_options)
 
     def _recognize(self, jobs: Sequence[Job], options: Inference) -> None:
-        """Recognise these jobs together; if that fails, each alone, so that only the faulty ones fail."""
+        """Recognise jobs together; if that fails, recognise each alone, so that only faulty ones fail."""
         try:
             self._recognize_together(jobs, options)
-        except Exception as error:  # a fault of ours, or too little memory
+        except Exception as error:  # a fault of the program, or too little memory
             logger.exception("a batch of %d failed", len(jobs))
             if len(jobs) == 1:
                 _settle(jobs[0], error)
@@ -234,11 +234,11 @@ class Jobs:
             pieces = self._with_breaks(job, segments)
             duration = job.utterance.duration
             _settle(job, self._recognizer.transcript(duration, pieces, job.nbest, on_words=job.on_words))
-        except (AudioError, _GoneError) as error:  # a long recording is read while it is recognised
+        except (AudioError, _GoneError) as error:  # a long recording is read during recognition
             _settle(job, error)
 
     def _with_breaks(self, job: Job, segments: Segments) -> Segments:
-        """Pass segments on; between those of a long recording others get their turn."""
+        """Yield the segments; after each segment of a long recording, recognise a batch of short ones."""
         is_long = job.utterance.duration > self._options.chunks.chunk_seconds
         for segment in segments:
             if job.gone or self._stopped:
@@ -249,10 +249,10 @@ class Jobs:
 
 
 def _settle(job: Job, outcome: Transcript | Exception) -> None:
-    """Give a job its outcome, unless it already has one; another thread may be giving it one at this moment."""
+    """Set the outcome of a job, unless it has one; another thread may set it at the same time."""
     with suppress(InvalidStateError):
         if isinstance(outcome, Exception):
-            # Its traceback refers to the job and to the open recording: a circle, which would keep the file open.
+            # The traceback refers to the job and the open recording; this cycle would keep the file open.
             job.outcome.set_exception(outcome.with_traceback(None))
         else:
             job.outcome.set_result(outcome)

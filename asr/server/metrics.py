@@ -1,4 +1,4 @@
-"""What the server counts, as Prometheus reads it."""
+"""The server's metrics, for Prometheus."""
 
 from collections.abc import Sequence
 
@@ -6,15 +6,15 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from asr.server.jobs import Jobs
 
-CLIENT_GONE = 499  # as nginx counts a client that did not wait for its answer
+CLIENT_GONE = 499  # nginx's status for a client that left before its answer
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
-OTHER = "other"  # any address that the server does not have
+OTHER = "other"  # stands for all addresses that the server does not have
 RECOGNIZING = ("/transcribe", "/v1/audio/transcriptions")
 
 
 class Metrics:
-    """Counters of one server; each has a registry of its own."""
+    """Metrics of one server, in a registry of its own."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -28,13 +28,19 @@ class Metrics:
         self._batches = Histogram(
             "asr_batch_recordings", "Recordings recognised together.", buckets=BATCHES, registry=self._registry
         )
-        self._audio = Counter("asr_audio_seconds", "Audio recognised and handed out.", registry=self._registry)
-        self._waiting = Gauge("asr_waiting_recordings", "Recordings that wait for the net.", registry=self._registry)
-        self._uploads = Gauge("asr_uploads", "Uploads on their way in.", registry=self._registry)
-        self._streams = Gauge("asr_streams", "Streams that are open.", registry=self._registry)
-        self._ended = Counter("asr_streams_ended", "Streams that are over.", ["how"], registry=self._registry)
-        self._stream_audio = Counter("asr_stream_audio_seconds", "Audio that streams sent.", registry=self._registry)
-        self._turns = Histogram("asr_turn_streams", "Streams heard together.", buckets=BATCHES, registry=self._registry)
+        self._audio = Counter(
+            "asr_audio_seconds", "Audio of recordings recognised and answered.", registry=self._registry
+        )
+        self._waiting = Gauge("asr_waiting_recordings", "Recordings in the queue.", registry=self._registry)
+        self._uploads = Gauge("asr_uploads", "Uploads being received.", registry=self._registry)
+        self._streams = Gauge("asr_streams", "Open streams.", registry=self._registry)
+        self._ended = Counter("asr_streams_ended", "Ended streams.", ["how"], registry=self._registry)
+        self._stream_audio = Counter(
+            "asr_stream_audio_seconds", "Audio received from streams.", registry=self._registry
+        )
+        self._turns = Histogram(
+            "asr_turn_streams", "Streams recognised together.", buckets=BATCHES, registry=self._registry
+        )
         self._lags = Histogram(
             "asr_stream_seconds",
             "From the arrival of the audio that completes a chunk to its words.",
@@ -43,7 +49,7 @@ class Metrics:
         )
 
     def watch(self, jobs: Jobs) -> None:
-        """Read the length of the queue when somebody asks for it."""
+        """Report the number of waiting jobs at each scrape."""
         self._waiting.set_function(lambda: jobs.waiting)
 
     def batch(self, number: int) -> None:
@@ -51,11 +57,11 @@ class Metrics:
         self._batches.observe(number)
 
     def recognized(self, audio_seconds: float) -> None:
-        """Count a recording that was recognised."""
+        """Count the audio of a recognised recording."""
         self._audio.inc(audio_seconds)
 
     def answered(self, path: str, status: int, seconds: float) -> None:
-        """Count a request; `path` is one of the server's own addresses, or OTHER."""
+        """Count a request; `path` is one of the server's addresses, or OTHER."""
         self._requests.labels(path, str(status)).inc()
         if path in RECOGNIZING and status == 200:
             self._seconds.observe(seconds)
@@ -65,20 +71,20 @@ class Metrics:
         self._uploads.inc(change)
 
     def stream(self, change: int) -> None:
-        """Count a stream that begins (1) or is over (-1)."""
+        """Count a stream that begins (1) or ends (-1)."""
         self._streams.inc(change)
 
     def stream_ended(self, how: str, audio_seconds: float) -> None:
-        """Count a stream that is over by how it ended, and the audio that it sent."""
+        """Count an ended stream by how it ended, and the audio that it sent."""
         self._ended.labels(how).inc()
         self._stream_audio.inc(audio_seconds)
 
     def turn(self, lags: Sequence[float]) -> None:
-        """Count streams that were heard together; `lags` are the seconds that each has waited."""
+        """Count streams recognised together; `lags` are the seconds from the arrival of audio to its words."""
         self._turns.observe(len(lags))
         for lag in lags:
             self._lags.observe(lag)
 
     def text(self) -> bytes:
-        """The page that Prometheus reads."""
+        """Return the page for Prometheus."""
         return generate_latest(self._registry)

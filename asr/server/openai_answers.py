@@ -1,4 +1,4 @@
-"""OpenAI's answers, made of a transcript.
+"""Answers in OpenAI's format, from transcripts.
 
 *Source*: OpenAI's API reference, objects "Transcription", "Verbose transcription", "Stream event", "Model".
 
@@ -20,22 +20,24 @@ from asr.recognition.formats import cues
 from asr.recognition.transcript import Transcript, Word
 from asr.server.schema import Seconds
 
-MIN_CONFIDENCE = 1e-4  # transcripts hold four digits; the logarithm of 0 is no JSON
+MIN_CONFIDENCE = 1e-4  # transcripts have four digits; JSON cannot represent the logarithm of 0
 SEEKS_A_SECOND = 100  # Whisper's `seek` counts frames of 10 ms
 UNDETERMINED = "und"  # ISO 639-2
 
 
 class OpenAILogprob(BaseModel):
-    """A word, and how sure the recogniser is of it."""
+    """A word with the logarithm of its confidence."""
 
     model_config = ConfigDict(extra="forbid")
     token: str = Field(description="a word, with the space before it")
     bytes: list[int] = Field(description="of the token in UTF-8")
-    logprob: float = Field(le=0, description="natural logarithm of the word's confidence, at least that of 0.0001")
+    logprob: float = Field(
+        le=0, description="natural logarithm of the word's confidence, which is raised to at least 0.0001"
+    )
 
 
 class OpenAIUsage(BaseModel):
-    """How much was transcribed."""
+    """Amount of audio transcribed."""
 
     model_config = ConfigDict(extra="forbid")
     type: Literal["duration"]
@@ -43,7 +45,7 @@ class OpenAIUsage(BaseModel):
 
 
 class OpenAITranscription(BaseModel):
-    """The answer as `json`."""
+    """Answer with response_format `json`."""
 
     model_config = ConfigDict(extra="forbid")
     text: str
@@ -52,7 +54,7 @@ class OpenAITranscription(BaseModel):
 
 
 class OpenAIWord(BaseModel):
-    """A word and when it is said."""
+    """A word with its times."""
 
     model_config = ConfigDict(extra="forbid")
     word: str
@@ -61,7 +63,7 @@ class OpenAIWord(BaseModel):
 
 
 class OpenAISegment(BaseModel):
-    """Words that belong together, as subtitles show them."""
+    """Words of one subtitle."""
 
     model_config = ConfigDict(extra="forbid")
     id: int = Field(ge=0, description="counted from 0")
@@ -69,18 +71,20 @@ class OpenAISegment(BaseModel):
     start: Seconds
     end: Seconds
     text: str
-    tokens: list[int] = Field(description="ids of the text in the model's tokenizer; none if it cannot spell it")
+    tokens: list[int] = Field(
+        description="ids of the text in the model's tokenizer; empty if it does not cover the text"
+    )
     temperature: float = Field(description="0: the search is deterministic")
     avg_logprob: float = Field(le=0, description="mean over the words of the logarithm of their confidence")
-    compression_ratio: float = Field(gt=0, description="bytes of the text to bytes of it compressed by zlib")
-    no_speech_prob: float = Field(description="0: where no speech is found there is no segment")
+    compression_ratio: float = Field(gt=0, description="size of the text divided by its size compressed by zlib")
+    no_speech_prob: float = Field(description="always 0: segments contain speech")
 
 
 class OpenAIVerboseTranscription(BaseModel):
-    """The answer as `verbose_json`."""
+    """Answer with response_format `verbose_json`."""
 
     model_config = ConfigDict(extra="forbid")
-    language: str = Field(description="the server's --language; und, undetermined, without")
+    language: str = Field(description="the server's --language; without it und (undetermined)")
     duration: Seconds = Field(description="of the recording")
     text: str
     usage: OpenAIUsage
@@ -89,17 +93,17 @@ class OpenAIVerboseTranscription(BaseModel):
 
 
 class OpenAIModel(BaseModel):
-    """A model."""
+    """The served model."""
 
     model_config = ConfigDict(extra="forbid")
     id: str
     object: Literal["model"]
-    created: int = Field(description="when the server was started, in seconds since 1970: a model does not say")
+    created: int = Field(description="start of the server, in seconds since 1970, because models have no creation time")
     owned_by: str
 
 
 class OpenAIModels(BaseModel):
-    """The models: one."""
+    """List with the served model."""
 
     model_config = ConfigDict(extra="forbid")
     object: Literal["list"]
@@ -107,24 +111,24 @@ class OpenAIModels(BaseModel):
 
 
 class OpenAIErrorDetail(BaseModel):
-    """Why a request was not answered."""
+    """The reason for a failed request."""
 
     model_config = ConfigDict(extra="forbid")
     message: str = Field(description="one line")
     type: Literal["invalid_request_error", "server_error"]
-    param: str | None = Field(description="the field that is wrong")
+    param: str | None = Field(description="the invalid field")
     code: str | None
 
 
 class OpenAIProblem(BaseModel):
-    """Why a request was not answered."""
+    """Answer to a failed request."""
 
     model_config = ConfigDict(extra="forbid")
     error: OpenAIErrorDetail
 
 
 def plain(transcript: Transcript, with_logprobs: bool) -> dict[str, Any]:
-    """Write a transcript as `json`."""
+    """Return a transcript as `json`."""
     more = {"logprobs": logprobs(transcript.words)} if with_logprobs else {}
     return {"text": transcript.text, "usage": _usage(transcript), **more}
 
@@ -132,7 +136,7 @@ def plain(transcript: Transcript, with_logprobs: bool) -> dict[str, Any]:
 def verbose(
     transcript: Transcript, language: str | None, granularities: Sequence[str], tokenizer: Tokenizer
 ) -> dict[str, Any]:
-    """Write a transcript as `verbose_json`.
+    """Return a transcript as `verbose_json`.
 
     Args:
         transcript: of the recording.
@@ -155,25 +159,25 @@ def verbose(
 
 
 def delta(words: Sequence[Word], is_first: bool, with_logprobs: bool) -> dict[str, Any]:
-    """Write the words that a segment adds to a stream; the deltas of a stream join to its text."""
+    """Return the event with the words of a segment; the joined deltas of a stream are its text."""
     text = ("" if is_first else " ") + " ".join(word.text for word in words)
     more = {"logprobs": logprobs(words, is_first)} if with_logprobs else {}
     return {"type": "transcript.text.delta", "delta": text, **more}
 
 
 def done(transcript: Transcript, with_logprobs: bool) -> dict[str, Any]:
-    """Write the last event of a stream. Its `usage` would count tokens, which a recogniser of frames does not read."""
+    """Return the last event of a stream, without `usage`, which would count tokens of a language model."""
     more = {"logprobs": logprobs(transcript.words)} if with_logprobs else {}
     return {"type": "transcript.text.done", "text": transcript.text, **more}
 
 
 def event(data: dict[str, Any]) -> str:
-    """Write a server-sent event."""
+    """Return a server-sent event."""
     return f"data: {json.dumps(data, ensure_ascii=False)}\n\n"
 
 
 def logprobs(words: Sequence[Word], is_first: bool = True) -> list[dict[str, Any]]:
-    """Write words as tokens with their log-probability."""
+    """Return words as tokens with their log-probability."""
     tokens = [word.text if is_first and number == 0 else f" {word.text}" for number, word in enumerate(words)]
     return [
         {"token": token, "bytes": [*token.encode()], "logprob": _logprob(word)}
@@ -214,5 +218,5 @@ def _segments(transcript: Transcript, tokenizer: Tokenizer) -> list[dict[str, An
 def _tokens(text: str, tokenizer: Tokenizer) -> list[int]:
     try:
         return tokenizer.encode(text)
-    except InputError:  # the model's normaliser wrote what its tokenizer has no piece for, figures say
+    except InputError:  # the normaliser's output may contain characters without a token, such as digits
         return []

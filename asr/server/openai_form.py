@@ -1,7 +1,7 @@
-"""The form of POST /v1/audio/transcriptions: OpenAI's fields, and which of their values this server supports.
+"""The form of POST /v1/audio/transcriptions: OpenAI's fields, and the values that this server supports.
 
-*Source*: OpenAI's API reference, "Create transcription". A value that would change nothing is refused, so that no
-client believes it did.
+*Source*: OpenAI's API reference, "Create transcription". A value that would have no effect is refused, so that no
+client believes it had one.
 """
 
 from collections.abc import Callable
@@ -23,24 +23,24 @@ PROMPT_MUST = (
 
 
 class TranscriptionForm(BaseModel):
-    """The fields beside the recording; any other is refused, since a misspelt option would go unnoticed."""
+    """The fields beside the recording; others are refused, because a misspelt option would go unnoticed."""
 
     model_config = ConfigDict(extra="forbid")
-    model: str = Field(description="as GET /v1/models names it")
+    model: str = Field(description="the name in GET /v1/models")
     response_format: Literal["json", "text", "srt", "verbose_json", "vtt"] = Field(
         default="json", description="with stream: json"
     )
-    language: str | None = Field(default=None, description="the server's --language; refused where it has none")
+    language: str | None = Field(default=None, description="the server's --language; refused if it has none")
     prompt: str = Field(default="", description="must be empty", json_schema_extra={"maxLength": 0})
     temperature: float = Field(
         default=0.0, description="must be 0: the search is deterministic", json_schema_extra={"enum": [0]}
     )
     stream: bool = Field(default=False, description="answer with server-sent events")
     timestamp_granularities: Annotated[list[Granularity], Field(alias="timestamp_granularities[]")] = Field(
-        default=["segment"], description="of verbose_json alone"
+        default=["segment"], description="only for verbose_json"
     )
     include: Annotated[list[Literal["logprobs"]], Field(alias="include[]")] = Field(
-        default=[], description="of json alone: the logarithm of each word's confidence"
+        default=[], description="only for json: the logarithm of each word's confidence"
     )
 
 
@@ -48,11 +48,11 @@ LISTS = {field.alias for field in TranscriptionForm.model_fields.values() if fie
 
 
 def form_reader(model: str, language: str | None) -> Callable[[Fields], TranscriptionForm]:
-    """Make what reads the fields of a form.
+    """Return a function that reads the fields of a form.
 
     Args:
-        model: the only one there is.
-        language: that it recognises; None: unknown.
+        model: name of the served model.
+        language: of the model; None: unknown.
     """
 
     def read(fields: Fields) -> TranscriptionForm:
@@ -69,7 +69,7 @@ def form_reader(model: str, language: str | None) -> Callable[[Fields], Transcri
 
 
 def form_body(model: str, language: str | None) -> dict[str, Any]:
-    """Describe the request's body for OpenAPI; FastAPI would read a declared one before the limits are looked at."""
+    """Describe the request's body for OpenAPI; FastAPI would read a declared body before limits are checked."""
     schema = TranscriptionForm.model_json_schema(by_alias=True)
     properties = schema["properties"]
     properties["model"]["enum"] = [model]
@@ -83,7 +83,7 @@ def form_body(model: str, language: str | None) -> dict[str, Any]:
 
 
 def _by_name(fields: Fields) -> dict[str, str | list[str]]:
-    """Collect the values of each field; those of lists may come several times."""
+    """Collect the values of each field; list fields may occur several times."""
     values: dict[str, Any] = {}
     for name, value in fields:
         if not isinstance(value, str):
@@ -92,7 +92,7 @@ def _by_name(fields: Fields) -> dict[str, str | list[str]]:
             values.setdefault(name, []).append(value)
         elif name in values:
             raise UnusableError(
-                422, f"{shown_text(name)} must be given once; it comes again.", param=name, code=INVALID
+                422, f"{shown_text(name)} must be given once; it is repeated.", param=name, code=INVALID
             )
         else:
             values[name] = value
@@ -100,12 +100,12 @@ def _by_name(fields: Fields) -> dict[str, str | list[str]]:
 
 
 def _unusable(error: ValidationError) -> UnusableError:
-    """Say what is wrong with the first field that is."""
+    """Describe the first invalid field."""
     first = error.errors()[0]
     name = str(first["loc"][0])
     code = CODES.get(first["type"], INVALID)
     if first["type"] == "missing":
-        line = f"{name} must be given; GET /v1/models names the one there is."
+        line = f"{name} must be given; GET /v1/models returns the name of the model."
     elif first["type"] == "extra_forbidden":
         known = ", ".join(field.alias or key for key, field in TranscriptionForm.model_fields.items())
         line = f"the form may hold {FIELD}, {known}; got {shown_text(name)}."
@@ -119,10 +119,10 @@ def check_model(name: str, served: str) -> None:
     """Check the name of a model.
 
     Raises:
-        UnusableError: it is not the one that is served.
+        UnusableError: it is not the served model.
     """
     if name != served:
-        line = f"model must be {shown_text(served)}, the one that this server has; got {shown_text(name)}."
+        line = f"model must be {shown_text(served)}, the model of this server; got {shown_text(name)}."
         raise UnusableError(404, line, param="model", code="model_not_found")
 
 
@@ -132,12 +132,12 @@ def _check_language(language: str | None, served: str | None) -> None:
     if served is None:
         line = "language must be left out, since this server was not started with --language"
     else:
-        line = f"language must be {served}, the one that the model recognises"
+        line = f"language must be {served}, the language of the model"
     raise UnusableError(422, f"{line}; got {shown_text(language)}.", param="language", code=UNSUPPORTED)
 
 
 def _check_values(form: TranscriptionForm, given: set[str]) -> None:
-    """Check what depends on the server's abilities, or on another field."""
+    """Check values that depend on the server's options or on other fields."""
     kind = form.response_format
     if form.prompt.strip():
         raise UnusableError(422, PROMPT_MUST.format(shown_text(form.prompt)), param="prompt", code=UNSUPPORTED)

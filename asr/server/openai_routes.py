@@ -1,6 +1,6 @@
-"""OpenAI's addresses below /v1, for programs that are written for them: transcriptions, and the model there is.
+"""OpenAI's routes under /v1: transcriptions and models.
 
-*Source*: OpenAI's API reference, "Audio" and "Models". Recordings take the way of /transcribe.
+*Source*: OpenAI's API reference, "Audio" and "Models". Recordings are processed as at /transcribe.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ OWNER = "asr"
 TEXTS = {"text": ("txt", "text/plain"), "srt": ("srt", "text/plain"), "vtt": ("vtt", "text/vtt")}
 EVENTS = "text/event-stream"
 ANSWER: dict[str, Any] = {
-    "description": "The transcript, in the form that response_format and stream ask for.",
+    "description": "The transcript, in the format of response_format and stream.",
     "content": {
         "application/json": {},  # filled in from `model`
         "text/plain": {"schema": {"type": "string"}},
@@ -53,7 +53,7 @@ ANSWER: dict[str, Any] = {
 
 
 def add_openai(app: FastAPI, service: Service) -> None:
-    """Add OpenAI's addresses to an application."""
+    """Add OpenAI's routes to an application."""
     _add_transcriptions(app, service)
     _add_models(app, service)
 
@@ -62,7 +62,7 @@ def _add_transcriptions(app: FastAPI, service: Service) -> None:
     read = form_reader(service.name, service.language)
 
     async def received(request: Request) -> AsyncIterator[Upload[TranscriptionForm]]:
-        """Receive the form; FastAPI closes the recording's file after the answer, a stream's last event included."""
+        """Receive the form; FastAPI closes the recording's file after the answer, also after a stream's last event."""
         if request.query_params:
             raise UnusableError(422, "the query must be empty, since all options are fields of the form; it is not.")
         service.check_room()
@@ -79,7 +79,7 @@ def _add_transcriptions(app: FastAPI, service: Service) -> None:
     async def transcriptions(
         request: Request, upload: Annotated[Upload[TranscriptionForm], Depends(received)]
     ) -> Response:
-        """Answer with the text, alone, as subtitles, with times, or as events while it is recognised."""
+        """Answer with the text, as subtitles, with times, or as events during recognition."""
         form = upload.options
         if form.stream:
             return await _stream(request, service, upload)
@@ -97,7 +97,7 @@ def _answer(transcript: "Transcript", form: TranscriptionForm, service: Service)
 
 
 class _Events(StreamingResponse):
-    """Server-sent events. They end by themselves when the client goes away, and so are not cancelled then."""
+    """Server-sent events, not cancelled when the client leaves: the generator ends by itself."""
 
     media_type = EVENTS
 
@@ -106,12 +106,12 @@ class _Events(StreamingResponse):
 
 
 async def _stream(request: Request, service: Service, upload: Upload[TranscriptionForm]) -> Response:
-    """Answer with the words of each segment as it is decoded; what goes wrong before the first has its own status."""
+    """Answer with the words of each segment as it is decoded; errors before the first segment have their own status."""
     loop = asyncio.get_running_loop()
-    segments: asyncio.Queue[Sequence[Word] | None] = asyncio.Queue()  # None: the last has come
+    segments: asyncio.Queue[Sequence[Word] | None] = asyncio.Queue()  # None: end
 
     def on_words(words: Sequence["Word"]) -> None:
-        with suppress(RuntimeError):  # the server has ended, and its loop is closed
+        with suppress(RuntimeError):  # the server has stopped and its loop is closed
             loop.call_soon_threadsafe(segments.put_nowait, words)
 
     outcome = asyncio.ensure_future(recognized(request, service, upload, on_words=on_words))
@@ -140,7 +140,7 @@ async def _events(
         return
     except HTTPException as error:
         yield event(openai_error(error))
-    except Exception as error:  # the net's thread has logged it
+    except Exception as error:  # the jobs' thread has logged it
         yield event(openai_error(failed(error)))
 
 
@@ -148,20 +148,20 @@ def _add_models(app: FastAPI, service: Service) -> None:
     model = OpenAIModel(id=service.name, object="model", created=int(time.time()), owned_by=OWNER)
     tags: list[Any] = ["OpenAI's interface"]
 
-    @app.get("/v1/models", tags=tags, summary="The models there are: one", responses=_problems(421))
+    @app.get("/v1/models", tags=tags, summary="The served model, as a list", responses=_problems(421))
     async def models() -> OpenAIModels:
-        """Answer with the model that is served."""
+        """Answer with a list of the served model."""
         return OpenAIModels(object="list", data=[model])
 
     @app.get("/v1/models/{name:path}", tags=tags, summary="A model", responses=_problems(404, 421))
     async def model_named(name: str) -> OpenAIModel:
-        """Answer with the model, if it is the one that is served."""
+        """Answer with the model, if it is the served one."""
         check_model(name, service.name)
         return model
 
 
 def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Describe errors as elsewhere, but in OpenAI's form."""
+    """Describe errors as for other routes, but in OpenAI's format."""
     described = {**PROBLEMS, 400: {"description": "The form is malformed, or a field or the file cannot be used."}}
     described[404] = {"description": "There is no such model."}
     return {status: {**described[status], "model": OpenAIProblem} for status in statuses}

@@ -1,4 +1,4 @@
-"""What a browser gets: the demo, its examples, and the description of the endpoint."""
+"""Pages of the server: the demo, its examples, and the API's documentation."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,10 +20,10 @@ from asr.web.demo import SCRIPTS, demo_body
 from asr.web.page import asset, escape, page
 
 CAPTIONS = '<button type="button" id="caption" class="microphone">Captions</button>'
-ALLOWED = {"connect-src": "'self'", "script-src": "'self'"}  # to ask, and for the microphone's part in the audio thread
-# What the header allows is this origin; the page's own policy allows no script and no style but those it was made of.
+ALLOWED = {"connect-src": "'self'", "script-src": "'self'"}  # for requests, and for the microphone's audio worklet
+# This header allows everything from this origin; the page's own policy allows only its own scripts and styles.
 DEMO_POLICY = "default-src 'self' 'unsafe-inline' data: blob:; base-uri 'none'; frame-ancestors 'none'"
-# Swagger UI sets style attributes, and has its pictures in its style.
+# Swagger UI sets style attributes, and its style has embedded pictures.
 DOCS_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; "
     "img-src 'self' data:; base-uri 'none'; frame-ancestors 'none'"
@@ -50,17 +50,17 @@ DOCS_START = """SwaggerUIBundle({ dom_id: "#swagger-ui", url: "/openapi.json", d
 
 @dataclass(frozen=True)
 class ExampleAudio:
-    """A recording that the page offers, under a name of its own."""
+    """An example recording of the page, with the name to show."""
 
     name: str
     path: Path
 
 
 def read_examples(paths: Sequence[str], max_seconds: float) -> tuple[ExampleAudio, ...]:
-    """Check recordings that the page is to offer.
+    """Check the example recordings of the page.
 
     Raises:
-        InputError: one cannot be used, or is too long.
+        InputError: a recording cannot be used, or is too long.
     """
     for path in paths:
         seconds = whole_file(path, path).duration
@@ -70,7 +70,7 @@ def read_examples(paths: Sequence[str], max_seconds: float) -> tuple[ExampleAudi
 
 
 def add_pages(app: FastAPI, model: str, limits: Limits, examples: tuple[ExampleAudio, ...]) -> None:
-    """Add the pages for people to an application."""
+    """Add the pages to an application."""
     demo = demo_page(model, limits, examples)
 
     @app.get("/", include_in_schema=False)
@@ -99,16 +99,18 @@ def add_pages(app: FastAPI, model: str, limits: Limits, examples: tuple[ExampleA
 
 
 def _swagger_assets() -> ASGIApp:
-    """Swagger UI, as the package fastapi-offline carries it: FastAPI's own page would load it from elsewhere."""
+    """Return Swagger UI from the package fastapi-offline; FastAPI's own page would load it from the internet."""
     carrier = FastAPIOffline(docs_url=None, redoc_url=None, static_url="/assets")
     return next(route.app for route in carrier.routes if isinstance(route, Mount))
 
 
 def demo_page(model: str, limits: Limits, examples: tuple[ExampleAudio, ...]) -> str:
-    """Make the demo's page."""
-    most = f"Recordings of up to {limits.max_seconds:g} seconds and {limits.max_bytes / 1e6:g} megabytes; none is kept."
+    """Return the demo's page."""
+    bounds = (
+        f"Recordings of up to {limits.max_seconds:g} seconds and {limits.max_bytes / 1e6:g} megabytes; none is stored."
+    )
     body = demo_body(
-        f'Model <strong>{escape(model)}</strong>. {most}\nPrograms use <a href="/docs">the endpoint</a>.',
+        f'Model <strong>{escape(model)}</strong>. {bounds}\nPrograms use <a href="/docs">the endpoint</a>.',
         "WAV, FLAC, Ogg, MP3 or AIFF. Or use the microphone: captions show words while you speak.",
         [(f"/examples/{number}", example.name) for number, example in enumerate(examples)],
         without=" Without: curl -F file=@recording.wav ADDRESS/transcribe",

@@ -1,7 +1,7 @@
-"""Errors: one line of JSON each, in the form that the clients of the address read.
+"""Errors: each is one line in JSON, in the format of the route.
 
-Below /v1/ that is OpenAI's, `{"error": {"message", "type", "param", "code"}}`, and elsewhere `{"detail"}`. OpenAI has
-no status 422: a wrong field or file is 400 there.
+Under /v1/ this is OpenAI's, `{"error": {"message", "type", "param", "code"}}`, elsewhere `{"detail"}`. OpenAI does not
+use status 422: under /v1/ an invalid field or file is 400.
 """
 
 from collections.abc import Mapping
@@ -18,19 +18,19 @@ from asr.errors import is_out_of_memory
 from asr.server.metrics import CLIENT_GONE
 from asr.text.printable import printable
 
-RETRY_SECONDS = 2  # after which a client that was refused may try again
+RETRY_SECONDS = 2  # after which a refused client may try again
 OPENAI = "/v1/"
 ADDRESSES = "/, /transcribe, /stream (a WebSocket), /v1/audio/transcriptions, /v1/models, /health, /metrics and /docs"
 
 
 class UnusableError(HTTPException):
-    """A request that cannot be answered; the answer is its one line.
+    """A request that is refused with one line.
 
     Args:
         status: of HTTP.
-        line: says why.
-        param: the field of the form that is wrong; None: none, or none alone.
-        code: OpenAI's short name of the error, where it has one.
+        line: the reason.
+        param: the invalid field of the form; None: no single field.
+        code: OpenAI's code of the error, if there is one.
         headers: of the answer.
     """
 
@@ -49,26 +49,26 @@ class UnusableError(HTTPException):
 
 
 def busy() -> UnusableError:
-    """Refuse a request because as many wait as the server takes."""
-    line = f"the server is busy: as many requests wait as it takes. Try again in {RETRY_SECONDS} seconds."
+    """Return the refusal of a request when the queue is full."""
+    line = f"the server is busy: its queue is full. Try again in {RETRY_SECONDS} seconds."
     return UnusableError(503, line, headers={"Retry-After": str(RETRY_SECONDS)})
 
 
 def stopping() -> UnusableError:
-    """Refuse a request because the server ends."""
+    """Return the refusal of a request when the server is stopping."""
     line = "the server is stopping. Try again later."
     return UnusableError(503, line, headers={"Retry-After": str(RETRY_SECONDS)})
 
 
 def failed(error: Exception) -> UnusableError:
-    """Answer a request that met a fault of the server, without its insides."""
+    """Return the answer to a fault of the server, without internal details."""
     memory = is_out_of_memory(error)
     line = "the server has too little memory for this recording." if memory else "the server failed; its log says how."
     return UnusableError(500, line)
 
 
 def problem(path: str, error: StarletteHTTPException, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """Write an error in the form of the address `path`."""
+    """Return an error in the format of the address `path`."""
     headers = headers or error.headers
     if not path.startswith(OPENAI):
         return JSONResponse({"detail": str(error.detail)}, error.status_code, headers)
@@ -77,14 +77,14 @@ def problem(path: str, error: StarletteHTTPException, headers: Mapping[str, str]
 
 
 def openai_error(error: StarletteHTTPException) -> dict[str, Any]:
-    """An error in OpenAI's form."""
+    """Return an error in OpenAI's format."""
     param, code = (error.param, error.code) if isinstance(error, UnusableError) else (None, None)
     kind = "server_error" if error.status_code >= 500 else "invalid_request_error"
     return {"error": {"message": str(error.detail), "type": kind, "param": param, "code": code}}
 
 
 def add_errors(app: FastAPI) -> None:
-    """Have an application answer every error with one line."""
+    """Let an application answer every error with one line."""
 
     @app.exception_handler(StarletteHTTPException)
     async def refused(request: Request, error: StarletteHTTPException) -> Response:
@@ -92,7 +92,7 @@ def add_errors(app: FastAPI) -> None:
         if error.detail == HTTPStatus.NOT_FOUND.phrase:
             error.detail = f"there is nothing at this address. There are {ADDRESSES}."
         elif error.detail == HTTPStatus.METHOD_NOT_ALLOWED.phrase:
-            error.detail = f"{printable(request.method)} is not what this address takes; it takes {allowed}."
+            error.detail = f"{printable(request.method)} is not allowed at this address; it accepts {allowed}."
         return problem(request.url.path, error)
 
     @app.exception_handler(RequestValidationError)
@@ -104,7 +104,7 @@ def add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(ClientDisconnect)
     async def gone(request: Request, error: ClientDisconnect) -> Response:
-        # Nobody reads it but the log.
+        # Only the log shows it.
         return problem(request.url.path, UnusableError(CLIENT_GONE, "the client went away."))
 
     @app.exception_handler(Exception)

@@ -1,7 +1,7 @@
-"""Uvicorn's two protocols, with a bound on what a client can make them compute and store, and errors as JSON.
+"""Uvicorn's two protocols, with bounds on the work and memory a client can cause, and errors as JSON.
 
-The protocol answers pings and joins the parts of a message before the application sees anything, so they are counted
-here. An answer to a ping that nobody reads is stored.
+The protocol answers pings and joins the fragments of a message before the application sees them, so they are counted
+here. Answers to pings are stored until the client reads them.
 """
 
 import json
@@ -13,16 +13,16 @@ from websockets.datastructures import Headers
 from websockets.frames import CloseCode, Frame
 from websockets.http11 import Request, Response
 
-FRAMES_A_SECOND = 200  # that are no message: pings, pongs, and parts of a message behind the first
-SPARE_FRAMES = 1_000  # beyond that
+FRAMES_A_SECOND = 200  # allowed frames without a message: pings, pongs, and fragments after the first
+SPARE_FRAMES = 1_000  # allowed in addition
 JSON = "application/json"
 
 
 class HttpProtocol(H11Protocol):
-    """HTTP/1.1; a request that is none is answered as every other error is."""
+    """HTTP/1.1; malformed requests are answered as every other error is."""
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP; nothing can be answered where an answer has begun."""
+        """Answer a malformed request, unless an answer has already begun."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             body = error_body(msg)
             headers = [
@@ -36,7 +36,7 @@ class HttpProtocol(H11Protocol):
 
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):
-    """WebSockets; frames that are no message are counted."""
+    """WebSockets; frames without a message are counted."""
 
     _began: float | None = None
     _num_frames = 0
@@ -53,7 +53,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         super().handle_connect(event)
 
     def handle_cont(self, event: Frame) -> None:
-        """Take up a part of a message."""
+        """Handle a fragment of a message."""
         if self._counts():
             super().handle_cont(event)
 
@@ -63,12 +63,12 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             super().handle_ping()
 
     def handle_pong(self, event: Frame) -> None:
-        """Take the answer to a ping."""
+        """Handle the answer to a ping."""
         if self._counts():
             super().handle_pong(event)
 
     def _counts(self) -> bool:
-        """Count a frame; close the connection where there are too many, and say that this one is not to be handled."""
+        """Count a frame, and return whether to handle it; if there are too many, close the connection."""
         if self.close_sent or self.transport.is_closing():
             return False
         now = self.loop.time()
@@ -76,18 +76,18 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self._num_frames += 1
         if self._num_frames <= SPARE_FRAMES + FRAMES_A_SECOND * (now - self._began):
             return True
-        self.conn.fail(CloseCode.POLICY_VIOLATION, "too many pings, or parts of a message")
+        self.conn.fail(CloseCode.POLICY_VIOLATION, "too many pings or fragments of messages")
         self.handle_parser_exception()
         return False
 
 
 def error_body(line: str) -> bytes:
-    """The body of every error."""
+    """Return the body of an error."""
     return json.dumps({"error": line}).encode()
 
 
 def _as_json(response: Response) -> Response:
-    """Answer a handshake that failed as every other request that fails."""
+    """Return the answer to a failed handshake in the format of other errors."""
     reason = (response.body or b"").decode("utf-8", "replace")
     body = error_body(" ".join(reason.split()) or "the handshake of a WebSocket failed.")
     headers = Headers(

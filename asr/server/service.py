@@ -1,4 +1,4 @@
-"""What the server works with, and how a request gets its recording recognised."""
+"""The server's components, and the recognition of a request's recording."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Service:
-    """What the server works with.
+    """The components of a server.
 
     Args:
         name: of the model, as clients call it.
-        recognizer: it recognises in the threads of `jobs` and of the streams.
-        jobs: started.
-        sockets: of streams, whose thread is started.
-        uploads: which come in, within limits.
-        metrics: counts.
-        hosts: that it is known by.
+        recognizer: used in the threads of `jobs` and of the streams.
+        jobs: queue of recordings.
+        sockets: open streams.
+        uploads: receives recordings within limits.
+        metrics: for Prometheus.
+        hosts: known names of the server.
         examples: recordings that the page offers.
         language: ISO 639 code of the model's language, such as `en`; None: not configured.
     """
@@ -50,10 +50,10 @@ class Service:
     language: str | None = None
 
     def check_room(self) -> None:
-        """Refuse another recording where it would have to wait beyond the queue; before it is uploaded.
+        """Refuse a recording, before it is uploaded, if the queue has no room for it.
 
         Raises:
-            UnusableError: the queue is full, or as many recordings are on their way in.
+            UnusableError: the queue is full, or the maximum number of uploads is being received.
         """
         if self.jobs.full or self.uploads.full:
             raise busy()
@@ -66,18 +66,18 @@ async def recognized(
     nbest: int = 1,
     on_words: Callable[[Sequence["Word"]], object] = lambda words: None,
 ) -> "Transcript":
-    """Have a recording recognised, unless the client goes away before it is begun.
+    """Return the transcript of a recording; cancel its job if the client leaves before recognition begins.
 
     Args:
-        request: of the client, its body read.
-        service: that recognises.
-        upload: the recording; its file is no longer read when this returns or raises.
-        nbest: how many alternatives the transcript has, at most.
-        on_words: as of `Job`.
+        request: of the client; its body has been read.
+        service: recognises the recording.
+        upload: the recording; its file is no longer read after this function returns or raises.
+        nbest: maximum number of alternatives in the transcript.
+        on_words: see `Job`.
 
     Raises:
-        UnusableError: the queue is full, the server stops, or the recording turns out to be unusable.
-        ClientDisconnect: nobody is there to be answered.
+        UnusableError: the queue is full, the server stops, or the recording is unusable.
+        ClientDisconnect: the client has gone.
     """
     job = Job(upload.utterance, nbest, on_words)
     try:
@@ -92,7 +92,7 @@ async def recognized(
     try:
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not outcome.done():
-            if not service.jobs.withdraw(job):  # it is being read: the file must stay until it is not
+            if not service.jobs.withdraw(job):  # recognition has begun: the file must stay until it ends
                 with suppress(Exception):
                     await outcome
             raise ClientDisconnect
@@ -109,6 +109,6 @@ async def recognized(
 
 
 async def _gone(request: Request) -> None:
-    """Wait until the client has gone away."""
+    """Wait until the client disconnects."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

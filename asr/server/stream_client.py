@@ -1,11 +1,11 @@
-"""The WebSocket: samples come in while somebody speaks, words go out.
+"""A WebSocket connection: samples come in during speech, words go out.
 
     in    {"sample_rate": 48000}, then messages of bytes: 16-bit PCM, little-endian, mono; at the end {"end": true}
-    out   {"ready": true, ...}, then {"final": [words], "partial": "...", ...} whenever that changes; {"end": true, ...}
-          when all is heard, or {"error": "one line."}
+    out   {"ready": true, ...}, then {"final": [words], "partial": "...", ...} whenever words change; {"end": true, ...}
+          after the last words, or {"error": "one line."}
 
-Who sends faster than is heard is made to wait: nothing more is read of the connection, and TCP tells the client. Words
-that nobody takes pile up for some seconds only, then the client is dropped.
+If a client sends faster than its audio is recognised, the server stops reading, and TCP slows the client down. If a
+client does not read its words, they are buffered for some seconds, then the client is dropped.
 """
 
 import asyncio
@@ -23,20 +23,20 @@ from asr.errors import InputError, is_out_of_memory
 from asr.recognition.transcript import Word
 from asr.server.jobs import StoppedError
 from asr.server.schema import StreamEnd, StreamOptions
-from asr.server.streams import SAMPLE_BYTES, Heard, Speech, Streams
+from asr.server.streams import SAMPLE_BYTES, Speech, Streams, Update
 from asr.text.printable import printable
 
-MOST_BYTES = 1 << 18  # of a message
-AHEAD_SECONDS = 5.0  # of audio that may wait to be heard, or the next chunk if that is longer
-SEND_SECONDS = 10.0  # for a client to take what it is told
-MESSAGES_A_SECOND = 1000  # of audio: each costs, however little is in it
-SPARE_MESSAGES = 1000  # beyond that
-SHOWN = 40  # characters of a client's own words in an answer
+MAX_MESSAGE_BYTES = 1 << 18  # of a message
+AHEAD_SECONDS = 5.0  # of audio that may be buffered, or the next chunk if that is longer
+SEND_SECONDS = 10.0  # timeout for a client to read a message
+MESSAGES_A_SECOND = 1000  # allowed messages per second of audio: each costs time, however short it is
+SPARE_MESSAGES = 1000  # allowed in addition
+SHOWN = 40  # characters of a client's text in an answer
 
 EXAMPLE = '{"sample_rate": 16000}'
 NORMAL, POLICY, FAULT, RESTART, LATER = 1000, 1008, 1011, 1012, 1013  # how a WebSocket is closed: RFC 6455, 7.4
 
-# How streams end, as they are counted:
+# How streams end, for the metrics:
 ENDED, GONE, DROPPED, REFUSED = "ended", "gone", "dropped", "refused"
 IDLE, TOO_LONG, STOPPING, FAILED = "idle", "too long", "stopping", "failed"
 
@@ -47,12 +47,12 @@ logger = logging.getLogger("asr.server")
 
 @dataclass(frozen=True, slots=True)
 class StreamLimits:
-    """What streams may ask for.
+    """Limits of streams.
 
     Args:
-        most: open at a time.
-        max_seconds: of one, of its audio and on the clock.
-        idle_seconds: for which nothing may come, at the beginning, too.
+        most: number of streams open at a time.
+        max_seconds: of a stream, both of its audio and of real time.
+        idle_seconds: longest time without a message, also before the first.
     """
 
     most: int
@@ -61,7 +61,7 @@ class StreamLimits:
 
 
 class StreamProblemError(Exception):
-    """Why a stream ends, in one line that its client is told; how that is counted, and the WebSocket's code."""
+    """The end of a stream: its reason in one line for the client, its label in the metrics, the WebSocket's code."""
 
     def __init__(self, line: str, how: str = REFUSED, code: int = POLICY) -> None:
         super().__init__(line)
@@ -69,7 +69,7 @@ class StreamProblemError(Exception):
 
 
 class _GoneError(Exception):
-    """Why nobody is there to be told anything."""
+    """The client has gone or was dropped, so nothing more can be sent."""
 
     def __init__(self, line: str = "the client went away", how: str = GONE) -> None:
         super().__init__(line)
@@ -81,27 +81,27 @@ def server_stopping() -> StreamProblemError:
 
 
 class StreamClient:
-    """One WebSocket, open."""
+    """An open WebSocket."""
 
     def __init__(self, socket: WebSocket, streams: Streams, limits: StreamLimits) -> None:
-        self.seconds = 0.0  # of audio that came
+        self.seconds = 0.0  # of audio received
         self._socket = socket
         self._streams = streams
         self._limits = limits
         self._loop = asyncio.get_running_loop()
-        self._room = asyncio.Event()  # some of what came was heard
-        self._news = asyncio.Event()  # there is something to tell
-        self._pending: dict[str, Any] | None = None  # event
-        self._partial = ""  # as it was told last
+        self._room = asyncio.Event()  # buffered audio was recognised
+        self._news = asyncio.Event()  # there is an update to send, or a failure
+        self._pending: dict[str, Any] | None = None  # update not sent yet
+        self._partial = ""  # provisional words sent last
         self._is_over = False
         self._failure: Exception | None = None
         self._stopped = asyncio.Event()
 
     async def serve(self, refusal: StreamProblemError | None) -> tuple[str, str]:
-        """Hear it, unless it is refused; say how it ended, for the count and for the log."""
+        """Recognise the stream, unless it is refused; return how it ended, for the metrics and for the log."""
         try:
             try:
-                problem = refusal or await self._hear()
+                problem = refusal or await self._recognize()
             except StreamProblemError as error:
                 problem = error
             if problem is None:
@@ -114,14 +114,14 @@ class StreamClient:
         return (ENDED, "ended") if problem is None else (problem.how, str(problem))
 
     def stop(self) -> None:
-        """Have it end as soon as what has come is heard."""
+        """End the stream as soon as the audio received is recognised."""
         self._stopped.set()
 
-    async def _hear(self) -> StreamProblemError | None:
-        """Hear it to its end; say what else ended it."""
+    async def _recognize(self) -> StreamProblemError | None:
+        """Recognise the stream to its end; return the problem that ended it early, if any."""
         options = await self._unless_stopped(self._options())
         try:
-            speech = self._streams.open(options.sample_rate, options.chunk_seconds, self._on_heard)
+            speech = self._streams.open(options.sample_rate, options.chunk_seconds, self._on_update)
         except InputError as error:
             raise StreamProblemError(str(error)) from None
         except StoppedError:
@@ -129,7 +129,7 @@ class StreamClient:
         writing = asyncio.create_task(self._write())
         try:
             problem = await self._listen(speech, writing)
-            self._streams.end(speech)  # whatever ended it: what has come is told
+            self._streams.end(speech)  # also after a problem: the words of the audio received are sent
             await writing
             return problem
         finally:
@@ -138,12 +138,12 @@ class StreamClient:
             await asyncio.gather(writing, return_exceptions=True)
 
     async def _listen(self, speech: Speech, writing: "asyncio.Task[None]") -> StreamProblemError | None:
-        """Take up audio until there is no more, or nobody is told of it; say what ended it, if that was not the end."""
+        """Receive audio until it ends or sending fails; return the problem that ended the stream early, if any."""
         await self._send({"ready": True, "chunk_seconds": round(speech.chunk_seconds, 3), "note": speech.stream.note})
         reading = asyncio.create_task(self._unless_stopped(self._read(speech)))
         try:
             await asyncio.wait({reading, writing}, return_when=asyncio.FIRST_COMPLETED)
-            if writing.done():  # which it is not without a reason, before the end
+            if writing.done():  # sending ends before receiving only after an error
                 await writing
             await reading
         except StreamProblemError as problem:
@@ -156,7 +156,7 @@ class StreamClient:
         return None
 
     async def _unless_stopped(self, waiting: Coroutine[Any, Any, Result]) -> Result:
-        """Wait for what a client sends, until the server stops."""
+        """Await a message of the client, but raise if the server stops."""
         task = asyncio.create_task(waiting)
         stopping = asyncio.create_task(self._stopped.wait())
         try:
@@ -165,14 +165,14 @@ class StreamClient:
                 raise server_stopping()
             return await task
         finally:
-            for one in (task, stopping):
-                one.cancel()
+            for pending in (task, stopping):
+                pending.cancel()
             await asyncio.gather(task, stopping, return_exceptions=True)
 
-    # ---- what comes
+    # ---- incoming messages
 
     async def _options(self) -> StreamOptions:
-        """Wait for the first message."""
+        """Receive and check the first message."""
         try:
             async with asyncio.timeout(self._limits.idle_seconds):
                 message = await self._receive()
@@ -188,7 +188,7 @@ class StreamClient:
             raise StreamProblemError(f"{must}; {_first(error)}.") from None
 
     async def _read(self, speech: Speech) -> None:
-        """Take up audio until the client ends it."""
+        """Receive audio until the client ends the stream."""
         limits, num_messages = self._limits, 0
         try:
             async with asyncio.timeout(limits.max_seconds):
@@ -198,18 +198,18 @@ class StreamClient:
                     if self.seconds > limits.max_seconds:
                         raise TimeoutError
                     if num_messages > SPARE_MESSAGES + MESSAGES_A_SECOND * self.seconds:
-                        raise StreamProblemError("messages must hold a millisecond of audio or more; these hold less.")
+                        raise StreamProblemError("messages must have a millisecond of audio or more; these have less.")
                     self._streams.put(speech, samples)
                     while speech.is_ahead(AHEAD_SECONDS):
                         self._room.clear()
                         await self._room.wait()
-                    await asyncio.sleep(0)  # of a burst of messages others would have to wait for all
+                    await asyncio.sleep(0)  # gives other clients a turn during a burst of messages
         except TimeoutError:
             line = f"a stream must be at most {limits.max_seconds:g} seconds long; this one is longer. Begin another."
             raise StreamProblemError(line, TOO_LONG) from None
 
     async def _audio(self) -> bytes | None:
-        """Wait for more; None: the client says that there is none."""
+        """Receive a message of audio; None: the client ends the stream."""
         try:
             async with asyncio.timeout(self._limits.idle_seconds):
                 message = await self._receive()
@@ -225,7 +225,7 @@ class StreamClient:
                 raise StreamProblemError(f"{must}; got the text {_shown(text)}.") from None
             return None
         if not samples or len(samples) % SAMPLE_BYTES:
-            line = f"a message of audio must hold samples of {SAMPLE_BYTES} bytes; got {len(samples or b'')} bytes."
+            line = f"a message of audio must have samples of {SAMPLE_BYTES} bytes; got {len(samples or b'')} bytes."
             raise StreamProblemError(line)
         return bytes(samples)
 
@@ -237,19 +237,19 @@ class StreamClient:
 
     @staticmethod
     def _say_gone(code: int | None, reason: str | None) -> NoReturn:
-        if code in (1002, 1003, 1007, 1009):  # what the protocol itself refuses: it has told the client
-            raise _GoneError(f"refused: no such message may be sent ({code}: {_shown(reason or '')})", REFUSED)
+        if code in (1002, 1003, 1007, 1009):  # the protocol refused a message, and has sent the reason to the client
+            raise _GoneError(f"refused: the message is not allowed ({code}: {_shown(reason or '')})", REFUSED)
         raise _GoneError
 
-    # ---- what goes
+    # ---- outgoing messages
 
-    def _on_heard(self, outcome: Heard | Exception) -> None:
-        """Pass on what the streams' thread says."""
+    def _on_update(self, outcome: Update | Exception) -> None:
+        """Pass an outcome from the streams' thread to the event loop."""
         with suppress(RuntimeError):  # the server has stopped
             self._loop.call_soon_threadsafe(self._take_up, outcome)
 
-    def _take_up(self, outcome: Heard | Exception) -> None:
-        """Have it told, together with what waits to be told."""
+    def _take_up(self, outcome: Update | Exception) -> None:
+        """Queue this update, merged with an update not sent yet."""
         self._room.set()
         self._news.set()
         if isinstance(outcome, Exception):
@@ -267,7 +267,7 @@ class StreamClient:
             }
 
     async def _write(self) -> None:
-        """Tell what is heard, until all is."""
+        """Send updates until the last one."""
         while True:
             await self._news.wait()
             self._news.clear()
@@ -292,7 +292,7 @@ class StreamClient:
                 await sending
         except TimeoutError:
             raise _GoneError(f"dropped: the client read nothing for {SEND_SECONDS:g} seconds", DROPPED) from None
-        except (WebSocketDisconnect, RuntimeError):  # the latter: the protocol has closed it
+        except (WebSocketDisconnect, RuntimeError):  # RuntimeError: the protocol has closed the socket
             raise _GoneError from None
 
 
@@ -310,13 +310,13 @@ def _problem_of(failure: Exception) -> StreamProblemError:
 
 
 def _first(error: ValidationError) -> str:
-    """What is wrong first, on one line."""
+    """Describe the first error in one line."""
     first = error.errors(include_url=False, include_context=False)[0]
     where = "".join(f"{part}: " for part in first["loc"])
     return printable(f"{where}{first['msg']}; got {_shown(first['input'])}")
 
 
 def _shown(given: object) -> str:
-    """What a client sent, printable and shortened."""
+    """Quote a client's text, printable and shortened."""
     text = given if isinstance(given, str) else json.dumps(given)
     return repr(printable(text if len(text) <= SHOWN else text[:SHOWN] + "…"))

@@ -1,4 +1,4 @@
-"""The WebSockets that are open: how many there may be, and how they end."""
+"""The open WebSockets: their limit, and how they end."""
 
 import asyncio
 import logging
@@ -15,13 +15,13 @@ logger = logging.getLogger("asr.server")
 
 
 class StreamSockets:
-    """The WebSockets that are open.
+    """The open WebSockets.
 
     Args:
-        streams: where they are heard.
+        streams: recognises them.
         limits: of each.
-        on_change: called with 1 when one begins, with -1 when it is over.
-        on_end: called with how it ended, and its seconds of audio.
+        on_change: called with 1 when a stream begins, with -1 when it ends.
+        on_end: called with how a stream ended, and its seconds of audio.
     """
 
     def __init__(
@@ -40,11 +40,11 @@ class StreamSockets:
 
     @property
     def number(self) -> int:
-        """How many are open."""
+        """Number of open streams."""
         return len(self._open)
 
     async def serve(self, socket: WebSocket) -> None:
-        """Hear a client until it ends, or must."""
+        """Serve a client until its stream ends."""
         await socket.accept()
         client = StreamClient(socket, self.streams, self.limits)
         refusal = self._refusal()
@@ -65,12 +65,12 @@ class StreamSockets:
         if self._stopping:
             return server_stopping()
         if len(self._open) >= self.limits.most:
-            line = f"the server is busy: it hears {self.limits.most} streams, as many as it may. Try again later."
+            line = f"the server is busy: the maximum number of streams ({self.limits.most}) is open. Try again later."
             return StreamProblemError(line, REFUSED, LATER)
         return None
 
     async def stop(self, seconds: float) -> None:
-        """Take nothing more; have what has come heard, and all clients told, for at most `seconds`."""
+        """Accept nothing more; recognise the audio received and send its words, for at most `seconds`."""
         self._stopping = True
         for client in self._open:
             client.stop()

@@ -1,8 +1,9 @@
-"""Speech that comes while it is spoken, and the one thread that hears it: all whose next chunk is complete, at once.
+"""Live speech of all clients, and the thread that recognises it: all streams with a complete chunk, in one batch.
 
-A turn takes from each stream what completes its next chunk, and no more, so that who sends ahead gets no more of the
-net than who speaks. What a stream says does not depend on who is heard with it. The thread is not that of recordings,
-for whose batches captions would wait: a net holds nothing between calls, so both may ask it.
+A turn takes only the next chunk of each stream, so a client that sends ahead gets no larger share of the network than
+one that sends in real time. The words of a stream do not depend on the other streams of a turn. This is not the thread
+of recordings, because captions would wait for their batches; both may use the network, which has no state between
+calls.
 """
 
 import logging
@@ -25,18 +26,18 @@ from asr.recognition.streaming import Stream
 from asr.server.jobs import StoppedError
 
 SAMPLE_BYTES = 2
-NO_CHUNK_SECONDS = 0.64  # for a model that says of no chunk what it is best heard in
+NO_CHUNK_SECONDS = 0.64  # for models without a recommended chunk
 
 logger = logging.getLogger(__name__)
 
 
-class Heard(NamedTuple):
-    """What a turn added to a stream.
+class Update(NamedTuple):
+    """New words of a stream after a turn.
 
     Args:
-        captions: its words.
-        seconds: of the audio that were heard so far.
-        is_over: whether no more will come.
+        captions: the words.
+        seconds: of audio recognised so far.
+        is_over: whether this is the last update.
     """
 
     captions: Captions
@@ -44,54 +45,54 @@ class Heard(NamedTuple):
     is_over: bool
 
 
-OnHeard = Callable[[Heard | Exception], object]
+OnUpdate = Callable[[Update | Exception], object]
 
 
 class Speech:
-    """What one client says. `Streams` alone calls it.
+    """The stream of one client, used only by `Streams`.
 
     Args:
-        stream: fresh.
-        sample_rate: of what comes, in Hz.
-        on_heard: called in the thread of the streams, with what each turn added, or with why there will be no more.
+        stream: new.
+        sample_rate: of the received audio, in Hz.
+        on_update: called in the streams' thread after each turn, or with the error that ended the stream.
     """
 
-    def __init__(self, stream: Stream, sample_rate: int, on_heard: OnHeard) -> None:
+    def __init__(self, stream: Stream, sample_rate: int, on_update: OnUpdate) -> None:
         self.stream = stream
-        self.on_heard = on_heard
+        self.on_update = on_update
         self.at_end = False
-        self.is_taken = False  # a turn is working on it
-        self.complete_since = 0.0  # when the last of what a turn works on had come
+        self.is_taken = False  # a turn is processing its audio
+        self.complete_since = 0.0  # when the last byte of the current turn's audio arrived
         self.sample_rate = sample_rate
         self._resampler = Resampler(sample_rate, stream.sample_rate)
         self._waiting = bytearray()
-        self._arrivals: deque[tuple[int, float]] = deque()  # bytes in all, when the last of them came
+        self._arrivals: deque[tuple[int, float]] = deque()  # number of bytes received so far, time of their arrival
         self._num_taken = 0  # bytes
-        self._wanted = 0  # bytes
-        self._heard = 0  # samples
+        self._wanted = 0  # bytes that complete the next chunk
+        self._num_samples = 0  # processed by turns
         self.want()
 
     @property
     def chunk_seconds(self) -> float:
-        """How much is heard at once."""
+        """Seconds of audio in a chunk."""
         return self.stream.ears.chunk_seconds
 
     def is_ahead(self, seconds: float) -> bool:
-        """Whether so much and more waits to be heard, and the next chunk is not what it waits for."""
+        """Whether more than `seconds` of audio is buffered beyond the next chunk."""
         return len(self._waiting) > max(self._wanted, SAMPLE_BYTES * self.sample_rate * seconds)
 
     @property
     def is_ready(self) -> bool:
-        """Whether a turn would find something to do."""
+        """Whether a turn has work to do: a complete chunk, or the end."""
         return self.at_end or len(self._waiting) >= self._wanted
 
     def add(self, samples: bytes) -> None:
-        """Take up what has come."""
+        """Buffer received samples."""
         self._waiting += samples
         self._arrivals.append((self._num_taken + len(self._waiting), time.monotonic()))
 
     def take(self) -> tuple[bytes, bool]:
-        """Hand out what completes the next chunk, and whether that is the last."""
+        """Remove and return the bytes that complete the next chunk, and whether it is the last."""
         taken = bytes(self._waiting[: self._wanted])
         del self._waiting[: len(taken)]
         self._num_taken += len(taken)
@@ -100,36 +101,36 @@ class Speech:
         self.complete_since = self._arrivals[0][1] if taken else time.monotonic()
         return taken, self.at_end and not self._waiting
 
-    def hear(self, taken: bytes, is_last: bool) -> None:
-        """Have the ears hear it."""
+    def process(self, taken: bytes, is_last: bool) -> None:
+        """Resample a chunk and pass it to the stream's encoder state."""
         samples = torch.frombuffer(bytearray(taken), dtype=torch.int16) if taken else torch.zeros(0)
-        self._heard += len(samples)
+        self._num_samples += len(samples)
         pieces = [torch.zeros(0), *self._resampler.feed(samples.float() / 2**15)]
         if is_last:
             pieces += self._resampler.finish()
         self.stream.ears.hear(torch.cat(pieces), at_end=is_last)
 
     def want(self) -> None:
-        """Ask the ears how much completes their next chunk."""
+        """Compute the number of bytes that complete the next chunk."""
         samples = math.ceil(self.stream.ears.num_wanted * self.sample_rate / self.stream.sample_rate)
         self._wanted = SAMPLE_BYTES * max(1, samples)
 
-    def heard(self, captions: Captions, is_over: bool) -> Heard:
-        """Say what was heard, and how far."""
-        return Heard(captions, self._heard / self.sample_rate, is_over)
+    def update(self, captions: Captions, is_over: bool) -> Update:
+        """Return the update with these captions."""
+        return Update(captions, self._num_samples / self.sample_rate, is_over)
 
 
 class Streams:
-    """All that is being said, and the thread that hears it.
+    """All open streams, and the thread that recognises them.
 
     Args:
-        recognizer: which may be used elsewhere, too.
-        settings: of each stream; a client may ask for another `chunk_seconds`.
-        num_threads: that the net computes with; None: as many as torch finds right.
-        on_turn: called with the seconds that each stream of a turn has waited, those of the net included.
+        recognizer: may be used elsewhere at the same time.
+        settings: of each stream; a client may choose another `chunk_seconds`.
+        num_threads: threads of the network's computations; None: torch's default.
+        on_turn: called with the lags of a turn's streams: seconds from the arrival of the chunk to its words.
 
     Attributes:
-        note: what is to be known of captions by this model, or nothing.
+        note: a limitation of captions with this model; may be empty.
     """
 
     def __init__(
@@ -154,28 +155,28 @@ class Streams:
         self._thread = threading.Thread(target=self._run, name="streams", daemon=True)
 
     def start(self) -> None:
-        """Begin to hear."""
+        """Start the thread."""
         self._thread.start()
 
     @property
     def alive(self) -> bool:
-        """Whether streams are heard."""
+        """Whether the thread is running and accepts streams."""
         return self._thread.is_alive() and not self._stopped
 
-    def open(self, sample_rate: int, chunk_seconds: float | None, on_heard: OnHeard) -> Speech:
+    def open(self, sample_rate: int, chunk_seconds: float | None, on_update: OnUpdate) -> Speech:
         """Begin a stream.
 
         Args:
-            sample_rate: of what will come, in Hz.
-            chunk_seconds: that are heard at once; None: as the server has it.
-            on_heard: as for `Speech`.
+            sample_rate: of the audio, in Hz.
+            chunk_seconds: length of a chunk; None: the server's setting.
+            on_update: see `Speech`.
 
         Raises:
-            InputError: the model has no such chunk.
-            StoppedError: nobody would hear it.
+            InputError: the model does not support this chunk.
+            StoppedError: the thread has ended.
         """
         stream = self._make(chunk_seconds=chunk_seconds) if chunk_seconds else self._make()
-        speech = Speech(stream, sample_rate, on_heard)
+        speech = Speech(stream, sample_rate, on_update)
         with self._changed:
             if not self.alive:
                 raise StoppedError
@@ -183,39 +184,39 @@ class Streams:
         return speech
 
     def put(self, speech: Speech, samples: bytes) -> None:
-        """Add to a stream: whole samples of 16 bits, little-endian."""
+        """Add audio to a stream: whole samples of 16 bits, little-endian."""
         with self._changed:
             speech.add(samples)
             self._look_at(speech)
 
     def end(self, speech: Speech) -> None:
-        """Say that nothing more comes; what waits is heard."""
+        """Mark the end of a stream; its buffered audio is still recognised."""
         with self._changed:
             speech.at_end = True
             self._look_at(speech)
 
     def close(self, speech: Speech) -> None:
-        """Forget a stream, whatever waits of it."""
+        """Remove a stream, and discard its buffered audio."""
         with self._changed:
             self._open.discard(speech)
             self._ready.pop(speech, None)
 
     def stop(self) -> None:
-        """Hear nothing more; whoever is not through is told."""
+        """Stop the thread, and end all open streams with StoppedError."""
         with self._changed:
             self._stopped = True
             ended, self._open = self._open, set()
             self._ready.clear()
             self._changed.notify()
         for speech in ended:
-            speech.on_heard(StoppedError())
+            speech.on_update(StoppedError())
 
     def join(self, seconds: float) -> None:
         """Wait until the thread has ended, for at most `seconds`."""
         self._thread.join(seconds)
 
     def _look_at(self, speech: Speech) -> None:
-        """Put a stream into the next turn, if it has something for it."""
+        """Put a stream into the next turn if it has work."""
         if speech in self._open and speech not in self._ready and not speech.is_taken and speech.is_ready:
             self._ready[speech] = None
             self._changed.notify()
@@ -227,12 +228,12 @@ class Streams:
             torch.set_num_threads(self._num_threads)
         try:
             while turn := self._next_turn():
-                self._hear(turn)
-        finally:  # whatever happens, nobody waits for a thread that is dead
+                self._process(turn)
+        finally:  # even after an unexpected error, no client waits for a dead thread
             self.stop()
 
     def _next_turn(self) -> dict[Speech, tuple[bytes, bool]]:
-        """Wait for streams that have something to be heard; none when stopped."""
+        """Wait for streams that are ready; return them with their chunks, empty when stopped."""
         with self._changed:
             self._changed.wait_for(lambda: self._ready or self._stopped)
             turn = {speech: speech.take() for speech in self._ready}
@@ -241,23 +242,23 @@ class Streams:
                 speech.is_taken = True
         return turn
 
-    def _hear(self, turn: dict[Speech, tuple[bytes, bool]]) -> None:
+    def _process(self, turn: dict[Speech, tuple[bytes, bool]]) -> None:
         try:
             for speech, taken in turn.items():
-                speech.hear(*taken)
+                speech.process(*taken)
             advance = next(iter(turn)).stream.advance
             captions = advance([speech.stream.ears for speech in turn])
-        except Exception as error:  # a fault of ours, or too little memory: a client can only send numbers
+        except Exception as error:  # a fault of the program or too little memory; clients can send only numbers
             logger.exception("a turn of %d streams failed", len(turn))
             for speech in turn:
                 self.close(speech)
-                speech.on_heard(error)
+                speech.on_update(error)
             return
         now = time.monotonic()
         self._on_turn([now - speech.complete_since for speech in turn])
-        for (speech, (_, is_last)), said in zip(turn.items(), captions, strict=True):
+        for (speech, (_, is_last)), words in zip(turn.items(), captions, strict=True):
             speech.want()
-            speech.on_heard(speech.heard(said, is_last))
+            speech.on_update(speech.update(words, is_last))
         with self._changed:
             for speech, (_, is_last) in turn.items():
                 speech.is_taken = False

@@ -1,7 +1,7 @@
-"""From a request's body to an utterance, within limits: bytes, seconds to send them, seconds of audio.
+"""Uploads: from a request's body to an utterance, within limits on bytes, upload time and seconds of audio.
 
-What is uploaded lies in a temporary file that has no name (the system removes it with its last descriptor, even if
-the server is killed); it is opened under /dev/fd. The name that the client gives is only handed back in the answer.
+An uploaded recording is in a temporary file without a name, opened as /dev/fd/N: the system removes it with its last
+descriptor, even if the server is killed. The name given by the client appears only in the answer.
 """
 
 import asyncio
@@ -28,13 +28,13 @@ from asr.text.printable import printable
 
 FORM = "multipart/form-data"
 FIELD = "file"
-MAX_FILES = 2  # of a form; it needs one. Up to a megabyte of each is held in memory
+MAX_FILES = 2  # of a form, which needs one. Up to a megabyte of each is in memory
 MAX_FIELDS = 32  # of a form, without a file
 MAX_FIELD_BYTES = 1 << 14
-NUM_EXAMINED = 2  # files whose headers are checked at a time: MP3 and Ogg files are held in memory for that
+NUM_EXAMINED = 2  # files examined at a time: MP3 and Ogg files are read into memory for that
 FILE_MUST = f"the form must hold one recording, in the field `{FIELD}`"
-SHOWN = 40  # characters of a client's own words in an answer
-EXAMINED_RATE = 16000  # Hz, for counting seconds; any would do
+SHOWN = 40  # characters of a client's text in an answer
+EXAMINED_RATE = 16000  # Hz, to count seconds; arbitrary
 
 _number = itertools.count()
 
@@ -44,12 +44,12 @@ Fields = Sequence[tuple[str, str | UploadFile]]  # of a form, beside the recordi
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a request may ask for.
+    """Limits of a request.
 
     Args:
         max_bytes: of its body.
         max_seconds: of audio.
-        upload_seconds: that the body may take to come.
+        upload_seconds: maximum time to receive the body.
     """
 
     max_bytes: int
@@ -58,7 +58,7 @@ class Limits:
 
 
 class Upload(NamedTuple, Generic[OptionsT]):
-    """A recording that came in: the name it was sent under, the utterance that it is, what the form asks for."""
+    """A received recording: the client's file name, the utterance, and the options of the form."""
 
     name: str
     utterance: Utterance
@@ -66,12 +66,12 @@ class Upload(NamedTuple, Generic[OptionsT]):
 
 
 class Uploads:
-    """Takes recordings in, a bounded number at a time.
+    """Receives recordings, a bounded number at a time.
 
     Args:
         limits: of each.
-        most: how many may be on their way in at a time.
-        on_change: called with 1 when one begins, with -1 when it is in, or has failed.
+        most: number of uploads at a time.
+        on_change: called with 1 when an upload begins, with -1 when it ends or fails.
     """
 
     def __init__(self, limits: Limits, most: int, on_change: Callable[[int], object]) -> None:
@@ -83,20 +83,20 @@ class Uploads:
 
     @property
     def full(self) -> bool:
-        """Whether as many uploads are on their way as may be."""
+        """Whether the maximum number of uploads is being received."""
         return self._coming >= self._most
 
     @asynccontextmanager
     async def receive(self, request: Request, read: Callable[[Fields], OptionsT]) -> AsyncIterator[Upload[OptionsT]]:
-        """Receive a recording; its file is there until the context is left.
+        """Receive a recording; its file exists until the context ends.
 
         Args:
-            request: whose body has not been read.
-            read: makes options of the form's other fields, or raises UnusableError.
+            request: its body has not been read.
+            read: returns the options from the form's other fields, or raises UnusableError.
 
         Raises:
-            UnusableError: the form, the file, or its size is wrong.
-            ClientDisconnect: nobody is there to be answered.
+            UnusableError: the form, the file, or its size is not accepted.
+            ClientDisconnect: the client has gone.
         """
         with ExitStack() as coming:
             self._count(1)
@@ -127,7 +127,7 @@ class Uploads:
 
 
 def unusable(error: InputError, path: str) -> UnusableError:
-    """Say what is wrong with a recording, without the name of its temporary file."""
+    """Return the refusal of an unusable recording, without the name of its temporary file."""
     return UnusableError(422, printable(str(error).replace(path, FIELD)), param=FIELD)
 
 
@@ -160,9 +160,9 @@ async def _form(request: Request, limits: Limits) -> FormData:
         raise UnusableError(408, f"{must}; it was not. Send a smaller file, FLAC say.") from None
     except UnusableError:
         raise
-    except StarletteHTTPException as error:  # which FastAPI's is a kind of
+    except StarletteHTTPException as error:  # the base class of FastAPI's exception
         raise UnusableError(400, f"the body must be well-formed {FORM}; {_lower(error.detail)}.") from None
-    except (ValueError, AssertionError) as error:  # what the parser stumbles over without a word of its own
+    except (ValueError, AssertionError) as error:  # errors of the parser without a useful message
         raise UnusableError(400, f"the body must be well-formed {FORM}; it is not.") from error
 
 
@@ -172,7 +172,7 @@ def _too_large(limits: Limits) -> UnusableError:
 
 
 def _counting(receive: Callable[[], Awaitable[Message]], limits: Limits) -> Callable[[], Awaitable[Message]]:
-    """Receive a body, and refuse it as soon as it is too large, whatever length it declared."""
+    """Wrap `receive` so that a body is refused as soon as it is too large, whatever length it declared."""
     received = 0
 
     async def counted() -> Message:
@@ -187,7 +187,7 @@ def _counting(receive: Callable[[], Awaitable[Message]], limits: Limits) -> Call
 
 
 def _file_and_fields(form: FormData) -> tuple[UploadFile, Fields]:
-    """Take a form apart: the recording, and the fields beside it."""
+    """Return the recording and the other fields of a form."""
     items = form.multi_items()
     files = [value for name, value in items if name == FIELD]
     fields = [(name, value) for name, value in items if name != FIELD]
@@ -205,7 +205,7 @@ def _file_and_fields(form: FormData) -> tuple[UploadFile, Fields]:
 
 
 def no_fields(fields: Fields) -> None:
-    """Check that a form holds nothing beside its recording."""
+    """Check that a form has only its recording."""
     if fields:
         raise UnusableError(422, f"{FILE_MUST}, and nothing else; got {_names(fields)} beside it.")
 
@@ -215,14 +215,14 @@ def _names(fields: Fields) -> str:
 
 
 def _path(spooled: "SpooledTemporaryFile[bytes]") -> str:
-    """Have a file on disk, and say under which name it can be opened while its descriptor is open."""
+    """Write a file to disk, and return a path that opens it while its descriptor is open."""
     spooled.rollover()
     spooled.flush()
     return f"/dev/fd/{spooled.fileno()}"
 
 
 def _examine(path: str, max_seconds: float) -> Utterance:
-    """Make the file an utterance; if its header does not say how long it is, decode no more than `max_seconds`."""
+    """Make the file an utterance; if its header has no length, decode at most `max_seconds` to measure it."""
     seconds = declared_seconds(path)
     if seconds is None:
         samples = 0

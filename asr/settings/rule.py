@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple
 
 from asr.errors import InputError, shown
 
-MANY = 1_000_000_000  # a larger number of anything is an error
+MAX_NUMBER = 1_000_000_000  # a larger number of anything is an error
 MAX_NAME_BYTES = 255  # of a file or a folder, on nearly every file system
 
 
@@ -32,7 +32,7 @@ class Rule(NamedTuple):
             raise InputError(f"{name} must be {self.words}; got {shown(value)}.")
 
 
-def whole(least: int, most: int = MANY) -> Rule:
+def whole(least: int, most: int = MAX_NUMBER) -> Rule:
     """Make the rule for a whole number from `least` to `most`."""
     return Rule(f"a whole number from {least:,} to {most:,}", lambda value: is_whole(value) and least <= value <= most)
 
@@ -43,12 +43,12 @@ def odd(most: int) -> Rule:
     return Rule(words, lambda value: is_whole(value) and 1 <= value <= most and value % 2 == 1)
 
 
-def number(least: float, most: float = MANY) -> Rule:
+def number(least: float, most: float = MAX_NUMBER) -> Rule:
     """Make the rule for a finite number from `least` to `most`."""
     return Rule(f"a number from {least:,} to {most:,}", lambda value: _is_number(value) and least <= value <= most)
 
 
-def above(least: float, most: float = MANY) -> Rule:
+def above(least: float, most: float = MAX_NUMBER) -> Rule:
     """Make the rule for a number greater than `least` and at most `most`."""
     words = f"a number greater than {least:,}, and at most {most:,}"
     return Rule(words, lambda value: _is_number(value) and least < value <= most)
@@ -76,10 +76,10 @@ def or_null(rule: Rule) -> Rule:
     return Rule(f"{rule.words}, or null", lambda value: value is None or rule.holds(value))
 
 
-def list_of(rule: Rule, values: str, least: int = 0, most: int = MANY) -> Rule:
+def list_of(rule: Rule, values: str, least: int = 0, most: int = MAX_NUMBER) -> Rule:
     """Make the rule for a list of `least` to `most` values that satisfy `rule`; `values` describes them."""
     return Rule(
-        f"a list, {values}",
+        f"a list {values}",
         lambda value: isinstance(value, list) and least <= len(value) <= most and all(map(rule.holds, value)),
     )
 
@@ -105,7 +105,7 @@ PROBABILITY = Rule("a number from 0 to less than 1", lambda value: _is_number(va
 DECAY = Rule("a number between 0 and 1, or null", lambda value: value is None or (_is_number(value) and 0 < value < 1))
 BOUND = Rule(
     "a positive whole number, or -1 for no limit",
-    lambda value: is_whole(value) and (value == -1 or 1 <= value <= MANY),
+    lambda value: is_whole(value) and (value == -1 or 1 <= value <= MAX_NUMBER),
 )
 MANIFESTS = "of manifests, such as [train.jsonl]"
 DEVICES = Rule(

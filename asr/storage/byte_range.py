@@ -1,10 +1,10 @@
-"""A stretch of a file."""
+"""A part of a file."""
 
 from typing import NamedTuple
 
 
 class ByteRange(NamedTuple):
-    """Bytes `start` to `start + num_bytes` of a file; with `etag`, only if it still has that version."""
+    """Bytes from `start` to `start + num_bytes` of a file; with `etag`, only of this version."""
 
     path: str
     start: int

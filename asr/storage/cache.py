@@ -1,8 +1,8 @@
-"""Byte ranges of objects on a local disk, shared by processes: what was fetched once is not fetched again.
+"""A cache of objects' byte ranges on a local disk, shared by processes.
 
-A range is a file, named by a hash of its URL, version and place. It begins with a digest of these and of its content:
-a file that is truncated or damaged is fetched again. Files are written under another name and renamed, so that a
-process may be killed at any moment. Nothing here raises: without the cache a run is slower, not wrong.
+A range is a file, named by a hash of its URL, version and position. It begins with a digest of these and of its
+content, so a truncated or damaged file is detected and fetched again. Files are written under another name and then
+renamed, so a process may be killed at any moment. Nothing here raises: without the cache a run is slower, not wrong.
 """
 
 import functools
@@ -18,11 +18,11 @@ from asr.storage.byte_range import ByteRange
 from asr.storage.settings import StorageSettings
 from asr.system.files import UNFINISHED
 
-NUM_FOLDERS = 64  # each has its share of the size, so that few files are looked at when some must go
-MIN_FILES = 8  # that a folder has room for; larger ranges are not kept
-CHECKED_SHARE = 0.02  # of a folder's size, written by a process between two looks at what the folder holds
-KEPT_SHARE = 0.9  # of a folder's size, when files are removed
-ABANDONED_SECONDS = 3600.0  # after which an unfinished file is that of a process that was killed
+NUM_FOLDERS = 64  # each has an equal share of the size, so that few files are examined when some must be removed
+MIN_FILES = 8  # that fit into a folder; larger ranges are not stored
+CHECKED_SHARE = 0.02  # of a folder's size, written by a process between two checks of what the folder contains
+REMAINING_SHARE = 0.9  # of a folder's size, after files are removed
+ABANDONED_SECONDS = 3600.0  # after which an unfinished file must be from a killed process
 DIGEST_BYTES = 16
 
 logger = logging.getLogger(__name__)
@@ -32,8 +32,8 @@ class RangeCache:
     """Files of byte ranges in a folder.
 
     Args:
-        folder: that holds them; it is made if need be.
-        max_bytes: of all of them; a process may exceed it by CHECKED_SHARE.
+        folder: of the files; created if absent.
+        max_bytes: of all files; a process may exceed it by CHECKED_SHARE.
     """
 
     def __init__(self, folder: Path, max_bytes: int) -> None:
@@ -43,12 +43,12 @@ class RangeCache:
         self._is_full = False
 
     def get(self, ranges: Iterable[ByteRange]) -> dict[ByteRange, bytes]:
-        """Return those of the ranges that are there."""
+        """Return the contents of those ranges that are in the cache."""
         contents = {wanted: self._read(wanted) for wanted in ranges if wanted.etag is not None}
         return {wanted: content for wanted, content in contents.items() if content is not None}
 
     def put(self, contents: Mapping[ByteRange, bytes]) -> None:
-        """Keep ranges of objects whose version is known; where that fails, say so once and keep no more."""
+        """Store ranges of objects with a known version; after a write error, warn once and store no more."""
         for fetched, content in contents.items():
             if self._is_full or fetched.etag is None or len(content) * MIN_FILES > self.folder_bytes:
                 continue
@@ -56,7 +56,7 @@ class RangeCache:
                 self._write(fetched, content)
             except OSError as error:
                 self._is_full = True
-                without = "what is fetched is no longer kept there, and is fetched each time it is needed"
+                without = "fetched data is no longer stored there, and is fetched each time it is needed"
                 logger.warning("data.cache_dir %s cannot be written (%s): %s", self.folder, error.strerror, without)
 
     def _read(self, wanted: ByteRange) -> bytes | None:
@@ -66,10 +66,10 @@ class RangeCache:
                 stored = file.read(DIGEST_BYTES + wanted.num_bytes + 1)
             content = stored[DIGEST_BYTES:]
             if len(content) == wanted.num_bytes and stored[:DIGEST_BYTES] == _digest(wanted, content):
-                os.utime(path)  # when it was last used
+                os.utime(path)  # time of last use
                 return content
             path.unlink()
-        except OSError:  # it is not there, or others have removed it
+        except OSError:  # absent, or removed by another process
             pass
         return None
 
@@ -81,7 +81,7 @@ class RangeCache:
             with unfinished.open("wb", buffering=0) as file:
                 for part in (_digest(fetched, content), content):
                     if file.write(part) != len(part):
-                        raise OSError(0, "it is full")
+                        raise OSError(0, "the disk is full")
             os.replace(unfinished, path)
         except BaseException:
             unfinished.unlink(missing_ok=True)
@@ -93,7 +93,7 @@ class RangeCache:
         self._unchecked_bytes[path.parent] = unchecked
 
     def _remove_oldest(self, folder: Path) -> None:
-        """Remove the least recently used files of a folder that has reached its size."""
+        """If a folder has reached its size, remove its least recently used files."""
         files: list[tuple[float, int, str]] = []
         abandoned = time.time() - ABANDONED_SECONDS
         with os.scandir(folder) as entries:
@@ -110,7 +110,7 @@ class RangeCache:
         excess = sum(size for _, size, _ in files) - self.folder_bytes
         if excess <= 0:
             return
-        excess += round((1 - KEPT_SHARE) * self.folder_bytes)
+        excess += round((1 - REMAINING_SHARE) * self.folder_bytes)
         for _, size, path in sorted(files):
             if excess <= 0:
                 return
@@ -134,7 +134,7 @@ def _digest(wanted: ByteRange, content: bytes) -> bytes:
 
 @functools.lru_cache(maxsize=1)
 def range_cache(settings: StorageSettings) -> RangeCache | None:
-    """Return the cache that the settings ask for; None if they ask for none."""
+    """Return the cache of these settings; None if they have none."""
     if settings.cache_dir is None:
         return None
     return RangeCache(Path(settings.cache_dir), round(settings.cache_gigabytes * 1e9))

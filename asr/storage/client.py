@@ -1,8 +1,8 @@
-"""Requests to object stores from this process, by obstore: the only file that knows it.
+"""Requests to object stores from this process; the only file that uses obstore.
 
-obstore retries what may be temporary (5xx, resets, time-outs, cut bodies) until `retry_seconds` have passed. What it
-returns is checked here: number of bytes, ETag, size. Its threads do not survive a fork, so `asr/storage/session.py`
-decides which process may hold a client.
+obstore retries possibly temporary errors (5xx, resets, timeouts, truncated bodies) until `retry_seconds` have passed.
+Its results are checked here: number of bytes, ETag, size. Its threads do not survive a fork, so
+`asr/storage/session.py` decides which process may have a client.
 """
 
 from __future__ import annotations
@@ -26,36 +26,36 @@ from asr.storage.settings import StorageSettings
 if TYPE_CHECKING:
     from obstore import GetResult, ObjectMeta
 
-REQUEST_BYTES = 16 << 20  # in one request, at most: it must end within timeout_seconds
+REQUEST_BYTES = 16 << 20  # maximum of a request: it must end within timeout_seconds
 CONCURRENT_REQUESTS = 32  # of a process
-MAX_STORES = 64  # signed URLs need one each
-NUM_RETRIES = 10_000  # time bounds them, not their number
-FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.1, 15.0  # before a request is repeated; doubled each time
-SLACK_SECONDS = 10.0  # beyond what obstore should take at most, before a request is given up
-MODIFIED = "modified "  # begins the version of an object of a server without ETags
+MAX_STORES = 64  # each signed URL needs one
+NUM_RETRIES = 10_000  # no limit in practice: retry_seconds limits retries
+FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.1, 15.0  # before a retry; doubled each time
+SLACK_SECONDS = 10.0  # beyond obstore's own time limits, before a request is abandoned
+MODIFIED = "modified "  # prefix of a version that is a time, from a server without ETags
 
-VARIABLES = ("AWS_", "GOOGLE_", "AZURE_")  # beginnings of names in the environment
-ANSWERED_WITH_200 = ("non-partial response", "Range request not supported")  # in obstore's messages of S3, of HTTP
-REASONS = {  # marks in obstore's messages, and what they mean
+VARIABLES = ("AWS_", "GOOGLE_", "AZURE_")  # prefixes of environment variables
+ANSWERED_WITH_200 = ("non-partial response", "Range request not supported")  # obstore's messages for S3, HTTP
+REASONS = {  # parts of obstore's messages, and their meaning
     "TimedOut": "no answer within timeout_seconds",
     "IncompleteBody": "the answer ended early",
     "dns error": "the name of the host cannot be resolved",
 }
 
-_process_id: int | None = None  # of the process that has used obstore: this one, or one that it was forked from
+_process_id: int | None = None  # of the process that used obstore first: this one or an ancestor before a fork
 
 logger = logging.getLogger(__name__)
 
 
 class ObjectInfo(NamedTuple):
-    """An object's size in bytes and its version: the ETag, or when it was modified; None if the server says neither."""
+    """An object's size in bytes, and its version: ETag or time of modification; None if the server sends neither."""
 
     size: int
     etag: str | None
 
 
 class Get(NamedTuple):
-    """Ask for bytes `start` to `stop` of an object, all of which must be there; with `etag`, of that version only.
+    """Get bytes `start` to `stop` of an object, which must have them all; with `etag`, only of this version.
 
     With `is_open` the object may end before `stop`.
     """
@@ -68,19 +68,19 @@ class Get(NamedTuple):
 
 
 class Stat(NamedTuple):
-    """Ask for an object's size and version."""
+    """Get an object's size and version."""
 
     url: str
 
 
 class Listing(NamedTuple):
-    """Ask for the objects below a URL."""
+    """List the objects below a URL."""
 
     url: str
 
 
 class Put(NamedTuple):
-    """Write an object, whole or not at all; with `is_new`, only if there is none yet."""
+    """Write an object atomically; with `is_new`, only if it does not exist."""
 
     url: str
     content: bytes | Path
@@ -92,25 +92,25 @@ Request = Get | Stat | Listing | Put
 
 
 class Fetched(NamedTuple):
-    """Bytes of an object, and what the store said of it."""
+    """Bytes of an object, and its size and version."""
 
     content: bytes
     info: ObjectInfo
 
 
 class _Incomplete(Exception):  # noqa: N818
-    """Fewer bytes came than were announced."""
+    """Fewer bytes arrived than were announced."""
 
 
 class _Place(NamedTuple):
-    """A store as obstore has it, and an object in it."""
+    """An obstore store, and the path of an object in it."""
 
     store: Any
     path: str
 
 
 class Client:
-    """A process's connections to stores, kept in a thread with an event loop, so that requests are concurrent."""
+    """A process's connections to stores, in a thread with an event loop, so that requests are concurrent."""
 
     def __init__(self) -> None:
         import obstore
@@ -126,14 +126,14 @@ class Client:
         threading.Thread(target=self._loop.run_forever, daemon=True, name="object stores").start()
 
     def run(self, requests: Sequence[Request], settings: StorageSettings) -> list[Any]:
-        """Answer requests, as many at once as CONCURRENT_REQUESTS.
+        """Answer requests, at most CONCURRENT_REQUESTS at a time.
 
         Returns:
-            One answer each: Fetched for Get, ObjectInfo for Stat, a list of (URL, size) for Listing; for Put whether
-            the object was written.
+            An answer for each: Fetched for Get, ObjectInfo for Stat, a list of (URL, size) for Listing, for Put
+            whether the object was written.
 
         Raises:
-            StoreError: of the first that failed.
+            StoreError: of the first request that failed.
         """
         return asyncio.run_coroutine_threadsafe(self._run(requests, settings), self._loop).result()
 
@@ -173,7 +173,7 @@ class Client:
     # ---- the four requests
 
     async def _get(self, request: Get, place: _Place, settings: StorageSettings) -> Fetched:
-        """Get a range; what obstore does not retry is retried here: bodies that end early of servers without ETags."""
+        """Get a range; retry also what obstore does not retry: truncated bodies from servers without ETags."""
         deadline, pause = time.monotonic() + settings.retry_seconds, FIRST_PAUSE_SECONDS
         while True:
             try:
@@ -218,13 +218,13 @@ class Client:
         return await self._obstore.get_async(place.store, place.path, options=options)  # type: ignore[arg-type]
 
     async def _head(self, request: Stat, place: _Place) -> ObjectInfo:
-        if scheme(request.url) in HTTP and "?" in request.url:  # a signature is for GET alone
+        if scheme(request.url) in HTTP and "?" in request.url:  # a signature is valid only for GET
             result = await self._obstore.get_async(place.store, place.path)
             return _info(result.meta)
         return _info(await self._obstore.head_async(place.store, place.path))
 
     async def _list(self, request: Listing, place: _Place, settings: StorageSettings) -> list[tuple[str, int]]:
-        """List objects; obstore does not retry an answer that ends early, so the listing then begins anew."""
+        """List objects; a truncated answer, which obstore does not retry, is requested again from the beginning."""
         if scheme(request.url) in HTTP:
             raise StoreError(f"{printable_url(request.url)}: a web server's files cannot be listed; name each.")
         root = f"{scheme(request.url)}://{bucket(request.url)}/"
@@ -252,10 +252,10 @@ class Client:
     # ---- stores
 
     def _place(self, url: str, settings: StorageSettings) -> _Place:
-        """Find or make the store of a URL."""
+        """Return the store of a URL, opened if necessary, and the object's path in it."""
         if scheme(url) not in HTTP:
             root, path = f"{scheme(url)}://{bucket(url)}", key(url)
-        elif set("?%#") & set(url):  # obstore would encode the path anew
+        elif set("?%#") & set(url):  # obstore would encode the path again
             root, path = url, ""
         else:
             root, path = f"{scheme(url)}://{bucket(url)}", key(url)
@@ -282,17 +282,17 @@ class Client:
 
 
 def is_alive() -> bool:
-    """Tell whether obstore works here: it does not in a process forked from one that has used it."""
+    """Whether obstore works in this process: not after a fork from a process that has used it."""
     return _process_id in (None, os.getpid())
 
 
 def store_environment() -> Environment:
-    """Return the environment variables that stores take endpoints and credentials from."""
+    """Return the environment variables with endpoints and credentials of stores."""
     return tuple(sorted(item for item in os.environ.items() if item[0].startswith(VARIABLES)))
 
 
 def time_limit(request: Request, settings: StorageSettings) -> float:
-    """Return the seconds after which a request is given up, should obstore not have done so."""
+    """Return the seconds after which a request is abandoned if obstore has not ended it."""
     size = 0
     if isinstance(request, Put):
         size = request.content.stat().st_size if isinstance(request.content, Path) else len(request.content)
@@ -300,7 +300,7 @@ def time_limit(request: Request, settings: StorageSettings) -> float:
 
 
 async def _slice_of(result: GetResult, start: int, stop: int) -> bytes:
-    """Read an object from its beginning as far as `stop`, and keep what is behind `start`."""
+    """Read an object from its beginning to `stop`, and return the bytes from `start` on."""
     content, position = bytearray(), 0
     async for chunk in result.stream(min_chunk_size=1 << 18):
         content += memoryview(chunk)[max(0, start - position) : max(0, stop - position)]
@@ -318,17 +318,17 @@ def _info(meta: ObjectMeta) -> ObjectInfo:
 
 
 def check_version(url: str, wanted: str | None, info: ObjectInfo) -> None:
-    """Check that an object is still of the version that is wanted; None: any will do.
+    """Check that an object still has the wanted version; None: any version.
 
     Raises:
-        StoreError: it is not.
+        StoreError: it has another version.
     """
     if wanted is not None and info.etag != wanted:
         raise _changed(url, f"its version was {wanted} and now is {info.etag}")
 
 
 def check_end(url: str, stop: int, info: ObjectInfo) -> None:
-    """Check that an object has a byte range: past its end a store sends fewer bytes, without an error.
+    """Check that an object has all bytes up to `stop`: a store sends fewer past the end, without an error.
 
     Raises:
         StoreError: it is shorter.
@@ -351,7 +351,7 @@ def _changed(url: str, how: str) -> StoreError:
 
 
 def _cause(error: Exception, otherwise: str = "") -> str:
-    """Say in one line why a request failed, without what may be secret: URLs with queries, bodies with keys."""
+    """Describe in one line why a request failed, without secrets: queries of URLs, bodies with keys."""
     text, _, details = str(error).partition("Debug source:")
     status = re.search(r"status code: (\d{3} ?[A-Za-z -]*)", text)
     if status:
@@ -371,7 +371,7 @@ def _cause(error: Exception, otherwise: str = "") -> str:
 
 
 def _advice(text: str) -> str:
-    """What to do about frequent causes."""
+    """Return advice for frequent causes."""
     if any(mark in text for mark in ("169.254.169.254", "metadata.google", "Missing AccessKeyId")):
         keys = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         return f". Set {keys}, or AWS_SKIP_SIGNATURE=true for a public bucket"

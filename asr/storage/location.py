@@ -1,4 +1,4 @@
-"""Where a file is: a path of this machine, or a URL of an object store."""
+"""Paths of local files, and URLs of object stores and web servers."""
 
 import os
 import posixpath
@@ -6,40 +6,40 @@ import re
 from pathlib import Path, PurePath
 from urllib.parse import urlsplit, urlunsplit
 
-SCHEMES = ("s3", "https", "http", "gs", "az")  # gs and az: not tried
+SCHEMES = ("s3", "https", "http", "gs", "az")  # gs and az: not tested
 HTTP = ("http", "https")
 
 _SCHEME = re.compile(r"(?i:([a-z][a-z0-9+.-]*)://)")
 
 
 def is_url(path: str | PurePath) -> bool:
-    """Tell whether a path is a URL of an object store or a web server."""
+    """Whether a path is a URL of an object store or a web server."""
     return scheme(path) in SCHEMES
 
 
 def scheme(path: str | PurePath) -> str:
-    """Return a URL's scheme in small letters; "" for a path of this machine."""
+    """Return a URL's scheme in lower case; "" for a local path."""
     match = _SCHEME.match(path) if isinstance(path, str) else None
     return match[1].lower() if match else ""
 
 
 def plain(path: str | PurePath) -> str:
-    """Return a URL as it is, and a path without what means nothing in it: ./ and a second /."""
+    """Return a URL unchanged, and a path without redundant parts: ./ and repeated /."""
     return str(path) if is_url(path) else str(Path(path))
 
 
 def key(url: str) -> str:
-    """Return what follows the bucket of a URL, as written: in a key, %, ? and # are characters like others."""
+    """Return the part of a URL after the bucket, unchanged: in a key, %, ? and # are ordinary characters."""
     return url.split("://", 1)[1].partition("/")[2]
 
 
 def bucket(url: str) -> str:
-    """Return the bucket of a URL, or of http(s) the host with its port."""
+    """Return the bucket of a URL; for http(s) the host with its port."""
     return url.split("://", 1)[1].partition("/")[0]
 
 
 def without_query(url: str) -> str:
-    """Return an http(s) URL without query and fragment, any other path or URL as it is."""
+    """Return an http(s) URL without query and fragment, any other path or URL unchanged."""
     if scheme(url) not in HTTP:
         return url
     parts = urlsplit(url)
@@ -47,7 +47,7 @@ def without_query(url: str) -> str:
 
 
 def folder_of(path: str) -> str:
-    """Return the folder of a file: what relative paths in it are relative to."""
+    """Return the folder of a file, to which relative paths in the file refer."""
     if not is_url(path):
         return str(Path(path).parent)
     path = without_query(path)
@@ -60,11 +60,11 @@ def file_name(path: str) -> str:
 
 
 def join(base: str, relative: str) -> str:
-    """Return the path or URL of a file that is named relative to a folder.
+    """Return the path or URL of a file given relative to a folder.
 
     Args:
         base: the folder, a path or a URL.
-        relative: the file, relative to it; a URL or an absolute path stays as it is.
+        relative: the file, relative to it; a URL or an absolute path is returned unchanged.
     """
     if is_url(relative) or os.path.isabs(relative):
         return relative
@@ -76,7 +76,7 @@ def join(base: str, relative: str) -> str:
 
 
 def printable_url(path: str) -> str:
-    """Return a path or URL for logs, files and pages: of a URL neither password nor query, which may be a signature."""
+    """Return a path or URL for logs, files and pages: a URL without password and query, which may be a signature."""
     if not is_url(path):
         return path
     without = without_query(path)
@@ -84,10 +84,10 @@ def printable_url(path: str) -> str:
 
 
 def absolute(path: str) -> str:
-    """Return the absolute path of a file, or its URL, for what is written: without password or query."""
+    """Return a file's absolute path, or its URL without password and query, as it may be written to files."""
     return printable_url(path) if is_url(path) else os.path.abspath(path)
 
 
 def without_secrets(text: str) -> str:
-    """Return a text, as of a command line, whose URLs have neither password nor query."""
+    """Return a text, such as a command line, with URLs without password and query."""
     return re.sub(r"https?://[^\s,'\"\[\]{}]+", lambda url: printable_url(url[0]), text)

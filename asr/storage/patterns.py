@@ -13,10 +13,10 @@ MAX_RANGE = 1_000_000
 
 
 def expanded(path: str) -> list[str]:
-    """Return the files that a path or URL with braces and wildcards names; one without them as it is.
+    """Return the files that a path or URL with braces and wildcards matches; without them, the path itself.
 
     `{a,b}` stands for a and b, `{08..12}` for 08, 09, 10, 11, 12; `*`, `?` and `[a-c]` match within a name. Files that
-    match a wildcard are sorted. A pattern that matches nothing is returned as it is.
+    match a wildcard are sorted. A pattern without a match is returned unchanged.
 
     Raises:
         StoreError: a URL cannot be listed.
@@ -32,7 +32,7 @@ def _without_braces(path: str) -> list[str]:
     choices = braces[1].split(",")
     if span is not None and int(span[2]) - int(span[1]) < MAX_RANGE:
         choices = [f"{number:0{len(span[1])}d}" for number in range(int(span[1]), int(span[2]) + 1)]
-    elif len(choices) == 1:  # no pattern, but a name with braces
+    elif len(choices) == 1:  # a name with braces, not a pattern
         return [path]
     head, tail = path[: braces.start()], path[braces.end() :]
     return [expansion for choice in choices for expansion in _without_braces(head + choice + tail)]

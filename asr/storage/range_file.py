@@ -1,4 +1,4 @@
-"""A file or an object, open for reading, of which only the byte ranges that are asked for are read."""
+"""A file or an object, open for reading, of which only requested byte ranges are read."""
 
 import io
 from typing import Any
@@ -7,13 +7,13 @@ from asr.storage.store import read_range, size_and_etag
 
 
 class RangeFile(io.RawIOBase):
-    """What libraries that take an open file read a path or a URL by; all of it is of one version.
+    """Lets libraries that need an open file read a path or a URL; all bytes are of one version.
 
     Args:
         path: or URL of the file.
 
     Raises:
-        StoreError: it cannot be read, or changes while it is.
+        StoreError: the file cannot be read, or has changed.
     """
 
     def __init__(self, path: str) -> None:
@@ -22,7 +22,7 @@ class RangeFile(io.RawIOBase):
         self._held_start, self._held = 0, b""
 
     def hold(self, start: int, num_bytes: int) -> bytes:
-        """Read a range and keep it: what lies in it is not read again. The range held before is forgotten."""
+        """Read a range into memory, from which reads within it are served; it replaces the previous range."""
         self._held = b""
         self._held_start, self._held = start, read_range(self._path, start, num_bytes, etag=self._version)
         return self._held

@@ -1,9 +1,9 @@
 """This process's access to object stores, safe before and after forks.
 
-obstore's threads do not survive a fork: in a child of a process that used it, the next request would hang. Processes
-that other processes are made of by fork, as a training process makes its loading processes, therefore do not use it
-themselves: a helper, a fresh interpreter, does so for them, and what it fetched comes through a socket. Loading
-processes, which nothing is forked from, use it directly.
+obstore's threads do not survive a fork: in a child of a process that used it, the next request would hang. A process
+that forks others, such as a training process with its loading processes, therefore does not use obstore itself: a
+helper process, a new interpreter, does, and returns the bytes through a socket. Loading processes are never forked
+from, so they use obstore directly.
 """
 
 import atexit
@@ -33,9 +33,9 @@ from asr.storage.client import (
 )
 from asr.storage.settings import StorageSettings, default_storage
 
-HELPERS = 3  # that may end before a request fails
-PARENT_SECONDS = 1.0  # between two looks at whether the parent of a helper is still there
-IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)  # by a helper: the parent decides when to end
+HELPERS = 3  # attempts of a request, each with a new helper
+PARENT_SECONDS = 1.0  # interval in which a helper checks that its parent exists
+IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)  # by a helper: its parent ends it
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class _Helper:
     """A process that makes requests for this one.
 
     Args:
-        environment: what stores take endpoints and credentials from.
+        environment: variables with endpoints and credentials of stores.
     """
 
     def __init__(self, environment: Environment) -> None:
@@ -62,8 +62,8 @@ class _Helper:
         """Answer requests, as `Client.run` does.
 
         Raises:
-            StoreError: of the first that failed.
-            EOFError, OSError: the helper is gone.
+            StoreError: of the first request that failed.
+            EOFError, OSError: the helper has ended.
         """
         slowest = max((time_limit(request, settings) for request in requests), default=0.0)
         limit = slowest * (1 + len(requests) // CONCURRENT_REQUESTS) + SLACK_SECONDS
@@ -72,7 +72,7 @@ class _Helper:
             if not self._connection.poll(limit):
                 self.end()
                 must = "the process that reads object stores must answer"
-                raise UnreachableStoreError(f"{must}; it has not for {limit:.0f} s.")
+                raise UnreachableStoreError(f"{must}; it has not answered for {limit:.0f} s.")
             answer = self._connection.recv()
         if isinstance(answer, Exception):
             raise answer
@@ -85,16 +85,16 @@ class _Helper:
         self._process.wait()
 
     def leave(self) -> None:
-        """Leave the process to the one that this process was forked from."""
+        """Close this process's copy of the connection after a fork; the helper belongs to the parent."""
         self._connection.close()
-        self._process.returncode = 0  # or Python would wait for it
+        self._process.returncode = 0  # otherwise Python would wait for it
 
 
 class _Session:
-    """What this process reaches stores by.
+    """This process's access to stores.
 
     Args:
-        settings: how long to wait for them, and where to keep what was fetched; None: the defaults.
+        settings: of stores; None: the defaults.
     """
 
     def __init__(self, settings: StorageSettings | None) -> None:
@@ -107,7 +107,7 @@ _session = _Session(None)
 
 
 def configure(settings: StorageSettings | None) -> None:
-    """Set how stores are waited for, and where fetched bytes are kept, in this process and those forked from it.
+    """Set the settings of stores for this process and processes forked from it.
 
     Args:
         settings: of stores; None: the defaults.
@@ -116,27 +116,27 @@ def configure(settings: StorageSettings | None) -> None:
 
 
 def current_settings() -> StorageSettings:
-    """Return what `configure` has set, or the defaults."""
+    """Return the settings given to `configure`, or the defaults."""
     if _session.settings is None:
         _session.settings = default_storage()
     return _session.settings
 
 
 def ask(requests: Sequence[Request]) -> list[Any]:
-    """Answer requests to stores: see `Client.run`.
+    """Answer requests to stores, see `Client.run`.
 
     Raises:
-        StoreError: one line that names object and cause.
+        StoreError: one line with object and cause.
         InputError: the package obstore is missing.
     """
     for _ in range(HELPERS):
         try:
             return _access().run(requests, current_settings())
-        except (EOFError, OSError):  # someone has ended the helper; each request may be repeated
+        except (EOFError, OSError):  # the helper was killed; requests can be repeated
             logger.warning("the process that reads object stores has ended; another one is started")
             close()
-    must = f"the process that reads object stores must live; it has ended {HELPERS} times"
-    raise UnreachableStoreError(f"{must}. Is memory short?")
+    must = f"the process that reads object stores must not be killed; it has ended {HELPERS} times"
+    raise UnreachableStoreError(f"{must}. Perhaps memory is exhausted.")
 
 
 def close() -> None:
@@ -153,7 +153,7 @@ def _access() -> Client | _Helper:
             close()
         if _session.access is None:
             try:
-                import obstore  # noqa: F401  its threads begin with the first request
+                import obstore  # noqa: F401  starts no threads before the first request
             except ImportError:
                 must = "s3:// and https:// need the package obstore"
                 raise InputError(f"{must}; it is not installed. {how_to_install('s3')}") from None
@@ -163,7 +163,7 @@ def _access() -> Client | _Helper:
 
 
 def _begin_anew() -> None:
-    """Forget, in a process just forked, what only its parent can use."""
+    """Reset the session in a forked process, where the parent's client or helper cannot be used."""
     global _session
     access, before = _session.access, _session
     if isinstance(access, _Helper):
@@ -172,7 +172,7 @@ def _begin_anew() -> None:
 
 
 def serve(descriptor: int) -> None:
-    """Be a helper: answer requests that come through a socket until it is closed or the parent is gone."""
+    """Answer requests from a socket, as a helper process, until it is closed or the parent has ended."""
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     parent, connection, client = os.getppid(), Connection(descriptor), Client()

@@ -1,4 +1,4 @@
-"""Settings of access to object stores; none of them changes what is read, so resume does not compare them."""
+"""Settings of access to object stores; resume does not compare them, because they do not change what is read."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -10,14 +10,14 @@ from asr.settings.rule import PATH, above, number, or_null
 
 @dataclass(frozen=True)
 class StorageSettings:
-    """How long to wait for a store, and where to keep what was fetched.
+    """Timeouts and cache of object stores.
 
     Args:
-        cache_dir: folder of a local disk that keeps the byte ranges fetched, for all processes; None: none are kept.
+        cache_dir: folder of a local disk for fetched byte ranges, shared by all processes; None: no cache.
         cache_gigabytes: size of that folder, beyond which the least recently used ranges are removed; each process may
             exceed it by 2 %.
-        retry_seconds: how long a request that failed is repeated before the store counts as out of reach.
-        timeout_seconds: after which an unanswered request, of at most REQUEST_BYTES (asr/storage/client.py), counts as
+        retry_seconds: time during which a failed request is repeated before the store counts as unreachable.
+        timeout_seconds: after which an unanswered request (at most REQUEST_BYTES of asr/storage/client.py) counts as
             failed.
     """
 

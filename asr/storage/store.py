@@ -1,9 +1,9 @@
-"""Files by path or URL: sizes, byte ranges, whole files. A request is answered in full, or a StoreError is raised.
+"""Files by path or URL: sizes, byte ranges, whole files. A request is answered completely, or a StoreError is raised.
 
-Paths of this machine are read by `os.pread`. `s3://BUCKET/KEY` takes endpoint, region and credentials from the usual
-environment variables (AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN,
-AWS_SKIP_SIGNATURE for public buckets), as do gs:// and az://, which were not tried. Profiles in ~/.aws are not read:
-`eval "$(aws configure export-credentials --format env)"` puts one into the environment.
+Local files are read by `os.pread`. `s3://BUCKET/KEY` takes endpoint, region and credentials from the usual environment
+variables (AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN,
+AWS_SKIP_SIGNATURE for public buckets), as do gs:// and az://, which were not tested. Profiles in ~/.aws are not read:
+`eval "$(aws configure export-credentials --format env)"` exports a profile to the environment.
 """
 
 import os
@@ -33,17 +33,17 @@ from asr.storage.session import ask, current_settings
 from asr.system.files import write_shared
 from asr.system.files import write_whole as write_whole_file
 
-MERGE_GAP = 1 << 16  # bytes between two ranges that are cheaper fetched than left out: a millisecond
+MERGE_GAP = 1 << 16  # bytes between two ranges up to which one request is cheaper than two: about a millisecond
 
 
 def size_and_etag(path: str) -> ObjectInfo:
-    """Return a file's size in bytes and its version, which is another one after the file has been written anew.
+    """Return a file's size in bytes and its version, which changes whenever the file is written.
 
-    The version is the ETag; of a file of this machine, or of a web server without ETags, when it was modified. It is
-    None where a web server does not say even that.
+    The version is the ETag; of a local file, and of a web server without ETags, the time of modification. It is None
+    if a web server does not send that either.
 
     Raises:
-        StoreError: there is no such file, or its store cannot be read.
+        StoreError: the file does not exist, or its store cannot be read.
     """
     if is_url(path):
         [info] = ask([Stat(path)])
@@ -53,10 +53,10 @@ def size_and_etag(path: str) -> ObjectInfo:
 
 
 def sizes_and_etags(paths: Sequence[str]) -> list[ObjectInfo]:
-    """Return what `size_and_etag` does for each of several files; those of object stores are asked for at once.
+    """Return `size_and_etag` of each file, with concurrent requests for those in object stores.
 
     Raises:
-        StoreError: as `size_and_etag`, of the first that failed.
+        StoreError: as for `size_and_etag`, of the first that failed.
     """
     urls = [path for path in paths if is_url(path)]
     answers = iter(ask([Stat(url) for url in urls]) if urls else [])
@@ -68,9 +68,9 @@ def read_range(path: str, start: int, num_bytes: int, *, etag: str | None = None
 
     Args:
         path: or URL of the file.
-        start: the first of the bytes.
-        num_bytes: how many.
-        etag: version that the file must have, of `size_and_etag`; None: any.
+        start: position of the first byte.
+        num_bytes: number of bytes.
+        etag: version that the file must have, from `size_and_etag`; None: any.
 
     Raises:
         StoreError: the file is absent, shorter, of another version, or its store cannot be read.
@@ -79,7 +79,7 @@ def read_range(path: str, start: int, num_bytes: int, *, etag: str | None = None
 
 
 def read_ranges(ranges: Sequence[ByteRange]) -> list[bytes]:
-    """Read byte ranges of any files, those of object stores at once; neighbours in a file are one request.
+    """Read byte ranges of any files, concurrently from object stores; neighbouring ranges share a request.
 
     Raises:
         StoreError: as for `read_range`, of the first that failed.
@@ -111,7 +111,7 @@ def read_whole(path: str) -> bytes:
 
 
 def read_files(paths: Sequence[str]) -> list[bytes]:
-    """Read whole files, those of object stores at once.
+    """Read whole files, concurrently from object stores.
 
     Raises:
         StoreError: as for `read_range`, of the first that failed.
@@ -122,7 +122,7 @@ def read_files(paths: Sequence[str]) -> list[bytes]:
         beginnings: list[Fetched] = ask([Get(url, 0, REQUEST_BYTES, is_open=True) for url in urls])
         contents = {url: beginning.content for url, beginning in zip(urls, beginnings, strict=True)}
         infos = [beginning.info for beginning in beginnings]
-    else:  # what is kept is found by its version
+    else:  # the cache needs the version
         infos = ask([Stat(url) for url in urls]) if urls else []
     rest = {
         url: ByteRange(url, begin, size - begin, version)
@@ -141,21 +141,21 @@ def list_prefix(url: str) -> list[tuple[str, int]]:
     """List the objects below a URL as pairs of URL and size in bytes, sorted.
 
     Raises:
-        StoreError: they cannot be listed.
+        StoreError: the objects cannot be listed.
     """
     [objects] = ask([Listing(url)])
     return objects
 
 
 def write_whole(path: str, content: bytes | Path) -> None:
-    """Write a file or an object, whole or not at all.
+    """Write a file or an object atomically.
 
     Args:
         path: or URL of the file.
-        content: of it; a path: of a file of this machine that has it.
+        content: bytes, or the path of a local file that contains them.
 
     Raises:
-        StoreError: it cannot be written.
+        StoreError: the file cannot be written.
     """
     if is_url(path):
         ask([Put(path, content)])
@@ -167,20 +167,16 @@ def write_whole(path: str, content: bytes | Path) -> None:
 
 
 def write_together(path: str, content: bytes, *, is_new: bool = False) -> bool:
-    """Write a small file or an object, whole or not at all, though other processes may do so at the same time.
+    """Write a small file or an object atomically, also if other processes write it at the same time.
 
     Args:
-        path: or URL of the file; the folder of a file must be there.
-        content: of it.
-        is_new: write only if there is no such file yet.
+        path: or URL of the file; the folder of a local file must exist.
+        content: of the file.
+        is_new: write only if the file does not exist.
 
     Returns:
-        Whether it was written. Of an object, False may also mean that the store's answer to an earlier attempt of this
+        Whether it was written. For an object, False may also mean that the store's answer to an earlier attempt of this
         call was lost.
-
-    Raises:
-        StoreError: an object cannot be written.
-        OSError: a file cannot be written.
     """
     if is_url(path):
         [is_written] = ask([Put(path, content, is_new)])
@@ -189,7 +185,7 @@ def write_together(path: str, content: bytes, *, is_new: bool = False) -> bool:
 
 
 def download(path: str, target: Path) -> None:
-    """Write a copy of a file or an object to this machine, whole or not at all; memory is bounded.
+    """Copy a file or an object to a local file, atomically and with bounded memory.
 
     Raises:
         StoreError: it cannot be read.
@@ -210,7 +206,7 @@ def download(path: str, target: Path) -> None:
 
 
 def _fetch(ranges: Sequence[ByteRange]) -> dict[ByteRange, bytes]:
-    """Fetch ranges of objects; a request takes several neighbours, or a part of a long one."""
+    """Fetch ranges of objects; a request covers several neighbours, or a part of a long range."""
     contents = {wanted: b"" for wanted in ranges if wanted.num_bytes == 0}
     groups = list(_neighbours(ranges))
     requests = [_requests(group) for group in groups]
@@ -225,7 +221,7 @@ def _fetch(ranges: Sequence[ByteRange]) -> dict[ByteRange, bytes]:
 
 
 def planned_requests(ranges: Sequence[ByteRange]) -> list[Get]:
-    """Return the requests that `read_ranges` makes for ranges that are all in object stores, and not in the cache."""
+    """Return the requests of `read_ranges` for ranges that are in object stores and not in the cache."""
     return [request for group in _neighbours(list(dict.fromkeys(ranges))) for request in _requests(group)]
 
 
@@ -237,7 +233,7 @@ def _requests(group: Sequence[ByteRange]) -> list[Get]:
 
 
 def _neighbours(ranges: Sequence[ByteRange]) -> Iterator[list[ByteRange]]:
-    """Group ranges of the same version of a file that overlap or lie MERGE_GAP apart at most, but for empty ones."""
+    """Group non-empty ranges of the same version of a file that overlap or are at most MERGE_GAP apart."""
     group: list[ByteRange] = []
     begin = reach = 0
     filled = [wanted for wanted in ranges if wanted.num_bytes > 0]
@@ -254,12 +250,12 @@ def _neighbours(ranges: Sequence[ByteRange]) -> Iterator[list[ByteRange]]:
         yield group
 
 
-# ---- files of this machine
+# ---- local files
 
 
 @contextmanager
 def _opened(path: str) -> Iterator[int]:
-    """Open a file of this machine; what the system says against it is a StoreError."""
+    """Open a local file, and turn errors of the system into StoreError."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
         try:

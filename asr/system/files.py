@@ -16,7 +16,7 @@ from typing import AnyStr, BinaryIO, TextIO
 from asr.errors import InputError
 
 UNFINISHED = ".unfinished"  # suffix of a temporary file's name, which begins with a dot
-MOST_LINKS = 40  # length of a chain of links, as in Linux
+MAX_LINKS = 40  # length of a chain of links, as in Linux
 STDOUT = 1
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errno if the disk, a quota or the maximum file size is exceeded
 
@@ -116,7 +116,7 @@ def _descriptor(path: Path) -> int | None:
     It may be a file that the shell has opened (`>> page.html`), to which the output must be appended.
     """
     own = os.path.realpath("/proc/self/fd")
-    for _ in range(MOST_LINKS):
+    for _ in range(MAX_LINKS):
         folder = os.path.realpath(path.parent)
         if folder == own and path.name.isdecimal():
             return int(path.name)

@@ -39,7 +39,7 @@ def keep_memory() -> None:
 
 
 def return_memory() -> None:
-    """Ask glibc to give back what is freed, for a process of which there are many, and whose work comes in batches."""
+    """Make glibc return freed memory to Linux; otherwise each worker process keeps the memory that it frees."""
     if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallopt"):  # not in musl
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**20)
         ctypes.CDLL(None).mallopt(M_TRIM_THRESHOLD, 2**22)
@@ -47,10 +47,10 @@ def return_memory() -> None:
 
 @contextmanager
 def shared_memory() -> Iterator[None]:
-    """Have the processes that are forked within share as much memory as possible with this one.
+    """Let processes that are forked in this context share as much memory as possible with this process.
 
-    Memory that was freed goes back to Linux first. Python's garbage collector, which writes to each object that it
-    examines and so makes Linux copy its page, leaves out the objects of today: in the children for good.
+    First, freed memory is returned to Linux. Then present objects are excluded from Python's garbage collection, in
+    the children permanently: the collector writes to each object that it examines, and Linux copies its page.
     """
     if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "malloc_trim"):  # not in musl
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,4 +1,4 @@
-"""The language model of long short-term memory."""
+"""LSTM language model."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ class LSTMTokenModel(nn.Module):
     """Layers of LSTM cells over embedded tokens.
 
     *Source*: Sundermeyer et al. 2012, "LSTM neural networks for language modeling". *Differs from the paper*: the
-    output layer shares the embedding's matrix, so a linear layer stands before it.
+    output layer shares the embedding's matrix, after a linear layer.
 
     Args:
         vocab_size: V.
@@ -37,12 +37,12 @@ class LSTMTokenModel(nn.Module):
         self.project = nn.Linear(dim, embedding_dim)
 
     def initial_state(self, batch: int) -> State:
-        """Outputs and cells of each layer, (B, L, H) each."""
+        """Return zeros for outputs and cells of each layer, (B, L, H) each."""
         zeros = self.project.weight.new_zeros(batch, self.cells.num_layers, self.cells.hidden_size)
         return {"outputs": zeros, "cells": zeros}
 
     def forward(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """(B, U) to log_probs (B, U, V) of each one's next, and the state after them."""
+        """Return log_probs (B, U, V) of the token after each of `tokens` (B, U), and the state after them."""
         outputs, cells = (state[name].transpose(0, 1).contiguous() for name in ("outputs", "cells"))  # (L, B, H)
         out, (outputs, cells) = self.cells(self.dropout(self.embedding(tokens)), (outputs, cells))  # (B, U, H)
         log_probs = self.embedding.log_probs(self.project(self.dropout(out)))
@@ -50,5 +50,5 @@ class LSTMTokenModel(nn.Module):
 
     @staticmethod
     def join(states: Sequence[State]) -> State:
-        """Put states into one batch, in this order."""
+        """Concatenate states to one batch, in this order."""
         return {name: torch.cat([state[name] for state in states]) for name in states[0]}

@@ -1,4 +1,4 @@
-"""What the token models share: the embedding of tokens, whose matrix is that of the output layer, too."""
+"""The embedding of tokens shared by the token models; its matrix is also the output layer's."""
 
 import math
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class TiedEmbedding(nn.Module):
-    """Embed tokens, and predict them by the same matrix.
+    """Embed tokens, and predict them with the same matrix.
 
     *Source*: Press and Wolf 2017, arXiv:1608.05859.
 
@@ -20,7 +20,7 @@ class TiedEmbedding(nn.Module):
     def __init__(self, vocab_size: int, dim: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(vocab_size, dim))
-        nn.init.normal_(self.weight, std=dim**-0.5)  # so that logits begin with the variance of what they are made of
+        nn.init.normal_(self.weight, std=dim**-0.5)  # so that the initial variance of logits is that of their input
         self.bias = nn.Parameter(torch.zeros(vocab_size))
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -28,6 +28,6 @@ class TiedEmbedding(nn.Module):
         return F.embedding(tokens, self.weight) * math.sqrt(self.weight.shape[1])
 
     def log_probs(self, x: Tensor) -> Tensor:
-        """Predict, (B, U, D) to (B, U, V); in float32 at least."""
+        """Return log_probs, (B, U, D) to (B, U, V), at least in float32."""
         logits = F.linear(x, self.weight, self.bias)
         return F.log_softmax(logits, dim=-1, dtype=None if logits.dtype.itemsize >= 4 else torch.float32)

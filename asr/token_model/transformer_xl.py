@@ -19,16 +19,16 @@ from asr.token_model.output import TiedEmbedding
 
 
 class TransformerXLTokenModel(nn.Module):
-    """Blocks of self-attention over the last tokens, which go through a text segment by segment.
+    """Blocks of self-attention over the last tokens, which process a text segment by segment.
 
-    A token attends to itself and to the `memory` tokens before it, of its segment or of earlier ones; a block is given
-    what it was given of those, without gradient. So where a text is cut changes no output, and each block sees
-    `memory` tokens further back.
+    A token attends to itself and to the `memory` tokens before it, in its segment or earlier ones. Each block stores
+    its inputs for these tokens, without gradient. So the segmentation of a text changes no output, and each block
+    extends the context by `memory` tokens.
 
     *Source*: Dai et al. 2019, arXiv:1901.02860, section 3.
 
-    *Differs from the paper*: each token sees equally many others, as in the authors' own code with `same_length`;
-    LayerNorm stands before a sub-layer; `u` and `v` are each layer's own; the softmax is not adaptive.
+    *Differs from the paper*: each token sees the same number of tokens, as in the authors' code with `same_length`;
+    LayerNorm is before a sub-layer; each layer has its own `u` and `v`; the softmax is not adaptive.
 
     Args:
         vocab_size: V.
@@ -38,8 +38,8 @@ class TransformerXLTokenModel(nn.Module):
         feed_forward_factor: as in the encoder `TransformerXL`.
         dropout: of each residual branch, of the feed-forward activation, of the attention weights, of the embedding
             and of the last block's output.
-        segment: tokens that are computed at once, and through which the gradient flows.
-        memory: tokens before a token that it sees.
+        segment: tokens computed at once; the gradient does not leave the segment.
+        memory: number of tokens before a token that it sees.
     """
 
     def __init__(
@@ -74,13 +74,13 @@ class TransformerXLTokenModel(nn.Module):
         self.norm_output = PreNorm.last(dim)
 
     def initial_state(self, batch: int) -> State:
-        """What each block was given of the last M tokens, (B, L, M, D), and how many of those there are, (B,)."""
+        """Return the blocks' inputs for the last M tokens, (B, L, M, D), here M = 0, and their numbers, (B,)."""
         weight = self.embedding.weight
         given = weight.new_zeros(batch, len(self.blocks), 0, weight.shape[1])
         return {"given": given, "lengths": torch.zeros(batch, dtype=torch.int64, device=weight.device)}
 
     def forward(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """(B, U) to log_probs (B, U, V) of each one's next, and the state after them."""
+        """Return log_probs (B, U, V) of the token after each of `tokens` (B, U), and the state after them."""
         log_probs = []
         for part in tokens.split(self.segment, dim=1):
             out, state = self._step(part, state)
@@ -88,7 +88,7 @@ class TransformerXLTokenModel(nn.Module):
         return torch.cat(log_probs, dim=1), state
 
     def _step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """Go through the blocks with a segment."""
+        """Process a segment."""
         before, lengths = state["given"], state["lengths"]
         queries, remembered = tokens.shape[1], before.shape[2]
         x = self.dropout(self.embedding(tokens))  # (B, Q, D)
@@ -100,12 +100,12 @@ class TransformerXLTokenModel(nn.Module):
             given.append(x.detach())
             x = block(x, memory, positions, hidden)
         log_probs = self.embedding.log_probs(self.dropout(self.norm_output(x)))
-        kept = torch.cat([before, torch.stack(given, dim=1)], dim=2)  # (B, L, M + Q, D)
-        kept = kept[:, :, max(0, kept.shape[2] - self.memory) :]
-        return log_probs, {"given": kept, "lengths": (lengths + queries).clamp(max=self.memory)}
+        stored = torch.cat([before, torch.stack(given, dim=1)], dim=2)  # (B, L, M + Q, D)
+        stored = stored[:, :, max(0, stored.shape[2] - self.memory) :]
+        return log_probs, {"given": stored, "lengths": (lengths + queries).clamp(max=self.memory)}
 
     def _hidden(self, queries: int, remembered: int, lengths: Tensor) -> Tensor:
-        """What a token must not see: later ones, those too far back, and where there is none, (B, Q, M + Q)."""
+        """Return True for keys that a token must not see: later, too far back, or absent, (B, Q, M + Q)."""
         key = torch.arange(remembered + queries, device=lengths.device)
         query = key[remembered:, None]
         unseen = (key > query) | (key < query - self.memory)  # (Q, M + Q)
@@ -113,7 +113,7 @@ class TransformerXLTokenModel(nn.Module):
 
     @staticmethod
     def join(states: Sequence[State]) -> State:
-        """Put states into one batch, in this order; the shorter memories begin with zeros, which are not seen."""
+        """Concatenate states to one batch, in this order; shorter memories are padded with zeros, which are hidden."""
         longest = max(state["given"].shape[2] for state in states)
         given = [F.pad(state["given"], (0, 0, longest - state["given"].shape[2], 0)) for state in states]
         return {"given": torch.cat(given), "lengths": torch.cat([state["lengths"] for state in states])}

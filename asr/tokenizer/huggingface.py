@@ -17,7 +17,7 @@ UNKNOWN = "<unk>"  # in a tokenizer trained here
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # represents a space in pieces
 BYTE = re.compile("<0x[0-9A-F]{2}>")  # a piece that is a byte and not text
 MAX_PIECE = 1_000  # characters of a piece
-# The parts accepted in an untrusted tokenizer. A regular expression could run for ever, so only the usual one is.
+# The parts accepted in an untrusted tokenizer. A regular expression could run for ever; only the usual one is accepted.
 STEPS = ("Precompiled", "Strip", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Replace")
 METASPACE = ["Metaspace", SPACE]
 PATTERNS: tuple[dict[str, str], ...] = ({"Regex": " {2,}"}, {"String": " "})
@@ -61,7 +61,7 @@ class HuggingFace:
         tokenizer.train_from_iterator(texts, trainer)
         if tokenizer.get_vocab_size() != self.vocab_size:
             must = f"tokenizer.vocab_size must suit the training text; got {self.vocab_size}"
-            raise InputError(f"{must}. Characters and pairs of pieces make {tokenizer.get_vocab_size()}.")
+            raise InputError(f"{must}. With this text BPE finds {tokenizer.get_vocab_size()} pieces.")
         self.load({FILE: (tokenizer.to_str() + "\n").encode()})
 
     def encode(self, text: str) -> list[int]:
@@ -118,16 +118,18 @@ def _checked(tokenizer: Any) -> dict[str, Any]:
         ("decoder", _spaces(tokenizer.get("decoder")), (METASPACE,)),
     ):
         if part not in needed:
-            raise InputError(f"{FILE}: {name} must be {needed[0]}, which asr can take; got {shown(part)}.")
+            raise InputError(f"{FILE}: {name} must be {needed[0]}, which asr accepts; got {shown(part)}.")
     for step in _steps(normalizer):
         if step.get("type") not in STEPS or step.get("pattern", PATTERNS[0]) not in PATTERNS:
-            raise InputError(f"{FILE}: normalizer must be of steps that asr can take; got {shown(step)}.")
+            raise InputError(f"{FILE}: normalizer must consist of steps that asr accepts; got {shown(step)}.")
         if step["type"] == "Precompiled":
             _safely(partial(_precompiled, step.get("precompiled_charsmap")))
     if _unknown(model) is None:
-        raise InputError(f"{FILE}: the model must have an unknown piece, for what no piece spells; it has none.")
-    kept = ("version", "added_tokens", "normalizer", "pre_tokenizer", "decoder", "model")
-    return {key: tokenizer.get(key) for key in kept} | {"truncation": None, "padding": None, "post_processor": None}
+        raise InputError(
+            f"{FILE}: the model must have an unknown piece, for characters that no piece spells; it has none."
+        )
+    relevant = ("version", "added_tokens", "normalizer", "pre_tokenizer", "decoder", "model")
+    return {key: tokenizer.get(key) for key in relevant} | {"truncation": None, "padding": None, "post_processor": None}
 
 
 def names(content: bytes) -> list[str]:
@@ -185,7 +187,7 @@ def _steps(normalizer: Any) -> list[Mapping[str, Any]]:
     if isinstance(normalizer, Mapping) and normalizer.get("type") == "Sequence":
         steps = normalizer.get("normalizers")
     if not isinstance(steps, list) or not all(isinstance(step, Mapping) for step in steps):
-        raise InputError(f"{FILE}: normalizer must be of steps; it is damaged.")
+        raise InputError(f"{FILE}: normalizer must be a step or a list of steps; it is damaged.")
     return steps
 
 

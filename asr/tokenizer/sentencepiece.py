@@ -64,7 +64,7 @@ class SentencePiece:
         except RuntimeError as error:
             reason = one_line(error)
             raise InputError(
-                f"tokenizer.vocab_size must suit the training text; got {self.vocab_size}. SentencePiece says: {reason}"
+                f"tokenizer.vocab_size must suit the training text; got {self.vocab_size}. SentencePiece: {reason}"
             ) from None
         self.load({FILE: model.getvalue()})
 

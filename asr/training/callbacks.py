@@ -35,14 +35,14 @@ def besides_steps(
         data: to train on.
     """
     callbacks = [*step_callbacks(settings, task.model, data.worst_batches), StuckAtBlank()]
-    if prepared.start is not None and prepared.resume is None:
+    if prepared.start is not None and prepared.state.resume is None:
         callbacks.append(LambdaCallback(on_train_start=lambda trainer, task: validate(trainer)))
     if settings.ema.decay is not None:
         callbacks.append(moving_average(settings.ema.decay))
     if settings.early_stopping.patience is not None:
         callbacks.append(Patience(settings.early_stopping.patience, task.measure))
     if settings.debug.profile_batches is not None:
-        callbacks.append(Profile(prepared.run_dir, settings.debug.profile_batches))
+        callbacks.append(Profile(prepared.state.run_dir, settings.debug.profile_batches))
     return callbacks
 
 

@@ -67,7 +67,7 @@ class CompilationBeside:
         command = [sys.executable, "-m", "asr.training.compile_ahead", str(os.getpid())]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         with tempfile.TemporaryFile() as file:
-            forward = vars(block).pop("forward")  # of CompiledBlocks, not to be pickled
+            forward = vars(block).pop("forward")  # set by CompiledBlocks; it cannot be pickled
             pickle.dump((block, inputs), file)
             block.forward = forward
             file.seek(0)

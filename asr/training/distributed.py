@@ -1,4 +1,4 @@
-"""Several training processes: preparation, joint errors, and the end of all when one fails."""
+"""Several training processes: preparation, joint errors, and termination of all processes when one fails."""
 
 import atexit
 import gc

@@ -36,7 +36,7 @@ HYDRA_ADVICE = (
     "Config search path",
     "\tprovider",
 )  # prefixes of unhelpful lines in Hydra's messages
-LONGEST_NAME = 100  # of a folder named by overrides
+MAX_NAME_LENGTH = 100  # of a folder named by overrides
 SWEEP_PACKAGES = {  # by file of conf/sweep/: the package it needs, and the extra of asr that installs the package
     "optuna": ("hydra-optuna-sweeper", "optuna"),
     "slurm": ("hydra-submitit-launcher", "submitit"),
@@ -279,7 +279,7 @@ def _in_own_folder(command: Command, failed: list[str], settings: Any) -> float 
         must = "--multirun must train on one device, because its jobs share a process"
         raise InputError(f"{must}; got trainer.devices={settings.trainer.devices}. Start these runs one by one.")
     named, number = hydra_config.job.override_dirname.replace("/", "_"), str(hydra_config.job.num)
-    run_dir = str(Path(settings.run_dir, named if 0 < len(named) <= LONGEST_NAME else number))
+    run_dir = str(Path(settings.run_dir, named if 0 < len(named) <= MAX_NAME_LENGTH else number))
     try:
         return command(replace(settings, run_dir=run_dir))
     except (InputError, StoreError) as error:

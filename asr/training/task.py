@@ -338,7 +338,7 @@ class RecognitionTask(pl.LightningModule):
         if self.skipped > self._unreadable.at_most:
             must = f"an epoch must have at most {self._unreadable.at_most:g} unreadable utterances"
             given = f"(data.max_bad_fraction); got {self.skipped} in epoch {epoch}"
-            last = f"the last is {names[-1][1]!r}: {names[-1][0]}"
+            last = f"the last is {names[-1][1]!r}: {names[-1][0].rstrip('.')}"
             fail_together(self.trainer, f"{must} {given}; {last}. Restore the files, or raise data.max_bad_fraction.")
 
     def _stop_not_finite(self, step: StepRecord) -> None:

@@ -20,10 +20,9 @@ from asr.training.progress import progress_callbacks
 from asr.training.signals import StopRequest
 
 if TYPE_CHECKING:
-    from asr.run.language_model import PreparedText
     from asr.run.language_model_settings import LanguageModelSettings
-    from asr.run.preparation import Prepared
     from asr.run.resume import Run
+    from asr.run.run_state import RunState
     from asr.run.settings import RunSettings
     from asr.training.tasks import TrainingData
 
@@ -81,7 +80,7 @@ def make_trainer(settings: "AnyRunSettings") -> pl.Trainer:
 def equip(
     trainer: pl.Trainer,
     settings: "AnyRunSettings",
-    prepared: "Prepared | PreparedText",
+    state: "RunState",
     run: "Run",
     data: "TrainingData",
     measure: str,
@@ -92,7 +91,7 @@ def equip(
     Args:
         trainer: of the run.
         settings: of the run.
-        prepared: the run's folder and checkpoint.
+        state: of the run.
         run: to which the checkpoints belong.
         data: to train on.
         measure: metric of validations, which selects checkpoints.
@@ -101,10 +100,9 @@ def equip(
     Returns:
         The request of a signal to stop.
     """
-    step = prepared.resume.step if prepared.resume else 0
-    trainer.loggers = make_loggers(settings.components, as_mapping(settings), prepared.run_dir, run.id, step)
+    trainer.loggers = make_loggers(settings.components, as_mapping(settings), state.run_dir, run.id, state.step)
     stop = StopRequest(speaks=trainer.is_global_zero)
-    saving = Saving(prepared.run_dir / CHECKPOINTS, run, data.epochs, stop, settings.checkpoint, measure)
+    saving = Saving(state.run_dir / CHECKPOINTS, run, data.epochs, stop, settings.checkpoint, measure)
     trainer.callbacks += [*others, saving]  # type: ignore[attr-defined]  # last, so that checkpoints contain the other callbacks' final state
     replace_signal_handlers(trainer, stop.listen, stop.give_back)
     return stop

@@ -1,1 +1,1 @@
-"""Parts of the pages: style, charts, scripts, and how they become one file."""
+"""Components of the pages: style, charts, scripts, and their assembly into one file."""

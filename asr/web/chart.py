@@ -2,13 +2,13 @@
 
     line_chart("Loss falls until step 900", Axis("step"), Axis("loss"), [Series("train", [(0, 7.1), (10, 5.2)])])
     column_chart("WER by duration", Axis("seconds"), Axis("WER", percent), [Column("0-2", 0.12, (0.1, 0.15))])
-    interval_chart("WER by speaker", Axis("WER", percent), columns)             lying, for many names
-    bar_chart("WER by decoder", Axis("WER", percent), columns)                  lying, for long names
+    interval_chart("WER by speaker", Axis("WER", percent), columns)             horizontal, for many names
+    bar_chart("WER by decoder", Axis("WER", percent), columns)                  horizontal, for long names
     histogram("WER of utterances", Axis("WER", percent), Axis("utterances"), edges, [("all", counts)])
     scatter_chart("Each speaker", Axis("WER of A", percent), Axis("WER of B", percent), [Dot("anna", 0.1, 0.2)])
 
-Each gives a `<figure class="chart">`, to stand in a `<div class="charts">`. A title says what there is to see. Values
-that are None or not finite are left out of the drawing, and are "-" in the table.
+Each returns a `<figure class="chart">`, for a `<div class="charts">`. A title states what the chart shows. Values that
+are None or not finite are left out of the drawing, and are "-" in the table.
 """
 
 import math
@@ -21,7 +21,7 @@ from asr.web.plane import (
     BOTTOM,
     CHARACTER,
     HEIGHT,
-    MOST_POINTS,
+    MAX_POINTS,
     TOP,
     WIDTH,
     Plane,
@@ -46,7 +46,7 @@ __all__ = [
     "scatter_chart",
 ]
 
-NAMED_ROWS = 40  # of an interval chart; more are thinner, and named on hover and in the table only
+NAMED_ROWS = 40  # of an interval chart; with more, rows are thinner, and named only on hover and in the table
 TABLE_ROWS = 60  # of a line chart's table
 
 
@@ -56,10 +56,10 @@ class Series:
 
     Args:
         name: in the legend and the table.
-        points: in order of x; a y that is None is a gap.
-        raw: points drawn faintly behind it, in the same colour: what it is the smooth form of.
+        points: in order of x; a y of None is a gap.
+        raw: unsmoothed points, drawn faintly behind the line in the same colour.
         intervals: (low, high) of each point, drawn as a band.
-        dots: mark each point.
+        dots: whether to mark each point.
     """
 
     name: str
@@ -76,9 +76,9 @@ class Column:
     Args:
         name: at the axis.
         value: of the bar or dot.
-        interval: of 95 % confidence, if there is one.
+        interval: of 95 % confidence; None: not known.
         note: shown on hover, and in the table.
-        style: its colour, where there are several kinds; names must tell them apart, too.
+        style: number of the colour; `name` must distinguish the same kinds as the colours.
     """
 
     name: str
@@ -90,7 +90,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Dot:
-    """One mark of a scatter chart; `note` is shown on hover."""
+    """A mark of a scatter chart; `note` is shown on hover."""
 
     name: str
     x: float | None
@@ -101,14 +101,14 @@ class Dot:
 def line_chart(
     title: str, x: Axis, y: Axis, series: Sequence[Series], note: str = "", diagonal: bool = False, zero: bool = True
 ) -> str:
-    """Draw lines over a number.
+    """Draw lines over a numeric axis.
 
     Args:
-        title: what there is to see.
-        x: the axis along the bottom.
-        y: the axis at the left.
-        series: six at most can be told apart.
-        note: more about it, in small print.
+        title: what the chart shows.
+        x: horizontal axis.
+        y: vertical axis.
+        series: at most six have different colours.
+        note: further information, in small print.
         diagonal: draw y = x as well.
         zero: begin y at 0, so that heights can be compared.
     """
@@ -147,16 +147,16 @@ def column_chart(title: str, x: Axis, y: Axis, columns: Sequence[Column], note: 
 def histogram(
     title: str, x: Axis, y: Axis, edges: Sequence[float], series: Sequence[tuple[str, Sequence[int]]], note: str = ""
 ) -> str:
-    """Draw the count between each pair of edges; several series are stacked, the first at the bottom."""
-    places = range(len(edges) - 1)
+    """Draw the count between consecutive edges; several series are stacked, the first at the bottom."""
+    bins = range(len(edges) - 1)
     plane = Plane(
         Axis(x.label, x.write, edges[0], edges[-1]),
         y,
         edges,
-        [sum(counts[at] for _, counts in series) for at in places],
+        [sum(counts[at] for _, counts in series) for at in bins],
     )
     drawn = [*plane.y_ticks(), *plane.x_ticks(), *plane.names()]
-    for at in places:
+    for at in bins:
         left, right, floor = plane.x(edges[at]), plane.x(edges[at + 1]), 0
         for style, (_, counts) in enumerate(series, start=1):
             top, under = plane.y(floor + counts[at]), plane.y(floor)
@@ -166,9 +166,7 @@ def histogram(
         hover += [f"{name}: {counts[at]:,}" for name, counts in series]
         drawn.append(rect("hit", left, plane.top, right - left, plane.bottom - plane.top, "\n".join(hover)))
     rows = [["from", "to", *(name for name, _ in series)]]
-    rows += [
-        [x.write(edges[at]), x.write(edges[at + 1]), *(f"{counts[at]:,}" for _, counts in series)] for at in places
-    ]
+    rows += [[x.write(edges[at]), x.write(edges[at + 1]), *(f"{counts[at]:,}" for _, counts in series)] for at in bins]
     legend = [(name, style) for style, (name, _) in enumerate(series, start=1)] if len(series) > 1 else []
     return _figure(title, note, drawn, rows, legend, blocks=True)
 
@@ -177,11 +175,11 @@ def interval_chart(title: str, x: Axis, rows: Sequence[Column], note: str = "", 
     """Draw a row for each name, in the given order: a dot for its value, a line for its interval.
 
     Args:
-        title: what there is to see.
-        x: the axis of the values.
-        rows: from top to bottom; beyond NAMED_ROWS they are thin, and named on hover and in the table only.
-        note: more about it, in small print.
-        name: what the rows are, for the table.
+        title: what the chart shows.
+        x: axis of the values.
+        rows: from top to bottom; more than NAMED_ROWS are thin, and named only on hover and in the table.
+        note: further information, in small print.
+        name: heading of the names in the table.
     """
 
     def mark(plane: Plane, row: Column, value: float, middle: float, step: float) -> Iterator[str]:
@@ -195,7 +193,7 @@ def interval_chart(title: str, x: Axis, rows: Sequence[Column], note: str = "", 
 
 
 def bar_chart(title: str, x: Axis, rows: Sequence[Column], note: str = "", name: str = "name") -> str:
-    """Draw a lying bar for each name, which may be long, in the given order. Parameters are `interval_chart`'s."""
+    """Draw a horizontal bar for each name, in the given order. Parameters are those of `interval_chart`."""
 
     def mark(plane: Plane, row: Column, value: float, middle: float, step: float) -> Iterator[str]:
         if value:
@@ -214,9 +212,9 @@ def _lying(
     room: float,
     mark: Callable[[Plane, Column, float, float, float], Iterable[str]],
 ) -> str:
-    """Draw a row for each name, which has that much room; `mark` draws a value, given the row's middle and height."""
+    """Draw a row for each name, in `room` units of width; `mark` draws a value, given the row's middle and height."""
     step = 17.0 if len(rows) <= NAMED_ROWS else max(2.0, min(8.0, 300.0 / len(rows)))
-    step = min(24.0, max(step, 160.0 / max(len(rows), 1)))  # few rows stand apart
+    step = min(24.0, max(step, 160.0 / max(len(rows), 1)))  # a few rows are spread out
     names = [shorten(row.name, room) if len(rows) <= NAMED_ROWS else "" for row in rows]
     left = 14.0 + max([len(text) * CHARACTER for text in names], default=0.0)
     height = TOP + step * max(len(rows), 1) + BOTTOM
@@ -234,7 +232,7 @@ def _lying(
 
 
 def scatter_chart(title: str, x: Axis, y: Axis, dots: Sequence[Dot], note: str = "", diagonal: bool = False) -> str:
-    """Draw a dot for each name; with a diagonal both axes have the same bounds, so that it means equality."""
+    """Draw a dot for each name; with a diagonal both axes have the same bounds, so that it shows equality."""
     across, up = [dot.x for dot in dots], [dot.y for dot in dots]
     if diagonal:
         across = up = across + up
@@ -244,25 +242,25 @@ def scatter_chart(title: str, x: Axis, y: Axis, dots: Sequence[Dot], note: str =
     for dot in dots:
         if dot.x is not None and dot.y is not None and math.isfinite(dot.x) and math.isfinite(dot.y):
             hover = [dot.name, f"{x.label}: {x.write(dot.x)}", f"{y.label}: {y.write(dot.y)}", dot.note]
-            place = plane.x(dot.x), plane.y(dot.y)
-            drawn.append(circle("mark see-through s1", *place, 4.5, "\n".join(filter(None, hover))))
+            position = plane.x(dot.x), plane.y(dot.y)
+            drawn.append(circle("mark see-through s1", *position, 4.5, "\n".join(filter(None, hover))))
     rows = [["", x.label, y.label, ""]] + [[dot.name, x.write(dot.x), y.write(dot.y), dot.note] for dot in dots]
     return _figure(title, note, drawn, rows)
 
 
 def _line(plane: Plane, series: Series, number: int) -> list[str]:
-    """Draw a line, its band, and a mark for each point, which shows its values on hover."""
+    """Draw a line, its band, and a mark for each point that shows its values on hover."""
     style = line_style(number)
     band = [(at, pair) for (at, _), pair in zip(series.points, series.intervals, strict=False) if pair]
     drawn = [plane.band(band, style)] if band else []
     drawn.append(plane.path(series.points, style))
     known = [(at, value) for at, value in series.points if value is not None and math.isfinite(value)]
     x, y = plane.x.axis, plane.y.axis
-    for at, value in known[:: math.ceil(len(known) / MOST_POINTS) or 1]:
-        place = plane.x(at), plane.y(value)
+    for at, value in known[:: math.ceil(len(known) / MAX_POINTS) or 1]:
+        position = plane.x(at), plane.y(value)
         hover = f"{series.name}\n{x.label}: {x.write(at)}\n{y.label}: {y.write(value)}"
-        drawn.append(circle(f"mark {style.split()[0]}", *place, 3.5) if series.dots or len(known) == 1 else "")
-        drawn.append(circle("hit", *place, 7, hover))
+        drawn.append(circle(f"mark {style.split()[0]}", *position, 3.5) if series.dots or len(known) == 1 else "")
+        drawn.append(circle("hit", *position, 7, hover))
     return drawn
 
 
@@ -281,16 +279,18 @@ def _column_rows(name: str, axis: Axis, columns: Sequence[Column]) -> list[list[
 
 
 def _line_rows(x: Axis, y: Axis, series: Sequence[Series]) -> list[list[str]]:
-    """Tabulate the lines' values; a long line is thinned evenly, and keeps its first and last point."""
-    most = max(2, TABLE_ROWS // max(1, len(series)))
+    """Tabulate the lines' values; a long line is thinned evenly, with its first and last point."""
+    max_rows = max(2, TABLE_ROWS // max(1, len(series)))
     chosen: set[float] = set()
     for curve in series:
-        at = [place for place, _ in curve.points]
-        chosen.update(at if len(at) <= most else (at[round(row * (len(at) - 1) / (most - 1))] for row in range(most)))
-    places = sorted(chosen)
+        at = [position for position, _ in curve.points]
+        chosen.update(
+            at if len(at) <= max_rows else (at[round(row * (len(at) - 1) / (max_rows - 1))] for row in range(max_rows))
+        )
+    positions = sorted(chosen)
     values = [dict(curve.points) for curve in series]
     names = [y.label] if len(series) == 1 else [curve.name for curve in series]
-    return [[x.label, *names]] + [[x.write(at), *(y.write(heights.get(at)) for heights in values)] for at in places]
+    return [[x.label, *names]] + [[x.write(at), *(y.write(heights.get(at)) for heights in values)] for at in positions]
 
 
 def _figure(
@@ -303,7 +303,7 @@ def _figure(
     blocks: bool = False,
     height: float = HEIGHT,
 ) -> str:
-    """The chart with its title, legend and table."""
+    """Return the chart with its title, legend and table."""
     head, *body = rows
     heads = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
     cells = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in body)
@@ -323,6 +323,6 @@ def _figure(
 
 
 def _sample(style: int, block: bool) -> str:
-    """How a series looks, for the legend."""
+    """Return a sample of a series' style, for the legend."""
     shape = rect(f"bar s{style}", 4, 0, 12, 10) if block else f'<path class="line {line_style(style)}" d="M1 5H21"/>'
     return f'<svg viewBox="0 0 22 10" aria-hidden="true">{shape}</svg>'

@@ -1,10 +1,10 @@
-"""The page that turns recordings into text, whoever recognises them: a server, or the browser itself."""
+"""The page that turns recordings into text, for both recognition on a server and in the browser."""
 
 from collections.abc import Sequence
 
 from asr.web.page import asset, escape
 
-# The script of the page itself comes after these.
+# The page's own script comes after these.
 SCRIPTS = ("element.js", "picture.js", "player.js", "microphone.js", "recorder.js", "demo.js")
 EXAMPLE = '<button type="button" class="example" data-address="{address}" data-name="{name}">{title}</button>'
 
@@ -18,15 +18,15 @@ def demo_body(
     buttons: str = "",
     sections: str = "",
 ) -> str:
-    """Make the body of the page.
+    """Return the body of the page.
 
     Args:
-        about: what it says of itself at its head; HTML.
-        hint: what it can be given, in sentences.
-        examples: addresses and names of recordings that it offers.
-        without: what to do where there is no JavaScript; HTML.
-        buttons: more that use the microphone, of class "microphone"; HTML.
-        sections: more that it shows, above the transcript; HTML.
+        about: description at the head of the page; HTML.
+        hint: accepted inputs, in sentences.
+        examples: addresses and names of example recordings.
+        without: advice for browsers without JavaScript; HTML.
+        buttons: further buttons that use the microphone, of class "microphone"; HTML.
+        sections: further sections above the transcript; HTML.
     """
     offered = [
         EXAMPLE.format(

@@ -1,4 +1,4 @@
-"""What a report says in words and numbers: big figures, facts by name, lists of what is frequent."""
+"""Parts of a report: figures, facts by name, tables of frequent items."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from asr.web.page import escape
 
 
 def figure(name: str, label: str, value: str, details: Sequence[str], main: bool = False, unit: str = "") -> str:
-    """Make a big number; a program that reads the page finds its value under `name`."""
+    """Return a figure, a number in large print; programs find its value by `name` in the page."""
     unit = f' <span class="unit">{escape(unit)}</span>' if unit else ""
     below = "".join(f'<span class="detail">{escape(detail)}</span>' for detail in details)
     return (
@@ -16,12 +16,12 @@ def figure(name: str, label: str, value: str, details: Sequence[str], main: bool
 
 
 def facts(pairs: Sequence[tuple[str, str]]) -> str:
-    """What was measured, by name."""
+    """Return a list of facts: names and values."""
     return '<dl class="facts">' + "".join(f"<dt>{escape(a)}</dt><dd>{escape(b)}</dd>" for a, b in pairs) + "</dl>"
 
 
 def frequent(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], shown: int = 12) -> str:
-    """Make a table, the last column a number; rows beyond the first `shown` are folded away."""
+    """Return a table whose last column is a number; rows after the first `shown` are collapsed."""
     if not rows:
         return f"<div><h3>{escape(title)}</h3><p class='note'>none</p></div>"
     tables = [_table(heads, rows[:shown])]

@@ -1,10 +1,10 @@
-"""One self-contained page: style, scripts and data inline, and a policy that forbids the network.
+"""A self-contained page: style, scripts and data inline, and a policy that forbids the network.
 
     page("Title", body, scripts=["chart.js", "player.js"], data={"report": {...}}, attachments={"clip-0": base64})
 
-`body` is HTML; whatever comes from a user goes through `escape` first. A script finds its data by id:
-`JSON.parse(document.getElementById("report").textContent)`. No `style=` or `onclick=` attribute works under the policy:
-use the classes of style.css, addEventListener, and `element.style` from scripts.
+`body` is HTML; texts of users must pass through `escape` first. A script finds its data by id:
+`JSON.parse(document.getElementById("report").textContent)`. The policy disables `style=` and `onclick=` attributes: use
+the classes of style.css, addEventListener, and `element.style` in scripts.
 """
 
 import base64
@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 
-# What a page may load. The hashes of its own style and scripts are added: whatever else got in would not run.
+# What a page may load, plus hashes of its own style and scripts: no other script or style can run.
 POLICY = {
     "default-src": "'none'",
     "img-src": "data:",
@@ -25,27 +25,27 @@ POLICY = {
 
 
 def visible(text: str) -> str:
-    r"""Escape what UTF-8 cannot hold (half a surrogate pair, an undecoded byte), as \udcff."""
+    r"""Escape what UTF-8 cannot represent (half a surrogate pair, an undecoded byte), as \udcff."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def escape(value: object) -> str:
-    """Make a text safe inside elements and quoted attributes."""
+    """Escape a text for elements and quoted attributes."""
     return html.escape(visible(str(value)), quote=True)
 
 
 def to_json(value: object) -> str:
-    """Write JSON that may stand in a script element: in ASCII, and without a `<` that could end it.
+    """Return JSON that is safe in a script element: ASCII, without a `<` that could end it.
 
     Raises:
-        ValueError: there is a NaN or an infinity in it, which JSON does not know.
+        ValueError: the value contains NaN or infinity, which JSON cannot represent.
     """
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def asset(name: str) -> str:
-    """Read a style or script of this folder."""
+    """Return a style or script of this folder."""
     return (files("asr.web") / "assets" / name).read_text(encoding="utf-8")
 
 
@@ -57,15 +57,15 @@ def page(
     attachments: Mapping[str, str] | None = None,
     allow: Mapping[str, str] | None = None,
 ) -> str:
-    """Put a page together.
+    """Return a page.
 
     Args:
-        title: shown by the browser's tab.
+        title: in the browser's tab.
         body: HTML, already escaped.
-        scripts: files of this folder, run in this order once the body and the data are there.
+        scripts: files of this folder, run in this order after the body and the data are loaded.
         data: JSON-able values, by the id of their element.
-        attachments: base64 texts, by the id of their element; at the very end, and not parsed when the page opens.
-        allow: more of the policy, for a page that a server hands out: {"connect-src": "'self'"}.
+        attachments: base64 texts, by the id of their element; at the end, and not parsed when the page opens.
+        allow: additions to the policy, for a page from a server: {"connect-src": "'self'"}.
     """
     style = asset("style.css")
     code = [asset(name) for name in scripts]

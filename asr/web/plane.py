@@ -1,6 +1,6 @@
-"""The area between the axes of one chart, and the marks that are drawn there, as SVG.
+"""The plot area of a chart, and the marks drawn there, as SVG.
 
-A mark with a <title> tells it on hover, in any browser; chart.js does it better.
+The <title> of a mark is shown on hover, by any browser, or by chart.js, which is faster.
 """
 
 import math
@@ -9,24 +9,24 @@ from collections.abc import Sequence
 from asr.web.page import escape
 from asr.web.scale import Axis, Scale
 
-WIDTH, HEIGHT = 420.0, 250.0  # of a chart's own units, which are CSS pixels where there is room
+WIDTH, HEIGHT = 420.0, 250.0  # of a chart, in its own units: CSS pixels if the page is wide enough
 TOP, RIGHT, BOTTOM = 12.0, 12.0, 44.0
-CHARACTER = 6.6  # width of a digit of the labels, about
+CHARACTER = 6.6  # approximate width of a digit in labels
 STYLES = 6  # .s1 to .s6 of style.css; lines 2 to 4 are dashed as well
-MOST_POINTS = 400  # of a line that tell their values
+MAX_POINTS = 400  # of a line with values on hover
 
 
 class Plane:
-    """Axes with a scale each.
+    """Two axes with their scales.
 
     Args:
-        x: along the bottom.
-        y: at the left.
-        across: values that x must have room for.
-        up: values that y must have room for.
+        x: horizontal axis.
+        y: vertical axis.
+        across: values that the range of x must include.
+        up: values that the range of y must include.
         x_zero: x begins at 0.
         y_zero: y begins at 0.
-        left: where the axes cross; None: as far right as the labels of y need.
+        left: horizontal position of the vertical axis; None: chosen by the width of its labels.
         height: of the whole chart.
     """
 
@@ -49,7 +49,7 @@ class Plane:
         self.x = Scale(x, across, self.left, self.right, x_zero)
 
     def x_ticks(self, *, grid: bool = False) -> list[str]:
-        """Values along the bottom, with lines up from them if there is a grid."""
+        """Draw the values of x, with vertical grid lines if `grid`."""
         drawn = []
         for tick in self.x.ticks:
             at = self.x(tick)
@@ -59,7 +59,7 @@ class Plane:
         return drawn
 
     def y_ticks(self) -> list[str]:
-        """Values at the left, with lines across."""
+        """Draw the values of y, with horizontal grid lines."""
         drawn = []
         for tick in self.y.ticks:
             at = self.y(tick)
@@ -68,7 +68,7 @@ class Plane:
         return drawn
 
     def names(self) -> list[str]:
-        """The floor, and what the axes are called."""
+        """Draw the horizontal axis, and the labels of both axes."""
         middle = (self.top + self.bottom) / 2
         aside = f'transform="translate(13 {middle:.1f}) rotate(-90)" text-anchor="middle"'
         return [
@@ -78,12 +78,12 @@ class Plane:
         ]
 
     def diagonal(self) -> str:
-        """The line y = x."""
+        """Draw the line y = x."""
         low, high = max(self.x.low, self.y.low), min(self.x.high, self.y.high)
         return line("diagonal", self.x(low), self.y(low), self.x(high), self.y(high))
 
     def path(self, points: Sequence[tuple[float, float | None]], kind: str) -> str:
-        """A line through points, broken where y is None or not finite."""
+        """Draw a line through points, interrupted where y is None or not finite."""
         steps, pen = [], "M"
         for at, value in points:
             if value is None or not math.isfinite(value):
@@ -94,56 +94,56 @@ class Plane:
         return f'<path class="line {kind}" d="{"".join(steps)}"/>'
 
     def band(self, bounds: Sequence[tuple[float, tuple[float, float]]], kind: str) -> str:
-        """The area between two lines."""
-        there = [f"{self.x(at):.1f},{self.y(high):.1f}" for at, (_, high) in bounds]
-        back = [f"{self.x(at):.1f},{self.y(low):.1f}" for at, (low, _) in reversed(bounds)]
-        return f'<polygon class="band {kind}" points="{" ".join(there + back)}"/>'
+        """Draw the area between two lines."""
+        upper = [f"{self.x(at):.1f},{self.y(high):.1f}" for at, (_, high) in bounds]
+        lower = [f"{self.x(at):.1f},{self.y(low):.1f}" for at, (low, _) in reversed(bounds)]
+        return f'<polygon class="band {kind}" points="{" ".join(upper + lower)}"/>'
 
     def column(self, centre: float, width: float, value: float, kind: str) -> str:
-        """A bar from the floor."""
+        """Draw a bar from the bottom."""
         top = self.y(value)
         return rect(f"bar {kind}", centre - width / 2, top, width, self.bottom - top)
 
     def whisker(self, centre: float, low: float, high: float) -> str:
-        """An interval, standing."""
+        """Draw a vertical interval."""
         first, last = self.y(low), self.y(high)
         caps = f"M{centre - 4:.1f} {first:.1f}h8M{centre - 4:.1f} {last:.1f}h8"
         return f'<path class="whisker" d="M{centre:.1f} {first:.1f}V{last:.1f}{caps}"/>'
 
 
 def line_style(number: int) -> str:
-    """Colour and dashes of the line with this number, from 1."""
+    """Return the classes (colour and dashes) of a line, numbered from 1."""
     style = (number - 1) % STYLES + 1
     return f"s{style} dash{style}" if 2 <= style <= 4 else f"s{style}"
 
 
 def line(kind: str, x1: float, y1: float, x2: float, y2: float) -> str:
-    """A straight line."""
+    """Draw a straight line."""
     return f'<line class="{kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
 
 
 def rect(kind: str, x: float, y: float, width: float, height: float, hover: str = "") -> str:
-    """A rectangle; a "hit" is invisible, and shows its text on hover."""
+    """Draw a rectangle; of kind "hit" it is invisible, and shows its text on hover."""
     size = f'width="{max(width, 0):.1f}" height="{max(height, 0):.1f}"'
     return f'<rect class="{kind}" x="{x:.1f}" y="{y:.1f}" {size}>{title(hover)}</rect>'
 
 
 def circle(kind: str, x: float, y: float, radius: float, hover: str = "") -> str:
-    """A dot."""
+    """Draw a dot."""
     return f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}">{title(hover)}</circle>'
 
 
 def label(x: float, y: float, text: str, anchor: str, kind: str = "") -> str:
-    """A text that begins ("start"), ends ("end") or has its middle at x."""
+    """Draw a text that begins ("start"), ends ("end") or is centred ("middle") at x."""
     return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
 def title(text: str) -> str:
-    """The text that a mark shows on hover."""
+    """Return the text that a mark shows on hover."""
     return f"<title>{escape(text)}</title>" if text else ""
 
 
 def shorten(text: str, width: float) -> str:
-    """A name that fits the width, its end left out if it must."""
-    most = max(3, int(width / CHARACTER))
-    return text if len(text) <= most else text[: most - 1] + "…"
+    """Shorten a name to a width, with an ellipsis at its end."""
+    max_characters = max(3, int(width / CHARACTER))
+    return text if len(text) <= max_characters else text[: max_characters - 1] + "…"

@@ -1,4 +1,4 @@
-"""Axes of charts: round ticks, how a value is written, where it lies."""
+"""Axes of charts: round ticks, formatting of values, and their positions."""
 
 import math
 import re
@@ -8,19 +8,19 @@ from dataclasses import dataclass
 
 from asr.text.numbers import number
 
-CLOSEST = 1e-9  # values that differ by less, relative to their size or to a thousandth, are one place on an axis
+CLOSEST = 1e-9  # relative difference (to the value or to 0.001) below which values count as equal on an axis
 
 
 @dataclass(frozen=True)
 class Axis:
-    """What runs along an axis.
+    """Description of an axis.
 
     Args:
         label: with the unit.
-        write: how a value is written, None as well.
-        low: where the axis begins; None: from the values.
-        high: where it ends.
-        log: a logarithmic one.
+        write: formats a value, also None.
+        low: where the axis begins; None: at the least value.
+        high: where it ends; None: at the greatest value.
+        log: whether it is logarithmic.
     """
 
     label: str
@@ -30,19 +30,19 @@ class Axis:
     log: bool = False
 
     def tick(self, value: float) -> str:
-        """Write a value at the axis, where round numbers need no decimals."""
+        """Format a value at the axis; round numbers without decimals."""
         return re.sub(r"\.0+(?=\D|$)", "", self.write(value))
 
 
 class Scale:
-    """Values to positions.
+    """Map from values to positions.
 
     Args:
-        axis: whose.
-        values: that must have room; those that are not finite are passed over.
-        start: position of the lowest.
-        end: position of the highest.
-        zero: the axis begins at 0, unless a value is below or the axis is logarithmic.
+        axis: description of the axis.
+        values: that the range must include; values that are not finite are ignored.
+        start: position of the lowest value.
+        end: position of the highest value.
+        zero: begin the axis at 0, unless a value is below 0 or the axis is logarithmic.
     """
 
     def __init__(self, axis: Axis, values: Iterable[float | None], start: float, end: float, zero: bool) -> None:
@@ -70,7 +70,7 @@ class Scale:
 
 
 def round_ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """About `count` round numbers that cover low .. high."""
+    """Return about `count` round numbers that cover low .. high."""
     raw = (high - low) / count
     power = 10.0 ** math.floor(math.log10(raw))
     step = power * next(factor for factor in (1, 2, 2.5, 5, 10) if factor * power >= raw * 0.999)
@@ -79,7 +79,7 @@ def round_ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Powers of ten within low .. high, with two and five times them where they are few; or those around it."""
+    """Return powers of ten within low .. high, also times two and five if there are few; or the powers around it."""
     first, last = math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9)
     factors = (1, 2, 5) if last - first <= 2 else (1,)
     ticks = [factor * 10.0**power for power in range(first, last + 1) for factor in factors]

@@ -1,11 +1,11 @@
-"""The utterances of a report: the table that a browser makes of them, and what it opens."""
+"""The utterances of a report: filters, and the place of the table that scripts create."""
 
 import base64
 from collections.abc import Mapping
 
 from asr.web.page import escape
 
-# Each after those that it uses.
+# Each after the scripts that it uses.
 SCRIPTS = (
     "element.js",
     "chart.js",
@@ -20,12 +20,12 @@ SCRIPTS = (
 
 
 def section(kinds: Mapping[str, str], with_subsets: bool, with_speakers: bool) -> str:
-    """The filters, and where report.js puts the table.
+    """Return the filters, and the element for the table of report.js.
 
     Args:
-        kinds: of utterances to choose, by the name that report.js knows them under.
-        with_subsets: there are several to choose from.
-        with_speakers: some are known.
+        kinds: label of each kind of utterances, by its key in report.js.
+        with_subsets: whether there are several subsets.
+        with_speakers: whether speakers are known.
     """
     options = "".join(f'<option value="{escape(name)}">{escape(label)}</option>' for name, label in kinds.items())
     everything = '<option value="">all</option>'
@@ -48,7 +48,7 @@ def section(kinds: Mapping[str, str], with_subsets: bool, with_speakers: bool) -
 
 
 def attachments(kinds: Mapping[str, Mapping[int, bytes]]) -> dict[str, str]:
-    """What a page carries of each kind (`clip`, `log-mel`, `posterior`), under the names detail.js looks for."""
+    """Return the attachments of each kind (`clip`, `log-mel`, `posterior`) by the names that detail.js reads."""
     return {
         f"{kind}-{row}": base64.b64encode(content).decode()
         for kind, contents in kinds.items()

@@ -4,26 +4,22 @@ from torch import Tensor, nn
 from transformers import ParakeetEncoder, ParakeetEncoderConfig
 
 from asr.lengths import padding_mask
-from benchmarks.nets import NUM_MEL_BINS, Shape
+from benchmarks.nets import NUM_MEL_BINS, Peer, Shape
 
 
-class Blocks(nn.Module):
-    """The encoder's blocks and positions; its own front-end is not used."""
+def blocks(shape: Shape) -> Peer:
+    """Make the encoder's blocks and positions; its own front-end is not used."""
+    encoder = ParakeetEncoder(_config(shape, shape.num_layers))
 
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        encoder = ParakeetEncoder(_config(shape, shape.num_layers))
-        self.positions = encoder.encode_positions
-        self.layers = encoder.layers
-
-    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        """(B, T', D), (B,) to (B, T', D)."""
+    def run(x: Tensor, lengths: Tensor) -> Tensor:
         valid = ~padding_mask(lengths, x.shape[1])
         mask = (valid[:, :, None] & valid[:, None, :])[:, None]  # (B, 1, T', T'), as its encoder makes it
-        positions = self.positions(x)
-        for layer in self.layers:
+        positions = encoder.encode_positions(x)
+        for layer in encoder.layers:
             x = layer(x, attention_mask=mask, position_embeddings=positions)
         return x
+
+    return Peer([encoder.encode_positions, encoder.layers], encoder.layers, run)
 
 
 class DepthwiseFrontEnd(nn.Module):

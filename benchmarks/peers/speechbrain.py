@@ -2,30 +2,27 @@
 
 from speechbrain.lobes.models.transformer.Conformer import ConformerEncoder
 from speechbrain.nnet.attention import RelPosEncXL
-from torch import Tensor, nn
+from torch import Tensor
 
 from asr.lengths import padding_mask
-from benchmarks.nets import Shape
+from benchmarks.nets import Peer, Shape
 
 
-class Blocks(nn.Module):
-    """The encoder and its positions; it has one LayerNorm more, behind the last block."""
+def blocks(shape: Shape) -> Peer:
+    """Make the encoder and its positions; it has one LayerNorm more, after the last block."""
+    positions = RelPosEncXL(shape.dim)
+    encoder = ConformerEncoder(
+        num_layers=shape.num_layers,
+        d_model=shape.dim,
+        d_ffn=shape.feed_forward_dim,
+        nhead=shape.num_heads,
+        kernel_size=shape.kernel_size,
+        dropout=shape.dropout,
+    )
 
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self.positions = RelPosEncXL(shape.dim)
-        self.encoder = ConformerEncoder(
-            num_layers=shape.num_layers,
-            d_model=shape.dim,
-            d_ffn=shape.feed_forward_dim,
-            nhead=shape.num_heads,
-            kernel_size=shape.kernel_size,
-            dropout=shape.dropout,
-        )
-        self.layers = self.encoder.layers
-
-    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        """(B, T', D), (B,) to (B, T', D)."""
+    def run(x: Tensor, lengths: Tensor) -> Tensor:
         padding = padding_mask(lengths, x.shape[1])
-        encoder_out, _ = self.encoder(x, src_key_padding_mask=padding, pos_embs=self.positions(x))
+        encoder_out, _ = encoder(x, src_key_padding_mask=padding, pos_embs=positions(x))
         return encoder_out
+
+    return Peer([positions, encoder], encoder.layers, run)

@@ -1,12 +1,12 @@
-"""Write the manifests of a language of Common Voice (Ardila et al. 2020): many voices, their own microphones.
+"""Write the manifests of a language of Common Voice (Ardila et al. 2020): many speakers with their own microphones.
 
     python -m recipes.common_voice.prepare --corpus-dir cv-corpus/en --output-dir data/common_voice
     python -m recipes.common_voice.prepare --corpus-dir cv-corpus/en --output-dir data/common_voice \\
         --archive cv-corpus-17.0-2024-03-15-en.tar.gz
 
-The archive is to be had, for an account, at https://commonvoice.mozilla.org/datasets, which shows its SHA-256: with
---sha256 it is verified before it is unpacked. Splits are those of the corpus, train.tsv, dev.tsv and test.tsv, whose
-speakers differ. Texts stay as they are written, with case and punctuation; asr.train normalises them.
+The archive is available, with an account, at https://commonvoice.mozilla.org/datasets, which shows its SHA-256; with
+--sha256 it is verified before it is unpacked. The splits are the corpus' own, train.tsv, dev.tsv and test.tsv, whose
+speakers differ. Texts keep case and punctuation; asr.train normalises them.
 """
 
 import argparse
@@ -32,22 +32,22 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def unpack(archive: Path, corpus_dir: Path, sha256: str | None) -> None:
-    """Unpack an archive to `corpus_dir`, unless that is there.
+    """Unpack an archive to `corpus_dir`, unless that exists.
 
     Raises:
-        InputError: if it is not an archive of Common Voice, or has another checksum.
+        InputError: it is not an archive of Common Voice, or has another checksum.
     """
     if corpus_dir.exists():
         say(f"{corpus_dir}: is there; nothing was unpacked.")
         return
     if not archive.is_file():
-        raise InputError(f"--archive must be a tar.gz of Common Voice; got {archive}, which is no file.")
+        raise InputError(f"--archive must be a tar.gz of Common Voice; {archive} is not a file.")
     with transfer_progress() as progress:
         if sha256 is not None:
             with progress.open(archive, "rb", description=f"verifying {archive.name}") as content:
-                found = hashlib.file_digest(content, "sha256").hexdigest()  # type: ignore[arg-type]  # it has readinto
-            if found != sha256.lower():
-                raise InputError(f"{archive}: must have the SHA-256 {sha256.lower()}; it has {found}. Fetch it again.")
+                digest = hashlib.file_digest(content, "sha256").hexdigest()  # type: ignore[arg-type]  # it has readinto
+            if digest != sha256.lower():
+                raise InputError(f"{archive}: must have the SHA-256 {sha256.lower()}; it has {digest}. Fetch it again.")
         unpack_corpus(archive, corpus_dir, "*/*/train.tsv", progress)
     say(f"{corpus_dir}: {'verified and ' if sha256 else ''}unpacked; {archive} stays.")
 
@@ -70,11 +70,11 @@ def _prepare(options: argparse.Namespace) -> None:
 
 
 def _add_options(add: AddOption) -> None:
-    add("--corpus-dir", type=Path, required=True, metavar="DIR", help="of a language: holds train.tsv and clips")
+    add("--corpus-dir", type=Path, required=True, metavar="DIR", help="folder of a language, with train.tsv and clips")
     add("--output-dir", type=Path, required=True, metavar="DIR", help="for train.jsonl, dev.jsonl and test.jsonl")
-    add("--archive", type=Path, metavar="FILE", help="unpacked to --corpus-dir, if that is not there")
-    add("--sha256", metavar="SUM", help="of the archive, as the site shows it")
-    add("--skip-bad", action="store_true", help="leave out what cannot be taken over")
+    add("--archive", type=Path, metavar="FILE", help="archive to unpack to --corpus-dir, unless that exists")
+    add("--sha256", metavar="SUM", help="SHA-256 of the archive, as on its website")
+    add("--skip-bad", action="store_true", help="leave out lines that cannot be converted")
 
 
 if __name__ == "__main__":

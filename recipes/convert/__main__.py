@@ -1,4 +1,4 @@
-"""Make a manifest of a corpus in another toolkit's format.
+"""Convert a corpus in another toolkit's format to a manifest.
 
     python -m recipes.convert kaldi data/train train.jsonl
     python -m recipes.convert common_voice cv-corpus/en/validated.tsv train.jsonl
@@ -9,8 +9,9 @@
     python -m recipes.convert lhotse supervisions.jsonl.gz train.jsonl --recordings recordings.jsonl.gz
     python -m recipes.convert ljspeech LJSpeech-1.1 train.jsonl
 
-Audio stays where it is, but for Parquet files, which hold it. What cannot be taken over is named by file and line, and
-there is no manifest then, unless --skip-bad leaves it out. Texts stay as they are: asr.train normalises them.
+Audio stays in its files, except that of Parquet files, which contain it. Lines that cannot be converted are listed with
+file and line number; then no manifest is written, unless --skip-bad leaves them out. Texts are not changed: asr.train
+normalises them.
 """
 
 import argparse
@@ -51,17 +52,21 @@ def _convert(options: argparse.Namespace) -> None:
 def _add_options(add: AddOption) -> None:
     add("format", choices=FORMATS, metavar="FORMAT", help=f"one of {', '.join(FORMATS)}")
     add("source", type=Path, metavar="SOURCE", help="file or folder, as above")
-    add("manifest", type=Path, metavar="MANIFEST", help="to write, JSONL")
+    add("manifest", type=Path, metavar="MANIFEST", help="output file, JSONL")
     add(
         "--root",
         type=Path,
         metavar="DIR",
-        help="of relative audio paths (that of SOURCE; Kaldi's often are of another)",
+        help="folder for relative audio paths (default: that of SOURCE; often another one for Kaldi)",
     )
-    add("--audio-dir", type=Path, metavar="DIR", help="gets the audio of Parquet files")
-    add("--text-column", metavar="NAME", help="of audio_folder and parquet (text, transcription, sentence, ...)")
-    add("--recordings", type=Path, metavar="FILE", help="of lhotse's supervisions")
-    add("--skip-bad", action="store_true", help="leave out what cannot be taken over")
+    add("--audio-dir", type=Path, metavar="DIR", help="output folder for the audio of Parquet files")
+    add(
+        "--text-column",
+        metavar="NAME",
+        help="column of the text, for audio_folder and parquet (default: text, transcription, sentence, ...)",
+    )
+    add("--recordings", type=Path, metavar="FILE", help="recordings of lhotse's supervisions")
+    add("--skip-bad", action="store_true", help="leave out lines that cannot be converted")
 
 
 if __name__ == "__main__":

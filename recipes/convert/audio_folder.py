@@ -13,10 +13,10 @@ NAMES = ("metadata.csv", "metadata.jsonl")
 
 
 def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
-    """Read the metadata of a folder, or a file of them.
+    """Read the metadata of a folder, or a metadata file.
 
     Raises:
-        InputError: there is none, or it names no files or no texts.
+        InputError: there is no metadata, or it has no file names or texts.
     """
     metadata = next((source / name for name in NAMES if (source / name).is_file()), None) if source.is_dir() else source
     if metadata is None:
@@ -37,7 +37,7 @@ def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
 
 
 def _rows(metadata: Path, problems: Problems) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield rows with their places; a row of a CSV may go over several lines."""
+    """Yield rows with their places (file:line); a row of a CSV file may span several lines."""
     if metadata.suffix == ".jsonl":
         for where, line in named_lines(metadata, "metadata of an audio folder"):
             try:

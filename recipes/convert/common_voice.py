@@ -1,4 +1,4 @@
-"""Common Voice: validated.tsv, train.tsv, ..., beside the folder clips."""
+"""Common Voice: validated.tsv, train.tsv, ..., in the folder that contains clips."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,10 +11,10 @@ NEEDED = ("client_id", "path", "sentence")
 
 
 def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
-    """Read a table of Common Voice; texts are as written, with case and punctuation.
+    """Read a table of Common Voice; texts are unchanged, with case and punctuation.
 
     Raises:
-        InputError: it is not one.
+        InputError: it is not such a table.
     """
     clips = options.root or source.parent / "clips"
     lines = named_lines(source, "a table of Common Voice")
@@ -28,6 +28,6 @@ def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
             problems.add(where, f"must have {len(columns)} columns, as the first line; got {len(values)}")
             continue
         row = dict(zip(columns, values, strict=True))
-        name = row["path"] if Path(row["path"]).suffix else f"{row['path']}.mp3"  # as the first releases had it
+        name = row["path"] if Path(row["path"]).suffix else f"{row['path']}.mp3"  # the first releases had no suffix
         if audio := below(clips, name, where, problems):
             yield Entry(where, audio, row["sentence"], speaker=row["client_id"] or None)

@@ -1,4 +1,4 @@
-"""What every format gives: entries, which become utterances once their audio was looked at, and problems."""
+"""Common parts of all formats: entries, which become utterances when their audio is examined, and problems."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -13,24 +13,24 @@ from asr.audio.load import END_TOLERANCE_SECONDS, audio_info
 from asr.data.manifest import Utterance, parse_utterance
 from asr.errors import InputError
 
-THREADS = 8  # reading a header is waiting for the disk
-CHUNK = 4096  # entries that are completed at a time
+THREADS = 8  # reading headers is limited by the disk
+CHUNK = 4096  # entries completed at a time
 TEXT_COLUMNS = ("text", "transcription", "sentence", "transcript", "normalized_text")
 SPEAKER_COLUMNS = ("speaker", "speaker_id", "client_id")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An utterance as a format has it.
+    """An utterance of a format, before its audio is examined.
 
     Args:
-        where: it stands, file:line.
+        where: its place, file:line.
         audio: its file.
-        text: what is said.
-        id: unique in a source; None: after the audio's name.
-        speaker: if known.
-        offset: where it starts in the file, in seconds; None: it is the whole file.
-        duration: in seconds; None: to the end of the file, which is looked at.
+        text: of the utterance.
+        id: unique in a source; None: the audio's name.
+        speaker: None: unknown.
+        offset: beginning in the file, in seconds; None: the utterance is the whole file.
+        duration: in seconds; None: to the end of the file, whose length is read.
     """
 
     where: str
@@ -44,13 +44,13 @@ class Entry:
 
 @dataclass
 class Options:
-    """What a user may say of a source.
+    """Options of a source.
 
     Args:
-        root: folder that relative audio paths are relative to; None: as the format has it.
-        audio_dir: gets audio that lies inside of the source; None: there is none.
-        text_column: of tables; None: the first of `TEXT_COLUMNS` that there is.
-        recordings: of lhotse, beside its supervisions.
+        root: folder for relative audio paths; None: the format's own.
+        audio_dir: output folder for audio that the source contains; None: not given.
+        text_column: of tables; None: the first of `TEXT_COLUMNS` that exists.
+        recordings: lhotse's recordings for its supervisions.
     """
 
     root: Path | None = None
@@ -64,17 +64,17 @@ Reader = Callable[[Path, Options, "Problems"], Iterator[Entry]]
 
 @dataclass
 class Problems:
-    """What could not be taken over, each named by file and line."""
+    """What could not be converted: messages with file and line."""
 
     messages: list[str] = field(default_factory=list)
 
     def add(self, where: str, reason: str) -> None:
-        """Add what is wrong at a place."""
+        """Add a problem at a place."""
         self.messages.append(f"{where}: {reason}")
 
 
 def utterances(entries: Iterable[Entry], problems: Problems) -> Iterator[Utterance]:
-    """Look at the audio of entries, with a few threads, and make them utterances, in their order."""
+    """Examine the audio of entries in several threads, and yield utterances in the order of the entries."""
     first: dict[str, str] = {}
     remaining = iter(entries)
     with ThreadPoolExecutor(THREADS) as pool:
@@ -90,12 +90,12 @@ def utterances(entries: Iterable[Entry], problems: Problems) -> Iterator[Utteran
 
 
 def _complete(entry: Entry) -> Utterance | str:
-    """Make an utterance, or say why there is none."""
+    """Return an utterance, or a message if there is none."""
     line: dict[str, Any] = {"audio_filepath": str(entry.audio), "text": entry.text, "id": entry.id or entry.audio.stem}
     line |= {"offset": entry.offset, "speaker": entry.speaker, "duration": entry.duration}
-    for what, value in {"text": entry.text, "id": entry.id, "speaker": entry.speaker}.items():
+    for key, value in {"text": entry.text, "id": entry.id, "speaker": entry.speaker}.items():
         if isinstance(value, str) and re.search("[\udc80-\udcff]", value):
-            return f"{entry.where}: the {what} must be UTF-8; got {value!a}"
+            return f"{entry.where}: the {key} must be UTF-8; got {value!a}"
     try:
         if not entry.audio.is_file():
             return f"{entry.where}: {entry.audio}: no such audio file"
@@ -104,8 +104,8 @@ def _complete(entry: Entry) -> Utterance | str:
         if entry.duration is None:
             line["duration"] = seconds - start
         elif start + entry.duration > seconds + END_TOLERANCE_SECONDS:
-            stretch = f"from {start:g} to {start + entry.duration:g} s"
-            return f"{entry.where}: the utterance must end within {entry.audio}; it is {stretch} of {seconds:g} s"
+            span = f"from {start:g} to {start + entry.duration:g} s"
+            return f"{entry.where}: the utterance must end within {entry.audio}; it is {span} of {seconds:g} s"
         return parse_utterance(line, entry.where, Path())
     except InputError as error:
         message = str(error)
@@ -114,13 +114,13 @@ def _complete(entry: Entry) -> Utterance | str:
 
 @lru_cache(maxsize=CHUNK)
 def _seconds(audio: Path) -> float:
-    """Length of a file, which may hold many utterances."""
+    """Return the length of a file in seconds; cached, because a file may have many utterances."""
     info = audio_info(audio)
     return info.num_samples / info.sample_rate
 
 
 def below(folder: Path, name: str, where: str, problems: Problems) -> Path | None:
-    """Return the file of this name below a folder; a name that leads out of it is a problem."""
+    """Return the file of this name below a folder; None, and a problem, if the name leads out of it."""
     path = Path(name)
     if not name or "\0" in name or path.is_absolute() or ".." in path.parts:
         problems.add(where, f"audio must be named relative to {folder}, and lie below it; got {name!r}")
@@ -129,21 +129,21 @@ def below(folder: Path, name: str, where: str, problems: Problems) -> Path | Non
 
 
 def text_column(columns: Iterable[str], options: Options, where: str) -> str:
-    """Choose the column of the texts.
+    """Return the name of the column of texts.
 
     Raises:
-        InputError: there is none.
+        InputError: there is no such column.
     """
-    there = list(columns)
+    present = list(columns)
     wanted = TEXT_COLUMNS if options.text_column is None else (options.text_column,)
-    if chosen := next((name for name in wanted if name in there), None):
+    if chosen := next((name for name in wanted if name in present), None):
         return chosen
     raise InputError(
-        f"{where}: must have a column {' or '.join(wanted)}; it has {', '.join(there) or 'none'}. Give --text-column."
+        f"{where}: must have a column {' or '.join(wanted)}; it has {', '.join(present) or 'none'}. Give --text-column."
     )
 
 
 def speaker_of(row: dict[str, Any]) -> str | None:
-    """Find who speaks, if a row says so."""
+    """Return the speaker of a row, if it has one."""
     name = next((row[column] for column in SPEAKER_COLUMNS if row.get(column) not in (None, "")), None)
     return None if name is None else str(name)

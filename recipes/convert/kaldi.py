@@ -1,6 +1,7 @@
-"""Kaldi data directories: wav.scp, text, and if need be segments and utt2spk.
+"""Kaldi data directories: wav.scp, text, and optionally segments and utt2spk.
 
-A wav.scp may hold commands ("flac -dc x.flac |") and places in archives; they are refused, as a converter runs nothing.
+A wav.scp may have commands ("flac -dc x.flac |") and positions in archives; they are refused, because the converter
+runs no programs.
 """
 
 from collections.abc import Iterator
@@ -11,11 +12,11 @@ from asr.data.manifest import named_lines
 from asr.errors import InputError
 from recipes.convert.entry import Entry, Options, Problems
 
-Table = dict[str, tuple[str, str]]  # key to its place (file:line), and the rest of the line
+Table = dict[str, tuple[str, str]]  # by key: its place (file:line), and the rest of the line
 
 
-class Stretch(NamedTuple):
-    """A line of segments."""
+class Segment(NamedTuple):
+    """A line of segments; times in seconds, None: the whole recording."""
 
     where: str
     recording: str
@@ -27,31 +28,31 @@ def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
     """Read a data directory; utterances are in the order of `text`.
 
     Raises:
-        InputError: wav.scp or text is not there.
+        InputError: wav.scp or text is missing.
     """
     if not source.is_dir():
-        raise InputError(f"{source}: must be a Kaldi data directory, with wav.scp and text; it is no folder.")
+        raise InputError(f"{source}: must be a Kaldi data directory, with wav.scp and text; it is not a folder.")
     recordings = _table(source / "wav.scp", problems)
     speakers = _table(source / "utt2spk", problems) if (source / "utt2spk").exists() else {}
     has_segments = (source / "segments").exists()
-    stretches = _stretches(source / "segments", problems) if has_segments else {}
+    segments = _segments(source / "segments", problems) if has_segments else {}
     root = options.root or source
     for name, (where, text) in _table(source / "text", problems, may_be_empty=True).items():
-        stretch = stretches.get(name) if has_segments else Stretch(where, name, None, None)
-        if stretch is None:
+        segment = segments.get(name) if has_segments else Segment(where, name, None, None)
+        if segment is None:
             problems.add(where, f"utterance {name!r} is not in segments")
             continue
-        if stretch.recording not in recordings:
-            problems.add(stretch.where, f"recording {stretch.recording!r} is not in wav.scp")
+        if segment.recording not in recordings:
+            problems.add(segment.where, f"recording {segment.recording!r} is not in wav.scp")
             continue
-        scp, value = recordings[stretch.recording]
+        scp, value = recordings[segment.recording]
         if audio := _audio(value, root, scp, problems):
             speaker = speakers[name][1] if name in speakers else None
-            yield Entry(where, audio, text, name, speaker, stretch.start, stretch.duration)
+            yield Entry(where, audio, text, name, speaker, segment.start, segment.duration)
 
 
 def _table(path: Path, problems: Problems, may_be_empty: bool = False) -> Table:
-    """Read lines of a key and a value."""
+    """Read lines with a key and a value."""
     table: Table = {}
     for where, line in named_lines(path, "a file of a Kaldi data directory"):
         key, *rest = line.split(maxsplit=1)
@@ -66,7 +67,7 @@ def _table(path: Path, problems: Problems, may_be_empty: bool = False) -> Table:
 
 
 def _audio(value: str, root: Path, where: str, problems: Problems) -> Path | None:
-    """Find the file that a line of wav.scp names; whoever wrote it may name any place on the disk."""
+    """Return the file of a line of wav.scp, which may be anywhere on the disk; None, and a problem, for others."""
     if value.endswith("|"):
         problems.add(where, f"must name a file; commands are not run: {value!r}. Write its output to a file first")
         return None
@@ -76,8 +77,8 @@ def _audio(value: str, root: Path, where: str, problems: Problems) -> Path | Non
     return root / value
 
 
-def _stretches(path: Path, problems: Problems) -> dict[str, Stretch]:
-    stretches: dict[str, Stretch] = {}
+def _segments(path: Path, problems: Problems) -> dict[str, Segment]:
+    segments: dict[str, Segment] = {}
     for where, line in named_lines(path, "Kaldi's segments"):
         fields = line.split()
         try:
@@ -88,9 +89,9 @@ def _stretches(path: Path, problems: Problems) -> dict[str, Stretch]:
             continue
         if not (start >= 0 and (end > start or end == -1)):  # -1: to the end of the recording
             problems.add(where, f"END must be beyond START, which is not negative; got {start:g} and {end:g}")
-        elif name in stretches:
-            problems.add(where, f"utterances must be unique; {name!r} is at {stretches[name].where}")
+        elif name in segments:
+            problems.add(where, f"utterances must be unique; {name!r} is at {segments[name].where}")
         else:
             duration = None if end == -1 else round(end - start, 6)
-            stretches[name] = Stretch(where, recording, start, duration)
-    return stretches
+            segments[name] = Segment(where, recording, start, duration)
+    return segments

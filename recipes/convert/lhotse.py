@@ -1,4 +1,4 @@
-"""lhotse's manifests, JSONL with or without gzip: cuts, or supervisions beside their recordings."""
+"""lhotse's manifests, JSONL with or without gzip: cuts, or supervisions with their recordings."""
 
 import gzip
 import zlib
@@ -6,16 +6,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from asr.data.manifest import LONGEST_LINE, named_lines, parse_object
+from asr.data.manifest import MAX_LINE_LENGTH, named_lines, parse_object
 from asr.errors import InputError
 from asr.system.files import bounded_lines
 from recipes.convert.entry import Entry, Options, Problems
 
-PLAIN = ("MonoCut", "MultiCut", None)  # others are mixed or padded when they are loaded
+PLAIN = ("MonoCut", "MultiCut", None)  # other types are mixed or padded on loading
 
 
 def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
-    """Read cuts, or with `options.recordings` supervisions; a cut's text is that of its supervisions, joined."""
+    """Read cuts, or supervisions with `options.recordings`; the text of a cut is that of its supervisions, joined."""
     root = options.root or source.parent
     recordings = {}
     if options.recordings is not None:
@@ -41,9 +41,10 @@ def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
 def _cut(row: Mapping[str, Any], where: str, root: Path) -> Entry:
     if row.get("type") not in PLAIN:
         raise InputError(f"must be a plain cut; got {row['type']}. Write its audio first: CutSet.save_audios")
-    supervisions = sorted(row["supervisions"], key=lambda one: float(one["start"]))
-    text = " ".join(filter(None, ((one.get("text") or "").strip() for one in supervisions)))
-    speakers = {one["speaker"] for one in supervisions if one.get("speaker")}
+    supervisions = sorted(row["supervisions"], key=lambda supervision: float(supervision["start"]))
+    texts = ((supervision.get("text") or "").strip() for supervision in supervisions)
+    text = " ".join(filter(None, texts))
+    speakers = {supervision["speaker"] for supervision in supervisions if supervision.get("speaker")}
     start, duration = float(row["start"]), float(row["duration"])
     speaker = speakers.pop() if len(speakers) == 1 else None
     return _entry(where, row["recording"], root, text, row["id"], speaker, start, duration)
@@ -67,12 +68,12 @@ def _entry(
     start: float,
     duration: float,
 ) -> Entry:
-    """Make an entry of a stretch of a recording; one that is all of it has no offset."""
+    """Return an entry for a segment of a recording; the whole recording has no offset."""
     if recording.get("transforms"):
         raise InputError("audio must be as it is in its file; this recording is changed when it is loaded (transforms)")
     sources = recording["sources"]
     if len(sources) != 1 or sources[0].get("type") != "file":
-        kinds = ", ".join(str(one.get("type")) for one in sources)
+        kinds = ", ".join(str(source.get("type")) for source in sources)
         raise InputError(
             f"a recording must be one file; got {kinds or 'none'}: commands and addresses are not followed"
         )
@@ -95,7 +96,7 @@ def _lines(path: Path) -> Iterator[tuple[str, str]]:
     where = str(path)
     try:
         with gzip.open(path, "rt", encoding="utf-8", errors="surrogateescape") as file:
-            for where, line in bounded_lines(file.readline, LONGEST_LINE, str(path)):
+            for where, line in bounded_lines(file.readline, MAX_LINE_LENGTH, str(path)):
                 if line.strip():
                     yield where, line
     except (OSError, EOFError, zlib.error) as error:

@@ -1,4 +1,4 @@
-"""From entries to manifests: what could not be taken over is named, what was written is told."""
+"""From entries to manifests; prints problems, and the size of each manifest."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -14,12 +14,12 @@ MAX_NAMED = 10  # problems
 
 
 def taken_over(source: Path, entries: Iterable[Entry], problems: Problems, *, skip_bad: bool) -> list[Utterance]:
-    """Make entries of a source utterances; problems, of the reader too, are named on stderr, and counted if left out.
+    """Convert the entries of a source to utterances; print problems, also the reader's, on stderr.
 
-    `problems` are those of this source alone: each is named once.
+    `problems` must be of this source alone, so that each is printed once.
 
     Raises:
-        InputError: there is one and it is not to be skipped, or there is no utterance.
+        InputError: there is a problem that is not to be skipped, or no utterance.
     """
     converted = list(utterances(entries, problems))
     for message in problems.messages[:MAX_NAMED]:
@@ -28,20 +28,20 @@ def taken_over(source: Path, entries: Iterable[Entry], problems: Problems, *, sk
     if count > MAX_NAMED:
         complain(f"and {count - MAX_NAMED:,} more")
     if count and not skip_bad:
-        fate = "no manifest was written. Mend them, or leave them out by --skip-bad"
+        fate = "no manifest was written. Correct the lines, or leave them out with --skip-bad"
         raise InputError(f"{counted(count, 'problem')}: {fate}.")
     if not converted:
         raise InputError(f"{source}: must hold at least one utterance; none was found.")
     if count:
-        print(printable(f"{source}: {count:,} left out, as said above"))
+        print(printable(f"{source}: {count:,} left out, see above"))
     return converted
 
 
 def write_converted(manifests: Mapping[Path, Sequence[Utterance]]) -> None:
-    """Write manifests, and print what is in each."""
+    """Write manifests, and print the size of each."""
     for manifest, converted in manifests.items():
         write_manifest(manifest, converted)
-        hours = sum(one.duration for one in converted) / 3600
-        speakers = len({one.speaker for one in converted} - {None})
-        held = f"{counted(len(converted), 'utterance')}, {hours:.2f} h, {counted(speakers, 'known speaker')}"
-        print(printable(f"{manifest}: {held}"))
+        hours = sum(utterance.duration for utterance in converted) / 3600
+        speakers = len({utterance.speaker for utterance in converted} - {None})
+        size = f"{counted(len(converted), 'utterance')}, {hours:.2f} h, {counted(speakers, 'known speaker')}"
+        print(printable(f"{manifest}: {size}"))

@@ -1,4 +1,4 @@
-"""Parquet files with audio inside, as Hugging Face's data sets are stored: the audio is written out."""
+"""Parquet files that contain audio, as in Hugging Face's data sets: the audio is written to files."""
 
 import os
 import re
@@ -14,18 +14,18 @@ from recipes.output import claim
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
 
-ROWS = 16  # read at a time: audio may be long
-MAX_RATIO = 20  # bytes of audio for each byte of the file: audio is hardly compressible
-SPARE_BYTES = 64 << 20  # beyond that, for small files of silence
+ROWS = 16  # read at a time, because audio may be long
+MAX_RATIO = 20  # of bytes of audio to bytes of the file: audio is hardly compressible
+SPARE_BYTES = 64 << 20  # allowed in addition, for small files of silence
 MAGIC = ((b"RIFF", ".wav"), (b"fLaC", ".flac"), (b"OggS", ".ogg"), (b"ID3", ".mp3"), (b"\xff", ".mp3"))
-SUBTLE = re.compile(r"[^\w.-]|^\.+")  # letters of a name that may mean more than themselves
+SUBTLE = re.compile(r"[^\w.-]|^\.+")  # characters with a special meaning in names of files
 
 
 def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
-    """Read a file, or all of a folder; audio files go to `options.audio_dir`, as they are.
+    """Read a file, or all files of a folder; their audio is written unchanged to `options.audio_dir`.
 
     Raises:
-        InputError: no folder was given, or a file is not of this kind.
+        InputError: there is no audio_dir, or a file is not of this kind.
     """
     import pyarrow.parquet
 
@@ -37,10 +37,10 @@ def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
     folders = _audio_folders(source, files)
     claim(options.audio_dir, "recipes.convert", {folder.parts[0] for folder in folders.values()}, "--audio-dir")
     for file, folder in folders.items():
-        most = MAX_RATIO * file.stat().st_size + SPARE_BYTES
+        max_bytes = MAX_RATIO * file.stat().st_size + SPARE_BYTES
         try:
             table = pyarrow.parquet.ParquetFile(file)
-            _check_size(_declared_bytes(table), most, file)
+            _check_size(_declared_bytes(table), max_bytes, file)
             columns = table.schema_arrow.names
             text, audio = text_column(columns, options, str(file)), _audio_column(columns, file)
             wanted = [name for name in columns if name in (text, audio, "id", "speaker", "speaker_id", "client_id")]
@@ -50,7 +50,7 @@ def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
                     number += 1
                     for entry in _entry(row, f"{file}:{number}", (text, audio), options.audio_dir, folder, problems):
                         written += entry.audio.stat().st_size
-                        _check_size(written, most, file)
+                        _check_size(written, max_bytes, file)
                         yield entry
         except (pyarrow.ArrowException, OSError) as error:
             reason = one_line(error)
@@ -58,7 +58,7 @@ def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
 
 
 def _audio_folders(source: Path, files: Sequence[Path]) -> dict[Path, Path]:
-    """Give each file a folder of its own for its audio, relative to --audio-dir: its path without special characters.
+    """Return a folder for each file's audio, relative to --audio-dir: the file's path without special characters.
 
     Raises:
         InputError: two files would have the same folder.
@@ -74,15 +74,15 @@ def _audio_folders(source: Path, files: Sequence[Path]) -> dict[Path, Path]:
 
 
 def _declared_bytes(table: "ParquetFile") -> int:
-    """Find the largest size that a column of a row group has in memory, as the file declares it."""
+    """Return the largest size of a column of a row group in memory, by the file's metadata."""
     groups = [table.metadata.row_group(number) for number in range(table.metadata.num_row_groups)]
     columns = [group.column(number) for group in groups for number in range(group.num_columns)]
     return max((column.total_uncompressed_size for column in columns), default=0)
 
 
-def _check_size(size: int, most: int, file: Path) -> None:
-    """Refuse a file that unpacks to far more than its own size: a few kB can fill a disk."""
-    if size > most:
+def _check_size(size: int, max_bytes: int, file: Path) -> None:
+    """Refuse a file that unpacks to far more than its own size, because a few kB could fill a disk."""
+    if size > max_bytes:
         must = f"{file}: its columns must unpack to at most {MAX_RATIO} times its size and {SPARE_BYTES >> 20} MiB"
         raise InputError(f"{must}; they unpack to {size >> 20} MiB or more. Is the file damaged?")
 
@@ -96,7 +96,7 @@ def _audio_column(columns: list[str], file: Path) -> str:
 def _entry(
     row: dict[str, Any], where: str, columns: tuple[str, str], audio_dir: Path, folder: Path, problems: Problems
 ) -> Iterator[Entry]:
-    """Write the audio of a row to a file in a folder below `audio_dir`."""
+    """Write the audio of a row to a file below `audio_dir`, and yield its entry."""
     text, audio = (row[column] for column in columns)
     content = audio.get("bytes") if isinstance(audio, dict) else audio
     if not isinstance(content, bytes) or not isinstance(text, str):

@@ -1,4 +1,4 @@
-"""Fetch the tagged archive of the Free Spoken Digit Dataset and unpack its recordings."""
+"""Download the tagged archive of the Free Spoken Digit Dataset and unpack its recordings."""
 
 import http.client
 import os
@@ -18,18 +18,18 @@ from recipes.digits.recordings import missing_recordings, read_recordings
 from recipes.librispeech.unpack import safe_member
 
 URL = "https://github.com/Jakobovski/free-spoken-digit-dataset/archive/refs/tags/v1.0.10.tar.gz"
-_TIMEOUT_SECONDS = 60.0  # without a single byte
+_TIMEOUT_SECONDS = 60.0  # without any data
 _CHUNK_BYTES = 1 << 16
 
 
 def download(corpus_dir: Path, url: str = URL) -> None:
-    """Fetch the archive and unpack its recordings to `corpus_dir/recordings`, whole or not at all.
+    """Download the archive and unpack its recordings to `corpus_dir/recordings`, completely or not at all.
 
-    A folder that is there is left alone. GitHub makes the archive of a tag anew at will, so it has no checksum to
-    hold it against; that exactly the published recordings come out, all readable, is checked instead.
+    An existing folder is not changed. GitHub may recreate the archive of a tag at any time, so it has no fixed
+    checksum; instead it is checked that exactly the published recordings are there, and readable.
 
     Raises:
-        InputError: if the archive is not to be had, cannot be unpacked, or holds other recordings.
+        InputError: the archive cannot be downloaded or unpacked, or has other recordings.
     """
     recordings, unpacking = corpus_dir / "recordings", corpus_dir / ".recordings.unpacking"
     if recordings.exists():
@@ -54,7 +54,12 @@ def download(corpus_dir: Path, url: str = URL) -> None:
 
 def _fetch(url: str, archive: Path) -> None:
     console = Console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("fetching"), DownloadColumn(), TransferSpeedColumn())  # no length is sent
+    columns = (
+        SpinnerColumn(),
+        TextColumn("fetching"),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+    )  # the server sends no length
     with (
         Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress,
         archive.open("wb") as out,
@@ -78,13 +83,13 @@ def _chunks(url: str) -> Iterator[bytes]:
 
 
 def _unpack(archive: Path, destination: Path, url: str) -> int:
-    """Unpack the recordings, and nothing else of the archive, into a new folder; how many there are."""
+    """Unpack only the recordings of the archive into a new folder; return their number."""
     destination.mkdir()
     try:
-        with tarfile.open(archive, "r:gz") as members:
-            for member in members:
+        with tarfile.open(archive, "r:gz") as tar:
+            for member in tar:
                 if Path(member.name).match("*/recordings/*.wav"):
-                    members.extract(member.replace(name=Path(member.name).name), destination, filter=safe_member)
+                    tar.extract(member.replace(name=Path(member.name).name), destination, filter=safe_member)
     except InputError as error:
         raise InputError(f"{url}: {error}. Nothing of it was kept.") from None
     except (EOFError, zlib.error, tarfile.TarError) as error:

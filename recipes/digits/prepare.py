@@ -1,11 +1,11 @@
-"""Write the manifests of the Free Spoken Digit Dataset: real voices that say the ten digits.
+"""Write the manifests of the Free Spoken Digit Dataset: real speakers who say the ten digits.
 
     python -m recipes.digits.prepare --corpus-dir free-spoken-digit-dataset --output-dir manifests/digits
     python -m recipes.digits.prepare --corpus-dir DIR --output-dir manifests/digits --download
 
-Two protocols. The official one: `test.jsonl` holds index 0 to 4 of every digit and speaker, `train.jsonl` and
-`valid.jsonl` the others, so that all speakers are known. Leave one speaker out: `without-<speaker>/test.jsonl` holds
-all recordings of one speaker, `without-<speaker>/train.jsonl` and `valid.jsonl` are the official ones without them.
+There are two protocols. The official one: `test.jsonl` has index 0 to 4 of every digit and speaker, `train.jsonl` and
+`valid.jsonl` the others, so all speakers are known. Leave one speaker out: `without-<speaker>/test.jsonl` has all
+recordings of one speaker, `without-<speaker>/train.jsonl` and `valid.jsonl` are the official ones without them.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from recipes.digits.recordings import (
 from recipes.output import claim
 
 TEST_INDICES = range(5)  # by FSDD's README; 5 to 49 are for training
-VALID_INDICES = range(5, 10)  # held back from those, by us
+VALID_INDICES = range(5, 10)  # our choice among those for training
 _MAX_NAMED = 10
 RECIPE = "recipes.digits.prepare"
 
@@ -60,45 +60,49 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def official(recordings: list[Recording]) -> Splits:
-    """FSDD's own split by index; every speaker is in each part."""
+    """Return FSDD's own split by index; every speaker is in each part."""
     return {
-        "train": [one for one in recordings if one.index not in TEST_INDICES and one.index not in VALID_INDICES],
-        "valid": [one for one in recordings if one.index in VALID_INDICES],
-        "test": [one for one in recordings if one.index in TEST_INDICES],
+        "train": [
+            recording
+            for recording in recordings
+            if recording.index not in TEST_INDICES and recording.index not in VALID_INDICES
+        ],
+        "valid": [recording for recording in recordings if recording.index in VALID_INDICES],
+        "test": [recording for recording in recordings if recording.index in TEST_INDICES],
     }
 
 
 def leave_out(recordings: list[Recording], speaker: str) -> Splits:
-    """The split in which one speaker is unknown until the test, which has all of their recordings.
+    """Return the split in which one speaker occurs only in the test, with all of their recordings.
 
-    What is in the official test is in no train or valid here either: one rule for what may be learnt from.
+    Recordings of the official test are not in train or valid here either.
     """
-    others = official([one for one in recordings if one.speaker != speaker])
+    others = official([recording for recording in recordings if recording.speaker != speaker])
     return {
         "train": others["train"],
         "valid": others["valid"],
-        "test": [one for one in recordings if one.speaker == speaker],
+        "test": [recording for recording in recordings if recording.speaker == speaker],
     }
 
 
 def _all_manifests(recordings: list[Recording]) -> Splits:
-    """The recordings of each manifest, by its name.
+    """Return the recordings of each manifest, by its name.
 
     Raises:
-        InputError: for one that would be empty.
+        InputError: a manifest would be empty.
     """
     manifests = official(recordings)
-    speakers = sorted({one.speaker for one in recordings})
+    speakers = sorted({recording.speaker for recording in recordings})
     if len(speakers) > 1:
         for speaker in speakers:
             splits = leave_out(recordings, speaker)
-            manifests |= {f"without-{speaker}/{split}": several for split, several in splits.items()}
+            manifests |= {f"without-{speaker}/{split}": split_recordings for split, split_recordings in splits.items()}
     else:
         print(
             "warning: to leave one speaker out there must be two; only the official split is written.", file=sys.stderr
         )
-    for name, several in manifests.items():
-        if not several:
+    for name, split_recordings in manifests.items():
+        if not split_recordings:
             raise InputError(
                 f"{name}.jsonl must hold at least one recording; found none. Index 0 to 4 is test, 5 to 9 valid, "
                 "10 and more train."
@@ -117,34 +121,34 @@ def _utterance(recording: Recording) -> Utterance:
 
 
 def _report_findings(findings: Findings) -> None:
-    """Say on stderr how the folder differs from the published corpus.
+    """Report on stderr how the folder differs from the published corpus.
 
     Raises:
-        InputError: if a recording is damaged.
+        InputError: a recording is damaged.
     """
     if findings.misnamed:
         _warn(f"{_named(findings.misnamed)} not named {{digit}}_{{speaker}}_{{index}}.wav; left out.")
     if findings.damaged:
         raise InputError(
             f"all recordings must be readable and not empty; {_named(findings.damaged)} not. No manifest was "
-            "written. Restore them, or delete them to go on without them."
+            "written. Restore them, or delete them to continue without them."
         )
-    found = {one.speaker for one in findings.recordings}
-    if strangers := sorted(found - set(SPEAKERS)):
+    speakers = {recording.speaker for recording in findings.recordings}
+    if strangers := sorted(speakers - set(SPEAKERS)):
         _warn(f"{_named(strangers)} not among the speakers of the published corpus; kept.")
     if missing := missing_recordings(findings.recordings):
         _warn(
-            f"{_named(missing)} missing from what is published (10 digits, each said 50 times by each of "
+            f"{_named(missing)} missing; the published corpus has them (10 digits, each 50 times by each of "
             f"{', '.join(SPEAKERS)}). Results on the rest are not FSDD's."
         )
-    for speaker in sorted(found):
-        said = {one.digit for one in findings.recordings if one.speaker == speaker}
-        if unsaid := [WORDS[digit] for digit in range(len(WORDS)) if digit not in said]:
-            _warn(f"{speaker} says no {', '.join(unsaid)}.")
+    for speaker in sorted(speakers):
+        spoken = {recording.digit for recording in findings.recordings if recording.speaker == speaker}
+        if missing_words := [WORDS[digit] for digit in range(len(WORDS)) if digit not in spoken]:
+            _warn(f"{speaker} says no {', '.join(missing_words)}.")
 
 
 def _named(names: list[str]) -> str:
-    """How many there are, the first of them by name, and the verb that goes with them."""
+    """Return the number of names, the first of them, and the verb that agrees with them."""
     more = ", ..." if len(names) > _MAX_NAMED else ""
     return f"{len(names)} ({', '.join(names[:_MAX_NAMED])}{more}) {'is' if len(names) == 1 else 'are'}"
 
@@ -162,19 +166,24 @@ def _print_table(manifests: Splits) -> None:
         table.add_row(
             escape(name),
             f"{len(recordings):,}",
-            f"{sum(one.duration for one in recordings) / 60:.1f}",
-            str(len({one.speaker for one in recordings})),
+            f"{sum(recording.duration for recording in recordings) / 60:.1f}",
+            str(len({recording.speaker for recording in recordings})),
             f"{len(recordings):,}",
-            str(len({one.digit for one in recordings})),
+            str(len({recording.digit for recording in recordings})),
         )
-    width = None if sys.stdout.isatty() else 120  # a pipe has no width: do not wrap
+    width = None if sys.stdout.isatty() else 120  # no wrapping in a pipe
     Console(width=width).print(table)
 
 
 def _add_options(add: AddOption) -> None:
-    add("--corpus-dir", type=Path, required=True, help="holds {digit}_{speaker}_{index}.wav, itself or in recordings/")
-    add("--output-dir", type=Path, required=True, help="for {train,valid,test}.jsonl and without-<speaker>/ the same")
-    add("--download", action="store_true", help=f"first fetch {URL} to --corpus-dir/recordings, if that is not there")
+    add(
+        "--corpus-dir",
+        type=Path,
+        required=True,
+        help="folder with {digit}_{speaker}_{index}.wav, itself or in recordings/",
+    )
+    add("--output-dir", type=Path, required=True, help="for {train,valid,test}.jsonl, also in without-<speaker>/")
+    add("--download", action="store_true", help=f"first fetch {URL} to --corpus-dir/recordings, unless that exists")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Read a folder of spoken digits, whose file names say it all: {digit}_{speaker}_{index}.wav."""
+"""Reads a folder of spoken digits, whose file names are {digit}_{speaker}_{index}.wav."""
 
 import re
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _NAME = re.compile(r"([0-9])_([A-Za-z][A-Za-z0-9-]*)_(0|[1-9][0-9]*)\.wav")
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A digit, who says it, and which of their recordings of it this is."""
+    """A recording of a digit; `index` counts the recordings of this digit by this speaker."""
 
     path: Path
     digit: int
@@ -27,7 +27,7 @@ class Recording:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What a folder holds: its recordings, and the names of the files that are none."""
+    """Content of a folder: its recordings, and the names of other and of damaged files."""
 
     recordings: list[Recording]
     misnamed: list[str]
@@ -35,10 +35,10 @@ class Findings:
 
 
 def recordings_dir(corpus_dir: Path) -> Path:
-    """The folder of the recordings: `corpus_dir/recordings`, or `corpus_dir` itself.
+    """Return the folder of the recordings: `corpus_dir/recordings`, or `corpus_dir` itself.
 
     Raises:
-        InputError: if neither holds a WAV file.
+        InputError: neither has a WAV file.
     """
     for folder in (corpus_dir / "recordings", corpus_dir):
         if any(folder.glob("*.wav")):
@@ -66,7 +66,7 @@ def read_recordings(folder: Path) -> Findings:
 
 
 def missing_recordings(recordings: list[Recording]) -> list[str]:
-    """The names of those recordings of the published corpus that are not there."""
+    """Return the names of the published recordings that are missing."""
     found = {(recording.digit, recording.speaker, recording.index) for recording in recordings}
     return [
         f"{digit}_{speaker}_{index}.wav"
@@ -78,7 +78,7 @@ def missing_recordings(recordings: list[Recording]) -> list[str]:
 
 
 def _duration(path: Path) -> float:
-    """In seconds; 0 for a file that holds no sample or is no audio."""
+    """Return the duration in seconds; 0 for a file without samples or that is not audio."""
     try:
         info = soundfile.info(str(path))
     except soundfile.LibsndfileError:

@@ -1,9 +1,9 @@
-"""Join the utterances of a manifest to one long recording, to try on it how long recordings are cut.
+"""Join the utterances of a manifest to one long recording, to test how long recordings are cut.
 
     python -m recipes.finetune.join speech/test.jsonl --repeat 6 --wrong 3 --output-dir data/joined
 
-writes `joined.flac`, `joined.jsonl` (all of it as one utterance with one text) and `parts.jsonl` (each utterance as a
-stretch of it). The order is drawn anew for each repetition; there is no pause between utterances.
+writes `joined.flac`, `joined.jsonl` (the recording as one utterance with one text) and `parts.jsonl` (each utterance as
+a segment of it). The order is drawn again for each repetition; there is no pause between utterances.
 """
 
 import argparse
@@ -39,26 +39,28 @@ def in_order(utterances: Sequence[Utterance], repeat: int, seed: int) -> list[Ut
     """Draw the order of the utterances, and name their repetitions.
 
     Raises:
-        InputError: there is to be no repetition.
+        InputError: `repeat` is less than 1.
     """
     if repeat < 1:
         raise InputError(f"--repeat must be at least 1; got {repeat}.")
     draw = random.Random(seed)
     rounds = [draw.sample(utterances, len(utterances)) for _ in range(repeat)]
-    return [replace(each, id=f"{each.id}-{number}") for number, order in enumerate(rounds) for each in order]
+    return [
+        replace(utterance, id=f"{utterance.id}-{number}") for number, order in enumerate(rounds) for utterance in order
+    ]
 
 
 def join(utterances: Sequence[Utterance], output_dir: Path, num_wrong: int) -> tuple[Utterance, list[Utterance]]:
-    """Write the recording and its two manifests; return what is in these.
+    """Write the recording and its two manifests; return their utterances.
 
     Args:
-        utterances: in the order in which they are to be heard.
+        utterances: in the order of the recording.
         output_dir: of the files.
-        num_wrong: this many in the middle get the texts of the first ones, in `joined.jsonl` alone.
+        num_wrong: number of utterances in the middle that get the texts of the first ones, only in `joined.jsonl`.
 
     Raises:
-        InputError: audio cannot be read, or there are too few utterances for so many wrong texts.
-        OSError: a file could not be written.
+        InputError: audio cannot be read, or there are too few utterances for this number of wrong texts.
+        OSError: a file cannot be written.
     """
     middle = len(utterances) // 2
     if not 0 <= num_wrong <= middle:
@@ -87,11 +89,11 @@ def join(utterances: Sequence[Utterance], output_dir: Path, num_wrong: int) -> t
 
 
 def _add_options(add: AddOption) -> None:
-    add("manifest", type=Path, metavar="MANIFEST", help="JSONL, one utterance a line")
-    add("--output-dir", type=Path, required=True, metavar="DIR", help="of the three files")
-    add("--repeat", type=int, default=1, metavar="N", help="times that each utterance comes (1)")
-    add("--wrong", type=int, default=0, metavar="N", help="utterances amid it with others' texts (0)")
-    add("--seed", type=int, default=0, metavar="N", help="that draws the order (0)")
+    add("manifest", type=Path, metavar="MANIFEST", help="JSONL, one utterance per line")
+    add("--output-dir", type=Path, required=True, metavar="DIR", help="for the three files")
+    add("--repeat", type=int, default=1, metavar="N", help="number of times that each utterance occurs (1)")
+    add("--wrong", type=int, default=0, metavar="N", help="number of utterances in the middle with wrong texts (0)")
+    add("--seed", type=int, default=0, metavar="N", help="seed of the order (0)")
 
 
 if __name__ == "__main__":

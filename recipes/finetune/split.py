@@ -1,8 +1,8 @@
-"""Hold speakers of a manifest out of training, to validate on.
+"""Split the speakers of a manifest into training and validation.
 
     python -m recipes.finetune.split speech/train.jsonl --output-dir data/mine
 
-writes `train.jsonl` and `valid.jsonl`: no speaker is in both, and which are held out hangs on the seed alone.
+writes `train.jsonl` and `valid.jsonl`: no speaker is in both, and the choice of speakers depends only on the seed.
 """
 
 import argparse
@@ -36,15 +36,15 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def by_speaker(utterances: Sequence[Utterance], fraction: float, seed: int) -> Splits:
-    """Part utterances by their speakers.
+    """Split utterances by their speakers.
 
     Args:
         utterances: each with its speaker.
-        fraction: of the speakers that are held out; at least one is, and one is left.
-        seed: that draws them.
+        fraction: of the speakers for validation; at least one is chosen, and one is left.
+        seed: of the choice.
 
     Raises:
-        InputError: an utterance has no speaker, or there is one speaker only.
+        InputError: an utterance has no speaker, or there is only one speaker.
     """
     if not 0 < fraction < 1:
         raise InputError(f"--fraction must be more than 0 and less than 1; got {fraction}.")
@@ -63,10 +63,10 @@ def by_speaker(utterances: Sequence[Utterance], fraction: float, seed: int) -> S
 
 
 def _add_options(add: AddOption) -> None:
-    add("manifest", type=Path, metavar="MANIFEST", help="JSONL, whose lines name their speaker")
-    add("--output-dir", type=Path, required=True, metavar="DIR", help="of train.jsonl and valid.jsonl")
-    add("--fraction", type=float, default=0.1, metavar="F", help="of the speakers to hold out (0.1)")
-    add("--seed", type=int, default=0, metavar="N", help="that draws them (0)")
+    add("manifest", type=Path, metavar="MANIFEST", help="JSONL, with the speaker of each utterance")
+    add("--output-dir", type=Path, required=True, metavar="DIR", help="for train.jsonl and valid.jsonl")
+    add("--fraction", type=float, default=0.1, metavar="F", help="share of speakers for validation (0.1)")
+    add("--seed", type=int, default=0, metavar="N", help="seed of the choice (0)")
 
 
 if __name__ == "__main__":

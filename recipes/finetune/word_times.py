@@ -1,4 +1,4 @@
-"""Compare when words are said according to two files, for the words that both have.
+"""Compare the times of words in two files, for the words that both have.
 
 python -m asr.evaluate MODEL test.jsonl --output-dir out
 python -m asr.align MODEL test.jsonl > aligned.jsonl
@@ -34,9 +34,9 @@ def _run(options: argparse.Namespace) -> None:
         raise InputError(f"{names}: utterances of the same id must have words in common; there is none.")
     print(f"{len(differences)} words in common")
     for edge, seconds in zip(("starts", "ends"), np.abs(differences).T, strict=True):
-        median, most = np.quantile(seconds, (0.5, 0.95))
+        median, largest = np.quantile(seconds, (0.5, 0.95))
         near = 100 * np.mean(seconds < 0.1)
-        print(f"{edge}: {median:.3f} s apart in the median, {most:.3f} s at 95 %, {near:.1f} % by less than 0.1 s")
+        print(f"{edge}: {median:.3f} s apart in the median, {largest:.3f} s at 95 %, {near:.1f} % by less than 0.1 s")
 
 
 def read_words(path: Path) -> dict[str, Words]:
@@ -55,7 +55,7 @@ def read_words(path: Path) -> dict[str, Words]:
 
 
 def compare(first: Words, second: Words) -> list[tuple[float, float]]:
-    """Pair equal words in order, and say how much later the first's start and end are than the second's, in seconds."""
+    """Pair equal words in order; return how much later the first's start and end are than the second's, in seconds."""
     texts, other_texts = ([word["text"] for word in words] for words in (first, second))
     blocks = SequenceMatcher(None, texts, other_texts, autojunk=False).get_matching_blocks()
     pairs = [(first[a + number], second[b + number]) for a, b, length in blocks for number in range(length)]
@@ -63,7 +63,7 @@ def compare(first: Words, second: Words) -> list[tuple[float, float]]:
 
 
 def _add_options(add: AddOption) -> None:
-    add("files", type=Path, nargs=2, metavar="JSONL", help="each line an utterance: its id and words")
+    add("files", type=Path, nargs=2, metavar="JSONL", help="one utterance per line, with its id and words")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What is published about LibriSpeech, and where its subsets lie on disk."""
+"""Published facts about LibriSpeech, and the folders of its subsets."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,11 +8,11 @@ from asr.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class Subset:
-    """The published facts about one subset, against which a copy is checked.
+    """Published facts about a subset, to check a copy.
 
     Args:
-        num_utterances: how many utterances the whole subset holds.
-        hours: how much speech; only good to HOURS_TOLERANCE.
+        num_utterances: of the whole subset.
+        hours: of speech; accurate to HOURS_TOLERANCE.
         archive_bytes: size of the archive `<subset>.tar.gz`.
         md5: checksum of the archive, as in OpenSLR's md5sum.txt.
         resource: OpenSLR's number of the corpus.
@@ -25,9 +25,9 @@ class Subset:
     resource: int = 12
 
 
-MINI = 31  # parts of the corpus above, for trying things out: the speakers of dev-clean-2 are none of train-clean-5
+MINI = 31  # small parts of the corpus above, for experiments; dev-clean-2 and train-clean-5 share no speakers
 
-# Hours: table 1 of the paper. The archives hold 5.39, 5.12, 5.40, 5.34, 100.59, 363.61 and 496.86 h, in this order.
+# Hours: table 1 of the paper. The archives have 5.39, 5.12, 5.40, 5.34, 100.59, 363.61 and 496.86 h, in this order.
 SUBSETS = {
     "dev-clean": Subset(2703, 5.4, 337926286, "42e2234ba48799c1f50f24a7926300a1"),
     "dev-other": Subset(2864, 5.3, 314305928, "c8d0bcc9cca99d4f8b62fcc847357931"),
@@ -36,7 +36,7 @@ SUBSETS = {
     "train-clean-100": Subset(28539, 100.6, 6387309499, "2a93770f6d5c6c964bc36631d331a522"),
     "train-clean-360": Subset(104014, 363.6, 23049477885, "c0e676e450a7ff2f54aeade5171606fa"),
     "train-other-500": Subset(148688, 496.7, 30593501606, "d1a0fd59409feb2c614ce4d30c387708"),
-    # Hours as their bytes have it, of 63 MB an hour. Utterances and bytes: kaldi, egs/mini_librispeech.
+    # Hours estimated from bytes, at 63 MB per hour. Utterances and bytes: kaldi, egs/mini_librispeech.
     "train-clean-5": Subset(1519, 5.3, 332954390, "5df7d4e78065366204ca6845bb08f490", MINI),
     "dev-clean-2": Subset(1089, 2.0, 126046265, "6d7ab67ac6a1d2c993d050e16d61080d", MINI),
 }
@@ -44,16 +44,16 @@ HOURS_TOLERANCE = 0.3  # the paper's 5.1 h of test-other are 5.34 h in the archi
 
 
 def corpus_root(corpus_dir: Path) -> Path:
-    """The folder that holds the subsets: `corpus_dir/LibriSpeech` where there is one, else `corpus_dir` itself."""
+    """Return the folder of the subsets: `corpus_dir/LibriSpeech` if it exists, otherwise `corpus_dir` itself."""
     nested = corpus_dir / "LibriSpeech"
     return nested if nested.is_dir() else corpus_dir
 
 
 def check_subset_names(names: list[str]) -> list[str]:
-    """The names, each once.
+    """Return the names without repetition.
 
     Raises:
-        InputError: if one is a path or hidden, since it names the manifest as well.
+        InputError: a name is a path or hidden; it would also be the manifest's name.
     """
     for name in names:
         if not name or name.startswith(".") or Path(name).name != name:
@@ -62,27 +62,27 @@ def check_subset_names(names: list[str]) -> list[str]:
 
 
 def find_subsets(corpus_dir: Path, names: list[str]) -> list[Path]:
-    """The folders of the subsets with these names, in this order; without names, every subset folder there is.
+    """Return the folders of the subsets with these names, in this order; without names, of all subsets.
 
-    A folder is a subset if it has a published name, or holds speaker/chapter/ with audio or a transcript.
+    A folder is a subset if it has a published name, or has speaker/chapter/ with audio or a transcript.
 
     Raises:
-        InputError: if the corpus, a named subset, or any subset is not there.
+        InputError: the corpus, a named subset, or any subset is missing.
     """
     if not corpus_dir.is_dir():
         raise InputError(
-            f"--corpus-dir must be a folder that holds LibriSpeech; got {corpus_dir}, which is none. "
-            "Give another, or let --download fetch the corpus into it."
+            f"--corpus-dir must be a folder that holds LibriSpeech; {corpus_dir} is not a folder. "
+            "Give another, or download the corpus with --download."
         )
     root = corpus_root(corpus_dir)
     if not names:
-        found = [folder for folder in sorted(root.iterdir()) if _is_subset(folder)]
-        if not found:
+        folders = [folder for folder in sorted(root.iterdir()) if _is_subset(folder)]
+        if not folders:
             raise InputError(
-                f"{root}: must hold subset folders (SUBSET/speaker/chapter/*.flac); found none. "
+                f"{root}: must hold subset folders (SUBSET/speaker/chapter/*.flac); there are none. "
                 "Give another --corpus-dir, or fetch subsets with --download --subsets."
             )
-        return found
+        return folders
     missing = [name for name in names if not (root / name).is_dir()]
     if missing:
         raise InputError(
@@ -93,7 +93,7 @@ def find_subsets(corpus_dir: Path, names: list[str]) -> list[Path]:
 
 
 def count_audio_files(folder: Path) -> int:
-    """How many FLAC files lie in the chapters of a subset."""
+    """Return the number of FLAC files in the chapters of a subset."""
     return sum(1 for _ in folder.glob("*/*/*.flac"))
 
 

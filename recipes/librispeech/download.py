@@ -1,4 +1,4 @@
-"""Fetch archives of LibriSpeech from OpenSLR: one at a time, resumed where they broke off, verified, unpacked."""
+"""Download archives of LibriSpeech from OpenSLR: one at a time, resumed after interruptions, verified, unpacked."""
 
 import hashlib
 import http.client
@@ -27,22 +27,22 @@ MIRRORS = {
     "eu": "https://openslr.elda.org/resources",
     "cn": "https://openslr.magicdatatech.com/resources",
 }
-PAUSES_SECONDS = (2.0, 5.0, 15.0, 30.0, 60.0)  # before each further attempt; after the last one we give up
-TIMEOUT_SECONDS = 60.0  # without a single byte
+PAUSES_SECONDS = (2.0, 5.0, 15.0, 30.0, 60.0)  # before each further attempt; after the last attempt, an error
+TIMEOUT_SECONDS = 60.0  # without any data
 CHUNK_BYTES = 1 << 16
-SUBSET_UNPACKED_PER_BYTE = 1.1  # FLAC does not shrink; the rest is tar's and the file system's
+SUBSET_UNPACKED_PER_BYTE = 1.1  # FLAC is not compressible; the rest is overhead of tar and the file system
 
 
 class BrokenOffError(Exception):
-    """A transfer that broke off; what has arrived is kept, and another attempt may go well."""
+    """An interrupted transfer; the data received is stored, and another attempt may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """A published archive: where it is to be had, where it lies or is to lie, and what it must be.
+    """A published archive.
 
     Args:
-        url: of the published one.
+        url: to download it from.
         path: on disk.
         size: in bytes.
         md5: its published checksum.
@@ -55,25 +55,25 @@ class Archive:
 
     @property
     def part(self) -> Path:
-        """Where the bytes lie that have come so far."""
+        """Path of the data received so far."""
         return self.path.with_name(f"{self.path.name}.part")
 
 
 def download(names: list[str], corpus_dir: Path, mirror: str, *, keep_archives: bool) -> None:
-    """Fetch and unpack the named subsets into `corpus_dir` (or `corpus_dir/LibriSpeech`, where that is a folder).
+    """Download and unpack the named subsets into `corpus_dir` (or `corpus_dir/LibriSpeech`, if that is a folder).
 
-    A subset that is there whole is left alone. An archive `<subset>.tar.gz` that lies there already is verified and
-    used. What is fetched goes to `<subset>.tar.gz.part`, and a later run goes on with it.
+    A complete subset is not changed. An existing archive `<subset>.tar.gz` is verified and used. Downloads go to
+    `<subset>.tar.gz.part`, which a later run resumes.
 
     Args:
-        names: of subsets, as in the corpus.
-        corpus_dir: made, if it is not there.
+        names: of subsets.
+        corpus_dir: created if absent.
         mirror: a name in MIRRORS, or the base URL of another copy.
-        keep_archives: whether a fetched archive stays as `<subset>.tar.gz` after it has been unpacked.
+        keep_archives: whether a downloaded archive stays as `<subset>.tar.gz` after it has been unpacked.
 
     Raises:
-        InputError: if a name or the mirror is unknown, the disk too small, a subset there in part, the archive not to
-            be had or not the published one.
+        InputError: a name or the mirror is unknown, the disk is too small, a subset is incomplete, or the archive
+            cannot be downloaded or is not the published one.
     """
     unknown = [name for name in names if name not in SUBSETS]
     if not names or unknown:
@@ -95,10 +95,10 @@ def download(names: list[str], corpus_dir: Path, mirror: str, *, keep_archives: 
 
 
 def mirror_url(mirror: str, resource: int) -> str:
-    """The base URL of OpenSLR's resource of this number at the mirror of this name; or the mirror, where it is a URL.
+    """Return the base URL of OpenSLR's resource of this number at a mirror; a mirror that is a URL is returned itself.
 
     Raises:
-        InputError: if it is neither.
+        InputError: the mirror is neither a name nor a URL.
     """
     if mirror in MIRRORS:
         return f"{MIRRORS[mirror]}/{resource}"
@@ -106,19 +106,19 @@ def mirror_url(mirror: str, resource: int) -> str:
 
 
 def checked_url(mirror: str, others: str = "") -> str:
-    """The base URL of a mirror, without a slash at its end.
+    """Return the base URL of a mirror, without a slash at its end.
 
     Args:
         mirror: as given.
-        others: that may be given, too, for the message.
+        others: other accepted values, for the message.
 
     Raises:
-        InputError: if it is none.
+        InputError: it is not an http(s) URL.
     """
     try:
         parts = urlsplit(mirror)
         is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:  # a port that is none
+    except ValueError:  # an invalid port
         is_url = False
     if not is_url or any(character.isspace() for character in mirror):
         raise InputError(f"--mirror must be {others}an http(s) URL; got {mirror!r}.")
@@ -126,21 +126,21 @@ def checked_url(mirror: str, others: str = "") -> str:
 
 
 def check_disk_space(archives: list[Archive], *, unpacked_per_byte: float, keep_archives: bool, advice: str) -> None:
-    """Make sure that the archives, all for one folder, and what is in them will fit.
+    """Check that archives for one folder, and their contents, will fit on the disk.
 
     Args:
-        archives: that are to be fetched and unpacked.
-        unpacked_per_byte: how many bytes a byte of an archive becomes.
+        archives: to download and unpack.
+        unpacked_per_byte: unpacked bytes per byte of an archive.
         keep_archives: whether the archives stay.
-        advice: what to do about it.
+        advice: what to do if they do not fit.
 
     Raises:
-        InputError: if not, with the bytes needed and free.
+        InputError: they do not fit; with the bytes needed and free.
     """
     if not archives:
         return
     to_fetch = [0 if archive.path.exists() else max(0, archive.size - _size(archive.part)) for archive in archives]
-    fetched = sum(to_fetch) if keep_archives else max(to_fetch)  # without keeping, there is one at a time
+    fetched = sum(to_fetch) if keep_archives else max(to_fetch)  # otherwise there is one at a time
     needed = fetched + unpacked_per_byte * sum(archive.size for archive in archives)
     folder = archives[0].path.parent
     free = shutil.disk_usage(folder).free
@@ -160,17 +160,17 @@ def fetch_and_unpack_all(
     keep_archives: bool,
     advice: str,
 ) -> None:
-    """Verify and unpack archives, one after another, each fetched first if it is not there.
+    """Verify and unpack archives, one after another, each downloaded first if it is absent.
 
     Args:
         archives: by the path that each is unpacked to; all of one folder.
         unpack: called with the archive's path, the path to unpack it to, and the progress.
-        unpacked_per_byte: bytes that a byte of an archive becomes.
-        keep_archives: whether fetched archives stay.
-        advice: what to do where the disk is too small.
+        unpacked_per_byte: unpacked bytes per byte of an archive.
+        keep_archives: whether downloaded archives stay.
+        advice: what to do if the disk is too small.
 
     Raises:
-        InputError: if the disk is too small, or an archive is not to be had, not the published one, or cannot be
+        InputError: the disk is too small, or an archive cannot be downloaded, is not the published one, or cannot be
             unpacked.
     """
     check_disk_space(
@@ -182,7 +182,7 @@ def fetch_and_unpack_all(
 
 
 def transfer_progress() -> Progress:
-    """Bars in bytes on stderr, for transfers and unpacking; none where that is no terminal."""
+    """Return progress bars in bytes on stderr, for transfers and unpacking; disabled if stderr is not a terminal."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     return Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal)
@@ -196,35 +196,34 @@ def fetch_and_unpack(
     *,
     keep_archives: bool,
 ) -> None:
-    """Verify the archive, fetched first if it does not lie there already, and unpack it.
+    """Verify the archive, downloaded first if it is absent, and unpack it.
 
     Args:
-        archive: one that was fetched goes when it has been unpacked, or stays as `archive.path`; one that lay there
-            stays.
-        unpacked: path that it is unpacked to.
-        unpack: called with the archive's path, `unpacked` and the progress; unpacks it whole or not at all.
-        progress: shows how far it has come.
-        keep_archives: whether a fetched archive stays.
+        archive: removed after it has been unpacked, unless it existed before or `keep_archives` is set.
+        unpacked: path to unpack it to.
+        unpack: called with the archive's path, `unpacked` and the progress; unpacks it completely or not at all.
+        progress: shows transfers and unpacking.
+        keep_archives: whether a downloaded archive stays.
 
     Raises:
-        InputError: if the archive is not to be had, not the published one, or cannot be unpacked.
+        InputError: the archive cannot be downloaded, is not the published one, or cannot be unpacked.
     """
     path, part = archive.path, archive.part
-    if path.exists():  # not ours to remove
-        if (found := _md5(path, progress)) != archive.md5:
+    if path.exists():  # it is the user's, and is not removed
+        if (digest := _md5(path, progress)) != archive.md5:
             raise InputError(
-                f"{path}: must have the published MD5 {archive.md5}; it has {found}. "
-                "Delete it, and the same command fetches it anew."
+                f"{path}: must have the published MD5 {archive.md5}; it has {digest}. "
+                "Delete it; the same command then downloads it again."
             )
         unpack(path, unpacked, progress)
-        say(f"{path}: is there already, verified and unpacked to {unpacked}; it stays.")
+        say(f"{path}: existed already; it was verified, unpacked to {unpacked}, and is not removed.")
         return
     say(f"{archive.url}: fetching {archive.size / 1e6:.1f} MB to {part}.")
     fetch(archive.url, part, archive.size, progress)
-    if (found := _md5(part, progress)) != archive.md5:
+    if (digest := _md5(part, progress)) != archive.md5:
         part.unlink()
         raise InputError(
-            f"{archive.url}: must have the published MD5 {archive.md5}; what came has {found} and was deleted. "
+            f"{archive.url}: must have the published MD5 {archive.md5}; the download has {digest} and was deleted. "
             "Run the command again, or choose another --mirror."
         )
     if keep_archives:
@@ -237,38 +236,38 @@ def fetch_and_unpack(
 
 
 def fetch(url: str, part: Path, size: int, progress: Progress) -> None:
-    """Fetch `size` bytes to `part`, going on after what it holds already; verifies nothing but the size.
+    """Download `size` bytes to `part`, resumed after its present content; only the size is checked.
 
-    A transfer that breaks off is tried again after a pause. Only attempts in a row that bring nothing new count
-    towards the bound, so that a bad line can still bring 30 GB.
+    An interrupted transfer is repeated after a pause. Only consecutive attempts without new data count towards the
+    limit, so that 30 GB can arrive over a bad connection.
 
     Raises:
-        InputError: if the server does not have the file, has one of another size, or breaks off too often.
+        InputError: the server does not have the file, has one of another size, or interrupts too often.
     """
     if _size(part) > size:
-        say(f"{part}: is longer than the archive ({_size(part)} > {size} bytes); deleted, and fetched anew.")
+        say(f"{part}: is longer than the archive ({_size(part)} > {size} bytes); deleted, and downloaded again.")
         part.unlink()
-    most, failures = _size(part), 0
+    largest, failures = _size(part), 0
     while _size(part) < size:
         try:
             _transfer(url, part, size, progress)
         except BrokenOffError as error:
             have = _size(part)
-            failures = 1 if have > most else failures + 1
-            most = max(most, have)
-            kept = f"{have} of {size} bytes are there"
+            failures = 1 if have > largest else failures + 1
+            largest = max(largest, have)
+            received = f"{have} of {size} bytes are there"
             if failures > len(PAUSES_SECONDS):
                 raise InputError(
-                    f"{url}: {error}; gave up after {failures} attempts that brought nothing new. {kept}: "
-                    "the same command goes on from them; or choose another --mirror."
+                    f"{url}: {error}; gave up after {failures} attempts without new data. {received}: "
+                    "the same command resumes; or choose another --mirror."
                 ) from None
             pause = PAUSES_SECONDS[failures - 1]
-            say(f"{url}: {error}; {kept}; trying again in {pause:g} s.")
+            say(f"{url}: {error}; {received}; trying again in {pause:g} s.")
             time.sleep(pause)
 
 
 def say(message: str) -> None:
-    """Tell the user, on stderr."""
+    """Print a message on stderr."""
     print(message, file=sys.stderr, flush=True)
 
 
@@ -280,26 +279,26 @@ def _is_whole(root: Path, name: str) -> bool:
     folder = root / name
     if not folder.exists():
         return False
-    found, published = count_audio_files(folder), SUBSETS[name].num_utterances
-    if found != published:
+    num_files, published = count_audio_files(folder), SUBSETS[name].num_utterances
+    if num_files != published:
         raise InputError(
-            f"{folder}: --download does not touch a subset that is there in part; it holds {found} of {published} "
+            f"{folder}: --download does not touch a subset that is there in part; it holds {num_files} of {published} "
             "FLAC files. Move it away, or leave out --download."
         )
-    say(f"{folder}: is there, whole ({found} FLAC files); not fetched.")
-    (root / f"{name}.tar.gz.part").unlink(missing_ok=True)  # of a run that was killed after its last step but this
+    say(f"{folder}: is there, whole ({num_files} FLAC files); not fetched.")
+    (root / f"{name}.tar.gz.part").unlink(missing_ok=True)  # of a run killed before this step
     return True
 
 
 def _transfer(url: str, part: Path, size: int, progress: Progress) -> None:
-    """One attempt: ask for what is missing, and append what comes."""
+    """Try once to download the missing part, and append it."""
     have = _size(part)
     with _open(url, part, have) as response:
         position = _first_byte(url, response, have, size)
         task = progress.add_task(f"fetching {part.stem}", total=size, completed=position)
         try:
             with part.open("ab") as out:
-                out.truncate(position)  # to 0, where the server sends everything again
+                out.truncate(position)  # to 0, if the server sends the whole file
                 while chunk := _read(response):
                     out.write(chunk)
                     position += len(chunk)
@@ -319,7 +318,7 @@ def _open(url: str, part: Path, have: int) -> http.client.HTTPResponse:
     except urllib.error.HTTPError as error:
         error.close()
         answer = f"the server answered {error.code} {error.reason}"
-        if error.code == 416 and have:  # it cannot go on after what we have: start over
+        if error.code == 416 and have:  # the server cannot resume here: start again
             part.unlink()
             raise BrokenOffError(f"{answer} to a request for the rest; {part.name} was deleted") from None
         if error.code in (408, 429) or error.code >= 500:
@@ -336,7 +335,7 @@ def _open(url: str, part: Path, have: int) -> http.client.HTTPResponse:
 
 
 def _first_byte(url: str, response: http.client.HTTPResponse, have: int, size: int) -> int:
-    """Where in the file the body of the answer begins; checks the size of the whole."""
+    """Return the position in the file where the body of the answer begins; check the size of the whole file."""
     start, total = 0, response.headers.get("Content-Length", str(size))
     if response.status == 206:
         unit_and_span, _, total = response.headers.get("Content-Range", "").partition("/")

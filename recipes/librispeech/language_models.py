@@ -1,10 +1,9 @@
-"""Fetch the n-gram language models published with LibriSpeech (OpenSLR 11), and put their words in lower case.
+"""Download the n-gram language models published with LibriSpeech (OpenSLR 11), and convert their words to lower case.
 
     python -m recipes.librispeech.language_models --output-dir data/librispeech/lm --models 3-gram.pruned.1e-7 4-gram
 
-Each becomes `<output-dir>/<model>.arpa`. The published files are in capitals; what models are trained on here went
-through `asr.text.normalize.basic`, which writes lower case, and so do these words: `<UNK>` becomes `<unk>`, numbers
-stay.
+Each becomes `<output-dir>/<model>.arpa`. The published files are in capitals, but training texts here are normalised by
+`asr.text.normalize.basic`, which writes lower case. `<UNK>` becomes `<unk>`, numbers do not change.
 """
 
 import argparse
@@ -38,12 +37,12 @@ LANGUAGE_MODELS = {
     "3-gram.pruned.3e-7": (13654242, "8f67ec741827742eee05799ab7605b50"),
     "4-gram": (1355172078, "6abdcd5b055bd482e4f9defe91d40408"),
 }
-UNPACKED_PER_BYTE = 4.0  # an estimate on the safe side, since none is published; ARPA text shrinks about three-fold
+UNPACKED_PER_BYTE = 4.0  # a cautious estimate, since no size is published; ARPA text is compressed about three-fold
 BLOCK_BYTES = 1 << 20
-BEGIN, END = b"\\data\\", b"\\end\\"  # of an ARPA file, but for empty lines
+BEGIN, END = b"\\data\\", b"\\end\\"  # of an ARPA file, except empty lines
 
-# What may go wrong in lower case shows in pairs of neighbours: each byte is made a letter (a), a capital (A; the
-# apostrophe is one), white space between fields or words (a space), or none of these.
+# Text that is not in capitals is found by pairs of neighbouring bytes. For this each byte becomes a lower-case letter
+# (a), a capital (A; also the apostrophe), white space between fields or words (a space), a non-ASCII byte (!) or a dot.
 _NEIGHBOURS = bytes(
     ord("a") if byte in b"abcdefghijklmnopqrstuvwxyz"
     else ord("A") if byte in b"ABCDEFGHIJKLMNOPQRSTUVWXYZ'"
@@ -52,7 +51,7 @@ _NEIGHBOURS = bytes(
     else ord(".")
     for byte in range(256)
 )  # fmt: skip
-_WRONG = (b" a", b"Aa", b"!")  # a word that begins with, or goes on in, a small letter; a letter that is not ASCII
+_WRONG = (b" a", b"Aa", b"!")  # a word that begins or continues in lower case; a letter that is not ASCII
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -67,20 +66,20 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def fetch_language_models(models: list[str], output_dir: Path, mirror: str, *, keep_archives: bool) -> list[Path]:
-    """Fetch and unpack the named language models into `output_dir`; returns their paths.
+    """Download and unpack the named language models into `output_dir`; return their paths.
 
-    One that is there whole is left alone. An archive `<model>.arpa.gz` that lies there already is verified and used.
-    What is fetched goes to `<model>.arpa.gz.part`, and a later run goes on with it.
+    A complete model is not changed. An existing archive `<model>.arpa.gz` is verified and used. Downloads go to
+    `<model>.arpa.gz.part`, which a later run resumes.
 
     Args:
-        models: names, as in LANGUAGE_MODELS.
-        output_dir: made, if it is not there.
-        mirror: a name in MIRRORS, or the URL of a folder that holds the archives.
-        keep_archives: whether a fetched archive stays as `<model>.arpa.gz` after it has been unpacked.
+        models: names in LANGUAGE_MODELS.
+        output_dir: created if absent.
+        mirror: a name in MIRRORS, or the URL of a folder with the archives.
+        keep_archives: whether a downloaded archive stays as `<model>.arpa.gz` after it has been unpacked.
 
     Raises:
-        InputError: if a name or the mirror is unknown, the disk too small, another file in the place of a model, the
-            archive not to be had, not the published one, or not to be unpacked.
+        InputError: a name or the mirror is unknown, the disk is too small, another file has a model's name, or the
+            archive cannot be downloaded, is not the published one, or cannot be unpacked.
     """
     unknown = [model for model in models if model not in LANGUAGE_MODELS]
     if unknown:
@@ -102,12 +101,13 @@ def fetch_language_models(models: list[str], output_dir: Path, mirror: str, *, k
 
 
 def unpack_arpa(archive: Path, path: Path, progress: Progress) -> None:
-    """Unpack an ARPA file with its words in lower case, whole or not at all.
+    """Unpack an ARPA file with its words in lower case, completely or not at all.
 
-    gzip's own checksum and length, at the end of the archive, are those of the text as it was published.
+    gzip's checksum and length, at the end of the archive, are those of the published text.
 
     Raises:
-        InputError: if it is damaged, cut off, no ARPA file in capitals, or cannot be written; nothing is left then.
+        InputError: the archive is damaged, truncated, or not an ARPA file in capitals, or the file cannot be written;
+            no file is left then.
     """
     try:
         with (
@@ -127,13 +127,13 @@ def unpack_arpa(archive: Path, path: Path, progress: Progress) -> None:
 
 
 def lower_case(text: BufferedIOBase) -> Iterator[bytes]:
-    """The blocks of an ARPA file's text in lower case: its words in effect, since the rest is so already.
+    """Yield blocks of an ARPA file's text in lower case, which changes only its words.
 
-    That is one to one, so that no two n-grams become the same, as long as every word is in ASCII capitals; checked.
-    (In numbers an exponent's E is all that can change, and means the same.)
+    The conversion is checked to be one to one, so that no two n-grams become equal: every word must be in ASCII
+    capitals. (In numbers only an exponent's E can change, which has no effect.)
 
     Raises:
-        InputError: if the text has a word that is not in capitals, <unk> in both spellings, or an end missing.
+        InputError: a word is not in capitals, <unk> occurs in both spellings, or the end is missing.
     """
     tail, spellings = b"", set[bytes]()
     for lines in _whole_lines(text):
@@ -154,7 +154,7 @@ def lower_case(text: BufferedIOBase) -> Iterator[bytes]:
 
 
 def _whole_lines(text: BufferedIOBase) -> Iterator[bytes]:
-    """Blocks of about BLOCK_BYTES that end where a line does."""
+    """Yield blocks of about BLOCK_BYTES of complete lines."""
     begun = b""
     while block := text.read(BLOCK_BYTES):
         end = block.rfind(b"\n") + 1
@@ -167,7 +167,7 @@ def _whole_lines(text: BufferedIOBase) -> Iterator[bytes]:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether the language model is there: by both its ends, and by its case; it is written whole or not at all."""
+    """Whether the language model is complete, by its beginning, end and case; files are written atomically."""
     if not path.exists():
         return False
     with path.open("rb") as text:
@@ -180,7 +180,7 @@ def _is_whole(path: Path) -> bool:
             "Move it away."
         )
     say(f"{path}: is there, whole; not fetched.")
-    _archive("", path).part.unlink(missing_ok=True)  # of a run that was killed after its last step but this
+    _archive("", path).part.unlink(missing_ok=True)  # of a run killed before this step
     return True
 
 
@@ -190,10 +190,10 @@ def _archive(base_url: str, path: Path) -> Archive:
 
 
 def _add_options(add: AddOption) -> None:
-    add("--output-dir", type=Path, required=True, help="where <model>.arpa is written")
-    add("--models", nargs="+", required=True, metavar="NAME", help=f"which: {', '.join(LANGUAGE_MODELS)}")
+    add("--output-dir", type=Path, required=True, help="for <model>.arpa")
+    add("--models", nargs="+", required=True, metavar="NAME", help=f"models to download: {', '.join(LANGUAGE_MODELS)}")
     add("--mirror", default="openslr", help=f"{', '.join(MIRRORS)}, or a base URL (default: openslr)")
-    add("--keep-archives", action="store_true", help="do not remove archives that are unpacked")
+    add("--keep-archives", action="store_true", help="do not remove unpacked archives")
 
 
 if __name__ == "__main__":

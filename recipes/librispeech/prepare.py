@@ -1,12 +1,12 @@
-"""Write the manifests of LibriSpeech, one per subset, and check them against what is published.
+"""Write the manifests of LibriSpeech, one per subset, and check them against the published totals.
 
     python -m recipes.librispeech.prepare --corpus-dir LibriSpeech --output-dir manifests
     python -m recipes.librispeech.prepare --corpus-dir LibriSpeech --output-dir manifests \\
         --download --subsets dev-clean train-clean-100
 
-A copy of a part of the corpus is fine: lines without audio and audio without a line are warnings, and are left out.
-Damage is an error: unreadable FLAC files or transcripts, malformed lines, and totals that cannot be LibriSpeech's.
-A subset with an error gets no manifest, the others do; the exit status is 1 then.
+A copy of a part of the corpus is accepted: lines without audio and audio without a line are warnings and are left out.
+Damage is an error: unreadable FLAC files or transcripts, malformed lines, and totals that cannot be LibriSpeech's. A
+subset with an error gets no manifest, the others do; then the exit status is 1.
 """
 
 import argparse
@@ -31,12 +31,12 @@ from recipes.librispeech.reader import DAMAGE, Problem, ProblemKind, find_chapte
 from recipes.output import claim
 
 RECIPE = "recipes.librispeech.prepare"
-MAX_NAMED = 10  # problems of a kind that are named on stderr; all are in <subset>.problems.txt
+MAX_NAMED = 10  # problems of a kind that are printed; all are in <subset>.problems.txt
 
 
 @dataclass(frozen=True, slots=True)
 class Completeness:
-    """How a subset compares with its published totals: in a word, and in a sentence."""
+    """Comparison of a subset with its published totals: in a word, and in a sentence."""
 
     word: str
     sentence: str
@@ -48,10 +48,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def compare_with_published(name: str, num_utterances: int, hours: float) -> Completeness:
-    """Say whether a subset is whole.
+    """Compare a subset with its published totals.
 
     Raises:
-        InputError: if the totals cannot be those of the subset, nor of a part of it.
+        InputError: the totals cannot be those of the subset or of a part of it.
     """
     found = f"{num_utterances} utterances, {hours:.2f} h"
     if name not in SUBSETS:
@@ -67,16 +67,16 @@ def compare_with_published(name: str, num_utterances: int, hours: float) -> Comp
     if abs(hours - published.hours) > HOURS_TOLERANCE:
         raise InputError(
             f"{name}: its {num_utterances} utterances must last {published.hours} h (within {HOURS_TOLERANCE}); "
-            f"they last {hours:.2f} h. Unpack the archive anew."
+            f"they last {hours:.2f} h. Unpack the archive again."
         )
     return Completeness("whole", f"{name}: is whole: {found}; published are {totals}.")
 
 
 def prepare_subset(subset_dir: Path, output_dir: Path, progress: Progress) -> tuple[list[Utterance], Completeness]:
-    """Read a subset, report what is wrong with it, and write its manifest.
+    """Read a subset, report its problems, and write its manifest.
 
     Raises:
-        InputError: if something is damaged, nothing is found, or the totals are wrong; no manifest is written then.
+        InputError: something is damaged, nothing is found, or the totals are wrong; then no manifest is written.
     """
     name = subset_dir.name
     utterances, problems = _read_subset(subset_dir, progress)
@@ -85,7 +85,7 @@ def prepare_subset(subset_dir: Path, output_dir: Path, progress: Progress) -> tu
     if num_damaged:
         raise InputError(
             f"{name}: must be undamaged; {num_damaged} of its files or lines are not (named above). No manifest was "
-            "written. Restore them from the archive, or delete them to go on without them."
+            "written. Restore them from the archive, or delete them to continue without them."
         )
     if not utterances:
         raise InputError(f"{subset_dir}: must hold speaker/chapter/*.flac and transcripts; no utterance was found.")
@@ -116,7 +116,7 @@ def _run(options: argparse.Namespace) -> int:
         _add_row(table, subset_dir.name, utterances, completeness)
         sentences.append(completeness.sentence)
     if sentences:
-        width = None if sys.stdout.isatty() else 120  # a pipe has no width: do not wrap
+        width = None if sys.stdout.isatty() else 120  # no wrapping in a pipe
         Console(width=width).print(table)
         print("\n".join(sentences))
     return exit_status
@@ -135,21 +135,21 @@ def _read_subset(subset_dir: Path, progress: Progress) -> tuple[list[Utterance],
 
 
 def _report_problems(name: str, problems: list[Problem], list_path: Path) -> None:
-    """Count, name and explain the problems on stderr; the whole list goes to a file, where it is long."""
+    """Count, list and explain the problems on stderr; write a long list to a file."""
     list_path.unlink(missing_ok=True)
     for kind in ProblemKind:
-        of_kind = [problem for problem in problems if problem.kind is kind]
-        if not of_kind:
+        kind_problems = [problem for problem in problems if problem.kind is kind]
+        if not kind_problems:
             continue
         head = "error" if kind in DAMAGE else "warning"
         fate = "" if kind in DAMAGE else ", left out of the manifest"
-        print(f"{head}: {name}: {kind.value} ({len(of_kind)}){fate}:", file=sys.stderr)
-        for problem in of_kind[:MAX_NAMED]:
+        print(f"{head}: {name}: {kind.value} ({len(kind_problems)}){fate}:", file=sys.stderr)
+        for problem in kind_problems[:MAX_NAMED]:
             print(f"  {problem}", file=sys.stderr)
-        if len(of_kind) > MAX_NAMED:
-            print(f"  and {len(of_kind) - MAX_NAMED} more, all named in {list_path}", file=sys.stderr)
+        if len(kind_problems) > MAX_NAMED:
+            print(f"  and {len(kind_problems) - MAX_NAMED} more, all named in {list_path}", file=sys.stderr)
             with list_path.open("a", encoding="utf-8", errors="surrogateescape") as out:
-                out.writelines(f"{kind.value}: {problem}\n" for problem in of_kind)
+                out.writelines(f"{kind.value}: {problem}\n" for problem in kind_problems)
 
 
 def _new_progress() -> Progress:
@@ -183,12 +183,12 @@ def _add_row(table: Table, name: str, utterances: list[Utterance], completeness:
 
 
 def _add_options(add: AddOption) -> None:
-    add("--corpus-dir", type=Path, required=True, help="holds the subset folders, itself or in a folder LibriSpeech/")
-    add("--output-dir", type=Path, required=True, help="where <subset>.jsonl is written")
-    add("--subsets", nargs="+", default=[], metavar="NAME", help="which subsets (default: every one in --corpus-dir)")
-    add("--download", action="store_true", help="fetch the --subsets that are not there from OpenSLR, and unpack them")
+    add("--corpus-dir", type=Path, required=True, help="folder of the subsets, or with a folder LibriSpeech/ of them")
+    add("--output-dir", type=Path, required=True, help="for <subset>.jsonl")
+    add("--subsets", nargs="+", default=[], metavar="NAME", help="subsets to convert (default: all in --corpus-dir)")
+    add("--download", action="store_true", help="download missing --subsets from OpenSLR, and unpack them")
     add("--mirror", help=f"for --download: {', '.join(MIRRORS)}, or a base URL (default: openslr)")
-    add("--keep-archives", action="store_true", help="for --download: do not remove archives that are unpacked")
+    add("--keep-archives", action="store_true", help="for --download: do not remove unpacked archives")
 
 
 if __name__ == "__main__":

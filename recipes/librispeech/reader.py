@@ -1,8 +1,7 @@
 """Read a subset from the original folder layout: SUBSET/speaker/chapter/*.flac and SPEAKER-CHAPTER.trans.txt.
 
-What does not fit is a Problem, never silent. Something missing is a warning, since copies of a part of the corpus are
-common: the utterance is left out. Something damaged is an error: who wants to go on without it deletes it, and so
-makes it missing.
+Each deviation is reported as a Problem. For missing content it is a warning, and the utterance is left out, because
+copies of a part of the corpus are common. For damaged content it is an error; deleted content counts as missing.
 """
 
 import re
@@ -18,12 +17,12 @@ import soundfile
 from asr.data.manifest import Utterance
 from asr.errors import InputError
 
-NUM_THREADS = 8  # reading a header is waiting for the disk, or for the network behind it
-MAX_FRAMES = 2**36 - 1  # a FLAC header's total has 36 bits; libsndfile gives an unknown total as 2**63 - 1
+NUM_THREADS = 8  # reading headers is limited by the disk or the network
+MAX_FRAMES = 2**36 - 1  # a FLAC header's total has 36 bits; libsndfile returns 2**63 - 1 for an unknown total
 
 
 class ProblemKind(Enum):
-    """What can be wrong with a copy of the corpus; the value is how it is said."""
+    """Kinds of problems in a copy of the corpus; the value is the kind's description."""
 
     NO_AUDIO = "transcript lines without audio"
     NO_TRANSCRIPT = "audio files without a transcript line"
@@ -33,13 +32,13 @@ class ProblemKind(Enum):
     UNREADABLE_AUDIO = "unreadable FLAC files"
 
 
-# The rest is missing content, and a warning.
+# The other kinds are missing content, and warnings.
 DAMAGE = (ProblemKind.MALFORMED_LINE, ProblemKind.UNREADABLE_TRANSCRIPT, ProblemKind.UNREADABLE_AUDIO)
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that does not fit: where it is (a file, or file:line) and why."""
+    """A problem: its place (a file, or file:line) and the reason."""
 
     kind: ProblemKind
     where: str
@@ -50,21 +49,21 @@ class Problem:
 
 
 class Chapter(NamedTuple):
-    """What a chapter folder holds."""
+    """Content of a chapter folder."""
 
     utterances: list[Utterance]
     problems: list[Problem]
 
 
 class Line(NamedTuple):
-    """A transcript line: where it stands (file:line), and its text."""
+    """A transcript line: its place (file:line) and its text."""
 
     where: str
     text: str
 
 
 def find_chapters(subset_dir: Path) -> tuple[list[Path], list[Problem]]:
-    """The chapter folders of a subset in order, and the audio and transcripts that lie above them."""
+    """Return the chapter folders of a subset in order, and problems for audio and transcripts above them."""
     chapters: list[Path] = []
     stray: list[Path] = []
     for speaker in sorted(subset_dir.iterdir()):
@@ -83,16 +82,16 @@ def find_chapters(subset_dir: Path) -> tuple[list[Path], list[Problem]]:
 
 
 def read_chapters(chapters: list[Path]) -> Generator[Chapter, None, None]:
-    """Read chapter folders with a few threads; what comes out is in the order of what goes in."""
+    """Read chapter folders in several threads; yield them in the given order."""
     executor = ThreadPoolExecutor(NUM_THREADS)
     try:
         yield from executor.map(read_chapter, chapters)
     finally:
-        executor.shutdown(cancel_futures=True)  # after Ctrl-C, the chapters that still wait are not read
+        executor.shutdown(cancel_futures=True)  # after Ctrl-C, the remaining chapters are not read
 
 
 def read_chapter(folder: Path) -> Chapter:
-    """Read the transcript of a chapter and the headers of its audio; utterances come in the order of their ids."""
+    """Read the transcript of a chapter and the headers of its audio; utterances are in the order of their ids."""
     speaker = folder.parent.name
     files = {path.name: path for path in sorted(folder.iterdir())}
     lines: dict[str, Line] = {}  # by utterance id
@@ -122,10 +121,10 @@ def read_chapter(folder: Path) -> Chapter:
 
 
 def read_duration(audio: Path) -> float:
-    """The exact duration in seconds, from the header alone: a file cut off behind its header is not noticed.
+    """Return the exact duration in seconds from the header alone; truncation after the header is not noticed.
 
     Raises:
-        InputError: saying why there is none.
+        InputError: the file is not FLAC, or its header has no length.
     """
     try:
         info = soundfile.info(str(audio))
@@ -137,7 +136,7 @@ def read_duration(audio: Path) -> float:
 
 
 def _read_transcript(path: Path, id_prefix: str, lines: dict[str, Line]) -> list[Problem]:
-    """Add the transcript's lines (`ID TEXT`) to `lines`, and return what is wrong with it."""
+    """Add the transcript's lines (`ID TEXT`) to `lines`, and return its problems."""
     try:
         content = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -157,7 +156,7 @@ def _read_transcript(path: Path, id_prefix: str, lines: dict[str, Line]) -> list
         elif not text.strip():
             reason = f"must hold a text after the id; got {utterance_id!r} alone"
         elif utterance_id in lines:
-            reason = f"ids must be unique; {utterance_id} stands already in {lines[utterance_id].where}"
+            reason = f"ids must be unique; {utterance_id} is already in {lines[utterance_id].where}"
         if reason:
             problems.append(Problem(ProblemKind.MALFORMED_LINE, where, reason))
         else:

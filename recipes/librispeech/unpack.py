@@ -1,4 +1,4 @@
-"""Unpack an archive of LibriSpeech, or of another corpus: safely, and whole or not at all."""
+"""Unpack an archive of LibriSpeech, or of another corpus: safely, and completely or not at all."""
 
 import os
 import shutil
@@ -14,35 +14,34 @@ from asr.errors import InputError
 
 
 def unpack(archive: Path, root: Path, subset: str, progress: Progress) -> None:
-    """Unpack `LibriSpeech/<subset>` of the archive to `root/<subset>`, and the corpus's README and the like beside it.
+    """Unpack `LibriSpeech/<subset>` of the archive to `root/<subset>`, with README and other files of the corpus.
 
     Raises:
-        InputError: if a member would climb out, or the archive cannot be unpacked; nothing is left of it then.
+        InputError: a member leads out of the folder, or the archive cannot be unpacked; then nothing is left of it.
     """
     with unpacked(archive, root, subset, progress) as content:
         _move_into_place(archive, content / "LibriSpeech", root, subset)
 
 
 def unpack_corpus(archive: Path, folder: Path, sign: str, progress: Progress) -> None:
-    """Unpack the folder of the archive that holds what is called `sign`, to be found by a pattern, to `folder`.
+    """Unpack to `folder` the folder of the archive that contains a file matching the pattern `sign`.
 
     Raises:
-        InputError: as `unpack`, or if no folder, or several, hold it.
+        InputError: as for `unpack`, or the number of such folders is not one.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with unpacked(archive, folder.parent, folder.name, progress) as content:
-        found = sorted(content.glob(sign))
-        if len(found) != 1:
-            raise InputError(f"{archive}: must hold {sign} once; it does so {len(found)} times.")
-        os.rename(found[0].parent, folder)
+        matches = sorted(content.glob(sign))
+        if len(matches) != 1:
+            raise InputError(f"{archive}: must hold {sign} once; it does so {len(matches)} times.")
+        os.rename(matches[0].parent, folder)
 
 
 @contextmanager
 def unpacked(archive: Path, root: Path, name: str, progress: Progress) -> Iterator[Path]:
-    """Unpack into a hidden folder in `root`, which goes when it is left.
+    """Unpack into a hidden folder in `root`, which is removed when the context ends.
 
-    What is wanted of it is renamed as the last step: an unpacking that is interrupted, or killed, leaves no folder of
-    the name `name`.
+    The caller moves what it needs as its last step, so an interrupted or killed run leaves no folder `name`.
     """
     unpacking = unpacking_dir(root, name)
     try:
@@ -57,27 +56,27 @@ def unpacked(archive: Path, root: Path, name: str, progress: Progress) -> Iterat
 
 
 def unpacking_dir(root: Path, subset: str) -> Path:
-    """The folder in which a subset is while it is unpacked."""
+    """Return the folder in which a subset is unpacked."""
     return root / f".{subset}.unpacking"
 
 
 def discard_unpacking(root: Path, subset: str) -> None:
-    """Remove what an unpacking that did not finish has left."""
+    """Remove the rest of an interrupted unpacking."""
     shutil.rmtree(unpacking_dir(root, subset), ignore_errors=True)
 
 
 def safe_member(member: tarfile.TarInfo, destination: str) -> tarfile.TarInfo | None:
-    """A filter for tarfile, stricter than `data`: files and folders inside the destination, and no links at all.
+    """Filter for tarfile, stricter than `data`: only files and folders inside the destination, no links.
 
     `data` alone makes absolute paths relative and accepts links that stay inside. LibriSpeech has neither, and
-    whether links can be turned outward depends on the patch level of Python (CVE-2025-4517).
+    whether links can lead outside depends on the patch level of Python (CVE-2025-4517).
 
     Raises:
-        InputError: naming the member.
+        InputError: names the member.
     """
     path = PurePosixPath(member.name)
     if path.is_absolute() or ".." in path.parts:
-        raise InputError(f"members of the archive must stay inside its folder; {member.name!r} climbs out")
+        raise InputError(f"members of the archive must stay inside its folder; {member.name!r} leads out of it")
     if not (member.isfile() or member.isdir()):
         raise InputError(f"members of the archive must be files or folders; {member.name!r} is a link or a device")
     return tarfile.data_filter(member, destination)
@@ -86,10 +85,10 @@ def safe_member(member: tarfile.TarInfo, destination: str) -> tarfile.TarInfo | 
 def _extract(archive: Path, destination: Path, progress: Progress) -> None:
     with (
         progress.open(archive, "rb", description=f"unpacking {archive.name}") as compressed,
-        tarfile.open(fileobj=compressed, mode="r|*") as members,
+        tarfile.open(fileobj=compressed, mode="r|*") as tar,
     ):
         try:
-            members.extractall(destination, filter=safe_member)
+            tar.extractall(destination, filter=safe_member)
         except InputError as error:
             raise InputError(
                 f"{archive}: {error}. Nothing was unpacked; delete it, and get it from elsewhere."

@@ -3,8 +3,8 @@
     python -m recipes.ljspeech.prepare --corpus-dir LJSpeech-1.1 --output-dir data/ljspeech
     python -m recipes.ljspeech.prepare --corpus-dir LJSpeech-1.1 --output-dir data/ljspeech --download
 
-The corpus has no split of its own: here chapter LJ050 is to test on, LJ049 to validate on, the others are to train on,
-so that no text goes on from one split to another. A copy of a part of the corpus is fine, and is said to be one.
+The corpus has no split of its own: here chapter LJ050 is for test, LJ049 for validation, the others for training, so
+that no text continues from one split to another. A copy of a part of the corpus is accepted and reported as such.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from recipes.librispeech.unpack import discard_unpacking, unpack_corpus
 from recipes.output import claim
 
 HOME = "https://data.keithito.com/data/speech"
-# Bytes, MD5 and clips as keithito.com/LJ-Speech-Dataset and those who verified the archive have them.
+# Bytes, MD5 and number of clips: keithito.com/LJ-Speech-Dataset, and others who verified the archive.
 ARCHIVE, ARCHIVE_BYTES, MD5 = "LJSpeech-1.1.tar.bz2", 2748572632, "c4763be9595ddfa79c2fc6eaeb3b6c8e"
 NUM_UTTERANCES = 13100
 UNPACKED_PER_BYTE = 1.4
@@ -40,10 +40,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def download(corpus_dir: Path, base_url: str, *, keep_archives: bool) -> None:
-    """Fetch the archive and unpack it to `corpus_dir`, unless that is there.
+    """Download the archive and unpack it to `corpus_dir`, unless that exists.
 
     Raises:
-        InputError: if the archive is not to be had or not the published one, or the disk too small.
+        InputError: the archive cannot be downloaded or is not the published one, or the disk is too small.
     """
     if corpus_dir.exists():
         say(f"{corpus_dir}: is there; not fetched.")
@@ -64,14 +64,14 @@ def split(utterances: list[Utterance]) -> dict[str, list[Utterance]]:
     """Split by chapter.
 
     Raises:
-        InputError: if there is nothing of one of the splits.
+        InputError: a split is empty.
     """
     splits: dict[str, list[Utterance]] = {"train": [], "valid": [], "test": []}
     for utterance in utterances:
         splits[HELD_OUT.get(utterance.id.partition("-")[0], "train")].append(utterance)
-    if empty := [name for name, held in splits.items() if not held]:
+    if empty := [name for name, split_utterances in splits.items() if not split_utterances]:
         chapters = f"chapters {' and '.join(HELD_OUT)}, and others"
-        advice = "For a manifest of what is there: python -m recipes.convert ljspeech"
+        advice = "For a manifest of the existing clips: python -m recipes.convert ljspeech"
         raise InputError(f"LJSpeech must have {chapters}; nothing was found for {', '.join(empty)}. {advice}.")
     return splits
 
@@ -87,18 +87,20 @@ def _prepare(options: argparse.Namespace) -> None:
     utterances = taken_over(options.corpus_dir, entries, problems, skip_bad=options.skip_bad)
     splits = split(utterances)
     claim(options.output_dir, "recipes.ljspeech.prepare", [f"{name}.jsonl" for name in splits])
-    write_converted({options.output_dir / f"{name}.jsonl": held for name, held in splits.items()})
+    write_converted(
+        {options.output_dir / f"{name}.jsonl": split_utterances for name, split_utterances in splits.items()}
+    )
     whole = "is whole" if len(utterances) == NUM_UTTERANCES else "is not the published corpus, or a part of it"
     print(f"LJSpeech: {whole}: {len(utterances):,} utterances; published are {NUM_UTTERANCES:,}.")
 
 
 def _add_options(add: AddOption) -> None:
-    add("--corpus-dir", type=Path, required=True, metavar="DIR", help="holds metadata.csv and wavs")
+    add("--corpus-dir", type=Path, required=True, metavar="DIR", help="folder of metadata.csv and wavs")
     add("--output-dir", type=Path, required=True, metavar="DIR", help="for train.jsonl, valid.jsonl and test.jsonl")
-    add("--skip-bad", action="store_true", help="leave out what cannot be taken over")
-    add("--download", action="store_true", help=f"first fetch {HOME}/{ARCHIVE} (2.7 GB), if --corpus-dir is not there")
+    add("--skip-bad", action="store_true", help="leave out lines that cannot be converted")
+    add("--download", action="store_true", help=f"first fetch {HOME}/{ARCHIVE} (2.7 GB), unless --corpus-dir exists")
     add("--mirror", metavar="URL", help="for --download: base URL of another copy")
-    add("--keep-archives", action="store_true", help="for --download: do not remove the archive when it is unpacked")
+    add("--keep-archives", action="store_true", help="for --download: do not remove the unpacked archive")
 
 
 if __name__ == "__main__":

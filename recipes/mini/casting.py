@@ -1,13 +1,13 @@
-"""Who speaks: espeak's voices that are clear enough to be recognised, and the split that each belongs to."""
+"""Speakers: espeak's voices that are clear enough to be recognised, and the split of each."""
 
 import random
 from collections.abc import Sequence
 
-# espeak has few women; in train each of them speaks twice where a man speaks once.
+# espeak has few female voices; in train each is used twice as often as a male one.
 _WOMEN = ("f2", "f3", "linda", "belinda", "Annie", "Andrea", "grandma", "steph")
 
-# Variants that differ in little but their name stand in the same split (linda and belinda, the five of Hugo's kind).
-# Left out: whispers, robots, echoes, formant synthesis (klatt), and what is far from all others in mel cepstra.
+# Variants that differ little are in the same split (linda and belinda, the five like Hugo). Left out: whispers, robots,
+# echoes, formant synthesis (klatt), and variants whose mel cepstra are far from all others.
 VARIANTS: dict[str, tuple[str, ...]] = {
     "train": (
         *_WOMEN,
@@ -20,11 +20,11 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 
 
 def cast(split: str, accents: Sequence[str], seed: str) -> list[str]:
-    """The voices of a split, each an accent and a variant, in the order in which they take turns."""
-    several = [
+    """Return the voices of a split, each an accent and a variant, in the order in which they take turns."""
+    voices = [
         f"{accent}+{variant}"
         for variant in VARIANTS[split]
         for accent in accents
         for _ in range(2 if variant in _WOMEN else 1)
     ]
-    return random.Random(seed).sample(several, len(several))
+    return random.Random(seed).sample(voices, len(voices))

@@ -1,4 +1,4 @@
-"""English: everyday sentences of trains and times, directions, orders, a house that listens."""
+"""English: everyday sentences about trains and times, directions, orders, and a voice-controlled house."""
 
 from recipes.mini.language import Grammar, Language
 
@@ -98,6 +98,6 @@ GRAMMAR: Grammar = {
     "weather": ("rain", "snow", "wind", "thunder", "sunshine"),
 }
 
-# As espeak-ng calls them: `en` is British. Left out are those whose vowels or consonants change places (Scotland,
-# Caribbean, West Midlands, Received Pronunciation), and others that would be much to learn from one hour.
+# Names of espeak-ng: `en` is British. Left out are accents with shifted vowels or consonants (Scotland, Caribbean, West
+# Midlands, Received Pronunciation), and others that are too much to learn from one hour.
 ENGLISH = Language(GRAMMAR, unlike=("place", "weather"), accents=("en", "en-us"))

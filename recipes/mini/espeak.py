@@ -1,4 +1,4 @@
-"""espeak-ng through ctypes: text in, samples out."""
+"""espeak-ng through ctypes: text to samples."""
 
 import ctypes
 import importlib
@@ -11,23 +11,23 @@ import numpy as np
 
 from asr.errors import InputError, how_to_install
 
-_SYNCHRONOUS = 2  # the callback has all samples when espeak_Synth returns
+_SYNCHRONOUS = 2  # the callback has received all samples when espeak_Synth returns
 _RATE, _VOLUME, _PITCH, _RANGE = 1, 2, 3, 4
 _UTF8 = 1
-_DO_NOT_EXIT = 0x8000  # where the voices are not found, but return
-_LOUDNESS = 40  # per cent; at espeak's own 100 the loud voices clip
+_DO_NOT_EXIT = 0x8000  # return an error if the voices are not found, instead of exiting
+_LOUDNESS = 40  # per cent; at espeak's default of 100 the loud voices clip
 
 _Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)
 
 
 class Espeak:
-    """The speech synthesiser; there can be one in a process.
+    """The speech synthesiser; a process can have only one.
 
-    It keeps state from one utterance to the next (phases, flutter), so the samples of a sentence depend on what
-    was spoken before. The same calls in a fresh process give the same samples.
+    It keeps state between utterances (phases, flutter), so the samples of a sentence depend on what was spoken before.
+    The same calls in a new process give the same samples.
 
     Raises:
-        InputError: where the wheel `espeakng-loader`, which carries espeak-ng, is missing or does not load.
+        InputError: the wheel `espeakng-loader`, which contains espeak-ng, is missing or does not load.
     """
 
     def __init__(self) -> None:
@@ -43,22 +43,24 @@ class Espeak:
                 f"espeak-ng must find its voices in {self._data_dir}; it does not. Reinstall espeakng-loader, "
                 "in a shorter path where this one has more than 150 characters: espeak-ng cuts it off."
             )
-        if hasattr(self._library, "espeak_ng_SetRandSeed"):  # since 1.52, which otherwise takes the time of day
+        if hasattr(self._library, "espeak_ng_SetRandSeed"):  # since 1.52; its default seed is the time of day
             self._library.espeak_ng_SetRandSeed(ctypes.c_long(1))
-        self._heard: list[np.ndarray] = []
-        self._callback = _Callback(self._hear)  # kept here, since the library holds no reference
+        self._received: list[np.ndarray] = []
+        self._callback = _Callback(self._receive)  # kept here, because the library holds no reference
         self._library.espeak_SetSynthCallback(self._callback)
 
     def speak(self, text: str, voice: str, *, words_per_minute: int, pitch: int, pitch_range: int) -> np.ndarray:
-        """The int16 samples of a sentence, at `sample_rate`.
+        """Return the int16 samples of a sentence, at `sample_rate`.
 
         Args:
-            voice: accent and variant as espeak names them, such as `en-us+f3`.
+            text: the sentence.
+            voice: accent and variant in espeak's notation, such as `en-us+f3`.
             words_per_minute: 80 to 450.
-            pitch, pitch_range: 0 to 100; 50 is the voice as it was made.
+            pitch: 0 to 100; 50 is the voice's own.
+            pitch_range: 0 to 100; 50 is the voice's own.
 
         Raises:
-            InputError: for a voice that espeak does not have or a sentence it does not speak.
+            InputError: espeak does not have the voice, or cannot speak the sentence.
         """
         self._set_voice(voice)
         for parameter, value in (
@@ -68,32 +70,32 @@ class Espeak:
             (_RANGE, pitch_range),
         ):
             self._library.espeak_SetParameter(parameter, value, 0)
-        self._heard.clear()
+        self._received.clear()
         encoded = text.encode()
         status = self._library.espeak_Synth(encoded, len(encoded) + 1, 0, 0, 0, _UTF8, None, None)
-        if status != 0 or not self._heard:
+        if status != 0 or not self._received:
             raise InputError(f"espeak-ng must speak {text!r} as {voice!r}; it gave status {status} and no samples.")
-        return np.concatenate(self._heard)
+        return np.concatenate(self._received)
 
     def _set_voice(self, voice: str) -> None:
         variant = voice.partition("+")[2]
-        # An unknown variant is no error to espeak: it would quietly speak with the plain voice.
+        # An unknown variant is no error for espeak: it would silently use the plain voice.
         known = not variant or (self._data_dir / "voices" / "!v" / variant).is_file()
         if not known or self._library.espeak_SetVoiceByName(voice.encode()) != 0:
             raise InputError(f"espeak-ng must have the voice {voice!r}; {self._data_dir} does not hold it.")
 
-    def _hear(self, samples: Any, num_samples: int, events: Any) -> int:
+    def _receive(self, samples: Any, num_samples: int, events: Any) -> int:
         if samples and num_samples > 0:
-            self._heard.append(np.ctypeslib.as_array(samples, (num_samples,)).copy())
+            self._received.append(np.ctypeslib.as_array(samples, (num_samples,)).copy())
         return 0
 
 
 @cache
 def _locate() -> tuple[Path, Path]:
-    """The shared library and the folder of its voices.
+    """Return the paths of the shared library and of the folder of its voices.
 
     Raises:
-        InputError: with the command that installs them.
+        InputError: espeak-ng is not installed; with the command that installs it.
     """
     try:
         loader = importlib.import_module("espeakng_loader")
@@ -103,5 +105,9 @@ def _locate() -> tuple[Path, Path]:
 
 
 def require_espeak() -> None:
-    """Raise InputError, with the command to run, unless espeak-ng is installed."""
+    """Check that espeak-ng is installed.
+
+    Raises:
+        InputError: it is not; with the command that installs it.
+    """
     _locate()

@@ -1,4 +1,4 @@
-"""German: sentences as of the English table, with nouns in capitals as German writes them."""
+"""German: sentences similar to the English ones; nouns have capitals, as in German spelling."""
 
 from recipes.mini.language import Grammar, Language
 

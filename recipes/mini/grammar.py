@@ -1,4 +1,4 @@
-"""Sentences out of a grammar."""
+"""Sentences from a grammar."""
 
 import random
 import re
@@ -8,21 +8,21 @@ from recipes.mini.language import Grammar, Language
 
 
 def vocabulary(grammar: Grammar) -> set[str]:
-    """Every word the grammar can say."""
-    alternatives = (alternative for several in grammar.values() for alternative in several)
+    """Return all words of a grammar."""
+    alternatives = (alternative for choices in grammar.values() for alternative in choices)
     return {word for alternative in alternatives for word in re.sub(r"\{\w+\}", " ", alternative).split()}
 
 
 def sentences(language: Language, seed: str) -> Iterator[str]:
-    """An endless stream of different sentences, the same for the same seed; a few thousand are quickly had.
+    """Yield different sentences without end, the same for the same seed; a few thousand take little time.
 
-    Alternatives are dealt like cards, and a pack is shuffled again once it is used up. So all words of a kind come
-    equally often, and a short stream has them all: a word heard twice cannot be learnt.
+    Alternatives are dealt like cards: a pack is shuffled again when it is used up. So all words of a kind are equally
+    frequent, and even a short stream has all words often enough to be learnt.
     """
     dealer = random.Random(seed)
     grammar = language.grammar
     packs: dict[str, list[str]] = {name: [] for name in grammar}
-    said: set[str] = set()
+    yielded: set[str] = set()
 
     def deal(name: str) -> str:
         if not packs[name]:
@@ -31,13 +31,13 @@ def sentences(language: Language, seed: str) -> Iterator[str]:
 
     while True:
         sentence = deal("sentence")
-        if sentence not in said and not _says_twice(sentence, language):
-            said.add(sentence)
+        if sentence not in yielded and not _says_twice(sentence, language):
+            yielded.add(sentence)
             yield sentence
 
 
 def _says_twice(sentence: str, language: Language) -> bool:
-    """Whether a sentence sets a thing beside itself."""
+    """Whether a sentence repeats a name of the kinds `language.unlike`."""
     names = {alternative.split()[-1] for kind in language.unlike for alternative in language.grammar[kind]}
     words = [word for word in sentence.split() if word in names]
     return len(words) != len(set(words))

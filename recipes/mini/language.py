@@ -1,9 +1,9 @@
-"""What differs from language to language: what is said, and by which of espeak's voices."""
+"""What differs between languages: sentences and espeak's voices."""
 
 from typing import NamedTuple
 
-# The alternatives of each kind, "sentence" among them; a name in braces stands for one of that kind. Numbers are
-# spelled out.
+# Alternatives of each kind, among them "sentence"; a name in braces is replaced by an alternative of that kind. Numbers
+# are spelled out.
 Grammar = dict[str, tuple[str, ...]]
 
 
@@ -12,8 +12,8 @@ class Language(NamedTuple):
 
     Args:
         grammar: of its sentences.
-        unlike: kinds of which a sentence does not say the same twice, as in `the bank is near the bank`.
-        accents: as espeak-ng calls them.
+        unlike: kinds whose alternatives a sentence does not repeat, as in `the bank is near the bank`.
+        accents: espeak-ng's names.
     """
 
     grammar: Grammar

@@ -1,4 +1,4 @@
-"""What is said in the corpus, by whom and how: all that is settled before a word is spoken."""
+"""Plan of the corpus before synthesis: sentences, voices, and manner of speaking."""
 
 import random
 import zlib
@@ -11,17 +11,19 @@ from recipes.mini.grammar import sentences
 from recipes.mini.language import Language
 
 SPLITS = ("train", "valid", "test")
-_HELD_OUT = {"valid": 100, "test": 200}  # utterances beside an hour of training speech or more
-_TALKS = 0.4  # of the training utterances are several sentences: who has heard no pause takes it for something to read
-_MOST_SENTENCES = 5
-_LONGEST_PAUSE_SECONDS = 0.8
-_SILENCES = 0.3  # of the training utterances of one sentence have silence around them: it must be heard to be let be
-_LONGEST_SILENCE_SECONDS = 2.0  # at each end
+_HELD_OUT = {"valid": 100, "test": 200}  # utterances, with at least an hour of training speech
+_TALKS = (
+    0.4  # share of training utterances with several sentences; a model trained without pauses reads words into them
+)
+_MAX_SENTENCES = 5
+_MAX_PAUSE_SECONDS = 0.8
+_SILENCES = 0.3  # share of single-sentence training utterances with silence around, so that models learn to ignore it
+_MAX_SILENCE_SECONDS = 2.0  # at each end
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One utterance before it is spoken: what is to be said, by whom, and how."""
+    """Plan of an utterance: sentences, voice, and manner of speaking."""
 
     id: str
     split: str
@@ -36,29 +38,29 @@ class Line:
 
     @property
     def text(self) -> str:
-        """All that is said."""
+        """The text of all sentences."""
         return " ".join(self.sentences)
 
     @property
     def audio_path(self) -> str:
-        """Where the audio goes, relative to the output folder."""
+        """Path of the audio, relative to the output folder."""
         return f"audio/{self.split}/{self.id}.flac"
 
     @property
     def estimated_seconds(self) -> float:
-        """The duration to expect, within some per cent on average."""
+        """Expected duration, accurate to some per cent on average."""
         return 0.13 + sum(self.pauses) + sum(self.silences) + len(self.text) * 9.4 / self.words_per_minute
 
 
 def plan(hours: float, seed: int, language: Language) -> list[Line]:
-    """All utterances of the corpus. Splits share neither voices nor sentences, and train has all words of the others.
+    """Plan all utterances of the corpus.
 
-    With less than an hour of training speech the other splits shrink in proportion. Where the hours are too few for
-    every word of theirs, train gets more.
+    Splits share neither voices nor sentences, and train has all words of the others. With less than an hour of training
+    speech the other splits shrink in proportion. Train gets more than `hours` if they do not suffice for all words.
     """
     used: set[str] = set()
     held_out: list[Line] = []
-    for split in ("test", "valid"):  # these first, so that they are the same for all hours from 1 up
+    for split in ("test", "valid"):  # first, so that they are the same for all hours from 1 up
         lines = _lines(split, used, seed, language)
         held_out += [next(lines) for _ in range(max(10, round(_HELD_OUT[split] * min(hours, 1.0))))]
         used |= {sentence for line in held_out for sentence in line.sentences}
@@ -74,7 +76,7 @@ def plan(hours: float, seed: int, language: Language) -> list[Line]:
 
 
 def _lines(split: str, used: set[str], seed: int, language: Language) -> Iterator[Line]:
-    """The lines of one split, without end; no sentence is among the used ones."""
+    """Yield the lines of a split without end; no sentence is among the used ones."""
     dice = random.Random(f"{seed} {split} delivery")
     turns = cycle(cast(split, language.accents, f"{seed} {split} voices"))
     unused = (text for text in sentences(language, f"{seed} {split} sentences") if text not in used)
@@ -83,14 +85,14 @@ def _lines(split: str, used: set[str], seed: int, language: Language) -> Iterato
     for number, voice in enumerate(turns, start=1):
         name = f"{split}-{number:05d}"
         is_talk = split == "train" and talks.random() < _TALKS
-        count = talks.randint(2, _MOST_SENTENCES) if is_talk else 1
+        count = talks.randint(2, _MAX_SENTENCES) if is_talk else 1
         is_padded = split == "train" and not is_talk and silences.random() < _SILENCES
-        longest = _LONGEST_SILENCE_SECONDS if is_padded else 0.0
+        longest = _MAX_SILENCE_SECONDS if is_padded else 0.0
         yield Line(
             id=name,
             split=split,
             sentences=tuple(islice(unused, count)),
-            pauses=tuple(round(talks.uniform(0, _LONGEST_PAUSE_SECONDS), 2) if is_talk else 0.0 for _ in range(count)),
+            pauses=tuple(round(talks.uniform(0, _MAX_PAUSE_SECONDS), 2) if is_talk else 0.0 for _ in range(count)),
             silences=(round(silences.uniform(0, longest), 2), round(silences.uniform(0, longest), 2)),
             voice=voice,
             words_per_minute=dice.randint(150, 190),

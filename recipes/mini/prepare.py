@@ -1,4 +1,4 @@
-"""A corpus that needs no download: espeak-ng speaks two hours of everyday sentences in many voices.
+"""A corpus without download: espeak-ng speaks two hours of everyday sentences in many voices.
 
 python -m recipes.mini.prepare --output-dir data/mini
 python -m recipes.mini.prepare --language german --output-dir data/mini_german
@@ -39,30 +39,33 @@ from recipes.output import alone_in, claim
 LANGUAGES = {"english": ENGLISH, "german": GERMAN}
 RECIPE = "recipes.mini.prepare"
 AUDIO = "audio"  # folder
-_CHUNK = 50  # utterances to a process
+_CHUNK = 50  # utterances per process
 DEFAULT_HOURS = 2.0
-_MAX_HOURS = 10.0  # beyond, the grammar begins to run out of new sentences
-_SAMPLES = 3  # sentences of each split that are printed
+_MAX_HOURS = 10.0  # with more, the grammar begins to run out of new sentences
+_SAMPLES = 3  # printed sentences of each split
 
 
 def prepare(
     output_dir: Path, *, hours: float, seed: int, num_processes: int, language: Language = ENGLISH
 ) -> dict[str, list[Utterance]]:
-    """Speak the corpus into a folder and write its manifests, which come last: they are there once all audio is.
+    """Synthesise the corpus into a folder, then write its manifests, which exist only when all audio does.
 
-    What an earlier call wrote there is replaced once all audio is spoken.
+    Output of an earlier call is replaced after all audio has been synthesised.
 
     Args:
-        hours: of training speech, about.
-        language: that is spoken.
+        output_dir: folder of the corpus.
+        hours: of training speech, approximately.
+        seed: of sentences, voices and rooms.
+        num_processes: that run at the same time.
+        language: of the corpus.
 
     Returns:
         The utterances of each split.
 
     Raises:
-        InputError: for impossible arguments, where the folder holds files of others under our names, another process
-            writes there, or espeak-ng is missing or fails.
-        OSError: where the folder cannot be written.
+        InputError: an argument is out of range, the folder has other files with our names, another process writes
+            there, or espeak-ng is missing or fails.
+        OSError: the folder cannot be written.
     """
     if not (math.isfinite(hours) and 0 < hours <= _MAX_HOURS):
         raise InputError(f"--hours must be more than 0 and at most {_MAX_HOURS:g}; got {hours}.")
@@ -97,7 +100,7 @@ def prepare(
 
 
 def _remove_stale(output_dir: Path, planned: set[Path]) -> None:
-    """Remove audio of an earlier, longer run, known by the names that this recipe gives."""
+    """Remove audio of an earlier, longer run, recognised by this recipe's file names."""
     for split in SPLITS:
         for audio in (output_dir / AUDIO / split).glob(f"{split}-*.flac"):
             if audio not in planned:
@@ -105,18 +108,19 @@ def _remove_stale(output_dir: Path, planned: set[Path]) -> None:
 
 
 def chunked(lines: list[Line]) -> list[list[Line]]:
-    """The lines in chunks, each to be spoken from its first line to its last by a fresh process.
+    """Divide the lines into chunks, each spoken from its first line to its last by a new process.
 
-    espeak's state makes samples depend on what was spoken before. This way they depend neither on the number of
-    processes nor on which is done first; and as no chunk reaches from one split into the next, more hours of training
-    speech leave the others as they are.
+    espeak's state makes samples depend on what was spoken before. With chunks they depend neither on the number of
+    processes nor on their order. No chunk spans two splits, so more hours of training speech do not change the others.
     """
     by_split = [[line for line in lines if line.split == split] for split in SPLITS]
-    return [several[start : start + _CHUNK] for several in by_split for start in range(0, len(several), _CHUNK)]
+    return [
+        split_lines[start : start + _CHUNK] for split_lines in by_split for start in range(0, len(split_lines), _CHUNK)
+    ]
 
 
 def _speak_all(lines: list[Line], output_dir: Path, num_processes: int) -> dict[str, float]:
-    """Write the audio of all lines; their durations by id."""
+    """Write the audio of all lines; return their durations by id."""
     durations: dict[str, float] = {}
     console = Console(stderr=True)
     with Progress(console=console, disable=not console.is_terminal) as progress:
@@ -144,13 +148,13 @@ def _in_fresh_process(lines: list[Line], output_dir: Path) -> dict[str, float]:
 
 
 def _begin_worker(parent_id: int) -> None:
-    """Leave an interrupt to the parent, which waits for the chunks begun; end with the parent where it is killed."""
+    """Ignore Ctrl-C, since the parent waits for started chunks; end when the parent is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent(parent_id)
 
 
 def _speak_chunk(lines: list[Line], output_dir: Path) -> dict[str, float]:
-    """Write the audio of some lines; their durations by id."""
+    """Write the audio of some lines; return their durations by id."""
     espeak = Espeak()
     durations: dict[str, float] = {}
     for line in lines:
@@ -165,7 +169,7 @@ def _speak_chunk(lines: list[Line], output_dir: Path) -> dict[str, float]:
             for sentence in line.sentences
         ]
         waveform = record(sentences, line.pauses, line.silences, espeak.sample_rate, np.random.default_rng(line.seed))
-        encoded = io.BytesIO()  # so that a full disk is an OSError, which libsndfile's is not
+        encoded = io.BytesIO()  # so that a full disk is an OSError; libsndfile's error is not
         soundfile.write(encoded, waveform, SAMPLE_RATE, format="FLAC", subtype="PCM_16")
         (output_dir / line.audio_path).write_bytes(encoded.getvalue())
         durations[line.id] = len(waveform) / SAMPLE_RATE
@@ -173,7 +177,7 @@ def _speak_chunk(lines: list[Line], output_dir: Path) -> dict[str, float]:
 
 
 def _report(corpus: dict[str, list[Utterance]]) -> None:
-    """Print how much there is in each split, and some of what is said."""
+    """Print the size of each split, and some of its sentences."""
     table = Table(box=SIMPLE)
     table.add_column("split")
     for heading in ("utterances", "hours", "voices", "sentences", "words", "distinct words"):
@@ -216,11 +220,16 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _add_options(add: AddOption) -> None:
-    add("--output-dir", type=Path, required=True, help="where train, valid and test.jsonl and audio/ are written")
-    add("--language", choices=LANGUAGES, default="english", help="that is spoken (default: english)")
-    add("--hours", type=float, default=DEFAULT_HOURS, help="of training speech, about; 0 < hours <= 10 (default: 2)")
+    add("--output-dir", type=Path, required=True, help="for train, valid and test.jsonl and audio/")
+    add("--language", choices=LANGUAGES, default="english", help="language of the corpus (default: english)")
+    add(
+        "--hours",
+        type=float,
+        default=DEFAULT_HOURS,
+        help="approximate hours of training speech; 0 < hours <= 10 (default: 2)",
+    )
     add("--seed", type=int, default=0, help="another seed gives other sentences, deliveries and rooms (default: 0)")
-    add("--num-processes", type=int, default=os.cpu_count() or 1, help="how many speak at once (default: all cores)")
+    add("--num-processes", type=int, default=os.cpu_count() or 1, help="number of processes (default: all cores)")
 
 
 if __name__ == "__main__":

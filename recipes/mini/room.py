@@ -1,12 +1,12 @@
-"""From espeak's samples to what a microphone in a room would hear: 16 kHz, a little echo, a little noise."""
+"""Simulation of a microphone in a room from espeak's samples: 16 kHz, moderate echo, moderate noise."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
 SAMPLE_RATE = 16_000
-_PEAK = 0.9  # of full scale; nothing is louder
-_QUIET = 0.01  # of the peak; what is softer at either end is no speech
+_PEAK = 0.9  # maximum, relative to full scale
+_QUIET = 0.01  # relative to the peak; softer samples at both ends are not speech
 
 
 def record(
@@ -16,14 +16,14 @@ def record(
     sample_rate: int,
     random: np.random.Generator,
 ) -> np.ndarray:
-    """A waveform at 16 kHz of the sentences as heard in a room, of moderate and varying echo, noise and level.
+    """Return a waveform at 16 kHz of the sentences in a room, with random moderate echo, noise and level.
 
     Args:
         sentences: samples of each.
-        pauses: seconds in which the room is heard, before each.
-        silences: seconds before and after the recording in which nothing is, or next to nothing.
+        pauses: seconds of room noise before each sentence.
+        silences: seconds of (nearly) digital silence before and after the recording.
         sample_rate: of the samples, in Hz.
-        random: draws the room.
+        random: generator for the room.
     """
     spoken = [_trim(resample(samples / 32768, sample_rate)) for samples in sentences]
     quiet = [np.zeros(round(seconds * SAMPLE_RATE)) for seconds in pauses]
@@ -38,7 +38,7 @@ def record(
 
 
 def _silence(seconds: float, random: np.random.Generator) -> np.ndarray:
-    """Digital silence as often as the noise of an open line, far below any speech."""
+    """Return digital silence, or with equal probability the noise of an open line, far below speech."""
     if seconds == 0:
         return np.zeros(0)
     num_samples = round(seconds * SAMPLE_RATE)
@@ -48,7 +48,7 @@ def _silence(seconds: float, random: np.random.Generator) -> np.ndarray:
 
 
 def resample(waveform: np.ndarray, sample_rate: int) -> np.ndarray:
-    """The waveform at 16 kHz, band-limited by a sinc as long as the waveform whose edge falls smoothly to 8 kHz."""
+    """Resample to 16 kHz, band-limited by a sinc as long as the waveform whose edge falls smoothly to 8 kHz."""
     if sample_rate == SAMPLE_RATE:
         return waveform
     divisor = int(np.gcd(sample_rate, SAMPLE_RATE))
@@ -66,7 +66,7 @@ def _trim(waveform: np.ndarray) -> np.ndarray:
 
 
 def _echo(waveform: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """The waveform and its reverberation: noise that starts after 4 ms and fades by 60 dB within 0.1 to 0.3 s."""
+    """Add reverberation to a waveform: noise that starts after 4 ms and decays by 60 dB within 0.1 to 0.3 s."""
     fade_seconds = random.uniform(0.1, 0.3)
     time = np.arange(int(fade_seconds * SAMPLE_RATE)) / SAMPLE_RATE
     reflections = random.standard_normal(len(time)) * 10 ** (-3 * time / fade_seconds) * (time > 0.004)
@@ -78,7 +78,7 @@ def _echo(waveform: np.ndarray, random: np.random.Generator) -> np.ndarray:
 
 
 def _noise(num_samples: int, random: np.random.Generator) -> np.ndarray:
-    """Noise of unit power, from white to pink, down to 50 Hz."""
+    """Return noise of unit power, from white to pink, down to 50 Hz."""
     size = 1 << num_samples.bit_length()
     frequency = np.maximum(np.fft.rfftfreq(size, 1 / SAMPLE_RATE), 50)
     spectrum = np.fft.rfft(random.standard_normal(size)) * frequency ** -random.uniform(0, 0.5)

@@ -1,12 +1,12 @@
-"""Make recordings in which nothing is to be understood: noise to mix into speech, and what should give no words.
+"""Make recordings without intelligible speech: noise to mix into speech, and audio that should give no words.
 
     python -m recipes.noise.make --output-dir data/noise/train --speech train.jsonl
     python -m recipes.noise.make --output-dir data/noise/test --speech dev.jsonl --seed 1
     python -m recipes.noise.make --output-dir data/nothing --kinds silence white pink hum tones band
 
-Each kind gets a folder, for `augment=[noise]` and `asr.evaluate --noise`, and a manifest beside it with empty texts, on
-which `asr.evaluate` tells how many words a model writes of nothing. The same options give the same bytes. Babble is
-other people's speech: for tests, give speech and a seed that training has not seen.
+Each kind gets a folder, for `augment=[noise]` and `asr.evaluate --noise`, and a manifest with empty texts, on which
+`asr.evaluate` counts the words that a model recognises where there are none. The same options give the same bytes.
+Babble is other people's speech: for tests, use speech and a seed that training has not used.
 """
 
 import argparse
@@ -27,12 +27,12 @@ from recipes.command import ROOM, AddOption, run_recipe
 from recipes.output import claim
 
 SAMPLE_RATE = 16_000
-LOUDNESS_DB = (-35, -20)  # of a recording: its mean square, where 1 is 0 dB
+LOUDNESS_DB = (-35, -20)  # of a recording: its mean square, in dB relative to 1
 VOICES = (3, 8)  # of babble
 PEAK = 0.99
 
 Random = np.random.Generator
-Maker = Callable[[int, Random], np.ndarray]  # number of samples to so many
+Maker = Callable[[int, Random], np.ndarray]  # number of samples to a waveform of this length
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -56,22 +56,22 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def write(folder: Path, kind: str, make: Maker, number: int, seconds: float, seed: int) -> None:
-    """Write the recordings of a kind, and their manifest; each is a function of seed, kind and its own number."""
+    """Write the recordings of a kind, and their manifest; each is a function of seed, kind and its index."""
     (folder / kind).mkdir(parents=True, exist_ok=True)
     utterances = []
-    for place in range(number):
-        random = np.random.default_rng([seed, zlib.crc32(kind.encode()), place])
+    for index in range(number):
+        random = np.random.default_rng([seed, zlib.crc32(kind.encode()), index])
         waveform = make(round(seconds * SAMPLE_RATE), random)
-        path = folder / kind / f"{place:03}.flac"
-        encoded = io.BytesIO()  # so that a full disk is an OSError, which libsndfile's error is not
+        path = folder / kind / f"{index:03}.flac"
+        encoded = io.BytesIO()  # so that a full disk is an OSError; libsndfile's error is not
         soundfile.write(encoded, levelled(waveform, random), SAMPLE_RATE, format="FLAC")
         path.write_bytes(encoded.getvalue())
-        utterances.append(Utterance(str(path), len(waveform) / SAMPLE_RATE, "", f"{kind}-{place:03}"))
+        utterances.append(Utterance(str(path), len(waveform) / SAMPLE_RATE, "", f"{kind}-{index:03}"))
     write_manifest(folder / f"{kind}.jsonl", utterances)
 
 
 def levelled(waveform: np.ndarray, random: Random) -> np.ndarray:
-    """The waveform at a random loudness, and nowhere beyond full scale; silence stays what it is."""
+    """Scale a waveform to a random loudness, without exceeding full scale; silence is not changed."""
     loudness = 10 ** (random.uniform(*LOUDNESS_DB) / 20)
     largest = np.abs(waveform).max()
     if largest < 1e-2:
@@ -80,24 +80,24 @@ def levelled(waveform: np.ndarray, random: Random) -> np.ndarray:
 
 
 def silence(num_samples: int, random: Random) -> np.ndarray:
-    """Digital silence, or the noise of an open line, far below any speech."""
+    """Return digital silence, or the noise of an open line, far below speech."""
     level = random.choice([0.0, 10 ** (random.uniform(-90, -65) / 20)])
     return level * random.standard_normal(num_samples)
 
 
 def white(num_samples: int, random: Random) -> np.ndarray:
-    """As much power at each frequency."""
+    """Return noise with equal power at each frequency."""
     return random.standard_normal(num_samples)
 
 
 def pink(num_samples: int, random: Random) -> np.ndarray:
-    """As much power in each octave from 20 Hz on."""
+    """Return noise with equal power in each octave from 20 Hz on."""
     frequency = np.maximum(np.fft.rfftfreq(num_samples, 1 / SAMPLE_RATE), 20)
     return np.fft.irfft(np.fft.rfft(random.standard_normal(num_samples)) / np.sqrt(frequency), num_samples)
 
 
 def hum(num_samples: int, random: Random) -> np.ndarray:
-    """Mains of 50 or 60 Hz with harmonics, the higher the weaker, and a little hiss."""
+    """Return mains hum of 50 or 60 Hz with decreasing harmonics, and a little hiss."""
     time = np.arange(num_samples) / SAMPLE_RATE
     mains = random.choice([50.0, 60.0]) * random.uniform(0.999, 1.001)
     waveform = 0.01 * random.standard_normal(num_samples)
@@ -108,7 +108,7 @@ def hum(num_samples: int, random: Random) -> np.ndarray:
 
 
 def tones(num_samples: int, random: Random) -> np.ndarray:
-    """Notes of a scale that follow each other and fade, several at once, each with overtones: music, of a kind."""
+    """Return a sequence of decaying notes of a scale, several at once, with overtones, similar to music."""
     waveform = np.zeros(num_samples)
     beat = random.uniform(0.15, 0.5)
     scale = 110 * 2 ** (random.integers(12) / 12) * 2 ** (np.array([0, 2, 4, 7, 9, 12, 14, 16, 19, 21]) / 12)
@@ -121,7 +121,7 @@ def tones(num_samples: int, random: Random) -> np.ndarray:
 
 
 def band(num_samples: int, random: Random) -> np.ndarray:
-    """Noise of a narrow band that speech has little in, switched on and off as syllables are."""
+    """Return noise in a narrow band in which speech has little power, switched on and off like syllables."""
     low = random.uniform(3500, 6500)
     frequency = np.fft.rfftfreq(num_samples, 1 / SAMPLE_RATE)
     spectrum = np.fft.rfft(random.standard_normal(num_samples)) * ((frequency > low) & (frequency < low + 1000))
@@ -131,17 +131,17 @@ def band(num_samples: int, random: Random) -> np.ndarray:
 
 
 def babble(utterances: Sequence[Utterance], num_samples: int, random: Random) -> np.ndarray:
-    """Several voices at once, each of utterances that follow each other, and equally loud."""
+    """Return several voices at once, equally loud, each a sequence of utterances."""
     mixed = np.zeros(num_samples)
     for _ in range(random.integers(VOICES[0], VOICES[1] + 1)):
         voice = np.zeros(0)
-        before = int(random.integers(SAMPLE_RATE))  # so that the voices do not begin together
-        while len(voice) < before + num_samples:
+        offset = int(random.integers(SAMPLE_RATE))  # so that the voices do not begin at the same time
+        while len(voice) < offset + num_samples:
             utterance = utterances[int(random.integers(len(utterances)))]
             duration = None if utterance.offset is None else utterance.duration
             spoken = load_waveform(utterance.audio_filepath, SAMPLE_RATE, offset=utterance.offset, duration=duration)
             voice = np.concatenate([voice, spoken.numpy()])
-        voice = voice[before : before + num_samples]
+        voice = voice[offset : offset + num_samples]
         mixed += voice / max(np.sqrt(np.mean(voice**2)), 1e-9)
     return mixed
 
@@ -157,19 +157,19 @@ MAKERS: dict[str, Maker] = {
 
 
 def _add_options(add: AddOption) -> None:
-    add("--output-dir", type=Path, required=True, metavar="DIR", help="of KIND/*.flac and KIND.jsonl")
-    add("--speech", type=Path, metavar="MANIFEST", help="of the utterances that babble is made of")
+    add("--output-dir", type=Path, required=True, metavar="DIR", help="for KIND/*.flac and KIND.jsonl")
+    add("--speech", type=Path, metavar="MANIFEST", help="utterances for babble")
     add(
         "--kinds",
         nargs="+",
         choices=(*MAKERS, "babble"),
         default=["white", "pink", "hum", "babble"],
         metavar="KIND",
-        help=f"of {', '.join(MAKERS)}, babble (white pink hum babble)",
+        help=f"out of {', '.join(MAKERS)}, babble (white pink hum babble)",
     )
-    add("--number", type=int, default=20, metavar="N", help="of recordings of each kind (20)")
-    add("--seconds", type=float, default=30.0, metavar="S", help="of each recording (30)")
-    add("--seed", type=int, default=0, metavar="N", help="that everything is drawn by (0)")
+    add("--number", type=int, default=20, metavar="N", help="number of recordings of each kind (20)")
+    add("--seconds", type=float, default=30.0, metavar="S", help="length of each recording (30)")
+    add("--seed", type=int, default=0, metavar="N", help="random seed (0)")
 
 
 if __name__ == "__main__":

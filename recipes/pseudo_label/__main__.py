@@ -1,11 +1,11 @@
-"""Make a training manifest of automatic transcripts: those that are likely to be right.
+"""Make a training manifest of automatic transcripts that are likely to be right.
 
     python -m asr.evaluate MODEL dev.jsonl --output-dir dev
     python -m asr.transcribe MODEL untranscribed.jsonl --parts --output-dir texts
     python -m recipes.pseudo_label texts --dev dev/dev.utterances.jsonl --keep 0.7 --output-dir data/pseudo_label
 
 writes `pseudo.jsonl`, a manifest whose lines also have their confidence, and `left_out.jsonl`, the id and the reason of
-each other utterance. It prints how many were left out for each reason; the first reason that applies counts.
+each other utterance. It prints the number of utterances left out for each reason; the first reason that applies counts.
 
 TEXTS is the folder of a bulk job (its segments, if it has any), a file of `asr.transcribe --format jsonl` with
 --manifest, or NAME.utterances.jsonl of `asr.evaluate`, whose references are not read.
@@ -44,7 +44,7 @@ def _run(options: argparse.Namespace) -> None:
     chosen, left_out = sort_out(texts, reasons(limits, second), options.keep)
     _print_table(output.failures, left_out, chosen)
     if not chosen:
-        raise InputError(f"{options.texts}: a text must pass all filters; none did. The table says what stopped them.")
+        raise InputError(f"{options.texts}: a text must pass all filters; none did. The table has the reasons.")
     claim(options.output_dir, "recipes.pseudo_label", [PSEUDO, LEFT_OUT])
     _write(options.output_dir / PSEUDO, (text.as_dict() for text in chosen))
     entries = [{"id": name, "reason": "not transcribed"} for name in output.failures]
@@ -98,19 +98,41 @@ def _write(path: Path, entries: Iterable[Mapping[str, Any]]) -> None:
 
 def _add_options(add: AddOption) -> None:
     add("texts", metavar="TEXTS", help="folder or URL of asr.transcribe --parts, or a JSONL file")
-    add("--output-dir", type=Path, required=True, metavar="DIR", help=f"of {PSEUDO} and {LEFT_OUT}")
-    add("--dev", metavar="JSONL", help="of asr.evaluate by the same model on transcribed speech: calibrates confidence")
-    add("--manifest", metavar="MANIFEST", help="names the audio of texts that do not name it")
-    add("--second", metavar="TEXTS", help="of another model: texts must agree")
-    add("--max-disagreement", type=float, default=0.1, metavar="F", help="of the words of both texts (0.1)")
-    add("--keep", type=float, default=1.0, metavar="F", help="fraction of what passes, the most confident (1)")
-    add("--min-confidence", type=float, default=0.0, metavar="C", help="mean over the words (0)")
+    add("--output-dir", type=Path, required=True, metavar="DIR", help=f"for {PSEUDO} and {LEFT_OUT}")
+    add(
+        "--dev",
+        metavar="JSONL",
+        help="output of asr.evaluate by the same model on transcribed speech, to calibrate confidence",
+    )
+    add("--manifest", metavar="MANIFEST", help="manifest of the audio, for texts without audio paths")
+    add("--second", metavar="TEXTS", help="output of another model, with which texts must agree")
+    add(
+        "--max-disagreement",
+        type=float,
+        default=0.1,
+        metavar="F",
+        help="maximum word error rate between both texts (0.1)",
+    )
+    add("--keep", type=float, default=1.0, metavar="F", help="share of passing texts to keep, the most confident (1)")
+    add("--min-confidence", type=float, default=0.0, metavar="C", help="minimum mean confidence of the words (0)")
     numbers: dict[str, Any] = {"nargs": 2, "metavar": ("MIN", "MAX")}
-    add("--seconds", type=float, default=(0.5, 30.0), help="of audio (0.5 30)", **numbers)
-    add("--words", type=int, default=(1, 1000), help="(1 1000)", **numbers)
-    add("--characters-per-second", type=float, default=(1.0, 25.0), help="without spaces (1 25)", **numbers)
-    add("--max-repeats", type=int, default=3, metavar="N", help="of up to four words in a row (3)")
-    add("--characters", metavar="LIST", help="that may occur beside spaces (letters, digits and punctuation)")
+    add("--seconds", type=float, default=(0.5, 30.0), help="seconds of audio (0.5 30)", **numbers)
+    add("--words", type=int, default=(1, 1000), help="number of words (1 1000)", **numbers)
+    add(
+        "--characters-per-second",
+        type=float,
+        default=(1.0, 25.0),
+        help="characters per second, without spaces (1 25)",
+        **numbers,
+    )
+    add(
+        "--max-repeats",
+        type=int,
+        default=3,
+        metavar="N",
+        help="maximum repetitions of a phrase of up to four words (3)",
+    )
+    add("--characters", metavar="LIST", help="accepted characters beside spaces (letters, digits and punctuation)")
 
 
 if __name__ == "__main__":

@@ -1,46 +1,55 @@
-"""Compare the confidence of automatic texts with their errors, on speech whose texts are known: a report, not a filter.
+"""Compare the confidence of automatic texts with their errors, on transcribed speech: a report, not a filter.
 
     python -m asr.evaluate MODEL transcribed.jsonl --output-dir out
     python -m recipes.pseudo_label.deciles out/transcribed.utterances.jsonl --dev dev/dev.utterances.jsonl
 
-prints the word error rate of each tenth of the utterances, ordered by confidence. --plot draws a curve for each file.
+prints the word error rate of each tenth of the utterances, ordered by confidence. --page draws it over the error rate
+that the confidence promises, with 95 % intervals.
 """
 
 import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
+import numpy as np
+
 from asr.errors import InputError
+from asr.evaluation.bootstrap import intervals
 from asr.evaluation.utterances import read_scored
 from asr.evaluation.word_errors import total
 from asr.recognition.confidence import UNCALIBRATED
-from asr.system.files import write_output
+from asr.system.files import write_whole_text
+from asr.text.numbers import percent
+from asr.web.chart import Axis, Series, line_chart
+from asr.web.page import escape, page, visible
 from recipes.command import AddOption, run_recipe
 from recipes.pseudo_label.texts import fitted_calibration, read_texts
 
 NUM_BINS = 10
-COLOURS = ("#c44e52", "#4c72b0", "#55a868", "#8172b2", "#937860", "#222222")
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 480, 270, 46, 40, 14  # of the plot and its margins, in pixels
 
 
 class Bin(NamedTuple):
     """Utterances of similar confidence.
 
     Args:
-        lowest: confidence.
-        highest: confidence.
-        utterances: number of them.
+        lowest: lowest confidence.
+        highest: highest confidence.
+        mean: mean confidence.
+        utterances: number of utterances.
         words: of their references.
         wer: a fraction.
+        interval: 95 % interval of `wer` over the utterances; None: too few utterances, or no errors.
     """
 
     lowest: float
     highest: float
+    mean: float
     utterances: int
     words: int
     wer: float
+    interval: tuple[float, float] | None
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -49,21 +58,34 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> None:
-    number = len(options.files)
-    for option, must in (("dev", "name a file for each file"), ("names", "name each file")):
-        given = getattr(options, option)
-        if given is not None and len(given) != number:
-            raise InputError(f"--{option} must {must}; got {len(given)} for {number}.")
-    devs = options.dev or [None] * number
-    curves = [deciles(path, dev) for path, dev in zip(options.files, devs, strict=True)]
-    for path, bins in zip(options.files, curves, strict=True):
+    devs = options.dev or [None] * len(options.files)
+    if len(devs) != len(options.files):
+        raise InputError(f"--dev must name a file for each file; got {len(devs)} for {len(options.files)}.")
+    results = {path: deciles(path, dev) for path, dev in zip(options.files, devs, strict=True)}
+    for path, bins in results.items():
         print(f"{path}\nconfidence          utterances     words     WER")
-        for each in bins:
-            shown = f"{each.lowest:.3f} to {each.highest:.3f}"
-            print(f"{shown:<18}{each.utterances:>12,}{each.words:>10,}{100 * each.wer:>6.1f} %")
-    if options.plot is not None:
-        names = options.names or [Path(path).parent.name for path in options.files]
-        write_output("--plot", options.plot, plot(curves, names))
+        for part in bins:
+            shown = f"{part.lowest:.3f} to {part.highest:.3f}"
+            print(f"{shown:<18}{part.utterances:>12,}{part.words:>10,}{100 * part.wer:>6.1f} %")
+    if options.page is not None:
+        write_whole_text(options.page, _page(results))
+
+
+def _page(results: dict[str, list[Bin]]) -> str:
+    title = "Confidence and errors of automatic texts"
+    curves = [
+        Series(
+            visible(path),
+            [(1 - part.mean, part.wer) for part in bins],
+            intervals=[part.interval for part in bins],
+            dots=True,
+        )
+        for path, bins in results.items()
+    ]
+    note = "Each dot is a tenth of the utterances, with its 95 % interval; above the diagonal, confidence is too high"
+    expected, found = Axis("errors expected: 1 - mean confidence", percent), Axis("word error rate", percent)
+    chart = line_chart("Tenths of the utterances by confidence", expected, found, curves, note, diagonal=True)
+    return page(title, f'<main><h1>{escape(title)}</h1><div class="charts">{chart}</div></main>')
 
 
 def deciles(path: str, dev: str | None) -> list[Bin]:
@@ -71,59 +93,45 @@ def deciles(path: str, dev: str | None) -> list[Bin]:
 
     Args:
         path: NAME.utterances.jsonl of `asr.evaluate`.
-        dev: the same of a dev set, on which confidence is calibrated; None: it is not.
+        dev: output for a dev set, to calibrate confidence; None: no calibration.
 
     Raises:
-        InputError: a file is no such file, or there are fewer than ten utterances.
+        InputError: a file is not of this kind, or has fewer than ten utterances.
     """
     texts = read_texts(path, {}, UNCALIBRATED if dev is None else fitted_calibration(dev)).texts
-    scored = sorted(read_scored(path), key=lambda each: -(texts[each.utterance.id].confidence or 0.0))
+    scored = sorted(read_scored(path), key=lambda result: -(texts[result.utterance.id].confidence or 0.0))
     if len(scored) < NUM_BINS:
         raise InputError(f"{path}: must hold at least {NUM_BINS} utterances; it holds {len(scored)}.")
     bins = []
     for number in range(NUM_BINS):
         group = scored[len(scored) * number // NUM_BINS : len(scored) * (number + 1) // NUM_BINS]
-        confidences = [texts[each.utterance.id].confidence or 0.0 for each in group]
-        counts = total(each.counts for each in group)
-        bins.append(Bin(min(confidences), max(confidences), len(group), counts.reference_length, counts.rate))
+        confidences = [texts[result.utterance.id].confidence or 0.0 for result in group]
+        counts = total(result.counts for result in group)
+        errors, words = np.array([(result.counts.errors, result.counts.reference_length) for result in group]).T
+        (interval,) = intervals(errors[:, None], words[:, None])
+        bins.append(
+            Bin(
+                min(confidences),
+                max(confidences),
+                fmean(confidences),
+                len(group),
+                counts.reference_length,
+                counts.rate,
+                interval,
+            )
+        )
     return bins
-
-
-def plot(curves: Sequence[Sequence[Bin]], names: Sequence[str]) -> str:
-    """Draw the WER of each tenth as an SVG, a curve for each name."""
-    highest = max(1.0, *(each.wer for bins in curves for each in bins))
-    step = (WIDTH - LEFT - 20) / (NUM_BINS - 1)
-    scale = (HEIGHT - BOTTOM - TOP) / highest
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" font-family="sans-serif">']
-    parts.append(f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/><g font-size="11" fill="#333">')
-    for percent in range(0, round(100 * highest) + 1, 20):
-        y = HEIGHT - BOTTOM - scale * percent / 100
-        parts.append(f'<path d="M{LEFT} {y:.1f}H{WIDTH - 10}" stroke="#ddd"/>')
-        parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{percent} %</text>')
-    for number in range(NUM_BINS):
-        x = LEFT + 5 + step * number
-        parts.append(f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{number + 1}</text>')
-    parts.append(f'<text x="{WIDTH / 2}" y="{HEIGHT - 8}" text-anchor="middle">tenth, by falling confidence</text>')
-    for place, (bins, name) in enumerate(zip(curves, names, strict=True)):
-        colour = COLOURS[place % len(COLOURS)]
-        points = [
-            f"{LEFT + 5 + step * number:.1f},{HEIGHT - BOTTOM - scale * each.wer:.1f}"
-            for number, each in enumerate(bins)
-        ]
-        parts.append(f'<polyline points="{" ".join(points)}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        parts.append(f'<text x="{LEFT + 14}" y="{TOP + 14 + 16 * place}" fill="{colour}">{_escaped(name)}</text>')
-    return "\n".join([*parts, "</g></svg>", ""])
-
-
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;")
 
 
 def _add_options(add: AddOption) -> None:
     add("files", nargs="+", metavar="JSONL", help="NAME.utterances.jsonl of asr.evaluate")
-    add("--dev", nargs="+", metavar="JSONL", help="the same of a dev set for each file: calibrates confidence")
-    add("--plot", type=Path, metavar="SVG", help="draws the curves")
-    add("--names", nargs="+", metavar="NAME", help="of the curves (the folders of the files)")
+    add(
+        "--dev",
+        nargs="+",
+        metavar="JSONL",
+        help="for each JSONL, the NAME.utterances.jsonl of a dev set, to calibrate confidence",
+    )
+    add("--page", type=Path, metavar="FILE.html", help="page with a chart of the tenths")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Which automatic texts are good enough to train on, and why each of the others is not."""
+"""Selection of automatic texts to train on, with the reason for each text that is left out."""
 
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
@@ -8,23 +8,23 @@ from asr.bulk.statistics import repetition
 from asr.evaluation.word_errors import count_errors
 from recipes.pseudo_label.texts import AutomaticText
 
-MAX_PHRASE_WORDS = 4  # of a phrase that may be repeated
-MAX_COMPRESSION = 2.4  # of a text by zlib: Whisper's bound, arXiv:2212.04356, section 4.5
-MARKS = ("⁇", "\N{REPLACEMENT CHARACTER}")  # for an unknown token, by SentencePiece; for broken bytes
+MAX_PHRASE_WORDS = 4  # of a phrase that is checked for repetition
+MAX_COMPRESSION = 2.4  # compression ratio of a text by zlib: Whisper's limit, arXiv:2212.04356, section 4.5
+MARKS = ("⁇", "\N{REPLACEMENT CHARACTER}")  # SentencePiece's mark for an unknown token; mark for broken bytes
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a text must keep to.
+    """Limits of a text.
 
     Args:
         min_confidence: calibrated mean confidence of its words.
-        seconds: of audio, at least and at most.
-        words: at least and at most.
-        characters_per_second: without spaces, at least and at most.
-        max_repeats: of a phrase of at most four words, one right after another.
-        characters: that may occur beside spaces; None: letters, digits and punctuation of any script.
-        max_disagreement: word errors between both models' texts, of the words of the longer one.
+        seconds: of audio, minimum and maximum.
+        words: minimum and maximum.
+        characters_per_second: without spaces, minimum and maximum.
+        max_repeats: number of consecutive repetitions of a phrase of at most four words.
+        characters: accepted beside spaces; None: letters, digits and punctuation of any script.
+        max_disagreement: word errors between both models' texts, divided by the words of the longer one.
     """
 
     min_confidence: float
@@ -40,11 +40,11 @@ Reason = Callable[[AutomaticText], bool]
 
 
 def reasons(limits: Limits, second: Mapping[str, AutomaticText] | None) -> dict[str, Reason]:
-    """Return the reasons to leave a text out, by name, in the order in which they are tried.
+    """Return the reasons to leave a text out, by name, in the order in which they are checked.
 
     Args:
         limits: of the filters.
-        second: texts of a second model by id; None: there is one model.
+        second: texts of a second model by id; None: there is no second model.
     """
     tests: dict[str, Reason] = {
         "no words": lambda text: not text.utterance.text.split(),
@@ -65,12 +65,12 @@ def reasons(limits: Limits, second: Mapping[str, AutomaticText] | None) -> dict[
 def sort_out(
     texts: Sequence[AutomaticText], tests: Mapping[str, Reason], keep: float
 ) -> tuple[list[AutomaticText], dict[str, list[AutomaticText]]]:
-    """Divide texts into those to train on, in their order, and those that are left out, by their first reason.
+    """Divide texts into those to train on, in their order, and those left out, by their first reason.
 
     Args:
-        texts: of any number.
+        texts: any number.
         tests: reasons by name.
-        keep: fraction of the texts that pass all tests to train on, those of the highest confidence.
+        keep: share of the texts passing all tests to train on, those with the highest confidence.
     """
     left_out: dict[str, list[AutomaticText]] = {name: [] for name in tests}
     passed: list[AutomaticText] = []
@@ -84,36 +84,36 @@ def sort_out(
 
 
 def characters_per_second(text: AutomaticText) -> float:
-    """Return how many characters that are not spaces a second of audio has."""
+    """Return the number of characters per second, without spaces."""
     return len("".join(text.utterance.text.split())) / text.utterance.duration
 
 
 def is_repetitive(text: str, max_repeats: int) -> bool:
-    """Tell whether a phrase of at most four words follows itself too often, or zlib makes too little of the text."""
+    """Whether a phrase of at most four words is repeated too often in a row, or zlib compresses the text too well."""
     return most_repeats(text.split()) > max_repeats or repetition(text) > MAX_COMPRESSION
 
 
 def most_repeats(words: Sequence[str]) -> int:
-    """Return how many times a phrase of at most four words occurs in a row, at most; 1: none is repeated."""
-    most = min(len(words), 1)
+    """Return the maximum number of consecutive occurrences of a phrase of at most four words; 1: no repetition."""
+    largest = min(len(words), 1)
     for length in range(1, MAX_PHRASE_WORDS + 1):
-        run = 0  # words in a row that equal the word `length` places before
-        for place in range(length, len(words)):
-            run = run + 1 if words[place] == words[place - length] else 0
-            most = max(most, run // length + 1)
-    return most
+        run = 0  # consecutive words that equal the word `length` positions before
+        for index in range(length, len(words)):
+            run = run + 1 if words[index] == words[index - length] else 0
+            largest = max(largest, run // length + 1)
+    return largest
 
 
 def has_only(text: str, characters: frozenset[str] | None) -> bool:
-    """Tell whether a text has only these characters and spaces; None: letters, digits and punctuation."""
+    """Whether a text has only these characters and spaces; None: letters, digits and punctuation."""
     written = set("".join(text.split()))
     if characters is not None:
         return written <= characters
-    return not written & {*MARKS} and all(unicodedata.category(each)[0] in "LMNP" for each in written)
+    return not written & {*MARKS} and all(unicodedata.category(character)[0] in "LMNP" for character in written)
 
 
 def disagreement(text: str, other: str) -> float:
-    """Return the word errors between two texts, of the number of words of the longer one; 0 for two empty texts."""
+    """Return the word errors between two texts divided by the words of the longer one; 0 for two empty texts."""
     longest = max(len(text.split()), len(other.split()))
     return count_errors(text, other).errors / longest if longest else 0.0
 

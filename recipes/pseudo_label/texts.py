@@ -1,4 +1,4 @@
-"""Automatic transcripts as asr.transcribe and asr.evaluate write them, each with its audio and its confidence."""
+"""Automatic transcripts from asr.transcribe and asr.evaluate, with their audio and confidence."""
 
 import os
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ NEEDED = ("audio_filepath", "duration")
 
 @dataclass(frozen=True, slots=True)
 class AutomaticText:
-    """A text that a model has written for an utterance.
+    """A text that a model recognised in an utterance.
 
     Args:
         utterance: with this text.
@@ -45,7 +45,7 @@ class AutomaticTexts:
 
     Args:
         texts: by id, in the order of the files.
-        failures: ids of utterances that have none, because they could not be recognised.
+        failures: ids of utterances without a text, because they could not be recognised.
     """
 
     texts: Mapping[str, AutomaticText]
@@ -57,12 +57,12 @@ def read_texts(path: str, audio: Mapping[str, Utterance], calibration: Calibrati
 
     Args:
         path: or URL of the folder of a bulk job, whose segments are read if it has any; or of a JSONL file.
-        audio: utterances by id, for lines that do not name their audio.
+        audio: utterances by id, for lines without an audio path.
         calibration: of the confidence of a word, or of a segment.
 
     Raises:
-        InputError: naming file and line, for a line that is no automatic text, or a repeated id; no text is there; or
-            the bulk job is not finished.
+        InputError: a line is not an automatic text, or repeats an id (with file and line); there is no text; or the
+            bulk job is not finished.
     """
     files, failures = _files(path)
     texts: dict[str, AutomaticText] = {}
@@ -70,7 +70,7 @@ def read_texts(path: str, audio: Mapping[str, Utterance], calibration: Calibrati
         for where, line in named_lines(file, "automatic texts"):
             text = _parse(parse_object(line, where), where, folder_of(file), audio, calibration)
             if text.utterance.id in texts:
-                raise InputError(f"{where}: ids must be unique; {shown(text.utterance.id)} stands there twice.")
+                raise InputError(f"{where}: ids must be unique; {shown(text.utterance.id)} occurs twice.")
             texts[text.utterance.id] = text
     if not texts:
         raise InputError(f"{path}: must hold at least one automatic text; it holds none.")
@@ -81,10 +81,10 @@ def fitted_calibration(path: str) -> Calibration:
     """Fit the calibration of words' confidence on transcribed speech.
 
     Args:
-        path: NAME.utterances.jsonl of `asr.evaluate`, of the model that writes the texts.
+        path: NAME.utterances.jsonl of `asr.evaluate`, by the model of the texts.
 
     Raises:
-        InputError: it is no such file, or no word was recognised.
+        InputError: it is not such a file, or no word was recognised.
     """
     words, right = [], []
     for scored in read_scored(path):
@@ -94,13 +94,13 @@ def fitted_calibration(path: str) -> Calibration:
 
 
 def _files(path: str) -> tuple[list[str], tuple[str, ...]]:
-    """Return the files that hold texts, in order, and the ids of failures."""
+    """Return the files of texts, in order, and the ids of failures."""
     if not is_url(path) and not os.path.isdir(path):
         return [path], ()
     if is_url(path) and path.endswith(".jsonl"):
         return [path], ()
     paths = [url for url, _ in list_prefix(path)] if is_url(path) else [join(path, name) for name in os.listdir(path)]
-    names = {os.path.basename(each): each for each in paths if each.endswith(".jsonl")}
+    names = {os.path.basename(file): file for file in paths if file.endswith(".jsonl")}
     if FAILURES not in names:
         must = f"{path}: must be a finished job of asr.transcribe --parts; it has no {FAILURES}"
         raise InputError(f"{must}. Run the same asr.transcribe again; it resumes.")
@@ -113,7 +113,7 @@ def _files(path: str) -> tuple[list[str], tuple[str, ...]]:
 def _parse(
     entry: dict[str, Any], where: str, folder: str, audio: Mapping[str, Utterance], calibration: Calibration
 ) -> AutomaticText:
-    key = "hypothesis" if "hypothesis" in entry else "text"  # of asr.evaluate, `text` is the reference
+    key = "hypothesis" if "hypothesis" in entry else "text"  # in asr.evaluate's output, `text` is the reference
     missing = [name for name in ("id", key, "confidence") if name not in entry]
     if missing:
         must = f"{where}: must be a line of asr.transcribe or asr.evaluate"
@@ -138,7 +138,7 @@ def _parse(
 
 
 def _confidence(entry: dict[str, Any], where: str, calibration: Calibration) -> float | None:
-    """Return the calibrated mean confidence of the words; of a segment, which has no words, of the whole."""
+    """Return the calibrated mean confidence of the words; a segment has no words, but a confidence."""
     words = entry.get("words")
     if words is None:
         words = [] if entry["confidence"] is None else [{"confidence": entry["confidence"]}]
@@ -155,7 +155,7 @@ def read_audio(path: str) -> dict[str, Utterance]:
     """Read a manifest, which needs no texts; return its utterances by id.
 
     Raises:
-        InputError: naming file and line, for a line that is no utterance, or a repeated id.
+        InputError: a line is not an utterance, or repeats an id (with file and line).
     """
     utterances, problems = read_good_lines(path, required=NEEDED)
     if problems:

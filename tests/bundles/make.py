@@ -1,6 +1,7 @@
-"""python -m tests.bundles.make FOLDER [BASE]: a small bundle as this version of asr writes it, and what it hears.
+"""python -m tests.bundles.make FOLDER [BASE]: a small bundle of this version of asr, and its log_probs.
 
-One of each format is kept beside this file, and every later version must load it: tests/test_bundle_formats.py.
+A bundle of each format is stored beside this file, and every later version must load it:
+tests/test_bundle_formats.py.
 """
 
 import json
@@ -34,14 +35,14 @@ def sound() -> Tensor:
 
 
 def log_probs(bundle: Path, base: Path | None = None) -> Tensor:
-    """What a bundle's net hears in the sound, (T', V)."""
+    """Return the log_probs of a bundle's net for the sound, (T', V)."""
     recognizer = load_recognizer(bundle, base=base)
     [(_, segments)] = recognizer.segments([SOUND], waveforms={"": sound()})  # type: ignore[misc]
     return torch.cat([recognizer.log_probs(encoder_out) for _, encoder_out in segments])
 
 
 def make(folder: Path, base: Path | None = None) -> None:
-    """Train for three steps on tones, and keep the bundle and its log_probs in a folder; of a base: an adapter."""
+    """Train for three steps on tones; store the bundle and its log_probs in a folder. With a base, train an adapter."""
     with tempfile.TemporaryDirectory() as place:
         corpus = Path(place, "tones")
         corpus.mkdir()
@@ -59,8 +60,8 @@ def make(folder: Path, base: Path | None = None) -> None:
         folder.mkdir(parents=True)
         for path in Path(place, "run", "bundle").iterdir():
             (folder / path.name).write_bytes(path.read_bytes())
-    heard = [[round(float(value), 5) for value in row] for row in log_probs(folder, base)]
-    folder.with_suffix(".json").write_text(json.dumps(heard) + "\n")
+    expected = [[round(float(value), 5) for value in row] for row in log_probs(folder, base)]
+    folder.with_suffix(".json").write_text(json.dumps(expected) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Hotwords: phrases that a beam search is drawn to."""
+"""Hotwords: phrases that a beam search prefers."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from asr.errors import InputError
 from asr.interfaces import Hotwords, Tokenizer
 from asr.system.files import bounded_lines
 
-LONGEST_PHRASE = 1000  # characters; names and terms have some ten
-MOST_CHARACTERS = 1_000_000  # of all phrases, of which each takes 0.3 kB: tens of thousands of names
+MAX_PHRASE = 1000  # characters; names and terms have about ten
+MAX_CHARACTERS = 1_000_000  # of all phrases, 0.3 kB of memory each: enough for tens of thousands of names
 
 
 class _Node:
-    """A beginning that phrases share."""
+    """A prefix shared by phrases: a node of the tree of characters."""
 
     __slots__ = ("after", "bonus", "is_whole", "words")
 
     def __init__(self) -> None:
         self.after: dict[str, _Node] = {}
-        self.bonus = 0.0  # of a phrase through here, in proportion to the part that is spelled; the largest
-        self.words = 0  # that have begun up to here
+        self.bonus = 0.0  # largest bonus of a phrase through this node, in proportion to the characters spelled
+        self.words = 0  # number of words begun up to this node
         self.is_whole = False  # a phrase ends here
 
 
 class Match(NamedTuple):
-    """How far a hypothesis has come in the tree, and what it was given for good for the words of that way."""
+    """Position of a hypothesis in the tree, and the bonus already paid for words on this path."""
 
     node: _Node
     paid: float
 
 
 class Matches(NamedTuple):
-    """Where a hypothesis is in the midst of phrases, one for each word they began at, and the bonus on approval.
+    """Positions of a hypothesis in unfinished phrases, one for each word where a phrase may have begun.
 
-    The phrase that began first comes first.
+    `bonus` is provisional: it is subtracted again if no phrase is completed. The earliest beginning comes first.
     """
 
     open: tuple[Match, ...] = ()
@@ -49,19 +49,19 @@ NOWHERE = Matches()
 class Phrases:
     """Phrases as a tree of characters.
 
-    A phrase is worth `score` for each of its words; a word of several phrases counts once. A hypothesis that begins a
-    phrase, at the beginning of a word, is given the bonus character by character, and loses it again where it departs:
-    so what is being spelled stays in the beam. Only a phrase that ends at the end of a word is paid for.
+    A phrase is worth `score` for each of its words; a word in several phrases counts once. A phrase can begin only at
+    the beginning of a word. While a hypothesis spells a phrase, it gets the bonus character by character, so it stays
+    in the beam; if it departs from the phrase, it loses the bonus. Only a phrase that ends at the end of a word counts.
 
     Args:
-        phrases: normalised; words parted by single spaces.
+        phrases: normalised; words separated by single spaces.
         score: bonus for each word of a phrase (natural logarithm).
     """
 
     def __init__(self, phrases: Iterable[str], score: float) -> None:
         self._root = _Node()
         self._score = score
-        self.most = 0.0  # that a word is worth which ends a phrase
+        self.most = 0.0  # largest bonus of a word that ends a phrase
         self.words: set[str] = set()
         for phrase in phrases:
             self._add(phrase)
@@ -79,11 +79,11 @@ class Phrases:
         node.is_whole = True
 
     def spell(self, matches: Matches, part: str, *, begins_word: bool) -> tuple[Matches, float]:
-        """Follow a hypothesis by characters of a word; return where it is now, and what it gains."""
+        """Extend a hypothesis by characters of a word; return its matches and the gain in score."""
         still_open = matches.open
         if begins_word and part[0] in self._root.after:
             still_open = (*still_open, Match(self._root, 0.0))
-        if not still_open:  # as nearly always
+        if not still_open:  # the most frequent case
             return NOWHERE, 0.0
         after = Matches(still_open)
         for character in part:
@@ -91,7 +91,7 @@ class Phrases:
         return after, after.bonus - matches.bonus
 
     def end_word(self, matches: Matches) -> tuple[Matches, float]:
-        """Follow a hypothesis to the end of a word."""
+        """Extend a hypothesis to the end of a word; return its matches and the gain in score."""
         if not matches.open:
             return matches, 0.0
         still_open, earned = matches.open, 0.0
@@ -111,7 +111,7 @@ def _follow(matches: Iterable[Match], character: str) -> Matches:
 
 
 def read_phrases(path: str, tokenizer: Tokenizer, normalize: Callable[[str], str]) -> Hotwords:
-    """Read hotwords; return those that can be written, normalised, and why the others cannot.
+    """Read hotwords; return the normalised phrases that the tokenizer covers, and the reason for each other phrase.
 
     Raises:
         InputError: the file cannot be read, is not text, or is empty.
@@ -130,9 +130,9 @@ def read_phrases(path: str, tokenizer: Tokenizer, normalize: Callable[[str], str
         if phrase:
             phrases[phrase] = None
         else:
-            impossible[line.strip()] = "nothing is left of it when it is normalised"
+            impossible[line.strip()] = "nothing is left of it after normalisation"
     if not phrases and not impossible:
-        raise InputError(f"{path}: hotwords must be phrases, one a line; the file holds none.")
+        raise InputError(f"{path}: hotwords must be phrases, one per line; the file has none.")
     return Hotwords(list(phrases), impossible)
 
 
@@ -140,12 +140,12 @@ def _lines(path: str) -> Iterator[str]:
     characters = 0
     try:
         with open(path, encoding="utf-8") as file:
-            for where, line in bounded_lines(file.readline, LONGEST_PHRASE, path):
+            for where, line in bounded_lines(file.readline, MAX_PHRASE, path):
                 characters += len(line)
-                if characters > MOST_CHARACTERS:
-                    must = f"{where}: hotwords must have at most {MOST_CHARACTERS:,} characters in all"
-                    raise InputError(f"{must}; up to here they have more.")
+                if characters > MAX_CHARACTERS:
+                    must = f"{where}: hotwords must have at most {MAX_CHARACTERS:,} characters in all"
+                    raise InputError(f"{must}; up to this line there are more.")
                 yield line
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else f"it is not UTF-8 text ({error.reason})"
-        raise InputError(f"{path}: hotwords must be a text file, a phrase a line; {reason}.") from None
+        raise InputError(f"{path}: hotwords must be a text file with one phrase per line; {reason}.") from None

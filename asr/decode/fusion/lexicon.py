@@ -1,4 +1,4 @@
-"""The words that a beam search may write."""
+"""Lexicon: the words that a beam search may output."""
 
 import io
 import logging
@@ -13,14 +13,14 @@ from asr.language_model.arpa import ARPA_HEAD, MAX_VOCABULARY, MAX_WORD_BYTES, r
 from asr.language_model.kenlm import NOT_WORDS
 from asr.system.files import bounded_lines
 
-MAX_LINE_BYTES = 10_000  # characters: a word and how it is spelled or pronounced
-LONG = 40  # characters: of few words more have to be looked up
+MAX_LINE_BYTES = 10_000  # characters: a word and its spelling or pronunciation
+LONG = 40  # characters; prefixes of longer words are looked up by bisection
 
 logger = logging.getLogger(__name__)
 
 
 class Words:
-    """A set of words, and of all their beginnings."""
+    """A set of words and of all their prefixes."""
 
     def __init__(self, words: Iterable[str]) -> None:
         self._words = frozenset(words)
@@ -33,11 +33,11 @@ class Words:
 
 
 class _Beginnings:
-    """Beginnings of words, where all those of long ones would take memory by the square of their lengths.
+    """Prefixes of words; prefixes of long words are not stored, because memory would grow with the square of lengths.
 
     Args:
-        short: those of at most LONG characters.
-        long: the words of more, sorted, so that the first that is not before a beginning of one begins so.
+        short: all prefixes of at most LONG characters.
+        long: words with more characters, sorted: the first word not less than a prefix begins with it, if any does.
     """
 
     def __init__(self, short: frozenset[str], long: Sequence[str]) -> None:
@@ -49,17 +49,17 @@ class _Beginnings:
             return True
         if not isinstance(beginning, str) or len(beginning) <= LONG:
             return False
-        place = bisect_left(self._long, beginning)
-        return place < len(self._long) and self._long[place].startswith(beginning)
+        index = bisect_left(self._long, beginning)
+        return index < len(self._long) and self._long[index].startswith(beginning)
 
 
 def read_lexicon(path: str | Path) -> list[str]:
-    """Read the words of a lexicon: the first of each line; or those of an ARPA file.
+    """Read the words of a lexicon: the first entry of each line, or the words of an ARPA file.
 
-    What follows the first word of a line, a pronunciation for instance, is not read; how many lines are so is logged.
+    Further entries of a line, such as a pronunciation, are ignored; the number of these lines is logged.
 
     Raises:
-        InputError: it cannot be read, is not text, or holds no word.
+        InputError: the file cannot be read, is not text, or has no word.
     """
     try:
         with open(path, "rb") as file:
@@ -71,18 +71,18 @@ def read_lexicon(path: str | Path) -> list[str]:
         reason = error.strerror if isinstance(error, OSError) else error
         if isinstance(error, UnicodeDecodeError):
             reason = f"it is not UTF-8 text ({error.reason})"
-        raise InputError(f"{path}: a lexicon must be a text file, a word a line, or ARPA; {reason}.") from None
+        raise InputError(f"{path}: a lexicon must be a text file with one word per line, or ARPA; {reason}.") from None
     words = [word for word in words if word not in NOT_WORDS]
     if not words:
-        raise InputError(f"{path}: a lexicon must hold words; it holds none.")
+        raise InputError(f"{path}: a lexicon must have words; it has none.")
     return words
 
 
 def writable(path: str, tokenizer: Tokenizer, normalize: Callable[[str], str]) -> list[str]:
-    """Read a lexicon; return its words, normalised, that the tokenizer can spell, and say how many it cannot.
+    """Read a lexicon; return its normalised words that the tokenizer covers, and log the number of other words.
 
     Raises:
-        InputError: it cannot be used, or the tokenizer can spell none.
+        InputError: the lexicon cannot be used, or the tokenizer covers none of its words.
     """
     words: list[str] = []
     impossible: list[str] = []
@@ -93,16 +93,17 @@ def writable(path: str, tokenizer: Tokenizer, normalize: Callable[[str], str]) -
         except InputError:
             impossible.append(word)
     if not words:
-        raise InputError(f"{path}: a lexicon must hold words the tokenizer can spell; of {len(impossible)}, none.")
+        must = "a lexicon must have words that the tokenizer covers"
+        raise InputError(f"{path}: {must}; it covers none of {len(impossible)}.")
     if impossible:
         shown = ", ".join(impossible[:3])
-        logger.warning("%s: %d of its words cannot be spelled by the tokenizer: %s, …", path, len(impossible), shown)
+        logger.warning("%s: the tokenizer does not cover %d of its words: %s, …", path, len(impossible), shown)
     return words
 
 
 def _first_words(file: BinaryIO, path: str | Path) -> list[str]:
     words: list[str] = []
-    longer: list[str] = []  # words of lines that have more entries
+    longer: list[str] = []  # words of lines with further entries, which are ignored
     text = io.TextIOWrapper(file, encoding="utf-8")
     for where, line in bounded_lines(text.readline, MAX_LINE_BYTES, str(path)):
         first, *rest = line.split(maxsplit=1) or [""]
@@ -115,6 +116,6 @@ def _first_words(file: BinaryIO, path: str | Path) -> list[str]:
         if len(words) > MAX_VOCABULARY:
             raise InputError(f"{where}: a lexicon must have at most {MAX_VOCABULARY:,} words; this one has more.")
     if longer:
-        what = f"{len(longer):,} of {len(words):,} lines have more than one entry; only the first is read, as a word"
-        logger.warning("%s: %s (the first: %s)", path, what, shown(longer[0]))
+        message = f"{len(longer):,} of {len(words):,} lines have more than one entry; only the first is read, as a word"
+        logger.warning("%s: %s (the first: %s)", path, message, shown(longer[0]))
     return words

@@ -19,7 +19,8 @@ Path = Annotated[str | None, or_null(TEXT)]
 Score = Annotated[float, number(-1_000, 1_000)]  # natural logarithm
 Bonus = Annotated[float, number(0, 1_000)]
 
-LM_WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.5, 2.0)  # for tuning, like the next two
+# Values that asr.tune tries.
+LM_WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.5, 2.0)
 WORD_INSERTION_BONUSES = (-1.0, 0.0, 1.0, 2.0, 3.0, 4.0)
 UNKNOWN_SCORES = (-10.0, -6.0, -4.0, -2.0, 0.0)
 
@@ -43,7 +44,8 @@ class ShallowFusion:
     Args:
         tokenizer: its pieces spell the words.
         normalize: normaliser of the texts, applied to hotwords.
-        lm: path of an n-gram language model (ARPA or KenLM binary) or of a neural one; None: none.
+        lm: path of an n-gram language model (ARPA or KenLM binary) or of a neural one; None: no
+            language model.
         lm_unit: "word", or "token" for a model made by `asr.ngram --tokens`; neural models are over tokens.
         lm_weight: factor of the language model's log-probability.
         word_insertion_bonus: added per word, to offset the language model's preference for few words; without a
@@ -51,9 +53,9 @@ class ShallowFusion:
         unknown_score: added per word that is in neither language model, lexicon nor hotwords (natural logarithm);
             not used with a spelling model.
         spelling: path of a spelling model (`asr.ngram --spelling`): an unknown word has the language model's
-            probability of <unk> times the probability of its spelling; None: unknown_score in place of the latter.
+            probability of <unk> times the probability of its spelling; None: unknown_score is added instead.
         lexicon: path of a list of allowed words, one per line, or of an ARPA model with these words; None: any word.
-        hotwords: path of a list of phrases, one per line; None: none.
+        hotwords: path of a list of phrases, one per line; None: no hotwords.
         hotword_score: bonus for each word of a phrase (natural logarithm).
 
     Raises:
@@ -119,13 +121,12 @@ class ShallowFusion:
             tunable["unknown_score"] = Tunable(self.unknown_score, UNKNOWN_SCORES)
         return tunable
 
-    @property
-    def description(self) -> list[str]:
-        """The models in use, one phrase each."""
-        parts = [f"language model, weight {self.lm_weight:g}"] if self.has_model else []
+    def describe(self, search: str) -> str:
+        """Return a search's description for logs: `search` and the models in use."""
+        parts = [search, *([f"language model, weight {self.lm_weight:g}"] if self.has_model else [])]
         parts += ["lexicon"] if self.lexicon is not None else []
         count = len(self.hotwords.phrases)
-        return [*parts, f"{count} hotwords"] if count else parts
+        return ", ".join([*parts, f"{count} hotwords"] if count else parts)
 
     def weighed(self, **weights: float) -> "ShallowFusion":
         """Return a copy with other values of its tunable settings; other names are ignored."""
@@ -153,8 +154,8 @@ class ShallowFusion:
         """Append a token; return the new context and the gain. None: no word begins like this."""
         word, spelled, history, matches = context
         gain = 0.0
-        for place, part in enumerate(self._parts[token]):
-            if place and word:
+        for index, part in enumerate(self._parts[token]):
+            if index and word:
                 ended = self._end_word(word, spelled, history, matches)
                 if ended is None:
                     return None
@@ -218,6 +219,9 @@ class ShallowFusion:
         return self.lm_weight * log_prob, spelled
 
 
+FusionMaker = Callable[[Tokenizer, Callable[[str], str]], ShallowFusion]  # given tokenizer and normaliser
+
+
 def token_name(piece: str) -> str:
     """Return a token's name in language models over tokens, whose entries have no spaces."""
     return piece.replace(" ", "\N{LOWER ONE EIGHTH BLOCK}")
@@ -229,16 +233,16 @@ def _check_spelling(
     """Check that the entries of a language model match the texts: capitals, or other tokens, would never be found."""
     must = f"{path}: the entries of a language model must be"
     if is_alphabet(model.words):
-        what = f"{unit}s; all {len(model.words)} are single characters: this is a model of how words are spelled"
-        raise InputError(f"{must} {what}. Give it by --spelling (decode.fusion.spelling), and one of words by --lm.")
+        given = f"{unit}s; all {len(model.words)} are single characters, as in a model of spellings"
+        raise InputError(f"{must} {given}. Give it by --spelling (decode.fusion.spelling), and one of words by --lm.")
     if unit == "token":
         names = {token_name(piece) for piece in tokenizer.pieces}
-        fitting, of = sum(word in names for word in model.words), "tokens of the recogniser"
+        fitting, expected = sum(word in names for word in model.words), "tokens of the recogniser"
         cure = "Leave out --lm-unit token (decode.fusion.lm_unit=word), or make it by asr.ngram --tokens MODEL"
     else:
-        of, cure = "words as the normaliser writes them", "Make it of normalised text (asr.ngram)"
+        expected, cure = "words as the normaliser writes them", "Make it of normalised text (asr.ngram)"
         fitting = sum(token_name(" ") not in word and normalize(word) == word for word in model.words)
-        if any(token_name(" ") in word for word in model.words):  # letters that are tokens may be words, too
+        if any(token_name(" ") in word for word in model.words):  # single-letter tokens may fit as words, too
             fitting, cure = 0, "It is over tokens: give --lm-unit token (decode.fusion.lm_unit=token)"
     if fitting < len(model.words) / 2:
-        raise InputError(f"{must} {of}; only {fitting:,} of its {len(model.words):,} entries are. {cure}.")
+        raise InputError(f"{must} {expected}; only {fitting:,} of its {len(model.words):,} entries are. {cure}.")

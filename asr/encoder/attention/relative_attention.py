@@ -36,7 +36,7 @@ class RelativeAttention(nn.Module):
 
     @property
     def streaming(self) -> Self:
-        """Itself: it can attend to frames of earlier chunks."""
+        """This object: it can attend to frames of earlier chunks."""
         return self
 
     def positions(self, x: Tensor) -> Tensor:
@@ -50,18 +50,7 @@ class RelativeAttention(nn.Module):
     def extend(
         self, x: Tensor, before: Callable[[Tensor], Tensor] | None, positions: Tensor, hidden: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Attend from x to its own Q frames and to the M frames before it.
-
-        Args:
-            x: (B, Q, D).
-            before: maps the keys and values of x, (B, Q, 2D), to keys and values of the earlier frames, (B, M, 2D);
-                None: there are no earlier frames.
-            positions: encodings of the distances Q+M-1 .. -(Q-1), (2Q + M - 1, D).
-            hidden: True where a key is masked, (B, Q or 1, M + Q).
-
-        Returns:
-            (B, Q, D), finite at padded frames; and the keys and values of all frames, (B, M + Q, 2D).
-        """
+        """Attend as in `StreamingAttention`; positions encode the distances Q+M-1 .. -(Q-1), (2Q + M - 1, D)."""
         dim = x.shape[2]
         query, keys_values = self.qkv(x).split([dim, 2 * dim], dim=-1)
         if before is not None:

@@ -26,7 +26,7 @@ class FrontEnd(nn.Module):
     Samples after an utterance's end, including NaN, have no effect.
 
     Args:
-        features: whose batched form this is.
+        features: computes one utterance.
 
     Raises:
         InputError: these features have no batched form.

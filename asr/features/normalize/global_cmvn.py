@@ -23,8 +23,8 @@ class GlobalCMVN:
     """Shift and scale each bin by one mean and standard deviation, measured on the training set and then fixed.
 
     Args:
-        num_utterances: how many utterances, drawn at random, the statistics are measured on.
-        min_std: what a constant bin is divided by instead of its standard deviation.
+        num_utterances: number of random utterances on which the statistics are measured.
+        min_std: lower bound of the standard deviation, for constant bins.
     """
 
     framewise = True
@@ -41,14 +41,14 @@ class GlobalCMVN:
 
     @property
     def batched(self) -> nn.Module:
-        """The same for a padded batch."""
+        """The normalisation of a padded batch."""
         return BatchedGlobalCMVN(self)
 
     def fit(self, features: Iterable[Tensor]) -> None:
         """Measure mean and standard deviation over the frames of the first `num_utterances` of `features`, (T, F)."""
         count, total, squares = 0, torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
         most = f"at most {self.num_utterances:,} utterances"
-        progress = ProgressLog(logger, f"measured %s of {most}, for the statistics of features")
+        progress = ProgressLog(logger, f"measured the features of %s of {most}")
         for number, frames in enumerate(islice(features, self.num_utterances), start=1):
             progress.update(number)
             count += len(frames)
@@ -61,26 +61,26 @@ class GlobalCMVN:
         self.mean, self.std = mean.float(), std.float()
 
     def files(self) -> dict[str, bytes]:
-        """Return what `fit` learnt, as the files a bundle keeps."""
+        """Return the statistics as the files that a bundle stores."""
         return to_json(FILE, {"mean": self.mean.tolist(), "std": self.std.tolist()})
 
     def load(self, files: dict[str, bytes]) -> None:
-        """Take up what `files` returned.
+        """Restore the statistics from the output of `files`.
 
         Raises:
-            InputError: it is damaged.
+            InputError: a file is damaged.
         """
         statistics = from_json(files, FILE)
         try:
             self.mean, self.std = (_finite(statistics[name]) for name in ("mean", "std"))
         except (TypeError, KeyError, ValueError, OverflowError):
-            raise InputError(f"{FILE} must hold a mean and a std of each bin, finite numbers; it is damaged.") from None
+            raise InputError(f"{FILE} must hold a finite mean and std of each bin; it is damaged.") from None
         if self.mean.shape != self.std.shape or bool((self.std <= 0).any()):
-            raise InputError(f"{FILE} must hold as many means as stds, and positive ones; it is damaged.")
+            raise InputError(f"{FILE} must hold a mean and a positive std of each bin; it is damaged.")
 
 
 class BatchedGlobalCMVN(nn.Module):
-    """As `GlobalCMVN`: by the training set's."""
+    """`GlobalCMVN` of a padded batch."""
 
     mean: Tensor
     std: Tensor

@@ -1,4 +1,4 @@
-"""The model card of a folder for transformers: what a hub reads of it, and what a person does."""
+"""The model card of a folder for transformers: metadata for a hub, and text for readers."""
 
 from collections.abc import Mapping
 from textwrap import indent
@@ -8,22 +8,22 @@ import yaml
 
 from asr.text.numbers import interval, number, rate
 
-TASK = "automatic-speech-recognition"  # as the hub calls it
+TASK = "automatic-speech-recognition"  # the hub's name
 TAGS = ("speech", "fast-conformer")
-KINDS = {"ctc": "CTC", "transducer": "RNNT", "tdt": "TDT"}  # by our head, as transformers ends its classes' names
+KINDS = {"ctc": "CTC", "transducer": "RNNT", "tdt": "TDT"}  # by our head: suffix of transformers' class
 
 _CARD = """---
 {about}---
 
 # {name}
 
-A speech recogniser, a Fast Conformer with {kind}: transformers' ParakeetFor{kind}. It takes {sample_rate} Hz.
+A speech recogniser, a Fast Conformer with {kind}: transformers' ParakeetFor{kind}. It needs audio of {sample_rate} Hz.
 Written by `python -m asr.export --to huggingface`.
 
 ```python
 from transformers import pipeline
 
-recognize = pipeline("{task}", model="FOLDER")  # this one, or its address on the hub
+recognize = pipeline("{task}", model="FOLDER")  # this folder, or its address on the hub
 print(recognize("recording.wav")["text"])
 ```
 {figures}{before}"""
@@ -33,7 +33,7 @@ _FIGURES = """
 
 {table}
 
-Greedy; texts normalised by `{normalizer}`. The intervals are bootstrap ones, over utterances.
+Greedy decoding; texts normalised by `{normalizer}`. The intervals are by bootstrap over utterances.
 """
 
 
@@ -45,15 +45,15 @@ def model_card(
     language: str | None,
     licence: str | None,
 ) -> str:
-    """Write README.md.
+    """Return README.md.
 
     Args:
         name: of the folder.
         config: of the model.
-        results: of a run's tests, by manifest, as results.json has them.
+        results: of a run's tests, by manifest, from results.json.
         before: the bundle's card.
-        language: as ISO 639 has it, `en` say; None: it is not known.
-        licence: as the hub calls it, `cc-by-4.0` say; None: it is not known.
+        language: ISO 639 code, such as `en`; None: unknown.
+        licence: the hub's name of it, such as `cc-by-4.0`; None: unknown.
     """
     kind = KINDS[config["head"]["name"]]
     about = {
@@ -71,12 +71,12 @@ def model_card(
         sample_rate=config["features"]["sample_rate"],
         task=TASK,
         figures=_figures(results) if results else "",
-        before=f"\n## The card of the model that this was made of\n\n{_quoted(before)}\n" if before.strip() else "",
+        before=f"\n## The card of the original model\n\n{_quoted(before)}\n" if before.strip() else "",
     )
 
 
 def _index(name: str, results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """What the hub shows of a model's figures; error rates are percentages there."""
+    """Return a model's results for the hub, with error rates in percent."""
     rows = [
         {
             "task": {"type": TASK},

@@ -1,6 +1,6 @@
-"""The config of a Parakeet of Hugging Face's transformers, and ours of the same net.
+"""The config of a Parakeet of Hugging Face's transformers, and our config of the same network.
 
-Whatever a config asks for must be known: what asr does not have is named, and so is a key that asr has never heard of.
+All settings of a config must be known: an error names a setting that asr does not support, and an unknown key.
 """
 
 import math
@@ -14,16 +14,16 @@ from asr.settings.conf import default_settings
 
 SUBSAMPLING, FACTOR = "depthwise_conv", 8
 PREEMPHASIS = 0.97
-DURATIONS = [0, 1, 2, 3, 4]  # where theirs names none
-MAX_SYMBOLS = 10  # the same
-ARCHITECTURES = {  # by our head: their class and model_type
+DURATIONS = [0, 1, 2, 3, 4]  # transformers' default
+MAX_SYMBOLS = 10  # transformers' default
+ARCHITECTURES = {  # by our head: transformers' class and model_type
     "ctc": ("ParakeetForCTC", "parakeet_ctc"),
     "transducer": ("ParakeetForRNNT", "parakeet_rnnt"),
     "tdt": ("ParakeetForTDT", "parakeet_tdt"),
 }
-MOST_FRAMES = 5_000  # of an encoder's positions; transformers notes it and computes with any number
+MAX_FRAMES = 5_000  # transformers stores this number of positions, but an encoder accepts longer inputs
 
-# Keys that change nothing of what a trained model computes, beside those that are checked or taken.
+# Keys without effect on a trained model's output, in addition to keys that are checked or converted.
 GENERAL_KEYS = {
     *("architectures", "dtype", "torch_dtype", "initializer_range", "model_type", "transformers_version"),
     *("_name_or_path", "return_dict", "output_attentions", "output_hidden_states", "use_cache"),
@@ -51,10 +51,10 @@ FEATURES_KEYS = {
 
 
 def encoder_section(config: Section) -> Section:
-    """Take the section on the encoder.
+    """Return the section on the encoder.
 
     Raises:
-        InputError: the model is no Parakeet.
+        InputError: the model is not a Parakeet.
     """
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in KEYS:
@@ -66,10 +66,10 @@ def encoder_section(config: Section) -> Section:
 
 
 def encoder_config(config: Section) -> dict[str, Any]:
-    """Make the config of our encoder.
+    """Return the config of our encoder.
 
     Raises:
-        InputError: theirs asks for what we do not have.
+        InputError: asr does not support a setting.
     """
     theirs = encoder_section(config)
     dim, num_heads = whole(theirs, "encoder_config.hidden_size", 1024), _heads(theirs)
@@ -91,7 +91,7 @@ def encoder_config(config: Section) -> dict[str, Any]:
         "dim": dim,
         "num_layers": whole(theirs, "encoder_config.num_hidden_layers", 24),
         "num_heads": num_heads,
-        "feed_forward_factor": inner / dim if dim > 0 else inner,  # what is no dim is for the encoder to refuse
+        "feed_forward_factor": inner / dim if dim > 0 else inner,  # our encoder refuses an invalid dim
         "feed_forward_bias": attention_bias,
         "dropout": theirs.get("activation_dropout", 0.1),
         "subsampling": {
@@ -111,10 +111,10 @@ def encoder_config(config: Section) -> dict[str, Any]:
 
 
 def head_config(config: Section) -> HeadConfig:
-    """Make the config of our head, and of its greedy decoder.
+    """Return the config of our head, and of its greedy decoder.
 
     Raises:
-        InputError: theirs asks for what we do not have.
+        InputError: asr does not support a setting.
     """
     kind = config["model_type"]
     if kind == "parakeet_ctc":
@@ -129,15 +129,15 @@ def head_config(config: Section) -> HeadConfig:
         "predictor": network | {"trains_blank": False},
         **({"durations": config.get("durations", DURATIONS)} if name == "tdt" else {}),
     }
-    most = whole(config, "max_symbols_per_step", MAX_SYMBOLS)
-    return HeadConfig(head, default_settings("decode", f"{name}_greedy") | {"max_symbols": most})
+    max_symbols = whole(config, "max_symbols_per_step", MAX_SYMBOLS)
+    return HeadConfig(head, default_settings("decode", f"{name}_greedy") | {"max_symbols": max_symbols})
 
 
 def blank_of(config: Section) -> tuple[int, int]:
-    """Take the number of tokens, the blank included, and the blank's number among them.
+    """Return the number of tokens, with the blank, and the blank's index.
 
     Raises:
-        InputError: they do not fit.
+        InputError: they are inconsistent.
     """
     is_ctc = config.get("model_type") == "parakeet_ctc"
     key, size, last = ("pad_token_id", 1025, 1024) if is_ctc else ("blank_token_id", 8193, 8192)
@@ -148,7 +148,7 @@ def blank_of(config: Section) -> tuple[int, int]:
 
 
 def scale(config: Section) -> float:
-    """Tell what theirs multiplies the subsampling's output by, and we do not."""
+    """Return the factor by which Parakeet scales the subsampling's output; asr does not scale it."""
     theirs = encoder_section(config)
     return math.sqrt(whole(theirs, "encoder_config.hidden_size", 1024)) if _switch(theirs, "scale_input") else 1.0
 
@@ -170,15 +170,15 @@ def _switch(theirs: Section, key: str) -> bool:
 
 
 def features_config(config: Section, theirs: Section, pad_mode: str) -> dict[str, Any]:
-    """Make the config of our features.
+    """Return the config of our features.
 
     Args:
         config: of the model.
-        theirs: of its feature extractor.
-        pad_mode: what stands around the waveform; with their feature extractor it is zeros.
+        theirs: config of its feature extractor.
+        pad_mode: padding of the waveform at both ends; transformers' feature extractor pads with zeros.
 
     Raises:
-        InputError: theirs asks for what we do not have.
+        InputError: asr does not support a setting.
     """
     extractor = theirs.get("feature_extractor_type", "ParakeetFeatureExtractor")
     if extractor != "ParakeetFeatureExtractor":
@@ -187,7 +187,7 @@ def features_config(config: Section, theirs: Section, pad_mode: str) -> dict[str
     window, hop = whole(theirs, "preprocessor.win_length", 400), whole(theirs, "preprocessor.hop_length", 160)
     for name, samples in (("win_length", window), ("hop_length", hop)):
         if not 1 <= samples <= sample_rate:
-            raise InputError(f"preprocessor.{name} must be samples, of a second at most; got {samples}.")
+            raise InputError(f"preprocessor.{name} must be a number of samples, at most a second; got {samples}.")
     fft_points = 1 << (window - 1).bit_length()
     check(
         theirs,
@@ -196,9 +196,11 @@ def features_config(config: Section, theirs: Section, pad_mode: str) -> dict[str
         {"n_fft": (512, (fft_points,)), "preemphasis": (PREEMPHASIS, (PREEMPHASIS,))},
     )
     num_mel_bins = whole(theirs, "preprocessor.feature_size", 80)
-    heard = whole(encoder_section(config), "encoder_config.num_mel_bins", 80)
-    if heard != num_mel_bins:
-        raise InputError(f"encoder_config.num_mel_bins must be preprocessor.feature_size, {num_mel_bins}; got {heard}.")
+    expected = whole(encoder_section(config), "encoder_config.num_mel_bins", 80)
+    if expected != num_mel_bins:
+        raise InputError(
+            f"encoder_config.num_mel_bins must be preprocessor.feature_size, {num_mel_bins}; got {expected}."
+        )
     return {
         "name": "slaney_fbank",
         "sample_rate": sample_rate,
@@ -211,20 +213,20 @@ def features_config(config: Section, theirs: Section, pad_mode: str) -> dict[str
 
 
 def huggingface_config(config: Mapping[str, Any], vocab_size: int, blank: int) -> dict[str, Any]:
-    """Make their config of one of our models.
+    """Convert the config of an asr model to transformers'.
 
     Args:
-        config: ours.
+        config: of the asr model.
         vocab_size: of its head.
-        blank: the blank's number among their pieces.
+        blank: index of the blank among transformers' pieces.
 
     Raises:
-        InputError: the model is of parts that they do not have.
+        InputError: the model has a part that transformers' Parakeet does not have.
     """
     check_parts(config, "Hugging Face", (SUBSAMPLING,), (FULL_ATTENTION,))
     encoder, features = config["encoder"], config["features"]
     if encoder["feed_forward_bias"] != encoder["attention"]["bias"]:
-        must = "encoder.feed_forward_bias must be attention.bias, to be written as Hugging Face's"
+        must = "encoder.feed_forward_bias must equal encoder.attention.bias for conversion to Hugging Face"
         raise InputError(f"{must}; got {as_yaml(encoder['feed_forward_bias'])}.")
     if features["num_mel_bins"] % FACTOR:
         must = f"features.num_mel_bins must be a multiple of {FACTOR}, as Hugging Face has it"
@@ -251,19 +253,19 @@ def huggingface_config(config: Mapping[str, Any], vocab_size: int, blank: int) -
             "subsampling_conv_kernel_size": 3,
             "subsampling_conv_stride": 2,
             "num_mel_bins": features["num_mel_bins"],
-            "scale_input": False,  # it is in the weights of the subsampling
+            "scale_input": False,  # our weights of the subsampling include the scale
             "dropout": encoder["subsampling"]["dropout"],
             "dropout_positions": 0.0,
             "layerdrop": 0.0,
             "activation_dropout": encoder["dropout"],
             "attention_dropout": encoder["dropout"],
-            "max_position_embeddings": MOST_FRAMES,
+            "max_position_embeddings": MAX_FRAMES,
         },
     }
 
 
 def _head_settings(config: Mapping[str, Any], blank: int) -> dict[str, Any]:
-    """Make the settings of their config that are those of one of our heads."""
+    """Return the settings of transformers' config for an asr head."""
     head = config["head"]
     architecture, model_type = ARCHITECTURES[head["name"]]
     settings: dict[str, Any] = {"architectures": [architecture], "model_type": model_type}
@@ -271,7 +273,7 @@ def _head_settings(config: Mapping[str, Any], blank: int) -> dict[str, Any]:
         return settings
     predictor = head["predictor"]
     if predictor["dim"] != head["joint_dim"]:
-        must = "head.joint_dim must be head.predictor.dim, to be written as Hugging Face's"
+        must = "head.joint_dim must equal head.predictor.dim for conversion to Hugging Face"
         raise InputError(f"{must}; got {head['joint_dim']} and {predictor['dim']}.")
     return settings | {
         "is_encoder_decoder": True,
@@ -285,12 +287,12 @@ def _head_settings(config: Mapping[str, Any], blank: int) -> dict[str, Any]:
 
 
 def preprocessor_config(window: int, hop: int, features: Mapping[str, Any]) -> dict[str, Any]:
-    """Make the config of their feature extractor.
+    """Return the config of transformers' feature extractor.
 
     Args:
-        window: in samples, as `hop`.
-        hop: from one frame to the next.
-        features: the config of ours.
+        window: in samples.
+        hop: in samples.
+        features: our config.
     """
     return {
         "feature_extractor_type": "ParakeetFeatureExtractor",

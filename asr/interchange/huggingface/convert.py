@@ -1,4 +1,4 @@
-"""A Parakeet of Hugging Face's transformers to a bundle, and back."""
+"""Conversion of a Parakeet of Hugging Face's transformers to a bundle, and back."""
 
 import json
 import re
@@ -35,19 +35,19 @@ from asr.interchange.huggingface_files import (
 )
 from asr.interchange.section import Section
 
-CTC_BESIDE = "head.ctc."  # of the names of the CTC head's tensors beside a transducer
+CTC_BESIDE = "head.ctc."  # prefix of the tensors of a CTC head beside a transducer
 
 
 def from_huggingface(path: Path, pad_mode: str) -> Converted:
-    """Make a bundle of the folder that transformers saves.
+    """Convert a folder saved by transformers to a bundle.
 
     Args:
         path: of the folder.
-        pad_mode: what stands around the waveform: "zeros", as transformers has it; a model that NeMo 1 trained heard
+        pad_mode: padding of the waveform at both ends: "zeros" in transformers; a model trained by NeMo 1 needs
             "reflect".
 
     Raises:
-        InputError: it cannot be read, or asks for what we do not have, or a tensor has no place.
+        InputError: it cannot be read, asr does not support a setting, or a tensor has no counterpart.
     """
     with errors_of(path):
         files = read_files(path)
@@ -69,10 +69,10 @@ def _names(config: Section, blank: int) -> Names:
 
 
 def to_huggingface(bundle: Bundle, path: Path) -> dict[str, bytes]:
-    """Make the files of transformers' folder of a bundle whose parts Parakeet has, too.
+    """Return the files of transformers' folder for a bundle.
 
     Raises:
-        InputError: it has others.
+        InputError: the bundle has a part that Parakeet does not have.
     """
     model = bundle_recognizer(bundle, path).model
     tokenizer = give_vocabulary(bundle.config["tokenizer"], bundle.files)
@@ -94,12 +94,12 @@ def to_huggingface(bundle: Bundle, path: Path) -> dict[str, bytes]:
 
 
 def names_left_out(bundle: Bundle) -> list[str]:
-    """List the tensors of a bundle that its folder for transformers lacks: of a CTC head beside a transducer."""
+    """List the tensors that the folder for transformers lacks: those of a CTC head beside a transducer."""
     return [name for name in bundle.weights if name.startswith(CTC_BESIDE)]
 
 
 def _transducer_files(config: Section, tokenizer: Written) -> dict[str, bytes]:
-    """Make the files that tell transformers how a transducer starts, and how its tokens are read."""
+    """Return two files of a transducer: generation (start token of the search), and processor (decoding of tokens)."""
     kind = config["model_type"].removeprefix("parakeet_")
     processor = {"processor_class": "ParakeetProcessor", "decoder_type": kind, "blank_token": tokenizer.blank_piece}
     generation = {"decoder_start_token_id": tokenizer.blank, "pad_token_id": tokenizer.blank}

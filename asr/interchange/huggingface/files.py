@@ -1,4 +1,4 @@
-"""The folder that Hugging Face's transformers saves a model to."""
+"""The folder of a model saved by Hugging Face's transformers."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,15 +24,15 @@ WRITTEN = (CONFIG, GENERATION, PREPROCESSOR, PROCESSOR, TOKENIZER, TOKENIZER_CON
 
 
 def is_huggingface(path: Path) -> bool:
-    """Tell a folder of transformers' from one of a `.nemo` archive's files."""
+    """Whether a path is a folder of transformers, not of a `.nemo` archive's files."""
     return path.is_dir() and (path / CONFIG).exists()
 
 
 def read_files(folder: Path) -> dict[str, bytes]:
-    """Read those files of a folder that a recogniser is made of, by name.
+    """Read the files of a folder that a recogniser needs, by name.
 
     Raises:
-        InputError: one of them is missing, or is not what a file must be.
+        InputError: a file is missing or invalid.
     """
     files = read_folder(folder, lambda name: name in READ, (WEIGHTS,))
     for name in NEEDED:
@@ -42,10 +42,10 @@ def read_files(folder: Path) -> dict[str, bytes]:
 
 
 def read_config(files: dict[str, bytes]) -> tuple[Section, Section]:
-    """Read the config of the model, and that of its feature extractor: a file, or a section of the processor's.
+    """Read the config of the model, and of its feature extractor: from a file, or from a section of the processor's.
 
     Raises:
-        InputError: one of them is missing or damaged.
+        InputError: a config is missing or damaged.
     """
     config = mapping(parse_json(files[CONFIG], CONFIG), CONFIG)
     if PREPROCESSOR in files:
@@ -57,14 +57,14 @@ def read_config(files: dict[str, bytes]) -> tuple[Section, Section]:
 
 
 def replace_huggingface(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write such a folder; an older one is replaced as a whole, as `replace_bundle` does.
+    """Write a folder for transformers; an older one is replaced as a whole, as in `replace_bundle`.
 
     Args:
-        folder: where.
+        folder: path.
         files: by name.
 
     Raises:
-        InputError: as `replace_bundle`.
+        InputError: as for `replace_bundle`.
     """
 
     def write(unfinished: Path) -> None:

@@ -1,4 +1,4 @@
-"""Hugging Face's `tokenizer.json` and our tokenizers."""
+"""Conversion between Hugging Face's `tokenizer.json` and our tokenizers."""
 
 import json
 from collections.abc import Mapping
@@ -11,17 +11,17 @@ from asr.interchange.foreign import Vocabulary
 from asr.tokenizer import sentencepiece as subwords
 from asr.tokenizer.huggingface import FILE, SPACE, HuggingFace, names, unknown_piece
 
-BLANK = "<pad>"  # as Parakeet-CTC has it
-OTHER_BLANKS = ("<blank>", "<|blank|>")  # of a tokenizer that has none; a piece that spells neither
+BLANK = "<pad>"  # Parakeet-CTC's name
+OTHER_BLANKS = ("<blank>", "<|blank|>")  # names for tokenizers without a blank; the first that is not a piece is used
 
 
 class Written(NamedTuple):
-    """A tokenizer as Hugging Face's.
+    """A tokenizer in Hugging Face's format.
 
     Args:
         content: of `tokenizer.json`.
-        blank: the blank's number among its pieces.
-        blank_piece: the blank's name.
+        blank: index of the blank among its pieces.
+        blank_piece: name of the blank.
         settings: of `tokenizer_config.json`.
     """
 
@@ -32,12 +32,12 @@ class Written(NamedTuple):
 
 
 def take_vocabulary(content: bytes, vocab_size: int, blank: int) -> Vocabulary:
-    """Take a tokenizer whose piece `blank` is the blank of a head with so many tokens.
+    """Convert a tokenizer whose piece `blank` is the blank of a head with `vocab_size` tokens.
 
-    That of a transducer may lack the blank if it is the last; then it is added.
+    A transducer's tokenizer may lack the blank if it is the last token; then it is added.
 
     Raises:
-        InputError: it is damaged, or not of the head, or asks for what we do not have.
+        InputError: the tokenizer is damaged, does not fit the head, or is not supported.
     """
     pieces = names(content)
     if len(pieces) == blank == vocab_size - 1:
@@ -53,7 +53,7 @@ def take_vocabulary(content: bytes, vocab_size: int, blank: int) -> Vocabulary:
 
 
 def _with_blank(content: bytes, pieces: list[str]) -> bytes:
-    """Add the blank as the last piece of a `tokenizer.json`."""
+    """Append the blank to the pieces of a `tokenizer.json`."""
     name = next(name for name in OTHER_BLANKS if name not in pieces)
     plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     tokenizer = json.loads(content)
@@ -62,21 +62,21 @@ def _with_blank(content: bytes, pieces: list[str]) -> bytes:
 
 
 def give_vocabulary(config: Mapping[str, Any], learnt: Mapping[str, bytes]) -> Written:
-    """Make of our tokenizer what Hugging Face has.
+    """Convert our tokenizer to Hugging Face's.
 
     Args:
         config: of ours.
-        learnt: the files of the model.
+        learnt: files of the model.
 
     Raises:
-        InputError: its tokens are no subwords.
+        InputError: its tokens are not subwords.
     """
     if config["name"] == "huggingface":
         content, blank = learnt[FILE], config["blank_piece"]
     elif config["name"] == "sentencepiece":
         content, blank = _tokenizer(learnt[subwords.FILE], config["algorithm"]), BLANK
     else:
-        must = "tokenizer must be huggingface or sentencepiece, to be written as Hugging Face's"
+        must = "tokenizer must be huggingface or sentencepiece for conversion to Hugging Face"
         raise InputError(f"{must}; got {shown(config['name'])}.")
     HuggingFace(vocab_size=config["vocab_size"], blank_piece=blank).load({FILE: content})  # it must load
     settings = {
@@ -90,7 +90,7 @@ def give_vocabulary(config: Mapping[str, Any], learnt: Mapping[str, bytes]) -> W
 
 
 def _tokenizer(model: bytes, algorithm: str) -> bytes:
-    """Write SentencePiece's pieces, of which the first is the blank and the second the unknown one, the blank last."""
+    """Convert a SentencePiece model, whose first pieces are blank and unknown, to pieces with the blank last."""
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     scores = {processor.id_to_piece(number): processor.get_score(number) for number in range(1, len(processor))}
     ids = {name: number for number, name in enumerate([*scores, BLANK])}
@@ -111,7 +111,7 @@ def _unigram(scores: Mapping[str, float]) -> dict[str, Any]:
 
 
 def _bpe(scores: Mapping[str, float], ids: Mapping[str, int]) -> dict[str, Any]:
-    """BPE merges the pairs of the best score first: each way to make a piece of two."""
+    """Return a BPE model: its merges are all pairs of pieces that join to a piece, the best score first."""
     pairs = [(name[:at], name[at:]) for name in scores for at in range(1, len(name))]
     pairs = [pair for pair in pairs if pair[0] in scores and pair[1] in scores]
     merges = sorted(pairs, key=lambda pair: (-scores["".join(pair)], ids[pair[0]], ids[pair[1]]))

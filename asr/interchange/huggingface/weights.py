@@ -1,32 +1,25 @@
-"""What transformers calls the tensors of a Parakeet."""
+"""Names of a Parakeet's tensors in transformers."""
 
-from asr.interchange.account import SAME, SHARED_BLOCK, SUM, Names, outputs, stages
+from asr.interchange.account import SAME, SUM, Names, block_names, outputs, stages
 
 OUTSIDE = stages("encoder.subsampling.layers") | {
     "encoder.subsampling.linear": "encoder.subsampling.linear",
     "head.linear": "ctc_head",
 }
-BLOCK: dict[str, str | tuple[str, ...]] = SHARED_BLOCK | {
-    "attention.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    "attention.position": "self_attn.relative_k_proj",
-    "attention.u": "self_attn.bias_u",
-    "attention.v": "self_attn.bias_v",
-    "attention.output": "self_attn.o_proj",
-    "convolution.norm": "conv.norm",
-}
+BLOCK = block_names(("q_proj", "k_proj", "v_proj"), "relative_k_proj", ("bias_u", "bias_v"), "o_proj", norm="norm")
 
 
 def names(blank: int) -> Names:
-    """Name the tensors of a Parakeet-CTC; `blank` is the blank's number among its outputs."""
+    """Return the names of a Parakeet-CTC; `blank` is the index of the blank among its outputs."""
     return Names("Hugging Face", OUTSIDE, "encoder.layers", BLOCK, computed={}, blank=blank)
 
 
 def transducer_names(blank: int, joiner: str) -> Names:
-    """Name the tensors of a Parakeet-RNNT or TDT.
+    """Return the names of a Parakeet-RNNT or TDT.
 
     Args:
-        blank: the blank's number among the tokens; in the joint network's outputs durations follow them.
-        joiner: what our head calls its own.
+        blank: index of the blank among the tokens; durations follow the tokens in the joint network's outputs.
+        joiner: name of the joiner in our head.
     """
     begin = f"head.{joiner}"
     transducer = {

@@ -1,7 +1,7 @@
-"""NVIDIA NeMo's archives: a tar file, plain or gzipped, that holds a config, weights and a tokenizer's files.
+"""NVIDIA NeMo's archives: a tar file, plain or gzipped, with a config, weights and a tokenizer's files.
 
-Archives come from strangers. Nothing of one is written to the disk: what is needed is read into memory, which an
-archive of so many bytes can fill only so far.
+Archives are untrusted. Nothing is written to the disk: the files needed are read into memory, in amounts bounded by the
+archive's own size.
 """
 
 import gzip
@@ -18,24 +18,24 @@ from asr.interchange.folder import check_size, read_folder
 from asr.interchange.nemo_files import SAFETENSORS, TOKENIZER, WEIGHTS, is_wanted
 from asr.system.learnt import MAX_BYTES
 
-UNBOUNDED = (WEIGHTS, SAFETENSORS)  # in size, but for that of the archive
+UNBOUNDED = (WEIGHTS, SAFETENSORS)  # files limited only by the archive's size
 MAX_MEMBERS = 1_000
-MAX_RATIO = 20  # bytes that an archive unpacks to, at most, for each of its own; weights shrink to a half
+MAX_RATIO = 20  # of unpacked bytes to bytes of the archive; weights compress to about a half
 MAX_HEADER_BYTES = 1 << 20  # before a member's content
 BLOCK = 1 << 18  # bytes that tarfile reads at a time
 GZIP = b"\x1f\x8b"
-HASHED = "nemo:"  # how a config begins the name of a file in its archive
-DAMAGED = (  # what tarfile and gzip stumble over
+HASHED = "nemo:"  # prefix in a config of the name of a file in its archive
+DAMAGED = (  # errors of tarfile and gzip
     *(tarfile.TarError, zlib.error, OSError, EOFError),
     *(ValueError, LookupError, OverflowError, RecursionError),
 )
 
 
 def read_files(path: Path) -> dict[str, bytes]:
-    """Read those files of an archive, or of a folder of the same files, that a recogniser is made of, by name.
+    """Read the files of an archive, or of a folder of the same files, that a recogniser needs, by name.
 
     Raises:
-        InputError: it is no such archive, or is damaged, or holds what an archive of NeMo's does not.
+        InputError: it is not such an archive, is damaged, or has members that NeMo's archives do not have.
     """
     if not path.exists():
         raise InputError(f"{path}: there must be a .nemo archive, or a folder of its files; there is nothing.")
@@ -49,18 +49,18 @@ def read_files(path: Path) -> dict[str, bytes]:
         raise
     except DAMAGED as error:
         must = f"{path}: must be a .nemo archive, a tar file, plain or gzipped"
-        raise InputError(f"{must}; it is damaged, or none: {one_line(error)}.") from None
+        raise InputError(f"{must}; it is damaged or another kind of file: {one_line(error)}.") from None
 
 
 class _Stream:
-    """A stream that tarfile reads, of which no more may be read than was allowed before."""
+    """A stream for tarfile that raises when more is read than was allowed."""
 
     def __init__(self, file: BinaryIO, path: Path) -> None:
         self._file, self._path = file, path
         self._left = 0
 
     def allow(self, size: int) -> None:
-        """Let `size` bytes be read from here on; tarfile has read a block too many, and will again."""
+        """Allow `size` more bytes, and two blocks that tarfile reads ahead."""
         self._left = size + 2 * BLOCK
 
     def read(self, size: int) -> bytes:
@@ -68,8 +68,8 @@ class _Stream:
         content = self._file.read(size)
         self._left -= len(content)
         if self._left < 0:
-            must = f"{self._path}: what an archive tells of a member must have at most {MAX_HEADER_BYTES:,} bytes"
-            raise InputError(f"{must}; there are more.")
+            must = f"{self._path}: a member's header must have at most {MAX_HEADER_BYTES:,} bytes"
+            raise InputError(f"{must}; it has more.")
         return content
 
 
@@ -107,18 +107,18 @@ def _read_archive(path: Path) -> dict[str, bytes]:
 
 
 def _checked_name(path: Path, member: tarfile.TarInfo) -> str:
-    """A member's name without the `./` before it, if it is a file or a folder that lies below the archive's top."""
+    """Check that a member is a file or folder below the archive's top; return its name without a leading `./`."""
     name = member.name.removeprefix("./")
     if member.name.startswith("/") or ".." in Path(member.name).parts or "\0" in member.name:
         raise InputError(f"{path}: a member's name must lead into the archive; got {shown(member.name)}.")
     if not (member.isreg() or member.isdir()) or member.issparse():
-        what = "a link" if member.issym() or member.islnk() else "no plain file"
-        raise InputError(f"{path}: an archive must hold plain files and folders; {shown(member.name)} is {what}.")
+        kind = "a link" if member.issym() or member.islnk() else "no plain file"
+        raise InputError(f"{path}: an archive must hold plain files and folders; {shown(member.name)} is {kind}.")
     return name
 
 
 def _content(archive: tarfile.TarFile, member: tarfile.TarInfo, is_wanted: bool) -> bytes:
-    """Read a member to its end; give what it holds if it is wanted."""
+    """Read a member to its end; return its content if it is wanted."""
     file = archive.extractfile(member)
     if file is None:  # a folder
         return b""
@@ -130,36 +130,36 @@ def _content(archive: tarfile.TarFile, member: tarfile.TarInfo, is_wanted: bool)
 
 
 def tokenizer_file(files: Mapping[str, bytes], named: object, path: Path) -> bytes:
-    """Find a tokenizer's SentencePiece model.
+    """Return a tokenizer's SentencePiece model.
 
     Args:
         files: of the archive.
-        named: what the config says it is called, if it does: `nemo:<hash>_tokenizer.model`.
+        named: the config's name of it, `nemo:<hash>_tokenizer.model`, or None.
         path: of the archive, for errors.
 
     Raises:
-        InputError: it is not there.
+        InputError: the file is missing.
     """
-    there = sorted(name for name in files if name.endswith(TOKENIZER))
+    present = sorted(name for name in files if name.endswith(TOKENIZER))
     if isinstance(named, str) and named.startswith(HASHED):
         name = named.removeprefix(HASHED)
-    elif len(there) == 1:
-        [name] = there
+    elif len(present) == 1:
+        [name] = present
     else:
         name = TOKENIZER
-    if name not in there:
-        has = ", ".join(map(shown, there[:3])) or "none"
+    if name not in present:
+        has = ", ".join(map(shown, present[:3])) or "none"
         raise InputError(f"{path}: the tokenizer's model {shown(name)} must be there; got {has}.")
     return files[name]
 
 
 def hashed(name: str, content: bytes) -> str:
-    """Name a tokenizer's file as NeMo does in an archive."""
+    """Return a tokenizer's file name in NeMo's archives."""
     return f"{hashlib.md5(content, usedforsecurity=False).hexdigest()}_{name}"
 
 
 def write_archive(file: BinaryIO, files: Iterable[tuple[str, bytes]]) -> None:
-    """Write a plain tar as NeMo 3 does; the same files give the same bytes."""
+    """Write a plain tar file in NeMo 3's layout; the same files give the same bytes."""
     with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as archive:
         folder = tarfile.TarInfo("./")
         folder.type, folder.mode = tarfile.DIRTYPE, 0o755

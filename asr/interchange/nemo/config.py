@@ -1,6 +1,6 @@
-"""NVIDIA NeMo's config of a Conformer-CTC, and ours of the same net.
+"""NVIDIA NeMo's config of a Conformer-CTC, and our config of the same network.
 
-Whatever a config asks for must be known: what asr does not have is named, and so is a key that asr has never heard of.
+All settings of a config must be known: an error names a setting that asr does not support, and an unknown key.
 """
 
 import math
@@ -14,7 +14,7 @@ from asr.interchange.foreign import EPS, FULL_ATTENTION, LOCAL_ATTENTION, check_
 from asr.interchange.section import Section, as_yaml, check, mapping, whole
 from asr.settings.conf import default_settings
 
-MAX_YAML_BYTES = 2 << 20  # a vocabulary of a hundred thousand pieces; more would take PyYAML long
+MAX_YAML_BYTES = 2 << 20  # enough for a vocabulary of a hundred thousand pieces; PyYAML is slow with larger files
 LOG_FLOOR = 2.0**-24
 LOCAL = "rel_pos_local_attn"
 ATTENTIONS = {FULL_ATTENTION: "rel_pos", LOCAL_ATTENTION: LOCAL}  # ours: NeMo's self_attention_model
@@ -23,12 +23,12 @@ SUBSAMPLINGS = {"strided_conv": ("striding", 4), "depthwise_conv": ("dw_striding
 
 
 class CTCHead(NamedTuple):
-    """Where a model's CTC head is.
+    """The CTC head of a model.
 
     Args:
         settings: of the head.
         name: of its section in the config.
-        tensors: what its tensors' names begin with.
+        tensors: prefix of its tensors' names.
     """
 
     settings: Section
@@ -36,7 +36,7 @@ class CTCHead(NamedTuple):
     tensors: str
 
 
-# Keys that change nothing of what a trained model computes, beside those that are checked or taken.
+# Keys without effect on a trained model's output, in addition to keys that are checked or converted.
 ENCODER_KEYS = {
     "_target_",
     *("feat_in", "n_layers", "d_model", "n_heads", "ff_expansion_factor", "xscaling", "conv_kernel_size"),
@@ -54,9 +54,9 @@ PREPROCESSOR_KEYS = {
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML's safe loader, but for numbers to base 60, `1:30`, which remain text: long ones take minutes.
+    """YAML's safe loader, except that numbers to base 60, `1:30`, remain text, because long ones take minutes.
 
-    Not libyaml's loader: brackets in brackets end the process.
+    Not libyaml's loader, which crashes on deeply nested brackets.
     """
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int | str:
@@ -71,25 +71,25 @@ _Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_yaml_float)
 
 
 def parse(content: bytes, where: object) -> dict[str, Any]:
-    """Read a config by YAML's safe loader.
+    """Parse a config with YAML's safe loader.
 
     Raises:
-        InputError: it is none, or asks for objects, or has no CTC head and no Conformer.
+        InputError: it is not YAML of plain values, or is too large.
     """
     if len(content) > MAX_YAML_BYTES:
         raise InputError(f"{where} must have at most {MAX_YAML_BYTES:,} bytes; it has {len(content):,}.")
     try:
-        config = yaml.load(content, _Loader)  # which is a SafeLoader
+        config = yaml.load(content, _Loader)  # a subclass of SafeLoader
     except (yaml.YAMLError, ValueError, LookupError, OverflowError, RecursionError) as error:
         raise InputError(f"{where} must be YAML of plain values; {one_line(error) or 'it is damaged'}.") from None
     return dict(mapping(config, str(where)))
 
 
 def ctc_head(config: Section) -> CTCHead:
-    """Find the CTC head: a model's own, or the one beside a transducer.
+    """Return the CTC head: the model's own, or the one beside a transducer.
 
     Raises:
-        InputError: there is none.
+        InputError: there is none, or asr does not support it.
     """
     auxiliary = config.get("aux_ctc")
     if isinstance(auxiliary, Mapping):
@@ -105,10 +105,10 @@ def ctc_head(config: Section) -> CTCHead:
 
 
 def encoder_config(config: Section) -> dict[str, Any]:
-    """Make the config of our encoder.
+    """Return the config of our encoder.
 
     Raises:
-        InputError: NeMo's asks for what we do not have.
+        InputError: asr does not support a setting.
     """
     nemo = mapping(config.get("encoder"), "encoder")
     check_class(nemo, "encoder", "ConformerEncoder", "a Conformer")
@@ -160,34 +160,34 @@ def encoder_config(config: Section) -> dict[str, Any]:
 
 
 def _local_attention(nemo: Section, bias: bool) -> dict[str, Any]:
-    """Make the config of our local attention.
+    """Return the config of our local attention.
 
     Raises:
-        InputError: NeMo's sees more frames to one side than to the other.
+        InputError: the context differs between left and right.
     """
     given = nemo.get("att_context_size")
     sides = given[0] if isinstance(given, list) and len(given) == 1 and isinstance(given[0], list) else given
     if not isinstance(sides, list) or len(sides) != 2 or sides[0] != sides[1]:
-        must = f"encoder.att_context_size must be as many frames to each side, such as [128, 128], with {LOCAL}"
+        must = f"encoder.att_context_size must be equal on both sides, such as [128, 128], with {LOCAL}"
         raise InputError(f"{must}; got {as_yaml(given)}.")
     return {"name": LOCAL_ATTENTION, "context": sides[0], "bias": bias}
 
 
 def scale(config: Section) -> float:
-    """Tell what NeMo multiplies the subsampling's output by, and we do not."""
+    """Return the factor by which NeMo scales the subsampling's output; asr does not scale it."""
     encoder = mapping(config.get("encoder"), "encoder")
     return math.sqrt(whole(encoder, "encoder.d_model")) if encoder.get("xscaling", True) else 1.0
 
 
 def features_config(config: Section, pad_mode: str) -> dict[str, Any]:
-    """Make the config of our features.
+    """Return the config of our features.
 
     Args:
         config: NeMo's.
-        pad_mode: what stood around the waveform, of which the config says nothing.
+        pad_mode: padding of the waveform at both ends, which the config does not contain.
 
     Raises:
-        InputError: NeMo's asks for what we do not have.
+        InputError: asr does not support a setting.
     """
     nemo = mapping(config.get("preprocessor"), "preprocessor")
     check_class(nemo, "preprocessor", "AudioToMelSpectrogramPreprocessor", "log-mel features")
@@ -226,25 +226,23 @@ def features_config(config: Section, pad_mode: str) -> dict[str, Any]:
 
 
 def nemo_config(config: Section, vocabulary: list[str], tokenizer: Section) -> dict[str, Any]:
-    """Make NeMo's config of one of our models, but for what its head is.
+    """Convert the config of an asr model, without its head, to NeMo's.
 
     Args:
-        config: ours.
+        config: of the asr model.
         vocabulary: the head's, without blank.
-        tokenizer: NeMo's section of it; empty, if tokens are characters.
+        tokenizer: NeMo's section of it; empty if tokens are characters.
 
     Raises:
-        InputError: the model is of parts that NeMo does not have.
+        InputError: the model has a part that NeMo does not have.
     """
     check_parts(config, "NeMo", tuple(SUBSAMPLINGS), tuple(ATTENTIONS))
     encoder, features = config["encoder"], config["features"]
     if encoder["feed_forward_factor"] != int(encoder["feed_forward_factor"]):
-        must = "encoder.feed_forward_factor must be a whole number, to be written as NeMo's"
+        must = "encoder.feed_forward_factor must be a whole number for conversion to NeMo"
         raise InputError(f"{must}; got {encoder['feed_forward_factor']}.")
     if len({encoder["feed_forward_bias"], encoder["attention"]["bias"], encoder["convolution"]["bias"]}) > 1:
-        must = (
-            "encoder.feed_forward_bias, attention.bias and convolution.bias must be the same, to be written as NeMo's"
-        )
+        must = "encoder.feed_forward_bias, attention.bias and convolution.bias must be equal for conversion to NeMo"
         raise InputError(f"{must}; got both.")
     return {
         "sample_rate": features["sample_rate"],
@@ -266,10 +264,10 @@ def nemo_config(config: Section, vocabulary: list[str], tokenizer: Section) -> d
 
 
 def ctc_sections(config: Section, vocabulary: list[str], is_subword: bool) -> dict[str, Any]:
-    """Make the sections of NeMo's config on a model with a CTC head alone.
+    """Return the sections of NeMo's config for a CTC head alone.
 
     Args:
-        config: ours.
+        config: of the asr model.
         vocabulary: the head's, without blank.
         is_subword: whether tokens are subwords, not characters.
     """
@@ -282,7 +280,7 @@ def ctc_sections(config: Section, vocabulary: list[str], is_subword: bool) -> di
 
 
 def ctc_decoder(dim: int, vocabulary: list[str]) -> dict[str, Any]:
-    """Make the section of NeMo's config on a CTC head."""
+    """Return the section of NeMo's config for a CTC head."""
     return {
         "_target_": "nemo.collections.asr.modules.ConvASRDecoder",
         "feat_in": dim,
@@ -306,7 +304,7 @@ def _nemo_encoder(encoder: Section, num_mel_bins: int) -> dict[str, Any]:
         "self_attention_model": ATTENTIONS[attention["name"]],
         **({"att_context_size": 2 * [attention["context"]]} if attention["name"] == LOCAL_ATTENTION else {}),
         "n_heads": encoder["num_heads"],
-        "xscaling": False,  # it is in the weights of the subsampling
+        "xscaling": False,  # our weights of the subsampling include the scale
         "untie_biases": True,
         "conv_kernel_size": encoder["convolution"]["kernel_size"],
         "conv_norm_type": "batch_norm",
@@ -318,18 +316,18 @@ def _nemo_encoder(encoder: Section, num_mel_bins: int) -> dict[str, Any]:
     }
 
 
-def check_class(settings: Section, name: str, cls: str, what: str) -> None:
-    """Check which of NeMo's classes a section configures."""
+def check_class(settings: Section, name: str, cls: str, part: str) -> None:
+    """Check that a section configures this class of NeMo's."""
     target = settings.get("_target_")
     if not isinstance(target, str) or target.rpartition(".")[2] != cls:
-        raise InputError(f"{name} must be {what}, NeMo's {cls}, which asr can take; got {shown(target)}.")
+        raise InputError(f"{name} must be {part}, NeMo's {cls}, which asr can take; got {shown(target)}.")
 
 
 def _samples(settings: Section, name: str, default: float, sample_rate: int) -> int:
-    """Samples of a window, or from one to the next: given as they are, or in seconds, which NeMo rounds down."""
+    """Return the length of a window or hop in samples; NeMo rounds seconds down to whole samples."""
     given = settings.get(f"n_window_{name}")
     seconds = settings.get(f"window_{name}", default)
     samples = given if given is not None else seconds * sample_rate if isinstance(seconds, float) else None
     if not isinstance(samples, int | float) or not 1 <= samples <= sample_rate:
-        raise InputError(f"preprocessor.window_{name} must be seconds, at most one; got {as_yaml(seconds)}.")
+        raise InputError(f"preprocessor.window_{name} must be a number of seconds, at most 1; got {as_yaml(seconds)}.")
     return int(samples)

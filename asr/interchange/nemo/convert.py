@@ -1,4 +1,4 @@
-"""NVIDIA NeMo's Conformers, with CTC, a transducer or both, to a bundle and back."""
+"""Conversion of NVIDIA NeMo's Conformers with CTC, a transducer or both to a bundle, and back."""
 
 import io
 import re
@@ -30,14 +30,14 @@ from asr.interchange.nemo_files import CONFIG, SAFETENSORS, WEIGHTS
 
 
 def from_nemo(path: Path, pad_mode: str) -> Converted:
-    """Make a bundle of a `.nemo` archive, or of a folder of its files.
+    """Convert a `.nemo` archive, or a folder of its files, to a bundle.
 
     Args:
         path: of either.
-        pad_mode: what stands around the waveform: "zeros" in NeMo 3, "reflect" in NeMo 1.
+        pad_mode: padding of the waveform at both ends: "zeros" in NeMo 3, "reflect" in NeMo 1.
 
     Raises:
-        InputError: it cannot be read, or asks for what we do not have, or a tensor has no place.
+        InputError: it cannot be read, asr does not support a setting, or a tensor has no counterpart.
     """
     with errors_of(path):
         return _convert(read_files(path), path, pad_mode)
@@ -66,10 +66,10 @@ def _convert(files: dict[str, bytes], path: Path, pad_mode: str) -> Converted:
 
 
 def to_nemo(bundle: Bundle, path: Path) -> list[tuple[str, bytes]]:
-    """Make the files of a `.nemo` archive of a bundle whose parts NeMo has, too.
+    """Return the files of a `.nemo` archive for a bundle.
 
     Raises:
-        InputError: it has others.
+        InputError: the bundle has a part that NeMo does not have.
     """
     model = bundle_recognizer(bundle, path).model
     pieces, tokenizer, files = give_vocabulary(bundle.files, model.tokenizer.pieces)

@@ -1,7 +1,7 @@
-"""NVIDIA NeMo's tokenizers and ours. NeMo has CTC's blank as the last output, `asr` as piece 0.
+"""Conversion of NVIDIA NeMo's tokenizers and ours. NeMo's blank is CTC's last output, `asr`'s is piece 0.
 
-A SentencePiece model is a protobuf message, in which messages may simply be joined: repeated fields (1: the pieces) in
-order, and of others (2: how it was trained) what comes last holds.
+A SentencePiece model is a protobuf message. Messages may be merged by concatenation: repeated fields (1: the pieces)
+are appended in order, and of other fields (2: how it was trained) the last value counts.
 """
 
 import struct
@@ -20,13 +20,13 @@ from asr.tokenizer import char
 from asr.tokenizer.sentencepiece import FILE
 
 PIECES, TRAINER = 1, 2  # fields of a model
-MODEL_TYPE = 3  # of how it was trained
+MODEL_TYPE = 3  # field of TRAINER
 ALGORITHMS = {1: "unigram", 2: "bpe"}  # SentencePiece's numbers
 BLANK = "<blank>"
 
 
 class _Field(NamedTuple):
-    """A field of a message: bytes `begin` to `end` of it, the tag before the value included."""
+    """A field of a message: its bytes `begin` to `end`, with the tag before the value."""
 
     number: int
     value: int | bytes
@@ -37,16 +37,16 @@ class _Field(NamedTuple):
 def take_vocabulary(
     nemo: Mapping[str, Any], head: Mapping[str, Any], files: dict[str, bytes], path: Path
 ) -> Vocabulary:
-    """Take the tokenizer: SentencePiece's pieces, or characters where there is none.
+    """Convert the tokenizer: SentencePiece's pieces, or characters if there is none.
 
     Raises:
-        InputError: it is of another kind, or the head's vocabulary is not what it spells.
+        InputError: it is of another kind, or differs from the head's vocabulary.
     """
     section = nemo.get("tokenizer")
     listed = head.get("vocabulary") or nemo.get("labels")
     if section is None:
         if not isinstance(listed, list) or not all(isinstance(label, str) for label in listed):
-            raise InputError(f"labels must be a list of characters, where no tokenizer is; got {shown(listed)}.")
+            raise InputError(f"labels must be a list of characters if there is no tokenizer; got {shown(listed)}.")
         learnt = to_json(char.FILE, listed)
         char.Char().load(learnt)
         return Vocabulary({"name": "char"}, learnt, list(listed))
@@ -57,9 +57,9 @@ def take_vocabulary(
     names = pieces(model)
     if isinstance(listed, list) and listed and listed != names:
         both = zip([*listed, None], [*names, None], strict=False)
-        number, (wanted, there) = next((number, pair) for number, pair in enumerate(both) if pair[0] != pair[1])
+        number, (wanted, actual) = next((number, pair) for number, pair in enumerate(both) if pair[0] != pair[1])
         must = f"piece {number} of the tokenizer must be the vocabulary's {shown(wanted)}"
-        raise InputError(f"{must}; got {shown(there)}.")
+        raise InputError(f"{must}; got {shown(actual)}.")
     learnt = {FILE: with_blank(model)}
     config = {"name": "sentencepiece", "algorithm": algorithm(model), "vocab_size": len(names) + 1}
     return Vocabulary(config, learnt, names[1:])
@@ -68,11 +68,11 @@ def take_vocabulary(
 def give_vocabulary(
     learnt: Mapping[str, bytes], pieces_with_blank: Sequence[str]
 ) -> tuple[list[str], dict[str, str], list[tuple[str, bytes]]]:
-    """Make of our tokenizer what NeMo has: its pieces, the config's section on it, and its files by name.
+    """Convert our tokenizer to NeMo's: return its pieces, the config's section on it, and its files by name.
 
     Args:
-        learnt: the files that our tokenizer learnt.
-        pieces_with_blank: what its ids spell.
+        learnt: files of our tokenizer.
+        pieces_with_blank: text of each id.
     """
     if FILE not in learnt:  # characters
         return list(pieces_with_blank[1:]), {}, []
@@ -85,19 +85,19 @@ def give_vocabulary(
 
 
 def with_blank(model: bytes) -> bytes:
-    """Put the blank before a model's pieces."""
+    """Insert the blank before a model's pieces."""
     return _BLANK_PIECE + model + _OF_OURS
 
 
 def without_blank(model: bytes) -> bytes:
-    """Take the first piece, the blank, from a model's."""
+    """Remove the first piece, the blank, from a model."""
     blank = next(field for field in _fields(model) if field.number == PIECES)
     rest = model[: blank.begin] + model[blank.end :]
     return rest.removesuffix(_OF_OURS) if rest.endswith(_OF_OURS) else rest + _OF_NEMO
 
 
 def algorithm(model: bytes) -> str:
-    """Tell how a model was trained: "unigram", which is SentencePiece's default, or "bpe".
+    """Return how a model was trained: "unigram", which is SentencePiece's default, or "bpe".
 
     Raises:
         InputError: the model is damaged, or of another kind.
@@ -112,10 +112,10 @@ def algorithm(model: bytes) -> str:
 
 
 def pieces(model: bytes) -> list[str]:
-    """List the pieces of a model without blank, as SentencePiece writes them.
+    """List the pieces of a model without blank, in SentencePiece's notation.
 
     Raises:
-        InputError: it is damaged, or one of them is of a kind that spells nothing, or 0 is not the unknown piece.
+        InputError: it is damaged, has a piece that spells no text, or its piece 0 is not the unknown piece.
     """
     processor = sentencepiece.SentencePieceProcessor()
     try:
@@ -132,10 +132,10 @@ def pieces(model: bytes) -> list[str]:
 
 
 def _fields(message: bytes) -> Iterator[_Field]:
-    """Read a protobuf message.
+    """Yield the fields of a protobuf message.
 
     Raises:
-        InputError: it is none.
+        InputError: it is not a protobuf message.
     """
     at = 0
     try:
@@ -157,7 +157,7 @@ def _fields(message: bytes) -> Iterator[_Field]:
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
-    """Read a number, of at most ten bytes, at a place; give it and the place behind it."""
+    """Read a number of at most ten bytes at a position; return it and the next position."""
     number = 0
     for shift in range(0, 70, 7):
         byte = message[at]
@@ -169,7 +169,7 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
 
 
 def _encoded(number: int) -> bytes:
-    """A number as a varint; negative ones have 64 bits."""
+    """Encode a number as a varint; negative numbers have 64 bits."""
     number &= (1 << 64) - 1
     encoded = bytearray()
     while number >= 0x80:
@@ -179,20 +179,20 @@ def _encoded(number: int) -> bytes:
 
 
 def _written(number: int, value: int | bytes) -> bytes:
-    """A field of a message."""
+    """Encode a field of a message."""
     if isinstance(value, int):
         return _encoded(number << 3) + _encoded(value)
     return _encoded(number << 3 | 2) + _encoded(len(value)) + value
 
 
 def _special(unknown: int, blank: int) -> bytes:
-    """Which pieces are special, beside what a model says of its training: unk_id, bos_id, eos_id, pad_id, pad_piece."""
+    """Encode which pieces are special, as settings of training: unk_id, bos_id, eos_id, pad_id, pad_piece."""
     ids = {40: unknown, 41: -1, 42: -1, 43: blank}
     settings = b"".join(_written(field, number) for field, number in ids.items())
     return _written(TRAINER, settings + (_written(48, BLANK.encode()) if blank >= 0 else b""))
 
 
-CONTROL = 3  # the kind of a piece that no text spells
+CONTROL = 3  # kind of a piece that does not spell text
 _BLANK_PIECE = _written(
     PIECES, _written(1, BLANK.encode()) + _encoded(2 << 3 | 5) + struct.pack("<f", 0.0) + _written(3, CONTROL)
 )

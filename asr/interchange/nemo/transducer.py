@@ -1,4 +1,4 @@
-"""NVIDIA NeMo's transducers, RNNT and TDT, alone or beside a CTC head: settings, and the names of tensors."""
+"""NVIDIA NeMo's transducers, RNNT and TDT, with or without a CTC head: settings, and names of tensors."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -11,8 +11,8 @@ from asr.interchange.nemo.weights import FRONT_END, names
 from asr.interchange.section import Section, as_yaml, check, mapping, whole
 from asr.settings.conf import default_settings
 
-MAX_SYMBOLS = 10  # of a frame, in NeMo's recipes, where a decoder of ours has no such setting
-FUSED_BATCH_SIZE = 4  # of joint network and loss, in NeMo's recipes; training alone uses it
+MAX_SYMBOLS = 10  # in a frame, by NeMo's recipes; used for decoders of ours without this setting
+FUSED_BATCH_SIZE = 4  # of joint network and loss, in NeMo's recipes; only training uses it
 DECODER_KEYS = {"_target_", "prednet", "vocab_size", "random_state_sampling"}
 PREDNET_KEYS = {
     *("pred_hidden", "pred_rnn_layers", "dropout", "t_max", "forget_gate_bias", "weights_init_scale"),
@@ -29,7 +29,7 @@ class NemoTransducer(NamedTuple):
     """A transducer of NeMo's.
 
     Args:
-        config: of our head, and its decoder's.
+        config: of our head and its decoder.
         joint: its section in the config, which has the vocabulary.
         names: of the model's tensors.
     """
@@ -40,21 +40,21 @@ class NemoTransducer(NamedTuple):
 
 
 def is_transducer(config: Section) -> bool:
-    """Tell a transducer, with or without a CTC head, from a model with a CTC head alone."""
+    """Whether a model is a transducer, with or without a CTC head."""
     return config.get("joint") is not None
 
 
 def transducer(config: Section) -> NemoTransducer:
-    """Take a model's transducer, and the CTC head beside it.
+    """Convert a model's transducer, and the CTC head beside it.
 
     Raises:
-        InputError: it asks for what we do not have.
+        InputError: asr does not support a setting.
     """
     network, joint = mapping(config.get("decoder"), "decoder"), mapping(config.get("joint"), "joint")
     check_class(network, "decoder", "RNNTDecoder", "an LSTM prediction network")
     check_class(joint, "joint", "RNNTJoint", "a joint network")
-    never = {"normalization_mode": (None, (None,)), "blank_as_pad": (True, (True,))}
-    check(network, "decoder", DECODER_KEYS, never)
+    unsupported = {"normalization_mode": (None, (None,)), "blank_as_pad": (True, (True,))}
+    check(network, "decoder", DECODER_KEYS, unsupported)
     check(joint, "joint", JOINT_KEYS, {"masking_prob": (-1.0, (-1.0, -1))})
     jointnet = mapping(joint.get("jointnet"), "joint.jointnet")
     check(jointnet, "joint.jointnet", JOINTNET_KEYS, {"activation": ("relu", JOINT_ACTIVATIONS)})
@@ -70,7 +70,7 @@ def transducer(config: Section) -> NemoTransducer:
         **({"durations": durations, **_loss(config)} if durations else {}),
     }
     if isinstance(auxiliary, Mapping):
-        ctc_head(config)  # which must be one that we have
+        ctc_head(config)  # checks that asr supports it
     decode = default_settings("decode", f"{name}_greedy") | _max_symbols(config)
     joiner = "duration_joiner" if durations else "joiner"
     linear, blank = _last_layer(jointnet.get("dropout") or 0.0), whole(network, "decoder.vocab_size")
@@ -79,7 +79,9 @@ def transducer(config: Section) -> NemoTransducer:
 
 def _predictor(prednet: Section) -> dict[str, Any]:
     dim = whole(prednet, "decoder.prednet.pred_hidden")
-    check(prednet, "decoder.prednet", PREDNET_KEYS, {"rnn_hidden_size": (-1, (-1, None, dim))})  # else it is projected
+    check(
+        prednet, "decoder.prednet", PREDNET_KEYS, {"rnn_hidden_size": (-1, (-1, None, dim))}
+    )  # with another size, the output would be projected
     return {
         "name": "lstm",
         "dim": dim,
@@ -90,7 +92,7 @@ def _predictor(prednet: Section) -> dict[str, Any]:
 
 
 def _durations(config: Section, joint: Section) -> list[Any]:
-    """Take the durations of a TDT; none of an RNNT."""
+    """Return the durations of a TDT; none for an RNNT."""
     decoding, loss = (_section(config, name) for name in ("decoding", "loss"))
     if decoding.get("big_blank_durations"):
         given = shown(decoding["big_blank_durations"])
@@ -107,24 +109,24 @@ def _durations(config: Section, joint: Section) -> list[Any]:
 
 
 def _loss(config: Section) -> dict[str, Any]:
-    """The settings of the loss, where there are some; a model is also used without."""
+    """Return the settings of the loss, if there are any; a model works without them."""
     kwargs = _section(_section(config, "loss"), "tdt_kwargs")
     return {name: kwargs[name] for name in ("sigma", "omega") if name in kwargs}
 
 
 def _max_symbols(config: Section) -> dict[str, Any]:
-    most = _section(_section(config, "decoding"), "greedy").get("max_symbols")
-    return {} if most is None else {"max_symbols": most}
+    max_symbols = _section(_section(config, "decoding"), "greedy").get("max_symbols")
+    return {} if max_symbols is None else {"max_symbols": max_symbols}
 
 
 def _section(config: Section, name: str) -> Section:
-    """A section that need not be there."""
+    """Return an optional section."""
     value = config.get(name)
     return value if isinstance(value, Mapping) else {}
 
 
 def _names(joiner: str, linear: str, blank: int) -> Names:
-    """Name the tensors of a model; `linear` is the last layer of its joint network, `blank` the last of its tokens."""
+    """Return the names of a model's tensors; `linear` is the joint network's last layer, `blank` the last token."""
     begin, rows = f"head.{joiner}", outputs(blank)
     ctc = "ctc_decoder.decoder_layers.0"
     transducer = {
@@ -141,7 +143,7 @@ def _names(joiner: str, linear: str, blank: int) -> Names:
 
 
 def _begins_with_zeros(layout: Layout) -> Layout:
-    """The blank's row is zero: NeMo's prediction network begins with zeros, whatever that row holds."""
+    """Set the blank's row to zero: NeMo's prediction network begins with zeros, whatever that row contains."""
 
     def join(x: Any) -> Any:
         ours = layout.join(x)
@@ -150,7 +152,7 @@ def _begins_with_zeros(layout: Layout) -> Layout:
 
     def part(x: Any) -> Any:
         if bool(x[0].any()):
-            must = "head.predictor.embedding.weight must be zero for the blank, to be written as NeMo's"
+            must = "head.predictor.embedding.weight must be zero for the blank for conversion to NeMo"
             raise InputError(f"{must}; it is not. Train with head.predictor.trains_blank=false.")
         return layout.part(x)
 
@@ -158,10 +160,10 @@ def _begins_with_zeros(layout: Layout) -> Layout:
 
 
 def transducer_sections(config: Section, vocabulary: list[str], is_subword: bool) -> dict[str, Any]:
-    """Make the sections of NeMo's config on one of our transducers, and on the CTC head beside it.
+    """Return the sections of NeMo's config for one of our transducers, and for the CTC head beside it.
 
     Args:
-        config: ours.
+        config: of the asr model.
         vocabulary: the head's, without blank and durations.
         is_subword: whether tokens are subwords, not characters.
     """
@@ -222,7 +224,7 @@ def transducer_sections(config: Section, vocabulary: list[str], is_subword: bool
 
 
 def _nemo_loss(head: Section) -> dict[str, Any]:
-    """Make the section of NeMo's config on the loss."""
+    """Return the section of NeMo's config for the loss."""
     if "durations" not in head:
         return {"loss_name": "default"}
     settings = {name: head[name] for name in ("durations", "sigma", "omega")}
@@ -230,16 +232,16 @@ def _nemo_loss(head: Section) -> dict[str, Any]:
 
 
 def transducer_names(head: Section, num_pieces: int) -> Names:
-    """Name the tensors of one of our transducers as NeMo does.
+    """Return NeMo's names for the tensors of one of our transducers.
 
     Args:
-        head: the config of ours.
-        num_pieces: tokens without the blank.
+        head: config of our head.
+        num_pieces: number of tokens without the blank.
     """
     joiner = "duration_joiner" if "durations" in head else "joiner"
     return _names(joiner, _last_layer(head["dropout"]), num_pieces)
 
 
 def _last_layer(dropout: float) -> str:
-    """Name the joint network's last layer, which comes after an activation and, if there is any, dropout."""
+    """Return the name of the joint network's last layer, which follows an activation and dropout, if there is any."""
     return "joint.joint_net.2" if dropout else "joint.joint_net.1"

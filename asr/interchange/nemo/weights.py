@@ -1,6 +1,6 @@
-"""What NVIDIA NeMo calls the tensors of a Conformer-CTC."""
+"""Names of a Conformer-CTC's tensors in NVIDIA NeMo."""
 
-from asr.interchange.account import SHARED_BLOCK, Names, stages
+from asr.interchange.account import Names, block_names, stages
 
 WINDOW, FILTERBANK = "preprocessor.featurizer.window", "preprocessor.featurizer.fb"
 FRONT_END = stages("encoder.pre_encode.conv") | {
@@ -8,18 +8,13 @@ FRONT_END = stages("encoder.pre_encode.conv") | {
     "encoder.subsampling.conv2": "encoder.pre_encode.conv.2",
     "encoder.subsampling.linear": "encoder.pre_encode.out",
 }
-BLOCK: dict[str, str | tuple[str, ...]] = SHARED_BLOCK | {
-    "attention.qkv": ("self_attn.linear_q", "self_attn.linear_k", "self_attn.linear_v"),
-    "attention.position": "self_attn.linear_pos",
-    "attention.u": "self_attn.pos_bias_u",
-    "attention.v": "self_attn.pos_bias_v",
-    "attention.output": "self_attn.linear_out",
-    "convolution.norm": "conv.batch_norm",
-}
+BLOCK = block_names(
+    ("linear_q", "linear_k", "linear_v"), "linear_pos", ("pos_bias_u", "pos_bias_v"), "linear_out", norm="batch_norm"
+)
 
 
 def names(head: str = "decoder") -> Names:
-    """Name the tensors of a model; `head` is what the names of its CTC head begin with."""
+    """Return the names of a model's tensors; `head` is the prefix of its CTC head."""
     return Names(
         toolkit="NeMo",
         outside=FRONT_END | {"head.linear": f"{head}.decoder_layers.0"},

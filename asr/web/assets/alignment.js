@@ -1,13 +1,13 @@
 /* A reference over one or more hypotheses, word by word, in columns that wrap like text.
 
      const alignment = Alignment(element, {
-       reference,    its words, parted by single spaces
+       reference,    its words, separated by single spaces
        systems,      [{name, hypothesis, edits}]: edits is a letter for each step of the alignment, "=" equal,
                      "S" substitution, "I" insertion, "D" deletion
-       onword,       told (system, index) of a hypothesis's word that is clicked
+       onword,       called with (system, index) of a hypothesis's word when it is clicked
      });
      alignment.mark(system, index)    marks the word that is being spoken; -1: none
-     Alignment.inline(element, reference, system)    the same on one line, as running text
+     Alignment.inline(element, reference, system)    shows an alignment on one line, as running text
 
    Classes sub, ins and del of style.css mark the errors. The words are buttons; arrow keys go from one to the next. */
 "use strict";
@@ -15,7 +15,7 @@ const Alignment = (() => {
   const CLASS = { "=": "", S: "sub", I: "ins", D: "del" };
   const split = (text) => (text ? text.split(" ") : []);
 
-  /* For each gap before a word of the reference the words inserted there, and for each of its words what was heard. */
+  /* For each gap before a word of the reference the inserted words, and for each of its words the recognised word. */
   function walk(edits) {
     const inserted = [[]], heard = [];
     let index = 0;
@@ -57,7 +57,7 @@ const Alignment = (() => {
     root.classList.add("alignment");
     root.dir = "auto";
     const names = make("div", "column names", "");
-    names.dir = "ltr"; // so that the words alone say which way the text runs
+    names.dir = "ltr"; // so that only the words determine the direction of text
     names.append(make("span", "cell", "reference"), ...systems.map(({ name }) => make("span", "cell", name)));
     root.append(names);
     for (const { word, cells } of columns(words, systems)) {

@@ -1,23 +1,22 @@
-/* Words of the microphone while somebody speaks: samples go to /stream, a WebSocket, and words come back.
+/* Captions of live speech: samples of the microphone go to /stream, a WebSocket, and words come back.
 
-     const captions = await Captions({onready, onwords, onend});   begins; throws what Microphone does
-       onready({note})                            the server hears; `note`: what is to be known of its captions
-       onwords({final, partial, isEnd, seconds, latency})   words that are final now, and those behind them, as text;
-                                                  whether a stretch of speech is over; seconds that were heard;
-                                                  latency: see below
-       onend(problem)                             it is over; `problem`: why, or "" if it was stopped
-     captions.stop()                              what was said is still heard, then onend("")
+     const captions = await Captions({onready, onwords, onend});   begins; throws the errors of Microphone
+       onready({note})                            the server is ready; `note`: a limitation of its captions
+       onwords({final, partial, isEnd, seconds, latency})   newly final words; provisional words as text; whether a
+                                                  segment of speech has ended; seconds recognised; latency: see below
+       onend(problem)                             the stream has ended; `problem`: why, or "" if it was stopped
+     captions.stop()                              waits for the words of the audio sent, then calls onend("")
 
-   Latency, in seconds, medians of the last words: `words` from when the last of the samples that they are made of was
-   sent to when they came; `final` from when a word's last sample was sent to when it came as final; `unsent`: samples
-   that the connection has not taken yet. */
+   Latency, in seconds, medians over the last words: `words` from sending a word's last needed sample to its arrival;
+   `final` from sending a word's last sample to its arrival as final; `unsent`: audio that the connection has not
+   accepted yet. */
 "use strict";
 const Captions = (() => {
   const MESSAGE_SECONDS = 0.04;
-  const KEPT_SECONDS = 60; // for which it is known when samples were sent
+  const KEPT_SECONDS = 60; // for which times of sending are stored
   const UNSENT_SECONDS = 30; // beyond which the connection is too slow
-  const PATIENCE = 15; // seconds that the last words may take
-  const RECENT = 15; // of which latency is the median
+  const PATIENCE = 15; // timeout for the last words, seconds
+  const RECENT = 15; // words in the median of latency
 
   const median = (values) => [...values].sort((a, b) => a - b)[Math.floor(values.length / 2)];
 
@@ -33,7 +32,7 @@ const Captions = (() => {
     return view.buffer;
   }
 
-  /* When samples were sent: told by second of the stream, asked by second of the stream. */
+  /* Times of sending, by second of the stream. */
   function Clock() {
     const sent = []; // [second of the stream, milliseconds of the page]
     return {
@@ -61,7 +60,7 @@ const Captions = (() => {
     }
 
     function send() {
-      if (!length || socket?.readyState !== WebSocket.OPEN) return; // what is said meanwhile waits
+      if (!length || socket?.readyState !== WebSocket.OPEN) return; // later audio is buffered
       socket.send(pcm(blocks, length));
       samples += length;
       clock.tell(samples / microphone.rate);
@@ -95,7 +94,7 @@ const Captions = (() => {
       else if (event.end) end("");
     });
     socket.addEventListener("close", ({ code }) => {
-      // The page is not told why a connection was refused.
+      // The browser does not report why a connection was refused.
       end(samples || code !== 1006 ? "The connection to the server was lost." : "The server cannot be reached, or it does not hear this page.");
     });
 

@@ -1,7 +1,7 @@
-/* Charts: shows what a mark stands for beside the pointer, or where a finger taps.
+/* Charts: shows the values of a mark beside the pointer, or where a finger taps.
 
-   A mark is any element of a chart's SVG with a <title>, as chart.py makes them. Without this script the browser's own
-   tooltip shows the same, later. */
+   A mark is any element of a chart's SVG with a <title>, as chart.py writes them. Without this script the browser's own
+   tooltip shows them, later. */
 "use strict";
 (() => {
   const tip = document.createElement("div");
@@ -11,7 +11,7 @@
   document.body.append(tip);
   for (const title of document.querySelectorAll("figure.chart svg title")) {
     title.parentNode.dataset.tip = title.textContent;
-    title.remove(); // or the browser shows it too
+    title.remove(); // otherwise the browser shows it too
   }
   const show = (event) => {
     const mark = event.target.closest && event.target.closest("[data-tip]");

@@ -1,30 +1,29 @@
-/* A page that turns recordings into text: a file, an example or the microphone comes in, what was recognised is shown
-   over the waveform. Who recognises is the page's own affair:
+/* A page that turns recordings into text: it takes a file, an example or the microphone, and shows the transcript with
+   the waveform. The page's own script provides the recognition:
 
      Demo({
-       recognize,               async (blob, name, tell, signal) -> what asr.transcribe writes as JSON
-       maxSeconds, maxBytes,    of what the microphone records: more would be refused
+       recognize,               async (blob, name, tell, signal) -> the JSON of asr.transcribe
+       maxSeconds, maxBytes,    limits of a recording from the microphone
      }) -> {
        fail(text),              shows an error; "" hides the last one
-       attempt(name, async (tell, signal) -> ...),   does anything else that takes its time
-       clear(),                 puts the last transcript away
-       copy(text, button, element),   copies a text, or selects the element where that is not allowed; the button says so
-       take(button), release(), of the buttons that use the microphone (of class "microphone") only this one, or none,
-                                can be pressed; all can again
+       attempt(name, async (tell, signal) -> ...),   runs another long task
+       clear(),                 removes the last transcript
+       copy(text, button, element),   copies a text, or selects the element if copying is forbidden; the button says so
+       take(button), release(), enable only this one, or all, of the buttons that use the microphone (of class
+                                "microphone")
      }
 
-   What is awaited throws an Error whose message is shown. tell(text, share) says what it is at; share is how much of it
-   is done, if that is known. The signal says, as its reason, that it was cancelled by the user, or superseded by
-   something else.
+   An Error of an awaited function is shown. tell(text, share) reports the current step, and the share of it that is
+   done, if known. The reason of the signal tells whether the user cancelled the task, or another task superseded it.
 
-   Its elements are those of demo.html. The page must hold picture.js, player.js, microphone.js, recorder.js and
+   Its elements are those of demo.html. The page must include picture.js, player.js, microphone.js, recorder.js and
    demo.js, in this order. */
 "use strict";
 const Demo = ({ recognize, maxSeconds, maxBytes = Infinity }) => {
   const by = (id) => document.getElementById(id);
   const [drop, status, problem, result] = ["drop", "status", "error", "result"].map(by);
   const percent = (share) => `${Math.round(100 * share)} %`;
-  const UNSURE = 0.5; // words of less confidence are marked
+  const UNSURE = 0.5; // words with a lower confidence are marked
   let player = null, recorder = null, current = null, download = "";
 
   function busy(text) {
@@ -56,8 +55,7 @@ const Demo = ({ recognize, maxSeconds, maxBytes = Infinity }) => {
     else bar.value = share;
   }
 
-  /* Do what takes its time, and give back what comes of it; null if it failed, which is shown behind `name`, or if
-     something else was begun meanwhile. */
+  /* Run a task and return its result; null if it failed (its error is shown after `name`) or another task has begun. */
   async function attempt(name, work) {
     current?.abort("superseded");
     const mine = new AbortController();
@@ -92,7 +90,7 @@ const Demo = ({ recognize, maxSeconds, maxBytes = Infinity }) => {
     const text = by("text");
     text.replaceChildren();
     const spans = answer.words.map((word) => {
-      const span = document.createElement("span"); // which can be selected; keys have the player's own words
+      const span = document.createElement("span"); // selectable; the player's own words handle keys
       span.className = word.confidence < UNSURE ? "word unsure" : "word";
       span.textContent = word.text;
       span.title = `${word.start.toFixed(2)} to ${word.end.toFixed(2)} s, confidence ${percent(word.confidence)}`;
@@ -113,7 +111,7 @@ const Demo = ({ recognize, maxSeconds, maxBytes = Infinity }) => {
     const onword = (current) => {
       spans.forEach((span, i) => span.classList.toggle("now", i === current));
       if (current < 0) return;
-      const { offsetTop: top, offsetHeight: height } = spans[current]; // within the text, which may be long
+      const { offsetTop: top, offsetHeight: height } = spans[current]; // positions in the text, which may be long
       if (top < text.scrollTop || top + height > text.scrollTop + text.clientHeight) text.scrollTop = top - height;
     };
     player = Player(by("player"), { audio: blob, duration: answer.duration, words: answer.words, onword });
@@ -132,7 +130,7 @@ const Demo = ({ recognize, maxSeconds, maxBytes = Infinity }) => {
       });
       const meter = document.createElement("meter");
       meter.value = word.confidence;
-      meter.setAttribute("aria-hidden", "true"); // the number stands beside it
+      meter.setAttribute("aria-hidden", "true"); // the number beside it is read instead
       row.lastChild.prepend(meter, " ");
       return row;
     });
@@ -145,13 +143,13 @@ const Demo = ({ recognize, maxSeconds, maxBytes = Infinity }) => {
       await navigator.clipboard.writeText(text);
       button.textContent = "Copied";
     } catch {
-      getSelection().selectAllChildren(element); // clipboards, too, want https or localhost
+      getSelection().selectAllChildren(element); // clipboards also require https or localhost
       button.textContent = "Selected: press Ctrl-C";
     }
     setTimeout(() => { button.textContent = before; }, 2500);
   }
 
-  /* ---- where recordings come from */
+  /* ---- sources of recordings */
 
   by("file").addEventListener("change", ({ target }) => {
     const [file] = target.files;
@@ -161,7 +159,7 @@ const Demo = ({ recognize, maxSeconds, maxBytes = Infinity }) => {
 
   for (const name of ["dragenter", "dragover", "dragleave", "drop"]) {
     document.addEventListener(name, (event) => {
-      event.preventDefault(); // or the browser leaves the page and opens the file
+      event.preventDefault(); // otherwise the browser leaves the page and opens the file
       drop.classList.toggle("over", name.startsWith("drage") || name === "dragover");
       if (name === "dragleave") drop.classList.remove("over");
       if (name !== "drop") return;
@@ -215,7 +213,7 @@ const Demo = ({ recognize, maxSeconds, maxBytes = Infinity }) => {
           if (!recorder) return;
           record.textContent = `Stop (${Math.floor(seconds)} s)`;
           hint.textContent = level > 0.01 ? "Recording." : "Recording; it is silent so far.";
-          // What is longer or larger would be refused, and lost; some is still on its way.
+          // A longer or larger recording would be refused; some samples have not arrived yet.
           const most = Math.min(maxSeconds, maxBytes * (seconds / bytes));
           if (seconds >= most - 0.5) finish();
         },

@@ -1,9 +1,9 @@
-/* One utterance in a dialog: its texts aligned, its recording, what the net heard.
+/* An utterance in a dialog: its aligned texts, recording, features and posteriors.
 
      const detail = Detail({data, onclose, onstep});
-     detail.open(row)    detail.close()    detail.row: the one that is open, or null
+     detail.open(row)    detail.close()    detail.row: the open row, or null
 
-   data is what asr/report/evaluation.py hands over. onstep(+1 or -1) asks for the next or the previous row. */
+   data is written by asr/report/evaluation.py. onstep(+1 or -1) requests the next or the previous row. */
 "use strict";
 const Detail = (() => {
   const KIND = { S: "sub", I: "ins" };
@@ -19,7 +19,7 @@ const Detail = (() => {
 
   const counted = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
 
-  /* The kinds of the hypothesis's words, in order. */
+  /* The kinds of the hypothesis's words (match, sub, ins), in order. */
   const kinds = (edits) => [...edits].filter((kind) => kind !== "D");
 
   function wordsOf(system) {
@@ -51,7 +51,7 @@ const Detail = (() => {
     head.append(titles, tools);
     dialog.append(head, body);
     document.body.append(dialog);
-    // A click beside it closes it; not so where the mouse is let go after marking text.
+    // A click outside closes it, but not the end of selecting text.
     let pressed = null;
     dialog.addEventListener("pointerdown", (event) => { pressed = event.target; });
     dialog.addEventListener("click", (event) => {
@@ -73,7 +73,7 @@ const Detail = (() => {
       body.replaceChildren();
     }
 
-    /* Each part by itself: a name may be written from right to left. */
+    /* Each part in an element of its own, because a name may be written from right to left. */
     function describe(row) {
       const parts = [row.subset, row.speaker === null ? "" : `speaker ${row.speaker}`, `${row.duration.toFixed(2)} s`];
       row.systems.forEach((system, index) => {
@@ -118,7 +118,7 @@ const Detail = (() => {
       const holder = make("div");
       const show = (system) => {
         state.player?.close();
-        alignment.mark(system, -1); // what the closed player had marked
+        alignment.mark(system, -1); // remove the mark of the closed player
         state.player = Player(holder, {
           audio: audio ? new Blob([bytesOf(audio)], { type: "audio/ogg" }) : null,
           duration: row.duration,
@@ -133,7 +133,7 @@ const Detail = (() => {
       show(row.systems.length - 1);
     }
 
-    /* Whose words stand over the waveform. */
+    /* The choice of the system whose words are over the waveform. */
     function choice(row, show) {
       const line = make("p", "note choice", "Words of "), last = row.systems.length - 1;
       const buttons = data.systems.map((name, system) => {

@@ -1,4 +1,4 @@
-/* make(tag, className, text): an element; its class and its text may be left out. */
+/* make(tag, className, text): returns an element; class and text are optional. */
 "use strict";
 function make(tag, className = "", text = "") {
   const element = document.createElement(tag);

@@ -3,7 +3,7 @@
 for (const button of document.querySelectorAll("button.listen")) {
   button.addEventListener("click", () => {
     const base64 = document.getElementById(button.dataset.clip)?.textContent;
-    if (!base64) return; // the page is still being loaded
+    if (!base64) return; // the page is still loading
     const bytes = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
     const audio = document.createElement("audio");
     audio.controls = true;

@@ -1,6 +1,6 @@
-/* The captions of the server's page: words of the microphone while somebody speaks, from captions.js.
+/* Captions on the server's page: words of the microphone during speech, from captions.js.
 
-     Live(demo)   `demo` is what Demo gave
+     Live(demo)   `demo` is the result of Demo
 
    Its elements are those of live.html, and the button "caption" beside those of demo.html. */
 "use strict";
@@ -9,11 +9,11 @@ const Live = ({ fail, clear, copy, take, release }) => {
   const [button, hint, section, lines] = ["caption", "hint", "live", "lines"].map(by);
   let captions = null;
 
-  /* Lines of captions in an element; the last has words that may yet change. */
+  /* Lines of captions in an element; the last line has provisional words. */
   function Lines(element) {
     const partial = document.createElement("span");
     partial.className = "partial";
-    partial.setAttribute("aria-hidden", "true"); // read aloud they would be repeated all the time
+    partial.setAttribute("aria-hidden", "true"); // a screen reader would repeat them all the time
     let line = null, isNew = true;
     element.replaceChildren();
     return {
@@ -25,11 +25,11 @@ const Live = ({ fail, clear, copy, take, release }) => {
         }
         partial.textContent = words;
         if (line) {
-          line.append(partial); // from the line before, maybe
+          line.append(partial); // perhaps from the line before
           if (final.length) partial.before(`${final.join(" ")} `);
         }
         isNew = isNew || isEnd;
-        if (atEnd) element.scrollTop = element.scrollHeight; // who has scrolled back is reading
+        if (atEnd) element.scrollTop = element.scrollHeight; // not if the user has scrolled back
       },
       text: () => [...element.children].map((one) => one.textContent.trim()).join("\n"),
     };

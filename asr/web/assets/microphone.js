@@ -1,12 +1,12 @@
-/* The microphone as samples, while it hears.
+/* Samples of the microphone.
 
-     const microphone = await Microphone(onblock, onlost);   asks the browser, and begins; throws what it says;
-                                                             onblock(Float32Array) for each block of samples,
-                                                             onlost() when it is unplugged, or taken away
-     microphone.rate                                         samples a second: the microphone's own
+     const microphone = await Microphone(onblock, onlost);   asks for permission, begins; throws the browser's errors;
+                                                             onblock(Float32Array) receives each block of samples,
+                                                             onlost() is called when it is unplugged or taken away
+     microphone.rate                                         the microphone's own rate, Hz
      await microphone.close()
      Microphone.obstacle()                                   why it cannot work here, or ""
-     Microphone.problem(error)                               what it threw, in plain words
+     Microphone.problem(error)                               describes an error of Microphone
 
    It loads collector.js. */
 "use strict";
@@ -15,7 +15,7 @@ const Microphone = (() => {
     const stream = await navigator.mediaDevices.getUserMedia({ audio: { channelCount: 1 } });
     const context = new AudioContext();
     const close = async () => {
-      stream.getTracks().forEach((track) => track.stop()); // which is no "ended"
+      stream.getTracks().forEach((track) => track.stop()); // this causes no "ended" event
       if (context.state !== "closed") await context.close();
     };
     try {

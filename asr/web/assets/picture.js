@@ -1,19 +1,19 @@
-/* What is drawn below the words of a player: a ruler, the waveform, the log-mel picture.
+/* Drawings below the words of a player: a ruler, the waveform, the log-mel picture.
 
      Picture.ruler(canvas, width, from, scale, colour)
      Picture.wave(canvas, width, {samples, rate, peak}, from, scale, colour)
      Picture.mel(canvas, width, {levels, num_mel_bins, sample_rate, window, shift}, from, scale)
-     Picture.fit(canvas, width, height)    the canvas's context, which measures in CSS pixels
-     Picture.clock(seconds)                as text
+     Picture.fit(canvas, width, height)    returns the canvas's context, scaled to CSS pixels
+     Picture.clock(seconds)                returns a time as text
 
-   levels: for each frame num_mel_bins times a level of 0 to 15, the lowest frequency first, two to a byte, the lower
-   half first: asr/report/clips.py writes them. window, shift: of a frame, in samples.
+   levels: num_mel_bins levels from 0 to 15 for each frame, the lowest frequency first, two to a byte, the first in the
+   low half; written by asr/report/clips.py. window, shift: of a frame, in samples.
 
-   A canvas shows `width` pixels from the time `from` (seconds) on, `scale` pixels a second. */
+   A canvas shows `width` pixels from the time `from` (seconds), `scale` pixels per second. */
 "use strict";
 const Picture = (() => {
   const LEVELS = 16, WAVE_HEIGHT = 72, MEL_HEIGHT = 128, RULER_HEIGHT = 20;
-  // From quiet to loud; the lightness only grows, so that it can be read without colour.
+  // From quiet to loud; lightness only increases, so that it can be read without colour.
   const STEPS = [[8, 10, 30], [52, 20, 92], [125, 35, 115], [196, 60, 90], [240, 110, 60], [252, 180, 80], [252, 245, 200]];
 
   const clock = (seconds) => {
@@ -21,7 +21,7 @@ const Picture = (() => {
     return minutes ? `${minutes}:${(whole % 60).toFixed(1).padStart(4, "0")}` : `${whole.toFixed(2)} s`;
   };
 
-  /* Fit a canvas to what is seen, and make its context measure in CSS pixels. */
+  /* Fit a canvas to its visible size, and scale its context to CSS pixels. */
   function fit(canvas, width, height) {
     const ratio = devicePixelRatio || 1;
     canvas.width = Math.round(width * ratio);
@@ -33,7 +33,7 @@ const Picture = (() => {
     return context;
   }
 
-  /* As high as it is loud, where `peak` fills the height. */
+  /* Draw the waveform; `peak` fills the height. */
   function wave(canvas, width, { samples, rate, peak }, from, scale, colour) {
     const context = fit(canvas, width, WAVE_HEIGHT), middle = WAVE_HEIGHT / 2;
     context.fillStyle = colour;
@@ -51,7 +51,7 @@ const Picture = (() => {
     }
   }
 
-  /* Seconds, at steps that leave room for their labels. */
+  /* Draw seconds, at intervals that leave room for their labels. */
   function ruler(canvas, width, from, scale, colour) {
     const context = fit(canvas, width, RULER_HEIGHT);
     const step = [0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300, 600, 3600].find((one) => one * scale > 55) ?? 3600;

@@ -5,22 +5,22 @@
        audio,       Blob of a file that the browser can decode, or null: then only the words are drawn
        duration,    seconds
        words,       [{text, start, end, kind}], seconds; kind is a class of style.css ("sub", "ins") or absent
-       features,    what the net heard, see picture.js (mel), or null: then no log-mel picture
+       features,    see picture.js (mel), or null: then no log-mel picture
        posterior,   see posterior.js, or null
-       onword,      told the index of the word that is being spoken (-1: none), whenever it changes
+       onword,      called with the index of the word that is being spoken (-1: none) when it changes
      });
      player.jump(seconds, play)    player.audio (the <audio> element)    player.close()
      Player.decode(blob, sampleRate)    promises its samples, mono
 
-   The page must hold picture.js, posterior.js (if any has one) and player.js, in this order. Canvases are as
-   wide as what is seen of them, and are drawn again on scrolling: a recording may last hours. The words are buttons;
+   The page must include picture.js, posterior.js (if there are posteriors) and player.js, in this order. A canvas is as
+   wide as its visible part and is drawn again on scrolling, because a recording may last hours. The words are buttons;
    the arrow keys go from one to the next. */
 "use strict";
 const Player = (() => {
   const { clock } = Picture;
-  const RATE = 16000; // Hz, of the samples that are drawn
+  const RATE = 16000; // Hz, of the drawn samples
   const TOKENS_HEIGHT = 128; // pixels
-  const LEAST_SCALE = 70, USUAL_SCALE = 190, MOST_SCALE = 600; // pixels a second
+  const LEAST_SCALE = 70, USUAL_SCALE = 190, MOST_SCALE = 600; // pixels per second
 
   function button(text, label) {
     const element = make("button", "", text);
@@ -29,7 +29,7 @@ const Player = (() => {
     return element;
   }
 
-  /* Pixels a second at which most words have room, but for hurried ones. */
+  /* Return the pixels per second at which most words have room, except very short ones. */
   function readable(words) {
     const needed = words.map(({ text, start }, index) => {
       const next = words[index + 1]?.start ?? start + 1;
@@ -39,7 +39,7 @@ const Player = (() => {
     return Math.min(Math.max(needed[Math.floor(needed.length * 0.75)] ?? 0, LEAST_SCALE), USUAL_SCALE);
   }
 
-  /* Decode to mono at a rate; the context only decodes, and plays nothing. */
+  /* Decode to mono at a rate; the context only decodes and plays nothing. */
   async function decode(blob, sampleRate) {
     const context = new OfflineAudioContext(1, 1, sampleRate);
     const buffer = await context.decodeAudioData(await blob.arrayBuffer());
@@ -144,7 +144,7 @@ const Player = (() => {
       words.forEach((word, index) => {
         if (word.start <= at + 1e-3 && at < Math.max(word.end, word.start + 0.02)) current = index;
       });
-      if (!state.begun) current = -1; // no word is spoken before anyone listens
+      if (!state.begun) current = -1; // no word is marked before playback begins
       if (current !== state.current) {
         buttons[state.current]?.classList.remove("now");
         buttons[current]?.classList.add("now");
@@ -154,7 +154,7 @@ const Player = (() => {
       readout.textContent = state.failed || (posterior && shown.tokens ? posterior.describe(at) : "");
     }
 
-    /* Keep the cursor in sight. */
+    /* Scroll the cursor into view. */
     function follow(always) {
       const x = audio.currentTime * state.scale, left = timeline.scrollLeft, width = timeline.clientWidth;
       if (always && (x < left || x > left + width * 0.9)) timeline.scrollLeft = x - width * 0.1;
@@ -170,7 +170,7 @@ const Player = (() => {
     function jump(seconds, start) {
       state.begun = true;
       audio.currentTime = Math.min(Math.max(seconds, 0), total());
-      if (start && blob) audio.play().catch(() => {}); // a browser may want a click first
+      if (start && blob) audio.play().catch(() => {}); // a browser may require a click first
       follow(true);
     }
 

@@ -2,9 +2,9 @@
 
      const posterior = Posterior({tokens, frame_seconds, starts, counts, top}, base64)
 
-   tokens: what each number stands for, "" for the blank. starts: where each segment begins, seconds; counts: its
-   frames. base64: for each frame `top` tokens, the most probable first, each as its number (2 bytes, little endian)
-   and its probability (1 byte, 255 is 1): asr/report/clips.py writes them. */
+   tokens: text of each token id, "" for the blank. starts: beginning of each segment, seconds; counts: its frames.
+   base64: for each frame `top` tokens, the most probable first, each as its id (2 bytes, little endian) and its
+   probability (1 byte, 255 is 1); written by asr/report/clips.py. */
 "use strict";
 const Posterior = (() => {
   const nameOf = (token) => (token === "" ? "blank" : token.replaceAll(" ", "␣"));
@@ -25,7 +25,7 @@ const Posterior = (() => {
       }
     });
 
-    /* Runs of frames whose most probable token is the same: [{first, last, token}], both frames among them. */
+    /* Runs of frames with the same most probable token: [{first, last, token}], both frames included. */
     const runs = [];
     frames.forEach(({ start, best }, index) => {
       const token = best.length ? best[0].token : -1, run = runs.at(-1);
@@ -34,8 +34,8 @@ const Posterior = (() => {
       else runs.push({ first: index, last: index, token });
     });
 
-    /* The most probable token of a frame is a bar; its colour changes with the token, blank is grey. What else is
-       probable is a stroke across. Each run of a token is named. */
+    /* The most probable token of a frame is a bar, whose colour changes with the token; blank is grey. Other probable
+       tokens are horizontal strokes. Each run has its token as a label. */
     function draw(context, width, height, from, scale, colour) {
       const floor = height - 1, high = height - 22, wide = step * scale;
       const colours = [colour("--s1"), colour("--s5")], blankColour = colour("--line"), ink = colour("--text");
@@ -65,7 +65,7 @@ const Posterior = (() => {
       }
     }
 
-    /* What the net hears at a time, in words. */
+    /* Describe the most probable tokens at a time. */
     function describe(seconds) {
       const frame = frames.find(({ start }) => start <= seconds + 1e-6 && seconds < start + step);
       if (!frame) return "";

@@ -1,23 +1,23 @@
-/* Runs the model in a worker of the browser, so that the page stays alive: a module, beside transcript.js and
-   onnxruntime.js (onnxruntime-web's build for one thread).
+/* Runs the model in a worker, so that the page stays responsive: a module, beside transcript.js and onnxruntime.js
+   (onnxruntime-web's build for one thread).
 
-   It is told                                        and says
+   It receives                                       and sends
      {task: "load", settings}                          {loading: "download", share} ..., {loading: "prepare"}, {loaded, kept}
      {task: "recognize", number, waveform, duration}   {number, share} ..., {number, answer}
-     {task: "forget", number}                          nothing: that one is not gone on with
-   or {problem}, with {number} if that recording alone is concerned. Recordings are recognised one after another.
+     {task: "forget", number}                          nothing: the recording is cancelled
+   or {problem}, with {number} if it concerns only that recording. Recordings are recognised one after another.
 
    settings: files {name, bytes} (the model, then the runtime's), version, cache (its name), sample_rate, vocab_size,
    frame_samples, chunk_seconds, chunk_samples, context_samples, and those of transcript.js. */
 
-const LEAST_SECONDS = 1; // that the net gets; what stands behind the recording's end changes nothing
+const LEAST_SECONDS = 1; // minimum input of the network; the padding changes nothing
 
 let settings = null, ort = null, session = null, decoding = null;
 const forgotten = new Set();
 
 const here = (name) => `./${name}?version=${settings.version}`;
 
-/* The browser's store of what was downloaded; none on addresses that are not secure. */
+/* The browser's cache of downloads; null at addresses that are not secure. */
 async function store() {
   try {
     return await caches.open(settings.cache);
@@ -47,7 +47,7 @@ async function fetched(name, tell) {
   return new Blob(parts).arrayBuffer();
 }
 
-/* The files, from the store as far as they are there; and whether all are there now. */
+/* Load the files, from the cache if they are there; return them, and whether all are in the cache now. */
 async function download() {
   const kept = await store();
   const total = settings.files.reduce((sum, { bytes }) => sum + bytes, 0);
@@ -67,7 +67,7 @@ async function download() {
       if (content.byteLength !== bytes) {
         throw new Error(`${name} must have ${bytes} bytes, as the page was made; the server gave ${content.byteLength}. Copy all files of the page there.`);
       }
-      await kept?.put(here(name), new Response(content)).catch(() => { isKept = false; }); // there may be no room
+      await kept?.put(here(name), new Response(content)).catch(() => { isKept = false; }); // the cache may be full
     }
     contents.push(content);
   }
@@ -82,12 +82,12 @@ async function load() {
   })));
   ort.env.logLevel = "error";
   ort.env.wasm.wasmBinary = runtime;
-  ort.env.wasm.numThreads = 1; // more would need headers that a folder of files does not come with
+  ort.env.wasm.numThreads = 1; // more would need HTTP headers that a simple file server does not send
   session = await ort.InferenceSession.create(new Uint8Array(model), { logSeverityLevel: 3 });
   postMessage({ loaded: true, kept });
 }
 
-/* A waveform (S,) to log_probs and how many frames of them are the recording's. */
+/* Compute log_probs of a waveform (S,), and the number of their frames within the recording. */
 async function run(waveform) {
   const padded = new Float32Array(Math.max(waveform.length, LEAST_SECONDS * settings.sample_rate));
   padded.set(waveform);
@@ -98,7 +98,7 @@ async function run(waveform) {
   return { logProbs: out.log_probs.data, count: Number(out.log_probs_lengths.data[0]) };
 }
 
-/* [start, first sample it answers for, end] of chunks that overlap; as asr/recognition/chunks.py cuts. */
+/* Overlapping chunks: [start, first sample whose output is used, end]; the same as in asr/recognition/chunks.py. */
 function chunks(length) {
   const { chunk_samples: chunk, context_samples: context } = settings;
   if (length <= settings.chunk_seconds * settings.sample_rate) return [[0, 0, length]];
@@ -113,7 +113,7 @@ function chunks(length) {
 async function recognize({ number, waveform, duration }) {
   const frames = new decoding.Frames(), cut = chunks(waveform.length);
   for (const [i, [start, keep, end]] of cut.entries()) {
-    await new Promise((resolve) => { setTimeout(resolve); }); // so that what was said meanwhile is heard
+    await new Promise((resolve) => { setTimeout(resolve); }); // lets the worker receive messages
     if (forgotten.delete(number)) return;
     if (cut.length > 1) postMessage({ number, share: i / cut.length });
     const { logProbs, count } = await run(waveform.subarray(start, end));
@@ -123,13 +123,13 @@ async function recognize({ number, waveform, duration }) {
   postMessage({ number, answer: decoding.transcript(frames, duration, settings) });
 }
 
-/* What went wrong, in words. */
+/* Describe an error. */
 function said(error) {
   if (typeof error === "number") return "the browser has not enough memory for this recording.";
   return error.message || String(error);
 }
 
-let before = Promise.resolve(); // what was asked for last
+let before = Promise.resolve(); // the last task
 
 onmessage = ({ data }) => {
   if (data.task === "load") {

@@ -1,7 +1,7 @@
-/* Records the microphone as samples, and makes a WAV file of them.
+/* Records the microphone to a WAV file.
 
-     const recorder = await Recorder({onprogress});   begins; throws what Microphone does; ten times a
-                                                      second: onprogress(seconds, bytes of the file, loudest sample)
+     const recorder = await Recorder({onprogress});   begins; throws the errors of Microphone; ten times per second:
+                                                      onprogress(seconds, bytes of the file, loudest sample)
      const blob = await recorder.stop();              16-bit mono WAV, at the microphone's own rate
 
    MediaRecorder would give WebM, which libsndfile does not read. */
@@ -16,13 +16,13 @@ const Recorder = (() => {
     write(0, "RIFF");
     view.setUint32(4, 36 + 2 * length, true);
     write(8, "WAVEfmt ");
-    view.setUint32(16, 16, true); // bytes of the format
+    view.setUint32(16, 16, true); // bytes of the format block
     view.setUint16(20, 1, true); // PCM
     view.setUint16(22, 1, true); // channels
     view.setUint32(24, rate, true);
-    view.setUint32(28, 2 * rate, true); // bytes a second
-    view.setUint16(32, 2, true); // bytes a sample of all channels
-    view.setUint16(34, 16, true); // bits
+    view.setUint32(28, 2 * rate, true); // bytes per second
+    view.setUint16(32, 2, true); // bytes per sample of all channels
+    view.setUint16(34, 16, true); // bits per sample
     write(36, "data");
     view.setUint32(40, 2 * length, true);
     let at = HEADER_BYTES;
@@ -37,7 +37,7 @@ const Recorder = (() => {
 
   return async ({ onprogress }) => {
     const blocks = [];
-    let samples = 0, loudest = 0, microphone = null; // whose first blocks may come before it is handed out
+    let samples = 0, loudest = 0, microphone = null; // its first blocks may arrive before it is returned
     microphone = await Microphone((block) => {
       blocks.push(block);
       for (const sample of block) loudest = Math.max(loudest, Math.abs(sample));

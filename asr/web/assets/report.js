@@ -1,12 +1,12 @@
-/* The utterances of a report: their table, what chooses among them, and the address of the one that is open.
+/* The utterances of a report: their table, its filters, and the address of the open utterance.
 
    Reads the JSON element "report", which asr/report/evaluation.py writes:
-     systems     names: one of an evaluation, two of a comparison
+     systems     names: of one model in an evaluation, of two in a comparison
      rows        [{id, subset, speaker, duration, text, reference, systems: [{hypothesis, edits, times, confidence}]}],
                  edits as in alignment.js, times start and end of each word in seconds
      features, posterior, segments, problems, no_audio    see detail.js
    The page has the elements #filters, #found and #utterances. An utterance's address is #utterance=ID, with &subset=NAME
-   where there are several; attachments are found by the row's number. */
+   if there are several; attachments are found by the row's number. */
 "use strict";
 (() => {
   const data = JSON.parse(document.getElementById("report").textContent);
@@ -49,7 +49,7 @@
     ({ key, label, width, number: true, descending: true, value, text: (row) => String(value(row)), ...more });
   const text = (key, label, width, value, more = {}) =>
     ({ key, label, width, value, text: (row) => value(row) ?? "-", ...more });
-  const MIDDLE = 40, WIDE = 64; // rem; what else there is, the dialog shows
+  const MIDDLE = 40, WIDE = 64; // rem; the dialog shows the other columns
   const errors = (row) => row.counts[0].errors, wer = (row) => rate(errors(row), row.words);
   const confidence = (row) => row.systems[0].confidence;
 
@@ -107,7 +107,7 @@
     address: addressOf,
   });
 
-  /* What the filters let through. */
+  /* The rows that pass the filters. */
   const control = (name) => filters.elements[name];
   const KINDS = {
     substitutions: (row) => row.counts.some((one) => one.substitutions),
@@ -162,11 +162,11 @@
   filters.addEventListener("input", choose);
   filters.addEventListener("submit", (event) => event.preventDefault());
   filters.addEventListener("reset", () => setTimeout(choose));
-  if (pair) rows.sort((one, other) => Math.abs(other.change) - Math.abs(one.change)); // either way
+  if (pair) rows.sort((one, other) => Math.abs(other.change) - Math.abs(one.change)); // in either direction
   else table.sort("errors", true);
   choose();
   addEventListener("hashchange", follow);
-  // The recordings stand behind this script.
+  // The recordings follow this script.
   if (document.readyState === "loading") addEventListener("DOMContentLoaded", follow);
   else follow();
 })();

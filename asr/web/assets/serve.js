@@ -1,13 +1,13 @@
-/* The server's page: a recording goes to /transcribe, and its answer is shown; or the microphone is captioned (live.js).
-   The server's limits are its data. */
+/* The server's page: sends a recording to /transcribe and shows the answer, or shows captions (live.js). Its data are
+   the server's limits. */
 "use strict";
 {
   const settings = JSON.parse(document.getElementById("settings").textContent);
-  const FORM_BYTES = 1000; // at most, around a file
+  const FORM_BYTES = 1000; // maximum overhead of the form
 
-  /* Send a recording, and give back what the server says. */
+  /* Send a recording, and return the server's answer. */
   function send(blob, name, tell, signal) {
-    const request = new XMLHttpRequest(); // fetch does not tell how much has been sent
+    const request = new XMLHttpRequest(); // fetch does not report progress of an upload
     signal.addEventListener("abort", () => request.abort());
     return new Promise((resolve, reject) => {
       const form = new FormData();

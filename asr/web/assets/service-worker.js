@@ -1,7 +1,7 @@
-/* Keeps the page, so that it opens without a network: what the server gives, and what it gave last where there is none.
-   The model and the runtime, which are large, recognizer.js keeps in the same store. Above this stand VERSION, of the
-   page, and FILES, that are kept. */
-const PREFIX = `asr ${new URL(".", location).pathname} `; // another folder of this server may hold another page
+/* Caches the page, so that it opens without a network: files come from the server, or, if it does not answer, from the
+   cache. recognizer.js stores the large files, model and runtime, in the same cache. The lines above define VERSION of
+   the page, and FILES to cache. */
+const PREFIX = `asr ${new URL(".", location).pathname} `; // another folder of this server may have another page
 const CACHE = PREFIX + VERSION;
 
 addEventListener("install", (event) => {

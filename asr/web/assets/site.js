@@ -1,15 +1,15 @@
-/* The page of a folder of files: the browser itself recognises, in a worker (recognizer.js). Its settings are the page's
-   data, as recognizer.js has them, and max_seconds. */
+/* The page of a folder of files: the browser recognises recordings in a worker (recognizer.js). The page's data are the
+   settings of recognizer.js, and max_seconds. */
 "use strict";
 {
   const settings = JSON.parse(document.getElementById("settings").textContent);
-  settings.cache = `asr ${new URL(".", location).pathname} ${settings.version}`; // as service-worker.js has it
+  settings.cache = `asr ${new URL(".", location).pathname} ${settings.version}`; // the same as in service-worker.js
   const by = (id) => document.getElementById(id);
   const [button, here] = ["load", "here"].map(by);
   const bytes = settings.files.reduce((sum, file) => sum + file.bytes, 0);
   const download = `Downloading the model (${Math.round(bytes / 1e6)} MB)`;
   const cancelled = () => new Error("cancelled.");
-  const waiting = new Map(); // recordings that the worker has: {resolve, reject, tell} by number
+  const waiting = new Map(); // recordings in the worker: {resolve, reject, tell} by number
   let worker = null, loading = null, number = 0;
 
   function obstacle() {
@@ -27,7 +27,7 @@
     waiting.clear();
   }
 
-  /* Load the model, once; as long as that takes, the last one who asked is told how far it is. */
+  /* Load the model once; report progress to the last caller. */
   function load(tell, signal) {
     signal.addEventListener("abort", () => { if (signal.reason === "cancelled" && !loading?.done) stop(cancelled()); });
     if (!loading) {
@@ -65,7 +65,7 @@
 
   function answered({ number, share, answer, problem }) {
     const recording = waiting.get(number);
-    if (!recording) return; // nobody waits for it any more
+    if (!recording) return; // it was cancelled
     if (share !== undefined) {
       recording.tell(share);
       return;
@@ -89,7 +89,7 @@
     });
   }
 
-  /* How long a recording says that it is, in seconds; NaN or Infinity if it does not say. */
+  /* The length of a recording by its header, in seconds; NaN or Infinity if unknown. */
   function declared(blob) {
     const audio = new Audio(), address = URL.createObjectURL(blob);
     return new Promise((resolve) => {
@@ -107,7 +107,7 @@
   }
 
   async function decoded(blob) {
-    check(await declared(blob)); // before it is decoded, which takes much more memory
+    check(await declared(blob)); // before decoding, which takes much more memory
     const waveform = await Player.decode(blob, settings.sample_rate).catch(() => {
       throw new Error("must be audio that this browser can decode; it is another kind of file, or damaged.");
     });
@@ -132,9 +132,9 @@
 
   button.addEventListener("click", () => demo.attempt("", load));
 
-  /* Keep the page itself; and take the model at once if it was downloaded before. */
+  /* Cache the page itself; load the model at once if it was downloaded before. */
   async function begin() {
-    navigator.serviceWorker?.register("service-worker.js").catch(() => {}); // then it wants a network to open
+    navigator.serviceWorker?.register("service-worker.js").catch(() => {}); // the page then needs a network to open
     const kept = await caches.open(settings.cache);
     const found = await Promise.all(settings.files.map(({ name }) => kept.match(`./${name}?version=${settings.version}`)));
     if (found.every(Boolean)) load(() => {}, new AbortController().signal).catch(() => {});
@@ -144,5 +144,5 @@
   if (problem) {
     demo.fail(problem);
     for (const part of [by("drop"), button, here]) part.hidden = true;
-  } else if (window.caches) begin().catch(() => {}); // not on addresses that are not secure; then it is downloaded again
+  } else if (window.caches) begin().catch(() => {}); // absent at insecure addresses
 }

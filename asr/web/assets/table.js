@@ -1,22 +1,22 @@
-/* A table of thousands of rows that sorts, and draws only the rows that are in sight.
+/* A sortable table of thousands of rows, which draws only the visible rows.
 
      const table = Table(element, {
-       caption,     what it is, for screen readers
+       caption,     for screen readers
        columns,     [{key, label, title, width, from, number, value(row), text(row) or fill(cell, row), descending}]
-                    width in rem (absent: what is left); from: shown where the table is at least so wide, in rem;
-                    number: right-aligned; descending: sorted so on the first click
+                    width in rem (absent: the rest); from: minimum width of the table in rem to show the column;
+                    number: right-aligned; descending: order of the first click
        address,     row -> its "#...", the link in the first column
-       onsort,      told nothing, after the order has changed
+       onsort,      called without arguments after the order has changed
      });
-     table.rows = rows;              those to show; keeps the order
-     table.sort(key, descending)     table.order: the rows as they stand    table.focus(row)
+     table.rows = rows;              rows to show; the order is kept
+     table.sort(key, descending)     table.order: the rows in their current order    table.focus(row)
 
-   Keys, on a row: up, down, page up, page down, home, end; enter and space follow its link. On paper there are the first
-   PRINTED rows, and a line that says so where there are more. */
+   Keys on a row: up, down, page up, page down, home, end; enter and space follow its link. On paper, the first PRINTED
+   rows are shown, with a note if there are more. */
 "use strict";
 const Table = (() => {
-  const AROUND = 8; // rows drawn beyond what is in sight
-  const PRINTED = 400; // rows at most on paper
+  const AROUND = 8; // rows drawn beyond the visible ones
+  const PRINTED = 400; // maximum number of rows on paper
   const collator = new Intl.Collator(undefined, { numeric: true });
 
   function compare(a, b) {
@@ -68,7 +68,7 @@ const Table = (() => {
       }
     }
 
-    /* Rows that are equal keep the order that they had. */
+    /* The sort is stable: equal rows stay in their previous order. */
     function arrange() {
       const column = columns.find(({ key }) => key === state.key);
       if (!column) return;
@@ -132,7 +132,7 @@ const Table = (() => {
       table.setAttribute("aria-rowcount", String(count + 1));
       scroll.classList.toggle("empty", !count);
       if (!lines.some((line) => line.dataset.index === String(state.active)) && lines.length) {
-        lines[0].querySelector("a").tabIndex = 0; // so that the tab key finds the table wherever it is scrolled to
+        lines[0].querySelector("a").tabIndex = 0; // so that the tab key reaches the table at any scroll position
       }
       if (focused) (linkOf(state.active) ?? scroll).focus({ preventScroll: true });
     }
@@ -172,7 +172,7 @@ const Table = (() => {
       event.preventDefault();
     });
     new ResizeObserver(() => {
-      if (state.printing) return; // on paper all that is drawn is in sight, which would draw ever more
+      if (state.printing) return; // on paper every drawn row is visible, so ever more rows would be drawn
       const now = fitting();
       if (now.length !== state.columns.length) {
         state.columns = now;

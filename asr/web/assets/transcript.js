@@ -1,18 +1,18 @@
-/* Log-probabilities to words with times and confidence, as asr.transcribe has them with decode=greedy. A module.
+/* Log-probabilities to words with times and confidence, as asr.transcribe computes them with decode=greedy. A module.
 
      const frames = new Frames();
-     frames.add(logProbs, vocabSize, first, end)    frames `first` to `end` of (T', V), behind those before
-     transcript(frames, duration, settings)         the words, and the rest that asr.transcribe writes as JSON
+     frames.add(logProbs, vocabSize, first, end)    appends frames `first` to `end` of (T', V)
+     transcript(frames, duration, settings)         returns the JSON of asr.transcribe
 
-   settings: pieces, what each token spells, a space parts words; normalizer, as_written or basic; slope and intercept of
-   the words' calibration; frame_seconds; segment_frames, that are decoded at once at most; character_seconds, see
-   asr/recognition/timing.py. */
+   settings: pieces, the text of each token, with a space between words; normalizer, as_written or basic; slope and
+   intercept of the words' calibration; frame_seconds; segment_frames, the maximum decoded at once; character_seconds,
+   see asr/recognition/timing.py. */
 
 const BLANK = 0, ENTROPIC_INDEX = 1 / 2, CEILING = 1 - 1e-6; // as in asr/recognition
 
 const OF_WORD = /^[\p{L}\p{M}\p{N}]$/u;
 
-/* asr/text/normalize.py, of one word. */
+/* asr/text/normalize.py, for one word. */
 export const NORMALIZERS = {
   as_written: (text) => [text.normalize("NFC")],
   basic(text) {
@@ -25,7 +25,7 @@ export const NORMALIZERS = {
   },
 };
 
-/* What decoding asks of each frame: its best token, the log-probabilities of that and of blank, how clear it is. */
+/* Values of each frame for decoding: its best token, log-probabilities of that token and of blank, its clearness. */
 export class Frames {
   tokens = [];
   best = [];
@@ -45,13 +45,13 @@ export class Frames {
       this.tokens.push(token);
       this.best.push(row[token]);
       this.blank.push(row[BLANK]);
-      this.clear.push(Math.min(Math.max(1 - (sum - 1) / largest, 0), 1)); // 1 without doubt, 0 if all is as likely
+      this.clear.push(Math.min(Math.max(1 - (sum - 1) / largest, 0), 1)); // 1: no doubt, 0: all tokens equally likely
     }
   }
 }
 
-/* Where to end a segment within frames `first` to `end`: in the middle of the longest run of blanks, or where blank is
-   most likely. */
+/* The end of a segment within frames `first` to `end`: the middle of the longest run of blanks, or the frame where
+   blank is most likely. */
 function bestCut({ tokens, blank }, first, end) {
   let cut = 0, longest = 0, likely = first;
   for (let frame = first, run = 0; frame < end; frame++) {
@@ -62,7 +62,7 @@ function bestCut({ tokens, blank }, first, end) {
   return longest ? Math.floor((2 * cut - longest) / 2) : likely;
 }
 
-/* [first, end] of segments that are decoded each by itself. */
+/* [first, end] of the segments that are decoded separately. */
 export function segments(frames, most) {
   const found = [], half = Math.floor(most / 2);
   let first = 0;
@@ -74,7 +74,7 @@ export function segments(frames, most) {
   return [...found, [first, frames.tokens.length]];
 }
 
-/* The tokens of the best path: each a run of frames. */
+/* The tokens of the best path, each a run of frames. */
 function spans({ tokens, clear }, first, end) {
   const runs = [];
   for (let frame = first; frame < end; frame++) {
@@ -83,7 +83,7 @@ function spans({ tokens, clear }, first, end) {
     if (frame === first || tokens[frame - 1] !== token) runs.push({ token, start: frame, end: frame, confidence: 0 });
     const run = runs.at(-1);
     run.end = frame + 1;
-    run.confidence = Math.max(run.confidence, clear[frame]); // a token is as sure as its clearest frame
+    run.confidence = Math.max(run.confidence, clear[frame]); // a token has the confidence of its clearest frame
   }
   return runs;
 }

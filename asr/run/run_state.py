@@ -1,0 +1,103 @@
+"""The state of a run when a process starts it: new, or resumed from a checkpoint."""
+
+import logging
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from asr.checkpoint.saved import put_aside
+from asr.data.position import Position, start_of_epoch
+from asr.data.training_set import RunBounds
+from asr.run import folder
+from asr.run.events import EventsFile, Start
+from asr.run.language_model_settings import LanguageModelSettings
+from asr.run.provenance import provenance
+from asr.run.resume import Resume, Run, check_allowed
+from asr.run.settings import RunSettings
+from asr.settings.read import as_mapping
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RunState:
+    """A run before its next step: what recognisers and language models have in common.
+
+    Args:
+        run_dir: the run folder.
+        writes: whether this is the first process; only it writes to the run folder.
+        position: in the training data.
+        settings: values that must not change when the run is resumed.
+        resume: the checkpoint to resume from; None in a new run.
+        changed: whether the run is resumed with changed settings.
+    """
+
+    run_dir: Path
+    writes: bool
+    position: Position
+    settings: dict[str, Any]
+    resume: Resume | None
+    changed: bool
+
+    @property
+    def step(self) -> int:
+        """Completed optimizer steps."""
+        return self.resume.step if self.resume else 0
+
+    def run(self, total_steps: Callable[[Position, int, RunBounds], int], bounds: RunBounds) -> Run:
+        """Return the record of the run that each checkpoint contains; a resumed run keeps its id.
+
+        Args:
+            total_steps: computes the number of optimizer steps, given position, completed steps and bounds.
+            bounds: at which the run ends.
+        """
+        if self.resume and not self.changed:
+            return Run(self.settings, self.resume.run.total_steps, self.resume.run.id)
+        run_id = self.resume.run.id if self.resume else secrets.token_hex(8)
+        return Run(self.settings, total_steps(self.position, self.step, bounds), run_id)
+
+    def record_start(self, event: Callable[..., Start], name: str, *sizes: float) -> None:
+        """Log command, code, libraries and machine, and write the event of the start.
+
+        Args:
+            event: class of the event.
+            name: class of the trained model.
+            sizes: of model and data: the event's fields between `name` and `command`.
+        """
+        if self.writes:
+            origin = asdict(provenance())
+            for key, line in origin.items():
+                logger.info("%s: %s", key, line)
+            EventsFile(self.run_dir).append(event(self.step, name, *sizes, **origin))
+
+
+def enter_run(
+    settings: RunSettings | LanguageModelSettings,
+    compared: dict[str, Any],
+    resume: Resume | None,
+    changed: Mapping[str, str],
+    rank: int,
+    world_size: int,
+) -> RunState:
+    """Check that the settings allow the run to start or resume, and write its config to the run folder.
+
+    Args:
+        settings: of the run.
+        compared: values that must not change when the run is resumed.
+        resume: the checkpoint to resume from; None in a new run.
+        changed: differences between `compared` and the checkpoint's values.
+        rank: of this process.
+        world_size: number of processes.
+
+    Raises:
+        InputError: `changed` has settings that `resume.allow` does not name.
+    """
+    run_dir, first = Path(settings.run_dir), rank == 0
+    if first:
+        check_allowed(changed, run_dir, settings.resume.allow)
+        put_aside(resume.damaged if resume else {})
+        folder.save_config(run_dir, as_mapping(settings))
+    position = resume.position.on(world_size) if resume else start_of_epoch(0, world_size)
+    return RunState(run_dir, first, position, compared, resume, bool(changed))

@@ -1,0 +1,40 @@
+"""python -m docs.pages DIR: write the Markdown files of the site, which mkdocs then builds (make docs)."""
+
+import shutil
+import sys
+from pathlib import Path
+
+from docs.pages.commands import commands_pages
+from docs.pages.documents import ROOT, DocumentPages
+from docs.pages.markdown import table
+from docs.pages.python_api import python_pages
+from docs.pages.settings import settings_pages
+
+
+def main(folder: Path) -> None:
+    """Write all pages and the site's own files into an emptied folder."""
+    shutil.rmtree(folder, ignore_errors=True)
+    pages = DocumentPages().contents | reference_pages()
+    for path, content in pages.items():
+        file = folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
+    shutil.copytree(ROOT / "docs" / "assets", folder / "assets")
+
+
+def reference_pages() -> dict[str, str]:
+    """Return the pages that are made of the code and of conf/: by path in the site."""
+    rows = [
+        ["[Settings](settings/index.md)", "each setting with its rule, its default and its meaning"],
+        ["[Command line](commands/index.md)", "each command with its options"],
+        ["[Python](python/index.md)", "classes and functions of `import asr`, and the Protocols of components"],
+    ]
+    about = "Made of the code and of `conf/`. Terms and units: [contributing](../project/contributing.md#terms)."
+    index = f"# Reference\n\n{about}\n\n{table(['pages', 'content'], rows)}"
+    return {"reference/index.md": index} | settings_pages() | commands_pages() | python_pages()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m docs.pages DIR")
+    main(Path(sys.argv[1]))

@@ -1,0 +1,203 @@
+"""Reference of the settings: a table for each section and component, of rules, defaults, docstrings and comments."""
+
+import inspect
+import re
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from asr import build
+from asr.run.language_model_settings import LanguageModelSettings
+from asr.run.settings import RunSettings
+from asr.settings.conf import CONF, default_settings, names
+from asr.settings.read import Entry, Kind, entries
+from asr.settings.rule import MAX_NUMBER, one_of
+from asr.text.normalize import NORMALIZERS
+from docs.pages.markdown import table
+
+FOLDER = "reference/settings"
+PLAIN_GROUPS = {  # files of overrides, and what they are; all other groups hold components
+    "corpus": "Manifests of a corpus: audio and text. Keys and rules: [asr.train](index.md#corpus).",
+    "experiment": "Overrides of all settings, for a corpus or a purpose: `experiment=finetune`.",
+    "trainer": "Devices, precision and length of a training. Keys and rules: [asr.train](index.md#trainer).",
+    "debug": "Overrides that find faults in minutes: `debug=overfit`.",
+    "sweep": "How `--multirun` chooses its jobs, and where they run: `sweep=[optuna]`.",
+}
+END_OF_DOCUMENT = "...\n"  # after a value that is not a collection
+HEADER = ["setting", "must be", "default", "meaning"]
+
+
+def settings_pages() -> dict[str, str]:
+    """Return the pages: by path in the site."""
+    groups = sorted(folder.name for folder in CONF.iterdir() if folder.is_dir())
+    pages = {
+        "index": _run_page("train", RunSettings),
+        "train_lm": _run_page("train_lm", LanguageModelSettings),
+        **{group: _plain_page(group) if group in PLAIN_GROUPS else _component_page(group) for group in groups},
+    }
+    return {f"{FOLDER}/{name}.md": text for name, text in pages.items()}
+
+
+def argument_docs(documented: object) -> dict[str, str]:
+    """Return the description of each argument in the section `Args:` of a docstring."""
+    _, _, listed = (inspect.getdoc(documented) or "").partition("Args:\n")
+    found = re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", listed.partition("\n\n")[0], re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in found}
+
+
+def comments(text: str) -> dict[str, str]:
+    """Return the comment at the end of each setting's line in a YAML file, by dotted key.
+
+    Keys of a mapping on one line, such as `ema: {decay: null}`, have the comment of that line.
+    """
+    lines, found = text.splitlines(), {}
+
+    def collect(node: yaml.Node, prefix: str) -> None:
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                name, end = f"{prefix}{key.value}", value.end_mark
+                collect(value, f"{name}.")
+                is_on_line = end.column > 0  # a block ends at the start of the next line
+                if is_on_line and (comment := re.search(r"\s# (.*)$", lines[end.line][end.column :])):
+                    found[name] = comment[1]
+
+    collect(yaml.compose(text), "")
+    return found
+
+
+def shown(value: object) -> str:
+    """Return a value as it is written in a YAML file, in code."""
+    text = yaml.safe_dump(value, default_flow_style=True, width=10_000, allow_unicode=True)
+    return f"`{text.removesuffix(END_OF_DOCUMENT).strip()}`"
+
+
+def _row(name: str, rule: str, default: str, meaning: str, comment: str) -> list[str]:
+    """Return a row of a table; the comment of the YAML file follows the docstring on a line of its own."""
+    rule = rule.replace(f" to {MAX_NUMBER:,}", "").replace(f", and at most {MAX_NUMBER:,}", "")
+    meaning = re.sub(r"\bNone\b", "null", meaning)
+    return [f"`{name}`", rule, default, "<br>".join(filter(None, [meaning, comment and f"*{comment}*"]))]
+
+
+def _run_page(root: str, settings: type) -> str:
+    """Return the page of conf/<root>.yaml: the choices of components, and the settings outside of components."""
+    text = (CONF / f"{root}.yaml").read_text(encoding="utf-8")
+    chosen = re.findall(r"^  - (\w+): (.*?)\s*(?:# (.*))?$", text, re.MULTILINE)
+    rows = [[f"[`{group}`]({group}.md)", f"`{name}`", comment] for group, name, comment in chosen]
+    values = yaml.safe_load(text)
+    values["trainer"] = default_settings("trainer", "default") | values.get("trainer", {})
+    notes = comments(text)
+    trainer = comments((CONF / "trainer" / "default.yaml").read_text(encoding="utf-8"))
+    notes |= {f"trainer.{key}": comment for key, comment in trainer.items()}
+    if root == "train":
+        values["corpus"] = default_settings("corpus", "mini")
+        corpus = comments((CONF / "corpus" / "mini.yaml").read_text(encoding="utf-8"))
+        notes |= {f"corpus.{key}": comment for key, comment in corpus.items()}
+    sections = {"": list(_rows(settings, values, notes))}
+    if "normalizer" in values:
+        words = one_of(*NORMALIZERS).words
+        sections[""].append(_row("normalizer", words, shown(values["normalizer"]), "", notes["normalizer"]))
+    for entry in entries(settings):
+        if entry.kind is Kind.SECTION:
+            sections[entry.key] = list(_rows(entry.type, values[entry.key], notes, f"{entry.key}."))
+    tables = [f"## {name or 'The run'}\n\n{table(HEADER, section)}" for name, section in sections.items()]
+    return "\n".join(
+        [
+            f"# Settings of asr.{root}\n",
+            f"`conf/{root}.yaml` has these defaults. Each can be changed on the command line: `trainer.max_epochs=10`, "
+            "`'init.frozen=[encoder.*]'`; `null` is no value.\n",
+            "## Components and groups\n",
+            "An override chooses a file of the group: `encoder=transformer`.\n",
+            table(["group", "default", "comment in the file"], rows),
+            *tables,
+        ]
+    )
+
+
+def _rows(settings: type, values: Mapping[str, Any], notes: Mapping[str, str], prefix: str = "") -> list[list[str]]:
+    """Return a row for each setting of a dataclass and of its groups, without those of its sections."""
+    meanings, rows = argument_docs(settings), []
+    for entry in entries(settings):
+        if entry.kind is Kind.INLINE:
+            rows += _rows(entry.type, values, notes, prefix)
+        elif entry.rule is not None:
+            name, meaning = f"{prefix}{entry.key}", meanings.get(entry.field, "")
+            rows.append(_row(name, entry.rule.words, _default(entry, values), meaning, notes.get(name, "")))
+    return rows
+
+
+def _default(entry: Entry, values: Mapping[str, Any]) -> str:
+    if entry.key not in values:
+        return "not set"
+    return "must be given" if values[entry.key] == "MUST_BE_GIVEN" else shown(values[entry.key])
+
+
+def _plain_page(group: str) -> str:
+    """Return the page of a group of overrides: its files."""
+    parts = [f"# {group}\n\n{PLAIN_GROUPS[group]}\n"]
+    for path in sorted((CONF / group).glob("*.yaml")):
+        parts.append(f"## {path.stem}\n\n```yaml\n{path.read_text(encoding='utf-8')}```\n")
+    return "\n".join(parts)
+
+
+def _component_page(group: str) -> str:
+    """Return the page of a group of components: a section for each class, then those of its parts."""
+    example = "augment=[noise,spec_augment]" if group == "augment" else f"{group}={names(group)[0]}"
+    intro = f"A file of `conf/{group}/` configures a class in `asr/{_package(group)}/`: `{example}`."
+    parts = [f"# {group}\n\n{intro}\n"]
+    for folder in [CONF / group, *sorted(path for path in (CONF / group).rglob("*") if path.is_dir())]:
+        mine = folder.relative_to(CONF).as_posix()
+        if mine != group:
+            parts.append(f"## {mine}\n\nA part: `{mine}={names(mine)[0]}`.\n")
+        classes: dict[str, list[str]] = {}
+        for name in names(mine):
+            classes.setdefault(default_settings(mine, name).get("name", name), []).append(name)
+        level = "##" if mine == group else "###"
+        parts += [f"{level} {name}\n\n{_class_section(mine, name, files)}" for name, files in classes.items()]
+    return "\n".join(parts)
+
+
+def _package(group: str) -> str:
+    return "training/logger" if group == "logger" else group
+
+
+def _class_section(group: str, name: str, files: list[str]) -> str:
+    """Return the description and the table of one class, with the default of each of its files."""
+    settings = {file: {"name": name, **default_settings(group, file)} for file in files}
+    texts = {file: (CONF / group / f"{file}.yaml").read_text(encoding="utf-8") for file in files}
+    cls = build.find_class(_package(group), name)
+    rules, meanings = build.rules(cls), argument_docs(cls)
+    description = re.split(r"\n *\n(?=Args:|Shapes:|Raises:|Attributes:)", inspect.getdoc(cls) or "")[0]
+    notes = {file: comments(texts[file]) for file in files}
+    rows = []
+    for key in (key for key in settings[files[0]] if key != "name"):
+        rule = rules[key].words if key in rules else f"a component of `{group}/{key}`"
+        default = _defaults({file: _part_or_value(settings[file][key]) for file in files})
+        rows.append(_row(key, rule, default, meanings.get(key, ""), _comment(key, notes)))
+    listed = "Files: " if len(files) > 1 else "File: "
+    listed += ", ".join(f"`conf/{group}/{file}.yaml`" for file in files)
+    listed += f". Class: `{cls.__module__}.{cls.__name__}`."
+    return f"{description}\n\n{listed}\n\n{table(HEADER, rows) if rows else 'It has no settings.'}\n"
+
+
+def _defaults(values: Mapping[str, str]) -> str:
+    """Return the default of several files: the most frequent value, then the files with another one."""
+    usual = Counter(values.values()).most_common(1)[0][0]
+    others = [f"{file}: {value}" for file, value in values.items() if value != usual]
+    return "<br>".join([usual, *others])
+
+
+def _comment(key: str, notes: Mapping[str, Mapping[str, str]]) -> str:
+    """Return the comments of several files on a setting; a comment of some files only is preceded by their names."""
+    files: dict[str, list[str]] = {}
+    for file, by_key in notes.items():
+        if key in by_key:
+            files.setdefault(by_key[key], []).append(file)
+    if len(files) == 1 and len(next(iter(files.values()))) == len(notes):
+        return next(iter(files))
+    return "; ".join(f"{', '.join(names)}: {comment}" for comment, names in files.items())
+
+
+def _part_or_value(value: object) -> str:
+    return f"`{value['name']}`" if isinstance(value, Mapping) and "name" in value else shown(value)

@@ -1,0 +1,167 @@
+"""The documentation site: it builds, needs no other host, its search works on files, its reference is complete."""
+
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from asr.__main__ import COMMANDS
+from asr.settings.conf import CONF
+from docs.pages.commands import commands_pages, parser_of
+from docs.pages.documents import DocumentPages
+from docs.pages.markdown import raised, sections
+from docs.pages.settings import PLAIN_GROUPS, comments, settings_pages
+from tests.browser import (
+    browser,  # noqa: F401
+    overflow,
+    visit,
+    wait_until,
+)
+from tests.conftest import ROOT
+
+PAGES_ON_A_PHONE = ["index.html", "guide/train.html", "reference/settings/index.html", "coming-from/index.html"]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, as `make docs` builds it, in another folder."""
+    for package in ("mkdocs", "material", "mkdocstrings"):
+        pytest.importorskip(package, reason=f"{package} is not installed: pip install -e '.[docs]'")
+    folder = tmp_path_factory.mktemp("documentation")
+    settings = {"INHERIT": str(ROOT / "mkdocs.yml"), "docs_dir": "docs", "site_dir": "site"}
+    (folder / "mkdocs.yml").write_text(yaml.safe_dump(settings))
+    run = [sys.executable, "-m"]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT)}
+    build = ["mkdocs", "build", "--strict", "-f", str(folder / "mkdocs.yml")]
+    for command in (["docs.pages", str(folder / "docs")], build):
+        ended = subprocess.run([*run, *command], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        assert ended.returncode == 0, ended.stderr
+    return folder / "site"
+
+
+class Loaded(HTMLParser):
+    """Collects the addresses that a page loads, without the links for readers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        if tag == "link" and values.get("rel") not in ("next", "prev", "canonical"):
+            self.addresses.append(values.get("href") or "")
+        for key in ("src", "srcset", "data", "poster", "style"):
+            self.addresses.append(values.get(key) or "")
+
+
+def loaded(page: str) -> list[str]:
+    parser = Loaded()
+    parser.feed(page)
+    return [address for address in parser.addresses if address]
+
+
+def is_elsewhere(address: str) -> bool:
+    return re.search(r"(?:^|[\s(\"'])(?:https?:)?//", address) is not None
+
+
+def test_no_page_loads_anything_from_another_host(site: Path) -> None:
+    pages = sorted(site.rglob("*.html"))
+    assert len(pages) > 80
+    for page in pages:
+        assert not [address for address in loaded(page.read_text(encoding="utf-8")) if is_elsewhere(address)], page
+    for sheet in site.rglob("*.css"):
+        assert not re.search(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//", sheet.read_text(encoding="utf-8")), sheet
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "<script src='https://unpkg.com/iframe-worker/shim'></script>",
+        "<link rel=stylesheet href=//fonts.example/a.css>",
+        "<div style=\"background: url('https://example.org/a.png')\">",
+    ],
+)
+def test_an_address_of_another_host_is_found(page: str) -> None:
+    assert [is_elsewhere(address) for address in loaded(page)] == [True]
+    assert not any(map(is_elsewhere, loaded("<a href='https://example.org'></a><img src='../a.png'>")))
+
+
+def test_the_search_works_on_pages_that_are_opened_as_files(site: Path, browser: Any) -> None:  # noqa: F811
+    seen = visit(browser, site / "guide" / "train.html")
+    seen.page.click("input[name=query]")
+    wait_until(seen.page, "!document.querySelector('.md-search-result__meta').textContent.includes('Initializing')")
+    seen.page.keyboard.type("hotword")  # the search reads its field when a key is released
+    wait_until(seen.page, "document.querySelectorAll('.md-search-result__item').length > 0")
+    assert "language-models.html" in seen.page.inner_html(".md-search-result__list")
+    assert seen.complaints == []
+    assert all(request.startswith("file:") for request in seen.requests)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("page", PAGES_ON_A_PHONE)
+def test_a_page_fits_a_phone(site: Path, browser: Any, page: str, scheme: str) -> None:  # noqa: F811
+    seen = visit(browser, site / page, width=390, height=844, scheme=scheme)
+    assert overflow(seen.page) == 0
+
+
+def test_the_reference_has_every_file_of_conf() -> None:
+    pages = settings_pages()
+    for path in CONF.rglob("*.yaml"):
+        name = path.relative_to(CONF).as_posix()
+        group = name.split("/")[0].removesuffix(".yaml")
+        if "/" not in name:
+            assert any(f"`conf/{name}`" in page for page in pages.values())
+        elif group in PLAIN_GROUPS:
+            assert f"## {path.stem}\n" in pages[f"reference/settings/{group}.md"]
+        else:
+            assert f"`conf/{name}`" in pages[f"reference/settings/{group}.md"]
+
+
+def test_a_row_of_the_reference_has_rule_default_meaning_and_comment() -> None:
+    page = settings_pages()["reference/settings/index.md"]
+    [row] = [line for line in page.splitlines() if line.startswith("| `data.min_seconds` ")]
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    [line] = [line for line in (CONF / "train.yaml").read_text().splitlines() if line.startswith("  min_seconds:")]
+    assert cells == [
+        "`data.min_seconds`",
+        "a number from 0",
+        "`0.1`",
+        f"minimum duration.<br>*{line.partition(' # ')[2]}*",
+    ]
+
+
+def test_comments_belong_to_the_setting_of_their_line() -> None:
+    text = "# of the file\na: 1  # one\nb:  # a section\n  c: [2,\n    3]  # two\nd: {e: null}  # three\n"
+    text += "f: 'x # y'\ng: |\n  # z\n"
+    assert comments(text) == {"a": "one", "b.c": "two", "d.e": "three", "d": "three"}
+
+
+def test_the_reference_has_every_option_of_every_command() -> None:
+    pages = commands_pages()
+    names = [name for commands in COMMANDS.values() for name in commands]
+    assert set(pages) == {f"reference/commands/{name}.md" for name in ["index", *names]}
+    for name in set(names) - {"train", "plan", "doctor", "train_lm"}:
+        for action in parser_of(name)._actions:
+            assert all(f"`{option}`" in pages[f"reference/commands/{name}.md"] for option in action.option_strings)
+
+
+def test_a_long_document_becomes_a_page_for_each_section() -> None:
+    text = "# All\n\nIntro.\n\n## First\n\n### Part\n\n```\n## no heading\n```\n\n## Second\n"
+    introduction, first, second = sections(text)
+    assert (introduction, second) == ("# All\n\nIntro.\n\n", "## Second\n")
+    assert raised(first) == "# First\n\n## Part\n\n```\n## no heading\n```\n\n"
+
+
+def test_links_of_documents_lead_to_their_pages() -> None:
+    contents = DocumentPages().contents
+    page = contents["guide/results.md"]
+    assert "](../recipes/mini.md)" in page
+    assert "](../benchmarks/matrix-products-on-amd-processors.md#matrix-products-on-amd-processors)" in page
+    assert "](source/tests/test_padding.py.md)" in contents["index.md"]
+    assert contents["recipes/mini/report.png"] == (ROOT / "recipes" / "mini" / "report.png").read_bytes()
