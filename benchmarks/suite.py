@@ -41,6 +41,7 @@ SUITE = {  # benchmarks, and the options of each run of theirs
     "streaming": [""],
     "captions": [""],
     "export": [""],
+    "scale": [""],
     "browser": [""],
 }
 # A benchmark whose peers do not resolve with asr has an environment `<this one>-<name>`; the Makefile makes it.
