@@ -68,7 +68,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_model(parser)
     parser.add_argument("--factors", type=int, nargs="+", default=FACTORS, metavar="N", help="of the work (1 10 100)")
     parser.add_argument("--share", type=float, default=1.0, metavar="X", help="smallest amounts times X (1)")
-    parser.add_argument("--tasks", nargs="+", metavar="NAME", help=f"some of: {', '.join(task.name for task in TASKS)}")
+    names = [task.name for task in TASKS]
+    parser.add_argument(
+        "--tasks", nargs="+", choices=names, default=names, metavar="NAME", help="some of the tasks (all)"
+    )
     results.add_options(parser)
     options = parser.parse_args(arguments)
     facts = about(options)
@@ -80,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         write_recordings(folder, read_utterances(options.audio))
         for task in TASKS:
-            if options.tasks and task.name not in options.tasks:
+            if task.name not in options.tasks:
                 continue
             before: tuple[float, Cost] | None = None
             for factor in options.factors:
