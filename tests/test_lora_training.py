@@ -278,7 +278,6 @@ def test_frozen_adapters_stay_at_zero(fluent: Path, tones: Path, tmp_path: Path)
             ["init.frozen=[encoder.blocks.0.*]", "init.frozen_steps=3"],
             "init.frozen_steps must be null with adapter=lora",
         ),
-        (["graph_memory=0.3"], "graph_memory must be 0 with adapter=lora, untested together; got 0.3."),
         (["init.frozen=[*]"], "init.frozen must leave weights to train"),
         (["head=ctc"], "adapter.trained must name the weights that differ from .*; head.linear.weight is missing"),
         (

@@ -23,7 +23,7 @@ from tests.test_heads_with_decoders import PAIRS, RECORDING, SMALL, chosen, lack
 from tests.test_train import losses
 
 TRAINERS = sorted(path.stem for path in (CONF / "trainer").glob("*.yaml"))
-ON_ONE_CPU = ["trainer.accelerator=cpu", "trainer.devices=1", "trainer.strategy=auto", "graph_memory=0"]
+ON_ONE_CPU = ["trainer.accelerator=cpu", "trainer.devices=1", "trainer.strategy=auto"]
 STEPS, ALL_STEPS = 2, 4
 
 

@@ -26,7 +26,6 @@ FREE = (
     "checkpoint",
     "gradient_checkpointing",
     "compile_blocks",
-    "graph_memory",
     "doctor",
     "logger",
     "corpus",

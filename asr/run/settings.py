@@ -15,7 +15,6 @@ from asr.settings.rule import (
     BOUND,
     DECAY,
     DEVICES,
-    FRACTION,
     PATH,
     PRECISION,
     SWITCH,
@@ -211,7 +210,6 @@ class RunSettings:
         resume: section.
         gradient_checkpointing: whether activations are computed twice instead of stored.
         compile_blocks: whether the blocks of the encoder are compiled.
-        graph_memory: share of the GPU's memory for passes recorded as CUDA graphs.
         ema: section.
         debug: section.
         doctor: section.
@@ -230,7 +228,6 @@ class RunSettings:
     resume: ResumeSettings
     gradient_checkpointing: Annotated[bool, SWITCH]
     compile_blocks: Annotated[bool, SWITCH]
-    graph_memory: Annotated[float, FRACTION]
     ema: EmaSettings
     debug: DebugSettings
     doctor: DoctorSettings
@@ -254,8 +251,6 @@ class RunSettings:
         if self.init.frozen_steps is not None:
             must = f"init.frozen_steps must be null with adapter={name}, whose base is frozen for the whole run"
             raise InputError(f"{must}; got {self.init.frozen_steps}.")
-        if self.graph_memory:
-            raise InputError(f"graph_memory must be 0 with adapter={name}, untested together; got {self.graph_memory}.")
 
 
 def check_sections(file: str, given: Iterable[object], required: Sequence[str], optional: Sequence[str]) -> None:
