@@ -1,8 +1,8 @@
-"""python -m benchmarks.browser MODEL MANIFEST: a model in Chromium, by the page of asr.export --web, on one core.
+"""python -m benchmarks.browser MODEL MANIFEST: speed of the page of asr.export --web, in Chromium on one core.
 
-Seconds of audio a second (--seconds) of the page's own worker, waveform to words; by the clock, and by the time that
-all of Chromium's processes had of a processor, which other work does not change. How long loading takes, what a browser
-downloads, and, on the manifest's first recordings (--texts), how many texts are not those of torch in float32.
+The first table has the speed of the page's worker, from waveform to words: seconds of audio per second, and per CPU
+second of all Chromium processes, which other load on the machine does not affect. The second table has the size of the
+download, the loading time, and the number of texts that differ from those of torch in float32.
 """
 
 import argparse
@@ -36,10 +36,10 @@ QUANTIZATIONS = {"float32": [], "int8": ["--quantize", "int8"]}
 SPEED = {
     "program": str,
     "seconds": fixed(0),
-    "seconds of audio a second": fixed(1),
-    "by processor time": fixed(1),
+    "audio s/s": fixed(1),
+    "audio s/CPU s": fixed(1),
 }
-TOTALS = {"program": str, "MB to download": fixed(0), "loaded after s": fixed(1), "other texts": str}
+TOTALS = {"program": str, "MB to download": fixed(0), "loading s": fixed(1), "differing texts": str}
 START = """() => new Promise((resolve, reject) => {
   const settings = JSON.parse(document.getElementById("settings").textContent), begin = performance.now();
   settings.cache = "benchmark";
@@ -65,49 +65,57 @@ RECOGNIZE = """(base64) => {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Make the pages, print a table of speeds and one of the rest."""
+    """Export the pages, and print tables of speeds and totals."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.browser", description=__doc__)
     model, manifest = Path("runs/mini/bundle"), "data/mini/test.jsonl"
-    parser.add_argument("model", metavar="MODEL", nargs="?", type=Path, default=model, help=f"a bundle ({model})")
-    recordings = f"JSONL, whose recordings are recognised ({manifest})"
-    parser.add_argument("manifest", metavar="MANIFEST", nargs="?", default=manifest, help=recordings)
-    parser.add_argument("--seconds", type=float, nargs="+", default=[1, 10, 30], metavar="S", help="of audio")
-    parser.add_argument("--texts", type=int, default=20, metavar="N", help="recordings whose texts are compared")
-    parser.add_argument("--programs", choices=QUANTIZATIONS, nargs="+", default=[*QUANTIZATIONS], help="those alone")
+    parser.add_argument(
+        "model", metavar="MODEL", nargs="?", type=Path, default=model, help=f"bundle (default: {model})"
+    )
+    manifest_help = f"manifest of the recordings (default: {manifest})"
+    parser.add_argument("manifest", metavar="MANIFEST", nargs="?", default=manifest, help=manifest_help)
+    parser.add_argument(
+        "--seconds", type=float, nargs="+", default=[1, 10, 30], metavar="S", help="lengths of recordings"
+    )
+    parser.add_argument(
+        "--texts", type=int, default=20, metavar="N", help="number of recordings whose texts are compared"
+    )
+    parser.add_argument(
+        "--programs", choices=QUANTIZATIONS, nargs="+", default=[*QUANTIZATIONS], help="exports to run (default: all)"
+    )
     results.add_options(parser)
-    given = parser.parse_args(arguments)
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # what is started from here on has one core
-    facts = about(given)
-    utterances = read_manifest(given.manifest)
+    options = parser.parse_args(arguments)
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # limits all child processes to one core
+    facts = about(options)
+    utterances = read_manifest(options.manifest)
     from asr import load_recognizer
 
-    recognizer = load_recognizer(given.model)
+    recognizer = load_recognizer(options.model)
     sample_rate = recognizer.model.features.sample_rate
-    texts = [transcript.text for transcript in recognizer.transcribe(_paths(utterances[: given.texts]))]
-    speed = Results("browser", SPEED, bars="seconds of audio a second", within=("seconds",))
+    texts = [transcript.text for transcript in recognizer.transcribe(_paths(utterances[: options.texts]))]
+    speed = Results("browser", SPEED, bars="audio s/s", group_by=("seconds",))
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        for name in given.programs:
+        for name in options.programs:
             site = Path(folder, name)
-            command = [sys.executable, "-m", "asr.export", str(given.model), "--web", "-o", str(site)]
+            command = [sys.executable, "-m", "asr.export", str(options.model), "--web", "-o", str(site)]
             subprocess.run([*command, *QUANTIZATIONS[name]], check=True, stdout=sys.stderr)
-            with opened(site) as page:
+            with open_page(site) as page:
                 loaded = page.evaluate(START)
-                for seconds in given.seconds:
+                for seconds in options.seconds:
                     waveform = joined(utterances, seconds, sample_rate)
-                    speed.row(name, seconds, *rates(page, waveform, seconds, given.turns))
-                heard = [
+                    speed.row(name, seconds, *rates(page, waveform, seconds, options.turns))
+                browser_texts = [
                     recognized(page, load_waveform(path, sample_rate).numpy())["text"]
-                    for path in _paths(utterances[: given.texts])
+                    for path in _paths(utterances[: options.texts])
                 ]
-            others = sum(text != other for text, other in zip(heard, texts, strict=True))
+            num_differing = sum(text != expected for text, expected in zip(browser_texts, texts, strict=True))
             size = sum((site / file).stat().st_size for file in LARGE) / 1e6
-            rows.append((name, size, loaded, f"{others} of {len(texts)}"))
-    speed.keep(given.output_dir, facts)
+            rows.append((name, size, loaded, f"{num_differing} of {len(texts)}"))
+    speed.save(options.output_dir, facts)
     totals = Results("browser_totals", TOTALS, bars="MB to download")
     for row in rows:
         totals.row(*row)
-    totals.keep(given.output_dir, facts)
+    totals.save(options.output_dir, facts)
     return 0
 
 
@@ -116,25 +124,27 @@ def _paths(utterances: Sequence[Utterance]) -> list[str]:
 
 
 def joined(utterances: Sequence[Utterance], seconds: float, sample_rate: int) -> np.ndarray:
-    """Recordings one behind the other, cut, or repeated, to one length."""
+    """Concatenate recordings, and cut or repeat the result to `seconds`."""
     waveforms = [load_waveform(path, sample_rate).numpy() for path in _paths(utterances[:20])]
     return np.resize(np.concatenate(waveforms), round(seconds * sample_rate))
 
 
 @contextmanager
-def opened(site: Path) -> Iterator[Any]:
-    """Serve a page, and open it in Chromium.
+def open_page(site: Path) -> Iterator[Any]:
+    """Serve a site on a local port, and open it in Chromium.
 
     Raises:
-        InputError: there is no Chromium, or no playwright.
+        InputError: Chromium or playwright is not installed.
     """
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
-        raise InputError("benchmarks.browser must have playwright; not installed. pip install '.[test]'") from None
+        raise InputError(
+            "benchmarks.browser requires playwright, which is not installed. Run pip install '.[test]'."
+        ) from None
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     if chromium is None:
-        raise InputError("benchmarks.browser must have Chromium; not installed. apt-get install chromium")
+        raise InputError("benchmarks.browser requires Chromium, which is not installed. Run apt-get install chromium.")
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(site)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     with sync_playwright() as playwright:
@@ -153,26 +163,26 @@ class _Quiet(SimpleHTTPRequestHandler):
 
 
 def recognized(page: Any, waveform: np.ndarray) -> dict[str, Any]:
-    """What the worker says of a waveform, and after how many seconds."""
+    """Recognise a waveform in the page's worker; return {"text": ..., "seconds": ...}."""
     answer: dict[str, Any] = page.evaluate(RECOGNIZE, base64.b64encode(waveform.astype("<f4").tobytes()).decode())
     return answer
 
 
 def rates(page: Any, waveform: np.ndarray, seconds: float, turns: int) -> tuple[float, float]:
-    """Seconds of audio a second of the clock, and a second of a processor; behind two turns that warm up."""
+    """Return seconds of audio per second and per CPU second, medians of `turns` after two turns of warm-up."""
     system = page.context.browser.new_browser_cdp_session()
-    taken, used = [], []
+    wall_seconds, cpu_seconds = [], []
     for turn in range(-2, turns):
-        before = _processor_seconds(system)
+        cpu_start = _cpu_seconds(system)
         answer = recognized(page, waveform)
         if turn >= 0:
-            used.append(_processor_seconds(system) - before)
-            taken.append(answer["seconds"])
-    return seconds / median(taken), seconds / median(used)
+            cpu_seconds.append(_cpu_seconds(system) - cpu_start)
+            wall_seconds.append(answer["seconds"])
+    return seconds / median(wall_seconds), seconds / median(cpu_seconds)
 
 
-def _processor_seconds(system: Any) -> float:
-    """That all of Chromium's processes have had so far."""
+def _cpu_seconds(system: Any) -> float:
+    """Return the CPU seconds of all Chromium processes so far."""
     return float(sum(process["cpuTime"] for process in system.send("SystemInfo.getProcessInfo")["processInfo"]))
 
 

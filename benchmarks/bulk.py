@@ -1,4 +1,4 @@
-"""python -m benchmarks.bulk: parts beside plain asr.transcribe, two workers beside one, bookkeeping of a large job."""
+"""python -m benchmarks.bulk: overhead of bulk jobs: parts, Ray workers, and bookkeeping of large jobs."""
 
 import argparse
 import functools
@@ -33,99 +33,118 @@ from benchmarks import results
 from benchmarks.machine import about
 from benchmarks.results import Results, fixed
 
-UTTERANCE_SECONDS = 12.0  # of the simulated corpus
+UTTERANCE_SECONDS = 12.0  # length of each utterance of the simulated corpus
 WORDS_PER_SECOND = 2.5
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark that is named."""
+    """Run the benchmark named by the first argument."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bulk", description=__doc__)
-    what = parser.add_subparsers(dest="what", required=True)
-    plain = what.add_parser("plain", help="parts beside plain asr.transcribe of the same manifest")
-    ray = what.add_parser("ray", help="two workers of Ray beside one process")
-    for each in (plain, ray):
-        each.add_argument("model", metavar="MODEL")
-        each.add_argument("manifest", metavar="MANIFEST")
-        each.add_argument("--part-hours", type=float, default=0.1, metavar="H", help="audio of a part (0.1)")
-    simulation = what.add_parser("simulate", help="a large job, of which only the recognition is made up")
-    simulation.add_argument("--hours", type=float, default=10_000, metavar="H", help="of audio (10000)")
-    simulation.add_argument("--gpus", type=int, default=8, metavar="N", help="workers (8)")
-    simulation.add_argument("--rtfx", type=float, default=500, metavar="X", help="audio seconds a second of each (500)")
-    listing = what.add_parser("listing", help="start a job whose folder has very many parts")
-    listing.add_argument("--parts", type=int, default=1_000_000, metavar="N", help="in the folder (1000000)")
-    for each in (plain, ray, simulation, listing):
-        results.add_options(each)
-    given = parser.parse_args(arguments)
-    run = {"plain": _plain, "ray": _ray, "simulate": _simulate, "listing": _listing}[given.what]
-    run(given).keep(given.output_dir, about(given))
+    commands = parser.add_subparsers(dest="command", required=True)
+    plain = commands.add_parser("plain", help="compare --parts with plain asr.transcribe of a manifest")
+    ray = commands.add_parser("ray", help="compare two Ray workers with one process")
+    for command in (plain, ray):
+        command.add_argument("model", metavar="MODEL")
+        command.add_argument("manifest", metavar="MANIFEST")
+        command.add_argument(
+            "--part-hours", type=float, default=0.1, metavar="H", help="audio of a part (default: 0.1)"
+        )
+    simulation = commands.add_parser("simulate", help="run a large job with simulated recognition")
+    simulation.add_argument(
+        "--hours", type=float, default=10_000, metavar="H", help="audio of the corpus (default: 10000)"
+    )
+    simulation.add_argument("--gpus", type=int, default=8, metavar="N", help="simulated workers (default: 8)")
+    simulation.add_argument(
+        "--rtfx", type=float, default=500, metavar="X", help="audio seconds per second of each worker (default: 500)"
+    )
+    listing = commands.add_parser("listing", help="start a job in a folder with many finished parts")
+    listing.add_argument(
+        "--parts", type=int, default=1_000_000, metavar="N", help="parts in the folder (default: 1000000)"
+    )
+    for command in (plain, ray, simulation, listing):
+        results.add_options(command)
+    options = parser.parse_args(arguments)
+    run = {"plain": _plain, "ray": _ray, "simulate": _simulate, "listing": _listing}[options.command]
+    run(options).save(options.output_dir, about(options))
     return 0
 
 
 # ---- real jobs
 
-_COLUMNS = {"way": str, "s": fixed(1), "CPU s": fixed(1), "s beside plain": fixed(3), "CPU s beside plain": fixed(3)}
+_COLUMNS = {"command": str, "s": fixed(1), "CPU s": fixed(1), "s, ratio to plain": fixed(3)}
+_COLUMNS |= {"CPU s, ratio to plain": fixed(3)}
 
 
-def _command(given: argparse.Namespace, *more: str) -> list[str]:
-    return [sys.executable, "-m", "asr.transcribe", given.model, given.manifest, "--device", "cpu", *more]
+def _command(options: argparse.Namespace, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", "asr.transcribe", options.model, options.manifest, "--device", "cpu", *arguments]
 
 
 def _run(command: list[str], output: Path) -> tuple[float, float]:
-    """Run a command; return its seconds, and those of the processor."""
-    begun, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    """Run a command with its output in a file; return its seconds and its CPU seconds."""
+    start, usage_before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     with output.open("w") as file:
-        ended = subprocess.run(command, stdout=file, stderr=subprocess.PIPE, text=True, check=False)
-    if ended.returncode:
-        raise RuntimeError(ended.stderr)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return time.perf_counter() - begun, processor
+        process = subprocess.run(command, stdout=file, stderr=subprocess.PIPE, text=True, check=False)
+    if process.returncode:
+        raise RuntimeError(process.stderr)
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_seconds = usage.ru_utime + usage.ru_stime - usage_before.ru_utime - usage_before.ru_stime
+    return time.perf_counter() - start, cpu_seconds
 
 
-def _plain(given: argparse.Namespace) -> Results:
-    """Time both ways in turns, whole commands, and compare the texts."""
+def _plain(options: argparse.Namespace) -> Results:
+    """Time the whole commands with and without --parts in turns, and compare their texts."""
     table = Results("bulk_plain", _COLUMNS, bars="CPU s")
     seconds: dict[str, list[tuple[float, float]]] = {"plain": [], "parts": []}
-    for turn in range(given.turns):
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            parts = ["--parts", "--part-hours", str(given.part_hours), "--output-dir", str(folder / "out")]
-            ways: dict[str, Callable[[], tuple[float, float]]] = {
-                "plain": lambda folder=folder: _run(_command(given, "--format", "jsonl"), folder / "plain.jsonl"),  # type: ignore[misc]
-                "parts": lambda folder=folder, parts=parts: _run(_command(given, *parts), folder / "log"),  # type: ignore[misc]
+    for turn in range(options.turns):
+        with tempfile.TemporaryDirectory() as temporary_dir:
+            folder = Path(temporary_dir)
+            parts = ["--parts", "--part-hours", str(options.part_hours), "--output-dir", str(folder / "out")]
+            commands: dict[str, Callable[[], tuple[float, float]]] = {
+                "plain": lambda folder=folder: _run(_command(options, "--format", "jsonl"), folder / "plain.jsonl"),  # type: ignore[misc]
+                "parts": lambda folder=folder, parts=parts: _run(_command(options, *parts), folder / "log"),  # type: ignore[misc]
             }
-            for way in list(ways)[:: 1 if turn % 2 else -1]:
-                seconds[way].append(ways[way]())
+            for name in list(commands)[:: 1 if turn % 2 else -1]:
+                seconds[name].append(commands[name]())
             expected = {entry["id"]: entry["text"] for entry in _entries(folder / "plain.jsonl")}
             files = sorted((folder / "out").glob("part-*.jsonl"))
             texts = {entry["id"]: entry["text"] for file in files for entry in _entries(file)}
             if texts != expected:
-                raise RuntimeError("the texts must be equal")
-    for way, times in seconds.items():
-        table.row(way, *(median(column) for column in zip(*times, strict=True)), *_ratios(times, seconds["plain"]))
+                raise RuntimeError("texts with and without --parts must be equal; they differ.")
+    for name, times in seconds.items():
+        table.row(name, *(median(column) for column in zip(*times, strict=True)), *_ratios(times, seconds["plain"]))
     return table
 
 
 def _ratios(times: Sequence[tuple[float, float]], plain: Sequence[tuple[float, float]]) -> list[float]:
-    """Return the medians of the turns' ratios: of seconds, and of the processor's."""
-    ratios = ((mine[0] / other[0], mine[1] / other[1]) for mine, other in zip(times, plain, strict=True))
+    """Return the medians over the turns of two ratios to `plain`, that of seconds and that of CPU seconds."""
+    ratios = ((turn[0] / base[0], turn[1] / base[1]) for turn, base in zip(times, plain, strict=True))
     return [median(column) for column in zip(*ratios, strict=True)]
 
 
-def _ray(given: argparse.Namespace) -> Results:
-    """Time two workers of a cluster of this machine, then one process; start-up is left out."""
-    columns = {"workers": str, "parts": str, "hours": fixed(2), "s": fixed(1), "times real time": fixed(1)}
-    table = Results("bulk_ray", columns, bars="times real time")
+def _ray(options: argparse.Namespace) -> Results:
+    """Time two workers of a Ray cluster on this machine, then one process, both without start-up."""
+    columns = {"workers": str, "parts": str, "hours": fixed(2), "s": fixed(1), "audio s/s": fixed(1)}
+    table = Results("bulk_ray", columns, bars="audio s/s")
     texts = []
     for workers, engine in (("2, Ray", "ray"), ("1, this process", "local")):
         with tempfile.TemporaryDirectory() as name:
             out = Path(name, "out")
-            options = ["--parts", "--part-hours", str(given.part_hours), "--output-dir", str(out), "--engine", engine]
-            _run(_command(given, *options), Path(name, "log"))
+            arguments = [
+                "--parts",
+                "--part-hours",
+                str(options.part_hours),
+                "--output-dir",
+                str(out),
+                "--engine",
+                engine,
+            ]
+            _run(_command(options, *arguments), Path(name, "log"))
             records = [json.loads(file.read_text()) for file in sorted((out / "records").glob("*.json"))]
             texts.append([file.read_bytes() for file in sorted(out.glob("part-*.jsonl"))])
-        seconds = max(each["begun"] + each["seconds"] for each in records) - min(each["begun"] for each in records)
-        audio = sum(each["audio_seconds"] for each in records)
+        seconds = max(record["begun"] + record["seconds"] for record in records) - min(
+            record["begun"] for record in records
+        )
+        audio = sum(record["audio_seconds"] for record in records)
         table.row(workers, str(len(records)), audio / 3600, seconds, audio / seconds)
     print("\nthe files are equal" if texts[0] == texts[1] else "\nTHE FILES DIFFER")
     return table
@@ -140,7 +159,7 @@ def _entries(path: Path) -> Iterator[dict[str, Any]]:
 
 
 class _Counts:
-    """Requests that the bookkeeping makes of the output's store, and bytes that it writes."""
+    """Counts the requests of the bookkeeping to the output's store, and its written bytes, once this object exists."""
 
     def __init__(self) -> None:
         self.writes = self.reads = self.listings = self.written_bytes = 0
@@ -163,10 +182,10 @@ class _Counts:
         JobFolder._listed = counted_listing  # type: ignore[method-assign]
 
 
-def _simulate(given: argparse.Namespace) -> Results:
-    """Run all of a job but recognition: index, plan, fingerprint, tasks, files, report. The GPUs' clock is made up."""
+def _simulate(options: argparse.Namespace) -> Results:
+    """Run a job with simulated recognition and simulated GPU time; all other steps are real."""
     table = Results("bulk_simulate", {"step": str, "s": fixed(2)}, bars="s")
-    number = round(given.hours * 3600 / UTTERANCE_SECONDS)
+    number = round(options.hours * 3600 / UTTERANCE_SECONDS)
     with tempfile.TemporaryDirectory() as name:
         counts = _Counts()
         steps = _Steps(table)
@@ -178,7 +197,7 @@ def _simulate(given: argparse.Namespace) -> Results:
         durations = source.utterances.durations
         plan = plan_parts(durations, 3600)
         fingerprint = input_fingerprint(source)
-        steps.done("plan parts, fingerprint of the input")
+        steps.done("plan parts, compute the input's fingerprint")
         identity = {
             "fingerprints": {"input": fingerprint},
             "input": str(index),
@@ -187,26 +206,32 @@ def _simulate(given: argparse.Namespace) -> Results:
         }
         job = BulkJob(source, plan, plan.seconds(durations), JobFolder(str(Path(name, "out"))), identity)
         job.folder.claim(identity)
-        busy, waits = [0.0] * given.gpus, 0.0
-        begun = time.perf_counter()
+        busy_seconds = [0.0] * options.gpus
+        start = time.perf_counter()
 
         def engine(tasks: Any) -> Iterator[PartResult]:
             for task in tasks:
-                worker = heapq.heappop(busy)
-                heapq.heappush(busy, worker + float(job.seconds[task.number]) / given.rtfx)
-                yield _made_up(task, given.rtfx)
+                finish_time = heapq.heappop(busy_seconds)
+                heapq.heappush(busy_seconds, finish_time + float(job.seconds[task.number]) / options.rtfx)
+                yield _simulated_result(task, options.rtfx)
 
-        made = sum(_timed(lambda task=task: _made_up(task, given.rtfx)) for task in job.tasks(range(20))) / 20  # type: ignore[misc]
+        first_tasks = [*job.tasks(range(20))]
+        simulation_start = time.perf_counter()
+        for task in first_tasks:
+            _simulated_result(task, options.rtfx)
+        simulation_seconds = (time.perf_counter() - simulation_start) / 20
         job.run(range(plan.num_parts), engine, lambda record: None)
-        waits = time.perf_counter() - begun - made * (plan.num_parts + 20)
-        steps.done("tasks, results made up, files")
+        driver_seconds = time.perf_counter() - start - simulation_seconds * (plan.num_parts + 20)
+        steps.done("tasks, simulated results, files")
         finish(job)
         steps.done("failures.jsonl and report.json")
-        parts, hours = plan.num_parts, max(busy) / 3600
+        parts, hours = plan.num_parts, max(busy_seconds) / 3600
         print(
-            f"\n{number:,} utterances, {parts:,} parts; {hours:.2f} h on {given.gpus} GPUs of {given.rtfx:g} s a second"
+            f"\n{number:,} utterances, {parts:,} parts; {hours:.2f} h, {options.gpus} GPUs, {options.rtfx:g} audio s/s"
         )
-        print(f"bookkeeping of a part, by the driver: {1000 * waits / parts:.1f} ms; of all: {waits:.0f} s")
+        print(
+            f"bookkeeping in the driver: {1000 * driver_seconds / parts:.1f} ms per part, {driver_seconds:.0f} s in all"
+        )
         print(
             f"output: {counts.listings} listings, {counts.writes:,} writes, {counts.written_bytes / 1e9:.2f} GB, ",
             end="",
@@ -216,34 +241,28 @@ def _simulate(given: argparse.Namespace) -> Results:
 
 
 class _Steps:
-    """Rows of a table, each the seconds since the row before."""
+    """Adds rows to a table, each with the seconds since the previous row."""
 
     def __init__(self, table: Results) -> None:
-        self._table, self._begun = table, time.perf_counter()
+        self._table, self._start = table, time.perf_counter()
 
     def done(self, step: str) -> None:
-        """Add a row."""
+        """Add the row of a step that has just finished."""
         now = time.perf_counter()
-        self._table.row(step, now - self._begun)
-        self._begun = now
-
-
-def _timed(function: Callable[[], object]) -> float:
-    begun = time.perf_counter()
-    function()
-    return time.perf_counter() - begun
+        self._table.row(step, now - self._start)
+        self._start = now
 
 
 def _corpus(number: int) -> Iterator[Utterance]:
-    for place in range(number):
-        yield Utterance(f"audio/{place:09d}.flac", UTTERANCE_SECONDS, "", f"utterance-{place:09d}")
+    for index in range(number):
+        yield Utterance(f"audio/{index:09d}.flac", UTTERANCE_SECONDS, "", f"utterance-{index:09d}")
 
 
 @functools.cache
 def _transcript() -> Transcript:
     words = [
-        Word(f"word{place}", place / WORDS_PER_SECOND, (place + 0.8) / WORDS_PER_SECOND, 0.9)
-        for place in range(round(UTTERANCE_SECONDS * WORDS_PER_SECOND))
+        Word(f"word{index}", index / WORDS_PER_SECOND, (index + 0.8) / WORDS_PER_SECOND, 0.9)
+        for index in range(round(UTTERANCE_SECONDS * WORDS_PER_SECOND))
     ]
     text = " ".join(word.text for word in words)
     return Transcript(tuple(words), (Alternative(text, -3.0),), UTTERANCE_SECONDS)
@@ -256,15 +275,17 @@ def _entry() -> Entry:
 
 @functools.cache
 def _statistics(number: int) -> Entry:
-    return part_statistics([(str(place), _transcript()) for place in range(number)])
+    return part_statistics([(str(index), _transcript()) for index in range(number)])
 
 
-def _made_up(task: PartTask, rtfx: float) -> PartResult:
-    """Make up the result of a part, as large as a real one; one utterance in a thousand fails."""
-    failures = [each for each in task.utterances if each.id.endswith("000")]
-    good = [each for each in task.utterances if not each.id.endswith("000")]
-    texts: list[Entry] = [{"id": each.id, "audio_filepath": each.audio_filepath, **_entry()} for each in good]
-    audio = UTTERANCE_SECONDS * len(good)
+def _simulated_result(task: PartTask, rtfx: float) -> PartResult:
+    """Return a simulated result of a part, as large as a real one; one utterance in a thousand fails."""
+    failed = [utterance for utterance in task.utterances if utterance.id.endswith("000")]
+    recognized = [utterance for utterance in task.utterances if not utterance.id.endswith("000")]
+    texts: list[Entry] = [
+        {"id": utterance.id, "audio_filepath": utterance.audio_filepath, **_entry()} for utterance in recognized
+    ]
+    audio = UTTERANCE_SECONDS * len(recognized)
     record = {
         "part": task.number,
         "worker": "simulated",
@@ -272,28 +293,28 @@ def _made_up(task: PartTask, rtfx: float) -> PartResult:
         "seconds": audio / rtfx,
         "waiting_seconds": 0.0,
         "audio_seconds": audio,
-        "failures": [{"id": each.id, "reason": "made up"} for each in failures],
+        "failures": [{"id": utterance.id, "reason": "simulated"} for utterance in failed],
         "num_segments": 0,
         "num_torn": 0,
-        **_statistics(len(good)),
+        **_statistics(len(recognized)),
     }
     return PartResult(task.number, texts, None, record)
 
 
-def _listing(given: argparse.Namespace) -> Results:
-    """Time how long a job needs to learn which of very many parts are done."""
+def _listing(options: argparse.Namespace) -> Results:
+    """Time how long a job takes to find the missing parts in a folder with many finished parts."""
     table = Results("bulk_listing", {"step": str, "s": fixed(2)}, bars="s")
     with tempfile.TemporaryDirectory() as name:
         steps = _Steps(table)
         descriptor = os.open(name, os.O_RDONLY)
-        for number in range(given.parts):
+        for number in range(options.parts):
             os.close(os.open(f"part-{number:07d}.jsonl", os.O_CREAT | os.O_WRONLY, dir_fd=descriptor))
         os.close(descriptor)
         steps.done("make the files (not part of the job)")
         counts = _Counts()
         folder = JobFolder(name)
-        missing = [number for number in range(given.parts) if not folder.is_done(f"part-{number:07d}")]
-        steps.done("list the folder, find what is missing")
+        missing = [number for number in range(options.parts) if not folder.is_done(f"part-{number:07d}")]
+        steps.done("list the folder, find missing parts")
         print(f"\n{counts.listings} listing, {counts.reads} reads, {len(missing)} parts missing")
     return table
 

@@ -1,4 +1,4 @@
-"""What the benchmarks of nets share: their options, and the rows of a batch."""
+"""Common part of the benchmarks of neural networks: command-line options, and timing of contenders on a batch."""
 
 import argparse
 import functools
@@ -18,10 +18,10 @@ from benchmarks.nets import (
     ATTENTIONS,
     BLOCK_FRAMES_PER_SECOND,
     FRAMES_PER_SECOND,
+    MIN_LENGTH_FRACTION,
     OURS,
     PEERS,
     RELATIVE,
-    SHORTEST,
     Batch,
     Net,
     encoder_config,
@@ -34,29 +34,29 @@ from benchmarks.nets import (
 from benchmarks.race import Contender, enter, race
 from benchmarks.results import Results, fixed, share
 
-LONGEST = 14.0  # seconds, of a batch that is named by its padded seconds
+MAX_UTTERANCE_SECONDS = 14.0  # longest utterance of a batch that is specified by its padded seconds
 
 Prepare = Callable[[Net, Batch], object]
 
 
 class Work(NamedTuple):
-    """What a benchmark of nets times.
+    """The operation that a benchmark of networks times.
 
     Args:
-        name: of the benchmark.
-        ready: makes what is timed of a net and a batch.
-        backward: whether a run has a backward pass; for the operations.
-        variants: of a contender: what is written behind its name, and what is done to its net first.
+        name: name of the benchmark.
+        make_operation: makes the timed operation from a network and a batch.
+        backward: whether the operation has a backward pass; used to count floating-point operations.
+        variants: maps a contender to {suffix of its name: preparation of its network before timing}.
     """
 
     name: str
-    ready: Callable[[Net, Batch], Contender]
+    make_operation: Callable[[Net, Batch], Contender]
     backward: bool
     variants: Callable[[str], Mapping[str, Prepare]]
 
 
-class Entered(NamedTuple):
-    """What is known of a contender before it is timed: parameters, operations of a run, a card's peak in GB."""
+class NetStatistics(NamedTuple):
+    """Number of parameters, floating-point operations per run, and peak GPU memory in GB (None on a CPU)."""
 
     parameters: int
     flops: float
@@ -64,26 +64,33 @@ class Entered(NamedTuple):
 
 
 def add_options(parser: argparse.ArgumentParser, batches: list[str]) -> None:
-    """Add what names nets, batches and the device."""
+    """Add the options that select networks, batches and the device."""
     parser.add_argument("--device", default="cpu", help="default: cpu")
-    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32", help="bfloat16 by autocast")
+    parser.add_argument(
+        "--precision", choices=("float32", "bfloat16"), default="float32", help="bfloat16 uses autocast"
+    )
     parser.add_argument(
         "--sizes",
         nargs="+",
         default=["s", "m"],
-        help="of conf/encoder/conformer_*.yaml (s m), or other names there: fast_conformer_l",
+        help="sizes of conf/encoder/conformer_*.yaml, or names of other encoders there, such as fast_conformer_l",
     )
-    least = f"{SHORTEST:.0%}".replace("%", " %%")
+    min_length = f"{MIN_LENGTH_FRACTION:.0%}".replace("%", " %%")
     parser.add_argument(
         "--batches",
         nargs="*",
         type=_batch,
         default=[_batch(batch) for batch in batches],
         metavar="NxS",
-        help=f"N utterances, from {least} of S seconds to all of it in even steps; default: {' '.join(batches)}",
+        help=f"N utterances, evenly spaced from {min_length} of S seconds to S seconds (default: {' '.join(batches)})",
     )
     parser.add_argument(
-        "--batch-seconds", nargs="*", type=float, default=[], metavar="S", help=f"such of S / {LONGEST:.0f} utterances"
+        "--batch-seconds",
+        nargs="*",
+        type=float,
+        default=[],
+        metavar="S",
+        help=f"batches of S / {MAX_UTTERANCE_SECONDS:.0f} utterances of up to {MAX_UTTERANCE_SECONDS:.0f} s",
     )
     parser.add_argument("--contenders", nargs="+", choices=(OURS, *PEERS), default=[OURS, *PEERS], metavar="NAME")
     parser.add_argument(
@@ -92,87 +99,104 @@ def add_options(parser: argparse.ArgumentParser, batches: list[str]) -> None:
         choices=ATTENTIONS,
         default=["rotary_attention"],
         metavar="NAME",
-        help="ours with these, too (rotary_attention)",
+        help="also time our encoder with each of these (default: rotary_attention)",
     )
-    parser.add_argument("--without-front-end", action="store_true", help="the blocks alone, from (B, T', D)")
-    parser.add_argument("--compile", action="store_true", help="each contender with its blocks compiled, too")
+    parser.add_argument("--without-front-end", action="store_true", help="time the blocks alone, on inputs (B, T', D)")
+    parser.add_argument("--compile", action="store_true", help="also time each contender with compiled blocks")
     results.add_options(parser)
 
 
-def contest(work: Work, given: argparse.Namespace) -> None:
-    """Print, then keep a row for each size, batch and contender; the contenders of a batch run in turns."""
-    given.contenders = installed(given.contenders)
-    machine = measure(given.device, getattr(torch, given.precision), TURNS if given.turns > 1 else 1)
-    facts = about(given, machine)
-    on_card = given.device.startswith("cuda")
-    counted, only = ("ms", {"peak GB": fixed(1)}) if on_card else ("CPU ms", {})
-    columns = {"size": str, "batch": str, "contender": str, "ms": fixed(0), counted: fixed(0), "x peer": fixed(2)}
-    columns |= {"of matmul": share, "audio hours/s": fixed(4), "parameters, M": fixed(2), "GFLOP": fixed(0), **only}
-    behind = "" if given.precision == "float32" else f"_{given.precision}"
-    table = Results(work.name + behind, columns, bars=counted, within=("size", "batch"))
-    by_seconds = [(max(1, round(seconds / LONGEST)), LONGEST) for seconds in given.batch_seconds]
-    for size, (count, longest) in itertools.product(given.sizes, [*given.batches, *by_seconds]):
-        dim = encoder_config(encoder_of_size(size))["dim"] if given.without_front_end else None
-        batch = Batch(*(part.to(given.device) for part in make_batch(count, longest, blocks_dim=dim)))
-        entered: dict[str, Entered] = {}
-        contenders = enter(_makers(work, given, size, batch, entered), expected=(RuntimeError,))
-        if OURS in given.contenders and OURS not in contenders:
-            raise InputError(f"ours must run; it was left out of {size} {count}x{longest:g}, as said above.")
-        turns = race(contenders, turns=given.turns, warm_up=0, synchronize=synchronizer(given.device))
-        taken = {name: turn.seconds if on_card else turn.cpu_seconds for name, turn in turns.items()}
-        peer = min((taken[name] for name in RELATIVE if name in taken), default=None)
-        frames_per_second = BLOCK_FRAMES_PER_SECOND if given.without_front_end else FRAMES_PER_SECOND
+def contest(work: Work, options: argparse.Namespace) -> None:
+    """Print and save one row per size, batch and contender; the contenders of a batch take turns."""
+    options.contenders = installed(options.contenders)
+    machine = measure(options.device, getattr(torch, options.precision), TURNS if options.turns > 1 else 1)
+    facts = about(options, machine)
+    on_card = options.device.startswith("cuda")
+    time_heading, gpu_columns = ("ms", {"peak GB": fixed(1)}) if on_card else ("CPU ms", {})
+    columns = {"size": str, "batch": str, "contender": str, "ms": fixed(0), time_heading: fixed(0), "x peer": fixed(2)}
+    columns |= {
+        "of matmul": share,
+        "audio hours/s": fixed(4),
+        "parameters, M": fixed(2),
+        "GFLOP": fixed(0),
+        **gpu_columns,
+    }
+    suffix = "" if options.precision == "float32" else f"_{options.precision}"
+    table = Results(work.name + suffix, columns, bars=time_heading, group_by=("size", "batch"))
+    by_seconds = [
+        (max(1, round(seconds / MAX_UTTERANCE_SECONDS)), MAX_UTTERANCE_SECONDS) for seconds in options.batch_seconds
+    ]
+    for size, (count, longest) in itertools.product(options.sizes, [*options.batches, *by_seconds]):
+        dim = encoder_config(encoder_of_size(size))["dim"] if options.without_front_end else None
+        batch = Batch(*(part.to(options.device) for part in make_batch(count, longest, blocks_dim=dim)))
+        statistics: dict[str, NetStatistics] = {}
+        contenders = enter(_makers(work, options, size, batch, statistics), expected=(RuntimeError,))
+        if OURS in options.contenders and OURS not in contenders:
+            raise InputError(
+                f"asr's network must run; size {size}, batch {count}x{longest:g} failed with the error printed above."
+            )
+        turns = race(contenders, turns=options.turns, warm_up=0, synchronize=synchronizer(options.device))
+        durations = {name: turn.seconds if on_card else turn.cpu_seconds for name, turn in turns.items()}
+        peer = min((durations[name] for name in RELATIVE if name in durations), default=None)
+        frames_per_second = BLOCK_FRAMES_PER_SECOND if options.without_front_end else FRAMES_PER_SECOND
         audio_hours = float(batch.lengths.sum()) / frames_per_second / 3600
-        for name, seconds in taken.items():
-            net = entered[name]
+        for name, seconds in durations.items():
+            net = statistics[name]
             values = {"size": size, "batch": f"{count}x{longest:g}", "contender": name}
-            values |= {"ms": 1000 * turns[name].seconds, counted: 1000 * seconds, "x peer": peer and peer / seconds}
+            values |= {
+                "ms": 1000 * turns[name].seconds,
+                time_heading: 1000 * seconds,
+                "x peer": peer and peer / seconds,
+            }
             values |= {"of matmul": net.flops / seconds / machine.matmul, "audio hours/s": audio_hours / seconds}
             values |= {"parameters, M": net.parameters / 1e6, "GFLOP": net.flops / 1e9, "peak GB": net.peak}
             table.row(*(values[heading] for heading in columns))
-    table.keep(given.output_dir, facts)
+    table.save(options.output_dir, facts)
 
 
 def _makers(
-    work: Work, given: argparse.Namespace, size: str, batch: Batch, entered: dict[str, Entered]
+    work: Work, options: argparse.Namespace, size: str, batch: Batch, statistics: dict[str, NetStatistics]
 ) -> dict[str, Callable[[], Contender]]:
-    """Give what makes each contender and each variant, runs it twice, and notes what is known of it then."""
+    """Return a maker of each contender and variant.
 
-    def make(contender: str, encoder_name: str, named: str, prepare: Prepare) -> Contender:
+    A maker prepares the operation, runs it twice as a warm-up, and stores its figures in `statistics`.
+    """
+
+    def make(contender: str, encoder_name: str, row_name: str, prepare: Prepare) -> Contender:
         torch.manual_seed(0)
-        before = _allocated(given.device)
-        net = make_net(contender, encoder_name, with_front_end=not given.without_front_end).to(given.device)
+        initial_bytes = _allocated(options.device)
+        net = make_net(contender, encoder_name, with_front_end=not options.without_front_end).to(options.device)
         flops = count_flops(net, batch.features, batch.lengths, backward=work.backward)
         prepare(net, batch)
-        run = work.ready(net, batch)
-        run()  # compiles, finds algorithms, fills the allocator
-        peak = _peak(run, given.device)
+        run = work.make_operation(net, batch)
+        run()  # compiles code, selects algorithms, and fills the allocator's cache
+        peak = _peak(run, options.device)
         parameters = sum(parameter.numel() for parameter in net.parameters())
-        entered[named] = Entered(parameters, flops, peak and (peak - before) / 1e9)
+        statistics[row_name] = NetStatistics(parameters, flops, peak and (peak - initial_bytes) / 1e9)
         return run
 
     return {
-        name + behind: functools.partial(make, contender, encoder_name, name + behind, prepare)
-        for name, (contender, encoder_name) in entries(given.contenders, size, given.attentions).items()
-        for behind, prepare in work.variants(contender).items()
+        name + suffix: functools.partial(make, contender, encoder_name, name + suffix, prepare)
+        for name, (contender, encoder_name) in entries(options.contenders, size, options.attentions).items()
+        for suffix, prepare in work.variants(contender).items()
     }
 
 
 def compile_blocks(net: Net, batch: Batch) -> None:
-    """Compile each block for the batch's shape, as for one of a few bucketed shapes; all share the code."""
+    """Compile each block for the batch's fixed shape; blocks of equal structure share the compiled code."""
     for block in net.blocks:
         block.compile(dynamic=False)
 
 
 def count_flops(net: nn.Module, *inputs: Tensor, backward: bool) -> float:
-    """Count the multiplications and additions of a net's matrix products and convolutions, two for each pair.
+    """Count the floating-point operations of a network's matrix products and convolutions.
 
-    A backward pass is counted as twice the forward pass: torch's counter takes the weight gradient of a depthwise
-    convolution for that of a full one.
+    A multiplication and an addition count as two. A backward pass counts as twice the forward pass, because torch's
+    counter treats the weight gradient of a depthwise convolution as that of a full one.
     """
     net.eval()
-    counter = FlopCounterMode(display=False, custom_mapping={torch.ops.aten.addmm_: _product})  # which it lacks
-    with torch.no_grad(), counter, sdpa_kernel(SDPBackend.MATH):  # it knows the products of attention's plain form
+    counter = FlopCounterMode(display=False, custom_mapping={torch.ops.aten.addmm_: _product})  # it lacks addmm_
+    with torch.no_grad(), counter, sdpa_kernel(SDPBackend.MATH):  # it counts plain products only
         net(*inputs)
     return float(counter.get_total_flops()) * (3 if backward else 1)
 
@@ -186,7 +210,7 @@ def _allocated(device: str) -> float:
 
 
 def _peak(run: Contender, device: str) -> float | None:
-    """Bytes in use at most while a contender runs, on a card."""
+    """Return the peak of allocated GPU memory in bytes while a contender runs; None on a CPU."""
     if not device.startswith("cuda"):
         return None
     torch.cuda.reset_peak_memory_stats()

@@ -1,4 +1,4 @@
-"""python -m benchmarks.corpus: time and memory from a manifest of a million lines to the first batch's items."""
+"""python -m benchmarks.corpus: time and memory from a manifest of a million lines to the plan of the first batch."""
 
 import argparse
 import json
@@ -31,9 +31,9 @@ from benchmarks import results
 from benchmarks.machine import about, in_fresh_process, peak_memory, peak_memory_reset
 from benchmarks.results import Results, fixed
 
-WORDS = 4_000  # different ones of the made-up texts
-TEXT_WORDS = (5, 35)
-FIT_TEXTS = 20_000  # that the tokenizer is trained on
+WORDS = 4_000  # vocabulary of the generated texts
+TEXT_WORDS = (5, 35)  # words of the shortest and the longest text
+FIT_TEXTS = 20_000  # texts that train the tokenizer
 SAMPLE_RATE = 16_000
 PLAN_KEYS = (
     *("batch_seconds", "max_utterances", "max_squared_seconds", "max_cells", "min_seconds", "max_seconds"),
@@ -42,7 +42,7 @@ PLAN_KEYS = (
 
 
 class Cost(NamedTuple):
-    """What a step took: the last columns of the table."""
+    """Cost of a step: the last columns of the table."""
 
     cpu_seconds: float
     seconds: float
@@ -50,39 +50,41 @@ class Cost(NamedTuple):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a row for each step and number of lines."""
+    """Print one row per number of lines and step."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.corpus", description=__doc__)
-    parser.add_argument("--lines", type=int, nargs="+", default=[1_000_000], metavar="N", help="of manifests")
-    parser.add_argument("--world-size", type=int, default=8, metavar="N", help="ranks that are planned for (8)")
-    parser.add_argument("--batch-seconds", type=float, default=400.0, metavar="S")
+    parser.add_argument(
+        "--lines", type=int, nargs="+", default=[1_000_000], metavar="N", help="numbers of lines of the manifest"
+    )
+    parser.add_argument("--world-size", type=int, default=8, metavar="N", help="ranks in the plan (default: 8)")
+    parser.add_argument("--batch-seconds", type=float, default=400.0, metavar="S", help="padded seconds of a batch")
     results.add_options(parser)
-    given = parser.parse_args(arguments)
-    facts = about(given)
+    options = parser.parse_args(arguments)
+    facts = about(options)
     columns = {"lines": str, "step": str, "CPU s": fixed(2), "s": fixed(2), "MB": fixed(0)}
-    table = Results("corpus", columns, bars="CPU s", within=("lines",))
-    folder = given.output_dir / "corpus"
+    table = Results("corpus", columns, bars="CPU s", group_by=("lines",))
+    folder = options.output_dir / "corpus"
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        for lines in given.lines:
+        for lines in options.lines:
             write_manifest(folder / "train.jsonl", lines)
             shutil.rmtree(folder / "cache", ignore_errors=True)
-            plan = folder, given.world_size, given.batch_seconds
+            arguments = folder, options.world_size, options.batch_seconds
             for step, cost in (
                 ("compile the index", in_fresh_process(compile_index, folder)),
                 ("the tokenizer alone encodes the texts", in_fresh_process(encode_alone, folder)),
                 ("count the tokens", in_fresh_process(count, folder)),
-                ("open, select and plan an epoch", in_fresh_process(open_and_plan, *plan)),
-                ("count the steps of 100 epochs", in_fresh_process(count_steps, *plan)),
+                ("open, select and plan an epoch", in_fresh_process(open_and_plan, *arguments)),
+                ("count the steps of 100 epochs", in_fresh_process(count_steps, *arguments)),
             ):
                 table.row(f"{lines:,}", step, *cost)
     finally:
         shutil.rmtree(folder)
-    table.keep(given.output_dir, facts)
+    table.save(options.output_dir, facts)
     return 0
 
 
 def texts(number: int) -> Iterator[str]:
-    """Make up texts of words of a vocabulary, frequent ones first."""
+    """Generate texts from a random vocabulary with Zipf-distributed frequencies."""
     draw = random.Random(0)
     letters = "etaoinshrdlucmfwypvbgkjqxz"
     vocabulary = ["".join(draw.choices(letters, weights=range(26, 0, -1), k=draw.randint(2, 10))) for _ in range(WORDS)]
@@ -92,95 +94,95 @@ def texts(number: int) -> Iterator[str]:
 
 
 def write_manifest(path: Path, lines: int) -> None:
-    """Write a manifest of made-up utterances, whose audio is not there."""
+    """Write a manifest of generated utterances whose audio files do not exist."""
     draw = random.Random(1)
     with path.open("w") as file:
-        for place, text in enumerate(texts(lines)):
-            name = f"{place % 2500}-{place // 2500}-{place:08d}"
-            entry = {"id": name, "audio_filepath": f"audio/{place % 2500}/{name}.flac", "text": text}
-            entry |= {"duration": round(draw.uniform(1.5, 17), 3), "speaker": str(place % 2500)}
+        for index, text in enumerate(texts(lines)):
+            name = f"{index % 2500}-{index // 2500}-{index:08d}"
+            entry = {"id": name, "audio_filepath": f"audio/{index % 2500}/{name}.flac", "text": text}
+            entry |= {"duration": round(draw.uniform(1.5, 17), 3), "speaker": str(index % 2500)}
             file.write(json.dumps(entry) + "\n")
 
 
 def measured(function: Callable[[], object]) -> Cost:
-    """Run a function; memory is what its peak adds to what the process has before."""
+    """Run a function and return its cost; memory is the peak minus the memory of the process before the call."""
     torch.set_num_threads(1)
-    before = peak_memory_reset()
-    begun, cpu = time.perf_counter(), _cpu_seconds()
+    initial_bytes = peak_memory_reset()
+    start, cpu_start = time.perf_counter(), _cpu_seconds()
     function()
-    return Cost(_cpu_seconds() - cpu, time.perf_counter() - begun, (peak_memory() - before) / 1e6)
+    return Cost(_cpu_seconds() - cpu_start, time.perf_counter() - start, (peak_memory() - initial_bytes) / 1e6)
 
 
 def _cpu_seconds() -> float:
-    """Seconds of processors that this process and those it has waited for have used."""
+    """Return the CPU seconds of this process and its finished child processes."""
     return sum(os.times()[:4])
 
 
 def compile_index(folder: Path) -> Cost:
-    """Compile the manifest into an index."""
+    """Measure the compilation of the manifest into an index."""
     return measured(lambda: utterances(folder))
 
 
 def utterances(folder: Path) -> Utterances:
-    """Open the manifest's index."""
+    """Return the manifest's utterances from its index."""
     return IndexCache(folder / "cache").utterances(folder / "train.jsonl").normalized(str)
 
 
 def tokenizer() -> SentencePiece:
-    """Train a tokenizer on some of the texts."""
+    """Train a tokenizer on FIT_TEXTS texts."""
     fitted = SentencePiece(algorithm="unigram", vocab_size=1024)
     fitted.fit(texts(FIT_TEXTS))
     return fitted
 
 
 def reference() -> Reference:
-    """The reference of a CTC model with these tokens."""
+    """Return the reference rules of a CTC model with this tokenizer."""
     return Reference(tokenizer().encode, CTC.min_frames, StridedConv.output_lengths)
 
 
 def encode_alone(folder: Path) -> Cost:
-    """Encode every text, and keep nothing."""
-    encode, given = tokenizer().encode, list(utterances(folder).texts)
+    """Measure the tokenizer on all texts, without storing the tokens."""
+    encode, all_texts = tokenizer().encode, list(utterances(folder).texts)
 
     def encode_all() -> None:
-        for text in given:
+        for text in all_texts:
             encode(text)
 
     return measured(encode_all)
 
 
 def count(folder: Path) -> Cost:
-    """Count the tokens of all texts, in as many processes as there are cores."""
-    given, how = utterances(folder), reference()
-    return measured(lambda: stored_counts(given, how, IndexCache(folder / "cache"), "sentencepiece"))
+    """Measure the count of the tokens of all texts, with one process per core."""
+    corpus, rules = utterances(folder), reference()
+    return measured(lambda: stored_counts(corpus, rules, IndexCache(folder / "cache"), "sentencepiece"))
 
 
-def training_set(given: Utterances, batch_seconds: float, counts: TokenCounts, how: Reference) -> TrainingSet:
+def training_set(corpus: Utterances, batch_seconds: float, counts: TokenCounts, rules: Reference) -> TrainingSet:
     """Select the utterances of a training set."""
     data = run_defaults()["data"] | {"batch_seconds": batch_seconds}
     settings = read(PlanSettings, {key: data[key] for key in PLAN_KEYS}, "data")
     speed = SpeedPerturb(SAMPLE_RATE, factors=[0.9, 1.0, 1.1])
     features = build_features({"features": default_settings("features", "fbank")})
-    return TrainingSet(given, features, how, speed, 0, settings, 0.0, counts)
+    return TrainingSet(corpus, features, rules, speed, 0, settings, 0.0, counts)
 
 
 def open_and_plan(folder: Path, world_size: int, batch_seconds: float) -> Cost:
-    """Do what each rank does before the first batch, once index and counts are there."""
-    how = reference()
+    """Measure the work of each rank before the first batch, with an existing index and existing counts."""
+    rules = reference()
 
     def start() -> None:
-        given = utterances(folder)
-        counts = stored_counts(given, how, IndexCache(folder / "cache"), "sentencepiece")
-        training_set(given, batch_seconds, counts, how).epoch(start_of_epoch(0, world_size)).items(0, 0)
+        corpus = utterances(folder)
+        counts = stored_counts(corpus, rules, IndexCache(folder / "cache"), "sentencepiece")
+        training_set(corpus, batch_seconds, counts, rules).epoch(start_of_epoch(0, world_size)).items(0, 0)
 
     return measured(start)
 
 
 def count_steps(folder: Path, world_size: int, batch_seconds: float) -> Cost:
-    """Count the optimizer steps of a run of 100 epochs."""
-    how = reference()
-    counts = stored_counts(utterances(folder), how, IndexCache(folder / "cache"), "sentencepiece")
-    data, bounds = training_set(utterances(folder), batch_seconds, counts, how), RunBounds(100, None, 1)
+    """Measure the count of optimizer steps of a run of 100 epochs."""
+    rules = reference()
+    counts = stored_counts(utterances(folder), rules, IndexCache(folder / "cache"), "sentencepiece")
+    data, bounds = training_set(utterances(folder), batch_seconds, counts, rules), RunBounds(100, None, 1)
     return measured(lambda: data.total_steps(start_of_epoch(0, world_size), 0, bounds))
 
 

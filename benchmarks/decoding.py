@@ -1,7 +1,8 @@
-"""python -m benchmarks.decoding: greedy decoding and beam searches, ours and others', on the same log_probs.
+"""python -m benchmarks.decoding: greedy decoding and beam searches of asr and other toolkits, on the same log_probs.
 
-All take turns on one thread; a search is named by its beam. torchaudio's is flashlight's, in C++, here only for tokens
-of one character; pyctcdecode is Python, as ours is, and needs numpy 1.
+The decoders take turns on one thread. The number in the name of a search is its beam size. torchaudio uses flashlight,
+in C++, and runs here only with tokens of one character; pyctcdecode is written in Python, as asr is, and requires
+numpy 1.
 """
 
 import argparse
@@ -43,108 +44,116 @@ from benchmarks.results import Results, fixed, share
 
 TEXTS = "data/mini/train.jsonl"
 CONF = default_settings("decode", "beam")
-THEIR_PRUNING = {"beam_threshold": 10.0, "token_threshold": -5.0}  # pyctcdecode's defaults
-TUNABLE = {  # of a language model, whoever searches with it
+PYCTCDECODE_PRUNING = {"beam_threshold": 10.0, "token_threshold": -5.0}  # pyctcdecode's defaults
+TUNABLE = {  # weights of a language model, in every decoder
     "lm_weight": Tunable(CONF["fusion"]["lm_weight"], LM_WEIGHTS),
     "word_insertion_bonus": Tunable(CONF["fusion"]["word_insertion_bonus"], WORD_INSERTION_BONUSES),
 }
-NET = "net and reading"
+NET = "network and reading"
 COLUMNS: dict[str, Callable[[Any], str]] = {
     "decoder": str,
     "LM weight": fixed(2),
-    "word score": fixed(2),
+    "word bonus": fixed(2),
     "WER": lambda value: f"{value:.2%}",
     "utterances/s": fixed(1),
-    "s per s": fixed(5),
+    "decoding s/audio s": fixed(5),
     "x pyctcdecode": fixed(2),
     "of the net": share,
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a row for each decoder."""
+    """Print one row per decoder."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.decoding", description=__doc__)
     add_model(parser)
-    parser.add_argument("--lm", metavar="FILE", help=f"ARPA over words; the lexicon is its words (trigrams of {TEXTS})")
-    parser.add_argument("--spelling", metavar="FILE", help="of words that the LM does not know (asr.ngram --spelling)")
     parser.add_argument(
-        "--language-model", metavar="MODEL", help="neural (asr.train_lm), to rescore what LM searches find"
+        "--lm", metavar="FILE", help=f"ARPA model of words, which are the lexicon (default: trigrams of {TEXTS})"
     )
-    parser.add_argument("--dev", metavar="MANIFEST", help="where each decoder's weights are found (else conf's are)")
-    parser.add_argument("--beams", type=int, nargs="+", default=[4, 16, 50], metavar="N", help="others get the last")
+    parser.add_argument("--spelling", metavar="FILE", help="spelling model of unknown words (asr.ngram --spelling)")
+    parser.add_argument(
+        "--language-model", metavar="MODEL", help="neural language model (asr.train_lm) that rescores LM searches"
+    )
+    parser.add_argument("--dev", metavar="MANIFEST", help="tunes each decoder's weights (default: those of conf)")
+    parser.add_argument(
+        "--beams", type=int, nargs="+", default=[4, 16, 50], metavar="N", help="beam sizes; other toolkits use the last"
+    )
     results.add_options(parser)
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    recognizer = load_recognizer(given.model)
-    facts = about(given)
+    recognizer = load_recognizer(options.model)
+    facts = about(options)
     with tempfile.TemporaryDirectory() as folder:
-        lm = given.lm or make_trigrams(folder)
-        dev = listen(recognizer, [given.dev]) if given.dev else []
-        decoders = make_decoders(recognizer, lm, given.spelling, given.beams, dev)
-        if given.language_model:
-            decoders |= rescorers(recognizer, given.language_model, lm, given.spelling, decoders)
-        compare(recognizer, decoders, given.audio, given.turns).keep(given.output_dir, facts)
+        lm = options.lm or make_trigrams(folder)
+        dev = encode_recordings(recognizer, [options.dev]) if options.dev else []
+        decoders = make_decoders(recognizer, lm, options.spelling, options.beams, dev)
+        if options.language_model:
+            decoders |= rescorers(recognizer, options.language_model, lm, options.spelling, decoders)
+        compare(recognizer, decoders, options.audio, options.turns).save(options.output_dir, facts)
     return 0
 
 
 def make_trigrams(folder: str) -> str:
-    """Make a language model of the mini corpus's training texts."""
+    """Make a trigram language model of the mini corpus's training texts; return its path."""
     path = f"{folder}/lm.arpa"
     ngram.main([TEXTS, "--order", "3", "-o", path])
     return path
 
 
-class Written:
-    """A head for which the encoder has written log_probs: so decoders are compared, and not what they decode."""
+class StoredLogProbs:
+    """A head whose encoder_out is already log_probs, so that the decoders' time excludes the head."""
 
     @property
-    def frame_head(self) -> "Written":
-        """Itself."""
+    def frame_head(self) -> "StoredLogProbs":
+        """This head itself."""
         return self
 
     def log_probs(self, encoder_out: Tensor) -> Tensor:
-        """(B, T', V), as it is."""
+        """Return log_probs (B, T', V) unchanged."""
         return encoder_out
 
 
 class Contender(NamedTuple):
-    """A decoder, and the values that it decodes with, of what it can tune."""
+    """A decoder, and the values of its tunable weights."""
 
     decoder: Any
     values: Values
 
 
-def listen(recognizer: Recognizer, paths: Iterable[str]) -> list[EncodedUtterance]:
-    """Run the net over recordings; log_probs stand for encoder_out."""
-    every, _ = encode(recognizer, list(read_utterances(paths)), INFERENCE, lambda seconds: None)
+def encode_recordings(recognizer: Recognizer, paths: Iterable[str]) -> list[EncodedUtterance]:
+    """Run the network on recordings; the result has log_probs in place of encoder_out."""
+    encodings, _ = encode(recognizer, list(read_utterances(paths)), INFERENCE, lambda seconds: None)
     return [
-        EncodedUtterance(encoded.utterance, [Segment(at, recognizer.log_probs(out)) for at, out in encoded.segments])
-        for encoded in every
+        EncodedUtterance(
+            encoded.utterance, [Segment(start, recognizer.log_probs(out)) for start, out in encoded.segments]
+        )
+        for encoded in encodings
     ]
 
 
 def compare(recognizer: Recognizer, decoders: dict[str, Contender], audio: Sequence[str], turns: int) -> Results:
-    """Let the decoders take turns, and the net whose log_probs they have."""
-    test_set = listen(recognizer, audio)
+    """Time the decoders, and the network that computes their log_probs, in turns."""
+    test_set = encode_recordings(recognizer, audio)
     seconds = sum(encoded.utterance.duration for encoded in test_set)
     print(f"{len(test_set)} utterances, {seconds:.0f} s\n")
     texts = {name: decode_all(recognizer, decoder, test_set) for name, decoder in decoders.items()}
-    gc.freeze()  # what one decoder keeps must not cost another one time
-    contenders: dict[str, Callable[[], object]] = {NET: lambda: listen(recognizer, audio)}
+    gc.freeze()  # the objects of one decoder must not slow down garbage collection in another
+    contenders: dict[str, Callable[[], object]] = {NET: lambda: encode_recordings(recognizer, audio)}
     contenders |= {name: partial(decode_all, recognizer, decoder, test_set) for name, decoder in decoders.items()}
-    taken = {name: turn.cpu_seconds for name, turn in race(contenders, turns=turns, warm_up=0).items()}
+    durations = {name: turn.cpu_seconds for name, turn in race(contenders, turns=turns, warm_up=0).items()}
     table = Results("decoding", COLUMNS, bars="utterances/s")
-    theirs = next((taken[name] for name in taken if name.startswith("pyctcdecode")), None)
+    pyctcdecode = next((durations[name] for name in durations if name.startswith("pyctcdecode")), None)
     for name, (_, values) in decoders.items():
-        weights = (values.get(tuned) for tuned in TUNABLE)
-        figures = len(test_set) / taken[name], taken[name] / seconds, theirs and theirs / taken[name]
-        table.row(name, *weights, wer(recognizer, test_set, texts[name]), *figures, taken[name] / taken[NET])
-    table.row(NET, None, None, None, len(test_set) / taken[NET], taken[NET] / seconds, None, None)
+        weights = (values.get(key) for key in TUNABLE)
+        ratio = pyctcdecode and pyctcdecode / durations[name]
+        figures = len(test_set) / durations[name], durations[name] / seconds, ratio, durations[name] / durations[NET]
+        table.row(name, *weights, wer(recognizer, test_set, texts[name]), *figures)
+    network_speed = len(test_set) / durations[NET], durations[NET] / seconds
+    table.row(NET, None, None, None, *network_speed, None, None)
     return table
 
 
 def decode_all(recognizer: Recognizer, decoder: Contender, test_set: Sequence[EncodedUtterance]) -> list[str]:
-    """Decode recordings to texts."""
+    """Return the texts of all recordings."""
     return [
         " ".join(decode_one(recognizer, decoder, log_probs) for _, log_probs in encoded.segments)
         for encoded in test_set
@@ -152,14 +161,14 @@ def decode_all(recognizer: Recognizer, decoder: Contender, test_set: Sequence[En
 
 
 def decode_one(recognizer: Recognizer, decoder: Contender, log_probs: Tensor) -> str:
-    """Decode (T', V) to one text."""
+    """Return the text of log_probs (T', V)."""
     evidence = decoder.decoder.evidence(log_probs[None], torch.tensor([len(log_probs)]))
     [[best, *_]] = decoder.decoder.search(evidence, **decoder.values)
     return recognizer.text(best)
 
 
 def wer(recognizer: Recognizer, test_set: Sequence[EncodedUtterance], texts: Sequence[str]) -> float:
-    """Score texts."""
+    """Return the WER of texts."""
     references = (recognizer.model.normalize(encoded.utterance.text) for encoded in test_set)
     return total(map(count_errors, references, texts)).rate
 
@@ -167,33 +176,33 @@ def wer(recognizer: Recognizer, test_set: Sequence[EncodedUtterance], texts: Seq
 def make_decoders(
     recognizer: Recognizer, lm: str, spelling: str | None, beams: Sequence[int], dev: Sequence[EncodedUtterance]
 ) -> dict[str, Contender]:
-    """Make the rows of the table; a language model's weights are found on the dev set, if there is one."""
-    greedy = Greedy(Written(), recognizer.model.tokenizer, recognizer.model.normalize)  # type: ignore[arg-type]
+    """Make the decoders of the table; the weights of language models are tuned on `dev`, unless it is empty."""
+    greedy = Greedy(StoredLogProbs(), recognizer.model.tokenizer, recognizer.model.normalize)  # type: ignore[arg-type]
     decoders = {"greedy": Contender(greedy, {})}
     decoders |= {f"asr {size}": Contender(ours(recognizer, beam_size=size), {}) for size in beams}
     for family in families(recognizer, lm, spelling, beams):
-        made: dict[str, Any] = {**enter(family, (InputError,))}
+        family_decoders: dict[str, Any] = {**enter(family, (InputError,))}
         values: Values = {name: tunable.value for name, tunable in TUNABLE.items()}
-        if made and dev:
-            middling = list(made.values())[(len(made) - 1) // 2]
-            searching = Recognizer(recognizer.model, middling, recognizer.calibration)
-            search = search_values(searching, dev, lambda values, counts: None)
+        if family_decoders and dev:
+            median_beam = list(family_decoders.values())[(len(family_decoders) - 1) // 2]
+            tuned = Recognizer(recognizer.model, median_beam, recognizer.calibration)
+            search = search_values(tuned, dev, lambda values, counts: None)
             values = search.values[fewest_errors(search.trials)]
-        decoders |= {name: Contender(decoder, values) for name, decoder in made.items()}
+        decoders |= {name: Contender(decoder, values) for name, decoder in family_decoders.items()}
     return decoders
 
 
 def rescorers(
     recognizer: Recognizer, language_model: str, lm: str, spelling: str | None, decoders: Mapping[str, Contender]
 ) -> dict[str, Contender]:
-    """Make the searches with the language model again, with a neural one that rescores all hypotheses of the beam."""
+    """Make variants of the LM searches that rescore all hypotheses of the beam with a neural language model."""
     model = load_token_model(language_model, recognizer.model.tokenizer, "--language-model")
     settings = default_settings("decode", "lm_rescoring")
 
     def rescorer(size: int) -> Any:
         first: Any = ours(recognizer, lm=lm, spelling=spelling, beam_size=size)
         return LMRescoring(
-            Written(),  # type: ignore[arg-type]
+            StoredLogProbs(),  # type: ignore[arg-type]
             recognizer.model.tokenizer,
             recognizer.model.normalize,
             language_model=model,
@@ -202,15 +211,15 @@ def rescorers(
             first=lambda *_: first,
         )
 
-    end = " + LM + spelling" if spelling else " + LM"
-    found = {
-        name.removesuffix(end).removeprefix("asr "): values
+    suffix = " + LM + spelling" if spelling else " + LM"
+    size_values = {
+        name.removesuffix(suffix).removeprefix("asr "): values
         for name, (_, values) in decoders.items()
-        if name.endswith(end)
+        if name.endswith(suffix)
     }
     return {
-        f"asr {size}{end} + rescoring": Contender(rescorer(int(size)), values)
-        for size, values in found.items()
+        f"asr {size}{suffix} + rescoring": Contender(rescorer(int(size)), values)
+        for size, values in size_values.items()
         if size.isdecimal()
     }
 
@@ -218,11 +227,11 @@ def rescorers(
 def families(
     recognizer: Recognizer, lm: str, spelling: str | None, beams: Sequence[int]
 ) -> Iterator[dict[str, Callable[[], Any]]]:
-    """Yield the makers of decoders that have their weights in common."""
+    """Yield groups of makers of decoders; the decoders of a group share their weights."""
     search, last = partial(ours, recognizer, lm=lm), beams[-1]
     yield {
         **{f"asr {size} + LM": partial(search, beam_size=size) for size in beams},
-        f"asr {last} + LM, pyctcdecode's pruning": partial(search, beam_size=last, **THEIR_PRUNING),
+        f"asr {last} + LM, pyctcdecode's pruning": partial(search, beam_size=last, **PYCTCDECODE_PRUNING),
     }
     if spelling is not None:
         yield {f"asr {size} + LM + spelling": partial(search, beam_size=size, spelling=spelling) for size in beams}
@@ -232,22 +241,22 @@ def families(
         for number in (40, 5)
     }
     yield {
-        f"pyctcdecode {last} + LM": partial(Pyctcdecode, recognizer, lm, last, THEIR_PRUNING),
+        f"pyctcdecode {last} + LM": partial(Pyctcdecode, recognizer, lm, last, PYCTCDECODE_PRUNING),
         f"pyctcdecode {last} + LM, asr's pruning": partial(Pyctcdecode, recognizer, lm, last, CONF),
     }
 
 
 def ours(recognizer: Recognizer, **settings: Any) -> Beam:
-    """Make our search, of conf's settings but for these."""
-    of_fusion = {key: value for key, value in settings.items() if key in CONF["fusion"]}
-    own = {key: value for key, value in settings.items() if key not in of_fusion}
-    make = component("decode", {**CONF, **own, "fusion": CONF["fusion"] | of_fusion})
-    search: Beam = make(Written(), recognizer.model.tokenizer, recognizer.model.normalize)
+    """Make asr's beam search with conf's settings, except those options."""
+    fusion_settings = {key: value for key, value in settings.items() if key in CONF["fusion"]}
+    search_settings = {key: value for key, value in settings.items() if key not in fusion_settings}
+    make = component("decode", {**CONF, **search_settings, "fusion": CONF["fusion"] | fusion_settings})
+    search: Beam = make(StoredLogProbs(), recognizer.model.tokenizer, recognizer.model.normalize)
     return search
 
 
 class Torchaudio:
-    """torchaudio's decoder; its words end with a space, the last one too, so a frame is added that is one."""
+    """torchaudio's decoder. Every word must end with a space, so a frame with a space is appended to the log_probs."""
 
     tunable = TUNABLE
 
@@ -256,9 +265,11 @@ class Torchaudio:
 
         tokens = ["-", *(piece.replace(" ", "|") for piece in recognizer.model.tokenizer.pieces[1:])]
         if any(len(token) != 1 for token in tokens):
-            raise InputError("it is only called with tokens of one character here")
+            raise InputError(
+                "torchaudio's decoder must have tokens of one character in this benchmark; the model has longer ones."
+            )
         self._space = tokens.index("|")
-        self._folder = tempfile.TemporaryDirectory()  # the decoder is made when its weights are known
+        self._folder = tempfile.TemporaryDirectory()  # must exist until search() makes the decoder
         lexicon = Path(self._folder.name) / "lexicon.txt"
         words = [word for word in read_lexicon(lm) if set(word).issubset(tokens)]
         lexicon.write_text("".join(f"{word} {' '.join(word)} |\n" for word in words), encoding="utf-8")
@@ -271,19 +282,19 @@ class Torchaudio:
             beam_size_token=tokens_per_frame,
             beam_threshold=CONF["beam_threshold"],
         )
-        self._made: dict[str, float] | None = None
+        self._values: dict[str, float] | None = None
 
     def evidence(self, log_probs: Tensor, lengths: Tensor) -> Tensor:
-        """One utterance's log_probs (1, T', V)."""
+        """Return log_probs (1, T', V) of one utterance unchanged."""
         return log_probs
 
     def search(self, evidence: Tensor, **values: float) -> list[list[Hypothesis]]:
-        """Decode one utterance."""
-        if values != self._made:
+        """Return the best hypothesis of one utterance."""
+        if values != self._values:
             weight, score = values["lm_weight"] * math.log(10), values["word_insertion_bonus"]
             with without_progress():
                 self._decode = self._make(lm_weight=weight, word_score=score)
-            self._made = values
+            self._values = values
         space = torch.full_like(evidence[:, :1], -1e4)
         space[..., self._space] = 0.0
         [[best]] = self._decode(torch.cat([evidence, space], dim=1))
@@ -291,7 +302,7 @@ class Torchaudio:
 
 
 class Pyctcdecode:
-    """pyctcdecode; the words it knows are the language model's, and all others cost ten, in the model's logarithm."""
+    """pyctcdecode with the words of the language model; its default penalty of 10 (log10) applies to unknown words."""
 
     tunable = TUNABLE
 
@@ -309,11 +320,11 @@ class Pyctcdecode:
         )
 
     def evidence(self, log_probs: Tensor, lengths: Tensor) -> Tensor:
-        """One utterance's log_probs (1, T', V)."""
+        """Return log_probs (1, T', V) of one utterance unchanged."""
         return log_probs
 
     def search(self, evidence: Tensor, **values: float) -> list[list[Hypothesis]]:
-        """Decode one utterance."""
+        """Return the best hypothesis of one utterance."""
         self._decoder.reset_params(alpha=values["lm_weight"], beta=values["word_insertion_bonus"])
         best = self._decode(evidence[0].numpy())[0]
         return [[Hypothesis(self._tokenizer.encode(best[0]), best[-1])]]

@@ -1,10 +1,14 @@
-"""python -m benchmarks.export MODEL MANIFEST...: a model by torch, by ONNX Runtime and by sherpa-onnx, side by side.
+"""python -m benchmarks.export MODEL MANIFEST...: compare a model in torch, ONNX Runtime and sherpa-onnx.
 
-Seconds of audio a second (--seconds, --batch, --threads), where all contenders take turns in one process; then, each in
-a process of its own, the peak of memory, and the WER on the manifests together, with how many texts are not those of
-torch in float32; size on disk; and the first text from a cold process: by asr.transcribe for torch, by the programs of
-the written README.md, which need no torch, for the others. What these take is shown in parts, too. sherpa-onnx computes
-features of its own.
+Three tables are printed:
+
+* Speed: seconds of audio recognised per second, by recording length, batch and threads. The contenders take turns.
+* Totals: size on disk; peak memory; WER on all manifests; number of texts that differ from those of torch in float32;
+  time from the start of a process to its first text. For torch, that process is asr.transcribe; for the others, the
+  Python program in the README.md of the exported folder, which does not need torch.
+* Cold start: the parts of the start-up time without torch.
+
+sherpa-onnx computes its own features; the other contenders use those of asr.
 """
 
 import argparse
@@ -33,15 +37,15 @@ from benchmarks.race import Turn, race
 from benchmarks.results import Results, fixed
 
 SAMPLE_RATE = 16000
-MEMORY_SECONDS = 30  # of the recording behind which the peak of memory is read
+MEMORY_SECONDS = 30  # length of the recording with which peak memory is measured
 Transcribe = Callable[[list[np.ndarray]], list[str]]
-Setting = tuple[int, float]  # recordings at once, and how long they are
+Setting = tuple[int, float]  # number of recordings in a batch, and their length in seconds
 SPEED = {
     "contender": str,
     "threads": fixed(0),
     "batch": fixed(0),
     "seconds": fixed(0),
-    "seconds of audio a second": fixed(1),
+    "audio s/s": fixed(1),
     "x torch float32": fixed(2),
 }
 TOTALS = {
@@ -51,23 +55,23 @@ TOTALS = {
     "WER %": fixed(2),
     "95 % interval": str,
     "errors": fixed(0),
-    "other texts": fixed(0),
-    "first text after s": fixed(2),
+    "differing texts": fixed(0),
+    "first text s": fixed(2),
 }
-COLD = {"to what": str, "seconds": fixed(2), "CPU seconds": fixed(2)}
+COLD = {"program": str, "seconds": fixed(2), "CPU seconds": fixed(2)}
 IMPORTS = "import numpy, onnxruntime, soundfile"
-TORCH = "torch float32"  # what the others are compared with
+TORCH = "torch float32"  # the reference of all comparisons
 
 
 class Contender(NamedTuple):
-    """What is timed.
+    """A runtime with a model.
 
     Args:
-        name: in the tables.
-        path: of the model: a bundle, or an exported folder.
+        name: name in the tables.
+        path: path of the model, which is a bundle or an exported folder.
         kind: "torch", "onnx" or "sherpa".
-        precision: of torch.
-        file: whose size counts.
+        precision: torch's precision.
+        file: name of the file whose size is reported.
     """
 
     name: str
@@ -78,54 +82,60 @@ class Contender(NamedTuple):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Export the model, print a table of speeds, one of the rest, and one of what a cold start is made of."""
+    """Export the model, and print tables of speeds, totals and cold starts."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.export", description=__doc__)
     model, manifest = Path("runs/mini/bundle"), "data/mini/test.jsonl"
-    parser.add_argument("model", metavar="MODEL", nargs="?", type=Path, default=model, help=f"a bundle ({model})")
-    about_wer = f"JSONL, to measure the WER on ({manifest})"
-    parser.add_argument("manifests", metavar="MANIFEST", nargs="*", default=[manifest], help=about_wer)
-    parser.add_argument("--seconds", type=float, nargs="+", default=[1, 10, 30], metavar="S", help="of audio")
-    parser.add_argument("--batch", type=int, nargs="+", default=[1, 8], metavar="N", help="recordings at once")
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], metavar="N")
-    parser.add_argument("--contenders", nargs="+", metavar="NAME", help="those alone")
+    parser.add_argument(
+        "model", metavar="MODEL", nargs="?", type=Path, default=model, help=f"bundle (default: {model})"
+    )
+    manifest_help = f"manifest on which the WER is measured (default: {manifest})"
+    parser.add_argument("manifests", metavar="MANIFEST", nargs="*", default=[manifest], help=manifest_help)
+    parser.add_argument(
+        "--seconds", type=float, nargs="+", default=[1, 10, 30], metavar="S", help="lengths of recordings"
+    )
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 8], metavar="N", help="recordings in a batch")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], metavar="N", help="numbers of threads")
+    parser.add_argument("--contenders", nargs="+", metavar="NAME", help="contenders to run (default: all)")
     results.add_options(parser)
     parser.set_defaults(turns=3)
-    given = parser.parse_args(arguments)
-    facts = about(given)
-    utterances = [utterance for path in given.manifests for utterance in read_manifest(path)]
+    options = parser.parse_args(arguments)
+    facts = about(options)
+    utterances = [utterance for path in options.manifests for utterance in read_manifest(path)]
     with tempfile.TemporaryDirectory() as folder:
-        contenders = make_contenders(given.model, Path(folder), given.contenders)
-        keep_speeds(contenders, utterances, given).keep(given.output_dir, facts)
-        keep_totals(contenders, utterances, given.turns).keep(given.output_dir, facts)
+        contenders = make_contenders(options.model, Path(folder), options.contenders)
+        measure_speeds(contenders, utterances, options).save(options.output_dir, facts)
+        measure_totals(contenders, utterances, options.turns).save(options.output_dir, facts)
         cold, recording = (
             Results("export_cold", COLD, bars="seconds"),
             str(Path(utterances[0].audio_filepath).resolve()),
         )
-        for name, turn in race(cold_parts(contenders, recording), turns=given.turns).items():
+        for name, turn in race(cold_parts(contenders, recording), turns=options.turns).items():
             cold.row(name, *turn)
-        cold.keep(given.output_dir, facts)
+        cold.save(options.output_dir, facts)
     return 0
 
 
 def make_contenders(model: Path, folder: Path, names: Sequence[str] | None) -> list[Contender]:
-    """Export the model as it is and with 8-bit weights; list who takes part."""
+    """Export the model in float32 and with 8-bit weights; return the contenders."""
     for name, options in (("float32", []), ("int8", ["--quantize", "int8"])):
         command = [sys.executable, "-m", "asr.export", str(model), "-o", str(folder / name), *options]
         subprocess.run(command, check=True, stdout=sys.stderr)
-    there = [
+    contenders = [
         Contender(TORCH, model, "torch", "float32", "weights.safetensors"),
         Contender("torch bfloat16", model, "torch", "bfloat16", "weights.safetensors"),
         Contender("ONNX float32", folder / "float32", "onnx", "float32", "model.onnx"),
         Contender("ONNX int8", folder / "int8", "onnx", "float32", "model.onnx"),
     ]
     if (folder / "float32" / "model-sherpa.onnx").is_file():
-        there.append(Contender("sherpa-onnx float32", folder / "float32", "sherpa", "float32", "model-sherpa.onnx"))
-        there.append(Contender("sherpa-onnx int8", folder / "int8", "sherpa", "float32", "model-sherpa.onnx"))
-    return [contender for contender in there if names is None or contender.name in names]
+        contenders.append(
+            Contender("sherpa-onnx float32", folder / "float32", "sherpa", "float32", "model-sherpa.onnx")
+        )
+        contenders.append(Contender("sherpa-onnx int8", folder / "int8", "sherpa", "float32", "model-sherpa.onnx"))
+    return [contender for contender in contenders if names is None or contender.name in names]
 
 
-def opened(contender: Contender, threads: int) -> Transcribe:
-    """Open a model: what takes waveforms to texts, all of them in a batch if it can."""
+def load(contender: Contender, threads: int) -> Transcribe:
+    """Load a model; return a function that transcribes waveforms, as one batch where the runtime supports it."""
     if contender.kind == "sherpa":
         return _sherpa(contender.path, threads)
     import torch
@@ -162,13 +172,15 @@ def _sherpa(folder: Path, threads: int) -> Transcribe:
     return transcribe
 
 
-def keep_speeds(contenders: Sequence[Contender], utterances: Sequence[Utterance], given: argparse.Namespace) -> Results:
-    """Print the table of speeds."""
-    table = Results("export", SPEED, bars="seconds of audio a second", within=("threads", "batch", "seconds"))
-    settings = list(itertools.product(given.batch, given.seconds))
-    for threads in given.threads:
-        taken = in_fresh_process(partial(time_all, contenders, threads, settings, utterances, given.turns))
-        for (batch, seconds), turns in taken.items():
+def measure_speeds(
+    contenders: Sequence[Contender], utterances: Sequence[Utterance], options: argparse.Namespace
+) -> Results:
+    """Time all contenders at all settings; print and return the table of speeds."""
+    table = Results("export", SPEED, bars="audio s/s", group_by=("threads", "batch", "seconds"))
+    settings = list(itertools.product(options.batch, options.seconds))
+    for threads in options.threads:
+        setting_turns = in_fresh_process(partial(time_all, contenders, threads, settings, utterances, options.turns))
+        for (batch, seconds), turns in setting_turns.items():
             for name, turn in turns.items():
                 ratio = turns[TORCH].seconds / turn.seconds if TORCH in turns else None
                 table.row(name, threads, batch, seconds, batch * seconds / turn.seconds, ratio)
@@ -182,28 +194,29 @@ def time_all(
     utterances: Sequence[Utterance],
     turns: int,
 ) -> dict[Setting, dict[str, Turn]]:
-    """Let contenders take turns at recordings of one length."""
-    there = {contender.name: opened(contender, threads) for contender in contenders}
-    taken = {}
+    """Time the contenders in turns at each setting; return {setting: {contender: median turn}}."""
+    transcribers = {contender.name: load(contender, threads) for contender in contenders}
+    setting_turns = {}
     for batch, seconds in settings:
         waveforms = joined(utterances, batch, seconds)
-        tasks = {name: partial(transcribe, waveforms) for name, transcribe in there.items()}
-        taken[batch, seconds] = race(tasks, turns=turns)
-    return taken
+        tasks = {name: partial(transcribe, waveforms) for name, transcribe in transcribers.items()}
+        setting_turns[batch, seconds] = race(tasks, turns=turns)
+    return setting_turns
 
 
 def joined(utterances: Sequence[Utterance], batch: int, seconds: float) -> list[np.ndarray]:
-    """Make recordings of one length: utterances one after the other."""
+    """Make `batch` recordings of `seconds` each by concatenating utterances."""
     waveforms = [load_waveform(utterance.audio_filepath, SAMPLE_RATE).numpy() for utterance in utterances[:20]]
     audio, size = np.concatenate(waveforms), round(seconds * SAMPLE_RATE)
     return [np.resize(np.roll(audio, -number * size), size) for number in range(batch)]
 
 
-def keep_totals(contenders: Sequence[Contender], utterances: Sequence[Utterance], turns: int) -> Results:
-    """Print the table of the rest."""
+def measure_totals(contenders: Sequence[Contender], utterances: Sequence[Utterance], turns: int) -> Results:
+    """Measure size, memory, WER and start-up of all contenders; print and return the table of totals."""
     table, expected = Results("export_totals", TOTALS, bars="MB on disk"), None
     recording = str(Path(utterances[0].audio_filepath).resolve())
-    cold = race({each.name: partial(cold_start, each, recording) for each in contenders}, turns=turns)
+    cold_starts = {contender.name: partial(cold_start, contender, recording) for contender in contenders}
+    cold = race(cold_starts, turns=turns)
     normalize = get_normalizer("basic")
     for contender in contenders:
         texts, peak = in_fresh_process(partial(transcribe_all, contender, utterances))
@@ -213,20 +226,20 @@ def keep_totals(contenders: Sequence[Contender], utterances: Sequence[Utterance]
             for utterance, text in zip(utterances, texts, strict=True)
         ]
         errors, words = (
-            np.array([[getattr(each, name)] for each in counts], dtype=np.float64)
+            np.array([[getattr(count, name)] for count in counts], dtype=np.float64)
             for name in ("errors", "reference_length")
         )
         [ends] = intervals(errors, words)
-        others = sum(text != other for text, other in zip(texts, expected, strict=True))
+        num_differing = sum(text != reference for text, reference in zip(texts, expected, strict=True))
         size, wer = (contender.path / contender.file).stat().st_size / 1e6, 100 * errors.sum() / words.sum()
         first = cold[contender.name].seconds
-        table.row(contender.name, size, peak, wer, interval(ends), errors.sum(), others, first)
+        table.row(contender.name, size, peak, wer, interval(ends), errors.sum(), num_differing, first)
     return table
 
 
 def transcribe_all(contender: Contender, utterances: Sequence[Utterance]) -> tuple[list[str], float]:
-    """Each utterance alone, on one thread: its text; and the peak of memory in MB, of one of 30 s."""
-    transcribe = opened(contender, 1)
+    """Return each utterance's text, recognised alone on one thread, and the peak memory in MB after MEMORY_SECONDS."""
+    transcribe = load(contender, 1)
     transcribe(joined(utterances, 1, MEMORY_SECONDS))
     peak = peak_memory() / 1e6
     waveforms = (load_waveform(utterance.audio_filepath, SAMPLE_RATE).numpy() for utterance in utterances)
@@ -234,7 +247,7 @@ def transcribe_all(contender: Contender, utterances: Sequence[Utterance]) -> tup
 
 
 def cold_start(contender: Contender, recording: str) -> None:
-    """Start a process that prints the text of a recording, and wait for its end."""
+    """Run a program that prints the text of a recording, in a new process."""
     if contender.kind == "torch":
         command = ["-m", "asr.transcribe", str(contender.path.resolve()), recording]
         _python([*command, "--precision", contender.precision])
@@ -243,20 +256,20 @@ def cold_start(contender: Contender, recording: str) -> None:
 
 
 def readme_program(contender: Contender) -> str:
-    """Take a contender's program from the README.md that was written beside it."""
+    """Return a contender's Python program from the README.md of its exported folder."""
     readme = (contender.path / "README.md").read_text(encoding="utf-8")
     programs: list[str] = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
     return programs[1 if contender.kind == "sherpa" else 0]
 
 
 def cold_parts(contenders: Sequence[Contender], recording: str) -> Mapping[str, Callable[[], object]]:
-    """List how far a program without torch is followed, from a cold process."""
-    parts = {"nothing": partial(_python, ["-c", ""]), IMPORTS: partial(_python, ["-c", IMPORTS])}
+    """Return programs without torch that stop at successive stages of the start-up."""
+    parts = {"empty program": partial(_python, ["-c", ""]), IMPORTS: partial(_python, ["-c", IMPORTS])}
     for contender in contenders:
         if contender.kind == "onnx":
             code = f"{IMPORTS}; onnxruntime.InferenceSession('model-waveform.onnx')"
-            parts[f"{contender.name}, opened"] = partial(_python, ["-c", code], contender.path)
-            parts[f"{contender.name}, first text"] = partial(cold_start, contender, recording)
+            parts[f"{contender.name}, load the model"] = partial(_python, ["-c", code], contender.path)
+            parts[f"{contender.name}, to the first text"] = partial(cold_start, contender, recording)
     return parts
 
 

@@ -1,4 +1,4 @@
-"""python -m benchmarks.features: log-mel features, ours and other toolkits', on one thread, alone and side by side."""
+"""python -m benchmarks.features: log-mel features of asr and other toolkits, in one process and in several."""
 
 import argparse
 import functools
@@ -24,93 +24,101 @@ from benchmarks.race import Contender, enter, race
 from benchmarks.results import Results, fixed, share
 
 SAMPLE_RATE, NUM_MEL_BINS, FFT_POINTS = 16000, 80, 512
-OURS, KALDI, BOUND = "asr", "torchaudio, Kaldi's", "FFT and product alone"
-UTTERANCES = 10  # of a turn: no two are equally long, as in a corpus, so that memory is not simply used again
-SHORTEST, LONGEST = 0.7, 1.3  # times the seconds that they are named by
+OURS, KALDI, BOUND = "asr", "torchaudio, Kaldi's", "FFT and product only"
+UTTERANCES = 10  # per turn; all lengths differ, as in a corpus, so that memory is not reused without reallocation
+MIN_LENGTH_FACTOR, MAX_LENGTH_FACTOR = 0.7, 1.3  # shortest and longest utterance divided by the nominal length
 
 Featurize = Callable[[Tensor], Tensor]  # (S,) to (T, F)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Time the contenders on utterances of several lengths, then in several processes."""
+    """Time all contenders in one process by utterance length, then two of them in several parallel processes."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.features", description=__doc__)
-    parser.add_argument("--seconds", nargs="+", type=float, default=[2, 10, 30], metavar="S", help="of an utterance")
+    parser.add_argument(
+        "--seconds", nargs="+", type=float, default=[2, 10, 30], metavar="S", help="nominal lengths of utterances"
+    )
     cores = len(os.sched_getaffinity(0))
-    parser.add_argument("--workers", nargs="*", type=int, default=range(1, cores + 1), metavar="N", help="processes")
-    parser.add_argument("--worker-seconds", type=float, default=3.0, metavar="S", help="that they work for")
+    parser.add_argument(
+        "--workers", nargs="*", type=int, default=range(1, cores + 1), metavar="N", help="numbers of parallel processes"
+    )
+    parser.add_argument("--worker-seconds", type=float, default=3.0, metavar="S", help="duration of parallel work")
     results.add_options(parser)
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    facts = about(given, measure())
-    alone(given).keep(given.output_dir, facts)
-    if given.workers:
-        together(given).keep(given.output_dir, facts)
+    facts = about(options, measure())
+    run_in_one_process(options).save(options.output_dir, facts)
+    if options.workers:
+        run_in_parallel(options).save(options.output_dir, facts)
     return 0
 
 
-def alone(given: argparse.Namespace) -> Results:
-    """Print a row for each length and contender: the contenders take turns in this process."""
+def run_in_one_process(options: argparse.Namespace) -> Results:
+    """Print one row per utterance length and contender; the contenders take turns in this process."""
     columns = {"utterance s": str, "contender": str, "CPU ms": fixed(2), "audio hours/s": fixed(2)}
-    columns |= {"x torchaudio": fixed(2), "of bound": share, "off by": lambda value: f"{value:.0e}"}
-    table = Results("features", columns, bars="audio hours/s", within=("utterance s",))
-    for seconds in given.seconds:
+    columns |= {"x torchaudio": fixed(2), "of bound": share, "max difference": lambda value: f"{value:.0e}"}
+    table = Results("features", columns, bars="audio hours/s", group_by=("utterance s",))
+    for seconds in options.seconds:
         waveforms = make_waveforms(seconds)
         featurizers = enter(MAKERS)
-        contenders = {name: functools.partial(_each, featurize, waveforms) for name, featurize in featurizers.items()}
-        contenders[BOUND] = library_work(waveforms)
-        turns = race(contenders, turns=given.turns)
-        taken = {name: turn.cpu_seconds for name, turn in turns.items()}
+        contenders = {
+            name: functools.partial(_apply_to_all, featurize, waveforms) for name, featurize in featurizers.items()
+        }
+        contenders[BOUND] = lower_bound(waveforms)
+        turns = race(contenders, turns=options.turns)
+        durations = {name: turn.cpu_seconds for name, turn in turns.items()}
         exact = kaldi(waveforms[0].double())
-        for name, cpu_seconds in taken.items():
-            off = float((featurizers[name](waveforms[0]) - exact).abs().max()) if name in KALDIS else None
+        for name, cpu_seconds in durations.items():
+            difference = (
+                float((featurizers[name](waveforms[0]) - exact).abs().max()) if name in KALDI_COMPATIBLE else None
+            )
             hours = sum(map(len, waveforms)) / SAMPLE_RATE / 3600
-            figures = 1000 * cpu_seconds / len(waveforms), hours / cpu_seconds, taken[KALDI] / cpu_seconds
-            table.row(f"{seconds:g}", name, *figures, taken[BOUND] / cpu_seconds, off)
+            figures = 1000 * cpu_seconds / len(waveforms), hours / cpu_seconds, durations[KALDI] / cpu_seconds
+            table.row(f"{seconds:g}", name, *figures, durations[BOUND] / cpu_seconds, difference)
     return table
 
 
-def together(given: argparse.Namespace) -> Results:
-    """Print a row for each number of processes that work at the same time, each on one thread."""
-    columns = {"contender": str, "workers": str, "audio hours/s": fixed(2), "a CPU second": fixed(2)}
-    table = Results("features_workers", columns, bars="audio hours/s", within=("contender",))
+def run_in_parallel(options: argparse.Namespace) -> Results:
+    """Print one row per contender and number of parallel processes of one thread each."""
+    columns = {"contender": str, "workers": str, "audio hours/s": fixed(2), "audio hours/CPU s": fixed(2)}
+    table = Results("features_workers", columns, bars="audio hours/s", group_by=("contender",))
     for name in (OURS, KALDI):
-        for workers in given.workers:
+        for workers in options.workers:
             spawn = get_context("spawn")
             barrier = spawn.Barrier(workers)
-            with ProcessPoolExecutor(workers, spawn, initializer=_begin, initargs=(barrier,)) as pool:
-                rates = list(pool.map(_work, [name] * workers, [given.worker_seconds] * workers))
+            with ProcessPoolExecutor(workers, spawn, initializer=_initialize_process, initargs=(barrier,)) as pool:
+                rates = list(pool.map(_measure_rates, [name] * workers, [options.worker_seconds] * workers))
             by_clock, by_cpu = (sum(column) for column in zip(*rates, strict=True))
             table.row(name, str(workers), by_clock, by_cpu / workers)
     return table
 
 
 def make_waveforms(seconds: float) -> list[Tensor]:
-    """Make noise of about so many seconds, (S,) each."""
+    """Make waveforms (S,) of noise, with a mean length of `seconds`."""
     generator = torch.Generator().manual_seed(0)
-    lengths = seconds * SAMPLE_RATE * torch.linspace(SHORTEST, LONGEST, UTTERANCES)
+    lengths = seconds * SAMPLE_RATE * torch.linspace(MIN_LENGTH_FACTOR, MAX_LENGTH_FACTOR, UTTERANCES)
     order = torch.randperm(UTTERANCES, generator=generator)
     return [0.1 * torch.randn(int(length), generator=generator) for length in lengths[order]]
 
 
 def composed(*overrides: str) -> Config:
-    """Compose conf/train.yaml with overrides."""
+    """Return the config of conf/train.yaml with overrides."""
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config = compose("train", overrides=list(overrides))
     return OmegaConf.to_container(config, resolve=True)  # type: ignore[return-value]
 
 
 def ours() -> Featurize:
-    """conf/features/fbank.yaml, before the normalisation, which the others leave to somebody else."""
+    """Make the features of conf/features/fbank.yaml without normalisation, which the other contenders lack."""
     return build_features(composed()).energies
 
 
 def slaney() -> Featurize:
-    """conf/features/slaney_fbank.yaml: NeMo's recipe, of the same size."""
+    """Make the features of conf/features/slaney_fbank.yaml, which follow NeMo, with the same number of mel bins."""
     return build_features(composed("features=slaney_fbank")).energies
 
 
 def kaldi(waveform: Tensor) -> Tensor:
-    """torchaudio's Kaldi fbank."""
+    """Compute torchaudio's Kaldi-compatible fbank features."""
     import torchaudio.compliance.kaldi
 
     return torchaudio.compliance.kaldi.fbank(
@@ -119,7 +127,7 @@ def kaldi(waveform: Tensor) -> Tensor:
 
 
 def lhotse() -> Featurize:
-    """lhotse's, of Kaldi's recipe in torch; "off by" is from samples that are not scaled to 16 bits."""
+    """Make lhotse's Kaldi-compatible features, which are written in torch."""
     from lhotse import Fbank, FbankConfig
 
     extractor = Fbank(FbankConfig(SAMPLE_RATE, num_filters=NUM_MEL_BINS, snip_edges=True, high_freq=0.0))
@@ -127,7 +135,7 @@ def lhotse() -> Featurize:
 
 
 def speechbrain() -> Featurize:
-    """SpeechBrain's: another recipe (Hamming window, 400 points, no pre-emphasis, decibels) of the same size."""
+    """Make SpeechBrain's features. Unlike Kaldi's: Hamming window, 400-point FFT, no pre-emphasis, decibels."""
     from speechbrain.lobes.features import Fbank
 
     compute = Fbank(sample_rate=SAMPLE_RATE, n_mels=NUM_MEL_BINS)
@@ -135,7 +143,7 @@ def speechbrain() -> Featurize:
 
 
 def kaldi_native() -> Featurize:
-    """kaldi-native-fbank: C++, from which frames are taken one by one."""
+    """Make features with kaldi-native-fbank, a C++ library that returns frames one by one."""
     import kaldi_native_fbank
     import numpy as np
 
@@ -159,11 +167,11 @@ MAKERS: dict[str, Callable[[], Featurize]] = {
     "SpeechBrain": speechbrain,
     "kaldi-native-fbank": kaldi_native,
 }
-KALDIS = MAKERS.keys() - {"asr, slaney_fbank", "SpeechBrain"}  # the contenders that follow Kaldi's recipe
+KALDI_COMPATIBLE = MAKERS.keys() - {"asr, slaney_fbank", "SpeechBrain"}
 
 
-def library_work(waveforms: list[Tensor]) -> Contender:
-    """Give what no way around the frames can spare: the FFT and the product with the mel weights, of frames ready."""
+def lower_bound(waveforms: list[Tensor]) -> Contender:
+    """Return a contender that does only the unavoidable work: FFT and product with the mel weights, without framing."""
     fbank = build_features(composed())
     assert isinstance(fbank, Fbank)
     frames = torch.randn(fbank.num_frames(max(map(len, waveforms))), FFT_POINTS)
@@ -171,39 +179,39 @@ def library_work(waveforms: list[Tensor]) -> Contender:
     spectrum = torch.fft.rfft(frames)
     power = spectrum.real.square()
 
-    def work(waveform: Tensor) -> None:
+    def transform(waveform: Tensor) -> None:
         num_frames = fbank.num_frames(len(waveform))
         torch.fft.rfft(frames[:num_frames], out=spectrum[:num_frames])
         power[:num_frames] @ weights
 
-    return functools.partial(_each, work, waveforms)
+    return functools.partial(_apply_to_all, transform, waveforms)
 
 
-def _each(featurize: Callable[[Tensor], object], waveforms: list[Tensor]) -> None:
+def _apply_to_all(featurize: Callable[[Tensor], object], waveforms: list[Tensor]) -> None:
     for waveform in waveforms:
         featurize(waveform)
 
 
-_barrier: Barrier  # of a process that works beside others
+_barrier: Barrier  # all parallel processes start their timed work at it
 
 
-def _begin(barrier: Barrier) -> None:
+def _initialize_process(barrier: Barrier) -> None:
     global _barrier
     _barrier = barrier
     torch.set_num_threads(1)
 
 
-def _work(name: str, seconds: float) -> tuple[float, float]:
-    """Featurize for so many seconds, from the moment at which all are ready; audio hours a second, and a CPU second."""
+def _measure_rates(name: str, seconds: float) -> tuple[float, float]:
+    """Compute features for `seconds` once all processes are ready; return audio hours per second and per CPU second."""
     waveforms, featurize = make_waveforms(10), MAKERS[name]()
-    _each(featurize, waveforms)
+    _apply_to_all(featurize, waveforms)
     _barrier.wait()
-    began, cpu_began, rounds = time.perf_counter(), time.process_time(), 0
-    while time.perf_counter() - began < seconds:
-        _each(featurize, waveforms)
+    start, cpu_start, rounds = time.perf_counter(), time.process_time(), 0
+    while time.perf_counter() - start < seconds:
+        _apply_to_all(featurize, waveforms)
         rounds += 1
     hours = rounds * sum(map(len, waveforms)) / SAMPLE_RATE / 3600
-    return hours / (time.perf_counter() - began), hours / (time.process_time() - cpu_began)
+    return hours / (time.perf_counter() - start), hours / (time.process_time() - cpu_start)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""python -m benchmarks.inference: Conformers from features to log_probs, ours beside other toolkits', of one shape."""
+"""python -m benchmarks.inference: forward passes of asr's Conformer and of equally large ones of other toolkits."""
 
 import argparse
 from collections.abc import Sequence
@@ -12,21 +12,21 @@ from benchmarks.race import Contender
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Time the forward pass."""
+    """Time the forward pass, from features to log_probs."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.inference", description=__doc__)
     add_options(parser, ["8x10", "4x16", "1x10"])
-    given = parser.parse_args(arguments)
-    dtype = getattr(torch, given.precision)
+    options = parser.parse_args(arguments)
+    dtype = getattr(torch, options.precision)
     variants: dict[str, Prepare] = {"": lambda net, batch: None}
-    if given.compile:
+    if options.compile:
         variants[", compiled"] = compile_blocks
     work = Work("inference", lambda net, batch: forward_pass(net, batch, dtype), False, lambda contender: variants)
-    contest(work, given)
+    contest(work, options)
     return 0
 
 
 def forward_pass(net: Net, batch: Batch, dtype: torch.dtype) -> Contender:
-    """Make what gives a batch's log_probs."""
+    """Return a function that computes a batch's log_probs."""
     net.eval()
 
     def forward() -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Loaders of training batches, ours and what others would write: each yields how many frames its batches have."""
+"""Loaders of training batches: asr's data module, torchaudio and lhotse. Each yields its batches' numbers of frames."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from asr.training.data_module import SpeechData
 from benchmarks.features import NUM_MEL_BINS, SAMPLE_RATE, composed, kaldi
 
 SPEEDS = (0.9, 1.0, 1.1)
-BUCKETS = 10  # of utterances of about one length, for lhotse, which wants one at least in each
+MAX_BUCKETS = 10  # lhotse's buckets of similar lengths; each needs at least one utterance
 
 
 class Corpus(NamedTuple):
-    """What all loaders load.
+    """The utterances that all loaders load.
 
     Args:
-        utterances: of a corpus.
-        batch_seconds: bound of a batch: longest utterance times number of utterances.
-        source: where they are from, in words.
+        utterances: the utterances.
+        batch_seconds: upper bound of a batch's padded seconds: longest utterance times number of utterances.
+        source: description of their origin.
     """
 
     utterances: list[Utterance]
@@ -46,7 +46,7 @@ class Corpus(NamedTuple):
 
 
 def speech_data(corpus: Corpus, augment: Sequence[str], num_workers: int) -> SpeechData:
-    """Make our data module as `asr.train` does, in a run of one process that is about to begin."""
+    """Make asr's data module as `asr.train` does at the start of a run of one process."""
     config = composed(f"augment=[{','.join(augment)}]")
     model = _model(config, corpus)
     augmentation = build_augmentation(config, model.features.sample_rate)
@@ -59,7 +59,7 @@ def speech_data(corpus: Corpus, augment: Sequence[str], num_workers: int) -> Spe
 
 
 class Ours:
-    """Our data module with one worker."""
+    """asr's data module with one worker."""
 
     def __init__(self, corpus: Corpus, augment: Sequence[str]) -> None:
         self.data = speech_data(corpus, augment, num_workers=1)
@@ -68,11 +68,11 @@ class Ours:
         loader = self.data.train_dataloader()
         for batch in loader:
             yield int(batch.feature_lengths.sum())
-        CombinedLoader(loader).reset()  # ends the worker, as the end of a training does: its CPU time counts then
+        CombinedLoader(loader).reset()  # ends the worker, as at the end of a training, so that its CPU time is counted
 
 
 class Alone:
-    """Our decoding and features, and nothing else."""
+    """asr's audio decoding and features in a plain loop, without batches or workers."""
 
     def __init__(self, corpus: Corpus) -> None:
         self.utterances = corpus.utterances
@@ -84,13 +84,15 @@ class Alone:
 
 
 class Torchaudio(Dataset[tuple[Tensor, Tensor]]):
-    """What is written with torch and torchaudio at hand: soundfile, Kaldi's features, a DataLoader of one worker."""
+    """A loader made with plain torch and torchaudio: soundfile, Kaldi features, and a DataLoader with one worker."""
 
     def __init__(self, corpus: Corpus, *, augmented: bool) -> None:
         from torchaudio.transforms import FrequencyMasking, Speed, TimeMasking
 
         self.utterances = corpus.utterances
-        self.encode = _model(composed(), corpus).tokenizer.encode  # ours: the texts are to be the same work
+        self.encode = _model(
+            composed(), corpus
+        ).tokenizer.encode  # asr's tokenizer, so that all loaders do equal work on texts
         self.speeds = [Speed(SAMPLE_RATE, factor) for factor in SPEEDS if factor != 1.0] if augmented else []
         self.masks = [FrequencyMasking(27)] * 2 + [TimeMasking(50)] * 5 if augmented else []
         durations = [utterance.duration for utterance in corpus.utterances]
@@ -115,7 +117,7 @@ class Torchaudio(Dataset[tuple[Tensor, Tensor]]):
 
 
 class Lhotse:
-    """lhotse's dataset with features on the fly, in a DataLoader of one worker; not normalised, texts not tokenised."""
+    """lhotse's dataset in a DataLoader with one worker; features are not normalised, texts not tokenised."""
 
     def __init__(self, corpus: Corpus, *, augmented: bool) -> None:
         from lhotse import CutSet, Fbank, FbankConfig, MonoCut, Recording, SupervisionSegment
@@ -124,8 +126,8 @@ class Lhotse:
         cuts = []
         for number, utterance in enumerate(corpus.utterances):
             recording = Recording.from_file(utterance.audio_filepath, recording_id=str(number))
-            said = SupervisionSegment(recording.id, recording.id, 0.0, recording.duration, text=utterance.text)
-            cuts.append(MonoCut(recording.id, 0.0, recording.duration, 0, [said], recording=recording))
+            supervision = SupervisionSegment(recording.id, recording.id, 0.0, recording.duration, text=utterance.text)
+            cuts.append(MonoCut(recording.id, 0.0, recording.duration, 0, [supervision], recording=recording))
         self.cuts = CutSet.from_cuts(cuts)
         self.batch_seconds = corpus.batch_seconds
         speeds = PerturbSpeed([factor for factor in SPEEDS if factor != 1.0], p=2 / 3)
@@ -139,7 +141,7 @@ class Lhotse:
     def __iter__(self) -> Iterator[int]:
         from lhotse.dataset import DynamicBucketingSampler
 
-        num_buckets = min(BUCKETS, len(self.cuts))
+        num_buckets = min(MAX_BUCKETS, len(self.cuts))
         sampler = DynamicBucketingSampler(self.cuts, max_duration=self.batch_seconds, num_buckets=num_buckets)
         for batch in DataLoader(self.dataset, sampler=sampler, batch_size=None, num_workers=1):
             yield int(batch["supervisions"]["num_frames"].sum())
@@ -152,8 +154,8 @@ def _model(config: Config, corpus: Corpus) -> Model:
 
 
 def _collate(examples: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, ...]:
-    """Pad to (B, T, F), (B,), (B, U), (B,)."""
+    """Pad examples to features (B, T, F), lengths (B,), tokens (B, U) and token lengths (B,)."""
     columns = list(zip(*examples, strict=True))
-    lengths = [torch.tensor([len(one) for one in column]) for column in columns]
+    lengths = [torch.tensor([len(sequence) for sequence in column]) for column in columns]
     features, tokens = (pad_sequence(list(column), batch_first=True) for column in columns)
     return features, lengths[0], tokens, lengths[1]

@@ -1,4 +1,4 @@
-"""python -m benchmarks.long_audio: one utterance of up to an hour through an encoder, ours and other toolkits'."""
+"""python -m benchmarks.long_audio: encode one utterance of up to an hour with asr's and other toolkits' encoders."""
 
 import argparse
 import functools
@@ -32,73 +32,91 @@ SECONDS = [10, 30, 120, 300, 600, 1200, 3600]
 
 
 class Outcome(NamedTuple):
-    """CPU seconds and bytes of memory of a run that ended, or why it did not."""
+    """CPU seconds and peak memory in bytes of a finished run, or the reason why it did not finish."""
 
     seconds: float | None = None
     peak: float | None = None
-    failed: str | None = None
+    failure: str | None = None
 
 
 class Runner(NamedTuple):
-    """A process with one net in it, and the way to it."""
+    """A process that runs one network, and the connection to it."""
 
     process: BaseProcess
     connection: Connection
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Time each length; a contender that reaches a limit is not asked for longer ones."""
+    """Print one row per length and contender; a contender that exceeds a limit does not run longer lengths."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.long_audio", description=__doc__)
-    parser.add_argument("--sizes", nargs="+", default=["s"], help="of conf/encoder/conformer_*.yaml (s)")
-    parser.add_argument("--seconds", nargs="+", type=int, default=SECONDS, metavar="S", help="of audio (10 to 3600)")
+    parser.add_argument("--sizes", nargs="+", default=["s"], help="sizes of conf/encoder/conformer_*.yaml (default: s)")
+    parser.add_argument(
+        "--seconds",
+        nargs="+",
+        type=int,
+        default=SECONDS,
+        metavar="S",
+        help="lengths of the utterance (default: 10 to 3600)",
+    )
     parser.add_argument("--contenders", nargs="+", choices=(OURS, *PEERS), default=[OURS, *PEERS], metavar="NAME")
-    parser.add_argument("--without-front-end", action="store_true", help="the blocks alone, from (B, T', D)")
-    parser.add_argument("--limit-seconds", type=float, default=100.0, metavar="S", help="of a run (100)")
-    parser.add_argument("--limit-gb", type=float, default=12.0, metavar="GB", help="of a process (12)")
+    parser.add_argument("--without-front-end", action="store_true", help="time the blocks alone, on inputs (B, T', D)")
+    parser.add_argument(
+        "--limit-seconds", type=float, default=100.0, metavar="S", help="time limit of a run (default: 100)"
+    )
+    parser.add_argument(
+        "--limit-gb", type=float, default=12.0, metavar="GB", help="memory limit of a process (default: 12)"
+    )
     results.add_options(parser)
     parser.set_defaults(turns=3)
-    given = parser.parse_args(arguments)
-    given.contenders = installed(given.contenders)
-    facts = about(given, measure())
-    numbers = {"CPU s": fixed(2), "x ours": fixed(2), "GB above the model": fixed(2)}
+    options = parser.parse_args(arguments)
+    options.contenders = installed(options.contenders)
+    facts = about(options, measure())
+    number_columns = {"CPU s": fixed(2), "x ours": fixed(2), "GB above the model": fixed(2)}
     table = Results(
         "long_audio",
-        {"size": str, "seconds": str, "contender": str, **numbers, "ended": str},
+        {"size": str, "seconds": str, "contender": str, **number_columns, "ended": str},
         bars="CPU s",
-        within=("size", "seconds"),
+        group_by=("size", "seconds"),
     )
-    for size in given.sizes:
-        runners = start(size, given)
+    for size in options.sizes:
+        runners = start(size, options)
         try:
-            for seconds in given.seconds:
-                _rows(table, runners, size, seconds, given)
+            for seconds in options.seconds:
+                _rows(table, runners, size, seconds, options)
         finally:
             for runner in runners.values():
                 runner.process.kill()
-    table.keep(given.output_dir, facts)
+    table.save(options.output_dir, facts)
     return 0
 
 
-def start(size: str, given: argparse.Namespace) -> dict[str, Runner]:
-    """Start a process for each contender; ours with each of conf/encoder/attention, too."""
+def start(size: str, options: argparse.Namespace) -> dict[str, Runner]:
+    """Start one process per contender, and one for our encoder with each attention of conf/encoder/attention."""
     context = multiprocessing.get_context("spawn")
     runners = {}
-    for name, (contender, encoder_name) in entries(given.contenders, size, ATTENTIONS).items():
-        here, there = context.Pipe()
-        settings = (there, contender, encoder_name, not given.without_front_end, given.turns, given.limit_seconds)
+    for name, (contender, encoder_name) in entries(options.contenders, size, ATTENTIONS).items():
+        parent_end, child_end = context.Pipe()
+        settings = (
+            child_end,
+            contender,
+            encoder_name,
+            not options.without_front_end,
+            options.turns,
+            options.limit_seconds,
+        )
         process = context.Process(target=serve_runs, args=settings, daemon=True)
         process.start()
-        there.close()
-        runners[name] = Runner(process, here)
+        child_end.close()
+        runners[name] = Runner(process, parent_end)
     for runner in runners.values():
-        runner.connection.recv()  # it is ready
+        runner.connection.recv()  # waits until the process is ready
     return runners
 
 
 def serve_runs(
     connection: Connection, contender: str, encoder_name: str, with_front_end: bool, turns: int, limit: float
 ) -> None:
-    """Run a net on each length that comes through `connection`, and send back the outcome; first None, when ready."""
+    """Send None once ready; then run the network on each length received from `connection`, and send the outcome."""
     encoder = make_net(contender, encoder_name, with_front_end=with_front_end).eval().encoder
     dim = None if with_front_end else encoder_config(encoder_name)["dim"]
 
@@ -107,48 +125,48 @@ def serve_runs(
         encoder(batch.features, batch.lengths)
 
     run(make_batch(1, 1.0, blocks_dim=dim))
-    before = peak_memory_reset()
+    initial_bytes = peak_memory_reset()
     connection.send(None)
     while True:
-        contender_once = {contender: functools.partial(run, make_batch(1, connection.recv(), blocks_dim=dim))}
+        task = {contender: functools.partial(run, make_batch(1, connection.recv(), blocks_dim=dim))}
         peak_memory_reset()
         try:
-            taken = race(contender_once, turns=1, warm_up=0)[contender]
-            more = min(turns, int(limit / 4 / taken.seconds))  # a long run is long enough to be counted once
-            if more > 1:
-                taken = race(contender_once, turns=more, warm_up=0)[contender]
+            turn = race(task, turns=1, warm_up=0)[contender]
+            num_turns = min(turns, int(limit / 4 / turn.seconds))  # one turn is enough for a long run
+            if num_turns > 1:
+                turn = race(task, turns=num_turns, warm_up=0)[contender]
         except RuntimeError as error:
-            connection.send(Outcome(failed=str(error).splitlines()[0][:60]))
+            connection.send(Outcome(failure=str(error).splitlines()[0][:60]))
             continue
-        connection.send(Outcome(taken.cpu_seconds, peak_memory() - before))
+        connection.send(Outcome(turn.cpu_seconds, peak_memory() - initial_bytes))
 
 
-def _rows(table: Results, runners: dict[str, Runner], size: str, seconds: int, given: argparse.Namespace) -> None:
+def _rows(table: Results, runners: dict[str, Runner], size: str, seconds: int, options: argparse.Namespace) -> None:
     ours: float | None = None
     for name, (process, connection) in list(runners.items()):
         connection.send(seconds)
-        outcome = _wait(process, connection, given.limit_seconds, given.limit_gb)
+        outcome = _wait(process, connection, options.limit_seconds, options.limit_gb)
         ours = outcome.seconds if name == OURS else ours
         ratio = outcome.seconds and ours and outcome.seconds / ours
         peak = outcome.peak and outcome.peak / 1e9
-        table.row(size, str(seconds), name, outcome.seconds, ratio, peak, outcome.failed or "yes")
-        if outcome.failed:
+        table.row(size, str(seconds), name, outcome.seconds, ratio, peak, outcome.failure or "yes")
+        if outcome.failure:
             process.kill()
             del runners[name]
 
 
 def _wait(process: BaseProcess, connection: Connection, limit_seconds: float, limit_gb: float) -> Outcome:
-    """Wait for a run's outcome, at most until its process has reached a limit."""
-    until = time.monotonic() + limit_seconds
+    """Wait for a run's outcome until its process exceeds a limit."""
+    deadline = time.monotonic() + limit_seconds
     while not connection.poll(0.02):
         if process.is_alive() and peak_memory(process.pid) > 1e9 * limit_gb:
-            return Outcome(failed=f"over {limit_gb:g} GB")
-        if time.monotonic() > until:
-            return Outcome(failed=f"over {limit_seconds:g} s")
+            return Outcome(failure=f"over {limit_gb:g} GB")
+        if time.monotonic() > deadline:
+            return Outcome(failure=f"over {limit_seconds:g} s")
     try:
         return connection.recv()
     except EOFError:
-        return Outcome(failed="its process ended")
+        return Outcome(failure="its process ended")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """python -m benchmarks.long_recording MODEL AUDIO...: time, memory and errors of long recordings.
 
-Memory is bounded by --batch-seconds, which is what is in the net at once, and by --chunk, whose square attention
-takes and of which two are decoded at once; it does not grow with the recording.
+Memory does not grow with the length of the recording. It is bounded by --batch-seconds, the audio in one batch of the
+network, and by --chunk: attention takes memory quadratic in it, and two chunks are decoded at a time.
 """
 
 import argparse
@@ -37,19 +37,19 @@ from benchmarks.model import add_model, read_utterances
 from benchmarks.race import cpu_seconds
 from benchmarks.results import Results, fixed, share
 
-WAYS = {"chunks": None, "silence": at_silences}  # to cut
-SAMPLE_RATE = 16000  # of the recordings that are made
-NOISE = 3e-4  # standard deviation, of the pauses
-NEAR_SECONDS = 1.0  # of a seam
-COMPARED_SECONDS = (60, 120)  # length of recordings that are compared with one pass
+SEGMENTERS = {"chunks": None, "silence": at_silences}  # methods of cutting a recording
+SAMPLE_RATE = 16000  # of the generated recordings
+NOISE = 3e-4  # standard deviation of the noise in pauses
+NEAR_SECONDS = 1.0  # a word is near a seam if they are at most this far apart
+COMPARED_SECONDS = (60, 120)  # shortest and longest recording of --compare
 LENGTHS = {
     "minutes": str,
     "segment": str,
     "seconds": fixed(1),
     "CPU seconds": fixed(1),
-    "real time x": fixed(4),
+    "real-time factor": fixed(4),
     "peak MB": fixed(0),
-    "more MB": fixed(0),
+    "MB above the model": fixed(0),
     "words": fixed(0),
     "WER": share,
 }
@@ -58,7 +58,7 @@ COMPARISON = {
     "words": fixed(0),
     "words that differ": share,
     "of these near a seam": share,
-    "of all words there": share,
+    "of all words near a seam": share,
     "WER": share,
     "WER of one pass": share,
 }
@@ -66,49 +66,60 @@ COMPARISON = {
 
 @dataclass(frozen=True)
 class Recording:
-    """A WAV file made of utterances, and what is said in it; empty where that is not known."""
+    """A WAV file of concatenated utterances, and its text; the text is empty if that of an utterance is unknown."""
 
     path: Path
     text: str
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a row for each length and way to cut; with --compare, a row for each way to cut."""
+    """Print one row per recording length and method of cutting; with --compare, one row per method."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.long_recording", description=__doc__)
     add_model(parser)
-    parser.add_argument("--minutes", type=float, nargs="+", default=[1, 10, 60], help="of the recordings (1 10 60)")
-    parser.add_argument("--segment", nargs="+", choices=sorted(WAYS), default=["chunks", "silence"], dest="ways")
-    parser.add_argument("--pause", type=float, default=0.4, metavar="S", help="faint noise between utterances (0.4)")
-    parser.add_argument("--compare", action="store_true", help="with one pass over recordings of 1 to 2 minutes")
-    parser.add_argument("--recordings", type=int, default=10, metavar="N", help="that are compared (10)")
+    parser.add_argument(
+        "--minutes", type=float, nargs="+", default=[1, 10, 60], help="lengths of the recordings (default: 1 10 60)"
+    )
+    parser.add_argument(
+        "--segment", nargs="+", choices=sorted(SEGMENTERS), default=["chunks", "silence"], dest="methods"
+    )
+    parser.add_argument(
+        "--pause", type=float, default=0.4, metavar="S", help="faint noise between utterances (default: 0.4)"
+    )
+    parser.add_argument("--compare", action="store_true", help="compare with one pass, on recordings of 1 to 2 minutes")
+    parser.add_argument(
+        "--recordings", type=int, default=10, metavar="N", help="number of recordings of --compare (default: 10)"
+    )
     for name in ("--batch-seconds", "--chunk", "--context"):
-        parser.add_argument(name, type=float, metavar="S", help="as of asr.transcribe")
+        parser.add_argument(name, type=float, metavar="S", help="as in asr.transcribe")
     results.add_options(parser)
     parser.set_defaults(segment="chunks", num_workers=0, turns=1)
-    given = parser.parse_args(arguments)
-    how = inference(given)
-    utterances = list(read_utterances(given.audio))
-    facts = about(given)
-    bounds = f"chunks of {how.chunks.chunk_seconds:g} s, {how.chunks.context_seconds:g} s of them context"
-    print(f"batch_seconds={how.batches.batch_seconds:g}, {bounds} at each end; pauses of {given.pause:g} s\n")
+    options = parser.parse_args(arguments)
+    settings = inference(options)
+    utterances = list(read_utterances(options.audio))
+    facts = about(options)
+    bounds = (
+        f"chunks of {settings.chunks.chunk_seconds:g} s, including {settings.chunks.context_seconds:g} s of context"
+    )
+    print(f"batch_seconds={settings.batches.batch_seconds:g}, {bounds} at each end; pauses of {options.pause:g} s\n")
     with tempfile.TemporaryDirectory() as folder:
-        measured = _comparison if given.compare else _lengths
-        measured(given, utterances, how, Path(folder)).keep(given.output_dir, facts)
+        run = _comparison if options.compare else _lengths
+        run(options, utterances, settings, Path(folder)).save(options.output_dir, facts)
     return 0
 
 
 def concatenate(utterances: Iterable[Utterance], seconds: float, pause: float, path: Path) -> Recording:
-    """Write utterances, a pause behind each, until there are so many seconds."""
+    """Write utterances to a WAV file, each followed by a pause, until the file is at least `seconds` long."""
     texts: list[str] = []
     noise = NOISE * torch.randn(round(pause * SAMPLE_RATE), generator=torch.Generator().manual_seed(0))
     with soundfile.SoundFile(path, "w", SAMPLE_RATE, channels=1, subtype="PCM_16") as file:
-        for one in utterances:
+        for utterance in utterances:
             if file.tell() >= seconds * SAMPLE_RATE:
                 break
-            duration = None if one.offset is None else one.duration
-            file.write(load_waveform(one.audio_filepath, SAMPLE_RATE, offset=one.offset, duration=duration).numpy())
+            offset, duration = utterance.offset, None if utterance.offset is None else utterance.duration
+            waveform = load_waveform(utterance.audio_filepath, SAMPLE_RATE, offset=offset, duration=duration)
+            file.write(waveform.numpy())
             file.write(noise.numpy())
-            texts.append(one.text)
+            texts.append(utterance.text)
     return Recording(path, " ".join(texts) if all(texts) else "")
 
 
@@ -116,68 +127,81 @@ def _errors(recognizer: Recognizer, recording: Recording, transcript: Transcript
     return count_errors(recognizer.model.normalize(recording.text), transcript.text)
 
 
-def _of(part: float, whole: float) -> float | None:
-    return part / whole if whole else None
+def _fraction(part: float, total: float) -> float | None:
+    return part / total if total else None
 
 
-# ---- how time and memory go with the length
+# ---- time and memory by length of the recording
 
 
-def _lengths(given: argparse.Namespace, utterances: list[Utterance], how: Inference, folder: Path) -> Results:
-    table = Results("long_recording", LENGTHS, bars="seconds", within=("minutes",))
-    for minutes in given.minutes:
-        recording = concatenate(itertools.cycle(utterances), 60 * minutes, given.pause, folder / f"{minutes:g}.wav")
-        hows = [replace(how, segmenter=WAYS[way]) for way in given.ways]
+def _lengths(options: argparse.Namespace, utterances: list[Utterance], settings: Inference, folder: Path) -> Results:
+    table = Results("long_recording", LENGTHS, bars="seconds", group_by=("minutes",))
+    for minutes in options.minutes:
+        recording = concatenate(itertools.cycle(utterances), 60 * minutes, options.pause, folder / f"{minutes:g}.wav")
+        method_settings = [replace(settings, segmenter=SEGMENTERS[method]) for method in options.methods]
         turns = [
-            [in_fresh_process(measure, given.model, recording, one) for one in hows]  # so that none finds freed memory
-            for _ in range(given.turns)
+            # new processes, so that none of them reuses freed memory
+            [in_fresh_process(measure, options.model, recording, own) for own in method_settings]
+            for _ in range(options.turns)
         ]
-        for way, taken in zip(given.ways, zip(*turns, strict=True), strict=True):
-            took, cpu, peak, more = (statistics.median(one) for one in list(zip(*taken, strict=True))[:4])
-            *_, words, wer = taken[0]  # the same in each turn
-            table.row(f"{minutes:g}", way, took, cpu, took / (60 * minutes), peak, more, words, wer)
+        for method, figures in zip(options.methods, zip(*turns, strict=True), strict=True):
+            seconds, cpu, peak, above = (statistics.median(column) for column in list(zip(*figures, strict=True))[:4])
+            *_, words, wer = figures[0]  # all turns give equal words
+            table.row(f"{minutes:g}", method, seconds, cpu, seconds / (60 * minutes), peak, above, words, wer)
     return table
 
 
-def measure(model: str, recording: Recording, how: Inference) -> tuple[float, float, float, float, int, float | None]:
-    """Transcribe a recording; return seconds, CPU seconds, the peak of MB, the part that came with it, words, WER."""
+def measure(
+    model: str, recording: Recording, settings: Inference
+) -> tuple[float, float, float, float, int, float | None]:
+    """Transcribe a recording.
+
+    Returns:
+        Seconds, CPU seconds, peak memory in MB, peak memory above that after the first chunk, words, WER.
+    """
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 0)) or torch.get_num_threads())
     recognizer = load_recognizer(model)
-    once = min(whole_file(recording.path, "").duration, how.chunks.chunk_seconds)
-    recognizer.transcribe(
-        [load_waveform(recording.path, recognizer.model.features.sample_rate, duration=once)], how, sample_rate=16_000
-    )
-    warm = peak_memory()  # as of getrusage, but that counts what the parent had before the child began
-    started, cpu_started = time.perf_counter(), cpu_seconds()
-    [transcript] = recognizer.transcribe([recording.path], how)
-    took, cpu = time.perf_counter() - started, cpu_seconds() - cpu_started
+    first_chunk = min(whole_file(recording.path, "").duration, settings.chunks.chunk_seconds)
+    waveform = load_waveform(recording.path, recognizer.model.features.sample_rate, duration=first_chunk)
+    recognizer.transcribe([waveform], settings, sample_rate=16_000)
+    initial_peak = peak_memory()  # getrusage would include the parent's memory at the fork
+    start, cpu_start = time.perf_counter(), cpu_seconds()
+    [transcript] = recognizer.transcribe([recording.path], settings)
+    seconds, cpu = time.perf_counter() - start, cpu_seconds() - cpu_start
     peak = peak_memory()
     errors = _errors(recognizer, recording, transcript).errors if recording.text else 0
-    wer = _of(errors, len(recognizer.model.normalize(recording.text).split()))
-    return took, cpu, peak / 1e6, (peak - warm) / 1e6, len(transcript.words), wer
+    wer = _fraction(errors, len(recognizer.model.normalize(recording.text).split()))
+    return seconds, cpu, peak / 1e6, (peak - initial_peak) / 1e6, len(transcript.words), wer
 
 
-# ---- how what comes out in chunks differs from one pass
+# ---- differences between recognition in chunks and in one pass
 
 
 @dataclass
 class Difference:
-    """Words that one pass and another way to cut do not share, summed over recordings."""
+    """Counts of words that differ between one pass and recognition in parts, summed over recordings.
 
-    words: int = 0  # of one pass
-    words_near: int = 0  # to a seam
+    Args:
+        words: words of the one pass.
+        words_near: words of the one pass near a seam.
+        differing: words that differ.
+        differing_near: words that differ and are near a seam.
+    """
+
+    words: int = 0
+    words_near: int = 0
     differing: int = 0
     differing_near: int = 0
 
     def count(self, whole: Sequence[Word], cut: Sequence[Word], seams: Sequence[float]) -> None:
-        """Add a recording."""
+        """Add the counts of a recording, given its words in one pass (`whole`) and in parts (`cut`)."""
 
         def near(word: Word) -> bool:
             return any(word.start - NEAR_SECONDS <= seam <= word.end + NEAR_SECONDS for seam in seams)
 
         self.words += len(whole)
         self.words_near += sum(map(near, whole))
-        compared = jiwer.process_words(" ".join(one.text for one in whole), " ".join(one.text for one in cut))
+        compared = jiwer.process_words(" ".join(word.text for word in whole), " ".join(word.text for word in cut))
         for chunk in compared.alignments[0]:
             if chunk.type != "equal":
                 spans = (whole[chunk.ref_start_idx : chunk.ref_end_idx], cut[chunk.hyp_start_idx : chunk.hyp_end_idx])
@@ -186,51 +210,53 @@ class Difference:
                 self.differing_near += sum(map(near, differing))
 
 
-def _comparison(given: argparse.Namespace, utterances: list[Utterance], how: Inference, folder: Path) -> Results:
-    recognizer = load_recognizer(given.model)
+def _comparison(options: argparse.Namespace, utterances: list[Utterance], settings: Inference, folder: Path) -> Results:
+    recognizer = load_recognizer(options.model)
     draw = random.Random(0)
     recordings = [
         concatenate(
             draw.sample(utterances, len(utterances)),
             draw.uniform(*COMPARED_SECONDS),
-            given.pause,
+            options.pause,
             folder / f"{number}.wav",
         )
-        for number in range(given.recordings)
+        for number in range(options.recordings)
     ]
-    longest = 2 * COMPARED_SECONDS[1]
-    at_once = Inference(BatchBounds(batch_seconds=longest, max_utterances=1), ChunkBounds(longest, 0))
-    wholes = [recognizer.transcribe([recording.path], at_once)[0] for recording in recordings]
+    max_seconds = 2 * COMPARED_SECONDS[1]
+    one_pass = Inference(BatchBounds(batch_seconds=max_seconds, max_utterances=1), ChunkBounds(max_seconds, 0))
+    wholes = [recognizer.transcribe([recording.path], one_pass)[0] for recording in recordings]
     table = Results("long_recording_compared", COMPARISON, bars="words that differ")
-    for way in given.ways:
+    for method in options.methods:
         difference, cut_errors, whole_errors = Difference(), [], []
         for recording, whole in zip(recordings, wholes, strict=True):
-            cut, seams = recognize_with_seams(recognizer, recording, replace(how, segmenter=WAYS[way]), way)
+            method_settings = replace(settings, segmenter=SEGMENTERS[method])
+            cut, seams = recognize_with_seams(recognizer, recording, method_settings, method)
             difference.count(whole.words, cut.words, seams)
             cut_errors.append(_errors(recognizer, recording, cut))
             whole_errors.append(_errors(recognizer, recording, whole))
-        known = all(recording.text for recording in recordings)
-        wers = [total(errors).rate if known else None for errors in (cut_errors, whole_errors)]
-        near = _of(difference.differing_near, difference.differing)
-        there = _of(difference.words_near, difference.words)
-        table.row(way, difference.words, _of(difference.differing, difference.words), near, there, *wers)
+        has_texts = all(recording.text for recording in recordings)
+        wers = [total(errors).rate if has_texts else None for errors in (cut_errors, whole_errors)]
+        differing = _fraction(difference.differing, difference.words)
+        differing_near = _fraction(difference.differing_near, difference.differing)
+        words_near = _fraction(difference.words_near, difference.words)
+        table.row(method, difference.words, differing, differing_near, words_near, *wers)
     return table
 
 
 def recognize_with_seams(
-    recognizer: Recognizer, recording: Recording, how: Inference, way: str
+    recognizer: Recognizer, recording: Recording, settings: Inference, method: str
 ) -> tuple[Transcript, list[float]]:
-    """Transcribe a recording; return the seconds, too, at which chunks, or segments, meet."""
+    """Transcribe a recording; return the transcript, and the times in seconds at which chunks or segments meet."""
     utterance = whole_file(recording.path, "0")
-    [(_, segments)] = recognizer.segments([utterance], how)  # type: ignore[misc]
-    held = list(segments)
-    seams = [start for start, _ in held[1:]]
-    if way == "chunks":
+    [(_, segment_iterator)] = recognizer.segments([utterance], settings)  # type: ignore[misc]
+    segments = list(segment_iterator)
+    seams = [start for start, _ in segments[1:]]
+    if method == "chunks":
         sample_rate = recognizer.model.features.sample_rate
-        samples = how.chunks.samples(sample_rate, recognizer.model.frame_samples)
+        samples = settings.chunks.samples(sample_rate, recognizer.model.frame_samples)
         waveform = load_waveform(recording.path, sample_rate)
         seams += [chunk.keep / sample_rate for chunk in cut_chunks([waveform], *samples)][1:]
-    return recognizer.transcript(utterance.duration, iter(held)), seams
+    return recognizer.transcript(utterance.duration, iter(segments)), seams
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a benchmark's figures hang on: the machine, its rates, of which rows are shares, and what is installed."""
+"""The conditions of a benchmark: machine, its peak rates, and versions of installed packages."""
 
 import argparse
 import contextlib
@@ -17,8 +17,8 @@ import torch
 from asr.errors import InputError
 from benchmarks.race import race
 
-Given = ParamSpec("Given")
-Found = TypeVar("Found")
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
 PACKAGES = (
@@ -27,17 +27,17 @@ PACKAGES = (
 )
 
 
-TURNS = 7  # of a product and a copy
+TURNS = 7  # timed matrix products and copies, of which the median counts
 
 
 class Machine(NamedTuple):
-    """A device's name and rates.
+    """A device's name and peak rates.
 
     Args:
-        name: of the processor and its threads, or of the card.
-        matmul: operations a second of a large matrix product, two for each product and sum; on a processor of one
-            core, by CPU time, so that a share of it does not hang on how many cores were free.
-        copy: bytes read and written a second by a large copy; the same.
+        name: name of the processor and its number of threads, or name of the GPU.
+        matmul: floating-point operations per second of a large matrix product. On a processor: per second of CPU time,
+            which is the rate of one core and does not depend on the number of idle cores.
+        copy: bytes read and written per second by a large copy; on a processor: per second of CPU time.
     """
 
     name: str
@@ -46,22 +46,22 @@ class Machine(NamedTuple):
 
 
 def synchronizer(device: str) -> Callable[[], object]:
-    """Give what waits until the device has done all that it was given."""
+    """Return a function that waits until the device has finished its queued work."""
     return torch.cuda.synchronize if device.startswith("cuda") else lambda: None
 
 
 def measure(device: str = "cpu", dtype: torch.dtype = torch.float32, turns: int = TURNS) -> Machine:
-    """Measure a device's rates for products of `dtype`: by CPU time, or on a card by the clock; medians of `turns`."""
+    """Measure a device's rates of matrix products in `dtype` and of copies: per CPU second, or on a GPU per second."""
     on_card = device.startswith("cuda")
     if on_card and not torch.cuda.is_available():
-        raise InputError(f"--device must be there; got {device}, and no CUDA device is here. Take cpu.")
+        raise InputError(f"--device must be available; got {device}, but this machine has no CUDA device. Use cpu.")
     size, elements = (8192, 2**28) if on_card else (1536, 2**25)
     left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     source = torch.randn(elements, device=device)
     product, target = left @ right, torch.empty_like(source)
     kinds = {"matmul": lambda: torch.mm(left, right, out=product), "copy": lambda: target.copy_(source)}
-    taken = race(kinds, turns=turns, times=5, synchronize=synchronizer(device))
-    seconds = {kind: turn.seconds if on_card else turn.cpu_seconds for kind, turn in taken.items()}
+    medians = race(kinds, turns=turns, times=5, synchronize=synchronizer(device))
+    seconds = {kind: turn.seconds if on_card else turn.cpu_seconds for kind, turn in medians.items()}
     return Machine(
         torch.cuda.get_device_name() if on_card else _processor(),
         2 * size**3 / seconds["matmul"],
@@ -69,42 +69,44 @@ def measure(device: str = "cpu", dtype: torch.dtype = torch.float32, turns: int 
     )
 
 
-def about(given: argparse.Namespace, measured: Machine | None = None) -> dict[str, object]:
-    """Print and return the date, the machine, its rates where they are measured, versions, and the options."""
+def about(options: argparse.Namespace, measured: Machine | None = None) -> dict[str, object]:
+    """Print the date, machine, versions and measured rates; return these and the command-line options."""
     day, name = datetime.date.today().isoformat(), measured.name if measured else _processor()
     print(f"{day}, {name}, {torch.get_num_threads()} threads", flush=True)
-    print(", ".join(f"{package} {found}" for package, found in versions().items()), flush=True)
+    print(", ".join(f"{package} {number}" for package, number in versions().items()), flush=True)
     rates = {"matmul": measured.matmul, "copy": measured.copy} if measured else {}
     if measured:
         print(f"matrix products {measured.matmul / 1e9:.0f} GFLOP/s, copies {measured.copy / 1e9:.1f} GB/s")
     print(flush=True)
-    options = {key: str(value) for key, value in vars(given).items()}
-    return {"date": day, "name": name, **rates, **versions(), "options": options}
+    settings = {key: str(value) for key, value in vars(options).items()}
+    return {"date": day, "name": name, **rates, **versions(), "options": settings}
 
 
 def versions() -> dict[str, str]:
-    """Find the versions of what is compared, as far as it is installed."""
-    found = {}
+    """Return the versions of the installed packages among PACKAGES."""
+    numbers = {}
     for package in PACKAGES:
         with contextlib.suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
+            numbers[package] = version(package)
+    return numbers
 
 
-def in_fresh_process(function: Callable[Given, Found], *arguments: Given.args, **options: Given.kwargs) -> Found:
-    """Call a function where no memory has been used before."""
+def in_fresh_process(
+    function: Callable[Arguments, Result], *arguments: Arguments.args, **options: Arguments.kwargs
+) -> Result:
+    """Call a function in a new process, whose memory measurements start from zero."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
         return fresh.submit(function, *arguments, **options).result()
 
 
 def peak_memory_reset(process: int | str = "self") -> float:
-    """Forget a process's highest resident memory so far; return the present one, in bytes."""
+    """Reset a process's peak of resident memory to its current size; return that size in bytes."""
     Path(f"/proc/{process}/clear_refs").write_text("5", encoding="ascii")
     return peak_memory(process)
 
 
 def peak_memory(process: int | str = "self") -> float:
-    """Return the highest resident memory since `peak_memory_reset`, in bytes; Linux only."""
+    """Return a process's peak of resident memory since `peak_memory_reset`, in bytes; Linux only."""
     lines = Path(f"/proc/{process}/status").read_text(encoding="ascii").splitlines()
     return next(1024.0 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
 

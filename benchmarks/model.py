@@ -1,4 +1,4 @@
-"""What is benchmarked with a trained model: the one of `make demo` on its test set, unless others are given."""
+"""Command-line arguments MODEL and AUDIO; their defaults are the model and the test set of `make demo`."""
 
 import argparse
 from collections.abc import Iterable, Iterator
@@ -12,23 +12,34 @@ MODEL, AUDIO = "runs/mini", "data/mini/test.jsonl"
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    """Add MODEL and AUDIO."""
+    """Add the positional arguments MODEL and AUDIO to a parser."""
     parser.add_argument(
-        "model", metavar="MODEL", nargs="?", type=_there, default=MODEL, help=f"run folder, bundle or .ckpt ({MODEL})"
+        "model",
+        metavar="MODEL",
+        nargs="?",
+        type=_existing_path,
+        default=MODEL,
+        help=f"run folder, bundle or .ckpt (default: {MODEL})",
     )
     parser.add_argument(
-        "audio", metavar="AUDIO", nargs="*", default=[AUDIO], help=f"files, folders, manifests with texts ({AUDIO})"
+        "audio",
+        metavar="AUDIO",
+        nargs="*",
+        default=[AUDIO],
+        help=f"audio files, folders, or manifests with texts (default: {AUDIO})",
     )
 
 
-def _there(model: str) -> str:
+def _existing_path(model: str) -> str:
     if not Path(model).exists():
-        raise argparse.ArgumentTypeError(f"{model} must be there; make demo trains {MODEL}, or name another.")
+        raise argparse.ArgumentTypeError(
+            f"MODEL must exist; {model} does not. Run make demo to train {MODEL}, or name another model."
+        )
     return model
 
 
 def read_utterances(paths: Iterable[str]) -> Iterator[Utterance]:
-    """Yield what AUDIO names: the utterances of manifests, and files whole."""
+    """Yield the utterances of the manifests in `paths`, and each other audio file as one utterance."""
     for path in paths:
         if path.endswith(".jsonl"):
             yield from read_manifest(path)

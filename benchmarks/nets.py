@@ -1,4 +1,4 @@
-"""The nets that are compared: ours and other toolkits', of one shape, with a front-end and a head of the same work."""
+"""The networks that are compared: encoders of asr and of other toolkits, equal in shape, front-end and head."""
 
 import functools
 import importlib
@@ -21,8 +21,8 @@ VOCAB_SIZE = 1024
 NUM_MEL_BINS = 80
 FRAMES_PER_SECOND = 100
 BLOCK_FRAMES_PER_SECOND = 25
-TOKENS_PER_SECOND = 3.5  # of 1024 pieces, about LibriSpeech's
-SHORTEST = 0.6  # of a batch's longest utterance
+TOKENS_PER_SECOND = 3.5  # about the rate of LibriSpeech with 1024 sentence pieces
+MIN_LENGTH_FRACTION = 0.6  # length of a batch's shortest utterance divided by that of the longest
 
 OURS = "ours"
 ATTENTIONS = sorted({path.stem for path in (CONF / "encoder" / "attention").glob("*.yaml")} - {"relative_attention"})
@@ -32,11 +32,12 @@ RELATIVE = {
     "SpeechBrain": "benchmarks.peers.speechbrain",
     "ESPnet": "benchmarks.peers.espnet",
 }
-PEERS = {**RELATIVE, "torchaudio, no positions": "benchmarks.peers.torchaudio"}  # less work: shown, not counted
+# torchaudio's attention has no positions, which is less work; its row does not count as a peer in "x peer".
+PEERS = {**RELATIVE, "torchaudio, no positions": "benchmarks.peers.torchaudio"}
 
 
 class Shape(NamedTuple):
-    """How big all of the nets are; the words are those of `asr.encoder.conformer`."""
+    """Size of all networks; the fields are named as in `asr.encoder.conformer`."""
 
     dim: int
     num_layers: int
@@ -48,7 +49,7 @@ class Shape(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Noise with the shape of speech: (B, T, F), (B,), (B, U), (B,)."""
+    """Random features (B, T, F) and tokens (B, U), and their lengths (B,)."""
 
     features: Tensor
     lengths: Tensor
@@ -57,12 +58,12 @@ class Batch(NamedTuple):
 
 
 class Net(nn.Module):
-    """An encoder, whose `blocks` are listed, and our head.
+    """An encoder with asr's CTC head.
 
     Args:
-        encoder: (B, T, F), (B,) to encoder_out (B, T', D), (B,).
-        blocks: those of its modules that are alike.
-        dim: D.
+        encoder: maps features (B, T, F) and lengths (B,) to encoder_out (B, T', D) and its lengths (B,).
+        blocks: the encoder's repeated modules.
+        dim: dimension D of encoder_out.
     """
 
     def __init__(self, encoder: nn.Module, blocks: nn.ModuleList, dim: int) -> None:
@@ -72,7 +73,7 @@ class Net(nn.Module):
         self.head = CTC(dim, len(blocks), VOCAB_SIZE)
 
     def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, T, F), (B,) to log_probs (B, T', V), (B,)."""
+        """Map features (B, T, F) and lengths (B,) to log_probs (B, T', V) and their lengths (B,)."""
         encoded = self.encoder(features, lengths)
         return self.head.log_probs(encoded.out), encoded.lengths
 
@@ -83,12 +84,12 @@ class Net(nn.Module):
 
 
 class Peer(NamedTuple):
-    """The encoder of another toolkit, without its front-end.
+    """Another toolkit's encoder, without its front-end.
 
     Args:
-        modules: that hold its weights.
+        modules: the modules that contain its weights.
         layers: its blocks.
-        run: (B, T', D), (B,) to (B, T', D).
+        run: maps (B, T', D) and lengths (B,) to encoder_out (B, T', D).
     """
 
     modules: Sequence[nn.Module]
@@ -97,7 +98,7 @@ class Peer(NamedTuple):
 
 
 class PeerEncoder(nn.Module):
-    """The common front-end before a peer's blocks."""
+    """A front-end followed by a peer's blocks."""
 
     def __init__(self, front_end: nn.Module, peer: Peer) -> None:
         super().__init__()
@@ -106,13 +107,13 @@ class PeerEncoder(nn.Module):
         self._run = peer.run
 
     def forward(self, features: Tensor, lengths: Tensor) -> Encoded:
-        """(B, T, F), (B,) to encoder_out (B, T', D), (B,)."""
+        """Map features (B, T, F) and lengths (B,) to encoder_out (B, T', D) and its lengths (B,)."""
         x, lengths = self.front_end(features, lengths)
         return Encoded(self._run(x, lengths), lengths, {})
 
 
 class NoFrontEnd(nn.Module):
-    """Stands in the place of a front-end where blocks are given their (B, T', D)."""
+    """Replaces the front-end if the blocks alone are timed, whose inputs are (B, T', D)."""
 
     def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Return both unchanged."""
@@ -120,14 +121,14 @@ class NoFrontEnd(nn.Module):
 
 
 def encoder_config(overrides: str) -> dict[str, Any]:
-    """Compose an encoder's settings: `conformer_s`, or `conformer_s encoder/attention=local_attention`."""
+    """Compose an encoder's settings from `conformer_s`, or `conformer_s encoder/attention=local_attention`."""
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config = compose("train", overrides=f"encoder={overrides}".split())
     return OmegaConf.to_container(config.encoder, resolve=True)  # type: ignore[return-value]
 
 
 def shape_of(config: dict[str, Any]) -> Shape:
-    """Take from our encoder's settings what the peers' follow."""
+    """Return the sizes in our encoder's settings that the peers copy."""
     return Shape(
         **{key: config[key] for key in ("dim", "num_layers", "num_heads", "dropout")},
         feed_forward_dim=round(config["feed_forward_factor"] * config["dim"]),
@@ -137,28 +138,28 @@ def shape_of(config: dict[str, Any]) -> Shape:
 
 
 def installed(contenders: list[str]) -> list[str]:
-    """Name those of the contenders that can be made here; the others are left out with a message."""
+    """Return the contenders whose packages are installed; print a message for each other one."""
     imports = {name: functools.partial(importlib.import_module, PEERS[name]) for name in contenders if name != OURS}
-    there = enter(imports)
-    return [name for name in contenders if name == OURS or name in there]
+    modules = enter(imports)
+    return [name for name in contenders if name == OURS or name in modules]
 
 
 def encoder_of_size(size: str) -> str:
-    """Return the name of an encoder in conf/encoder: `s` is short for `conformer_s`."""
+    """Return the name of an encoder in conf/encoder; `s` is short for `conformer_s`."""
     return size if (CONF / "encoder" / f"{size}.yaml").is_file() else f"conformer_{size}"
 
 
 def entries(contenders: list[str], size: str, attentions: list[str]) -> dict[str, tuple[str, str]]:
-    """Name the contenders and what `make_net` makes them of; ours with other attentions, too."""
+    """Return {name: (contender, encoder) of `make_net`} for the contenders, and for ours with each of `attentions`."""
     encoder = encoder_of_size(size)
-    named = {name: (name, encoder) for name in contenders}
+    arguments = {name: (name, encoder) for name in contenders}
     if OURS in contenders:
-        named |= {f"{OURS}, {name}": (OURS, f"{encoder} encoder/attention={name}") for name in attentions}
-    return named
+        arguments |= {f"{OURS}, {name}": (OURS, f"{encoder} encoder/attention={name}") for name in attentions}
+    return arguments
 
 
 def make_net(contender: str, encoder_name: str, *, with_front_end: bool = True) -> Net:
-    """Make ours, or a peer of its shape, with fresh weights."""
+    """Make our network or a peer of equal shape, with random weights."""
     config = encoder_config(encoder_name)
     shape = shape_of(config)
     if contender == OURS:
@@ -171,7 +172,7 @@ def make_net(contender: str, encoder_name: str, *, with_front_end: bool = True) 
 
 
 def _front_end(config: dict[str, Any], shape: Shape) -> nn.Module:
-    """Make the peers' front-end; to a Fast Conformer's eight frames in one it is Parakeet's, of transformers."""
+    """Make the peers' front-end; for a Fast Conformer (subsampling by 8) it is Parakeet's, from transformers."""
     if config["subsampling"]["name"] == "depthwise_conv":
         front_end: nn.Module = importlib.import_module(PEERS["Parakeet"]).DepthwiseFrontEnd(shape)
         return front_end
@@ -179,12 +180,12 @@ def _front_end(config: dict[str, Any], shape: Shape) -> nn.Module:
 
 
 def make_batch(count: int, longest: float, *, blocks_dim: int | None = None) -> Batch:
-    """Make `count` utterances, from `SHORTEST` of the `longest` (seconds) to all of it in even steps.
+    """Make `count` utterances, evenly spaced from MIN_LENGTH_FRACTION of `longest` (seconds) to `longest`.
 
     Args:
-        blocks_dim: D of the net, where its input is what a front-end would give; else it is features.
+        blocks_dim: dimension D of inputs for the blocks alone; None: the inputs are features.
     """
-    seconds = longest * (torch.linspace(1.0, SHORTEST, count) if count > 1 else torch.ones(1))
+    seconds = longest * (torch.linspace(1.0, MIN_LENGTH_FRACTION, count) if count > 1 else torch.ones(1))
     frames_per_second = FRAMES_PER_SECOND if blocks_dim is None else BLOCK_FRAMES_PER_SECOND
     lengths, token_lengths = (seconds * frames_per_second).long(), (seconds * TOKENS_PER_SECOND).long()
     generator = torch.Generator().manual_seed(0)

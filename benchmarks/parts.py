@@ -1,4 +1,4 @@
-"""python -m benchmarks.parts: where a training step's time goes, and what a part takes as it is usually written."""
+"""python -m benchmarks.parts: times of the parts of a training step, beside common implementations of some parts."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -24,13 +24,13 @@ STEP = "the step"
 
 
 class Part(NamedTuple):
-    """A module of the net.
+    """A part of the network that is timed.
 
     Args:
-        times: it runs in a step.
-        inputs: of it.
-        ours: as it is.
-        usual: as it is usually written, where that is something else.
+        times: number of times that it runs in a training step.
+        inputs: its input tensors.
+        ours: asr's implementation.
+        usual: a common implementation; None if asr's is the common one.
     """
 
     times: int
@@ -40,47 +40,54 @@ class Part(NamedTuple):
 
 
 class UsualConvolution(DepthwiseConvolution):
-    """Ours with its depthwise convolution as torch has it, channels first."""
+    """asr's convolution module with torch's depthwise convolution, channels first."""
 
     def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
-        """(B, T, D), padding_mask (B, T) to (B, T, D)."""
+        """Map x (B, T, D) and padding_mask (B, T) to (B, T, D)."""
         x = F.glu(self.pointwise1(x)).masked_fill(padding_mask[:, :, None], 0.0)
         x = self.depthwise(x.transpose(1, 2)).transpose(1, 2)
         return self.pointwise2(self.activation(self.norm(x, padding_mask)))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a row for each part, and one for the step."""
+    """Print one row per part, and one for the whole training step."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.parts", description=__doc__)
-    parser.add_argument("--sizes", nargs="+", default=["s", "m"], help="of conf/encoder/conformer_*.yaml (s m)")
-    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32", help="bfloat16 by autocast")
+    parser.add_argument(
+        "--sizes", nargs="+", default=["s", "m"], help="sizes of conf/encoder/conformer_*.yaml (default: s m)"
+    )
+    parser.add_argument(
+        "--precision", choices=("float32", "bfloat16"), default="float32", help="bfloat16 uses autocast"
+    )
     results.add_options(parser)
-    given = parser.parse_args(arguments)
-    dtype = getattr(torch, given.precision)
+    options = parser.parse_args(arguments)
+    dtype = getattr(torch, options.precision)
     machine = measure(dtype=dtype)
-    facts = about(given, machine)
+    facts = about(options, machine)
     columns: dict[str, Callable[[Any], str]] = {"size": str, "part": str, "times": fixed(0), "CPU ms": fixed(1)}
-    columns |= {"of the step": share, "of matmul": share, "as usual, CPU ms": fixed(1)}
-    table = Results("parts", columns, bars="CPU ms", within=("size",))
-    for size in given.sizes:
+    columns |= {"of the step": share, "of matmul": share, "usual form, CPU ms": fixed(1)}
+    table = Results("parts", columns, bars="CPU ms", group_by=("size",))
+    for size in options.sizes:
         batch, net = make_batch(8, 10.0), make_net(OURS, f"conformer_{size}")
         parts = parts_of(net.encoder, f"conformer_{size}", batch.features, batch.lengths)
         contenders = {STEP: training_step(net, batch, dtype)}
         contenders |= {name: forward_backward(part.ours, part.inputs, dtype) for name, part in parts.items()}
         usual = {name: part.usual for name, part in parts.items() if part.usual}
-        contenders |= {f"{name} as usual": forward_backward(usual[name], parts[name].inputs, dtype) for name in usual}
-        taken = {name: 1000 * turn.cpu_seconds for name, turn in race(contenders, turns=given.turns).items()}
+        contenders |= {
+            f"{name}, usual form": forward_backward(usual[name], parts[name].inputs, dtype) for name in usual
+        }
+        milliseconds = {name: 1000 * turn.cpu_seconds for name, turn in race(contenders, turns=options.turns).items()}
         for name, part in parts.items():
-            rate = 1000 * count_flops(part.ours, *part.inputs, backward=True) / taken[name]
-            figures = part.times, taken[name], part.times * taken[name] / taken[STEP], rate / machine.matmul or None
-            table.row(size, name, *figures, taken.get(f"{name} as usual"))
-        table.row(size, STEP, 1, taken[STEP], 1.0, None, None)
-    table.keep(given.output_dir, facts)
+            rate = 1000 * count_flops(part.ours, *part.inputs, backward=True) / milliseconds[name]
+            step_share = part.times * milliseconds[name] / milliseconds[STEP]
+            figures = part.times, milliseconds[name], step_share, rate / machine.matmul or None
+            table.row(size, name, *figures, milliseconds.get(f"{name}, usual form"))
+        table.row(size, STEP, 1, milliseconds[STEP], 1.0, None, None)
+    table.save(options.output_dir, facts)
     return 0
 
 
 def parts_of(encoder: nn.Module, encoder_name: str, features: Tensor, feature_lengths: Tensor) -> dict[str, Part]:
-    """Take an encoder apart; what each part is given has the shapes of its work on these features."""
+    """Split an encoder into its parts, each with inputs of the shapes that it receives for these features."""
     shape = shape_of(encoder_config(encoder_name))
     x, lengths = encoder.subsampling(features, feature_lengths)
     x, mask, positions = x.detach().requires_grad_(), padding_mask(lengths, x.shape[1]), encoder.positions(x)
@@ -106,7 +113,7 @@ def parts_of(encoder: nn.Module, encoder_name: str, features: Tensor, feature_le
 
 
 def forward_backward(module: nn.Module, inputs: tuple[Tensor, ...], dtype: torch.dtype) -> Contender:
-    """Make what runs a module in training, and its backward pass."""
+    """Return a function that runs a module's forward pass in training mode and its backward pass."""
     gradient: list[Tensor] = []
 
     def run() -> None:

@@ -1,8 +1,8 @@
-"""python -m benchmarks.planned_corpus: what training on shards of a very large corpus asks of a store and of each rank.
+"""python -m benchmarks.planned_corpus: load on the store and on each rank when training on shards of a large corpus.
 
-The rows of the index are made up, and there is no audio: an epoch is planned as each rank plans it, and its requests as
-`asr.plan` does. All figures but the fixed memory of libraries grow with the number of utterances, or do not depend on
-it, so they can be extrapolated.
+The index is synthetic, and there is no audio. The benchmark plans an epoch as each rank does, and its requests as
+`asr.plan` does. Each figure, except the fixed memory of libraries, is proportional to the number of utterances or
+independent of it, so larger corpora can be extrapolated.
 """
 
 import argparse
@@ -21,14 +21,14 @@ from asr.data.index import BATCH_ROWS, SCHEMA, SHARDS
 from asr.data.position import start_of_epoch
 from asr.data.reading import epoch_reading
 from benchmarks import results
-from benchmarks.large_corpus import SECONDS, opened
+from benchmarks.large_corpus import SECONDS, open_training_set
 from benchmarks.machine import about, in_fresh_process, peak_memory
 from benchmarks.results import Results, fixed
 
 SHARD_BYTES = 1_000_000_000
-BYTES_PER_SECOND = 17_000  # of audio: LibriSpeech's FLAC files have 60 GB in 960 hours
+BYTES_PER_SECOND = 17_000  # LibriSpeech's FLAC files take 60 GB for 960 hours of audio
 TEXT = b"a text of made-up words as long as a sentence"
-TOKENS, MIN_FRAMES = 10, 12  # of each utterance: all can be trained on
+TOKENS, MIN_FRAMES = 10, 12  # of each utterance; small enough that none is dropped
 
 COLUMNS = {
     "CPU s to select": fixed(1),
@@ -37,50 +37,56 @@ COLUMNS = {
     "peak MB": fixed(0),
     "index MB": fixed(0),
     "steps": fixed(0),
-    "requests a batch": fixed(1),
-    "requests/s of a rank": fixed(1),
-    "of all": fixed(0),
-    "GB/s of all": fixed(2),
+    "requests/batch": fixed(1),
+    "requests/s per rank": fixed(1),
+    "requests/s in total": fixed(0),
+    "GB/s in total": fixed(2),
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a row for each number of utterances."""
+    """Print one row per number of utterances."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.planned_corpus", description=__doc__)
-    parser.add_argument("--lines", type=int, nargs="+", default=[1_000_000, 10_000_000], metavar="N", help="utterances")
-    parser.add_argument("--ranks", type=int, default=512, metavar="N", help="that are planned for (512)")
-    parser.add_argument("--batch-seconds", type=float, default=400.0, metavar="S", help="of a batch (400)")
-    parser.add_argument("--speed", type=float, default=300.0, metavar="S", help="seconds of audio a second and rank")
+    parser.add_argument(
+        "--lines", type=int, nargs="+", default=[1_000_000, 10_000_000], metavar="N", help="numbers of utterances"
+    )
+    parser.add_argument("--ranks", type=int, default=512, metavar="N", help="ranks in the plan (default: 512)")
+    parser.add_argument(
+        "--batch-seconds", type=float, default=400.0, metavar="S", help="padded seconds of a batch (default: 400)"
+    )
+    parser.add_argument(
+        "--speed", type=float, default=300.0, metavar="S", help="seconds of audio that each rank trains on per second"
+    )
     results.add_options(parser)
-    given = parser.parse_args(arguments)
-    facts = about(given)
+    options = parser.parse_args(arguments)
+    facts = about(options)
     table = Results("planned_corpus", {"utterances": str, **COLUMNS}, bars="CPU s to plan")
-    folder = given.output_dir / "planned_corpus"
-    for lines in given.lines:
+    folder = options.output_dir / "planned_corpus"
+    for lines in options.lines:
         try:
             write_index(folder, lines)
-            figures = in_fresh_process(planned, folder, given.ranks, given.batch_seconds, given.speed)
+            figures = in_fresh_process(planned, folder, options.ranks, options.batch_seconds, options.speed)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         table.row(f"{lines:,}", *figures)
-    table.keep(given.output_dir, facts)
+    table.save(options.output_dir, facts)
     return 0
 
 
 def write_index(folder: Path, lines: int) -> None:
-    """Write an index of utterances of random length, one after another in shards, and their token counts."""
+    """Write the token counts and the index of utterances with random lengths, stored consecutively in shards."""
     draw = np.random.default_rng(0)
     folder.mkdir(parents=True, exist_ok=True)
     num_shards = int(lines * np.mean(SECONDS) * BYTES_PER_SECOND / SHARD_BYTES) + 2
     metadata = {**SCHEMA.metadata, SHARDS: json.dumps({_shard(n): 2 * SHARD_BYTES for n in range(num_shards)}).encode()}
-    written = 0
+    total_bytes = 0
     with pa.ipc.new_file(str(folder / "index.arrow"), SCHEMA.with_metadata(metadata)) as writer:
         for first in range(0, lines, BATCH_ROWS):
             number = min(BATCH_ROWS, lines - first)
             seconds = draw.uniform(*SECONDS, number).round(3)
             sizes = (seconds * BYTES_PER_SECOND).astype(np.int64)
-            starts = written + sizes.cumsum() - sizes
-            written += int(sizes.sum())
+            starts = total_bytes + sizes.cumsum() - sizes
+            total_bytes += int(sizes.sum())
             columns = [
                 pa.array([b"%d" % row for row in range(first, first + number)], pa.binary()),
                 pa.array([_shard(shard).encode() for shard in starts // SHARD_BYTES], pa.binary()),
@@ -96,22 +102,23 @@ def write_index(folder: Path, lines: int) -> None:
 
 
 def planned(folder: Path, ranks: int, batch_seconds: float, speed: float) -> list[float]:
-    """Plan an epoch and its requests; return the figures of COLUMNS."""
+    """Plan an epoch and its requests; return the values of COLUMNS."""
     torch.set_num_threads(1)
-    begun = time.process_time()
-    training_set = opened(folder, batch_seconds)
-    selected = time.process_time()
+    start = time.process_time()
+    training_set = open_training_set(folder, batch_seconds)
+    selection_end = time.process_time()
     plan = training_set.epoch(start_of_epoch(0, ranks))
-    seconds = [selected - begun, time.process_time() - selected]
+    seconds = [selection_end - start, time.process_time() - selection_end]
     peak = peak_memory()
     reading = epoch_reading(plan, training_set.utterances)
     assert reading is not None
     index_bytes = sum(part.index.num_bytes for part in training_set.utterances.parts)
     megabytes = [(training_set.num_bytes + plan.num_bytes) / 1e6, peak / 1e6, index_bytes / 1e6]
     audio_seconds = float(plan.durations[plan.plan.order].sum())
-    requests, fetched = (speed * value / audio_seconds for value in (reading.requests, reading.fetched_bytes))
-    batch = reading.requests / reading.num_batches
-    return [*seconds, *megabytes, len(plan), batch, requests, requests * ranks, fetched * ranks / 1e9]
+    requests, fetched_bytes = (speed * value / audio_seconds for value in (reading.requests, reading.fetched_bytes))
+    batch_requests = reading.requests / reading.num_batches
+    gigabytes = fetched_bytes * ranks / 1e9
+    return [*seconds, *megabytes, len(plan), batch_requests, requests, requests * ranks, gigabytes]
 
 
 def _shard(number: int) -> str:

@@ -1,4 +1,4 @@
-"""Contenders take turns at the same work, so that a machine that slows down slows all of them."""
+"""Times contenders in alternating turns, so that a change in the machine's speed affects all of them."""
 
 import resource
 import statistics
@@ -7,27 +7,25 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar
 
 Contender = Callable[[], object]
-Entered = TypeVar("Entered")
+Made = TypeVar("Made")
 
 
 class Turn(NamedTuple):
-    """What one turn took: seconds by the clock, and on any core, of this process and of those that it waited for."""
+    """Wall-clock seconds of one turn, and CPU seconds of this process and its finished child processes."""
 
     seconds: float
     cpu_seconds: float
 
 
-def enter(
-    makers: Mapping[str, Callable[[], Entered]], expected: tuple[type[Exception], ...] = ()
-) -> dict[str, Entered]:
-    """Make the contenders; one whose package is absent, or that raises what is `expected`, is named and left out."""
-    made: dict[str, Entered] = {}
+def enter(makers: Mapping[str, Callable[[], Made]], expected: tuple[type[Exception], ...] = ()) -> dict[str, Made]:
+    """Make the contenders; print and leave out each that raises ImportError or an `expected` exception."""
+    contenders: dict[str, Made] = {}
     for name, make in makers.items():
         try:
-            made[name] = make()
+            contenders[name] = make()
         except (ImportError, *expected) as error:
             print(f"{name}: left out: {(str(error) or type(error).__name__).splitlines()[0]}", flush=True)
-    return made
+    return contenders
 
 
 def race(
@@ -38,29 +36,29 @@ def race(
     times: int = 1,
     synchronize: Callable[[], object] = lambda: None,
 ) -> dict[str, Turn]:
-    """Let each contender take its turn, round after round; return the median of each one's turns.
+    """Run the contenders in rounds of one turn each; return the median turn of each contender.
 
     Args:
-        turns: counted rounds.
-        warm_up: rounds before them that are not.
-        times: how often a contender runs in a turn; the mean counts.
-        synchronize: waits until a device has done all that it was given.
+        turns: number of timed rounds.
+        warm_up: number of untimed rounds before them.
+        times: number of runs of a contender in a turn, which are averaged.
+        synchronize: waits until the device has finished all work queued so far.
     """
-    taken: dict[str, list[Turn]] = {name: [] for name in contenders}
-    for number in range(warm_up + turns):
+    timed_turns: dict[str, list[Turn]] = {name: [] for name in contenders}
+    for round_number in range(warm_up + turns):
         for name, contender in contenders.items():
             synchronize()
-            began, cpu_began = time.perf_counter(), cpu_seconds()
+            start, cpu_start = time.perf_counter(), cpu_seconds()
             for _ in range(times):
                 contender()
             synchronize()
-            turn = Turn((time.perf_counter() - began) / times, (cpu_seconds() - cpu_began) / times)
-            if number >= warm_up:
-                taken[name].append(turn)
-    return {name: Turn(*map(statistics.median, zip(*held, strict=True))) for name, held in taken.items()}
+            turn = Turn((time.perf_counter() - start) / times, (cpu_seconds() - cpu_start) / times)
+            if round_number >= warm_up:
+                timed_turns[name].append(turn)
+    return {name: Turn(*map(statistics.median, zip(*own, strict=True))) for name, own in timed_turns.items()}
 
 
 def cpu_seconds() -> float:
-    """Return the seconds that this process, and those of its own that have ended, have computed for."""
-    used = [resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in used)
+    """Return the CPU seconds used so far by this process and its finished child processes."""
+    usages = [resource.getrusage(processes) for processes in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)

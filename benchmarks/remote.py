@@ -1,6 +1,6 @@
-"""python -m benchmarks.remote: batches a second from shards behind a network with latency, beside local files.
+"""python -m benchmarks.remote: loading speed from shards at a server with latency, compared with local files.
 
-The store is a range server of this benchmark: it answers each request after a delay, from a process of its own.
+The server is benchmarks.remote_server in a process of its own: it serves byte ranges, and delays each response.
 """
 
 import argparse
@@ -32,61 +32,63 @@ from benchmarks.machine import about
 from benchmarks.results import Results, fixed, share
 
 SAMPLE_RATE = 16_000
-SECONDS = (4.0, 16.0)  # of an utterance
+SECONDS = (4.0, 16.0)  # shortest and longest utterance
 SEED = 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a row for each place that the audio is in."""
+    """Print one row per number of workers and location of the audio."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.remote", description=__doc__)
-    parser.add_argument("--utterances", type=int, default=400, metavar="N")
+    parser.add_argument("--utterances", type=int, default=400, metavar="N", help="utterances in the corpus")
     parser.add_argument("--batch", type=int, default=20, metavar="N", help="utterances in a batch")
-    parser.add_argument("--workers", type=int, nargs="+", default=[1, 4], metavar="N", help="loading processes")
-    parser.add_argument("--latency-ms", type=float, default=50.0, metavar="MS", help="before each answer")
+    parser.add_argument(
+        "--workers", type=int, nargs="+", default=[1, 4], metavar="N", help="numbers of loader processes"
+    )
+    parser.add_argument("--latency-ms", type=float, default=50.0, metavar="MS", help="delay before each response")
     results.add_options(parser)
-    given = parser.parse_args(arguments)
-    facts = about(given)
+    options = parser.parse_args(arguments)
+    facts = about(options)
     columns = {"workers": str, "audio in": str, "utterances/s": fixed(1), "of local files": share}
-    table = Results("remote", columns, bars="utterances/s", within=("workers",))
-    folder = given.output_dir / "remote"
+    table = Results("remote", columns, bars="utterances/s", group_by=("workers",))
+    folder = options.output_dir / "remote"
     try:
-        manifest = write_corpus(folder, given.utterances)
+        manifest = write_corpus(folder, options.utterances)
         cache = IndexCache(folder / "cache")
         writer = ShardWriter(str(folder / "shards"), "train", ShardSettings(megabytes=10.0), "benchmark")
         writer.write(cache.utterances(manifest), lambda done: None)
-        with range_server(folder / "shards", given.latency_ms) as address:
-            places = {"local files": manifest, "local shards": folder / "shards/index.arrow"}
-            places |= {f"shards, {given.latency_ms:g} ms away": f"{address}/index.arrow"}
-            for workers in given.workers:
-                rates: dict[str, list[float]] = {place: [] for place in places}
-                for turn in range(given.turns):
-                    for place, path in places.items():
-                        rates[place].append(measure(cache, path, given.batch, workers, turn))
+        with range_server(folder / "shards", options.latency_ms) as address:
+            locations = {"local files": manifest, "local shards": folder / "shards/index.arrow"}
+            locations |= {f"shards, {options.latency_ms:g} ms away": f"{address}/index.arrow"}
+            for workers in options.workers:
+                rates: dict[str, list[float]] = {location: [] for location in locations}
+                for turn in range(options.turns):
+                    for location, path in locations.items():
+                        rates[location].append(measure(cache, path, options.batch, workers, turn))
                 local = statistics.median(rates["local files"])
-                for place, turns in rates.items():
-                    table.row(str(workers), place, statistics.median(turns), statistics.median(turns) / local)
+                for location, turns in rates.items():
+                    table.row(str(workers), location, statistics.median(turns), statistics.median(turns) / local)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    table.keep(given.output_dir, facts)
+    table.save(options.output_dir, facts)
     return 0
 
 
 def write_corpus(folder: Path, number: int) -> Path:
-    """Write utterances of noise as FLAC files, and their manifest."""
+    """Write `number` utterances of noise as FLAC files, and their manifest; return the manifest's path."""
     draw = np.random.default_rng(SEED)
     (folder / "audio").mkdir(parents=True, exist_ok=True)
     utterances = []
-    for place in range(number):
+    for index in range(number):
         samples = 0.1 * draw.standard_normal(int(draw.uniform(*SECONDS) * SAMPLE_RATE))
-        path = folder / "audio" / f"{place}.flac"
+        path = folder / "audio" / f"{index}.flac"
         soundfile.write(path, samples, SAMPLE_RATE)
-        utterances.append(Utterance(str(path), len(samples) / SAMPLE_RATE, "noise", str(place)))
+        utterances.append(Utterance(str(path), len(samples) / SAMPLE_RATE, "noise", str(index)))
     write_manifest(folder / "train.jsonl", utterances)
     return folder / "train.jsonl"
 
 
 def measure(cache: IndexCache, path: str | Path, batch: int, workers: int, turn: int) -> float:
-    """Load all utterances once, augmented and with features, in random order; return utterances a second."""
+    """Load all utterances once in random order, with augmentation and features; return utterances per second."""
     utterances = cache.utterances(path)
     features = build_features({"features": default_settings("features", "fbank")})
     names = ("speed_perturb", "spec_augment")
@@ -96,10 +98,10 @@ def measure(cache: IndexCache, path: str | Path, batch: int, workers: int, turn:
     sampler = BatchSampler([part.tolist() for part in order.split(batch)])
     loader = DataLoader(dataset, batch_sampler=sampler, num_workers=workers, collate_fn=collate)  # type: ignore[arg-type]
     batches = iter(loader)
-    next(batches)  # workers have started
-    begun = time.perf_counter()
-    loaded = sum(len(each) for each in batches)
-    return loaded / (time.perf_counter() - begun)
+    next(batches)  # waits until the workers have started
+    start = time.perf_counter()
+    num_loaded = sum(len(loaded) for loaded in batches)
+    return num_loaded / (time.perf_counter() - start)
 
 
 @contextmanager

@@ -1,9 +1,9 @@
-"""python -m benchmarks.remote_peers: read an hour of audio from shards at a server with latency, beside other readers.
+"""python -m benchmarks.remote_peers: compare readers of shards at a server with latency.
 
-asr, WebDataset, lhotse Shar and datasets read the same FLAC audio from shards in their own format at the range server
-of benchmarks.remote. All compute features with asr's front-end and pad them to batches. asr reads utterances in random
-order by byte ranges; the others read shards in order. A contender is one process without loader processes; its CPU time
-includes that of programs it starts. Contenders take turns.
+asr, WebDataset, lhotse Shar and datasets read equal FLAC audio from benchmarks.remote_server, each from shards in its
+own format. All compute features with asr's front-end and pad them to batches. asr reads utterances in random order by
+byte ranges; the others read shards in order. Each contender runs in one process without loader processes; its CPU time
+includes that of its child processes. Contenders take turns.
 """
 
 import argparse
@@ -41,56 +41,60 @@ from benchmarks.results import Results, fixed
 
 BATCH = 20  # utterances
 SHARD_MEGABYTES = 10.0
-SHARD_UTTERANCES = 30  # of lhotse and datasets: about SHARD_MEGABYTES
+SHARD_UTTERANCES = 30  # per shard of lhotse and datasets; about SHARD_MEGABYTES
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a row for each installed contender."""
+    """Print one row per installed reader."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.remote_peers", description=__doc__)
-    parser.add_argument("--utterances", type=int, default=200, metavar="N")
-    parser.add_argument("--latency-ms", type=float, default=50.0, metavar="MS", help="before each answer")
+    parser.add_argument("--utterances", type=int, default=200, metavar="N", help="utterances in the corpus")
+    parser.add_argument("--latency-ms", type=float, default=50.0, metavar="MS", help="delay before each response")
     parser.add_argument("--contender", help=argparse.SUPPRESS)
     parser.add_argument("--address", help=argparse.SUPPRESS)
     results.add_options(parser)
-    given = parser.parse_args(arguments)
-    folder = given.output_dir / "remote_peers"
-    if given.contender:
-        print(json.dumps(read_all(CONTENDERS[given.contender].read(folder, given.address))))
+    options = parser.parse_args(arguments)
+    folder = options.output_dir / "remote_peers"
+    if options.contender:
+        print(json.dumps(read_all(CONTENDERS[options.contender].read(folder, options.address))))
         return 0
-    facts = about(given)
-    columns = {"reader": str, "order": str, "CPU s an audio hour": fixed(1), "s an audio hour": fixed(1)}
-    table = Results("remote_peers", columns, bars="CPU s an audio hour")
+    facts = about(options)
+    columns = {"reader": str, "order": str, "CPU s/audio hour": fixed(1), "s/audio hour": fixed(1)}
+    table = Results("remote_peers", columns, bars="CPU s/audio hour")
     try:
-        manifest = write_corpus(folder, given.utterances)
-        present = {name: contender for name, contender in CONTENDERS.items() if find_spec(contender.package)}
-        for contender in present.values():
+        manifest = write_corpus(folder, options.utterances)
+        installed = {name: contender for name, contender in CONTENDERS.items() if find_spec(contender.package)}
+        for contender in installed.values():
             contender.write(folder, manifest)
-        costs: dict[str, list[tuple[float, float]]] = {name: [] for name in present}
-        with range_server(folder, given.latency_ms) as address:
-            for _, name in itertools.product(range(given.turns), present):
-                costs[name].append(_measure(name, address, given.utterances, given.output_dir))
+        costs: dict[str, list[tuple[float, float]]] = {name: [] for name in installed}
+        with range_server(folder, options.latency_ms) as address:
+            for _, name in itertools.product(range(options.turns), installed):
+                costs[name].append(_measure(name, address, options.utterances, options.output_dir))
         for name, turns in costs.items():
-            table.row(name, present[name].order, *(statistics.median(values) for values in zip(*turns, strict=True)))
-        for name in CONTENDERS.keys() - present.keys():
+            table.row(name, installed[name].order, *(statistics.median(values) for values in zip(*turns, strict=True)))
+        for name in CONTENDERS.keys() - installed.keys():
             print(f"{name}: not installed")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    table.keep(given.output_dir, facts)
+    table.save(options.output_dir, facts)
     return 0
 
 
 def _measure(name: str, address: str, utterances: int, output_dir: Path) -> tuple[float, float]:
     """Read all audio in a fresh process; return its CPU seconds and wall-clock seconds per hour of audio."""
-    options = ["--contender", name, "--address", address, "--output-dir", str(output_dir)]
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.remote_peers", *options]
+    arguments = ["--contender", name, "--address", address, "--output-dir", str(output_dir)]
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.remote_peers", *arguments]
     process = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     cpu_seconds, wall_seconds, seconds, number = json.loads(process.stdout.splitlines()[-1])
-    assert number == utterances, f"{name} has read {number} utterances"
+    assert number == utterances, f"{name} read {number} utterances instead of {utterances}"
     return 3600 * cpu_seconds / seconds, 3600 * wall_seconds / seconds
 
 
 def read_all(waveforms: Iterator[Tensor]) -> tuple[float, float, float, int]:
-    """Make batches; return CPU and wall-clock seconds after the first batch, its audio seconds, and all utterances."""
+    """Read all batches and compute their features.
+
+    Returns:
+        CPU seconds, wall-clock seconds and audio seconds after the first batch; number of all utterances.
+    """
     torch.set_num_threads(1)
     features = build_features({"features": default_settings("features", "fbank")})
     cpu_start, wall_start, seconds, number = 0.0, 0.0, 0.0, 0
@@ -104,7 +108,7 @@ def read_all(waveforms: Iterator[Tensor]) -> tuple[float, float, float, int]:
 
 
 def _cpu_seconds() -> float:
-    """Return CPU seconds of this process and of its children, finished and running."""
+    """Return the CPU seconds of this process and of its children, both finished and running."""
     total = sum(os.times()[:4])
     for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
         fields = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
@@ -113,17 +117,17 @@ def _cpu_seconds() -> float:
 
 
 def write_asr(folder: Path, manifest: Path) -> None:
-    """Write shards like asr.shards; WebDataset reads them, too."""
+    """Write shards as asr.shards does; WebDataset reads them as well."""
     writer = ShardWriter(str(folder / "shards"), "train", ShardSettings(megabytes=SHARD_MEGABYTES), "benchmark")
     writer.write(IndexCache(folder / "cache").utterances(manifest), lambda done: None)
 
 
 def write_nothing(folder: Path, manifest: Path) -> None:
-    """Write nothing: asr's shards are read."""
+    """Write nothing, because WebDataset reads asr's shards."""
 
 
 def write_shar(folder: Path, manifest: Path) -> None:
-    """Write shards with lhotse."""
+    """Write lhotse Shar shards."""
     from lhotse import CutSet, Recording
 
     cuts = CutSet.from_cuts(Recording.from_file(line.audio_filepath).to_cut() for line in read_manifest(manifest))
@@ -152,7 +156,7 @@ def read_asr(folder: Path, address: str) -> Iterator[Tensor]:
 
 
 def read_webdataset(folder: Path, address: str) -> Iterator[Tensor]:
-    """Read asr's shards with WebDataset, which starts curl for each."""
+    """Read asr's shards with WebDataset, which starts curl for each shard."""
     import webdataset
 
     urls = [f"{address}/shards/{path.name}" for path in sorted((folder / "shards").glob("*.tar"))]
@@ -161,7 +165,7 @@ def read_webdataset(folder: Path, address: str) -> Iterator[Tensor]:
 
 
 def read_shar(folder: Path, address: str) -> Iterator[Tensor]:
-    """Read lhotse's shards with lhotse."""
+    """Read Shar shards with lhotse."""
     from lhotse import CutSet
 
     patterns = {"cuts": "cuts.*", "recording": "recording.*"}
@@ -191,10 +195,10 @@ class Contender(NamedTuple):
     """A reader.
 
     Args:
-        package: that must be installed.
-        order: of the utterances.
-        write: writes shards in a folder, given a manifest.
-        read: yields waveforms, (S,), given the folder and the server's address.
+        package: name of the package that must be installed.
+        order: order in which it reads utterances.
+        write: writes a manifest's audio as shards to a folder.
+        read: yields waveforms (S,), given the folder and the server's address.
     """
 
     package: str
@@ -205,9 +209,9 @@ class Contender(NamedTuple):
 
 CONTENDERS = {
     "asr": Contender("obstore", "random", write_asr, read_asr),
-    "WebDataset": Contender("webdataset", "of shards", write_nothing, read_webdataset),
-    "lhotse Shar": Contender("lhotse", "of shards", write_shar, read_shar),
-    "datasets": Contender("datasets", "of shards", write_parquet, read_parquet),
+    "WebDataset": Contender("webdataset", "shard order", write_nothing, read_webdataset),
+    "lhotse Shar": Contender("lhotse", "shard order", write_shar, read_shar),
+    "datasets": Contender("datasets", "shard order", write_parquet, read_parquet),
 }
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A benchmark's rows: printed as a Markdown table while they come, then kept as JSON and as a page with bars."""
+"""Result tables: each row is printed as Markdown at once; all rows are then saved as JSON and as an HTML bar chart."""
 
 import argparse
 import json
@@ -12,53 +12,60 @@ from asr.web.page import escape, page
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add what all benchmarks take."""
-    parser.add_argument("--turns", type=int, default=5, metavar="N", help="of each contender; medians are shown")
-    parser.add_argument("--output-dir", type=Path, default=Path("runs/benchmarks"), metavar="DIR")
+    """Add the options of all benchmarks: --turns and --output-dir."""
+    parser.add_argument(
+        "--turns", type=int, default=5, metavar="N", help="turns of each contender, of which the median is shown"
+    )
+    parser.add_argument(
+        "--output-dir", type=Path, default=Path("runs/benchmarks"), metavar="DIR", help="folder of results"
+    )
 
 
 class Results:
-    """A table that is printed row by row.
+    """A table whose rows are printed as they are added.
 
     Args:
-        name: of the benchmark: its files are `<name>.json` and `<name>.html`.
-        columns: heading to how its values are written, in order; None, as in `row`, is written "-".
-        bars: heading of the column that a bar is as long as.
-        within: headings whose values a chart is of; a bar is named by the other columns up to `bars`.
+        name: name of the table; its files are `<name>.json` and `<name>.html`.
+        columns: maps each heading, in order, to the function that formats its values; a value of None is shown as "-".
+        bars: heading of the column that determines the lengths of the bars.
+        group_by: headings that define charts: rows with equal values there share one. A bar is labelled with the values
+            of the other text columns before `bars`.
     """
 
     def __init__(
-        self, name: str, columns: Mapping[str, Callable[[Any], str]], *, bars: str, within: tuple[str, ...] = ()
+        self, name: str, columns: Mapping[str, Callable[[Any], str]], *, bars: str, group_by: tuple[str, ...] = ()
     ) -> None:
-        self.name, self.columns, self.bars, self.within = name, dict(columns), bars, within
+        self.name, self.columns, self.bars, self.group_by = name, dict(columns), bars, group_by
         self.rows: list[dict[str, Any]] = []
         self._print_line(list(self.columns))
-        self._print_line(["---" if write is str else "---:" for write in self.columns.values()])
+        self._print_line(["---" if format_value is str else "---:" for format_value in self.columns.values()])
 
     def row(self, *values: object) -> None:
-        """Print a row: a value for each column."""
-        held = dict(zip(self.columns, values, strict=True))
-        self.rows.append(held)
-        self._print_line([self._written(heading, held) for heading in self.columns])
+        """Add and print a row, with one value per column."""
+        row = dict(zip(self.columns, values, strict=True))
+        self.rows.append(row)
+        self._print_line([self._format(heading, row) for heading in self.columns])
 
-    def keep(self, folder: Path, about: Mapping[str, object]) -> None:
-        """Write the files, `about` (machine, versions, settings) with them."""
+    def save(self, folder: Path, about: Mapping[str, object]) -> None:
+        """Write the JSON and HTML files, with `about` (machine, versions, settings) in both."""
         folder.mkdir(parents=True, exist_ok=True)
-        whole = {"about": dict(about), "rows": self.rows}
-        write_whole_text(folder / f"{self.name}.json", json.dumps(whole, indent=2) + "\n")
+        content = {"about": dict(about), "rows": self.rows}
+        write_whole_text(folder / f"{self.name}.json", json.dumps(content, indent=2) + "\n")
         write_whole_text(folder / f"{self.name}.html", self._page(about))
         print(f"\n{folder / self.name}.json, {folder / self.name}.html\n", flush=True)
 
     def _page(self, about: Mapping[str, object]) -> str:
         headings = list(self.columns)
-        named_by = [
-            one for one in headings[: headings.index(self.bars)] if one not in self.within and self.columns[one] is str
+        label_headings = [
+            heading
+            for heading in headings[: headings.index(self.bars)]
+            if heading not in self.group_by and self.columns[heading] is str
         ]
         groups: dict[str, list[Column]] = {}
         for row in self.rows:
             if row[self.bars] is not None:
-                group = ", ".join(f"{heading} {self._written(heading, row)}" for heading in self.within)
-                bar = Column(" ".join(self._written(heading, row) for heading in named_by), row[self.bars])
+                group = ", ".join(f"{heading} {self._format(heading, row)}" for heading in self.group_by)
+                bar = Column(" ".join(self._format(heading, row) for heading in label_headings), row[self.bars])
                 groups.setdefault(group, []).append(bar)
         charts = [
             bar_chart(f"{self.bars} {group}".strip(), Axis(self.bars), bars, name="contender")
@@ -68,7 +75,7 @@ class Results:
         title = f"Benchmark: {self.name.replace('_', ' ')}"
         return page(title, f'<main><h1>{escape(title)}</h1>{facts}<div class="charts">{"".join(charts)}</div></main>')
 
-    def _written(self, heading: str, row: Mapping[str, Any]) -> str:
+    def _format(self, heading: str, row: Mapping[str, Any]) -> str:
         return "-" if row[heading] is None else self.columns[heading](row[heading])
 
     @staticmethod
@@ -77,10 +84,10 @@ class Results:
 
 
 def fixed(digits: int) -> Callable[[float], str]:
-    """Write numbers with so many digits behind the point."""
+    """Return a function that formats a number with `digits` decimal places."""
     return lambda value: f"{value:,.{digits}f}"
 
 
 def share(value: float) -> str:
-    """Write a fraction as a percentage."""
+    """Format a fraction as a percentage."""
     return f"{value:.1%}"

@@ -1,6 +1,7 @@
-"""python -m benchmarks.searches: transducers' and attention decoders' searches, ours and others', of the same weights.
+"""python -m benchmarks.searches: searches of transducers and attention decoders, in asr and other toolkits.
 
-All take turns on one thread, over the same encoder_out in the same batches. A MODEL that is not there is left out:
+The searches of a model use the same weights, encoder_out and batches, and take turns on one thread. An absent MODEL is
+left out. These commands train the default models:
 
     python -m asr.train run_dir=runs/transducer head=transducer head/predictor=lstm num_threads=1
     python -m asr.train run_dir=runs/ctc_attention head=ctc_attention decode=joint_beam head.num_layers=2 num_threads=1
@@ -35,7 +36,7 @@ from benchmarks.race import enter, race
 from benchmarks.results import Results, fixed
 
 MODELS = ("runs/transducer", "runs/ctc_attention")
-BATCH = 8  # utterances, of nearly the same length
+BATCH = 8  # utterances of similar length
 BEAMS = (4, 10)
 
 Batch = tuple[Tensor, Tensor]  # encoder_out (B, T', D), lengths (B,)
@@ -46,61 +47,65 @@ COLUMNS: dict[str, Callable[[Any], str]] = {
     "WER": lambda value: f"{value:.2%}",
     "texts that differ from ours": str,
     "utterances/s": fixed(1),
-    "s per s": fixed(5),
+    "search s/audio s": fixed(5),
     "x ours": fixed(2),
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a row for each search of each model."""
+    """Print one row per model and search."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.searches", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("models", metavar="MODEL", nargs="*", default=MODELS, help=f"({', '.join(MODELS)})")
-    parser.add_argument("--audio", metavar="MANIFEST", nargs="+", default=[AUDIO], help=f"with texts ({AUDIO})")
+    parser.add_argument(
+        "models", metavar="MODEL", nargs="*", default=MODELS, help=f"models (default: {' '.join(MODELS)})"
+    )
+    parser.add_argument(
+        "--audio", metavar="MANIFEST", nargs="+", default=[AUDIO], help=f"manifests with texts (default: {AUDIO})"
+    )
     results.add_options(parser)
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    utterances = list(read_utterances(given.audio))
+    utterances = list(read_utterances(options.audio))
     table = Results("searches", COLUMNS, bars="utterances/s")
-    for model in given.models:
+    for model in options.models:
         if Path(model).exists():
-            compare(table, model, load_recognizer(model), utterances, given.turns)
+            compare(table, model, load_recognizer(model), utterances, options.turns)
         else:
-            print(f"{model}: left out: it is not there; --help says how to train it", flush=True)
-    table.keep(given.output_dir, about(given))
+            print(f"{model}: left out, because it does not exist; --help shows how to train it", flush=True)
+    table.save(options.output_dir, about(options))
     return 0
 
 
 def compare(table: Results, name: str, recognizer: Recognizer, utterances: Sequence[Utterance], turns: int) -> None:
-    """Let the searches of a model take turns; others' are compared with ours in the row above them."""
-    every, _ = encode(recognizer, utterances, INFERENCE, lambda seconds: None)
-    every.sort(key=lambda encoded: encoded.utterance.duration)
-    seconds = sum(encoded.utterance.duration for encoded in every)
-    batches = list(padded([out for encoded in every for _, out in encoded.segments]))
-    searches = enter(contenders(name, recognizer))
+    """Time the searches of a model in turns; each other toolkit is compared with asr's search in the row above it."""
+    encodings, _ = encode(recognizer, utterances, INFERENCE, lambda seconds: None)
+    encodings.sort(key=lambda encoded: encoded.utterance.duration)
+    seconds = sum(encoded.utterance.duration for encoded in encodings)
+    batches = list(make_batches([out for encoded in encodings for _, out in encoded.segments]))
+    searches = enter(search_makers(name, recognizer))
     with torch.inference_mode():
         texts = {search: spell(recognizer, decode, batches) for search, decode in searches.items()}
-        work = {search: partial(spell, recognizer, decode, batches) for search, decode in searches.items()}
-        taken = {search: turn.cpu_seconds for search, turn in race(work, turns=turns, warm_up=0).items()}
-    references = [recognizer.model.normalize(encoded.utterance.text) for encoded in every]
+        tasks = {search: partial(spell, recognizer, decode, batches) for search, decode in searches.items()}
+        durations = {search: turn.cpu_seconds for search, turn in race(tasks, turns=turns, warm_up=0).items()}
+    references = [recognizer.model.normalize(encoded.utterance.text) for encoded in encodings]
     ours = ""
-    for search, written in texts.items():
+    for search, hypotheses in texts.items():
         ours = search if search.startswith("asr") else ours
-        wer = total(map(count_errors, references, written)).rate
-        differ = sum(text != other for text, other in zip(written, texts[ours], strict=True))
-        figures = len(every) / taken[search], taken[search] / seconds, taken[search] / taken[ours]
-        table.row(name, search, wer, f"{differ} of {len(every)}", *figures)
+        wer = total(map(count_errors, references, hypotheses)).rate
+        num_differing = sum(text != own for text, own in zip(hypotheses, texts[ours], strict=True))
+        figures = len(encodings) / durations[search], durations[search] / seconds, durations[search] / durations[ours]
+        table.row(name, search, wer, f"{num_differing} of {len(encodings)}", *figures)
 
 
-def padded(outs: Sequence[Tensor]) -> Iterator[Batch]:
-    """Make batches of encoder_out (T', D): of recordings that are one chunk each."""
+def make_batches(outs: Sequence[Tensor]) -> Iterator[Batch]:
+    """Yield padded batches of encoder outputs (T', D)."""
     for begin in range(0, len(outs), BATCH):
         batch = outs[begin : begin + BATCH]
         yield pad_sequence(list(batch), batch_first=True), torch.tensor([len(out) for out in batch])
 
 
-def contenders(name: str, recognizer: Recognizer) -> dict[str, Callable[[], Decode]]:
-    """Name the makers of the searches that the model's head has, ours first."""
+def search_makers(name: str, recognizer: Recognizer) -> dict[str, Callable[[], Decode]]:
+    """Return {name: maker} of the searches for the model's head; each asr search precedes those compared with it."""
     head: Any = recognizer.model.head
     if hasattr(head, "joiner"):
         max_symbols = default_settings("decode", "transducer_greedy")["max_symbols"]
@@ -111,18 +116,18 @@ def contenders(name: str, recognizer: Recognizer) -> dict[str, Callable[[], Deco
             **{f"asr beam {size}": partial(ours, recognizer, "transducer_beam", beam_size=size) for size in BEAMS},
         }
     if not hasattr(head, "token_decoder"):
-        raise InputError(f"a model must have a transducer or an attention decoder; {name} has {type(head).__name__}.")
+        raise InputError(f"MODEL must have a transducer or an attention decoder; {name} has {type(head).__name__}.")
     settings = default_settings("decode", "joint_beam")
-    shared = settings["tokens_per_step"], settings["ctc_weight"]
+    arguments = settings["tokens_per_step"], settings["ctc_weight"]
     searches: dict[str, Callable[[], Decode]] = {}
     for size in reversed(BEAMS):
         searches[f"asr joint beam {size}"] = partial(ours, recognizer, "joint_beam", beam_size=size)
-        searches[f"ESPnet joint beam {size}"] = partial(_peer, "espnet_joint", head, size, *shared)
+        searches[f"ESPnet joint beam {size}"] = partial(_peer, "espnet_joint", head, size, *arguments)
     return searches
 
 
 def ours(recognizer: Recognizer, name: str, **settings: Any) -> Decode:
-    """Make our search of this name."""
+    """Make asr's search of conf/decode/<name>.yaml."""
     make = component("decode", default_settings("decode", name) | settings)
     decoder = make(recognizer.model.head, recognizer.model.tokenizer, recognizer.model.normalize)
 
@@ -139,7 +144,7 @@ def _peer(module: str, *arguments: Any) -> Decode:
 
 
 def spell(recognizer: Recognizer, decode: Decode, batches: Sequence[Batch]) -> list[str]:
-    """Search all batches, and write the texts."""
+    """Search all batches, and return the texts."""
     return [recognizer.text(Hypothesis(tokens, 0.0)) for batch in batches for tokens in decode(*batch)]
 
 

@@ -1,7 +1,7 @@
-"""python -m benchmarks.serve MODEL AUDIO...: what load a server holds, with batching and without.
+"""python -m benchmarks.serve MODEL AUDIO...: throughput and latency of a server, with and without batching.
 
-A server for each `--max-batch` is started on this machine and left running; the others rest while one is asked. Each
-client sends its next recording as soon as it has the answer to its last. Recordings are cut to the same length.
+The benchmark starts one server per --max-batch on this machine, and measures them in turns; the other servers are idle
+meanwhile. Each client sends its next recording once the previous one is answered. All recordings are equally long.
 """
 
 import argparse
@@ -30,11 +30,11 @@ from benchmarks.machine import about, peak_memory, peak_memory_reset
 from benchmarks.model import add_model, read_utterances
 from benchmarks.results import Results, fixed
 
-SAMPLE_RATE = 16000  # of what is sent, 16-bit WAV
-NUM_RECORDINGS = 16  # different ones
-LEAST_REQUESTS = 32  # of a cell; else so many for each client:
-REQUESTS_A_CLIENT = 4
-PATIENCE = 600  # seconds
+SAMPLE_RATE = 16000  # of the recordings, which are 16-bit WAV
+NUM_RECORDINGS = 16  # distinct recordings
+MIN_REQUESTS = 32  # requests per turn, if REQUESTS_PER_CLIENT gives fewer
+REQUESTS_PER_CLIENT = 4
+TIMEOUT_SECONDS = 600
 COLUMNS = {
     "clients": str,
     "max batch": str,
@@ -49,75 +49,84 @@ COLUMNS = {
 
 @dataclass
 class Server:
-    """A server process, and what it is to be told by."""
+    """A server process, its --max-batch and its address."""
 
     max_batch: int
     process: "subprocess.Popen[str]"
     address: str
 
     def metric(self, name: str) -> float:
-        """Read a metric without labels."""
-        text = httpx.get(f"{self.address}/metrics", timeout=PATIENCE).text
+        """Return the value of a metric without labels."""
+        text = httpx.get(f"{self.address}/metrics", timeout=TIMEOUT_SECONDS).text
         return float(re.search(rf"^{name} (\S+)$", text, re.MULTILINE)[1])  # type: ignore[index]
 
     def batches(self) -> tuple[float, float]:
-        """How many recordings there were, in how many batches."""
+        """Return the sum of recordings over all batches so far, and the number of these batches."""
         return self.metric("asr_batch_recordings_sum"), self.metric("asr_batch_recordings_count")
 
 
 @dataclass
 class Cell:
-    """What was measured of so many clients at one server, over all turns."""
+    """Measurements with one server and one number of clients, over all turns.
+
+    Args:
+        latencies: seconds of each request.
+        rates: requests per second of each turn.
+        batches: mean number of recordings in a batch, of each turn.
+        megabytes: peak memory of the server.
+    """
 
     latencies: list[float] = field(default_factory=list)
-    rates: list[float] = field(default_factory=list)  # requests a second, of each turn
+    rates: list[float] = field(default_factory=list)
     batches: list[float] = field(default_factory=list)
     megabytes: float = 0.0
 
     def row(self, clients: int, max_batch: int, seconds: float) -> list[object]:
-        """The values of COLUMNS."""
+        """Return the values of COLUMNS; `seconds` is the length of a recording."""
         rate = statistics.median(self.rates)
         percentiles = statistics.quantiles(self.latencies, n=100, method="inclusive")
         latencies = [percentiles[number - 1] for number in (50, 95, 99)]
-        counted = [str(clients), str(max_batch), len(self.latencies), rate, rate * seconds]
-        return [*counted, *latencies, statistics.mean(self.batches), self.megabytes]
+        counts = [str(clients), str(max_batch), len(self.latencies), rate, rate * seconds]
+        return [*counts, *latencies, statistics.mean(self.batches), self.megabytes]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a row for each number of clients and each server."""
+    """Print one row per number of clients and server."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serve", description=__doc__)
     add_model(parser)
-    parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 16, 64], metavar="N")
-    parser.add_argument("--max-batch", type=int, nargs="+", default=[1, 8], metavar="N", help="of each server (1 8)")
-    parser.add_argument("--seconds", type=float, default=10, metavar="S", help="length of a recording (10)")
-    parser.add_argument("--num-threads", type=int, metavar="N", help="of each server's net (torch's choice)")
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 16, 64], metavar="N", help="client counts")
+    parser.add_argument(
+        "--max-batch", type=int, nargs="+", default=[1, 8], metavar="N", help="one server each (default: 1 8)"
+    )
+    parser.add_argument("--seconds", type=float, default=10, metavar="S", help="length of a recording (default: 10)")
+    parser.add_argument("--num-threads", type=int, metavar="N", help="threads of each server (default: torch's)")
     results.add_options(parser)
     parser.set_defaults(turns=3)
-    given = parser.parse_args(arguments)
-    facts = about(given)
-    recordings = cut(given.audio, given.seconds)
+    options = parser.parse_args(arguments)
+    facts = about(options)
+    recordings = make_wav_files(options.audio, options.seconds)
     cells: dict[tuple[int, int], Cell] = {}
-    with contextlib.ExitStack() as running:
-        servers = [running.enter_context(serving(given, number)) for number in given.max_batch]
+    with contextlib.ExitStack() as stack:
+        servers = [stack.enter_context(start_server(options, number)) for number in options.max_batch]
         for server in servers:
-            ask(server, recordings, clients=2, requests=8)  # what is made when it is first used
-        for _, clients, server in itertools.product(range(given.turns), given.clients, servers):
+            send_requests(server, recordings, clients=2, requests=8)  # warm-up
+        for _, clients, server in itertools.product(range(options.turns), options.clients, servers):
             measure(cells.setdefault((clients, server.max_batch), Cell()), server, recordings, clients)
-    table = Results("serve", COLUMNS, bars="requests/s", within=("clients",))
+    table = Results("serve", COLUMNS, bars="requests/s", group_by=("clients",))
     for (clients, max_batch), cell in cells.items():
-        table.row(*cell.row(clients, max_batch, given.seconds))
-    table.keep(given.output_dir, facts)
+        table.row(*cell.row(clients, max_batch, options.seconds))
+    table.save(options.output_dir, facts)
     return 0
 
 
-def cut(paths: Sequence[str], seconds: float) -> list[bytes]:
-    """Make WAV files of this length out of recordings, one after the other."""
+def make_wav_files(paths: Sequence[str], seconds: float) -> list[bytes]:
+    """Concatenate recordings, and cut them into WAV files of `seconds` each."""
     length = round(seconds * SAMPLE_RATE)
     files, waveform = [], torch.zeros(0)
-    for one in itertools.cycle(read_utterances(paths)):
-        duration = None if one.offset is None else one.duration
-        loaded = load_waveform(one.audio_filepath, SAMPLE_RATE, offset=one.offset, duration=duration)
-        waveform = torch.cat([waveform, loaded])
+    for utterance in itertools.cycle(read_utterances(paths)):
+        offset, duration = utterance.offset, None if utterance.offset is None else utterance.duration
+        audio = load_waveform(utterance.audio_filepath, SAMPLE_RATE, offset=offset, duration=duration)
+        waveform = torch.cat([waveform, audio])
         while len(waveform) >= length:
             file = io.BytesIO()
             soundfile.write(file, waveform[:length].numpy(), SAMPLE_RATE, subtype="PCM_16", format="WAV")
@@ -125,78 +134,79 @@ def cut(paths: Sequence[str], seconds: float) -> list[bytes]:
             waveform = waveform[length:]
             if len(files) == NUM_RECORDINGS:
                 return files
-    raise InputError("AUDIO must hold at least one utterance; it holds none.")
+    raise InputError("AUDIO must contain at least one utterance; it contains none.")
 
 
 @contextlib.contextmanager
-def serving(given: argparse.Namespace, max_batch: int) -> Iterator[Server]:
-    """Start a server that takes as many clients as there will be, and end it."""
-    command = [sys.executable, "-m", "asr.serve", given.model, "--port", "0", "--device", "auto"]
+def start_server(options: argparse.Namespace, max_batch: int) -> Iterator[Server]:
+    """Run a server whose queue has room for all clients; stop it at the end of the context."""
+    command = [sys.executable, "-m", "asr.serve", options.model, "--port", "0", "--device", "auto"]
     command += [
         "--max-batch",
         str(max_batch),
         "--queue",
-        str(max(given.clients)),
+        str(max(options.clients)),
         "--max-seconds",
-        str(given.seconds + 1),
+        str(options.seconds + 1),
     ]
-    if given.num_threads:
-        command += ["--num-threads", str(given.num_threads)]
+    if options.num_threads:
+        command += ["--num-threads", str(options.num_threads)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         assert process.stdout is not None
-        found = re.search(r"http://\S+", process.stdout.readline())
-        if found is None:
-            raise InputError(f"the server must start; it did not. Run it by hand: {' '.join(command[1:])}")
-        yield Server(max_batch, process, found[0])
+        address = re.search(r"http://\S+", process.stdout.readline())
+        if address is None:
+            command_line = " ".join(command[1:])
+            raise InputError(f"the server must print its address; it did not. Run it to see its error: {command_line}")
+        yield Server(max_batch, process, address[0])
     finally:
         process.terminate()
         process.wait()
 
 
-def ask(server: Server, recordings: Sequence[bytes], clients: int, requests: int) -> list[float]:
-    """Have clients send so many recordings between them; return how long each answer took, in seconds."""
+def send_requests(server: Server, recordings: Sequence[bytes], clients: int, requests: int) -> list[float]:
+    """Send `requests` recordings in total from parallel clients; return the seconds until each response."""
     numbers = iter(range(requests))
     latencies: list[float] = []
     failures: list[str] = []
     lock = threading.Lock()
 
-    def work() -> None:
-        with httpx.Client(timeout=PATIENCE) as client:
+    def run_client() -> None:
+        with httpx.Client(timeout=TIMEOUT_SECONDS) as client:
             while True:
                 with lock:
                     number = next(numbers, None)
                 if number is None:
                     return
                 content = recordings[number % len(recordings)]
-                began = time.perf_counter()
+                start = time.perf_counter()
                 response = client.post(f"{server.address}/transcribe", files={"file": ("a.wav", content)})
-                took = time.perf_counter() - began
+                latency = time.perf_counter() - start
                 with lock:
-                    latencies.append(took)
+                    latencies.append(latency)
                     if response.status_code != 200:
                         failures.append(response.text)
 
-    threads = [threading.Thread(target=work) for _ in range(clients)]
+    threads = [threading.Thread(target=run_client) for _ in range(clients)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     if failures:
-        raise InputError(f"every request must be answered; {len(failures)} of {requests} were not: {failures[0]}")
+        raise InputError(f"every request must succeed; {len(failures)} of {requests} failed: {failures[0]}")
     return latencies
 
 
 def measure(cell: Cell, server: Server, recordings: Sequence[bytes], clients: int) -> None:
-    """Add one turn to a cell."""
-    requests = max(LEAST_REQUESTS, REQUESTS_A_CLIENT * clients)
+    """Add the measurements of one turn to a cell."""
+    requests = max(MIN_REQUESTS, REQUESTS_PER_CLIENT * clients)
     peak_memory_reset(server.process.pid)
-    before = server.batches()
-    began = time.perf_counter()
-    cell.latencies += ask(server, recordings, clients, requests)
-    cell.rates.append(requests / (time.perf_counter() - began))
-    recognized, batches = (now - then for now, then in zip(server.batches(), before, strict=True))
-    cell.batches.append(recognized / batches)
+    counts_before = server.batches()
+    start = time.perf_counter()
+    cell.latencies += send_requests(server, recordings, clients, requests)
+    cell.rates.append(requests / (time.perf_counter() - start))
+    recordings_done, batches = (after - before for after, before in zip(server.batches(), counts_before, strict=True))
+    cell.batches.append(recordings_done / batches)
     cell.megabytes = max(cell.megabytes, peak_memory(server.process.pid) / 1e6)
 
 

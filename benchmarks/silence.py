@@ -1,7 +1,7 @@
-"""python -m benchmarks.silence MODEL AUDIO...: errors with silence around the speech, and words out of nothing.
+"""python -m benchmarks.silence MODEL AUDIO...: errors with silence around speech, and words recognised in non-speech.
 
-Silence is digital, or noise 70 dB below full scale. What holds no speech at all is a minute in recordings of some
-seconds: silence, noise, and chords, as of music, each of a length and a level of its own.
+Silence around speech is digital silence, or noise 70 dB below full scale. Non-speech is a minute each of digital
+silence, white noise and musical chords, in recordings of a few seconds with random lengths and levels.
 """
 
 import argparse
@@ -20,15 +20,15 @@ from benchmarks.machine import about
 from benchmarks.model import add_model, read_utterances
 from benchmarks.results import Results, fixed, share
 
-FAINT = 10 ** (-70 / 20)  # of full scale
-AROUND = {"none": (0.0, 0.0), "digital": (0.0, 1.0), "digital, long": (0.0, 5.0), "noise": (FAINT, 1.0)}
-AROUND |= {"noise, long": (FAINT, 5.0)}  # level, seconds at each end
-NUM_RECORDINGS, MEAN_SECONDS = 20, 3.0  # of what holds no speech
-COLUMNS = {"what": str, "seconds at each end": fixed(0), "WER": share, "words out of nothing, a minute": fixed(1)}
+NOISE_LEVEL = 10 ** (-70 / 20)  # relative to full scale
+PADDINGS = {"none": (0.0, 0.0), "digital": (0.0, 1.0), "digital, long": (0.0, 5.0), "noise": (NOISE_LEVEL, 1.0)}
+PADDINGS |= {"noise, long": (NOISE_LEVEL, 5.0)}  # level, seconds at each end
+NUM_RECORDINGS, MEAN_SECONDS = 20, 3.0  # of non-speech
+COLUMNS = {"input": str, "seconds at each end": fixed(0), "WER": share, "inserted words/minute": fixed(1)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table."""
+    """Print one row per kind of silence around speech, and one per kind of non-speech."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.silence", description=__doc__.splitlines()[0])
     add_model(parser)
     parser.add_argument("--output-dir", type=Path, default=Path("runs/benchmarks"), metavar="DIR")
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     references = [recognizer.model.normalize(utterance.text) for utterance in utterances]
     facts = about(options)
     results = Results("silence", COLUMNS, bars="WER")
-    for name, (level, seconds) in AROUND.items():
+    for name, (level, seconds) in PADDINGS.items():
         length = round(seconds * rate)
         padded = []
         for waveform in waveforms:
@@ -48,37 +48,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
             padded.append(torch.cat([before, waveform, after]))
         counts = total(map(count_errors, references, texts(recognizer, padded)))
         results.row(f"speech, silence around it: {name}", seconds, counts.rate, None)
-    for name, make in NOTHING.items():
+    for name, make in NON_SPEECH.items():
         recordings = [make(rate, draw) for _ in range(NUM_RECORDINGS)]
         words = sum(len(text.split()) for text in texts(recognizer, recordings))
         results.row(f"no speech: {name}", None, None, 60 * words / (sum(map(len, recordings)) / rate))
-    results.keep(options.output_dir, facts)
+    results.save(options.output_dir, facts)
     return 0
 
 
 def texts(recognizer: Recognizer, waveforms: Sequence[Tensor]) -> list[str]:
-    """Recognise waveforms (S,)."""
+    """Return the texts recognised in waveforms (S,)."""
     return [transcript.text for transcript in recognizer.transcribe(waveforms, sample_rate=16_000)]
 
 
-def _some(rate: int, draw: torch.Generator) -> tuple[int, float]:
-    """Draw a length in samples, of MEAN_SECONDS in the mean, and a level between 40 and 10 dB below full scale."""
+def _draw_length_and_level(rate: int, draw: torch.Generator) -> tuple[int, float]:
+    """Draw a length in samples with a mean of MEAN_SECONDS, and a level of 40 to 10 dB below full scale."""
     length, level = torch.rand(2, generator=draw).tolist()
     return round((0.5 + length) * MEAN_SECONDS * rate), 10 ** (-(10 + 30 * level) / 20)
 
 
 def _silence(rate: int, draw: torch.Generator) -> Tensor:
-    return torch.zeros(_some(rate, draw)[0])
+    return torch.zeros(_draw_length_and_level(rate, draw)[0])
 
 
 def _noise(rate: int, draw: torch.Generator) -> Tensor:
-    length, level = _some(rate, draw)
+    length, level = _draw_length_and_level(rate, draw)
     return level * torch.randn(length, generator=draw)
 
 
 def _chords(rate: int, draw: torch.Generator) -> Tensor:
-    """Chords of three notes, four a second, each with three harmonics that fade."""
-    length, level = _some(rate, draw)
+    """Make chords of three notes, four chords per second; each note has three harmonics that decay."""
+    length, level = _draw_length_and_level(rate, draw)
     time = torch.arange(rate // 4) / rate
     sound = torch.zeros(0)
     while len(sound) < length:
@@ -88,7 +88,7 @@ def _chords(rate: int, draw: torch.Generator) -> Tensor:
     return level * sound[:length]
 
 
-NOTHING: dict[str, Callable[[int, torch.Generator], Tensor]] = {
+NON_SPEECH: dict[str, Callable[[int, torch.Generator], Tensor]] = {
     "digital silence": _silence,
     "white noise": _noise,
     "chords": _chords,

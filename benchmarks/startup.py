@@ -1,8 +1,8 @@
-"""python -m benchmarks.startup: what commands take from a cold process, beside the imports that they cannot do without.
+"""python -m benchmarks.startup: start-up times of commands, beside the imports that they need.
 
-A program is timed until it has said what it was started for, and is then ended by force: for an import, that it is
-done; for training, the line that is logged behind the first step. The corpus is there by then, and files have been
-read before.
+Each program starts in a new process. The time ends when the program prints an expected line: the end of an import, the
+transcript, or the log line of the first training step. The process is then killed. Before the timed runs, each program
+runs once, so that its files are in the page cache and the corpus exists.
 """
 
 import argparse
@@ -26,131 +26,135 @@ from benchmarks.race import Contender, enter, race
 from benchmarks.results import Results, fixed
 
 ROOT = Path(__file__).resolve().parent.parent
-SAMPLE_RATE, SECONDS = 16000, 10  # of the file that is transcribed
+SAMPLE_RATE, SECONDS = 16000, 10  # of the transcribed file
 TORCH, LIGHTNING = "import torch", "import lightning"
 OURS = "import asr; asr.load_recognizer"
-PEERS = (  # what their users begin with
+PEERS = (  # first import in the documentation of other toolkits
     "from transformers import pipeline",
     "from speechbrain.inference.ASR import EncoderASR",
     "from espnet2.bin.asr_inference import Speech2Text",
     "import nemo.collections.asr",
 )
-FIRST_STEP = "step 1: "  # in the line that asr.train logs
+FIRST_STEP = "step 1: "  # asr.train logs it after the first optimizer step
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a row for each program; all of them take turns."""
+    """Print one row per program; the programs take turns."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.startup", description=__doc__)
-    parser.add_argument("--model", metavar="MODEL", help="that transcribes (one that is trained for a step)")
+    parser.add_argument(
+        "--model", metavar="MODEL", help="model for asr.transcribe (default: a model trained for one step)"
+    )
     results.add_options(parser)
-    given = parser.parse_args(arguments)
-    facts = about(given)
+    options = parser.parse_args(arguments)
+    facts = about(options)
     with tempfile.TemporaryDirectory() as folder:
-        programs = make_programs(given.model, Path(folder))
+        programs = make_programs(options.model, Path(folder))
         contenders = enter({program.name: program.make for program in programs}, expected=(RuntimeError,))
-        turns = race(contenders, turns=given.turns, warm_up=0)
+        turns = race(contenders, turns=options.turns, warm_up=0)
     columns = {
-        "from a cold process": str,
+        "program": str,
         "seconds": fixed(2),
         "CPU seconds": fixed(2),
-        "floor": str,
-        "seconds above it": fixed(2),
+        "baseline import": str,
+        "seconds above baseline": fixed(2),
     }
     table = Results("startup", columns, bars="seconds")
-    for name, _, floor in programs:
+    for name, _, baseline in programs:
         if name in turns:
-            above = turns[name].seconds - turns[floor].seconds if floor in turns else None
-            table.row(name, *turns[name], floor, above)
-    table.keep(given.output_dir, facts)
+            difference = turns[name].seconds - turns[baseline].seconds if baseline in turns else None
+            table.row(name, *turns[name], baseline, difference)
+    table.save(options.output_dir, facts)
     return 0
 
 
 class Program(NamedTuple):
-    """What is started.
+    """A program that is timed.
 
     Args:
-        name: of its row.
-        make: runs it once, so that its files have been read, and returns the contender.
-        floor: the name of the import that it cannot do without.
+        name: name of its row.
+        make: runs the program once as a warm-up, and returns the contender.
+        baseline: name of the import that the program cannot avoid; None: it has none.
     """
 
     name: str
     make: Callable[[], Contender]
-    floor: str | None = None
+    baseline: str | None = None
 
 
 def make_programs(model: str | None, folder: Path) -> list[Program]:
-    """List the programs; what they read and write is in the folder."""
+    """List the programs; they read and write files in `folder`."""
     audio = folder / "noise.flac"
     soundfile.write(audio, 0.1 * np.random.default_rng(0).standard_normal(SECONDS * SAMPLE_RATE), SAMPLE_RATE)
 
-    def transcribing(line: str | None = None) -> Contender:
-        command = ("-m", "asr.transcribe", model or trained_for_a_step(folder), str(audio))
-        return once(partial(run, command, line))
+    def make_transcription(line: str | None = None) -> Contender:
+        command = ("-m", "asr.transcribe", model or train_one_step(folder), str(audio))
+        return warmed_up(partial(run, command, line))
 
-    helpful = {f"asr.{command} --help": ("-m", f"asr.{command}", "--help") for command in ("transcribe", "train")}
+    help_arguments = {
+        f"asr.{command} --help": ("-m", f"asr.{command}", "--help") for command in ("transcribe", "train")
+    }
     return [
-        *(Program(one, partial(importing, one)) for one in (TORCH, LIGHTNING)),
-        *(Program(one, partial(importing, one), TORCH) for one in (OURS, *PEERS)),
-        *(Program(name, partial(once, partial(run, arguments))) for name, arguments in helpful.items()),
-        Program("asr.transcribe, to the transcript", partial(transcribing, audio.name), TORCH),
-        Program("asr.transcribe, to its end", transcribing),
-        Program("asr.train, to its first step", partial(once, partial(first_step, folder)), LIGHTNING),
+        *(Program(statement, partial(make_import, statement)) for statement in (TORCH, LIGHTNING)),
+        *(Program(statement, partial(make_import, statement), TORCH) for statement in (OURS, *PEERS)),
+        *(Program(name, partial(warmed_up, partial(run, arguments))) for name, arguments in help_arguments.items()),
+        Program("asr.transcribe, to the transcript", partial(make_transcription, audio.name), TORCH),
+        Program("asr.transcribe, to its end", make_transcription),
+        Program("asr.train, to its first step", partial(warmed_up, partial(train_first_step, folder)), LIGHTNING),
     ]
 
 
-def importing(statement: str) -> Contender:
-    """Make a contender of an import.
+def make_import(statement: str) -> Contender:
+    """Return a contender that runs an import statement in a new process.
 
     Raises:
-        ImportError: its package is not installed.
+        ImportError: the package is not installed.
     """
     package = statement.split()[1].split(".")[0].strip(";")
     if find_spec(package) is None:
         raise ImportError(f"No module named {package!r}")
-    return once(partial(run, ("-c", f"{statement}; print('imported', flush=True)"), "imported"))
+    return warmed_up(partial(run, ("-c", f"{statement}; print('imported', flush=True)"), "imported"))
 
 
-def once(program: Contender) -> Contender:
-    """Run a program before its turns."""
+def warmed_up(program: Contender) -> Contender:
+    """Run a program once, before its timed turns, and return it."""
     program()
     return program
 
 
 def run(arguments: Sequence[str], line: str | None = None) -> None:
-    """Run a Python program until it prints a line with `line` in it; without, to its end.
+    """Run a Python program until it prints a line that contains `line`; without `line`, to its end.
 
     Raises:
-        RuntimeError: it did not print it, or failed; with the last line it printed.
+        RuntimeError: the program did not print `line`, or failed; the message is its last line of output.
     """
-    command, last = [sys.executable, *arguments], "it says nothing"
-    plain = {**os.environ, "HYDRA_FULL_ERROR": "1"}  # else Hydra's last line is not the error
+    command, last_line = [sys.executable, *arguments], "the program printed nothing"
+    environment = {**os.environ, "HYDRA_FULL_ERROR": "1"}  # otherwise Hydra's last line is not the error
     with subprocess.Popen(
-        command, cwd=ROOT, env=plain, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
-        for last in process.stdout or ():
-            if line and line in last:
+        for last_line in process.stdout or ():
+            if line and line in last_line:
                 process.kill()
                 return
     if line or process.returncode:
-        raise RuntimeError(last.strip())
+        raise RuntimeError(last_line.strip())
 
 
-def training(run_dir: Path) -> list[str]:
-    """Give the arguments of a training of one step on the mini corpus."""
+def training_arguments(run_dir: Path) -> list[str]:
+    """Return the Python arguments that train one step on the mini corpus."""
     return ["-m", "asr.train", f"run_dir={run_dir}", "trainer.max_steps=1"]
 
 
-def first_step(folder: Path) -> None:
-    """Train in a new folder until the first step is logged."""
+def train_first_step(folder: Path) -> None:
+    """Start a training in a new run folder, and stop it once the first step is logged."""
     with tempfile.TemporaryDirectory(dir=folder) as run_dir:
-        run(training(Path(run_dir)), FIRST_STEP)
+        run(training_arguments(Path(run_dir)), FIRST_STEP)
 
 
-def trained_for_a_step(folder: Path) -> str:
-    """Train a model that can be used, but understands nothing; the mini corpus is made if it is not there."""
+def train_one_step(folder: Path) -> str:
+    """Train a model for one step, which makes the mini corpus if it is absent; return the run folder."""
     if not (folder / "model" / "bundle").exists():
-        run(training(folder / "model"))
+        run(training_arguments(folder / "model"))
     return str(folder / "model")
 
 

@@ -1,4 +1,4 @@
-"""python -m benchmarks.step_profile: where a training step's time goes, by kernel, and what its CTC loss costs."""
+"""python -m benchmarks.step_profile: time of a training step by kernel, and time of its CTC loss."""
 
 import argparse
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from asr.cli.command import run_command
 from benchmarks import results
-from benchmarks.contest import LONGEST
+from benchmarks.contest import MAX_UTTERANCE_SECONDS
 from benchmarks.machine import about, measure, synchronizer
 from benchmarks.nets import OURS, VOCAB_SIZE, Batch, make_batch, make_net
 from benchmarks.race import Contender, race
@@ -18,39 +18,47 @@ from benchmarks.train_step import training_step
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a row for each of the kernels that take longest, one for the others, and those of the CTC loss."""
+    """Print rows for the slowest kernels, one row for all other kernels, and rows for the CTC loss."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.step_profile", description=__doc__)
     parser.add_argument("--device", default="cpu", help="default: cpu")
-    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32", help="bfloat16 by autocast")
-    parser.add_argument("--size", default="s", help="of conf/encoder/conformer_*.yaml (s)")
-    parser.add_argument("--batch-seconds", type=float, default=80.0, metavar="S", help=f"of {LONGEST:g} s each (80)")
-    parser.add_argument("--most", type=int, default=20, metavar="N", help="kernels that have a row of their own (20)")
+    parser.add_argument(
+        "--precision", choices=("float32", "bfloat16"), default="float32", help="bfloat16 uses autocast"
+    )
+    parser.add_argument("--size", default="s", help="size of conf/encoder/conformer_*.yaml (default: s)")
+    parser.add_argument(
+        "--batch-seconds", type=float, default=80.0, metavar="S", help="seconds of audio in the batch (default: 80)"
+    )
+    parser.add_argument(
+        "--most", type=int, default=20, metavar="N", help="number of kernels with a row of their own (default: 20)"
+    )
     results.add_options(parser)
-    given = parser.parse_args(arguments)
-    dtype = getattr(torch, given.precision)
-    facts = about(given, measure(given.device, dtype))
-    count = max(1, round(given.batch_seconds / LONGEST))
-    batch = Batch(*(part.to(given.device) for part in make_batch(count, min(LONGEST, given.batch_seconds))))
-    step = training_step(make_net(OURS, f"conformer_{given.size}").to(given.device), batch, dtype)
+    options = parser.parse_args(arguments)
+    dtype = getattr(torch, options.precision)
+    facts = about(options, measure(options.device, dtype))
+    count = max(1, round(options.batch_seconds / MAX_UTTERANCE_SECONDS))
+    batch = Batch(
+        *(part.to(options.device) for part in make_batch(count, min(MAX_UTTERANCE_SECONDS, options.batch_seconds)))
+    )
+    step = training_step(make_net(OURS, f"conformer_{options.size}").to(options.device), batch, dtype)
     for _ in range(2):
         step()
-    table = Results("step_profile", {"kernel": str, "calls": fixed(0), "ms": fixed(3), "of all": share}, bars="ms")
-    kernels = profiled(step, given.device)
+    table = Results("step_profile", {"kernel": str, "calls": fixed(0), "ms": fixed(3), "of the step": share}, bars="ms")
+    kernels = profiled(step, options.device)
     total = sum(ms for _, _, ms in kernels)
-    for name, calls, ms in kernels[: given.most]:
+    for name, calls, ms in kernels[: options.most]:
         table.row(name, calls, ms, ms / total)
-    others = kernels[given.most :]
-    rest = sum(ms for _, _, ms in others)
-    table.row("all others", sum(calls for _, calls, _ in others), rest, rest / total)
-    taken = race(ctc_losses(batch), turns=given.turns, synchronize=synchronizer(given.device))
-    for name, turn in taken.items():
-        table.row(f"({name}, forward and backward, by the clock)", 1, 1000 * turn.seconds, None)
-    table.keep(given.output_dir, facts)
+    other_kernels = kernels[options.most :]
+    other_ms = sum(ms for _, _, ms in other_kernels)
+    table.row("all other kernels", sum(calls for _, calls, _ in other_kernels), other_ms, other_ms / total)
+    turns = race(ctc_losses(batch), turns=options.turns, synchronize=synchronizer(options.device))
+    for name, turn in turns.items():
+        table.row(f"({name}, forward and backward, wall-clock)", 1, 1000 * turn.seconds, None)
+    table.save(options.output_dir, facts)
     return 0
 
 
 def profiled(step: Contender, device: str) -> list[tuple[str, int, float]]:
-    """Run a step; its kernels, or on a processor its operations, with calls and ms, the longest first."""
+    """Profile a step; return (name, number of calls, ms) of its GPU kernels or CPU operations, slowest first."""
     on_card = device.startswith("cuda")
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_card else [])]
     with profile(activities=activities) as profiler:
@@ -65,26 +73,26 @@ def profiled(step: Contender, device: str) -> list[tuple[str, int, float]]:
 
 
 def ctc_losses(batch: Batch) -> dict[str, Contender]:
-    """Make what computes the CTC loss of a batch: torch's, and where there is a GPU cuDNN's."""
+    """Return functions that compute a batch's CTC loss: torch's implementation and, on a GPU, cuDNN's."""
     frames = batch.features.shape[1] // 4
     logits = torch.randn(frames, len(batch.lengths), VOCAB_SIZE, device=batch.features.device, requires_grad=True)
     lengths = (batch.lengths // 4).clamp(max=frames)
 
-    def torchs() -> None:
+    def run_torch() -> None:
         loss = F.ctc_loss(logits.log_softmax(-1), batch.tokens, lengths, batch.token_lengths, reduction="sum")
         torch.autograd.grad(loss, logits)
 
-    # cuDNN's is torch's choice for targets without padding, 32-bit integers and lengths on the processor.
-    flat = torch.cat([row[:length] for row, length in zip(batch.tokens, batch.token_lengths.tolist(), strict=True)])
-    flat, on_cpu = flat.int().cpu(), [part.int().cpu() for part in (lengths, batch.token_lengths)]
-    on_cpu[0] = torch.full_like(on_cpu[0], frames)  # it takes no padding of frames, either
+    # torch selects cuDNN's CTC loss for unpadded 32-bit targets and lengths in CPU memory.
+    targets = torch.cat([row[:length] for row, length in zip(batch.tokens, batch.token_lengths.tolist(), strict=True)])
+    targets, cpu_lengths = targets.int().cpu(), [part.int().cpu() for part in (lengths, batch.token_lengths)]
+    cpu_lengths[0] = torch.full_like(cpu_lengths[0], frames)  # cuDNN's CTC loss accepts no padded frames
 
-    def cudnns() -> None:
-        loss = F.ctc_loss(logits.log_softmax(-1), flat, *on_cpu, reduction="sum")
+    def run_cudnn() -> None:
+        loss = F.ctc_loss(logits.log_softmax(-1), targets, *cpu_lengths, reduction="sum")
         torch.autograd.grad(loss, logits)
 
-    named = {f"torch's CTC loss, {frames} frames, {VOCAB_SIZE} tokens": torchs}
-    return named | ({"cuDNN's, without padding": cudnns} if logits.is_cuda else {})
+    losses: dict[str, Contender] = {f"torch's CTC loss, {frames} frames, {VOCAB_SIZE} tokens": run_torch}
+    return losses | ({"cuDNN's CTC loss, without padding": run_cudnn} if logits.is_cuda else {})
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""python -m benchmarks.streaming: what it costs to hear speech while it is spoken, by the size of the chunks.
+"""python -m benchmarks.streaming: errors, latency and CPU time of streaming recognition, by chunk size.
 
-One thread. Each recording is fed piece by piece, as a microphone would; a word's latency is from its end, where the
-reference says it by alignment with the whole, to the sample that was fed when it was first shown, and the CPU time
-that was needed then. Words that are wrong have none. A recording's end ends its last words: no silence is waited for.
+Recognition runs on one thread. Recordings are fed in pieces, as from a microphone. The latency of a word is the audio
+fed between its end and its first appearance, plus the CPU time of that call. The end of a word comes from an alignment
+of the reference with the whole recording; misrecognised words have no latency. The last words of a recording become
+final at its end, without trailing silence.
 """
 
 import argparse
@@ -34,63 +35,82 @@ from benchmarks.model import add_model, read_utterances
 from benchmarks.results import Results, fixed
 
 CHUNKS = (0.16, 0.32, 0.64, 1.28)
-PIECE_SECONDS = 0.04  # that are fed at a time
+PIECE_SECONDS = 0.04  # audio that is fed per call
 COLUMNS: dict[str, Callable[[Any], str]] = {
     "chunk": str,
     "WER": lambda value: f"{value:.2%}",
     "errors": str,
-    "partial, median s": fixed(2),
-    "partial, 95 % s": fixed(2),
+    "provisional, median s": fixed(2),
+    "provisional, 95 % s": fixed(2),
     "final, median s": fixed(2),
     "final, 95 % s": fixed(2),
     "real-time factor": fixed(3),
-    "streams a core": fixed(1),
+    "streams per core": fixed(1),
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a row for each size of the chunks, and one for recordings as a whole."""
+    """Print one row per chunk size, and one for recordings recognised as a whole."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.streaming", description=__doc__)
     add_model(parser)
-    parser.add_argument("--chunk-seconds", type=float, nargs="+", default=CHUNKS, metavar="S", help="one row each")
-    parser.add_argument("--left-seconds", type=float, metavar="S", help="seen before a chunk (default: the model's)")
-    parser.add_argument("--streams", type=int, default=20, metavar="N", help="at once, for streams a core (20)")
-    parser.add_argument("--right-seconds", type=float, metavar="S", help="seen behind a chunk (default: the model's)")
+    parser.add_argument(
+        "--chunk-seconds", type=float, nargs="+", default=CHUNKS, metavar="S", help="chunk sizes, one row each"
+    )
+    parser.add_argument(
+        "--left-seconds", type=float, metavar="S", help="left context of a chunk (default: the model's)"
+    )
+    parser.add_argument(
+        "--streams",
+        type=int,
+        default=20,
+        metavar="N",
+        help="streams in a batch, to measure streams per core (default: 20)",
+    )
+    parser.add_argument(
+        "--right-seconds", type=float, metavar="S", help="right context of a chunk (default: the model's)"
+    )
     results.add_options(parser)
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    recognizer = load_recognizer(given.model)
+    recognizer = load_recognizer(options.model)
     if reason := why_not(recognizer):
-        raise InputError(f"MODEL must go on from chunk to chunk; {reason}.")
+        raise InputError(f"MODEL must support streaming; {reason}.")
     recognizer.model.encoder.chunk_frames = None
-    recordings = list(read_recordings(recognizer, given.audio))
+    recordings = list(read_recordings(recognizer, options.audio))
     if not recordings:
-        raise InputError("AUDIO must hold an utterance whose text can be aligned; it holds none.")
-    facts = about(given)
+        raise InputError("AUDIO must contain an utterance whose text can be aligned; it contains none.")
+    facts = about(options)
     table = Results("streaming", COLUMNS, bars="final, 95 % s")
-    for chunk in given.chunk_seconds:
-        seconds = (chunk, given.left_seconds, given.right_seconds)
+    for chunk in options.chunk_seconds:
+        seconds = (chunk, options.left_seconds, options.right_seconds)
         settings = StreamSettings(*seconds, endpoint_seconds=None, settled_seconds=None)
-        told = [listen(recognizer, recording, *seconds) for recording in recordings]
-        streams = [CachedStream(recognizer, settings) for _ in range(given.streams)]
-        many = streams_a_core(recognizer, recordings, streams)
-        row(table, f"{chunk:g} + {streams[0].right_seconds:g} s", recognizer, recordings, told, many)
-    told = [listen_to_whole(recognizer, recording) for recording in recordings]
-    row(table, "whole", recognizer, recordings, told, None)
-    table.keep(given.output_dir, facts)
+        timed_words = [stream_recording(recognizer, recording, *seconds) for recording in recordings]
+        streams = [CachedStream(recognizer, settings) for _ in range(options.streams)]
+        num_streams = streams_per_core(recognizer, recordings, streams)
+        row(table, f"{chunk:g} + {streams[0].right_seconds:g} s", recognizer, recordings, timed_words, num_streams)
+    timed_words = [recognize_whole(recognizer, recording) for recording in recordings]
+    row(table, "whole", recognizer, recordings, timed_words, None)
+    table.save(options.output_dir, facts)
     return 0
 
 
 class Recording(NamedTuple):
-    """Speech, and when its words are said."""
+    """An utterance, its waveform, and the words of its text with their times."""
 
     utterance: Utterance
     waveform: Tensor
     words: Sequence[Word]
 
 
-class Told(NamedTuple):
-    """What was recognised, and when: words, seconds at which each was first shown, and was final; CPU seconds."""
+class TimedWords(NamedTuple):
+    """The recognised words of a recording, and when they appeared.
+
+    Args:
+        words: the final words.
+        shown: time in seconds at which each word first appeared.
+        final: time in seconds at which each word became final.
+        cpu_seconds: CPU time of the recording.
+    """
 
     words: list[str]
     shown: list[float]
@@ -99,7 +119,11 @@ class Told(NamedTuple):
 
 
 def read_recordings(recognizer: Recognizer, paths: Sequence[str]) -> Iterator[Recording]:
-    """Read the utterances, and align their texts; those that cannot be are left out."""
+    """Read utterances and align their texts with the audio.
+
+    Raises:
+        InputError: an utterance cannot be read.
+    """
     for result in recognizer.segments(list(read_utterances(paths))):
         if isinstance(result, Rejected):
             raise InputError(result.reason)
@@ -109,51 +133,53 @@ def read_recordings(recognizer: Recognizer, paths: Sequence[str]) -> Iterator[Re
         yield Recording(utterance, load_utterance(utterance, recognizer.model.features.sample_rate), words)
 
 
-def listen(recognizer: Recognizer, recording: Recording, chunk: float, left: float | None, right: float | None) -> Told:
-    """Feed a recording."""
+def stream_recording(
+    recognizer: Recognizer, recording: Recording, chunk: float, left: float | None, right: float | None
+) -> TimedWords:
+    """Feed a recording to a stream in pieces; `chunk`, `left` and `right` context are in seconds."""
     stream = Stream(recognizer, chunk_seconds=chunk, left_seconds=left, right_seconds=right)
     words: list[str] = []
     final: list[float] = []
-    first: dict[tuple[int, str], float] = {}  # place and text of a word, to when it was shown
-    heard, cpu = 0, 0.0
+    first: dict[tuple[int, str], float] = {}  # (position, text) of a word -> time of its first appearance
+    fed, cpu = 0, 0.0
     pieces = [*recording.waveform.split(round(PIECE_SECONDS * stream.sample_rate)), None]
     for piece in pieces:
-        begin = time.process_time()
+        start = time.process_time()
         captions = stream.finish() if piece is None else stream.feed(piece)
-        taken = time.process_time() - begin
-        heard, cpu = heard + (0 if piece is None else len(piece)), cpu + taken
-        now = heard / stream.sample_rate + taken
+        duration = time.process_time() - start
+        fed, cpu = fed + (0 if piece is None else len(piece)), cpu + duration
+        now = fed / stream.sample_rate + duration
         words += [word.text for word in captions.final]
         final += [now] * len(captions.final)
         texts = [*words, *(word.text for word in captions.partial)]
-        for place in range(len(words) - len(captions.final), len(texts)):
-            first.setdefault((place, texts[place]), now)
-    return Told(words, [first[place, word] for place, word in enumerate(words)], final, cpu)
+        for position in range(len(words) - len(captions.final), len(texts)):
+            first.setdefault((position, texts[position]), now)
+    return TimedWords(words, [first[position, word] for position, word in enumerate(words)], final, cpu)
 
 
-def listen_to_whole(recognizer: Recognizer, recording: Recording) -> Told:
-    """Recognise a recording when it is over."""
-    begin = time.process_time()
+def recognize_whole(recognizer: Recognizer, recording: Recording) -> TimedWords:
+    """Recognise a recording as a whole, after its end."""
+    start = time.process_time()
     [transcript] = recognizer.transcribe([recording.waveform], sample_rate=16_000)
-    cpu = time.process_time() - begin
+    cpu = time.process_time() - start
     words = [word.text for word in transcript.words]
     at_end = [recording.utterance.duration + cpu] * len(words)
-    return Told(words, at_end, at_end, cpu)
+    return TimedWords(words, at_end, at_end, cpu)
 
 
 @torch.inference_mode()
-def streams_a_core(recognizer: Recognizer, recordings: Sequence[Recording], streams: Sequence[CachedStream]) -> float:
-    """Tell how many streams one core keeps up with, when so many go through the net as one batch."""
+def streams_per_core(recognizer: Recognizer, recordings: Sequence[Recording], streams: Sequence[CachedStream]) -> float:
+    """Return the number of streams that one core can process in real time, in batches of all `streams`."""
     number, size = len(streams), round(streams[0].chunk_seconds * recognizer.model.features.sample_rate)
-    waveforms = [recordings[place % len(recordings)].waveform for place in range(number)]
-    shortest = min(map(len, waveforms)) // size * size or min(map(len, waveforms))
+    waveforms = [recordings[index % len(recordings)].waveform for index in range(number)]
+    length = min(map(len, waveforms)) // size * size or min(map(len, waveforms))
     begin = time.process_time()
-    for start in range(0, shortest, size):
+    for start in range(0, length, size):
         for stream, waveform in zip(streams, waveforms, strict=True):
-            stream.hear(waveform[start : min(start + size, shortest)], at_end=start + size >= shortest)
+            stream.hear(waveform[start : min(start + size, length)], at_end=start + size >= length)
         advance(streams)
-    taken = time.process_time() - begin
-    return number * shortest / recognizer.model.features.sample_rate / taken
+    duration = time.process_time() - begin
+    return number * length / recognizer.model.features.sample_rate / duration
 
 
 def row(
@@ -161,25 +187,26 @@ def row(
     name: str,
     recognizer: Recognizer,
     recordings: Sequence[Recording],
-    told: Sequence[Told],
+    timed_words: Sequence[TimedWords],
     streams: float | None,
 ) -> None:
-    """Print a row."""
+    """Print the row of one chunk size."""
     score = recognizer.model.scored_by
     pairs = [
-        (score(each.utterance.text), score(" ".join(said.words))) for each, said in zip(recordings, told, strict=True)
+        (score(recording.utterance.text), score(" ".join(result.words)))
+        for recording, result in zip(recordings, timed_words, strict=True)
     ]
     errors = total(count_errors(*pair) for pair in pairs)
-    late: list[tuple[float, float]] = []  # of each word that is right: until it was shown, and final
-    for recording, said in zip(recordings, told, strict=True):
+    latencies: list[tuple[float, float]] = []  # seconds until each correct word was shown, and until it was final
+    for recording, result in zip(recordings, timed_words, strict=True):
         reference = [word.text for word in recording.words]
-        for block in SequenceMatcher(None, reference, said.words, autojunk=False).get_matching_blocks():
+        for block in SequenceMatcher(None, reference, result.words, autojunk=False).get_matching_blocks():
             for offset in range(block.size):
-                end, place = recording.words[block.a + offset].end, block.b + offset
-                late.append((said.shown[place] - end, said.final[place] - end))
-    quantiles = np.quantile(np.array(late or [(np.nan, np.nan)]), [0.5, 0.95], axis=0).T.flatten().tolist()
-    seconds = sum(len(each.waveform) for each in recordings) / recognizer.model.features.sample_rate
-    factor = sum(said.cpu_seconds for said in told) / seconds
+                end, position = recording.words[block.a + offset].end, block.b + offset
+                latencies.append((result.shown[position] - end, result.final[position] - end))
+    quantiles = np.quantile(np.array(latencies or [(np.nan, np.nan)]), [0.5, 0.95], axis=0).T.flatten().tolist()
+    seconds = sum(len(recording.waveform) for recording in recordings) / recognizer.model.features.sample_rate
+    factor = sum(result.cpu_seconds for result in timed_words) / seconds
     table.row(name, errors.rate, f"{errors.errors} of {errors.reference_length}", *quantiles, factor, streams)
 
 

@@ -1,7 +1,7 @@
-"""python -m benchmarks.suite: run the benchmarks one after the other, and make a page that links what they keep.
+"""python -m benchmarks.suite: run the benchmarks one after the other, and write a page with links to their results.
 
-Each runs with its defaults, in a process of its own, whose threads are OMP_NUM_THREADS or one. One that fails is named
-at the end, and does not keep the next one from its turn.
+Each benchmark runs with its default options in a process of its own, with OMP_NUM_THREADS threads (default: 1). If a
+benchmark fails, the next one still runs; the failed ones are listed at the end.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from asr.cli.command import complain, run_command
 from asr.system.files import write_whole_text
 from asr.web.page import escape, page
 
-SUITE = {  # benchmarks, and the options of each run of theirs
+SUITE = {  # name of each benchmark, and the options of each of its runs
     "train_step": ["", "--precision bfloat16"],
     "step_profile": [""],
     "parts": [""],
@@ -44,7 +44,8 @@ SUITE = {  # benchmarks, and the options of each run of theirs
     "scale": [""],
     "browser": [""],
 }
-# A benchmark whose peers do not resolve with asr has an environment `<this one>-<name>`; the Makefile makes it.
+# Some peers' dependencies conflict with those of asr. Their benchmarks run in the environment `<current>-<name>`, which
+# `make bench` creates.
 ENVIRONMENTS = {
     "train_step": "nets",
     "inference": "nets",
@@ -55,51 +56,57 @@ ENVIRONMENTS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run them; the status is 1 if one has failed."""
+    """Run the benchmarks; return 1 if any failed, otherwise 0."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.suite", description=__doc__)
-    parser.add_argument("names", metavar="NAME", nargs="*", default=[*SUITE], help=f"of {', '.join(SUITE)} (all)")
+    parser.add_argument(
+        "names",
+        metavar="NAME",
+        nargs="*",
+        default=[*SUITE],
+        help=f"benchmarks to run: {', '.join(SUITE)} (default: all)",
+    )
     parser.add_argument("--output-dir", type=Path, default=Path("runs/benchmarks"), metavar="DIR")
-    given = parser.parse_args(arguments)
-    lines = [f"{name} {options}".strip() for name in given.names for options in SUITE.get(name, [""])]
-    outcomes = {line: run(line, given.output_dir) for line in lines}
-    given.output_dir.mkdir(parents=True, exist_ok=True)
-    write_whole_text(given.output_dir / "index.html", index(given.output_dir, outcomes))
-    print(given.output_dir / "index.html")
+    options = parser.parse_args(arguments)
+    lines = [f"{name} {variant}".strip() for name in options.names for variant in SUITE.get(name, [""])]
+    outcomes = {line: run(line, options.output_dir) for line in lines}
+    options.output_dir.mkdir(parents=True, exist_ok=True)
+    write_whole_text(options.output_dir / "index.html", index(options.output_dir, outcomes))
+    print(options.output_dir / "index.html")
     failed = [line for line, outcome in outcomes.items() if outcome.startswith("failed")]
     if failed:
-        complain(f"every benchmark must run to its end; failed: {', '.join(failed)}. What each said is above.")
+        complain(f"every benchmark must succeed; failed: {', '.join(failed)}. Their error messages are above.")
     return 1 if failed else 0
 
 
 def run(line: str, output_dir: Path) -> str:
-    """Run a benchmark with its options, in the environment where its peers are; return what became of it."""
+    """Run a benchmark with its options, in the environment that has its peers; return its outcome and duration."""
     print(f"## {line}\n", flush=True)
     environment = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", **os.environ}
-    began = time.monotonic()
-    name, *options = line.split()
-    command = [interpreter(name), "-m", f"benchmarks.{name}", *options, "--output-dir", str(output_dir)]
+    start = time.monotonic()
+    name, *arguments = line.split()
+    command = [interpreter(name), "-m", f"benchmarks.{name}", *arguments, "--output-dir", str(output_dir)]
     status = subprocess.run(command, env=environment).returncode
-    minutes = (time.monotonic() - began) / 60
+    minutes = (time.monotonic() - start) / 60
     outcome = f"failed with status {status}" if status else "done"
     print(f"\n{line}: {outcome} after {minutes:.1f} minutes\n", flush=True)
     return f"{outcome} after {minutes:.1f} minutes"
 
 
 def interpreter(name: str) -> str:
-    """Find the Python of a benchmark's own environment; this one where there is none."""
-    own = Path(f"{sys.prefix}-{ENVIRONMENTS.get(name)}", "bin", "python")
-    return str(own) if own.exists() else sys.executable
+    """Return the Python of a benchmark's own environment, or the current one if it has none."""
+    python = Path(f"{sys.prefix}-{ENVIRONMENTS.get(name)}", "bin", "python")
+    return str(python) if python.exists() else sys.executable
 
 
 def index(folder: Path, outcomes: dict[str, str]) -> str:
-    """Make a page with a line for each table in the folder, and what became of the benchmarks of this run."""
+    """Return an HTML page that lists the tables in a folder and the outcomes of this run's benchmarks."""
     links = []
     for path in sorted(folder.glob("*.json")):
         rows = len(json.loads(path.read_text(encoding="utf-8"))["rows"])
         name = escape(path.stem)
         links.append(f'<li><a href="{name}.html">{name}</a> (<a href="{name}.json">{rows} rows</a>)</li>')
-    ran = "".join(f"<li>{escape(name)}: {escape(outcome)}</li>" for name, outcome in outcomes.items())
-    lists = f"<ul>{''.join(links)}</ul><h2>This run</h2><ul>{ran}</ul>"
+    outcome_items = "".join(f"<li>{escape(name)}: {escape(outcome)}</li>" for name, outcome in outcomes.items())
+    lists = f"<ul>{''.join(links)}</ul><h2>This run</h2><ul>{outcome_items}</ul>"
     return page("Benchmarks", f"<main><h1>Benchmarks</h1>{lists}</main>")
 
 

@@ -1,4 +1,4 @@
-"""python -m benchmarks.train_step: training steps of Conformers, ours beside other toolkits', of the same shape."""
+"""python -m benchmarks.train_step: training steps of asr's Conformer and of equally large ones of other toolkits."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -17,28 +17,28 @@ MAX_NORM = 5.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Time forward, backward, clipping and AdamW."""
+    """Time training steps: forward and backward pass, gradient clipping and AdamW."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.train_step", description=__doc__)
     add_options(parser, ["8x10", "4x16"])
     parser.set_defaults(turns=3)
-    given = parser.parse_args(arguments)
-    dtype = getattr(torch, given.precision)
+    options = parser.parse_args(arguments)
+    dtype = getattr(torch, options.precision)
 
     def variants(contender: str) -> dict[str, Prepare]:
-        found: dict[str, Prepare] = {"": lambda net, batch: None}
-        if given.compile:
-            found[", compiled"] = compile_blocks
-        if contender == OURS and given.device.startswith("cuda"):
-            found[", CUDA graphs"] = graph_with(dtype)
-        return found
+        preparations: dict[str, Prepare] = {"": lambda net, batch: None}
+        if options.compile:
+            preparations[", compiled"] = compile_blocks
+        if contender == OURS and options.device.startswith("cuda"):
+            preparations[", CUDA graphs"] = graph_with(dtype)
+        return preparations
 
     work = Work("train_step", lambda net, batch: training_step(net, batch, dtype), backward=True, variants=variants)
-    contest(work, given)
+    contest(work, options)
     return 0
 
 
 def training_step(net: Net, batch: Batch, dtype: torch.dtype) -> Contender:
-    """Make a step as training takes it: the loss over the tokens, clipped gradients, fused AdamW."""
+    """Return a function that runs a training step as asr.train does: loss per token, clipped gradients, fused AdamW."""
     net.train()
     settings = default_settings("optimizer", "adamw") | {"lr": 1e-4}
     optimizer = build_optimizer({"optimizer": settings}, net.named_parameters())
@@ -55,7 +55,7 @@ def training_step(net: Net, batch: Batch, dtype: torch.dtype) -> Contender:
 
 
 def graph_with(dtype: torch.dtype) -> Callable[[Net, Batch], None]:
-    """Record a net's encoder, forward and backward, as CUDA graphs, to be replayed for this shape only."""
+    """Return a preparation that records an encoder's forward and backward passes as CUDA graphs for one batch shape."""
 
     def graph(net: Net, batch: Batch) -> None:
         net.train()

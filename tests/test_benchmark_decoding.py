@@ -35,16 +35,18 @@ def test_every_decoder_has_a_row_and_the_weights_of_its_family(
         str(tmp_path),
     ]
     assert decoding.main([str(fluent / "run"), test, *options]) == 0
-    found = {row["decoder"]: row for row in json.loads((tmp_path / "decoding.json").read_text())["rows"]}
+    decoders = {row["decoder"]: row for row in json.loads((tmp_path / "decoding.json").read_text())["rows"]}
     names = ["greedy", "asr 2", "asr 8", "asr 2 + LM", "asr 8 + LM", "asr 2 + LM + lexicon", "asr 8 + LM + lexicon"]
-    assert found.keys() >= {*names, "asr 8 + LM, pyctcdecode's pruning", decoding.NET}
-    assert found.keys() >= {"asr 2 + LM + rescoring", "asr 8 + LM + rescoring"}
-    assert found["asr 8 + LM + rescoring"]["WER"] != found["asr 8 + LM"]["WER"], "a net of random weights does harm"
+    assert decoders.keys() >= {*names, "asr 8 + LM, pyctcdecode's pruning", decoding.NET}
+    assert decoders.keys() >= {"asr 2 + LM + rescoring", "asr 8 + LM + rescoring"}
+    assert decoders["asr 8 + LM + rescoring"]["WER"] != decoders["asr 8 + LM"]["WER"], (
+        "a net of random weights does harm"
+    )
     expected = json.loads((fluent / "run" / "results.json").read_text())["test"]["wer"]
-    assert all(found[name]["WER"] == pytest.approx(expected, abs=0.02) for name in names)
-    assert found["greedy"]["WER"] == expected
-    for name, row in found.items():
+    assert all(decoders[name]["WER"] == pytest.approx(expected, abs=0.02) for name in names)
+    assert decoders["greedy"]["WER"] == expected
+    for name, row in decoders.items():
         assert (row["LM weight"] is not None) == (" LM" in name)
-    assert found["asr 2 + LM"]["LM weight"] == found["asr 8 + LM"]["LM weight"]
+    assert decoders["asr 2 + LM"]["LM weight"] == decoders["asr 8 + LM"]["LM weight"]
     shown = capsys.readouterr().out
     assert all(name in shown or f"{name} 8 + LM" in shown for name in ("torchaudio", "pyctcdecode"))

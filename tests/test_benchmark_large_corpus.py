@@ -24,6 +24,6 @@ def test_a_planned_corpus_gives_a_row_for_each_size(tmp_path: Path) -> None:
     rows = json.loads((tmp_path / "planned_corpus.json").read_text())["rows"]
     assert [row["utterances"] for row in rows] == ["3,000", "6,000"]
     for row in rows:
-        assert row["of all"] == pytest.approx(4 * row["requests/s of a rank"])
-        assert row["GB/s of all"] == pytest.approx(4 * 300 * 17_000 / 1e9, rel=0.1)  # speeds change the seconds
+        assert row["requests/s in total"] == pytest.approx(4 * row["requests/s per rank"])
+        assert row["GB/s in total"] == pytest.approx(4 * 300 * 17_000 / 1e9, rel=0.1)  # speeds change the seconds
     assert not (tmp_path / "planned_corpus").exists()

@@ -52,7 +52,7 @@ def test_a_profile_has_the_longest_kernels_and_what_a_ctc_loss_costs(tmp_path: P
     rows = json.loads((tmp_path / "step_profile.json").read_text())["rows"]
     longest, others, ctc = rows[:5], rows[5], rows[6]
     assert [row["ms"] for row in longest] == sorted((row["ms"] for row in longest), reverse=True)
-    assert sum(row["of all"] for row in [*longest, others]) == pytest.approx(1)
+    assert sum(row["of the step"] for row in [*longest, others]) == pytest.approx(1)
     assert ctc["kernel"].startswith("(torch's CTC loss, 25 frames, 1024 tokens")
     assert ctc["ms"] > 0
 
@@ -61,7 +61,7 @@ def test_a_profile_has_the_longest_kernels_and_what_a_ctc_loss_costs(tmp_path: P
 @pytest.mark.parametrize("benchmark", [train_step, inference, step_profile])
 def test_without_a_gpu_a_benchmark_of_one_is_refused_in_a_line(benchmark: Any) -> None:
     with pytest.raises(
-        InputError, match=r"^--device must be there; got cuda, and no CUDA device is here\. Take cpu\.$"
+        InputError, match=r"^--device must be available; got cuda, but this machine has no CUDA device\. Use cpu\.$"
     ):
         benchmark.main(["--device", "cuda"])
 
@@ -141,12 +141,12 @@ def test_every_part_of_a_step_has_its_row(tmp_path: Path) -> None:
     found = {row["part"]: row for row in json.loads((tmp_path / "parts.json").read_text())["rows"]}
     assert found["the step"]["of the step"] == 1.0
     assert found["front-end"]["times"] == 1
-    assert {name for name, row in found.items() if row["as usual, CPU ms"]} == {
+    assert {name for name, row in found.items() if row["usual form, CPU ms"]} == {
         *("front-end", "convolution", "dropout of a branch", "(dropout within a feed-forward)"),
     }
 
 
-def test_a_convolution_as_usual_is_ours_but_for_its_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_usual_convolution_gives_the_output_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     norm = partial(MaskedBatchNorm, momentum=0.1, eps=1e-5)
     torch.manual_seed(0)
     swish = partial(Swish, beta=1.0)

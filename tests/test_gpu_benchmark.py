@@ -37,11 +37,11 @@ def test_all_kinds_of_steps_run_on_a_processor_and_their_results_are_in_two_file
     assert kernels["conformer_xs", "bfloat16", "training"] == "none"
     assert [row["contender"] for row in results["steps_s"]] == ["ours", "Parakeet"]
     reference, other = results["training"]
-    assert (reference["from the processor's"], other["run"], other["steps"]) == (0, "float32", 2)
-    assert other["from the processor's"] < 1e-4
+    assert (reference["mean loss difference"], other["run"], other["steps"]) == (0, "float32", 2)
+    assert other["mean loss difference"] < 1e-4
     assert {row["texts"] for row in results["recognition"]} == {"2 of 2"}
     page = (tmp_path / "gpu.md").read_text()
-    assert "figures mean nothing" in page
+    assert "figures are meaningless" in page
     assert all(f"## {name}" in page for name in TINY if name != "correctness")
     assert "| step of s, 100 s | 3 times eager Parakeet | not run | not run |" in page
 
@@ -74,7 +74,7 @@ def test_a_step_that_takes_too_long_is_ended_with_all_that_it_started(module: st
     step = Step("", module, ["slow"], 1, "result.json")
     log = tmp_path / LOG
     limit = 10.0  # by then it must have started a process
-    assert run(step, tmp_path, limit, "cpu") == "stopped at its limit of 10 s"
+    assert run(step, tmp_path, limit, "cpu") == "stopped after its time limit of 10 s"
     child = int(log.read_text().partition("child ")[2].partition(".")[0])
     for _ in range(100):
         if not Path(f"/proc/{child}").exists() or Path(f"/proc/{child}/stat").read_text().split()[2] == "Z":
@@ -102,19 +102,21 @@ def test_a_step_leaves_its_outcome_and_its_log(
 def test_without_time_a_step_is_named_and_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--device", "cpu", "--minutes", "0.1", "--steps", "kernels", "--output-dir", str(tmp_path)]) == 1
     shown = capsys.readouterr()
-    assert "error: every step must run to its end; these did not: kernels (no time was left)" in shown.err
+    assert "error: every step must finish; these did not: kernels (no time was left)" in shown.err
     assert json.loads((tmp_path / "gpu.json").read_text())["steps"]["kernels"] == {}
 
 
-def test_a_step_that_there_is_not_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"--steps must name steps; got attention\. There are correctness, kernels, "):
+def test_an_unknown_step_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        InputError, match=r"--steps must be names of steps; got attention\. Choose from correctness, kernels, "
+    ):
         main(["--device", "cpu", "--steps", "attention", "--output-dir", str(tmp_path)])
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is here")
 def test_without_a_gpu_it_is_refused_in_a_line() -> None:
     with pytest.raises(
-        InputError, match=r"^--device must be there; got cuda, and no CUDA device is here\. Take cpu\.$"
+        InputError, match=r"^--device must be available; got cuda, but this machine has no CUDA device\. Use cpu\.$"
     ):
         main([])
 
@@ -144,7 +146,7 @@ def test_goals_are_judged_by_our_fastest_form_against_eager_parakeet() -> None:
         step_row("Parakeet", "29x14", 90),
         step_row("Parakeet, compiled", "29x14", 9),
     ]
-    verdicts = {goal: (reached, holds) for goal, _, reached, holds in judged({"steps_s": rows})}
+    verdicts = {goal: (reached, met) for goal, _, reached, met in judged({"steps_s": rows})}
     assert verdicts["step of s, 100 s"] == ("3.60 (ours, CUDA graphs)", "yes")
     assert verdicts["step of s, 400 s"] == ("0.90 (ours)", "no")
     assert verdicts["step of m, 100 s"] == (NOT_RUN, NOT_RUN)
@@ -157,14 +159,14 @@ def test_a_kernel_that_is_not_the_efficient_one_is_named() -> None:
         {"encoder": "c", "precision": "float32", "kernels": "attention_math", "finite": "yes"},
         {"encoder": "d", "precision": "bfloat16", "kernels": "none", "finite": "yes"},
     ]
-    verdicts = {goal: (reached, holds) for goal, _, reached, holds in judged({"kernels": rows})}
+    verdicts = {goal: (reached, met) for goal, _, reached, met in judged({"kernels": rows})}
     assert verdicts["bfloat16 attention"] == ("1 of 2; b: attention_math", "no")
-    assert verdicts["numbers of every encoder"] == ("4 passes; b", "no")
+    assert verdicts["outputs and gradients of every encoder"] == ("4 passes; b", "no")
 
 
 def test_losses_that_are_far_from_a_processors_or_not_finite_miss_the_goal() -> None:
-    row = {"run": "bfloat16", "from the processor's": 0.01, "not finite": 0, "steps": 300, "ended": "yes"}
+    row = {"run": "bfloat16", "mean loss difference": 0.01, "not finite": 0, "steps": 300, "ended": "yes"}
     goal = "losses of 300 steps in bfloat16"
-    for change, holds in (({}, "yes"), ({"from the processor's": 0.04}, "no"), ({"ended": "loss is not finite"}, "no")):
+    for change, met in (({}, "yes"), ({"mean loss difference": 0.04}, "no"), ({"ended": "loss is not finite"}, "no")):
         [verdict] = [verdict for verdict in judged({"training": [row | change]}) if verdict[0] == goal]
-        assert verdict[3] == holds
+        assert verdict[3] == met

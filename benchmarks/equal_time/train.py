@@ -1,12 +1,12 @@
-"""Train rows of overrides for the same processor time each, and lay out one table of what they reach.
+"""Train several configurations (rows) for equal CPU time, and print a table of their results.
 
     python -m benchmarks.equal_time.train benchmarks/equal_time/encoders.yaml --minutes 4 --output-dir runs/encoders
     python -m benchmarks.equal_time.train benchmarks/equal_time/encoders.yaml --minutes 1.5 --output-dir runs/digits \\
         --overrides experiment=digits
 
-Some optimizer steps of all rows are timed by turns, reading and augmentation included; each row is then trained, by
-`asr.train`, for as many steps as fit into the minutes, on one thread. Processor time counts, not the clock; start-up,
-validation and test come on top. A row that is in results.jsonl is not trained again.
+First, some optimizer steps of all rows are timed in turns, reading and augmentation included. Then `asr.train` trains
+each row on one thread, for the number of steps that fit into --minutes of CPU time; start-up, validation and testing
+take additional time. A row that is already in results.jsonl is not trained again.
 """
 
 import argparse
@@ -42,14 +42,30 @@ MEGABYTE = 1e6
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit status."""
+    """Run the command; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.equal_time.train", description=(__doc__ or "").strip())
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("rows", type=Path, metavar="YAML", help="of rows: a name, and its list of overrides")
-    parser.add_argument("--minutes", type=float, required=True, metavar="M", help="of the processor, for each row")
-    parser.add_argument("--output-dir", type=Path, required=True, metavar="DIR", help="of a run folder for each row")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="of the rows; all, where this is not given")
-    parser.add_argument("--overrides", nargs="+", default=[], metavar="OVERRIDE", help="of all rows, before their own")
+    parser.add_argument(
+        "rows", type=Path, metavar="YAML", help="file that maps the name of each row to its list of overrides"
+    )
+    parser.add_argument(
+        "--minutes", type=float, required=True, metavar="M", help="CPU minutes of training for each row"
+    )
+    parser.add_argument(
+        "--output-dir",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="folder of the results and of one run folder per row",
+    )
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="rows to train (default: all)")
+    parser.add_argument(
+        "--overrides",
+        nargs="+",
+        default=[],
+        metavar="OVERRIDE",
+        help="overrides for all rows, applied before the row's own",
+    )
     options = parser.parse_args(arguments)
     try:
         rows = read_rows(options.rows)
@@ -62,10 +78,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             name: [*options.overrides, *rows[name], f"run_dir={options.output_dir / name}", "num_threads=1"]
             for name in rows
         }
-        planned = plan(options.output_dir / COSTS, commands, 60 * options.minutes)
+        steps = plan_steps(options.output_dir / COSTS, commands, 60 * options.minutes)
         for name in names:
             if name not in read_results(options.output_dir):
-                result = train(options.output_dir / name, commands[name], planned[name])
+                result = train(options.output_dir / name, commands[name], steps[name])
                 with (options.output_dir / RESULTS).open("a", encoding="utf-8") as file:
                     file.write(json.dumps({"row": name} | result) + "\n")
         results = read_results(options.output_dir)
@@ -78,10 +94,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def read_rows(path: Path) -> dict[str, list[str]]:
-    """Read the overrides of each row by its name.
+    """Read a file of rows; return {name: overrides}.
 
     Raises:
-        InputError: the file is not such a mapping.
+        InputError: the file does not map names to lists of overrides.
     """
     try:
         rows = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -90,39 +106,44 @@ def read_rows(path: Path) -> dict[str, list[str]]:
     if not isinstance(rows, dict) or not all(
         isinstance(row, list) and all(isinstance(override, str) for override in row) for row in rows.values()
     ):
-        raise InputError(f"{path} must map names to lists of overrides, [encoder=lstm, encoder.dim=288] say.")
+        raise InputError(f"{path} must map names to lists of overrides, for example [encoder=lstm, encoder.dim=288].")
     return {str(name): row for name, row in rows.items()}
 
 
 def read_results(output_dir: Path) -> dict[str, dict[str, Any]]:
-    """Read what rows have reached, by their names."""
+    """Read the results of the rows trained so far, by name."""
     path = output_dir / RESULTS
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     return {result["row"]: result for result in map(json.loads, lines)}
 
 
-def plan(path: Path, commands: Mapping[str, Sequence[str]], seconds: float) -> dict[str, int]:
-    """Count the optimizer steps that fit into so many seconds, of each row; what a step costs is kept.
+def plan_steps(path: Path, commands: Mapping[str, Sequence[str]], seconds: float) -> dict[str, int]:
+    """Return the number of optimizer steps of each row that fit into `seconds` of CPU time.
+
+    The measured cost of a step is stored in `path`, and read from there on later calls.
 
     Raises:
-        InputError: a row's overrides do not hold, or the rows kept there are others.
+        InputError: a row's overrides are invalid, or `path` has costs of other rows.
     """
     if not path.exists():
         with initialize_config_dir(str(CONF), version_base="1.3"):
             rows = {name: _composed(name, command) for name, command in commands.items()}
         path.parent.mkdir(parents=True, exist_ok=True)
-        with ProcessPoolExecutor(1, get_context("spawn")) as other:  # whose memory must not count as a training's
-            write_whole_text(path, json.dumps(other.submit(costs, rows).result()))
-    kept = read_costs(path)
-    if kept.keys() != commands.keys():
+        with ProcessPoolExecutor(
+            1, get_context("spawn")
+        ) as pool:  # in a child, so that this memory is not counted for a training
+            write_whole_text(path, json.dumps(pool.submit(costs, rows).result()))
+    stored_costs = read_costs(path)
+    if stored_costs.keys() != commands.keys():
         raise InputError(
-            f"{path} must be of the same rows; it has {', '.join(kept)}. Remove it, or take another folder."
+            f"{path} must have the rows of this command; it has {', '.join(stored_costs)}. "
+            "Remove it, or choose another --output-dir."
         )
-    return {name: max(1, round(seconds / cost.seconds)) for name, cost in kept.items()}
+    return {name: max(1, round(seconds / cost.seconds)) for name, cost in stored_costs.items()}
 
 
 def _composed(name: str, command: Sequence[str]) -> RunSettings:
-    """Compose a row's settings as asr.train does."""
+    """Compose a row's run settings as asr.train does."""
     try:
         composed = compose("train", overrides=list(command))
     except HydraException as error:
@@ -134,44 +155,44 @@ def _composed(name: str, command: Sequence[str]) -> RunSettings:
 
 
 def read_costs(path: Path) -> dict[str, Cost]:
-    """Read what a step of each row costs."""
+    """Read the stored cost of an optimizer step of each row."""
     return {name: Cost(*cost) for name, cost in json.loads(path.read_text(encoding="utf-8")).items()}
 
 
 def train(run_dir: Path, command: Sequence[str], steps: int) -> dict[str, Any]:
-    """Train a row for so many steps, and test it.
+    """Train a row for `steps` optimizer steps, test it, and return its results.
 
     Raises:
-        InputError: the training ended with an error, which it has printed.
+        InputError: the training failed; it has printed its error.
     """
-    used = _run("asr.train", [*command, "trainer.max_epochs=-1", f"trainer.max_steps={steps}"])
+    usage = _run("asr.train", [*command, "trainer.max_epochs=-1", f"trainer.max_steps={steps}"])
     results = json.loads((run_dir / "results.json").read_text(encoding="utf-8"))
     test = next(iter(results.values()))
     return {
         "steps": steps,
-        "minutes": (used.ru_utime + used.ru_stime) / 60,
-        "memory": used.ru_maxrss * 1024 / MEGABYTE,  # Linux counts in KiB
+        "minutes": (usage.ru_utime + usage.ru_stime) / 60,
+        "memory": usage.ru_maxrss * 1024 / MEGABYTE,  # Linux reports KiB
         "wer": test["wer"],
         "interval": test["wer_interval"],
     }
 
 
 def _run(module: str, arguments: Sequence[str]) -> resource.struct_rusage:
-    """Run a module to its end; return what it used.
+    """Run a module as a program; return its resource usage.
 
     Raises:
-        InputError: it ended with an error.
+        InputError: the program exited with a non-zero status.
     """
     process = subprocess.Popen([sys.executable, "-m", module, *arguments])
-    _, status, used = os.wait4(process.pid, 0)
+    _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:
-        raise InputError(f"python -m {module} must succeed; it ended with status {process.returncode}.")
-    return used
+        raise InputError(f"python -m {module} must succeed; it exited with status {process.returncode}.")
+    return usage
 
 
 def table(results: Mapping[str, Mapping[str, Any]], costs: Mapping[str, Cost], rates: Mapping[str, float]) -> list[str]:
-    """Lay out what the rows have reached, a line each."""
+    """Return the lines of a text table with one line of results per row."""
     head = ["", "parameters", "steps", "WER", "95 %", "training", "inference", "memory", "minutes"]
     lines = [
         [

@@ -1,4 +1,4 @@
-"""What an optimizer step of each row costs, by turns: a machine that slows down slows all of them."""
+"""Cost of an optimizer step of each row. The rows take turns, so a change in machine speed affects all of them."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -21,18 +21,18 @@ from asr.run.initialization import start_of
 from asr.run.settings import RunSettings
 from asr.text.normalize import get_normalizer
 
-EPOCH = 1  # the one before may be sorted: its first batches are the shortest
+EPOCH = 1  # epoch 0 may be sorted by length, so that its first batches have the shortest utterances
 WARM_UP_ROUNDS = 3
 ROUNDS = 25
 
 
 class Cost(NamedTuple):
-    """Of a step, on average.
+    """Mean cost of an optimizer step.
 
     Args:
-        seconds: of the processor, reading and augmentation included.
-        audio: seconds of it.
-        parameters: of the model.
+        seconds: CPU seconds, reading and augmentation included.
+        audio: seconds of audio in the batch.
+        parameters: number of parameters of the model.
     """
 
     seconds: float
@@ -41,26 +41,26 @@ class Cost(NamedTuple):
 
 
 def costs(settings: Mapping[str, RunSettings]) -> dict[str, Cost]:
-    """Take steps of each row's training, one of each in turn, on one thread.
+    """Time optimizer steps of all rows on one thread; the rows take turns after each step.
 
     Raises:
-        InputError: a setting does not hold, or nothing is left to train on.
+        InputError: a setting is invalid, or no utterance is left to train on.
     """
     torch.set_num_threads(1)
     rows = {name: _Row(row) for name, row in settings.items()}
-    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in rows}
+    timed_steps: dict[str, list[tuple[float, float]]] = {name: [] for name in rows}
     for _ in range(WARM_UP_ROUNDS + ROUNDS):
         for name, row in rows.items():
-            taken[name].append(row.step())
-    found = {}
+            timed_steps[name].append(row.step())
+    row_costs = {}
     for name, row in rows.items():
-        seconds, audio = torch.tensor(taken[name][WARM_UP_ROUNDS:]).mean(dim=0).tolist()
-        found[name] = Cost(seconds, audio, row.parameters)
-    return found
+        seconds, audio = torch.tensor(timed_steps[name][WARM_UP_ROUNDS:]).mean(dim=0).tolist()
+        row_costs[name] = Cost(seconds, audio, row.parameters)
+    return row_costs
 
 
 class _Row:
-    """A model, and the batches of an epoch of its training, over and over."""
+    """A model, its optimizer, and the batches of one training epoch, repeated without end."""
 
     def __init__(self, settings: RunSettings) -> None:
         components, seed = settings.components, settings.seed
@@ -72,8 +72,8 @@ class _Row:
         self._optimizer = build.build_optimizer(components, self._model.named_parameters())
         augmentation = build.build_augmentation(components, features.sample_rate)
         reference = self._model.reference
-        of_plan = augmentation.speed, seed, settings.data.plan, augmentation.max_added_seconds
-        self._data = TrainingSet(corpus.train, features, reference, *of_plan)
+        plan_arguments = augmentation.speed, seed, settings.data.plan, augmentation.max_added_seconds
+        self._data = TrainingSet(corpus.train, features, reference, *plan_arguments)
         self._dataset = SpeechDataset(self._data.utterances, features, reference, augmentation, seed)
         sampler = EpochSampler(self._data.epoch(start_of_epoch(EPOCH, 1)), rank=0)
         self._batches: Iterator[list[Any]] = cycle(sampler)
@@ -81,13 +81,13 @@ class _Row:
         self.parameters = sum(parameter.numel() for parameter in self._model.parameters())
 
     def step(self) -> tuple[float, float]:
-        """Take a step; how many seconds of the processor it took, and how many of audio."""
+        """Take an optimizer step; return its CPU seconds and its seconds of audio."""
         items = next(self._batches)
-        begun = time.process_time()
+        start = time.process_time()
         batch = collate([self._dataset[item] for item in items])
         encoded = self._model(batch.features, batch.feature_lengths)
         self._model.head.losses(encoded, batch.tokens, batch.token_lengths)["loss"].mean().backward()
         nn.utils.clip_grad_norm_(self._model.parameters(), self._max_norm)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
-        return time.process_time() - begun, sum(self._data.utterances[item.position].duration for item in items)
+        return time.process_time() - start, sum(self._data.utterances[item.position].duration for item in items)

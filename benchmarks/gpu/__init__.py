@@ -1,1 +1,1 @@
-"""Everything that is worth measuring on a GPU, by one command: python -m benchmarks.gpu."""
+"""All GPU measurements as one command: python -m benchmarks.gpu."""

@@ -1,76 +1,81 @@
-"""The goals of benchmarks/README.md, and what the steps' results say of each."""
+"""The goals of benchmarks/README.md, and whether the results of the steps reach them."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from benchmarks.contest import LONGEST
+from benchmarks.contest import MAX_UTTERANCE_SECONDS
 from benchmarks.gpu.kernels import NONE
-from benchmarks.gpu.steps import CORRECTNESS, KERNELS, RATES, RECOGNITION, TRAINING, WAYS
+from benchmarks.gpu.steps import CORRECTNESS, KERNELS, METHODS, RATES, RECOGNITION, TRAINING
 from benchmarks.gpu.training import ENDED
 from benchmarks.nets import OURS
 
 Rows = Sequence[Mapping[str, Any]]
 NOT_RUN = "not run"
-MAX_APART = 0.03  # of a loss, in the mean over the steps: bfloat16 has three digits
-MAX_WAIT = 0.1  # of a training's time, for data
-MIN_REAL_TIME = 8000.0
+MAX_LOSS_DIFFERENCE = 0.03  # mean relative difference over the steps; bfloat16 has about three significant digits
+MAX_DATA_WAIT = 0.1  # fraction of a training's time spent waiting for data
+MIN_REAL_TIME = 8000.0  # seconds of audio recognised per second
 
 
 class Reached(NamedTuple):
-    """What was reached, and whether the goal holds; None: there is no bound."""
+    """The value that was reached, and whether it meets the goal; None: the goal has no bound."""
 
     text: str
-    holds: bool | None
+    is_met: bool | None
 
 
 class Goal(NamedTuple):
-    """A goal.
+    """A goal and the function that judges it.
 
     Args:
-        what: is measured.
-        target: to be reached.
-        step: whose rows tell.
-        judge: rows to what was reached; None: they do not tell.
+        name: the quantity that is measured.
+        target: the value to reach.
+        step: name of the step that measures it.
+        judge: maps the step's rows to the value reached; returns None if the rows lack the measurement.
     """
 
-    what: str
+    name: str
     target: str
     step: str
     judge: Callable[[Rows], Reached | None]
 
 
 def goals() -> list[Goal]:
-    """List the goals, in the order of the steps."""
-    listed = [
+    """Return the goals, in the order of the steps."""
+    all_goals = [
         Goal("tests on the device", "all pass", CORRECTNESS, _tests),
-        Goal("ways of computing a step", "all tests pass", WAYS, _tests),
+        Goal("methods of computing a step", "all tests pass", METHODS, _tests),
         Goal("bfloat16 attention", "the memory-efficient kernel in every encoder", KERNELS, _kernels),
-        Goal("numbers of every encoder", "finite", KERNELS, _finite),
+        Goal("outputs and gradients of every encoder", "finite", KERNELS, _finite),
     ]
     for size in ("s", "m"):
-        for seconds, least in ((100, 3.0), (400, 2.5)):
-            listed.append(_times_parakeet(size, seconds, least))
-    listed += [
+        for seconds, min_ratio in ((100, 3.0), (400, 2.5)):
+            all_goals.append(_times_parakeet(size, seconds, min_ratio))
+    all_goals += [
         _times_parakeet("l", 1600, 2.0),
-        Goal("step of l, 1600 s: share of the card's products", "35 %", "steps_l", _of_products(1600, 0.35)),
+        Goal("step of l, 1600 s: share of the GPU's matmul rate", "35 %", "steps_l", _matmul_share(1600, 0.35)),
         _times_parakeet("fast_conformer_l", 400, None),
-        Goal("losses of 300 steps in bfloat16", f"{MAX_APART:.0%} from a processor's, finite", TRAINING, _losses),
-        Goal("waiting for data, 8 workers", f"{MAX_WAIT:.0%} at most", RATES, _waiting),
-        Goal("features on the device, beside in workers", "-", RATES, _features),
-        Goal("memory of a training, beside the forecast", "-", RATES, _memory),
-        Goal("inference, files to texts", f"{MIN_REAL_TIME:,.0f} times real time", RECOGNITION, _real_time),
+        Goal(
+            "losses of 300 steps in bfloat16",
+            f"at most {MAX_LOSS_DIFFERENCE:.0%} from those of a CPU, finite",
+            TRAINING,
+            _losses,
+        ),
+        Goal("waiting for data, 8 workers", f"at most {MAX_DATA_WAIT:.0%}", RATES, _waiting),
+        Goal("speed with features on the device and in workers", "-", RATES, _features),
+        Goal("memory of a training, and its forecast", "-", RATES, _memory),
+        Goal("recognition, from files to texts", f"{MIN_REAL_TIME:,.0f} times real time", RECOGNITION, _real_time),
     ]
-    return listed
+    return all_goals
 
 
 def judged(results: Mapping[str, Rows]) -> list[tuple[str, str, str, str]]:
-    """Give a row for each goal: what, target, reached, and whether it holds."""
+    """Return (name, target, value reached, whether the goal is met) for each goal."""
     rows = []
     for goal in goals():
         reached = goal.judge(results[goal.step]) if goal.step in results else None
-        holds = {None: "-", True: "yes", False: "no"}[reached.holds] if reached else NOT_RUN
-        rows.append((goal.what, goal.target, reached.text if reached else NOT_RUN, holds))
+        verdict = {None: "-", True: "yes", False: "no"}[reached.is_met] if reached else NOT_RUN
+        rows.append((goal.name, goal.target, reached.text if reached else NOT_RUN, verdict))
     return rows
 
 
@@ -80,46 +85,49 @@ def _tests(rows: Rows) -> Reached:
 
 
 def _kernels(rows: Rows) -> Reached | None:
-    attending = [row for row in rows if row["precision"] == "bfloat16" and row["kernels"] != NONE]
-    efficient = [row for row in attending if row["kernels"] == "efficient_attention"]
-    if not attending:
+    with_attention = [row for row in rows if row["precision"] == "bfloat16" and row["kernels"] != NONE]
+    efficient = [row for row in with_attention if row["kernels"] == "efficient_attention"]
+    if not with_attention:
         return None
-    others = sorted({f"{row['encoder']}: {row['kernels']}" for row in attending if row not in efficient})
-    return Reached("; ".join([f"{len(efficient)} of {len(attending)}", *others]), not others)
+    inefficient = sorted({f"{row['encoder']}: {row['kernels']}" for row in with_attention if row not in efficient})
+    return Reached("; ".join([f"{len(efficient)} of {len(with_attention)}", *inefficient]), not inefficient)
 
 
 def _finite(rows: Rows) -> Reached:
-    others = sorted({row["encoder"] for row in rows if row["finite"] != "yes"})
-    return Reached("; ".join([f"{len(rows)} passes", *others]), not others)
+    not_finite = sorted({row["encoder"] for row in rows if row["finite"] != "yes"})
+    return Reached("; ".join([f"{len(rows)} passes", *not_finite]), not not_finite)
 
 
-def _of_batch(rows: Rows, seconds: float) -> dict[str, Mapping[str, Any]]:
-    batch = f"{max(1, round(seconds / LONGEST))}x{LONGEST:g}"
+def _by_contender(rows: Rows, seconds: float) -> dict[str, Mapping[str, Any]]:
+    batch = f"{max(1, round(seconds / MAX_UTTERANCE_SECONDS))}x{MAX_UTTERANCE_SECONDS:g}"
     return {row["contender"]: row for row in rows if row["batch"] == batch}
 
 
-def _fastest(of_batch: Mapping[str, Mapping[str, Any]]) -> tuple[str, Mapping[str, Any]] | None:
-    mine = [item for item in of_batch.items() if item[0].startswith(OURS)]
-    return min(mine, key=lambda item: item[1]["ms"], default=None)
+def _fastest(by_contender: Mapping[str, Mapping[str, Any]]) -> tuple[str, Mapping[str, Any]] | None:
+    our_rows = [item for item in by_contender.items() if item[0].startswith(OURS)]
+    return min(our_rows, key=lambda item: item[1]["ms"], default=None)
 
 
-def _times_parakeet(size: str, seconds: int, least: float | None) -> Goal:
+def _times_parakeet(size: str, seconds: int, min_ratio: float | None) -> Goal:
     def judge(rows: Rows) -> Reached | None:
-        of_batch = _of_batch(rows, seconds)
-        fastest, peer = _fastest(of_batch), of_batch.get("Parakeet")
+        by_contender = _by_contender(rows, seconds)
+        fastest, peer = _fastest(by_contender), by_contender.get("Parakeet")
         if fastest is None or peer is None:
             return None
-        times = peer["ms"] / fastest[1]["ms"]
-        return Reached(f"{times:.2f} ({fastest[0]})", None if least is None else times >= least)
+        ratio = peer["ms"] / fastest[1]["ms"]
+        return Reached(f"{ratio:.2f} ({fastest[0]})", None if min_ratio is None else ratio >= min_ratio)
 
-    target = "-" if least is None else f"{least:g} times eager Parakeet"
+    target = "-" if min_ratio is None else f"{min_ratio:g} times eager Parakeet"
     return Goal(f"step of {size}, {seconds} s", target, f"steps_{size}", judge)
 
 
-def _of_products(seconds: int, least: float) -> Callable[[Rows], Reached | None]:
+def _matmul_share(seconds: int, min_share: float) -> Callable[[Rows], Reached | None]:
     def judge(rows: Rows) -> Reached | None:
-        fastest = _fastest(_of_batch(rows, seconds))
-        return fastest and Reached(f"{fastest[1]['of matmul']:.1%} ({fastest[0]})", fastest[1]["of matmul"] >= least)
+        fastest = _fastest(_by_contender(rows, seconds))
+        if fastest is None:
+            return None
+        name, row = fastest
+        return Reached(f"{row['of matmul']:.1%} ({name})", row["of matmul"] >= min_share)
 
     return judge
 
@@ -127,11 +135,11 @@ def _of_products(seconds: int, least: float) -> Callable[[Rows], Reached | None]
 def _losses(rows: Rows) -> Reached | None:
     by_run = {row["run"]: row for row in rows}
     row = by_run.get("bfloat16")
-    if row is None or row["from the processor's"] is None:
+    if row is None or row["mean loss difference"] is None:
         return None
-    apart, not_finite = row["from the processor's"], row["not finite"]
-    holds = apart <= MAX_APART and not not_finite and row["ended"] == ENDED
-    return Reached(f"{apart:.2%}, {not_finite:g} of {row['steps']} not finite", holds)
+    difference, not_finite = row["mean loss difference"], row["not finite"]
+    is_met = difference <= MAX_LOSS_DIFFERENCE and not not_finite and row["ended"] == ENDED
+    return Reached(f"{difference:.2%}, {not_finite:g} of {row['steps']} not finite", is_met)
 
 
 def _waiting(rows: Rows) -> Reached | None:
@@ -139,7 +147,7 @@ def _waiting(rows: Rows) -> Reached | None:
     if not rows:
         return None
     text = "; ".join(f"{row['run']}: {row['data wait']:.1%}" for row in rows)
-    return Reached(text, all(row["data wait"] <= MAX_WAIT for row in rows))
+    return Reached(text, all(row["data wait"] <= MAX_DATA_WAIT for row in rows))
 
 
 def _features(rows: Rows) -> Reached | None:

@@ -1,4 +1,4 @@
-"""python -m benchmarks.gpu.kernels: the fused attention kernels that each encoder runs, by the profiler."""
+"""python -m benchmarks.gpu.kernels: find the fused attention kernels that each encoder runs, with the profiler."""
 
 import argparse
 import re
@@ -17,44 +17,56 @@ from benchmarks.results import Results
 
 NAME = "gpu_kernels"
 ENCODERS = sorted(path.stem for path in (CONF / "encoder").glob("*.yaml"))
-WITH_OTHER_ATTENTIONS = "conformer_s"
+ENCODER_OF_ALL_ATTENTIONS = "conformer_s"  # runs with each attention of conf/encoder/attention
 OPERATION = re.compile(r"aten::_scaled_dot_product_(.*attention\w*)$")
 NONE = "none"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a row for each encoder, precision and pass."""
+    """Print one row per encoder, precision and pass."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.kernels", description=__doc__)
     parser.add_argument("--device", default="cuda", help="default: cuda")
-    parser.add_argument("--encoders", nargs="+", default=ENCODERS, metavar="NAME", help="of conf/encoder (all)")
-    parser.add_argument("--seconds", type=float, default=10.0, metavar="S", help="longest of three utterances (10)")
+    parser.add_argument(
+        "--encoders", nargs="+", default=ENCODERS, metavar="NAME", help="names in conf/encoder (default: all)"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=10.0,
+        metavar="S",
+        help="length of the longest of three utterances (default: 10)",
+    )
     results.add_options(parser)
-    given = parser.parse_args(arguments)
-    facts = about(given, measure(given.device) if given.device != "cpu" else None)
+    options = parser.parse_args(arguments)
+    facts = about(options, measure(options.device) if options.device != "cpu" else None)
     columns = dict.fromkeys(["encoder", "head dim", "precision", "pass", "kernels", "finite"], str)
     table = Results(NAME, columns | {"operations": lambda value: f"{value}"}, bars="operations")
-    for encoder in [*given.encoders, *_with_other_attentions(given.encoders)]:
+    for encoder in [*options.encoders, *_attention_variants(options.encoders)]:
         config = encoder_config(f"{encoder} ++encoder.num_layers=1")
         head_dim = config["dim"] // config["num_heads"] if "num_heads" in config else None
         for precision in ("float32", "bfloat16"):
             for training in (True, False):
-                kernels, finite = run(config, given.device, precision, given.seconds, training)
-                what = "training" if training else "inference"
+                kernels, finite = run(config, options.device, precision, options.seconds, training)
+                pass_name = "training" if training else "inference"
                 names = " ".join(sorted(set(kernels))) or NONE
-                table.row(encoder, str(head_dim or "-"), precision, what, names, finite, len(kernels))
-    table.keep(given.output_dir, facts)
+                table.row(encoder, str(head_dim or "-"), precision, pass_name, names, finite, len(kernels))
+    table.save(options.output_dir, facts)
     return 0
 
 
-def _with_other_attentions(encoders: Sequence[str]) -> Iterator[str]:
-    if WITH_OTHER_ATTENTIONS in encoders:
-        yield from (f"{WITH_OTHER_ATTENTIONS} encoder/attention={name}" for name in ATTENTIONS)
+def _attention_variants(encoders: Sequence[str]) -> Iterator[str]:
+    if ENCODER_OF_ALL_ATTENTIONS in encoders:
+        yield from (f"{ENCODER_OF_ALL_ATTENTIONS} encoder/attention={name}" for name in ATTENTIONS)
 
 
 def run(
     config: dict[str, object], device: str, precision: str, seconds: float, training: bool
 ) -> tuple[list[str], str]:
-    """Run one layer of an encoder; return the names of its fused attention operations, and whether all is finite."""
+    """Run one layer of an encoder.
+
+    Returns:
+        The names of its fused attention operations, and "yes" if its output and gradients are finite, else "no".
+    """
     torch.manual_seed(0)
     encoder = component("encoder", config)(NUM_MEL_BINS).to(device).train(training)
     features, lengths, *_ = (part.to(device) for part in make_batch(3, seconds))

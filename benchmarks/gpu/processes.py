@@ -1,4 +1,4 @@
-"""A step in a process of its own, with a time limit."""
+"""Runs a step in a process of its own, with a time limit."""
 
 import importlib
 import os
@@ -17,8 +17,8 @@ DONE = "done"
 
 
 def run(step: Step, folder: Path, seconds: float, device: str) -> str:
-    """Run a step in a process of its own, and end it and all that it started when its time is over."""
-    # A GPU needs fresh processes; on a processor copies of one that has imported torch start sooner.
+    """Run a step in a process of its own; after `seconds`, kill it and its child processes. Return the outcome."""
+    # CUDA needs new processes. On a CPU, forking a process that has imported torch starts faster.
     context: Any = get_context("spawn" if device == "cuda" else "forkserver")
     if device == "cpu":
         context.set_forkserver_preload(["lightning.pytorch", "benchmarks.gpu.recognition", "benchmarks.gpu.training"])
@@ -32,18 +32,18 @@ def run(step: Step, folder: Path, seconds: float, device: str) -> str:
         if process.is_alive():
             try:
                 os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:  # it has not begun
+            except ProcessLookupError:  # the process has not created its session yet
                 process.kill()
             process.join()
 
 
 def start(module: str, arguments: Sequence[str], log: str) -> None:
-    """Run a module's `main` in this process, in a session of its own; what it prints goes to a log."""
+    """Run a module's `main` in this process, as leader of a new session; write its output to the file `log`."""
     os.setsid()
     with open(log, "wb", buffering=0) as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a step may be killed
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # no output is lost if the step is killed
     sys.argv = [module, *arguments]
     try:
         sys.exit(importlib.import_module(module).main(list(arguments)))
@@ -54,5 +54,5 @@ def start(module: str, arguments: Sequence[str], log: str) -> None:
 
 def _outcome(status: int | None, seconds: float) -> str:
     if status is None:
-        return f"stopped at its limit of {seconds:.0f} s"
+        return f"stopped after its time limit of {seconds:.0f} s"
     return f"failed with status {status}" if status else DONE

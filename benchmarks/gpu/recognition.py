@@ -1,7 +1,7 @@
-"""python -m benchmarks.gpu.recognition: seconds of audio recognised a second, by batch and decoder, from files.
+"""python -m benchmarks.gpu.recognition: recognition speed from audio files, by batch size and decoder.
 
-Without --models the weights are random: the net takes the time of a trained one, a beam takes longer, and the texts
-mean nothing.
+Without --models the weights are random: the network takes as long as a trained one, a beam search takes longer, and
+the texts are meaningless.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from benchmarks.race import race
 from benchmarks.results import Results, fixed
 
 NAME = "gpu_recognition"
-DECODERS = {  # of random weights: the head of each decoder
+DECODERS = {  # decoders for random weights, and the head that each needs
     "greedy": "ctc",
     "beam": "ctc",
     "transducer_greedy": "transducer",
@@ -37,47 +37,57 @@ DECODERS = {  # of random weights: the head of each decoder
     "tdt_greedy": "tdt",
 }
 RANDOM = "random weights"
-TEXTS = ["the quick brown fox jumps over a lazy dog"]  # from which a tokenizer of letters is fitted
+TEXTS = ["the quick brown fox jumps over a lazy dog"]  # fits a tokenizer of letters
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a row for each model, decoder and size of the batches."""
+    """Print one row per model, decoder and batch size."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.recognition", description=__doc__)
     parser.add_argument("--models", nargs="*", default=[], metavar="MODEL", help="run folders or bundles")
-    parser.add_argument("--audio", nargs="*", default=[], metavar="AUDIO", help="manifests, files or folders (noise)")
-    parser.add_argument("--encoder", default="conformer_s", help=f"of {RANDOM} (conformer_s)")
+    parser.add_argument(
+        "--audio", nargs="*", default=[], metavar="AUDIO", help="manifests, files or folders (default: noise)"
+    )
+    parser.add_argument("--encoder", default="conformer_s", help=f"encoder with {RANDOM} (default: conformer_s)")
     parser.add_argument("--decoders", nargs="+", choices=[*DECODERS], default=[*DECODERS], metavar="NAME")
     parser.add_argument("--device", default="cuda", help="default: cuda")
-    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="bfloat16", help="(bfloat16)")
-    parser.add_argument("--batch-seconds", nargs="+", type=float, default=[100, 400, 1600], metavar="S")
-    parser.add_argument("--utterances", type=int, default=500, metavar="N", help="of noise, 2 to 17 s each (500)")
-    parser.add_argument("--num-workers", type=int, default=8, metavar="N", help="processes that read audio (8)")
+    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="bfloat16", help="default: bfloat16")
+    parser.add_argument(
+        "--batch-seconds", nargs="+", type=float, default=[100, 400, 1600], metavar="S", help="audio in a batch"
+    )
+    parser.add_argument(
+        "--utterances", type=int, default=500, metavar="N", help="utterances of noise, 2 to 17 s each (default: 500)"
+    )
+    parser.add_argument(
+        "--num-workers", type=int, default=8, metavar="N", help="processes that read audio (default: 8)"
+    )
     results.add_options(parser)
     parser.set_defaults(turns=2)
-    given = parser.parse_args(arguments)
-    facts = about(given, measure(given.device, getattr(torch, given.precision)) if given.device != "cpu" else None)
+    options = parser.parse_args(arguments)
+    facts = about(
+        options, measure(options.device, getattr(torch, options.precision)) if options.device != "cpu" else None
+    )
     columns = {"model": str, "decoder": str, "batch s": str, "audio s": fixed(0), "x real time": fixed(0)}
-    table = Results(NAME, columns | {"peak GB": fixed(2), "texts": str}, bars="x real time", within=("model",))
+    table = Results(NAME, columns | {"peak GB": fixed(2), "texts": str}, bars="x real time", group_by=("model",))
     with tempfile.TemporaryDirectory() as folder:
-        if not given.audio:
-            write_noise(Path(folder), given.utterances)
-        utterances = list(read_utterances(given.audio or [folder]))
-        for model, decoder, make in entrants(given.models, given.encoder, given.decoders):
+        if not options.audio:
+            write_noise(Path(folder), options.utterances)
+        utterances = list(read_utterances(options.audio or [folder]))
+        for model, decoder, make in recognizer_makers(options.models, options.encoder, options.decoders):
             try:
-                recognizer = make().to(given.device)
-            except InputError as error:  # a head without what the decoder needs
+                recognizer = make().to(options.device)
+            except InputError as error:  # the decoder does not support the model's head
                 print(f"{model}, {decoder}: left out: {error}", flush=True)
                 continue
-            recognizer.recording_encoder.precision = getattr(torch, given.precision)
-            compare(table, model, decoder, recognizer, utterances, given)
-    table.keep(given.output_dir, facts)
+            recognizer.recording_encoder.precision = getattr(torch, options.precision)
+            compare(table, model, decoder, recognizer, utterances, options)
+    table.save(options.output_dir, facts)
     return 0
 
 
-def entrants(
+def recognizer_makers(
     models: Sequence[str], encoder: str, decoders: Sequence[str]
 ) -> Iterator[tuple[str, str, Callable[[], Recognizer]]]:
-    """Yield model, decoder, and what makes the recogniser of both."""
+    """Yield each model, each decoder, and a function that makes the recogniser of both."""
     for model in models:
         for decoder in decoders:
             yield model, decoder, functools.partial(load_recognizer, model, decode={"name": decoder})
@@ -88,7 +98,7 @@ def entrants(
 
 
 def random_recognizer(*overrides: str) -> Recognizer:
-    """Make a recogniser of fresh weights."""
+    """Make a recogniser with random weights."""
     torch.manual_seed(0)
     config = composed(*overrides)
     tokenizer = build_tokenizer(config)
@@ -104,25 +114,25 @@ def compare(
     decoder: str,
     recognizer: Recognizer,
     utterances: Sequence[Utterance],
-    given: argparse.Namespace,
+    options: argparse.Namespace,
 ) -> None:
-    """Add a row for each size of the batches; they take turns."""
-    audio, on_card = sum(utterance.duration for utterance in utterances), given.device.startswith("cuda")
-    texts: dict[str, int] = {}
+    """Add one row per batch size; the batch sizes take turns."""
+    audio, on_card = sum(utterance.duration for utterance in utterances), options.device.startswith("cuda")
+    text_counts: dict[str, int] = {}
     peaks: dict[str, float | None] = {}
 
     def recognize(batch_seconds: float) -> None:
         if on_card:
             torch.cuda.reset_peak_memory_stats()
         batches = replace(INFERENCE.batches, batch_seconds=batch_seconds, max_utterances=1024)
-        how = replace(INFERENCE, batches=batches, num_workers=given.num_workers)
-        recognised = [result for result in recognizer.recognize(utterances, how) if isinstance(result, tuple)]
-        texts[f"{batch_seconds:g}"] = len(recognised)
+        inference = replace(INFERENCE, batches=batches, num_workers=options.num_workers)
+        transcripts = [result for result in recognizer.recognize(utterances, inference) if isinstance(result, tuple)]
+        text_counts[f"{batch_seconds:g}"] = len(transcripts)
         peaks[f"{batch_seconds:g}"] = torch.cuda.max_memory_allocated() / 1e9 if on_card else None
 
-    sizes = {f"{size:g}": functools.partial(recognize, size) for size in given.batch_seconds}
-    for size, turn in race(sizes, turns=given.turns, warm_up=1, synchronize=synchronizer(given.device)).items():
-        count = f"{texts[size]} of {len(utterances)}"
+    sizes = {f"{size:g}": functools.partial(recognize, size) for size in options.batch_seconds}
+    for size, turn in race(sizes, turns=options.turns, warm_up=1, synchronize=synchronizer(options.device)).items():
+        count = f"{text_counts[size]} of {len(utterances)}"
         table.row(model, decoder, size, audio, audio / turn.seconds, peaks[size], count)
 
 

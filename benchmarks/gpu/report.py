@@ -1,4 +1,4 @@
-"""What is known of all steps, as gpu.md and gpu.json."""
+"""Writes the report on all steps, gpu.md and gpu.json."""
 
 import json
 import re
@@ -12,54 +12,54 @@ from benchmarks.gpu.steps import LOG, Step
 
 OUTCOME = "outcome.json"
 TEST = re.compile(r"^(tests/\S+::.+?) (PASSED|FAILED|ERROR|SKIPPED)", re.MULTILINE)
-MAX_LOG = 20_000  # characters of each log in gpu.json: the last ones
+MAX_LOG_CHARACTERS = 20_000  # gpu.json has the last characters of each log
 
 
 def write_report(output_dir: Path, facts: Mapping[str, object], steps: Mapping[str, Step]) -> None:
-    """Write gpu.md and gpu.json: goals, steps, and each step's tables."""
+    """Write gpu.md and gpu.json, which contain the goals, the steps, and each step's tables."""
     outcomes = {name: read(output_dir / name / OUTCOME) for name in steps}
     results = {name: rows for name, step in steps.items() if (rows := rows_of(output_dir / name, step))}
     logs = {name: log_of(output_dir / name) for name in steps}
-    verdicts = [dict(zip(("goal", "target", "reached", "holds"), row, strict=True)) for row in judged(results)]
+    verdicts = [dict(zip(("goal", "target", "reached", "met"), row, strict=True)) for row in judged(results)]
     lines = [f"# GPU: {facts['name']}, {facts['date']}", ""]
-    if str(facts["name"]).count(" x "):  # a processor's name ends with its number of cores
-        lines += ["Tiny sizes on a processor: the figures mean nothing.", ""]
+    if str(facts["name"]).count(" x "):  # the name of a CPU ends with its number of cores
+        lines += ["Tiny sizes on a CPU: the figures are meaningless.", ""]
     lines += table(verdicts)
-    taken = [
-        {"step": name, "shows": step.what, "outcome": outcomes[name].get("outcome", NOT_RUN)}
+    step_rows = [
+        {"step": name, "measures": step.description, "outcome": outcomes[name].get("outcome", NOT_RUN)}
         | {"seconds": f"{outcomes[name].get('seconds', 0):.0f}"}
         for name, step in steps.items()
     ]
-    lines += ["", "## Steps", "", *table(taken)]
+    lines += ["", "## Steps", "", *table(step_rows)]
     for name in steps:
         if rows := [line for line in logs[name].splitlines() if line.startswith("|")]:
             lines += ["", f"## {name}", "", *rows]
     write_whole_text(output_dir / "gpu.md", "\n".join(lines) + "\n")
     content = {"about": facts, "goals": verdicts, "steps": outcomes, "results": results}
-    ends = {name: log[-MAX_LOG:] for name, log in logs.items()}
-    write_whole_text(output_dir / "gpu.json", json.dumps(content | {"logs": ends}, indent=1) + "\n")
+    log_ends = {name: log[-MAX_LOG_CHARACTERS:] for name, log in logs.items()}
+    write_whole_text(output_dir / "gpu.json", json.dumps(content | {"logs": log_ends}, indent=1) + "\n")
 
 
 def table(rows: Sequence[Mapping[str, str]]) -> list[str]:
-    """Lay rows out as a Markdown table."""
+    """Format rows as the lines of a Markdown table."""
     cells = [[*rows[0]], ["---"] * len(rows[0]), *([*row.values()] for row in rows)]
     return [f"| {' | '.join(row)} |" for row in cells]
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read a JSON file; nothing where there is none."""
+    """Read a JSON file; return an empty dict if it does not exist."""
     content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return content
 
 
 def rows_of(folder: Path, step: Step) -> list[dict[str, Any]]:
-    """Read a step's rows: of `Results`, or from the log of pytest, one for each test."""
+    """Read a step's rows, from the JSON file of `Results` or, for pytest, from the log with one row per test."""
     if step.result != LOG:
         return list(read(folder / step.result).get("rows", []))
     return [{"test": test, "outcome": outcome.lower()} for test, outcome in TEST.findall(log_of(folder))]
 
 
 def log_of(folder: Path) -> str:
-    """Read what a step has printed so far."""
+    """Read the output that a step has printed so far."""
     path = folder / LOG
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""

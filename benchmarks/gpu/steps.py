@@ -1,18 +1,18 @@
-"""The steps of `python -m benchmarks.gpu`, most valuable first."""
+"""The steps of `python -m benchmarks.gpu`, the most important first."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from benchmarks.gpu import kernels, recognition, training
 
-LOG = "log.txt"  # what a step prints, in its folder
+LOG = "log.txt"  # output of a step, in its folder
 CORRECTNESS = "correctness"
 KERNELS = "kernels"
 TRAINING = "training"
-WAYS = "ways"
+METHODS = "methods"
 RATES = "rates"
 RECOGNITION = "recognition"
-SIZES = ("s", "l", "m", "fast_conformer_l")  # of training steps, each a step of its own
+SIZES = ("s", "l", "m", "fast_conformer_l")  # sizes whose training steps are timed, each in a step of its own
 BATCHES = ("100", "200", "400")  # seconds of audio
 RATES_NAME = "gpu_rates"
 
@@ -21,14 +21,14 @@ class Step(NamedTuple):
     """A program that runs in a process of its own.
 
     Args:
-        what: it shows.
-        module: with a function `main`, which takes the arguments and returns the exit status.
-        arguments: of it; `{folder}` stands for the step's folder of results.
-        minutes: that it may take.
-        result: the file that it writes into its folder.
+        description: the subject of its measurement.
+        module: module with a function `main` that takes the arguments and returns the exit status.
+        arguments: command-line arguments; `{folder}` is replaced by the step's folder.
+        minutes: time limit.
+        result: name of the file of results in its folder.
     """
 
-    what: str
+    description: str
     module: str
     arguments: Sequence[str]
     minutes: float
@@ -36,43 +36,51 @@ class Step(NamedTuple):
 
 
 def steps_of(device: str, tiny: bool, models: Sequence[str], audio: Sequence[str]) -> Mapping[str, Step]:
-    """List the steps by name.
+    """Return the steps by name.
 
     Args:
         device: cuda or cpu.
-        tiny: sizes that take seconds on a processor.
-        models: trained ones, for recognition.
-        audio: that they recognise.
+        tiny: whether to use sizes that take seconds on a CPU.
+        models: trained models for the recognition step.
+        audio: audio files, folders or manifests for the recognition step.
     """
-    on, folder = ["--device", device], ["--output-dir", "{folder}"]
+    device_options, folder = ["--device", device], ["--output-dir", "{folder}"]
     tests = ["-vv", "-p", "no:cacheprovider", "tests/test_gpu.py"]
     steps = {
-        CORRECTNESS: Step("the numbers of a processor", "pytest", tests, 2.5, LOG),
-        KERNELS: Step("attention kernels", kernels.__name__, [*on, *folder], 1.5, f"{kernels.NAME}.json"),
+        CORRECTNESS: Step("agreement with a CPU", "pytest", tests, 2.5, LOG),
+        KERNELS: Step("attention kernels", kernels.__name__, [*device_options, *folder], 1.5, f"{kernels.NAME}.json"),
     }
-    bf16 = [*on, "--precision", "bfloat16", "--contenders", "ours", "Parakeet", "--attentions"]
+    bf16 = [*device_options, "--precision", "bfloat16", "--contenders", "ours", "Parakeet", "--attentions"]
     for size in SIZES:
         seconds = [*BATCHES, *(["1600"] if size == "l" else [])]
         batches = ["--sizes", size, "--batches", "--batch-seconds", *seconds, "--turns", "5"]
         name = f"steps_{size}"
-        what = f"training steps of {size}, eager and as CUDA graphs"
-        steps[name] = _train_step(what, [*bf16, *batches, *folder], 1.5)
+        description = f"training steps of {size}, eager and as CUDA graphs"
+        steps[name] = _train_step(description, [*bf16, *batches, *folder], 1.5)
     run = ["--overrides", "encoder=conformer_xs", "optimizer.lr=1e-3"]
     steps[TRAINING] = Step(
-        "300 steps beside those of a processor", training.__name__, [*on, *run, *folder], 4, f"{training.NAME}.json"
+        "losses of 300 steps, compared with those on a CPU",
+        training.__name__,
+        [*device_options, *run, *folder],
+        4,
+        f"{training.NAME}.json",
     )
-    given = [*(["--models", *models] if models else []), *(["--audio", *audio] if audio else [])]
-    ways = ["-vv", "-p", "no:cacheprovider", "tests/test_devices.py"]
-    steps[WAYS] = Step("each way of computing a step", "pytest", ways, 4, LOG)
+    inputs = [*(["--models", *models] if models else []), *(["--audio", *audio] if audio else [])]
+    methods = ["-vv", "-p", "no:cacheprovider", "tests/test_devices.py"]
+    steps[METHODS] = Step("methods of computing a step", "pytest", methods, 4, LOG)
     steps[RECOGNITION] = Step(
-        "recognition", recognition.__name__, [*on, *given, *folder], 3, f"{recognition.NAME}.json"
+        "recognition", recognition.__name__, [*device_options, *inputs, *folder], 3, f"{recognition.NAME}.json"
     )
     large = ["encoder=conformer_m", "data.batch_seconds=400", "data.num_workers=8"]
     rates = ["--without-reference", "--steps", "100", "--utterances", "800", "--words", "24", "--name", RATES_NAME]
     rates += ["--runs", *list(training.RUNS)[1:], "--overrides", *large]
-    steps[RATES] = Step("a training with 8 workers", training.__name__, [*on, *rates, *folder], 3, f"{RATES_NAME}.json")
-    profile = [*on, "--precision", "bfloat16", "--size", "l", "--batch-seconds", "400", *folder]
-    steps["profile"] = Step("kernels of a step of L", "benchmarks.step_profile", profile, 1, "step_profile.json")
+    steps[RATES] = Step(
+        "a training with 8 workers", training.__name__, [*device_options, *rates, *folder], 3, f"{RATES_NAME}.json"
+    )
+    profile = [*device_options, "--precision", "bfloat16", "--size", "l", "--batch-seconds", "400", *folder]
+    steps["profile"] = Step(
+        "kernels of a training step of L", "benchmarks.step_profile", profile, 1, "step_profile.json"
+    )
     latency = [*bf16, "--sizes", "s", "l", "--batches", "1x10", "8x10", *folder]
     steps["inference"] = Step("inference", "benchmarks.inference", latency, 1, "inference_bfloat16.json")
     for size in ("s", "l"):
@@ -83,11 +91,11 @@ def steps_of(device: str, tiny: bool, models: Sequence[str], audio: Sequence[str
     return {name: steps[name]._replace(arguments=[*steps[name].arguments, *more]) for name, more in TINY.items()}
 
 
-def _train_step(what: str, arguments: Sequence[str], minutes: float) -> Step:
-    return Step(what, "benchmarks.train_step", arguments, minutes, "train_step_bfloat16.json")
+def _train_step(description: str, arguments: Sequence[str], minutes: float) -> Step:
+    return Step(description, "benchmarks.train_step", arguments, minutes, "train_step_bfloat16.json")
 
 
-# Of the steps that a processor takes: arguments that are appended; argparse takes an option's last value.
+# The steps that run on a CPU, and arguments appended to theirs; argparse uses the last value of an option.
 TINY: Mapping[str, Sequence[str]] = {
     CORRECTNESS: [],
     KERNELS: ["--encoders", "conformer_xs", "transformer", "--seconds", "1"],

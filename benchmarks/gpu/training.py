@@ -1,7 +1,7 @@
-"""python -m benchmarks.gpu.training: trainings on a device beside one on this machine's processor.
+"""python -m benchmarks.gpu.training: compare trainings on a device with a reference training on this machine's CPU.
 
-All train on the same batches of a corpus of tones, without dropout. A row shows how far its losses are from those of
-the processor in float32, how long the training waited for data, and its memory beside asr.doctor's forecast.
+All trainings use the same batches of a corpus of tones, without dropout. Each row has the difference of its losses from
+the reference (CPU, float32), the time spent waiting for data, and the peak of memory with asr.doctor's forecast.
 """
 
 import argparse
@@ -18,6 +18,7 @@ import torch
 
 from asr.cli.command import run_command
 from asr.data.corpus import read_corpus
+from asr.data.index_cache import IndexCache
 from asr.diagnosis.examination import Manifests
 from asr.diagnosis.forecast import forecast
 from asr.diagnosis.model import fresh_model
@@ -32,9 +33,9 @@ from benchmarks.results import Results, fixed, share
 from tests.tones import sentences, write_corpus
 
 NAME = "gpu_training"
-ENDED = "yes"  # by its number of steps
-REFERENCE = "processor, float32"
-RUNS = {  # on the device: overrides of asr.train
+ENDED = "yes"  # the training reached its number of steps
+REFERENCE = "CPU, float32"
+RUNS = {  # trainings on the device, and their overrides for asr.train
     "float32": ["trainer.precision=32-true"],
     "bfloat16": ["trainer.precision=bf16-mixed"],
     "bfloat16, features on the device": ["trainer.precision=bf16-mixed", "data.features_on=device"],
@@ -47,14 +48,14 @@ OVERRIDES = [
 
 
 class Run(NamedTuple):
-    """What a training gave.
+    """Measurements of one training.
 
     Args:
-        losses: of each step.
-        speed: seconds of audio a second, the median over the steps.
-        data_wait: share of the time in which it waited for data, the median.
-        peak: bytes of a card's memory in use at most; None: it was on the processor.
-        ended: "yes", or why it stopped.
+        losses: loss of each step.
+        speed: seconds of audio per second, median over the steps.
+        data_wait: fraction of the time spent waiting for data, median over the steps.
+        peak: peak of allocated GPU memory in bytes; None on a CPU.
+        ended: "yes", or the error that stopped the training.
     """
 
     losses: list[float]
@@ -65,69 +66,80 @@ class Run(NamedTuple):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a row for each training; the status is 1 if one has stopped early."""
+    """Print one row per training; return 1 if any of them stopped early, otherwise 0."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.training", description=__doc__)
-    parser.add_argument("--name", default=NAME, help=f"of the result files ({NAME})")
-    parser.add_argument("--device", default="cuda", help="cuda (default) or cpu")
+    parser.add_argument("--name", default=NAME, help=f"name of the result files (default: {NAME})")
+    parser.add_argument("--device", default="cuda", help="cuda or cpu (default: cuda)")
     parser.add_argument("--runs", nargs="+", choices=[*RUNS], default=[*RUNS], metavar="RUN", help=", ".join(RUNS))
-    parser.add_argument("--without-reference", action="store_true", help="no training on the processor")
-    parser.add_argument("--steps", type=int, default=300, metavar="N", help="of each training (300)")
-    parser.add_argument("--utterances", type=int, default=200, metavar="N", help="of the corpus (200)")
-    parser.add_argument("--words", type=int, default=4, metavar="N", help="of an utterance at most, half a second each")
-    parser.add_argument("--overrides", nargs="*", default=[], metavar="KEY=VALUE", help="of every training")
+    parser.add_argument("--without-reference", action="store_true", help="skip the training on the CPU")
+    parser.add_argument("--steps", type=int, default=300, metavar="N", help="steps of each training (default: 300)")
+    parser.add_argument(
+        "--utterances", type=int, default=200, metavar="N", help="utterances in the corpus (default: 200)"
+    )
+    parser.add_argument(
+        "--words", type=int, default=4, metavar="N", help="longest utterance, of half a second per word"
+    )
+    parser.add_argument("--overrides", nargs="*", default=[], metavar="KEY=VALUE", help="settings of every training")
     results.add_options(parser)
-    given = parser.parse_args(arguments)
-    facts = about(given)
-    columns = {"run": str, "steps": fixed(0), "last loss": fixed(3), "from the processor's": share, "at most": share}
+    options = parser.parse_args(arguments)
+    facts = about(options)
+    columns = {
+        "run": str,
+        "steps": fixed(0),
+        "last loss": fixed(3),
+        "mean loss difference": share,
+        "max loss difference": share,
+    }
     columns |= {"not finite": fixed(0), "audio s/s": fixed(0), "data wait": share, "peak GB": fixed(2)}
-    table = Results(given.name, columns | {"forecast": str, "ended": str}, bars="audio s/s")
+    table = Results(options.name, columns | {"forecast": str, "ended": str}, bars="audio s/s")
     with tempfile.TemporaryDirectory() as folder:
-        words = (max(1, given.words // 2), given.words)
-        texts = {"train": sentences(given.utterances, seed=1, words=words), "valid": sentences(2, seed=2)}
+        words = (max(1, options.words // 2), options.words)
+        texts = {"train": sentences(options.utterances, seed=1, words=words), "valid": sentences(2, seed=2)}
         write_corpus(Path(folder), texts)
-        common = [*OVERRIDES, f"corpus.dir={folder}", f"trainer.max_steps={given.steps}", *given.overrides]
+        common = [*OVERRIDES, f"corpus.dir={folder}", f"trainer.max_steps={options.steps}", *options.overrides]
         expected: list[float] = []
-        if not given.without_reference:
+        if not options.without_reference:
             cores = len(os.sched_getaffinity(0))
-            on_processor = ["trainer.accelerator=cpu", f"num_threads={cores}", f"run_dir={folder}/processor"]
-            reference = run(settings_of(*on_processor, *common), "cpu")
+            cpu_overrides = ["trainer.accelerator=cpu", f"num_threads={cores}", f"run_dir={folder}/processor"]
+            reference = run(settings_of(*cpu_overrides, *common), "cpu")
             expected = reference.losses
             _row(table, REFERENCE, reference, expected, None)
-        on_card = given.device.startswith("cuda")
-        for number, name in enumerate(given.runs):
-            where = ["trainer=gpu"] if on_card else ["trainer.accelerator=cpu"]
-            settings = settings_of(*where, *common, *RUNS[name], f"run_dir={folder}/{number}")
-            wanted = forecast_of(settings) if on_card else None
-            _row(table, name, run(settings, given.device), expected, wanted)
-    table.keep(given.output_dir, facts)
+        on_card = options.device.startswith("cuda")
+        for number, name in enumerate(options.runs):
+            device_overrides = ["trainer=gpu"] if on_card else ["trainer.accelerator=cpu"]
+            settings = settings_of(*device_overrides, *common, *RUNS[name], f"run_dir={folder}/{number}")
+            forecast_text = forecast_of(settings) if on_card else None
+            _row(table, name, run(settings, options.device), expected, forecast_text)
+    table.save(options.output_dir, facts)
     return int(any(row["ended"] != ENDED for row in table.rows))
 
 
-def _row(table: Results, name: str, run: Run, expected: list[float], wanted: str | None) -> None:
+def _row(table: Results, name: str, run: Run, expected: list[float], forecast_text: str | None) -> None:
     pairs = list(zip(run.losses, expected, strict=False))
-    apart = [abs(mine - theirs) / abs(theirs) for mine, theirs in pairs]
-    mean = sum(apart) / len(apart) if apart else None
+    differences = [abs(loss - reference) / abs(reference) for loss, reference in pairs]
+    mean = sum(differences) / len(differences) if differences else None
     not_finite = sum(not math.isfinite(loss) for loss in run.losses)
     last = run.losses[-1] if run.losses else None
-    figures = mean, max(apart, default=None), not_finite, run.speed, run.data_wait, run.peak and run.peak / 1e9
-    table.row(name, len(run.losses), last, *figures, wanted, run.ended)
+    figures = mean, max(differences, default=None), not_finite, run.speed, run.data_wait, run.peak and run.peak / 1e9
+    table.row(name, len(run.losses), last, *figures, forecast_text, run.ended)
 
 
 def settings_of(*overrides: str) -> RunSettings:
-    """Compose conf/train.yaml with overrides."""
+    """Return the run settings of conf/train.yaml with overrides."""
     return read_run_settings(composed(*overrides))
 
 
 def forecast_of(settings: RunSettings) -> str:
-    """Return what asr.doctor forecasts of a training's memory."""
-    corpus = read_corpus(settings.corpus, get_normalizer(settings.components["normalizer"]), Manifests())
-    model, utterances, _ = fresh_model(settings, corpus)
-    tried = forecast(settings, utterances, model, lambda planned: None)
-    return dict(tried.facts).get("memory", "it does not fit")
+    """Return asr.doctor's forecast of a training's memory."""
+    manifests = Manifests(IndexCache(settings.data.index_dir))
+    corpus = read_corpus(settings.corpus, get_normalizer(settings.components["normalizer"]), manifests)
+    model, utterances, _ = fresh_model(settings, corpus, sample=corpus)
+    result = forecast(settings, utterances, model, lambda planned: None)
+    return dict(result.facts).get("memory", "does not fit")
 
 
 def run(settings: RunSettings, device: str) -> Run:
-    """Train; a training that stops by itself, for a loss that is not finite say, is no error here."""
+    """Train, and return the measurements. If the training stops with an error, such as a non-finite loss, return it."""
     on_card = device.startswith("cuda")
     if on_card:
         torch.cuda.empty_cache()

@@ -1,4 +1,5 @@
-"""Conformer blocks of other toolkits, each behind the same face: made of a `Shape`, (B, T', D) and (B,) to (B, T', D).
+"""Conformer blocks and searches of other toolkits.
 
-Their `layers` are what is compiled. A toolkit that is not installed raises ImportError when its file is imported.
+A function `blocks` makes a `Peer` from a `Shape`: it maps inputs (B, T', D) and lengths (B,) to encoder_out (B, T', D).
+Option --compile compiles its `layers`. Importing a module raises ImportError if its toolkit is not installed.
 """

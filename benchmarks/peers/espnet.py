@@ -1,4 +1,4 @@
-"""ESPnet: its Conformer's blocks with the newer of its two relative attentions, which is written by hand."""
+"""ESPnet: Conformer blocks with the newer of its two relative attentions, which does not use torch's SDPA."""
 
 from espnet2.asr.encoder.conformer_encoder import ConformerEncoder
 
@@ -6,7 +6,7 @@ from benchmarks.nets import Peer, Shape
 
 
 def blocks(shape: Shape) -> Peer:
-    """Make the encoder without front-end; it has one LayerNorm more, after the last block."""
+    """Make the encoder without its front-end; it has one more LayerNorm than asr's, after the last block."""
     encoder = ConformerEncoder(
         input_size=shape.dim,
         output_size=shape.dim,

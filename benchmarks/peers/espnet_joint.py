@@ -1,4 +1,4 @@
-"""ESPnet: beam search of an attention decoder with CTC's prefix scores, with our weights."""
+"""ESPnet: beam search of an attention decoder with CTC prefix scores, with the weights of an asr model."""
 
 from collections.abc import Callable
 
@@ -16,17 +16,21 @@ from asr.interfaces import BOUNDARY_ID
 def make(
     head: CTCAttention, beam_size: int, tokens_per_step: int, ctc_weight: float
 ) -> Callable[[Tensor, Tensor], list[list[int]]]:
-    """Make a search, encoder_out (B, T', D) and lengths to tokens, an utterance after the other, as ESPnet's is."""
-    ours = head.token_decoder
-    vocab_size, dim = ours.embedding.weight.shape
-    first = ours.blocks[0]
+    """Return a search that maps encoder_out (B, T', D) and lengths (B,) to tokens, one utterance at a time."""
+    source_decoder = head.token_decoder
+    vocab_size, dim = source_decoder.embedding.weight.shape
+    first = source_decoder.blocks[0]
     decoder = TransformerDecoder(
-        vocab_size, dim, ours.num_heads, linear_units=first.linear1.out_features, num_blocks=len(ours.blocks)
+        vocab_size,
+        dim,
+        source_decoder.num_heads,
+        linear_units=first.linear1.out_features,
+        num_blocks=len(source_decoder.blocks),
     )
     ctc = CTC(vocab_size, dim)
     ctc.ctc_lo.load_state_dict(head.ctc.linear.state_dict())
-    decoder.embed[0].load_state_dict(ours.embedding.state_dict())
-    for block, source in zip(decoder.decoders, ours.blocks, strict=True):
+    decoder.embed[0].load_state_dict(source_decoder.embedding.state_dict())
+    for block, source in zip(decoder.decoders, source_decoder.blocks, strict=True):
         _copy_attention(block.self_attn, source.self_attention)
         _copy_attention(block.src_attn, source.cross_attention)
         block.feed_forward.w_1.load_state_dict(source.linear1.state_dict())
@@ -35,8 +39,8 @@ def make(
             (block.norm1, block.norm2, block.norm3), (source.residual1, source.residual2, source.residual3), strict=True
         ):
             _copy_norm(norm, branch.norm)
-    _copy_norm(decoder.after_norm, ours.last)
-    decoder.output_layer.load_state_dict(ours.linear.state_dict())
+    _copy_norm(decoder.after_norm, source_decoder.last)
+    decoder.output_layer.load_state_dict(source_decoder.linear.state_dict())
     search = BatchBeamSearch(
         scorers={"decoder": decoder.eval(), "ctc": CTCPrefixScorer(ctc=ctc.eval(), eos=BOUNDARY_ID)},
         weights={"decoder": 1 - ctc_weight, "ctc": ctc_weight},
@@ -49,24 +53,24 @@ def make(
     ).eval()
 
     def decode(encoder_out: Tensor, lengths: Tensor) -> list[list[int]]:
-        found = []
+        tokens = []
         for frames, length in zip(encoder_out, lengths.tolist(), strict=True):
             best, *_ = search(x=frames[:length])
-            found.append([token for token in best.yseq.tolist() if token != BOUNDARY_ID])
-        return found
+            tokens.append([token for token in best.yseq.tolist() if token != BOUNDARY_ID])
+        return tokens
 
     return decode
 
 
-def _copy_attention(theirs: nn.Module, ours: nn.Module) -> None:
+def _copy_attention(target: nn.Module, source: nn.Module) -> None:
     with torch.no_grad():
-        theirs.linear_q.load_state_dict(ours.query.state_dict())
-        theirs.linear_out.load_state_dict(ours.output.state_dict())
-        for linear, part in ((theirs.linear_k, 0), (theirs.linear_v, 1)):
-            linear.weight.copy_(ours.key_value.weight.chunk(2)[part])
-            linear.bias.copy_(ours.key_value.bias.chunk(2)[part])
+        target.linear_q.load_state_dict(source.query.state_dict())
+        target.linear_out.load_state_dict(source.output.state_dict())
+        for linear, part in ((target.linear_k, 0), (target.linear_v, 1)):
+            linear.weight.copy_(source.key_value.weight.chunk(2)[part])
+            linear.bias.copy_(source.key_value.bias.chunk(2)[part])
 
 
-def _copy_norm(theirs: nn.LayerNorm, ours: nn.LayerNorm) -> None:
-    theirs.load_state_dict(ours.state_dict())
-    theirs.eps = ours.eps
+def _copy_norm(target: nn.LayerNorm, source: nn.LayerNorm) -> None:
+    target.load_state_dict(source.state_dict())
+    target.eps = source.eps

@@ -1,10 +1,10 @@
-"""The front-end of all peers: two full 3x3 convolutions and a linear layer, as every toolkit writes them."""
+"""The common front-end of the peers: two full 3x3 convolutions and a linear layer, as in all these toolkits."""
 
 from torch import Tensor, nn
 
 
 class FrontEnd(nn.Module):
-    """Convolve features of four frames and all bins to one frame, (B, T, F) to (B, T', D); padding is not masked."""
+    """Subsample features (B, T, F) by 4 in time to (B, T', D); padding is not masked."""
 
     def __init__(self, input_dim: int, num_channels: int, dim: int, dropout: float) -> None:
         super().__init__()
@@ -18,6 +18,6 @@ class FrontEnd(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, T, F), (B,) to (B, T', D), (B,)."""
+        """Map features (B, T, F) and lengths (B,) to (B, T', D) and its lengths (B,)."""
         x = self.convolutions(features[:, None])  # (B, C, T', F / 4)
         return self.dropout(self.linear(x.transpose(1, 2).flatten(2))), (lengths + 3) // 4

@@ -1,4 +1,4 @@
-"""NVIDIA NeMo: its Conformer's blocks with SDPA."""
+"""NVIDIA NeMo: Conformer blocks with torch's SDPA."""
 
 from nemo.collections.asr.modules.conformer_encoder import ConformerEncoder
 from torch import Tensor, nn
@@ -7,7 +7,7 @@ from benchmarks.nets import Peer, Shape
 
 
 def blocks(shape: Shape) -> Peer:
-    """Make the encoder after its front-end."""
+    """Make the encoder without its front-end."""
     encoder = ConformerEncoder(
         feat_in=shape.dim,
         n_layers=shape.num_layers,
@@ -18,7 +18,7 @@ def blocks(shape: Shape) -> Peer:
         xscaling=False,
         conv_kernel_size=shape.kernel_size,
         dropout=shape.dropout,
-        dropout_pre_encoder=0.0,  # the front-end has its own
+        dropout_pre_encoder=0.0,  # the front-end has its own dropout
         dropout_emb=0.0,
         dropout_att=shape.dropout,
         use_pytorch_sdpa=True,

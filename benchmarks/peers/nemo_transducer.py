@@ -1,4 +1,4 @@
-"""NVIDIA NeMo: greedy search of a transducer, label by label over a batch, with our weights."""
+"""NVIDIA NeMo: greedy transducer search, label by label over a batch, with the weights of an asr model."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,10 @@ from asr.head.transducer import Transducer
 
 
 def make(head: Transducer, max_symbols: int) -> Callable[[Tensor, Tensor], list[list[int]]]:
-    """Make a search, encoder_out (B, T', D) and lengths to tokens; NeMo's blank is the last id, and ours the first."""
+    """Return a search that maps encoder_out (B, T', D) and lengths (B,) to tokens.
+
+    NeMo's blank is the last id and asr's the first, so weights and tokens are shifted by one.
+    """
     predictor, joiner = head.predictor, head.joiner
     dim, num_labels = predictor.output_dim, joiner.output.out_features - 1
     decoder = RNNTDecoder(

@@ -1,4 +1,4 @@
-"""Hugging Face transformers: Parakeet's blocks with SDPA; they have no dropout of the residual branches."""
+"""Hugging Face transformers: Parakeet's blocks with torch's SDPA, which have no dropout on residual branches."""
 
 from torch import Tensor, nn
 from transformers import ParakeetEncoder, ParakeetEncoderConfig
@@ -8,12 +8,12 @@ from benchmarks.nets import NUM_MEL_BINS, Peer, Shape
 
 
 def blocks(shape: Shape) -> Peer:
-    """Make the encoder's blocks and positions; its own front-end is not used."""
+    """Make the encoder's blocks and positional encoding, without its front-end."""
     encoder = ParakeetEncoder(_config(shape, shape.num_layers))
 
     def run(x: Tensor, lengths: Tensor) -> Tensor:
         valid = ~padding_mask(lengths, x.shape[1])
-        mask = (valid[:, :, None] & valid[:, None, :])[:, None]  # (B, 1, T', T'), as its encoder makes it
+        mask = (valid[:, :, None] & valid[:, None, :])[:, None]  # (B, 1, T', T'), as in ParakeetEncoder
         positions = encoder.encode_positions(x)
         for layer in encoder.layers:
             x = layer(x, attention_mask=mask, position_embeddings=positions)
@@ -23,7 +23,7 @@ def blocks(shape: Shape) -> Peer:
 
 
 class DepthwiseFrontEnd(nn.Module):
-    """Its own front-end, (B, T, F) to (B, T / 8, D), and our dropout; it masks the padding before each convolution."""
+    """Parakeet's front-end with asr's dropout: subsamples by 8, and masks the padding before each convolution."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class DepthwiseFrontEnd(nn.Module):
         self.dropout = nn.Dropout(shape.dropout)
 
     def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, T, F), (B,) to (B, T', D), (B,)."""
+        """Map features (B, T, F) and lengths (B,) to (B, T', D) and its lengths (B,)."""
         x = self.subsampling(features, ~padding_mask(lengths, features.shape[1]))
         return self.dropout(x), (lengths + 7) // 8
 
@@ -45,7 +45,7 @@ def _config(shape: Shape, num_layers: int) -> ParakeetEncoderConfig:
         conv_kernel_size=shape.kernel_size,
         subsampling_conv_channels=shape.num_channels,
         num_mel_bins=NUM_MEL_BINS,
-        dropout=0.0,  # of what the front-end gives, and that has its own
+        dropout=0.0,  # applies to the front-end's output, which has its own dropout
         dropout_positions=0.0,
         layerdrop=0.0,
         activation_dropout=shape.dropout,

@@ -1,4 +1,4 @@
-"""SpeechBrain: its Conformer's blocks with RelPosMHAXL; LayerNorm in the place of the convolution's BatchNorm."""
+"""SpeechBrain: Conformer blocks with RelPosMHAXL attention, and LayerNorm instead of BatchNorm in the convolution."""
 
 from speechbrain.lobes.models.transformer.Conformer import ConformerEncoder
 from speechbrain.nnet.attention import RelPosEncXL
@@ -9,7 +9,7 @@ from benchmarks.nets import Peer, Shape
 
 
 def blocks(shape: Shape) -> Peer:
-    """Make the encoder and its positions; it has one LayerNorm more, after the last block."""
+    """Make the encoder and its positional encoding; it has one more LayerNorm than asr's, after the last block."""
     positions = RelPosEncXL(shape.dim)
     encoder = ConformerEncoder(
         num_layers=shape.num_layers,

@@ -1,4 +1,4 @@
-"""SpeechBrain: greedy search of a transducer, frame by frame over a batch, padding included, with our weights."""
+"""SpeechBrain: greedy transducer search, frame by frame over a batch including padding, with an asr model's weights."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ from asr.interfaces import BLANK_ID
 
 
 def make(head: Transducer, max_symbols: int) -> Callable[[Tensor, Tensor], list[list[int]]]:
-    """Make a search, encoder_out (B, T', D) and lengths to tokens."""
+    """Return a search that maps encoder_out (B, T', D) and lengths (B,) to tokens."""
     predictor, joiner = head.predictor, head.joiner
     search = TransducerBeamSearcher(
         decode_network_lst=[predictor.embedding, predictor.cells, joiner.of_tokens],

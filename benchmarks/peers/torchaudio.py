@@ -1,4 +1,4 @@
-"""torchaudio: its Conformer's blocks, whose attention knows no positions and whose convolution masks no padding."""
+"""torchaudio: Conformer blocks without positions in attention and without masking of padding in the convolution."""
 
 from torchaudio.models import Conformer
 
@@ -6,7 +6,7 @@ from benchmarks.nets import Peer, Shape
 
 
 def blocks(shape: Shape) -> Peer:
-    """Make the whole Conformer: it has no front-end."""
+    """Make the whole Conformer; torchaudio's has no front-end."""
     encoder = Conformer(
         input_dim=shape.dim,
         num_heads=shape.num_heads,
