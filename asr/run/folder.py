@@ -84,11 +84,11 @@ def begin_anew(run_dir: Path) -> None:
 def fitted_front_end(
     settings: RunSettings, corpus: Corpus, keep: bool, start: Initialization | None
 ) -> tuple[Tokenizer, Features]:
-    """Make tokenizer and features: loaded from the run folder or from the initial model, or fitted to the training set.
+    """Load tokenizer and features from the run folder or the initial model, or fit them to the training set.
 
     Args:
         settings: of the run.
-        corpus: to fit to.
+        corpus: the training corpus, for fitting.
         keep: whether to store fitted files in the run folder.
         start: the initial model, if there is one.
     """

@@ -37,8 +37,8 @@ def tell_gains(
         decode: settings of the run's decoder.
         start: the initial model.
         tests: utterances by the manifest's name.
-        results: of the run's bundle on these utterances.
-        device: to recognise on.
+        results: results of the run's bundle on these utterances.
+        device: device for recognition.
     """
     comparisons = {}
     try:

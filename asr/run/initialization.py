@@ -1,4 +1,4 @@
-"""Initialisation from a trained model: its components in the settings, its weights, and an account of every tensor."""
+"""Initialisation from a trained model: take over its components and weights, and account for every tensor."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -62,7 +62,7 @@ def with_parts(settings: RunSettings, overrides: Sequence[str]) -> RunSettings:
 
 
 def _put(parts: dict[str, Any], components: Mapping[str, Any], path: list[str]) -> None:
-    """Replace the setting at this path with that of `components`."""
+    """Replace the setting at this path with the setting of `components`."""
     into: Any = parts
     for key in path[:-1]:
         into, components = into.setdefault(key, {}), components[key]
@@ -132,11 +132,11 @@ class Initialization:
             logger.info(message, *pieces.counts)
 
     def recognizer(self, decode: Mapping[str, Any], device: torch.device) -> Recognizer:
-        """Make the recogniser of the initial model, with this decoder if it supports the model's head.
+        """Make the recogniser of the initial model; use the given decoder if it supports the model's head.
 
         Args:
             decode: settings of the decoder.
-            device: of the weights.
+            device: device of the weights.
         """
         bundle = replace(self.bundle, config=self.bundle.config | {"decode": decode})
         try:
@@ -146,7 +146,7 @@ class Initialization:
             return bundle_recognizer(self.bundle, Path(self.source), device)
 
     def _named_as_in(self, model: "Model", tokenizer: Tokenizer) -> dict[str, Tensor]:
-        """Rename the weights of the frame head, which may have another name in the model's head."""
+        """Rename the weights of the frame head, because its name may differ in the model's head."""
         with torch.device("meta"):
             source = build_model(self.bundle.config, tokenizer, build_features(self.bundle.config))
         theirs, ours = _frame_head_prefix(source), _frame_head_prefix(model)
