@@ -1,7 +1,7 @@
 """Examples without features, for features computed per batch on the model's device.
 
 A worker loads the audio, augments the waveform and draws masks as usual, but returns waveform and masks instead of
-features. So masks are the same function of (seed, epoch, utterance id) as without this.
+features. So masks depend only on (seed, epoch, utterance id), as in examples with features.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class WaveformBatch:
     """A batch of utterances without features.
 
     Shapes: waveforms (B, S), sample_counts (B,); masks (views * B, M, 4): the first view of all
-    utterances, then the second.
-    The features will have `num_frames` frames, with padding; `rest` is the batch without features.
+    utterances, then the second view of all utterances.
+    The features will have `num_frames` frames, including padding; `rest` is the batch without features.
     """
 
     waveforms: Tensor
