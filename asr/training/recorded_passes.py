@@ -21,7 +21,7 @@ from asr.text.numbers import percent
 from asr.training.compile_ahead import first_line
 
 SEEN_BEFORE = 1  # a shape is recorded after this number of earlier occurrences
-WARM_UP = 3  # passes before a recording, in which libraries choose their algorithms
+WARM_UP = 3  # number of passes before a recording, in which libraries choose their algorithms
 
 logger = logging.getLogger(__name__)
 
@@ -32,9 +32,9 @@ class RecordedPass(Protocol):
     """Recorded passes for one shape. They read and write tensors at fixed addresses.
 
     Args:
-        inputs: of the forward pass.
-        outputs: of the forward pass.
-        output_gradients: of the outputs that require gradients.
+        inputs: inputs of the forward pass.
+        outputs: outputs of the forward pass.
+        output_gradients: gradients of the outputs that require gradients.
         used: for each parameter, whether it has a gradient.
     """
 
@@ -55,16 +55,16 @@ Record = Callable[[Forward, Sequence[Tensor], Sequence[tuple[nn.Parameter, Tenso
 
 
 class RecordedPasses:
-    """The forward pass of a model: replayed for shapes seen before, run directly for others.
+    """The forward pass of a model: replayed for recorded shapes, run directly for other shapes.
 
-    Recordings are made while memory lasts, and are never replaced.
+    Recordings are made up to the memory limit, and are never replaced.
 
     Args:
         model: features (B, T, F), feature_lengths (B,) to Encoded.
         record: makes a recording.
         most_bytes: memory limit of all recordings; the last recording may exceed it.
         memory: returns the bytes of device memory in use.
-        ready: whether the model's code no longer changes; nothing is recorded before.
+        ready: returns whether the model's code no longer changes; before that, nothing is recorded.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class RecordedPasses:
         self._tapped: tuple[int, ...] = ()
         self._seen: Counter[Any] = Counter()
         self._recordings: dict[Any, RecordedPass] = {}
-        self._open: RecordedPass | None = None  # its backward pass has not run yet
+        self._open: RecordedPass | None = None  # recording whose backward pass has not run yet
         self._problem = ""
         self.used_bytes = 0
         self.counts: Counter[bool] = Counter()  # number of passes, by whether they were replayed
@@ -91,7 +91,7 @@ class RecordedPasses:
         return len(self._recordings)
 
     def __call__(self, features: Tensor, feature_lengths: Tensor) -> Encoded:
-        """(B, T, F), (B,) to the model's output."""
+        """Compute the model's output from features (B, T, F) and their lengths (B,)."""
         recording = self._recording(features, feature_lengths)
         self.counts[recording is not None] += 1
         if recording is None:
@@ -105,10 +105,10 @@ class RecordedPasses:
         self._open = None
 
     def _recording(self, features: Tensor, feature_lengths: Tensor) -> RecordedPass | None:
-        """Return the recording of a shape, made if necessary; None: run the model directly."""
+        """Return the recording of a shape, and make it if necessary; None: the model must run directly."""
         if self._open is not None or not self._ready() or not torch.is_grad_enabled():
             return None  # recordings share memory, so only one may be between forward and backward pass
-        # A module that is frozen for some steps is in eval mode and runs other operations.
+        # A module that is frozen for some steps is in eval mode, in which it runs other operations.
         key = features.shape, features.dtype, tuple(module.training for module in self._model.modules())
         self._seen[key] += 1
         can = self._seen[key] > SEEN_BEFORE and not self._problem and self.used_bytes < self.most_bytes
@@ -125,7 +125,7 @@ class RecordedPasses:
         try:
             with torch.random.fork_rng([features.device] if features.is_cuda else []):
                 self._recordings[key] = self._record(self._flat, (features, feature_lengths), places)
-        except RuntimeError as error:  # out of memory, too
+        except RuntimeError as error:  # includes errors for lack of memory
             self._problem = first_line(error)
             logger.warning("CUDA graphs: recording stopped after %d shapes: %s", len(self), self._problem)
         with torch.no_grad():
@@ -175,7 +175,7 @@ class _Replay(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, passes: RecordedPasses, recording: RecordedPass, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Arguments: features, their lengths, and the parameters; the graph reads parameters at their addresses."""
+        """Run the forward pass on features, lengths and parameters; the graph reads parameters at their addresses."""
         ctx.passes, ctx.recording = passes, recording
         outputs = passes.replay(recording, inputs[: len(recording.inputs)])
         ctx.differentiable = [output.is_floating_point() for output in outputs]
@@ -195,9 +195,9 @@ class CudaRecording:
 
     Args:
         run: the forward pass.
-        inputs: of a batch; only their shapes and types matter.
+        inputs: inputs of a batch; only their shapes and types matter.
         places: each parameter with the tensor that receives its gradient.
-        pool: of memory, from `torch.cuda.graph_pool_handle`.
+        pool: memory pool from `torch.cuda.graph_pool_handle`.
     """
 
     def __init__(
