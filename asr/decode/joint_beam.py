@@ -24,7 +24,7 @@ from asr.interfaces import (
 )
 from asr.settings.rule import DECODED_SECONDS, Fraction, whole
 
-CTC_WEIGHTS = (0.1, 0.2, 0.3, 0.5, 0.7, 0.9)  # that asr.tune tries
+CTC_WEIGHTS = (0.1, 0.2, 0.3, 0.5, 0.7, 0.9)  # values that asr.tune tries
 
 
 class JointEvidence(NamedTuple):
@@ -56,7 +56,7 @@ class JointBeam:
         beam_threshold: hypotheses that score lower than the best by more than this are pruned (natural logarithm).
         tokens_per_step: number of the decoder's most likely tokens that extend a hypothesis.
         ctc_weight: factor of CTC's log-probability; the decoder's factor is 1 - ctc_weight.
-        max_seconds: of audio decoded at once; longer recordings are cut at silences.
+        max_seconds: maximum seconds of audio decoded at once; longer recordings are cut at silences.
         fusion: makes the shallow fusion, given tokenizer and normalize.
 
     Raises:
@@ -113,11 +113,11 @@ class _Beam(NamedTuple):
     """K open hypotheses.
 
     Args:
-        prefixes: their tokens and fusion scores.
-        last: their last tokens, (K,).
-        attention: their log-probability under the token decoder, (K,).
-        paths: of `PrefixScores`.
-        cache: of the token decoder, without the last tokens.
+        prefixes: tokens and fusion scores of the hypotheses.
+        last: last tokens, (K,).
+        attention: log-probabilities under the token decoder, (K,).
+        paths: paths of `PrefixScores`.
+        cache: cache of the token decoder, without the last tokens.
     """
 
     prefixes: list[Prefix]
@@ -172,7 +172,7 @@ class _Search:
         return ended[: self.beam_size]
 
     def _end(self, beam: _Beam, attention: Tensor) -> list[Hypothesis]:
-        """End each hypothesis that may end here; the empty hypothesis always may."""
+        """End each hypothesis that may end here; the empty hypothesis may always end."""
         scores = self._joint(attention, self.ctc.whole(beam.paths)).tolist()
         ended: list[Hypothesis] = []
         for prefix, score in zip(beam.prefixes, scores, strict=True):
@@ -182,7 +182,7 @@ class _Search:
         return ended
 
     def _grow(self, beam: _Beam, attention: Tensor, best_ended: float) -> _Beam:
-        """Extend each hypothesis by the most likely tokens (of attention, (K, V)) and prune the extensions."""
+        """Extend each hypothesis by its most likely tokens, given attention (K, V), and prune the extensions."""
         attention, tokens = attention.topk(self.tokens_per_step, dim=1)  # (K, C)
         scores = self._joint(attention, self.ctc.extended(beam.paths, beam.last, tokens))
         grown: list[Grown] = []

@@ -80,7 +80,7 @@ class TransducerBeam:
         ]
 
     def _aligned(self, hypothesis: Hypothesis, num_frames: int) -> Hypothesis:
-        """Remove times and confidences if the CTC head can align the tokens; it computes better ones."""
+        """Remove times and confidences if the CTC head can align the tokens, because it computes better times."""
         frame_head = self.head.frame_head
         if frame_head is None or frame_head.min_frames(hypothesis.tokens) > num_frames:
             return hypothesis
