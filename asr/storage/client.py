@@ -129,8 +129,8 @@ class Client:
         """Answer requests, at most CONCURRENT_REQUESTS at a time.
 
         Returns:
-            An answer for each request: Fetched for Get, ObjectInfo for Stat, a list of (URL, size) for Listing, and whether
-            the object was written for Put.
+            An answer for each request: Fetched for Get, ObjectInfo for Stat, a list of (URL, size) for Listing, and for
+            Put whether the object was written.
 
         Raises:
             StoreError: a request failed; the error of the first such request.
