@@ -30,14 +30,14 @@ def claim(output_dir: Path, recipe: str, names: Iterable[str], option: str = "--
     """
     path = output_dir / WRITTEN
     lines = set(path.read_text(encoding="utf-8").splitlines()) if path.is_file() else set()
-    wanted = {name: f"{recipe} {name}" for name in names}
-    foreign = [name for name, line in wanted.items() if line not in lines and os.path.lexists(output_dir / name)]
+    line_of = {name: f"{recipe} {name}" for name in names}
+    foreign = [name for name, line in line_of.items() if line not in lines and os.path.lexists(output_dir / name)]
     if foreign:
         condition = f"{option} must be a folder without files that {recipe} would replace and did not write"
         content = f"{output_dir} holds {', '.join(foreign[:3])}{' and others' if len(foreign) > 3 else ''}"
         raise InputError(f"{condition}; {content}. Give another folder, or move them.")
     output_dir.mkdir(parents=True, exist_ok=True)
-    write_whole_text(path, "".join(f"{line}\n" for line in sorted(lines | {*wanted.values()})))
+    write_whole_text(path, "".join(f"{line}\n" for line in sorted(lines | {*line_of.values()})))
 
 
 @contextmanager

@@ -29,7 +29,7 @@ def read_container(file: io.FileIO, size: int, name: str) -> Container:
         return Container(last_page_samples=_count_last_page(file.readall(), name))
     if magic[:3] == b"ID3" or _MP3_HEADER.match(magic):
         return Container(mended=_mend_mp3(file.readall(), name))
-    return Container()  # FLAC declares its length to libsndfile
+    return Container()  # libsndfile reads the length of FLAC from its header
 
 
 def truncated(name: str, finding: str) -> TruncatedError:

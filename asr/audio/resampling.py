@@ -24,7 +24,7 @@ MAX_KERNEL_SIZE = 1 << 19  # numbers in the kernel of a simple ratio, without it
 NUM_KERNELS = 8  # number of cached kernels, each of a few MiB at most
 GRID = 8  # minimum number of grid points per sample of the lower rate
 POINTS = 8  # grid points for a new sample: errors of samples in [-1, 1] are below 2e-6, as with a float32 kernel
-PHASES = 64  # minimum number of phases of a kernel, if there is a choice: fewer are slower
+PHASES = 64  # minimum number of phases of a kernel, if it can be chosen, because fewer phases are slower
 
 
 def resampled(
@@ -108,7 +108,7 @@ class _Convolution:
             self._num_written += size // self._hop * self._new
 
     def _complete(self) -> int:
-        """Return the number of input samples that can be replaced now."""
+        """Return the number of input samples for which all output samples can be computed now."""
         size = max(0, len(self._waiting) - 2 * self._reach)
         if self._piece is None:
             return size // self._hop * self._hop

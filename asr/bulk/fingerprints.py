@@ -25,7 +25,7 @@ def settings_fingerprint(settings: Mapping[str, Any]) -> str:
 
 
 def input_fingerprint(source: Source) -> str:
-    """Return the hash of a job's utterances: ids, locations and durations; sizes if the input is audio files."""
+    """Return the hash of a job's utterances: ids, locations and durations (for audio files, sizes)."""
     digest = hashlib.sha256()
     for part in source.utterances.parts:
         digest.update(absolute(part.folder).encode("utf-8", "surrogateescape") if part.folder else b"")

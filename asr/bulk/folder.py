@@ -97,10 +97,10 @@ class JobFolder:
             raise InputError(f"{must}; it has {strange[0]} without {JOB}. Give another --output-dir.")
 
     def _check_same(self, stored: Mapping[str, Any], job: Mapping[str, Any]) -> None:
-        theirs, ours = stored.get("fingerprints"), job["fingerprints"]
-        if theirs == ours:
+        stored_hashes, hashes = stored.get("fingerprints"), job["fingerprints"]
+        if stored_hashes == hashes:
             return
-        others = [key for key in ours if not isinstance(theirs, dict) or theirs.get(key) != ours[key]]
+        others = [key for key in hashes if not isinstance(stored_hashes, dict) or stored_hashes.get(key) != hashes[key]]
         before, now = stored.get("settings"), job.get("settings")
         if "settings" in others and isinstance(before, dict) and isinstance(now, dict):
             keys = [key for key in {**before, **now} if before.get(key) != now.get(key)]

@@ -176,7 +176,7 @@ def _connected(address: str | None) -> Any:
 
 
 def _check_reachable(address: str) -> None:
-    """Check that the port of an address accepts connections, because ray.init would retry for minutes if not."""
+    """Check that the port of an address accepts connections, because ray.init would retry a refused one for minutes."""
     match = re.fullmatch(r"(?:ray://)?\[?([^/]+?)\]?:(\d{1,5})", address)
     if match is None:
         return

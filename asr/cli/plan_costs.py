@@ -53,9 +53,9 @@ def load_of(reading: EpochReading | None, training_set: TrainingSet, plan: Epoch
     features = training_set.features
     second = features.sample_rate / features.hop * features.dim * 4 * training_set.reference.views  # bytes of floats
     batch = plan.summary().longest.padded_seconds * second
-    held = training_set.num_bytes + plan.num_bytes
+    held_bytes = training_set.num_bytes + plan.num_bytes
     index = sum(part.index.num_bytes for part in training_set.utterances.parts)
-    return Load(reading, plan, ranks, held, index, peak_memory(), PREFETCHED * workers * batch)
+    return Load(reading, plan, ranks, held_bytes, index, peak_memory(), PREFETCHED * workers * batch)
 
 
 def costs(load: Load, storage: StorageSettings) -> Iterator[str]:

@@ -111,7 +111,7 @@ class WaveformBatch:
             features, lengths = self.waveforms.new_zeros(0, 0, 0), self.sample_counts
         else:
             features, lengths = front_end(self.waveforms, self.sample_counts)
-            features = F.pad(features, (0, 0, 0, self.num_frames - features.shape[1]))  # negative: removed
+            features = F.pad(features, (0, 0, 0, self.num_frames - features.shape[1]))  # negative padding removes
             views = len(self.masks) // len(self)
             features, lengths = masked(features.repeat(views, 1, 1), self.masks), lengths.repeat(views)
         return replace(self.rest, features=features, feature_lengths=lengths)

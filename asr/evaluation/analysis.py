@@ -107,7 +107,7 @@ def breakdown(systems: Sequence[Sequence[Scored]], kind: str) -> list[list[dict[
     Args:
         systems: results of each system for equal utterances in equal order. The utterances of the first system
             determine the groups. The intervals of all systems use the same draws.
-        kind: `subset`, in the order of their first utterances; `speaker`, by name, if any is known; `duration` or
+        kind: `subset`, in the order of their first utterances; `speaker`, by name, if speakers are known; `duration` or
             `speaking_rate`, in bins with round edges, in ascending order.
 
     Returns:

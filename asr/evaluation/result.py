@@ -87,7 +87,7 @@ class Evaluation:
 
     @property
     def audio_seconds(self) -> float:
-        """Seconds of audio scored."""
+        """Seconds of audio in the scored utterances."""
         return sum(result.utterance.duration for result in self.scored)
 
     @property

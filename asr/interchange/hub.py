@@ -84,7 +84,7 @@ def download(text: str) -> Download:
         if isinstance(error, OSError) and error.errno in NO_ROOM:
             must = f"{text}: the disk must have room for the model, in {root}; {error.strerror}"
             raise InputError(f"{must}. Make some, or set HF_HOME to a folder on another disk.") from None
-        raise InputError(f"{text}: the model must be there, and its server must answer; {_reason(error)}") from None
+        raise InputError(f"{text}: the model must exist, and its server must answer; {_reason(error)}") from None
     archives = [name for name in listing.names if name.endswith(NEMO)]
     card = (folder / CARD).read_text(encoding="utf-8", errors="replace") if CARD in listing.names else ""
     exactly = address._replace(revision=listing.commit)

@@ -39,7 +39,7 @@ def load_tensors(content: bytes, name: str) -> dict[str, Tensor]:
         ) from None
     tensors = dict(_tensors(state, name))
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-    if size > 2 * len(content):  # tensors that share numbers
+    if size > 2 * len(content):  # tensors that share their elements
         raise InputError(f"{name} must contain the numbers of all its tensors; these need {size:,} bytes.")
     return tensors
 

@@ -8,7 +8,7 @@ from asr.language_model.kneser_ney import BOS, Array, NGrams, suffixes
 from asr.language_model.query import DevText
 
 MAX_STEPS = 10_000
-_CONVERGED = 1e-7  # EM ends when no weight changes by more
+_CONVERGED = 1e-7  # EM ends when all weights change by at most this
 _MIN_MASS = 1e-12  # replaces the probability of the words not listed if rounding makes it 0 or negative
 
 

@@ -17,7 +17,7 @@ MAX_COUNT = 5  # words up to this frequency serve as examples of unknown words
 
 
 def is_alphabet(entries: Set[str]) -> bool:
-    """Whether a model is over characters: all its entries are single characters, no more than a script has letters."""
+    """Whether all entries are single characters, and their number is plausible for the letters of a script."""
     is_script = MIN_LETTERS <= len(entries) <= MAX_LETTERS
     return is_script and SPACE not in entries and all(len(entry) == 1 for entry in entries)
 

@@ -122,17 +122,17 @@ def difference(
     return worst
 
 
-def check(program: str, found: ProgramDifference) -> None:
+def check(program: str, difference: ProgramDifference) -> None:
     """Check that the difference between a program and its model is within the tolerance.
 
     Raises:
         InputError: the outputs or texts differ.
     """
-    if not (found.largest <= TOLERANCE and found.texts == 0):  # also true for NaN
+    if not (difference.largest <= TOLERANCE and difference.texts == 0):  # also true for NaN
         must = f"{program} must compute the model's output within {TOLERANCE}, and its texts"
         raise InputError(
-            f"{must}; they differ by {found.largest:.3g} ({found.where}), and {found.texts} texts differ. Nothing was "
-            f"written: this is a fault of asr, of torch, or of ONNX Runtime."
+            f"{must}; they differ by {difference.largest:.3g} ({difference.where}), and {difference.texts} texts "
+            f"differ. Nothing was written: this is a fault of asr, of torch, or of ONNX Runtime."
         )
 
 

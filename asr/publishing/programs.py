@@ -145,12 +145,12 @@ def differences(
         InputError: a program differs from the model.
     """
     actual, (_, net) = running(recognizer, config, programs), net_of(recognizer)
-    found = {}
+    differences = {}
 
     def compared(name: str, difference: Callable[[], ProgramDifference]) -> None:
         on_step(f"comparing {name}")
-        found[name] = difference()
-        check(name, found[name])
+        differences[name] = difference()
+        check(name, differences[name])
 
     for name, form in FORMS.items():
         if name in programs:
@@ -162,4 +162,4 @@ def differences(
         compared(SHERPA_ENCODER, partial(sherpa_transducer.difference, recognizer.model, programs, audio))
     if STEP in programs:
         compared(STEP, partial(stream_step.difference, recognizer, actual, audio))
-    return found
+    return differences

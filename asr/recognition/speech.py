@@ -22,8 +22,8 @@ def may_hold_speech(waveform: Tensor, sample_rate: int) -> bool:
 
     The level of speech changes: in at least one frequency band it rises far above the level between words. Silence,
     hiss, tones, hum, and noise outside the frequencies of speech do not change like this. Each band has two levels: its
-    power, and the power of its bins relative to the mean of each bin. In the second, a steady tone of any loudness only
-    masks its own bins. Music and clicks change like speech; only the net can reject them.
+    power, and the power of its bins relative to the mean of each bin. In the second level, a steady tone of any
+    loudness masks only its own bins. Music and clicks change like speech; only the net can reject them.
     """
     frame, hop = round(FRAME_SECONDS * sample_rate), round(HOP_SECONDS * sample_rate)
     if len(waveform) < MIN_SECONDS * sample_rate or sample_rate < 2 * BANDS[-1]:

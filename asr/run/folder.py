@@ -35,7 +35,7 @@ def open_run_dir(run_dir: Path) -> None:
     Raises:
         InputError: the folder is not writable, another training uses it, or its bundle was tuned.
     """
-    if (run_dir / BUNDLE / CALIBRATION).exists():  # refused before training, not when the bundle is written
+    if (run_dir / BUNDLE / CALIBRATION).exists():  # checked before training instead of when the bundle is written
         must = f"run_dir={run_dir} must not contain a bundle that asr.tune has tuned, because training would replace it"
         raise InputError(f"{must}. Move {run_dir / BUNDLE} elsewhere, or remove it, and tune the new one.")
     for handler in logging.getLogger("asr").handlers[:]:  # of an earlier run in this process

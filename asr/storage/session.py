@@ -49,13 +49,13 @@ class _Helper:
 
     def __init__(self, environment: Environment) -> None:
         self.environment = environment
-        ours, theirs = socket.socketpair()
+        own_end, helper_end = socket.socketpair()
         code = "import sys; sys.path[:] = {!r}\nfrom asr.storage.session import serve\nserve({})"
-        command = [sys.executable, "-c", code.format(sys.path, theirs.fileno())]
+        command = [sys.executable, "-c", code.format(sys.path, helper_end.fileno())]
         null = subprocess.DEVNULL
-        self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=null, stdout=null)
-        theirs.close()
-        self._connection = Connection(ours.detach())
+        self._process = subprocess.Popen(command, pass_fds=[helper_end.fileno()], stdin=null, stdout=null)
+        helper_end.close()
+        self._connection = Connection(own_end.detach())
         self._in_use = threading.Lock()
 
     def run(self, requests: Sequence[Request], settings: StorageSettings) -> list[Any]:

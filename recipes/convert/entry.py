@@ -49,7 +49,7 @@ class Options:
     Args:
         root: folder for relative audio paths; None: the format's default folder.
         audio_dir: output folder for audio that the source contains; None: not given.
-        text_column: of tables; None: the first of `TEXT_COLUMNS` that exists.
+        text_column: column of the texts in tables; None: the first of `TEXT_COLUMNS` that exists.
         recordings: lhotse's file of recordings, which supervisions refer to.
     """
 
@@ -135,11 +135,11 @@ def text_column(columns: Iterable[str], options: Options, where: str) -> str:
         InputError: there is no such column.
     """
     present = list(columns)
-    wanted = TEXT_COLUMNS if options.text_column is None else (options.text_column,)
-    if chosen := next((name for name in wanted if name in present), None):
-        return chosen
+    names = TEXT_COLUMNS if options.text_column is None else (options.text_column,)
+    if column := next((name for name in names if name in present), None):
+        return column
     raise InputError(
-        f"{where}: must have a column {' or '.join(wanted)}; it has {', '.join(present) or 'none'}. Give --text-column."
+        f"{where}: must have a column {' or '.join(names)}; it has {', '.join(present) or 'none'}. Give --text-column."
     )
 
 

@@ -16,7 +16,7 @@ Table = dict[str, tuple[str, str]]  # by key: its place (file:line), and the res
 
 
 class Segment(NamedTuple):
-    """A line of segments; times in seconds, None: the whole recording."""
+    """A line of the file segments: recording, start and end in seconds; None for the whole recording."""
 
     where: str
     recording: str

@@ -43,14 +43,16 @@ def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
             _check_size(_declared_bytes(table), max_bytes, file)
             columns = table.schema_arrow.names
             text, audio = text_column(columns, options, str(file)), _audio_column(columns, file)
-            wanted = [name for name in columns if name in (text, audio, "id", "speaker", "speaker_id", "client_id")]
-            number, written = 0, 0
-            for batch in table.iter_batches(ROWS, columns=wanted):
+            read_columns = [
+                name for name in columns if name in (text, audio, "id", "speaker", "speaker_id", "client_id")
+            ]
+            number, num_bytes = 0, 0
+            for batch in table.iter_batches(ROWS, columns=read_columns):
                 for row in batch.to_pylist():
                     number += 1
                     for entry in _entry(row, f"{file}:{number}", (text, audio), options.audio_dir, folder, problems):
-                        written += entry.audio.stat().st_size
-                        _check_size(written, max_bytes, file)
+                        num_bytes += entry.audio.stat().st_size
+                        _check_size(num_bytes, max_bytes, file)
                         yield entry
         except (pyarrow.ArrowException, OSError) as error:
             reason = one_line(error)
@@ -67,7 +69,7 @@ def _audio_folders(source: Path, files: Sequence[Path]) -> dict[Path, Path]:
     for file in files:
         relative = file.relative_to(source) if source.is_dir() else Path(file.name)
         folder = Path(*(SUBTLE.sub("_", part) for part in relative.with_suffix("").parts))
-        if other := next((other for other, taken in folders.items() if taken == folder), None):
+        if other := next((other for other, other_folder in folders.items() if other_folder == folder), None):
             raise InputError(f"{file}: its audio would be written to the same folder as that of {other}. Rename one.")
         folders[file] = folder
     return folders

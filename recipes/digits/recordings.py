@@ -67,13 +67,13 @@ def read_recordings(folder: Path) -> Findings:
 
 def missing_recordings(recordings: list[Recording]) -> list[str]:
     """Return the names of the published recordings that are missing."""
-    found = {(recording.digit, recording.speaker, recording.index) for recording in recordings}
+    present = {(recording.digit, recording.speaker, recording.index) for recording in recordings}
     return [
         f"{digit}_{speaker}_{index}.wav"
         for speaker in SPEAKERS
         for digit in range(len(WORDS))
         for index in INDICES
-        if (digit, speaker, index) not in found
+        if (digit, speaker, index) not in present
     ]
 
 

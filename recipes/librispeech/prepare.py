@@ -53,23 +53,25 @@ def compare_with_published(name: str, num_utterances: int, hours: float) -> Comp
     Raises:
         InputError: neither the subset nor a part of it can have these totals.
     """
-    found = f"{num_utterances} utterances, {hours:.2f} h"
+    content = f"{num_utterances} utterances, {hours:.2f} h"
     if name not in SUBSETS:
-        sentence = f"{name}: no published total applies, since LibriSpeech has no subset of this name; {found}."
+        sentence = f"{name}: no published total applies, since LibriSpeech has no subset of this name; {content}."
         return Completeness("does not apply", sentence)
     published = SUBSETS[name]
     totals = f"{published.num_utterances} utterances, {published.hours} h"
     if num_utterances < published.num_utterances:
-        sentence = f"{name}: is a part of the subset: {found}; published are {totals}. Results on it are not {name}'s."
+        sentence = (
+            f"{name}: is a part of the subset: {content}; published are {totals}. Results on it are not {name}'s."
+        )
         return Completeness("partial", sentence)
     if num_utterances > published.num_utterances:
-        raise InputError(f"{name}: must hold {totals}; it holds {found}. Remove what does not belong to {name}.")
+        raise InputError(f"{name}: must hold {totals}; it holds {content}. Remove what does not belong to {name}.")
     if abs(hours - published.hours) > HOURS_TOLERANCE:
         raise InputError(
             f"{name}: its {num_utterances} utterances must last {published.hours} h (within {HOURS_TOLERANCE}); "
             f"they last {hours:.2f} h. Unpack the archive again."
         )
-    return Completeness("whole", f"{name}: is whole: {found}; published are {totals}.")
+    return Completeness("whole", f"{name}: is whole: {content}; published are {totals}.")
 
 
 def prepare_subset(subset_dir: Path, output_dir: Path, progress: Progress) -> tuple[list[Utterance], Completeness]:
@@ -126,8 +128,8 @@ def _read_subset(subset_dir: Path, progress: Progress) -> tuple[list[Utterance],
     chapters, problems = find_chapters(subset_dir)
     utterances: list[Utterance] = []
     task = progress.add_task(f"reading {escape(subset_dir.name)}", total=len(chapters))
-    with closing(read_chapters(chapters)) as read:
-        for chapter in read:
+    with closing(read_chapters(chapters)) as chapters_read:
+        for chapter in chapters_read:
             utterances += chapter.utterances
             problems += chapter.problems
             progress.advance(task)

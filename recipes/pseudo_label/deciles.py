@@ -83,8 +83,8 @@ def _page(results: dict[str, list[Bin]]) -> str:
         for path, bins in results.items()
     ]
     note = "Each dot is a tenth of the utterances, with its 95 % interval; above the diagonal, confidence is too high"
-    expected, found = Axis("errors expected: 1 - mean confidence", percent), Axis("word error rate", percent)
-    chart = line_chart("Tenths of the utterances by confidence", expected, found, curves, note, diagonal=True)
+    expected, actual = Axis("errors expected: 1 - mean confidence", percent), Axis("word error rate", percent)
+    chart = line_chart("Tenths of the utterances by confidence", expected, actual, curves, note, diagonal=True)
     return page(title, f'<main><h1>{escape(title)}</h1><div class="charts">{chart}</div></main>')
 
 
