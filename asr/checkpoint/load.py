@@ -273,7 +273,7 @@ def write_bundle(
     """Write the bundle of a checkpoint, or of the average of several; replace an older one atomically.
 
     Args:
-        folder: to write to.
+        folder: folder of the bundle.
         checkpoints: Lightning checkpoints of one run.
         card: text of the model card.
         decode: settings of the decoder, whose files are copied to the bundle; None: settings of the checkpoint, without

@@ -35,7 +35,7 @@ class AttentionRescoring:
     *Source*: Yao et al. 2021 (WeNet), arXiv:2102.01547.
 
     Args:
-        head: with a frame head and a token decoder.
+        head: a head with a frame head and a token decoder.
         tokenizer: its pieces spell the words of language model, lexicon and hotwords.
         normalize: normaliser of the texts, applied to hotwords.
         attention_weight: factor of the attention decoder's log-probability.
@@ -93,8 +93,8 @@ class AttentionRescoring:
         """Find at most `beam_size` hypotheses per utterance.
 
         Args:
-            evidence: output of `evidence`.
-            values: of tunable settings, in place of the decoder's own.
+            evidence: output of the method `evidence`.
+            values: values of tunable settings that replace the decoder's own values.
         """
         weight = values.get("attention_weight", self.attention_weight)
         first = self.beam.search([frames.ctc for frames in evidence], **values)

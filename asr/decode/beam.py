@@ -30,7 +30,7 @@ class Beam:
     path and not by the sum of its paths, so a beam of 1 without a language model is greedy decoding.
 
     Args:
-        head: with a frame head.
+        head: a head with a frame head.
         tokenizer: its pieces spell the words of language model, lexicon and hotwords.
         normalize: normaliser of the texts, applied to hotwords.
         beam_size: number of prefixes after each frame.
@@ -83,8 +83,8 @@ class Beam:
         """Find at most `beam_size` hypotheses per utterance.
 
         Args:
-            evidence: output of `evidence`.
-            values: of tunable settings, in place of the decoder's own.
+            evidence: output of the method `evidence`.
+            values: values of tunable settings that replace the decoder's own values.
         """
         search = _Search(self.fusion.weighed(**values), self.beam_size, self.beam_threshold)
         return [search.hypotheses(search.advance(search.start(), frames)) for frames in evidence]

@@ -14,7 +14,7 @@ class Greedy:
     """Take the best token of each frame, merge repeats, drop blanks.
 
     Args:
-        head: with a frame head.
+        head: a head with a frame head.
         tokenizer, normalize: part of the decoders' interface; not used.
     """
 

@@ -49,7 +49,7 @@ class JointBeam:
     *Source*: Watanabe et al. 2017, "Hybrid CTC/Attention Architecture for End-to-End Speech Recognition", section IV.
 
     Args:
-        head: with a frame head and a token decoder.
+        head: a head with a frame head and a token decoder.
         tokenizer: its pieces spell the words of language model, lexicon and hotwords.
         normalize: normaliser of the texts, applied to hotwords.
         beam_size: number of hypotheses after each step.
@@ -100,8 +100,8 @@ class JointBeam:
         """Find at most `beam_size` hypotheses per utterance.
 
         Args:
-            evidence: output of `evidence`.
-            values: of tunable settings, in place of the decoder's own.
+            evidence: output of the method `evidence`.
+            values: values of tunable settings that replace the decoder's own values.
         """
         ctc_weight = values.get("ctc_weight", self.ctc_weight)
         fusion = self.fusion.weighed(**values)

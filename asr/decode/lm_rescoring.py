@@ -100,8 +100,8 @@ class LMRescoring:
         """Find the hypotheses of the first pass and rank them.
 
         Args:
-            evidence: output of `evidence`.
-            values: of tunable settings, in place of the decoder's own.
+            evidence: output of the method `evidence`.
+            values: values of tunable settings that replace the decoder's own values.
         """
         nbest = self.first.search([utterance.first for utterance in evidence], **values)
         if self.language_model is None or not nbest:

@@ -26,7 +26,7 @@ class PriorBeam:
     its mean posterior over recordings, so no transcripts are needed (`asr.tune --label-priors`).
 
     Args:
-        head: with a frame head.
+        head: a head with a frame head.
         tokenizer: its pieces spell the words of language model, lexicon and hotwords.
         normalize: normaliser of the texts, applied to hotwords.
         label_priors: log p of each token, beginning with the blank; None: nothing is subtracted.
@@ -88,8 +88,8 @@ class PriorBeam:
         """Find at most `beam_size` hypotheses per utterance.
 
         Args:
-            evidence: output of `evidence`.
-            values: of tunable settings, in place of the decoder's own.
+            evidence: output of the method `evidence`.
+            values: values of tunable settings that replace the decoder's own values.
         """
         weight = values.get("prior_weight", self.prior_weight)
         return self.beam.search([self._divided(frames, weight) for frames in evidence], **values)

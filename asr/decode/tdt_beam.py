@@ -25,7 +25,7 @@ class TDTBeam:
     "Alignment-length synchronous decoding for RNN transducer", section 2.2 (time-synchronous decoding).
 
     Args:
-        head: with a joiner of tokens and durations.
+        head: a head with a joiner of tokens and durations.
         tokenizer: its pieces spell the words of language model, lexicon and hotwords.
         normalize: normaliser of the texts, applied to hotwords.
         beam_size: number of prefixes at a frame, also after each token within the frame.
@@ -74,8 +74,8 @@ class TDTBeam:
         """Find at most `beam_size` hypotheses per utterance.
 
         Args:
-            evidence: output of `evidence`.
-            values: of tunable settings, in place of the decoder's own.
+            evidence: output of the method `evidence`.
+            values: values of tunable settings that replace the decoder's own values.
         """
         fusion = self.fusion.weighed(**values)
         return [_Search(self, fusion)(frames) for frames in evidence]

@@ -34,7 +34,7 @@ class TDTGreedy:
     utterances. A blank with a most likely duration of 0 takes one frame, as in NVIDIA NeMo.
 
     Args:
-        head: with a joiner of tokens and durations.
+        head: a head with a joiner of tokens and durations.
         tokenizer: not used.
         normalize: not used.
         max_symbols: maximum number of tokens in a frame; after them a blank of one frame follows.

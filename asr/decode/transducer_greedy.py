@@ -34,7 +34,7 @@ class TransducerGreedy:
     frame that emitted it, and its probability is its confidence.
 
     Args:
-        head: with a joiner and a predictor.
+        head: a head with a joiner and a predictor.
         tokenizer, normalize: part of the decoders' interface; not used.
         max_symbols: maximum number of tokens in a frame.
     """

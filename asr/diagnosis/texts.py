@@ -14,7 +14,7 @@ MIN_WORDS = 4  # of a sentence; shorter sentences repeat by chance
 
 MIN_PACED = 20  # utterances needed to estimate a pace
 MIN_CHARACTERS = 12  # shorter texts are not compared with their audio: one or two words may take almost no time
-FAST, SLOW = 0.4, 3.0  # limits on an utterance's seconds, relative to its text's seconds at the median pace
+FAST, SLOW = 0.4, 3.0  # limits of an utterance's duration, relative to the duration of its text at the median pace
 PAUSES_SECONDS = 4.0  # additional silence that is tolerated, because a speaker may pause before or after a word
 
 

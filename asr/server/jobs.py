@@ -183,7 +183,7 @@ class Jobs:
             self._recognize(jobs, self._options)
 
     def _take_batch(self) -> list[Job]:
-        """Take the first short jobs, up to the bounds of a batch padded to the longest."""
+        """Take the first short jobs that fit into a batch, in which all are padded to the longest."""
         bounds = self._options.batches
         taken: list[Job] = []
         longest = 0.0

@@ -35,7 +35,7 @@ from asr.storage.settings import StorageSettings, default_storage
 
 HELPERS = 3  # attempts of a request, each with a new helper
 PARENT_SECONDS = 1.0  # interval of a helper's checks that its parent exists
-IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)  # by a helper: its parent ends it
+IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)  # by a helper, because its parent ends it
 
 logger = logging.getLogger(__name__)
 

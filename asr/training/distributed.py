@@ -106,7 +106,7 @@ def take_leave() -> None:
 
 
 def _let_go() -> None:
-    """Free DDP's reference to the process group, then our reference: Python's release joins threads without the GIL."""
+    """Free DDP's reference to the process group before Python's: only Python releases the GIL when it joins threads."""
     gc.collect()
     _LEFT.clear()
 
