@@ -214,9 +214,7 @@ def test_a_download_that_breaks_off_goes_on_where_it_stopped(hub: Hub, stalls: b
 
 def test_the_next_process_goes_on_where_the_last_has_stopped(hub: Hub, tmp_path: Path) -> None:
     hub.most = [5000, *[0] * 10]
-    with pytest.raises(
-        InputError, match=rf"^{ADDRESS}: the model must exist, and its server must answer; "
-    ) as broken:
+    with pytest.raises(InputError, match=rf"^{ADDRESS}: the model must exist, and its server must answer; ") as broken:
         path_of(ADDRESS)
     assert "\n" not in str(broken.value)
     assert [path.name for path in (tmp_path / "cache").rglob("*.nemo")] == []

@@ -126,7 +126,7 @@ def test_a_part_of_a_subset_is_prepared_and_said_to_be_a_part(corpus, dev_clean,
     dev_clean(4, 0.0)
     assert prepare(corpus) == 0
     out = capsys.readouterr().out
-    assert "dev-clean: is a part of the subset: 3 utterances, 0.00 h; published are 4 utterances" in out
+    assert "dev-clean: is incomplete: 3 utterances, 0.00 h; the published subset has 4 utterances" in out
     assert "Results on it are not dev-clean's." in out
     assert "partial" in out
     assert len(manifest_ids(corpus, "dev-clean")) == 3

@@ -61,7 +61,7 @@ def compare_with_published(name: str, num_utterances: int, hours: float) -> Comp
     totals = f"{published.num_utterances} utterances, {published.hours} h"
     if num_utterances < published.num_utterances:
         sentence = (
-            f"{name}: is a part of the subset: {content}; published are {totals}. Results on it are not {name}'s."
+            f"{name}: is incomplete: {content}; the published subset has {totals}. Results on it are not {name}'s."
         )
         return Completeness("partial", sentence)
     if num_utterances > published.num_utterances:
@@ -71,7 +71,7 @@ def compare_with_published(name: str, num_utterances: int, hours: float) -> Comp
             f"{name}: its {num_utterances} utterances must last {published.hours} h (within {HOURS_TOLERANCE}); "
             f"they last {hours:.2f} h. Unpack the archive again."
         )
-    return Completeness("whole", f"{name}: is whole: {content}; published are {totals}.")
+    return Completeness("whole", f"{name}: is complete: {content}; the published subset has {totals}.")
 
 
 def prepare_subset(subset_dir: Path, output_dir: Path, progress: Progress) -> tuple[list[Utterance], Completeness]:
