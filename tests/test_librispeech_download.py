@@ -186,7 +186,7 @@ def test_a_subset_is_fetched_verified_unpacked_and_prepared(tmp_path, mirror, ca
     assert lies_in(tmp_path) == ["README.TXT", "dev-clean"]
     assert len((tmp_path / "out" / "dev-clean.jsonl").read_text().splitlines()) == NUM_UTTERANCES
     captured = capsys.readouterr()
-    assert "dev-clean: is whole: 4 utterances" in captured.out
+    assert "dev-clean: is complete: 4 utterances" in captured.out
     assert "verified and unpacked; the archive was removed (--keep-archives keeps it)" in captured.err
 
 
