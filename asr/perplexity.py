@@ -65,7 +65,7 @@ def _read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="LM",
         nargs="+",
         default=[],
-        help="more language models: each is measured, and the mixture of all, token by token",
+        help="further language models; each model, and the mixture of all for each token, is measured",
     )
     parser.add_argument("--dev", metavar="TEXT", help="another text, on which EM fits the mixture's weights")
     options = parser.parse_args(arguments)

@@ -48,7 +48,7 @@ class WaveformFeatures:
         self._num_frames: Callable[[int], int] = features.num_frames
 
     def __call__(self, waveform: Tensor) -> Unfeatured:
-        """Waveform (S,) to the placeholder for its features."""
+        """Map a waveform (S,) to the placeholder for its features."""
         return Unfeatured(waveform, self._num_frames(len(waveform)), torch.zeros(0, 4, dtype=torch.int64))
 
 

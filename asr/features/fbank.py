@@ -51,11 +51,11 @@ class Fbank:
         self.mel = _triangles(sample_rate, self.fft_points, num_mel_bins).float()
 
     def __call__(self, waveform: Tensor) -> Tensor:
-        """Waveform (S,) in [-1, 1], or up to `asr.audio.load.MAX_SAMPLE`, to normalised features (T, F)."""
+        """Map a waveform (S,) in [-1, 1], or up to `asr.audio.load.MAX_SAMPLE`, to normalised features (T, F)."""
         return self.normalize(self.energies(waveform))
 
     def energies(self, waveform: Tensor) -> Tensor:
-        """Waveform (S,) in [-1, 1] to log-mel energies (T, F), not normalised."""
+        """Map a waveform (S,) in [-1, 1] to log-mel energies (T, F), not normalised."""
         if self.num_frames(len(waveform)) == 0:
             return waveform.new_zeros(0, self.dim)
         frames = (waveform * INT16_SCALE).unfold(0, self.window, self.hop)  # (T, window)

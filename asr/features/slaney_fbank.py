@@ -61,11 +61,11 @@ class SlaneyFbank:
         self.pad_mode = pad_mode
 
     def __call__(self, waveform: Tensor) -> Tensor:
-        """Waveform (S,) in [-1, 1], or up to `asr.audio.load.MAX_SAMPLE`, to normalised features (T, F)."""
+        """Map a waveform (S,) in [-1, 1], or up to `asr.audio.load.MAX_SAMPLE`, to normalised features (T, F)."""
         return self.normalize(self.energies(waveform))
 
     def energies(self, waveform: Tensor) -> Tensor:
-        """Waveform (S,) in [-1, 1] to log-mel energies (T, F), not normalised."""
+        """Map a waveform (S,) in [-1, 1] to log-mel energies (T, F), not normalised."""
         num_frames = self.num_frames(len(waveform))
         if num_frames == 0:
             return waveform.new_zeros(0, self.dim)

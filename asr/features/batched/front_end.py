@@ -59,7 +59,7 @@ class BatchedFbank(nn.Module):
         self.register_buffer("mel", features.mel)
 
     def forward(self, waveforms: Tensor, sample_counts: Tensor) -> Tensor:
-        """Waveforms (B, S), 0 where they are padding, to (B, T, F)."""
+        """Map waveforms (B, S), 0 in the padding, to (B, T, F)."""
         frames = framed(waveforms * INT16_SCALE, self.window, self.hop)  # (B, T, window)
         frames = frames - frames.mean(dim=-1, keepdim=True)
         sharper = frames - PREEMPHASIS * F.pad(frames, (1, 0))[..., :-1]  # the window is 0 at the first sample
@@ -80,7 +80,7 @@ class BatchedSlaneyFbank(nn.Module):
         self.register_buffer("mel", features.mel)
 
     def forward(self, waveforms: Tensor, sample_counts: Tensor) -> Tensor:
-        """Waveforms (B, S), 0 where they are padding, to (B, T, F)."""
+        """Map waveforms (B, S), 0 in the padding, to (B, T, F)."""
         sharper = waveforms - SLANEY_PREEMPHASIS * F.pad(waveforms, (1, 0))[:, :-1]
         centred = self.pad(sharper, sample_counts, (self.window + 1) // 2)
         return (power(framed(centred, self.window, self.hop) @ self.fourier) @ self.mel + SLANEY_FLOOR).log()
