@@ -58,8 +58,8 @@ def _read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "95 % interval, a bootstrap over sentences. The end of a sentence counts as a word, as KenLM counts.",
     )
     parser.add_argument("model", metavar="MODEL", help="recogniser, whose normaliser and tokenizer spell the texts")
-    parser.add_argument("lm", metavar="LM", help="of asr.train_lm, or of asr.ngram --tokens MODEL")
-    parser.add_argument("texts", metavar="TEXT", nargs="+", help="a sentence a line; also .gz; a manifest (.jsonl)")
+    parser.add_argument("lm", metavar="LM", help="model of asr.train_lm, or of asr.ngram --tokens MODEL")
+    parser.add_argument("texts", metavar="TEXT", nargs="+", help="one sentence per line, also .gz; or a manifest")
     parser.add_argument(
         "--interpolate",
         metavar="LM",
