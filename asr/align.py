@@ -27,7 +27,7 @@ MIN_SCORE, MIN_SECONDS, MAX_SECONDS = -1.0, 1.0, 20.0  # of segments
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Align; the status is 1 if utterances cannot be aligned, and the others are aligned nevertheless."""
+    """Align; the status is 1 if utterances cannot be aligned, but all other utterances are aligned."""
     parser = model_parser(
         "align",
         "Compute the times of the words in reference texts, and find wrong texts. Each text gets a score, that of its "
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _list_worst(scores: Sequence[tuple[float, str, str]]) -> None:
     """Print texts with their scores to stderr."""
     if scores:
-        print("texts that fit their audio worst (score; 0: the model recognises the text itself):", file=sys.stderr)
+        print("texts that fit their audio worst (score; 0: the model recognises exactly this text):", file=sys.stderr)
     for score, name, text in scores:
         print(printable(f"{score:8.2f}  {name}  {text}"), file=sys.stderr)
 

@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--share",
         type=float,
         metavar="S",
-        help=f"its share of the weights, greater than 0 and less than 1 (default {SHARE})",
+        help=f"share of this model in the weights, greater than 0 and less than 1 (default {SHARE})",
     )
     options = parser.parse_args(arguments)
     if options.share is not None and options.start is None:
@@ -111,10 +111,10 @@ def _choose(run_dir: Path, best: int | None, last: int | None) -> list[Path]:
 
 
 def check_one_run(checkpoints: Sequence[Path]) -> None:
-    """Check that checkpoints are intact and of one run: the mean of independently trained weights is useless.
+    """Check that checkpoints are intact and from one run, because the mean of independent weights is useless.
 
     Raises:
-        InputError: naming the file, and what differs.
+        InputError: checkpoints are damaged or differ; names the file and the difference.
     """
     from asr.checkpoint.saved import damage
     from asr.run.resume import differences

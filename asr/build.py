@@ -1,4 +1,4 @@
-"""Build components from a config and pass them to each other. A config chooses components and sets their options."""
+"""Build components from a config, which chooses components and their options, and pass them to each other."""
 
 import importlib
 import inspect
@@ -146,8 +146,8 @@ def load_token_model(path: str, tokenizer: Tokenizer, setting: str) -> TokenMode
     """Load a neural language model.
 
     Args:
-        path: of a run folder, a bundle, or the file in it.
-        tokenizer: of the recogniser; the language model must have the same tokens.
+        path: path of a run folder, a bundle, or the model's file in a bundle.
+        tokenizer: tokenizer of the recogniser; the language model must have its tokens.
         setting: name of the setting that holds the path, for errors.
 
     Raises:
@@ -227,8 +227,8 @@ def component(group: str, config: Config, where: str = "") -> partial[Any]:
     A bundle's config may come from an untrusted source: it can only name files in asr/<group>.
 
     Args:
-        group: of the component.
-        config: its name and settings.
+        group: group of the component.
+        config: name and settings of the component.
         where: name of the setting for error messages; by default the group's name.
 
     Raises:
@@ -276,7 +276,7 @@ def find_class(group: str, name: object) -> Callable[..., Any]:
     """Return the class of the component asr/<group>/<name>.py.
 
     Raises:
-        InputError: there is no such component.
+        InputError: the component does not exist.
     """
     folder = HERE / group
     dotted = group.replace("/", ".")

@@ -134,7 +134,7 @@ def model_card(output: Path, origin: str, source: str | None, converted: "Conver
 
 
 def _account(converted: "Converted") -> str:
-    """Return the account of tensors: how many were taken, folded, compared or not needed."""
+    """Return the account of tensors: the numbers of taken, folded, compared and unneeded tensors."""
     names = {
         "taken": converted.account.taken,
         "folded (a scale into the subsampling, a bias into another)": converted.account.folded,

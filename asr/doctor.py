@@ -1,8 +1,8 @@
 """python -m asr.doctor [overrides]: check a corpus, and the plan of a training on it, before the training.
 
-The overrides are those of asr.train. Each finding is printed with the utterances concerned and what to do. The page
-doctor.html in run_dir has the findings too, with audio of the worst utterances. The exit status is 0 if training may
-start, also with warnings, and 1 if it should not.
+The overrides are those of asr.train. Each finding is printed with the utterances concerned and advice. The page
+doctor.html in run_dir also has the findings, with audio of the worst utterances. The exit status is 0 if training may
+start, possibly with warnings, and 1 if training should not start.
 """
 
 from pathlib import Path
@@ -85,12 +85,12 @@ def _task(bar: "Progress", description: str, total: float) -> "Advance":
 
 
 def _forecast(settings: "RunSettings", corpus: "Corpus", sample: "Corpus", diagnosis: "Diagnosis") -> None:
-    """Make the model, try it, and estimate time and memory of a training.
+    """Make the model, run trial steps, and estimate time and memory of a training.
 
     Args:
         settings: of the training.
         corpus: the whole corpus, for the plan.
-        sample: of the corpus, for the check of the tokenizer.
+        sample: sample of the corpus, for the check of the tokenizer.
         diagnosis: receives findings and facts.
     """
     import torch

@@ -1,4 +1,4 @@
-"""Exceptions whose message is written for the user, and helpers that word it."""
+"""Exceptions whose messages are written for the user, and helpers for these messages."""
 
 import reprlib
 
@@ -6,8 +6,8 @@ import reprlib
 class InputError(ValueError):
     """An input of the user is invalid.
 
-    The message is self-contained: what must hold, what was given, what to do. Commands print it as one line and exit
-    with status 1; any other exception is a bug in asr and is shown with its traceback.
+    The message is self-contained: it states the condition, the given value and the remedy. Commands print it as one
+    line and exit with status 1; any other exception is a bug in asr and is shown with its traceback.
     """
 
 
@@ -29,8 +29,8 @@ class TruncatedError(AudioError):
 class StoreError(Exception):
     """An object store failed; the message is one line and names the object and the cause.
 
-    It ends a run. It is not an AudioError, which would skip an utterance because of a network problem, nor an
-    InputError, which would blame a single file. Commands print it as one line and exit with status 1.
+    The error ends a run. It is not an AudioError, because a network problem must not skip an utterance, and not an
+    InputError, because a single file is not the cause. Commands print it as one line and exit with status 1.
     """
 
     def __init__(self, message: str) -> None:
@@ -39,7 +39,7 @@ class StoreError(Exception):
 
 
 class UnreachableStoreError(StoreError):
-    """A store gave no answer, or refused: it may answer later, so a run that ends with it can be resumed."""
+    """A store did not answer, or refused; it may answer later, so a run that ends with this error can be resumed."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:

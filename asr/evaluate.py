@@ -36,7 +36,7 @@ ALL = "all manifests"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Evaluate; the status is 1 if utterances are unreadable, and the others are scored nevertheless."""
+    """Evaluate; the status is 1 if utterances are unreadable, but all other utterances are scored."""
     parser = model_parser("evaluate", "Report the word error rate of a model on manifests.")
     parser.add_argument(
         "manifests", metavar="MANIFEST", nargs="+", help="manifest (JSON lines) or index (.arrow): file or URL"

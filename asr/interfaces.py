@@ -50,8 +50,8 @@ class Features(Protocol):
     sample_rate: int  # Hz
     window: int  # samples of a frame
     hop: int  # samples from one frame to the next
-    samples_ahead: int  # a frame is computed from this many samples after the start of its hop
-    frames_before: int  # and from the hops of this many frames before it
+    samples_ahead: int  # number of samples from the start of a frame's hop on that the frame depends on
+    frames_before: int  # number of earlier frames whose hops a frame depends on
     normalize: Normalization
 
     def __call__(self, waveform: Tensor) -> Tensor: ...
@@ -60,7 +60,7 @@ class Features(Protocol):
 
 
 class Recordings(Protocol):
-    """Recordings of a folder or manifest that an augmentation mixes in; each is decoded when it is drawn."""
+    """Recordings of a folder or manifest that an augmentation mixes in; a recording is decoded when it is drawn."""
 
     def __len__(self) -> int: ...
     def whole(self, place: int, sample_rate: int) -> Tensor: ...
@@ -95,7 +95,7 @@ class FeatureAugment(Protocol):
 
     @property
     def masks(self) -> "Masks | None":
-        """This object, if it only sets rectangles to 0 and can therefore be applied to features computed on the GPU."""
+        """This object, if it only sets rectangles to 0, so that it can be applied to features computed on the GPU."""
 
     def __call__(self, features: Tensor) -> Tensor: ...
 
@@ -148,7 +148,7 @@ class Attention(Protocol):
 
 
 class StreamingAttention(Attention, Protocol):
-    """Self-attention that also attends to the M frames before its input."""
+    """Self-attention that also attends to M frames before the input."""
 
     def extend(
         self, x: Tensor, before: Callable[[Tensor], Tensor] | None, positions: Tensor, hidden: Tensor
@@ -184,7 +184,7 @@ class Convolution(Protocol):
 
 
 class StreamingConvolution(Convolution, Protocol):
-    """A convolution module that also sees the frames before its input."""
+    """A convolution module whose kernel also covers frames before the input."""
 
     num_kept: int  # number of frames before the input that the kernel reaches
 
@@ -275,7 +275,7 @@ class Head(Protocol):
     """
 
     loss_names: tuple[str, ...]  # without "loss"
-    views: int  # differently masked copies of each utterance in a training batch: all B first copies, then all second
+    views: int  # number of masked copies of each utterance in a training batch: all first copies, then all second
 
     @property
     def taps(self) -> Taps: ...
@@ -288,10 +288,10 @@ class Head(Protocol):
 
 
 class FrameHead(Head, Protocol):
-    """A head that gives each frame a distribution over tokens, which alignment, posteriors and confidence require."""
+    """A head with a distribution over tokens for each frame; alignment, posteriors and confidence require it."""
 
     def log_probs(self, encoder_out: Tensor) -> Tensor:
-        """(B, T', D) to (B, T', V)."""
+        """Map (B, T', D) to (B, T', V)."""
 
 
 class Predictor(Protocol):
@@ -312,7 +312,7 @@ class Predictor(Protocol):
 class JointNetwork(Protocol):
     """Map the projections of a frame and of the tokens before it, each (..., J), to logits (..., V).
 
-    If durations are predicted too, their logits come after the tokens' logits: (..., V + number of durations).
+    If durations are also predicted, their logits come after the logits of tokens: (..., V + number of durations).
     """
 
     def __call__(self, frames: Tensor, tokens: Tensor) -> Tensor: ...
@@ -330,7 +330,7 @@ class TransducerHead(Head, Protocol):
 class DurationHead(Head, Protocol):
     """A transducer whose joiner predicts a duration with each token and each blank.
 
-    The joiner's name differs from that in `TransducerHead`, so that no search takes duration logits for token logits.
+    Its joiner has another name than in `TransducerHead`, so that no search confuses duration logits with token logits.
     """
 
     predictor: Predictor
@@ -406,7 +406,7 @@ class TokenModel(Protocol):
     vocab_size: int  # V
 
     def initial_state(self, batch: int) -> State:
-        """Return the state before BOUNDARY_ID; batch first, so that hypotheses are added and removed by indexing."""
+        """Return the state before BOUNDARY_ID, batch first, so that hypotheses are added and removed by indexing."""
 
     def __call__(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """Map tokens (B, U) to log_probs (B, U, V) of each next token, and to the state after the last token."""
@@ -420,11 +420,12 @@ class Hypothesis(NamedTuple):
 
     Args:
         tokens: without blanks.
-        score: by which the decoder ranks hypotheses (natural logarithm).
-        frames: of each token, in a stream counted from its beginning; None: the frame head aligns the tokens.
-        confidences: of each token, from 0 to 1; None: computed from the entropy of the frame head.
+        score: score by which the decoder ranks hypotheses (natural logarithm).
+        frames: frames of each token, in a stream counted from the stream's beginning; None: the frame head aligns the
+            tokens.
+        confidences: confidence of each token, from 0 to 1; None: computed from the entropy of the frame head.
         num_final: in a stream, number of tokens that no longer change.
-        has_ends: whether `frames` cover the full duration of each token; False: only the frame that emits it.
+        has_ends: whether `frames` cover the full duration of each token, or only the frame that emits it.
     """
 
     tokens: list[int]
@@ -461,8 +462,8 @@ class Decoder(Protocol):
     """Search for the tokens of encoder_out; the constructor takes head, tokenizer and normaliser.
 
     `evidence` computes the input of a search once per batch; `search` can then run with several values of the tunable
-    settings. It returns at least one hypothesis per utterance, the best first. If the head's frame_head is None, the
-    search must fill in frames and confidences of the hypotheses.
+    settings. It returns at least one hypothesis per utterance, best hypothesis first. If the head's frame_head is None,
+    the search must set frames and confidences of the hypotheses.
     """
 
     needs: tuple[str, ...]  # properties of the head that must not be None
@@ -509,8 +510,8 @@ class Moment(NamedTuple):
     """Progress of a run before an optimizer step.
 
     Args:
-        step: of the optimizer, from 0.
-        total_steps: of the whole run.
+        step: optimizer step, from 0.
+        total_steps: number of optimizer steps of the whole run.
         epoch: number of passes over the training data so far, including the fraction of the current pass.
     """
 
@@ -532,7 +533,7 @@ class OptimizerMaker(Protocol):
 
 
 class Adapter(Protocol):
-    """Small trained weights beside the frozen weights of a trained model, its base."""
+    """Small trained weights in addition to the frozen weights of a trained model, the base."""
 
     def insert(self, model: nn.Module) -> None:
         """Add the adapter to a model in place and freeze all other weights; outputs and tensor names do not change."""

@@ -30,13 +30,13 @@ ORDER = 3
 ORDERS = (2, 6)  # range supported by KenLM
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 MIN_MEMORY = 1 << 20
-_NAMED = 5  # skipped lines that are named; others are only counted
+_NAMED = 5  # number of skipped lines that are named; further lines are only counted
 
 Speller = Callable[[str], list[str]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Build the model; lines that the tokenizer cannot encode are left out, with status 0."""
+    """Build the model; lines that the tokenizer cannot encode are left out, and the status is still 0."""
     options = _parser().parse_args(arguments)
     thresholds = check_options(options)
     began = time.monotonic()
@@ -162,7 +162,7 @@ def parse_size(text: str) -> int:
 
 
 def _read_all(options: argparse.Namespace, text: "Text", extra: "Text", dev: "Text", progress: "Progress") -> list[int]:
-    """Read all files; return for each TEXT the number of ids read so far, which is the end of its ids."""
+    """Read all files; return for each TEXT the end of its ids: the number of ids read up to its end."""
     named = "each text of a mixture" if options.interpolate else None
     ends = [_read(text, path, progress, named) for path in options.texts]
     if not text.sentences:
@@ -177,7 +177,7 @@ def _read(text: "Text", path: str, progress: "Progress", needs_words: str | None
     """Read a file; return the number of ids of all files so far, with <s> and </s>.
 
     Raises:
-        InputError: the file has no words, and `needs_words`, its name for the message, is given.
+        InputError: the file has no words, although `needs_words` (the file's name for the message) is given.
     """
     before = text.sentences
     size = 0 if path == "-" or not Path(path).is_file() else Path(path).stat().st_size
@@ -208,7 +208,7 @@ class Text:
         """Read the lines of a file; `advance` is called with the number of bytes read so far.
 
         Raises:
-            InputError: a line is invalid; it names file and line.
+            InputError: a line is invalid; names file and line.
         """
         from asr.language_model.kneser_ney import SPECIAL
 
@@ -294,7 +294,7 @@ def write(output: Path, content: Callable[[BinaryIO], object]) -> None:
 
 
 def report(text: Text, unit: str, vocab_size: int, model: "Sequence[NGrams]") -> str:
-    """Return a table of the model's n-grams, a line per order; `unit` is word or token."""
+    """Return a table of the model's n-grams, with a line per order; `unit` is word or token."""
     left_out = f" (left out: {text.left_out()})" if text.left_out() else ""
     size = f"{counted(text.words, unit)}, {vocab_size:,} in the vocabulary"
     lines = [f"{counted(text.sentences, 'sentence')}{left_out}, {size}"]

@@ -1,4 +1,4 @@
-"""python -m asr.perplexity MODEL LM TEXT...: how well language models over MODEL's tokens predict texts."""
+"""python -m asr.perplexity MODEL LM TEXT...: perplexity of texts under language models over MODEL's tokens."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from asr.interfaces import Tokenizer
     from asr.language_model.kneser_ney import Array
 
-BATCH_TOKENS = 4000  # padded, through the net at once
+BATCH_TOKENS = 4000  # maximum number of tokens of a padded batch
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -58,16 +58,16 @@ def _read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "95 % interval, a bootstrap over sentences. The end of a sentence counts as a word, as KenLM counts.",
     )
     parser.add_argument("model", metavar="MODEL", help="recogniser, whose normaliser and tokenizer spell the texts")
-    parser.add_argument("lm", metavar="LM", help="of asr.train_lm, or of asr.ngram --tokens MODEL")
-    parser.add_argument("texts", metavar="TEXT", nargs="+", help="a sentence a line; also .gz; a manifest (.jsonl)")
+    parser.add_argument("lm", metavar="LM", help="model of asr.train_lm, or of asr.ngram --tokens MODEL")
+    parser.add_argument("texts", metavar="TEXT", nargs="+", help="one sentence per line, also .gz; or a manifest")
     parser.add_argument(
         "--interpolate",
         metavar="LM",
         nargs="+",
         default=[],
-        help="more language models: each is measured, and the mixture of all, token by token",
+        help="further language models; each model, and the mixture of all for each token, is measured",
     )
-    parser.add_argument("--dev", metavar="TEXT", help="text, none of those above, that the mixture's weights fit (EM)")
+    parser.add_argument("--dev", metavar="TEXT", help="another text, on which EM fits the mixture's weights")
     options = parser.parse_args(arguments)
     if bool(options.interpolate) != bool(options.dev):
         given = "--dev" if options.dev else "--interpolate"
@@ -78,7 +78,7 @@ def _read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _load(path: str, tokenizer: "Tokenizer") -> "Callable[[Sentences], Array]":
-    """Load a language model; return what gives log p of each token of sentences and of their ends."""
+    """Load a language model; return a function that computes log p of each token of sentences and of their ends."""
     import torch
 
     from asr.build import load_token_model
@@ -97,7 +97,7 @@ def _load(path: str, tokenizer: "Tokenizer") -> "Callable[[Sentences], Array]":
 def _fit_weights(
     models: "Sequence[Callable[[Sentences], Array]]", dev: "Sentences", names: Sequence[str], path: str
 ) -> "Array":
-    """Find the weights of the mixture that make a text most likely, and print them."""
+    """Find the weights of the mixture that maximise a text's likelihood, and print them."""
     import numpy as np
 
     from asr.language_model.interpolation import fit_weights

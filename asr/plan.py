@@ -97,7 +97,7 @@ class _Timer:
 
 
 def _selection(training_set: "TrainingSet") -> str:
-    """Return lines with the number of training utterances, and the dropped ones with reasons."""
+    """Return lines with the number of training utterances, and of dropped utterances by reason."""
     hours = training_set.utterances.hours
     lines = [f"{len(training_set)} of {training_set.num_given} training utterances, {hours:.2f} h"]
     for reason, dropped in training_set.dropped.items():
@@ -113,7 +113,7 @@ def _table(plans: "Sequence[EpochPlan]", accumulate: int, each_once: bool) -> li
 
     columns = [_figures(plan, accumulate) for plan in plans]
     rows = [[name, *(column[name] for column in columns)] for name in columns[0]]
-    if not each_once:  # epochs of a mixture do not have the same utterances
+    if not each_once:  # epochs of a mixture have different utterances
         return rows
     changes = [changed_mates(before.plan, after.plan) for before, after in pairwise(plans)]
     return [*rows, ["batch-mates changed since the epoch before", "", *map(percent, changes)]]

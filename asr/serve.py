@@ -134,7 +134,7 @@ def _bounds(options: argparse.Namespace) -> "Inference":
 
 
 def _bound_socket(host: str, port: int) -> socket.socket:
-    """Bind the address before the model is loaded; earlier connections are answered afterwards."""
+    """Bind the address before the model is loaded; connections in the meantime are answered afterwards."""
     must = "--host and --port must be a free address of this machine"
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(

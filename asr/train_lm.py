@@ -1,6 +1,6 @@
 """python -m asr.train_lm [overrides]: train a neural language model over a recogniser's tokens; report its perplexity.
 
-It begins, logs, validates, saves and resumes as asr.train does. Its bundle in a search: docs/guide/language-models.md.
+It begins, logs, validates, saves and resumes like asr.train. docs/guide/language-models.md shows how a search uses it.
 """
 
 import logging

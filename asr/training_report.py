@@ -1,4 +1,4 @@
-"""python -m asr.training_report RUN_DIR: write the report of a run, which training itself writes only at its end."""
+"""python -m asr.training_report RUN_DIR: write the report of a run, also before its end, when training writes it."""
 
 import argparse
 from collections.abc import Sequence

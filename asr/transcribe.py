@@ -32,7 +32,7 @@ WITH_ALTERNATIVES = ("json", "jsonl")  # formats for several hypotheses
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Transcribe; the status is 1 if recordings are unreadable, and the others are transcribed nevertheless.
+    """Transcribe; the status is 1 if recordings are unreadable, but all other recordings are transcribed.
 
     With --parts, unreadable recordings are listed in failures.jsonl, and the status is 0.
     """
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _bulk(options: argparse.Namespace, how: "Inference") -> int:
-    """Run a bulk job; the process that finds all parts done writes the report. Failures do not change the status, 0."""
+    """Run a bulk job; the process that finds all parts done writes the report. The status is 0 even after failures."""
     job = run_bulk(options, how, partial(_check_nbest, nbest=how.nbest, form="jsonl"))
     if job is not None:
         from asr.bulk.report import finish
@@ -160,7 +160,7 @@ def _outcomes(
 
 
 class _Hotwords:
-    """The hotwords in use, and the number of times that each was recognised."""
+    """The hotwords in use, and the number of occurrences of each in the transcripts."""
 
     def __init__(self, recognizer: "Recognizer") -> None:
         self.phrases, impossible = recognizer.decode.hotwords
@@ -178,7 +178,7 @@ class _Hotwords:
             self.hits[phrase] += len(pattern.findall(text))
 
     def report(self) -> None:
-        """Print the recognised hotwords, the most frequent first."""
+        """Print the recognised hotwords, most frequent hotword first."""
         if not self.phrases:
             return
         recognised = [f"{phrase} {count}" for phrase, count in self.hits.most_common() if count]

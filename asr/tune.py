@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from asr.recognition.inference import Inference
     from asr.recognition.recognizer import Recognizer
 
-UNCHANGED = "as it was"  # of the search, on a model card
+UNCHANGED = "as it was"  # description of an unchanged search on a model card
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Tune; the status is 1 if utterances are unreadable, and the others are used nevertheless."""
+    """Tune; the status is 1 if utterances are unreadable, but all other utterances are used."""
     parser = model_parser(
         "tune",
         "Tune LM weight and word insertion bonus on dev sets that were not trained on, estimate the gain on other "
@@ -126,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _read(
     manifests: Sequence[str], recognizer: "Recognizer", how: "Inference"
 ) -> "tuple[dict[str, list[EncodedUtterance]], int]":
-    """Run the encoder over each dev set; return encoded utterances, and the number of unreadable ones."""
+    """Run the encoder over each dev set; return encoded utterances, and the number of unreadable utterances."""
     from asr.data.index_cache import listed_utterances
     from asr.evaluation.tuning import encode
 
@@ -225,7 +225,7 @@ def _spelled_gain(gain: "HeldOut") -> str:
 
 
 def weight_name(values: "Values") -> str:
-    """Return the name of the language models' weight, or of the sum of several."""
+    """Return the name of the language model's weight, or the name of the sum of several weights."""
     from asr.evaluation.tuning import LM_WEIGHTS
 
     weights = [_spelled(name) for name in LM_WEIGHTS if name in values]
@@ -236,7 +236,7 @@ def _done(recognizer: "Recognizer", choice: Choice | None) -> str:
     """Return the final message about the bundle.
 
     Args:
-        recognizer: of the new bundle.
+        recognizer: recogniser of the new bundle.
         choice: chosen values; None: the decoder stays unchanged.
     """
     weights = {"language model": ("lm_weight", "rescoring_weight"), "label priors": ("prior_weight",)}
@@ -269,7 +269,7 @@ def _tune_confidence(recognizer: "Recognizer", dev_set: "Sequence[EncodedUtteran
 
 
 def _card(card: str, manifests: Sequence[str], search: str, confidence: "Confidence") -> str:
-    """Add a line about the tuning to a model card, in place of an earlier one."""
+    """Add a line about the tuning to a model card; it replaces an earlier line."""
     names = ", ".join(Path(manifest).name for manifest in manifests)
     line_of_tuning = f"Tuned on {names}: {search}; confidence calibrated on {confidence.num_words} words."
     lines = [line for line in card.rstrip().splitlines() if not line.startswith("Tuned on ")]

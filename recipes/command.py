@@ -1,4 +1,4 @@
-"""Frame of a recipe as a program: its parser, and its errors."""
+"""Run a recipe as a command-line program: parse its options and report its errors."""
 
 import argparse
 import sys
@@ -25,16 +25,16 @@ def run_recipe(
     must: str = "",
     interrupted: str = "",
 ) -> int:
-    """Parse the options of `python -m MODULE` and run its work; user errors, disk errors and Ctrl-C print one line.
+    """Parse the options of `python -m MODULE` and call `work`; user errors, disk errors and Ctrl-C print one line.
 
     Args:
         module: name of the recipe's module.
         description: docstring of the module, printed unchanged by --help.
         add_options: called with `add_argument` of the parser; adds the recipe's options.
         work: called with the parsed options; returns the exit status, None for 0.
-        arguments: of the command; None: those of the process.
-        must: what must hold for reading and writing files; begins the message of a disk error.
-        interrupted: what to do after Ctrl-C.
+        arguments: command-line arguments; None: the arguments of the process.
+        must: condition for reading and writing files; a disk error's message begins with it.
+        interrupted: advice printed after Ctrl-C.
 
     Returns:
         The exit status.

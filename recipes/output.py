@@ -1,4 +1,4 @@
-"""What a recipe may write in its --output-dir: new files, and files that it wrote before.
+"""Protection of --output-dir: a recipe writes only new files, and replaces only files that a recipe wrote earlier.
 
 A hidden file in the folder lists the files written by recipes, one per line: the recipe and the name.
 """
@@ -16,13 +16,13 @@ WRITTEN = ".written-by-recipes"
 
 
 def claim(output_dir: Path, recipe: str, names: Iterable[str], option: str = "--output-dir") -> None:
-    """Create the folder, and record that a recipe writes these files and folders in it.
+    """Create the folder, and record in it that a recipe writes these files and folders.
 
     Args:
-        output_dir: of the recipe.
-        recipe: its name, such as `recipes.mini.prepare`.
+        output_dir: output folder of the recipe.
+        recipe: name of the recipe, such as `recipes.mini.prepare`.
         names: of files and folders below `output_dir`.
-        option: the option of the folder, for the message.
+        option: name of the option that gives the folder, for the message.
 
     Raises:
         InputError: a file exists that the recipe did not write.
@@ -30,14 +30,14 @@ def claim(output_dir: Path, recipe: str, names: Iterable[str], option: str = "--
     """
     path = output_dir / WRITTEN
     lines = set(path.read_text(encoding="utf-8").splitlines()) if path.is_file() else set()
-    wanted = {name: f"{recipe} {name}" for name in names}
-    foreign = [name for name, line in wanted.items() if line not in lines and os.path.lexists(output_dir / name)]
+    line_of = {name: f"{recipe} {name}" for name in names}
+    foreign = [name for name, line in line_of.items() if line not in lines and os.path.lexists(output_dir / name)]
     if foreign:
-        must = f"{option} must be a folder without files that {recipe} would replace and did not write"
-        given = f"{output_dir} holds {', '.join(foreign[:3])}{' and others' if len(foreign) > 3 else ''}"
-        raise InputError(f"{must}; {given}. Give another folder, or move them.")
+        condition = f"{option} must be a folder without files that {recipe} would replace and did not write"
+        content = f"{output_dir} holds {', '.join(foreign[:3])}{' and others' if len(foreign) > 3 else ''}"
+        raise InputError(f"{condition}; {content}. Give another folder, or move them.")
     output_dir.mkdir(parents=True, exist_ok=True)
-    write_whole_text(path, "".join(f"{line}\n" for line in sorted(lines | {*wanted.values()})))
+    write_whole_text(path, "".join(f"{line}\n" for line in sorted(lines | {*line_of.values()})))
 
 
 @contextmanager

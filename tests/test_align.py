@@ -104,7 +104,7 @@ def test_planted_errors_are_ranked_first(fluent: Path, tmp_path: Path, capsys: p
     assert align([str(fluent / "run"), str(path), "--worst", "14"]) == 0
     captured = capsys.readouterr()
     heading, *lines = captured.err.splitlines()
-    assert heading == "texts that fit their audio worst (score; 0: the model recognises the text itself):"
+    assert heading == "texts that fit their audio worst (score; 0: the model recognises exactly this text):"
     named = [line.split(maxsplit=2) for line in lines]
     assert {name for _, name, _ in named} == wrong.keys()
     scores = [float(score) for score, _, _ in named]
@@ -125,7 +125,7 @@ def test_beside_segments_the_worst_texts_are_listed_if_asked_for(
     assert "texts that fit" not in capsys.readouterr().err
     assert align([*command, "--worst", "2"]) == 0
     errors = capsys.readouterr().err
-    assert errors.startswith("texts that fit their audio worst (score; 0: the model recognises the text itself):\n")
+    assert errors.startswith("texts that fit their audio worst (score; 0: the model recognises exactly this text):\n")
     assert len(re.findall(r"^ +-?\d+\.\d\d  test-\d+  ", errors, re.MULTILINE)) == 2
 
 

@@ -97,10 +97,10 @@ def test_ljspeech_is_fetched_verified_unpacked_and_split_by_chapter(
     }
     assert [utterance.text for held in splits.values() for utterance in held] == TEXTS
     printed = capsys.readouterr().out
-    assert "LJSpeech: is whole: 6 utterances; published are 6." in printed
+    assert "LJSpeech: complete: 6 utterances; the published corpus has 6." in printed
     plan(settings_with("corpus=ljspeech", *TINY, f"corpus.dir={tmp_path / 'data'}"))
     assert prepare_ljspeech(tmp_path, mirror, monkeypatch) == 0
-    assert "is there; not fetched." in capsys.readouterr().err
+    assert "exists already; not fetched." in capsys.readouterr().err
     assert mirror.starts == [0]
 
 
@@ -180,7 +180,7 @@ def test_an_archive_of_something_else_is_refused_and_leaves_nothing(
     path = tmp_path / "other.tar.gz"
     path.write_bytes(archive({"other/README": b"read me"}, "gz"))
     assert cv(tmp_path, "--archive", str(path)) == 1
-    assert "must hold */*/train.tsv once; it does so 0 times." in capsys.readouterr().err
+    assert "must hold exactly one */*/train.tsv; it holds 0." in capsys.readouterr().err
     assert [entry.name for entry in tmp_path.iterdir()] == ["other.tar.gz"]
 
 

@@ -117,7 +117,7 @@ def test_one_speaker_alone_gets_the_official_split_and_is_told_why(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert prepare(make_corpus(tmp_path / "corpus", speakers=("theo",)), tmp_path / "out") == 0
-    assert "to leave one speaker out there must be two" in capsys.readouterr().err
+    assert "to leave a speaker out, at least two are needed" in capsys.readouterr().err
     assert sorted(path.name for path in (tmp_path / "out").glob("[!.]*")) == [
         "test.jsonl",
         "train.jsonl",

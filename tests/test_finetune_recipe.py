@@ -91,5 +91,5 @@ def test_words_that_only_one_file_has_are_not_compared(tmp_path: Path, capsys: p
 def test_files_without_words_in_common_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, second = words(tmp_path / "a.jsonl", ("x", [("one", 0, 1)])), words(tmp_path / "b.jsonl", ("x", []))
     assert word_times.main([first, second]) == 1
-    message = "utterances of the same id must have words in common; there is none."
+    message = "utterances with the same id must have words in common; no word is in both files."
     assert capsys.readouterr().err == f"error: {first}, {second}: {message}\n"

@@ -214,9 +214,7 @@ def test_a_download_that_breaks_off_goes_on_where_it_stopped(hub: Hub, stalls: b
 
 def test_the_next_process_goes_on_where_the_last_has_stopped(hub: Hub, tmp_path: Path) -> None:
     hub.most = [5000, *[0] * 10]
-    with pytest.raises(
-        InputError, match=rf"^{ADDRESS}: the model must be there, and its server must answer; "
-    ) as broken:
+    with pytest.raises(InputError, match=rf"^{ADDRESS}: the model must exist, and its server must answer; ") as broken:
         path_of(ADDRESS)
     assert "\n" not in str(broken.value)
     assert [path.name for path in (tmp_path / "cache").rglob("*.nemo")] == []
@@ -245,7 +243,7 @@ def test_an_etag_that_says_nothing_is_refused(hub: Hub) -> None:
 
 @pytest.mark.parametrize("address", ["hf://somebody/other", "hf://nobody/model", "hf://somebody/model@v2"])
 def test_a_model_that_is_not_there_is_one_line(hub: Hub, address: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=f"^{address}: the model must be there, .*404") as absent:
+    with pytest.raises(InputError, match=f"^{address}: the model must exist, .*404") as absent:
         main([address, "-o", str(tmp_path / "bundle")])
     assert "\n" not in str(absent.value)
     assert not (tmp_path / "bundle").exists()
@@ -253,7 +251,7 @@ def test_a_model_that_is_not_there_is_one_line(hub: Hub, address: str, tmp_path:
 
 def test_a_server_that_fails_is_one_line(hub: Hub) -> None:
     hub.failing = True
-    with pytest.raises(InputError, match=f"^{ADDRESS}: the model must be there, and its server must answer; .*500"):
+    with pytest.raises(InputError, match=f"^{ADDRESS}: the model must exist, and its server must answer; .*500"):
         path_of(ADDRESS)
 
 

@@ -186,7 +186,7 @@ def test_a_subset_is_fetched_verified_unpacked_and_prepared(tmp_path, mirror, ca
     assert lies_in(tmp_path) == ["README.TXT", "dev-clean"]
     assert len((tmp_path / "out" / "dev-clean.jsonl").read_text().splitlines()) == NUM_UTTERANCES
     captured = capsys.readouterr()
-    assert "dev-clean: is whole: 4 utterances" in captured.out
+    assert "dev-clean: is complete: 4 utterances" in captured.out
     assert "verified and unpacked; the archive was removed (--keep-archives keeps it)" in captured.err
 
 
@@ -207,7 +207,7 @@ def test_a_subset_that_is_there_whole_is_not_fetched_again(tmp_path, mirror, cap
     part_of(tmp_path).write_bytes(b"left by a run that was killed at the end")
     assert fetch(tmp_path, mirror) == 0
     assert mirror.starts == [0]
-    assert "dev-clean: is there, whole (4 FLAC files); not fetched." in capsys.readouterr().err
+    assert "dev-clean: exists and is complete (4 FLAC files); not fetched." in capsys.readouterr().err
     assert not part_of(tmp_path).exists()
 
 
@@ -281,7 +281,7 @@ def test_an_answer_that_begins_later_than_asked_is_refused(tmp_path, mirror, cap
     part_of(tmp_path).write_bytes(ARCHIVE[:70_000])
     mirror.answers = [begin_at(90_000)]
     assert fetch(tmp_path, mirror) == 1
-    assert "must send what was asked for, from byte 70000; it sends 'bytes 90000-" in capsys.readouterr().err
+    assert "must send the requested bytes, from byte 70000 on; it sends 'bytes 90000-" in capsys.readouterr().err
     assert part_of(tmp_path).read_bytes() == ARCHIVE[:70_000]
 
 

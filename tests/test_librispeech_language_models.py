@@ -123,7 +123,7 @@ def test_a_language_model_that_is_there_whole_is_left_alone(tmp_path, mirror, ca
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)  # reading it changes st_atime
     assert lies_in(tmp_path) == [f"{MODEL}.arpa"]
     assert mirror.starts == [0]
-    assert f"{MODEL}.arpa: is there, whole; not fetched." in capsys.readouterr().err
+    assert f"{MODEL}.arpa: exists and is complete; not fetched." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_language_model_that_is_there_whole_is_left_alone(tmp_path, mirror, ca
 def test_another_file_in_its_place_is_an_error_and_left_alone(tmp_path, mirror, capsys, content):
     arpa_of(tmp_path).write_bytes(content)
     assert fetch(tmp_path, mirror) == 1
-    assert "whole and in lower case, to be left alone; it is not. Move it away." in capsys.readouterr().err
+    assert "or a complete language model in lower case; it is another file. Move it away." in capsys.readouterr().err
     assert arpa_of(tmp_path).read_bytes() == content
     assert mirror.starts == []
 

@@ -126,7 +126,7 @@ def test_a_part_of_a_subset_is_prepared_and_said_to_be_a_part(corpus, dev_clean,
     dev_clean(4, 0.0)
     assert prepare(corpus) == 0
     out = capsys.readouterr().out
-    assert "dev-clean: is a part of the subset: 3 utterances, 0.00 h; published are 4 utterances" in out
+    assert "dev-clean: is incomplete: 3 utterances, 0.00 h; the published subset has 4 utterances" in out
     assert "Results on it are not dev-clean's." in out
     assert "partial" in out
     assert len(manifest_ids(corpus, "dev-clean")) == 3
@@ -135,7 +135,7 @@ def test_a_part_of_a_subset_is_prepared_and_said_to_be_a_part(corpus, dev_clean,
 def test_a_whole_subset_is_said_to_be_whole(corpus, dev_clean, capsys):
     dev_clean(3, 0.0)
     assert prepare(corpus) == 0
-    assert "dev-clean: is whole: 3 utterances" in capsys.readouterr().out
+    assert "dev-clean: is complete: 3 utterances" in capsys.readouterr().out
 
 
 def test_more_utterances_than_published_are_an_error_and_write_no_manifest(corpus, dev_clean, capsys):

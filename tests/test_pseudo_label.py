@@ -400,7 +400,7 @@ def test_the_page_of_tenths_draws_errors_over_expected_errors(tmp_path: Path) ->
     ("count", "options", "message"),
     [
         (9, [], "must hold at least 10 utterances; it holds 9."),
-        (10, ["--dev", "a.jsonl", "b.jsonl"], "--dev must name a file for each file; got 2 for 1."),
+        (10, ["--dev", "a.jsonl", "b.jsonl"], "--dev must name one file for each JSONL; got 2 for 1."),
     ],
 )
 def test_what_has_no_tenths_is_one_line(

@@ -228,7 +228,7 @@ def test_a_body_that_is_no_form_is_415(server: Server) -> None:
     [
         ([("audio", ("a.wav", SAID))], "got 'audio'"),
         ([("file", ("a.wav", SAID)), ("file", ("b.wav", SAID))], "got 2 of them"),
-        ([("file", ("a.wav", SAID)), ("more", ("b.wav", SAID))], "got 'more' beside it"),
+        ([("file", ("a.wav", SAID)), ("more", ("b.wav", SAID))], "got 'more' in addition"),
         ([("\u202e<b>" * 100, ("a.wav", SAID))], "…'"),
     ],
     ids=["wrong field", "two files", "another field", "strange field"],

@@ -21,15 +21,16 @@ class LoRA:
     zeros, so the adapted model starts with the outputs of its base.
 
     *Differs from the paper*: `attention.qkv` is one layer for queries, keys and values, and has one adapter with a
-    common A; rank 3r can represent any three adapters of rank r. Only `torch.nn.Linear` layers are adapted. They
-    include the pointwise convolutions of a Conformer's blocks, which are linear layers here, but no other convolution.
+    common A; its rank 3r can represent any three adapters of rank r. Only `torch.nn.Linear` layers are adapted,
+    including the pointwise convolutions of a Conformer's blocks, which asr implements as linear layers. Other
+    convolutions are not adapted.
 
     Args:
         rank: rows of A.
         alpha: the product is scaled by alpha / rank.
         dropout: of the input of A.
         modules: patterns of the names of linear layers, such as `encoder.blocks.*.attention.qkv`.
-        trained: patterns of the names of other weights to train, such as `head.*`; all others are frozen.
+        trained: patterns of the names of other weights to train, such as `head.*`; all remaining weights are frozen.
     """
 
     def __init__(
@@ -47,10 +48,11 @@ class LoRA:
     def insert(self, model: nn.Module) -> None:
         """Adapt the layers of a model in place, and freeze all weights except those of adapters and `trained`.
 
-        The names of its tensors do not change; an adapter's names are the layer's with `.lora_a` and `.lora_b`.
+            The names of the model's tensors do not change; an adapter's tensors have the layer's name with the suffixes
+        `.lora_a` and `.lora_b`.
 
-        Raises:
-            InputError: a pattern matches nothing, or a layer cannot be adapted.
+            Raises:
+                InputError: a pattern matches nothing, or a layer cannot be adapted.
         """
         weights, layers = dict(model.named_parameters()), dict(model.named_modules())
         for pattern in self._trained:
@@ -72,14 +74,14 @@ class LoRA:
                 AdaptedLinear.adapt(layer, self._rank, self._scale, self._dropout)
 
     def merged(self, base: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Merge trained weights into those of the base: W + alpha / rank * B A, computed in float64.
+        """Merge trained weights into the weights of the base: W + alpha / rank * B A, computed in float64.
 
         Args:
             base: weights of the adapted model, by name.
             own: weights of its adapters, and other trained weights.
 
         Raises:
-            InputError: they do not belong together.
+            InputError: `own` and `base` do not belong together.
         """
         weights = {**base, **{name: weight for name, weight in own.items() if not name.endswith((A, B))}}
         for layer in sorted({name.removesuffix(A).removesuffix(B) for name in own if name.endswith((A, B))}):
@@ -111,7 +113,7 @@ class AdaptedLinear(nn.Linear):
 
     @classmethod
     def adapt(cls, layer: nn.Linear, rank: int, scale: float, dropout: float) -> None:
-        """Turn a layer into an adapted layer, in place."""
+        """Convert a layer to an adapted layer, in place."""
         out_dim, in_dim = layer.weight.shape
         layer.__class__ = cls
         adapted = cast(AdaptedLinear, layer)

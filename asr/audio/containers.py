@@ -29,7 +29,7 @@ def read_container(file: io.FileIO, size: int, name: str) -> Container:
         return Container(last_page_samples=_count_last_page(file.readall(), name))
     if magic[:3] == b"ID3" or _MP3_HEADER.match(magic):
         return Container(mended=_mend_mp3(file.readall(), name))
-    return Container()  # FLAC declares its length to libsndfile
+    return Container()  # libsndfile reads the length of FLAC from its header
 
 
 def truncated(name: str, finding: str) -> TruncatedError:
@@ -37,7 +37,7 @@ def truncated(name: str, finding: str) -> TruncatedError:
 
 
 class _Chunks(NamedTuple):
-    """Layout of a format of chunks: position of the first, header of a chunk, and identifier of the audio chunk."""
+    """Layout of a format of chunks: position of the first chunk, header of a chunk, identifier of the audio chunk."""
 
     start: int
     head: str  # struct format: identifier and length
@@ -58,7 +58,7 @@ _MAX_CHUNKS = 1000  # bounds the time for a malicious file
 
 
 def _read_chunks(file: io.FileIO, size: int, name: str) -> Container:
-    """Compare the declared length of the audio chunk with the actual one: libsndfile silently uses the smaller.
+    """Compare the declared length of the audio chunk with the actual length: libsndfile silently uses the smaller one.
 
     A program that writes to a pipe cannot know the length. ffmpeg, sox and others declare about 2**31 or 2**32 bytes,
     and libsndfile then reads to the end of the file. Other programs, and interrupted recorders, declare 0, for which
@@ -67,7 +67,7 @@ def _read_chunks(file: io.FileIO, size: int, name: str) -> Container:
     magic = file.read(4)
     chunk = _find_audio_chunk(file, size, _CHUNKED[magic])
     if chunk is None:
-        return Container()  # libsndfile reports this
+        return Container()  # libsndfile reports the fault
     position, length, end = chunk
     if length == 0 and magic[:1] == b"R" and position < size != end:
         file.seek(0)
@@ -121,7 +121,7 @@ def _count_last_page(data: bytes, name: str) -> int:
     *Source*: RFC 3533, section 6.
     """
     position, ended = 0, False
-    before, last = 0, 0  # samples up to the end of the last page but one, and of the last page
+    before, last = 0, 0  # samples up to the ends of the second last page and of the last page
     while data.startswith(b"OggS", position) and position + 27 <= len(data):
         flags, num_segments = data[position + 5], data[position + 26]
         if ended and flags & 2:  # a page that begins a stream
@@ -141,16 +141,17 @@ def _count_last_page(data: bytes, name: str) -> int:
 
 # The first three bytes of a Layer III frame: sync, version 1, 2 or 2.5, and a valid bit rate.
 _MP3_HEADER = re.compile(rb"\xff[\xe2\xe3\xf2\xf3\xfa\xfb][\x10-\xef]")
-_MP3_KBITS = (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320)  # of version 1
-_MP3_KBITS_LOW = (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)  # of versions 2 and 2.5
+_MP3_KBITS = (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320)  # bit rates of version 1
+_MP3_KBITS_LOW = (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)  # bit rates of versions 2 and 2.5
 _MP3_JUNK = 1 << 16  # maximum number of bytes between the tags and the first frame
 
 
 def _mend_mp3(data: bytes, name: str) -> bytes | None:
     """Count the frames of an MP3 file, and declare them in a Xing header unless the file's own is correct.
 
-    Without a header libsndfile estimates the length from one frame's bit rate; with the header of the first of several
-    joined files it believes that header. In both cases it ignores the frames beyond.
+    Without a header, libsndfile estimates the length from one frame's bit rate. In several joined files, it trusts the
+    header of the first file. In both cases it ignores all frames after the assumed length.
+
     *Source*: ISO 11172-3, section 2.4; for the Xing header, parse.c of mpg123.
     """
     position = 0
@@ -166,7 +167,7 @@ def _mend_mp3(data: bytes, name: str) -> bytes | None:
     num_frames = _count_mp3_frames(data, position, name) - (declared is not None)
     if declared == num_frames:
         return None
-    if declared is not None and declared > num_frames + 1:  # + 1: some programs count the header, too
+    if declared is not None and declared > num_frames + 1:  # + 1 because some programs also count the header frame
         raise truncated(name, f"{num_frames} of {declared} frames are there")
     audio = position if declared is None else position + _mp3_frame_length(first[:3])
     return _xing_header(first, num_frames) + data[audio:]
@@ -193,7 +194,7 @@ def _count_mp3_frames(data: bytes, position: int, name: str) -> int:
 
 
 def _next_mp3_frame(data: bytes, position: int, limit: int, kind: bytes | None = None) -> int:
-    """Return the position of a frame (of one kind, if given) that is followed by another or the end; -1 if none."""
+    """Return the position of a frame (of a given kind, or any) followed by another frame or the end; -1 if none."""
     for match in _MP3_HEADER.finditer(data, position, limit):
         length, own_kind = _mp3_frame_length(match[0]), _mp3_kind(match[0])
         after = match.start() + length
@@ -204,12 +205,12 @@ def _next_mp3_frame(data: bytes, position: int, limit: int, kind: bytes | None =
 
 
 def _mp3_kind(header: bytes) -> bytes:
-    """Return the parts common to all frames of a file: version, layer, sample rate; empty if it is not a header."""
+    """Return the bits that all frame headers of a file share (version, layer, sample rate); empty: not a header."""
     return bytes((header[1] | 1, header[2] & 0x0C)) if _MP3_HEADER.match(header) else b""
 
 
 def _mp3_frame_length(header: bytes) -> int:
-    """Return the length in bytes of the frame with this header; 0 if it is not a header."""
+    """Return the length in bytes of the frame with this header; 0 if the bytes are not a header."""
     if not _MP3_HEADER.match(header) or header[2] & 0x0C == 0x0C:
         return 0
     version = {3: 1, 2: 2, 0: 4}[header[1] >> 3 & 3]  # 4: version 2.5; each version halves the rates
@@ -227,7 +228,7 @@ def _xing_position(header: bytes) -> int:
 def _xing_frames(frame: bytes) -> int | None:
     """Return the number of frames in the Xing or Info header of a file's first frame; None if it has no such header.
 
-    0 if the header has no number, or is of an unsupported kind (VBRI).
+    The result is 0 if the header has no number, or is of an unsupported kind (VBRI).
     """
     if frame[36:40] == b"VBRI":
         return 0
@@ -239,7 +240,7 @@ def _xing_frames(frame: bytes) -> int | None:
 
 
 def _xing_header(first: bytes, num_frames: int) -> bytes:
-    """Return a frame to put before a file's first frame, which declares the number of frames after it."""
+    """Return a frame to insert before a file's first frame; it declares the number of frames after it."""
     bit_rate = 8 << 4  # 112 or 64 kbit/s: mpg123 reads the header only in frames of at least 120 bytes
     header = bytes((0xFF, first[1] | 1, bit_rate | first[2] & 0x0C, first[3]))
     frame = header.ljust(_xing_position(header), b"\0") + b"Xing" + struct.pack(">II", 1, num_frames)

@@ -1,4 +1,4 @@
-"""Audio files to waveforms: the only file that decodes or mixes down.
+"""Load audio files as waveforms; no other file decodes audio or mixes channels down.
 
 libsndfile silently returns the rest of a truncated WAV, Ogg or MP3 file, and only a part of some intact files. So
 `containers.py` reads the headers too, and a file is used as a whole or refused.
@@ -30,9 +30,9 @@ AUDIO_SUFFIXES = (".aif", ".aiff", ".flac", ".mp3", ".oga", ".ogg", ".opus", ".w
 END_TOLERANCE_SECONDS = 0.02  # manifests round offset and duration, mostly to 10 ms
 LEAD_IN_SECONDS = 1.0  # MP3 and Opus frames depend on previous ones: MP3's bit reservoir has at most 0.6 s
 BLOCK_SAMPLES = 1 << 18  # decoded at a time, so that memory depends on actual samples, not on a header's number
-MIN_SAMPLE_RATE, MAX_SAMPLE_RATE = 1000, 1_000_000  # other values in a header mean damage
+MIN_SAMPLE_RATE, MAX_SAMPLE_RATE = 1000, 1_000_000  # a header with other values is damaged
 MAX_SAMPLE = 2.0**24  # float files may contain unscaled 24-bit integers; larger values mean damage and would overflow
-CANCELLED = 0.01  # channels cancel out below this ratio: power of their mean / power if they were independent
+CANCELLED = 0.01  # channels cancel out below this ratio of the power of their mean to that of independent channels
 SAMPLES_MUST = f"samples must lie between -{MAX_SAMPLE:.0f} and {MAX_SAMPLE:.0f}"
 
 logger = logging.getLogger("asr.audio.load")
@@ -57,9 +57,9 @@ def load_waveform(
     """Decode a file, or a segment of it, mix it down to mono (the mean of its channels) and resample it.
 
     The segment is from `offset` to `offset + duration` seconds, each rounded to the nearest sample of the file, so
-    adjacent segments share no sample and lose none. It is resampled as if silence surrounded it. Only the segment is
-    decoded, with at most a second or an Ogg page before it. The headers are always checked; for this, Ogg and MP3 files
-    are read as a whole, but not decoded.
+    adjacent segments neither share nor lose samples. The segment is resampled as if silence surrounded it. Only the
+    segment is decoded, with at most a second or an Ogg page before it. The headers are always checked; for this, Ogg
+    and MP3 files are read as a whole, but not decoded.
 
     Samples of float files may exceed [-1, 1], up to MAX_SAMPLE; nothing is scaled or clipped.
 
@@ -69,13 +69,13 @@ def load_waveform(
     streams; other formats (AU, NIST, ...).
 
     Args:
-        path: or URL of WAV, FLAC, Ogg (Vorbis, Opus), MP3 or any other format of libsndfile. A URL is fetched as a
-            whole, even if only a segment is decoded.
-        sample_rate: of the result, in Hz.
+        path: path or URL of a WAV, FLAC, Ogg (Vorbis, Opus) or MP3 file, or another format of libsndfile. A URL is
+            fetched as a whole, even if only a segment is decoded.
+        sample_rate: sample rate of the result, in Hz.
         offset: beginning of the segment, in seconds; None means 0.
-        duration: length of the segment, in seconds; None: to the end of the file. It may exceed the end of the file by
-            END_TOLERANCE_SECONDS and is cut there.
-        content: of the file, if it has been read already; `path` is then its name in errors.
+        duration: length of the segment, in seconds; None: to the end of the file. The segment may exceed the end of
+            the file by END_TOLERANCE_SECONDS, and is cut there.
+        content: content of the file, if it has been read already; `path` is then the file's name in errors.
 
     Shapes:
         returns: (S,) float32, with S = ceil(samples * sample_rate / the file's sample rate).
@@ -100,23 +100,23 @@ def stream_waveform(
     block_seconds: float = 5.0,
     content: bytes | None = None,
 ) -> Iterator[torch.Tensor]:
-    """Decode like `load_waveform`, block by block: joined, the blocks equal its result to the bit.
+    """Decode like `load_waveform`, block by block; the joined blocks equal its result bit for bit.
 
-    The file is decoded once, from front to back. Memory is bounded by the block for any length, but an Ogg file is in
-    memory while its headers are checked, and an MP3 file, or a WAV without a length, until the end.
+    The file is decoded once, from front to back. Memory is bounded by a block, for audio of any length; but an Ogg file
+    is in memory while its headers are checked, and an MP3 file, or a WAV file without a length, until the end.
 
     An error is raised where it occurs in the file, possibly after good blocks. After the first unusable sample no more
     blocks are yielded; the rest is decoded to count the unusable samples.
 
     Args:
-        path: as for `load_waveform`, like sample_rate, offset, duration and content.
+        path: as for `load_waveform`; sample_rate, offset, duration and content, too.
         block_seconds: length of a block, between one sample and BLOCK_SAMPLES; resampled blocks have one second.
 
     Shapes:
         yields: (S,) float32 each, never empty.
 
     Raises:
-        AudioError, StoreError: as `load_waveform`; all of them while iterating.
+        AudioError, StoreError: as for `load_waveform`, all during the iteration.
     """
     name = _one_line(path)
     for key, seconds in (("offset", offset), ("duration", duration)):
@@ -138,7 +138,7 @@ def unusable_samples(waveform: torch.Tensor) -> torch.Tensor:
 
     Shapes:
         waveform: (S,) float32.
-        returns: their positions (N,), in order.
+        returns: positions of these samples (N,), in order.
     """
     if float(waveform.dot(waveform)) <= MAX_SAMPLE**2:  # the energy bounds each sample; fast
         return torch.zeros(0, dtype=torch.int64)
@@ -151,8 +151,8 @@ def audio_info(path: str | Path, content: bytes | None = None) -> AudioInfo:
     A file whose headers have no length is decoded.
 
     Args:
-        path: or URL of the file.
-        content: of the file, if it has been read already; `path` is then its name in errors.
+        path: path or URL of the file.
+        content: content of the file, if it has been read already; `path` is then the file's name in errors.
 
     Raises:
         AudioError: as for `load_waveform`, for faults visible without decoding.
@@ -168,7 +168,7 @@ def audio_info(path: str | Path, content: bytes | None = None) -> AudioInfo:
 
 
 def declared_seconds(path: str | Path) -> float | None:
-    """Return the length of a file by its headers alone; None if they have none.
+    """Return the length of a file according to its headers alone; None if the headers have no length.
 
     Decoding never yields more than this length.
 
@@ -181,11 +181,11 @@ def declared_seconds(path: str | Path) -> float | None:
 
 
 def find_audio_objects(url: str) -> list[str]:
-    """Return a URL itself if it ends like an audio file (AUDIO_SUFFIXES), otherwise the audio files below it, sorted.
+    """Return the URL alone if it has a suffix of AUDIO_SUFFIXES, otherwise the audio files below it, sorted.
 
     Raises:
-        AudioError: there is no audio below it.
-        StoreError: it cannot be listed.
+        AudioError: there is no audio below the URL.
+        StoreError: the URL cannot be listed.
     """
     if file_name(url).lower().endswith(AUDIO_SUFFIXES):
         return [url]
@@ -198,7 +198,7 @@ def find_audio_objects(url: str) -> list[str]:
 
 
 def find_audio(path: str | Path) -> list[Path]:
-    """Return a file itself, or the audio files (by AUDIO_SUFFIXES) anywhere below a folder, sorted by path.
+    """Return the path alone if it is a file, or all audio files (by AUDIO_SUFFIXES) below a folder, sorted by path.
 
     Hidden files and folders are skipped (macOS leaves a `._x.wav` beside `x.wav`). Links to folders are not followed,
     because they may form cycles.
@@ -232,7 +232,7 @@ def find_audio(path: str | Path) -> list[Path]:
 
 
 class _Sound(soundfile.SoundFile):
-    """A SoundFile that only reads forward: soundfile's seek after a read fails at the end of FLAC without length."""
+    """A SoundFile that only reads forward: soundfile's seek after a read fails at the end of a FLAC without length."""
 
     def seekable(self) -> bool:
         return False
@@ -265,7 +265,7 @@ def _opened(path: str | Path, content: bytes | None = None) -> Iterator[tuple[_S
 def _open_file(path: str | Path, name: str) -> io.FileIO:
     try:
         mode = os.stat(path).st_mode
-        if stat.S_ISREG(mode):  # others are not opened, because a pipe without a writer would block
+        if stat.S_ISREG(mode):  # only files are opened, because a pipe without a writer would block
             file = open(path, "rb", buffering=0)  # noqa: SIM115  the caller closes it
             if os.fstat(file.fileno()).st_size > 0:
                 return file
@@ -299,7 +299,7 @@ def _num_samples(sound: _Sound) -> int | None:
 def _decode(
     sound: _Sound, start: int, stop: int | None, last_page_samples: int, block_samples: int, name: str
 ) -> Iterator[torch.Tensor]:
-    """Yield the mean over channels of samples `start` to `stop`, or to the end of the file if it is earlier, (S,)."""
+    """Yield blocks (S,) of the mean over channels, from sample `start` to `stop` or to an earlier end of the file."""
     end = sound.frames if stop is None else min(stop, sound.frames)
     position = _seek_point(sound, start, last_page_samples)
     try:
@@ -335,7 +335,7 @@ def _warn_of_cancelled(name: str, decibels: float) -> None:
 
 
 def _seek_point(sound: _Sound, start: int, last_page_samples: int) -> int:
-    """Return the position at which decoding must start so that sample `start` equals that of the whole file."""
+    """Return the position at which decoding must start so that samples from `start` on equal a full decoding."""
     if sound.subtype == "VORBIS":  # libsndfile 1.2.2 seeks to a wrong position within the last page
         return max(0, min(start, sound.frames - last_page_samples))
     if sound.subtype == "OPUS" or sound.format == "MP3":
@@ -405,7 +405,7 @@ def _one_line(path: str | Path) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """Return an error's message without the path (and its line breaks) and without a full stop."""
+    """Return an error's message without the path, line breaks and the final full stop."""
     if isinstance(error, FileNotFoundError):
         return "there is no such file"
     message = error.strerror if isinstance(error, OSError) else getattr(error, "error_string", None)

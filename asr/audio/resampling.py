@@ -1,4 +1,4 @@
-"""Conversion between any two sample rates, of a waveform in blocks: the block boundaries do not change the result.
+"""Conversion between any two sample rates; a waveform is processed in blocks, which do not change the result.
 
 Each new sample is the sum of the old samples around it, weighted by a Kaiser-windowed sinc with the parameters that
 torchaudio's documentation gives for resampy's 'kaiser_best'. It is only slightly slower than torchaudio's default
@@ -16,15 +16,15 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
-ZERO_CROSSINGS = 64  # of the sinc, on each side
+ZERO_CROSSINGS = 64  # number of zero crossings of the sinc on each side
 ROLLOFF = 0.9475937167399596  # frequency with a loss of 6 dB, relative to half the lower rate
-BETA = 14.769656459379492  # of the window
+BETA = 14.769656459379492  # parameter of the Kaiser window
 
 MAX_KERNEL_SIZE = 1 << 19  # numbers in the kernel of a simple ratio, without its reach: 2 MiB
-NUM_KERNELS = 8  # cached kernels, of a few MiB at most, for any rates
+NUM_KERNELS = 8  # number of cached kernels, each of a few MiB at most
 GRID = 8  # minimum number of grid points per sample of the lower rate
 POINTS = 8  # grid points for a new sample: errors of samples in [-1, 1] are below 2e-6, as with a float32 kernel
-PHASES = 64  # minimum number of phases of a kernel, if there is a choice: fewer are slower
+PHASES = 64  # minimum number of phases of a kernel, if it can be chosen, because fewer phases are slower
 
 
 def resampled(
@@ -32,13 +32,13 @@ def resampled(
 ) -> Iterator[Tensor]:
     """Resample consecutive blocks of one waveform as if they were joined, and silence surrounded them.
 
-    The result is computed in pieces of a second from the beginning, so it is the same to the bit for any division into
+    The result is computed in pieces of a second from the beginning, so its bits do not depend on the division into
     blocks; the last piece may be shorter. Memory is bounded by a piece, the length of the kernel and one block.
 
     Args:
-        blocks: (S,) each, of any length.
-        source_rate: of the blocks, in Hz.
-        target_rate: of the result, in Hz.
+        blocks: waveforms (S,) of any length.
+        source_rate: sample rate of the blocks, in Hz.
+        target_rate: sample rate of the result, in Hz.
         piece_seconds: length of a piece; shorter pieces have less latency.
 
     Shapes:
@@ -54,8 +54,8 @@ class Resampler:
     """Resample one waveform in blocks, like `resampled`, for callers that receive blocks rather than iterate over them.
 
     Args:
-        source_rate: of the blocks, in Hz.
-        target_rate: in Hz.
+        source_rate: sample rate of the blocks, in Hz.
+        target_rate: sample rate of the result, in Hz.
         piece_seconds: duration computed at once; None: each block is computed at once, and the last bits of the result
             depend on the division into blocks.
     """
@@ -81,11 +81,11 @@ class Resampler:
 
 
 class _Convolution:
-    """Compute `new` samples for each `hop` samples, with the filter for `target_rate`; the new rate may be another.
+    """Compute `new` samples for each `hop` samples, with the filter for `target_rate`; the new rate may differ from it.
 
     Args:
         piece_seconds: as for `Resampler`.
-        margin: hops of silence on each side for which samples are computed, too.
+        margin: number of hops of silence on each side for which samples are also computed.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class _Convolution:
         self._kernel, self._reach = _kernel(source_rate, target_rate, hop, new)
         self._hop, self._new, self._margin = hop, new, margin
         self._piece = None if piece_seconds is None else max(1, int(source_rate * piece_seconds) // hop) * hop
-        # The input that the next samples depend on, as far as it has arrived.
+        # The input received so far that the next samples depend on.
         self._waiting = torch.zeros(self._reach + margin * hop)
         self._num_read = self._num_written = 0
 
@@ -108,7 +108,7 @@ class _Convolution:
             self._num_written += size // self._hop * self._new
 
     def _complete(self) -> int:
-        """Return the number of input samples that can be replaced now."""
+        """Return the number of input samples for which all output samples can be computed now."""
         size = max(0, len(self._waiting) - 2 * self._reach)
         if self._piece is None:
             return size // self._hop * self._hop
@@ -129,7 +129,7 @@ def _convolve(waveform: Tensor, kernel: Tensor, hop: int) -> Tensor:
 
 @functools.lru_cache(maxsize=NUM_KERNELS)
 def _kernel(source_rate: int, target_rate: int, hop: int, new: int) -> tuple[Tensor, int]:
-    """Return windowed sincs around `new` moments of a hop; for a simple ratio they equal torchaudio's to the bit.
+    """Return windowed sincs around `new` moments of a hop; for a simple ratio they equal torchaudio's bit for bit.
 
     Shapes:
         returns: (new, 1, reach + hop + reach), and the reach of the kernel to each side, in samples.

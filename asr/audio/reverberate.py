@@ -10,10 +10,10 @@ def reverberate(waveform: Tensor, response: Tensor, direct: int) -> Tensor:
     Reverberation after the end of the waveform is cut off. The result has the mean square of the waveform.
 
     Args:
-        waveform: dry.
-        response: of the room.
-        direct: sample of the response at which the direct sound arrives; earlier parts, such as the ripple of a filter,
-            are kept.
+        waveform: waveform without reverberation.
+        response: impulse response of the room.
+        direct: sample of the response at which the direct sound arrives; earlier samples, such as the ripple of a
+            filter, are also used.
 
     Shapes:
         waveform: (S,) float32.

@@ -31,7 +31,7 @@ class CodecFormat(NamedTuple):
 CODECS = {
     "narrow_band": CodecFormat(8000, "WAV", "PCM_16", False),
     "mu_law": CodecFormat(8000, "WAV", "ULAW", False),  # telephones in America and Japan: G.711
-    "a_law": CodecFormat(8000, "WAV", "ALAW", False),  # and elsewhere
+    "a_law": CodecFormat(8000, "WAV", "ALAW", False),  # telephones in other countries: G.711
     "gsm": CodecFormat(8000, "WAV", "GSM610", False),  # early mobile telephones
     "opus": CodecFormat(16000, "OGG", "OPUS", True),
     "vorbis": CodecFormat(16000, "OGG", "VORBIS", True),
@@ -47,7 +47,7 @@ class Codec:
 
     Args:
         sample_rate: Hz.
-        probability: of a codec, for each utterance.
+        probability: probability of a codec for each utterance.
         codecs: names to draw from, each equally likely.
         compression: range of the compression level, from 0 (best quality) to 1 (smallest file); codecs without
             levels ignore it.
@@ -70,7 +70,7 @@ class Codec:
         self.compression = compression
 
     def __call__(self, waveform: Tensor) -> Tensor:
-        """(S,) to (S,)."""
+        """Map (S,) to (S,)."""
         if not happens(self.probability):
             return waveform
         codec, compression = self.codecs[below(len(self.codecs))], uniform(self.compression)

@@ -16,9 +16,9 @@ class Edges:
 
     Args:
         sample_rate: Hz.
-        probability: of edges, for each utterance.
-        max_seconds: the length of each edge is drawn from 0 to this.
-        noise_probability: of noise, for each edge; otherwise the edge is digital silence.
+        probability: probability of edges for each utterance.
+        max_seconds: maximum length of each edge, which is drawn from 0 on.
+        noise_probability: probability of noise for each edge; otherwise the edge is digital silence.
         noise_db: range of the noise level, in dB relative to a mean square of 1.
     """
 
@@ -41,11 +41,11 @@ class Edges:
 
     @property
     def max_added_seconds(self) -> float:
-        """The largest duration that this adds to an utterance."""
+        """The maximum number of seconds that this augmentation adds to an utterance."""
         return 2 * self.max_seconds if self.probability else 0.0
 
     def __call__(self, waveform: Tensor) -> Tensor:
-        """(S,) to (S',), longer by both edges."""
+        """Map (S,) to (S',), longer by both edges."""
         if not happens(self.probability):
             return waveform
         before, after = self._edge(), self._edge()

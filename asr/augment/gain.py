@@ -16,7 +16,7 @@ class Gain:
 
     Args:
         sample_rate: Hz.
-        probability: of a gain, for each utterance.
+        probability: probability of a gain for each utterance.
         gain_db: range of the gain, in dB.
     """
 
@@ -30,5 +30,5 @@ class Gain:
         self.gain_db = gain_db
 
     def __call__(self, waveform: Tensor) -> Tensor:
-        """(S,) to (S,)."""
+        """Map (S,) to (S,)."""
         return waveform * 10 ** (uniform(self.gain_db) / 20) if happens(self.probability) else waveform

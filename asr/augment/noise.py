@@ -13,8 +13,8 @@ from asr.settings.rule import PATH, Fraction, span, whole
 class Noise:
     """Add segments of one or several noise recordings; several speech recordings make babble.
 
-    The signal-to-noise ratio compares mean squares over the whole utterance, pauses included. Several recordings are
-    mixed at equal power. Samples are not clipped. A silent utterance stays silent, and silent noise adds nothing.
+    The signal-to-noise ratio compares mean squares over the whole utterance, including pauses. Several recordings are
+    mixed at equal power. Samples are not clipped. A silent utterance stays silent, and silent noise changes nothing.
 
     *Source*: Ko et al. 2017, "A study on data augmentation of reverberant speech", section 3; babble of 3 to 7
     speakers: Snyder et al. 2018, "X-vectors", section 3.3.
@@ -22,9 +22,9 @@ class Noise:
     Args:
         sample_rate: Hz.
         recordings: a folder of audio, or a manifest. A recording shorter than the utterance is repeated.
-        probability: of noise, for each utterance.
+        probability: probability of noise for each utterance.
         snr_db: range of the signal-to-noise ratio, in dB.
-        max_recordings: the number of recordings mixed at once is drawn from 1 to this.
+        max_recordings: maximum number of recordings that are mixed at once; the number is drawn from 1 on.
     """
 
     stage = "waveform"
@@ -46,7 +46,7 @@ class Noise:
         self.max_recordings = max_recordings
 
     def __call__(self, waveform: Tensor) -> Tensor:
-        """(S,) to (S,)."""
+        """Map (S,) to (S,)."""
         if not happens(self.probability):
             return waveform
         noise = torch.zeros_like(waveform)

@@ -21,7 +21,7 @@ class Reverberation:
     Args:
         sample_rate: Hz.
         recordings: impulse responses, as a folder of audio or a manifest.
-        probability: of reverberation, for each utterance.
+        probability: probability of reverberation for each utterance.
     """
 
     stage = "waveform"
@@ -33,7 +33,7 @@ class Reverberation:
         self.probability = probability
 
     def __call__(self, waveform: Tensor) -> Tensor:
-        """(S,) to (S,)."""
+        """Map (S,) to (S,)."""
         if not happens(self.probability):
             return waveform
         response = self.recordings.whole(below(len(self.recordings)), self.sample_rate)

@@ -11,8 +11,8 @@ from asr.audio.reverberate import reverberate
 from asr.augment.draws import happens, uniform
 from asr.settings.rule import Fraction, span
 
-SPEED = 343.0  # of sound, m/s at 20 degrees Celsius
-MAX_DECAY_DB = 40.0  # the response ends at this decay: the rest is inaudible and would cost most of the time
+SPEED = 343.0  # speed of sound at 20 degrees Celsius, in m/s
+MAX_DECAY_DB = 40.0  # the response ends at this decay; its inaudible rest would take most of the time
 WALL_DISTANCE = 0.5  # m, the smallest distance of speaker and microphone from a wall
 MIN_DISTANCE = 0.1  # m, the smallest distance between speaker and microphone
 
@@ -32,9 +32,9 @@ class SimulatedRoom:
 
     Args:
         sample_rate: Hz.
-        probability: of a room, for each utterance.
+        probability: probability of a room for each utterance.
         width_metres: range of the room's width and length.
-        height_metres: range of its height.
+        height_metres: range of the room's height.
         rt60_seconds: range of the reverberation time, in which sound decays by 60 dB.
     """
 
@@ -56,7 +56,7 @@ class SimulatedRoom:
         self.rt60_seconds = rt60_seconds
 
     def __call__(self, waveform: Tensor) -> Tensor:
-        """(S,) to (S,)."""
+        """Map (S,) to (S,)."""
         if not happens(self.probability):
             return waveform
         size = [uniform(span) for span in self.spans]
@@ -81,7 +81,7 @@ def impulse_response(
     """Sum the arrivals from all images of a source in the walls of a box, each with amplitude 1 / distance.
 
     Args:
-        size: of the box, which has a corner at the origin.
+        size: size of the box, which has a corner at the origin.
         source: position of the source, within the box.
         microphone: position of the microphone, within the box.
         reflection: coefficient by which a wall scales the amplitude, besides inverting its sign.

@@ -18,9 +18,9 @@ class SpecAugment:
 
     Args:
         num_freq_masks: number of masks over mel bins.
-        freq_mask_bins: their width is uniform in [0, min(freq_mask_bins, F)), in bins (F in the paper).
+        freq_mask_bins: width of masks in bins, uniform in [0, min(freq_mask_bins, F)) (F in the paper).
         num_time_masks: number of masks over frames.
-        time_mask_fraction: bound of their length, as a fraction of the utterance (p_S in arXiv:1912.05533).
+        time_mask_fraction: bound of the masks' length, as a fraction of the utterance (p_S in arXiv:1912.05533).
     """
 
     stage = "features"
@@ -39,7 +39,7 @@ class SpecAugment:
         self.time_mask_fraction = time_mask_fraction
 
     def __call__(self, features: Tensor) -> Tensor:
-        """(T, F) to (T, F); draws from torch's CPU generator."""
+        """Map (T, F) to (T, F); draws from torch's CPU generator."""
         masked = features.clone()
         for first_frame, end_frame, first_bin, end_bin in self.draw(*features.shape).tolist():
             masked[first_frame:end_frame, first_bin:end_bin] = 0.0

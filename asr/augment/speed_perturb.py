@@ -19,7 +19,7 @@ class SpeedPerturb:
 
     *Source*: Ko et al. 2015, "Audio augmentation for speech recognition".
 
-    The batch plan draws the factor, since the factor changes durations, and durations bound batches.
+    The batch plan draws the factor, because the factor changes the durations, which bound batches.
 
     Args:
         sample_rate: Hz.
@@ -40,11 +40,11 @@ class SpeedPerturb:
         self._speeds = {factor: Speed(sample_rate, factor) for factor in self.factors if factor != 1.0}
 
     def __call__(self, waveform: Tensor, factor: float) -> Tensor:
-        """(S,) to (`num_samples(S, factor)`,)."""
+        """Map (S,) to (`num_samples(S, factor)`,)."""
         return waveform if factor == 1.0 else self._speeds[factor](waveform)[0]
 
     def num_samples(self, num_samples: Lengths, factor: float) -> Lengths:
-        """Return the length after the change of speed of utterances of `num_samples` samples (an int or a tensor)."""
+        """Return the length of utterances of `num_samples` samples (an int or a tensor) after the change of speed."""
         if factor == 1.0:
             return num_samples
         speed = self._speeds[factor]

@@ -1,4 +1,4 @@
-"""Utterances whose recognition raises an error, found by bisection; the others are recognised without them."""
+"""Search by bisection for the utterances whose recognition raises an error."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,13 +9,13 @@ from asr.errors import StoreError, is_out_of_memory, one_line
 def isolated_failures(
     recognise: Callable[[Sequence[Utterance]], object], utterances: Sequence[Utterance]
 ) -> dict[str, str]:
-    """Find each utterance that raises an error when it is recognised alone; return the ids with the reasons.
+    """Find each utterance that raises an error when it is recognised alone; return its id and the reason.
 
     The results of `recognise` are not used, so the texts of a part do not depend on how failures were found.
 
     Args:
         recognise: raises an error if one of the utterances cannot be recognised.
-        utterances: for which `recognise` raises an error.
+        utterances: utterances for which `recognise` raises an error.
 
     Raises:
         StoreError, MemoryError: raised by `recognise`; neither is the fault of one utterance.

@@ -16,7 +16,7 @@ from asr.interchange.hub import path_of
 from asr.storage.location import absolute
 
 COLUMNS = ("id", "audio_filepath", "duration", "offset", "speaker", "start", "num_bytes")  # of an index; no text
-DIGITS = 32  # of a fingerprint, hexadecimal
+DIGITS = 32  # hexadecimal digits of a fingerprint
 
 
 def settings_fingerprint(settings: Mapping[str, Any]) -> str:
@@ -25,7 +25,7 @@ def settings_fingerprint(settings: Mapping[str, Any]) -> str:
 
 
 def input_fingerprint(source: Source) -> str:
-    """Return the hash of a job's utterances: ids, locations and durations; sizes if the input is audio files."""
+    """Return the hash of a job's utterances: ids, locations and durations (for audio files, sizes)."""
     digest = hashlib.sha256()
     for part in source.utterances.parts:
         digest.update(absolute(part.folder).encode("utf-8", "surrogateescape") if part.folder else b"")
@@ -68,7 +68,7 @@ def _contents(bundle: Bundle) -> Iterator[tuple[str, bytes]]:
 
 
 def _without_paths(value: Any, attached: Mapping[str, str]) -> Any:
-    """Return a config in which paths of attached files are replaced by setting names, since their contents count."""
+    """Return a config in which setting names replace the paths of attached files, whose contents are hashed instead."""
     if isinstance(value, Mapping):
         return {key: _without_paths(item, attached) for key, item in value.items()}
     return attached.get(str(value), value) if isinstance(value, str | Path) else value

@@ -1,8 +1,8 @@
 """The output folder of a bulk job, on a disk or in an object store.
 
 job.json identifies the job by hashes of its input, model and settings. It is written before any part, and only if it
-does not exist, so that a folder has parts of one job. records/part-N.json has counts and times of a part; the part's
-own files are written after it, part-N.jsonl last: if this file exists, the part is done.
+does not exist, so that a folder has parts of one job. records/part-N.json has counts and times of a part. The other
+files of the part are written after it, and part-N.jsonl is the last one: if it exists, the part is done.
 """
 
 import os
@@ -22,7 +22,7 @@ from asr.system.learnt import parse_json
 JOB, RECORDS, FAILURES, REPORT = "job.json", "records", "failures.jsonl", "report.json"
 SEGMENTS = "segments"  # prefix of the names of files with a part's segments
 FORMAT = 1  # of the folder
-ABANDONED_SECONDS = 3600.0  # after which an unfinished file must be from a killed process
+ABANDONED_SECONDS = 3600.0  # age above which an unfinished file must be from a killed process
 READ_AT_ONCE = 1000  # records
 
 
@@ -30,7 +30,7 @@ class JobFolder:
     """The output folder of a job.
 
     Args:
-        path: or URL of the folder; created if absent.
+        path: path or URL of the folder; created if absent.
 
     Raises:
         InputError: the folder cannot be written.
@@ -39,7 +39,7 @@ class JobFolder:
 
     def __init__(self, path: str) -> None:
         self.path = plain(path)
-        self.names = self._listed()  # once, because there may be a million parts
+        self.names = self._listed()  # listed only once, because there may be a million parts
 
     def _listed(self) -> set[str]:
         if is_url(self.path):
@@ -59,7 +59,7 @@ class JobFolder:
         """Read job.json; None if it does not exist.
 
         Raises:
-            InputError: it is damaged, or of another format.
+            InputError: job.json is damaged, or has another format.
         """
         if JOB not in self.names:
             return None
@@ -74,10 +74,10 @@ class JobFolder:
         return job
 
     def claim(self, job: Mapping[str, Any]) -> None:
-        """Make this the folder of a job, unless it already is.
+        """Make this the folder of a job, if it is not yet the folder of this job.
 
         Args:
-            job: plain values; its `fingerprints` identify it.
+            job: plain values; `fingerprints` identify the job.
 
         Raises:
             InputError: the folder has another job, or parts without a job.
@@ -97,10 +97,10 @@ class JobFolder:
             raise InputError(f"{must}; it has {strange[0]} without {JOB}. Give another --output-dir.")
 
     def _check_same(self, stored: Mapping[str, Any], job: Mapping[str, Any]) -> None:
-        theirs, ours = stored.get("fingerprints"), job["fingerprints"]
-        if theirs == ours:
+        stored_hashes, hashes = stored.get("fingerprints"), job["fingerprints"]
+        if stored_hashes == hashes:
             return
-        others = [key for key in ours if not isinstance(theirs, dict) or theirs.get(key) != ours[key]]
+        others = [key for key in hashes if not isinstance(stored_hashes, dict) or stored_hashes.get(key) != hashes[key]]
         before, now = stored.get("settings"), job.get("settings")
         if "settings" in others and isinstance(before, dict) and isinstance(now, dict):
             keys = [key for key in {**before, **now} if before.get(key) != now.get(key)]
@@ -121,11 +121,11 @@ class JobFolder:
             raise self._unwritable(error) from None
 
     def is_done(self, name: str) -> bool:
-        """Whether a part was in the last listing, or was written by this process since then."""
+        """Whether a part was in the last listing, or this process has written it since the last listing."""
         return f"{name}.jsonl" in self.names
 
     def write_part(self, name: str, result: PartResult) -> None:
-        """Write the files of a part, the file of the texts last.
+        """Write the files of a part; the file of the texts is written last.
 
         Raises:
             StoreError, OSError: a file cannot be written.

@@ -53,7 +53,7 @@ class JobSettings:
 
 
 def _plain(seconds: float | None) -> float | None:
-    """Return whole numbers as int, so that a default and the same value from the command line are the same setting."""
+    """Return whole numbers as int, so that a default equals the same number given on the command line."""
     return int(seconds) if seconds is not None and float(seconds).is_integer() else seconds
 
 
@@ -64,7 +64,7 @@ class BulkJob:
     Args:
         source: the input.
         plan: its parts.
-        seconds: of audio in each part, (number of parts,); estimates if the source's durations are.
+        seconds: seconds of audio in each part, (number of parts,); estimates if the source's durations are estimates.
         folder: output folder.
         identity: content of job.json.
     """
@@ -95,8 +95,8 @@ class BulkJob:
         """Transcribe parts and write each as soon as it is done.
 
         Args:
-            numbers: of the parts.
-            engine: transcribes them.
+            numbers: numbers of the parts.
+            engine: transcribes the parts.
             on_part: called with the record of each written part.
 
         Raises:
@@ -111,7 +111,7 @@ def open_job(path: str, output: str, model: str, decode: Mapping[str, Any], sett
     """Open a job without writing: read its input, plan its parts, list its folder.
 
     Args:
-        path: or URL of the input.
+        path: path or URL of the input.
         output: folder or URL.
         model: as for `load_recognizer`.
         decode: settings of the decoder that replace the model's own.

@@ -15,6 +15,6 @@ def transcribe_locally(
     with_segments: bool,
     on_progress: Callable[[float], None],
 ) -> Iterator[PartResult]:
-    """Yield the parts' results in order; the arguments are those of `transcribe_part`."""
+    """Yield the results of the parts in order; arguments as for `transcribe_part`."""
     for task in tasks:
         yield transcribe_part(recognizer, task, inference, with_segments, on_progress)

@@ -12,7 +12,7 @@ from asr.data.manifest import Utterance
 from asr.errors import InputError
 
 SHARE = re.compile(r"(\d+)/(\d+)")
-MIN_DIGITS = 5  # of a part's number in file names
+MIN_DIGITS = 5  # minimum number of digits of a part's number in file names
 
 
 class PartPlan(NamedTuple):
@@ -63,8 +63,8 @@ class PartTask:
     Args:
         number: of the part.
         utterances: in order.
-        is_measured: whether their durations are measured from the audio, not estimated.
-        excluded: ids of utterances whose recognition crashes the process, with the reason.
+        is_measured: whether the durations were measured from the audio, instead of estimated.
+        excluded: ids of utterances whose recognition crashes the process, with the reasons.
     """
 
     number: int
@@ -74,11 +74,11 @@ class PartTask:
 
 
 def share_of(text: str | None, num_parts: int) -> range:
-    """Return the parts of a share such as `17/400`: the 17th, the 417th and so on.
+    """Return the parts of a share: for `17/400` the 17th, the 417th, the 817th and so on.
 
     Args:
         text: K/N, K from 1 to N; None: all parts.
-        num_parts: of the job.
+        num_parts: number of parts of the job.
 
     Raises:
         InputError: `text` is not a share.

@@ -22,12 +22,12 @@ from asr.recognition.inference import Inference
 from asr.recognition.recognizer import Recognizer
 from asr.system.processes import spin_briefly
 
-MAX_DEATHS = 3  # crashes in a part, before the search for the utterance that causes them
-MAX_DEATHS_ALONE = 2  # crashes in a single utterance, before it counts as a failure
-MAX_SEARCHES = 2  # unsuccessful searches of a part, before the job ends
-WAIT_SECONDS = 10.0  # for a task to end, before the cluster's size is checked again
-REACH_SECONDS = 10.0  # for the head of the cluster to accept a connection
-QUEUED = 2  # tasks submitted per worker, so that a worker starts the next task at once
+MAX_DEATHS = 3  # number of crashes in a part before the utterance that causes them is searched
+MAX_DEATHS_ALONE = 2  # number of crashes in a single utterance before it counts as a failure
+MAX_SEARCHES = 2  # number of unsuccessful searches of a part before the job ends
+WAIT_SECONDS = 10.0  # maximum wait for the end of a task before the cluster's size is checked again
+REACH_SECONDS = 10.0  # timeout for a connection to the head of the cluster
+QUEUED = 2  # tasks submitted per worker, so that a worker starts the next task without delay
 ENDS_PROCESS = "its recognition crashes the process"
 
 Load = Callable[[], Recognizer]
@@ -35,10 +35,10 @@ Load = Callable[[], Recognizer]
 
 @dataclass(frozen=True)
 class Worker:
-    """What a worker process needs beside its task.
+    """Data that a worker process needs in addition to its task.
 
     Args:
-        key: of the model and its options; a process loads the same key only once.
+        key: identifies the model and its options; a process loads each key only once.
         load: returns the recogniser.
         inference: as for `Recognizer.recognize`.
         with_segments: whether to write segments.
@@ -52,12 +52,12 @@ class Worker:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result or error of a task whose process has survived.
+    """Result or error of a task whose process has not crashed.
 
     Args:
-        result: of a part; None after an error, and in a search for an utterance that crashes the process.
-        error: in one line.
-        kind: of the error: "store", "input", "memory", "fault"; "" without an error.
+        result: result of a part; None after an error, and in a search for an utterance that crashes the process.
+        error: message in one line.
+        kind: kind of the error: "store", "input", "memory", "fault"; "" without an error.
     """
 
     result: PartResult | None = None
@@ -70,12 +70,12 @@ class _Part:
     """A part, and the history of its attempts.
 
     Args:
-        task: with the utterances excluded so far.
-        deaths: crashes of its processes since the last search.
+        task: the part, with the utterances excluded so far.
+        deaths: number of crashes of its processes since the last search.
         searches: number of unsuccessful searches.
-        suspects: lists of utterances still to be tried; the last one is being tried.
-        deaths_alone: crashes with the last list of suspects, which has one utterance.
-        num_found: utterances excluded by the current search.
+        suspects: lists of utterances that must still be tried; the last list is being tried.
+        deaths_alone: number of crashes with the last list of suspects, if it has one utterance.
+        num_found: number of utterances excluded by the current search.
     """
 
     task: PartTask
@@ -141,8 +141,8 @@ def transcribe_on_ray(
     Args:
         tasks: the parts.
         worker: what a worker process needs.
-        address: of the cluster, or "auto"; None: start a cluster on this machine.
-        device: value of the option: with cpu a worker has a core, otherwise a GPU if the cluster has any.
+        address: address of the cluster, or "auto"; None: start a cluster on this machine.
+        device: value of --device; with cpu a worker uses a core, otherwise a GPU if the cluster has GPUs.
 
     Raises:
         InputError: the cluster cannot be reached, or a worker cannot load the model.
@@ -160,7 +160,7 @@ def transcribe_on_ray(
 
 def _connected(address: str | None) -> Any:
     """Import Ray and connect to a cluster."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when Ray is imported
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # set before the import of Ray, which reads it
     try:
         import ray
     except ImportError:
@@ -176,7 +176,7 @@ def _connected(address: str | None) -> Any:
 
 
 def _check_reachable(address: str) -> None:
-    """Connect to the port of an address; ray.init retries for minutes where nothing listens."""
+    """Check that the port of an address accepts connections, because ray.init would retry a refused one for minutes."""
     match = re.fullmatch(r"(?:ray://)?\[?([^/]+?)\]?:(\d{1,5})", address)
     if match is None:
         return
@@ -198,7 +198,7 @@ def _run(ray: Any, tasks: Iterable[PartTask], worker: Worker, device: str) -> It
     while True:
         slots, resources = _slots(ray, device)
         key = repr(resources)
-        if key not in remote:  # max_calls=0: a GPU's worker does not end after each task and load the model again
+        if key not in remote:  # max_calls=0: GPU workers survive their tasks, so they load the model only once
             remote[key] = ray.remote(max_calls=0, max_retries=0, **resources)(work)
         while len(running) < QUEUED * slots:
             part = again.pop() if again else next((_Part(task) for task in waiting), None)
@@ -226,7 +226,7 @@ def _slots(ray: Any, device: str) -> tuple[int, dict[str, float]]:
 
 
 def _ended(ray: Any, reference: Any, part: _Part) -> PartResult | None:
-    """Return the result of an ended task; None: the part is not done yet."""
+    """Return the result of a completed task; None: the part is not done yet."""
     try:
         outcome: Outcome = ray.get(reference)
     except ray.exceptions.RayTaskError:
@@ -247,7 +247,7 @@ def _ended(ray: Any, reference: Any, part: _Part) -> PartResult | None:
     return outcome.result
 
 
-_recognizers: dict[str, Recognizer] = {}  # of this process, by key; at most one entry
+_recognizers: dict[str, Recognizer] = {}  # recognisers of this process, by key; at most one entry
 
 
 def work(task: PartTask, is_search: bool, worker: Worker) -> Outcome:

@@ -6,13 +6,13 @@ from typing import Any
 from asr.bulk.job import BulkJob
 from asr.bulk.statistics import summed_statistics
 
-NUM_FAILURES = 20  # in report.json; failures.jsonl has all
+NUM_FAILURES = 20  # number of failures in report.json; failures.jsonl has all failures
 
 
 def finish(job: BulkJob) -> dict[str, Any]:
-    """Write failures.jsonl, and return the report; both are the same for every process of a job.
+    """Write failures.jsonl, and return the report; both are equal in every process of a job.
 
-    Memory: all failures, and the records of a thousand parts at a time.
+    All failures, and the records of a thousand parts at a time, are in memory.
     """
     failures: list[dict[str, str]] = []
     workers: dict[str, dict[str, float]] = {}

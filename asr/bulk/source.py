@@ -21,8 +21,8 @@ from asr.storage.location import file_name, is_url, join, plain, printable_url, 
 from asr.storage.store import list_prefix
 
 MANIFEST_SUFFIXES = (".jsonl", ".json", INDEX_SUFFIX)
-NEEDED_KEYS = ("audio_filepath", "duration")  # of a manifest's line
-PROBES = 8  # files of each suffix that are opened to estimate bytes per second
+NEEDED_KEYS = ("audio_filepath", "duration")  # required keys of a manifest line
+PROBES = 8  # number of files of each suffix that are opened to estimate bytes per second
 PCM_BYTES_PER_SECOND = 32_000.0  # 16 kHz, 16 bits: used if no file can be opened
 MIN_SECONDS = 0.01  # estimated duration of the smallest file
 
@@ -32,9 +32,10 @@ class Source:
     """The utterances of a job.
 
     Args:
-        path: or URL of the input, as given.
+        path: path or URL of the input, as given by the user.
         utterances: in the order of the manifest, or sorted by file name; texts are not used.
-        bytes_per_second: of audio files by suffix, if durations are estimates; empty: durations are the manifest's.
+        bytes_per_second: bytes per second of audio files by suffix, if durations are estimated from it; empty: the
+            manifest has the durations.
     """
 
     path: str
@@ -51,11 +52,12 @@ def open_source(path: str, bytes_per_second: Mapping[str, float] | None = None) 
     """Open the input of a job.
 
     Args:
-        path: or URL of a manifest, an index, a folder of shards with an index, an audio file, or a folder of these.
-        bytes_per_second: estimates of an earlier start of the job; None: estimate them from some files.
+        path: path or URL of a manifest, an index, a folder of shards with an index, an audio file, or a folder of audio
+            files.
+        bytes_per_second: estimates of an earlier start of the job; None: they are estimated from some files.
 
     Raises:
-        InputError: the input does not exist, has no audio, or has two utterances with the same id.
+        InputError: the input does not exist, has no audio, or has two utterances with equal ids.
         StoreError: a store cannot be read, or shards do not match the index.
     """
     path = plain(path)
@@ -108,7 +110,7 @@ def _sizes(path: str) -> dict[str, int]:
 def _size(file: Path) -> int:
     try:
         return file.stat().st_size
-    except OSError:  # a broken link, which fails when it is read
+    except OSError:  # a broken link, which is reported when it is read
         return 0
 
 

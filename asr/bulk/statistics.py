@@ -6,10 +6,10 @@ from typing import Any
 
 from asr.recognition.transcript import Transcript
 
-CONFIDENCE_BINS = 20  # of the histogram of utterances' confidence, from 0 to 1
-NUM_LISTED = 10  # longest, emptiest and most repetitive texts
-MIN_EMPTY_SECONDS = 2.0  # shorter utterances often have no word
-SHOWN_CHARACTERS = 300  # of a listed text
+CONFIDENCE_BINS = 20  # number of bins of the histogram of utterances' confidence, from 0 to 1
+NUM_LISTED = 10  # length of the lists of the longest, emptiest and most repetitive texts
+MIN_EMPTY_SECONDS = 2.0  # shorter utterances are not listed as empty, because they often have no word
+SHOWN_CHARACTERS = 300  # maximum number of characters shown of a listed text
 LISTS = ("longest", "emptiest", "repetitive")
 
 
@@ -17,7 +17,7 @@ def part_statistics(transcripts: Sequence[tuple[str, Transcript]]) -> dict[str, 
     """Count the statistics of a part's transcripts.
 
     Args:
-        transcripts: with the ids of their utterances.
+        transcripts: transcripts with the ids of their utterances.
     """
     histogram = [0] * CONFIDENCE_BINS
     for _, transcript in transcripts:

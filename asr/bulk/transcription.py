@@ -1,4 +1,4 @@
-"""Transcription of a part's utterances: as in `asr.transcribe`, plus the keys that a manifest needs."""
+"""Transcription of a part's utterances as in `asr.transcribe`; lines also have the keys that a manifest needs."""
 
 import os
 import socket
@@ -21,7 +21,7 @@ from asr.recognition.recognizer import Recognizer
 from asr.recognition.transcript import Transcript
 from asr.storage.location import absolute
 
-MAX_SEGMENT_SECONDS = 20.0  # length of the utterances that most models are trained on
+MAX_SEGMENT_SECONDS = 20.0  # most models are trained on utterances up to this length
 Entry = dict[str, Any]  # a line of a JSONL file
 
 
@@ -42,7 +42,7 @@ class PartResult(NamedTuple):
 
 
 class Outcomes(NamedTuple):
-    """Transcripts and failures of a part's utterances, by id; each utterance gets one of them."""
+    """Transcripts and failures of a part's utterances, by id; each utterance has either a transcript or a failure."""
 
     utterances: dict[str, Utterance]
     transcripts: dict[str, Transcript]
@@ -58,9 +58,9 @@ def transcribe_part(
 ) -> PartResult:
     """Transcribe a part.
 
-    An utterance that raises an error other than of bad audio is found by bisection and becomes a failure; the others
-    are recognised at once without it. If several utterances raise such an error and none has a transcript, the error is
-    of the machine or the model, and is raised.
+    An utterance that raises an error that is not an AudioError is found by bisection and becomes a failure; the other
+    utterances are recognised together without it. If several utterances raise such an error and none has a transcript,
+    the machine or the model is faulty, and the error is raised.
 
     Args:
         recognizer: the model.
@@ -72,7 +72,7 @@ def transcribe_part(
     Raises:
         StoreError: a store failed.
         MemoryError, RuntimeError: memory does not suffice for a batch.
-        Exception: any error that several utterances raise if none has a transcript.
+        Exception: the error of several utterances, if no utterance has a transcript.
     """
     begun, begun_at = time.monotonic(), time.time()
     waited_before = recognizer.recording_encoder.waiting_seconds
@@ -85,7 +85,7 @@ def transcribe_part(
             raise
         remaining = [utterance for name, utterance in outcomes.utterances.items() if name not in outcomes.failures]
         failures = isolated_failures(lambda suspects: list(recognizer.recognize(suspects, inference)), remaining)
-        if not failures:  # no utterance raises the error alone
+        if not failures:  # no single utterance raises the error
             raise
         outcomes.failures.update(failures)
         outcomes.transcripts.clear()
@@ -114,7 +114,7 @@ def transcribe_part(
 
 
 def _opened(task: PartTask) -> Outcomes:
-    """Return the utterances of a part; read audio files and measure their durations unless these are known."""
+    """Return the utterances of a part; if durations are estimates, read the audio files and measure them."""
     outcomes = Outcomes({utterance.id: utterance for utterance in task.utterances}, {}, dict(task.excluded))
     if task.is_measured:
         return outcomes
@@ -142,7 +142,7 @@ def _recognise(
 
 
 def _entry(utterance: Utterance) -> Entry:
-    """Return the first keys of a text's line."""
+    """Return the first keys of the line of a text."""
     entry: Entry = {"id": utterance.id, "audio_filepath": absolute(utterance.audio_filepath)}
     if utterance.extent is not None:  # bytes of a shard
         entry |= {"start": utterance.extent.start, "num_bytes": utterance.extent.num_bytes}

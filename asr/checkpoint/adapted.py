@@ -56,13 +56,13 @@ def check_whole(bundle: Bundle, path: Path) -> Bundle:
 
 
 def merged(bundle: Bundle, path: Path, base: Bundle, base_path: Path) -> Bundle:
-    """Merge an adapter into its base: a whole model with the outputs of the adapted one, except for rounding.
+    """Merge an adapter into its base; the outputs equal those of the adapted model, except for rounding.
 
     Args:
         bundle: the adapter.
-        path: of the adapter, for errors.
+        path: path of the adapter, for errors.
         base: a whole model.
-        base_path: of the base, for errors.
+        base_path: path of the base, for errors.
 
     Raises:
         InputError: `bundle` is not an adapter, or `base` is not its base.

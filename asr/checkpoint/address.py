@@ -45,9 +45,9 @@ def is_address(model: str | Path) -> bool:
 
 
 def hub_hint(path: Path) -> str:
-    """Return a hint for the error about an absent path that may be OWNER/NAME of a model on a hub; else "".
+    """Return a hint for the error about an absent path, if it may be OWNER/NAME of a model on a hub; else "".
 
-    A path below an existing folder is a mistyped path.
+    A path below an existing folder counts as a mistyped path.
     """
     is_name = not path.parent.exists() and ADDRESS.fullmatch(f"{SCHEME}{path}") is not None
     return f" A model on a hub is named {SCHEME}{path}." if is_name else ""

@@ -1,8 +1,8 @@
 """Bundles: a trained recogniser as a folder.
 
 A bundle contains weights.safetensors, config.json (the model's part of the config), the files of fitted tokenizer,
-features and confidence, the files that its decoder reads, and README.md, the model card. It contains no code, and the
-same state always gives the same bytes.
+features and confidence, the files that its decoder reads, and README.md, the model card. It contains no code. Equal
+states give equal bytes.
 """
 
 import json
@@ -231,13 +231,13 @@ def check_replaceable_folder(folder: Path, names: Collection[str], always: Colle
 def replace_bundle(folder: Path, bundle: Bundle, instead_of: Bundle | None = None) -> None:
     """Write a bundle; replace an older one atomically.
 
-    Also after a kill, the folder is the complete old or the complete new bundle. For an instant, the old bundle has
-    another name; after a kill at that instant, the next call renames it back.
+    Even after a kill, the folder is the complete old or the complete new bundle. For a moment, the old bundle has
+    another name; after a kill at that moment, the next call restores the name.
 
     Args:
-        folder: to write to.
-        bundle: to write.
-        instead_of: the present bundle of the folder, if its additional files may be removed.
+        folder: folder of the bundle.
+        bundle: bundle to write.
+        instead_of: present bundle of the folder, if additional files of it may be removed.
 
     Raises:
         InputError: the folder contains other files or is not writable, or the bundle's language model is not ARPA.
@@ -253,8 +253,8 @@ def replace_folder(
     """Write a folder; replace an older one atomically, like `replace_bundle`.
 
     Args:
-        folder: to write to.
-        names: of files that an older folder may contain.
+        folder: the folder.
+        names: names of files that an older folder may contain.
         always: names of files that an older folder must contain.
         write: creates the folder at the given path and writes its files.
 
@@ -369,7 +369,7 @@ def _sync(folder: Path) -> None:
 
 
 def _swap(unfinished: Path, folder: Path, replaced: Path) -> None:
-    """Rename the new folder to the name of the old one; then remove the old one."""
+    """Rename the new folder to the name of the old folder; then remove the old folder."""
     if folder.exists():
         os.rename(folder, replaced)
     try:

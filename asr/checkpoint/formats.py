@@ -107,7 +107,7 @@ def _fusion_part(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _nothing_behind_a_chunk(config: dict[str, Any]) -> dict[str, Any]:
-    """Add zero right context for streaming encoders, which had none up to format 4."""
+    """Add a right context of zero frames to streaming encoders; up to format 4 they had no right context."""
     encoder = config.get("encoder")
     if not isinstance(encoder, dict) or encoder.get("name") != "conformer_streaming":
         return config

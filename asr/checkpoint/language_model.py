@@ -34,7 +34,7 @@ def write_language_model(folder: Path, checkpoints: Sequence[Path], card: str) -
     tokenizer's files and README.md.
 
     Args:
-        folder: to write to.
+        folder: folder of the bundle.
         checkpoints: of one run of asr.train_lm.
         card: text of the model card.
 

@@ -56,12 +56,12 @@ def load_recognizer(
     """Load a recogniser.
 
     Args:
-        path: of a run folder, a bundle, a `.ckpt`, or the folder of an exported model.
-        device: of the weights.
-        decode: settings that replace those of the model's decoder, such as
+        path: path of a run folder, a bundle, a `.ckpt`, or the folder of an exported model.
+        device: device of the weights.
+        decode: settings that replace settings of the model's decoder, such as
             `{"name": "beam", "fusion": {"lm": "a.arpa"}}`. Without a name they apply to the model's decoder, or to beam
-            search if the model's greedy decoder has no such settings. Another decoder than the model's takes its other
-            settings from conf/decode.
+            search if the model's greedy decoder does not have these settings. If another decoder is named, its other
+            settings come from conf/decode.
         base: the base of an adapter.
 
     Raises:
@@ -81,7 +81,7 @@ def read_model(path: Path, base: Path | None = None) -> Bundle:
         base: the base of an adapter, to be merged.
 
     Raises:
-        InputError: the model does not exist or is damaged, or is an adapter of another base or without `base`.
+        InputError: the model does not exist or is damaged, or it is an adapter and `base` is missing or wrong.
     """
     if base is None:
         return check_whole(_read_stored(path), path)
@@ -160,10 +160,10 @@ def _load_weights(model: Model, weights: Mapping[str, Tensor]) -> None:
 
 
 def decoder_settings(bundle: Bundle, instead: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a decoder: the model's, or those of conf/decode for another decoder, with replacements.
+    """Return the settings of the model's decoder, or of another decoder from conf/decode, with replacements.
 
     Replacements without a decoder's name apply to the model's decoder, or to beam search if the model's greedy decoder
-    has no such settings.
+    does not have these settings.
     """
     return _settings_instead(bundle.config["decode"], instead)
 
@@ -196,7 +196,7 @@ def with_label_priors(
     Args:
         instead: further replacements by the user.
         label_priors: log p of each token.
-        own: the settings of the model's decoder.
+        own: settings of the model's decoder.
 
     Raises:
         InputError: `instead` names a decoder that is not beam search.
@@ -235,9 +235,9 @@ def checkpoint_extra(
     """Return the value of `CHECKPOINT_KEY` in a Lightning checkpoint, with types that `weights_only` can load.
 
     Args:
-        config: of the training.
-        files: of fitted components, by name.
-        keys: of the config that are stored.
+        config: config of the training.
+        files: files of fitted components, by name.
+        keys: keys of the config that are stored.
         base: entry of an adapter's base from `base_config`.
     """
     adapter = {} if base is None else {ADAPTER: config[ADAPTER], BASE: dict(base)}
@@ -253,9 +253,9 @@ class Start(NamedTuple):
     *Source*: Wortsman et al. 2021, arXiv:2109.01903.
 
     Args:
-        source: its name in `init.from`.
-        path: of the model.
-        share: its share of each averaged weight, greater than 0 and less than 1.
+        source: name of the model in `init.from`.
+        path: path of the model.
+        share: share of the initial model in each averaged weight, greater than 0 and less than 1.
     """
 
     source: str
@@ -273,14 +273,15 @@ def write_bundle(
     """Write the bundle of a checkpoint, or of the average of several; replace an older one atomically.
 
     Args:
-        folder: to write to.
+        folder: folder of the bundle.
         checkpoints: Lightning checkpoints of one run.
         card: text of the model card.
-        decode: settings of the decoder, whose files are copied to the bundle; None: the checkpoint's, without files.
+        decode: settings of the decoder, whose files are copied to the bundle; None: settings of the checkpoint, without
+            files.
         start: the initial model to average with; None: average only checkpoints.
 
     Raises:
-        InputError: a checkpoint or `start` is unreadable or differs from the first in weights or tokens, or
+        InputError: a checkpoint or `start` is unreadable or differs from the first checkpoint in weights or tokens, or
             `replace_bundle` fails.
     """
     bundles = [checkpoint_bundle(checkpoint) for checkpoint in checkpoints]
@@ -315,7 +316,7 @@ def _read_start(source: Path, checkpoint: Path, trained: Bundle) -> dict[str, Te
     """Read the weights of a run's initial model.
 
     Raises:
-        InputError: its weights or tokens differ from the run's.
+        InputError: weights or tokens differ from those of the run.
     """
     start = read_model(source)
     check_same_weights([checkpoint, source], [trained, start])

@@ -1,4 +1,4 @@
-"""The checkpoints of a run folder; their names contain step and score, by which they are selected."""
+"""The checkpoints of a run folder; they are selected by step and score, which are part of their names."""
 
 import logging
 import re
@@ -10,9 +10,9 @@ from pathlib import Path
 from asr.errors import InputError
 
 DAMAGED = ".damaged"  # suffix for unreadable checkpoints
-NEWEST = 2  # number of newest checkpoints to resume from; the second is for a damaged first
+NEWEST = 2  # number of newest checkpoints that are stored to resume from; the second is used if the first is damaged
 SELECTIONS = ("best", "last", "average_best", "average_last")  # of checkpoints, for a bundle
-SIMILAR = 4.0  # times the best score: worse checkpoints, from the start of training, are not averaged
+SIMILAR = 4.0  # checkpoints worse than this multiple of the best score, early in training, are not averaged
 WER, PERPLEXITY = "wer", "perplexity"  # metrics of validations, of recognisers and language models; lower is better
 
 logger = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ def put_aside(damaged: Mapping[Path, str]) -> None:
     """Rename damaged checkpoints, so that the run can write new ones with these names; log a warning for each.
 
     Args:
-        damaged: the reason for each, from `newest_intact`.
+        damaged: damaged checkpoints with reasons, from `newest_intact`.
     """
     for path, reason in damaged.items():
         path.rename(path.with_name(path.name + DAMAGED))
@@ -91,7 +91,7 @@ def put_aside(damaged: Mapping[Path, str]) -> None:
 
 
 def damage(path: Path) -> str | None:
-    """Return the damage of a checkpoint file, None if it is intact. Reads the whole file and runs no code from it."""
+    """Return the damage of a checkpoint file, None if it is intact; reads the whole file and runs no code from it."""
     try:
         with zipfile.ZipFile(path) as file:  # torch writes checksums but does not verify them
             broken = file.testzip()
@@ -125,7 +125,7 @@ def select(selection: str, checkpoints: Sequence[SavedCheckpoint], keep: int) ->
 
 
 def by_score(checkpoints: Sequence[SavedCheckpoint]) -> list[SavedCheckpoint]:
-    """Sort the validated checkpoints, best first; of equal scores, the older first."""
+    """Sort the validated checkpoints, best first; among equal scores, older checkpoints come first."""
     validated = [checkpoint for checkpoint in checkpoints if checkpoint.score is not None]
     return sorted(validated, key=lambda checkpoint: (_score(checkpoint), checkpoint.step))
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from asr.recognition.inference import Inference
     from asr.recognition.recognizer import Recognizer
 
-LINE_SECONDS = 10.0  # between two lines of progress, without a bar
+LINE_SECONDS = 10.0  # time between two lines of progress, without a bar
 SAMPLE_SECONDS, MAX_SAMPLED = 60.0, 20  # seconds of audio and number of utterances of a dry run's measurement
 NEEDS_PARTS = ("part", "segments", "dry_run", "engine", "address")  # options that need --parts
 
@@ -123,10 +123,10 @@ def _engine(
 
 
 def _load_same(options: argparse.Namespace, check: "Callable[[Recognizer], None]", expected: str) -> "Recognizer":
-    """Load the model in a worker, on any machine.
+    """Load the model in a worker process, which may be on another machine.
 
     Raises:
-        InputError: the machine has another model under this path.
+        InputError: the machine has another model at this path.
     """
     from asr.bulk.fingerprints import model_fingerprint
 
@@ -174,7 +174,7 @@ def _show(
 def _measured_rate(job: "BulkJob", recognizer: "Recognizer", inference: "Inference") -> tuple[int, float | None]:
     """Recognise a few evenly spaced utterances; return their number, and seconds of audio per second.
 
-    The rate is None if none of them could be recognised.
+    The rate is None if none of these utterances could be recognised.
     """
     import numpy as np
 
@@ -207,8 +207,8 @@ class _Progress:
     """Progress of a job (hours, rate, failures, time left): a bar on a terminal, otherwise lines.
 
     Args:
-        job: whose progress is shown.
-        missing: numbers of the parts to do.
+        job: job whose progress is shown.
+        missing: numbers of the parts to transcribe.
         bar: progress bar, hidden without a terminal.
     """
 

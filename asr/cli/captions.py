@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 STDIN = "-"
 RATE = 16_000  # Hz
 SAMPLE_BYTES = 2
-PIECE_SECONDS = 0.1  # resampled at once
+PIECE_SECONDS = 0.1  # length of the pieces of audio that are resampled
 LINE = 100  # characters after which a line ends even without a pause
 ERASE, FAINT, PLAIN = "\r\x1b[K", "\x1b[2m", "\x1b[0m"
 
@@ -69,7 +69,7 @@ def check_captions(options: argparse.Namespace) -> None:
 
 
 def caption(recognizer: "Recognizer", options: argparse.Namespace) -> int:
-    """Print final words in lines as they are recognised; on a terminal, also the provisional words after them."""
+    """Print final words, in lines, when they are recognised; on a terminal, also print the provisional words."""
     from asr.audio.load import stream_waveform
     from asr.audio.resampling import resampled
     from asr.recognition.streaming import Stream
@@ -118,7 +118,7 @@ class Lines:
         self._line = []
 
     def _refresh(self, partial: str) -> None:
-        """Print the last line again: as much of its end as fits the terminal."""
+        """Print the last line again, or the end of it that fits the terminal."""
         width = os.get_terminal_size(sys.stdout.fileno()).columns - 1
         final = " ".join(self._line)
         final += " " if final and partial else ""

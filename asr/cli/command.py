@@ -126,7 +126,7 @@ def load_model(options: argparse.Namespace) -> "Recognizer":
 
 
 def check_used(recognizer: "Recognizer", options: argparse.Namespace) -> None:
-    """Check that no option needs an absent language model or absent hotwords."""
+    """Check that no option needs a language model or hotwords that are absent."""
     decode = recognizer.decode
     has_lm, has_hotwords = "lm_weight" in decode.tunable, any(decode.hotwords)
     for key, needed, is_there in (
@@ -219,7 +219,7 @@ def inference(options: argparse.Namespace) -> "Inference":
 
 
 def progress_bar() -> "Progress":
-    """Make a bar on stderr; hidden if stderr is no terminal, or if stdout is a terminal, to keep its lines intact."""
+    """Make a bar on stderr; hidden if stderr is no terminal, or if stdout is a terminal, which needs intact lines."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
@@ -230,7 +230,7 @@ def progress_bar() -> "Progress":
 
 @contextmanager
 def audio_progress(description: str, utterances: "Iterable[Utterance]") -> "Iterator[Callable[[float], None]]":
-    """Show a bar over the seconds of utterances; yield a function to call with the seconds done."""
+    """Show a bar over the seconds of utterances; yield a function to call with the seconds that are processed."""
     with progress_bar() as progress:
         task = progress.add_task(description, total=sum(utterance.duration for utterance in utterances))
         yield lambda seconds: progress.advance(task, seconds)
@@ -252,7 +252,7 @@ def complain(message: str) -> None:
 
 
 def complain_of(name: str, reason: str) -> None:
-    """Print an error of a recording, with the recording's name unless the reason contains it."""
+    """Print an error of a recording, beginning with the recording's name unless the reason contains it."""
     is_named = reason.startswith(f"{name}: ") or f"(id {name!r})" in reason
     complain(reason if is_named else f"{name}: {reason}")
 
@@ -283,5 +283,5 @@ def run_command(command: Callable[[Sequence[str] | None], int]) -> None:
         complain(f"the disk must have room for {error.filename or 'the output'}; got: {error.strerror}.")
         status = 1
     reader_has_gone()
-    gc.freeze()  # saves the garbage collection at exit, a quarter of a second with torch imported
+    gc.freeze()  # avoids garbage collection at exit, which takes a quarter of a second with torch
     sys.exit(status)

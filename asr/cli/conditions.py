@@ -68,7 +68,7 @@ def check_conditions(options: argparse.Namespace) -> None:
     """Check the options before the model is loaded.
 
     Raises:
-        InputError: an option is invalid or needs another one.
+        InputError: an option is invalid or needs another option.
     """
     if options.snr is not None and options.noise is None:
         raise InputError("--snr needs --noise; add --noise PATH, a folder of noise.")
@@ -100,7 +100,7 @@ def evaluate_harder(
 
 
 def conditions_table(clean: "Mapping[str, Evaluation]", harder: "Mapping[str, Sequence[Harder]]") -> str:
-    """Format the results as a table, a row per manifest and condition; clean results come first."""
+    """Format the results as a table with one row per manifest and condition; clean results come first."""
     rows: list[tuple[str, ...]] = [TITLES]
     for name, evaluation in clean.items():
         every = [(CLEAN, evaluation), *((each.condition.name, each.evaluation) for each in harder[name])]

@@ -1,4 +1,4 @@
-"""Output of transcripts: to standard output or to a file each, in any format."""
+"""Output of transcripts in any format, to standard output or to one file per recording."""
 
 import argparse
 import hashlib
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from asr.recognition.transcript import Transcript
 
 CHUNK = 256  # recordings that are sorted by length and recognised together; output is in the given order
-MAX_NAME_BYTES = 255  # of a file's name, on nearly every file system
-KEPT_NAME_BYTES = 200  # of a longer name
+MAX_NAME_BYTES = 255  # limit of a file's name on nearly every file system
+KEPT_NAME_BYTES = 200  # length to which a longer name is cut, before the digest is added
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class NamedRecording:
 
     Args:
         name: a file's path, or an utterance's id.
-        utterance: its audio.
-        place: path of its output file below --output-dir, without suffix.
+        utterance: the audio of the recording.
+        place: path of the output file below --output-dir, without suffix.
     """
 
     name: str
@@ -44,17 +44,17 @@ Outcomes = Iterator[tuple["Utterance", "Transcript | str"]]
 
 
 def in_order(recordings: Sequence[NamedRecording], outcomes: "Callable[[list[Utterance]], Outcomes]") -> Transcripts:
-    """Yield the transcripts in the order of the recordings; print an error for recordings without one.
+    """Yield the transcripts in the order of the recordings; print an error for each recording without a transcript.
 
     Args:
-        recordings: to transcribe; names may occur several times, in different manifests.
-        outcomes: maps utterances to outcomes in any order: a transcript, or the reason of a failure.
+        recordings: recordings to transcribe; a name may occur in several manifests.
+        outcomes: maps utterances to outcomes in any order; an outcome is a transcript or the reason of a failure.
     """
     for start in range(0, len(recordings), CHUNK):
         chunk: dict[str, NamedRecording] = {}
         for recording in recordings[start : start + CHUNK]:
             name = recording.name
-            while name in chunk:  # in another manifest, or a repeated file
+            while name in chunk:  # the name occurred in another manifest, or the file is repeated
                 name += "'"
             chunk[name] = recording
         transcripts: dict[str, Transcript] = {}
@@ -108,9 +108,9 @@ def arrange(
     """Sort recordings as the format requires, and check that their output does not collide.
 
     Args:
-        recordings: to transcribe.
-        options: of the command: format and output_dir.
-        inputs: the command's input paths; neither they nor the audio may be replaced.
+        recordings: recordings to transcribe.
+        options: options of the command, with format and output_dir.
+        inputs: the command's input paths; neither these files nor the audio may be replaced.
     """
     form = FORMATS[options.format]
     if options.output_dir:
@@ -162,7 +162,7 @@ def _check_unlike(recordings: Sequence[NamedRecording], key: Callable[[NamedReco
 
 
 def write(transcripts: Transcripts, options: argparse.Namespace) -> Transcripts:
-    """Write transcripts to files or to stdout; yield each after it is written."""
+    """Write transcripts to files or to stdout; yield each transcript after it is written."""
     form = FORMATS[options.format]
     if options.output_dir:
         for recording, transcript in transcripts:

@@ -28,15 +28,15 @@ def dev_lines(
     spelled: "Array | None" = None,
     unit: str = "word",
 ) -> list[str]:
-    """Return lines with the number of unknown words of a dev text, and a table of perplexities, a row per model.
+    """Return lines with the number of unknown words of a dev text, and a table of perplexities with a row per model.
 
     Args:
         path: of the text.
         dev: the text.
         models: name, weight (None: not part of a mixture) and n-grams of each model.
-        listed_from: lowest id of the words that only the list of --words has, not the texts. None: no list.
+        listed_from: lowest id of the words that are in the list of --words but not in the texts. None: no list.
         spelled: (number of unknown words,) log10 of the probability of their spelling. None: no spelling model.
-        unit: of the models.
+        unit: unit of the models: word or token.
     """
     words, unknown = len(dev.known) - dev.num_sentences, int((~dev.known).sum())
     first = f"{path}: {counted(dev.num_sentences, 'sentence')}, {counted(words, unit)}"
@@ -60,6 +60,6 @@ def dev_lines(
 
 
 def words_line(path: str, listed: int, new: int, probability: float) -> str:
-    """Return a line with the number of listed words that were added because the texts lack them."""
+    """Return a line with the number of listed words that were added because they are not in the texts."""
     share = f"; they share {probability:g} of the unigrams' probability" if new else ""
     return f"{path}: {counted(listed, 'word')}, {new:,} of them not in the texts{share}"

@@ -11,7 +11,7 @@ from asr.storage.store import MERGE_GAP
 from asr.text.numbers import counted, duration, percent
 
 PRICE = 0.0004  # US$ for 1,000 GET requests: the list price of S3 Standard in us-east-1, 2026
-SPEED = 100  # seconds of audio per second, for which rates are printed; other speeds are proportional
+SPEED = 100  # seconds of audio per second; rates are printed for this speed, and are proportional to the speed
 PREFETCHED = 2  # batches per worker: torch's prefetch_factor
 
 
@@ -21,10 +21,10 @@ class Load:
 
     Args:
         reading: requests to stores; None: all audio is in local files.
-        plan: of the epoch.
+        plan: plan of the epoch.
         ranks: number of training processes.
-        held_bytes: of columns and plan, in each process.
-        index_bytes: of memory-mapped indexes.
+        held_bytes: bytes of columns and plan in each process.
+        index_bytes: bytes of memory-mapped indexes.
         peak_bytes: peak memory of the planning process.
         workers_bytes: maximum size of the prefetched batches in a rank's workers.
     """
@@ -53,9 +53,9 @@ def load_of(reading: EpochReading | None, training_set: TrainingSet, plan: Epoch
     features = training_set.features
     second = features.sample_rate / features.hop * features.dim * 4 * training_set.reference.views  # bytes of floats
     batch = plan.summary().longest.padded_seconds * second
-    held = training_set.num_bytes + plan.num_bytes
+    held_bytes = training_set.num_bytes + plan.num_bytes
     index = sum(part.index.num_bytes for part in training_set.utterances.parts)
-    return Load(reading, plan, ranks, held, index, peak_memory(), PREFETCHED * workers * batch)
+    return Load(reading, plan, ranks, held_bytes, index, peak_memory(), PREFETCHED * workers * batch)
 
 
 def costs(load: Load, storage: StorageSettings) -> Iterator[str]:
@@ -98,7 +98,7 @@ def first_step(seconds: Mapping[str, float]) -> Iterator[str]:
     """Yield lines with the expected time until the first step.
 
     Args:
-        seconds: measured for each part of the start.
+        seconds: measured seconds of each part of the start.
     """
     parts = ", ".join(f"{name} {elapsed:.2f} s" for name, elapsed in seconds.items())
     more = "plus libraries, processes and the trial of the largest batch"

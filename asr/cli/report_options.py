@@ -19,7 +19,7 @@ def add_report(parser: argparse.ArgumentParser) -> None:
         "--report-audio",
         metavar="MB",
         type=float,
-        help=f"limit of recordings and features in it, those with the most errors first (default {MEGABYTES:g})",
+        help=f"limit of recordings and features in the page; most errors come first (default {MEGABYTES:g})",
     )
 
 

@@ -16,7 +16,7 @@ LEGEND = "*word*: recognised as this; +word+: too much; ---: missing."
 
 
 def side_by_side(reference: str, a: str, b: str) -> list[str]:
-    """Return the lines of a reference and two hypotheses below each other, wrapped, with marked errors."""
+    """Return lines with a reference and two hypotheses below each other, wrapped, and with marked errors."""
     lines: list[str] = []
     row = list(LABELS)
     for column in _columns(_slots(align_words(reference, a)), _slots(align_words(reference, b))):

@@ -21,7 +21,7 @@ AnyBatch = TypeVar("AnyBatch", bound=Any)  # a dataclass
 class Example:
     """One utterance, ready for the encoder.
 
-    Shapes: features (T, F), also those of other views; tokens (U,), empty if no reference is needed.
+    Shapes: features (T, F), also of each further view; tokens (U,), empty if no reference is needed.
     """
 
     utterance: Utterance
@@ -60,11 +60,11 @@ def _change_tensors(batch: AnyBatch, change: Callable[[Tensor], Tensor]) -> AnyB
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Utterances padded to the longest, and the planned utterances that could not be read.
+    """Utterances padded to the longest one, and the planned utterances that could not be read.
 
-    Shapes: features (B, T, F), feature_lengths (B,), tokens (B, U), token_lengths (B,). Padding may have any values;
-    they are never used. With several views, features are (views * B, T, F) and feature_lengths (views * B,): the first
-    view of all utterances, then the second.
+    Shapes: features (B, T, F), feature_lengths (B,), tokens (B, U), token_lengths (B,). Values in the padding are never
+    used. With several views, features are (views * B, T, F) and feature_lengths (views * B,): the first view of all
+    utterances, then the second view of all utterances.
     """
 
     features: Tensor
@@ -108,7 +108,7 @@ def padded_tokens(texts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def views_of(examples: Sequence[Example | Rejected]) -> list[Any]:
-    """Return the features of the examples that were not rejected: the first view of each, then the second."""
+    """Return the features of the examples that were not rejected: first views of all examples, then second views."""
     views = [(example.features, *example.other_views) for example in examples if isinstance(example, Example)]
     return [view for column in zip(*views, strict=True) for view in column]
 

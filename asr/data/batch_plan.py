@@ -84,7 +84,7 @@ class BatchBounds:
         return fits
 
     def fill(self, durations: Tensor, cells: Tensor | float = 0) -> Tensor:
-        """Return the fraction of a batch that each utterance fills, if the others have its size; at most 1."""
+        """Return the fraction of a batch of equal utterances that each utterance would fill; at most 1."""
         parts = (durations / self.batch_seconds).clamp(min=1 / self.max_utterances)
         if self.max_squared_seconds is not None:
             parts = parts.maximum(durations * durations / self.max_squared_seconds)
@@ -98,7 +98,7 @@ class Texts:
     """The influence of texts on the size of a batch.
 
     Args:
-        num_tokens: of each utterance, (N,) float64.
+        num_tokens: number of tokens of each utterance, (N,) float64.
         cells: computes, from the longest duration and the largest number of tokens in a batch, the number of elements
             of the head's largest tensor per utterance; all tensors have the same shape.
     """
@@ -118,7 +118,7 @@ class BatchOrder:
     Args:
         jitter: maximum distance, in batches, by which an utterance moves from its position in the order of durations,
             so that its batch-mates change between epochs; less with few batches (`MAX_JITTER`).
-        sorted_epochs: number of epochs at the start that go from short to long utterances, with which CTC converges
+        sorted_epochs: number of first epochs that are sorted from short to long utterances, with which CTC converges
             sooner (SortaGrad: Amodei et al. 2015, arXiv:1512.02595, section 3.2).
 
     Raises:
@@ -138,8 +138,8 @@ class Plan:
 
     Args:
         order: indices of the utterances, batch by batch, (N,) int32.
-        edges: start of each batch in `order`, and the end of the last, (steps * world_size + 1,).
-        steps: for each step, the number of its group of `world_size` neighbouring batches: a permutation, (steps,).
+        edges: start of each batch in `order`, and the end of the last batch, (steps * world_size + 1,).
+        steps: permutation of the groups of `world_size` neighbouring batches: the group of each step, (steps,).
         world_size: number of ranks.
     """
 
@@ -207,8 +207,8 @@ def cut_batches(durations: Tensor, bounds: BatchBounds, texts: Texts | None = No
 def _batch_ends(durations: Tensor, bounds: BatchBounds, texts: Texts | None) -> Tensor:
     """Return, for each utterance, the end of the batch that would start there, (N,) int64.
 
-    All ends are computed at once, by doubling: a batch grows by 2**k utterances, for falling k, if the bounds allow it,
-    which depends on the longest of these utterances.
+    All ends are computed at once, by doubling: for decreasing k, a batch grows by 2**k utterances if it stays within
+    the bounds with the longest of these utterances.
     """
     lengths = durations[None] if texts is None else torch.stack([durations, texts.num_tokens])
     maxima = [lengths]  # maxima[k][:, i]: maximum over the 2**k utterances from i on
@@ -253,9 +253,9 @@ def plan_training(
         seed: of the run.
         epoch: from 0.
         world_size: number of ranks.
-        part: number of times that the epoch was planned again for another number of ranks.
+        part: how many times the epoch has been planned again for another number of ranks.
         texts: of the utterances; None: texts do not influence the size of a batch.
-        padded: seconds to which a batch is padded if the utterance is its longest, (N,); None: its own duration.
+        padded: seconds to which a batch is padded if the utterance is its longest, (N,); None: its duration.
 
     Raises:
         InputError: there are fewer utterances than ranks, or too few batches that can be halved.
@@ -311,7 +311,7 @@ def _split_until_divisible(edges: Tensor, divisor: int) -> Tensor:
 def changed_mates(before: Plan, after: Plan) -> float:
     """Return the fraction of batch-mates that changes between two plans, averaged over utterances.
 
-    Utterances without batch-mates do not count; 0 if there are no others.
+    Utterances without batch-mates do not count; the result is 0 if no utterance has batch-mates.
     """
     labels, later = before.labels(), after.labels()
     mates = torch.bincount(labels)[labels] - 1
@@ -351,8 +351,8 @@ def draw_factors(factors: Sequence[float], feasible: Tensor, *, seed: int, epoch
     """Draw each utterance's speed factor for one epoch.
 
     Args:
-        factors: K speeds to draw from.
-        feasible: (N, K) bool: whether the tokens fit the frames at this speed; otherwise the speed is 1.0.
+        factors: K speed factors to draw from.
+        feasible: (N, K) bool: whether the tokens fit the frames at this speed; otherwise speed 1.0 is used.
         seed: of the run.
         epoch: from 0.
 
@@ -392,5 +392,5 @@ def plan_evaluation(durations: Sequence[float], bounds: BatchBounds, *, rank: in
     order = torch.argsort(-seconds, stable=True)
     sizes = cut_batches(seconds[order], bounds).diff().tolist()
     batches = [batch.tolist() for batch in order.split(sizes)] if sizes else []
-    batches += [[] for _ in range(world_size - len(batches))]  # all ranks take part in collective operations
+    batches += [[] for _ in range(world_size - len(batches))]  # all ranks must take part in collective operations
     return batches[rank::world_size]

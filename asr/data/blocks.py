@@ -9,7 +9,7 @@ BLOCK = 1 << 20  # rows
 
 
 def in_blocks(function: Callable[..., Tensor], *columns: Tensor) -> Tensor:
-    """Apply a row-wise function of columns, (n,) or (n, K) each, block by block.
+    """Apply a row-wise function to columns, each (n,) or (n, K), block by block.
 
     Shapes:
         columns: (N, ...) each.

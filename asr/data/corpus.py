@@ -64,7 +64,7 @@ class Corpus:
         """Check that all audio files exist; files at URLs are not checked.
 
         Raises:
-            InputError: files are missing; it names the first and their number.
+            InputError: files are missing; the message has their number and the first name.
         """
         paths: dict[str, str] = {}
         for part in self._parts():
@@ -97,7 +97,7 @@ class Corpus:
         """Check that the tokenizer can encode every text of `valid` and `tests`; `count_tokens` checks `train`.
 
         Raises:
-            InputError: it cannot; the message names split, utterances and characters.
+            InputError: a text cannot be encoded; the message names split, utterances and characters.
         """
         for split, utterances in {"valid": self.valid, **self.tests}.items():
             count_tokens(utterances, reference, split)
@@ -114,7 +114,7 @@ def read_corpus(
     Args:
         settings: of the corpus.
         normalize: the text normaliser.
-        read: opens a manifest (`IndexCache.utterances`).
+        read: function that opens a manifest, such as `IndexCache.utterances`.
         known: `with_known_ids`, or `IndexCache.with_known_ids`, which computes it once for all processes.
 
     Raises:
@@ -135,7 +135,7 @@ def prepare_if_absent(settings: CorpusSettings) -> None:
     """Run the module that prepares the corpus in a separate process if a manifest is absent.
 
     Raises:
-        InputError: the corpus is absent and cannot be prepared here; the message says what to do.
+        InputError: the corpus is absent and cannot be prepared on this machine; the message says what to do.
     """
     manifests = [path for split in ("train", "valid", *TESTS) for path in settings.manifests(split)]
     absent = [path for path in manifests if not is_url(path) and not os.path.isfile(path)]
@@ -165,7 +165,7 @@ def _check_declared(settings: CorpusSettings, how: str, absent: str) -> None:
     """Check that `prepare` does not belong to another corpus.
 
     Raises:
-        InputError: conf/corpus declares it for another corpus.
+        InputError: conf/corpus declares this module for another corpus.
     """
     declared = {name: default_settings("corpus", name).get("prepare") for name in names("corpus")}
     owners = [name for name, prepare in declared.items() if prepare == how]
@@ -185,7 +185,7 @@ def _read_all(
     paths = [manifest.path for manifest in weighted]
     if twice := [path for index, path in enumerate(paths) if path in paths[:index]]:
         must = f"corpus.{split} must name each manifest once; got {printable_url(twice[0])} twice"
-        raise InputError(f"{must}. Give it a weight of 2 to train on it twice.")
+        raise InputError(f"{must}. To train on it twice, give it a weight of 2.")
     parts = [part for path in paths for part in read(path).parts]
     means = [1.0] * len(parts)
     if split == "train":

@@ -25,11 +25,11 @@ from asr.storage.location import is_url, printable_url
 from asr.storage.store import read_files, read_ranges
 
 ENERGIES_AHEAD = 4  # results computed in advance by a process: 0.3 MB each for 10 s
-DURATION_TOLERANCE_SECONDS = 0.1  # allowed error of a manifest's duration, in addition to 1 % of it
+DURATION_TOLERANCE_SECONDS = 0.1  # allowed error of a manifest's duration, in addition to 1 % of the duration
 
 
 class Item(NamedTuple):
-    """An entry of the batch plan. It contains the epoch, so that workers need no notice of a new one."""
+    """An entry of the batch plan. It contains the epoch, so workers need not be notified of a new epoch."""
 
     epoch: int
     position: int  # in the dataset's utterances
@@ -51,7 +51,7 @@ class Augmentation:
     """Augmentations of training utterances; the default changes nothing.
 
     Args:
-        speed: its factors are drawn by the batch plan.
+        speed: change of speed; the batch plan draws its factors.
         waveform: augmentations of the waveform, in order.
         features: augmentations of the features, in order.
         recordings: recordings that are mixed in, by the setting that names them.
@@ -98,7 +98,7 @@ class SpeechDataset(Dataset[Example | Rejected]):
     batches. Its views have the same waveform and different masks.
 
     Args:
-        utterances: `Item.position` is an index of these.
+        utterances: `Item.position` is an index of this sequence.
         features: waveform to features.
         reference: text to tokens; None: no reference is needed.
         augmentation: None for evaluation.
@@ -141,7 +141,7 @@ class SpeechDataset(Dataset[Example | Rejected]):
             waveform = self.load(fetched, self.features.sample_rate)
             with seeded(self.seed, item.epoch, utterance.id, *_again(item)):
                 return self._example(utterance, waveform, item)
-        except AudioError as error:  # of the utterance or of a recording mixed into it
+        except AudioError as error:  # concerns the utterance or a recording that is mixed into it
             return Rejected(utterance, str(error))
 
     def _example(self, utterance: Utterance, waveform: Tensor, item: Item) -> Example | Rejected:
@@ -151,7 +151,7 @@ class SpeechDataset(Dataset[Example | Rejected]):
         tokens = self.reference.encode(utterance.text)
         needed = self.reference.min_frames(tokens)
         if self.reference.output_lengths(len(features)) < needed and item.factor != 1.0:
-            # the manifest's duration, on which the plan relies, was rounded up
+            # the plan relies on the manifest's duration, which was rounded up
             features, *views = self._views(waveform, item._replace(factor=1.0))
         frames = self.reference.output_lengths(len(features))
         if frames < needed:
@@ -213,7 +213,8 @@ def load_utterance(utterance: Utterance, sample_rate: int) -> Tensor:
     """Load an utterance's waveform (S,).
 
     Raises:
-        AudioError: the audio is unreadable, or its duration differs from the manifest's, by which batches are planned.
+        AudioError: the audio is unreadable, or its duration differs from the manifest's duration, which the batch plan
+            uses.
         StoreError: a shard or URL cannot be read.
     """
     [utterance] = fetch([utterance])
@@ -224,7 +225,7 @@ def load_utterance(utterance: Utterance, sample_rate: int) -> Tensor:
 
 
 def fetch(utterances: Sequence[Utterance]) -> list[Utterance]:
-    """Return the utterances; those in shards or at URLs with the content of their audio, fetched concurrently.
+    """Return the utterances; audio in shards or at URLs is fetched concurrently and stored in `content`.
 
     Raises:
         StoreError: a shard or URL cannot be read.
@@ -244,7 +245,7 @@ def fetch(utterances: Sequence[Utterance]) -> list[Utterance]:
 
 
 def stream_utterance(utterance: Utterance, sample_rate: int) -> Iterator[Tensor]:
-    """Yield an utterance's waveform in blocks, (S,) each; raises the errors of `load_utterance`."""
+    """Yield an utterance's waveform in blocks, each (S,); raises the errors of `load_utterance`."""
     [utterance] = fetch([utterance])
     num_samples, (offset, duration) = 0, _segment(utterance)
     for block in stream_waveform(

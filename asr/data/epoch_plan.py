@@ -47,11 +47,11 @@ class PlanSummary:
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """The batches of an epoch or of its rest; `len()` is the number of steps, equal to the batches per rank.
+    """The batches of an epoch or of its remaining part; `len()` is the number of steps, equal to the batches per rank.
 
     Args:
         epoch: from 0.
-        plan: the occurrences in each batch.
+        plan: plan of the batches; its utterances are occurrences.
         occurrences: M occurrences of utterances.
         durations: maximum seconds of every occurrence at its speed factor, (M,) float64.
         padded: seconds to which a batch is padded if the occurrence is its longest, (M,) float64.
@@ -120,15 +120,15 @@ def plan_stretch(number: int, position: Position, plan: Callable[[Tensor | slice
     parts have not used, planned for its number of ranks.
 
     Args:
-        number: of occurrences of utterances in the epoch.
-        position: in the epoch.
-        plan: makes the plan of a part, from the indices of the unused occurrences (a slice: all), the number of ranks
-            and the number of the part; the plan's order contains indices of the first argument.
+        number: number of occurrences of utterances in the epoch.
+        position: a position in the epoch.
+        plan: makes the plan of a part. Arguments: the indices of the unused occurrences (a slice for all), the number
+            of ranks, and the number of the part. The plan's order contains indices into the first argument.
 
     Raises:
         InputError: the position does not fit this training set, or there are fewer unused utterances than ranks.
     """
-    left: Tensor | None = None  # all
+    left: Tensor | None = None  # indices of unused occurrences; None: all
     for part, share in enumerate(position.shares):
         if left is not None and len(left) < share.world_size:
             given = f"epoch {position.epoch + 1} has {len(left)} utterances left for {share.world_size} processes"
@@ -149,7 +149,7 @@ def plan_stretch(number: int, position: Position, plan: Callable[[Tensor | slice
 
 
 class EpochSampler(Sampler[list[Item]]):
-    """Yield one rank's batches for a DataLoader, from batch `start` on; `len()` includes the batches before it."""
+    """Yield one rank's batches for a DataLoader, beginning with batch `start`; `len()` also counts earlier batches."""
 
     def __init__(self, epoch: EpochPlan, rank: int, start: int = 0) -> None:
         self.epoch = epoch

@@ -12,14 +12,14 @@ class Epochs:
 
     Args:
         plan: plans the part of an epoch that contains a position, from the first batch of that part.
-        number: of occurrences of utterances in an epoch.
+        number: number of occurrences of utterances in an epoch.
         begin: position at which the run starts or resumes.
     """
 
     def __init__(self, plan: Callable[[Position], EpochPlan], number: int, begin: Position) -> None:
         self.begin = begin
         self._make_plan, self._number = plan, number
-        self._planned: tuple[Position, EpochPlan] | None = None  # the last plan, requested by several callers
+        self._planned: tuple[Position, EpochPlan] | None = None  # the last plan, because several callers request it
 
     def stretch(self, epoch: int, world_size: int) -> Position:
         """Return the position at which this run starts in an epoch."""
@@ -47,7 +47,7 @@ class Epochs:
         return Position(epoch, (*position.shares[:-1], Share(position.world_size, batch)), skipped)
 
     def done(self, epoch: int, world_size: int, batches: int) -> float:
-        """Return the number of passes, with fraction, after `batches` batches of an epoch's current part."""
+        """Return the number of passes, a fraction, after `batches` batches of an epoch's current part."""
         if batches == 0:
             return float(epoch)
         plan = self.plan(self.stretch(epoch, world_size))

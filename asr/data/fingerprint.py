@@ -35,7 +35,7 @@ def stored_fingerprint(utterances: Utterances, cache: IndexCache, normalizer: st
 
 
 def mixture_of(utterances: Utterances) -> dict[str, str]:
-    """Return the weights of a training set's manifests in the form of a fingerprint; {} without weights."""
+    """Return the weights of a training set's manifests as an entry of fingerprints; {} without weights."""
     if all(part.repeats == 1 for part in utterances.parts):
         return {}
     return {"mixture": ", ".join(f"{part.index.num_rows} x {part.repeats:.9g}" for part in utterances.parts)}

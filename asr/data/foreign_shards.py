@@ -19,8 +19,8 @@ from asr.storage.location import file_name, folder_of, is_url, printable_url
 from asr.storage.range_file import RangeFile
 from asr.storage.store import read_range, sizes_and_etags, write_whole
 
-READ_BYTES = 1 << 16  # per read of an object: a header, and small members after it
-MAX_TEXT_BYTES = 1 << 20  # of a member with a text or a manifest's line
+READ_BYTES = 1 << 16  # size of a read: a header, and small members after it
+MAX_TEXT_BYTES = 1 << 20  # maximum size of a member with a text or a manifest line
 
 OnShard = Callable[[], object]
 
@@ -54,10 +54,10 @@ def members(path: str) -> Iterator[Member]:
 
 
 def index_webdataset(shards: Sequence[str], on_shard: OnShard) -> Iterator[Utterance]:
-    """Yield the utterances of WebDataset shards: samples of an audio file with a .json or a .txt of the same key.
+    """Yield the utterances of WebDataset shards: samples of an audio file with a .json or a .txt of equal key.
 
-    The .json may have the keys of a manifest line. Without `text` in it, the .txt is the text; without `duration`, the
-    audio file is read; without `id`, the sample's key is the id.
+    The .json may have the keys of a manifest line. If it has no `text`, the text is read from the .txt; if it has no
+    `duration`, the audio file is read; if it has no `id`, the sample's key is the id.
 
     Args:
         shards: paths or URLs.
@@ -125,7 +125,7 @@ def index_nemo(shards: Sequence[str], manifest: str, on_shard: OnShard) -> Itera
 
     Args:
         shards: tar files in the order of their `shard_id`, from 0.
-        manifest: its lines have a `shard_id`, and the member's name as `audio_filepath`.
+        manifest: manifest whose lines have a `shard_id`, and the member's name as `audio_filepath`.
         on_shard: called after each shard.
 
     Raises:
@@ -155,7 +155,7 @@ def index_nemo(shards: Sequence[str], manifest: str, on_shard: OnShard) -> Itera
 
 
 def write_foreign_index(output: str, shards: Sequence[str], utterances: Iterable[Utterance]) -> int:
-    """Write an index of shards without moving them; return the number of utterances.
+    """Write an index of shards, which are not moved; return the number of utterances.
 
     Args:
         output: path or URL of the index, in the shards' folder or a parent folder.

@@ -22,7 +22,7 @@ FORMAT_NUMBER = b"1"
 SHARDS = b"asr.index.shards"  # key of the file's metadata: JSON of `Index.shards`
 SOURCE = b"asr.index.source"  # key of the file's metadata: hash of the manifest or shards
 INDEX = "index.arrow"  # name of the index of a folder of shards
-BATCH_ROWS = 16_384  # of each record batch except the last, so that a division finds the batch of a row
+BATCH_ROWS = 16_384  # of each record batch except the last, so that the batch of a row is found by division
 
 # Text columns are bytes, because names of files may contain bytes that are not UTF-8, which Arrow's strings cannot.
 SCHEMA = pa.schema(
@@ -59,7 +59,7 @@ class Index:
     """The rows of one index.
 
     Args:
-        batches: of `SCHEMA`, each with `BATCH_ROWS` rows except the last.
+        batches: record batches of `SCHEMA`, each with `BATCH_ROWS` rows except the last.
         source: hash of the manifest or shards; None: unknown.
         shards: size of each shard in bytes, by its path relative to the index.
     """
@@ -70,7 +70,7 @@ class Index:
         self.batches = batches
         self.source = source
         self.shards = dict(shards or {})
-        self.versions: dict[str, str | None] = {}  # of checked shards; a run reads no other versions
+        self.versions: dict[str, str | None] = {}  # versions of checked shards; a run reads no other versions
         self.num_rows = sum(batch.num_rows for batch in batches)
 
     def utterance(self, row: int) -> Utterance:
@@ -134,8 +134,8 @@ def write_index(
     """Write the index of utterances; only one record batch is in memory at a time.
 
     Args:
-        file: to write to.
-        utterances: with audio paths relative to the folder of the manifest or of the index.
+        file: output file.
+        utterances: utterances with audio paths relative to the folder of the manifest or of the index.
         source: hash of the manifest or shards.
         shards: size of each shard in bytes, by its path relative to the index.
     """

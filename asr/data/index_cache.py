@@ -37,7 +37,7 @@ from asr.system.files import NO_ROOM, write_whole
 INDEX_SUFFIX = ".arrow"
 POLL_SECONDS = 0.1
 LONG_SECONDS = 5.0  # waiting or indexing for this time is logged
-PROBES = 100  # utterances whose computed values are in a key, so that changed code changes the key
+PROBES = 100  # number of utterances whose computed values are part of a key, so that changed code changes the key
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class IndexCache:
     If the folder is not writable, results are computed in memory, with a warning.
 
     Args:
-        folder: of the files; None: `default_folder`.
+        folder: folder of the files; None: `default_folder`.
     """
 
     def __init__(self, folder: str | Path | None = None) -> None:
@@ -63,7 +63,7 @@ class IndexCache:
         """Open a manifest, or an index, as columns.
 
         Args:
-            path: or URL.
+            path: path or URL.
             required: keys that a manifest line must have; an absent `text` is empty.
 
         Raises:
@@ -148,7 +148,7 @@ class IndexCache:
         """Make a file under a lock if it does not exist; return whether it exists now.
 
         Args:
-            path: of the file.
+            path: path of the file.
             write: writes the file; its OSErrors are logged as faults of the folder.
             compute: called before `write`; its errors are raised.
         """
@@ -203,7 +203,7 @@ def _rows(manifest: str, content: bytes | None, required: Sequence[str]) -> Iter
 
     Args:
         manifest: path or URL.
-        content: of the manifest; None: read it.
+        content: content of the manifest; None: it is read.
         required: keys that each line must have.
     """
     hashes, announced = array("q"), time.monotonic()
@@ -239,7 +239,7 @@ def listed_utterances(
     """Return the utterances of a manifest or an index, and the errors of a manifest's invalid lines.
 
     Args:
-        path: or URL.
+        path: path or URL.
         required: keys that a manifest line must have; an absent `text` is empty.
 
     Raises:
@@ -273,7 +273,7 @@ def check_shards(index: Index, folder: str) -> None:
     Later, utterances of the index are read from these versions only.
 
     Raises:
-        StoreError: a shard is absent or has another size; it names the first one.
+        StoreError: a shard is absent or has another size; the message names the first such shard.
     """
     paths = [join(folder, shard) for shard in index.shards]
     for path, (shard, size), info in zip(paths, index.shards.items(), sizes_and_etags(paths), strict=True):
@@ -284,7 +284,7 @@ def check_shards(index: Index, folder: str) -> None:
 
 
 def is_index(path: str) -> bool:
-    """Whether the name of a file or URL is that of an index, not of a manifest."""
+    """Whether a path or URL names an index instead of a manifest."""
     return without_query(path).endswith(INDEX_SUFFIX)
 
 

@@ -23,7 +23,7 @@ def index_shar(shards: Sequence[str], cuts: Sequence[str], on_shard: OnShard) ->
 
     Args:
         shards: recording.*.tar, as paths or URLs.
-        cuts: cuts.*.jsonl.gz, one for each shard, in the same order.
+        cuts: cuts.*.jsonl.gz, one for each shard, in the order of the shards.
         on_shard: called after each shard.
 
     Raises:

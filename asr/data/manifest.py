@@ -35,7 +35,7 @@ class Utterance:
     """One manifest line: a segment of audio and its text.
 
     Args:
-        audio_filepath: of the audio: a URL, or a path, absolute or relative to the working directory.
+        audio_filepath: URL of the audio, or path, absolute or relative to the working directory.
         duration: of the segment in seconds, > 0.
         text: transcript as written in the corpus; may be empty.
         id: unique within a manifest; the augmentation of an utterance is a function of it.
@@ -44,7 +44,7 @@ class Utterance:
         extent: the byte range of the utterance's audio in the shard `audio_filepath`; `offset` is then only the
             segment's start in its original recording. None: `audio_filepath` is an audio file.
         content: bytes of the audio file or of the extent, if they have been read.
-        manifest: name of the manifest, by which losses and errors are summed; not a key of the line.
+        manifest: name of the manifest, for sums of losses and errors by manifest; not a key of the line.
     """
 
     audio_filepath: str
@@ -64,7 +64,7 @@ def read_manifest(path: str | Path) -> list[Utterance]:
     The id of a line without `id` is its `audio_filepath` (and `offset`) as written. Other keys are ignored.
 
     Raises:
-        InputError: a line is not an utterance, an id occurs twice, or the manifest is empty; it names file and line.
+        InputError: a line is not an utterance, an id occurs twice, or the manifest is empty; names file and line.
     """
     utterances, problems = read_good_lines(path)
     if problems:
@@ -75,10 +75,10 @@ def read_manifest(path: str | Path) -> list[Utterance]:
 def read_good_lines(
     path: str | Path, *, required: Sequence[str] = REQUIRED_KEYS
 ) -> tuple[list[Utterance], list[InputError]]:
-    """Return the utterances of the valid lines of a manifest, and the errors of the others.
+    """Return the utterances of the valid lines of a manifest, and the errors of the invalid lines.
 
     Args:
-        path: or URL of the manifest.
+        path: path or URL of the manifest.
         required: keys that a line must have; an absent `text` is empty.
 
     Raises:
@@ -132,8 +132,8 @@ def write_manifest(
     Paths of audio below the manifest's folder are written relative to it, so that the folder can be moved.
 
     Args:
-        path: of the manifest.
-        utterances: its lines.
+        path: path of the manifest.
+        utterances: lines of the manifest.
         scores: alignment score of each utterance, written under the key `score`; None: no such key.
     """
     path = Path(path)
@@ -179,7 +179,7 @@ def parse_object(line: str, where: str) -> dict[str, Any]:
     """Parse a line of JSON.
 
     Raises:
-        InputError: the line is not one JSON object; it names file and line.
+        InputError: the line is not one JSON object; the message names file and line.
     """
     try:
         entry = orjson.loads(line)
@@ -187,8 +187,8 @@ def parse_object(line: str, where: str) -> dict[str, Any]:
             return entry
     except orjson.JSONDecodeError:
         pass
-    # json accepts NaN and lone surrogates, keeps all digits of large integers, which may be ids, and its errors give
-    # the position.
+    # json accepts NaN and lone surrogates, preserves all digits of large integers (which may be ids), and reports
+    # the position of errors.
     try:
         entry = json.loads(line)
     except json.JSONDecodeError as error:
@@ -231,7 +231,7 @@ def parse_utterance(
         raise InputError(f"{where}: {key} must be a string; got {shown(value)}.")
     utterance_id, speaker = entry.get("id"), entry.get("speaker")
     if utterance_id is None:
-        written = printable_url(audio_filepath) if "://" in audio_filepath else audio_filepath  # without a signature
+        written = printable_url(audio_filepath) if "://" in audio_filepath else audio_filepath  # without the signature
         utterance_id = written if offset is None else f"{written}@{offset}"
     if type(utterance_id) is not str:
         utterance_id = _named(utterance_id, f"{where}: id")
@@ -259,7 +259,7 @@ def check_unicode(text: str, where: str) -> None:
     """Check that a text can be encoded again.
 
     Raises:
-        InputError: it contains a lone surrogate.
+        InputError: the text contains a lone surrogate.
     """
     if re.search("[\ud800-\udc7f\udd00-\udfff]", text):  # \udc80 to \udcff are bytes that are not UTF-8
         raise InputError(f"{where} must be Unicode text; it has a lone surrogate: {shown(text)}.")
@@ -281,7 +281,7 @@ def _named(value: Any, where: str) -> str:
 
 
 def _seconds(value: Any) -> float | None:
-    """Return a number of seconds as a float; None if the value is not one."""
+    """Return a number of seconds as a float; None if the value is not a number."""
     if type(value) is float or type(value) is int:  # excludes bool
         return float(value) if abs(value) < MAX_SECONDS else None
     return None

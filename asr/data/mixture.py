@@ -18,9 +18,9 @@ def repeats(hours: Sequence[float], weights: Sequence[float], temperature: float
     times.
 
     Args:
-        hours: of each manifest.
-        weights: of each manifest, > 0.
-        temperature: 1: hours in proportion to the weights; 0: equal hours of each manifest.
+        hours: hours of each manifest.
+        weights: weight of each manifest, > 0.
+        temperature: with 1, shares are proportional to hours * weight; with 0, all manifests have equal hours.
     """
     weighted = [hour * weight for hour, weight in zip(hours, weights, strict=True)]
     powers = [share**temperature for share in weighted]
@@ -35,7 +35,7 @@ class Occurrences(NamedTuple):
     """The utterances of an epoch; both fields are (M,) integers.
 
     Args:
-        positions: of the utterances in the training set, ascending.
+        positions: positions of the utterances in the training set, ascending.
         repeats: number of earlier occurrences of the utterance in this epoch.
     """
 
@@ -95,7 +95,7 @@ class Mixture:
 
     @staticmethod
     def _whole_and_drawn(size: int, mean: float) -> tuple[int, int, int]:
-        """Return the occurrences of each utterance, the number drawn to occur once more, and all occurrences."""
+        """Return the occurrences of each utterance, the number of utterances that occur once more, and the total."""
         whole = int(mean)
         drawn = round((mean - whole) * size)
         return whole, drawn, whole * size + drawn

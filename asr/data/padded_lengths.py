@@ -16,8 +16,8 @@ POWER_OF_TWO = Rule("a power of two, at most 64", lambda value: is_whole(value) 
 class PaddedLengths:
     """The allowed lengths of batches, evenly spaced between neighbouring powers of two.
 
-    Work that a GPU does once per shape, such as recording a CUDA graph, then serves many batches. The length nearly
-    determines the number of utterances, because `data.batch_seconds` limits their product.
+    Then work that a GPU does once per shape, such as recording a CUDA graph, is used for many batches. The length
+    almost determines the number of utterances, because `data.batch_seconds` limits the product of both.
 
     Args:
         lengths_per_doubling: number of allowed lengths between a length and its double, a power of two; 16 adds about
@@ -37,7 +37,7 @@ class PaddedLengths:
         if self.lengths_per_doubling is None:
             return frames
         if isinstance(frames, int):
-            below = 1 << max(0, frames.bit_length() - 1)  # the power of two
+            below = 1 << max(0, frames.bit_length() - 1)  # the largest power of two up to `frames`
             step = max(1, below // self.lengths_per_doubling)
         else:
             below = 1 << (torch.frexp(frames.clamp(min=1).double()).exponent.long() - 1)

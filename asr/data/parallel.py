@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 MIN_PARALLEL = 400  # for fewer arguments, starting processes takes longer than the work
-MAX_PROCESSES = 32  # more would not read faster from a disk
+MAX_PROCESSES = 32  # more processes would not read faster from a disk
 
 Given = TypeVar("Given")
 Result = TypeVar("Result")
@@ -24,7 +24,7 @@ class _Calls(Dataset[Result], Generic[Given, Result]):
 
     def __getitem__(self, position: int) -> Result:
         threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # as in a loader's worker: another number of threads may round differently
+        torch.set_num_threads(1)  # as in a loader's worker, because rounding depends on the number of threads
         try:
             return self.function(self.things[position])
         finally:
@@ -41,9 +41,9 @@ def in_parallel(
     """Yield the results of a function in the order of its arguments, for any number of processes.
 
     Args:
-        function: must log nothing and raise only StoreErrors.
+        function: a function that logs nothing and raises only StoreErrors.
         things: the arguments, one per call.
-        num_processes: 0: this process; None: one per core, or this process for at most MIN_PARALLEL arguments.
+        num_processes: 0: this process; None: a process per core, or this process for up to MIN_PARALLEL arguments.
         results_ahead: maximum number of results that a process computes in advance.
     """
     if num_processes is None:

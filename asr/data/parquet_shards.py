@@ -21,7 +21,7 @@ from asr.storage.location import file_name, printable_url
 from asr.storage.range_file import RangeFile
 
 PARQUET_SUFFIX = ".parquet"
-MAX_ROW_GROUP_BYTES = 4 << 30  # of audio, which is read into memory
+MAX_ROW_GROUP_BYTES = 4 << 30  # maximum bytes of audio in a row group, which is read into memory
 BATCH_ROWS = 16  # decoded at once
 PROBE_BYTES = 64  # first bytes of an audio file, searched for in the column
 SPEAKER_COLUMNS = ("speaker", "speaker_id")
@@ -83,7 +83,7 @@ def _columns(schema: pa.Schema, text_column: str, name: str) -> _Columns:
     """Find the columns.
 
     Raises:
-        InputError: there is no column of texts, or not exactly one of audio.
+        InputError: there is no column of texts, or there is not exactly one column of audio.
     """
     there = f"it has the columns {', '.join(schema.names)}"
     audio = [field.name for field in schema if pa.types.is_struct(field.type) and _has_bytes(field.type)]
@@ -137,7 +137,7 @@ def _place(chunk: bytes, content: bytes | None, after: int, where: str) -> int:
 
     Args:
         chunk: bytes of the column.
-        content: of the audio file.
+        content: content of the audio file.
         after: end of the previous audio file.
         where: file and row, for errors.
 

@@ -19,8 +19,8 @@ class Position:
 
     Args:
         epoch: from 0.
-        shares: the parts of this epoch, in order; the last is the current one. There are several only if the number of
-            processes has changed within the epoch.
+        shares: the parts of this epoch, in order; the last one is the current part. There are several parts only if the
+            number of processes has changed within the epoch.
         skipped: number of unreadable utterances of this epoch so far, over all processes.
     """
 
@@ -51,7 +51,7 @@ class Position:
 
     @classmethod
     def from_dict(cls, state: dict[str, object]) -> Position:
-        """Convert the result of `as_dict` back."""
+        """Make a position from the result of `as_dict`."""
         shares = tuple(Share(*share) for share in state["shares"])  # type: ignore[attr-defined]
         return cls(int(state["epoch"]), shares, int(state["skipped"]))  # type: ignore[call-overload]
 

@@ -13,7 +13,7 @@ from asr.storage.byte_range import ByteRange
 from asr.storage.location import is_url
 from asr.storage.store import planned_requests
 
-MAX_BATCHES = 1_000  # whose requests are planned; the estimate is scaled to all batches
+MAX_BATCHES = 1_000  # maximum number of batches whose requests are planned; the estimate is scaled to all batches
 
 
 @dataclass(frozen=True)
@@ -21,14 +21,15 @@ class EpochReading:
     """The reads of all processes in an epoch.
 
     Args:
-        num_batches: of all processes.
+        num_batches: number of batches of all processes.
         num_planned: number of batches whose requests were planned.
-        num_shards: of the utterances.
-        wanted_bytes: of the audio in shards.
-        amplification: fetched bytes per wanted byte. Small gaps between neighbours are fetched with them, and an
-            utterance that occurs twice in a batch is fetched once.
-        requests: to object stores, as if all shards were in one; one for each audio file at a URL.
-        num_unsized: occurrences of utterances in separate files, whose size no index contains.
+        num_shards: number of shards that contain the utterances.
+        wanted_bytes: bytes of the audio in shards.
+        amplification: fetched bytes per wanted byte. Small gaps between neighbouring utterances are also fetched, and
+            an utterance that occurs twice in a batch is fetched once.
+        requests: number of requests to object stores, if all shards were in a store, including one request for each
+            audio file at a URL.
+        num_unsized: number of occurrences of utterances in separate files, whose size is not in an index.
     """
 
     num_batches: int
@@ -49,8 +50,8 @@ def epoch_reading(plan: EpochPlan, utterances: Utterances) -> EpochReading | Non
     """Estimate the requests of an epoch; None: all of its audio is in local files.
 
     Args:
-        plan: of the whole epoch.
-        utterances: of the training set.
+        plan: plan of the whole epoch.
+        utterances: utterances of the training set.
     """
     sizes = utterances.num_bytes[plan.occurrences.positions.numpy()]  # NaN: a separate file
     is_sized = np.isfinite(sizes)

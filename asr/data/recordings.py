@@ -15,10 +15,10 @@ MANIFEST_SUFFIXES = (".json", ".jsonl")
 
 
 class RecordingList:
-    """The audio files below a folder, or the lines of a manifest; each is decoded when it is drawn.
+    """The audio files below a folder, or the lines of a manifest; a recording is decoded when it is drawn.
 
     Args:
-        path: or URL of the folder, or of the manifest, whose lines need no text.
+        path: path or URL of the folder, or of the manifest, whose lines need no text.
         setting: name of the setting, for errors.
     """
 
@@ -68,9 +68,10 @@ class RecordingList:
 
         Args:
             place: number of the recording.
-            sample_rate: of the result, in Hz.
-            num_samples: of the result.
-            begin: start, in [0, 1): a fraction of the latest possible start, or of a short recording's length.
+            sample_rate: sample rate of the result, in Hz.
+            num_samples: number of samples of the result.
+            begin: start of the segment, in [0, 1), as a fraction of the latest possible start, or of the length of a
+                recording that is too short.
 
         Raises:
             AudioError: it is unreadable.

@@ -1,4 +1,4 @@
-"""Randomness as a function: seeds are derived from their purpose, never drawn from a stream."""
+"""Random seeds, computed from their purpose; no seed is drawn from a stream of random numbers."""
 
 import hashlib
 from collections.abc import Iterator

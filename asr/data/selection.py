@@ -1,4 +1,4 @@
-"""Selection of the utterances that can be trained on; the others are dropped with a reason."""
+"""Selection of the utterances for training; other utterances are dropped with a reason."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _LIMITS = "the minimum of data.max_seconds, data.batch_seconds and the square ro
 
 @dataclass(frozen=True)
 class SelectionBounds:
-    """Conditions for training utterances; others are dropped, counted and named.
+    """Conditions for training utterances; other utterances are dropped, counted and named.
 
     Args:
         min_seconds: minimum duration.
@@ -48,7 +48,7 @@ class Selection:
 
     Args:
         utterances: N selected utterances.
-        counts: of their tokens.
+        counts: token counts of the selected utterances.
         dropped: dropped utterances, by the reason.
     """
 
@@ -152,7 +152,7 @@ def feasible_factors(
 
     def fit(seconds: Tensor, min_frames: Tensor) -> Tensor:
         num_samples = (seconds * features.sample_rate).round().long()
-        at_all = fit_at(max(speed.factors), num_samples, min_frames)  # what fits when it is shortest
+        at_all = fit_at(max(speed.factors), num_samples, min_frames)  # tokens that fit at every speed
         fits = at_all[:, None].repeat(1, len(speed.factors))
         others = ~at_all
         for place, factor in enumerate(speed.factors):

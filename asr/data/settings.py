@@ -19,7 +19,7 @@ class WeightedManifest(NamedTuple):
     """A manifest to train on.
 
     Args:
-        path: or URL.
+        path: path or URL.
         weight: occurrences of each of its utterances in an epoch, at temperature 1.
     """
 
@@ -41,18 +41,18 @@ WEIGHTED_MANIFESTS = f"{MANIFESTS} or [{{manifest: a.jsonl, weight: 2}}, b.jsonl
 
 @dataclass(frozen=True)
 class CorpusSettings:
-    """The manifests of a run, and how absent ones are prepared.
+    """The manifests of a run, and how absent manifests are prepared.
 
     Args:
         name: of the corpus.
         dir: folder to which paths of manifests are relative.
         train: training manifests or indexes: paths or URLs, which may have wildcards and braces, or mappings of
-            `manifest` to one of these and `weight` to the occurrences of its utterances in an epoch (default 1).
+            `manifest` to a path or URL and `weight` to the occurrences of its utterances in an epoch (default 1).
         valid: validation manifests.
         test: manifests to test on at the end.
         also_test: further test manifests, whose texts the tokenizer need not cover.
         prepare: module of recipes/ with options that makes the corpus in `dir`; None: no module.
-        temperature: of the training manifests' shares of an epoch (`asr.data.mixture.repeats`).
+        temperature: exponent of the training manifests' shares of an epoch (`asr.data.mixture.repeats`).
         how_to_prepare: advice to the user if manifests are absent and `prepare` is None.
     """
 
@@ -108,7 +108,7 @@ class DataSettings:
         storage: timeouts and cache of object stores.
         max_dropped_fraction: maximum fraction of training utterances dropped because their tokens do not fit the
             encoder's frames.
-        max_bad_fraction: maximum fraction of unreadable utterances in an epoch; more stop the training.
+        max_bad_fraction: maximum fraction of unreadable utterances in an epoch; a larger fraction stops the training.
     """
 
     plan: Annotated[PlanSettings, INLINE]

@@ -29,7 +29,7 @@ from asr.system.files import UNFINISHED, remove_unfinished
 
 BLOCK = tarfile.BLOCKSIZE
 READ_BYTES = 1 << 23  # block size of the comparison of a shard with its copy
-OPUS_RATES = (8_000, 12_000, 16_000, 24_000, 48_000)  # Hz supported by Ogg Opus; others are resampled to the next
+OPUS_RATES = (8_000, 12_000, 16_000, 24_000, 48_000)  # Hz; other rates are resampled to the next higher of these
 MAX_FLAC_RATE = 655_350  # Hz: limit of FLAC's header
 
 logger = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class ShardWriter:
 
     Args:
         output: folder or URL.
-        prefix: of the shards' names: PREFIX-000000.tar.
+        prefix: prefix of the shards' names: PREFIX-000000.tar.
         settings: size and encoding of shards.
         source: hash of the manifests.
     """
@@ -66,7 +66,7 @@ class ShardWriter:
         self._source = sha256(repr((source, settings.opus)).encode()).hexdigest()[:32]
 
     def write(self, utterances: Utterances, on_progress: Callable[[int], object]) -> int:
-        """Write the missing shards, then the index of all; return the number of shards.
+        """Write the missing shards, then the index of all shards; return the number of shards.
 
         Args:
             utterances: texts as written.
@@ -125,7 +125,7 @@ class ShardWriter:
         return index
 
     def _check_size(self, index: Index, name: str, is_last: bool) -> None:
-        """Check that a shard ends where `_write_shard` would end it; an earlier run may have had another limit."""
+        """Check that a shard has the size limit of this run, because an earlier run may have had another limit."""
         (size,) = index.shards.values()
         last = Utterances([Part(index, "")])[index.num_rows - 1].extent
         limit = self._settings.megabytes * 1e6
@@ -138,7 +138,7 @@ class ShardWriter:
 
     @contextmanager
     def _temporary(self, name: str) -> Iterator[BinaryIO]:
-        """Open a temporary file: in the output folder, which has room, or in the system's folder for a URL."""
+        """Open a temporary file: in the output folder, which has room; for a URL, in the system's temporary folder."""
         folder = None if is_url(self._output) else self._output
         with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{name}-", suffix=UNFINISHED) as file:
             yield cast(BinaryIO, file)
@@ -200,7 +200,7 @@ def encoded_audio(waveform: Tensor, sample_rate: int, opus: bool) -> tuple[bytes
     """Encode a waveform (S,): losslessly, or as Opus.
 
     Returns:
-        The content of a file, and its suffix: lossless FLAC if samples are 16- or 24-bit integers, otherwise WAV.
+        The content of a file, and its suffix. Lossless files are FLAC for 16- or 24-bit integer samples, else WAV.
     """
     samples, file = waveform.numpy(), io.BytesIO()
     if opus:

@@ -11,7 +11,7 @@ from asr.system.files import bounded_lines
 
 MAX_LINE_BYTES = 1 << 28  # bytes: some corpora are a single line of 100 MB, such as text8
 MANIFEST = ".jsonl"
-_LINES = 1000  # between two reports of progress
+_LINES = 1000  # number of lines between two reports of progress
 
 
 def text_lines(path: str, advance: Callable[[int], object]) -> Iterator[tuple[int, str]]:

@@ -56,7 +56,7 @@ class TextSettings:
 
 @dataclass(frozen=True, slots=True)
 class TextBatch:
-    """Sentences padded to the longest. Shapes: tokens (B, U), token_lengths (B,), num_words (B,)."""
+    """Sentences padded to the longest one. Shapes: tokens (B, U), token_lengths (B,), num_words (B,)."""
 
     tokens: Tensor
     token_lengths: Tensor
@@ -73,9 +73,9 @@ class Sentences:
     """Texts as tokens.
 
     Args:
-        tokens: of all texts, concatenated, (T,) int32.
-        starts: start of each text in `tokens`, and the end of the last, (N + 1,).
-        num_words: of each text, (N,).
+        tokens: tokens of all texts, concatenated, (T,) int32.
+        starts: start of each text in `tokens`, and the end of the last text, (N + 1,).
+        num_words: number of words of each text, (N,).
         unspelled: `file:line` of lines that the tokenizer cannot encode.
         empty: number of lines without a word.
     """
@@ -91,7 +91,7 @@ class Sentences:
 
     @property
     def lengths(self) -> Tensor:
-        """Number of tokens of each text, with its end, (N,)."""
+        """Number of tokens of each text, including its end, (N,)."""
         return self.starts.diff() + 1
 
     @property
@@ -159,7 +159,7 @@ class TextSet:
     """Sentences to train on, and the batches of each epoch.
 
     Args:
-        sentences: all sentences; those longer than a batch are dropped.
+        sentences: all sentences; sentences longer than a batch are dropped.
         settings: bounds and order of the batches.
         seed: of the plans.
 
@@ -199,5 +199,5 @@ class TextSet:
         return EpochPlan(position.epoch, plan, each_once(len(self)), lengths, lengths, speeds, 0)
 
     def total_steps(self, position: Position, step: int, bounds: RunBounds) -> int:
-        """Return the optimizer steps of the whole run: `step`, and those of all epochs from `position` on."""
+        """Return the number of optimizer steps of the whole run: `step` plus the steps from `position` on."""
         return count_steps(lambda position: len(self.epoch(position)), len(self), position, step, bounds)

@@ -50,7 +50,7 @@ def count_tokens(utterances: Utterances, reference: Reference, split: str = "tra
         split: name of the utterances, for errors.
 
     Raises:
-        InputError: the tokenizer cannot encode a text; it names split and characters.
+        InputError: the tokenizer cannot encode a text; the message names split and characters.
     """
     with _all_missing(utterances, reference, split):
         return _split(_encoded(utterances, reference, split))
@@ -122,7 +122,7 @@ def _encode(start: int) -> np.ndarray | str:
 
 @contextmanager
 def _all_missing(utterances: Utterances, reference: Reference, split: str) -> Iterator[None]:
-    """Replace the error of the first text by one that names all missing characters and counts the utterances.
+    """Replace the error of the first text by an error with all missing characters and the number of utterances.
 
     Args:
         utterances: texts normalised.

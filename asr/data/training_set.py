@@ -56,9 +56,9 @@ def count_steps(
 ) -> int:
     """Count the optimizer steps of a whole run; other arguments as in `TrainingSet.total_steps`.
 
-    Epochs differ by one or two batches in a thousand. To start runs over large sets quickly, only epochs with up to
-    `MAX_PLANNED` utterances in total (at least two epochs) are planned to count their batches. Later epochs are assumed
-    to have the number of batches of the last planned one.
+    Epochs differ by one or two batches in a thousand. To start runs over large sets quickly, only the first epochs, up
+    to `MAX_PLANNED` utterances in total (at least two epochs), are planned to count their batches. Later epochs are
+    assumed to have the number of batches of the last planned epoch.
 
     Args:
         num_batches: returns the number of batches per rank in the part of an epoch that contains a position.
@@ -85,14 +85,14 @@ class TrainingSet:
     """The training utterances, with speed factors and batches for each epoch.
 
     Args:
-        utterances: to select from; texts normalised.
+        utterances: utterances to select from, with normalised texts.
         features: waveform to features.
         reference: text to tokens.
         speed: None: no speed perturbation.
         seed: of speed factors and plans.
         settings: of the selection and of the batch plan.
         added_seconds: maximum seconds that augmentation adds to an utterance.
-        counts: of the utterances' tokens; None: count them here.
+        counts: token counts of the utterances; None: they are counted.
 
     Raises:
         InputError: no utterance is left; the message gives the reasons.
@@ -137,7 +137,7 @@ class TrainingSet:
         self._feasible = torch.ones(len(self.utterances), 1, dtype=torch.bool)
         if speed is not None:
             self._factors = speed.factors
-        # Elements of the head's largest tensor are counted only if they may limit a batch: they double planning time.
+        # The head's largest tensor is only considered if it may limit a batch, because this doubles the planning time.
         longest_played = durations.max()[None] / torch.tensor(self._factors).min() + added_seconds
         most = self._cells(self._padded(longest_played), num_tokens.max())
         if speed is not None:
@@ -218,7 +218,7 @@ class TrainingSet:
         return EpochPlan(position.epoch, plan, occurrences, durations, padded, speeds, kept_speed, texts)
 
     def total_steps(self, position: Position, step: int, bounds: RunBounds) -> int:
-        """Return the optimizer steps of the whole run: `step`, and those of all epochs from `position` on.
+        """Return the number of optimizer steps of the whole run: `step` plus the steps from `position` on.
 
         Speed factors and jitter are drawn for each epoch, so epochs differ in their number of batches (`count_steps`).
 
@@ -230,7 +230,7 @@ class TrainingSet:
         return count_steps(lambda position: len(self.epoch(position)), len(self.mixture), position, step, bounds)
 
     def num_frames(self, item: Item) -> int:
-        """Return the maximum number of feature frames of an utterance at its speed factor, by its manifest line."""
+        """Return the maximum number of feature frames of an utterance, from its manifest line and its speed factor."""
         num_samples = round(self.utterances[item.position].duration * self.features.sample_rate)
         if self._speed is not None:
             num_samples = self._speed.num_samples(num_samples, item.factor)
@@ -246,7 +246,7 @@ class TrainingSet:
         return Example(utterance, features, torch.tensor(self.reference.encode(utterance.text)), tuple(views))
 
     def _cells(self, seconds: Tensor, num_tokens: Tensor) -> Tensor:
-        """Return the elements of the head's largest tensor for utterances of these seconds and numbers of tokens."""
+        """Return the number of elements of the head's largest tensor for utterances with these seconds and tokens."""
         frames = self._frames(seconds)
         cells: Tensor = self.reference.cells(self.reference.output_lengths(frames), num_tokens)
         return cells

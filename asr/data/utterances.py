@@ -24,8 +24,8 @@ class Part:
     Args:
         index: the rows.
         folder: path or URL to which audio paths are relative.
-        name: of the manifest, for messages and sums by manifest.
-        prefix: added to ids if an earlier part has equal ids; empty: ids as written.
+        name: name of the manifest, for messages and sums by manifest.
+        prefix: prefix of ids, if an earlier part has equal ids; empty: ids as written.
         repeats: mean number of occurrences of an utterance in a training epoch.
     """
 
@@ -154,7 +154,7 @@ class Utterances(Sequence[Utterance]):
             first = end
 
     def values(self, name: str) -> Iterator[str]:
-        """Yield the values of a text column, with normalised texts; ten times faster than by utterance."""
+        """Yield the values of a text column, with normalised texts; ten times faster than access by utterance."""
         change = self._normalize if name == "text" and self._normalize is not None else str
         first = 0
         for part in self.parts:
@@ -203,8 +203,8 @@ class TextColumn(Sequence[str]):
     """A text column of utterances, read on access.
 
     Args:
-        utterances: to which the column belongs.
-        name: of the column: id or text.
+        utterances: the utterances that have the column.
+        name: name of the column: id or text.
     """
 
     def __init__(self, utterances: Utterances, name: str) -> None:

@@ -1,7 +1,7 @@
 """Examples without features, for features computed per batch on the model's device.
 
 A worker loads the audio, augments the waveform and draws masks as usual, but returns waveform and masks instead of
-features. So masks are the same function of (seed, epoch, utterance id) as without this.
+features. So masks depend only on (seed, epoch, utterance id), as in examples with features.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class WaveformFeatures:
         self._num_frames: Callable[[int], int] = features.num_frames
 
     def __call__(self, waveform: Tensor) -> Unfeatured:
-        """Waveform (S,) to the placeholder for its features."""
+        """Map a waveform (S,) to the placeholder for its features."""
         return Unfeatured(waveform, self._num_frames(len(waveform)), torch.zeros(0, 4, dtype=torch.int64))
 
 
@@ -85,8 +85,8 @@ class WaveformBatch:
     """A batch of utterances without features.
 
     Shapes: waveforms (B, S), sample_counts (B,); masks (views * B, M, 4): the first view of all
-    utterances, then the second.
-    The features will have `num_frames` frames, with padding; `rest` is the batch without features.
+    utterances, then the second view of all utterances.
+    The features will have `num_frames` frames, including padding; `rest` is the batch without features.
     """
 
     waveforms: Tensor
@@ -111,7 +111,7 @@ class WaveformBatch:
             features, lengths = self.waveforms.new_zeros(0, 0, 0), self.sample_counts
         else:
             features, lengths = front_end(self.waveforms, self.sample_counts)
-            features = F.pad(features, (0, 0, 0, self.num_frames - features.shape[1]))  # negative: removed
+            features = F.pad(features, (0, 0, 0, self.num_frames - features.shape[1]))  # negative padding removes
             views = len(self.masks) // len(self)
             features, lengths = masked(features.repeat(views, 1, 1), self.masks), lengths.repeat(views)
         return replace(self.rest, features=features, feature_lengths=lengths)

@@ -12,7 +12,7 @@ from asr.decode.fusion.shallow_fusion import Bonus, FusionMaker, Score
 from asr.interfaces import AttentionHead, Head, Hypothesis, Tokenizer, Tunable
 from asr.settings.rule import DECODED_SECONDS, number, whole
 
-WEIGHTS = (0.0, 0.3, 0.6, 1.0, 1.5, 2.0, 3.0, 5.0)  # of the attention decoder, for tuning
+WEIGHTS = (0.0, 0.3, 0.6, 1.0, 1.5, 2.0, 3.0, 5.0)  # weights of the attention decoder that asr.tune tries
 
 
 class RescoringEvidence(NamedTuple):
@@ -28,19 +28,19 @@ class RescoringEvidence(NamedTuple):
 
 
 class AttentionRescoring:
-    """Two passes: CTC beam search finds hypotheses, then the attention decoder scores all tokens of each in parallel.
+    """Two passes: CTC beam search finds hypotheses; the attention decoder scores each, all tokens in parallel.
 
     A score is the score of the CTC search with fusion, plus `attention_weight` times the decoder's log-probability.
 
     *Source*: Yao et al. 2021 (WeNet), arXiv:2102.01547.
 
     Args:
-        head: with a frame head and a token decoder.
+        head: a head with a frame head and a token decoder.
         tokenizer: its pieces spell the words of language model, lexicon and hotwords.
         normalize: normaliser of the texts, applied to hotwords.
         attention_weight: factor of the attention decoder's log-probability.
-        max_seconds: of audio decoded at once; longer recordings are cut at silences.
-        beam_size: of the CTC beam search (`asr.decode.beam.Beam`), as are the following settings.
+        max_seconds: maximum seconds of audio decoded at once; longer recordings are cut at silences.
+        beam_size: of the CTC beam search (`asr.decode.beam.Beam`), like all following settings.
         beam_threshold: prefixes that score lower than the best by more than this are pruned (natural logarithm).
         tokens_per_frame: number of most likely tokens that extend a prefix in a frame.
         token_threshold: tokens with a lower log-probability extend no prefix, except the most likely token.
@@ -93,8 +93,8 @@ class AttentionRescoring:
         """Find at most `beam_size` hypotheses per utterance.
 
         Args:
-            evidence: output of `evidence`.
-            values: of tunable settings, in place of the decoder's own.
+            evidence: output of the method `evidence`.
+            values: values of tunable settings that replace the decoder's own values.
         """
         weight = values.get("attention_weight", self.attention_weight)
         first = self.beam.search([frames.ctc for frames in evidence], **values)

@@ -18,7 +18,7 @@ from asr.settings.rule import whole
 Frame = tuple[float, int, list[float], list[int]]  # blank's log-probability; number of tokens to try; log-probs; tokens
 Tried = dict[int, tuple[float, float]]  # by token: log-probability; log-probability plus the largest gain of fusion
 
-Beams = dict[Prefix, tuple[float, float]]  # log-probability of the best path that ends in blank; in the last token
+Beams = dict[Prefix, tuple[float, float]]  # log-probabilities of the best paths ending in blank and in the last token
 Reached = list[tuple[float, Prefix, float, float]]  # score; prefix; both log-probabilities
 SCORE = itemgetter(0)
 
@@ -30,7 +30,7 @@ class Beam:
     path and not by the sum of its paths, so a beam of 1 without a language model is greedy decoding.
 
     Args:
-        head: with a frame head.
+        head: a head with a frame head.
         tokenizer: its pieces spell the words of language model, lexicon and hotwords.
         normalize: normaliser of the texts, applied to hotwords.
         beam_size: number of prefixes after each frame.
@@ -83,15 +83,15 @@ class Beam:
         """Find at most `beam_size` hypotheses per utterance.
 
         Args:
-            evidence: output of `evidence`.
-            values: of tunable settings, in place of the decoder's own.
+            evidence: output of the method `evidence`.
+            values: values of tunable settings that replace the decoder's own values.
         """
         search = _Search(self.fusion.weighed(**values), self.beam_size, self.beam_threshold)
         return [search.hypotheses(search.advance(search.start(), frames)) for frames in evidence]
 
     @property
     def streaming(self) -> Self:
-        """This object: the search continues from chunk to chunk."""
+        """Return this decoder, because the search continues from chunk to chunk."""
         return self
 
     def initial_state(self) -> Grown:
@@ -234,7 +234,7 @@ def _shared(beams: Beams) -> int:
 
 
 def _stay(beams: Beams, blank: float, tried: Tried) -> Reached:
-    """Advance paths whose prefix does not change, or becomes another prefix of the beam."""
+    """Advance paths whose prefix stays the same, or becomes another prefix of the beam."""
     reached: Reached = []
     for prefix, (in_blank, in_token) in beams.items():
         rests = (in_blank if in_blank > in_token else in_token) + blank

@@ -16,7 +16,7 @@ class PrefixScores:
     the first t frames that spell the prefix and end in its last token, or in blank.
 
     Args:
-        log_probs: of CTC, (T', V).
+        log_probs: log-probabilities of CTC, (T', V).
     """
 
     def __init__(self, log_probs: Tensor) -> None:
@@ -33,7 +33,7 @@ class PrefixScores:
         return paths[:, :, -1].logsumexp(dim=1)
 
     def extended(self, paths: Tensor, last: Tensor, tokens: Tensor) -> Tensor:
-        """Score prefixes with last tokens (K,), each extended by C tokens (K, C): all strings that begin so, (K, C)."""
+        """Score prefixes with last tokens (K,), extended by C tokens (K, C), as beginnings of strings: (K, C)."""
         return (_before(paths, last, tokens) + self._log_probs[tokens]).logsumexp(dim=2)
 
     def grow(self, paths: Tensor, last: Tensor, tokens: Tensor) -> Tensor:
@@ -44,7 +44,7 @@ class PrefixScores:
 
 
 def _before(paths: Tensor, last: Tensor, tokens: Tensor) -> Tensor:
-    """Return the paths that a token (K, C) may extend, by frame, (K, C, T'); a repeated token needs a blank before."""
+    """Return the paths that a token (K, C) may extend, by frame, (K, C, T'); a blank must precede a repeated token."""
     in_any, in_blank = paths.logsumexp(dim=1)[:, None, :-1], paths[:, 1, None, :-1]
     return torch.where((tokens == last[:, None])[:, :, None], in_blank, in_any)
 

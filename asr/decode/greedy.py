@@ -14,7 +14,7 @@ class Greedy:
     """Take the best token of each frame, merge repeats, drop blanks.
 
     Args:
-        head: with a frame head.
+        head: a head with a frame head.
         tokenizer, normalize: part of the decoders' interface; not used.
     """
 
@@ -29,7 +29,7 @@ class Greedy:
         self._log_probs = cast(FrameHead, head.frame_head).log_probs
 
     def evidence(self, encoder_out: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Find the best token of each frame and its log-probability, (B, T') each; lengths are the frames."""
+        """Find the best token of each frame and its log-probability, (B, T') each; lengths are numbers of frames."""
         best, paths = self._log_probs(encoder_out).max(dim=-1)  # (B, T')
         return best, paths, lengths
 
@@ -44,7 +44,7 @@ class Greedy:
 
     @property
     def streaming(self) -> Self:
-        """This object: the search continues from chunk to chunk."""
+        """Return this decoder, because the search continues from chunk to chunk."""
         return self
 
     def initial_state(self) -> "BestPath":
@@ -86,9 +86,9 @@ class BestPath(NamedTuple):
     """State of a stream's best path.
 
     Args:
-        tokens: not dropped by `forget`.
+        tokens: tokens that `forget` has not dropped.
         last: token of the last frame.
-        score: of all frames.
+        score: score of all frames.
     """
 
     tokens: list[int]

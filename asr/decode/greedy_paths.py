@@ -16,7 +16,7 @@ class Place(NamedTuple):
     Args:
         frames: current frame of each path, counted from the first of the next frames, (B,).
         tokens: last token of each path, (B,).
-        scores: of each path, (B,).
+        scores: score of each path, (B,).
         before: the joiner's input from the tokens so far, (B, J).
         state: of the prediction network, (B, ...).
     """
@@ -32,7 +32,7 @@ class WrittenTokens(NamedTuple):
     """Tokens of an utterance.
 
     Args:
-        tokens: without blanks.
+        tokens: tokens without blanks.
         frames: span of each token.
         confidences: probability of each token.
     """
@@ -46,9 +46,9 @@ class GreedyPath(NamedTuple):
     """State of the path of a stream.
 
     Args:
-        written: tokens not dropped by `forget`; their frames count from the beginning of the stream.
-        num_frames: of the stream so far.
-        place: state, as a batch of one.
+        written: tokens that `forget` has not dropped; their frames count from the beginning of the stream.
+        num_frames: number of frames of the stream so far.
+        place: state of the path, a batch of one.
     """
 
     written: WrittenTokens

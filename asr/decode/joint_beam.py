@@ -24,7 +24,7 @@ from asr.interfaces import (
 )
 from asr.settings.rule import DECODED_SECONDS, Fraction, whole
 
-CTC_WEIGHTS = (0.1, 0.2, 0.3, 0.5, 0.7, 0.9)  # that asr.tune tries
+CTC_WEIGHTS = (0.1, 0.2, 0.3, 0.5, 0.7, 0.9)  # values that asr.tune tries
 
 
 class JointEvidence(NamedTuple):
@@ -49,14 +49,14 @@ class JointBeam:
     *Source*: Watanabe et al. 2017, "Hybrid CTC/Attention Architecture for End-to-End Speech Recognition", section IV.
 
     Args:
-        head: with a frame head and a token decoder.
+        head: a head with a frame head and a token decoder.
         tokenizer: its pieces spell the words of language model, lexicon and hotwords.
         normalize: normaliser of the texts, applied to hotwords.
         beam_size: number of hypotheses after each step.
         beam_threshold: hypotheses that score lower than the best by more than this are pruned (natural logarithm).
         tokens_per_step: number of the decoder's most likely tokens that extend a hypothesis.
         ctc_weight: factor of CTC's log-probability; the decoder's factor is 1 - ctc_weight.
-        max_seconds: of audio decoded at once; longer recordings are cut at silences.
+        max_seconds: maximum seconds of audio decoded at once; longer recordings are cut at silences.
         fusion: makes the shallow fusion, given tokenizer and normalize.
 
     Raises:
@@ -100,8 +100,8 @@ class JointBeam:
         """Find at most `beam_size` hypotheses per utterance.
 
         Args:
-            evidence: output of `evidence`.
-            values: of tunable settings, in place of the decoder's own.
+            evidence: output of the method `evidence`.
+            values: values of tunable settings that replace the decoder's own values.
         """
         ctc_weight = values.get("ctc_weight", self.ctc_weight)
         fusion = self.fusion.weighed(**values)
@@ -113,11 +113,11 @@ class _Beam(NamedTuple):
     """K open hypotheses.
 
     Args:
-        prefixes: their tokens and fusion scores.
-        last: their last tokens, (K,).
-        attention: their log-probability under the token decoder, (K,).
-        paths: of `PrefixScores`.
-        cache: of the token decoder, without the last tokens.
+        prefixes: tokens and fusion scores of the hypotheses.
+        last: last tokens, (K,).
+        attention: log-probabilities under the token decoder, (K,).
+        paths: paths of `PrefixScores`.
+        cache: cache of the token decoder, without the last tokens.
     """
 
     prefixes: list[Prefix]
@@ -172,7 +172,7 @@ class _Search:
         return ended[: self.beam_size]
 
     def _end(self, beam: _Beam, attention: Tensor) -> list[Hypothesis]:
-        """End each hypothesis that may end here; the empty hypothesis always may."""
+        """End each hypothesis that may end here; the empty hypothesis may always end."""
         scores = self._joint(attention, self.ctc.whole(beam.paths)).tolist()
         ended: list[Hypothesis] = []
         for prefix, score in zip(beam.prefixes, scores, strict=True):
@@ -182,7 +182,7 @@ class _Search:
         return ended
 
     def _grow(self, beam: _Beam, attention: Tensor, best_ended: float) -> _Beam:
-        """Extend each hypothesis by the most likely tokens (of attention, (K, V)) and prune the extensions."""
+        """Extend each hypothesis by its most likely tokens, given attention (K, V), and prune the extensions."""
         attention, tokens = attention.topk(self.tokens_per_step, dim=1)  # (K, C)
         scores = self._joint(attention, self.ctc.extended(beam.paths, beam.last, tokens))
         grown: list[Grown] = []

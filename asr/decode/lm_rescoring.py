@@ -12,12 +12,12 @@ from asr.interfaces import Decoder, Head, Hypothesis, Tokenizer, TokenModel, Tun
 from asr.language_model.token_scores import text_log_probs
 from asr.settings.rule import TEXT, or_null
 
-AT_ONCE = 2**16  # tokens of a batch of hypotheses, including padding: their log_probs for 1,024 tokens take 256 MiB
-TOKENS = 512  # of a hypothesis in one forward pass; the state carries over to the next
+AT_ONCE = 2**16  # tokens of a batch of hypotheses, with padding; for a vocabulary of 1,024, log_probs take 256 MiB
+TOKENS = 512  # tokens of a hypothesis per forward pass; the state is passed to the next one
 
 Scores = dict[tuple[int, ...], float]  # log p(tokens, end) of each hypothesis of an utterance
 
-WEIGHTS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8)  # of the language model, for tuning
+WEIGHTS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8)  # weights of the language model that asr.tune tries
 TOKEN_INSERTION_BONUSES = (-0.5, 0.0, 0.5, 1.0, 1.5)
 
 
@@ -26,8 +26,8 @@ class RescoredEvidence(NamedTuple):
 
     Args:
         first: evidence of the first pass.
-        scores: of hypotheses scored before: searches with other weights find mostly the same hypotheses.
-        device: to score on.
+        scores: scores of earlier hypotheses, because searches with other weights mostly find the same hypotheses.
+        device: device for scoring.
     """
 
     first: Any
@@ -47,7 +47,7 @@ class LMRescoring:
         normalize: of the first pass.
         language_model: path of a model that asr.train_lm trained over the tokenizer's tokens; None: no
             language model.
-        rescoring_weight: factor of its log-probability.
+        rescoring_weight: factor of the language model's log-probability.
         token_insertion_bonus: added per token, to offset the language model's preference for short texts.
         first: makes the search of the first pass.
     """
@@ -100,8 +100,8 @@ class LMRescoring:
         """Find the hypotheses of the first pass and rank them.
 
         Args:
-            evidence: output of `evidence`.
-            values: of tunable settings, in place of the decoder's own.
+            evidence: output of the method `evidence`.
+            values: values of tunable settings that replace the decoder's own values.
         """
         nbest = self.first.search([utterance.first for utterance in evidence], **values)
         if self.language_model is None or not nbest:
@@ -120,7 +120,7 @@ class LMRescoring:
 
     @staticmethod
     def _score(model: TokenModel, evidence: Sequence[RescoredEvidence], nbest: list[list[Hypothesis]]) -> None:
-        """Add missing scores of the hypotheses of a batch of utterances, the longest first."""
+        """Add missing scores of the hypotheses of a batch of utterances, beginning with the longest hypotheses."""
         missing: list[tuple[tuple[int, ...], Scores]] = []
         for utterance, hypotheses in zip(evidence, nbest, strict=True):
             texts = dict.fromkeys(tuple(hypothesis.tokens) for hypothesis in hypotheses)

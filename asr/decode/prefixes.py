@@ -12,8 +12,8 @@ from asr.interfaces import Hypothesis
 class Prefix:
     """A sequence of tokens with its fusion score and context; equal sequences are the same object.
 
-    Parents are weak references, because cycles would burden the garbage collector. A prefix lives while the empty
-    prefix, the root of the tree, does.
+    Parents are weak references, because cycles would burden the garbage collector. A prefix exists as long as the root
+    of the tree, which is the empty prefix.
     """
 
     __slots__ = ("__weakref__", "before", "children", "context", "fused", "token")
@@ -53,10 +53,10 @@ def finish(fusion: ShallowFusion, beams: Mapping[Prefix, float]) -> list[Hypothe
 
     Args:
         fusion: scored the prefixes.
-        beams: score of each prefix without fusion, the best first.
+        beams: score of each prefix without fusion, best prefix first.
 
     Returns:
-        Hypotheses, the best first, at least one.
+        At least one hypothesis, best hypothesis first.
     """
     fusion.read(prefix.context for prefix in beams)
     closed: list[tuple[float, Prefix]] = []

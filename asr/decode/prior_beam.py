@@ -12,26 +12,26 @@ from asr.decode.fusion.shallow_fusion import Bonus, FusionMaker, Score
 from asr.interfaces import BLANK_ID, Head, Hypothesis, Tokenizer, Tunable
 from asr.settings.rule import Rule, list_of, number, or_null, whole
 
-WEIGHTS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5)  # of the priors, for tuning
+WEIGHTS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5)  # weights of the priors that asr.tune tries
 PRIORS = or_null(list_of(number(-1_000, 0), "of log-probabilities, one per token, the blank's first"))
 
 
 class PriorBeam:
     """The beam search, in which a frame's label k scores log p(k | frame) - prior_weight * log p(k).
 
-    The network's posteriors contain the prior of the labels in its training texts, and a language model contains it
-    again. The tokens tried in a frame are the same as without priors.
+    The network's posteriors contain the prior of the labels in its training texts, which a language model contains
+    again. Priors do not change which tokens are tried in a frame.
 
     *Source*: Miao et al. 2015 (EESEN), arXiv:1507.08240, section 4.3. *Differs from the paper*: the prior of a label is
     its mean posterior over recordings, so no transcripts are needed (`asr.tune --label-priors`).
 
     Args:
-        head: with a frame head.
+        head: a head with a frame head.
         tokenizer: its pieces spell the words of language model, lexicon and hotwords.
         normalize: normaliser of the texts, applied to hotwords.
-        label_priors: log p of each token, the blank's first; None: nothing is subtracted.
+        label_priors: log p of each token, beginning with the blank; None: nothing is subtracted.
         prior_weight: factor of the priors' logarithm.
-        beam_size: of the beam search (`asr.decode.beam.Beam`), as are the following settings.
+        beam_size: of the beam search (`asr.decode.beam.Beam`), like all following settings.
         beam_threshold: prefixes that score lower than the best by more than this are pruned (natural logarithm).
         tokens_per_frame: number of most likely tokens that extend a prefix in a frame.
         token_threshold: tokens with a lower log-probability extend no prefix, except the most likely token.
@@ -88,8 +88,8 @@ class PriorBeam:
         """Find at most `beam_size` hypotheses per utterance.
 
         Args:
-            evidence: output of `evidence`.
-            values: of tunable settings, in place of the decoder's own.
+            evidence: output of the method `evidence`.
+            values: values of tunable settings that replace the decoder's own values.
         """
         weight = values.get("prior_weight", self.prior_weight)
         return self.beam.search([self._divided(frames, weight) for frames in evidence], **values)
@@ -107,7 +107,7 @@ class PriorBeam:
 
     @property
     def streaming(self) -> Self:
-        """This object: the search continues from chunk to chunk."""
+        """Return this decoder, because the search continues from chunk to chunk."""
         return self
 
     def initial_state(self) -> Grown:

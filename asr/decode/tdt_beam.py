@@ -25,7 +25,7 @@ class TDTBeam:
     "Alignment-length synchronous decoding for RNN transducer", section 2.2 (time-synchronous decoding).
 
     Args:
-        head: with a joiner of tokens and durations.
+        head: a head with a joiner of tokens and durations.
         tokenizer: its pieces spell the words of language model, lexicon and hotwords.
         normalize: normaliser of the texts, applied to hotwords.
         beam_size: number of prefixes at a frame, also after each token within the frame.
@@ -74,8 +74,8 @@ class TDTBeam:
         """Find at most `beam_size` hypotheses per utterance.
 
         Args:
-            evidence: output of `evidence`.
-            values: of tunable settings, in place of the decoder's own.
+            evidence: output of the method `evidence`.
+            values: values of tunable settings that replace the decoder's own values.
         """
         fusion = self.fusion.weighed(**values)
         return [_Search(self, fusion)(frames) for frames in evidence]
@@ -93,7 +93,7 @@ class _Search:
         self.empty = Prefix(None, BLANK_ID, fusion.start(), 0.0)
         self.reader = PrefixReader(settings.head.predictor, self.joiner, self.empty)
         self.num_frames = 0
-        self.pending: dict[int, Beams] = {}  # by the frame to visit; the last is the end of the frames
+        self.pending: dict[int, Beams] = {}  # beams by the frame to visit; the last key is the end of the frames
         self.best = NEVER  # best score of the prefixes at later frames
 
     def __call__(self, frames: Tensor) -> list[Hypothesis]:
@@ -163,7 +163,7 @@ class _Search:
             self.best = max(self.best, score(prefix, beams[prefix]))
 
     def _best_of(self, beams: Beams) -> Beams:
-        """Prune the prefixes of a frame; return the others, the best first."""
+        """Prune the prefixes of a frame; return the remaining ones, best prefix first."""
         best = sorted(beams.items(), key=lambda pair: score(*pair), reverse=True)[: self.settings.beam_size]
         floor = max(self._floor(), score(*best[0]) - self.settings.beam_threshold) if best else NEVER
         return {prefix: paths for prefix, paths in best if score(prefix, paths) >= floor}

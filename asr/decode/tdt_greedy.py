@@ -34,7 +34,7 @@ class TDTGreedy:
     utterances. A blank with a most likely duration of 0 takes one frame, as in NVIDIA NeMo.
 
     Args:
-        head: with a joiner of tokens and durations.
+        head: a head with a joiner of tokens and durations.
         tokenizer: not used.
         normalize: not used.
         max_symbols: maximum number of tokens in a frame; after them a blank of one frame follows.
@@ -76,7 +76,7 @@ class TDTGreedy:
 
     @property
     def streaming(self) -> Self:
-        """This object: the search continues from chunk to chunk."""
+        """Return this decoder, because the search continues from chunk to chunk."""
         return self
 
     @torch.inference_mode()
@@ -111,7 +111,7 @@ class TDTGreedy:
         return greedy_paths.hypothesis(state)._replace(has_ends=True)
 
     def _walk(self, frames: Tensor, lengths: Tensor, place: Place) -> tuple[list[WrittenTokens], Place]:
-        """Emit tokens from frames (B, T', J); each pass of the outer loop emits at most one per utterance."""
+        """Emit tokens from frames (B, T', J); each pass of the outer loop emits at most one token per utterance."""
         steps = TokenSteps(len(lengths))
         number = place.frames  # current frame of each utterance
         scores, symbols = place.scores, torch.zeros_like(lengths)  # symbols: tokens emitted in the current frame

@@ -15,7 +15,7 @@ class Trail(NamedTuple):
     Args:
         before: link to the preceding token; None for the first.
         frames: span of the token.
-        log_prob: of the token.
+        log_prob: log-probability of the token.
     """
 
     before: "Trail | None"
@@ -49,7 +49,7 @@ Beams = dict[Prefix, Paths]
 
 
 def add(beams: Beams, prefix: Prefix, paths: Paths) -> None:
-    """Add paths to a beam, and sum their probability with that of paths to the same prefix."""
+    """Add paths to a beam; if the beam has paths to the same prefix, sum the probabilities."""
     present = beams.get(prefix)
     if present is None:
         beams[prefix] = paths

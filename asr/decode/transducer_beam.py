@@ -22,7 +22,7 @@ class TransducerBeam:
     or if CTC cannot spell the tokens in this number of frames, they come from the most likely path.
 
     Args:
-        head: with a joiner and a predictor.
+        head: a head with a joiner and a predictor.
         tokenizer: its pieces spell the words of language model, lexicon and hotwords.
         normalize: normaliser of the texts, applied to hotwords.
         beam_size: number of prefixes after each frame, also after each token within a frame.
@@ -70,8 +70,8 @@ class TransducerBeam:
         """Find at most `beam_size` hypotheses per utterance.
 
         Args:
-            evidence: output of `evidence`.
-            values: of tunable settings, in place of the decoder's own.
+            evidence: output of the method `evidence`.
+            values: values of tunable settings that replace the decoder's own values.
         """
         fusion = self.fusion.weighed(**values)
         return [
@@ -80,7 +80,7 @@ class TransducerBeam:
         ]
 
     def _aligned(self, hypothesis: Hypothesis, num_frames: int) -> Hypothesis:
-        """Remove times and confidences if the CTC head can align the tokens; it computes better ones."""
+        """Remove times and confidences if the CTC head can align the tokens, because it computes better times."""
         frame_head = self.head.frame_head
         if frame_head is None or frame_head.min_frames(hypothesis.tokens) > num_frames:
             return hypothesis

@@ -22,19 +22,19 @@ from asr.interfaces import (
 )
 from asr.settings.rule import whole
 
-LOOK_AHEAD = 4  # frames joined at once
+LOOK_AHEAD = 4  # number of frames that the joiner processes at once
 
 
 class TransducerGreedy:
     """Emit the most likely token of a frame until it is the blank; then continue with the next frame.
 
     *Source*: Graves 2012, arXiv:1211.3711. Each utterance of a batch has its own current frame (Bataev et al. 2024,
-    arXiv:2406.06220), so no utterance waits for another's tokens. A CTC head beside the transducer computes the times
+    arXiv:2406.06220), so utterances do not wait for each other. A CTC head beside the transducer computes the times
     of tokens. Without one, or if CTC cannot spell the tokens in this number of frames, a token has the time of the
     frame that emitted it, and its probability is its confidence.
 
     Args:
-        head: with a joiner and a predictor.
+        head: a head with a joiner and a predictor.
         tokenizer, normalize: part of the decoders' interface; not used.
         max_symbols: maximum number of tokens in a frame.
     """
@@ -71,7 +71,7 @@ class TransducerGreedy:
 
     @property
     def streaming(self) -> Self:
-        """This object: the search continues from chunk to chunk."""
+        """Return this decoder, because the search continues from chunk to chunk."""
         return self
 
     @torch.inference_mode()
@@ -101,10 +101,10 @@ class TransducerGreedy:
         return self.head.predictor, self.head.joiner
 
     def _hypothesis(self, hypothesis: Hypothesis, num_frames: int | None = None) -> Hypothesis:
-        """Remove the times if there is a CTC head, which then aligns the tokens, and the frames suffice for it.
+        """Remove the times if a CTC head can align the tokens, which needs enough frames.
 
         Args:
-            num_frames: of the utterance; None: the frames of a stream are not checked.
+            num_frames: number of frames of the utterance; None: the frames of a stream are not checked.
         """
         frame_head = self.head.frame_head
         if frame_head is None or (num_frames is not None and frame_head.min_frames(hypothesis.tokens) > num_frames):

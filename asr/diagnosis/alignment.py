@@ -10,7 +10,7 @@ from asr.recognition.inference import INFERENCE
 from asr.recognition.recognizer import Recognizer
 
 MIN_SCORE = -1.0  # as asr.align --min-score
-MAX_HOURS = 1.0  # of audio to align with the model: on a processor it takes minutes
+MAX_HOURS = 1.0  # maximum hours of audio to align with the model, which takes minutes on a processor
 
 
 def alignment_findings(recognizer: Recognizer, measured: Measured, progress: Progress) -> list[Finding]:
@@ -29,7 +29,7 @@ def alignment_findings(recognizer: Recognizer, measured: Measured, progress: Pro
     total = 0
     for split, utterances in sample.items():
         for utterance, aligned in align_utterances(recognizer, utterances, INFERENCE, advance):
-            if isinstance(aligned, str):  # an empty text, or one too long for its audio: another check reports it
+            if isinstance(aligned, str):  # another check reports texts that are empty or too long for their audio
                 continue
             total += 1
             score = segment_score(aligned.deficits, recognizer.model.frame_seconds)

@@ -12,7 +12,7 @@ MARK = re.compile(r"<[^<>\s]{1,30}>|\[[^\[\]\n]{1,30}\]")
 ENTITY = re.compile(r"&(?:#\d{1,7}|#x[0-9a-fA-F]{1,6}|[a-zA-Z]{2,8});")
 DIGITS = re.compile(r"(?<![#\d])\d+")
 MOJIBAKE = re.compile("[\u00c2\u00c3\u00d0\u00d1][\u0080-\u00bf]|\u00e2\u20ac")  # UTF-8 decoded as Latin-1
-MAX_DIGIT_SHARE = 0.5  # of texts with digits; above it, the corpus writes numbers in digits
+MAX_DIGIT_SHARE = 0.5  # if a larger share of the texts has digits, the corpus writes all numbers in digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class TextCheck:
     Args:
         kind: name of the finding.
         find: describes the fault of a text; empty if it has none.
-        severity: of the finding.
+        severity: severity of the finding.
         meaning: end of the message, after the number of utterances.
         advice: what to do.
     """

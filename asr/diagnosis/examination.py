@@ -53,7 +53,7 @@ class Bounds:
     """Limits of an examination.
 
     Args:
-        sample_rate: of the features, in Hz.
+        sample_rate: sample rate of the features, in Hz.
         max_bad_fraction: `data.max_bad_fraction`.
         listen_hours: maximum hours of audio to decode; None: all.
         seed: of the sample, if not all audio is decoded.

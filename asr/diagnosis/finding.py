@@ -16,7 +16,7 @@ Progress = Callable[[str, float], Advance]  # called with the name of a task and
 
 
 class Severity(IntEnum):
-    """Severity of a finding, the worst first."""
+    """Severity of a finding, in decreasing order."""
 
     ERROR = 0  # training should not start
     WARNING = 1  # increases the WER, or makes a result less meaningful
@@ -43,11 +43,11 @@ class Finding:
     """A problem, or a possible one.
 
     Args:
-        kind: its name.
-        severity: of the problem.
+        kind: name of the problem.
+        severity: severity of the problem.
         message: how many utterances are concerned, and what this means for training.
         advice: what to do.
-        cases: the utterances concerned, the worst first.
+        cases: the utterances concerned, worst utterance first.
     """
 
     kind: str
@@ -68,7 +68,7 @@ class Finding:
 
 
 def share(cases: Sequence[Case], splits: Splits, noun: str = "utterance") -> str:
-    """Describe the number of cases, in total and out of all utterances of each split that has any."""
+    """Describe the number of cases, in total and relative to all utterances of each split with cases."""
     parts = []
     for split, utterances in splits.items():
         if count := sum(case.split == split for case in cases):

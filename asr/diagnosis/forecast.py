@@ -1,4 +1,4 @@
-"""Forecast of a training: the utterances it drops, memory of its largest batch, its time and its disk space."""
+"""Forecast of a training: dropped utterances, memory of the largest batch, time, and disk space."""
 
 import logging
 import math
@@ -26,7 +26,7 @@ from asr.run.settings import RunSettings
 from asr.text.numbers import counted, duration
 
 GIGABYTE = 1e9
-NEARLY_FULL = 0.9  # of a memory
+NEARLY_FULL = 0.9  # fraction of the memory above which a warning is given
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ def dropped_findings(training_set: TrainingSet, max_dropped_fraction: float) -> 
 
     Args:
         training_set: the utterances that remain, and the dropped ones.
-        max_dropped_fraction: of utterances with too long a text, above which training stops.
+        max_dropped_fraction: maximum fraction of utterances with too long a text; above it, training stops.
     """
     findings = []
     for reason, dropped in training_set.dropped.items():
@@ -129,10 +129,10 @@ def time_facts(steps: Steps, plan: EpochPlan, num_workers: int, batches: int) ->
     """Describe the expected time of an epoch and of the run, and the largest batch.
 
     Args:
-        steps: measured costs.
-        plan: of an epoch.
+        steps: measured costs of steps.
+        plan: plan of an epoch.
         num_workers: `data.num_workers`.
-        batches: of each process in the whole run.
+        batches: number of batches of each process in the whole run.
     """
     slowest = padded_seconds(plan).amax(dim=1).tolist()  # the processes of a step wait for the slowest
     computing = sum(map(steps.of, slowest))
@@ -177,7 +177,7 @@ def card_findings(needed: Mapping[str, float], settings: RunSettings) -> list[Fi
 
 
 def disk(state: float, weights: float, settings: RunSettings) -> tuple[list[tuple[str, str]], list[Finding]]:
-    """Describe the disk space of checkpoints and bundle, and report an error if it is not free.
+    """Describe the disk space of checkpoints and bundle, and report an error if this space is not free.
 
     Args:
         state: bytes of a checkpoint without a moving average.

@@ -35,10 +35,10 @@ class Header:
     """The content of a file's header.
 
     Args:
-        path: of the file, or of its bytes in a shard (`audio_of`).
+        path: path of the file, or name of its bytes in a shard (`audio_of`).
         info: rate, channels and length; None if there is a problem.
-        kind: of the problem; empty if there is none.
-        problem: its description.
+        kind: kind of the problem; empty if there is none.
+        problem: description of the problem.
     """
 
     path: str
@@ -89,7 +89,7 @@ def unusable(splits: Splits, headers: Mapping[str, Header]) -> dict[str, list[Ca
 
 
 def wrong_duration(utterance: Utterance, info: AudioInfo) -> str:
-    """Describe how an utterance's segment differs from its file, beyond the tolerance of loading; empty if not."""
+    """Describe how an utterance's segment exceeds its file by more than loading tolerates; empty if it does not."""
     seconds = info.num_samples / info.sample_rate
     if utterance.offset is None or utterance.extent is not None:
         if is_as_long(utterance, seconds):
@@ -102,7 +102,7 @@ def wrong_duration(utterance: Utterance, info: AudioInfo) -> str:
 
 
 def unusable_findings(cases: Mapping[str, list[Case]], splits: Splits, max_bad_fraction: float) -> list[Finding]:
-    """Report unusable audio; it is an error if its share in train exceeds the limit that stops training.
+    """Report unusable audio; the finding is an error if the share of train exceeds the limit that stops training.
 
     Args:
         cases: by the kind of problem.
@@ -123,7 +123,7 @@ def unusable_findings(cases: Mapping[str, list[Case]], splits: Splits, max_bad_f
 
 
 def rate_findings(splits: Splits, headers: Mapping[str, Header], sample_rate: int) -> list[Finding]:
-    """Report several sample rates, rates below that of the features, and files with several channels.
+    """Report different sample rates, rates below the rate of the features, and files with several channels.
 
     Args:
         splits: all utterances.

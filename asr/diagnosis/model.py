@@ -20,9 +20,9 @@ class Fresh(NamedTuple):
     """An untrained model.
 
     Args:
-        model: with fitted tokenizer and features; its weights do not matter.
-        utterances: to train on, without texts that the tokenizer does not cover.
-        findings: on texts that the tokenizer does not cover.
+        model: model with fitted tokenizer and features; its weights are not used.
+        utterances: utterances to train on, without texts that the tokenizer does not cover.
+        findings: findings on texts that the tokenizer does not cover.
     """
 
     model: Model
@@ -35,8 +35,8 @@ def fresh_model(settings: RunSettings, corpus: Corpus, sample: Corpus) -> Fresh:
 
     Args:
         settings: of the training.
-        corpus: whole.
-        sample: its texts are tokenized, to find characters without a token.
+        corpus: the whole corpus.
+        sample: utterances whose texts are tokenized, to find characters without a token.
 
     Raises:
         InputError: the settings are invalid for this corpus.

@@ -1,4 +1,4 @@
-"""Choice of the utterances to examine: all local files; of splits in shards or at URLs, a sample."""
+"""Choice of the utterances to examine: all local files, and a sample of splits in shards or at URLs."""
 
 from collections.abc import Callable
 
@@ -16,11 +16,11 @@ def sampled(corpus: Corpus, max_utterances: int | None, seed: int) -> tuple[Corp
     """Choose the utterances to examine, and describe how many were chosen.
 
     Splits in shards or at URLs are sampled: their rows are divided into `max_utterances` equal ranges, and one
-    utterance of each is drawn. So the sample is spread evenly over the shards. The same seed gives the same sample.
+    utterance of each range is drawn. So the sample is spread evenly over the shards. Equal seeds give equal samples.
 
     Args:
-        corpus: whole.
-        max_utterances: of a split in shards or at URLs; None: all.
+        corpus: the whole corpus.
+        max_utterances: maximum number of utterances of a split in shards or at URLs; None: all.
         seed: of the run.
     """
     facts: list[Fact] = []

@@ -24,19 +24,19 @@ from asr.text.numbers import counted
 
 FRAME_SECONDS = 0.032
 BAND_HZ = 250.0
-EMPTY_DB = -60.0  # of a band, relative to the loudest band: below it, the band is empty
-LOUD_QUANTILE = 0.95  # of a band's frames; high, because few frames contain a sound like s
+EMPTY_DB = -60.0  # a band is empty below this level, relative to the loudest band
+LOUD_QUANTILE = 0.95  # quantile of a band's frames; high, because few frames contain a sound like s
 FULL_SCALE = 0.999
-PLATEAU = 3  # consecutive samples at the highest level; natural sound does not stay there
+PLATEAU = 3  # number of consecutive samples at the highest level that natural sound does not reach
 NEIGHBOURS = 10  # number of levels below the highest level that are compared with it
 STANDS_OUT = 8  # ratio of samples at the highest level to samples at any neighbouring level
 
-MAX_CLIPPED = 0.001  # of the samples
-MAX_OFFSET = 0.02  # of full scale
-MIN_LEVEL_DB = -60.0  # of the loudest frame, below full scale
-MAX_CANCELLED = 1 - CANCELLED / 2  # of the channels' power
-# Kurtosis with exchanged bytes divided by kurtosis without. Of 1,074 recordings of speech it was at most 0.69; after
-# their bytes were exchanged, at least 1.45, and 2.3 or more in 99 % of them.
+MAX_CLIPPED = 0.001  # fraction of the samples
+MAX_OFFSET = 0.02  # relative to full scale
+MIN_LEVEL_DB = -60.0  # of the loudest frame, relative to full scale
+MAX_CANCELLED = 1 - CANCELLED / 2  # fraction of the channels' power
+# Kurtosis with exchanged bytes, divided by kurtosis. In 1,074 recordings of speech this ratio was at most 0.69; after
+# their bytes had been exchanged, it was at least 1.45, and 2.3 or more in 99 % of them.
 MAX_SWAPPED = 1.4
 SPEED_OCTAVES = 0.4  # tolerance of duration and bandwidth, each relative to half or double speed
 MIN_BANDWIDTH = 0.6  # of the features' range; telephone speech has 0.43 of 8 kHz
@@ -53,10 +53,10 @@ class Sound:
         level: of the loudest frame, in dB relative to full scale.
         bandwidth: highest frequency with sound, in Hz.
         cancelled: share of the channels' power that is lost in their mean, from 0 to 1.
-        swapped: kurtosis of the samples with their two bytes exchanged, divided by that of the samples.
+        swapped: kurtosis of the samples with exchanged bytes, divided by the kurtosis of the samples.
         digest: hash of the samples at 16 bits.
-        kind: of a problem in reading; empty if there is none.
-        problem: its description.
+        kind: kind of a problem in reading; empty if there is none.
+        problem: description of the problem.
     """
 
     sample_rate: int
@@ -151,9 +151,9 @@ def _clipped(samples: NDArray[np.float32], rounded: NDArray[np.int16]) -> float:
 
 
 def _stands_out(counts: NDArray[np.int64]) -> bool:
-    """Whether far more samples have one of the two highest levels than any of the next levels that occur.
+    """Whether one of the two highest levels has far more samples than each of the next lower levels.
 
-    Two, because audio with few levels (mu-law) has many samples at the highest level and equally many at the next.
+    Two levels are considered, because audio with few levels (mu-law) has many samples at both.
     """
     occurring = np.flatnonzero(counts)
     top = occurring[-1] - 1
@@ -190,7 +190,7 @@ class SoundCheck:
 
     Args:
         kind: name of the finding.
-        measure: of a sound; greater is worse.
+        measure: returns the measure of a sound; greater values are worse.
         limit: largest measure without a finding.
         write: describes the measure of a sound.
         meaning: end of the message, after the number of utterances.
@@ -291,7 +291,7 @@ def sound_findings(measured: Measured, sample_rate: int) -> list[Finding]:
 
 
 def speed_findings(measured: Measured) -> list[Finding]:
-    """Report utterances played at half or double speed, where both the text's time and the highest band show it.
+    """Report utterances at half or double speed, as shown by both the time of the text and the highest band.
 
     Args:
         measured: readable utterances, with normalised texts, and their measures.
@@ -339,10 +339,10 @@ def readable(measured: Measured) -> Measured:
 
 
 def duplicate_findings(measured: Measured) -> list[Finding]:
-    """Report utterances with identical samples, except silent ones, which are all alike.
+    """Report utterances with identical samples, except silent utterances, which are all equal.
 
     Args:
-        measured: readable utterances and their measures; train first.
+        measured: readable utterances and their measures; the split train comes first.
     """
     first: dict[bytes, Case] = {}
     twins: dict[str, list[Case]] = {"train": [], "valid": [], "test": []}

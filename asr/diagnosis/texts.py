@@ -1,4 +1,4 @@
-"""Checks of texts: empty and repeated ones, characters without a token, texts that do not fit their audio."""
+"""Checks of texts: empty and repeated texts, characters without a token, texts that do not fit their audio."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -14,8 +14,8 @@ MIN_WORDS = 4  # of a sentence; shorter sentences repeat by chance
 
 MIN_PACED = 20  # utterances needed to estimate a pace
 MIN_CHARACTERS = 12  # shorter texts are not compared with their audio: one or two words may take almost no time
-FAST, SLOW = 0.4, 3.0  # limits on an utterance's seconds, relative to its text's seconds at the median pace
-PAUSES_SECONDS = 4.0  # of silence tolerated in addition: a speaker may pause before or after a word
+FAST, SLOW = 0.4, 3.0  # limits of an utterance's duration, relative to the duration of its text at the median pace
+PAUSES_SECONDS = 4.0  # additional silence that is tolerated, because a speaker may pause before or after a word
 
 
 def text_findings(splits: Splits) -> list[Finding]:
@@ -44,7 +44,7 @@ def text_findings(splits: Splits) -> list[Finding]:
 
 
 def _repeated(utterances: Sequence[Utterance]) -> list[tuple[Utterance, Utterance]]:
-    """Pair each utterance that repeats a sentence with the first utterance of this speaker that has it."""
+    """Pair each utterance that repeats a sentence with the speaker's first utterance of this sentence."""
     first: dict[tuple[str | None, str], Utterance] = {}
     pairs = []
     for utterance in utterances:
@@ -56,7 +56,7 @@ def _repeated(utterances: Sequence[Utterance]) -> list[tuple[Utterance, Utteranc
 
 
 def is_sentence(text: str) -> bool:
-    """Whether a text has enough words that its repetition is not chance."""
+    """Whether a text has so many words that a repetition is not accidental."""
     return len(text.split()) >= MIN_WORDS
 
 
@@ -66,7 +66,7 @@ def coverage_findings(splits: Splits, tokenizer: Tokenizer, optional: Sequence[s
     Args:
         splits: texts after normalisation.
         tokenizer: fitted.
-        optional: splits whose texts need no tokens, because they only test.
+        optional: splits whose texts need no tokens, because they are only used for tests.
     """
     findings = []
     for required in (True, False):

@@ -1,4 +1,4 @@
-"""Memory of training in full, with a frozen encoder, and with an adapter: bytes of live tensors."""
+"""Memory (bytes of live tensors) of full training, training with a frozen encoder, and training of an adapter."""
 
 import weakref
 from collections.abc import Callable, Iterable
@@ -17,13 +17,13 @@ from asr.recognition.model import Model
 from asr.settings.conf import default_settings
 
 FULL, FROZEN_ENCODER, LORA = "full", "init.frozen=[encoder.*]", "adapter=lora"
-OPTIMIZER_BYTES = 8  # of a trained parameter: AdamW's two moments, in float32
+OPTIMIZER_BYTES = 8  # bytes per trained parameter: AdamW's two moments, in float32
 
 
 class PeakMemory(TorchDispatchMode):
-    """Counts the bytes of tensors that operations create while the context is active; `peak` is their maximum.
+    """Counts the bytes of tensors that operations create while the context is active; `peak` is the maximum.
 
-    Workspace of an operation and memory that an allocator reserves are not counted.
+    The workspace of operations, and memory that an allocator reserves, are not counted.
     """
 
     def __init__(self, known: Iterable[Tensor]) -> None:
@@ -60,8 +60,8 @@ def training_memory(
     """Measure the bytes of tensors in a training step, for each way of training, on a copy of the model.
 
     Args:
-        model: to be trained, with or without an adapter; not changed.
-        batch: the largest, on the model's device.
+        model: model to train, with or without an adapter; it is not changed.
+        batch: the largest batch, on the model's device.
         autocast: returns the context of the forward pass.
         average: whether a moving average of the weights is stored.
     """
@@ -106,7 +106,7 @@ def _frozen_encoder(model: Model) -> Model:
 
 
 def _lora(model: Model) -> Model | None:
-    """Add the adapter of conf/adapter/lora.yaml unless the model has an adapter; None if it fits no layer."""
+    """Add the adapter of conf/adapter/lora.yaml unless the model has an adapter; None if the adapter fits no layer."""
     if all(weight.requires_grad for weight in model.parameters()):
         try:
             build_adapter(default_settings("adapter", "lora")).insert(model)

@@ -25,7 +25,7 @@ class Steps:
     """Costs of training on this machine.
 
     Args:
-        seconds: of a step, by the padded seconds of its batch.
+        seconds: seconds of a step, by the padded seconds of its batch.
         reading: seconds to read and augment one second of audio.
         peak: largest number of bytes in use.
         available: bytes of memory of the device.
@@ -51,10 +51,10 @@ class Trial:
     """Optimizer steps on synthetic batches of a plan, on one device; the model is unusable afterwards.
 
     Args:
-        model: to be trained.
-        optimizer: of the model.
+        model: model to train.
+        optimizer: optimizer of the model.
         training_set: source of the batches.
-        device: to train on.
+        device: device to train on.
         precision: `trainer.precision`.
     """
 
@@ -71,7 +71,7 @@ class Trial:
         self._noise = torch.Generator().manual_seed(derive_seed(training_set.seed, "trial"))
 
     def steps(self, plan: EpochPlan, augmentation: Augmentation) -> Steps:
-        """Try a batch of median size and the largest ones."""
+        """Try a batch of median size and the largest batches."""
         padded = padded_seconds(plan)  # (steps, ranks)
         flat = padded.flatten()
         median = int(flat.argsort()[len(flat) // 2])
@@ -102,7 +102,7 @@ class Trial:
         return time.perf_counter() - begun
 
     def largest(self, plan: EpochPlan) -> Batch:
-        """Make up the batch of a plan with the most padded seconds, on the device."""
+        """Make a synthetic batch like the batch of a plan with the most padded seconds, on the device."""
         padded = padded_seconds(plan)
         return self._batch(plan, int(padded.flatten().argmax()), padded.shape[1]).to(self._device)
 

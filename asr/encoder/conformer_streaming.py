@@ -27,7 +27,7 @@ from asr.lengths import padding_mask
 from asr.settings.rule import Bias, Dim, FeedForwardFactor, Heads, Layers, Probability, list_of, or_null, whole
 
 Frames = whole(0, 100_000)
-RightFrames = whole(0, 1_000)  # more latency would not be streaming; a step computes these frames a second time
+RightFrames = whole(0, 1_000)  # more latency would not be streaming; the next step computes these frames again
 ChunkFrames = or_null(whole(1, 100_000))
 
 
@@ -35,7 +35,7 @@ class Kept(NamedTuple):
     """State of a block between the steps of a stream: results for earlier frames.
 
     Args:
-        keys_values: of the attention, (B, M, 2D).
+        keys_values: keys and values of the attention, (B, M, 2D).
         frames: inputs of the convolution, (B, kernel // 2, D).
     """
 
@@ -59,10 +59,10 @@ class Chunks(NamedTuple):
     """All n chunks of each utterance as rows of one batch; the earlier frames of a chunk come from the rows above it.
 
     Args:
-        batch: B, utterances.
-        frames: c, frames of a chunk. The frames after them in a row are right context, which the next row repeats.
-        left: M, frames before a chunk to which it attends.
-        num_before: kernel // 2, frames before a chunk that the convolution needs.
+        batch: B, number of utterances.
+        frames: c, number of frames of a chunk. The other frames of a row are right context, which the next row repeats.
+        left: M, number of frames before a chunk to which it attends.
+        num_before: kernel // 2, number of frames before a chunk that the convolution needs.
     """
 
     batch: int
@@ -98,11 +98,11 @@ class ConformerStreaming(nn.Module):
 
     Encoding chunk by chunk gives the same output as encoding the whole utterance. A frame attends to its chunk, to
     `left_frames` before the chunk, whose keys and values are cached, and to `right_frames` after it, the right context.
-    The right context is computed again as part of the next chunk, where it has more context of its own; this costs
-    time, but words at the end of a chunk are not cut off. The convolution sees as many of these frames as its kernel
-    covers. The subsampling of an encoder frame uses no feature frame after its own `stride` frames. The output of a
-    chunk therefore does not depend on audio after its right context. Names and shapes of the weights are those of
-    `Conformer`, so either model can be initialised from the other.
+    The right context is computed again as part of the next chunk, where its frames have more context; this costs time,
+    but words at the end of a chunk are not cut off. The convolution uses the frames that its kernel covers. The
+    subsampling of an encoder frame uses no feature frame after its own `stride` frames. The output of a chunk therefore
+    does not depend on audio after its right context. The weights have the names and shapes of `Conformer`, so either
+    model can be initialised from the other.
 
     *Source*: attention to a chunk and a cached past: Dai et al. 2019, arXiv:1901.02860, section 3.2. Right context,
     computed again with the next chunk: Shi et al. 2021, arXiv:2010.10759. Random chunk sizes in training, so that one
@@ -188,7 +188,7 @@ class ConformerStreaming(nn.Module):
         chunk, left, right = self._drawn() if self.training else self._set()
         if chunk is None:
             chunk, left, right = frames, 0, 0
-        chunk, left, right = (torch.sym_min(size, frames) for size in (chunk, left, right))  # more would be padding
+        chunk, left, right = (torch.sym_min(size, frames) for size in (chunk, left, right))  # the rest would be padding
         chunks = Chunks(batch, chunk, left, self._num_kept)
         valid = ~padding_mask(lengths, frames)[:, :, None]  # (B, T', 1)
         hidden = ~chunks.cut(valid, left, chunk + right)[:, None, :, 0]  # (B n, 1, left + chunk + right)
@@ -200,7 +200,7 @@ class ConformerStreaming(nn.Module):
 
     @property
     def streaming(self) -> Self:
-        """This object: it can encode an utterance chunk by chunk."""
+        """This object, because it can encode an utterance chunk by chunk."""
         return self
 
     def initial_state(self, batch: int, left_frames: int | None = None) -> State:
@@ -208,7 +208,7 @@ class ConformerStreaming(nn.Module):
 
         Args:
             batch: number of streams.
-            left_frames: left context in encoder frames; None: the encoder's own.
+            left_frames: left context in encoder frames; None: the encoder's setting.
         """
         left, weight = self.left_frames if left_frames is None else left_frames, next(self.parameters())
         state = _named("subsampling", self.subsampling.initial_state(batch))
@@ -225,10 +225,10 @@ class ConformerStreaming(nn.Module):
         Args:
             features: (B, T, F): the frames of the chunk, a multiple of `stride`, and the right context, which begins
                 the next chunk.
-            feature_lengths: (B,); T, except for streams that end. Their frames must be padded to T
+            feature_lengths: (B,); less than T only for streams that end, whose frames must be padded to T
                 (`asr.recognition.cached_stream.with_room`).
-            state: of the streams; its size determines the left context.
-            taps: by block index.
+            state: state of the streams; its size determines the left context.
+            taps: taps by block index.
             ahead: feature frames of right context, a multiple of `stride`; None: `right_frames * stride`.
 
         Returns:

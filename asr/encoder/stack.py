@@ -18,11 +18,11 @@ def run_blocks(
     """Run the blocks one after another; a tap changes the input of the next block.
 
     Args:
-        blocks: in order.
+        blocks: blocks in order.
         x: input of the first block, (B, T', D).
         padding_mask: (B, T'), for the taps.
-        taps: by block index, from 0.
-        call: runs a block: given the block and its input, returns its output, (B, T', D).
+        taps: taps by block index, from 0.
+        call: runs a block; given the block and its input, it returns the output, (B, T', D).
 
     Returns:
         The output of the last block, (B, T', D), and the outputs of the tapped blocks before their taps.

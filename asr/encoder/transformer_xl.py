@@ -23,11 +23,11 @@ Frames = Annotated[int, whole(0, 100_000)]
 class TransformerXL(nn.Module):
     """Convolutional subsampling, and a stack of blocks that process an utterance segment by segment.
 
-    A frame attends to its segment and to the memory: the block's inputs at the frames before the segment, without
-    gradient. Time and space are therefore linear in the length. With every layer, a frame depends on `memory` more
-    frames before it.
+    A frame attends to its segment and to the memory, which are the block's inputs at the frames before the segment,
+    without gradient. Time and space are therefore linear in the length. With every layer, a frame depends on `memory`
+    more frames before it.
 
-    *Source*: Dai et al. 2019, arXiv:1901.02860, section 3; `u` and `v` are each layer's own.
+    *Source*: Dai et al. 2019, arXiv:1901.02860, section 3; each layer has its own `u` and `v`.
 
     *Differs from the paper*: a frame attends to its whole segment, because an encoder does not predict later frames.
 
@@ -112,8 +112,8 @@ class TransformerXL(nn.Module):
             x: (B, Q, D).
             padding: (B, Q).
             hidden: True where a frame of the segment is masked, (B, Q or 1, Q).
-            memories: for each block, its inputs at the M frames before, (B, M, D).
-            taps: by block index.
+            memories: for each block, its inputs at the M frames before the segment, (B, M, D).
+            taps: taps by block index.
 
         Returns:
             The output (B, Q, D), the input of each block (B, Q, D), and the outputs of tapped blocks.

@@ -21,7 +21,7 @@ from asr.evaluation.word_errors import Edit, ErrorCounts, align_words, total
 
 MAX_CONFUSIONS = 50
 MAX_BINS = 8
-MIN_IN_BIN = 5  # utterances; the rate of fewer is too uncertain
+MIN_IN_BIN = 5  # utterances; with fewer utterances the rate is too uncertain
 NO_SPEAKER = "(not known)"  # name of a breakdown's row for utterances without a speaker
 # Round numbers, from which the edges of a breakdown's bins are chosen.
 SECONDS = (
@@ -69,8 +69,8 @@ def rates(scored: Sequence[Scored]) -> dict[str, dict[str, Any]]:
 
     Returns:
         For each of `words`, `characters` and `raw_words`: the counts, the `rate`, its `interval` over utterances and
-        its `speaker_interval`, which is None unless the speaker of every utterance is known; see `bootstrap`. The
-        counts of `raw_words` are 0 if references have neither case nor punctuation; see `show_writing`.
+        its `speaker_interval` (see `bootstrap`), which is None unless all speakers are known. The counts of
+        `raw_words` are 0 if references have neither case nor punctuation (see `show_writing`).
     """
     kinds: dict[str, list[ErrorCounts]] = {
         "words": [result.counts for result in scored],
@@ -107,11 +107,11 @@ def breakdown(systems: Sequence[Sequence[Scored]], kind: str) -> list[list[dict[
     Args:
         systems: results of each system for equal utterances in equal order. The utterances of the first system
             determine the groups. The intervals of all systems use the same draws.
-        kind: `subset`, in the order of their first utterances; `speaker`, by name, if any is known; `duration` or
+        kind: `subset`, in the order of their first utterances; `speaker`, by name, if speakers are known; `duration` or
             `speaking_rate`, in bins with round edges, in ascending order.
 
     Returns:
-        For each system a row per group.
+        For each system, one row per group.
     """
     rows = [
         _rows(name, [[system[place] for place in places] for system in systems])

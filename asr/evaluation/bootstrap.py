@@ -43,7 +43,7 @@ class Difference:
 
 
 def by_cluster(sums: Array, clusters: Sequence[str]) -> Array:
-    """Sum the rows of each cluster: (N, K) and N names to (number of distinct names, K), sorted by name."""
+    """Sum the rows (N, K) that have equal names; return (number of distinct names, K), sorted by name."""
     _, row = np.unique(np.asarray(clusters, dtype=object), return_inverse=True)
     together = np.zeros((row.max(initial=-1) + 1, sums.shape[1]))
     np.add.at(together, row, sums)
@@ -51,7 +51,7 @@ def by_cluster(sums: Array, clusters: Sequence[str]) -> Array:
 
 
 def resample(sums: Array, draws: int = DRAWS, seed: int = SEED) -> Array:
-    """Draw N of N rows with replacement and sum them, `draws` times: (N, K) to (draws, K)."""
+    """Draw N rows with replacement from the N rows (N, K), and sum them; repeat `draws` times: (draws, K)."""
     generator = np.random.default_rng(seed)
     size = len(sums)
     drawn = np.empty((draws, sums.shape[1]))
@@ -72,10 +72,10 @@ def intervals(errors: Array, lengths: Array, draws: int = DRAWS, seed: int = SEE
     All kinds use the same draws. Draws with empty references have no rate and are ignored.
 
     Args:
-        errors: (N, K), of each unit, which is an utterance or all utterances of a speaker.
-        lengths: (N, K), of their references.
+        errors: (N, K) errors of each unit; a unit is an utterance, or all utterances of a speaker.
+        lengths: (N, K) reference lengths of the units.
         draws: number of draws.
-        seed: of the draws.
+        seed: seed of the draws.
 
     Returns:
         One interval per kind; None if there are fewer than `MIN_UNITS` units, only empty references, or no errors.
@@ -97,11 +97,11 @@ def difference(a: Array, b: Array, lengths: Array, draws: int = DRAWS, seed: int
     counts as one of these draws, so no p-value is 0.
 
     Args:
-        a: (N,) errors of the first system in each unit, which is an utterance or all utterances of a speaker.
+        a: (N,) errors of the first system in each unit; a unit is an utterance, or all utterances of a speaker.
         b: (N,) errors of the second system.
-        lengths: (N,) of the references, equal for both.
+        lengths: (N,) reference lengths of the units, equal for both systems.
         draws: number of draws.
-        seed: of the draws.
+        seed: seed of the draws.
 
     Returns:
         None if there are fewer than `MIN_UNITS` units, or only empty references.

@@ -25,10 +25,10 @@ def compare(a: Sequence[Scored], b: Sequence[Scored]) -> dict[str, Any]:
     evaluation.
 
     Returns:
-        `a` and `b` as `words` of `analysis.rates`; `difference` with interval and p-value over utterances and, if all
-        speakers are known, over speakers (None for too small samples, see `bootstrap`); the numbers of utterances and
-        speakers with fewer errors in `a`, in `b`, or equal (`tie`); the errors of each of the `speakers`; the `changed`
-        utterances, the largest change first.
+        `a` and `b`: like `words` of `analysis.rates`. `difference`: with interval and p-value over utterances and, if
+        all speakers are known, over speakers (None for samples that are too small for `bootstrap`). The numbers of
+        utterances and speakers with fewer errors in `a`, fewer in `b`, or equal errors (`tie`). `speakers`: the errors
+        of each speaker. `changed`: the changed utterances, beginning with the largest change.
 
     Raises:
         InputError: the utterances or their references differ.
@@ -80,7 +80,7 @@ def change(comparison: Mapping[str, Any]) -> str:
 def verdict(comparison: Mapping[str, Any]) -> str:
     """Write a sentence that states which model is better, or why there is no verdict.
 
-    If speakers are known, the interval over speakers decides, since it also holds for other speakers.
+    If speakers are known, the interval over speakers decides, because it is also valid for new speakers.
     """
     rate, (a, b) = comparison["difference"]["rate"], (comparison[key]["errors"] for key in ("a", "b"))
     if rate is None:
@@ -137,7 +137,7 @@ def match(a: Sequence[Scored], b: Sequence[Scored]) -> Pairs:
 
 
 def changed(pairs: Iterable[tuple[Scored, Scored]]) -> list[dict[str, Any]]:
-    """List the utterances whose numbers of errors differ, the largest change first, then in order."""
+    """List the utterances whose numbers of errors differ, by decreasing change; ties keep the given order."""
     rows = [
         {
             "id": result_a.utterance.id,
@@ -169,6 +169,6 @@ def _counted(names: Sequence[str]) -> list[tuple[str, int]]:
 
 
 def _named(keys: Sequence[tuple[str, str]]) -> str:
-    """List the first SHOWN keys, and note if there are more."""
+    """Join the first SHOWN keys to a text, which ends with a note if there are more keys."""
     names = ", ".join(f"{shown(key)} of {shown(subset)}" for subset, key in keys[:SHOWN])
     return f"{names} and others" if len(keys) > SHOWN else names

@@ -26,12 +26,12 @@ Change = Callable[[Tensor], Tensor]  # of a waveform (S,); an augmentation
 
 @dataclass(frozen=True)
 class Condition:
-    """One way to degrade utterances.
+    """A way of degrading utterances.
 
     Args:
         name: in tables.
         change: applied to each waveform.
-        snr_db: of noise; None for rooms.
+        snr_db: signal-to-noise ratio of noise; None for rooms.
     """
 
     name: str
@@ -41,9 +41,10 @@ class Condition:
 
 @dataclass(frozen=True)
 class Changed:
-    """Loads utterances and degrades each as a function of the seed and its id.
+    """Loads utterances and degrades them; the degradation depends only on the seed and the utterance's id.
 
-    So an utterance gets the same noise segment at each ratio and for each model, and comparisons use equal audio.
+    So an utterance gets the same noise segment at each ratio and for each model, and models are compared on equal
+    audio.
     """
 
     change: Change
@@ -89,7 +90,7 @@ class Harder:
     evaluation: Evaluation
 
     def as_dict(self) -> dict[str, Any]:
-        """Return its entry in NAME.wer.json."""
+        """Return the entry of this evaluation in NAME.wer.json."""
         return {"condition": self.condition.name, "snr_db": self.condition.snr_db, **self.evaluation.as_dict()}
 
 

@@ -10,7 +10,7 @@ from asr.recognition.recognizer import Recognizer
 
 
 def label_log_priors(recognizer: Recognizer, recordings: Iterable[EncodedUtterance]) -> list[float]:
-    """Average the posteriors over all frames of recordings; return log p of each token, the blank first.
+    """Average the posteriors over all frames of recordings; return log p of each token, beginning with the blank.
 
     One frame with uniform posteriors is added, so that no prior is zero.
 

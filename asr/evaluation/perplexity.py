@@ -14,9 +14,9 @@ class Perplexity(NamedTuple):
     """Perplexity per word.
 
     Args:
-        value: the inverse of the geometric mean of the words' probabilities; infinite if one is 0.
-        interval: 95 %, by a bootstrap over sentences; None for fewer than bootstrap.MIN_UNITS sentences, or an infinite
-            value.
+        value: the inverse of the geometric mean of the words' probabilities; infinite if a probability is 0.
+        interval: 95 % interval from a bootstrap over sentences; None for fewer than bootstrap.MIN_UNITS sentences, or
+            if `value` is infinite.
     """
 
     value: float
@@ -28,7 +28,7 @@ def perplexity(log_probs: Array, sentence: Array) -> Perplexity:
 
     Args:
         log_probs: (T,) log10 of the probability of each word and each </s>.
-        sentence: (T,) number of the sentence of each, from 0.
+        sentence: (T,) number of the sentence to which the word or </s> belongs, from 0.
     """
     if np.isneginf(log_probs).any():
         return Perplexity(math.inf, None)

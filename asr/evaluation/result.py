@@ -24,9 +24,9 @@ class Evaluation:
     """The scored and the unreadable utterances of one or several manifests, in their order.
 
     Args:
-        scored: with their errors.
-        rejected: with the reason.
-        wall_seconds: duration of the evaluation, with reading.
+        scored: utterances with their errors.
+        rejected: unreadable utterances with the reason.
+        wall_seconds: duration of the evaluation, including reading.
         normalizer: name of the normaliser of references and hypotheses.
     """
 
@@ -87,12 +87,12 @@ class Evaluation:
 
     @property
     def audio_seconds(self) -> float:
-        """Seconds of audio scored."""
+        """Seconds of audio in the scored utterances."""
         return sum(result.utterance.duration for result in self.scored)
 
     @property
     def real_time_factor(self) -> float:
-        """Wall seconds per second of audio, with reading."""
+        """Wall seconds per second of audio, including reading."""
         return self.wall_seconds / self.audio_seconds if self.audio_seconds else math.nan
 
 
@@ -119,10 +119,10 @@ def evaluate(
     Args:
         recognizer: in eval mode.
         subset: name of the manifest.
-        utterances: with their texts as written.
+        utterances: utterances with the texts as written in the manifest.
         options: see `asr.recognition.inference`.
         advance: called with the seconds of audio recognised since the last call.
-        normalize: for references and hypotheses, to count errors; None: `Model.scored_by`.
+        normalize: normaliser applied to references and hypotheses before errors are counted; None: `Model.scored_by`.
     """
     normalize = recognizer.model.scored_by if normalize is None else normalize
     started = time.monotonic()

@@ -18,7 +18,7 @@ from asr.evaluation.bootstrap import MIDDLE, MIN_UNITS, resample
 Array = NDArray[np.float64]
 
 FOLDS = 10
-ROUNDS = 20  # of cross-validation, each with other folds
+ROUNDS = 20  # rounds of cross-validation; each round has other folds
 SEED = 0
 
 
@@ -37,7 +37,7 @@ class Trials:
     strength: Array
 
     def of(self, utterances: NDArray[np.bool_]) -> Trials:
-        """Return the trials restricted to some utterances; `utterances` is (N,)."""
+        """Return the trials restricted to the utterances of a mask (N,)."""
         return Trials(self.words[:, utterances], self.characters[:, utterances], self.strength)
 
 
@@ -47,8 +47,8 @@ class HeldOut:
 
     Args:
         before: word errors of the first trial.
-        after: word errors with values chosen without the utterance, averaged over rounds.
-        interval: 95 % interval of after / before - 1; None for too few utterances, or no errors before.
+        after: word errors with values that were chosen on other utterances, averaged over rounds.
+        interval: 95 % interval of after / before - 1; None for too few utterances, or if `before` is 0.
     """
 
     before: float
@@ -69,7 +69,7 @@ def fewest_errors(trials: Trials) -> int:
 def choose(trials: Trials) -> int:
     """Return the trial with the weakest language model among those within one standard error of the best trial.
 
-    The standard error is that of the paired difference to the best trial, over utterances.
+    The standard error of the paired difference to the best trial is computed over utterances.
     """
     difference = trials.words - trials.words[fewest_errors(trials)]  # (T, N)
     count = difference.shape[1]

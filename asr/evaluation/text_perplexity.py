@@ -26,12 +26,12 @@ class TextPerplexity:
     over words and over any tokens, if all are computed on the same texts.
 
     Args:
-        log_prob: of all sentences and their ends, natural logarithm.
+        log_prob: log-probability of all sentences including their ends, natural logarithm.
         words: number of words, without ends.
         sentences: number of sentences.
-        tokens: number of tokens, with ends.
+        tokens: number of tokens, including ends.
         per_word: exp(- log_prob / (words + sentences)).
-        interval: of per_word, 95 %, by a bootstrap over sentences; None for too few sentences.
+        interval: 95 % interval of per_word, from a bootstrap over sentences; None for too few sentences.
     """
 
     log_prob: float
@@ -57,8 +57,8 @@ def text_perplexity(log_probs: Sequence[float] | Array, num_words: Sequence[int]
 
     Args:
         log_probs: natural logarithms.
-        num_words: of each sentence, without its end.
-        num_tokens: of all sentences, with ends.
+        num_words: number of words of each sentence, without its end.
+        num_tokens: number of tokens of all sentences, including ends.
     """
     losses = -np.asarray(log_probs, dtype=np.float64)[:, None]
     units = np.asarray(num_words, dtype=np.float64)[:, None] + 1
@@ -89,10 +89,10 @@ def neural_log_probs(model: TokenModel, sentences: Sentences, bounds: BatchBound
     """Compute log p of each token and end of sentences under a neural model, (T,), sentence by sentence.
 
     Args:
-        model: on the device, not in training mode.
-        sentences: over its tokens.
-        bounds: of a batch.
-        device: to compute on.
+        model: a model on the device, in eval mode.
+        sentences: token ids of each sentence.
+        bounds: limits of a batch.
+        device: device to compute on.
     """
     rows: list[Array] = [np.zeros(0)] * len(sentences)
     for indices in sentences.batches(bounds):
@@ -132,8 +132,8 @@ def mixed_log_probs(log_probs: Array, weights: Array) -> Array:
     """Interpolate models for each token: log of the sum of weight times p.
 
     Args:
-        log_probs: (models, T).
-        weights: (models,) that sum to one.
+        log_probs: (models, T) natural logarithms.
+        weights: (models,) weights that sum to one.
     """
     mixed: Array = np.logaddexp.reduce(log_probs + np.log(weights)[:, None], axis=0)
     return mixed

@@ -19,7 +19,7 @@ from asr.recognition.inference import Inference
 from asr.recognition.long_form import Segment
 from asr.recognition.recognizer import Recognizer
 
-LM_WEIGHTS = {  # weights of language models and label priors: the settings without effect if the weight is 0
+LM_WEIGHTS = {  # each weight of a language model or of label priors: the settings that have no effect if it is 0
     "lm_weight": ("word_insertion_bonus", "unknown_score"),
     "rescoring_weight": ("token_insertion_bonus",),
     "prior_weight": (),
@@ -60,10 +60,10 @@ class Search:
     """All combinations of values that were tried, and their errors.
 
     Args:
-        values: of each trial; the first is the search without language model and label priors, with the recogniser's
-            other values.
-        trials: their errors.
-        num_words: of the references.
+        values: settings of each trial. The first trial has no language model and no label priors, and the recogniser's
+            present values of all other settings.
+        trials: errors of the trials.
+        num_words: number of words of the references.
     """
 
     values: Sequence[Values]
@@ -76,13 +76,13 @@ def search_values(
 ) -> Search:
     """Try values of the decoder's tunable settings.
 
-    For two settings all combinations are tried; for more, all combinations of each pair, with the best values so far of
-    the others, until no pair improves. Except for the first trial, the baseline, the trials do not depend on the
-    recogniser's present values.
+    For two settings, all combinations are tried. For more settings, all combinations of each pair are tried with the
+    best values so far of the other settings, until no pair improves. Except for the first trial, the baseline, the
+    trials do not depend on the recogniser's present values.
 
     Args:
-        recognizer: whose decoder is tuned; its normaliser is used to count errors.
-        dev_set: to count errors on.
+        recognizer: recogniser whose decoder is tuned; its normaliser is used to count errors.
+        dev_set: utterances on which errors are counted.
         on_trial: called with the values and errors of each trial.
     """
     tunable = recognizer.decode.tunable
@@ -117,7 +117,7 @@ def search_values(
 
 
 def _around(values: tuple[float, ...], block: tuple[int, ...], numbers: Sequence[Tunable]) -> list[tuple[float, ...]]:
-    """List the values with all combinations of trials for the settings `block`; the present values come first.
+    """List `values` with all combinations of trial values for the settings `block`; the present values come first.
 
     `min` returns the first minimum, so the present values win ties.
     """
@@ -126,7 +126,7 @@ def _around(values: tuple[float, ...], block: tuple[int, ...], numbers: Sequence
 
 
 def _plain(tunable: Mapping[str, Tunable], values: tuple[float, ...]) -> tuple[float, ...]:
-    """Return the values with settings that have no effect set to 0, so that equivalent values are one trial."""
+    """Return the values, with 0 for settings that have no effect, so that equivalent values become one trial."""
     named = dict(zip(tunable, values, strict=True))
     for weight, served in LM_WEIGHTS.items():
         if named.get(weight) == 0:
@@ -168,12 +168,12 @@ class Confidence:
 
 
 def fit_confidence(recognizer: Recognizer, dev_set: Sequence[EncodedUtterance], values: Values) -> Confidence:
-    """Calibrate the confidence of words; the recogniser receives the calibration.
+    """Calibrate the confidence of words, and set the recogniser's calibration.
 
     Args:
-        recognizer: to calibrate.
-        dev_set: to count correct words on.
-        values: of tunable settings, in place of the decoder's own.
+        recognizer: the recogniser to calibrate.
+        dev_set: utterances on which correct words are counted.
+        values: values of tunable settings that replace the decoder's own values.
 
     Raises:
         InputError: no word was recognised.

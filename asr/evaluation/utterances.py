@@ -24,9 +24,9 @@ class Scored:
     """An utterance, its hypothesis and its errors.
 
     Args:
-        utterance: with its text as written.
+        utterance: the utterance, with its text as written in the manifest.
         subset: file name of its manifest, without suffix.
-        reference: its text, normalised.
+        reference: normalised text of the utterance.
         transcript: recognised words, normalised.
         raw_hypothesis: recognised text as the model writes it.
         counts: word errors of the hypothesis against the reference.
@@ -86,9 +86,9 @@ def score(
     Times and confidences are rounded as in the file, so that figures can be recomputed from the file.
 
     Args:
-        utterance: with its text as written.
+        utterance: the utterance, with its text as written in the manifest.
         subset: file name of its manifest, without suffix.
-        reference: its text, normalised.
+        reference: normalised text of the utterance.
         transcript: recognised words, normalised.
         raw_hypothesis: recognised text as the model writes it; None: the text of `transcript`.
     """
@@ -111,10 +111,10 @@ def read_scored(path: str | Path) -> list[Scored]:
     """Read NAME.utterances.jsonl, as `asr.evaluate --output-dir` writes it, and count the errors again.
 
     Args:
-        path: or URL of the file.
+        path: path or URL of the file.
 
     Raises:
-        InputError: naming file and line, for a line that is not a scored utterance, a repeated id, or an empty file.
+        InputError: a line is not a scored utterance, an id is repeated, or the file is empty; names file and line.
     """
     path = plain(path)
     _check_readable(path)

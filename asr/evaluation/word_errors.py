@@ -15,10 +15,10 @@ class ErrorCounts:
     """Errors of any number of utterances, in words or in characters; they add up over utterances and ranks.
 
     Args:
-        substitutions: words (or characters) that were recognised as another.
-        insertions: words (or characters) without a counterpart in the reference.
-        deletions: not recognised.
-        reference_length: words (or characters) of the references.
+        substitutions: number of words (or characters) recognised as a different word (or character).
+        insertions: number of words (or characters) without a counterpart in the reference.
+        deletions: number of words (or characters) of the reference without a counterpart in the hypothesis.
+        reference_length: number of words (or characters) of the references.
         utterances: number of utterances.
     """
 
@@ -45,7 +45,7 @@ class ErrorCounts:
     def rate(self) -> float:
         """WER or CER as a fraction.
 
-        With empty references: 0 without errors, else infinite. Without utterances: NaN.
+        For empty references the rate is 0 without errors and infinite with errors. Without utterances it is NaN.
         """
         if self.utterances == 0:
             return math.nan
@@ -67,7 +67,7 @@ class ErrorCounts:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One aligned pair of words; None for the missing word of an insertion or deletion."""
+    """A pair of aligned words; None is the missing word of an insertion or deletion."""
 
     kind: Literal["equal", "substitution", "insertion", "deletion"]
     reference: str | None
@@ -85,7 +85,7 @@ def count_characters(reference: str, hypothesis: str) -> ErrorCounts:
     """Count the errors of the character alignment with the fewest edits, by jiwer.
 
     A character is a Unicode code point, so a combining mark counts separately. White space between words counts as one
-    character, at the ends as none.
+    character; white space at the ends does not count.
     """
     characters = " ".join(reference.split())
     alignment = jiwer.process_characters(characters, " ".join(hypothesis.split()))

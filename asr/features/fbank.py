@@ -13,20 +13,20 @@ INT16_SCALE = 2**15  # Kaldi does not scale 16-bit samples; in [-1, 1] quiet aud
 PREEMPHASIS = 0.97
 MIN_HERTZ = 20.0  # lower edge of the first mel bin
 FLOOR = torch.finfo(torch.float32).eps  # smallest energy before the logarithm
-BLOCK_FRAMES = 256  # computed at a time, so that intermediate results stay in the cache
+BLOCK_FRAMES = 256  # number of frames computed at a time, so that intermediate results stay in the cache
 
 
 class Fbank:
     """Log-mel filterbank energies, then normalisation.
 
     *Source*: Kaldi's compute-fbank-feats with its defaults (Povey window, pre-emphasis 0.97, power spectrum, 20 Hz
-    to Nyquist, snip_edges: only windows that lie within the audio). Without dither, so features are deterministic.
+    to Nyquist, snip_edges: only windows that lie within the audio), but without dither, so features are deterministic.
 
     Args:
-        sample_rate: Hz; audio is resampled to it.
+        sample_rate: Hz; audio is resampled to this rate.
         num_mel_bins: F.
-        frame_length_seconds: window.
-        frame_shift_seconds: from one frame to the next.
+        frame_length_seconds: length of the window.
+        frame_shift_seconds: time from one frame to the next.
         normalize: makes the normalisation, which is the last step.
     """
 
@@ -51,11 +51,11 @@ class Fbank:
         self.mel = _triangles(sample_rate, self.fft_points, num_mel_bins).float()
 
     def __call__(self, waveform: Tensor) -> Tensor:
-        """Waveform (S,) in [-1, 1], or up to `asr.audio.load.MAX_SAMPLE`, to normalised features (T, F)."""
+        """Map a waveform (S,) in [-1, 1], or up to `asr.audio.load.MAX_SAMPLE`, to normalised features (T, F)."""
         return self.normalize(self.energies(waveform))
 
     def energies(self, waveform: Tensor) -> Tensor:
-        """Waveform (S,) in [-1, 1] to log-mel energies (T, F), not normalised."""
+        """Map a waveform (S,) in [-1, 1] to log-mel energies (T, F), not normalised."""
         if self.num_frames(len(waveform)) == 0:
             return waveform.new_zeros(0, self.dim)
         frames = (waveform * INT16_SCALE).unfold(0, self.window, self.hop)  # (T, window)
@@ -67,7 +67,7 @@ class Fbank:
         return frames * (frames > 0)
 
     def _log_mel(self, frames: Tensor) -> Tensor:
-        """(T, window) to (T, F)."""
+        """Map (T, window) to (T, F)."""
         frames = frames - frames.mean(dim=1, keepdim=True)
         frames[:, 1:] -= PREEMPHASIS * frames[:, :-1]  # the first sample has no effect: the window is 0 there
         spectrum = torch.fft.rfft(frames * self.povey, n=self.fft_points)

@@ -14,7 +14,7 @@ from asr.settings.rule import FrameLength, FrameShift, MelBins, SampleRate, one_
 
 PREEMPHASIS = 0.97
 FLOOR = 2.0**-24  # added to an energy before its logarithm
-BLOCK_FRAMES = 256  # computed at a time, so that intermediate results stay in the cache
+BLOCK_FRAMES = 256  # number of frames computed at a time, so that intermediate results stay in the cache
 LINEAR_HERTZ = 1000.0  # Slaney's mel scale is linear below and logarithmic above
 HERTZ_PER_MEL = 200 / 3  # below LINEAR_HERTZ
 MELS_PER_OCTAVE = 27 / math.log2(6.4)  # above LINEAR_HERTZ
@@ -23,16 +23,16 @@ MELS_PER_OCTAVE = 27 / math.log2(6.4)  # above LINEAR_HERTZ
 class SlaneyFbank:
     """Log-mel filterbank energies of centred frames, with Slaney's mels, then normalisation.
 
-    *Source*: NeMo's AudioToMelSpectrogramPreprocessor without dither, which transformers' Parakeet uses too:
+    *Source*: NeMo's AudioToMelSpectrogramPreprocessor without dither, which transformers' Parakeet also uses:
     pre-emphasis over the whole waveform, a symmetric Hann window centred in an FFT of the next power of 2, power
     spectrum, triangles as in Slaney's Auditory Toolbox (1998) from 0 Hz to Nyquist, each with area 1 over frequency.
     Frames are centred on multiples of the hop; there is one frame per whole hop.
 
     Args:
-        sample_rate: Hz; audio is resampled to it.
+        sample_rate: Hz; audio is resampled to this rate.
         num_mel_bins: F.
-        frame_length_seconds: window.
-        frame_shift_seconds: from one frame to the next.
+        frame_length_seconds: length of the window.
+        frame_shift_seconds: time from one frame to the next.
         pad_mode: padding around the waveform: "zeros", or "reflect" for the waveform mirrored at its ends.
         normalize: makes the normalisation, which is the last step.
     """
@@ -61,11 +61,11 @@ class SlaneyFbank:
         self.pad_mode = pad_mode
 
     def __call__(self, waveform: Tensor) -> Tensor:
-        """Waveform (S,) in [-1, 1], or up to `asr.audio.load.MAX_SAMPLE`, to normalised features (T, F)."""
+        """Map a waveform (S,) in [-1, 1], or up to `asr.audio.load.MAX_SAMPLE`, to normalised features (T, F)."""
         return self.normalize(self.energies(waveform))
 
     def energies(self, waveform: Tensor) -> Tensor:
-        """Waveform (S,) in [-1, 1] to log-mel energies (T, F), not normalised."""
+        """Map a waveform (S,) in [-1, 1] to log-mel energies (T, F), not normalised."""
         num_frames = self.num_frames(len(waveform))
         if num_frames == 0:
             return waveform.new_zeros(0, self.dim)
@@ -82,7 +82,7 @@ class SlaneyFbank:
         return num_samples // self.hop
 
     def _log_mel(self, frames: Tensor) -> Tensor:
-        """(T, window) to (T, F)."""
+        """Map (T, window) to (T, F)."""
         spectrum = torch.fft.rfft(frames * self.hann.to(frames), n=self.fft_points)
         power = spectrum.real.square() + spectrum.imag.square()  # (T, FFT bins); abs() would take a root
         return (power @ self.mel.to(power)).add_(FLOOR).log_()

@@ -18,7 +18,7 @@ class CTC(nn.Module):
     Args:
         output_dim: D.
         num_blocks: of the encoder; not used.
-        vocab_size: V, blank included.
+        vocab_size: V, including the blank.
     """
 
     loss_names = ()
@@ -31,7 +31,7 @@ class CTC(nn.Module):
 
     @property
     def frame_head(self) -> "CTC":
-        """This object, because it gives each frame a distribution."""
+        """This object, because it returns a distribution for each frame."""
         return self
 
     def log_probs(self, encoder_out: Tensor) -> Tensor:

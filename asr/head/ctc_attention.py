@@ -14,7 +14,7 @@ from asr.settings.rule import FeedForwardFactor, Heads, Layers, Probability, abo
 
 
 class CTCAttention(nn.Module):
-    """Joint CTC/attention: a Transformer decoder, with a CTC loss that enforces monotonic alignment.
+    """Joint CTC/attention: a Transformer decoder, and a CTC loss that enforces monotonic alignment.
 
     *Source*: Kim et al. 2017, arXiv:1609.06773; the decoder: Vaswani et al. 2017, arXiv:1706.03762, with its label
     smoothing (section 5.4) over the whole vocabulary.
@@ -79,6 +79,6 @@ class CTCAttention(nn.Module):
         return {"loss": loss, "ctc": ctc, "attention": attention}
 
     def cells(self, frames: Lengths, tokens: Lengths) -> Lengths:
-        """Number of elements of both log_probs and of one block's cross-attention weights."""
+        """Number of elements of log_probs of CTC and decoder and of the cross-attention weights of one block."""
         vocab_size, num_heads = self.ctc.linear.out_features, self.token_decoder.num_heads
         return (frames + tokens + 1) * vocab_size + (tokens + 1) * frames * num_heads

@@ -15,9 +15,9 @@ from asr.settings.rule import number
 class CTCConsistency(nn.Module):
     """CR-CTC: the mean CTC loss of two views, plus a loss on the differences between their frame distributions.
 
-    *Source*: Yao et al. 2024, arXiv:2410.05101, section 3.2. The distributions of one view are the targets, without
-    gradient, of the other. The views differ in their masks (`augment`) and in dropout. With a single view, as in
-    validation, the loss is that of CTC.
+    *Source*: Yao et al. 2024, arXiv:2410.05101, section 3.2. Each view's distributions, without gradient, are the
+    targets of the other view. The views differ in their masks (`augment`) and in dropout. With a single view, as in
+    validation, the loss is the CTC loss.
 
     Args:
         output_dim: D.
@@ -47,7 +47,8 @@ class CTCConsistency(nn.Module):
         """Compute the loss of each utterance and its two parts, (B,) each.
 
         Args:
-            encoded: of all views, (views * B, T', D): the first view of all utterances, then the second.
+            encoded: output of the encoder for all views, (views * B, T', D): first views of all utterances, then
+                second views.
             tokens: (B, U).
             token_lengths: (B,).
         """

@@ -1,4 +1,4 @@
-"""Self-conditioned CTC: predictions of intermediate blocks are fed to the blocks after them."""
+"""Self-conditioned CTC: predictions of intermediate blocks are part of the input of the next blocks."""
 
 from torch import Tensor, nn
 

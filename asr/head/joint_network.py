@@ -20,12 +20,12 @@ class Joiner(nn.Module):
     """Add the projections of a frame and of the tokens before it, and map the sum to logits of the next token.
 
     Args:
-        output_dim: D, of the encoder.
-        predictor_dim: P, of the prediction network.
+        output_dim: D, dimension of the encoder.
+        predictor_dim: P, dimension of the prediction network.
         num_logits: V, plus the number of durations if they are predicted.
         joint_dim: J.
         activation: name of the activation applied to the sum.
-        dropout: after the activation.
+        dropout: dropout after the activation.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ def joint_logits(
     Returns:
         Logits (B, T', U + 1, ...) and tokens (B, U), both cut to the longest utterance; padding tokens are 0.
     """
-    num_frames, num_tokens = int(encoded.lengths.max()), int(token_lengths.max())  # drop common padding
+    num_frames, num_tokens = int(encoded.lengths.max()), int(token_lengths.max())  # drop padding common to all
     tokens = tokens[:, :num_tokens].masked_fill(padding_mask(token_lengths, num_tokens), 0)
     frames = joiner.of_frames(encoded.out[:, :num_frames])[:, :, None]  # (B, T', 1, J)
     return joiner(frames, joiner.of_tokens(predictor(tokens))[:, None]), tokens

@@ -1,4 +1,4 @@
-"""The token-and-duration transducer: it predicts with each token the number of frames until the next token."""
+"""The token-and-duration transducer, which also predicts the number of frames from each token to the next."""
 
 from collections.abc import Callable
 from typing import Annotated
@@ -38,8 +38,8 @@ class TDT(nn.Module):
         num_blocks: of the encoder; not used by the transducer.
         vocab_size: V, including the blank.
         joint_dim: J, of the joiner.
-        joint_activation: of the joiner.
-        dropout: in the joiner, after the activation.
+        joint_activation: activation of the joiner.
+        dropout: dropout in the joiner, after the activation.
         durations: possible durations of a token or a blank in encoder frames; a blank lasts at least 1.
         sigma: subtracted from the log-probabilities of tokens and blank in training, which favours long durations
             (section 3.3 of the paper).
@@ -105,7 +105,7 @@ class TDT(nn.Module):
         return {"loss": loss, "tdt": tdt, "ctc": ctc}
 
     def min_frames(self, tokens: list[int]) -> int:
-        """Minimum number of frames for `tokens`: that of the CTC head; without a CTC head, 1."""
+        """Minimum number of frames for `tokens`: the minimum of the CTC head, or 1 without a CTC head."""
         return 1 if self.ctc is None else self.ctc.min_frames(tokens)
 
     def cells(self, frames: Lengths, tokens: Lengths) -> Lengths:

@@ -52,7 +52,7 @@ class TransformerDecoder(nn.Module):
         super().__init__()
         self.num_heads = num_heads
         self.embedding = nn.Embedding(vocab_size, dim)
-        nn.init.normal_(self.embedding.weight, std=dim**-0.5)  # times sqrt(D), its scale is that of the sinusoids
+        nn.init.normal_(self.embedding.weight, std=dim**-0.5)  # times sqrt(D): the scale of the sinusoids
         self.dropout = Dropout(dropout)
         self.blocks = nn.ModuleList(
             DecoderBlock(dim, num_heads, feed_forward_dim, dropout, residual) for _ in range(num_layers)
@@ -77,8 +77,8 @@ class TransformerDecoder(nn.Module):
 
         Args:
             tokens: (N, U), which follow the tokens of the cache; the first token of a sequence is `BOUNDARY_ID`.
-            memory: of the B utterances.
-            cache: of the N sequences.
+            memory: memory of the B utterances.
+            cache: cache of the N sequences.
 
         Returns:
             log_probs (N, U, V), and the cache extended by `tokens`.
@@ -124,8 +124,8 @@ class DecoderBlock(nn.Module):
             x: (N, U, D).
             seen: True where a token attends to another, (U, P + U).
             cached: keys and values of the P tokens, (N, 2, H, P, D / H).
-            keys_values: of the encoder frames, (B, 2, H, T', D / H).
-            padding: of the encoder frames, (B, T').
+            keys_values: keys and values of the encoder frames, (B, 2, H, T', D / H).
+            padding: padding of the encoder frames, (B, T').
 
         Returns:
             (N, U, D), and keys and values of P + U tokens.

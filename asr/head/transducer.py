@@ -25,8 +25,8 @@ class Transducer(nn.Module):
         num_blocks: of the encoder; not used by the transducer.
         vocab_size: V, including the blank.
         joint_dim: J, of the joiner.
-        joint_activation: of the joiner.
-        dropout: in the joiner, after the activation.
+        joint_activation: activation of the joiner.
+        dropout: dropout in the joiner, after the activation.
         ctc_weight: weight of the CTC loss, the transducer loss has weight 1 - ctc_weight; 0: there is no CTC head.
         predictor: makes the prediction network, given V.
     """
@@ -74,7 +74,7 @@ class Transducer(nn.Module):
         return {"loss": loss, "transducer": transducer, "ctc": ctc}
 
     def min_frames(self, tokens: list[int]) -> int:
-        """Minimum number of frames for `tokens`: that of the CTC head; without a CTC head, 1."""
+        """Minimum number of frames for `tokens`: the minimum of the CTC head, or 1 without a CTC head."""
         return 1 if self.ctc is None else self.ctc.min_frames(tokens)
 
     def cells(self, frames: Lengths, tokens: Lengths) -> Lengths:

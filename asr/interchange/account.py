@@ -1,6 +1,6 @@
 """Conversion of tensors between another toolkit's Conformer-CTC and asr's, in both directions.
 
-Names with `ours` stand for asr's tensors, names with `theirs` for the other toolkit's.
+In names, `ours` stands for tensors of asr, and `theirs` for tensors of the other toolkit.
 """
 
 import re
@@ -28,7 +28,7 @@ STAGES = {
     "1.1": 3,
     "2.0": 5,
     "2.1": 6,
-}  # of depthwise_conv: our name of a convolution, and its number in the other toolkits
+}  # convolutions of depthwise_conv: asr's name, and the number in the other toolkits
 
 
 class Names(NamedTuple):
@@ -36,13 +36,13 @@ class Names(NamedTuple):
 
     Args:
         toolkit: name of the toolkit.
-        outside: maps our modules outside of the blocks to theirs.
+        outside: maps asr's modules outside of the blocks to the toolkit's modules.
         blocks: prefix of a block's number.
-        block: maps our modules and parameters in a block to theirs, which have a module for each of queries, keys and
-            values.
-        computed: maps stored tensors that depend only on the features to the function that computes them.
-        blank: index of the blank among the outputs of the head; None: the last.
-        transducer: maps our tensors of a transducer to their tensors and the layout, if names or layout differ.
+        block: maps asr's modules and parameters in a block to the toolkit's, which has separate modules for queries,
+            keys and values.
+        computed: maps stored tensors that depend only on the features to the functions that compute them.
+        blank: index of the blank among the outputs of the head; None: the last output.
+        transducer: maps asr's tensors of a transducer to the toolkit's tensors and layout, if names or layout differ.
     """
 
     toolkit: str
@@ -61,10 +61,10 @@ def block_names(
 
     Args:
         qkv: names of the attention's projections to queries, keys and values.
-        position: of the projection of positions.
-        biases: of u and v.
-        output: of the attention's last projection.
-        norm: of the norm in the convolution.
+        position: name of the projection of positions.
+        biases: names of the biases u and v.
+        output: name of the attention's last projection.
+        norm: name of the norm in the convolution.
     """
     u, v = biases
     return {
@@ -90,7 +90,7 @@ def block_names(
 
 
 def stages(theirs: str) -> dict[str, str]:
-    """Map the convolutions of subsampling=depthwise_conv to the list `theirs`, which has activations in between."""
+    """Map the convolutions of subsampling=depthwise_conv to the list `theirs`, which also contains activations."""
     return {f"encoder.subsampling.stages.{ours}": f"{theirs}.{number}" for ours, number in STAGES.items()}
 
 
@@ -98,9 +98,9 @@ class Layout(NamedTuple):
     """Conversion between one of asr's tensors and one or several of the other toolkit's.
 
     Args:
-        shapes: computes the shapes of their tensors from the shape of ours.
-        join: converts their tensors to ours.
-        part: converts our tensor to theirs.
+        shapes: computes the shapes of the toolkit's tensors from the shape of asr's tensor.
+        join: converts the toolkit's tensors to asr's tensor.
+        part: converts asr's tensor to the toolkit's tensors.
     """
 
     shapes: Callable[[torch.Size], Sequence[tuple[int, ...]]]
@@ -136,7 +136,7 @@ SUM = Layout(lambda shape: 2 * [shape], lambda x, y: x + y, lambda x: [x, torch.
 
 
 def outputs(blank: int | None, layout: Layout = SAME) -> Layout:
-    """Return a layout that moves row `blank` (None: the last) of the other toolkit's tensor to row 0 of asr's."""
+    """Return a layout that moves row `blank` (None: the last row) of the toolkit's tensor to row 0 of asr's tensor."""
 
     def first(x: Tensor) -> Tensor:
         number = len(x) - 1 if blank is None else blank
@@ -150,10 +150,10 @@ def outputs(blank: int | None, layout: Layout = SAME) -> Layout:
 
 
 def row(ours: str, names: Names) -> Row:
-    """Return the correspondence of one of our tensors.
+    """Return the correspondence of one of asr's tensors.
 
     Raises:
-        InputError: the toolkit has no such tensor.
+        InputError: the toolkit has no counterpart of the tensor.
     """
     if ours in names.transducer:
         return Row(ours, *names.transducer[ours])
@@ -186,14 +186,14 @@ def take(
     """Convert the other toolkit's tensors to asr's, and account for each.
 
     Args:
-        tensors: of the other toolkit, by name.
-        shapes: of asr's tensors, by name.
+        tensors: tensors of the other toolkit, by name.
+        shapes: shapes of asr's tensors, by name.
         names: the other toolkit's names.
-        features: recompute some of the tensors, for comparison.
+        features: front-end that computes some of the tensors again, for comparison.
         scale: factor by which the other toolkit multiplies the subsampling's output.
 
     Raises:
-        InputError: a tensor is missing, left over, of another shape, not finite, or differs from the features'.
+        InputError: a tensor is missing, left over, of another shape, not finite, or differs from the computed tensor.
     """
     left = dict(tensors)
     ours: dict[str, Tensor] = {}
@@ -219,7 +219,7 @@ def take(
 
 
 def _take(left: dict[str, Tensor], name: str, shape: Sequence[int]) -> Tensor:
-    """Remove a tensor from those left, check it, and return it in float32."""
+    """Remove a tensor from the remaining tensors, check it, and return it in float32."""
     if name not in left:
         raise InputError(f"{name} must be there, {tuple(shape)}; it is missing.")
     tensor = left.pop(name)
@@ -232,7 +232,7 @@ def _take(left: dict[str, Tensor], name: str, shape: Sequence[int]) -> Tensor:
 
 
 def _compare(left: dict[str, Tensor], name: str, computed: Tensor) -> float:
-    """Compare a tensor with the one computed by the features; return the largest difference."""
+    """Compare a tensor with the tensor that the features compute; return the largest difference."""
     tolerance = COMPARED + torch.finfo(left[name].dtype).eps
     tensor = _take(left, name, computed.shape)
     off = float((tensor - computed).abs().max())
@@ -245,7 +245,7 @@ def give(weights: Mapping[str, Tensor], names: Names, features: SlaneyFbank) -> 
     """Convert asr's tensors to the toolkit's; add its computed tensors and the counters of its batch norms.
 
     Raises:
-        InputError: the toolkit has no such tensor.
+        InputError: the toolkit has no counterpart of a tensor.
     """
     theirs = {name: compute(features).contiguous() for name, compute in names.computed.items()}
     for ours, weight in weights.items():

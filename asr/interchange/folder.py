@@ -36,7 +36,7 @@ def check_size(path: Path, name: str, size: int, unbounded: tuple[str, ...]) -> 
     """Check that a file is not too large.
 
     Raises:
-        InputError: it has more than MAX_BYTES.
+        InputError: the file has more than MAX_BYTES.
     """
     if size > MAX_BYTES and name not in unbounded:
         raise InputError(f"{path}: {name} must have at most {MAX_BYTES:,} bytes; it has {size:,}.")

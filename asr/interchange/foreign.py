@@ -1,4 +1,4 @@
-"""Conversion of another toolkit's Conformer to a bundle: the steps common to all toolkits."""
+"""Steps, common to all toolkits, of converting another toolkit's Conformer to a bundle."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -17,16 +17,16 @@ from asr.interchange.account import Account, Names, take
 from asr.interchange.tensors import load_tensors
 from asr.settings.conf import default_settings
 
-EPS = 1e-5  # of their norms
-JOINT_ACTIVATIONS = ("relu", "tanh")  # of transducers; supported by our joiner
-SAFE_PIECES = set("▁'- ")  # may occur in a model without case and punctuation
+EPS = 1e-5  # eps of the toolkits' norms
+JOINT_ACTIVATIONS = ("relu", "tanh")  # activations of transducers that asr's joiner supports
+SAFE_PIECES = set("▁'- ")  # characters that may occur in a model without case and punctuation
 CURES = {
     "encoder.subsampling": " Only encoder=fast_conformer_* can be converted.",
     "head.predictor": " Train with head/predictor=lstm.",
 }
 FULL_ATTENTION, LOCAL_ATTENTION = "relative_attention", "local_attention"
-CTC, TRANSDUCERS = "ctc", ("transducer", "tdt")  # our heads that the other toolkits have, too
-PARTS = {  # our parts that the other toolkits have, too
+CTC, TRANSDUCERS = "ctc", ("transducer", "tdt")  # heads of asr that the other toolkits also have
+PARTS = {  # parts of asr that the other toolkits also have
     "encoder": ("conformer",),
     "encoder.convolution": ("depthwise_convolution",),
     "encoder.norm": ("masked_batch_norm",),
@@ -41,9 +41,9 @@ class Vocabulary(NamedTuple):
     """The tokenizer of a head.
 
     Args:
-        config: of our tokenizer.
-        files: of our tokenizer.
-        pieces: without the blank and the unknown piece.
+        config: config of asr's tokenizer.
+        files: files of asr's tokenizer.
+        pieces: pieces without the blank and the unknown piece.
     """
 
     config: dict[str, Any]
@@ -52,7 +52,7 @@ class Vocabulary(NamedTuple):
 
 
 class HeadConfig(NamedTuple):
-    """Config of one of our heads, and of its decoder."""
+    """Config of one of asr's heads, and of its decoder."""
 
     head: Mapping[str, Any]
     decode: Mapping[str, Any]
@@ -65,9 +65,9 @@ class Weights(NamedTuple):
     """The tensors of another toolkit's model.
 
     Args:
-        file: name of their file.
-        content: of the file.
-        names: of the tensors.
+        file: name of the file of the tensors.
+        content: content of the file.
+        names: names of the tensors.
         scale: factor by which the toolkit multiplies the subsampling's output; asr does not scale it.
     """
 
@@ -81,10 +81,10 @@ class Converted(NamedTuple):
     """A bundle, and its origin.
 
     Args:
-        bundle: without a card.
-        account: of the tensors.
-        weights_sha256: of the file of the tensors.
-        writer: toolkit and version by the config; "" if it has none.
+        bundle: bundle without a card.
+        account: account of the tensors.
+        weights_sha256: SHA-256 of the file of the tensors.
+        writer: toolkit and version according to the config; "" if the config does not have them.
     """
 
     bundle: Bundle
@@ -104,12 +104,12 @@ def convert(
     """Make a bundle, and check that it loads.
 
     Args:
-        path: of the model, for errors.
-        vocabulary: of its head.
-        features: config of our features.
-        encoder: config of our encoder.
-        weights: of the model.
-        head: config of our head and its decoder.
+        path: path of the model, for errors.
+        vocabulary: vocabulary of its head.
+        features: config of asr's features.
+        encoder: config of asr's encoder.
+        weights: weights of the model.
+        head: config of asr's head and its decoder.
 
     Returns:
         The bundle, the account of the tensors, and the SHA-256 of their file.
@@ -129,7 +129,7 @@ def convert(
     tensors = load_tensors(weights.content, weights.file)
     ours, account = take(tensors, shapes, weights.names, slaney, weights.scale)
     bundle = Bundle(config, vocabulary.files, ours, card="")
-    bundle_recognizer(bundle, path)  # it must load
+    bundle_recognizer(bundle, path)  # checks that the bundle loads
     return bundle, account, hashlib.sha256(weights.content).hexdigest()
 
 
@@ -144,7 +144,7 @@ def _shapes(config: Mapping[str, Any], files: dict[str, bytes]) -> tuple[dict[st
 
 
 def normalizer_of(pieces: list[str]) -> str:
-    """Return the name of the normaliser that does not change what the pieces spell."""
+    """Return the name of the normaliser that does not change texts spelled with these pieces."""
     characters = set("".join(pieces)) - SAFE_PIECES
     plain = all(character.isalnum() and character == character.lower() for character in characters)
     return "basic" if plain else "as_written"
@@ -153,16 +153,16 @@ def normalizer_of(pieces: list[str]) -> str:
 def check_parts(
     config: Mapping[str, Any], toolkit: str, subsamplings: tuple[str, ...], attentions: tuple[str, ...]
 ) -> None:
-    """Check that another toolkit has all parts of one of our models.
+    """Check that another toolkit has all parts of an asr model.
 
     Args:
         config: of the model.
-        toolkit: its name.
-        subsamplings: names of asr's subsamplings that it has.
-        attentions: names of asr's attentions that it has.
+        toolkit: name of the toolkit.
+        subsamplings: names of asr's subsamplings that the toolkit has.
+        attentions: names of asr's attentions that the toolkit has.
 
     Raises:
-        InputError: names the first part that it does not have.
+        InputError: the toolkit does not have a part; the message names the first such part.
     """
     needed: dict[str, tuple[str, ...]] = {**PARTS, "encoder.subsampling": subsamplings, "encoder.attention": attentions}
     if config["head"]["name"] in TRANSDUCERS:
@@ -186,7 +186,7 @@ def check_parts(
 
 @contextmanager
 def errors_of(path: Path) -> Iterator[None]:
-    """Put the model's path at the beginning of an error's message, if it is not there."""
+    """Put the model's path at the beginning of an error's message, unless the message begins with it."""
     try:
         yield
     except InputError as error:

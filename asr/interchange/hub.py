@@ -1,8 +1,8 @@
 """Models by their address on a hub with the interface of huggingface.co: `hf://OWNER/NAME[@REVISION]`.
 
 Downloads are stored below Hugging Face's own folder (HF_HOME) and never repeated. An interrupted download resumes where
-it stopped, also in another process. Each file is compared with the server's ETag (SHA-256 of large files, git's SHA-1
-of small ones), which the client itself does not do.
+it stopped, also in another process. Each file is compared with the server's ETag (the SHA-256 of a large file, git's
+SHA-1 of a small file), because the client does not compare them.
 """
 
 import fcntl
@@ -26,7 +26,7 @@ from asr.system.learnt import parse_json
 logger = logging.getLogger(__name__)
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
-FILE_NAME = re.compile(r"\w[\w.+-]*", re.ASCII)  # of files to download: not in a folder, not hidden
+FILE_NAME = re.compile(r"\w[\w.+-]*", re.ASCII)  # names of files to download: not in a folder, not hidden
 BUNDLE_FILES = (".json", ".safetensors", ".model", ".txt", ".arpa", ".md")
 MAX_FILES = 100
 NEMO = ".nemo"
@@ -38,8 +38,8 @@ class Download(NamedTuple):
     """A downloaded model.
 
     Args:
-        path: of its folder, or of its `.nemo` archive.
-        address: with the commit as its revision.
+        path: path of its folder, or of its `.nemo` archive.
+        address: address with the commit as the revision.
         card: text of its model card; may be empty.
     """
 
@@ -80,11 +80,11 @@ def download(text: str) -> Download:
             _download(address, listing.commit, name, folder)
     except InputError as error:
         raise InputError(f"{text}: {error}") from None
-    except Exception as error:  # of the client's HTTP library, whichever that is, or of the disk
+    except Exception as error:  # any error of the client's HTTP library or of the disk
         if isinstance(error, OSError) and error.errno in NO_ROOM:
             must = f"{text}: the disk must have room for the model, in {root}; {error.strerror}"
             raise InputError(f"{must}. Make some, or set HF_HOME to a folder on another disk.") from None
-        raise InputError(f"{text}: the model must be there, and its server must answer; {_reason(error)}") from None
+        raise InputError(f"{text}: the model must exist, and its server must answer; {_reason(error)}") from None
     archives = [name for name in listing.names if name.endswith(NEMO)]
     card = (folder / CARD).read_text(encoding="utf-8", errors="replace") if CARD in listing.names else ""
     exactly = address._replace(revision=listing.commit)
@@ -99,7 +99,7 @@ class _Listing(NamedTuple):
 
 
 def _look_up(address: Address, root: Path) -> _Listing:
-    """Ask the server for commit and files; if it does not answer, use its last answer."""
+    """Request commit and files from the server; if it does not respond, use its last response."""
     from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -112,7 +112,7 @@ def _look_up(address: Address, root: Path) -> _Listing:
         )
     except HfHubHTTPError:  # the server has answered
         raise
-    except Exception as error:  # of the client's HTTP library, whichever that is
+    except Exception as error:  # any error of the client's HTTP library
         if not stored.is_file():
             raise
         logger.warning("%s: the server does not answer (%s); using the files stored earlier", address, _reason(error))
@@ -148,7 +148,7 @@ def _chosen(names: list[str]) -> list[str]:
 
 
 def _endpoint() -> str | None:
-    """Return the server in the environment; None: the client's default."""
+    """Return the server that the environment names; None: the client's default."""
     return os.environ.get("HF_ENDPOINT") or None
 
 

@@ -1,4 +1,4 @@
-"""Replacement of full by local attention in a Conformer: the weights are the same, the settings differ."""
+"""Replacement of full attention by local attention in a Conformer; only settings change, weights do not."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +10,7 @@ from asr.interchange.foreign import FULL_ATTENTION, LOCAL_ATTENTION, errors_of
 
 
 def is_bundle(path: Path) -> bool:
-    """Whether a path is a bundle or a run folder with one, not another toolkit's model."""
+    """Whether a path is a bundle or a run folder with a bundle, and not another toolkit's model."""
     return any(all((folder / name).is_file() for name in OF_A_BUNDLE) for folder in (path, path / BUNDLE))
 
 
@@ -18,9 +18,9 @@ def with_local_attention(bundle: Bundle, context: int, path: Path) -> Bundle:
     """Replace full attention by local attention, whose weights have the same names and shapes.
 
     Args:
-        bundle: of a model with full or local attention.
-        context: encoder frames on each side.
-        path: of the model, for errors.
+        bundle: bundle of a model with full or local attention.
+        context: number of encoder frames on each side.
+        path: path of the model, for errors.
 
     Raises:
         InputError: the encoder has another attention, or `context` is out of range.
@@ -34,5 +34,5 @@ def with_local_attention(bundle: Bundle, context: int, path: Path) -> Bundle:
     local = {"name": LOCAL_ATTENTION, "context": context, "bias": attention["bias"]}
     changed = replace(bundle, config={**bundle.config, "encoder": {**encoder, "attention": local}})
     with errors_of(path):
-        bundle_recognizer(changed, path)  # it must load
+        bundle_recognizer(changed, path)  # checks that the bundle loads
     return changed

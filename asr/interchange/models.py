@@ -1,4 +1,4 @@
-"""Recognisers by the name of their model: a path, or an address on a hub."""
+"""Load recognisers from a path, or from an address on a hub."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,11 +23,11 @@ def load_recognizer(
     Args:
         model: a run folder, a bundle, a `.ckpt`, the folder of an exported model, or the address of a bundle,
             `hf://OWNER/NAME[@REVISION]`, which is downloaded first.
-        device: to compute on.
-        decode: the decoder to use instead of the model's own: its name, such as "beam", or its settings, such as
-            `{"name": "beam", "fusion": {"lm": "a.arpa"}}`. Settings without a name change the model's decoder. Settings
-            of another decoder have their defaults in conf/decode.
-        base: the model to which an adapter belongs, in the same notation as `model`.
+        device: device to compute on.
+        decode: decoder that replaces the model's decoder: its name, such as "beam", or its settings, such as
+            `{"name": "beam", "fusion": {"lm": "a.arpa"}}`. Settings without a name change the model's decoder. The
+            defaults for the settings of another decoder are in conf/decode.
+        base: the model to which an adapter belongs, in the notation of `model`.
 
     Raises:
         InputError: the model does not exist, is damaged, or needs a part that asr does not have.

@@ -12,7 +12,7 @@ def mapping(value: object, name: str) -> Section:
     """Check that a value is a section.
 
     Raises:
-        InputError: it is not a mapping.
+        InputError: the value is not a mapping.
     """
     if not isinstance(value, Mapping):
         raise InputError(f"{name} must be a mapping of settings; got {shown(value)}.")
@@ -25,13 +25,13 @@ def check(
     """Check that asr supports all settings of a section.
 
     Args:
-        settings: of the section.
-        section: its name.
-        others: keys with any value.
+        settings: settings of the section.
+        section: name of the section.
+        others: keys that may have any value.
         fixed: other keys, with the toolkit's default and the values that asr supports.
 
     Raises:
-        InputError: names the first key that is not supported.
+        InputError: a key or value is not supported; the message names the first such key.
     """
     for key, (default, ours) in fixed.items():
         value = settings.get(key, default)
@@ -51,7 +51,7 @@ def whole(settings: Section, name: str, default: int | None = None) -> int:
     """Return a whole number; `name` is section and key.
 
     Raises:
-        InputError: it is not a whole number.
+        InputError: the value is not a whole number.
     """
     value = settings.get(name.rpartition(".")[2], default)
     if not isinstance(value, int) or isinstance(value, bool):

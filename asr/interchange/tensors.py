@@ -14,7 +14,7 @@ from asr.checkpoint.bundle import why_not_loaded
 from asr.errors import InputError, one_line, shown
 from asr.system.learnt import MAX_BYTES
 
-COUNTER = ".num_batches_tracked"  # of a batch norm; needed only if its momentum is null
+COUNTER = ".num_batches_tracked"  # counter of a batch norm; needed only if its momentum is null
 ZIP = b"PK"
 
 
@@ -22,11 +22,11 @@ def load_tensors(content: bytes, name: str) -> dict[str, Tensor]:
     """Read tensors by name from an untrusted file, without running code, in memory bounded by its size.
 
     Args:
-        content: of the file, safetensors or of `torch.save`.
-        name: of the file, for errors.
+        content: content of the file, which has the format of safetensors or of `torch.save`.
+        name: name of the file, for errors.
 
     Raises:
-        InputError: the file has anything but tensors.
+        InputError: the file has content that is not a tensor.
     """
     if not content.startswith(ZIP):
         return _load_safetensors(content, name)
@@ -39,7 +39,7 @@ def load_tensors(content: bytes, name: str) -> dict[str, Tensor]:
         ) from None
     tensors = dict(_tensors(state, name))
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-    if size > 2 * len(content):  # tensors that share numbers
+    if size > 2 * len(content):  # tensors that share their elements
         raise InputError(f"{name} must contain the numbers of all its tensors; these need {size:,} bytes.")
     return tensors
 

@@ -15,14 +15,14 @@ def attend(query: Tensor, key: Tensor, value: Tensor, hidden: Tensor, dropout: D
     Args:
         query: (B, H, Q, D / H).
         key: (B, H, K, D / H), like `value`.
-        hidden: True where a query must not see a key, (B, Q or 1, K).
-        dropout: of the weights.
+        hidden: True where a query must not attend to a key, (B, Q or 1, K).
+        dropout: dropout of the weights.
 
     Returns:
-        (B, H, Q, D / H); finite also for a query that may see no key.
+        (B, H, Q, D / H); finite even if a query may not attend to any key.
     """
     drops = dropout.training and dropout.p > 0
-    # On a CPU torch has no fused form with dropout, and draws the masks slowly.
+    # On a CPU, torch has no fused form with dropout, and draws masks slowly.
     form = attend_plainly if drops and query.device.type == "cpu" else attend_fused
     return form(query, key, value, hidden, dropout)
 

@@ -6,7 +6,7 @@ import torch
 def wants_plain() -> bool:
     """Whether a program is being exported, traced or compiled, which needs the plain forms.
 
-    The other forms loop over blocks whose number depends on the shapes, so their program would fit only one shape.
+    Other forms loop over blocks whose number depends on the shapes, so their programs would fit only one shape.
     """
     return torch.compiler.is_compiling() or torch.jit.is_tracing()
 

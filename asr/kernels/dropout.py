@@ -11,12 +11,12 @@ STEPS = 2**16  # resolution of a probability: masks are drawn as 16-bit integers
 
 
 class Dropout(nn.Module):
-    """Zero each value with probability `p` in training, and scale the others so that the mean does not change.
+    """Set each value to zero with probability `p` in training, and scale all other values to preserve the mean.
 
     *Source*: Srivastava et al. 2014, "Dropout".
 
-    *Differs from torch's* on a CPU, where drawing a mask value by value takes longer than many a matrix product: the
-    probability is rounded to a multiple of 1 / STEPS, and the scale follows from it. The random numbers come from
+    *Differs from torch's* on a CPU, where drawing a mask value by value takes longer than many matrix products: the
+    probability is rounded to a multiple of 1 / STEPS, which also determines the scale. The random numbers come from
     torch's generator, so `torch.manual_seed` applies. On a GPU this is torch's dropout.
 
     Args:
@@ -30,7 +30,7 @@ class Dropout(nn.Module):
         self.p = p
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return a tensor of the same shape."""
+        """Apply dropout to a tensor of any shape."""
         num_kept = round((1 - self.p) * STEPS)
         if not self.training or num_kept == STEPS:
             return x

@@ -20,7 +20,7 @@ def fused_attention(
     Args:
         query: (..., Q, D).
         key: (..., K, D), like `value`.
-        mask: (..., Q or 1, K), added to the scores; or bool, True where a query may see a key.
+        mask: (..., Q or 1, K), added to the scores; or bool, True where a query may attend to a key.
         dropout: probability that a weight is dropped.
         scale: None: 1 / sqrt(D).
 

@@ -1,4 +1,4 @@
-"""Relative attention to near frames, in three forms: plain and fast with a mask over all frames, and by blocks."""
+"""Relative attention to near frames, in three forms: plain, with a fast mask over all frames, and by blocks."""
 
 import torch
 import torch.nn.functional as F
@@ -13,9 +13,9 @@ def attend_near(projections: Projections, padding_mask: Tensor, dropout: Dropout
     """Attend from every frame to the valid frames at most W away, before and after it.
 
     Args:
-        projections: of all T frames, with 4W - 1 distances, 2W-1 .. -(2W-1).
+        projections: projections of all T frames, with 4W - 1 distances, 2W-1 .. -(2W-1).
         padding_mask: (B, T).
-        dropout: of the weights.
+        dropout: dropout of the weights.
 
     Returns:
         (B, H, T, D / H); finite at padded frames.
@@ -29,7 +29,7 @@ def attend_near(projections: Projections, padding_mask: Tensor, dropout: Dropout
 
 
 def attend_near_plainly(projections: Projections, padding_mask: Tensor, dropout: Dropout) -> Tensor:
-    """Compute all scores at once, with frames further away hidden."""
+    """Compute all scores at once, and hide frames that are further away."""
     key = projections.key
     width, frame = _width(projections), torch.arange(key.shape[2], device=key.device)
     difference = frame[:, None] - frame  # (T, T), query less key
@@ -39,7 +39,7 @@ def attend_near_plainly(projections: Projections, padding_mask: Tensor, dropout:
 
 
 def attend_near_at_once(projections: Projections, padding_mask: Tensor, dropout: Dropout) -> Tensor:
-    """Attend to all frames, with frames further away hidden; for few frames."""
+    """Attend to all frames, but hide frames that are further away; suits short inputs."""
     width, frames, device = _width(projections), projections.key.shape[2], projections.key.device
     difference = torch.arange(frames - 1, -frames, -1, device=device)
     distance = projections.distance[:, (2 * width - 1 - difference).clamp(0, 4 * width - 2)]  # (H, 2T - 1, D / H)
@@ -76,6 +76,6 @@ def _merge(x: Tensor) -> Tensor:
 
 
 def _with_neighbours(x: Tensor, width: int) -> Tensor:
-    """Join each block of W frames with those before and after it, or zeros, (B, H, n W, S) to (B n, H, 3W, S)."""
+    """Join each block of W frames with its neighbours, or zeros at the ends: (B, H, n W, S) to (B n, H, 3W, S)."""
     blocks = F.pad(x.unflatten(2, (-1, width)), (0, 0, 0, 0, 1, 1))  # (B, H, n + 2, W, S)
     return _merge(torch.cat([blocks[:, :, :-2], blocks[:, :, 1:-1], blocks[:, :, 2:]], dim=3))

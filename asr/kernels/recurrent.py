@@ -1,4 +1,4 @@
-"""Recurrent cells over frames, step by step; torch's own cells are faster, but their programs have a fixed length."""
+"""Recurrent cells over frames, step by step; torch's cells are faster, but export a fixed length."""
 
 from collections.abc import Callable
 
@@ -11,8 +11,8 @@ def recur(cell: nn.LSTM | nn.GRU, x: Tensor) -> Tensor:
     """Run a cell from the first frame to the last.
 
     Args:
-        cell: of one layer, one direction, batch first. While a program is exported only its weights are used, because
-            torch's own program would have a fixed number of frames.
+        cell: torch's cell with one layer and one direction, batch first. While a program is exported, only its weights
+            are used, because torch's own program would have a fixed number of frames.
         x: (B, T, D).
 
     Returns:
@@ -25,7 +25,7 @@ def recur(cell: nn.LSTM | nn.GRU, x: Tensor) -> Tensor:
 
 
 def lstm_plainly(x: Tensor, weight_x: Tensor, weight_h: Tensor, bias_x: Tensor, bias_h: Tensor) -> Tensor:
-    """Long short-term memory; weights of input gate, forget gate, new value and output gate, (4 H, D) and (4 H, H)."""
+    """Long short-term memory; the weights (4 H, D), (4 H, H) are of input gate, forget gate, new value, output gate."""
 
     def step(state: tuple[Tensor, Tensor], given: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
         hidden, memory = _remember(given + linear(state[0], weight_h, bias_h), state[1])
@@ -39,12 +39,12 @@ def step_lstm(layers: nn.LSTM, x: Tensor, hidden: Tensor, memory: Tensor) -> tup
     """Advance by one frame.
 
     Args:
-        layers: one direction, batch first. Torch's own cells run in training, for their dropout, and on a GPU. On a
+        layers: torch's cells of one direction, batch first. They run in training, for their dropout, and on a GPU. On a
             CPU they repack their weights for each frame, which takes ten times as long as the frame (dimension 640,
             one utterance, one core); in an exported program their state has other dimensions.
         x: (B, D).
         hidden: state of each layer, (L, B, H).
-        memory: of each layer, (L, B, H).
+        memory: memory of each layer, (L, B, H).
 
     Returns:
         State and memory after the frame; the output is the last layer's state.
@@ -69,7 +69,7 @@ def _remember(gates: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def gru_plainly(x: Tensor, weight_x: Tensor, weight_h: Tensor, bias_x: Tensor, bias_h: Tensor) -> Tensor:
-    """Gated recurrent unit; weights of reset gate, update gate and new value, (3 H, D) and (3 H, H)."""
+    """Gated recurrent unit; the weights (3 H, D), (3 H, H) are of reset gate, update gate and new value."""
 
     def step(hidden: Tensor, given: Tensor) -> tuple[Tensor, Tensor]:
         reset_x, update_x, new_x = given.chunk(3, dim=-1)

@@ -1,4 +1,4 @@
-"""Attention whose scores depend on the distance of query and key: the equation of its paper, and block by block.
+"""Attention whose scores depend on the distance of query and key: a plain form, and a form that computes blocks.
 
 *Source*: Dai et al. 2019 (Transformer-XL), arXiv:1901.02860, section 3.3: a score is ((q + u) k + (q + v) r) /
 sqrt(head dim), with r the projected encoding of the distance.
@@ -13,8 +13,8 @@ from asr.kernels.choice import wants_plain
 from asr.kernels.dropout import Dropout
 from asr.kernels.fused_attention import fused_attention
 
-CPU_BLOCK, BLOCK = 2**18, 2**28  # scores in memory at a time: fit into a core's cache; into a GPU
-MIN_QUERIES = 64  # at a time, for any number of keys, because small matrix products are slow
+CPU_BLOCK, BLOCK = 2**18, 2**28  # number of scores in memory at a time, which fit into a core's cache or a GPU
+MIN_QUERIES = 64  # minimum number of queries at a time, because small matrix products are slow
 
 
 class Projections(NamedTuple):
@@ -39,12 +39,12 @@ def attend(projections: Projections, hidden: Tensor, dropout: Dropout) -> Tensor
     """Attend from Q consecutive queries to K consecutive keys.
 
     Args:
-        projections: with Q + K - 1 distances, the first from the last query to the first key.
-        hidden: True where a query must not see a key, (B, Q or 1, K).
-        dropout: of the weights.
+        projections: projections with Q + K - 1 distances, the first from the last query to the first key.
+        hidden: True where a query must not attend to a key, (B, Q or 1, K).
+        dropout: dropout of the weights.
 
     Returns:
-        (B, H, Q, D / H); finite also for a query that may see no key.
+        (B, H, Q, D / H); finite even if a query may not attend to any key.
     """
     form = attend_plainly if wants_plain() else attend_by_blocks
     return form(projections, hidden, dropout)
@@ -67,7 +67,7 @@ def weighted_values(projections: Projections, column: Tensor, hidden: Tensor, dr
 
 
 def attend_by_blocks(projections: Projections, hidden: Tensor, dropout: Dropout) -> Tensor:
-    """Attend from few utterances, heads and queries at a time, with only the distances that they need.
+    """Attend from a few utterances, heads and queries at a time, using only the distances between them and the keys.
 
     The scores fit into a CPU's cache, and without gradients memory is linear in K. The result is exact.
     """
@@ -116,7 +116,7 @@ def _weighted(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, dropout: 
     if query.is_cuda:
         p = dropout.p if dropout.training else 0.0
         return fused_attention(query, key, value, bias, dropout=p, scale=1.0)
-    # On a CPU torch has no fast form with a bias and gradients.
+    # On a CPU, torch has no fast form with a bias and gradients.
     return dropout((bias + query @ key.transpose(-1, -2)).softmax(dim=-1)) @ value
 
 
@@ -139,8 +139,8 @@ def relative_shift(scores: Tensor) -> Tensor:
 
 
 def _bias(hidden: Tensor, like: Tensor) -> Tensor:
-    """Return a bias for the scores of hidden keys, whose weights it makes 0.
+    """Return a bias for the scores of hidden keys, which makes their weights 0.
 
-    It is half of the lowest number, so that its sum with a score is finite.
+    The bias is half of the lowest number, so that its sum with a score is finite.
     """
     return torch.zeros_like(hidden, dtype=like.dtype).masked_fill(hidden, torch.finfo(like.dtype).min / 2)

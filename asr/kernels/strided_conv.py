@@ -1,4 +1,4 @@
-"""Two 3x3 convolutions of stride 2, each with ReLU: plain, and as matrix products of blocks."""
+"""Two 3x3 convolutions of stride 2, each with ReLU: a plain form, and a form of matrix products of blocks."""
 
 from typing import Any
 
@@ -18,11 +18,11 @@ CPU_BLOCK, BLOCK = 2**19, 2**27
 def convolve_twice(
     features: Tensor, lengths: Tensor, weight1: Tensor, bias1: Tensor, weight2: Tensor, bias2: Tensor
 ) -> Tensor:
-    """Apply convolution and ReLU twice; each convolution sees zeros after an utterance's end.
+    """Apply convolution and ReLU twice; the input of each convolution is zero after an utterance's end.
 
     Args:
         features: (B, T, F).
-        lengths: valid frames, (B,).
+        lengths: number of valid frames, (B,).
         weight1: (C, 1, 3, 3).
         bias1: (C,).
         weight2: (C, C, 3, 3).
@@ -67,10 +67,10 @@ def convolve_on(x: Tensor, before: Tensor, weight: Tensor, bias: Tensor | None, 
 
     Args:
         x: (B, C, T, F), T even.
-        before: the frame before them, zero at the start, (B, C, 1, F).
+        before: the frame before x, zero at the start, (B, C, 1, F).
         weight: (C', C / groups, 3, 3).
         bias: (C',).
-        groups: of channels.
+        groups: number of groups of channels.
 
     Returns:
         (B, C', T / 2, F / 2): the outputs that depend on no later frame.
@@ -108,7 +108,7 @@ class _ConvolveTwice(torch.autograd.Function):
     """Convolution, ReLU, convolution, ReLU, without the intermediate result as a whole.
 
     The intermediate result is C times as large as the features; writing and reading it would take longer than the
-    products. So it is computed block by block, and again in the backward pass, where this is a tenth of the work.
+    products. So it is computed block by block, and again in the backward pass, which adds a tenth of the work.
     """
 
     @staticmethod
@@ -130,7 +130,7 @@ class _ConvolveTwice(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of the inputs; those of the weights are summed at least in float32."""
+        """Return the gradients of the inputs; gradients of weights are summed at least in float32."""
         features, lengths, weight1, weight2, out = ctx.saved_tensors
         with torch.enable_grad():
             features = features.detach().requires_grad_(ctx.needs_input_grad[0])

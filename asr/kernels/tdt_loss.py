@@ -1,4 +1,4 @@
-"""The loss of the token-and-duration transducer, with an exact gradient that needs one more tensor of logits."""
+"""The loss of the token-and-duration transducer; its exact gradient needs memory for one more tensor of logits."""
 
 import math
 from collections.abc import Sequence
@@ -24,20 +24,20 @@ def tdt_loss(
     durations: Sequence[int],
     sigma: float = 0.0,
 ) -> Tensor:
-    """Compute -log p(tokens) of each utterance; infinite where no path spells the tokens in the frames.
+    """Compute -log p(tokens) of each utterance; infinite if no path spells the tokens in the frames.
 
     A path starts at frame 0. Each arc emits a token or a blank and advances by a duration; a blank advances by at
-    least one frame. The last arc is a blank that lands exactly on frame T', which no token does.
+    least one frame. The last arc is a blank that ends exactly at frame T'; no token ends there.
 
     *Source*: Xu et al. 2023, arXiv:2304.06795, sections 3.1 (the recursion) and 3.3 (sigma).
 
     Args:
-        logits: (B, T', U + 1, V + D), V of tokens and D of durations, normalised apart; those at [b, t, u] belong to
-            frame t after u tokens.
+        logits: (B, T', U + 1, V + D), V of tokens and D of durations, which are normalised separately. The logits at
+            [b, t, u] belong to frame t after u tokens.
         tokens: (B, U).
-        lengths: frames of each utterance, (B,).
+        lengths: number of frames of each utterance, (B,).
         token_lengths: (B,).
-        durations: in frames, (D,), each once.
+        durations: distinct durations in frames, (D,).
         sigma: subtracted from the log-probability of each token and blank, which favours paths of few, long arcs.
 
     Returns:
@@ -51,7 +51,7 @@ def tdt_loss(
 
 
 class _TDTLoss(torch.autograd.Function):
-    """The gradient is a softmax times the posterior of each cell, less the posteriors of the arcs taken there."""
+    """Its gradient is a softmax times the posterior of each cell, minus the posteriors of the arcs from this cell."""
 
     @staticmethod
     def forward(
@@ -100,9 +100,9 @@ class Posteriors(NamedTuple):
     """Probabilities that the path of an utterance takes an arc, given its tokens.
 
     Args:
-        blank: a blank of any duration from each cell, (B, T', U + 1).
-        token: the next token, with any duration, (B, T', U + 1).
-        duration: either of them with each duration, (B, T', U + 1, D).
+        blank: probability of a blank with any duration from each cell, (B, T', U + 1).
+        token: probability of the next token with any duration, (B, T', U + 1).
+        duration: probability of each duration, with a blank or the token, (B, T', U + 1, D).
     """
 
     blank: Tensor
@@ -111,7 +111,7 @@ class Posteriors(NamedTuple):
 
 
 class _Lattice(NamedTuple):
-    """All arcs between cells, by diagonal: frame t after u tokens lies on diagonal t + u, (N,) of them.
+    """All arcs between cells, by diagonal; the cell of frame t after u tokens is on diagonal t + u, of N diagonals.
 
     A blank of duration d leads to diagonal t + u + d, a token to t + u + d + 1. So every arc leads to a later diagonal,
     and all cells of a diagonal are computed at once.
@@ -119,8 +119,8 @@ class _Lattice(NamedTuple):
     Args:
         arcs: log-probabilities, (N, K, B, U + 1), by the diagonal where they begin and the column where they end:
             blanks of each duration but 0, then tokens of each duration.
-        steps: diagonals from beginning to end, (K,).
-        num_blanks: of the K.
+        steps: number of diagonals from the beginning to the end of each kind of arc, (K,).
+        num_blanks: number of kinds of arcs, of the K, that are blanks.
         ends: diagonal on which each utterance ends, (B,), in column `token_lengths`.
         token_lengths: (B,).
     """
@@ -139,8 +139,8 @@ def _paths(
 
     Args:
         blank: log-probability of a blank in each cell, (B, T', U + 1).
-        token: the next token's, (B, T', U + 1).
-        duration: each duration's, (B, T', U + 1, D).
+        token: log-probability of the next token, (B, T', U + 1).
+        duration: log-probability of each duration, (B, T', U + 1, D).
         lengths: (B,).
         token_lengths: (B,).
         durations: (D,).
@@ -158,7 +158,7 @@ def _paths(
     cell = torch.arange(num_frames, device=lengths.device)[:, None] + column  # (T', U + 1)
     num_blanks = lattice.num_blanks
     blanks = taken[cell, :num_blanks, :, column].permute(3, 0, 1, 2)  # (B, T', U + 1, K)
-    taken = F.pad(taken[:, num_blanks:, :, 1:], (0, 1))  # by the column where they begin
+    taken = F.pad(taken[:, num_blanks:, :, 1:], (0, 1))  # arranged by the column where they begin
     arcs = taken[cell, :, :, column].permute(3, 0, 1, 2).contiguous()  # (B, T', U + 1, D)
     token_posteriors = arcs.sum(dim=-1)
     arcs[..., [number for number, frames in enumerate(durations) if frames > 0]] += blanks
@@ -168,7 +168,7 @@ def _paths(
 def _lattice(
     blank: Tensor, token: Tensor, duration: Tensor, lengths: Tensor, token_lengths: Tensor, durations: tuple[int, ...]
 ) -> _Lattice:
-    """Lay out the arcs; arguments are those of `_paths`. An arc that no path takes is NEVER."""
+    """Arrange the arcs; arguments as for `_paths`. An arc that no path takes is NEVER."""
     (num_frames, num_columns), device = blank.shape[1:], blank.device
     frames = torch.tensor(durations, device=device)  # (D,)
     column = torch.arange(num_columns, device=device)[:, None]  # (U + 1, 1)
@@ -200,7 +200,7 @@ def _forward(lattice: _Lattice) -> tuple[Tensor, Tensor]:
     arcs, steps, num_blanks = lattice.arcs, lattice.steps, lattice.num_blanks
     num_diagonals, num_kinds = arcs.shape[:2]
     longest, kind = int(steps.max()), torch.arange(num_kinds, device=arcs.device)
-    sums = F.pad(arcs, (0,) * 6 + (longest, 0), value=NEVER)  # row n + longest is of diagonal n
+    sums = F.pad(arcs, (0,) * 6 + (longest, 0), value=NEVER)  # row n + longest is diagonal n
     alphas = arcs.new_full((num_diagonals + longest, *arcs.shape[2:]), NEVER)
     alphas[0, :, 0] = 0.0
     for number in range(num_diagonals):
@@ -214,7 +214,7 @@ def _forward(lattice: _Lattice) -> tuple[Tensor, Tensor]:
 
 
 def _backward(lattice: _Lattice, shares: Tensor) -> None:
-    """Turn the share of each arc into its posterior: the share times the posterior of the cell where the arc ends."""
+    """Convert the share of each arc to its posterior: the share times the posterior of the cell where the arc ends."""
     steps, num_blanks = lattice.steps, lattice.num_blanks
     num_diagonals, _, batch, num_columns = shares.shape
     visited = shares.new_zeros(num_diagonals + int(steps.max()), batch, num_columns)

@@ -11,7 +11,7 @@ from asr.interfaces import BLANK_ID
 from asr.kernels.choice import wants_plain
 from asr.lengths import padding_mask
 
-MAX_NUMBERS = 2**31 - 1  # of logits: torchaudio's index has 32 bits
+MAX_NUMBERS = 2**31 - 1  # maximum number of logits, because torchaudio's index has 32 bits
 NEVER = -1e30  # log-probability of an impossible path; finite, so that gradients are finite
 
 
@@ -21,9 +21,9 @@ def transducer_loss(logits: Tensor, tokens: Tensor, lengths: Tensor, token_lengt
     *Source*: Graves 2012, arXiv:1211.3711, section 2.4: each frame emits any number of tokens, then a blank.
 
     Args:
-        logits: (B, T', U + 1, V); those at [b, t, u] belong to frame t after u tokens.
+        logits: (B, T', U + 1, V); the logits at [b, t, u] belong to frame t after u tokens.
         tokens: (B, U).
-        lengths: frames of each utterance, (B,).
+        lengths: number of frames of each utterance, (B,).
         token_lengths: (B,).
 
     Returns:

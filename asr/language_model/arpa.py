@@ -1,4 +1,4 @@
-"""Validate ARPA files before KenLM reads them: KenLM allocates memory by the counts in the header alone.
+"""Validate ARPA files before KenLM reads them, because KenLM trusts the counts in the header to allocate memory.
 
 A file is read once, in blocks of whole lines, and each block is matched with one pattern: 0.2 s per million n-grams.
 """
@@ -13,7 +13,7 @@ ARPA_HEAD = b"\\data\\"
 MAX_ORDER = 6  # of this build of KenLM
 MAX_WORD_BYTES = 1000  # the longest words of real texts are URLs, which are far shorter
 MAX_VOCABULARY = 10_000_000  # words; a beam search keeps all their prefixes, which take some GB
-MAX_LINE_BYTES = (MAX_ORDER + 1) * MAX_WORD_BYTES  # the words of an n-gram, and two numbers
+MAX_LINE_BYTES = (MAX_ORDER + 1) * MAX_WORD_BYTES  # room for the words of an n-gram and two numbers
 _PIECE = 1 << 20  # bytes read at once
 
 _COUNT = re.compile(rb"ngram[ \t]+(\d{1,2})[ \t]*=[ \t]*(\d{1,15})[ \t]*\r?\n")
@@ -35,7 +35,7 @@ def read_words(file: BinaryIO, *, only_words: bool = False) -> list[str]:
         only_words: whether to stop after the 1-grams.
 
     Raises:
-        ValueError: naming the line and its fault.
+        ValueError: the file is malformed; names the line and its fault.
     """
     lines = _Lines(file)
     line = _not_blank(lines)
@@ -67,7 +67,7 @@ def check_lengths(text: str) -> str:
     """Return a text if each word has at most MAX_WORD_BYTES bytes.
 
     Raises:
-        InputError: naming a longer word.
+        InputError: a word is longer; names the word.
     """
     for word in text.split():
         if len(word.encode("utf-8", "surrogatepass")) > MAX_WORD_BYTES:
@@ -83,9 +83,9 @@ class _Lines:
     """
 
     def __init__(self, file: BinaryIO) -> None:
-        self.number = 0  # of the last line
+        self.number = 0  # number of the last line that was read
         self._file = file
-        self._piece = b""  # ends with a newline, except where a line exceeds MAX_LINE_BYTES
+        self._piece = b""  # ends with a newline, unless a line exceeds MAX_LINE_BYTES
         self._place = 0
 
     def next(self) -> bytes:
@@ -152,7 +152,7 @@ def _check_heading(lines: _Lines, line: bytes, heading: bytes) -> None:
 
 
 def _miscounted(lines: _Lines, order: int, count: int, number: int) -> ValueError:
-    """Return the error for a wrong number of n-grams: the next line is malformed, or the section ended."""
+    """Return the error for a wrong number of n-grams: the next line is malformed, or the section ended early."""
     line = lines.next()
     if number > count or not line.strip() or line.startswith(b"\\"):
         there = f"more than {count:,}" if number > count else f"{number:,}"

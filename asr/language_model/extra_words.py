@@ -1,4 +1,4 @@
-"""Add words that the training text lacks, such as names, to a Kneser-Ney model."""
+"""Add words that are absent from the training text, such as names, to a Kneser-Ney model."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,7 +9,7 @@ from asr.language_model.kneser_ney import BOS, NGrams, suffixes
 
 
 def add_words(model: Sequence[NGrams], vocab_size: int, number: int, probability: float) -> list[NGrams]:
-    """Give new words a share of the unigram mass, divided equally, as the words of one class.
+    """Give new words a share of the unigram probability mass, divided equally: they form one class.
 
     *Source*: the class-based model of Brown et al. 1992, p(w) = p(class) p(w | class), for one class without a
     context, whose words are equally likely.
@@ -22,20 +22,20 @@ def add_words(model: Sequence[NGrams], vocab_size: int, number: int, probability
     Args:
         model: from `estimate`.
         vocab_size: of the model.
-        number: of new words; their ids follow the model's ids.
-        probability: of all new words together, as unigrams; between 0 and 1.
+        number: number of new words; their ids follow the model's ids.
+        probability: unigram probability of all new words together; between 0 and 1.
 
     Returns:
         The model over vocab_size + number words.
     """
     larger: list[NGrams] = []
-    change = -probability * 10 ** model[0].log_probs  # of the probabilities of the current order
+    change = -probability * 10 ** model[0].log_probs  # change of the probabilities of the current order
     change[BOS] = 0  # never predicted
     for grams, ends in zip(model, suffixes([grams.keys for grams in model], vocab_size), strict=True):
         contexts, words = np.divmod(grams.keys, vocab_size)
         if larger:
             change = 10 ** model[len(larger) - 1].backoffs[contexts] * change[ends]
-        with np.errstate(divide="ignore"):  # a word that one text of a mixture lacks may have probability 0
+        with np.errstate(divide="ignore"):  # a word that is absent from one text of a mixture may have probability 0
             log_probs = np.log10(10**grams.log_probs + change)
         keys = contexts * (vocab_size + number) + words
         larger.append(replace(grams, keys=keys, log_probs=log_probs))
@@ -53,13 +53,13 @@ def add_words(model: Sequence[NGrams], vocab_size: int, number: int, probability
 def extend(
     models: Sequence[Sequence[NGrams]], words: Sequence[str], listed: Sequence[str], probability: float
 ) -> tuple[list[Sequence[NGrams]], list[str]]:
-    """Add the listed words that the vocabulary lacks to each model; return the models and all words by id.
+    """Add the listed words that are not in the vocabulary to each model; return the models and all words by id.
 
     Args:
         models: from `estimate`, over one vocabulary.
         words: the vocabulary by id, SPECIAL first.
         listed: distinct words.
-        probability: of all added words together, as in `add_words`.
+        probability: unigram probability of all added words together, as in `add_words`.
     """
     known = set(words)
     new = [word for word in listed if word not in known]

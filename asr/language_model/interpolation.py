@@ -1,4 +1,4 @@
-"""Linear interpolation of n-gram models: mixture weights by EM on a dev text, and the mixture as one back-off model."""
+"""Linear interpolation of n-gram models: fit mixture weights by EM on a dev text, and merge to one back-off model."""
 
 from collections.abc import Iterator, Sequence
 
@@ -8,15 +8,15 @@ from asr.language_model.kneser_ney import BOS, Array, NGrams, suffixes
 from asr.language_model.query import DevText
 
 MAX_STEPS = 10_000
-_CONVERGED = 1e-7  # EM ends when no weight changes by more
-_MIN_MASS = 1e-12  # probability of the words not listed, where rounding leaves 0 or less
+_CONVERGED = 1e-7  # EM ends when all weights change by at most this
+_MIN_MASS = 1e-12  # replaces the probability of the words not listed if rounding makes it 0 or negative
 
 
 def mix(models: Sequence[Sequence[NGrams]], dev: DevText) -> tuple[Array, list[NGrams]]:
     """Fit mixture weights on a dev text; return the weights and the mixture as one model.
 
-    Unknown words are ignored: no model contains them, and p(<unk>) grows as a model's training text shrinks, so it
-    would favour the smallest model.
+    Unknown words are ignored. No model contains them, and a model's p(<unk>) is larger if its training text is smaller,
+    so unknown words would favour the smallest model.
     """
     weights = fit_weights(np.stack([10 ** dev.log_probs(model)[dev.known] for model in models]))
     return weights, interpolate(models, weights, dev.vocab_size)
@@ -46,7 +46,7 @@ def em_step(weights: Array, probabilities: Array) -> Array:
     """Set each weight to the mean posterior probability, over the text, that its model produced the word."""
     mixture = weights @ probabilities  # (T,)
     weights = weights * (probabilities @ (1 / mixture))
-    return weights / weights.sum()  # by T, up to rounding
+    return weights / weights.sum()  # the sum is T, up to rounding
 
 
 def interpolate(models: Sequence[Sequence[NGrams]], weights: Array, vocab_size: int) -> list[NGrams]:
@@ -56,19 +56,20 @@ def interpolate(models: Sequence[Sequence[NGrams]], weights: Array, vocab_size: 
     n-gram that any of the models lists, with the mixture's probability. Its back-off weights preserve the total
     mixture probability of the words that are not listed after a context.
 
-    Differs from the exact mixture for a word that is not listed after its context h: the exact mixture backs off in
-    each model separately, sum of weight_i b_i(h) p_i(w|h'), this model with one weight, b(h) p(w|h'), where h' is h
-    without its first word. Listed n-grams have exact probabilities, and the other words after a context the exact sum.
+    Differs from the exact mixture for a word that is not listed after its context h. The exact mixture backs off in
+    each model separately: sum of weight_i b_i(h) p_i(w|h'), where h' is h without its first word. This model backs off
+    with one weight: b(h) p(w|h'). The probabilities of listed n-grams are exact; the probabilities of the words not
+    listed after a context are exact in their sum.
 
     Differs from SRILM: b(h) is not computed as (1 - sum of listed p(w|h)) / (1 - sum of listed p(w|h')), which loses
-    all digits where nearly everything is listed. It is computed as the mean of the b_i(h) with the weights
+    all digits if almost all words are listed. It is computed as the mean of the b_i(h) with the weights
     weight_i (1 - sum of listed p_i(w|h')): mathematically equal, and always between the smallest and largest b_i(h).
 
     Args:
         models: n-grams of order 1, 2, and so on of each model; all models have the same order and vocabulary, in which
             a word absent from a model's text has the probability of <unk>. Pruned n-grams count as not listed.
         weights: (models,) that sum to one.
-        vocab_size: of the vocabulary.
+        vocab_size: size of the vocabulary.
     """
     keys, places = _union(models, vocab_size)
     ends = suffixes(keys, vocab_size)
@@ -92,7 +93,7 @@ def interpolate(models: Sequence[Sequence[NGrams]], weights: Array, vocab_size: 
 
 
 def _union(models: Sequence[Sequence[NGrams]], vocab_size: int) -> tuple[list[Array], list[list[Array]]]:
-    """Merge the n-grams of all models: keys by order, and by model and order the merged row of each of its n-grams."""
+    """Merge the n-grams of all models: return keys by order, and the merged rows of n-grams by model and order."""
     keys = [np.arange(vocab_size)]
     places = [[keys[0]] for _ in models]
     for n in range(1, len(models[0])):
@@ -110,7 +111,7 @@ def _union(models: Sequence[Sequence[NGrams]], vocab_size: int) -> tuple[list[Ar
 def _extended(
     model: Sequence[NGrams], places: Sequence[Array], keys: Sequence[Array], ends: Sequence[Array], vocab_size: int
 ) -> Iterator[tuple[Array, Array]]:
-    """Yield, by order, a model's probabilities and back-off weights of all merged n-grams, listed in it or not."""
+    """Yield, by order, a model's probabilities and back-off weights of all merged n-grams, listed or not."""
     log_probs, backoffs = model[0].log_probs, model[0].backoffs
     for n, grams in enumerate(model):
         if n:
@@ -122,13 +123,13 @@ def _extended(
 
 
 def _not_listed(probs: Array, longer: Array, ends: Array, vocab_size: int) -> Array:
-    """Sum p(w|h'), for each n-gram as a context h, over the words w that are not listed after it.
+    """Sum p(w|h') over the words w that are not listed after the context h, for each n-gram h.
 
     Args:
         probs: (N,) of the n-grams.
         longer: (M,) keys of the n-grams of the next higher order.
         ends: (M,) rows of their suffixes.
-        vocab_size: of the vocabulary.
+        vocab_size: size of the vocabulary.
     """
     listed = np.bincount(longer // vocab_size, probs[ends], len(probs))
     return np.maximum(1 - listed, _MIN_MASS)

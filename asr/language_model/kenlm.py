@@ -43,7 +43,7 @@ class NgramModel:
         words = vocabulary(path)
         self._ids = {word: number for number, word in enumerate(words)}
         if UNKNOWN not in self._ids:
-            raise InputError(f"{path}: a language model must have an entry {UNKNOWN}; this one has none.")
+            raise InputError(f"{path}: a language model must have the entry {UNKNOWN}; it has no such entry.")
         self._unknown_id = self._ids[UNKNOWN]
         try:
             with without_progress():
@@ -61,7 +61,7 @@ class NgramModel:
         return self
 
     def start(self) -> Any:
-        """Return a new state with the context <s>. Call it for each text: a state keeps all later ones in memory."""
+        """Return a new state with the context <s>. Call it for each text: a state keeps all later states in memory."""
         return self._model.start(False)
 
     def score(self, state: Any, word: str) -> tuple[float, Any]:
@@ -93,11 +93,11 @@ def vocabulary(path: str | Path) -> list[str]:
                 return read_words(file)
     except (OSError, ValueError, struct.error) as error:
         raise InputError(f"{path}: must be a readable language model; {_reason(error)}.") from None
-    raise InputError(f"{path}: must be a language model, ARPA (not compressed) or a KenLM binary; it begins otherwise.")
+    raise InputError(f"{path}: must be an uncompressed ARPA file or a KenLM binary; it begins differently.")
 
 
 def _binary_words(content: mmap.mmap) -> list[str]:
-    """List a binary's words: they are at its end, null-terminated, <unk> first; other words may also end in "<unk>"."""
+    """List the null-terminated words at the end of a binary, beginning with <unk>; other words may end in "<unk>"."""
     has_words, number = CONTENTS.unpack_from(content)
     begin = len(content)
     while has_words and content[begin:].count(b"\0") < number:

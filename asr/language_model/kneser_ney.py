@@ -1,7 +1,7 @@
-"""An n-gram language model with modified Kneser-Ney smoothing: from the ids of a text to an ARPA file.
+"""Estimate an n-gram language model with modified Kneser-Ney smoothing from the ids of a text; write it as ARPA.
 
 A text of any size is counted in bounded memory: blocks of the text become sorted runs in an unnamed temporary file,
-which the system deletes even after a crash; then the runs are merged. The distinct n-grams are held in memory.
+which the system deletes even after a crash; then the runs are merged. The distinct n-grams are in memory.
 """
 
 import tempfile
@@ -18,7 +18,7 @@ Advance = Callable[[int], object]
 
 SPECIAL = ("<unk>", "<s>", "</s>")
 UNK, BOS, EOS = range(3)  # ids of SPECIAL; the ids of words follow
-FALLBACK = (0.5, 1.0, 1.5)  # discounts where counts of counts yield none, as in lmplz --discount_fallback
+FALLBACK = (0.5, 1.0, 1.5)  # discounts if counts of counts yield none, as in lmplz --discount_fallback
 MEMORY = 1 << 30  # bytes
 _BYTES_PER_VALUE = 40  # peak memory of counting per id of an n-gram
 _LINES = 1 << 16  # written at once
@@ -68,11 +68,11 @@ def estimate(
         ids: (I,) all sentences, concatenated, each as BOS, words, EOS; may be a memory map.
         vocab_size: greater than each id; every id from EOS + 1 should occur.
         order: length of the longest n-grams.
-        thresholds: (order,) n-grams that occur at most this often are pruned; the first is 0, then non-decreasing, so
-            that contexts and suffixes of remaining n-grams also remain.
-        unknown_words: whether <unk> represents all words that are not in the text: it alone receives the mass that
-            discounting takes from the unigrams (KenLM's --interpolate_unigrams 0). Otherwise that mass is distributed
-            uniformly over all words, <unk> among them.
+        thresholds: (order,) n-grams with at most this count are pruned. The first threshold is 0 and the others do
+            not decrease, so that contexts and suffixes of remaining n-grams also remain.
+        unknown_words: whether <unk> represents all words that are not in the text. If so, <unk> alone receives the
+            probability mass that discounting takes from the unigrams (KenLM's --interpolate_unigrams 0). Otherwise
+            this mass is distributed uniformly over all words including <unk>.
         memory: bytes for counting.
         advance: called with the number of ids counted since the last call.
 
@@ -113,13 +113,13 @@ def estimate(
     return model
 
 
-# Counting. A window is the `order` ids that begin at a position, packed into columns of int64; after EOS, EOS again.
+# Counting. A window is the `order` ids from a position on, packed into columns of int64; EOS is repeated after EOS.
 
 
 def _count(
     ids: Array, order: int, bits: int, memory: int, file: BinaryIO, advance: Advance
 ) -> Iterator[tuple[Array, Array]]:
-    """Count windows; yield them sorted, in blocks: ids (N, order) and how often each occurs (N,)."""
+    """Count windows; yield them sorted, in blocks: ids (N, order) and the count of each window (N,)."""
     width = -(-order // (63 // bits)) + 1  # columns, and the count
     rows = max(memory // (_BYTES_PER_VALUE * (width + 1)), 2)
     ends = [0]
@@ -162,7 +162,7 @@ def _unpack(windows: Array, order: int, bits: int) -> Array:
 
 
 def _distinct(windows: Array, counts: Array | None) -> Array:
-    """Sort windows, and sum the counts (None: all 1) of equal ones: (N, columns + 1)."""
+    """Sort windows, and sum the counts (None: all 1) of equal windows: (N, columns + 1)."""
     if counts is None and windows.shape[1] == 1:
         windows = np.sort(windows, axis=0)
     else:
@@ -177,7 +177,7 @@ def _merge(runs: Sequence[Array], rows: int) -> Iterator[Array]:
     """Merge sorted runs (N, columns + 1), with at most `rows` rows of each in memory at once."""
     while runs:
         heads = [run[:rows] for run in runs]
-        # The remaining rows of a run are above the last row of its head.
+        # All remaining rows of a run are greater than the last row of its head.
         whole = [head for head, run in zip(heads, runs, strict=True) if len(head) < len(run)]
         bound = min((tuple(head[-1, :-1]) for head in whole), default=None)
         numbers = [len(head) if bound is None else _not_above(head[:, :-1], bound) for head in heads]
@@ -195,7 +195,7 @@ def _not_above(windows: Array, bound: Sequence[int]) -> int:
     return stop
 
 
-# From windows to n-grams. Element n - 1 of each list belongs to order n.
+# Conversion of windows to n-grams. Element n - 1 of each list belongs to order n.
 
 
 def _tables(blocks: Iterator[tuple[Array, Array]], order: int, vocab_size: int) -> tuple[list[Array], list[Array]]:
@@ -241,8 +241,8 @@ def _adjusted(
 ) -> Iterator[Array]:
     """Yield Kneser-Ney's counts of each order.
 
-    The count of an n-gram of the highest order, or of one that begins with <s>, is its frequency; of others, the number
-    of different words that precede it. <s> is never predicted and counts 0.
+    For n-grams of the highest order, and n-grams that begin with <s>, the count is the frequency. For other n-grams, it
+    is the number of different words that precede them. The unigram <s> is never predicted and counts 0.
     """
     start, stop = BOS, BOS + 1  # the n-grams that begin with <s>
     for n in range(len(keys)):
@@ -265,7 +265,7 @@ def _discounts(adjusted: Array) -> tuple[float, ...] | None:
     return discounts if min(discounts) > 0 else None
 
 
-# ARPA.
+# Writing of ARPA files.
 
 
 def write_arpa(
@@ -276,7 +276,7 @@ def write_arpa(
     Args:
         model: from `estimate`.
         words: by id, SPECIAL first.
-        file: to write to.
+        file: output file.
         advance: called with the number of n-grams written since the last call.
     """
     spellings = np.array(words, object)

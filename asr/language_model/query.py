@@ -12,12 +12,12 @@ from asr.language_model.kneser_ney import BOS, EOS, UNK, Array, NGrams
 
 @dataclass(frozen=True, slots=True)
 class DevText:
-    """A dev text in the ids of a vocabulary.
+    """A dev text, converted to the ids of a vocabulary.
 
     Args:
         ids: (T,) sentences, each as BOS, words, EOS; UNK for unknown words.
-        vocab_size: of the vocabulary.
-        unknown: the unknown words, in the order of the text.
+        vocab_size: size of the vocabulary.
+        unknown: unknown words, in the order of the text.
     """
 
     ids: Array
@@ -61,21 +61,21 @@ def log_probs(model: Sequence[NGrams], ids: Array, vocab_size: int) -> Array:
     """Return log10 p(word | preceding words of its sentence) at each position of a text.
 
     *Source*: the back-off recursion of Katz 1987, as ARPA files define it, from the shortest context to the longest:
-    where the longer n-gram is not listed, the probability is multiplied by the back-off weight of the longer context.
+    if the longer n-gram is not listed, the probability is multiplied by the back-off weight of the longer context.
 
     Args:
-        model: its n-grams of order 1, 2, and so on.
-        ids: (T,) sentences, each BOS, words, EOS.
-        vocab_size: the model's.
+        model: n-grams of order 1, 2, and so on.
+        ids: (T,) sentences, each as BOS, words, EOS.
+        vocab_size: of the model.
 
     Returns:
-        (T,) Values at BOS, which is not predicted, have no meaning.
+        (T,) Values at BOS have no meaning, because BOS is not predicted.
     """
-    places = np.asarray(ids, np.int64)  # of the n-gram of the current order that ends at each position; -1: not listed
+    places = np.asarray(ids, np.int64)  # row of the n-gram that ends at each position; -1: not listed
     scores = model[0].log_probs[places]
     for lower, grams in pairwise(model):
         contexts = np.concatenate([[-1], places[:-1]])
-        places = find(grams.keys, contexts * vocab_size + ids)  # keys are not negative: none after a missing context
+        places = find(grams.keys, contexts * vocab_size + ids)  # keys are not negative: no match after -1
         backed_off = scores + np.where(contexts < 0, 0, lower.backoffs[contexts])
         scores = np.where(places < 0, backed_off, grams.log_probs[places]) if len(grams.keys) else backed_off
     return scores

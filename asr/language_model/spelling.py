@@ -11,13 +11,13 @@ from asr.language_model.kenlm import SPACE, NgramModel
 from asr.language_model.kneser_ney import BOS, EOS, SPECIAL, UNK, Array, NGrams, estimate
 from asr.language_model.query import log_probs
 
-ORDER = 6  # KenLM's largest: five characters of context
+ORDER = 6  # five characters of context; KenLM's maximum
 MIN_LETTERS, MAX_LETTERS = 15, 300
 MAX_COUNT = 5  # words up to this frequency serve as examples of unknown words
 
 
 def is_alphabet(entries: Set[str]) -> bool:
-    """Tell a spelling model from a word model: its entries are the letters of a script (Chinese words are more)."""
+    """Whether all entries are single characters, and their number is plausible for the letters of a script."""
     is_script = MIN_LETTERS <= len(entries) <= MAX_LETTERS
     return is_script and SPACE not in entries and all(len(entry) == 1 for entry in entries)
 
@@ -32,7 +32,7 @@ class SpellingModel:
         path: an n-gram model over characters (`asr.ngram --spelling`).
 
     Raises:
-        InputError: the file is not such a model.
+        InputError: the file is not an n-gram model over characters.
     """
 
     def __init__(self, path: str) -> None:
@@ -62,10 +62,10 @@ class SpellingModel:
 def estimate_spelling(counts: Mapping[str, int]) -> tuple[list[NGrams], list[str]]:
     """Estimate a spelling model from the rare words of a text, which occur at most MAX_COUNT times.
 
-    Unknown words resemble rare words more than frequent ones. Each rare word counts once.
+    Unknown words resemble rare words more than frequent words. Each rare word counts once.
 
     Args:
-        counts: of each word; if no word is rare, all words are used.
+        counts: count of each word; if no word is rare, all words are used.
 
     Returns:
         The model, and its characters by id, as `write_arpa` expects them.

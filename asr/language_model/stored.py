@@ -21,9 +21,9 @@ class StoredTokenModel(NamedTuple):
     """The parts of a token model.
 
     Args:
-        settings: of the component, including its name.
+        settings: settings of the component, including its name.
         pieces: the text of each token.
-        weights: by name.
+        weights: tensors by name.
     """
 
     settings: dict[str, Any]
@@ -41,7 +41,7 @@ def write_token_model(
 
 
 def is_token_model(path: Path) -> bool:
-    """Tell by its name whether a path is a neural language model, as opposed to an n-gram model."""
+    """Whether a path names a neural language model, and not an n-gram model; judged by the name alone."""
     return path.suffix == SUFFIX or path.is_dir()
 
 

@@ -9,10 +9,10 @@ from asr.interfaces import BOUNDARY_ID, State, TokenModel
 
 
 class TokenHistory:
-    """The language-model state of a hypothesis: before its last token, and once that token is read, after it.
+    """The language-model state of a hypothesis: initially before its last token; after `read`, after its last token.
 
     Args:
-        state: before the last token, a batch of 1.
+        state: state before the last token, a batch of 1.
         token: the last token.
     """
 
@@ -20,7 +20,7 @@ class TokenHistory:
 
     def __init__(self, state: State, token: int) -> None:
         self.state, self.token = state, token
-        self.log_probs: Sequence[float] | None = None  # of the next token, once the last token is read
+        self.log_probs: Sequence[float] | None = None  # of the next token; None until the last token has been processed
 
 
 class TokenHistories:
@@ -53,7 +53,7 @@ class TokenHistories:
 
     @torch.no_grad()
     def read(self, histories: Iterable[TokenHistory]) -> None:
-        """Read the last tokens of all histories not read before, in one batch."""
+        """Process the last tokens of all unprocessed histories in one batch."""
         new = [history for history in dict.fromkeys(histories) if history.log_probs is None]
         if not new:
             return

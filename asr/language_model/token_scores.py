@@ -20,10 +20,10 @@ def token_log_probs(model: TokenModel, tokens: Tensor, token_lengths: Tensor, at
         model: a language model.
         tokens: (B, U); padding may have any value.
         token_lengths: (B,).
-        at_once: tokens of a text in one forward pass, which bounds memory; None: all.
+        at_once: number of tokens of a text per forward pass, which bounds memory; None: all tokens.
 
     Returns:
-        (B, U + 1): of each token, then of the end; 0 in the padding.
+        (B, U + 1) log-probabilities of the tokens and the end; 0 in the padding.
     """
     padding = padding_mask(token_lengths, tokens.shape[1])
     padded = F.pad(tokens.masked_fill(padding, BOUNDARY_ID), (1, 1), value=BOUNDARY_ID)  # (B, U + 2)

@@ -21,7 +21,7 @@ def exported(model: Model, programs: Mapping[str, Path | bytes]) -> Model:
         programs: ONNX files, or their contents, by file name.
 
     Raises:
-        InputError: a program is damaged, or does not belong to such a model.
+        InputError: a program is damaged, or does not belong to the model.
     """
     vocab_size = model.tokenizer.vocab_size
     if ENCODER in programs:

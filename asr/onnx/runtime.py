@@ -21,7 +21,7 @@ class OnnxEncoder:
 
     Args:
         session: runs the program.
-        made_of: the encoder that was exported; it needs no weights.
+        made_of: the encoder that was exported, with or without weights.
         output_dim: size of encoder_out per frame.
     """
 

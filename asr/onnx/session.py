@@ -19,8 +19,8 @@ from asr.onnx.names import LOG_PROBS
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, RunOptions
 
-MIN_TIMEOUT_SECONDS = 60.0  # for a program with empty inputs
-TIMEOUT_SECONDS_PER_VALUE = 10 / 8_000  # added for each input value: ten seconds for a second of features
+MIN_TIMEOUT_SECONDS = 60.0  # timeout for a program with empty inputs
+TIMEOUT_SECONDS_PER_VALUE = 10 / 8_000  # added for each input value; a second of features adds ten seconds
 CHECK_SECONDS = 0.5
 FATAL = 4  # minimum level that ONNX Runtime logs; errors are raised instead
 
@@ -33,8 +33,8 @@ def session(
     Args:
         program: an ONNX file, or its contents.
         inputs: names of the inputs that the program must have.
-        outputs: names of the outputs that it must have.
-        num_threads: None: torch's number of threads.
+        outputs: names of the outputs that the program must have.
+        num_threads: number of threads; None: torch's number.
 
     Raises:
         InputError: ONNX Runtime is not installed or cannot open the program, or its inputs or outputs differ.
@@ -97,7 +97,7 @@ def run(opened: "InferenceSession", *given: Tensor) -> list[Tensor]:
 
 
 class _Watchdog(threading.Thread):
-    """Terminates runs after a timeout, because an untrusted program may run forever."""
+    """Terminates runs after a timeout, because an untrusted program might never end."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True, name="onnx-watchdog")

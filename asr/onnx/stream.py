@@ -43,11 +43,11 @@ class OnnxStreamingEncoder:
 
     @property
     def streaming(self) -> Self:
-        """This object: it can encode an utterance chunk by chunk."""
+        """This object, because it can encode an utterance chunk by chunk."""
         return self
 
     def initial_state(self, batch: int, left_frames: int | None = None) -> State:
-        """Return the state of `batch` new streams, all zeros; `left_frames` is ignored, as the program fixes it."""
+        """Return the state of `batch` new streams, all zeros; `left_frames` is ignored, since the program fixes it."""
         return {name: rows.expand(batch, *rows.shape).clone() for name, rows in self._state.items()}
 
     def step(
@@ -65,11 +65,11 @@ def open_step(program: Path | bytes, made_of: StreamingEncoder, vocab_size: int)
 
     Args:
         program: an ONNX file, or its contents.
-        made_of: the encoder that was exported; it needs no weights.
+        made_of: the encoder that was exported, with or without weights.
         vocab_size: V.
 
     Raises:
-        InputError: the program is damaged, or does not belong to such a model.
+        InputError: the program is damaged, or does not belong to the model.
     """
     opened = session(program, *step_names(made_of.initial_state(1)))
     check_tokens(program, opened, vocab_size)

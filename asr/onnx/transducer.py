@@ -95,7 +95,7 @@ class OnnxTransducer:
     Args:
         predictor: prediction network.
         joiner: joint network.
-        durations: of a TDT, in encoder frames; () for an RNNT.
+        durations: durations of a TDT, in encoder frames; () for an RNNT.
         frame_head: returns the CTC head's log_probs; None: the model has no CTC head.
     """
 
@@ -121,7 +121,7 @@ class OnnxTransducer:
         raise InputError("a model exported to ONNX can be run, not trained. Give the bundle that it was exported from.")
 
     def min_frames(self, tokens: list[int]) -> int:
-        """Minimum number of frames for `tokens`: that of the CTC head; without a CTC head, 1."""
+        """Minimum number of frames for `tokens`: the minimum of the CTC head, or 1 without a CTC head."""
         return 1 if self.frame_head is None else self.frame_head.min_frames(tokens)
 
     def cells(self, frames: Lengths, tokens: Lengths) -> Lengths:
@@ -135,12 +135,12 @@ def open_transducer(
     """Open the programs of a transducer: its encoder and its head.
 
     Args:
-        programs: by file name.
-        model: the model that was exported; it needs no weights.
+        programs: programs by file name.
+        model: the model that was exported, with or without weights.
         vocab_size: V.
 
     Raises:
-        InputError: a program is damaged, or does not belong to such a model.
+        InputError: a program is damaged, or does not belong to the model.
     """
     _, _, durations = parts_of(model.head)
     frame_head = None if model.head.frame_head is None else LogProbs(vocab_size)

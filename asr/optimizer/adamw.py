@@ -18,11 +18,11 @@ class AdamW:
     Args:
         lr: learning rate at the schedule's peak.
         betas: decay of the running means of the gradient and of its square.
-        eps: added to the square root of the latter.
-        weight_decay: of matrices, times the learning rate.
-        layer_decay: factor of the learning rate from each encoder block to the preceding one and to the subsampling, so
-            that fine-tuning changes general, lower layers less (Howard and Ruder 2018, arXiv:1801.06146, section 3.2).
-            1: equal rates.
+        eps: added to the square root of the mean squared gradient.
+        weight_decay: decay of matrices per step, relative to the learning rate.
+        layer_decay: factor of the learning rate from each encoder block to the block before it, and from the first
+            block to the subsampling, so that fine-tuning changes general, lower layers less (Howard and Ruder 2018,
+            arXiv:1801.06146, section 3.2). 1: equal rates.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class AdamW:
         top = max((depth for depth in depths.values() if depth is not None), default=-1) + 1
         members: dict[
             tuple[int, bool], list[nn.Parameter]
-        ] = {}  # by number of blocks below the top, and whether weights decay
+        ] = {}  # parameters by number of blocks below the top, and by whether they decay
         for name, parameter in trained.items():
             depth = depths[name]
             below = 0 if depth is None or self._layer_decay == 1 else top - depth

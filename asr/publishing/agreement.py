@@ -15,9 +15,9 @@ from asr.onnx.session import run_net, session
 from asr.publishing.program import SHERPA_INPUTS, Net
 from asr.recognition.recognizer import Recognizer
 
-TOLERANCE = 0.01  # of log_probs: ten times the difference of float32 and float64 in a net of 16 blocks
-SECONDS = (0.3, 1.0, 3.7, 11.2)  # of synthetic audio
-MAX_SECONDS = 30.0  # of a recording to compare
+TOLERANCE = 0.01  # of log_probs: ten times the difference between float32 and float64 in a net of 16 blocks
+SECONDS = (0.3, 1.0, 3.7, 11.2)  # lengths of synthetic audio
+MAX_SECONDS = 30.0  # maximum length of a recording to compare
 JUNK = float("nan")  # padding after an utterance's end
 
 
@@ -26,7 +26,7 @@ class Form(NamedTuple):
 
     Args:
         inputs: names of the batch and of its lengths.
-        of_waveform: converts a waveform (S,) to a row of the batch, time first.
+        of_waveform: converts a waveform (S,) to a row of the batch, whose first dimension is time.
         arranged: converts the padded batch to the program's layout.
     """
 
@@ -44,9 +44,9 @@ class ProgramDifference(NamedTuple):
     """The largest difference between a program and the model.
 
     Args:
-        largest: absolute difference of log_probs, or of other outputs of the program.
+        largest: largest absolute difference of log_probs, or of other outputs of the program.
         where: the recording, whether it was alone or in a batch, and the position in seconds.
-        texts: number of texts that differ from the model's.
+        texts: number of texts that differ from the model's texts.
         recordings: number of recordings compared, each alone and in a batch.
     """
 
@@ -99,10 +99,10 @@ def difference(
     Args:
         expected: the model's recogniser.
         actual: a recogniser whose decoder takes the program's output.
-        program: run on each recording alone, and on all in a batch with junk as padding.
+        program: the program, which runs on each recording alone, and on a batch of all recordings with junk as padding.
         form: input of the program.
         audio: waveforms (S,) by name.
-        net: of the model.
+        net: net of the model.
     """
     opened = session(program, form.inputs, net.outputs)
     features = expected.model.features
@@ -122,22 +122,22 @@ def difference(
     return worst
 
 
-def check(program: str, found: ProgramDifference) -> None:
+def check(program: str, difference: ProgramDifference) -> None:
     """Check that the difference between a program and its model is within the tolerance.
 
     Raises:
         InputError: the outputs or texts differ.
     """
-    if not (found.largest <= TOLERANCE and found.texts == 0):  # also true for NaN
+    if not (difference.largest <= TOLERANCE and difference.texts == 0):  # also true for NaN
         must = f"{program} must compute the model's output within {TOLERANCE}, and its texts"
         raise InputError(
-            f"{must}; they differ by {found.largest:.3g} ({found.where}), and {found.texts} texts differ. Nothing was "
-            f"written: this is a fault of asr, of torch, or of ONNX Runtime."
+            f"{must}; they differ by {difference.largest:.3g} ({difference.where}), and {difference.texts} texts "
+            f"differ. Nothing was written: this is a fault of asr, of torch, or of ONNX Runtime."
         )
 
 
 class ExpectedOutput(NamedTuple):
-    """Output of the torch model for a recording: all frame outputs of the program, (T', ...), and the text."""
+    """Output of the torch model for a recording: the program's outputs for all frames, (T', ...), and the text."""
 
     out: Tensor
     text: str
@@ -154,7 +154,7 @@ def _reference(recognizer: Recognizer, net: Net, features: Tensor) -> ExpectedOu
 def _worse(
     worst: ProgramDifference, name: str, expected: ExpectedOutput, out: Tensor, recognizer: Recognizer
 ) -> ProgramDifference:
-    """Compare a recording's outputs; return the larger difference of this recording and the previous ones."""
+    """Compare a recording's outputs; return the larger of its difference and the previous recordings' difference."""
     if out.shape != expected.out.shape:
         return worst._replace(largest=float("inf"), where=f"{name}: {len(out)} frames, not {len(expected.out)}")
     worst = worst._replace(texts=worst.texts + (_text(recognizer, out) != expected.text))

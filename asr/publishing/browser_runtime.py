@@ -1,6 +1,6 @@
 """ONNX Runtime for browsers: the package onnxruntime-web, from the configured npm registry.
 
-Its tarball is stored in the user's cache; its hash is checked whenever it is read.
+The tarball of the package is stored in the user's cache; its hash is checked whenever it is read.
 """
 
 import base64
@@ -35,12 +35,12 @@ BLOCK, MAX_BYTES = 1 << 20, 1 << 28
 
 
 class Runtime(NamedTuple):
-    """Files by which a page runs programs.
+    """Files with which a page runs programs.
 
     Args:
         script: a JavaScript module.
         wasm: the WebAssembly that the script runs.
-        license: of both, text.
+        license: text of the licence of both.
     """
 
     script: bytes
@@ -55,7 +55,7 @@ def browser_runtime(on_step: Callable[[str], None]) -> Runtime:
         on_step: called with a description of the next step.
 
     Raises:
-        InputError: it cannot be downloaded, or is not the published file.
+        InputError: the runtime cannot be downloaded, or is not the published file.
     """
     path = _cache() / f"{PACKAGE}-{VERSION}.tgz"
     tarball = path.read_bytes() if path.is_file() else b""
@@ -72,7 +72,7 @@ def browser_runtime(on_step: Callable[[str], None]) -> Runtime:
 
 
 def registry() -> str:
-    """Return the address of the npm registry: from the environment, npm's own configuration, or the public one.
+    """Return the npm registry: that of the environment or of npm's configuration, else the public registry.
 
     Raises:
         InputError: the address is not http:// or https://.
@@ -101,7 +101,7 @@ def _cache() -> Path:
 
 
 def _downloaded(path: Path, on_step: Callable[[str], None]) -> bytes:
-    """Download the tarball; error messages name `path`, where a user may also put it by hand."""
+    """Download the tarball; error messages name `path`, where the user can also put the file by hand."""
     address = f"{registry()}{PACKAGE}/-/{PACKAGE}-{VERSION}.tgz"
     must = f"--web needs {PACKAGE} {VERSION}, downloaded once from {address}"
     tarball = io.BytesIO()
@@ -136,7 +136,7 @@ def _member(archive: tarfile.TarFile, name: str) -> bytes:
 
 
 def _license() -> bytes:
-    """Return the licence of ONNX Runtime, and those of its third-party parts."""
+    """Return the licences of ONNX Runtime and of its third-party parts."""
     folder = files("onnxruntime")
     missing = [name for name in LICENSES if not (folder / name).is_file()]
     if missing:

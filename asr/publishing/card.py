@@ -16,7 +16,7 @@ from asr.recognition.recognizer import Recognizer
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-MANY = 5  # inputs; a program with this many has a state, whose tensors do not fit into a line
+MANY = 5  # a program with this number of inputs or more has a state, whose tensors do not fit into a line
 
 NO_SHERPA = """There is no program for sherpa-onnx: it computes its own features (80 mels as in Slaney's toolbox, at
 16 kHz, each bin normalised over the utterance), and this model needs others. `{waveform}` computes the model's features
@@ -115,12 +115,12 @@ def card(
     Args:
         recognizer: the exported model.
         max_symbols: maximum number of tokens in a frame, for a transducer.
-        name: of the folder.
-        source: of the model.
-        programs: name, size in bytes and inputs of each.
+        name: name of the folder.
+        source: name of the original model.
+        programs: name, size in bytes and inputs of each program.
         compared: description of the comparison with the model.
         figures: table of measurements; may be empty.
-        model_card: of the bundle.
+        model_card: model card of the bundle.
     """
     rows = [f"| `{name}` | {size / 1e6:.1f} MB | {inputs} |" for name, size, inputs in programs]
     table = "\n".join(["| file | size | from |", "|---|---|---|", *rows])

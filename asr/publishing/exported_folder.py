@@ -25,11 +25,11 @@ ALWAYS = (CONFIG, TOKENS)
 def replace_exported(
     folder: Path, bundle: Bundle, programs: Mapping[str, bytes], tokens: Mapping[str, str], card: str
 ) -> None:
-    """Write the folder of an exported model; an older one is replaced as a whole, as in `replace_bundle`.
+    """Write the folder of an exported model; an older folder is replaced as a whole, as in `replace_bundle`.
 
     Args:
-        folder: path.
-        bundle: of the model.
+        folder: path of the folder.
+        bundle: bundle of the model.
         programs: ONNX files by name.
         tokens: contents of tokens.txt, and of the file in sherpa-onnx's order if there is one, by name.
         card: text of README.md.
@@ -53,7 +53,7 @@ def token_files(pieces: Sequence[str], programs: Collection[str]) -> dict[str, s
     """Return the token files by name, in a common format: a piece and its id per line, ▁ for a space.
 
     Args:
-        pieces: text of each id; the blank's is ignored.
+        pieces: text of each id; the text of the blank is ignored.
         programs: names of the programs; sherpa-onnx's transducers have the blank last.
     """
     spelled = ["<blk>", *(piece.replace(" ", "▁") for piece in pieces[1:])]
@@ -64,7 +64,7 @@ def token_files(pieces: Sequence[str], programs: Collection[str]) -> dict[str, s
 
 
 def check_exported(folder: Path, bundle: Bundle) -> None:
-    """Check what `replace_exported` would refuse, before the export.
+    """Check before the export that `replace_exported` will not refuse the folder.
 
     Raises:
         InputError: as for `replace_exported`.

@@ -16,7 +16,7 @@ from asr.recognition.inference import INFERENCE
 from asr.recognition.recognizer import Recognizer
 from asr.text.numbers import interval, rate
 
-SECONDS = 10  # of the timed recording
+SECONDS = 10  # length of the timed recording
 TURNS = 5
 TITLES = ("programs", "MB", "seconds of audio a second", "WER %", "95 % interval")
 
@@ -28,7 +28,7 @@ class Figures(NamedTuple):
         num_bytes: size of the programs that run from features.
         speed: seconds of audio per second, for 10 s of features on one thread.
         wer: word error rate; None: not measured.
-        wer_interval: its 95 % interval; None: there is none.
+        wer_interval: 95 % interval of the WER; None: there is none.
     """
 
     num_bytes: int
@@ -43,12 +43,12 @@ class Figures(NamedTuple):
 
 
 def speeds(recognizer: Recognizer, programs: dict[str, bytes], net: Net) -> dict[str, float]:
-    """Time programs in turns, so that other load on the machine affects all equally.
+    """Time programs in turns, so that other load on the machine affects all programs equally.
 
     Args:
-        recognizer: its features are the input.
-        programs: by name.
-        net: of the programs.
+        recognizer: recogniser whose features are the input.
+        programs: programs by name.
+        net: net of the programs.
     """
     features = recognizer.model.features
     given = features(0.1 * torch.randn(SECONDS * features.sample_rate))[None]
@@ -75,11 +75,11 @@ def measured(
     """Measure a model's programs.
 
     Args:
-        recognizer: runs them.
-        num_bytes: their size.
-        speed: see `Figures`.
-        manifest: its name.
-        utterances: of the manifest; if there are none, the WER is not measured.
+        recognizer: recogniser that runs the programs.
+        num_bytes: size of the programs.
+        speed: as in `Figures`.
+        manifest: name of the manifest.
+        utterances: utterances of the manifest; without utterances, the WER is not measured.
         advance: called with the seconds of audio recognised since the last call.
     """
     if not utterances:

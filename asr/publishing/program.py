@@ -24,17 +24,17 @@ SHERPA_MELS = 80  # mel bins that sherpa-onnx computes for CTC
 SHERPA_INPUTS = ("audio_signal", "length")
 BATCH = {0: "batch"}  # the first dimension of all inputs, of any size
 OUT_FRAMES = "encoder_frames"  # name of the dimension of output frames
-MAX_BYTES = 2**31 - 1  # of an ONNX file
-PREFIX = "front_end/"  # of the names in a front-end
+MAX_BYTES = 2**31 - 1  # maximum size of an ONNX file
+PREFIX = "front_end/"  # prefix of the names in a front-end
 EXAMPLE_FRAMES, EXAMPLE_SAMPLES = 333, 54_321  # of the example inputs; a program accepts any number
 
 
 class Net(nn.Module):
-    """Features (B, T, F), feature_lengths (B,) to outputs (B, T', ...) and lengths (B,).
+    """Maps features (B, T, F) and feature_lengths (B,) to outputs (B, T', ...) and lengths (B,).
 
     Args:
-        model: with the encoder.
-        outputs: names of the outputs, the lengths last.
+        model: model with the encoder.
+        outputs: names of the outputs, ending with the lengths.
         of_encoded: computes all outputs except the lengths from the encoder's output.
     """
 
@@ -66,10 +66,10 @@ def ctc_net(model: Model) -> Net:
 
 
 def export_net(net: Net) -> "ModelProto":
-    """Export a model from its features on.
+    """Export the part of a model after its features.
 
     Raises:
-        InputError: it is too large for an ONNX file.
+        InputError: the program is too large for an ONNX file.
     """
     num_bytes = sum(weight.numel() * weight.element_size() for weight in net.state_dict().values())
     if num_bytes > MAX_BYTES:
@@ -81,10 +81,10 @@ def export_net(net: Net) -> "ModelProto":
 
 
 def export_front_end(model: Model) -> "ModelProto":
-    """Export a model's features, see `FrontEnd`.
+    """Export a model's features as a `FrontEnd`.
 
     Raises:
-        InputError: they cannot be computed in batches.
+        InputError: the features cannot be computed in batches.
     """
     counts = torch.tensor([EXAMPLE_SAMPLES, EXAMPLE_SAMPLES // 2])
     example = (0.1 * torch.randn(2, EXAMPLE_SAMPLES), counts)
@@ -93,7 +93,7 @@ def export_front_end(model: Model) -> "ModelProto":
 
 
 def joined(front_end: "ModelProto", net: "ModelProto") -> "ModelProto":
-    """Join features and a net: waveforms (B, S), sample_counts (B,) to the outputs of the net."""
+    """Join features and a net to one program from waveforms (B, S) and sample_counts (B,) to the outputs of the net."""
     from onnx.compose import add_prefix, merge_models
 
     connections = [(PREFIX + name, name) for name in NET_INPUTS]
@@ -135,9 +135,9 @@ def take_sherpa_inputs(program: "ModelProto") -> None:
 
 
 def is_for_sherpa(features: Mapping[str, Any], is_transducer: bool) -> bool:
-    """Whether features, by their config, equal those that sherpa-onnx computes for a NeMo model.
+    """Whether features, according to their config, equal the features that sherpa-onnx computes for a NeMo model.
 
-    sherpa-onnx reads the number of mel bins from a transducer's program; for CTC it is 80.
+    For a transducer, sherpa-onnx reads the number of mel bins from the program; for CTC it is 80.
     """
     name, normalize = SlaneyFbank.__module__.rpartition(".")[2], features["normalize"]["name"]
     computed = {"sample_rate": 16000, "frame_length_seconds": 0.025, "frame_shift_seconds": 0.01}
@@ -158,8 +158,8 @@ def write_down(
     """Export a net.
 
     Args:
-        net: its inputs are tensors, or a list of tensors.
-        example: inputs.
+        net: net whose inputs are tensors, or a list of tensors.
+        example: example of the inputs.
         names: names of the inputs, and of the outputs.
         dynamic: for each input, the names of the dimensions that may have any size.
     """
@@ -194,9 +194,9 @@ def _quiet() -> Iterator[None]:
 
 
 def _plain(program: "ModelProto") -> "ModelProto":
-    """Remove metadata: lines of our code, and paths of this machine."""
+    """Remove metadata, which contain lines of asr's code and paths of this machine."""
     graph = program.graph
-    del graph.value_info[:]  # shapes, which quantization would make wrong
+    del graph.value_info[:]  # stored shapes, which quantization would make wrong
     for part in (program, graph, *graph.node, *graph.initializer, *graph.input, *graph.output):
         del part.metadata_props[:]
         part.doc_string = ""
@@ -206,7 +206,7 @@ def _plain(program: "ModelProto") -> "ModelProto":
 
 
 def _name_dimensions(output: "ValueInfoProto") -> None:
-    """Name the second dimension of an output after its meaning, if it may have any size."""
+    """Give the second dimension of an output a meaningful name, if it may have any size."""
     dimensions = output.type.tensor_type.shape.dim
     if len(dimensions) > 1 and dimensions[1].dim_param:
         dimensions[1].dim_param = OUT_FRAMES

@@ -37,7 +37,7 @@ FORMS = {PROGRAM: OF_FEATURES, ENCODER: OF_FEATURES, SHERPA: OF_SHERPA} | dict.f
 JOINERS = ("joiner", "duration_joiner")  # of RNNT and TDT, in the `needs` of decoders
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")  # the extra `onnx`
 OnStep = Callable[[str], None]
-Parts = Mapping[str, "ModelProto"]  # by the names of their files, with that of the features
+Parts = Mapping[str, "ModelProto"]  # programs by the names of their files, including the features
 
 
 def check_exportable(recognizer: Recognizer, config: Config) -> None:
@@ -75,7 +75,7 @@ def written_down(recognizer: Recognizer, on_step: OnStep) -> Parts:
     """Export the parts of a model that the recogniser's decoder needs.
 
     Args:
-        recognizer: its model has weights.
+        recognizer: recogniser whose model has weights.
         on_step: called with a description of the next step.
 
     Raises:
@@ -101,9 +101,9 @@ def all_programs(parts: Parts, recognizer: Recognizer, config: Config) -> "dict[
     """Return the programs of a model, by the names of their files.
 
     Args:
-        parts: of `written_down`, or quantized.
+        parts: parts from `written_down`, or their quantized form.
         recognizer: the model.
-        config: its config.
+        config: config of the model.
     """
     [name] = parts.keys() & NETS.keys()
     programs = {name: parts[name], NETS[name]: joined(parts[FRONT_END], parts[name])}
@@ -118,7 +118,7 @@ def all_programs(parts: Parts, recognizer: Recognizer, config: Config) -> "dict[
 
 
 def size(parts: Parts) -> int:
-    """Return the bytes of the programs that are run from features."""
+    """Return the total size in bytes of the programs that run from features."""
     return sum(part.ByteSize() for name, part in parts.items() if name in OPENED and name != STEP)
 
 
@@ -135,9 +135,9 @@ def differences(
     """Compare each program with the model.
 
     Args:
-        recognizer: of the model.
-        config: its config.
-        programs: by the names of their files.
+        recognizer: recogniser of the model.
+        config: config of the model.
+        programs: programs by the names of their files.
         audio: waveforms (S,) by name.
         on_step: called with a description of the next step.
 
@@ -145,12 +145,12 @@ def differences(
         InputError: a program differs from the model.
     """
     actual, (_, net) = running(recognizer, config, programs), net_of(recognizer)
-    found = {}
+    differences = {}
 
     def compared(name: str, difference: Callable[[], ProgramDifference]) -> None:
         on_step(f"comparing {name}")
-        found[name] = difference()
-        check(name, found[name])
+        differences[name] = difference()
+        check(name, differences[name])
 
     for name, form in FORMS.items():
         if name in programs:
@@ -162,4 +162,4 @@ def differences(
         compared(SHERPA_ENCODER, partial(sherpa_transducer.difference, recognizer.model, programs, audio))
     if STEP in programs:
         compared(STEP, partial(stream_step.difference, recognizer, actual, audio))
-    return found
+    return differences

@@ -17,12 +17,12 @@ def publish(model: Path, output: Path, language: str | None, license: str | None
 
     Args:
         model: a run folder, whose results.json goes into the card, or a bundle.
-        output: the folder; an older one is replaced.
-        language: of the model, for the card; None: unknown.
-        license: of the model, in the hub's notation; None: unknown.
+        output: the folder; an older folder is replaced.
+        language: language of the model, for the card; None: unknown.
+        license: licence of the model, in the hub's notation; None: unknown.
 
     Raises:
-        InputError: transformers has no such model, or the folder cannot be written.
+        InputError: transformers does not support the model, or the folder cannot be written.
     """
     folder = bundle_folder(model)
     bundle = read_bundle(folder)

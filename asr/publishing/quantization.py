@@ -24,10 +24,10 @@ MIGRATION = 0.7  # share of the input's range moved to the weights; 0.3 to 1 did
 def levelled(net: "ModelProto") -> "ModelProto":
     """Equalise the ranges of each LayerNorm's outputs, and scale the weights after it inversely.
 
-    A tensor has one scale for its 8-bit numbers, so a few large numbers reduce the precision of all others. The
+    A tensor has one scale for its 8-bit numbers, so a few large numbers reduce the precision of all other numbers. The
     products do not change. *Source*: SmoothQuant, arXiv:2211.10438, equation 4. *Differs from the paper*: the range is
     computed from the weights of the LayerNorm, whose normalised input has variance one, so no audio is needed. A
-    LayerNorm whose output is used by anything but products with weights of their own is not changed.
+    LayerNorm is changed only if its output is used by nothing but products with weights of their own.
     """
     from onnx import ModelProto
     from onnx.numpy_helper import from_array, to_array
@@ -96,7 +96,7 @@ def to_fp16(net: "ModelProto") -> "ModelProto":
     copy = ModelProto()
     copy.CopyFrom(net)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about numbers rounded to the largest or least half-precision number
+        warnings.simplefilter("ignore")  # about numbers beyond the range of half precision
         converted: ModelProto = convert_float_to_float16(copy, keep_io_types=True)
     # The conversion puts the casts of the inputs after the nodes that read them; ONNX requires topological order.
     OnnxModel(converted).topological_sort()
@@ -107,7 +107,7 @@ def smaller(parts: "Mapping[str, ModelProto]", name: str) -> "dict[str, ModelPro
     """Quantize all programs except the features, which need full precision.
 
     Args:
-        parts: by the names of their files.
+        parts: programs by the names of their files.
         name: a key of `QUANTIZATIONS`.
     """
     return {file: part if file == FRONT_END else QUANTIZATIONS[name](part) for file, part in parts.items()}

@@ -1,8 +1,9 @@
-"""A transducer in sherpa-onnx's layout, which is that of NeMo's models: encoder, decoder and joiner, the blank last.
+"""A transducer in sherpa-onnx's layout for NeMo's models: encoder, decoder and joiner; the blank is the last token.
 
-*Source*: the parakeet-tdt export scripts and the NeMo transducer's reader of sherpa-onnx 2.0. Its decoder is our
-prediction network. It starts with two state tensors of zeros, (L, B, P) each, whose sizes it reads from the encoder's
-metadata. It uses the index of a TDT's duration logit as the duration: durations must be 0, 1, 2, and so on.
+*Source*: the parakeet-tdt export scripts and the reader for NeMo transducers in sherpa-onnx 2.0. sherpa-onnx's decoder
+is asr's prediction network. It starts with two state tensors of zeros, (L, B, P) each; sherpa-onnx reads their sizes
+from the encoder's metadata. The index of a TDT's duration logit is the duration, so durations must be 0, 1, 2, and so
+on.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,20 +35,20 @@ CHANNELS_FIRST = "sherpa_outputs"
 
 
 def has_sherpa_durations(head: Head) -> bool:
-    """Whether a transducer has no durations, or those that sherpa-onnx supports."""
+    """Whether a transducer has no durations, or durations that sherpa-onnx supports."""
     _, _, durations = parts_of(head)
     return durations == tuple(range(len(durations)))
 
 
 def tokens_in_order(tokens: Sequence[str]) -> list[str]:
-    """Move our first token, the blank, to the end."""
+    """Move asr's first token, the blank, to the end."""
     return [*tokens[BLANK_ID + 1 :], tokens[BLANK_ID]]
 
 
 class SherpaDecoder(nn.Module):
     """A step of a prediction network: tokens (B, 1) int32, and two state tensors, (L, B, P) each.
 
-    It returns the joiner's input, (B, J, 1), the given lengths, and the states after the token.
+    The step returns the joiner's input, (B, J, 1), the given lengths, and the states after the token.
     """
 
     def __init__(self, head: Head, vocab_size: int) -> None:
@@ -60,14 +61,14 @@ class SherpaDecoder(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return the joiner's input, the lengths and the states."""
         predictor, joiner, _ = parts_of(self.head)
-        tokens = (targets[:, 0].long() + 1) % self.vocab_size  # sherpa-onnx's blank is the last token, ours is 0
+        tokens = (targets[:, 0].long() + 1) % self.vocab_size  # sherpa-onnx's blank is the last token, asr's is 0
         example = predictor.initial_state(1)
         out, state = predictor.step(tokens, from_sherpa(first, second, example.dim(), example.dtype))
         return joiner.of_tokens(out)[:, :, None], target_length.clone(), *to_sherpa(state)
 
 
 class SherpaJoiner(nn.Module):
-    """Joiner from the inputs of a frame and of the tokens before it, (B, J, 1) each, to (B, 1, 1, V + durations)."""
+    """The joiner: maps the inputs of a frame and of earlier tokens, (B, J, 1) each, to (B, 1, 1, V + durations)."""
 
     def __init__(self, head: Head, vocab_size: int) -> None:
         super().__init__()
@@ -84,7 +85,8 @@ class SherpaJoiner(nn.Module):
 def to_sherpa(state: Tensor) -> tuple[Tensor, Tensor]:
     """Convert a prediction network's state, batch first, to the two tensors (L, B, P) of sherpa-onnx.
 
-    An LSTM has two tensors. For other networks the second is not used; a network that stores N tokens has (N, B, 1).
+    An LSTM has two tensors. For other networks the second tensor is not used; a network that stores N tokens has
+    (N, B, 1).
     """
     if state.dim() == 4:
         first, second = state.permute(1, 2, 0, 3).unbind()
@@ -119,11 +121,12 @@ def export_sherpa_head(model: Model) -> "dict[str, ModelProto]":
 def sherpa_encoder(encoder: "ModelProto", model: Model) -> "ModelProto":
     """Return the encoder's program in sherpa-onnx's form.
 
-    It takes features (B, F, T), returns the joiner's input (B, J, T') and lengths, and has sherpa-onnx's metadata.
+    The program takes features (B, F, T), returns the joiner's input (B, J, T') and lengths, and has sherpa-onnx's
+    metadata.
 
     Args:
         encoder: the program, in float32 or quantized.
-        model: with the encoder.
+        model: model with the encoder.
     """
     from onnx import ModelProto, helper
 
@@ -159,7 +162,7 @@ def sherpa_encoder(encoder: "ModelProto", model: Model) -> "ModelProto":
 
 
 def _drop_unused(program: "ModelProto") -> None:
-    """Remove nodes and weights that no output needs: those of a CTC head."""
+    """Remove nodes and weights that no output needs, such as those of a CTC head."""
     needed = {output.name for output in program.graph.output}
     nodes = []
     for node in reversed(program.graph.node):
@@ -178,11 +181,11 @@ def _drop_unused(program: "ModelProto") -> None:
 
 @torch.inference_mode()
 def difference(model: Model, programs: "Mapping[str, ModelProto]", audio: Mapping[str, Tensor]) -> ProgramDifference:
-    """Compare the three programs with the model: frames of each recording, and tokens of the last one by one.
+    """Compare the three programs with the model: frames of each recording, and single tokens of the last recording.
 
     Args:
         model: torch model.
-        programs: by the names of their files.
+        programs: programs by the names of their files.
         audio: waveforms (S,) by name.
     """
     names = {SHERPA_ENCODER: ENCODER_NAMES, SHERPA_DECODER: DECODER_NAMES, SHERPA_JOINER: JOINER_NAMES}

@@ -1,4 +1,4 @@
-"""Files of a page that recognises in the browser; it needs a server only for its files."""
+"""Files of a page that recognises speech in the browser; a server only has to deliver these files."""
 
 import hashlib
 import json
@@ -21,9 +21,9 @@ PAGE, CARD, SERVICE_WORKER = "index.html", "model-card.txt", "service-worker.js"
 SCRIPT, WASM, LICENSE = "onnxruntime.js", "onnxruntime.wasm", "onnxruntime-LICENSE.txt"
 PARTS = ("recognizer.js", "transcript.js", "collector.js")  # scripts that run in threads of their own
 ALWAYS = (PAGE, SERVICE_WORKER, *PARTS, WAVEFORM, SCRIPT, WASM, LICENSE)
-LARGE = (WAVEFORM, WASM)  # downloaded before the first recognition
+LARGE = (WAVEFORM, WASM)  # files that are downloaded before the first recognition
 NORMALIZERS = ("as_written", "basic")  # implemented in transcript.js
-MAX_SECONDS = 1800  # of a recording, which a browser decodes as a whole: 48 kHz stereo takes 700 MB
+MAX_SECONDS = 1800  # maximum length of a recording, which a browser decodes as a whole: 48 kHz stereo takes 700 MB
 ALLOWED = {"connect-src": "'self'", "script-src": "'self'", "worker-src": "'self'"}
 LOAD = '<button type="button" id="load">Download it now</button>'
 
@@ -32,10 +32,10 @@ def check_page(config: Config) -> None:
     """Check that the page's script decodes like the model.
 
     Args:
-        config: of the model.
+        config: config of the model.
 
     Raises:
-        InputError: decoder or normalizer are not implemented in the page.
+        InputError: the page does not implement the decoder or the normalizer.
     """
     decoder, normalizer = config["decode"]["name"], config["normalizer"]
     if decoder != "greedy":
@@ -57,13 +57,13 @@ def site_files(
     """Return the files of a page, by name.
 
     Args:
-        name: of the model.
-        recognizer: of the model.
-        config: its config.
-        program: from waveforms.
-        runtime: runs the program.
+        name: name of the model.
+        recognizer: recogniser of the model.
+        config: config of the model.
+        program: program from waveforms.
+        runtime: runtime of the program.
         examples: recordings that the page offers.
-        card: of the model; may be empty.
+        card: card of the model; may be empty.
     """
     contents = {WAVEFORM: program, SCRIPT: runtime.script, WASM: runtime.wasm, LICENSE: runtime.license}
     contents |= {part: asset(part).encode() for part in PARTS}
@@ -100,7 +100,7 @@ def _body(name: str, contents: Mapping[str, bytes], examples: Mapping[str, str])
 
 
 def _settings(recognizer: Recognizer, config: Config) -> dict[str, Any]:
-    """Return the model's settings for the page's scripts, see recognizer.js and transcript.js."""
+    """Return the model's settings for the page's scripts recognizer.js and transcript.js."""
     model = recognizer.model
     sample_rate, frame_samples = model.features.sample_rate, model.frame_samples
     chunk_samples, context_samples = CHUNKS.samples(sample_rate, frame_samples)

@@ -20,8 +20,8 @@ def prepare_site(folder: Path, config: Config, examples: Sequence[Path], on_step
     """Check before the export that the page can be written, and return its runtime.
 
     Args:
-        folder: of the page.
-        config: of the model.
+        folder: folder of the page.
+        config: config of the model.
         examples: recordings that the page offers.
         on_step: called with a description of the next step.
 
@@ -45,12 +45,12 @@ def write_site(
     runtime: Runtime,
     examples: Sequence[Path],
 ) -> int:
-    """Write a page; an older one is replaced as a whole, as in `replace_bundle`.
+    """Write a page; an older page is replaced as a whole, as in `replace_bundle`.
 
     Args:
-        folder: of the page.
-        name: of the model.
-        bundle: of the model.
+        folder: folder of the page.
+        name: name of the model.
+        bundle: bundle of the model.
         recognizer: the model.
         programs: exported programs, by the names of their files.
         runtime: from `prepare_site`.

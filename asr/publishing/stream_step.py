@@ -23,7 +23,7 @@ EXAMPLE_CHUNK = 6  # encoder frames of the example input; a step accepts any num
 
 
 class Step(nn.Module):
-    """Features (B, T, F), feature_lengths (B,), state to log_probs (B, T', V), log_probs_lengths (B,), state."""
+    """Maps features (B, T, F), feature_lengths (B,), state to log_probs (B, T', V), log_probs_lengths (B,), state."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ def export_step(model: Model) -> "ModelProto":
 
 @torch.inference_mode()
 def difference(expected: Recognizer, actual: Recognizer, audio: Mapping[str, Tensor]) -> ProgramDifference:
-    """Compare the program of a step with the model: each recording as a stream, and all as streams of a batch.
+    """Compare the program of a step with the model: each recording as a stream, and all of them as a batch of streams.
 
     Args:
         expected: the model's recogniser.
@@ -92,7 +92,7 @@ def chunk_frames(encoder: StreamingEncoder) -> int:
 
 
 def _streamed(recognizer: Recognizer, waveforms: Iterable[Tensor]) -> list[str]:
-    """Return the texts of waveforms recognised as streams of a batch; none if the decoder does not support streams."""
+    """Return the texts of waveforms recognised as a batch of streams; no texts if the decoder supports no streams."""
     if why_not(recognizer):
         return []
     encoder = cast(StreamingEncoder, recognizer.model.encoder)

@@ -19,7 +19,7 @@ BATCHES, NUM_TOKENS = (1, 2, 5), 4  # batch sizes and numbers of tokens compared
 
 
 def transducer_net(model: Model) -> Net:
-    """Return the net with the joiner's input, (B, T', J), and with log_probs of the CTC head if there is one."""
+    """Return the net whose outputs are the joiner's input, (B, T', J), and log_probs of a CTC head if there is one."""
     joiner, frame_head = parts_of(model.head).joiner, model.head.frame_head
     if frame_head is None:
         return Net(model, ENCODER_OUTPUTS, lambda encoded: (joiner.of_frames(encoded.out),))
@@ -29,7 +29,7 @@ def transducer_net(model: Model) -> Net:
 
 
 class PredictorStep(nn.Module):
-    """Tokens (B,) and the state before them to the joiner's input, (B, J), and the state after them."""
+    """Maps tokens (B,) and the state before them to the joiner's input, (B, J), and the state after them."""
 
     def __init__(self, head: Head) -> None:
         super().__init__()
@@ -43,9 +43,10 @@ class PredictorStep(nn.Module):
 
 
 class Join(nn.Module):
-    """The joiner's inputs from a frame and from the tokens before it, (N, J) each, to log_probs of the next token.
+    """Maps the joiner's inputs from a frame and from the tokens before it, (N, J) each, to log_probs of the next token.
 
-    These are (N, V); of a TDT (N, V + number of durations), with tokens and durations normalised separately.
+    The log_probs are (N, V). For a TDT they are (N, V + number of durations), and tokens and durations are normalised
+    separately.
     """
 
     def __init__(self, head: Head) -> None:

@@ -55,12 +55,12 @@ class Stretch(NamedTuple):
     """A segment of an utterance between two silences, with at least one word.
 
     Args:
-        number: of the segment in its utterance, from 1; segments without words are counted too.
+        number: number of the segment in its utterance, from 1; segments without words are counted, too.
         begin: in seconds from the utterance's start; at most MARGIN_SECONDS before the first word.
         end: in seconds; at most MARGIN_SECONDS after the last word.
-        first: index of its first word.
-        last: index after its last word.
-        is_torn: a cut goes through a word, because there was no pause.
+        first: index of the segment's first word.
+        last: index after the segment's last word.
+        is_torn: whether a cut goes through a word, because there was no pause.
     """
 
     number: int
@@ -77,7 +77,7 @@ class AlignedSegment(NamedTuple):
     Args:
         utterance: position of the segment in the recording, and its text as written.
         score: lowest mean of the frames' deficits over two seconds; computed by `segment_score`.
-        problem: reason not to train on the segment; None: it is good.
+        problem: reason not to train on the segment; None: the segment is usable.
     """
 
     utterance: Utterance
@@ -90,8 +90,8 @@ def aligned_reference(recognizer: Recognizer, utterance: Utterance, log_probs: T
 
     A word's score is the log-probability of the text's best path minus that of the best path of any text, over the
     frames from the word's start to the next word's start. It is 0 where the net recognises the reference, and far
-    below 0 elsewhere. The word's confidence is the exponential of its score. The text's score is that of its worst
-    word, so that a single wrong, missing or superfluous word lowers it in a text of any length.
+    below 0 elsewhere. The word's confidence is the exponential of its score. The text's score is the lowest score of
+    its words, so that a single wrong, missing or superfluous word lowers it in a text of any length.
 
     Args:
         recognizer: provides normaliser, tokenizer and frame duration.
@@ -99,7 +99,7 @@ def aligned_reference(recognizer: Recognizer, utterance: Utterance, log_probs: T
         log_probs: (T', V).
 
     Raises:
-        InputError: the text is empty, its tokens spell no word, or it is too long for its audio.
+        InputError: the text is empty, has no word, or is too long for its audio.
     """
     text = recognizer.model.normalize(utterance.text)
     tokens = recognizer.model.tokenizer.encode(text)
@@ -168,8 +168,8 @@ def cut_segments(
         aligned: the text, aligned with the audio.
         rules: limits for good segments.
         normalize: normaliser that produced the aligned words.
-        frame_seconds: from one frame of `aligned.deficits` to the next.
-        sample_rate: of the audio in which silences are searched, in Hz.
+        frame_seconds: seconds from one frame of `aligned.deficits` to the next.
+        sample_rate: sample rate of the audio in which silences are searched, in Hz.
 
     Raises:
         AudioError: the audio cannot be read.
@@ -198,8 +198,8 @@ def word_stretches(
     A word belongs to the segment of its midpoint.
 
     Args:
-        utterance: its audio is only read if it is longer than `max_seconds`.
-        words: in order, with their times.
+        utterance: the utterance; its audio is only read if it is longer than `max_seconds`.
+        words: words in order, with their times.
         max_seconds: maximum duration of a segment.
         sample_rate: of the audio in which silences are searched, in Hz.
 

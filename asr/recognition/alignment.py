@@ -1,4 +1,4 @@
-"""Forced alignment: the encoder frames of each token, and how much less likely a text is than the net's best path."""
+"""Forced alignment: the encoder frames of each token, and the log-probability of a text relative to the best path."""
 
 import torch
 import torchaudio.functional
@@ -7,7 +7,7 @@ from torch import Tensor
 from asr.interfaces import BLANK_ID, Span
 
 FLOOR = -1e4  # minimum log-probability: if all paths are impossible, torchaudio's path would not spell the text
-MAX_CELLS = 1 << 27  # of torchaudio's table of frames x states, one byte each
+MAX_CELLS = 1 << 27  # maximum cells of torchaudio's table of frames x states, one byte per cell
 STAY, STEP, SKIP = 0, 1, 2  # number of states by which a path advances from one frame to the next
 
 
@@ -51,7 +51,7 @@ def _best_states(log_probs: Tensor, labels: Tensor) -> Tensor:
 
     Args:
         log_probs: (T', V).
-        labels: of the states, (S,): the tokens, with a blank before the first, between tokens and after the last.
+        labels: labels of the states, (S,): blank, first token, blank, second token, and so on, ending with a blank.
 
     Shapes:
         returns: states, (T',).
@@ -89,9 +89,9 @@ def _advance(scores: Tensor, costs: Tensor, labels: Tensor, choices: Tensor | No
     """Advance the scores of the best path to each state by some frames.
 
     Args:
-        scores: before the first frame, (S,).
-        costs: of the frames, (T', V).
-        labels: of the states, (S,).
+        scores: scores before the first frame, (S,).
+        costs: costs of the frames, (T', V).
+        labels: labels of the states, (S,).
         choices: filled with STAY, STEP or SKIP: the last transition of the best path to each state, (T', S).
 
     Returns:
@@ -101,7 +101,7 @@ def _advance(scores: Tensor, costs: Tensor, labels: Tensor, choices: Tensor | No
     may_skip = torch.zeros(num_states, dtype=torch.bool)  # the blank between two different tokens
     may_skip[2:] = (labels[2:] != BLANK_ID) & (labels[2:] != labels[:-2])
     no_skip = torch.where(may_skip, 0.0, -torch.inf)
-    before = torch.full((num_states + 2,), -torch.inf)  # with two unreachable states in front
+    before = torch.full((num_states + 2,), -torch.inf)  # begins with two unreachable states
     stay, step, skip = before[2:], before[1:-1], before[:-2]
     stay.copy_(scores)
     best, other, emitted = torch.empty(num_states), torch.empty(num_states), torch.empty(num_states)

@@ -33,7 +33,7 @@ class CachedStream:
     Nothing is computed twice except the right context, and memory does not grow.
 
     Args:
-        recognizer: with a streaming encoder and decoder (`asr.recognition.streaming.why_not` returns "").
+        recognizer: a recogniser with a streaming encoder and decoder (`asr.recognition.streaming.why_not` returns "").
         settings: of the stream.
     """
 
@@ -63,12 +63,12 @@ class CachedStream:
         self.shape = self.chunk, left, right  # streams with equal shapes form one batch
         self.state = self.encoder.initial_state(1, left)
         self._remainder = Remainder()
-        self._features = torch.zeros(0, model.features.dim)  # of the incomplete next chunk, (T, F)
+        self._features = torch.zeros(0, model.features.dim)  # features of the incomplete next chunk, (T, F)
         self._decoded = self.decode.initial_state()
         self._placed = NO_TOKENS  # first tokens of a long unfinished word, dropped from the decoder's state
         self._hypothesis = NO_TOKENS  # tokens after `_placed`
         self._log_probs: list[Tensor] = []  # of the frame head, if there is one, from frame `_start` on
-        self._start = 0  # encoder frame at which `_log_probs` begin; earlier ones were dropped
+        self._start = 0  # encoder frame at which `_log_probs` begin; earlier frames were dropped
         self._num_frames = 0  # encoder frames decoded so far
         self._last_chunk = 0  # encoder frames of the last chunk
         self._silence = 0  # encoder frames of silence at the end
@@ -145,7 +145,7 @@ class CachedStream:
         """Split the words into final and provisional ones, and drop the final ones from the state."""
         timed = self._timed()
         if not self._hypothesis.tokens:
-            # Keep the last chunk: a transducer may emit its tokens one chunk later.
+            # The last chunk is not final: a transducer may emit its tokens one chunk later.
             self._forget(0, self._num_frames - self._last_chunk)
             return Captions([], self._words(timed, self._num_frames))
         num_placed = len(self._placed.tokens)
@@ -180,13 +180,13 @@ class CachedStream:
         return max((word.first for word in words[1:] if ends[word.first - 1] <= latest), default=0)
 
     def _num_old(self, timed: Hypothesis, num_agreed: int) -> int:
-        """Count the tokens that began more than LONG_WORD_SECONDS ago; they are not realigned."""
+        """Count the tokens that began more than LONG_WORD_SECONDS ago, which are no longer realigned."""
         latest = self._num_frames - self.long_word
         num_old = sum(span.start <= latest for span in timed.frames or [])
         return num_old if self.settled is not None else min(num_old, num_agreed)
 
     def joined(self, captions: Sequence[Captions]) -> Captions:
-        """Join the captions of several chunks; without any, the provisional words do not change."""
+        """Join the captions of several chunks; without captions, the provisional words do not change."""
         final = [word for each in captions for word in each.final]
         self._partial = captions[-1].partial if captions else self._partial
         return Captions(final, self._partial, any(each.is_end for each in captions))
@@ -207,7 +207,7 @@ class CachedStream:
         log_probs = torch.cat(self._log_probs) if self._log_probs else None
         num_frames = 0 if log_probs is None else len(log_probs)
         if self.recognizer.frame_head.min_frames(hypothesis.tokens) > num_frames:
-            # The best hypothesis has changed; the new one has its earlier words in frames that were dropped.
+            # The best hypothesis has changed, and earlier words of the new hypothesis are in frames that were dropped.
             number = len(hypothesis.tokens)
             hypothesis = hypothesis._replace(frames=[Span(0, num_frames)] * number, confidences=[0.0] * number)
         else:
@@ -253,7 +253,7 @@ def advance(streams: Sequence[CachedStream]) -> list[Captions]:
 
 @torch.inference_mode()
 def _step(streams: Sequence[CachedStream]) -> list[Tensor]:
-    """Encode the next chunk of each stream; return encoder_out of each, (T', D)."""
+    """Encode the next chunk of each stream; return the encoder_out (T', D) of each stream."""
     recognizer = streams[0].recognizer
     seen = [stream.next_chunk() for stream in streams]
     device = recognizer.model.device
@@ -275,5 +275,5 @@ def with_room(features: Tensor, chunk: int, right: int) -> Tensor:
 
 
 def _frames(seconds: float | None, frame_seconds: float, *, least: int, default: FramesOrNone) -> int | FramesOrNone:
-    """Round seconds to a number of encoder frames, at least `least`; None gives the default."""
+    """Convert seconds to a number of encoder frames, at least `least`; None gives the default."""
     return default if seconds is None else max(least, round(seconds / frame_seconds))

@@ -6,7 +6,7 @@ from asr.recognition.transcript import Word
 
 
 class Captions(NamedTuple):
-    """Words of a stream after another piece of its waveform.
+    """Words of a stream after a new piece of its waveform has been processed.
 
     Args:
         final: words that became final with this piece.

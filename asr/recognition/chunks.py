@@ -45,7 +45,7 @@ class ChunkBounds(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """A chunk of a recording. Its output is used from sample `keep` of the recording up to `keep` of the next chunk."""
+    """A chunk of a recording; its output is used from sample `keep` of the recording to `keep` of the next chunk."""
 
     start: int
     keep: int
@@ -53,12 +53,12 @@ class Chunk(NamedTuple):
 
 
 def cut_chunks(blocks: Iterable[Tensor], chunk: int, context: int) -> Iterator[Chunk]:
-    """Cut a recording into chunks; the last may be shorter, but a chunk after another is longer than two contexts.
+    """Cut a recording into chunks; the last of several chunks may be shorter, but is longer than two contexts.
 
     Args:
         blocks: consecutive parts of the waveform, (S,) each.
-        chunk: in samples.
-        context: in samples.
+        chunk: length of a chunk in samples.
+        context: length of a context in samples.
     """
     step = chunk - 2 * context
     unread, start = torch.zeros(0), 0
@@ -73,10 +73,11 @@ def cut_chunks(blocks: Iterable[Tensor], chunk: int, context: int) -> Iterator[C
 def stitch(chunks: Iterable[tuple[int, int, Tensor]]) -> Iterator[tuple[int, Tensor]]:
     """Join the encoder_out (T', D) of overlapping chunks.
 
-    A chunk's frames are used from its first frame to keep up to that of the next chunk.
+    A chunk's frames are used from its first frame to keep up to the next chunk's first frame to keep.
 
     Args:
-        chunks: in order: first frame, first frame to keep, encoder_out; without speech encoder_out has no frames.
+        chunks: for each chunk, in order: first frame, first frame to keep, and encoder_out, which has no frames if the
+            chunk has no speech.
 
     Yields:
         First frame and encoder_out of a piece. Pieces are consecutive, with gaps where there is no speech.
@@ -101,7 +102,7 @@ def cut_at_pauses(
     its second half, so that a cut rarely goes through a word. A stream without frames is one segment without frames.
 
     Args:
-        pieces: of the stream, each with its first frame.
+        pieces: pieces of the stream, each with its first frame.
         max_frames: maximum length of a segment.
         pause: returns the frame of encoder_out (T', D) to cut at.
     """

@@ -13,7 +13,7 @@ from asr.errors import InputError
 from asr.system.learnt import from_json, to_json
 
 FILE = "confidence.json"
-ENTROPIC_INDEX = 1 / 2  # of Tsallis' entropy: had the best AUC of 1/3, 1/2 and 2 on words of asr's models
+ENTROPIC_INDEX = 1 / 2  # of Tsallis' entropy; of the values 1/3, 1/2 and 2 it had the best AUC on words of asr's models
 CEILING = 1 - 1e-6  # confidences are clamped to it, and to 1 - CEILING, before the logit
 
 
@@ -55,7 +55,7 @@ UNCALIBRATED = Calibration()
 
 
 def load_calibration(files: dict[str, bytes]) -> Calibration:
-    """Load the output of `Calibration.files`; without that file confidences are not calibrated.
+    """Load the output of `Calibration.files`; without this file, confidences are not calibrated.
 
     Raises:
         InputError: the file is damaged.
@@ -76,7 +76,7 @@ def calibrate(confidences: Sequence[float], right: Sequence[bool]) -> Calibratio
     """Fit the curve by maximum likelihood, with Platt's targets, which prevent probabilities of 0 and 1.
 
     Args:
-        confidences: of words, not calibrated.
+        confidences: uncalibrated confidences of words.
         right: whether each word is correct.
 
     Raises:
@@ -99,7 +99,7 @@ def calibrate(confidences: Sequence[float], right: Sequence[bool]) -> Calibratio
 
     newton.step(loss)
     slope, intercept = curve.tolist()
-    if slope <= 0:  # too few words to order them by confidence: use the mean for all
+    if slope <= 0:  # confidence does not order so few words: use the mean for all words
         rate = float(target.mean())
         return Calibration(0.0, math.log(rate / (1 - rate)))
     return Calibration(slope, intercept)

@@ -1,4 +1,4 @@
-"""Features of a waveform that arrives in pieces; each frame equals that of the whole waveform."""
+"""Features of a waveform that arrives in pieces; the frames equal the frames of the whole waveform."""
 
 from typing import NamedTuple
 
@@ -29,9 +29,9 @@ def stream_features(
     `samples_ahead` and `frames_before` are needed.
 
     Args:
-        features: with framewise normalisation.
+        features: features with framewise normalisation.
         waveform: the piece, (S,), of any length.
-        remainder: of the earlier pieces.
+        remainder: remainder of the earlier pieces.
         at_end: whether this is the last piece.
 
     Returns:

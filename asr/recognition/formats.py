@@ -1,4 +1,4 @@
-"""Output formats of transcripts: plain text, JSON, subtitles, time marks for sclite and for Praat.
+"""Output formats of transcripts: plain text, JSON, subtitles, and times for sclite and for Praat.
 
 `FORMATS[name].write(recording, transcript)` returns the file of one recording; `FORMATS[name].stream(...)` yields the
 standard output for several recordings, a single valid document if the format allows it. Encode both as UTF-8 with
@@ -39,7 +39,7 @@ class Format:
         head: text before the first entry of a stream.
         separator: text between two entries.
         tail: text after the last entry.
-        single: a document has only one recording; several recordings need several files.
+        single: whether a document has only one recording, so that several recordings need several files.
         key: name of a recording in a stream, given its path; None: the path. Recordings must be sorted by their keys,
             and keys must be unique.
     """
@@ -54,7 +54,7 @@ class Format:
     key: Callable[[str], str] | None = None
 
     def stream(self, transcripts: Iterable[tuple[str, Transcript]]) -> Iterator[str]:
-        """Yield the document of all recordings in pieces, each as soon as its transcript is available."""
+        """Yield the document of all recordings in pieces; a piece is yielded as soon as its transcript is available."""
         yield self.head
         for number, (recording, transcript) in enumerate(transcripts):
             yield (self.separator if number else "") + self.entry(recording, transcript)
@@ -130,7 +130,7 @@ class Cue:
     """Words that a subtitle shows together.
 
     Args:
-        words: of the transcript, in order.
+        words: words of the transcript, in order.
         lines: the words, broken into lines.
         start: when the cue appears, in milliseconds.
         end: when it disappears, in milliseconds.
@@ -205,7 +205,7 @@ def _vtt(recording: str, transcript: Transcript) -> str:
 def _waveform_name(recording: str) -> str:
     """Return a recording's name in CTM: no folder, no extension, and _ for white space, which separates fields.
 
-    A leading ;; would begin a comment; its first character becomes _ too.
+    Since a leading ;; would begin a comment, its first character also becomes _.
     """
     return re.sub(r"\s|^;(?=;)", "_", PurePath(recording).stem)
 
@@ -213,8 +213,8 @@ def _waveform_name(recording: str) -> str:
 def _ctm(recording: str, transcript: Transcript) -> str:
     """Write CTM, one line per word: waveform, channel (1), start and duration in seconds, word, confidence.
 
-    Source: SCTK's documentation of sclite's input formats (infmts.htm). Any channel name is valid if the reference uses
-    it too. A file must be sorted by waveform, channel and start.
+    Source: SCTK's documentation of sclite's input formats (infmts.htm). Any channel name is valid if the reference also
+    uses it. A file must be sorted by waveform, channel and start.
     """
     name = _waveform_name(recording)
     intervals = _side_by_side(transcript.words)

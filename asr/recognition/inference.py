@@ -37,12 +37,12 @@ class Inference:
 
     Args:
         batches: limits for batches of utterances, and of chunks of a long recording.
-        chunks: sizes of chunks; longer recordings are cut into several.
-        segmenter: cuts long recordings, a function of `asr.recognition.long_form`; None: chosen for the model.
+        chunks: sizes of chunks; recordings longer than a chunk are cut.
+        segmenter: function of `asr.recognition.long_form` that cuts long recordings; None: chosen for the model.
         nbest: maximum number of alternatives in a transcript.
-        num_workers: processes that read audio.
-        load: reads a waveform (S,) of any length, given the utterance and the sample rate; None: from the file.
-        check: returns whether a waveform may contain speech, given its sample rate too; if not, the net skips it.
+        num_workers: number of processes that read audio.
+        load: reads a waveform (S,) of any length, given utterance and sample rate; None: waveforms are read from files.
+        check: returns whether a waveform may contain speech, given waveform and sample rate; if not, it is not encoded.
     """
 
     batches: BatchBounds = BATCHES
@@ -73,7 +73,7 @@ class RecordingEncoder:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self.precision: torch.dtype | None = None  # of matrix products in the net; None: the caller's autocast
+        self.precision: torch.dtype | None = None  # type of matrix products in the net; None: the caller's autocast
         self.waiting_seconds = 0.0  # total time spent waiting for batches and blocks of audio
 
     def autocast(self) -> AbstractContextManager[object]:
@@ -190,7 +190,7 @@ def _load(waveforms: Mapping[str, Tensor], load: Load, check: Check, utterance: 
 def _blocks(
     waveforms: Mapping[str, Tensor], load: Load | None, utterance: Utterance, sample_rate: int
 ) -> Iterator[Tensor]:
-    """Yield the waveform of a long recording: from its file in small blocks, otherwise in one block."""
+    """Yield the waveform of a long recording: in small blocks if it is read from a file, otherwise in one block."""
     if load is None and utterance.id not in waveforms:
         yield from stream_utterance(utterance, sample_rate)
     else:

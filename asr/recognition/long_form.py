@@ -17,7 +17,7 @@ class Segment(NamedTuple):
     """The encoder's output for a part of a recording.
 
     Args:
-        start: of the segment in the recording, in seconds.
+        start: start of the segment in the recording, in seconds.
         encoder_out: (T', D).
     """
 
@@ -52,7 +52,7 @@ def in_chunks(
         pause: returns the frame of encoder_out (T', D) to cut at.
     """
     chunk_samples, context_samples = bounds.samples(sample_rate, frame_samples)
-    pending: list[Chunk] = []  # sent to the encoder; without their waveforms
+    pending: list[Chunk] = []  # chunks sent to the encoder, without their waveforms
 
     def waveforms() -> Iterator[Tensor]:
         for chunk in cut_chunks(blocks, chunk_samples, context_samples):
@@ -72,7 +72,7 @@ def in_chunks(
 def at_silences(
     blocks: Iterable[Tensor], encode: Encode, sample_rate: int, frame_samples: int, bounds: ChunkBounds
 ) -> Segments:
-    """Encode the audio between silences as separate utterances; arguments as in `in_chunks`, contexts are ignored."""
+    """Encode the audio between silences as separate utterances; arguments as for `in_chunks`, contexts are ignored."""
     starts: list[int] = []
 
     def waveforms() -> Iterator[Tensor]:

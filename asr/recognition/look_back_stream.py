@@ -13,15 +13,15 @@ from asr.recognition.captions import Captions
 from asr.recognition.recognizer import Recognizer
 from asr.recognition.transcript import Transcript, Word
 
-CHARACTERS_A_SECOND = 10.0  # edit cost of a shift by one second, when final words are matched with new ones
+CHARACTERS_A_SECOND = 10.0  # edit cost of a shift by one second, when final words are matched with new words
 SETTLED_SECONDS = 2.0  # a word is final when it ends this long before the end of the audio
 
 
 class LookBackStream:
-    """A stream that recognises its last seconds again with each chunk; slower, but works with any model.
+    """A stream that recognises its last seconds again with each chunk; this is slower, but works with any model.
 
     Args:
-        recognizer: any.
+        recognizer: any recogniser.
         chunk_seconds: duration of a chunk.
         look_back_seconds: audio before the provisional words that is recognised again.
     """
@@ -77,9 +77,9 @@ class LookBackStream:
         return Captions(final, self._partial, is_end=self.at_end)
 
     def _num_matched(self, words: Sequence[Word]) -> int:
-        """Count the first words of a new transcript that correspond to words already final.
+        """Count the first words of a new transcript that correspond to words that are already final.
 
-        Spelling and times may have changed; the count minimises the edit distance plus the shift of the end time.
+        Spelling and times of these words may have changed. The count minimises edit distance plus shift of the end.
         """
         if not self._final:
             return 0
@@ -91,12 +91,12 @@ class LookBackStream:
         return costs.index(min(costs))
 
     def unchanged(self) -> Captions:
-        """Return the previous provisional words, if nothing new was recognised."""
+        """Return the previous provisional words, for a step in which nothing new was recognised."""
         return Captions([], self._partial)
 
 
 def look_back_together(streams: Sequence[LookBackStream]) -> list[Captions]:
-    """Recognise the buffered audio of all streams with a complete chunk as one batch; all have the same recogniser."""
+    """Recognise the buffered audio of all streams that have a complete chunk, in one batch with one recogniser."""
     ready = [stream for stream in streams if stream.is_ready]
     if not ready:
         return [stream.unchanged() for stream in streams]

@@ -9,12 +9,12 @@ from asr.text.normalize import Normalizer, scored_by
 
 
 class Model(nn.Module):
-    """Encoder and head, with the features before them and the tokenizer and normaliser of their texts.
+    """Features, encoder and head, with tokenizer and normaliser for the texts.
 
     Args:
         normalize: text normaliser, for references and hypotheses.
         tokenizer: fitted.
-        features: fitted; computed on the CPU, also in data workers.
+        features: fitted; they are computed on the CPU, also in data workers.
         encoder: maps features to encoder_out.
         head: output layers and loss on encoder_out.
     """

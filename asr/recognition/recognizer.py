@@ -41,7 +41,7 @@ class Recognizer:
     Args:
         model: maps features to encoder_out.
         decode: maps encoder_out to hypotheses.
-        calibration: of the confidence of words.
+        calibration: calibration of the confidence of words.
     """
 
     def __init__(self, model: Model, decode: Decoder, calibration: Calibration) -> None:
@@ -90,7 +90,7 @@ class Recognizer:
         return None
 
     def hypotheses(self, encoder_out: Tensor, lengths: Tensor) -> list[list[Hypothesis]]:
-        """Decode encoder_out (B, T', D), (B,); return the hypotheses of each utterance, the best first."""
+        """Decode encoder_out (B, T', D), (B,); return the hypotheses of each utterance, best hypothesis first."""
         return self.search(self.evidence(encoder_out, lengths))
 
     @torch.inference_mode()
@@ -101,11 +101,11 @@ class Recognizer:
 
     @torch.inference_mode()
     def search(self, evidence: object, values: Mapping[str, float] = OWN_VALUES) -> list[list[Hypothesis]]:
-        """Search for the best hypotheses; some decoders run part of the net for it.
+        """Search for the best hypotheses; some decoders also run a part of the net.
 
         Args:
-            evidence: output of `evidence`.
-            values: of tunable settings, in place of the decoder's own.
+            evidence: output of the method `evidence`.
+            values: values of tunable settings that replace the decoder's own values.
         """
         with self.recording_encoder.autocast():
             return self.decode.search(evidence, **values)
@@ -124,7 +124,8 @@ class Recognizer:
         """Recognise utterances; yield each with its transcript, or a `Rejected` if it cannot be read.
 
         Args:
-            utterances: in any order. Results come batch by batch, the longest of a batch first; long recordings last.
+            utterances: in any order. Results come batch by batch, in a batch by decreasing length; long recordings come
+            last.
             how: inference options.
             advance: called with the seconds of audio recognised since the last call.
         """
@@ -169,16 +170,16 @@ class Recognizer:
         Args:
             recordings: a path or a waveform (a float tensor or NumPy array (S,) in [-1, 1]), or several of them.
             how: inference options (`asr.recognition.inference.Inference`); `nbest` and `batch_seconds` override them.
-            sample_rate: of all given waveforms, in Hz; required with waveforms, ignored for files.
+            sample_rate: sample rate of all given waveforms, in Hz; required for waveforms, ignored for files.
             nbest: maximum number of alternatives in a transcript.
             batch_seconds: maximum audio in one batch, including padding; a smaller value takes less memory.
-            device: to move the model to, such as "cuda"; the model stays there.
+            device: device to which the model is moved permanently, such as "cuda".
 
         Returns:
-            The transcript of a single recording; a list in the given order for several.
+            The transcript of a single recording; for several recordings, a list in the given order.
 
         Raises:
-            InputError: an argument is invalid, or a recording cannot be used; the message names the first of them.
+            InputError: an argument is invalid, or a recording cannot be used; names the first such recording.
         """
         if is_single(recordings):
             return self.transcribe(
@@ -217,7 +218,7 @@ class Recognizer:
 
         Args:
             device: such as "cpu" or "cuda:1".
-            name: of the setting or option, for the error message.
+            name: name of the setting or option, for the error message.
 
         Raises:
             InputError: torch cannot use the device, or the model is an exported program, which runs on the CPU.
@@ -265,7 +266,7 @@ class Recognizer:
         return self.recording_encoder.segments(utterances, *bounds, how.num_workers, how.load, how.check, waveforms)
 
     def _pause(self, encoder_out: Tensor) -> int:
-        """Find a pause in encoder_out (T', D) with the frame head, or without it with the decoder; return its frame."""
+        """Return the frame of a pause in encoder_out (T', D), found by the frame head, or else by the decoder."""
         if self.model.head.frame_head is not None:
             return pause_in_blanks(self.log_probs(encoder_out))
         length = torch.tensor([len(encoder_out)], device=encoder_out.device)
@@ -284,11 +285,11 @@ class Recognizer:
         """Decode the segments of an utterance one by one, and join their words.
 
         Args:
-            duration: of the utterance, in seconds.
-            segments: output of `segments` for the utterance.
+            duration: duration of the utterance, in seconds.
+            segments: output of the method `segments` for the utterance.
             nbest: maximum number of alternatives.
             advance: called with the seconds of audio decoded since the last call.
-            values: of tunable settings, in place of the decoder's own.
+            values: values of tunable settings that replace the decoder's own values.
             on_words: called after each segment with its words, which are final.
         """
         words: list[Word] = []
@@ -313,9 +314,9 @@ class Recognizer:
         A word's confidence is the product of its tokens' confidences (arXiv:2212.08703, section 3.4), calibrated.
 
         Args:
-            hypothesis: with frames and confidences.
-            start: of its first frame, in seconds.
-            end: of its audio, in seconds.
+            hypothesis: hypothesis with frames and confidences.
+            start: start of its first frame, in seconds.
+            end: end of its audio, in seconds.
         """
         frames, confidences = hypothesis.frames or [], hypothesis.confidences or []
         words = spell(hypothesis.tokens, self.model.tokenizer.pieces)
@@ -336,7 +337,7 @@ class Recognizer:
 
 
 def _combine(before: list[Alternative], after: list[Alternative], nbest: int) -> list[Alternative]:
-    """Join the alternatives of consecutive segments: the `nbest` pairs with the highest sum of scores."""
+    """Join the alternatives of two consecutive segments: return the `nbest` pairs with the highest sums of scores."""
     pairs = [
         Alternative(" ".join(filter(None, (first.text, second.text))), first.score + second.score)
         for first in before

@@ -22,7 +22,7 @@ SAMPLE_RATE = whole(MIN_SAMPLE_RATE, MAX_SAMPLE_RATE)
 
 
 def is_single(recordings: Recording | Iterable[Recording]) -> bool:
-    """Return whether the argument is a single recording; an array of any shape is one recording."""
+    """Return whether the argument is a single recording; an array of any shape counts as one recording."""
     return isinstance(recordings, str | PathLike | Tensor | np.ndarray)
 
 
@@ -34,13 +34,13 @@ def as_utterances(
     Args:
         recordings: audio files, or waveforms (S,) in [-1, 1].
         given_rate: sample rate of the waveforms, in Hz; None: there are only files.
-        sample_rate: to which waveforms are resampled, in Hz.
+        sample_rate: sample rate to which waveforms are resampled, in Hz.
 
     Returns:
         The utterances, and the resampled waveforms, float32 on the CPU, by utterance id.
 
     Raises:
-        InputError: a recording cannot be used; the message names the first of them.
+        InputError: a recording cannot be used; the message names the first such recording.
     """
     if given_rate is not None:
         SAMPLE_RATE.check("sample_rate", given_rate)
@@ -65,7 +65,7 @@ def as_waveform(samples: object, must: str) -> Tensor:
 
     Args:
         samples: a float tensor or array (S,) in [-1, 1].
-        must: first part of the error message: what must hold.
+        must: first part of the error message, which states the condition.
 
     Returns:
         (S,) on the CPU; an array becomes float32, a tensor keeps its dtype.

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 FRAME_SECONDS = 0.02
-SMOOTHED_FRAMES = 5  # odd; a level is the median of this many frames, so that a click of 2 frames does not end a pause
-HEARD_DB = 60.0  # frames this far below the loudest, such as digital silence, are ignored in the estimate of noise
-MAX_CONTRAST_DB = 45.0  # maximum difference between speech and noise: weak speech sounds may be this far below
+SMOOTHED_FRAMES = 5  # odd; a level is the median of 5 frames, so that a click of 2 frames does not end a pause
+HEARD_DB = 60.0  # frames farther below the loudest frame, such as digital silence, are not used to estimate noise
+MAX_CONTRAST_DB = 45.0  # maximum difference between speech and noise: weak speech sounds may be 45 dB below speech
 MIN_MARGIN_DB = 3.0  # frames up to this far above the noise are silent, because the level of noise varies
-LATE = 1 / 3  # of max_seconds: preferred minimum length of a segment
-LAST = 2 / 3  # of max_seconds: a segment without a pause is cut after this point
+LATE = 1 / 3  # preferred minimum length of a segment, as a fraction of max_seconds
+LAST = 2 / 3  # a segment without a pause is cut after this fraction of max_seconds
 
 
 class _Pause(NamedTuple):
@@ -77,7 +77,7 @@ def cut_at_silences(
 
 
 def _energies(waveform: Tensor, frame_samples: int) -> Tensor:
-    """Return the variance of each complete frame, which does not depend on a constant offset: (S,) to (T,)."""
+    """Return the variance of each complete frame (S,) -> (T,); a constant offset does not change it."""
     num_frames = len(waveform) // frame_samples
     frames = waveform[: num_frames * frame_samples].view(num_frames, frame_samples)
     return frames.double().var(dim=1, correction=0)
@@ -89,7 +89,7 @@ def _cut_frame(energies: Tensor, min_frames: int, long_frames: int) -> float:
     pauses = [pause for pause in _pauses(_silent(energies)) if pause.end - pause.begin >= min_frames]
     within = [
         pause for pause in pauses if pause.begin >= min_frames
-    ]  # a pause at the start may be the rest of the pause at the last cut
+    ]  # a pause at the start may be the second half of the pause at the last cut
     if within:
         begin, end = max(within, key=lambda pause: _worth(pause, num_frames, long_frames))
         return (begin + end) / 2
@@ -107,7 +107,7 @@ def _worth(pause: _Pause, num_frames: int, long_frames: int) -> tuple[bool, bool
 
 
 def _silent(energies: Tensor) -> Tensor:
-    """Return which frames are silent relative to the others, (T,) bool."""
+    """Return which frames are silent relative to the other frames, (T,) bool."""
     smoothed = _neighbours(energies).median(dim=1).values
     loudest = smoothed.max()
     if loudest == 0:
@@ -120,7 +120,7 @@ def _silent(energies: Tensor) -> Tensor:
 
 
 def _neighbours(energies: Tensor) -> Tensor:
-    """Return each frame with its neighbours, the ends padded with their own values: (T,) to (T, SMOOTHED_FRAMES)."""
+    """Return each frame with its neighbours, (T,) -> (T, SMOOTHED_FRAMES); the first and last values are repeated."""
     reach = SMOOTHED_FRAMES // 2
     return torch.cat([energies[:1].expand(reach), energies, energies[-1:].expand(reach)]).unfold(0, SMOOTHED_FRAMES, 1)
 

@@ -47,12 +47,12 @@ class Stream:
             final, partial, _ = stream.feed(samples)
         final, _, _ = stream.finish()
 
-    A streaming model gives the words that it gives for the whole recording at once. Any other model recognises the
-    last seconds again with each chunk, which takes longer; `note` then says so.
+    For a streaming model, the words equal the words recognised in the whole recording at once. Any other model
+    recognises the last seconds again with each chunk, which takes longer; `note` then has a remark about it.
 
     Args:
         recognizer: the model and its decoder.
-        chunk_seconds: duration of a chunk; this and the next four are fields of `StreamSettings`.
+        chunk_seconds: duration of a chunk; this and the next four arguments are fields of `StreamSettings`.
         left_seconds: left context of a chunk.
         right_seconds: right context of a chunk.
         endpoint_seconds: silence that ends a segment.

@@ -23,8 +23,9 @@ def with_times(hypothesis: Hypothesis, log_probs: Tensor | None) -> Hypothesis:
     (arXiv:2212.08703, section 3.4).
 
     Args:
-        hypothesis: of an utterance.
-        log_probs: of the frame head, (T', V); None: there is no frame head, and the decoder has set both.
+        hypothesis: hypothesis of an utterance.
+        log_probs: log_probs of the frame head, (T', V); None: the model has no frame head, and the decoder has set
+            frames and confidences.
     """
     frames, confidences = hypothesis.frames, hypothesis.confidences
     if not hypothesis.tokens or log_probs is None or (frames is not None and confidences is not None):
@@ -51,11 +52,11 @@ def word_times(
     frame, the first word lasts for this frame.
 
     Args:
-        words: of one hypothesis, in order.
-        frames: of its tokens.
-        frame_seconds: from one frame to the next.
-        start: of the first frame, in seconds.
-        end: of the audio, in seconds.
+        words: words of one hypothesis, in order.
+        frames: frames of its tokens.
+        frame_seconds: seconds from one frame to the next.
+        start: start of the first frame, in seconds.
+        end: end of the audio, in seconds.
         has_ends: whether the frames cover the full duration of the tokens, so that nothing is added.
     """
     character_seconds = 0.0 if has_ends else CHARACTER_SECONDS

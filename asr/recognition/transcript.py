@@ -15,9 +15,9 @@ class Word:
 
     Args:
         text: normalised.
-        start: in seconds from the beginning of the recording, or of the utterance if it is a segment of one.
-        end: in seconds.
-        confidence: that the word is correct, from 0 to 1.
+        start: start in seconds from the beginning of the recording, or of the utterance if it is part of a recording.
+        end: end in seconds.
+        confidence: confidence that the word is correct, from 0 to 1.
     """
 
     text: str
@@ -40,9 +40,9 @@ class Transcript:
 
     Args:
         words: in order.
-        alternatives: hypotheses, the best first; the first is the transcript itself.
-        duration: of the recording, in seconds.
-        speech: False if no audio of the recording may contain speech, so that the net did not run.
+        alternatives: hypotheses, best first; the first one is the transcript itself.
+        duration: duration of the recording, in seconds.
+        speech: False if the recording cannot contain speech, so that the net did not run.
     """
 
     words: tuple[Word, ...]

@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 OPUS_RATES = (8000, 12000, 16000, 24000, 48000)  # Hz; all that Opus supports
 SPEECH_RATE = 16000  # Hz, without a model
-USUAL_BYTES = 4000  # a second of Opus speech by libsndfile: 32 kbit/s, hard to distinguish from the original
-TOP = 4  # tokens stored for each frame
+USUAL_BYTES = 4000  # bytes per second of speech in Opus: 32 kbit/s, hard to distinguish from the original
+TOP = 4  # number of tokens stored for each frame
 PROBABLE = np.dtype([("token", "<u2"), ("probability", "u1")])  # 255 is a probability of 1
 MAX_TOKENS = 2**16
-LEVELS = 16  # of a feature in the log-mel picture, two to a byte
+LEVELS = 16  # number of levels of a feature in the log-mel picture; a byte has two
 DARKEST, BRIGHTEST = 0.05, 0.995  # quantiles of a recording's features that map to the lowest and highest level
 RANGE_FRAMES = 1000  # maximum number of frames for the quantiles
 
-# Shows the progress of a named step over utterances; its callback is called with the seconds of audio just done.
+# Shows the progress of a named step over utterances; its callback receives the seconds of audio since the last call.
 Progress = Callable[[str, Iterable[Utterance]], AbstractContextManager[Callable[[float], None]]]
 
 
@@ -45,8 +45,8 @@ class Posterior:
 
     Args:
         starts: beginning of each segment, in seconds.
-        counts: frames of each segment.
-        top: TOP entries of PROBABLE for each frame, the most probable first.
+        counts: number of frames of each segment.
+        top: TOP entries of PROBABLE for each frame, most probable token first.
     """
 
     starts: list[float]
@@ -60,12 +60,12 @@ class Clips:
 
     Args:
         audio: Ogg Opus files.
-        problems: why a recording is missing.
+        problems: reasons for missing recordings.
         log_mel: features of the utterances, packed by `levels`.
-        posteriors: of the utterances that have one.
+        posteriors: posteriors of the utterances, where available.
         tokens: text of each token id in the posteriors, "" for the blank.
-        frame_seconds: from one frame of the posteriors to the next.
-        features: sample_rate, num_mel_bins, window and shift of `log_mel`; None without it.
+        frame_seconds: seconds from one frame of the posteriors to the next.
+        features: sample_rate, num_mel_bins, window and shift of `log_mel`; None without `log_mel`.
     """
 
     audio: dict[int, bytes]
@@ -101,14 +101,14 @@ def record(
     second_bytes: float = 0.0,
     advance: Callable[[float], None] = lambda seconds: None,
 ) -> Clips:
-    """Compress utterances until the budget is used up; skip utterances that do not fit into the rest of it.
+    """Compress utterances until the budget is used up; skip utterances that exceed the remaining budget.
 
     Args:
-        utterances: with their audio files.
-        order: positions of the utterances to record, the most important first.
-        budget: bytes of all recordings in base64.
-        sample_rate: Hz; recordings have this rate or the next higher one of Opus.
-        second_bytes: base64 bytes that each second of a recording needs in addition.
+        utterances: utterances with their audio files.
+        order: positions of the utterances to record, most important utterance first.
+        budget: maximum bytes of all recordings in base64.
+        sample_rate: Hz; recordings have this rate or the next higher rate of Opus.
+        second_bytes: additional base64 bytes for each second of a recording.
         advance: called with the seconds of audio compressed since the last call.
     """
     rate = min((rate for rate in OPUS_RATES if rate >= sample_rate), default=OPUS_RATES[-1])
@@ -143,7 +143,7 @@ def record_with_features(
     options: Inference = INFERENCE,
     progress: Progress = no_progress,
 ) -> Clips:
-    """Record as `record` does, with features and posteriors; the model runs again over the recorded utterances.
+    """Record like `record`, with features and posteriors; the model runs again over the recorded utterances.
 
     Args:
         recognizer: provides features and model.
@@ -193,7 +193,7 @@ def in_stretches(features: Features, waveform: Tensor, seconds: float) -> Tensor
 
 
 def levels(features: Tensor) -> bytes:
-    """Pack features (T, F) as LEVELS levels, dark to bright, frame by frame; the first of each pair is the low half."""
+    """Pack features (T, F) as LEVELS levels from dark to bright, frame by frame; two per byte, low half first."""
     frames = features[:: len(features) // RANGE_FRAMES + 1].numpy()
     dark, bright = np.quantile(frames, (DARKEST, BRIGHTEST)) if len(frames) else (0.0, 1.0)
     shares = ((features.numpy() - dark) / max(bright - dark, 1e-6)).clip(0, 1).ravel()

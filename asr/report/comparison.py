@@ -126,7 +126,7 @@ def _kinds(comparison: Mapping[str, Any]) -> str:
 
 
 def _beside(title: str, name: str, a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]) -> str:
-    """Draw the rates of both models, a row each; both have the same bins because the utterances are the same."""
+    """Draw the rates of both models, a row each; the bins are equal because the utterances are equal."""
     columns = []
     for group_a, group_b in zip(a, b, strict=True):
         for which, group, style in zip(NAMES, (group_a, group_b), (1, 2), strict=True):

@@ -1,4 +1,4 @@
-"""Curves of a run: the columns of metrics.csv, smoothed, and thinned without losing extremes."""
+"""Curves of a run: the columns of metrics.csv, smoothed, and reduced to fewer points that include all extremes."""
 
 import csv
 import math
@@ -17,9 +17,9 @@ class Curve:
     """One metric over the optimizer steps.
 
     Args:
-        steps: ascending.
-        values: finite, one for each step.
-        not_finite: lines with a value of NaN or infinity, which are left out.
+        steps: steps in ascending order.
+        values: finite values, one for each step.
+        not_finite: number of lines with a value of NaN or infinity, which are left out.
     """
 
     steps: list[int]
@@ -30,7 +30,7 @@ class Curve:
         return len(self.steps)
 
     def since(self, step: int) -> "Curve":
-        """Return the part from a step on."""
+        """Return the part of the curve from a step on."""
         first = bisect_left(self.steps, step)
         return Curve(self.steps[first:], self.values[first:], self.not_finite)
 
@@ -42,13 +42,13 @@ class Curve:
             sums.append(sums[-1] + value)
         means = []
         for index in range(len(self)):
-            # The same number of points on both sides: a mean over one side only would be biased at the ends.
+            # Equal numbers of points on both sides, because a mean over one side would be biased at the ends.
             side = min(reach, index, len(self) - 1 - index)
             means.append((sums[index + side + 1] - sums[index - side]) / (2 * side + 1))
         return Curve(self.steps, means, self.not_finite)
 
     def thinned(self, buckets: int) -> "Curve":
-        """Divide the curve into `buckets` of equal length; keep the first, least, greatest and last point of each."""
+        """Divide the curve into `buckets` of equal length; return the first, least, greatest and last point of each."""
         if len(self) <= 4 * buckets:
             return self
         selected: set[int] = set()
@@ -64,7 +64,7 @@ class Curve:
 def read_curves(path: Path) -> dict[str, Curve]:
     """Read metrics.csv: each metric with the steps at which it was logged; empty if there is no file.
 
-    Of a truncated line the complete values are used; lines without a step are left out.
+    The complete values of a truncated line are used; lines without a step are left out.
     """
     if not path.is_file():
         return {}

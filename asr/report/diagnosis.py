@@ -1,4 +1,4 @@
-"""Output of asr.doctor: findings on the terminal as they are made, and a page with recordings of the worst cases."""
+"""Output of asr.doctor: findings on the terminal during the checks, and a page with recordings of the worst cases."""
 
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
@@ -15,16 +15,16 @@ from asr.web.figures import facts, figure
 from asr.web.page import escape, page
 from asr.web.utterances import attachments
 
-SHOWN = 20  # cases of a finding; the others are counted
-AUDIO_BYTES = 20_000_000  # of recordings in a page: half an hour of speech
+SHOWN = 20  # maximum number of listed cases of a finding; the others are counted
+AUDIO_BYTES = 20_000_000  # maximum size of the recordings in a page: half an hour of speech
 
 
 class Diagnosis:
-    """Collects and prints findings at once, because the last check, of memory, may end the process.
+    """Collects findings and prints them at once, because the last check, of memory, may end the process.
 
     Args:
-        name: of the corpus.
-        path: of the page.
+        name: name of the corpus.
+        path: path of the page.
 
     Raises:
         InputError: the page cannot be written.
@@ -37,7 +37,7 @@ class Diagnosis:
         self._facts: list[Fact] = []
 
     def add(self, findings: Sequence[Finding], facts: Sequence[Fact] = ()) -> None:
-        """Print and store findings, the worst first; store facts, which are printed at the end."""
+        """Print and store findings, worst finding first; store facts, which are printed at the end."""
         for finding in sorted(findings, key=lambda finding: finding.severity):
             print("\n".join(finding.lines()), end="\n\n", flush=True)
         self._findings += findings
@@ -72,10 +72,10 @@ def diagnosis_page(name: str, verdict: str, findings: Sequence[Finding], pairs: 
     """Return the page.
 
     Args:
-        name: of the corpus.
+        name: name of the corpus.
         verdict: whether training should start.
-        findings: the worst first.
-        pairs: name and description of what was examined, and of what the training will need.
+        findings: findings, worst finding first.
+        pairs: names and descriptions of the examined data and of the needs of the training.
     """
     utterances = list(_worst_first(findings))
     positions = {id(utterance): position for position, utterance in enumerate(utterances)}
@@ -97,7 +97,7 @@ def diagnosis_page(name: str, verdict: str, findings: Sequence[Finding], pairs: 
 
 
 def _worst_first(findings: Sequence[Finding]) -> Iterator[Utterance]:
-    """Yield each shown utterance once: the worst of each finding, then the second of each, and so on."""
+    """Yield each shown utterance once: the worst case of each finding, then the second worst of each, and so on."""
     seen: set[int] = set()
     for cases in zip_longest(*(finding.cases[:SHOWN] for finding in findings)):
         for case in cases:

@@ -47,7 +47,7 @@ class About:
 
     Args:
         title: of the page.
-        facts: names and values: the model, the manifests, how texts are normalised.
+        facts: names and values of facts: the model, the manifests, the normalisation of texts.
         not_scored: the reason for each utterance that could not be read.
     """
 
@@ -163,7 +163,7 @@ def _charts(analysis: Mapping[str, Any]) -> str:
 
 
 def _of_speakers(speakers: Sequence[Mapping[str, Any]]) -> str:
-    """Say which speakers have an interval, and where to find names for which the chart has no room."""
+    """Write which speakers have an interval, and where the names are that do not fit into the chart."""
     number = sum(speaker["interval"] is not None for speaker in speakers)
     who = "each" if number == len(speakers) else f"the {number} of {len(speakers)} with {MIN_UNITS} utterances or more"
     note = f"WER of each speaker; 95 % intervals over utterances for {who}" if number else "WER of each speaker"

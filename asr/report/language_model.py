@@ -13,12 +13,12 @@ PERPLEXITY, SPEED = "valid/perplexity", "train/tokens_per_second"  # columns of 
 
 
 def is_language_model(settings: Mapping[str, Any]) -> bool:
-    """Whether settings are from asr.train_lm, not from asr.train."""
+    """Whether settings come from asr.train_lm, and not from asr.train."""
     return "token_model" in settings
 
 
 def perplexity_tiles(results: Mapping[str, Mapping[str, Any]], curves: Mapping[str, Curve]) -> list[str]:
-    """Return the perplexity per word of each text with its interval; of a running training, the best validation."""
+    """Return the perplexity per word of each text with its interval; during a training, the best validation."""
     tiles: list[str] = []
     for name, result in results.items():
         ends, words = result.get("interval"), result.get("words")

@@ -34,7 +34,7 @@ class Record:
     """The content of a run folder's files; an absent file gives an empty value.
 
     Args:
-        name: of the folder.
+        name: name of the folder.
         config_text: config.yaml.
         settings: the parsed config.yaml.
         curves: metrics.csv.
@@ -171,7 +171,7 @@ def _rate(value: Any) -> str:
 
 
 def _facts(record: Record) -> list[tuple[str, str]]:
-    """Describe the model and the data, as far as the files of the run show them."""
+    """Describe the model and the data, if the files of the run contain this information."""
     start, settings = record.history.latest, record.settings
     net, data = _sizes(start)
     corpus = _at(settings, "corpus", "name")
@@ -210,7 +210,7 @@ def _sizes(start: Start | None) -> tuple[list[tuple[str, str]], list[tuple[str, 
 
 
 def _notes(record: Record) -> list[str]:
-    """Say how the curves are smoothed, and which metrics are missing."""
+    """Describe the smoothing of the curves, and list missing metrics."""
     curves = record.curves
     if _last_step(curves) is None:
         return [f"No step was logged: {METRICS} is missing or empty."]

@@ -22,14 +22,14 @@ BEFORE = "before the first step"
 SMOOTH = 40  # a line is a moving mean over 1 / SMOOTH of its points
 RAW_BUCKETS, SMOOTH_BUCKETS = 120, 80
 HIGH_DATA_WAIT = 0.05
-WIDE = 30  # ratio of greatest to least value from which an axis is logarithmic
+WIDE = 30  # an axis is logarithmic if the greatest value is at least this multiple of the least value
 
 
 def charts(curves: Mapping[str, Curve], clip: float | None) -> list[str]:
     """Draw the logged metrics, a chart for each kind.
 
     Args:
-        curves: by the columns of metrics.csv; a chart without any value is left out.
+        curves: curves by the columns of metrics.csv; a chart without any value is left out.
         clip: maximum gradient norm; None: not clipped, or not known.
     """
     logged = {name: curve for name, curve in curves.items() if len(curve)}
@@ -65,7 +65,7 @@ def charts(curves: Mapping[str, Curve], clip: float | None) -> list[str]:
 
 
 def missing(curves: Mapping[str, Curve]) -> list[str]:
-    """List the metrics without a chart: not logged, or never a finite number."""
+    """List the metrics without a chart, which were not logged or never finite."""
     return [words for name, words in LOGGED.items() if not len(curves.get(name, Curve([], [])))]
 
 

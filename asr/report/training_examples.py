@@ -6,7 +6,7 @@ from asr.evaluation.word_errors import Edit, align_words
 from asr.run.validation_samples import ValidationSample
 from asr.web.page import escape
 
-MAX_ROWS = 8  # of an utterance
+MAX_ROWS = 8  # maximum number of rows of an utterance
 
 LEGEND = (
     '<p class="note">Marked: <span class="sub">substituted</span> <span class="ins">inserted</span> '
@@ -28,7 +28,7 @@ def examples(samples: Sequence[ValidationSample]) -> str:
 
 
 def stretches(lines: Sequence[ValidationSample]) -> list[tuple[ValidationSample, ValidationSample]]:
-    """Group consecutive validations with the same hypothesis; return the first and the last of each group."""
+    """Group consecutive validations with equal hypotheses; return the first and the last validation of each group."""
     joined: list[tuple[ValidationSample, ValidationSample]] = []
     for line in lines:
         if joined and joined[-1][0].hypothesis == line.hypothesis:
@@ -66,7 +66,7 @@ def _row(steps: str, line: ValidationSample) -> str:
 
 
 def _marked(edit: Edit) -> str:
-    """Mark one word by colour and line style, and in words for a screen reader."""
+    """Mark a word by colour and line style, and by a text for screen readers."""
     match edit.kind:
         case "equal":
             return escape(edit.hypothesis)

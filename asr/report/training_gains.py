@@ -1,4 +1,4 @@
-"""Change of the WER from the model that a run started from, as part of its page."""
+"""Part of a run's page: the change of the WER from the initial model."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -8,7 +8,7 @@ from asr.text.numbers import NONE, number, percent
 from asr.web.chart import Axis, Series, line_chart
 from asr.web.page import escape
 
-MAX_LINES = 6  # of a chart, so that their colours differ; the table has all manifests
+MAX_LINES = 6  # maximum number of lines of a chart, so that colours differ; the table has all manifests
 SMOOTH = 40  # a line of a training loss is a moving mean over 1 / SMOOTH of its points
 NOTE = (
     "Hours: audio trained on, at speed 1.0. Losses are per token; a training loss is the mean over the steps since the "

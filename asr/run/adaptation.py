@@ -27,11 +27,11 @@ def own_tensors(model: nn.Module) -> frozenset[str]:
 
 
 def check_base(model: nn.Module, own: frozenset[str], base: Mapping[str, Tensor], source: str) -> None:
-    """Check that all other tensors of an adapted model equal its base's, so that base and checkpoint are the model.
+    """Check that all tensors except `own` equal the base's, so that base and checkpoint together give the model.
 
     Args:
-        model: adapted, with the weights of its base.
-        own: from `own_tensors`.
+        model: the adapted model, with the weights of its base.
+        own: names from `own_tensors`.
         base: weights of the base.
         source: the user's name of the base.
 

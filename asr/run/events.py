@@ -1,9 +1,9 @@
 """events.jsonl: starts, progress, warnings and end of a run.
 
-Validations are also in metrics.csv; they are here for programs that follow a run.
+Validations are also in metrics.csv; events.jsonl contains them for programs that monitor a run.
 
 Each line is a JSON object with `time` (seconds since 1970), `event` (a key of EVENTS) and the fields of the event's
-class. The first process of a run appends lines and never removes any, also when the run is killed and resumed.
+class. The first process of a run appends lines and never removes lines, also if the run is killed and resumed.
 """
 
 import json
@@ -90,7 +90,7 @@ class Progress:
         step: completed optimizer steps.
         epoch: from 1.
         batch: completed batches of the epoch.
-        num_batches: of the epoch.
+        num_batches: number of batches of the epoch.
     """
 
     step: int
@@ -152,7 +152,7 @@ class EventsFile:
         self.path = run_dir / names.EVENTS
 
     def append(self, event: Event) -> None:
-        """Append a line; an incomplete last line, left by a kill, is first ended by a line break."""
+        """Append a line; if a killed process left an incomplete last line, end it with a line break first."""
         line = json.dumps({"time": round(time.time(), 3), "event": KINDS[type(event)], **asdict(event)}) + "\n"
         with self.path.open("ab+") as file:
             if file.tell():
@@ -186,7 +186,7 @@ class History:
         began: time of the first start, in seconds since 1970.
         starts: number of starts and resumes.
         wall_seconds: sum over the starts of the time until their last progress or bundle.
-        passes: over the training data; batches that were repeated after a resume count once.
+        passes: number of passes over the training data; batches that were repeated after a resume count once.
         warnings: in order of their first occurrence, with their number of occurrences.
         damaged: number of unreadable lines.
     """

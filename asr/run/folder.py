@@ -35,7 +35,7 @@ def open_run_dir(run_dir: Path) -> None:
     Raises:
         InputError: the folder is not writable, another training uses it, or its bundle was tuned.
     """
-    if (run_dir / BUNDLE / CALIBRATION).exists():  # refused before training, not when the bundle is written
+    if (run_dir / BUNDLE / CALIBRATION).exists():  # checked before training instead of when the bundle is written
         must = f"run_dir={run_dir} must not contain a bundle that asr.tune has tuned, because training would replace it"
         raise InputError(f"{must}. Move {run_dir / BUNDLE} elsewhere, or remove it, and tune the new one.")
     for handler in logging.getLogger("asr").handlers[:]:  # of an earlier run in this process
@@ -84,11 +84,11 @@ def begin_anew(run_dir: Path) -> None:
 def fitted_front_end(
     settings: RunSettings, corpus: Corpus, keep: bool, start: Initialization | None
 ) -> tuple[Tokenizer, Features]:
-    """Make tokenizer and features: loaded from the run folder or from the initial model, or fitted to the training set.
+    """Load tokenizer and features from the run folder or the initial model, or fit them to the training set.
 
     Args:
         settings: of the run.
-        corpus: to fit to.
+        corpus: the training corpus, for fitting.
         keep: whether to store fitted files in the run folder.
         start: the initial model, if there is one.
     """

@@ -29,16 +29,17 @@ def tell_gains(
 ) -> None:
     """Compare a run's results with those of its initial model; log and store the comparison.
 
-    The initial model uses the run's decoder, or its own if the run's decoder does not support its head. The run's
-    normaliser scores both. A failed comparison is only a warning, because the run itself is complete.
+    The initial model uses the run's decoder, or its own decoder if the run's decoder does not support its head. Both
+    results are scored with the run's normaliser. A failed comparison is only a warning, because the run itself is
+    complete.
 
     Args:
         run_dir: the run folder.
         decode: settings of the run's decoder.
         start: the initial model.
         tests: utterances by the manifest's name.
-        results: of the run's bundle on these utterances.
-        device: to recognise on.
+        results: results of the run's bundle on these utterances.
+        device: device for recognition.
     """
     comparisons = {}
     try:

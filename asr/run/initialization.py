@@ -1,4 +1,4 @@
-"""Initialisation from a trained model: its components in the settings, its weights, and an account of every tensor."""
+"""Initialisation from a trained model: take over its components and weights, and account for every tensor."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -62,7 +62,7 @@ def with_parts(settings: RunSettings, overrides: Sequence[str]) -> RunSettings:
 
 
 def _put(parts: dict[str, Any], components: Mapping[str, Any], path: list[str]) -> None:
-    """Replace the setting at this path with that of `components`."""
+    """Replace the setting at this path with the setting of `components`."""
     into: Any = parts
     for key in path[:-1]:
         into, components = into.setdefault(key, {}), components[key]
@@ -104,18 +104,18 @@ class Initialization:
         state = model.state_dict()
         tokenizer = self._tokenizer()
         weights = self._named_as_in(model, tokenizer)
-        ours = {name: weight for name, weight in weights.items() if name.split(".")[0] in self.parts}
+        loadable = {name: weight for name, weight in weights.items() if name.split(".")[0] in self.parts}
         pieces = _Pieces(tokenizer, model.tokenizer)
         taken: dict[str, Tensor] = {}
-        for name in state.keys() & ours.keys():
-            given, wanted = ours[name], state[name]
-            if name.startswith("head.") and pieces.differ and pieces.are_rows(given, wanted):
-                taken[name] = pieces.rows(given)
-            elif given.shape == wanted.shape:
-                taken[name] = given
+        for name in state.keys() & loadable.keys():
+            loaded, target = loadable[name], state[name]
+            if name.startswith("head.") and pieces.differ and pieces.are_rows(loaded, target):
+                taken[name] = pieces.rows(loaded)
+            elif loaded.shape == target.shape:
+                taken[name] = loaded
             else:
                 must = f"settings of tensor sizes must be those of the model in init.from, {self.source}"
-                shapes = f"{name} has shape {tuple(given.shape)} in the model and {tuple(wanted.shape)} in this run"
+                shapes = f"{name} has shape {tuple(loaded.shape)} in the model and {tuple(target.shape)} in this run"
                 cure = "Leave out overrides of sizes (debug=fast is one), or replace the whole part (head=ctc)"
                 raise InputError(f"{must}; {shapes}. {cure}.")
         model.load_state_dict({**state, **taken})
@@ -132,11 +132,11 @@ class Initialization:
             logger.info(message, *pieces.counts)
 
     def recognizer(self, decode: Mapping[str, Any], device: torch.device) -> Recognizer:
-        """Make the recogniser of the initial model, with this decoder if it supports the model's head.
+        """Make the recogniser of the initial model; use the given decoder if it supports the model's head.
 
         Args:
             decode: settings of the decoder.
-            device: of the weights.
+            device: device of the weights.
         """
         bundle = replace(self.bundle, config=self.bundle.config | {"decode": decode})
         try:
@@ -146,14 +146,14 @@ class Initialization:
             return bundle_recognizer(self.bundle, Path(self.source), device)
 
     def _named_as_in(self, model: "Model", tokenizer: Tokenizer) -> dict[str, Tensor]:
-        """Rename the weights of the frame head, which may have another name in the model's head."""
+        """Rename the weights of the frame head, because its name may differ in the model's head."""
         with torch.device("meta"):
             source = build_model(self.bundle.config, tokenizer, build_features(self.bundle.config))
-        theirs, ours = _frame_head_prefix(source), _frame_head_prefix(model)
-        if theirs is None or ours is None:
+        old_prefix, new_prefix = _frame_head_prefix(source), _frame_head_prefix(model)
+        if old_prefix is None or new_prefix is None:
             return self.bundle.weights
         return {
-            ours + name.removeprefix(theirs) if name.startswith(theirs) else name: weight
+            new_prefix + name.removeprefix(old_prefix) if name.startswith(old_prefix) else name: weight
             for name, weight in self.bundle.weights.items()
         }
 

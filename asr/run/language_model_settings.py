@@ -58,7 +58,7 @@ def read_language_model_settings(resolved: Mapping[str, Any], overrides: Sequenc
     """Read and check the resolved config of a run.
 
     Raises:
-        InputError: a setting is absent, unknown or invalid; it names the first one.
+        InputError: a setting is absent, unknown or invalid; the message names the first such setting.
     """
     settings = read(LanguageModelSettings, resolved)
     check_token_model(settings.components)

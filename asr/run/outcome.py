@@ -26,7 +26,7 @@ from asr.text.printable import printable
 if TYPE_CHECKING:
     from asr.run.initialization import Initialization
 
-LOOK = (  # in this order
+LOOK = (  # causes in the order in which to check them
     "Look at report.html in run_dir. If hypotheses make no sense, check the texts and their tokens. If train/loss "
     "falls too slowly or rises, check optimizer.lr, schedule and trainer.max_steps. If train/loss is constant, check "
     "the features, which may be equal for all audio, the encoder and the head. If train/loss is small but hypotheses "
@@ -49,7 +49,7 @@ def finish(
         run_dir: the run folder.
         settings: of the run.
         tests: utterances by the manifest's name.
-        device: to recognise on.
+        device: device for recognition.
         start: the initial model; None: random weights.
     """
     bundle = make_bundle(run_dir, settings, start)
@@ -67,7 +67,7 @@ def check_learnt(results: Mapping[str, Evaluation], max_wer: float) -> None:
     """Check that the model has memorised the training utterances.
 
     Args:
-        results: on the training utterances.
+        results: results on the training utterances.
         max_wer: limit of the WER, a fraction.
 
     Raises:

@@ -86,7 +86,7 @@ class Prepared:
 
         Args:
             model: to train.
-            corpus: the utterances in use; with `debug.same_utterances` a few of those in the manifests.
+            corpus: the utterances in use; with `debug.same_utterances`, a few utterances of the manifests.
             training_set: made from `corpus`.
         """
         parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -127,7 +127,7 @@ def training_counts(settings: RunSettings, corpus: Corpus, model: "Model") -> To
 
 
 def prepare(settings: RunSettings, rank: int, world_size: int) -> Prepared:
-    """Open the run folder, read the corpus, fit the tokenizer; other processes than the first read its files.
+    """Open the run folder, read the corpus, fit the tokenizer; all processes but the first read its fitted files.
 
     Args:
         settings: of the run.
@@ -138,7 +138,7 @@ def prepare(settings: RunSettings, rank: int, world_size: int) -> Prepared:
         InputError: the corpus, the folder or an earlier run in it does not allow the run.
     """
     run_dir, first, components = Path(settings.run_dir), rank == 0, settings.components
-    check_attachable(components)  # refused before training: a bundle could not contain them
+    check_attachable(components)  # checked before training, because a bundle cannot contain all files
     if first:
         prepare_if_absent(settings.corpus)
         folder.open_run_dir(run_dir)
@@ -149,7 +149,7 @@ def prepare(settings: RunSettings, rank: int, world_size: int) -> Prepared:
     corpus.check_shards()
     resume = find_resume(run_dir / CHECKPOINTS)
     if resume is None and first:
-        corpus.check_audio()  # not on resume: a run skips files that disappear while it trains
+        corpus.check_audio()  # not on resume, because a run skips files that disappear during training
         folder.begin_anew(run_dir)
     start = start_of(settings.init)
     tokenizer, features = folder.fitted_front_end(settings, corpus, first, start)

@@ -74,7 +74,7 @@ class Resume:
         step: completed optimizer steps.
         position: in the training data.
         run: to which the checkpoint belongs.
-        damaged: newer, unreadable checkpoints with the reason; `put_aside` renames them when the run resumes.
+        damaged: newer, unreadable checkpoints with their reasons; `put_aside` renames them when the run resumes.
     """
 
     path: Path
@@ -107,11 +107,11 @@ def find_resume(checkpoints: Path) -> Resume | None:
 def run_settings(
     resolved: Mapping[str, Any], manifests: Mapping[str, str], fitted: Mapping[str, bytes], world_size: int
 ) -> dict[str, Any]:
-    """Collect everything that determines a run's results, as plain types.
+    """Return everything that determines a run's results, as plain types.
 
     Args:
         resolved: all settings of the run.
-        manifests: fingerprints of `train`, `valid`, and of recordings mixed in, by the setting that names them.
+        manifests: fingerprints of `train`, `valid` and recordings that are mixed in, by the setting that names them.
         fitted: files of the fitted tokenizer and features.
         world_size: number of processes.
     """
@@ -122,7 +122,7 @@ def run_settings(
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, str]:
     """Map each changed setting that affects results to `key: old -> new`.
 
-    The run may have been started by an older version of asr with other settings outside of components. A setting that
+    An older version of asr, with other settings outside of components, may have started the run. A setting that
     is absent in the older version counts as its default; a setting that is absent in this version is ignored. The
     components come from `find_resume`, converted to this version.
     """
@@ -157,7 +157,7 @@ def check_allowed(changed: Mapping[str, str], run_dir: Path, allow: Sequence[str
         allow: `resume.allow`: entries of `ALLOWED` or settings under them.
 
     Raises:
-        InputError: other settings have changed; it names each of them.
+        InputError: other settings have changed; the message names each of them.
     """
     for name in allow:
         if not _under(name, ALLOWED):

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RunState:
-    """A run before its next step: what recognisers and language models have in common.
+    """State of a run before its next step, for recognisers and language models.
 
     Args:
         run_dir: the run folder.
@@ -64,7 +64,7 @@ class RunState:
         Args:
             event: class of the event.
             name: class of the trained model.
-            sizes: of model and data: the event's fields between `name` and `command`.
+            sizes: sizes of model and data, which are the event's fields between `name` and `command`.
         """
         if self.writes:
             origin = asdict(provenance())

@@ -72,7 +72,7 @@ class ResumeSettings:
     """How a run is resumed.
 
     Args:
-        allow: settings that may differ from those of the checkpoint.
+        allow: settings that may differ from the checkpoint's settings.
         requeue: whether a job that SLURM stops is requeued.
     """
 
@@ -101,7 +101,7 @@ class DoctorSettings:
 
     Args:
         report: path of the report; None: doctor.html in run_dir.
-        max_utterances: maximum number examined of a split in shards or at URLs; None: all.
+        max_utterances: maximum number of utterances examined per split in shards or at URLs; None: all.
         listen_hours: maximum hours of audio to decode; None: all.
         model: trained model whose alignment scores detect wrong texts; None: no such check.
         card_gigabytes: memory of the GPU to train on, in GB; None: no comparison.
@@ -277,7 +277,7 @@ def read_run_settings(resolved: Mapping[str, Any]) -> RunSettings:
     """Read the resolved config of a run.
 
     Raises:
-        InputError: a setting is absent, unknown or invalid; it names the first one. The settings of
+        InputError: a setting is absent, unknown or invalid; the message names the first such setting. The settings of
             components are checked when `asr.build` makes them.
     """
     return read(RunSettings, resolved)

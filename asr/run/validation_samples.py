@@ -13,14 +13,14 @@ NUMBER = 8
 
 @dataclass(frozen=True, slots=True)
 class ValidationSample:
-    """One utterance at one validation; both texts normalised.
+    """An utterance at one validation; both texts are normalised.
 
     Args:
         step: completed optimizer steps.
         epoch: from 1; 0 before the first step.
         id: of the utterance.
-        reference: its correct text.
-        hypothesis: its recognised text.
+        reference: correct text of the utterance.
+        hypothesis: recognised text of the utterance.
     """
 
     step: int
@@ -43,7 +43,7 @@ class SamplesFile:
         self.ids = tuple(ids)
 
     def cut(self, done: int) -> None:
-        """Remove validations after step `done`, which will be repeated, and an incomplete last line."""
+        """Remove validations after step `done`, because they will be repeated, and an incomplete last line."""
         if self.path.is_file():
             samples = read_samples(self.path)
             write_whole_text(self.path, "".join(_line(sample) for sample in samples if sample.step <= done))

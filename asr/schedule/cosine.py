@@ -13,8 +13,8 @@ class Cosine:
     *Source*: Loshchilov and Hutter 2017, arXiv:1608.03983, without restarts.
 
     Args:
-        warmup_steps: steps until the peak, which is the optimizer's learning rate.
-        final_factor: learning rate at the last step, as a factor of the peak.
+        warmup_steps: number of steps until the peak, which is the optimizer's learning rate.
+        final_factor: learning rate at the last step, relative to the peak.
     """
 
     def __init__(self, *, warmup_steps: Annotated[int, whole(0)], final_factor: Fraction) -> None:

@@ -12,7 +12,7 @@ class Noam:
     *Source*: Vaswani et al. 2017, arXiv:1706.03762, section 5.3.
 
     Args:
-        warmup_steps: steps until the peak.
+        warmup_steps: number of steps until the peak.
     """
 
     def __init__(self, *, warmup_steps: Annotated[int, whole(0)]) -> None:

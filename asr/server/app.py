@@ -1,4 +1,4 @@
-"""The server's routes and their answers."""
+"""The routes of the server, and their responses."""
 
 from typing import Annotated, Any
 

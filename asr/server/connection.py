@@ -33,7 +33,7 @@ class Connection:
 
     Args:
         app: the next inner layer.
-        on_answer: called with address, status and seconds of each request.
+        on_answer: called with address, status and duration in seconds of each request.
     """
 
     def __init__(self, app: ASGIApp, on_answer: Callable[[str, int, float], object]) -> None:
@@ -62,7 +62,7 @@ class Connection:
 
 
 def with_headers(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Add the default headers, except those that the answer sets itself."""
+    """Add the default headers, except headers that the answer already has."""
     present = {name.lower() for name, _ in headers}
     policy = (b"content-security-policy", POLICY.encode())
     return headers + [(name, value) for name, value in (*HEADERS, policy) if name not in present]

@@ -1,9 +1,9 @@
-"""Check of the hosts that requests name, and of the sites whose pages send recordings.
+"""Check the hosts that requests name, and the sites whose pages send recordings.
 
-The server asks for no password, so it must defend itself against pages of other sites in a local browser. Such a page
-can let its own host name resolve to this machine (DNS rebinding) and then read every answer: so the server accepts
-only known host names. A page can also send a form to any address, though it cannot read the answer: so the server
-accepts recordings only from known origins.
+The server has no passwords, so it must defend itself against pages of other sites in a local browser. Such a page
+can let its own host name resolve to this machine (DNS rebinding) and then read every answer. Therefore the server
+accepts only known host names. A page can also send a form to any address, though it cannot read the answer. Therefore
+the server accepts recordings only from known origins.
 """
 
 import ipaddress
@@ -34,18 +34,18 @@ class Hosts:
 
     Args:
         names: host names and addresses, as `host_of` returns them; ANY stands for all.
-        any_address: whether every IP address is accepted. This is safe: an address cannot be rebound as a name can.
+        any_address: whether every IP address is accepted. This is safe, because only names can be rebound.
     """
 
     names: frozenset[str]
     any_address: bool = False
 
     def has(self, host: str | None) -> bool:
-        """Whether the host is known; None (missing or malformed) is not, unless ANY is allowed."""
+        """Whether the host is known; None (missing or malformed) is known only if ANY is allowed."""
         return self.has_named(host) or (self.any_address and host is not None and _address(host) is not None)
 
     def has_named(self, host: str | None) -> bool:
-        """Whether the host is among the names, without regard to `any_address`."""
+        """Whether the host is among the names; `any_address` is ignored."""
         return ANY in self.names or host in self.names
 
 
@@ -78,12 +78,12 @@ class KnownHosts:
 
 
 def known_hosts(host: str, listening: str, allowed: Sequence[str]) -> Hosts:
-    """Collect the names of a server: those in its options, and this machine's own.
+    """Collect the names of a server: the names in its options, and the names of this machine.
 
     Args:
         host: name or address to listen at, as given by the user.
         listening: the address of `host`.
-        allowed: other hosts, or ANY.
+        allowed: further hosts, or ANY.
 
     Raises:
         InputError: a name is not a valid host.
@@ -98,7 +98,7 @@ def known_hosts(host: str, listening: str, allowed: Sequence[str]) -> Hosts:
 
 
 def host_of(authority: str) -> str | None:
-    """Return the normalised host of `host`, `host:port` or `[address]:port`; None if it is none of these."""
+    """Return the normalised host of `host`, `host:port` or `[address]:port`; None for any other text."""
     match = AUTHORITY.fullmatch(authority.lower())
     host = match[1].strip("[]").removesuffix(".") if match else authority
     return _address(host) or (host if match else None)

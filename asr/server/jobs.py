@@ -1,10 +1,10 @@
 """The queue of recordings, and the thread that recognises them: short ones in batches, long ones segment by segment.
 
 Short recordings (at most one chunk) are recognised in the order of arrival, in the largest batches that memory bounds
-allow. A long recording passes through the network chunk by chunk; after each decoded segment, a batch of the short
-recordings that have arrived is recognised. So a short recording waits for at most one segment of a long one (two
-chunks), not for its end. A long recording continues after each batch, so short ones cannot delay it for ever. Long
-recordings wait for each other.
+allow. A long recording passes through the network chunk by chunk; after each decoded segment, a batch of waiting short
+recordings is recognised. So a short recording waits for at most one segment (two chunks) of a long recording, not for
+its end. A long recording continues after each batch, so short recordings cannot delay it for ever. Only one long
+recording is processed at a time.
 """
 
 import logging
@@ -36,11 +36,11 @@ class QueueFullError(Exception):
 
 
 class StoppedError(Exception):
-    """The thread has ended or is ending; queued recordings are not recognised."""
+    """The thread has ended or is ending, so queued recordings are not recognised."""
 
 
 class _GoneError(Exception):
-    """The client of this recording has gone."""
+    """The client that sent this recording has disconnected."""
 
 
 @dataclass(eq=False)
@@ -48,7 +48,7 @@ class Job:
     """A recording to recognise.
 
     Args:
-        utterance: with its audio; its id is unique among jobs.
+        utterance: the utterance with its audio; its id is unique among jobs.
         nbest: maximum number of alternatives in the transcript.
         on_words: called in the jobs' thread with the words of each segment as soon as it is decoded.
         outcome: receives the transcript, an AudioError, StoppedError, or any other error.
@@ -65,10 +65,10 @@ class Jobs:
     """The queue and its thread.
 
     Args:
-        recognizer: used only by this thread.
-        options: its `batches` bound the recordings recognised together.
+        recognizer: the recogniser, which only this thread uses.
+        options: inference options; `batches` bounds the recordings that are recognised together.
         queue: maximum number of waiting recordings.
-        num_threads: threads of the network's computations; None: torch's default.
+        num_threads: number of threads for the network's computations; None: torch's default.
         on_batch: called with the number of recordings in each batch.
     """
 
@@ -131,7 +131,7 @@ class Jobs:
             self._changed.notify()
 
     def withdraw(self, job: Job) -> bool:
-        """Cancel a job whose client has gone; return True if its recognition had not begun."""
+        """Cancel a job whose client has disconnected; return True if its recognition had not begun."""
         with self._changed:
             job.gone = True
             for queue in (self._short, self._long):
@@ -141,7 +141,7 @@ class Jobs:
             return False
 
     def stop(self) -> None:
-        """Accept no more jobs, and end all queued and running ones with StoppedError."""
+        """Accept no more jobs, and end all queued and running jobs with StoppedError."""
         with self._changed:
             self._stopped = True
             for job in (*self._short, *self._long, *self._taken):
@@ -167,7 +167,7 @@ class Jobs:
             self.stop()
 
     def _wait(self) -> bool:
-        """Wait for jobs, and GATHER_SECONDS longer for others to join their batch; return False when stopped."""
+        """Wait for jobs, then GATHER_SECONDS for further jobs of the same batch; return False when stopped."""
         with self._changed:
             self._changed.wait_for(lambda: self.waiting or self._stopped)
             max_utterances = self._options.batches.max_utterances
@@ -183,7 +183,7 @@ class Jobs:
             self._recognize(jobs, self._options)
 
     def _take_batch(self) -> list[Job]:
-        """Take the first short jobs, up to the bounds of a batch padded to the longest."""
+        """Take the first short jobs that fit into a batch, in which all are padded to the longest."""
         bounds = self._options.batches
         taken: list[Job] = []
         longest = 0.0
@@ -206,7 +206,7 @@ class Jobs:
         self._recognize([job], self._long_options)
 
     def _recognize(self, jobs: Sequence[Job], options: Inference) -> None:
-        """Recognise jobs together; if that fails, recognise each alone, so that only faulty ones fail."""
+        """Recognise jobs together; if this fails, recognise each job alone, so that only faulty jobs fail."""
         try:
             self._recognize_together(jobs, options)
         except Exception as error:  # a fault of the program, or too little memory
@@ -238,7 +238,7 @@ class Jobs:
             _settle(job, error)
 
     def _with_breaks(self, job: Job, segments: Segments) -> Segments:
-        """Yield the segments; after each segment of a long recording, recognise a batch of short ones."""
+        """Yield the segments; after each segment of a long recording, recognise a batch of short recordings."""
         is_long = job.utterance.duration > self._options.chunks.chunk_seconds
         for segment in segments:
             if job.gone or self._stopped:
@@ -249,7 +249,7 @@ class Jobs:
 
 
 def _settle(job: Job, outcome: Transcript | Exception) -> None:
-    """Set the outcome of a job, unless it has one; another thread may set it at the same time."""
+    """Set the outcome of a job, unless it has an outcome; another thread may set one at the same time."""
     with suppress(InvalidStateError):
         if isinstance(outcome, Exception):
             # The traceback refers to the job and the open recording; this cycle would keep the file open.

@@ -6,10 +6,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from asr.server.jobs import Jobs
 
-CLIENT_GONE = 499  # nginx's status for a client that left before its answer
+CLIENT_GONE = 499  # nginx's status for a client that disconnects before the answer
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
-OTHER = "other"  # stands for all addresses that the server does not have
+OTHER = "other"  # label of all addresses that the server does not have
 RECOGNIZING = ("/transcribe", "/v1/audio/transcriptions")
 
 
@@ -75,7 +75,7 @@ class Metrics:
         self._streams.inc(change)
 
     def stream_ended(self, how: str, audio_seconds: float) -> None:
-        """Count an ended stream by how it ended, and the audio that it sent."""
+        """Count an ended stream by the way it ended, and add its seconds of audio."""
         self._ended.labels(how).inc()
         self._stream_audio.inc(audio_seconds)
 

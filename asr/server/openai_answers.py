@@ -22,7 +22,7 @@ from asr.server.schema import Seconds
 
 MIN_CONFIDENCE = 1e-4  # transcripts have four digits; JSON cannot represent the logarithm of 0
 SEEKS_A_SECOND = 100  # Whisper's `seek` counts frames of 10 ms
-UNDETERMINED = "und"  # ISO 639-2
+UNDETERMINED = "und"  # ISO 639-2 code of an undetermined language
 
 
 class OpenAILogprob(BaseModel):
@@ -139,10 +139,10 @@ def verbose(
     """Return a transcript as `verbose_json`.
 
     Args:
-        transcript: of the recording.
-        language: of the model; None: unknown.
+        transcript: transcript of the recording.
+        language: language of the model; None: unknown.
         granularities: "segment", "word", or both.
-        tokenizer: of the model.
+        tokenizer: tokenizer of the model.
     """
     answer: dict[str, Any] = {
         "language": language or UNDETERMINED,
@@ -166,7 +166,7 @@ def delta(words: Sequence[Word], is_first: bool, with_logprobs: bool) -> dict[st
 
 
 def done(transcript: Transcript, with_logprobs: bool) -> dict[str, Any]:
-    """Return the last event of a stream, without `usage`, which would count tokens of a language model."""
+    """Return the last event of a stream; `usage` is left out, because it counts tokens of a language model."""
     more = {"logprobs": logprobs(transcript.words)} if with_logprobs else {}
     return {"type": "transcript.text.done", "text": transcript.text, **more}
 

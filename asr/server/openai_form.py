@@ -1,7 +1,7 @@
 """The form of POST /v1/audio/transcriptions: OpenAI's fields, and the values that this server supports.
 
-*Source*: OpenAI's API reference, "Create transcription". A value that would have no effect is refused, so that no
-client believes it had one.
+*Source*: OpenAI's API reference, "Create transcription". A value that would have no effect is refused, so that clients
+notice that it is not supported.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ PROMPT_MUST = (
 
 
 class TranscriptionForm(BaseModel):
-    """The fields beside the recording; others are refused, because a misspelt option would go unnoticed."""
+    """The fields besides the recording; other fields are refused, so that misspelt options are noticed."""
 
     model_config = ConfigDict(extra="forbid")
     model: str = Field(description="the name in GET /v1/models")
@@ -52,7 +52,7 @@ def form_reader(model: str, language: str | None) -> Callable[[Fields], Transcri
 
     Args:
         model: name of the served model.
-        language: of the model; None: unknown.
+        language: language of the model; None: unknown.
     """
 
     def read(fields: Fields) -> TranscriptionForm:
@@ -69,7 +69,7 @@ def form_reader(model: str, language: str | None) -> Callable[[Fields], Transcri
 
 
 def form_body(model: str, language: str | None) -> dict[str, Any]:
-    """Describe the request's body for OpenAPI; FastAPI would read a declared body before limits are checked."""
+    """Describe the request's body for OpenAPI, because FastAPI would read a declared body before limits are checked."""
     schema = TranscriptionForm.model_json_schema(by_alias=True)
     properties = schema["properties"]
     properties["model"]["enum"] = [model]
@@ -119,7 +119,7 @@ def check_model(name: str, served: str) -> None:
     """Check the name of a model.
 
     Raises:
-        UnusableError: it is not the served model.
+        UnusableError: the name is not the name of the served model.
     """
     if name != served:
         line = f"model must be {shown_text(served)}, the model of this server; got {shown_text(name)}."

@@ -62,7 +62,7 @@ def _add_transcriptions(app: FastAPI, service: Service) -> None:
     read = form_reader(service.name, service.language)
 
     async def received(request: Request) -> AsyncIterator[Upload[TranscriptionForm]]:
-        """Receive the form; FastAPI closes the recording's file after the answer, also after a stream's last event."""
+        """Receive the form; FastAPI closes the recording's file after the answer, for a stream after its last event."""
         if request.query_params:
             raise UnusableError(422, "the query must be empty, since all options are fields of the form; it is not.")
         service.check_room()
@@ -97,7 +97,7 @@ def _answer(transcript: "Transcript", form: TranscriptionForm, service: Service)
 
 
 class _Events(StreamingResponse):
-    """Server-sent events, not cancelled when the client leaves: the generator ends by itself."""
+    """Server-sent events that are not cancelled when the client disconnects, because the generator ends by itself."""
 
     media_type = EVENTS
 
@@ -155,7 +155,7 @@ def _add_models(app: FastAPI, service: Service) -> None:
 
     @app.get("/v1/models/{name:path}", tags=tags, summary="A model", responses=_problems(404, 421))
     async def model_named(name: str) -> OpenAIModel:
-        """Answer with the model, if it is the served one."""
+        """Answer with the model, if it is the served model."""
         check_model(name, service.name)
         return model
 

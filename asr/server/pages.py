@@ -21,7 +21,7 @@ from asr.web.page import asset, escape, page
 
 CAPTIONS = '<button type="button" id="caption" class="microphone">Captions</button>'
 ALLOWED = {"connect-src": "'self'", "script-src": "'self'"}  # for requests, and for the microphone's audio worklet
-# This header allows everything from this origin; the page's own policy allows only its own scripts and styles.
+# This header allows all content from this origin; the page's own policy allows only its own scripts and styles.
 DEMO_POLICY = "default-src 'self' 'unsafe-inline' data: blob:; base-uri 'none'; frame-ancestors 'none'"
 # Swagger UI sets style attributes, and its style has embedded pictures.
 DOCS_POLICY = (
@@ -50,7 +50,7 @@ DOCS_START = """SwaggerUIBundle({ dom_id: "#swagger-ui", url: "/openapi.json", d
 
 @dataclass(frozen=True)
 class ExampleAudio:
-    """An example recording of the page, with the name to show."""
+    """An example recording of the page, with the displayed name."""
 
     name: str
     path: Path

@@ -1,7 +1,7 @@
-"""Errors: each is one line in JSON, in the format of the route.
+"""Errors: each error is one line in JSON, in the format of the route.
 
-Under /v1/ this is OpenAI's, `{"error": {"message", "type", "param", "code"}}`, elsewhere `{"detail"}`. OpenAI does not
-use status 422: under /v1/ an invalid field or file is 400.
+Under /v1/ the format is OpenAI's, `{"error": {"message", "type", "param", "code"}}`; elsewhere it is `{"detail"}`.
+OpenAI does not use status 422, so an invalid field or file has status 400 under /v1/.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from asr.errors import is_out_of_memory
 from asr.server.metrics import CLIENT_GONE
 from asr.text.printable import printable
 
-RETRY_SECONDS = 2  # after which a refused client may try again
+RETRY_SECONDS = 2  # time after which a refused client may try again
 OPENAI = "/v1/"
 ADDRESSES = "/, /transcribe, /stream (a WebSocket), /v1/audio/transcriptions, /v1/models, /health, /metrics and /docs"
 
@@ -27,11 +27,11 @@ class UnusableError(HTTPException):
     """A request that is refused with one line.
 
     Args:
-        status: of HTTP.
+        status: HTTP status.
         line: the reason.
         param: the invalid field of the form; None: no single field.
         code: OpenAI's code of the error, if there is one.
-        headers: of the answer.
+        headers: headers of the answer.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ def add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(ClientDisconnect)
     async def gone(request: Request, error: ClientDisconnect) -> Response:
-        # Only the log shows it.
+        # Only the log shows this line.
         return problem(request.url.path, UnusableError(CLIENT_GONE, "the client went away."))
 
     @app.exception_handler(Exception)

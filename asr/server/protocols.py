@@ -1,7 +1,7 @@
 """Uvicorn's two protocols, with bounds on the work and memory a client can cause, and errors as JSON.
 
-The protocol answers pings and joins the fragments of a message before the application sees them, so they are counted
-here. Answers to pings are stored until the client reads them.
+The protocol answers pings and joins the fragments of a message before the application receives them, so this module
+counts them. Answers to pings are stored until the client reads them.
 """
 
 import json
@@ -14,12 +14,12 @@ from websockets.frames import CloseCode, Frame
 from websockets.http11 import Request, Response
 
 FRAMES_A_SECOND = 200  # allowed frames without a message: pings, pongs, and fragments after the first
-SPARE_FRAMES = 1_000  # allowed in addition
+SPARE_FRAMES = 1_000  # number of frames allowed in addition to this rate
 JSON = "application/json"
 
 
 class HttpProtocol(H11Protocol):
-    """HTTP/1.1; malformed requests are answered as every other error is."""
+    """HTTP/1.1; the answer to a malformed request has the format of all errors."""
 
     def send_400_response(self, msg: str) -> None:
         """Answer a malformed request, unless an answer has already begun."""
@@ -42,7 +42,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     _num_frames = 0
 
     def handle_connect(self, event: Request) -> None:
-        """Answer the handshake; a refusal is answered as every other error is."""
+        """Answer the handshake; a refusal has the format of all errors."""
         accept = self.conn.accept
 
         def accept_or_say_why(request: Request) -> Response:

@@ -1,6 +1,6 @@
 """Start and stop of the server: it prints its address, and finishes accepted requests when it is stopped.
 
-Idle connections, and clients that do not read, are left to uvicorn; on public networks, to a reverse proxy.
+Uvicorn handles idle connections and clients that do not read; on public networks, a reverse proxy should do so.
 """
 
 import asyncio
@@ -20,11 +20,11 @@ from asr.server.stream_client import MAX_MESSAGE_BYTES
 from asr.server.stream_sockets import StreamSockets
 
 LOOK_SECONDS = 0.1  # interval of checks whether to stop
-PING_SECONDS = 20  # of a WebSocket, so that proxies do not consider it dead
-UNREAD_SECONDS = 30  # after which a client that does not read is disconnected, if the system supports it
+PING_SECONDS = 20  # interval of pings on a WebSocket, so that proxies do not consider it dead
+UNREAD_SECONDS = 30  # time after which a client that does not read is disconnected, if the system supports it
 # Messages that uvicorn's WebSockets log as errors, although a client caused them or receives them:
 NO_FAULTS = ("Invalid UTF-8 sequence", "ASGI callable returned without completing handshake")
-LAST_SECONDS = 2  # to send the last answers, after the time to finish is over
+LAST_SECONDS = 2  # time to send the last answers, after the time to finish requests is over
 
 logger = logging.getLogger("asr.server")
 
@@ -38,16 +38,16 @@ def serve(
     """Serve until SIGINT or SIGTERM.
 
     Args:
-        service: its jobs and streams are not started yet.
-        server_socket: bound, not yet listening.
-        stop_seconds: time to finish accepted requests; the others are answered with 503.
+        service: the service, whose jobs and streams have not been started.
+        server_socket: socket that is bound but not listening.
+        stop_seconds: time to finish accepted requests; all other requests are answered with 503.
         forwarded_allow_ips: addresses of proxies trusted to name the client, in uvicorn's format.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     logger.setLevel(logging.INFO)
-    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # the client receives errors of its form
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # errors of a form are sent to the client
     logging.getLogger("uvicorn.error").addFilter(lambda record: not record.msg.startswith(NO_FAULTS))
     server = make_server(service, server_socket, stop_seconds, forwarded_allow_ips)
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises the signal again after it has stopped
@@ -65,7 +65,7 @@ def serve(
 def make_server(
     service: Service, server_socket: socket.socket, stop_seconds: float, forwarded_allow_ips: str | None = None
 ) -> uvicorn.Server:
-    """Return the server; the arguments are those of `serve`."""
+    """Return the server; arguments as for `serve`."""
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # connections inherit it
         server_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * UNREAD_SECONDS)
     settings = uvicorn.Config(

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 Seconds = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
-MAX_ALTERNATIVES = 100  # bounded because recognition of a long recording compares pairs of them
+MAX_ALTERNATIVES = 100  # bounded because recognition of a long recording compares pairs of alternatives
 
 
 class WordHeard(BaseModel):
@@ -58,7 +58,7 @@ class Health(BaseModel):
 
 
 class Options(BaseModel):
-    """Options of the query; others are refused, because a misspelt option would go unnoticed."""
+    """Options of the query; other options are refused, so that misspelt options are noticed."""
 
     model_config = ConfigDict(extra="forbid")
     nbest: int = Field(
@@ -70,7 +70,7 @@ class Options(BaseModel):
 
 
 class StreamOptions(BaseModel):
-    """The first message of a stream; other fields are refused, because a misspelt option would go unnoticed."""
+    """The first message of a stream; other fields are refused, so that misspelt options are noticed."""
 
     model_config = ConfigDict(extra="forbid")
     sample_rate: int = Field(ge=8_000, le=192_000, description="of the audio, in Hz")

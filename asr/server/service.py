@@ -28,12 +28,12 @@ class Service:
     """The components of a server.
 
     Args:
-        name: of the model, as clients call it.
-        recognizer: used in the threads of `jobs` and of the streams.
+        name: name of the model for clients.
+        recognizer: recogniser, used in the threads of `jobs` and of the streams.
         jobs: queue of recordings.
         sockets: open streams.
         uploads: receives recordings within limits.
-        metrics: for Prometheus.
+        metrics: metrics for Prometheus.
         hosts: known names of the server.
         examples: recordings that the page offers.
         language: ISO 639 code of the model's language, such as `en`; None: not configured.
@@ -69,15 +69,15 @@ async def recognized(
     """Return the transcript of a recording; cancel its job if the client leaves before recognition begins.
 
     Args:
-        request: of the client; its body has been read.
+        request: request of the client, whose body has been read.
         service: recognises the recording.
         upload: the recording; its file is no longer read after this function returns or raises.
         nbest: maximum number of alternatives in the transcript.
-        on_words: see `Job`.
+        on_words: as for `Job`.
 
     Raises:
         UnusableError: the queue is full, the server stops, or the recording is unusable.
-        ClientDisconnect: the client has gone.
+        ClientDisconnect: the client has disconnected.
     """
     job = Job(upload.utterance, nbest, on_words)
     try:
@@ -92,7 +92,7 @@ async def recognized(
     try:
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not outcome.done():
-            if not service.jobs.withdraw(job):  # recognition has begun: the file must stay until it ends
+            if not service.jobs.withdraw(job):  # recognition has begun, and needs the file until it ends
                 with suppress(Exception):
                     await outcome
             raise ClientDisconnect

@@ -1,4 +1,4 @@
-"""A WebSocket connection: samples come in during speech, words go out.
+"""A WebSocket connection: the client sends samples during speech, the server sends words.
 
     in    {"sample_rate": 48000}, then messages of bytes: 16-bit PCM, little-endian, mono; at the end {"end": true}
     out   {"ready": true, ...}, then {"final": [words], "partial": "...", ...} whenever words change; {"end": true, ...}
@@ -26,12 +26,12 @@ from asr.server.schema import StreamEnd, StreamOptions
 from asr.server.streams import SAMPLE_BYTES, Speech, Streams, Update
 from asr.text.printable import printable
 
-MAX_MESSAGE_BYTES = 1 << 18  # of a message
-AHEAD_SECONDS = 5.0  # of audio that may be buffered, or the next chunk if that is longer
+MAX_MESSAGE_BYTES = 1 << 18  # maximum size of a message
+AHEAD_SECONDS = 5.0  # maximum seconds of buffered audio, or the length of the next chunk if it is longer
 SEND_SECONDS = 10.0  # timeout for a client to read a message
-MESSAGES_A_SECOND = 1000  # allowed messages per second of audio: each costs time, however short it is
-SPARE_MESSAGES = 1000  # allowed in addition
-SHOWN = 40  # characters of a client's text in an answer
+MESSAGES_A_SECOND = 1000  # allowed messages per second of audio; limited because each message takes some time
+SPARE_MESSAGES = 1000  # number of messages allowed in addition to this rate
+SHOWN = 40  # maximum number of characters of a client's text in an answer
 
 EXAMPLE = '{"sample_rate": 16000}'
 NORMAL, POLICY, FAULT, RESTART, LATER = 1000, 1008, 1011, 1012, 1013  # how a WebSocket is closed: RFC 6455, 7.4
@@ -50,9 +50,9 @@ class StreamLimits:
     """Limits of streams.
 
     Args:
-        most: number of streams open at a time.
-        max_seconds: of a stream, both of its audio and of real time.
-        idle_seconds: longest time without a message, also before the first.
+        most: maximum number of streams that are open at a time.
+        max_seconds: maximum length of a stream, both in seconds of audio and in real time.
+        idle_seconds: maximum time without a message, also before the first message.
     """
 
     most: int
@@ -61,7 +61,7 @@ class StreamLimits:
 
 
 class StreamProblemError(Exception):
-    """The end of a stream: its reason in one line for the client, its label in the metrics, the WebSocket's code."""
+    """The end of a stream: reason in one line for the client, label in the metrics, and the WebSocket's code."""
 
     def __init__(self, line: str, how: str = REFUSED, code: int = POLICY) -> None:
         super().__init__(line)
@@ -69,7 +69,7 @@ class StreamProblemError(Exception):
 
 
 class _GoneError(Exception):
-    """The client has gone or was dropped, so nothing more can be sent."""
+    """The client has disconnected or was dropped, so nothing more can be sent."""
 
     def __init__(self, line: str = "the client went away", how: str = GONE) -> None:
         super().__init__(line)
@@ -84,21 +84,21 @@ class StreamClient:
     """An open WebSocket."""
 
     def __init__(self, socket: WebSocket, streams: Streams, limits: StreamLimits) -> None:
-        self.seconds = 0.0  # of audio received
+        self.seconds = 0.0  # seconds of received audio
         self._socket = socket
         self._streams = streams
         self._limits = limits
         self._loop = asyncio.get_running_loop()
-        self._room = asyncio.Event()  # buffered audio was recognised
-        self._news = asyncio.Event()  # there is an update to send, or a failure
+        self._room = asyncio.Event()  # set when buffered audio has been recognised
+        self._news = asyncio.Event()  # set when there is an update to send, or a failure
         self._pending: dict[str, Any] | None = None  # update not sent yet
-        self._partial = ""  # provisional words sent last
+        self._partial = ""  # the last provisional words that were sent
         self._is_over = False
         self._failure: Exception | None = None
         self._stopped = asyncio.Event()
 
     async def serve(self, refusal: StreamProblemError | None) -> tuple[str, str]:
-        """Recognise the stream, unless it is refused; return how it ended, for the metrics and for the log."""
+        """Recognise the stream, unless it is refused; return the way it ended, for the metrics and for the log."""
         try:
             try:
                 problem = refusal or await self._recognize()
@@ -129,7 +129,7 @@ class StreamClient:
         writing = asyncio.create_task(self._write())
         try:
             problem = await self._listen(speech, writing)
-            self._streams.end(speech)  # also after a problem: the words of the audio received are sent
+            self._streams.end(speech)  # also after a problem, so that the words of the received audio are sent
             await writing
             return problem
         finally:

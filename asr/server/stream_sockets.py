@@ -1,4 +1,4 @@
-"""The open WebSockets: their limit, and how they end."""
+"""The open WebSockets: limit of their number, and their end."""
 
 import asyncio
 import logging
@@ -18,10 +18,10 @@ class StreamSockets:
     """The open WebSockets.
 
     Args:
-        streams: recognises them.
-        limits: of each.
+        streams: recognises the streams.
+        limits: limits of each stream.
         on_change: called with 1 when a stream begins, with -1 when it ends.
-        on_end: called with how a stream ended, and its seconds of audio.
+        on_end: called with the way a stream ended, and its seconds of audio.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class StreamSockets:
         return None
 
     async def stop(self, seconds: float) -> None:
-        """Accept nothing more; recognise the audio received and send its words, for at most `seconds`."""
+        """Accept no more audio; recognise the received audio and send its words, for at most `seconds`."""
         self._stopping = True
         for client in self._open:
             client.stop()

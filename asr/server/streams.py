@@ -1,8 +1,8 @@
 """Live speech of all clients, and the thread that recognises it: all streams with a complete chunk, in one batch.
 
-A turn takes only the next chunk of each stream, so a client that sends ahead gets no larger share of the network than
-one that sends in real time. The words of a stream do not depend on the other streams of a turn. This is not the thread
-of recordings, because captions would wait for their batches; both may use the network, which has no state between
+A turn takes only the next chunk of each stream, so a client that sends faster than real time gets no larger share of
+the network. The words of a stream do not depend on the other streams of a turn. Recordings have another thread, because
+captions would otherwise wait for batches of recordings. Both threads may use the network, which has no state between
 calls.
 """
 
@@ -36,7 +36,7 @@ class Update(NamedTuple):
 
     Args:
         captions: the words.
-        seconds: of audio recognised so far.
+        seconds: seconds of audio recognised so far.
         is_over: whether this is the last update.
     """
 
@@ -52,8 +52,8 @@ class Speech:
     """The stream of one client, used only by `Streams`.
 
     Args:
-        stream: new.
-        sample_rate: of the received audio, in Hz.
+        stream: a new stream.
+        sample_rate: sample rate of the received audio, in Hz.
         on_update: called in the streams' thread after each turn, or with the error that ended the stream.
     """
 
@@ -61,15 +61,15 @@ class Speech:
         self.stream = stream
         self.on_update = on_update
         self.at_end = False
-        self.is_taken = False  # a turn is processing its audio
+        self.is_taken = False  # whether a turn is processing its audio
         self.complete_since = 0.0  # when the last byte of the current turn's audio arrived
         self.sample_rate = sample_rate
         self._resampler = Resampler(sample_rate, stream.sample_rate)
         self._waiting = bytearray()
         self._arrivals: deque[tuple[int, float]] = deque()  # number of bytes received so far, time of their arrival
-        self._num_taken = 0  # bytes
-        self._wanted = 0  # bytes that complete the next chunk
-        self._num_samples = 0  # processed by turns
+        self._num_taken = 0  # number of bytes taken by turns
+        self._wanted = 0  # number of bytes that complete the next chunk
+        self._num_samples = 0  # number of samples processed by turns
         self.want()
 
     @property
@@ -92,7 +92,7 @@ class Speech:
         self._arrivals.append((self._num_taken + len(self._waiting), time.monotonic()))
 
     def take(self) -> tuple[bytes, bool]:
-        """Remove and return the bytes that complete the next chunk, and whether it is the last."""
+        """Remove and return the bytes that complete the next chunk, and whether it is the last chunk."""
         taken = bytes(self._waiting[: self._wanted])
         del self._waiting[: len(taken)]
         self._num_taken += len(taken)
@@ -124,9 +124,9 @@ class Streams:
     """All open streams, and the thread that recognises them.
 
     Args:
-        recognizer: may be used elsewhere at the same time.
-        settings: of each stream; a client may choose another `chunk_seconds`.
-        num_threads: threads of the network's computations; None: torch's default.
+        recognizer: the recogniser, which other threads may use at the same time.
+        settings: settings of each stream; a client may choose another `chunk_seconds`.
+        num_threads: number of threads for the network's computations; None: torch's default.
         on_turn: called with the lags of a turn's streams: seconds from the arrival of the chunk to its words.
 
     Attributes:
@@ -167,12 +167,12 @@ class Streams:
         """Begin a stream.
 
         Args:
-            sample_rate: of the audio, in Hz.
+            sample_rate: sample rate of the audio, in Hz.
             chunk_seconds: length of a chunk; None: the server's setting.
-            on_update: see `Speech`.
+            on_update: as for `Speech`.
 
         Raises:
-            InputError: the model does not support this chunk.
+            InputError: the model does not support chunks of this length.
             StoppedError: the thread has ended.
         """
         stream = self._make(chunk_seconds=chunk_seconds) if chunk_seconds else self._make()
@@ -216,7 +216,7 @@ class Streams:
         self._thread.join(seconds)
 
     def _look_at(self, speech: Speech) -> None:
-        """Put a stream into the next turn if it has work."""
+        """Add a stream to the next turn if it has a complete chunk or its end."""
         if speech in self._open and speech not in self._ready and not speech.is_taken and speech.is_ready:
             self._ready[speech] = None
             self._changed.notify()

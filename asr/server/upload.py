@@ -28,18 +28,18 @@ from asr.text.printable import printable
 
 FORM = "multipart/form-data"
 FIELD = "file"
-MAX_FILES = 2  # of a form, which needs one. Up to a megabyte of each is in memory
-MAX_FIELDS = 32  # of a form, without a file
+MAX_FILES = 2  # maximum files of a form, which needs only one; up to a megabyte of each is in memory
+MAX_FIELDS = 32  # maximum fields of a form, not counting files
 MAX_FIELD_BYTES = 1 << 14
-NUM_EXAMINED = 2  # files examined at a time: MP3 and Ogg files are read into memory for that
+NUM_EXAMINED = 2  # files examined at a time, because MP3 and Ogg files are read into memory
 FILE_MUST = f"the form must hold one recording, in the field `{FIELD}`"
 SHOWN = 40  # characters of a client's text in an answer
-EXAMINED_RATE = 16000  # Hz, to count seconds; arbitrary
+EXAMINED_RATE = 16000  # an arbitrary rate in Hz, to count seconds
 
 _number = itertools.count()
 
 OptionsT = TypeVar("OptionsT")
-Fields = Sequence[tuple[str, str | UploadFile]]  # of a form, beside the recording
+Fields = Sequence[tuple[str, str | UploadFile]]  # fields of a form, besides the recording
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,8 @@ class Limits:
     """Limits of a request.
 
     Args:
-        max_bytes: of its body.
-        max_seconds: of audio.
+        max_bytes: maximum bytes of the body.
+        max_seconds: maximum seconds of audio.
         upload_seconds: maximum time to receive the body.
     """
 
@@ -69,8 +69,8 @@ class Uploads:
     """Receives recordings, a bounded number at a time.
 
     Args:
-        limits: of each.
-        most: number of uploads at a time.
+        limits: limits of each upload.
+        most: maximum number of uploads at a time.
         on_change: called with 1 when an upload begins, with -1 when it ends or fails.
     """
 
@@ -91,12 +91,12 @@ class Uploads:
         """Receive a recording; its file exists until the context ends.
 
         Args:
-            request: its body has not been read.
+            request: the request, whose body has not been read.
             read: returns the options from the form's other fields, or raises UnusableError.
 
         Raises:
             UnusableError: the form, the file, or its size is not accepted.
-            ClientDisconnect: the client has gone.
+            ClientDisconnect: the client has disconnected.
         """
         with ExitStack() as coming:
             self._count(1)
@@ -172,7 +172,7 @@ def _too_large(limits: Limits) -> UnusableError:
 
 
 def _counting(receive: Callable[[], Awaitable[Message]], limits: Limits) -> Callable[[], Awaitable[Message]]:
-    """Wrap `receive` so that a body is refused as soon as it is too large, whatever length it declared."""
+    """Wrap `receive` so that a body is refused as soon as it is too large; its declared length is not trusted."""
     received = 0
 
     async def counted() -> Message:
@@ -207,7 +207,7 @@ def _file_and_fields(form: FormData) -> tuple[UploadFile, Fields]:
 def no_fields(fields: Fields) -> None:
     """Check that a form has only its recording."""
     if fields:
-        raise UnusableError(422, f"{FILE_MUST}, and nothing else; got {_names(fields)} beside it.")
+        raise UnusableError(422, f"{FILE_MUST}, and nothing else; got {_names(fields)} in addition.")
 
 
 def _names(fields: Fields) -> str:

@@ -10,7 +10,7 @@ CONF = HERE / "conf" if (HERE / "conf").is_dir() else HERE.parent / "conf"  # in
 
 
 def run_defaults() -> dict[str, Any]:
-    """Read the defaults of settings outside of components from conf/train.yaml, with those of `trainer`."""
+    """Read the defaults of settings outside of components from conf/train.yaml, including the section `trainer`."""
     import yaml
 
     settings: dict[str, Any] = yaml.safe_load((CONF / "train.yaml").read_text(encoding="utf-8"))

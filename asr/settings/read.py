@@ -31,7 +31,7 @@ class Key(NamedTuple):
 
 
 class Kind(Enum):
-    """How a field takes its value from a mapping."""
+    """The way in which a field takes its value from a mapping."""
 
     SETTING = "setting"
     SECTION = "section"
@@ -49,9 +49,9 @@ class Entry:
     Args:
         field: name of the field.
         key: name of the setting or section in the mapping.
-        kind: of the field.
-        type: of the value; for a section or a group, its dataclass.
-        rule: of a setting; None for other kinds.
+        kind: kind of the field.
+        type: type of the value; for a section or a group, its dataclass.
+        rule: rule of a setting; None for other kinds of fields.
         required: whether the mapping must have the key.
     """
 
@@ -97,7 +97,7 @@ def read(cls: type[Settings], mapping: object, where: str = "") -> Settings:
         where: name of the section; empty for the settings of a whole run.
 
     Raises:
-        InputError: a key is absent or unknown, or a value is missing or breaks its rule; it names the setting.
+        InputError: a key is absent or unknown, or a value is missing or breaks its rule; names the setting.
     """
     if not isinstance(mapping, Mapping):
         raise InputError(f"{where or 'a config'} must be a mapping of settings; got {shown(mapping)}.")
@@ -149,7 +149,7 @@ def check(settings: object, where: str = "") -> None:
     """Check the values of settings that were not made by `read`.
 
     Raises:
-        InputError: a value breaks its rule; it names the first such setting.
+        InputError: a value breaks its rule; names the first such setting.
     """
     for entry in entries(type(settings)):
         if entry.rule is not None:

@@ -12,8 +12,8 @@ from typing import Annotated, Any, NamedTuple
 
 from asr.errors import InputError, shown
 
-MAX_NUMBER = 1_000_000_000  # a larger number of anything is an error
-MAX_NAME_BYTES = 255  # of a file or a folder, on nearly every file system
+MAX_NUMBER = 1_000_000_000  # larger numbers of any quantity are errors
+MAX_NAME_BYTES = 255  # limit for names of files and folders on nearly every file system
 
 
 class Rule(NamedTuple):

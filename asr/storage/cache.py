@@ -1,8 +1,9 @@
 """A cache of objects' byte ranges on a local disk, shared by processes.
 
-A range is a file, named by a hash of its URL, version and position. It begins with a digest of these and of its
-content, so a truncated or damaged file is detected and fetched again. Files are written under another name and then
-renamed, so a process may be killed at any moment. Nothing here raises: without the cache a run is slower, not wrong.
+A range is a file, named by a hash of its URL, version and position. It begins with a digest of URL, version, position
+and content, so a truncated or damaged file is detected and fetched again. Files are written under another name and then
+renamed, so a process may be killed at any moment. No function raises errors, because a run without the cache is only
+slower.
 """
 
 import functools
@@ -18,11 +19,11 @@ from asr.storage.byte_range import ByteRange
 from asr.storage.settings import StorageSettings
 from asr.system.files import UNFINISHED
 
-NUM_FOLDERS = 64  # each has an equal share of the size, so that few files are examined when some must be removed
-MIN_FILES = 8  # that fit into a folder; larger ranges are not stored
-CHECKED_SHARE = 0.02  # of a folder's size, written by a process between two checks of what the folder contains
-REMAINING_SHARE = 0.9  # of a folder's size, after files are removed
-ABANDONED_SECONDS = 3600.0  # after which an unfinished file must be from a killed process
+NUM_FOLDERS = 64  # folders have equal shares of the size, so that few files are examined when files must be removed
+MIN_FILES = 8  # minimum number of files that fit into a folder; ranges too large for this are not stored
+CHECKED_SHARE = 0.02  # a process checks a folder's size after it has written this share of the maximum
+REMAINING_SHARE = 0.9  # share of a folder's maximum size that remains after files are removed
+ABANDONED_SECONDS = 3600.0  # age above which an unfinished file must be from a killed process
 DIGEST_BYTES = 16
 
 logger = logging.getLogger(__name__)
@@ -32,8 +33,8 @@ class RangeCache:
     """Files of byte ranges in a folder.
 
     Args:
-        folder: of the files; created if absent.
-        max_bytes: of all files; a process may exceed it by CHECKED_SHARE.
+        folder: folder of the files; created if absent.
+        max_bytes: maximum size of all files; a process may exceed it by CHECKED_SHARE.
     """
 
     def __init__(self, folder: Path, max_bytes: int) -> None:
@@ -43,7 +44,7 @@ class RangeCache:
         self._is_full = False
 
     def get(self, ranges: Iterable[ByteRange]) -> dict[ByteRange, bytes]:
-        """Return the contents of those ranges that are in the cache."""
+        """Return the contents of all given ranges that are in the cache."""
         contents = {wanted: self._read(wanted) for wanted in ranges if wanted.etag is not None}
         return {wanted: content for wanted, content in contents.items() if content is not None}
 
@@ -93,7 +94,7 @@ class RangeCache:
         self._unchecked_bytes[path.parent] = unchecked
 
     def _remove_oldest(self, folder: Path) -> None:
-        """If a folder has reached its size, remove its least recently used files."""
+        """Remove the least recently used files of a folder that has reached its maximum size."""
         files: list[tuple[float, int, str]] = []
         abandoned = time.time() - ABANDONED_SECONDS
         with os.scandir(folder) as entries:
@@ -134,7 +135,7 @@ def _digest(wanted: ByteRange, content: bytes) -> bytes:
 
 @functools.lru_cache(maxsize=1)
 def range_cache(settings: StorageSettings) -> RangeCache | None:
-    """Return the cache of these settings; None if they have none."""
+    """Return the cache of these settings; None if they have no cache."""
     if settings.cache_dir is None:
         return None
     return RangeCache(Path(settings.cache_dir), round(settings.cache_gigabytes * 1e9))

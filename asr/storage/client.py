@@ -26,12 +26,12 @@ from asr.storage.settings import StorageSettings
 if TYPE_CHECKING:
     from obstore import GetResult, ObjectMeta
 
-REQUEST_BYTES = 16 << 20  # maximum of a request: it must end within timeout_seconds
-CONCURRENT_REQUESTS = 32  # of a process
-MAX_STORES = 64  # each signed URL needs one
+REQUEST_BYTES = 16 << 20  # maximum size of a request, which must end within timeout_seconds
+CONCURRENT_REQUESTS = 32  # maximum number of concurrent requests of a process
+MAX_STORES = 64  # maximum number of open stores; each signed URL needs a store
 NUM_RETRIES = 10_000  # no limit in practice: retry_seconds limits retries
 FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.1, 15.0  # before a retry; doubled each time
-SLACK_SECONDS = 10.0  # beyond obstore's own time limits, before a request is abandoned
+SLACK_SECONDS = 10.0  # time after obstore's own time limits before a request is abandoned
 MODIFIED = "modified "  # prefix of a version that is a time, from a server without ETags
 
 VARIABLES = ("AWS_", "GOOGLE_", "AZURE_")  # prefixes of environment variables
@@ -55,7 +55,7 @@ class ObjectInfo(NamedTuple):
 
 
 class Get(NamedTuple):
-    """Get bytes `start` to `stop` of an object, which must have them all; with `etag`, only of this version.
+    """Get bytes `start` to `stop` of an object, which must have all of them; with `etag`, only of this version.
 
     With `is_open` the object may end before `stop`.
     """
@@ -129,11 +129,11 @@ class Client:
         """Answer requests, at most CONCURRENT_REQUESTS at a time.
 
         Returns:
-            An answer for each: Fetched for Get, ObjectInfo for Stat, a list of (URL, size) for Listing, for Put
-            whether the object was written.
+            An answer for each request: Fetched for Get, ObjectInfo for Stat, a list of (URL, size) for Listing, and for
+            Put whether the object was written.
 
         Raises:
-            StoreError: of the first request that failed.
+            StoreError: a request failed; the error of the first such request.
         """
         return asyncio.run_coroutine_threadsafe(self._run(requests, settings), self._loop).result()
 
@@ -173,7 +173,7 @@ class Client:
     # ---- the four requests
 
     async def _get(self, request: Get, place: _Place, settings: StorageSettings) -> Fetched:
-        """Get a range; retry also what obstore does not retry: truncated bodies from servers without ETags."""
+        """Get a range; also retry after truncated bodies from servers without ETags, which obstore does not retry."""
         deadline, pause = time.monotonic() + settings.retry_seconds, FIRST_PAUSE_SECONDS
         while True:
             try:
@@ -292,7 +292,7 @@ def store_environment() -> Environment:
 
 
 def time_limit(request: Request, settings: StorageSettings) -> float:
-    """Return the seconds after which a request is abandoned if obstore has not ended it."""
+    """Return the time in seconds after which a request is abandoned if obstore has not ended it."""
     size = 0
     if isinstance(request, Put):
         size = request.content.stat().st_size if isinstance(request.content, Path) else len(request.content)
@@ -321,17 +321,17 @@ def check_version(url: str, wanted: str | None, info: ObjectInfo) -> None:
     """Check that an object still has the wanted version; None: any version.
 
     Raises:
-        StoreError: it has another version.
+        StoreError: the object has another version.
     """
     if wanted is not None and info.etag != wanted:
         raise _changed(url, f"its version was {wanted} and now is {info.etag}")
 
 
 def check_end(url: str, stop: int, info: ObjectInfo) -> None:
-    """Check that an object has all bytes up to `stop`: a store sends fewer past the end, without an error.
+    """Check that an object has all bytes up to `stop`, because a store sends fewer bytes past the end without an error.
 
     Raises:
-        StoreError: it is shorter.
+        StoreError: the object is shorter.
     """
     if info.size < stop:
         must = f"{printable_url(url)}: must have at least {stop} bytes; it has {info.size}"

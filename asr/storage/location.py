@@ -64,7 +64,7 @@ def join(base: str, relative: str) -> str:
 
     Args:
         base: the folder, a path or a URL.
-        relative: the file, relative to it; a URL or an absolute path is returned unchanged.
+        relative: the file, relative to the folder; a URL or an absolute path is returned unchanged.
     """
     if is_url(relative) or os.path.isabs(relative):
         return relative

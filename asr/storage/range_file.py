@@ -1,4 +1,4 @@
-"""A file or an object, open for reading, of which only requested byte ranges are read."""
+"""A file or an object, open for reading; only requested byte ranges of it are read."""
 
 import io
 from typing import Any
@@ -10,7 +10,7 @@ class RangeFile(io.RawIOBase):
     """Lets libraries that need an open file read a path or a URL; all bytes are of one version.
 
     Args:
-        path: or URL of the file.
+        path: path or URL of the file.
 
     Raises:
         StoreError: the file cannot be read, or has changed.
@@ -22,7 +22,7 @@ class RangeFile(io.RawIOBase):
         self._held_start, self._held = 0, b""
 
     def hold(self, start: int, num_bytes: int) -> bytes:
-        """Read a range into memory, from which reads within it are served; it replaces the previous range."""
+        """Read a range into memory, replacing the previous one; later reads within the range use the memory."""
         self._held = b""
         self._held_start, self._held = start, read_range(self._path, start, num_bytes, etag=self._version)
         return self._held

@@ -1,9 +1,9 @@
 """This process's access to object stores, safe before and after forks.
 
-obstore's threads do not survive a fork: in a child of a process that used it, the next request would hang. A process
-that forks others, such as a training process with its loading processes, therefore does not use obstore itself: a
-helper process, a new interpreter, does, and returns the bytes through a socket. Loading processes are never forked
-from, so they use obstore directly.
+obstore's threads do not survive a fork: in a child of a process that used it, the next request would hang. Therefore a
+process that forks other processes, such as a training process with its loading processes, does not use obstore itself.
+Instead a helper process, which is a new interpreter, uses obstore and returns the bytes through a socket. Loading
+processes do not fork, so they use obstore directly.
 """
 
 import atexit
@@ -34,8 +34,8 @@ from asr.storage.client import (
 from asr.storage.settings import StorageSettings, default_storage
 
 HELPERS = 3  # attempts of a request, each with a new helper
-PARENT_SECONDS = 1.0  # interval in which a helper checks that its parent exists
-IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)  # by a helper: its parent ends it
+PARENT_SECONDS = 1.0  # interval of a helper's checks that its parent exists
+IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)  # by a helper, because its parent ends it
 
 logger = logging.getLogger(__name__)
 
@@ -49,13 +49,13 @@ class _Helper:
 
     def __init__(self, environment: Environment) -> None:
         self.environment = environment
-        ours, theirs = socket.socketpair()
+        own_end, helper_end = socket.socketpair()
         code = "import sys; sys.path[:] = {!r}\nfrom asr.storage.session import serve\nserve({})"
-        command = [sys.executable, "-c", code.format(sys.path, theirs.fileno())]
+        command = [sys.executable, "-c", code.format(sys.path, helper_end.fileno())]
         null = subprocess.DEVNULL
-        self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=null, stdout=null)
-        theirs.close()
-        self._connection = Connection(ours.detach())
+        self._process = subprocess.Popen(command, pass_fds=[helper_end.fileno()], stdin=null, stdout=null)
+        helper_end.close()
+        self._connection = Connection(own_end.detach())
         self._in_use = threading.Lock()
 
     def run(self, requests: Sequence[Request], settings: StorageSettings) -> list[Any]:
@@ -94,7 +94,7 @@ class _Session:
     """This process's access to stores.
 
     Args:
-        settings: of stores; None: the defaults.
+        settings: settings of stores; None: the defaults.
     """
 
     def __init__(self, settings: StorageSettings | None) -> None:
@@ -110,7 +110,7 @@ def configure(settings: StorageSettings | None) -> None:
     """Set the settings of stores for this process and processes forked from it.
 
     Args:
-        settings: of stores; None: the defaults.
+        settings: settings of stores; None: the defaults.
     """
     _session.settings = settings
 
@@ -123,7 +123,7 @@ def current_settings() -> StorageSettings:
 
 
 def ask(requests: Sequence[Request]) -> list[Any]:
-    """Answer requests to stores, see `Client.run`.
+    """Answer requests to stores as in `Client.run`.
 
     Raises:
         StoreError: one line with object and cause.
@@ -163,7 +163,7 @@ def _access() -> Client | _Helper:
 
 
 def _begin_anew() -> None:
-    """Reset the session in a forked process, where the parent's client or helper cannot be used."""
+    """Reset the session in a forked process, which cannot use the parent's client or helper."""
     global _session
     access, before = _session.access, _session
     if isinstance(access, _Helper):

@@ -14,11 +14,11 @@ class StorageSettings:
 
     Args:
         cache_dir: folder of a local disk for fetched byte ranges, shared by all processes; None: no cache.
-        cache_gigabytes: size of that folder, beyond which the least recently used ranges are removed; each process may
-            exceed it by 2 %.
+        cache_gigabytes: maximum size of this folder; above it, the least recently used ranges are removed. Each process
+            may exceed it by 2 %.
         retry_seconds: time during which a failed request is repeated before the store counts as unreachable.
-        timeout_seconds: after which an unanswered request (at most REQUEST_BYTES of asr/storage/client.py) counts as
-            failed.
+        timeout_seconds: time after which an unanswered request (of at most REQUEST_BYTES, asr/storage/client.py) counts
+            as failed.
     """
 
     cache_dir: Annotated[str | None, or_null(PATH)]
@@ -28,6 +28,6 @@ class StorageSettings:
 
 
 def default_storage() -> StorageSettings:
-    """Return the settings of conf/train.yaml, for commands that have no others."""
+    """Return the settings of conf/train.yaml, for commands without their own settings of stores."""
     values = run_defaults()["data"]
     return StorageSettings(**{entry.field: values[entry.key] for entry in settings_of(StorageSettings)})

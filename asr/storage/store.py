@@ -33,14 +33,14 @@ from asr.storage.session import ask, current_settings
 from asr.system.files import write_shared
 from asr.system.files import write_whole as write_whole_file
 
-MERGE_GAP = 1 << 16  # bytes between two ranges up to which one request is cheaper than two: about a millisecond
+MERGE_GAP = 1 << 16  # maximum bytes between two ranges in one request; fetching them takes about a millisecond
 
 
 def size_and_etag(path: str) -> ObjectInfo:
     """Return a file's size in bytes and its version, which changes whenever the file is written.
 
-    The version is the ETag; of a local file, and of a web server without ETags, the time of modification. It is None
-    if a web server does not send that either.
+    The version is the ETag. For a local file, and a web server without ETags, it is the time of modification. It is
+    None if a web server sends neither.
 
     Raises:
         StoreError: the file does not exist, or its store cannot be read.
@@ -53,10 +53,10 @@ def size_and_etag(path: str) -> ObjectInfo:
 
 
 def sizes_and_etags(paths: Sequence[str]) -> list[ObjectInfo]:
-    """Return `size_and_etag` of each file, with concurrent requests for those in object stores.
+    """Return `size_and_etag` of each file; requests to object stores are concurrent.
 
     Raises:
-        StoreError: as for `size_and_etag`, of the first that failed.
+        StoreError: as for `size_and_etag`, for the first file that failed.
     """
     urls = [path for path in paths if is_url(path)]
     answers = iter(ask([Stat(url) for url in urls]) if urls else [])
@@ -67,10 +67,10 @@ def read_range(path: str, start: int, num_bytes: int, *, etag: str | None = None
     """Read bytes `start` to `start + num_bytes` of a file.
 
     Args:
-        path: or URL of the file.
+        path: path or URL of the file.
         start: position of the first byte.
         num_bytes: number of bytes.
-        etag: version that the file must have, from `size_and_etag`; None: any.
+        etag: version that the file must have, from `size_and_etag`; None: any version.
 
     Raises:
         StoreError: the file is absent, shorter, of another version, or its store cannot be read.
@@ -82,7 +82,7 @@ def read_ranges(ranges: Sequence[ByteRange]) -> list[bytes]:
     """Read byte ranges of any files, concurrently from object stores; neighbouring ranges share a request.
 
     Raises:
-        StoreError: as for `read_range`, of the first that failed.
+        StoreError: as for `read_range`, for the first range that failed.
     """
     for wanted in ranges:
         if wanted.start < 0 or wanted.num_bytes < 0:
@@ -114,7 +114,7 @@ def read_files(paths: Sequence[str]) -> list[bytes]:
     """Read whole files, concurrently from object stores.
 
     Raises:
-        StoreError: as for `read_range`, of the first that failed.
+        StoreError: as for `read_range`, for the first file that failed.
     """
     urls = [path for path in dict.fromkeys(paths) if is_url(path)]
     contents: dict[str, bytes] = {}
@@ -151,7 +151,7 @@ def write_whole(path: str, content: bytes | Path) -> None:
     """Write a file or an object atomically.
 
     Args:
-        path: or URL of the file.
+        path: path or URL of the file.
         content: bytes, or the path of a local file that contains them.
 
     Raises:
@@ -170,13 +170,13 @@ def write_together(path: str, content: bytes, *, is_new: bool = False) -> bool:
     """Write a small file or an object atomically, also if other processes write it at the same time.
 
     Args:
-        path: or URL of the file; the folder of a local file must exist.
-        content: of the file.
-        is_new: write only if the file does not exist.
+        path: path or URL of the file; the folder of a local file must exist.
+        content: content of the file.
+        is_new: whether to write only if the file does not exist.
 
     Returns:
-        Whether it was written. For an object, False may also mean that the store's answer to an earlier attempt of this
-        call was lost.
+        Whether the file was written. For an object, False may also mean that the store's answer to an earlier attempt
+        of this call was lost.
     """
     if is_url(path):
         [is_written] = ask([Put(path, content, is_new)])
@@ -188,7 +188,7 @@ def download(path: str, target: Path) -> None:
     """Copy a file or an object to a local file, atomically and with bounded memory.
 
     Raises:
-        StoreError: it cannot be read.
+        StoreError: the file cannot be read.
         OSError: `target` cannot be written.
     """
     size, version = size_and_etag(path)
@@ -233,7 +233,7 @@ def _requests(group: Sequence[ByteRange]) -> list[Get]:
 
 
 def _neighbours(ranges: Sequence[ByteRange]) -> Iterator[list[ByteRange]]:
-    """Group non-empty ranges of the same version of a file that overlap or are at most MERGE_GAP apart."""
+    """Group non-empty ranges of one version of a file that overlap or are at most MERGE_GAP apart."""
     group: list[ByteRange] = []
     begin = reach = 0
     filled = [wanted for wanted in ranges if wanted.num_bytes > 0]
@@ -255,7 +255,7 @@ def _neighbours(ranges: Sequence[ByteRange]) -> Iterator[list[ByteRange]]:
 
 @contextmanager
 def _opened(path: str) -> Iterator[int]:
-    """Open a local file, and turn errors of the system into StoreError."""
+    """Open a local file; errors of the system become StoreError."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
         try:

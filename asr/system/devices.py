@@ -6,11 +6,11 @@ from asr.errors import InputError
 
 
 def usable_device(device: str | torch.device, name: str) -> torch.device:
-    """Check that torch can use a device here.
+    """Check that torch can use a device on this machine.
 
     Args:
         device: such as "cpu", "cuda" or "cuda:1".
-        name: of the option or setting, for the message.
+        name: name of the option or setting, for the message.
 
     Raises:
         InputError: torch cannot use the device.

@@ -1,7 +1,7 @@
 """Atomic writing of files, checks of output paths, and reading of lines with a limited length.
 
-After a failed or killed write, the path has the complete old file or the complete new one. The target of a link is
-replaced; to a device or a pipe the content is written directly.
+After a failed or killed write, the path has the complete old file or the complete new file. If the path is a link, its
+target is replaced; content for a device or a pipe is written directly.
 """
 
 import errno
@@ -22,10 +22,10 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errno if the disk, a quot
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file atomically: beside `path`, flushed to the disk, then renamed. Missing folders are created.
+    """Write a file atomically: write it beside `path`, flush it to the disk, rename it. Missing folders are created.
 
     Args:
-        path: of the file, or of a link, a device or a pipe.
+        path: path of the file, or of a link, a device or a pipe.
         write: writes the content sequentially to the open file.
 
     Raises:
@@ -59,9 +59,9 @@ def write_shared(path: Path, content: bytes, *, is_new: bool = False) -> bool:
     """Write a small file atomically, even if processes of several machines write it at the same time.
 
     Args:
-        path: of the file, not a link; its folder must exist.
-        content: of the file.
-        is_new: write only if the file does not exist.
+        path: path of the file, not of a link; its folder must exist.
+        content: content of the file.
+        is_new: whether to write only if the file does not exist.
 
     Returns:
         Whether the file was written.
@@ -113,7 +113,7 @@ def is_stream(path: Path) -> bool:
 def _descriptor(path: Path) -> int | None:
     """Return the descriptor of an open file with this path, such as /dev/stdout or a shell's /dev/fd/63; else None.
 
-    It may be a file that the shell has opened (`>> page.html`), to which the output must be appended.
+    The shell may have opened the file for appending (`>> page.html`), so the output must be written to the descriptor.
     """
     own = os.path.realpath("/proc/self/fd")
     for _ in range(MAX_LINKS):
@@ -203,7 +203,7 @@ def bounded_lines(readline: Callable[[int], AnyStr], longest: int, where: str) -
     """Yield lines with their `where:number`; the limit of their length bounds the memory.
 
     Args:
-        readline: of the open text or binary file; its argument is the maximum length to read.
+        readline: method of the open text or binary file; its argument is the maximum length to read.
         longest: maximum length of a line, in characters or bytes.
         where: name of the file.
 
@@ -229,7 +229,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def _linked(unfinished: Path, path: Path) -> bool:
-    """Move a file to `path` if nothing exists there; a file system without hard links cannot exclude a race."""
+    """Move a file to `path` if nothing exists there; on a file system without hard links, a race is possible."""
     try:
         os.link(unfinished, path)
     except FileExistsError:

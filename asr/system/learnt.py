@@ -6,7 +6,7 @@ from typing import Any
 
 from asr.errors import InputError, one_line
 
-MAX_BYTES = 64 << 20  # the largest such file is a tokenizer's model of some megabytes
+MAX_BYTES = 64 << 20  # ample: the largest of these files is a tokenizer's model of a few megabytes
 
 
 def to_json(name: str, value: Any) -> dict[str, bytes]:
@@ -28,7 +28,7 @@ def parse_json(content: bytes, name: str) -> Any:
     """Parse untrusted JSON.
 
     Raises:
-        InputError: it is not JSON, or has a number with too many digits or too deep nesting.
+        InputError: the text is not JSON, or has a number with too many digits or too deep nesting.
     """
     try:
         return json.loads(content)

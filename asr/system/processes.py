@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 INTERRUPTED = 130  # exit status after Ctrl-C: 128 + SIGINT, as shells count
-SPINS = 1000  # some microseconds
+SPINS = 1000  # number of spins, which take a few microseconds
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
 def die_with_parent(parent_id: int) -> None:
-    """Make Linux kill this process when its parent ends; exit at once if the parent has ended already.
+    """Make Linux kill this process when its parent ends; exit at once if the parent has already ended.
 
     Args:
         parent_id: process id of the parent.
@@ -29,9 +29,9 @@ def die_with_parent(parent_id: int) -> None:
 
 
 def keep_memory() -> None:
-    """Make glibc keep freed memory, for training steps that allocate the same amounts again and again.
+    """Make glibc keep freed memory, because all training steps allocate similar amounts.
 
-    Otherwise Linux clears each returned page again, which takes 5 to 18 % of a step on a CPU.
+    Otherwise Linux clears every page that is allocated again, which takes 5 to 18 % of a step on a CPU.
     """
     if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallopt"):  # not in musl
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**30)
@@ -49,8 +49,8 @@ def return_memory() -> None:
 def shared_memory() -> Iterator[None]:
     """Let processes that are forked in this context share as much memory as possible with this process.
 
-    First, freed memory is returned to Linux. Then present objects are excluded from Python's garbage collection, in
-    the children permanently: the collector writes to each object that it examines, and Linux copies its page.
+    First, freed memory is returned to Linux. Then existing objects are excluded from Python's garbage collection, in
+    the children permanently, because the collector writes to each object that it examines, so Linux copies its page.
     """
     if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "malloc_trim"):  # not in musl
         ctypes.CDLL(None).malloc_trim(0)
@@ -96,6 +96,6 @@ def spin_briefly() -> None:
 
 
 def peak_memory() -> int:
-    """Return the peak memory of this process in bytes, with mapped files."""
+    """Return the peak memory of this process in bytes, including mapped files."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -3,15 +3,15 @@
 import logging
 import time
 
-LOG_SECONDS = 10.0  # between two lines
+LOG_SECONDS = 10.0  # time between two lines
 
 
 class ProgressLog:
     """Log a line every LOG_SECONDS; shorter computations log nothing.
 
     Args:
-        logger: to log with.
-        message: of each line; %s is replaced by the completed number.
+        logger: logger of the lines.
+        message: message of each line; %s is replaced by the completed number.
     """
 
     def __init__(self, logger: logging.Logger, message: str) -> None:

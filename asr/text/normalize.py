@@ -19,12 +19,12 @@ def as_written(text: str) -> str:
 
 
 def basic(text: str) -> str:
-    """Keep letters (in lower case) and digits of any script, and apostrophes inside words; all else separates words.
+    """Keep letters (in lower case) and digits of any script, and apostrophes in words; other signs separate words.
 
     'Don’t — “STOP”, 3 o'clock!' becomes "don't stop 3 o'clock".
     """
     lowered = unicodedata.normalize("NFKC", text).lower().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
-    text = unicodedata.normalize("NFKC", lowered)  # some letters compose with their marks in lower case only
+    text = unicodedata.normalize("NFKC", lowered)  # some letters compose with their marks only in lower case
     # A combining mark is part of its letter: many scripts are unreadable without marks.
     in_word = [unicodedata.category(character)[0] in "LMN" for character in text]
     characters = [

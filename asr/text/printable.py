@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 
-NAMED = 5  # names of a longer list that are printed; the rest is counted
+NAMED = 5  # number of printed names of a longer list; further names are only counted
 
 
 def printable(text: str) -> str:
@@ -12,7 +12,7 @@ def printable(text: str) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """List the first NAMED names, and the number of the others."""
+    """List the first NAMED names, and the number of further names."""
     more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
     return ", ".join(names[:NAMED]) + more
 

@@ -19,10 +19,10 @@ class LSTMTokenModel(nn.Module):
 
     Args:
         vocab_size: V.
-        embedding_dim: D, of the embedding.
-        dim: H, of each layer.
+        embedding_dim: D, dimension of the embedding.
+        dim: H, dimension of each layer.
         num_layers: L.
-        dropout: of the embedding, between the layers, and of their output.
+        dropout: dropout of the embedding, between the layers, and of the last layer's output.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The embedding of tokens shared by the token models; its matrix is also the output layer's."""
+"""The embedding of tokens for all token models; its matrix is also the matrix of the output layer."""
 
 import math
 
@@ -20,7 +20,7 @@ class TiedEmbedding(nn.Module):
     def __init__(self, vocab_size: int, dim: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(vocab_size, dim))
-        nn.init.normal_(self.weight, std=dim**-0.5)  # so that the initial variance of logits is that of their input
+        nn.init.normal_(self.weight, std=dim**-0.5)  # so that logits initially have the variance of their input
         self.bias = nn.Parameter(torch.zeros(vocab_size))
 
     def forward(self, tokens: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ class TransformerXLTokenModel(nn.Module):
 
     *Source*: Dai et al. 2019, arXiv:1901.02860, section 3.
 
-    *Differs from the paper*: each token sees the same number of tokens, as in the authors' code with `same_length`;
+    *Differs from the paper*: all tokens attend to equal numbers of tokens, as in the authors' code with `same_length`;
     LayerNorm is before a sub-layer; each layer has its own `u` and `v`; the softmax is not adaptive.
 
     Args:
@@ -38,8 +38,8 @@ class TransformerXLTokenModel(nn.Module):
         feed_forward_factor: as in the encoder `TransformerXL`.
         dropout: of each residual branch, of the feed-forward activation, of the attention weights, of the embedding
             and of the last block's output.
-        segment: tokens computed at once; the gradient does not leave the segment.
-        memory: number of tokens before a token that it sees.
+        segment: number of tokens computed at once; the gradient does not leave the segment.
+        memory: number of earlier tokens to which a token attends.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class TransformerXLTokenModel(nn.Module):
         return log_probs, {"given": stored, "lengths": (lengths + queries).clamp(max=self.memory)}
 
     def _hidden(self, queries: int, remembered: int, lengths: Tensor) -> Tensor:
-        """Return True for keys that a token must not see: later, too far back, or absent, (B, Q, M + Q)."""
+        """Return a mask (B, Q, M + Q) that is True for keys that are later, too far back, or absent."""
         key = torch.arange(remembered + queries, device=lengths.device)
         query = key[remembered:, None]
         unseen = (key > query) | (key < query - self.memory)  # (Q, M + Q)

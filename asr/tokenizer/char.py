@@ -33,7 +33,7 @@ class Char:
         """Return the token of each character.
 
         Raises:
-            InputError: naming a character that is not in the training text.
+            InputError: a character is not in the training text; names the character.
         """
         for character in text:
             if character not in self._ids:
@@ -62,7 +62,7 @@ class Char:
             if not isinstance(character, str) or len(character) != 1:
                 raise InputError(f"{must}; got {shown(character)}.")
         if len(set(characters)) < len(characters):
-            raise InputError(f"{must}; {len(characters) - len(set(characters))} are there again.")
+            raise InputError(f"{must}; {len(characters) - len(set(characters))} are repeated.")
         self._set(characters)
 
     def _set(self, characters: list[str]) -> None:

@@ -13,7 +13,7 @@ from asr.settings.rule import Text, whole
 from asr.system.learnt import parse_json
 
 FILE = "tokenizer.json"
-UNKNOWN = "<unk>"  # in a tokenizer trained here
+UNKNOWN = "<unk>"  # unknown piece of a tokenizer that asr trains
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # represents a space in pieces
 BYTE = re.compile("<0x[0-9A-F]{2}>")  # a piece that is a byte and not text
 MAX_PIECE = 1_000  # characters of a piece
@@ -25,11 +25,11 @@ MODELS = ("BPE", "Unigram")
 
 
 class HuggingFace:
-    """Subwords of a `tokenizer.json`; training here makes BPE.
+    """Subwords of a `tokenizer.json`; asr itself trains only BPE.
 
     *Source*: Sennrich et al. 2016, arXiv:1508.07909; unigram models of other origin: Kudo 2018, arXiv:1804.10959.
 
-    Id 0 is CTC's blank. In the file the blank may have any id; file ids below it are shifted up by one. Pieces
+    Id 0 is CTC's blank. In the file, the blank may have any id; lower ids of the file are increased by one. Pieces
     represent a space by SentencePiece's sign. Text with a character that no piece covers is an error.
 
     Args:
@@ -43,7 +43,7 @@ class HuggingFace:
         self.pieces: list[str] = []
         self._content = b""
         self._tokenizer: Any = None
-        self._blank = 0  # in the file
+        self._blank = 0  # id of the blank in the file
 
     def fit(self, texts: Iterable[str]) -> None:
         """Train BPE on `texts`; equal texts give equal bytes.
@@ -68,7 +68,7 @@ class HuggingFace:
         """Split `text` into pieces.
 
         Raises:
-            InputError: naming a character that no piece covers.
+            InputError: no piece covers a character; names the character.
         """
         encoding = _safely(lambda: self._tokenizer.encode(text, add_special_tokens=False))
         for token, (begin, _) in zip(encoding.ids, encoding.offsets, strict=True):
@@ -133,7 +133,7 @@ def _checked(tokenizer: Any) -> dict[str, Any]:
 
 
 def names(content: bytes) -> list[str]:
-    """List the pieces of a `tokenizer.json` in the order of their ids there.
+    """List the pieces of a `tokenizer.json` in the order of their ids in the file.
 
     Raises:
         InputError: the file is damaged, or uses a part that asr does not accept.
@@ -165,7 +165,7 @@ def _made(content: bytes) -> Any:
 
 
 def _precompiled(content: Any) -> Any:
-    """Build the step alone: if it is damaged, the library raises an error here, but panics inside a tokenizer."""
+    """Build the step alone, because the library raises an error for a damaged step only outside of a tokenizer."""
     return _library().normalizers.Precompiled(base64.b64decode(content))
 
 
@@ -200,7 +200,7 @@ def _library() -> Any:
     """Import the tokenizers library, an optional dependency.
 
     Raises:
-        InputError: it is not installed.
+        InputError: the library is not installed.
     """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # its threads do not survive the fork of data loaders
     try:

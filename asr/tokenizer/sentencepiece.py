@@ -20,8 +20,9 @@ class SentencePiece:
 
     *Source*: Kudo and Richardson 2018, arXiv:1808.06226; unigram: Kudo 2018, arXiv:1804.10959.
 
-    Id 0 is CTC's blank (SentencePiece's padding piece) and 1 the unknown piece, which never occurs: text with a
-    character that the training text lacks is an error. SentencePiece does not normalise: `asr.text.normalize` did.
+    Id 0 is CTC's blank (SentencePiece's padding piece). Id 1 is the unknown piece, which never occurs, because text
+    with a character that is not in the training text is an error. SentencePiece does not normalise texts, because
+    `asr.text.normalize` has normalised them.
 
     Args:
         algorithm: "unigram" or "bpe".
@@ -41,7 +42,7 @@ class SentencePiece:
         """Train on `texts`, with one thread, so that equal texts give equal bytes.
 
         Raises:
-            InputError: the texts are too small for `vocab_size`, with SentencePiece's message.
+            InputError: the texts are too small for `vocab_size`; includes SentencePiece's message.
         """
         model = io.BytesIO()
         try:
@@ -72,7 +73,7 @@ class SentencePiece:
         """Split `text` into the most likely pieces.
 
         Raises:
-            InputError: naming a character that is not in the training text.
+            InputError: a character is not in the training text; names the character.
         """
         tokens = self._processor.encode(text)
         if UNKNOWN_ID in tokens:

@@ -24,7 +24,7 @@ class StuckAtBlank(pl.Callback):
         self._in_a_row = 0
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Check the blank ratio; a head without a frame head logs none."""
+        """Check the blank ratio, which is only logged for models with a frame head."""
         ratio = float(trainer.callback_metrics.get("valid/blank_ratio", 0.0))
         self._in_a_row = self._in_a_row + 1 if ratio >= STUCK and trainer.global_step > 0 else 0
         if self._in_a_row == PATIENCE:

@@ -31,8 +31,8 @@ def besides_steps(
     Args:
         settings: of the run.
         prepared: the run's folder, initial model and checkpoint.
-        task: to train.
-        data: to train on.
+        task: the task to train.
+        data: the data to train on.
     """
     callbacks = [*step_callbacks(settings, task.model, data.worst_batches), StuckAtBlank()]
     if prepared.start is not None and prepared.state.resume is None:

@@ -29,9 +29,9 @@ class Saving(pl.callbacks.Checkpoint):
     the state before a batch (`Position`), at which a resumed run continues.
 
     Args:
-        folder: of the checkpoints.
-        run: to which the checkpoints belong.
-        epochs: of the run; they compute its position.
+        folder: folder of the checkpoints.
+        run: record of the run to which the checkpoints belong.
+        epochs: epochs of the run, which compute the run's position.
         stop: the request of a signal to stop.
         settings: intervals, and which checkpoints are retained.
         measure: metric of validations, logged as `valid/<measure>`; checkpoints with its lowest values are retained.
@@ -55,8 +55,8 @@ class Saving(pl.callbacks.Checkpoint):
         self._select = settings.select
         self._keep = settings.keep
         self._measure = measure
-        self._step = 0  # of the newest checkpoint
-        self._batches = 0  # completed batches of its epoch
+        self._step = 0  # step of the newest checkpoint
+        self._batches = 0  # completed batches of that checkpoint's epoch
         self._time = time.monotonic()
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -72,7 +72,7 @@ class Saving(pl.callbacks.Checkpoint):
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """If the previous batch completed a step: save when a checkpoint is due; save and stop after a signal."""
+        """After a batch that completed a step: save if a checkpoint is due; save and stop after a signal."""
         if batch_idx % trainer.accumulate_grad_batches:
             return
         signum, overdue = self._agree(trainer)
@@ -115,7 +115,7 @@ class Saving(pl.callbacks.Checkpoint):
             set_place(checkpoint, position, checkpoint["global_step"])
 
     def _agree(self, trainer: pl.Trainer) -> tuple[int, bool]:
-        """Agree between processes on the signal (0: none) and on whether a checkpoint is due by the first's clock."""
+        """Agree between processes on the signal (0: none) and on whether the first process's clock makes a save due."""
         overdue = trainer.is_global_zero and time.monotonic() - self._time > self._every_seconds
         if trainer.world_size == 1:
             return self._stop.signum, overdue
@@ -133,7 +133,7 @@ class Saving(pl.callbacks.Checkpoint):
             state = full_checkpoint(trainer)
             try:
                 write_whole(path, lambda file: torch.save(state, file))
-            except (OSError, RuntimeError) as error:  # torch's writer turns OSError into RuntimeError
+            except (OSError, RuntimeError) as error:  # torch's writer converts OSError to RuntimeError
                 problem = str(_disk_problem(error))
             else:
                 for checkpoint in superfluous(self._select, kept_checkpoints(self._folder), self._keep):
@@ -146,7 +146,7 @@ class Saving(pl.callbacks.Checkpoint):
 
 
 def _disk_problem(error: Exception) -> OSError:
-    """Return the OSError of the disk, which torch's writer replaces with an error of its own."""
+    """Return the OSError of the disk, which torch's writer replaces with another error."""
     cause: BaseException = error
     while not isinstance(cause, OSError):
         if cause.__context__ is None:

@@ -1,6 +1,7 @@
 """python -m asr.training.compile_ahead: compile a block in a separate process, to fill inductor's cache on disk.
 
-The training that starts this process sends the pickled block by standard input; nothing else may.
+The training starts this process and sends the pickled block to its standard input. Nothing else may be sent, because
+unpickling can run code.
 """
 
 import os
@@ -59,8 +60,8 @@ class CompilationBeside:
     """A process that compiles a block's forward and backward pass while the training continues.
 
     Args:
-        block: any block; all have the same class and shapes.
-        inputs: of the block.
+        block: any block; all blocks have equal classes and shapes.
+        inputs: inputs of the block.
     """
 
     def __init__(self, block: nn.Module, inputs: Inputs) -> None:

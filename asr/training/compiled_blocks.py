@@ -1,4 +1,4 @@
-"""Compile an encoder's blocks during the training, which starts uncompiled and switches when the code is ready."""
+"""Compile an encoder's blocks in the background; the training starts uncompiled and switches when the code is ready."""
 
 import logging
 import time
@@ -15,14 +15,14 @@ from asr.training.compile_ahead import CompilationBeside, Inputs, compiled, firs
 
 logger = logging.getLogger(__name__)
 
-Forward = Callable[..., Any]  # of a class of blocks: takes a block and its inputs, returns its output
+Forward = Callable[..., Any]  # forward pass of a class of blocks: takes a block and its inputs, returns its output
 
 
 class Compiler(Protocol):
     """A compiler of blocks: `Inductor`, or a fake in tests.
 
     `beside` starts a compilation for inputs of these shapes while the training continues. `program` may compile at its
-    first call, and then finds most of the work done.
+    first call, which is then fast because of `beside`.
     """
 
     def errors(self) -> tuple[type[Exception], ...]:
@@ -42,9 +42,9 @@ class Beside(Protocol):
 
 
 class Inductor:
-    """torch.compile, first in another process, which fills inductor's cache on disk.
+    """torch.compile, first run in another process, which fills inductor's cache on disk.
 
-    A thread would not do: tracing changes the random state of the whole process for its duration.
+    A thread is not possible, because tracing temporarily changes the random state of the whole process.
     """
 
     def errors(self) -> tuple[type[Exception], ...]:
@@ -69,8 +69,8 @@ class CompiledBlocks(pl.Callback):
     if the compilation fails; the log gives the reason.
 
     Args:
-        encoder: its `blocks` are compiled; all have the same class and shapes.
-        compiler: compiles them.
+        encoder: encoder whose `blocks` are compiled; all blocks have equal classes and shapes.
+        compiler: compiles the blocks.
     """
 
     def __init__(self, encoder: Encoder, compiler: Compiler) -> None:
@@ -79,8 +79,8 @@ class CompiledBlocks(pl.Callback):
         self._beside: Beside | None = None
         self._begun = 0.0
         self._program: Forward | None = None
-        self._seen: Inputs | None = None  # of the first block
-        self.settled = False  # True: the way in which blocks run no longer changes
+        self._seen: Inputs | None = None  # inputs of the first block
+        self.settled = False  # True: blocks will not be replaced any more
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Replace the blocks' forward passes, after the trial of the largest batches."""
@@ -93,7 +93,7 @@ class CompiledBlocks(pl.Callback):
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Start the compilation after the first batch, which shows the inputs; switch when the program is ready."""
+        """Start the compilation after the first batch, whose inputs it needs; switch when the program is ready."""
         if self.settled:
             return
         if self._beside is None:

@@ -43,9 +43,9 @@ class SpeechData(pl.LightningDataModule):
         training_set: training utterances and their batch plan.
         valid: validation utterances with normalised texts.
         augmentation: of the training utterances.
-        position: where the run starts or resumes.
-        num_workers: worker processes that load audio and compute features; 0: the training process does it. A
-            validation starts this number of workers again, and ends them.
+        position: position at which the run starts or resumes.
+        num_workers: number of worker processes that load audio and compute features; 0: the training process does
+            this work. Each validation starts and ends the same number of additional workers.
         features_on: "device": features of training batches are computed on the model's device, a batch at a time;
             "cpu": in the worker processes.
     """
@@ -111,7 +111,7 @@ class SpeechData(pl.LightningDataModule):
 
     @torch.no_grad()
     def on_after_batch_transfer(self, batch: Batch | WaveformBatch, dataloader_idx: int) -> Batch:
-        """Compute features of waveforms on the device; validation batches have features already."""
+        """Compute features of waveforms on the device; validation batches already have features."""
         if isinstance(batch, Batch):
             return batch
         assert self._front_end is not None
@@ -170,8 +170,8 @@ class _CurrentEpoch(Sampler[list[Item]]):
 class _Loader(DataLoader[Batch]):
     """A loader that starts its workers when the first batch is requested.
 
-    Lightning makes two iterators of each epoch's loader and uses only the second. Otherwise the first one's workers
-    would start and read batches that nobody uses.
+    Lightning makes two iterators of each epoch's loader and uses only the second one. So the workers of the first
+    iterator do not start, and do not read batches that are never used.
     """
 
     waiting: Stopwatch  # runs while the consumer waits for a batch
@@ -190,11 +190,11 @@ class _Loader(DataLoader[Batch]):
 def _start_worker(worker: int) -> None:
     logging.getLogger("asr.audio.load").setLevel(logging.ERROR)  # each worker would repeat notes on conversions
     return_memory()
-    # torch's loading processes that outlive a killed parent hang once the pipe to it is full: each holds its other end.
+    # If the parent is killed, torch's workers would hang when the pipe to it is full, since they hold its other end.
     parent = multiprocessing.parent_process()
     if parent is not None and parent.pid is not None:
         die_with_parent(parent.pid)
-    # A signal may be sent to all processes of a group or a job. The training process first completes its step, for
-    # which it needs its workers.
+    # A signal may be sent to all processes of a group or a job. The workers ignore it, because the training process
+    # needs them to complete its step.
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)

@@ -31,13 +31,13 @@ logger = logging.getLogger(__name__)
 
 
 def first_then_all(trainer: "Trainer", prepare: Callable[[], Result]) -> Result:
-    """Run `prepare` on the first process, then on the others, which read the files that the first has written.
+    """Run `prepare` on the first process, then on the other processes, which read the files written by the first one.
 
     On one machine, Lightning starts the other processes when the first one calls `fit`, so the files exist already.
     torchrun and SLURM start all processes at once; then the others wait for the first.
 
     Raises:
-        InputError, StoreError: from `prepare`, on the first process; the others exit without a message.
+        InputError, StoreError: from `prepare`, on the first process; the other processes exit without a message.
     """
     strategy = trainer.strategy
     environment = getattr(strategy, "cluster_environment", None)
@@ -48,7 +48,7 @@ def first_then_all(trainer: "Trainer", prepare: Callable[[], Result]) -> Result:
         return prepare()
     if not environment.creates_processes_externally:
         prepared = prepare()
-        os.environ[STARTED_BY_FIRST] = str(os.getpid())  # the others inherit it
+        os.environ[STARTED_BY_FIRST] = str(os.getpid())  # the other processes inherit it
         _watch_others(trainer)
         return prepared
     strategy.setup_environment()
@@ -68,7 +68,7 @@ def first_then_all(trainer: "Trainer", prepare: Callable[[], Result]) -> Result:
 
 
 def gather(trainer: "Trainer", own: list[Result]) -> list[Result]:
-    """Concatenate the lists of all processes in the order of ranks; all processes must call it."""
+    """Concatenate the lists of all processes in the order of ranks; all processes must call this function."""
     if trainer.world_size == 1:
         return own
     import torch.distributed as dist
@@ -79,7 +79,7 @@ def gather(trainer: "Trainer", own: list[Result]) -> list[Result]:
 
 
 def fail_together(trainer: "Trainer", message: str) -> NoReturn:
-    """Stop all processes; the first reports the error. All processes must call it.
+    """Stop all processes; the first process reports the error. All processes must call this function.
 
     Raises:
         InputError: on the first process.
@@ -98,15 +98,15 @@ def take_leave() -> None:
     import torch.distributed as dist
 
     if dist.is_initialized():
-        # DDP refers to the group, too. If DDP released it last, it would join Gloo's threads while holding the GIL,
-        # which a thread may need to free the tensors of the last communication: a deadlock.
+        # DDP also refers to the group. If DDP released it last, it would join Gloo's threads while holding the GIL. A
+        # thread may need the GIL to free the tensors of the last communication, which would be a deadlock.
         _LEFT.append(dist.group.WORLD)
         atexit.register(_let_go)
         dist.destroy_process_group()
 
 
 def _let_go() -> None:
-    """Free DDP's reference to the process group, then ours: a release from Python joins threads without the GIL."""
+    """Free DDP's reference to the process group before Python's: only Python releases the GIL when it joins threads."""
     gc.collect()
     _LEFT.clear()
 
@@ -136,13 +136,13 @@ def _watch_others(trainer: "Trainer") -> None:
 
 
 def _end_with_others(trainer: "Trainer") -> None:
-    """Wait until a child process fails; then end all, since this process may hang in a collective operation."""
+    """Wait until a child process fails; then end all processes, since this one may hang in a collective operation."""
     while (lost := _lost_process(trainer)) is None:
         if trainer.state.stopped or all(process.poll() == 0 for process in started_processes(trainer)):
             return
         time.sleep(POLL_SECONDS)
     time.sleep(GRACE_SECONDS)
-    if trainer.state.stopped:  # this process has noticed the failure itself
+    if trainer.state.stopped:  # this process is already stopping after the failure
         return
     logger.error("error: %s", lost)
     stop_others(trainer)
@@ -172,7 +172,7 @@ def _must_live(trainer: "Trainer", problem: str) -> str:
 
 
 def report_lost_connection(trainer: "Trainer") -> NoReturn:
-    """End this process because another one has ended; name the other one if it is a child of this process.
+    """End this process because another process has ended; name that process if it is a child of this process.
 
     Raises:
         InputError: except on processes that Lightning has started; their parent reports the error.

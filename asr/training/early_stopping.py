@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 class Patience(pl.callbacks.EarlyStopping):
-    """Stop after `patience` validations in a row without a new best WER or perplexity.
+    """Stop after `patience` consecutive validations without a new best WER or perplexity.
 
     If a run starts from a model (`init.from`), the validation of that model counts as the first best value. A run that
     is resumed after early stopping stops again at once; Lightning alone would continue it.
@@ -36,5 +36,5 @@ class Patience(pl.callbacks.EarlyStopping):
             logger.info("stopped: no better %s than %s in %d validations", *best, self.patience)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the state of a checkpoint, but keep the patience of the settings."""
+        """Restore the state of a checkpoint, except the patience, which comes from the settings."""
         super().load_state_dict(state_dict | {"patience": self.patience})

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from asr.run.resume import Resume
     from asr.training.tasks import TrainingTask
 
-LOST_WORKER = (ConnectionError, EOFError, FileNotFoundError)  # besides torch's own error
+LOST_WORKER = (ConnectionError, EOFError, FileNotFoundError)  # in addition to torch's own error
 
 logger = logging.getLogger(__name__)
 
@@ -30,8 +30,8 @@ def fit(
 
     Args:
         trainer: with callbacks and loggers from `equip`.
-        task: to train.
-        data: to train on.
+        task: the task to train.
+        data: the data to train on.
         resume: the checkpoint to resume from; None: train from the beginning.
         stop: the request of a signal to stop.
 
@@ -52,7 +52,7 @@ def fit(
         trainer.fit(cast(pl.LightningModule, task), data, ckpt_path=resume.path if resume else None, weights_only=True)
         take_leave()
     except Stopped:
-        if not stop.at_once:  # else the processes may have stopped at different steps and would wait for each other
+        if not stop.at_once:  # otherwise processes may have stopped at different steps and would wait for each other
             take_leave()
         if trainer.global_rank > 0:
             raise SystemExit(0) from None
@@ -80,11 +80,11 @@ def fit(
 
 
 def _is_finished(trainer: pl.Trainer, resume: "Resume") -> bool:
-    """Whether no epoch or step is left; Lightning would start one more epoch."""
+    """Whether no epoch or step is left; Lightning alone would start another epoch."""
     epochs, steps = trainer.max_epochs or -1, trainer.max_steps
     return 0 < epochs <= resume.position.epoch or 0 < steps <= resume.step
 
 
 def is_lost_worker(error: BaseException) -> bool:
-    """Whether a worker ended while it sent a batch: errors of sockets have no filename, those of missing files do."""
+    """Whether a worker ended while it sent a batch: its error has no filename, unlike errors of missing files."""
     return isinstance(error, LOST_WORKER) and getattr(error, "filename", None) is None

@@ -25,8 +25,8 @@ class Frozen(pl.callbacks.Callback):
     Weights that require no gradient already, such as the base of an adapter, stay frozen for the whole run.
 
     Args:
-        model: its weights are frozen.
-        patterns: of the weights' names, such as `encoder.*`, `encoder.blocks.0.*`.
+        model: model whose weights are frozen.
+        patterns: patterns of weight names, such as `encoder.*`, `encoder.blocks.0.*`.
         steps: number of optimizer steps; None: the whole run.
 
     Raises:
@@ -82,7 +82,7 @@ class Frozen(pl.callbacks.Callback):
         """Discard the gradients of frozen weights before gradients are divided and clipped."""
         if self._are_frozen(trainer.global_step):
             for weight in self._weights:
-                weight.grad = None  # AdamW skips them: no decay, no moments, no step
+                weight.grad = None  # AdamW skips weights without a gradient: no decay, no moments, no step
 
     def _are_frozen(self, step: int) -> bool:
         return self._steps is None or step < self._steps

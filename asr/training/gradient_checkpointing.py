@@ -23,7 +23,7 @@ def recompute_blocks(encoder: Encoder) -> None:
     operations runs them twice, in the same order on every rank.
 
     Args:
-        encoder: changed in place; its copies, also deep copies, recompute too.
+        encoder: encoder to change in place; its copies, including deep copies, also recompute.
 
     Raises:
         InputError: the encoder has no blocks.
@@ -50,10 +50,11 @@ def _contexts(block: nn.Module) -> tuple[AbstractContextManager[Any], AbstractCo
 
 
 class _BuffersAsNow:
-    """A context in which a module's buffers have their values from construction; on exit it restores the others.
+    """A context in which a module's buffers have the values that they had when the context was constructed.
 
-    So the recomputation starts with the buffers of the forward pass, and running statistics count a batch once. It may
-    be entered more than once, because backward can run several times on a retained graph.
+    On exit, the current values are restored. So the recomputation starts with the buffers of the forward pass, and
+    running statistics count a batch once. The context may be entered several times, because backward can run several
+    times on a retained graph.
     """
 
     def __init__(self, module: nn.Module) -> None:

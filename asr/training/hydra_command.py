@@ -67,11 +67,11 @@ def read_experiment(resolved: Mapping[str, Any], overrides: Sequence[str]) -> "R
 def experiment_command(command: Command, root: str = "train", read: Reader = read_experiment) -> Callable[[], None]:
     """Make a command-line program from a function of run settings; Hydra composes the config.
 
-    A user's error is printed as one line, with exit status 1. The command's return value goes to Hydra's sweepers.
+    A user's error is printed as one line, with exit status 1. Hydra's sweepers receive the command's return value.
 
     Args:
         command: function to run.
-        root: the primary config, a file of conf/ without its suffix.
+        root: name of the primary config, a file of conf/ without its suffix.
         read: makes the settings from the config.
     """
 
@@ -104,7 +104,7 @@ def experiment_command(command: Command, root: str = "train", read: Reader = rea
             hydra.main(version_base="1.3", config_path=str(CONF), config_name=root)(main)()
         except CompactHydraException as error:
             sys.exit(f"error: {composition_error(error)}")
-        gc.freeze()  # saves the garbage collection at exit, most of a second with Lightning imported
+        gc.freeze()  # avoids garbage collection at exit, which takes most of a second with Lightning
         if reader_has_gone() or failed:
             sys.exit(1)
 
@@ -115,7 +115,7 @@ def composition_error(error: "CompactHydraException") -> str:
     """Return a composition error as one line: what must hold, what was given, what to do.
 
     Args:
-        error: from Hydra's composition of the config; its own message has several lines.
+        error: error of Hydra's composition of the config, whose own message has several lines.
     """
     from hydra.errors import MissingConfigException, OverrideParseException
     from omegaconf import DictConfig
@@ -220,7 +220,7 @@ def run_job(
         logger.error("error: %s", error)
         sys.exit(1)
     except BrokenPipeError:
-        if not reader_has_gone():  # another pipe broke, such as a worker's
+        if not reader_has_gone():  # the broken pipe is another one, such as a worker's
             raise
         sys.exit(1)
     except OSError as error:
@@ -267,7 +267,7 @@ def start_log() -> None:
 def _in_own_folder(command: Command, failed: list[str], settings: Any) -> float | None:
     """Run a job of a `--multirun` in its own folder in `run_dir`, named by its overrides or by its number.
 
-    The folder of a failed job is added to `failed`; the next job runs nevertheless.
+    The folder of a failed job is added to `failed`; the next jobs still run.
     """
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode

@@ -1,7 +1,7 @@
-"""All uses of Lightning's private interface, one function each.
+"""All uses of Lightning's private interface; each use has its own function.
 
-They suit Lightning 2.6, the only version that pyproject.toml allows; tests/test_lightning_internals.py fails with a
-version that differs.
+The functions suit Lightning 2.6, the only version that pyproject.toml allows; tests/test_lightning_internals.py fails
+if another version differs.
 """
 
 from collections.abc import Callable, Sequence
@@ -58,7 +58,7 @@ def validate(trainer: pl.Trainer) -> None:
 
 
 def forget_metric(trainer: pl.Trainer, name: str) -> None:
-    """Log a metric no more until it has a new value.
+    """Stop logging a metric until it has a new value.
 
     Lightning 2.6 keeps the last value that was logged in an epoch, and writes it to the lines of later steps, too.
     """
@@ -83,8 +83,8 @@ def set_place(checkpoint: dict[str, Any], position: Position, logged: int) -> No
     counters always state that exactly `position.batch` batches of the epoch are complete.
 
     Args:
-        checkpoint: from Lightning; changed in place.
-        position: at which to resume.
+        checkpoint: checkpoint from Lightning; it is changed in place.
+        position: position at which to resume.
         logged: number of the next step for the loggers.
     """
     state = checkpoint["loops"]["fit_loop"]
@@ -112,8 +112,9 @@ def started_processes(trainer: pl.Trainer) -> Sequence[Popen[bytes]]:
 def replace_process_watch(watch: Callable[[], None]) -> None:
     """Make Lightning call `watch` after it has started other processes, in place of its own process observer.
 
-    Lightning's observer checks every five seconds and, if a process has failed, kills all others, the first included,
-    without a message. The launcher of Lightning 2.6 starts it by its module's function `_launch_process_observer`.
+    Lightning's observer checks every five seconds and, if a process has failed, kills all other processes,
+    including the first one, without a message. The launcher of Lightning 2.6 starts it by its module's function
+    `_launch_process_observer`.
     """
     from lightning.pytorch.strategies.launchers import subprocess_script
 

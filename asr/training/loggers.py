@@ -20,10 +20,10 @@ def make_loggers(
     """Make the loggers of a run.
 
     Args:
-        components: of the run, its loggers among them.
+        components: components of the run, including its loggers.
         resolved: all settings of the run, which services store.
         run_dir: the run folder.
-        run_id: of the run; it does not change when the run is resumed.
+        run_id: id of the run; it does not change when the run is resumed.
         step: optimizer steps that the run has completed.
     """
     tensorboard = TensorBoardLogger(run_dir, name="tensorboard", version="", purge_step=step + 1)
@@ -32,7 +32,7 @@ def make_loggers(
 
 
 def chosen_loggers(components: Mapping[str, Any]) -> list[partial[Logger]]:
-    """Return the loggers of services that the settings choose; each is named like the package that it needs.
+    """Return the loggers of services that the settings choose; a logger has the name of the package that it needs.
 
     Raises:
         InputError: the logger does not exist, its package is not installed, or a setting is invalid.

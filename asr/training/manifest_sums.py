@@ -29,7 +29,8 @@ class ManifestSums:
     """Sums over the utterances of each manifest on this rank, since the last `take`.
 
     Args:
-        names: of the manifests, the same on all ranks. A single manifest is not summed: its figures are the split's.
+        names: names of the manifests, equal on all ranks. A single manifest is not summed, because its figures are the
+            figures of the split.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -50,9 +51,9 @@ class ManifestSums:
 
         Args:
             utterances: B utterances.
-            losses: (B,); an utterance without a finite loss does not count, nor do its tokens.
+            losses: (B,); utterances without a finite loss, and their tokens, do not count.
             token_lengths: (B,).
-            errors: of the B hypotheses; empty: not counted.
+            errors: errors of the B hypotheses; empty: errors are not counted.
         """
         if not self or not utterances:
             return
@@ -65,7 +66,7 @@ class ManifestSums:
         self._sums.index_add_(0, rows_of_utterances, columns)
 
     def take(self, reduce: Reduce, device: torch.device) -> dict[str, Rates]:
-        """Return loss and WER of each manifest over all ranks, and reset the sums; all ranks must call it."""
+        """Return loss and WER of each manifest over all ranks, and reset the sums; all ranks must call this method."""
         if not self:
             return {}
         sums = reduce(self._sums.to(exact(device)).to(device)).tolist()

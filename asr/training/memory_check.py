@@ -20,10 +20,10 @@ class LargestBatchFirst(pl.callbacks.Callback):
     """Take an optimizer step on the largest batches of the plan, and undo it.
 
     Parameters, buffers, optimizer and random state are restored bit for bit. Each batch runs before and after an
-    optimizer step, so that memory includes the optimizer's state, as from the second step on.
+    optimizer step, so that memory also includes the optimizer's state, as in all steps after the first.
 
     Args:
-        largest: makes this process's share of the batches; the same number on every process.
+        largest: makes this process's share of the batches; all processes must make equal numbers of batches.
     """
 
     def __init__(self, largest: Callable[[], Sequence[Batch | TextBatch]]) -> None:

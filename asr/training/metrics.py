@@ -14,7 +14,7 @@ from asr.system.files import write_whole_text
 
 
 class MetricsFile(Logger):
-    """Write metrics as CSV; each line is in the file as soon as it is logged.
+    """Write metrics as CSV; each line is written as soon as it is logged.
 
     The metrics of a validation are added to the line of the step before it. Lightning's CSVLogger deletes the file when
     a run resumes; this class removes only the lines of the steps that are repeated.
@@ -30,7 +30,7 @@ class MetricsFile(Logger):
         self._done = done
         self._columns: list[str] = []
         self._last: dict[str, Any] = {"step": -1}  # the last line
-        self._last_begins = 0  # in bytes
+        self._last_begins = 0  # position of the last line in bytes
 
     name = "metrics"
     version = ""

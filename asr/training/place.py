@@ -14,10 +14,10 @@ def scheduled(optimizer: Optimizer, schedule: Schedule, total_steps: int, traine
     """Return the optimizer and its learning-rate schedule in the form that Lightning expects.
 
     Args:
-        optimizer: its learning rate is multiplied by the schedule's factor.
+        optimizer: optimizer whose learning rate is multiplied by the schedule's factor.
         schedule: of the run.
         total_steps: optimizer steps of the whole run.
-        trainer: of the run; its data module has `epochs` (`TrainingData`).
+        trainer: trainer of the run, whose data module has `epochs` (`TrainingData`).
     """
 
     def factor(step: int) -> float:
@@ -39,6 +39,6 @@ def epoch_of(task: pl.LightningModule, step: int) -> int:
 
 
 def log_place(task: pl.LightningModule, step: int) -> None:
-    """Log under the number of completed steps, as checkpoints are named; Lightning would count from 0."""
+    """Log under the number of completed steps, which also names checkpoints; Lightning would count from 0."""
     task.log("step", float(step))
     task.log("epoch", float(epoch_of(task, step)))

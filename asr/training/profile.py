@@ -15,7 +15,7 @@ from asr.run.names import TRACE
 logger = logging.getLogger(__name__)
 
 WARM_UP = 3  # unrecorded batches at the start, which allocate and compile
-ROWS = 20  # of each table
+ROWS = 20  # number of rows of each table
 NAME_WIDTH = 60
 PART = "[pl][module]"  # prefix of names of the model's parts
 
@@ -72,7 +72,7 @@ class Profile(pl.Callback):
 
 
 def _parts(averages: EventList, on_device: bool) -> Iterator[str]:
-    """Yield the lines of a table: forward time of each part of the model, slowest first."""
+    """Yield the lines of a table with the forward time of each part of the model, slowest part first."""
     seconds = {event.key: event.device_time_total if on_device else event.cpu_time_total for event in averages}
     parts = {key.removeprefix(PART): time for key, time in seconds.items() if key.startswith(PART)}
     yield f"forward pass of each part of the model, sub-parts included, ms{' on the GPU' if on_device else ''}:"

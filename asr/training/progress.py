@@ -54,14 +54,14 @@ class LogLines(Callback):
 
     Args:
         events: file to which each line is also written as an event.
-        within_epochs: log lines within epochs too; True without a bar.
+        within_epochs: whether to log lines within epochs, too; True if there is no bar.
     """
 
     def __init__(self, events: EventsFile, within_epochs: bool) -> None:
         self._events = events
         self.within_epochs = within_epochs
         self._last = time.monotonic()
-        self._validated = False  # since the last line at the end of an epoch
+        self._validated = False  # whether a validation ran since the last line at the end of an epoch
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
         """Log a line if the last one is older than `LINE_SECONDS`."""
@@ -69,7 +69,7 @@ class LogLines(Callback):
             self._log(trainer, validated=False, done=False)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Write an event. The next epoch's line reports the validation; before the first step it gets its own line."""
+        """Write an event; log a line if it is before the first step. Later validations are part of an epoch's line."""
         if trainer.is_global_zero:
             measure, loss, score = _measured(trainer)
             finite = score if math.isfinite(score) else None
@@ -129,7 +129,7 @@ def _by_manifest(
 
 
 def _measured(trainer: pl.Trainer) -> tuple[str, float, float]:
-    """Return the name of the last validation's metric, the loss, and the metric."""
+    """Return the name of the last validation's metric, its loss, and the metric's value."""
     measure = cast("TrainingTask", trainer.lightning_module).measure
     loss, score = (float(trainer.callback_metrics[f"valid/{name}"]) for name in ("loss", measure))
     return measure, loss, score

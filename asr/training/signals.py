@@ -1,4 +1,4 @@
-"""Signals that stop a training: it completes its step, saves, and exits with a status that names the signal."""
+"""Signals that stop a training: it completes its step, saves, and exits with 128 + the signal's number."""
 
 import logging
 import os
@@ -58,7 +58,7 @@ class StopRequest:
         name = signal.Signals(signum).name
         if speaks:
             text = f"{name}: saving and stopping at the end of this step or validation; Ctrl-C to stop at once\n"
-            os.write(2, text.encode())  # not the logger, which may be writing a line
+            os.write(2, text.encode())  # without the logger, which may be writing a line at this moment
 
 
 def requeue(stopped: Stopped) -> None:

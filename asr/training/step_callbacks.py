@@ -20,7 +20,7 @@ def step_callbacks(settings: "RunSettings", model: Model, largest: Callable[[], 
 
     Args:
         settings: of the run.
-        model: to train.
+        model: the model to train.
         largest: makes this process's share of the largest batches.
     """
     callbacks: list[pl.Callback] = [

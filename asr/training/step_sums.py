@@ -17,14 +17,14 @@ class StepSums(NamedTuple):
     """Sums over the batches of an optimizer step, on all ranks.
 
     Args:
-        loss: of the utterances.
-        tokens: of the references.
-        frames: of features, without padding.
-        padded_frames: of features, with padding.
+        loss: loss of the utterances.
+        tokens: number of tokens of the references.
+        frames: number of feature frames, without padding.
+        padded_frames: number of feature frames, including padding.
         skipped: number of unreadable utterances.
-        waited_seconds: during which ranks waited for batches.
-        wall_seconds: since the step before, summed over the ranks.
-        others: by name, the losses that are logged but not trained.
+        waited_seconds: seconds during which ranks waited for batches.
+        wall_seconds: seconds since the previous step, summed over the ranks.
+        others: losses that are logged but not trained, by name.
     """
 
     loss: float
@@ -44,7 +44,7 @@ class StepSums(NamedTuple):
         return cls(**dict(zip(cls._fields, sums[:fixed], strict=False)), others=others)
 
     def together(self, others: Sequence["StepSums"]) -> "StepSums":
-        """Return this step with frames and seconds summed over other steps too, for rates since the last log line."""
+        """Return this step with frames and seconds that include other steps, for rates since the last log line."""
         steps = [self, *others]
         shared = ("frames", "padded_frames", "waited_seconds", "wall_seconds")
         return self._replace(**{name: sum(getattr(step, name) for step in steps) for name in shared})
@@ -105,7 +105,7 @@ class StepBatches:
         return [utterance.id for utterance, loss in pairs if not abs(loss) < float("inf")]
 
     def keep(self, folder: Path, name: str) -> None:
-        """Save the batches that have a loss that is not finite; all batches if there is none."""
+        """Save the batches with a loss that is not finite; if there are none, save all batches."""
         not_finite = [pair for pair in self.batches if not bool(pair[1].isfinite().all())]
         folder.mkdir(parents=True, exist_ok=True)
         for number, (batch, losses) in enumerate(not_finite or self.batches):
@@ -127,9 +127,9 @@ class StepRecord:
     Args:
         epoch: from 1.
         number: from 1.
-        batches: of this rank.
+        batches: batches of this rank.
         sums: (7 + N,), the fields of `StepSums` over all ranks, on the device.
-        norm: (), of the gradient, on the device.
+        norm: (), norm of the gradient, on the device.
     """
 
     epoch: int
@@ -140,6 +140,6 @@ class StepRecord:
 
 
 def wait_for(steps: Sequence[StepRecord], names: Sequence[str]) -> list[tuple[StepSums, float]]:
-    """Read sums and gradient norms of steps with a single synchronisation; `names` are of the other losses."""
+    """Read sums and gradient norms of steps with a single synchronisation; `names` are those of the other losses."""
     rows = torch.stack([torch.cat([step.sums, step.norm.to(step.sums.dtype)[None]]) for step in steps]).tolist()
     return [(StepSums.of(sums, names), norm) for *sums, norm in rows]

@@ -37,7 +37,7 @@ from asr.training.validation_sums import ValidationSums
 STATES = {
     "state_dict",
     "current_model_state",
-}  # weights in a checkpoint; with a moving average, the first is the average and the second the trained weights
+}  # weights in a checkpoint; with a moving average, the first key has the average, the second the trained weights
 
 logger = logging.getLogger(__name__)
 
@@ -47,9 +47,9 @@ class Unreadable:
     """The allowed number of unreadable utterances in an epoch, and the number found before a resume.
 
     Args:
-        at_most: allowed in an epoch, over all processes; more stop the training.
-        epoch: in which the run starts or resumes, from 0.
-        so_far: unreadable utterances of that epoch before the run resumes.
+        at_most: number allowed in an epoch, over all processes; a larger number stops the training.
+        epoch: epoch in which the run starts or resumes, from 0.
+        so_far: number of unreadable utterances of that epoch before the run resumes.
     """
 
     at_most: float
@@ -60,13 +60,13 @@ class Unreadable:
 class RecognitionTask(pl.LightningModule):
     """Train a recogniser.
 
-    The loss is the sum of the utterances' losses over the number of their reference tokens, over all ranks and
-    all batches of the optimizer step: each backward pass adds up gradients of sums, which are divided once, before
+    The loss is the sum of the utterances' losses divided by the number of their reference tokens, over all ranks and
+    all batches of the optimizer step: each backward pass adds gradients of sums, which are divided once, before
     clipping.
 
-    An error on one rank is reduced over all ranks, so that all stop together and none hangs. On a CPU, errors are
-    checked after every step. On other devices each check is a synchronisation, so errors are checked when a step is
-    logged and before a checkpoint is written (`settle`).
+    An error on one rank is reduced over all ranks, so that all ranks stop together and no rank hangs. On a CPU, errors
+    are checked after every step. On other devices each check is a synchronisation, so errors are checked only when a
+    step is logged and before a checkpoint is written (`settle`).
 
     Args:
         recognizer: contains the model to train; decodes the validation set.
@@ -81,7 +81,7 @@ class RecognitionTask(pl.LightningModule):
         samples: file and ids of the utterances whose hypotheses each validation records.
         epoch_hours: hours of each training manifest in an epoch, by its name.
         valid_manifests: names of the validation manifests.
-        own_tensors: names of the model's tensors in a checkpoint; None: all. The other tensors never change.
+        own_tensors: names of the model's tensors in a checkpoint; None: all. Tensors without these names never change.
     """
 
     measure: ClassVar[str] = WER
@@ -185,7 +185,7 @@ class RecognitionTask(pl.LightningModule):
     def settle(self) -> list[tuple[StepSums, float]]:
         """Synchronise with the device: log skipped utterances since the last call; stop if a loss is not finite.
 
-        All ranks must call it.
+        All ranks must call this method.
 
         Returns:
             The sums and the gradient norm of each step.
@@ -314,7 +314,7 @@ class RecognitionTask(pl.LightningModule):
                 checkpoint[key] = {name: tensor for name, tensor in checkpoint[key].items() if name in self._own}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the tensors that the checkpoint does not contain; the model has their values already."""
+        """Add the tensors that the checkpoint does not contain; the model already has their values."""
         if self._own is not None:
             frozen = {name: tensor for name, tensor in self.state_dict().items() if name not in self._own}
             for key in STATES & checkpoint.keys():

@@ -19,8 +19,8 @@ class TextData(pl.LightningDataModule):
     Args:
         train: training texts and their batch plan.
         valid: validation texts.
-        bounds: of the size of validation batches.
-        position: where the run starts or resumes.
+        bounds: limits of the size of validation batches.
+        position: position at which the run starts or resumes.
     """
 
     def __init__(self, train: TextSet, valid: Sentences, bounds: BatchBounds, position: Position) -> None:

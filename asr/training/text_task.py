@@ -25,11 +25,11 @@ from asr.training.place import log_place, scheduled
 class LanguageModelTask(pl.LightningModule):
     """Train a language model over tokens.
 
-    The loss is the sum of the tokens' losses over the number of tokens, sentence ends included, over all ranks and all
-    batches of the optimizer step. Gradients are summed and divided once, before clipping.
+    The loss is the sum of the tokens' losses divided by the number of tokens, including sentence ends, over all ranks
+    and all batches of the optimizer step. Gradients are summed and divided once, before clipping.
 
     Args:
-        model: to train.
+        model: the model to train.
         make_optimizer: makes the optimizer from named parameters.
         schedule: of the learning rate.
         total_steps: optimizer steps of the whole run, for the schedule.
@@ -38,7 +38,7 @@ class LanguageModelTask(pl.LightningModule):
     """
 
     measure: ClassVar[str] = PERPLEXITY
-    skipped = 0  # texts are in memory, so none is unreadable
+    skipped = 0  # texts are in memory, so no text is unreadable
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class LanguageModelTask(pl.LightningModule):
             self._log_step(self.settle(), optimizer.param_groups[0]["lr"])
 
     def settle(self) -> list[list[float]]:
-        """Synchronise with the device; stop if a loss or gradient is not finite. All ranks must call it.
+        """Synchronise with the device; stop if a loss or gradient is not finite. All ranks must call this method.
 
         Returns:
             Loss, tokens and gradient norm of each step since the last call.

@@ -72,7 +72,7 @@ def make_trainer(settings: "AnyRunSettings") -> pl.Trainer:
     if trainer.strategy.root_device.type == "cpu" and str(settings.trainer.precision).startswith("16"):
         must = "trainer.precision must be 32-true or bf16-mixed on a CPU"
         raise InputError(f"{must}; got {settings.trainer.precision}.")
-    if trainer.global_rank > 0:  # other processes than the first log errors only
+    if trainer.global_rank > 0:  # all processes but the first log only errors
         logging.getLogger("asr").setLevel(logging.ERROR)
     return trainer
 
@@ -92,8 +92,8 @@ def equip(
         trainer: of the run.
         settings: of the run.
         state: of the run.
-        run: to which the checkpoints belong.
-        data: to train on.
+        run: record of the run to which the checkpoints belong.
+        data: the data to train on.
         measure: metric of validations, which selects checkpoints.
         others: callbacks, except checkpointing.
 

@@ -46,8 +46,8 @@ __all__ = [
     "scatter_chart",
 ]
 
-NAMED_ROWS = 40  # of an interval chart; with more, rows are thinner, and named only on hover and in the table
-TABLE_ROWS = 60  # of a line chart's table
+NAMED_ROWS = 40  # maximum number of rows with names in an interval chart; more rows are thinner
+TABLE_ROWS = 60  # maximum number of rows of a line chart's table
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class Series:
     """Points (x, y) joined by a line.
 
     Args:
-        name: in the legend and the table.
-        points: in order of x; a y of None is a gap.
+        name: name in the legend and the table.
+        points: points in the order of x; a y of None is a gap.
         raw: unsmoothed points, drawn faintly behind the line in the same colour.
         intervals: (low, high) of each point, drawn as a band.
         dots: whether to mark each point.
@@ -74,11 +74,11 @@ class Column:
     """A value under a name.
 
     Args:
-        name: at the axis.
-        value: of the bar or dot.
-        interval: of 95 % confidence; None: not known.
-        note: shown on hover, and in the table.
-        style: number of the colour; `name` must distinguish the same kinds as the colours.
+        name: name at the axis.
+        value: value of the bar or dot.
+        interval: 95 % confidence interval; None: not known.
+        note: text shown on hover, and in the table.
+        style: number of the colour; values of different colours must also have different names.
     """
 
     name: str
@@ -107,10 +107,10 @@ def line_chart(
         title: what the chart shows.
         x: horizontal axis.
         y: vertical axis.
-        series: at most six have different colours.
+        series: the lines; the first six have different colours.
         note: further information, in small print.
-        diagonal: draw y = x as well.
-        zero: begin y at 0, so that heights can be compared.
+        diagonal: whether to draw the line y = x, too.
+        zero: whether y begins at 0, so that heights can be compared.
     """
     points = [point for curve in series for point in [*curve.points, *curve.raw]]
     heights = [value for _, value in points] + [
@@ -126,7 +126,7 @@ def line_chart(
 
 
 def column_chart(title: str, x: Axis, y: Axis, columns: Sequence[Column], note: str = "") -> str:
-    """Draw a bar for each of a few names, with whiskers for intervals."""
+    """Draw a vertical bar for each name, with whiskers for intervals; suits few names."""
     plane = Plane(x, y, [], [edge for column in columns for edge in (column.value, *(column.interval or ()))])
     room = (plane.right - plane.left) / max(len(columns), 1)
     width = min(room * 0.66, 46.0)
@@ -177,7 +177,8 @@ def interval_chart(title: str, x: Axis, rows: Sequence[Column], note: str = "", 
     Args:
         title: what the chart shows.
         x: axis of the values.
-        rows: from top to bottom; more than NAMED_ROWS are thin, and named only on hover and in the table.
+        rows: rows from top to bottom; if there are more than NAMED_ROWS, they are thin and have names only on hover and
+            in the table.
         note: further information, in small print.
         name: heading of the names in the table.
     """
@@ -212,7 +213,7 @@ def _lying(
     room: float,
     mark: Callable[[Plane, Column, float, float, float], Iterable[str]],
 ) -> str:
-    """Draw a row for each name, in `room` units of width; `mark` draws a value, given the row's middle and height."""
+    """Draw a row for each name, `room` units wide; `mark` draws a value, given the middle and height of the row."""
     step = 17.0 if len(rows) <= NAMED_ROWS else max(2.0, min(8.0, 300.0 / len(rows)))
     step = min(24.0, max(step, 160.0 / max(len(rows), 1)))  # a few rows are spread out
     names = [shorten(row.name, room) if len(rows) <= NAMED_ROWS else "" for row in rows]
@@ -232,7 +233,7 @@ def _lying(
 
 
 def scatter_chart(title: str, x: Axis, y: Axis, dots: Sequence[Dot], note: str = "", diagonal: bool = False) -> str:
-    """Draw a dot for each name; with a diagonal both axes have the same bounds, so that it shows equality."""
+    """Draw a dot for each name; with a diagonal, both axes have equal bounds, so that dots on it have equal values."""
     across, up = [dot.x for dot in dots], [dot.y for dot in dots]
     if diagonal:
         across = up = across + up
@@ -279,7 +280,7 @@ def _column_rows(name: str, axis: Axis, columns: Sequence[Column]) -> list[list[
 
 
 def _line_rows(x: Axis, y: Axis, series: Sequence[Series]) -> list[list[str]]:
-    """Tabulate the lines' values; a long line is thinned evenly, with its first and last point."""
+    """Tabulate the lines' values; of a long line, the first, the last and evenly spaced points are listed."""
     max_rows = max(2, TABLE_ROWS // max(1, len(series)))
     chosen: set[float] = set()
     for curve in series:

@@ -25,7 +25,7 @@ POLICY = {
 
 
 def visible(text: str) -> str:
-    r"""Escape what UTF-8 cannot represent (half a surrogate pair, an undecoded byte), as \udcff."""
+    r"""Escape characters that UTF-8 cannot represent (lone surrogates, undecoded bytes), as \udcff."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
@@ -60,11 +60,11 @@ def page(
     """Return a page.
 
     Args:
-        title: in the browser's tab.
-        body: HTML, already escaped.
+        title: title in the browser's tab.
+        body: escaped HTML.
         scripts: files of this folder, run in this order after the body and the data are loaded.
-        data: JSON-able values, by the id of their element.
-        attachments: base64 texts, by the id of their element; at the end, and not parsed when the page opens.
+        data: values that JSON can represent, by the id of their element.
+        attachments: base64 texts at the end of the page, by the id of their element; not parsed when the page opens.
         allow: additions to the policy, for a page from a server: {"connect-src": "'self'"}.
     """
     style = asset("style.css")

@@ -1,6 +1,6 @@
 """The plot area of a chart, and the marks drawn there, as SVG.
 
-The <title> of a mark is shown on hover, by any browser, or by chart.js, which is faster.
+The browser shows the <title> of a mark on hover; chart.js shows it without the browser's delay.
 """
 
 import math
@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from asr.web.page import escape
 from asr.web.scale import Axis, Scale
 
-WIDTH, HEIGHT = 420.0, 250.0  # of a chart, in its own units: CSS pixels if the page is wide enough
+WIDTH, HEIGHT = 420.0, 250.0  # size of a chart in its own units, which are CSS pixels if the page is wide enough
 TOP, RIGHT, BOTTOM = 12.0, 12.0, 44.0
 CHARACTER = 6.6  # approximate width of a digit in labels
 STYLES = 6  # .s1 to .s6 of style.css; lines 2 to 4 are dashed as well
-MAX_POINTS = 400  # of a line with values on hover
+MAX_POINTS = 400  # maximum number of points of a line with values on hover
 
 
 class Plane:
@@ -24,10 +24,10 @@ class Plane:
         y: vertical axis.
         across: values that the range of x must include.
         up: values that the range of y must include.
-        x_zero: x begins at 0.
-        y_zero: y begins at 0.
+        x_zero: whether x begins at 0.
+        y_zero: whether y begins at 0.
         left: horizontal position of the vertical axis; None: chosen by the width of its labels.
-        height: of the whole chart.
+        height: height of the whole chart.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ def line(kind: str, x1: float, y1: float, x2: float, y2: float) -> str:
 
 
 def rect(kind: str, x: float, y: float, width: float, height: float, hover: str = "") -> str:
-    """Draw a rectangle; of kind "hit" it is invisible, and shows its text on hover."""
+    """Draw a rectangle; a rectangle of kind "hit" is invisible, and shows its text on hover."""
     size = f'width="{max(width, 0):.1f}" height="{max(height, 0):.1f}"'
     return f'<rect class="{kind}" x="{x:.1f}" y="{y:.1f}" {size}>{title(hover)}</rect>'
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from asr.text.numbers import number
 
-CLOSEST = 1e-9  # relative difference (to the value or to 0.001) below which values count as equal on an axis
+CLOSEST = 1e-9  # values with a smaller difference, relative to the value or to 0.001, count as equal on an axis
 
 
 @dataclass(frozen=True)
@@ -16,11 +16,11 @@ class Axis:
     """Description of an axis.
 
     Args:
-        label: with the unit.
-        write: formats a value, also None.
-        low: where the axis begins; None: at the least value.
-        high: where it ends; None: at the greatest value.
-        log: whether it is logarithmic.
+        label: name of the quantity, with the unit.
+        write: formats a value or None.
+        low: beginning of the axis; None: the least value.
+        high: end of the axis; None: the greatest value.
+        log: whether the axis is logarithmic.
     """
 
     label: str
@@ -39,10 +39,10 @@ class Scale:
 
     Args:
         axis: description of the axis.
-        values: that the range must include; values that are not finite are ignored.
+        values: values that the range must include; values that are not finite are ignored.
         start: position of the lowest value.
         end: position of the highest value.
-        zero: begin the axis at 0, unless a value is below 0 or the axis is logarithmic.
+        zero: whether the axis begins at 0; ignored if a value is below 0 or the axis is logarithmic.
     """
 
     def __init__(self, axis: Axis, values: Iterable[float | None], start: float, end: float, zero: bool) -> None:
@@ -79,7 +79,10 @@ def round_ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Return powers of ten within low .. high, also times two and five if there are few; or the powers around it."""
+    """Return the powers of ten within low .. high, and their multiples by 2 and 5 if there are few powers.
+
+    If no power is within the range, return the powers around the range.
+    """
     first, last = math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9)
     factors = (1, 2, 5) if last - first <= 2 else (1,)
     ticks = [factor * 10.0**power for power in range(first, last + 1) for factor in factors]

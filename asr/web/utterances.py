@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from asr.web.page import escape
 
-# Each after the scripts that it uses.
+# A script comes after the scripts that it uses.
 SCRIPTS = (
     "element.js",
     "chart.js",

@@ -4,9 +4,9 @@
     python -m recipes.common_voice.prepare --corpus-dir cv-corpus/en --output-dir data/common_voice \\
         --archive cv-corpus-17.0-2024-03-15-en.tar.gz
 
-The archive is available, with an account, at https://commonvoice.mozilla.org/datasets, which shows its SHA-256; with
---sha256 it is verified before it is unpacked. The splits are the corpus' own, train.tsv, dev.tsv and test.tsv, whose
-speakers differ. Texts keep case and punctuation; asr.train normalises them.
+Download the archive from https://commonvoice.mozilla.org/datasets; this needs an account. The page shows the SHA-256 of
+the archive; with --sha256 the archive is verified before it is unpacked. The splits are the official ones (train.tsv,
+dev.tsv and test.tsv), which share no speakers. Texts keep case and punctuation; asr.train normalises them.
 """
 
 import argparse
@@ -32,13 +32,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def unpack(archive: Path, corpus_dir: Path, sha256: str | None) -> None:
-    """Unpack an archive to `corpus_dir`, unless that exists.
+    """Unpack an archive to `corpus_dir`, unless this folder exists.
 
     Raises:
-        InputError: it is not an archive of Common Voice, or has another checksum.
+        InputError: the file is not an archive of Common Voice, or has another checksum.
     """
     if corpus_dir.exists():
-        say(f"{corpus_dir}: is there; nothing was unpacked.")
+        say(f"{corpus_dir}: exists already; nothing was unpacked.")
         return
     if not archive.is_file():
         raise InputError(f"--archive must be a tar.gz of Common Voice; {archive} is not a file.")
@@ -49,7 +49,7 @@ def unpack(archive: Path, corpus_dir: Path, sha256: str | None) -> None:
             if digest != sha256.lower():
                 raise InputError(f"{archive}: must have the SHA-256 {sha256.lower()}; it has {digest}. Fetch it again.")
         unpack_corpus(archive, corpus_dir, "*/*/train.tsv", progress)
-    say(f"{corpus_dir}: {'verified and ' if sha256 else ''}unpacked; {archive} stays.")
+    say(f"{corpus_dir}: {'verified and ' if sha256 else ''}unpacked; {archive} was not removed.")
 
 
 def _prepare(options: argparse.Namespace) -> None:
@@ -72,7 +72,7 @@ def _prepare(options: argparse.Namespace) -> None:
 def _add_options(add: AddOption) -> None:
     add("--corpus-dir", type=Path, required=True, metavar="DIR", help="folder of a language, with train.tsv and clips")
     add("--output-dir", type=Path, required=True, metavar="DIR", help="for train.jsonl, dev.jsonl and test.jsonl")
-    add("--archive", type=Path, metavar="FILE", help="archive to unpack to --corpus-dir, unless that exists")
+    add("--archive", type=Path, metavar="FILE", help="archive to unpack to --corpus-dir, unless this folder exists")
     add("--sha256", metavar="SUM", help="SHA-256 of the archive, as on its website")
     add("--skip-bad", action="store_true", help="leave out lines that cannot be converted")
 

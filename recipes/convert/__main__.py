@@ -9,9 +9,9 @@
     python -m recipes.convert lhotse supervisions.jsonl.gz train.jsonl --recordings recordings.jsonl.gz
     python -m recipes.convert ljspeech LJSpeech-1.1 train.jsonl
 
-Audio stays in its files, except that of Parquet files, which contain it. Lines that cannot be converted are listed with
-file and line number; then no manifest is written, unless --skip-bad leaves them out. Texts are not changed: asr.train
-normalises them.
+Manifests refer to the existing audio files; only Parquet files contain audio, which is written to --audio-dir. Lines
+that cannot be converted are listed with file and line number. No manifest is written then, unless --skip-bad leaves
+these lines out. Texts are not changed: asr.train normalises them.
 """
 
 import argparse
@@ -57,7 +57,7 @@ def _add_options(add: AddOption) -> None:
         "--root",
         type=Path,
         metavar="DIR",
-        help="folder for relative audio paths (default: that of SOURCE; often another one for Kaldi)",
+        help="folder for relative audio paths (default: the folder of SOURCE; Kaldi often needs another one)",
     )
     add("--audio-dir", type=Path, metavar="DIR", help="output folder for the audio of Parquet files")
     add(

@@ -1,4 +1,4 @@
-"""Hugging Face's audio folders: metadata.csv or metadata.jsonl with the column file_name, beside the files."""
+"""Hugging Face's audio folders: audio files beside metadata.csv or metadata.jsonl with the column file_name."""
 
 import csv
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
     """Read the metadata of a folder, or a metadata file.
 
     Raises:
-        InputError: there is no metadata, or it has no file names or texts.
+        InputError: there is no metadata file, or it has no column of file names or texts.
     """
     metadata = next((source / name for name in NAMES if (source / name).is_file()), None) if source.is_dir() else source
     if metadata is None:

@@ -14,7 +14,7 @@ def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
     """Read a table of Common Voice; texts are unchanged, with case and punctuation.
 
     Raises:
-        InputError: it is not such a table.
+        InputError: the file is not a table of Common Voice.
     """
     clips = options.root or source.parent / "clips"
     lines = named_lines(source, "a table of Common Voice")

@@ -1,4 +1,4 @@
-"""Common parts of all formats: entries, which become utterances when their audio is examined, and problems."""
+"""Code shared by all formats: entries, their conversion to utterances by reading audio headers, and problems."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -24,11 +24,11 @@ class Entry:
     """An utterance of a format, before its audio is examined.
 
     Args:
-        where: its place, file:line.
-        audio: its file.
+        where: place in the source, file:line.
+        audio: path of the audio file.
         text: of the utterance.
-        id: unique in a source; None: the audio's name.
-        speaker: None: unknown.
+        id: unique in a source; None: the name of the audio file is used.
+        speaker: name of the speaker; None: unknown.
         offset: beginning in the file, in seconds; None: the utterance is the whole file.
         duration: in seconds; None: to the end of the file, whose length is read.
     """
@@ -47,10 +47,10 @@ class Options:
     """Options of a source.
 
     Args:
-        root: folder for relative audio paths; None: the format's own.
+        root: folder for relative audio paths; None: the format's default folder.
         audio_dir: output folder for audio that the source contains; None: not given.
-        text_column: of tables; None: the first of `TEXT_COLUMNS` that exists.
-        recordings: lhotse's recordings for its supervisions.
+        text_column: column of the texts in tables; None: the first of `TEXT_COLUMNS` that exists.
+        recordings: lhotse's file of recordings, which supervisions refer to.
     """
 
     root: Path | None = None
@@ -64,7 +64,7 @@ Reader = Callable[[Path, Options, "Problems"], Iterator[Entry]]
 
 @dataclass
 class Problems:
-    """What could not be converted: messages with file and line."""
+    """Messages, with file and line, about entries that could not be converted."""
 
     messages: list[str] = field(default_factory=list)
 
@@ -90,7 +90,7 @@ def utterances(entries: Iterable[Entry], problems: Problems) -> Iterator[Utteran
 
 
 def _complete(entry: Entry) -> Utterance | str:
-    """Return an utterance, or a message if there is none."""
+    """Return the utterance of an entry, or a message if its audio is unusable."""
     line: dict[str, Any] = {"audio_filepath": str(entry.audio), "text": entry.text, "id": entry.id or entry.audio.stem}
     line |= {"offset": entry.offset, "speaker": entry.speaker, "duration": entry.duration}
     for key, value in {"text": entry.text, "id": entry.id, "speaker": entry.speaker}.items():
@@ -114,13 +114,13 @@ def _complete(entry: Entry) -> Utterance | str:
 
 @lru_cache(maxsize=CHUNK)
 def _seconds(audio: Path) -> float:
-    """Return the length of a file in seconds; cached, because a file may have many utterances."""
+    """Return the length of a file in seconds; cached, because several utterances may share a file."""
     info = audio_info(audio)
     return info.num_samples / info.sample_rate
 
 
 def below(folder: Path, name: str, where: str, problems: Problems) -> Path | None:
-    """Return the file of this name below a folder; None, and a problem, if the name leads out of it."""
+    """Return the path of the named file below a folder; if it is outside the folder, add a problem and return None."""
     path = Path(name)
     if not name or "\0" in name or path.is_absolute() or ".." in path.parts:
         problems.add(where, f"audio must be named relative to {folder}, and lie below it; got {name!r}")
@@ -135,11 +135,11 @@ def text_column(columns: Iterable[str], options: Options, where: str) -> str:
         InputError: there is no such column.
     """
     present = list(columns)
-    wanted = TEXT_COLUMNS if options.text_column is None else (options.text_column,)
-    if chosen := next((name for name in wanted if name in present), None):
-        return chosen
+    names = TEXT_COLUMNS if options.text_column is None else (options.text_column,)
+    if column := next((name for name in names if name in present), None):
+        return column
     raise InputError(
-        f"{where}: must have a column {' or '.join(wanted)}; it has {', '.join(present) or 'none'}. Give --text-column."
+        f"{where}: must have a column {' or '.join(names)}; it has {', '.join(present) or 'none'}. Give --text-column."
     )
 
 

@@ -1,7 +1,7 @@
 """Kaldi data directories: wav.scp, text, and optionally segments and utt2spk.
 
-A wav.scp may have commands ("flac -dc x.flac |") and positions in archives; they are refused, because the converter
-runs no programs.
+A wav.scp may contain commands ("flac -dc x.flac |") and positions in archives. Both are refused: the converter runs no
+programs and reads no archives.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ Table = dict[str, tuple[str, str]]  # by key: its place (file:line), and the res
 
 
 class Segment(NamedTuple):
-    """A line of segments; times in seconds, None: the whole recording."""
+    """A line of the file segments: recording, start and end in seconds; None for the whole recording."""
 
     where: str
     recording: str
@@ -67,7 +67,7 @@ def _table(path: Path, problems: Problems, may_be_empty: bool = False) -> Table:
 
 
 def _audio(value: str, root: Path, where: str, problems: Problems) -> Path | None:
-    """Return the file of a line of wav.scp, which may be anywhere on the disk; None, and a problem, for others."""
+    """Return the audio file, anywhere on the disk, that a line of wav.scp names; else add a problem and return None."""
     if value.endswith("|"):
         problems.add(where, f"must name a file; commands are not run: {value!r}. Write its output to a file first")
         return None

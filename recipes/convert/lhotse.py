@@ -15,7 +15,7 @@ PLAIN = ("MonoCut", "MultiCut", None)  # other types are mixed or padded on load
 
 
 def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
-    """Read cuts, or supervisions with `options.recordings`; the text of a cut is that of its supervisions, joined."""
+    """Read cuts, or supervisions with `options.recordings`; a cut's text is the joined text of its supervisions."""
     root = options.root or source.parent
     recordings = {}
     if options.recordings is not None:

@@ -1,4 +1,4 @@
-"""LJSpeech, and the many corpora in its layout: metadata.csv with ID|text|normalised text, and the folder wavs."""
+"""LJSpeech and corpora with the same layout: metadata.csv with ID|text|normalised text, and the folder wavs."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ SUFFIXES = (".wav", *(suffix for suffix in AUDIO_SUFFIXES if suffix != ".wav"))
 
 
 def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
-    """Read a metadata.csv, or that of a folder; the text is the last column, which has numbers spelled out."""
+    """Read a metadata.csv or the folder that contains it; the text is the last column, with numbers spelled out."""
     table = source / "metadata.csv" if source.is_dir() else source
     wavs = options.root or table.parent / "wavs"
     for where, line in named_lines(table, "LJSpeech's metadata.csv"):

@@ -1,4 +1,4 @@
-"""From entries to manifests; prints problems, and the size of each manifest."""
+"""Convert entries to manifests; print problems and the size of each manifest."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -14,12 +14,12 @@ MAX_NAMED = 10  # problems
 
 
 def taken_over(source: Path, entries: Iterable[Entry], problems: Problems, *, skip_bad: bool) -> list[Utterance]:
-    """Convert the entries of a source to utterances; print problems, also the reader's, on stderr.
+    """Convert the entries of a source to utterances; print all problems, including the reader's, on stderr.
 
-    `problems` must be of this source alone, so that each is printed once.
+    `problems` must only contain problems of this source, so that each problem is printed once.
 
     Raises:
-        InputError: there is a problem that is not to be skipped, or no utterance.
+        InputError: there are problems and `skip_bad` is false, or there is no utterance.
     """
     converted = list(utterances(entries, problems))
     for message in problems.messages[:MAX_NAMED]:

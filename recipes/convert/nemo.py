@@ -1,4 +1,4 @@
-"""NeMo's manifests, which have the same keys as ours; NeMo's tarred audio is refused."""
+"""NeMo's manifests, which have the same keys as the manifests of asr; NeMo's tarred audio is refused."""
 
 import re
 from collections.abc import Iterator

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 ROWS = 16  # read at a time, because audio may be long
 MAX_RATIO = 20  # of bytes of audio to bytes of the file: audio is hardly compressible
-SPARE_BYTES = 64 << 20  # allowed in addition, for small files of silence
+SPARE_BYTES = 64 << 20  # allowed in addition to MAX_RATIO, because small files of silence compress well
 MAGIC = ((b"RIFF", ".wav"), (b"fLaC", ".flac"), (b"OggS", ".ogg"), (b"ID3", ".mp3"), (b"\xff", ".mp3"))
 SUBTLE = re.compile(r"[^\w.-]|^\.+")  # characters with a special meaning in names of files
 
@@ -25,7 +25,7 @@ def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
     """Read a file, or all files of a folder; their audio is written unchanged to `options.audio_dir`.
 
     Raises:
-        InputError: there is no audio_dir, or a file is not of this kind.
+        InputError: there is no audio_dir, or a file is not a Parquet file with audio.
     """
     import pyarrow.parquet
 
@@ -43,14 +43,16 @@ def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
             _check_size(_declared_bytes(table), max_bytes, file)
             columns = table.schema_arrow.names
             text, audio = text_column(columns, options, str(file)), _audio_column(columns, file)
-            wanted = [name for name in columns if name in (text, audio, "id", "speaker", "speaker_id", "client_id")]
-            number, written = 0, 0
-            for batch in table.iter_batches(ROWS, columns=wanted):
+            read_columns = [
+                name for name in columns if name in (text, audio, "id", "speaker", "speaker_id", "client_id")
+            ]
+            number, num_bytes = 0, 0
+            for batch in table.iter_batches(ROWS, columns=read_columns):
                 for row in batch.to_pylist():
                     number += 1
                     for entry in _entry(row, f"{file}:{number}", (text, audio), options.audio_dir, folder, problems):
-                        written += entry.audio.stat().st_size
-                        _check_size(written, max_bytes, file)
+                        num_bytes += entry.audio.stat().st_size
+                        _check_size(num_bytes, max_bytes, file)
                         yield entry
         except (pyarrow.ArrowException, OSError) as error:
             reason = one_line(error)
@@ -67,21 +69,21 @@ def _audio_folders(source: Path, files: Sequence[Path]) -> dict[Path, Path]:
     for file in files:
         relative = file.relative_to(source) if source.is_dir() else Path(file.name)
         folder = Path(*(SUBTLE.sub("_", part) for part in relative.with_suffix("").parts))
-        if other := next((other for other, taken in folders.items() if taken == folder), None):
+        if other := next((other for other, other_folder in folders.items() if other_folder == folder), None):
             raise InputError(f"{file}: its audio would be written to the same folder as that of {other}. Rename one.")
         folders[file] = folder
     return folders
 
 
 def _declared_bytes(table: "ParquetFile") -> int:
-    """Return the largest size of a column of a row group in memory, by the file's metadata."""
+    """Return the size in memory of the largest column of a row group, according to the file's metadata."""
     groups = [table.metadata.row_group(number) for number in range(table.metadata.num_row_groups)]
     columns = [group.column(number) for group in groups for number in range(group.num_columns)]
     return max((column.total_uncompressed_size for column in columns), default=0)
 
 
 def _check_size(size: int, max_bytes: int, file: Path) -> None:
-    """Refuse a file that unpacks to far more than its own size, because a few kB could fill a disk."""
+    """Refuse a file whose unpacked size far exceeds its own size: a file of a few kB could fill a disk."""
     if size > max_bytes:
         must = f"{file}: its columns must unpack to at most {MAX_RATIO} times its size and {SPARE_BYTES >> 20} MiB"
         raise InputError(f"{must}; they unpack to {size >> 20} MiB or more. Is the file damaged?")

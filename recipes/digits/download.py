@@ -25,18 +25,19 @@ _CHUNK_BYTES = 1 << 16
 def download(corpus_dir: Path, url: str = URL) -> None:
     """Download the archive and unpack its recordings to `corpus_dir/recordings`, completely or not at all.
 
-    An existing folder is not changed. GitHub may recreate the archive of a tag at any time, so it has no fixed
-    checksum; instead it is checked that exactly the published recordings are there, and readable.
+    An existing folder is not changed. GitHub may recreate the archive of a tag at any time, so the archive has no fixed
+    checksum. Instead of a checksum, the names of the recordings are compared with the published names, and each
+    recording must be readable.
 
     Raises:
         InputError: the archive cannot be downloaded or unpacked, or has other recordings.
     """
     recordings, unpacking = corpus_dir / "recordings", corpus_dir / ".recordings.unpacking"
     if recordings.exists():
-        _say(f"{recordings}: is there; not fetched.")
+        _say(f"{recordings}: exists already; not fetched.")
         return
     corpus_dir.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(unpacking, ignore_errors=True)  # of a run that was killed
+    shutil.rmtree(unpacking, ignore_errors=True)  # left by a run that was killed
     unpacking.mkdir()
     try:
         archive = unpacking / "archive.tar.gz"
@@ -47,8 +48,8 @@ def download(corpus_dir: Path, url: str = URL) -> None:
     finally:
         shutil.rmtree(unpacking, ignore_errors=True)
     _say(
-        f"{recordings}: unpacked. The archive has no known checksum; its {num_recordings} recordings are as published "
-        "in number and name, and readable."
+        f"{recordings}: unpacked. The archive has no known checksum; its {num_recordings} recordings are readable and "
+        "have the published names."
     )
 
 
@@ -91,7 +92,7 @@ def _unpack(archive: Path, destination: Path, url: str) -> int:
                 if Path(member.name).match("*/recordings/*.wav"):
                     tar.extract(member.replace(name=Path(member.name).name), destination, filter=safe_member)
     except InputError as error:
-        raise InputError(f"{url}: {error}. Nothing of it was kept.") from None
+        raise InputError(f"{url}: {error}. No file of it was stored.") from None
     except (EOFError, zlib.error, tarfile.TarError) as error:
         raise InputError(f"{url}: must be a whole tar.gz; {error}. Run the command again.") from None
     findings = read_recordings(destination)
@@ -99,7 +100,7 @@ def _unpack(archive: Path, destination: Path, url: str) -> int:
     if misfits:
         raise InputError(
             f"{url}: must hold the published recordings; {len(misfits)} are misnamed, unreadable or missing, "
-            f"{misfits[0]} among them. Nothing of it was kept."
+            f"{misfits[0]} among them. No file of it was stored."
         )
     return len(findings.recordings)
 

@@ -3,9 +3,10 @@
     python -m recipes.digits.prepare --corpus-dir free-spoken-digit-dataset --output-dir manifests/digits
     python -m recipes.digits.prepare --corpus-dir DIR --output-dir manifests/digits --download
 
-There are two protocols. The official one: `test.jsonl` has index 0 to 4 of every digit and speaker, `train.jsonl` and
-`valid.jsonl` the others, so all speakers are known. Leave one speaker out: `without-<speaker>/test.jsonl` has all
-recordings of one speaker, `without-<speaker>/train.jsonl` and `valid.jsonl` are the official ones without them.
+There are two protocols. In the official one, `test.jsonl` has the recordings with index 0 to 4 of every digit and
+speaker; `train.jsonl` and `valid.jsonl` have the other recordings, so all speakers occur in training. In the second
+protocol one speaker is left out: `without-<speaker>/test.jsonl` has all recordings of this speaker;
+`without-<speaker>/train.jsonl` and `valid.jsonl` are the official manifests without this speaker.
 """
 
 import argparse
@@ -32,8 +33,8 @@ from recipes.digits.recordings import (
 )
 from recipes.output import claim
 
-TEST_INDICES = range(5)  # by FSDD's README; 5 to 49 are for training
-VALID_INDICES = range(5, 10)  # our choice among those for training
+TEST_INDICES = range(5)  # defined by FSDD's README; 5 to 49 are for training
+VALID_INDICES = range(5, 10)  # chosen here from the indices for training
 _MAX_NAMED = 10
 RECIPE = "recipes.digits.prepare"
 
@@ -60,7 +61,7 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def official(recordings: list[Recording]) -> Splits:
-    """Return FSDD's own split by index; every speaker is in each part."""
+    """Return FSDD's official split by index; each of its manifests has all speakers."""
     return {
         "train": [
             recording
@@ -73,9 +74,9 @@ def official(recordings: list[Recording]) -> Splits:
 
 
 def leave_out(recordings: list[Recording], speaker: str) -> Splits:
-    """Return the split in which one speaker occurs only in the test, with all of their recordings.
+    """Return the split whose test manifest has all recordings of one speaker, who is in no other manifest.
 
-    Recordings of the official test are not in train or valid here either.
+    Recordings of the official test manifest are not in train or valid of this split.
     """
     others = official([recording for recording in recordings if recording.speaker != speaker])
     return {
@@ -98,9 +99,7 @@ def _all_manifests(recordings: list[Recording]) -> Splits:
             splits = leave_out(recordings, speaker)
             manifests |= {f"without-{speaker}/{split}": split_recordings for split, split_recordings in splits.items()}
     else:
-        print(
-            "warning: to leave one speaker out there must be two; only the official split is written.", file=sys.stderr
-        )
+        _warn("to leave a speaker out, at least two are needed; only the official split is written.")
     for name, split_recordings in manifests.items():
         if not split_recordings:
             raise InputError(
@@ -135,11 +134,11 @@ def _report_findings(findings: Findings) -> None:
         )
     speakers = {recording.speaker for recording in findings.recordings}
     if strangers := sorted(speakers - set(SPEAKERS)):
-        _warn(f"{_named(strangers)} not among the speakers of the published corpus; kept.")
+        _warn(f"{_named(strangers)} not among the speakers of the published corpus; their recordings are used.")
     if missing := missing_recordings(findings.recordings):
         _warn(
             f"{_named(missing)} missing; the published corpus has them (10 digits, each 50 times by each of "
-            f"{', '.join(SPEAKERS)}). Results on the rest are not FSDD's."
+            f"{', '.join(SPEAKERS)}). Results on an incomplete corpus are not FSDD's."
         )
     for speaker in sorted(speakers):
         spoken = {recording.digit for recording in findings.recordings if recording.speaker == speaker}
@@ -148,7 +147,7 @@ def _report_findings(findings: Findings) -> None:
 
 
 def _named(names: list[str]) -> str:
-    """Return the number of names, the first of them, and the verb that agrees with them."""
+    """Return a phrase with the number of names, the first names, and the verb in the right number."""
     more = ", ..." if len(names) > _MAX_NAMED else ""
     return f"{len(names)} ({', '.join(names[:_MAX_NAMED])}{more}) {'is' if len(names) == 1 else 'are'}"
 

@@ -27,7 +27,7 @@ class Recording:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Content of a folder: its recordings, and the names of other and of damaged files."""
+    """Content of a folder: its recordings, the names of damaged recordings, and the names of other files."""
 
     recordings: list[Recording]
     misnamed: list[str]
@@ -38,7 +38,7 @@ def recordings_dir(corpus_dir: Path) -> Path:
     """Return the folder of the recordings: `corpus_dir/recordings`, or `corpus_dir` itself.
 
     Raises:
-        InputError: neither has a WAV file.
+        InputError: neither folder has a WAV file.
     """
     for folder in (corpus_dir / "recordings", corpus_dir):
         if any(folder.glob("*.wav")):
@@ -67,18 +67,18 @@ def read_recordings(folder: Path) -> Findings:
 
 def missing_recordings(recordings: list[Recording]) -> list[str]:
     """Return the names of the published recordings that are missing."""
-    found = {(recording.digit, recording.speaker, recording.index) for recording in recordings}
+    present = {(recording.digit, recording.speaker, recording.index) for recording in recordings}
     return [
         f"{digit}_{speaker}_{index}.wav"
         for speaker in SPEAKERS
         for digit in range(len(WORDS))
         for index in INDICES
-        if (digit, speaker, index) not in found
+        if (digit, speaker, index) not in present
     ]
 
 
 def _duration(path: Path) -> float:
-    """Return the duration in seconds; 0 for a file without samples or that is not audio."""
+    """Return the duration in seconds; 0 if the file has no samples or is not audio."""
     try:
         info = soundfile.info(str(path))
     except soundfile.LibsndfileError:

@@ -1,9 +1,9 @@
-"""Join the utterances of a manifest to one long recording, to test how long recordings are cut.
+"""Join the utterances of a manifest into one long recording, to test how long recordings are cut into segments.
 
     python -m recipes.finetune.join speech/test.jsonl --repeat 6 --wrong 3 --output-dir data/joined
 
 writes `joined.flac`, `joined.jsonl` (the recording as one utterance with one text) and `parts.jsonl` (each utterance as
-a segment of it). The order is drawn again for each repetition; there is no pause between utterances.
+a segment of the recording). The order is drawn again for each repetition; there is no pause between utterances.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def in_order(utterances: Sequence[Utterance], repeat: int, seed: int) -> list[Utterance]:
-    """Draw the order of the utterances, and name their repetitions.
+    """Draw the order of the utterances, and give each repetition its own id.
 
     Raises:
         InputError: `repeat` is less than 1.

@@ -40,7 +40,7 @@ def by_speaker(utterances: Sequence[Utterance], fraction: float, seed: int) -> S
 
     Args:
         utterances: each with its speaker.
-        fraction: of the speakers for validation; at least one is chosen, and one is left.
+        fraction: of the speakers for validation; each split gets at least one speaker.
         seed: of the choice.
 
     Raises:
@@ -53,7 +53,7 @@ def by_speaker(utterances: Sequence[Utterance], fraction: float, seed: int) -> S
             raise InputError(f"each utterance must name its speaker, to hold speakers out; {utterance.id} does not.")
     speakers = sorted({utterance.speaker for utterance in utterances if utterance.speaker is not None})
     if len(speakers) < 2:
-        raise InputError(f"there must be two speakers, to hold one out; got {len(speakers)}.")
+        raise InputError(f"there must be at least two speakers, to hold one out; got {len(speakers)}.")
     number = min(max(1, round(fraction * len(speakers))), len(speakers) - 1)
     valid = set(random.Random(seed).sample(speakers, number))
     return {

@@ -1,4 +1,4 @@
-"""Compare the times of words in two files, for the words that both have.
+"""Compare the times of the words that two files have in common.
 
 python -m asr.evaluate MODEL test.jsonl --output-dir out
 python -m asr.align MODEL test.jsonl > aligned.jsonl
@@ -31,7 +31,7 @@ def _run(options: argparse.Namespace) -> None:
     differences = [pair for name in first.keys() & second.keys() for pair in compare(first[name], second[name])]
     if not differences:
         names = ", ".join(map(str, options.files))
-        raise InputError(f"{names}: utterances of the same id must have words in common; there is none.")
+        raise InputError(f"{names}: utterances with the same id must have words in common; no word is in both files.")
     print(f"{len(differences)} words in common")
     for edge, seconds in zip(("starts", "ends"), np.abs(differences).T, strict=True):
         median, largest = np.quantile(seconds, (0.5, 0.95))
@@ -55,7 +55,7 @@ def read_words(path: Path) -> dict[str, Words]:
 
 
 def compare(first: Words, second: Words) -> list[tuple[float, float]]:
-    """Pair equal words in order; return how much later the first's start and end are than the second's, in seconds."""
+    """Pair equal words in order; return start and end of the first word minus those of the second, in seconds."""
     texts, other_texts = ([word["text"] for word in words] for words in (first, second))
     blocks = SequenceMatcher(None, texts, other_texts, autojunk=False).get_matching_blocks()
     pairs = [(first[a + number], second[b + number]) for a, b, length in blocks for number in range(length)]

@@ -8,14 +8,14 @@ from asr.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class Subset:
-    """Published facts about a subset, to check a copy.
+    """Published facts about a subset, which a copy of the corpus is checked against.
 
     Args:
         num_utterances: of the whole subset.
-        hours: of speech; accurate to HOURS_TOLERANCE.
+        hours: hours of speech, accurate to HOURS_TOLERANCE.
         archive_bytes: size of the archive `<subset>.tar.gz`.
         md5: checksum of the archive, as in OpenSLR's md5sum.txt.
-        resource: OpenSLR's number of the corpus.
+        resource: number of the corpus at OpenSLR.
     """
 
     num_utterances: int
@@ -25,7 +25,7 @@ class Subset:
     resource: int = 12
 
 
-MINI = 31  # small parts of the corpus above, for experiments; dev-clean-2 and train-clean-5 share no speakers
+MINI = 31  # resource of small parts of LibriSpeech, for experiments; dev-clean-2 and train-clean-5 share no speakers
 
 # Hours: table 1 of the paper. The archives have 5.39, 5.12, 5.40, 5.34, 100.59, 363.61 and 496.86 h, in this order.
 SUBSETS = {
@@ -40,7 +40,7 @@ SUBSETS = {
     "train-clean-5": Subset(1519, 5.3, 332954390, "5df7d4e78065366204ca6845bb08f490", MINI),
     "dev-clean-2": Subset(1089, 2.0, 126046265, "6d7ab67ac6a1d2c993d050e16d61080d", MINI),
 }
-HOURS_TOLERANCE = 0.3  # the paper's 5.1 h of test-other are 5.34 h in the archive
+HOURS_TOLERANCE = 0.3  # for test-other, the paper has 5.1 h and the archive 5.34 h
 
 
 def corpus_root(corpus_dir: Path) -> Path:
@@ -53,7 +53,7 @@ def check_subset_names(names: list[str]) -> list[str]:
     """Return the names without repetition.
 
     Raises:
-        InputError: a name is a path or hidden; it would also be the manifest's name.
+        InputError: a name is a path or a hidden folder; the name also becomes the file name of a manifest.
     """
     for name in names:
         if not name or name.startswith(".") or Path(name).name != name:
@@ -62,7 +62,7 @@ def check_subset_names(names: list[str]) -> list[str]:
 
 
 def find_subsets(corpus_dir: Path, names: list[str]) -> list[Path]:
-    """Return the folders of the subsets with these names, in this order; without names, of all subsets.
+    """Return the folders of the named subsets in the given order; without names, the folders of all subsets.
 
     A folder is a subset if it has a published name, or has speaker/chapter/ with audio or a transcript.
 

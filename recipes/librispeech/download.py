@@ -1,4 +1,4 @@
-"""Download archives of LibriSpeech from OpenSLR: one at a time, resumed after interruptions, verified, unpacked."""
+"""Download archives of LibriSpeech from OpenSLR, one at a time; resume after interruptions, verify and unpack."""
 
 import hashlib
 import http.client
@@ -27,14 +27,14 @@ MIRRORS = {
     "eu": "https://openslr.elda.org/resources",
     "cn": "https://openslr.magicdatatech.com/resources",
 }
-PAUSES_SECONDS = (2.0, 5.0, 15.0, 30.0, 60.0)  # before each further attempt; after the last attempt, an error
-TIMEOUT_SECONDS = 60.0  # without any data
+PAUSES_SECONDS = (2.0, 5.0, 15.0, 30.0, 60.0)  # before each repeated attempt; the last failure is an error
+TIMEOUT_SECONDS = 60.0  # time without any data after which an attempt fails
 CHUNK_BYTES = 1 << 16
 SUBSET_UNPACKED_PER_BYTE = 1.1  # FLAC is not compressible; the rest is overhead of tar and the file system
 
 
 class BrokenOffError(Exception):
-    """An interrupted transfer; the data received is stored, and another attempt may succeed."""
+    """A transfer was interrupted; the received data is stored, and another attempt may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +42,10 @@ class Archive:
     """A published archive.
 
     Args:
-        url: to download it from.
-        path: on disk.
+        url: address of the archive.
+        path: path of the archive on disk.
         size: in bytes.
-        md5: its published checksum.
+        md5: published checksum.
     """
 
     url: str
@@ -73,7 +73,7 @@ def download(names: list[str], corpus_dir: Path, mirror: str, *, keep_archives: 
 
     Raises:
         InputError: a name or the mirror is unknown, the disk is too small, a subset is incomplete, or the archive
-            cannot be downloaded or is not the published one.
+            cannot be downloaded or has the wrong checksum.
     """
     unknown = [name for name in names if name not in SUBSETS]
     if not names or unknown:
@@ -95,7 +95,7 @@ def download(names: list[str], corpus_dir: Path, mirror: str, *, keep_archives: 
 
 
 def mirror_url(mirror: str, resource: int) -> str:
-    """Return the base URL of OpenSLR's resource of this number at a mirror; a mirror that is a URL is returned itself.
+    """Return the base URL of an OpenSLR resource at a named mirror; if `mirror` is a URL, return this URL.
 
     Raises:
         InputError: the mirror is neither a name nor a URL.
@@ -109,7 +109,7 @@ def checked_url(mirror: str, others: str = "") -> str:
     """Return the base URL of a mirror, without a slash at its end.
 
     Args:
-        mirror: as given.
+        mirror: the value of --mirror.
         others: other accepted values, for the message.
 
     Raises:
@@ -126,7 +126,7 @@ def checked_url(mirror: str, others: str = "") -> str:
 
 
 def check_disk_space(archives: list[Archive], *, unpacked_per_byte: float, keep_archives: bool, advice: str) -> None:
-    """Check that archives for one folder, and their contents, will fit on the disk.
+    """Check that the archives, and their contents, will fit on the disk of their common folder.
 
     Args:
         archives: to download and unpack.
@@ -135,12 +135,12 @@ def check_disk_space(archives: list[Archive], *, unpacked_per_byte: float, keep_
         advice: what to do if they do not fit.
 
     Raises:
-        InputError: they do not fit; with the bytes needed and free.
+        InputError: they do not fit; the message has the bytes needed and free.
     """
     if not archives:
         return
     to_fetch = [0 if archive.path.exists() else max(0, archive.size - _size(archive.part)) for archive in archives]
-    fetched = sum(to_fetch) if keep_archives else max(to_fetch)  # otherwise there is one at a time
+    fetched = sum(to_fetch) if keep_archives else max(to_fetch)  # without keep_archives, only one exists at a time
     needed = fetched + unpacked_per_byte * sum(archive.size for archive in archives)
     folder = archives[0].path.parent
     free = shutil.disk_usage(folder).free
@@ -160,17 +160,17 @@ def fetch_and_unpack_all(
     keep_archives: bool,
     advice: str,
 ) -> None:
-    """Verify and unpack archives, one after another, each downloaded first if it is absent.
+    """Download the missing archives, verify each archive and unpack it, one after another.
 
     Args:
-        archives: by the path that each is unpacked to; all of one folder.
+        archives: keyed by the path to unpack to; all archives are in one folder.
         unpack: called with the archive's path, the path to unpack it to, and the progress.
         unpacked_per_byte: unpacked bytes per byte of an archive.
         keep_archives: whether downloaded archives stay.
         advice: what to do if the disk is too small.
 
     Raises:
-        InputError: the disk is too small, or an archive cannot be downloaded, is not the published one, or cannot be
+        InputError: the disk is too small, or an archive cannot be downloaded, has the wrong checksum, or cannot be
             unpacked.
     """
     check_disk_space(
@@ -182,7 +182,7 @@ def fetch_and_unpack_all(
 
 
 def transfer_progress() -> Progress:
-    """Return progress bars in bytes on stderr, for transfers and unpacking; disabled if stderr is not a terminal."""
+    """Return progress bars, in bytes, for transfers and unpacking; they are hidden if stderr is not a terminal."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     return Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal)
@@ -196,7 +196,7 @@ def fetch_and_unpack(
     *,
     keep_archives: bool,
 ) -> None:
-    """Verify the archive, downloaded first if it is absent, and unpack it.
+    """Download the archive if it is missing, verify it, and unpack it.
 
     Args:
         archive: removed after it has been unpacked, unless it existed before or `keep_archives` is set.
@@ -206,10 +206,10 @@ def fetch_and_unpack(
         keep_archives: whether a downloaded archive stays.
 
     Raises:
-        InputError: the archive cannot be downloaded, is not the published one, or cannot be unpacked.
+        InputError: the archive cannot be downloaded, has the wrong checksum, or cannot be unpacked.
     """
     path, part = archive.path, archive.part
-    if path.exists():  # it is the user's, and is not removed
+    if path.exists():  # the user's own file is never removed
         if (digest := _md5(path, progress)) != archive.md5:
             raise InputError(
                 f"{path}: must have the published MD5 {archive.md5}; it has {digest}. "
@@ -236,16 +236,16 @@ def fetch_and_unpack(
 
 
 def fetch(url: str, part: Path, size: int, progress: Progress) -> None:
-    """Download `size` bytes to `part`, resumed after its present content; only the size is checked.
+    """Download a file of `size` bytes to `part`, starting after the bytes already there; only the size is checked.
 
     An interrupted transfer is repeated after a pause. Only consecutive attempts without new data count towards the
     limit, so that 30 GB can arrive over a bad connection.
 
     Raises:
-        InputError: the server does not have the file, has one of another size, or interrupts too often.
+        InputError: the server does not have the file, its file has another size, or it interrupts too often.
     """
     if _size(part) > size:
-        say(f"{part}: is longer than the archive ({_size(part)} > {size} bytes); deleted, and downloaded again.")
+        say(f"{part}: is longer than the archive ({_size(part)} > {size} bytes); deleted, to download it again.")
         part.unlink()
     largest, failures = _size(part), 0
     while _size(part) < size:
@@ -282,16 +282,16 @@ def _is_whole(root: Path, name: str) -> bool:
     num_files, published = count_audio_files(folder), SUBSETS[name].num_utterances
     if num_files != published:
         raise InputError(
-            f"{folder}: --download does not touch a subset that is there in part; it holds {num_files} of {published} "
+            f"{folder}: --download does not change an incomplete subset; it holds {num_files} of {published} "
             "FLAC files. Move it away, or leave out --download."
         )
-    say(f"{folder}: is there, whole ({num_files} FLAC files); not fetched.")
-    (root / f"{name}.tar.gz.part").unlink(missing_ok=True)  # of a run killed before this step
+    say(f"{folder}: exists and is complete ({num_files} FLAC files); not fetched.")
+    (root / f"{name}.tar.gz.part").unlink(missing_ok=True)  # left by a run killed before this step
     return True
 
 
 def _transfer(url: str, part: Path, size: int, progress: Progress) -> None:
-    """Try once to download the missing part, and append it."""
+    """Try once to download the missing bytes, and append them to the file."""
     have = _size(part)
     with _open(url, part, have) as response:
         position = _first_byte(url, response, have, size)
@@ -330,19 +330,19 @@ def _open(url: str, part: Path, have: int) -> http.client.HTTPResponse:
             raise InputError(f"{url}: must have a valid certificate; {reason}. Choose another --mirror.") from None
         raise BrokenOffError(f"no answer ({reason or type(reason).__name__})") from None
     if not isinstance(response, http.client.HTTPResponse):  # urllib follows a redirect to ftp
-        raise InputError(f"{url}: must stay with http(s); it leads to {response.url}. Choose another --mirror.")
+        raise InputError(f"{url}: must redirect to http(s) only; it leads to {response.url}. Choose another --mirror.")
     return response
 
 
 def _first_byte(url: str, response: http.client.HTTPResponse, have: int, size: int) -> int:
-    """Return the position in the file where the body of the answer begins; check the size of the whole file."""
+    """Return the file position of the first byte in the response body; check the size of the whole file."""
     start, total = 0, response.headers.get("Content-Length", str(size))
     if response.status == 206:
         unit_and_span, _, total = response.headers.get("Content-Range", "").partition("/")
         span = unit_and_span.removeprefix("bytes ").partition("-")[0]
         if not span.isdigit() or int(span) > have:
             raise InputError(
-                f"{url}: must send what was asked for, from byte {have}; "
+                f"{url}: must send the requested bytes, from byte {have} on; "
                 f"it sends {unit_and_span!r}. Choose another --mirror."
             )
         start = int(span)

@@ -2,8 +2,8 @@
 
     python -m recipes.librispeech.language_models --output-dir data/librispeech/lm --models 3-gram.pruned.1e-7 4-gram
 
-Each becomes `<output-dir>/<model>.arpa`. The published files are in capitals, but training texts here are normalised by
-`asr.text.normalize.basic`, which writes lower case. `<UNK>` becomes `<unk>`, numbers do not change.
+Each model becomes `<output-dir>/<model>.arpa`. The published files are in capitals, but training texts are normalised
+by `asr.text.normalize.basic`, which writes lower case. `<UNK>` becomes `<unk>`; numbers do not change.
 """
 
 import argparse
@@ -37,12 +37,12 @@ LANGUAGE_MODELS = {
     "3-gram.pruned.3e-7": (13654242, "8f67ec741827742eee05799ab7605b50"),
     "4-gram": (1355172078, "6abdcd5b055bd482e4f9defe91d40408"),
 }
-UNPACKED_PER_BYTE = 4.0  # a cautious estimate, since no size is published; ARPA text is compressed about three-fold
+UNPACKED_PER_BYTE = 4.0  # a cautious estimate, since no size is published; gzip compresses ARPA text about three-fold
 BLOCK_BYTES = 1 << 20
 BEGIN, END = b"\\data\\", b"\\end\\"  # of an ARPA file, except empty lines
 
-# Text that is not in capitals is found by pairs of neighbouring bytes. For this each byte becomes a lower-case letter
-# (a), a capital (A; also the apostrophe), white space between fields or words (a space), a non-ASCII byte (!) or a dot.
+# Pairs of neighbouring bytes reveal text that is not in capitals. For this, each byte is mapped to its class:
+# lower-case letter (a), capital or apostrophe (A), space or tab (a space), non-ASCII byte (!), other (a dot).
 _NEIGHBOURS = bytes(
     ord("a") if byte in b"abcdefghijklmnopqrstuvwxyz"
     else ord("A") if byte in b"ABCDEFGHIJKLMNOPQRSTUVWXYZ'"
@@ -51,7 +51,7 @@ _NEIGHBOURS = bytes(
     else ord(".")
     for byte in range(256)
 )  # fmt: skip
-_WRONG = (b" a", b"Aa", b"!")  # a word that begins or continues in lower case; a letter that is not ASCII
+_WRONG = (b" a", b"Aa", b"!")  # words that begin or continue in lower case; letters outside ASCII
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -79,7 +79,7 @@ def fetch_language_models(models: list[str], output_dir: Path, mirror: str, *, k
 
     Raises:
         InputError: a name or the mirror is unknown, the disk is too small, another file has a model's name, or the
-            archive cannot be downloaded, is not the published one, or cannot be unpacked.
+            archive cannot be downloaded, has the wrong checksum, or cannot be unpacked.
     """
     unknown = [model for model in models if model not in LANGUAGE_MODELS]
     if unknown:
@@ -89,7 +89,7 @@ def fetch_language_models(models: list[str], output_dir: Path, mirror: str, *, k
     paths = {model: output_dir / f"{model}.arpa" for model in models}
     archives = {path: _archive(base_url, path) for path in paths.values() if not _is_whole(path)}
     for path in archives:
-        path.with_name(f".{path.name}{UNFINISHED}").unlink(missing_ok=True)  # of a run that was killed
+        path.with_name(f".{path.name}{UNFINISHED}").unlink(missing_ok=True)  # left by a run that was killed
     fetch_and_unpack_all(
         archives,
         unpack_arpa,
@@ -103,11 +103,11 @@ def fetch_language_models(models: list[str], output_dir: Path, mirror: str, *, k
 def unpack_arpa(archive: Path, path: Path, progress: Progress) -> None:
     """Unpack an ARPA file with its words in lower case, completely or not at all.
 
-    gzip's checksum and length, at the end of the archive, are those of the published text.
+    The published text is verified by gzip's checksum and length at the end of the archive.
 
     Raises:
         InputError: the archive is damaged, truncated, or not an ARPA file in capitals, or the file cannot be written;
-            no file is left then.
+            then no file is left.
     """
     try:
         with (
@@ -127,13 +127,13 @@ def unpack_arpa(archive: Path, path: Path, progress: Progress) -> None:
 
 
 def lower_case(text: BufferedIOBase) -> Iterator[bytes]:
-    """Yield blocks of an ARPA file's text in lower case, which changes only its words.
+    """Yield blocks of an ARPA file's text converted to lower case; only its words change.
 
-    The conversion is checked to be one to one, so that no two n-grams become equal: every word must be in ASCII
-    capitals. (In numbers only an exponent's E can change, which has no effect.)
+    Every word must be in ASCII capitals, so that the conversion is one to one and no two n-grams become equal. (In
+    numbers, only the E of an exponent can change, which has no effect.)
 
     Raises:
-        InputError: a word is not in capitals, <unk> occurs in both spellings, or the end is missing.
+        InputError: a word is not in capitals, both <unk> and <UNK> occur, or the end of the file is missing.
     """
     tail, spellings = b"", set[bytes]()
     for lines in _whole_lines(text):
@@ -167,7 +167,7 @@ def _whole_lines(text: BufferedIOBase) -> Iterator[bytes]:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether the language model is complete, by its beginning, end and case; files are written atomically."""
+    """Whether the language model is complete, judged by its beginning, end and case; files are written atomically."""
     if not path.exists():
         return False
     with path.open("rb") as text:
@@ -176,11 +176,10 @@ def _is_whole(path: Path) -> bool:
         tail = text.read()
     if not (head.lstrip().startswith(BEGIN) and tail.rstrip().endswith(END) and head + tail == (head + tail).lower()):
         raise InputError(
-            f"{path}: must be one of these language models, whole and in lower case, to be left alone; it is not. "
-            "Move it away."
+            f"{path}: must be absent, or a complete language model in lower case; it is another file. Move it away."
         )
-    say(f"{path}: is there, whole; not fetched.")
-    _archive("", path).part.unlink(missing_ok=True)  # of a run killed before this step
+    say(f"{path}: exists and is complete; not fetched.")
+    _archive("", path).part.unlink(missing_ok=True)  # left by a run killed before this step
     return True
 
 

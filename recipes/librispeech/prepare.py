@@ -4,9 +4,9 @@
     python -m recipes.librispeech.prepare --corpus-dir LibriSpeech --output-dir manifests \\
         --download --subsets dev-clean train-clean-100
 
-A copy of a part of the corpus is accepted: lines without audio and audio without a line are warnings and are left out.
-Damage is an error: unreadable FLAC files or transcripts, malformed lines, and totals that cannot be LibriSpeech's. A
-subset with an error gets no manifest, the others do; then the exit status is 1.
+A copy of a part of the corpus is accepted: transcript lines without audio, and audio without a transcript line, cause
+warnings and are left out. Damage is an error: unreadable FLAC files or transcripts, malformed lines, and totals that
+LibriSpeech cannot have. A subset with an error gets no manifest, the other subsets do, and the exit status is 1.
 """
 
 import argparse
@@ -31,12 +31,12 @@ from recipes.librispeech.reader import DAMAGE, Problem, ProblemKind, find_chapte
 from recipes.output import claim
 
 RECIPE = "recipes.librispeech.prepare"
-MAX_NAMED = 10  # problems of a kind that are printed; all are in <subset>.problems.txt
+MAX_NAMED = 10  # printed problems of a kind; <subset>.problems.txt has all of them
 
 
 @dataclass(frozen=True, slots=True)
 class Completeness:
-    """Comparison of a subset with its published totals: in a word, and in a sentence."""
+    """Result of comparing a subset with its published totals: one word for the table, one sentence for the log."""
 
     word: str
     sentence: str
@@ -51,32 +51,34 @@ def compare_with_published(name: str, num_utterances: int, hours: float) -> Comp
     """Compare a subset with its published totals.
 
     Raises:
-        InputError: the totals cannot be those of the subset or of a part of it.
+        InputError: neither the subset nor a part of it can have these totals.
     """
-    found = f"{num_utterances} utterances, {hours:.2f} h"
+    content = f"{num_utterances} utterances, {hours:.2f} h"
     if name not in SUBSETS:
-        sentence = f"{name}: no published total applies, since LibriSpeech has no subset of this name; {found}."
+        sentence = f"{name}: no published total applies, since LibriSpeech has no subset of this name; {content}."
         return Completeness("does not apply", sentence)
     published = SUBSETS[name]
     totals = f"{published.num_utterances} utterances, {published.hours} h"
     if num_utterances < published.num_utterances:
-        sentence = f"{name}: is a part of the subset: {found}; published are {totals}. Results on it are not {name}'s."
+        sentence = (
+            f"{name}: is incomplete: {content}; the published subset has {totals}. Results on it are not {name}'s."
+        )
         return Completeness("partial", sentence)
     if num_utterances > published.num_utterances:
-        raise InputError(f"{name}: must hold {totals}; it holds {found}. Remove what does not belong to {name}.")
+        raise InputError(f"{name}: must hold {totals}; it holds {content}. Remove what does not belong to {name}.")
     if abs(hours - published.hours) > HOURS_TOLERANCE:
         raise InputError(
             f"{name}: its {num_utterances} utterances must last {published.hours} h (within {HOURS_TOLERANCE}); "
             f"they last {hours:.2f} h. Unpack the archive again."
         )
-    return Completeness("whole", f"{name}: is whole: {found}; published are {totals}.")
+    return Completeness("whole", f"{name}: is complete: {content}; the published subset has {totals}.")
 
 
 def prepare_subset(subset_dir: Path, output_dir: Path, progress: Progress) -> tuple[list[Utterance], Completeness]:
     """Read a subset, report its problems, and write its manifest.
 
     Raises:
-        InputError: something is damaged, nothing is found, or the totals are wrong; then no manifest is written.
+        InputError: content is damaged, there is no utterance, or the totals are wrong; then no manifest is written.
     """
     name = subset_dir.name
     utterances, problems = _read_subset(subset_dir, progress)
@@ -126,8 +128,8 @@ def _read_subset(subset_dir: Path, progress: Progress) -> tuple[list[Utterance],
     chapters, problems = find_chapters(subset_dir)
     utterances: list[Utterance] = []
     task = progress.add_task(f"reading {escape(subset_dir.name)}", total=len(chapters))
-    with closing(read_chapters(chapters)) as read:
-        for chapter in read:
+    with closing(read_chapters(chapters)) as chapters_read:
+        for chapter in chapters_read:
             utterances += chapter.utterances
             problems += chapter.problems
             progress.advance(task)
@@ -135,7 +137,7 @@ def _read_subset(subset_dir: Path, progress: Progress) -> tuple[list[Utterance],
 
 
 def _report_problems(name: str, problems: list[Problem], list_path: Path) -> None:
-    """Count, list and explain the problems on stderr; write a long list to a file."""
+    """Print the number of problems, the problems, and their consequence on stderr; write a long list to a file."""
     list_path.unlink(missing_ok=True)
     for kind in ProblemKind:
         kind_problems = [problem for problem in problems if problem.kind is kind]

@@ -1,7 +1,7 @@
 """Read a subset from the original folder layout: SUBSET/speaker/chapter/*.flac and SPEAKER-CHAPTER.trans.txt.
 
-Each deviation is reported as a Problem. For missing content it is a warning, and the utterance is left out, because
-copies of a part of the corpus are common. For damaged content it is an error; deleted content counts as missing.
+Each deviation is reported as a Problem. Missing content is a warning and its utterance is left out, because copies of a
+part of the corpus are common. Damaged content is an error; after the user deletes it, it counts as missing.
 """
 
 import re
@@ -22,7 +22,7 @@ MAX_FRAMES = 2**36 - 1  # a FLAC header's total has 36 bits; libsndfile returns 
 
 
 class ProblemKind(Enum):
-    """Kinds of problems in a copy of the corpus; the value is the kind's description."""
+    """Kinds of problems in a copy of the corpus; each value is a description."""
 
     NO_AUDIO = "transcript lines without audio"
     NO_TRANSCRIPT = "audio files without a transcript line"
@@ -32,7 +32,7 @@ class ProblemKind(Enum):
     UNREADABLE_AUDIO = "unreadable FLAC files"
 
 
-# The other kinds are missing content, and warnings.
+# All other kinds are missing content, which is a warning.
 DAMAGE = (ProblemKind.MALFORMED_LINE, ProblemKind.UNREADABLE_TRANSCRIPT, ProblemKind.UNREADABLE_AUDIO)
 
 
@@ -87,7 +87,7 @@ def read_chapters(chapters: list[Path]) -> Generator[Chapter, None, None]:
     try:
         yield from executor.map(read_chapter, chapters)
     finally:
-        executor.shutdown(cancel_futures=True)  # after Ctrl-C, the remaining chapters are not read
+        executor.shutdown(cancel_futures=True)  # so that after Ctrl-C no more chapters are read
 
 
 def read_chapter(folder: Path) -> Chapter:
@@ -121,7 +121,7 @@ def read_chapter(folder: Path) -> Chapter:
 
 
 def read_duration(audio: Path) -> float:
-    """Return the exact duration in seconds from the header alone; truncation after the header is not noticed.
+    """Return the exact duration in seconds from the header alone; a truncated file is not detected.
 
     Raises:
         InputError: the file is not FLAC, or its header has no length.

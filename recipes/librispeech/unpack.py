@@ -1,4 +1,4 @@
-"""Unpack an archive of LibriSpeech, or of another corpus: safely, and completely or not at all."""
+"""Unpack an archive of LibriSpeech or another corpus: safely, and completely or not at all."""
 
 import os
 import shutil
@@ -14,10 +14,10 @@ from asr.errors import InputError
 
 
 def unpack(archive: Path, root: Path, subset: str, progress: Progress) -> None:
-    """Unpack `LibriSpeech/<subset>` of the archive to `root/<subset>`, with README and other files of the corpus.
+    """Unpack the archive's `LibriSpeech/<subset>` to `root/<subset>`, and the README and other files to `root`.
 
     Raises:
-        InputError: a member leads out of the folder, or the archive cannot be unpacked; then nothing is left of it.
+        InputError: the path of a member is outside the folder, or the archive cannot be unpacked; then no files remain.
     """
     with unpacked(archive, root, subset, progress) as content:
         _move_into_place(archive, content / "LibriSpeech", root, subset)
@@ -27,13 +27,13 @@ def unpack_corpus(archive: Path, folder: Path, sign: str, progress: Progress) ->
     """Unpack to `folder` the folder of the archive that contains a file matching the pattern `sign`.
 
     Raises:
-        InputError: as for `unpack`, or the number of such folders is not one.
+        InputError: as for `unpack`, or not exactly one folder contains such a file.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with unpacked(archive, folder.parent, folder.name, progress) as content:
         matches = sorted(content.glob(sign))
         if len(matches) != 1:
-            raise InputError(f"{archive}: must hold {sign} once; it does so {len(matches)} times.")
+            raise InputError(f"{archive}: must hold exactly one {sign}; it holds {len(matches)}.")
         os.rename(matches[0].parent, folder)
 
 
@@ -41,7 +41,7 @@ def unpack_corpus(archive: Path, folder: Path, sign: str, progress: Progress) ->
 def unpacked(archive: Path, root: Path, name: str, progress: Progress) -> Iterator[Path]:
     """Unpack into a hidden folder in `root`, which is removed when the context ends.
 
-    The caller moves what it needs as its last step, so an interrupted or killed run leaves no folder `name`.
+    As its last step, the caller moves the wanted files out. So an interrupted or killed run leaves no folder `name`.
     """
     unpacking = unpacking_dir(root, name)
     try:
@@ -61,18 +61,18 @@ def unpacking_dir(root: Path, subset: str) -> Path:
 
 
 def discard_unpacking(root: Path, subset: str) -> None:
-    """Remove the rest of an interrupted unpacking."""
+    """Remove the files that an interrupted unpacking left."""
     shutil.rmtree(unpacking_dir(root, subset), ignore_errors=True)
 
 
 def safe_member(member: tarfile.TarInfo, destination: str) -> tarfile.TarInfo | None:
     """Filter for tarfile, stricter than `data`: only files and folders inside the destination, no links.
 
-    `data` alone makes absolute paths relative and accepts links that stay inside. LibriSpeech has neither, and
-    whether links can lead outside depends on the patch level of Python (CVE-2025-4517).
+    tarfile's filter `data` makes absolute paths relative and accepts links inside the destination. LibriSpeech has
+    neither, and some patch levels of Python also let links lead outside the destination (CVE-2025-4517).
 
     Raises:
-        InputError: names the member.
+        InputError: a member is refused; the message names it.
     """
     path = PurePosixPath(member.name)
     if path.is_absolute() or ".." in path.parts:

@@ -3,8 +3,8 @@
     python -m recipes.ljspeech.prepare --corpus-dir LJSpeech-1.1 --output-dir data/ljspeech
     python -m recipes.ljspeech.prepare --corpus-dir LJSpeech-1.1 --output-dir data/ljspeech --download
 
-The corpus has no split of its own: here chapter LJ050 is for test, LJ049 for validation, the others for training, so
-that no text continues from one split to another. A copy of a part of the corpus is accepted and reported as such.
+The corpus has no official split. This recipe uses chapter LJ050 for test, LJ049 for validation and the others for
+training, so no text continues from one split to another. An incomplete copy of the corpus is accepted and reported.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from recipes.librispeech.unpack import discard_unpacking, unpack_corpus
 from recipes.output import claim
 
 HOME = "https://data.keithito.com/data/speech"
-# Bytes, MD5 and number of clips: keithito.com/LJ-Speech-Dataset, and others who verified the archive.
+# Sources of size, MD5 and number of clips: keithito.com/LJ-Speech-Dataset, and toolkits that verify the archive.
 ARCHIVE, ARCHIVE_BYTES, MD5 = "LJSpeech-1.1.tar.bz2", 2748572632, "c4763be9595ddfa79c2fc6eaeb3b6c8e"
 NUM_UTTERANCES = 13100
 UNPACKED_PER_BYTE = 1.4
@@ -40,13 +40,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def download(corpus_dir: Path, base_url: str, *, keep_archives: bool) -> None:
-    """Download the archive and unpack it to `corpus_dir`, unless that exists.
+    """Download the archive and unpack it to `corpus_dir`, unless this folder exists.
 
     Raises:
-        InputError: the archive cannot be downloaded or is not the published one, or the disk is too small.
+        InputError: the archive cannot be downloaded or has the wrong checksum, or the disk is too small.
     """
     if corpus_dir.exists():
-        say(f"{corpus_dir}: is there; not fetched.")
+        say(f"{corpus_dir}: exists already; not fetched.")
         return
     corpus_dir.parent.mkdir(parents=True, exist_ok=True)
     discard_unpacking(corpus_dir.parent, corpus_dir.name)
@@ -90,8 +90,8 @@ def _prepare(options: argparse.Namespace) -> None:
     write_converted(
         {options.output_dir / f"{name}.jsonl": split_utterances for name, split_utterances in splits.items()}
     )
-    whole = "is whole" if len(utterances) == NUM_UTTERANCES else "is not the published corpus, or a part of it"
-    print(f"LJSpeech: {whole}: {len(utterances):,} utterances; published are {NUM_UTTERANCES:,}.")
+    state = "complete" if len(utterances) == NUM_UTTERANCES else "incomplete, or not the published corpus"
+    print(f"LJSpeech: {state}: {len(utterances):,} utterances; the published corpus has {NUM_UTTERANCES:,}.")
 
 
 def _add_options(add: AddOption) -> None:

@@ -1,13 +1,13 @@
-"""Speakers: espeak's voices that are clear enough to be recognised, and the split of each."""
+"""Speakers: espeak's voices that are clear enough to be recognised, each assigned to a split."""
 
 import random
 from collections.abc import Sequence
 
-# espeak has few female voices; in train each is used twice as often as a male one.
+# espeak has few female voices; in train, each female voice is used twice as often as a male voice.
 _WOMEN = ("f2", "f3", "linda", "belinda", "Annie", "Andrea", "grandma", "steph")
 
-# Variants that differ little are in the same split (linda and belinda, the five like Hugo). Left out: whispers, robots,
-# echoes, formant synthesis (klatt), and variants whose mel cepstra are far from all others.
+# Similar variants are in the same split (linda and belinda; the five similar to Hugo). Excluded are whispers, robots,
+# echoes, formant synthesis (klatt), and variants whose mel cepstra are far from all other variants.
 VARIANTS: dict[str, tuple[str, ...]] = {
     "train": (
         *_WOMEN,

@@ -98,6 +98,6 @@ GRAMMAR: Grammar = {
     "weather": ("rain", "snow", "wind", "thunder", "sunshine"),
 }
 
-# Names of espeak-ng: `en` is British. Left out are accents with shifted vowels or consonants (Scotland, Caribbean, West
-# Midlands, Received Pronunciation), and others that are too much to learn from one hour.
+# espeak-ng's names of accents: `en` is British. Accents with shifted vowels or consonants (Scotland, Caribbean, West
+# Midlands, Received Pronunciation) are excluded, and further accents, because one hour is too little to learn more.
 ENGLISH = Language(GRAMMAR, unlike=("place", "weather"), accents=("en", "en-us"))

@@ -40,13 +40,13 @@ class Espeak:
         self.sample_rate: int = self._library.espeak_Initialize(_SYNCHRONOUS, 0, data_dir, _DO_NOT_EXIT)
         if self.sample_rate <= 0:
             raise InputError(
-                f"espeak-ng must find its voices in {self._data_dir}; it does not. Reinstall espeakng-loader, "
-                "in a shorter path where this one has more than 150 characters: espeak-ng cuts it off."
+                f"espeak-ng must find its voices in {self._data_dir}; it does not. Reinstall espeakng-loader; if this "
+                "path has more than 150 characters, choose a shorter one, because espeak-ng truncates it."
             )
         if hasattr(self._library, "espeak_ng_SetRandSeed"):  # since 1.52; its default seed is the time of day
             self._library.espeak_ng_SetRandSeed(ctypes.c_long(1))
         self._received: list[np.ndarray] = []
-        self._callback = _Callback(self._receive)  # kept here, because the library holds no reference
+        self._callback = _Callback(self._receive)  # stored here, because the library does not keep a reference to it
         self._library.espeak_SetSynthCallback(self._callback)
 
     def speak(self, text: str, voice: str, *, words_per_minute: int, pitch: int, pitch_range: int) -> np.ndarray:
@@ -56,8 +56,8 @@ class Espeak:
             text: the sentence.
             voice: accent and variant in espeak's notation, such as `en-us+f3`.
             words_per_minute: 80 to 450.
-            pitch: 0 to 100; 50 is the voice's own.
-            pitch_range: 0 to 100; 50 is the voice's own.
+            pitch: 0 to 100; 50 is the default of the voice.
+            pitch_range: 0 to 100; 50 is the default of the voice.
 
         Raises:
             InputError: espeak does not have the voice, or cannot speak the sentence.
@@ -95,7 +95,7 @@ def _locate() -> tuple[Path, Path]:
     """Return the paths of the shared library and of the folder of its voices.
 
     Raises:
-        InputError: espeak-ng is not installed; with the command that installs it.
+        InputError: espeak-ng is not installed; the message has the command that installs it.
     """
     try:
         loader = importlib.import_module("espeakng_loader")
@@ -108,6 +108,6 @@ def require_espeak() -> None:
     """Check that espeak-ng is installed.
 
     Raises:
-        InputError: it is not; with the command that installs it.
+        InputError: espeak-ng is not installed; the message has the command that installs it.
     """
     _locate()

@@ -14,10 +14,10 @@ def vocabulary(grammar: Grammar) -> set[str]:
 
 
 def sentences(language: Language, seed: str) -> Iterator[str]:
-    """Yield different sentences without end, the same for the same seed; a few thousand take little time.
+    """Yield an endless sequence of different sentences, determined by the seed; thousands are generated quickly.
 
-    Alternatives are dealt like cards: a pack is shuffled again when it is used up. So all words of a kind are equally
-    frequent, and even a short stream has all words often enough to be learnt.
+    The alternatives of a kind are shuffled, used one after another, and shuffled again when all have been used. So all
+    words of a kind are equally frequent, and even few sentences contain all words often enough to learn them.
     """
     dealer = random.Random(seed)
     grammar = language.grammar
@@ -37,7 +37,7 @@ def sentences(language: Language, seed: str) -> Iterator[str]:
 
 
 def _says_twice(sentence: str, language: Language) -> bool:
-    """Whether a sentence repeats a name of the kinds `language.unlike`."""
+    """Whether a sentence contains an alternative of the kinds `language.unlike` twice."""
     names = {alternative.split()[-1] for kind in language.unlike for alternative in language.grammar[kind]}
     words = [word for word in sentence.split() if word in names]
     return len(words) != len(set(words))

@@ -1,9 +1,9 @@
-"""What differs between languages: sentences and espeak's voices."""
+"""Language-specific parts of the corpus: sentences and espeak's voices."""
 
 from typing import NamedTuple
 
-# Alternatives of each kind, among them "sentence"; a name in braces is replaced by an alternative of that kind. Numbers
-# are spelled out.
+# Maps each kind to its alternatives; the kind "sentence" is the start. In an alternative, the name of a kind in braces
+# is replaced by an alternative of this kind. Numbers are spelled out.
 Grammar = dict[str, tuple[str, ...]]
 
 
@@ -12,7 +12,7 @@ class Language(NamedTuple):
 
     Args:
         grammar: of its sentences.
-        unlike: kinds whose alternatives a sentence does not repeat, as in `the bank is near the bank`.
+        unlike: kinds whose alternatives may occur only once in a sentence; excludes `the bank is near the bank`.
         accents: espeak-ng's names.
     """
 

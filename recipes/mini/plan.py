@@ -12,12 +12,10 @@ from recipes.mini.language import Language
 
 SPLITS = ("train", "valid", "test")
 _HELD_OUT = {"valid": 100, "test": 200}  # utterances, with at least an hour of training speech
-_TALKS = (
-    0.4  # share of training utterances with several sentences; a model trained without pauses reads words into them
-)
+_TALKS = 0.4  # share of training utterances with several sentences; without them, models recognise words in pauses
 _MAX_SENTENCES = 5
 _MAX_PAUSE_SECONDS = 0.8
-_SILENCES = 0.3  # share of single-sentence training utterances with silence around, so that models learn to ignore it
+_SILENCES = 0.3  # share of single-sentence training utterances with silence around them, so that models ignore silence
 _MAX_SILENCE_SECONDS = 2.0  # at each end
 
 
@@ -48,19 +46,19 @@ class Line:
 
     @property
     def estimated_seconds(self) -> float:
-        """Expected duration, accurate to some per cent on average."""
+        """Expected duration in seconds, accurate to a few per cent on average."""
         return 0.13 + sum(self.pauses) + sum(self.silences) + len(self.text) * 9.4 / self.words_per_minute
 
 
 def plan(hours: float, seed: int, language: Language) -> list[Line]:
     """Plan all utterances of the corpus.
 
-    Splits share neither voices nor sentences, and train has all words of the others. With less than an hour of training
-    speech the other splits shrink in proportion. Train gets more than `hours` if they do not suffice for all words.
+    Splits share neither voices nor sentences, and train has all words of valid and test. With less than an hour of
+    training speech, valid and test shrink in proportion. Train gets more than `hours` if its words need more.
     """
     used: set[str] = set()
     held_out: list[Line] = []
-    for split in ("test", "valid"):  # first, so that they are the same for all hours from 1 up
+    for split in ("test", "valid"):  # planned first, so that they are identical for any `hours` of 1 or more
         lines = _lines(split, used, seed, language)
         held_out += [next(lines) for _ in range(max(10, round(_HELD_OUT[split] * min(hours, 1.0))))]
         used |= {sentence for line in held_out for sentence in line.sentences}
@@ -76,7 +74,7 @@ def plan(hours: float, seed: int, language: Language) -> list[Line]:
 
 
 def _lines(split: str, used: set[str], seed: int, language: Language) -> Iterator[Line]:
-    """Yield the lines of a split without end; no sentence is among the used ones."""
+    """Yield an endless sequence of lines of a split, without sentences that are already used."""
     dice = random.Random(f"{seed} {split} delivery")
     turns = cycle(cast(split, language.accents, f"{seed} {split} voices"))
     unused = (text for text in sentences(language, f"{seed} {split} sentences") if text not in used)

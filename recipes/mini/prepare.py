@@ -48,7 +48,7 @@ _SAMPLES = 3  # printed sentences of each split
 def prepare(
     output_dir: Path, *, hours: float, seed: int, num_processes: int, language: Language = ENGLISH
 ) -> dict[str, list[Utterance]]:
-    """Synthesise the corpus into a folder, then write its manifests, which exist only when all audio does.
+    """Synthesise the corpus into a folder, then write its manifests, which exist only if all audio is complete.
 
     Output of an earlier call is replaced after all audio has been synthesised.
 
@@ -56,15 +56,15 @@ def prepare(
         output_dir: folder of the corpus.
         hours: of training speech, approximately.
         seed: of sentences, voices and rooms.
-        num_processes: that run at the same time.
+        num_processes: number of processes that run at the same time.
         language: of the corpus.
 
     Returns:
         The utterances of each split.
 
     Raises:
-        InputError: an argument is out of range, the folder has other files with our names, another process writes
-            there, or espeak-ng is missing or fails.
+        InputError: an argument is out of range, the folder has files of these names that this recipe did not write,
+            another process writes there, or espeak-ng is missing or fails.
         OSError: the folder cannot be written.
     """
     if not (math.isfinite(hours) and 0 < hours <= _MAX_HOURS):
@@ -77,7 +77,7 @@ def prepare(
     claim(output_dir, RECIPE, [*manifests, AUDIO])
     with alone_in(output_dir):
         unfinished = output_dir / f".{AUDIO}{UNFINISHED}"
-        shutil.rmtree(unfinished, ignore_errors=True)  # of a run that was killed
+        shutil.rmtree(unfinished, ignore_errors=True)  # left by a run that was killed
         try:
             for split in SPLITS:
                 (unfinished / AUDIO / split).mkdir(parents=True)
@@ -110,8 +110,9 @@ def _remove_stale(output_dir: Path, planned: set[Path]) -> None:
 def chunked(lines: list[Line]) -> list[list[Line]]:
     """Divide the lines into chunks, each spoken from its first line to its last by a new process.
 
-    espeak's state makes samples depend on what was spoken before. With chunks they depend neither on the number of
-    processes nor on their order. No chunk spans two splits, so more hours of training speech do not change the others.
+    espeak has state, so samples depend on the previous sentences. With chunks, samples depend neither on the number
+    nor on the order of processes. No chunk spans two splits, so more hours of training speech do not change valid and
+    test.
     """
     by_split = [[line for line in lines if line.split == split] for split in SPLITS]
     return [
@@ -128,8 +129,8 @@ def _speak_all(lines: list[Line], output_dir: Path, num_processes: int) -> dict[
         threads = ThreadPoolExecutor(num_processes)
         try:
             begun = [threads.submit(_in_fresh_process, chunk, output_dir) for chunk in chunked(lines)]
-            for done in as_completed(begun):
-                durations |= done.result()
+            for chunk_durations in as_completed(begun):
+                durations |= chunk_durations.result()
                 progress.update(task, completed=len(durations))
         finally:
             threads.shutdown(cancel_futures=True)
@@ -143,7 +144,7 @@ def _in_fresh_process(lines: list[Line], output_dir: Path) -> dict[str, float]:
         except BrokenProcessPool:
             raise InputError(
                 f"espeak-ng must speak {lines[0].id} to {lines[-1].id}; its process died. "
-                "Is there memory left? If it dies again, reinstall espeakng-loader or try another --seed."
+                "Check that memory is free. If it dies again, reinstall espeakng-loader or try another --seed."
             ) from None
 
 
@@ -154,7 +155,7 @@ def _begin_worker(parent_id: int) -> None:
 
 
 def _speak_chunk(lines: list[Line], output_dir: Path) -> dict[str, float]:
-    """Write the audio of some lines; return their durations by id."""
+    """Write the audio of the lines of a chunk; return their durations by id."""
     espeak = Espeak()
     durations: dict[str, float] = {}
     for line in lines:
@@ -169,7 +170,7 @@ def _speak_chunk(lines: list[Line], output_dir: Path) -> dict[str, float]:
             for sentence in line.sentences
         ]
         waveform = record(sentences, line.pauses, line.silences, espeak.sample_rate, np.random.default_rng(line.seed))
-        encoded = io.BytesIO()  # so that a full disk is an OSError; libsndfile's error is not
+        encoded = io.BytesIO()  # so that a full disk raises OSError; libsndfile would raise another error
         soundfile.write(encoded, waveform, SAMPLE_RATE, format="FLAC", subtype="PCM_16")
         (output_dir / line.audio_path).write_bytes(encoded.getvalue())
         durations[line.id] = len(waveform) / SAMPLE_RATE

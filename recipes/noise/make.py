@@ -1,12 +1,12 @@
-"""Make recordings without intelligible speech: noise to mix into speech, and audio that should give no words.
+"""Make recordings without intelligible speech: noise to mix into speech, and audio for tests without any word.
 
     python -m recipes.noise.make --output-dir data/noise/train --speech train.jsonl
     python -m recipes.noise.make --output-dir data/noise/test --speech dev.jsonl --seed 1
     python -m recipes.noise.make --output-dir data/nothing --kinds silence white pink hum tones band
 
-Each kind gets a folder, for `augment=[noise]` and `asr.evaluate --noise`, and a manifest with empty texts, on which
-`asr.evaluate` counts the words that a model recognises where there are none. The same options give the same bytes.
-Babble is other people's speech: for tests, use speech and a seed that training has not used.
+Each kind gets a folder, for `augment=[noise]` and `asr.evaluate --noise`, and a manifest with empty texts. On this
+manifest `asr.evaluate` counts the words that a model recognises in audio without words. Equal options give identical
+bytes. Babble is made from speech: for tests, use speech and a seed that training has not used.
 """
 
 import argparse
@@ -32,7 +32,7 @@ VOICES = (3, 8)  # of babble
 PEAK = 0.99
 
 Random = np.random.Generator
-Maker = Callable[[int, Random], np.ndarray]  # number of samples to a waveform of this length
+Maker = Callable[[int, Random], np.ndarray]  # makes a waveform with this number of samples
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -56,14 +56,14 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def write(folder: Path, kind: str, make: Maker, number: int, seconds: float, seed: int) -> None:
-    """Write the recordings of a kind, and their manifest; each is a function of seed, kind and its index."""
+    """Write the recordings of a kind and their manifest; a recording depends only on seed, kind and index."""
     (folder / kind).mkdir(parents=True, exist_ok=True)
     utterances = []
     for index in range(number):
         random = np.random.default_rng([seed, zlib.crc32(kind.encode()), index])
         waveform = make(round(seconds * SAMPLE_RATE), random)
         path = folder / kind / f"{index:03}.flac"
-        encoded = io.BytesIO()  # so that a full disk is an OSError; libsndfile's error is not
+        encoded = io.BytesIO()  # so that a full disk raises OSError; libsndfile would raise another error
         soundfile.write(encoded, levelled(waveform, random), SAMPLE_RATE, format="FLAC")
         path.write_bytes(encoded.getvalue())
         utterances.append(Utterance(str(path), len(waveform) / SAMPLE_RATE, "", f"{kind}-{index:03}"))
@@ -108,7 +108,7 @@ def hum(num_samples: int, random: Random) -> np.ndarray:
 
 
 def tones(num_samples: int, random: Random) -> np.ndarray:
-    """Return a sequence of decaying notes of a scale, several at once, with overtones, similar to music."""
+    """Return decaying notes of a scale with overtones, several notes at once, similar to music."""
     waveform = np.zeros(num_samples)
     beat = random.uniform(0.15, 0.5)
     scale = 110 * 2 ** (random.integers(12) / 12) * 2 ** (np.array([0, 2, 4, 7, 9, 12, 14, 16, 19, 21]) / 12)
@@ -131,7 +131,7 @@ def band(num_samples: int, random: Random) -> np.ndarray:
 
 
 def babble(utterances: Sequence[Utterance], num_samples: int, random: Random) -> np.ndarray:
-    """Return several voices at once, equally loud, each a sequence of utterances."""
+    """Return a mixture of several equally loud voices; each voice is a sequence of utterances."""
     mixed = np.zeros(num_samples)
     for _ in range(random.integers(VOICES[0], VOICES[1] + 1)):
         voice = np.zeros(0)

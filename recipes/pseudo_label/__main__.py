@@ -1,14 +1,15 @@
-"""Make a training manifest of automatic transcripts that are likely to be right.
+"""Make a training manifest of automatic transcripts that are probably correct.
 
     python -m asr.evaluate MODEL dev.jsonl --output-dir dev
     python -m asr.transcribe MODEL untranscribed.jsonl --parts --output-dir texts
     python -m recipes.pseudo_label texts --dev dev/dev.utterances.jsonl --keep 0.7 --output-dir data/pseudo_label
 
-writes `pseudo.jsonl`, a manifest whose lines also have their confidence, and `left_out.jsonl`, the id and the reason of
-each other utterance. It prints the number of utterances left out for each reason; the first reason that applies counts.
+writes `pseudo.jsonl`, a manifest with the confidence of each line, and `left_out.jsonl`, with the id of each excluded
+utterance and the reason. It prints the number of utterances excluded for each reason; if several reasons apply to an
+utterance, only the first one counts.
 
-TEXTS is the folder of a bulk job (its segments, if it has any), a file of `asr.transcribe --format jsonl` with
---manifest, or NAME.utterances.jsonl of `asr.evaluate`, whose references are not read.
+TEXTS is the folder of a bulk job (if it has files of segments, only these are read), a file of `asr.transcribe --format
+jsonl` together with --manifest, or NAME.utterances.jsonl of `asr.evaluate`, whose references are not read.
 """
 
 import argparse
@@ -105,7 +106,7 @@ def _add_options(add: AddOption) -> None:
         help="output of asr.evaluate by the same model on transcribed speech, to calibrate confidence",
     )
     add("--manifest", metavar="MANIFEST", help="manifest of the audio, for texts without audio paths")
-    add("--second", metavar="TEXTS", help="output of another model, with which texts must agree")
+    add("--second", metavar="TEXTS", help="output of another model that must agree with the texts")
     add(
         "--max-disagreement",
         type=float,
@@ -113,7 +114,9 @@ def _add_options(add: AddOption) -> None:
         metavar="F",
         help="maximum word error rate between both texts (0.1)",
     )
-    add("--keep", type=float, default=1.0, metavar="F", help="share of passing texts to keep, the most confident (1)")
+    add(
+        "--keep", type=float, default=1.0, metavar="F", help="fraction of the passing texts, by confidence, to keep (1)"
+    )
     add("--min-confidence", type=float, default=0.0, metavar="C", help="minimum mean confidence of the words (0)")
     numbers: dict[str, Any] = {"nargs": 2, "metavar": ("MIN", "MAX")}
     add("--seconds", type=float, default=(0.5, 30.0), help="seconds of audio (0.5 30)", **numbers)

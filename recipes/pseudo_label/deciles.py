@@ -3,8 +3,8 @@
     python -m asr.evaluate MODEL transcribed.jsonl --output-dir out
     python -m recipes.pseudo_label.deciles out/transcribed.utterances.jsonl --dev dev/dev.utterances.jsonl
 
-prints the word error rate of each tenth of the utterances, ordered by confidence. --page draws it over the error rate
-that the confidence promises, with 95 % intervals.
+sorts the utterances by confidence and prints the word error rate of each tenth. --page draws this rate over the
+expected rate (1 minus the mean confidence), with 95 % intervals.
 """
 
 import argparse
@@ -38,7 +38,7 @@ class Bin(NamedTuple):
         highest: highest confidence.
         mean: mean confidence.
         utterances: number of utterances.
-        words: of their references.
+        words: number of words in their references.
         wer: a fraction.
         interval: 95 % interval of `wer` over the utterances; None: too few utterances, or no errors.
     """
@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> None:
     devs = options.dev or [None] * len(options.files)
     if len(devs) != len(options.files):
-        raise InputError(f"--dev must name a file for each file; got {len(devs)} for {len(options.files)}.")
+        raise InputError(f"--dev must name one file for each JSONL; got {len(devs)} for {len(options.files)}.")
     results = {path: deciles(path, dev) for path, dev in zip(options.files, devs, strict=True)}
     for path, bins in results.items():
         print(f"{path}\nconfidence          utterances     words     WER")
@@ -83,8 +83,8 @@ def _page(results: dict[str, list[Bin]]) -> str:
         for path, bins in results.items()
     ]
     note = "Each dot is a tenth of the utterances, with its 95 % interval; above the diagonal, confidence is too high"
-    expected, found = Axis("errors expected: 1 - mean confidence", percent), Axis("word error rate", percent)
-    chart = line_chart("Tenths of the utterances by confidence", expected, found, curves, note, diagonal=True)
+    expected, actual = Axis("errors expected: 1 - mean confidence", percent), Axis("word error rate", percent)
+    chart = line_chart("Tenths of the utterances by confidence", expected, actual, curves, note, diagonal=True)
     return page(title, f'<main><h1>{escape(title)}</h1><div class="charts">{chart}</div></main>')
 
 
@@ -96,7 +96,7 @@ def deciles(path: str, dev: str | None) -> list[Bin]:
         dev: output for a dev set, to calibrate confidence; None: no calibration.
 
     Raises:
-        InputError: a file is not of this kind, or has fewer than ten utterances.
+        InputError: a file is not an output of `asr.evaluate`, or has fewer than ten utterances.
     """
     texts = read_texts(path, {}, UNCALIBRATED if dev is None else fitted_calibration(dev)).texts
     scored = sorted(read_scored(path), key=lambda result: -(texts[result.utterance.id].confidence or 0.0))

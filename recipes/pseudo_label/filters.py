@@ -1,4 +1,4 @@
-"""Selection of automatic texts to train on, with the reason for each text that is left out."""
+"""Selection of automatic texts for training, with the reason for each excluded text."""
 
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
@@ -8,23 +8,23 @@ from asr.bulk.statistics import repetition
 from asr.evaluation.word_errors import count_errors
 from recipes.pseudo_label.texts import AutomaticText
 
-MAX_PHRASE_WORDS = 4  # of a phrase that is checked for repetition
+MAX_PHRASE_WORDS = 4  # maximum length of the phrases whose repetitions are counted
 MAX_COMPRESSION = 2.4  # compression ratio of a text by zlib: Whisper's limit, arXiv:2212.04356, section 4.5
-MARKS = ("⁇", "\N{REPLACEMENT CHARACTER}")  # SentencePiece's mark for an unknown token; mark for broken bytes
+MARKS = ("⁇", "\N{REPLACEMENT CHARACTER}")  # SentencePiece's text for an unknown token; replacement for invalid bytes
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a text.
+    """Conditions that a text must meet to be used for training.
 
     Args:
-        min_confidence: calibrated mean confidence of its words.
-        seconds: of audio, minimum and maximum.
-        words: minimum and maximum.
-        characters_per_second: without spaces, minimum and maximum.
-        max_repeats: number of consecutive repetitions of a phrase of at most four words.
-        characters: accepted beside spaces; None: letters, digits and punctuation of any script.
-        max_disagreement: word errors between both models' texts, divided by the words of the longer one.
+        min_confidence: minimum of the calibrated mean confidence of its words.
+        seconds: minimum and maximum length of the audio.
+        words: minimum and maximum number of words.
+        characters_per_second: minimum and maximum, without spaces.
+        max_repeats: maximum number of consecutive occurrences of a phrase of at most four words.
+        characters: accepted characters, besides spaces; None: letters, digits and punctuation of any script.
+        max_disagreement: maximum number of word errors between both models' texts, divided by the longer text's words.
     """
 
     min_confidence: float
@@ -40,10 +40,10 @@ Reason = Callable[[AutomaticText], bool]
 
 
 def reasons(limits: Limits, second: Mapping[str, AutomaticText] | None) -> dict[str, Reason]:
-    """Return the reasons to leave a text out, by name, in the order in which they are checked.
+    """Return the tests that exclude a text, by the name of the reason, in the order in which they are applied.
 
     Args:
-        limits: of the filters.
+        limits: limits of the filters.
         second: texts of a second model by id; None: there is no second model.
     """
     tests: dict[str, Reason] = {
@@ -65,12 +65,12 @@ def reasons(limits: Limits, second: Mapping[str, AutomaticText] | None) -> dict[
 def sort_out(
     texts: Sequence[AutomaticText], tests: Mapping[str, Reason], keep: float
 ) -> tuple[list[AutomaticText], dict[str, list[AutomaticText]]]:
-    """Divide texts into those to train on, in their order, and those left out, by their first reason.
+    """Return the texts for training, in their order, and the excluded texts by the first reason that applies.
 
     Args:
-        texts: any number.
-        tests: reasons by name.
-        keep: share of the texts passing all tests to train on, those with the highest confidence.
+        texts: any number of texts.
+        tests: tests by the name of the reason.
+        keep: fraction of the passing texts to train on; the texts of highest confidence are chosen.
     """
     left_out: dict[str, list[AutomaticText]] = {name: [] for name in tests}
     passed: list[AutomaticText] = []
@@ -89,7 +89,7 @@ def characters_per_second(text: AutomaticText) -> float:
 
 
 def is_repetitive(text: str, max_repeats: int) -> bool:
-    """Whether a phrase of at most four words is repeated too often in a row, or zlib compresses the text too well."""
+    """Whether a phrase of up to four words is repeated in a row too often, or zlib compresses the text too strongly."""
     return most_repeats(text.split()) > max_repeats or repetition(text) > MAX_COMPRESSION
 
 
@@ -105,7 +105,7 @@ def most_repeats(words: Sequence[str]) -> int:
 
 
 def has_only(text: str, characters: frozenset[str] | None) -> bool:
-    """Whether a text has only these characters and spaces; None: letters, digits and punctuation."""
+    """Whether a text has only spaces and these characters; None: only spaces, letters, digits and punctuation."""
     written = set("".join(text.split()))
     if characters is not None:
         return written <= characters
@@ -113,7 +113,7 @@ def has_only(text: str, characters: frozenset[str] | None) -> bool:
 
 
 def disagreement(text: str, other: str) -> float:
-    """Return the word errors between two texts divided by the words of the longer one; 0 for two empty texts."""
+    """Return the word errors between two texts, divided by the words of the longer text; 0 for two empty texts."""
     longest = max(len(text.split()), len(other.split()))
     return count_errors(text, other).errors / longest if longest else 0.0
 

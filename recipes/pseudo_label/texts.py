@@ -22,7 +22,7 @@ class AutomaticText:
     """A text that a model recognised in an utterance.
 
     Args:
-        utterance: with this text.
+        utterance: the utterance; its text is the recognised text.
         confidence: calibrated mean confidence of its words, from 0 to 1; None: it has no words.
     """
 
@@ -56,9 +56,9 @@ def read_texts(path: str, audio: Mapping[str, Utterance], calibration: Calibrati
     """Read the output of `asr.transcribe --parts`, of `asr.transcribe --format jsonl`, or of `asr.evaluate`.
 
     Args:
-        path: or URL of the folder of a bulk job, whose segments are read if it has any; or of a JSONL file.
+        path: path or URL of a JSONL file, or of a bulk job's folder; if the job has files of segments, they are read.
         audio: utterances by id, for lines without an audio path.
-        calibration: of the confidence of a word, or of a segment.
+        calibration: applied to the confidence of each word, or of each segment.
 
     Raises:
         InputError: a line is not an automatic text, or repeats an id (with file and line); there is no text; or the
@@ -81,10 +81,10 @@ def fitted_calibration(path: str) -> Calibration:
     """Fit the calibration of words' confidence on transcribed speech.
 
     Args:
-        path: NAME.utterances.jsonl of `asr.evaluate`, by the model of the texts.
+        path: NAME.utterances.jsonl that `asr.evaluate` wrote with the model of the texts.
 
     Raises:
-        InputError: it is not such a file, or no word was recognised.
+        InputError: `asr.evaluate` did not write the file, or no word was recognised.
     """
     words, right = [], []
     for scored in read_scored(path):
@@ -120,7 +120,7 @@ def _parse(
         raise InputError(f"{must}, with id, text and confidence; missing {', '.join(missing)}.")
     if "num_bytes" in entry:
         must = f"{where}: audio must be in files, which a manifest can name; this is a part of a shard"
-        raise InputError(f"{must}. Transcribe the manifest that the shards were made of.")
+        raise InputError(f"{must}. Transcribe the manifest from which the shards were made.")
     if "audio_filepath" not in entry:
         if str(entry["id"]) not in audio:
             must = f"{where}: must name its audio, or --manifest must name that of {shown(entry['id'])}"
@@ -138,7 +138,7 @@ def _parse(
 
 
 def _confidence(entry: dict[str, Any], where: str, calibration: Calibration) -> float | None:
-    """Return the calibrated mean confidence of the words; a segment has no words, but a confidence."""
+    """Return the calibrated mean confidence of the words; a segment has one confidence instead of words."""
     words = entry.get("words")
     if words is None:
         words = [] if entry["confidence"] is None else [{"confidence": entry["confidence"]}]
@@ -152,7 +152,7 @@ def _confidence(entry: dict[str, Any], where: str, calibration: Calibration) -> 
 
 
 def read_audio(path: str) -> dict[str, Utterance]:
-    """Read a manifest, which needs no texts; return its utterances by id.
+    """Read a manifest, in which texts are optional; return its utterances by id.
 
     Raises:
         InputError: a line is not an utterance, or repeats an id (with file and line).

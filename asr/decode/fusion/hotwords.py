@@ -11,11 +11,11 @@ from asr.interfaces import Hotwords, Tokenizer
 from asr.system.files import bounded_lines
 
 MAX_PHRASE = 1000  # characters; names and terms have about ten
-MAX_CHARACTERS = 1_000_000  # of all phrases, 0.3 kB of memory each: enough for tens of thousands of names
+MAX_CHARACTERS = 1_000_000  # of all phrases, with 0.3 kB of memory per character; enough for tens of thousands of names
 
 
 class _Node:
-    """A prefix shared by phrases: a node of the tree of characters."""
+    """A node of the tree of characters: a prefix that phrases share."""
 
     __slots__ = ("after", "bonus", "is_whole", "words")
 
@@ -23,11 +23,11 @@ class _Node:
         self.after: dict[str, _Node] = {}
         self.bonus = 0.0  # largest bonus of a phrase through this node, in proportion to the characters spelled
         self.words = 0  # number of words begun up to this node
-        self.is_whole = False  # a phrase ends here
+        self.is_whole = False  # whether a phrase ends at this node
 
 
 class Match(NamedTuple):
-    """Position of a hypothesis in the tree, and the bonus already paid for words on this path."""
+    """Position of a hypothesis in the tree, and the bonus already added for words on this path."""
 
     node: _Node
     paid: float
@@ -49,12 +49,12 @@ NOWHERE = Matches()
 class Phrases:
     """Phrases as a tree of characters.
 
-    A phrase is worth `score` for each of its words; a word in several phrases counts once. A phrase can begin only at
-    the beginning of a word. While a hypothesis spells a phrase, it gets the bonus character by character, so it stays
-    in the beam; if it departs from the phrase, it loses the bonus. Only a phrase that ends at the end of a word counts.
+    The bonus of a phrase is `score` for each of its words; a word in several phrases counts once. A phrase can begin
+    only at the beginning of a word. While a hypothesis spells a phrase, it gets the bonus character by character, so it
+    stays in the beam; if it departs from the phrase, it loses the bonus. A phrase must end at the end of a word.
 
     Args:
-        phrases: normalised; words separated by single spaces.
+        phrases: normalised phrases, with words separated by single spaces.
         score: bonus for each word of a phrase (natural logarithm).
     """
 

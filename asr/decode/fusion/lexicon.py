@@ -37,7 +37,8 @@ class _Beginnings:
 
     Args:
         short: all prefixes of at most LONG characters.
-        long: words with more characters, sorted: the first word not less than a prefix begins with it, if any does.
+        long: sorted words with more characters. If words begin with a prefix, one of them is the first word that is not
+            less than the prefix.
     """
 
     def __init__(self, short: frozenset[str], long: Sequence[str]) -> None:

@@ -25,11 +25,11 @@ WORD_INSERTION_BONUSES = (-1.0, 0.0, 1.0, 2.0, 3.0, 4.0)
 UNKNOWN_SCORES = (-10.0, -6.0, -4.0, -2.0, 0.0)
 
 NEVER = -math.inf
-PAID = object()  # spelling state of an unknown word if all unknown words have one score, added at once
+PAID = object()  # spelling state of an unknown word whose constant score has already been added
 WHITE_SPACE = re.compile(r"\s")
 
-# State of a hypothesis that determines later scores: characters of the current word, "" between words; None while
-# these begin a known word, else the spelling state of an unknown word; language-model state; hotwords begun.
+# State of a hypothesis that determines later scores: characters of the current word ("" between words); spelling state
+# of an unknown word (None while the characters begin a known word); language-model state; hotwords begun.
 Context = tuple[str, Any, Any, Matches]
 
 
@@ -146,7 +146,7 @@ class ShallowFusion:
         return "", None, model.start() if model else None, NOWHERE
 
     def read(self, contexts: Iterable[Context]) -> None:
-        """Evaluate a neural language model for new contexts in one batch, before they are extended or ended."""
+        """Evaluate a neural language model for new contexts, in one batch, before these are extended or ended."""
         if self._neural is not None:
             self._neural.read(history for _, _, history, _ in contexts)
 
@@ -223,14 +223,14 @@ FusionMaker = Callable[[Tokenizer, Callable[[str], str]], ShallowFusion]  # give
 
 
 def token_name(piece: str) -> str:
-    """Return a token's name in language models over tokens, whose entries have no spaces."""
+    """Return a token's name in language models over tokens, which must not contain spaces."""
     return piece.replace(" ", "\N{LOWER ONE EIGHTH BLOCK}")
 
 
 def _check_spelling(
     model: NgramModel, path: str, unit: str, tokenizer: Tokenizer, normalize: Callable[[str], str]
 ) -> None:
-    """Check that the entries of a language model match the texts: capitals, or other tokens, would never be found."""
+    """Check that the entries of a language model match the texts: words in capitals, or other tokens, never match."""
     must = f"{path}: the entries of a language model must be"
     if is_alphabet(model.words):
         given = f"{unit}s; all {len(model.words)} are single characters, as in a model of spellings"

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 
 class GELU(nn.Module):
-    """x times the probability that a standard normal variable is less than x; exact, without the paper's tanh.
+    """x times the probability that a standard normal variable is less than x; exact, unlike the paper's tanh formula.
 
     *Source*: Hendrycks and Gimpel 2016, arXiv:1606.08415.
     """

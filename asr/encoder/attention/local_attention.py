@@ -1,4 +1,4 @@
-"""Multi-head self-attention with relative positions within a limited distance: linear in the length."""
+"""Multi-head self-attention with relative positions within a limited distance; time is linear in the length."""
 
 from collections.abc import Callable
 from typing import Annotated

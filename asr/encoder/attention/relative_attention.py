@@ -15,13 +15,13 @@ from asr.settings.rule import Bias
 class RelativeAttention(nn.Module):
     """Self-attention whose scores depend on the distance between query and key.
 
-    *Source*: Dai et al. 2019 (Transformer-XL), arXiv:1901.02860, section 3.3; `u` and `v` are this layer's own.
+    *Source*: Dai et al. 2019 (Transformer-XL), arXiv:1901.02860, section 3.3; each layer has its own `u` and `v`.
 
     Args:
         dim: D.
         num_heads: H; must divide D.
         dropout: of the attention weights.
-        bias: whether queries, keys, values and outputs have a bias; positions have the bias `v` in any case.
+        bias: whether queries, keys, values and outputs have a bias; positions always have the bias `v`.
     """
 
     def __init__(self, dim: int, num_heads: int, dropout: float, *, bias: Bias) -> None:
@@ -36,7 +36,7 @@ class RelativeAttention(nn.Module):
 
     @property
     def streaming(self) -> Self:
-        """This object: it can attend to frames of earlier chunks."""
+        """This object, because it can attend to frames of earlier chunks."""
         return self
 
     def positions(self, x: Tensor) -> Tensor:

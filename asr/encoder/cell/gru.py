@@ -11,8 +11,8 @@ class GRU(nn.Module):
     *Source*: Cho et al. 2014, arXiv:1406.1078. It is torch's GRU, whose reset gate is applied after the matrix product.
 
     Args:
-        input_dim: of each frame.
-        output_dim: of the state at each frame.
+        input_dim: dimension of each frame.
+        output_dim: dimension of the state at each frame.
     """
 
     def __init__(self, input_dim: int, output_dim: int) -> None:

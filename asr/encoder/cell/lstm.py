@@ -11,8 +11,8 @@ class LSTM(nn.Module):
     *Source*: Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000. It is torch's LSTM.
 
     Args:
-        input_dim: of each frame.
-        output_dim: of the state at each frame.
+        input_dim: dimension of each frame.
+        output_dim: dimension of the state at each frame.
     """
 
     def __init__(self, input_dim: int, output_dim: int) -> None:

@@ -40,7 +40,7 @@ class DepthwiseConvolution(nn.Module):
 
     @property
     def streaming(self) -> Self:
-        """This object: it can convolve with frames of earlier chunks."""
+        """This object, because it can convolve with frames of earlier chunks."""
         return self
 
     def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:

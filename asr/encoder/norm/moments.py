@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def utterance_moments(frames: Tensor, padding_mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute mean and variance of each channel of each utterance, (B, T, D), (B, T) to (B, 1, D) twice; 0 if empty.
+    """Compute mean and variance of each channel of each utterance, (B, T, D), (B, T) to two (B, 1, D); 0 if empty.
 
     There are two passes (mean, then deviations from it), because a single pass is inaccurate if the mean is large.
     """
@@ -18,7 +18,7 @@ def utterance_moments(frames: Tensor, padding_mask: Tensor) -> tuple[Tensor, Ten
 
 
 def channel_moments(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute mean and variance over all channels from those of each channel: (..., D) to (..., 1) twice."""
+    """Compute mean and variance over all channels from means and variances of channels: (..., D) to two (..., 1)."""
     together = mean.mean(dim=-1, keepdim=True)
     return together, (var + (mean - together).square()).mean(dim=-1, keepdim=True)
 
@@ -27,17 +27,17 @@ def channel_moments(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
 def follow(
     running_mean: Tensor, running_var: Tensor, mean: Tensor, var: Tensor, valid_frames: Tensor, momentum: float
 ) -> None:
-    """Update running statistics with those of a batch; as in torch's batch norm, the running variance is unbiased.
+    """Update running statistics with a batch's statistics; as in torch's batch norm, the running variance is unbiased.
 
     Args:
         running_mean: (D,), changed in place.
         running_var: (D,), changed in place.
-        mean: of the batch over all ranks, (D,).
-        var: of the batch over all ranks, biased, (D,).
+        mean: mean of the batch over all ranks, (D,).
+        var: biased variance of the batch over all ranks, (D,).
         valid_frames: number of valid frames of the batch over all ranks, (); 0: the running statistics do not change.
         momentum: weight of the batch.
     """
-    weight = momentum * valid_frames.clamp(max=1)  # 0 without a frame; an `if` would synchronise with the GPU
+    weight = momentum * valid_frames.clamp(max=1)  # 0 if there is no frame; an `if` would synchronise with the GPU
     running_mean.lerp_(mean, weight)
     running_var.lerp_(var * valid_frames.clamp(min=1) / (valid_frames - 1).clamp(min=1), weight)
 

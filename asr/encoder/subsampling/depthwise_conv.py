@@ -15,7 +15,7 @@ from asr.lengths import Lengths, padding_mask
 from asr.settings.rule import Dim, Probability
 
 NUM_STAGES = 3
-BLOCK_FRAMES = 1_000  # output frames computed at once without gradients: 80 s of audio
+BLOCK_FRAMES = 1_000  # number of output frames computed at once without gradients: 80 s of audio
 
 
 class DepthwiseConv(nn.Module):
@@ -30,8 +30,8 @@ class DepthwiseConv(nn.Module):
     Args:
         input_dim: F.
         output_dim: D.
-        num_channels: C, of each convolution.
-        dropout: after the linear layer.
+        num_channels: C, number of channels of each convolution.
+        dropout: dropout after the linear layer.
     """
 
     stride = STRIDE**NUM_STAGES
@@ -71,7 +71,7 @@ class DepthwiseConv(nn.Module):
         return self.dropout(self.linear(x.transpose(1, 2).flatten(2))), lengths
 
     def initial_state(self, batch: int) -> State:
-        """Return the state of new streams: for each convolution, a zero frame before the first."""
+        """Return the state of new streams: for each convolution, a frame of zeros, which precedes the first frame."""
         state: State = {}
         channels, dim = 1, self.input_dim
         for number in range(NUM_STAGES):

@@ -21,8 +21,8 @@ class StridedConv(nn.Module):
     Args:
         input_dim: F.
         output_dim: D.
-        num_channels: C, of each convolution.
-        dropout: after the linear layer.
+        num_channels: C, number of channels of each convolution.
+        dropout: dropout after the linear layer.
     """
 
     stride = STRIDE * STRIDE
@@ -44,7 +44,7 @@ class StridedConv(nn.Module):
         return self.dropout(F.linear(x.flatten(2), weight, self.linear.bias)), self.output_lengths(feature_lengths)
 
     def initial_state(self, batch: int) -> State:
-        """Return the state of new streams: for each convolution, a zero frame before the first."""
+        """Return the state of new streams: for each convolution, a frame of zeros, which precedes the first frame."""
         zeros = self.conv1.weight.new_zeros
         dim, channels = self.input_dim, self.conv1.out_channels
         return {"conv1": zeros(batch, 1, 1, dim), "conv2": zeros(batch, channels, 1, halved(dim))}
@@ -58,7 +58,7 @@ class StridedConv(nn.Module):
             features: (B, T, F).
             feature_lengths: (B,); a multiple of `stride`, except at the end of a stream.
             state: of the streams.
-            ahead: number of last feature frames that also begin the next step; a multiple of `stride`.
+            ahead: number of feature frames at the end that also begin the next step; a multiple of `stride`.
 
         Returns:
             (B, T', D), (B,), and the state before the `ahead` frames.

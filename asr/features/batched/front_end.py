@@ -21,15 +21,15 @@ from asr.lengths import padding_mask
 
 
 class FrontEnd(nn.Module):
-    """Waveforms (B, S), sample_counts (B,) to features (B, T, F), feature_lengths (B,).
+    """Maps waveforms (B, S) and sample_counts (B,) to features (B, T, F) and feature_lengths (B,).
 
     Samples after an utterance's end, including NaN, have no effect.
 
     Args:
-        features: computes one utterance.
+        features: features of single utterances.
 
     Raises:
-        InputError: these features have no batched form.
+        InputError: the features have no batched form.
     """
 
     def __init__(self, features: Features) -> None:
@@ -59,7 +59,7 @@ class BatchedFbank(nn.Module):
         self.register_buffer("mel", features.mel)
 
     def forward(self, waveforms: Tensor, sample_counts: Tensor) -> Tensor:
-        """Waveforms (B, S), 0 where they are padding, to (B, T, F)."""
+        """Map waveforms (B, S), 0 in the padding, to (B, T, F)."""
         frames = framed(waveforms * INT16_SCALE, self.window, self.hop)  # (B, T, window)
         frames = frames - frames.mean(dim=-1, keepdim=True)
         sharper = frames - PREEMPHASIS * F.pad(frames, (1, 0))[..., :-1]  # the window is 0 at the first sample
@@ -80,14 +80,14 @@ class BatchedSlaneyFbank(nn.Module):
         self.register_buffer("mel", features.mel)
 
     def forward(self, waveforms: Tensor, sample_counts: Tensor) -> Tensor:
-        """Waveforms (B, S), 0 where they are padding, to (B, T, F)."""
+        """Map waveforms (B, S), 0 in the padding, to (B, T, F)."""
         sharper = waveforms - SLANEY_PREEMPHASIS * F.pad(waveforms, (1, 0))[:, :-1]
         centred = self.pad(sharper, sample_counts, (self.window + 1) // 2)
         return (power(framed(centred, self.window, self.hop) @ self.fourier) @ self.mel + SLANEY_FLOOR).log()
 
 
 def framed(waveforms: Tensor, window: int, hop: int) -> Tensor:
-    """(B, S) to frames (B, T, window): the samples of each hop, followed by those of the next hops.
+    """Map (B, S) to frames (B, T, window): a frame has the samples of its hop and of the next hops.
 
     The waveforms are padded with zeros at the end; there is a frame at each hop.
     """
@@ -106,7 +106,7 @@ def fourier(window: Tensor, points: int) -> Tensor:
 
 
 def power(spectrum: Tensor) -> Tensor:
-    """(..., 2 * FFT bins) to (..., FFT bins)."""
+    """Map (..., 2 * FFT bins) to (..., FFT bins)."""
     real, imaginary = spectrum.square().chunk(2, dim=-1)
     return real + imaginary
 

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class GlobalCMVN:
-    """Shift and scale each bin by one mean and standard deviation, measured on the training set and then fixed.
+    """Shift and scale each bin by a fixed mean and standard deviation, which are measured on the training set.
 
     Args:
         num_utterances: number of random utterances on which the statistics are measured.
@@ -36,7 +36,7 @@ class GlobalCMVN:
         self.std = torch.empty(0)
 
     def __call__(self, features: Tensor) -> Tensor:
-        """(T, F) to (T, F)."""
+        """Map (T, F) to (T, F)."""
         return (features - self.mean) / self.std
 
     @property
@@ -91,7 +91,7 @@ class BatchedGlobalCMVN(nn.Module):
         self.register_buffer("std", normalize.std)
 
     def forward(self, features: Tensor, padding: Tensor) -> Tensor:
-        """(B, T, F), (B, T) to (B, T, F)."""
+        """Map (B, T, F), (B, T) to (B, T, F)."""
         return (features - self.mean) / self.std
 
 

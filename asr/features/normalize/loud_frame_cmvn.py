@@ -14,12 +14,12 @@ class LoudFrameCMVN:
     """Shift and scale each bin to mean 0 and variance 1 over the loud frames.
 
     Like `per_utterance`, this removes loudness and channel, but pauses do not count: inserted or leading silence does
-    not change the features of the speech. In other frames each bin is raised to at least its minimum over the loud
-    frames, so digital silence does not differ from low noise.
+    not change the features of the speech. In frames that are not loud, each bin is raised to at least its minimum over
+    the loud frames, so that digital silence and low noise have equal features.
 
     Args:
-        dynamic_range: a frame is loud if its mean log-mel energy is at most this far below the loudest frame's (natural
-            log).
+        dynamic_range: maximum difference in mean log-mel energy (natural logarithm) between the loudest frame and a
+            frame that counts as loud.
         min_std: lower bound of the divisor, for constant bins.
     """
 
@@ -30,7 +30,7 @@ class LoudFrameCMVN:
         self.min_std = min_std
 
     def __call__(self, features: Tensor) -> Tensor:
-        """(T, F) to (T, F)."""
+        """Map (T, F) to (T, F)."""
         if len(features) == 0:
             return features
         level = features.mean(dim=1)  # (T,)
@@ -64,7 +64,7 @@ class BatchedLoudFrameCMVN(nn.Module):
         self.min_std = normalize.min_std
 
     def forward(self, features: Tensor, padding: Tensor) -> Tensor:
-        """(B, T, F), (B, T) to (B, T, F)."""
+        """Map (B, T, F), (B, T) to (B, T, F)."""
         level = features.mean(dim=2).masked_fill(padding, -math.inf)  # (B, T)
         loud = (level >= level.amax(dim=1, keepdim=True) - self.dynamic_range) & ~padding
         lowest = features.masked_fill(~loud[..., None], math.inf).amin(dim=1, keepdim=True)

@@ -20,7 +20,7 @@ class PerUtterance:
         self.min_std = min_std
 
     def __call__(self, features: Tensor) -> Tensor:
-        """(T, F) to (T, F)."""
+        """Map (T, F) to (T, F)."""
         if len(features) == 0:
             return features
         mean = features.mean(dim=0, dtype=torch.float64).to(features)  # in float64 the mean of a constant bin is exact
@@ -51,6 +51,6 @@ class BatchedPerUtterance(nn.Module):
         self.min_std = normalize.min_std
 
     def forward(self, features: Tensor, padding: Tensor) -> Tensor:
-        """(B, T, F), (B, T) to (B, T, F)."""
+        """Map (B, T, F), (B, T) to (B, T, F)."""
         centered = features - masked_mean(features, ~padding)
         return centered / masked_std(centered, ~padding, self.min_std)

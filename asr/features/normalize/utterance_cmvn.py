@@ -22,7 +22,7 @@ class UtteranceCMVN:
         self.eps = eps
 
     def __call__(self, features: Tensor) -> Tensor:
-        """(T, F) to (T, F)."""
+        """Map (T, F) to (T, F)."""
         if len(features) == 0:
             return features
         mean = features.mean(dim=0, dtype=torch.float64).to(features)  # in float64 the mean of a constant bin is exact
@@ -54,7 +54,7 @@ class BatchedUtteranceCMVN(nn.Module):
         self.eps = normalize.eps
 
     def forward(self, features: Tensor, padding: Tensor) -> Tensor:
-        """(B, T, F), (B, T) to (B, T, F)."""
+        """Map (B, T, F), (B, T) to (B, T, F)."""
         valid = ~padding
         centered = features - masked_mean(features, valid)
         squares = centered.masked_fill(padding[..., None], 0.0).square().sum(dim=1, keepdim=True)

@@ -1,4 +1,4 @@
-"""A prediction network that only depends on the last few tokens."""
+"""A prediction network whose output depends only on the last few tokens."""
 
 from typing import Annotated
 

@@ -10,7 +10,7 @@ from asr.text.numbers import interval, number, rate
 
 TASK = "automatic-speech-recognition"  # the hub's name
 TAGS = ("speech", "fast-conformer")
-KINDS = {"ctc": "CTC", "transducer": "RNNT", "tdt": "TDT"}  # by our head: suffix of transformers' class
+KINDS = {"ctc": "CTC", "transducer": "RNNT", "tdt": "TDT"}  # asr's head: suffix of transformers' class
 
 _CARD = """---
 {about}---
@@ -48,12 +48,12 @@ def model_card(
     """Return README.md.
 
     Args:
-        name: of the folder.
-        config: of the model.
-        results: of a run's tests, by manifest, from results.json.
+        name: name of the folder.
+        config: config of the model.
+        results: test results of a run, by manifest, from results.json.
         before: the bundle's card.
         language: ISO 639 code, such as `en`; None: unknown.
-        licence: the hub's name of it, such as `cc-by-4.0`; None: unknown.
+        licence: the hub's name of the licence, such as `cc-by-4.0`; None: unknown.
     """
     kind = KINDS[config["head"]["name"]]
     about = {

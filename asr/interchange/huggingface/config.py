@@ -1,6 +1,6 @@
-"""The config of a Parakeet of Hugging Face's transformers, and our config of the same network.
+"""Conversion between the config of a Parakeet of Hugging Face's transformers and asr's config.
 
-All settings of a config must be known: an error names a setting that asr does not support, and an unknown key.
+All settings of a config must be known: a setting that asr does not support, and an unknown key, is an error.
 """
 
 import math
@@ -16,7 +16,7 @@ SUBSAMPLING, FACTOR = "depthwise_conv", 8
 PREEMPHASIS = 0.97
 DURATIONS = [0, 1, 2, 3, 4]  # transformers' default
 MAX_SYMBOLS = 10  # transformers' default
-ARCHITECTURES = {  # by our head: transformers' class and model_type
+ARCHITECTURES = {  # asr's head: transformers' class and model_type
     "ctc": ("ParakeetForCTC", "parakeet_ctc"),
     "transducer": ("ParakeetForRNNT", "parakeet_rnnt"),
     "tdt": ("ParakeetForTDT", "parakeet_tdt"),
@@ -51,7 +51,7 @@ FEATURES_KEYS = {
 
 
 def encoder_section(config: Section) -> Section:
-    """Return the section on the encoder.
+    """Return the encoder's section.
 
     Raises:
         InputError: the model is not a Parakeet.
@@ -66,7 +66,7 @@ def encoder_section(config: Section) -> Section:
 
 
 def encoder_config(config: Section) -> dict[str, Any]:
-    """Return the config of our encoder.
+    """Return the config of asr's encoder.
 
     Raises:
         InputError: asr does not support a setting.
@@ -91,7 +91,7 @@ def encoder_config(config: Section) -> dict[str, Any]:
         "dim": dim,
         "num_layers": whole(theirs, "encoder_config.num_hidden_layers", 24),
         "num_heads": num_heads,
-        "feed_forward_factor": inner / dim if dim > 0 else inner,  # our encoder refuses an invalid dim
+        "feed_forward_factor": inner / dim if dim > 0 else inner,  # asr's encoder refuses an invalid dim
         "feed_forward_bias": attention_bias,
         "dropout": theirs.get("activation_dropout", 0.1),
         "subsampling": {
@@ -111,7 +111,7 @@ def encoder_config(config: Section) -> dict[str, Any]:
 
 
 def head_config(config: Section) -> HeadConfig:
-    """Return the config of our head, and of its greedy decoder.
+    """Return the config of asr's head, and of its greedy decoder.
 
     Raises:
         InputError: asr does not support a setting.
@@ -134,10 +134,10 @@ def head_config(config: Section) -> HeadConfig:
 
 
 def blank_of(config: Section) -> tuple[int, int]:
-    """Return the number of tokens, with the blank, and the blank's index.
+    """Return the number of tokens, including the blank, and the blank's index.
 
     Raises:
-        InputError: they are inconsistent.
+        InputError: both numbers are inconsistent.
     """
     is_ctc = config.get("model_type") == "parakeet_ctc"
     key, size, last = ("pad_token_id", 1025, 1024) if is_ctc else ("blank_token_id", 8193, 8192)
@@ -170,11 +170,11 @@ def _switch(theirs: Section, key: str) -> bool:
 
 
 def features_config(config: Section, theirs: Section, pad_mode: str) -> dict[str, Any]:
-    """Return the config of our features.
+    """Return the config of asr's features.
 
     Args:
         config: of the model.
-        theirs: config of its feature extractor.
+        theirs: config of the model's feature extractor.
         pad_mode: padding of the waveform at both ends; transformers' feature extractor pads with zeros.
 
     Raises:
@@ -253,7 +253,7 @@ def huggingface_config(config: Mapping[str, Any], vocab_size: int, blank: int) -
             "subsampling_conv_kernel_size": 3,
             "subsampling_conv_stride": 2,
             "num_mel_bins": features["num_mel_bins"],
-            "scale_input": False,  # our weights of the subsampling include the scale
+            "scale_input": False,  # asr's weights of the subsampling include the scale
             "dropout": encoder["subsampling"]["dropout"],
             "dropout_positions": 0.0,
             "layerdrop": 0.0,
@@ -292,7 +292,7 @@ def preprocessor_config(window: int, hop: int, features: Mapping[str, Any]) -> d
     Args:
         window: in samples.
         hop: in samples.
-        features: our config.
+        features: config of asr's features.
     """
     return {
         "feature_extractor_type": "ParakeetFeatureExtractor",

@@ -42,12 +42,12 @@ def from_huggingface(path: Path, pad_mode: str) -> Converted:
     """Convert a folder saved by transformers to a bundle.
 
     Args:
-        path: of the folder.
+        path: path of the folder.
         pad_mode: padding of the waveform at both ends: "zeros" in transformers; a model trained by NeMo 1 needs
             "reflect".
 
     Raises:
-        InputError: it cannot be read, asr does not support a setting, or a tensor has no counterpart.
+        InputError: the folder cannot be read, asr does not support a setting, or a tensor has no counterpart.
     """
     with errors_of(path):
         files = read_files(path)
@@ -94,12 +94,12 @@ def to_huggingface(bundle: Bundle, path: Path) -> dict[str, bytes]:
 
 
 def names_left_out(bundle: Bundle) -> list[str]:
-    """List the tensors that the folder for transformers lacks: those of a CTC head beside a transducer."""
+    """List the tensors of a CTC head beside a transducer, which the folder for transformers does not contain."""
     return [name for name in bundle.weights if name.startswith(CTC_BESIDE)]
 
 
 def _transducer_files(config: Section, tokenizer: Written) -> dict[str, bytes]:
-    """Return two files of a transducer: generation (start token of the search), and processor (decoding of tokens)."""
+    """Return two config files of a transducer: generation (the search's start token) and processor (decoding)."""
     kind = config["model_type"].removeprefix("parakeet_")
     processor = {"processor_class": "ParakeetProcessor", "decoder_type": kind, "blank_token": tokenizer.blank_piece}
     generation = {"decoder_start_token_id": tokenizer.blank, "pad_token_id": tokenizer.blank}

@@ -24,7 +24,7 @@ WRITTEN = (CONFIG, GENERATION, PREPROCESSOR, PROCESSOR, TOKENIZER, TOKENIZER_CON
 
 
 def is_huggingface(path: Path) -> bool:
-    """Whether a path is a folder of transformers, not of a `.nemo` archive's files."""
+    """Whether a path is a folder of transformers; a folder with a `.nemo` archive's files is not."""
     return path.is_dir() and (path / CONFIG).exists()
 
 
@@ -42,7 +42,7 @@ def read_files(folder: Path) -> dict[str, bytes]:
 
 
 def read_config(files: dict[str, bytes]) -> tuple[Section, Section]:
-    """Read the config of the model, and of its feature extractor: from a file, or from a section of the processor's.
+    """Read the configs of the model and of its feature extractor, which may be a section of the processor's config.
 
     Raises:
         InputError: a config is missing or damaged.
@@ -57,7 +57,7 @@ def read_config(files: dict[str, bytes]) -> tuple[Section, Section]:
 
 
 def replace_huggingface(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write a folder for transformers; an older one is replaced as a whole, as in `replace_bundle`.
+    """Write a folder for transformers; an older folder is replaced as a whole, as in `replace_bundle`.
 
     Args:
         folder: path.

@@ -1,4 +1,4 @@
-"""Conversion between Hugging Face's `tokenizer.json` and our tokenizers."""
+"""Conversion between Hugging Face's `tokenizer.json` and asr's tokenizers."""
 
 import json
 from collections.abc import Mapping
@@ -12,17 +12,17 @@ from asr.tokenizer import sentencepiece as subwords
 from asr.tokenizer.huggingface import FILE, SPACE, HuggingFace, names, unknown_piece
 
 BLANK = "<pad>"  # Parakeet-CTC's name
-OTHER_BLANKS = ("<blank>", "<|blank|>")  # names for tokenizers without a blank; the first that is not a piece is used
+OTHER_BLANKS = ("<blank>", "<|blank|>")  # names for a blank that is added; the first one that is not a piece is used
 
 
 class Written(NamedTuple):
     """A tokenizer in Hugging Face's format.
 
     Args:
-        content: of `tokenizer.json`.
-        blank: index of the blank among its pieces.
+        content: content of `tokenizer.json`.
+        blank: index of the blank among the pieces.
         blank_piece: name of the blank.
-        settings: of `tokenizer_config.json`.
+        settings: settings of `tokenizer_config.json`.
     """
 
     content: bytes
@@ -34,7 +34,7 @@ class Written(NamedTuple):
 def take_vocabulary(content: bytes, vocab_size: int, blank: int) -> Vocabulary:
     """Convert a tokenizer whose piece `blank` is the blank of a head with `vocab_size` tokens.
 
-    A transducer's tokenizer may lack the blank if it is the last token; then it is added.
+    If the blank is a transducer's last token, the tokenizer may not contain it; then it is added.
 
     Raises:
         InputError: the tokenizer is damaged, does not fit the head, or is not supported.
@@ -62,14 +62,14 @@ def _with_blank(content: bytes, pieces: list[str]) -> bytes:
 
 
 def give_vocabulary(config: Mapping[str, Any], learnt: Mapping[str, bytes]) -> Written:
-    """Convert our tokenizer to Hugging Face's.
+    """Convert asr's tokenizer to Hugging Face's.
 
     Args:
-        config: of ours.
+        config: config of asr's tokenizer.
         learnt: files of the model.
 
     Raises:
-        InputError: its tokens are not subwords.
+        InputError: the tokens are not subwords.
     """
     if config["name"] == "huggingface":
         content, blank = learnt[FILE], config["blank_piece"]
@@ -78,7 +78,7 @@ def give_vocabulary(config: Mapping[str, Any], learnt: Mapping[str, bytes]) -> W
     else:
         must = "tokenizer must be huggingface or sentencepiece for conversion to Hugging Face"
         raise InputError(f"{must}; got {shown(config['name'])}.")
-    HuggingFace(vocab_size=config["vocab_size"], blank_piece=blank).load({FILE: content})  # it must load
+    HuggingFace(vocab_size=config["vocab_size"], blank_piece=blank).load({FILE: content})  # checks that it loads
     settings = {
         "tokenizer_class": "ParakeetTokenizer",
         "processor_class": "ParakeetProcessor",
@@ -90,7 +90,7 @@ def give_vocabulary(config: Mapping[str, Any], learnt: Mapping[str, bytes]) -> W
 
 
 def _tokenizer(model: bytes, algorithm: str) -> bytes:
-    """Convert a SentencePiece model, whose first pieces are blank and unknown, to pieces with the blank last."""
+    """Convert a SentencePiece model, which begins with the blank and the unknown piece; move the blank to the end."""
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     scores = {processor.id_to_piece(number): processor.get_score(number) for number in range(1, len(processor))}
     ids = {name: number for number, name in enumerate([*scores, BLANK])}
@@ -111,7 +111,7 @@ def _unigram(scores: Mapping[str, float]) -> dict[str, Any]:
 
 
 def _bpe(scores: Mapping[str, float], ids: Mapping[str, int]) -> dict[str, Any]:
-    """Return a BPE model: its merges are all pairs of pieces that join to a piece, the best score first."""
+    """Return a BPE model whose merges are all pairs of pieces that join to a piece, by decreasing score."""
     pairs = [(name[:at], name[at:]) for name in scores for at in range(1, len(name))]
     pairs = [pair for pair in pairs if pair[0] in scores and pair[1] in scores]
     merges = sorted(pairs, key=lambda pair: (-scores["".join(pair)], ids[pair[0]], ids[pair[1]]))

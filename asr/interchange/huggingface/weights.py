@@ -19,7 +19,7 @@ def transducer_names(blank: int, joiner: str) -> Names:
 
     Args:
         blank: index of the blank among the tokens; durations follow the tokens in the joint network's outputs.
-        joiner: name of the joiner in our head.
+        joiner: name of the joiner in asr's head.
     """
     begin = f"head.{joiner}"
     transducer = {

@@ -20,11 +20,11 @@ from asr.system.learnt import MAX_BYTES
 
 UNBOUNDED = (WEIGHTS, SAFETENSORS)  # files limited only by the archive's size
 MAX_MEMBERS = 1_000
-MAX_RATIO = 20  # of unpacked bytes to bytes of the archive; weights compress to about a half
-MAX_HEADER_BYTES = 1 << 20  # before a member's content
+MAX_RATIO = 20  # maximum ratio of unpacked bytes to bytes of the archive; weights compress to about a half
+MAX_HEADER_BYTES = 1 << 20  # maximum number of bytes before a member's content
 BLOCK = 1 << 18  # bytes that tarfile reads at a time
 GZIP = b"\x1f\x8b"
-HASHED = "nemo:"  # prefix in a config of the name of a file in its archive
+HASHED = "nemo:"  # in a config, prefix of the name of a file in the archive
 DAMAGED = (  # errors of tarfile and gzip
     *(tarfile.TarError, zlib.error, OSError, EOFError),
     *(ValueError, LookupError, OverflowError, RecursionError),
@@ -32,13 +32,13 @@ DAMAGED = (  # errors of tarfile and gzip
 
 
 def read_files(path: Path) -> dict[str, bytes]:
-    """Read the files of an archive, or of a folder of the same files, that a recogniser needs, by name.
+    """Read the files that a recogniser needs from an archive, or from a folder with its files; return them by name.
 
     Raises:
-        InputError: it is not such an archive, is damaged, or has members that NeMo's archives do not have.
+        InputError: the file is not an archive of NeMo, is damaged, or has members that NeMo's archives do not have.
     """
     if not path.exists():
-        raise InputError(f"{path}: there must be a .nemo archive, or a folder of its files; there is nothing.")
+        raise InputError(f"{path}: must be a .nemo archive, or a folder of its files; it does not exist.")
     try:
         if path.is_dir():
             return read_folder(path, is_wanted, UNBOUNDED)
@@ -53,7 +53,7 @@ def read_files(path: Path) -> dict[str, bytes]:
 
 
 class _Stream:
-    """A stream for tarfile that raises when more is read than was allowed."""
+    """A stream for tarfile that raises an error if more bytes are read than allowed."""
 
     def __init__(self, file: BinaryIO, path: Path) -> None:
         self._file, self._path = file, path
@@ -88,7 +88,7 @@ def _read_archive(path: Path) -> dict[str, bytes]:
                 name = _checked_name(path, member)
                 left -= max(0, member.size)
                 if name in seen:
-                    raise InputError(f"{path}: an archive must hold each member once; {shown(name)} is there twice.")
+                    raise InputError(f"{path}: an archive must hold each member once; it holds {shown(name)} twice.")
                 if len(seen) == MAX_MEMBERS:
                     raise InputError(f"{path}: an archive must hold at most {MAX_MEMBERS:,} members; there are more.")
                 if left < 0:
@@ -133,9 +133,9 @@ def tokenizer_file(files: Mapping[str, bytes], named: object, path: Path) -> byt
     """Return a tokenizer's SentencePiece model.
 
     Args:
-        files: of the archive.
-        named: the config's name of it, `nemo:<hash>_tokenizer.model`, or None.
-        path: of the archive, for errors.
+        files: files of the archive.
+        named: name of the model in the config, `nemo:<hash>_tokenizer.model`, or None.
+        path: path of the archive, for errors.
 
     Raises:
         InputError: the file is missing.
@@ -159,7 +159,7 @@ def hashed(name: str, content: bytes) -> str:
 
 
 def write_archive(file: BinaryIO, files: Iterable[tuple[str, bytes]]) -> None:
-    """Write a plain tar file in NeMo 3's layout; the same files give the same bytes."""
+    """Write a plain tar file in NeMo 3's layout; equal files give equal bytes."""
     with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as archive:
         folder = tarfile.TarInfo("./")
         folder.type, folder.mode = tarfile.DIRTYPE, 0o755

@@ -1,6 +1,6 @@
-"""NVIDIA NeMo's config of a Conformer-CTC, and our config of the same network.
+"""Conversion between NVIDIA NeMo's config of a Conformer-CTC and asr's config.
 
-All settings of a config must be known: an error names a setting that asr does not support, and an unknown key.
+All settings of a config must be known: a setting that asr does not support, and an unknown key, is an error.
 """
 
 import math
@@ -17,7 +17,7 @@ from asr.settings.conf import default_settings
 MAX_YAML_BYTES = 2 << 20  # enough for a vocabulary of a hundred thousand pieces; PyYAML is slow with larger files
 LOG_FLOOR = 2.0**-24
 LOCAL = "rel_pos_local_attn"
-ATTENTIONS = {FULL_ATTENTION: "rel_pos", LOCAL_ATTENTION: LOCAL}  # ours: NeMo's self_attention_model
+ATTENTIONS = {FULL_ATTENTION: "rel_pos", LOCAL_ATTENTION: LOCAL}  # asr's name: NeMo's self_attention_model
 MODELS = "nemo.collections.asr.models"
 SUBSAMPLINGS = {"strided_conv": ("striding", 4), "depthwise_conv": ("dw_striding", 8)}  # NeMo's name and factor
 
@@ -26,9 +26,9 @@ class CTCHead(NamedTuple):
     """The CTC head of a model.
 
     Args:
-        settings: of the head.
-        name: of its section in the config.
-        tensors: prefix of its tensors' names.
+        settings: settings of the head.
+        name: name of the head's section in the config.
+        tensors: prefix of the names of the head's tensors.
     """
 
     settings: Section
@@ -54,9 +54,9 @@ PREPROCESSOR_KEYS = {
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML's safe loader, except that numbers to base 60, `1:30`, remain text, because long ones take minutes.
+    """YAML's safe loader without numbers to base 60: `1:30` remains a text, because long ones take minutes to parse.
 
-    Not libyaml's loader, which crashes on deeply nested brackets.
+    It is not based on libyaml's loader, which crashes on deeply nested brackets.
     """
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int | str:
@@ -74,7 +74,7 @@ def parse(content: bytes, where: object) -> dict[str, Any]:
     """Parse a config with YAML's safe loader.
 
     Raises:
-        InputError: it is not YAML of plain values, or is too large.
+        InputError: the config is not YAML of plain values, or is too large.
     """
     if len(content) > MAX_YAML_BYTES:
         raise InputError(f"{where} must have at most {MAX_YAML_BYTES:,} bytes; it has {len(content):,}.")
@@ -86,10 +86,10 @@ def parse(content: bytes, where: object) -> dict[str, Any]:
 
 
 def ctc_head(config: Section) -> CTCHead:
-    """Return the CTC head: the model's own, or the one beside a transducer.
+    """Return the CTC head, which may be beside a transducer.
 
     Raises:
-        InputError: there is none, or asr does not support it.
+        InputError: there is no CTC head, or asr does not support it.
     """
     auxiliary = config.get("aux_ctc")
     if isinstance(auxiliary, Mapping):
@@ -105,7 +105,7 @@ def ctc_head(config: Section) -> CTCHead:
 
 
 def encoder_config(config: Section) -> dict[str, Any]:
-    """Return the config of our encoder.
+    """Return the config of asr's encoder.
 
     Raises:
         InputError: asr does not support a setting.
@@ -160,7 +160,7 @@ def encoder_config(config: Section) -> dict[str, Any]:
 
 
 def _local_attention(nemo: Section, bias: bool) -> dict[str, Any]:
-    """Return the config of our local attention.
+    """Return the config of asr's local attention.
 
     Raises:
         InputError: the context differs between left and right.
@@ -180,10 +180,10 @@ def scale(config: Section) -> float:
 
 
 def features_config(config: Section, pad_mode: str) -> dict[str, Any]:
-    """Return the config of our features.
+    """Return the config of asr's features.
 
     Args:
-        config: NeMo's.
+        config: NeMo's config.
         pad_mode: padding of the waveform at both ends, which the config does not contain.
 
     Raises:
@@ -229,9 +229,9 @@ def nemo_config(config: Section, vocabulary: list[str], tokenizer: Section) -> d
     """Convert the config of an asr model, without its head, to NeMo's.
 
     Args:
-        config: of the asr model.
-        vocabulary: the head's, without blank.
-        tokenizer: NeMo's section of it; empty if tokens are characters.
+        config: config of the asr model.
+        vocabulary: vocabulary of the head, without blank.
+        tokenizer: section of the tokenizer in NeMo's config; empty if tokens are characters.
 
     Raises:
         InputError: the model has a part that NeMo does not have.
@@ -267,8 +267,8 @@ def ctc_sections(config: Section, vocabulary: list[str], is_subword: bool) -> di
     """Return the sections of NeMo's config for a CTC head alone.
 
     Args:
-        config: of the asr model.
-        vocabulary: the head's, without blank.
+        config: config of the asr model.
+        vocabulary: vocabulary of the head, without blank.
         is_subword: whether tokens are subwords, not characters.
     """
     kind = "ctc_bpe_models.EncDecCTCModelBPE" if is_subword else "ctc_models.EncDecCTCModel"
@@ -304,7 +304,7 @@ def _nemo_encoder(encoder: Section, num_mel_bins: int) -> dict[str, Any]:
         "self_attention_model": ATTENTIONS[attention["name"]],
         **({"att_context_size": 2 * [attention["context"]]} if attention["name"] == LOCAL_ATTENTION else {}),
         "n_heads": encoder["num_heads"],
-        "xscaling": False,  # our weights of the subsampling include the scale
+        "xscaling": False,  # asr's weights of the subsampling include the scale
         "untie_biases": True,
         "conv_kernel_size": encoder["convolution"]["kernel_size"],
         "conv_norm_type": "batch_norm",

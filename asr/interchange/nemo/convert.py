@@ -33,11 +33,11 @@ def from_nemo(path: Path, pad_mode: str) -> Converted:
     """Convert a `.nemo` archive, or a folder of its files, to a bundle.
 
     Args:
-        path: of either.
+        path: path of the archive or folder.
         pad_mode: padding of the waveform at both ends: "zeros" in NeMo 3, "reflect" in NeMo 1.
 
     Raises:
-        InputError: it cannot be read, asr does not support a setting, or a tensor has no counterpart.
+        InputError: the model cannot be read, asr does not support a setting, or a tensor has no counterpart.
     """
     with errors_of(path):
         return _convert(read_files(path), path, pad_mode)

@@ -1,7 +1,7 @@
-"""Conversion of NVIDIA NeMo's tokenizers and ours. NeMo's blank is CTC's last output, `asr`'s is piece 0.
+"""Conversion between NVIDIA NeMo's tokenizers and asr's. NeMo's blank is CTC's last output, asr's blank is piece 0.
 
 A SentencePiece model is a protobuf message. Messages may be merged by concatenation: repeated fields (1: the pieces)
-are appended in order, and of other fields (2: how it was trained) the last value counts.
+are appended in order; for other fields (2: settings of the training) the last value counts.
 """
 
 import struct
@@ -37,10 +37,10 @@ class _Field(NamedTuple):
 def take_vocabulary(
     nemo: Mapping[str, Any], head: Mapping[str, Any], files: dict[str, bytes], path: Path
 ) -> Vocabulary:
-    """Convert the tokenizer: SentencePiece's pieces, or characters if there is none.
+    """Convert NeMo's tokenizer: SentencePiece's pieces, or characters if the model has no tokenizer.
 
     Raises:
-        InputError: it is of another kind, or differs from the head's vocabulary.
+        InputError: the tokenizer is of another kind, or differs from the head's vocabulary.
     """
     section = nemo.get("tokenizer")
     listed = head.get("vocabulary") or nemo.get("labels")
@@ -68,10 +68,10 @@ def take_vocabulary(
 def give_vocabulary(
     learnt: Mapping[str, bytes], pieces_with_blank: Sequence[str]
 ) -> tuple[list[str], dict[str, str], list[tuple[str, bytes]]]:
-    """Convert our tokenizer to NeMo's: return its pieces, the config's section on it, and its files by name.
+    """Convert asr's tokenizer to NeMo's; return the pieces, the section of the config, and the files by name.
 
     Args:
-        learnt: files of our tokenizer.
+        learnt: files of asr's tokenizer.
         pieces_with_blank: text of each id.
     """
     if FILE not in learnt:  # characters
@@ -115,7 +115,7 @@ def pieces(model: bytes) -> list[str]:
     """List the pieces of a model without blank, in SentencePiece's notation.
 
     Raises:
-        InputError: it is damaged, has a piece that spells no text, or its piece 0 is not the unknown piece.
+        InputError: the model is damaged, has a piece that spells no text, or its piece 0 is not the unknown piece.
     """
     processor = sentencepiece.SentencePieceProcessor()
     try:
@@ -124,7 +124,7 @@ def pieces(model: bytes) -> list[str]:
         raise InputError(f"{FILE} must be a SentencePiece model; it is damaged.") from None
     names = [processor.id_to_piece(number) for number in range(processor.vocab_size())]
     if not names or not processor.is_unknown(0):
-        raise InputError(f"{FILE}: piece 0 must be the unknown one; got {shown(names[:1])}.")
+        raise InputError(f"{FILE}: piece 0 must be the unknown piece; got {shown(names[:1])}.")
     for number, name in enumerate(names):
         if processor.is_control(number) or processor.is_byte(number) or name == BLANK:
             raise InputError(f"{FILE}: pieces must spell text; {shown(name)} is a control or a byte piece.")
@@ -135,7 +135,7 @@ def _fields(message: bytes) -> Iterator[_Field]:
     """Yield the fields of a protobuf message.
 
     Raises:
-        InputError: it is not a protobuf message.
+        InputError: the bytes are not a protobuf message.
     """
     at = 0
     try:
@@ -186,7 +186,7 @@ def _written(number: int, value: int | bytes) -> bytes:
 
 
 def _special(unknown: int, blank: int) -> bytes:
-    """Encode which pieces are special, as settings of training: unk_id, bos_id, eos_id, pad_id, pad_piece."""
+    """Encode the special pieces as settings of the training: unk_id, bos_id, eos_id, pad_id, pad_piece."""
     ids = {40: unknown, 41: -1, 42: -1, 43: blank}
     settings = b"".join(_written(field, number) for field, number in ids.items())
     return _written(TRAINER, settings + (_written(48, BLANK.encode()) if blank >= 0 else b""))

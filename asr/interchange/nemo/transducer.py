@@ -1,4 +1,4 @@
-"""NVIDIA NeMo's transducers, RNNT and TDT, with or without a CTC head: settings, and names of tensors."""
+"""Settings and names of tensors of NVIDIA NeMo's transducers (RNNT and TDT), with or without a CTC head."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -11,8 +11,8 @@ from asr.interchange.nemo.weights import FRONT_END, names
 from asr.interchange.section import Section, as_yaml, check, mapping, whole
 from asr.settings.conf import default_settings
 
-MAX_SYMBOLS = 10  # in a frame, by NeMo's recipes; used for decoders of ours without this setting
-FUSED_BATCH_SIZE = 4  # of joint network and loss, in NeMo's recipes; only training uses it
+MAX_SYMBOLS = 10  # in a frame, from NeMo's recipes; used for asr's decoders that do not have this setting
+FUSED_BATCH_SIZE = 4  # batch size of joint network and loss in NeMo's recipes; only training uses it
 DECODER_KEYS = {"_target_", "prednet", "vocab_size", "random_state_sampling"}
 PREDNET_KEYS = {
     *("pred_hidden", "pred_rnn_layers", "dropout", "t_max", "forget_gate_bias", "weights_init_scale"),
@@ -29,9 +29,9 @@ class NemoTransducer(NamedTuple):
     """A transducer of NeMo's.
 
     Args:
-        config: of our head and its decoder.
-        joint: its section in the config, which has the vocabulary.
-        names: of the model's tensors.
+        config: config of asr's head and its decoder.
+        joint: section of the joint network in NeMo's config, which has the vocabulary.
+        names: names of the model's tensors.
     """
 
     config: HeadConfig
@@ -92,7 +92,7 @@ def _predictor(prednet: Section) -> dict[str, Any]:
 
 
 def _durations(config: Section, joint: Section) -> list[Any]:
-    """Return the durations of a TDT; none for an RNNT."""
+    """Return the durations of a TDT; an RNNT has no durations."""
     decoding, loss = (_section(config, name) for name in ("decoding", "loss"))
     if decoding.get("big_blank_durations"):
         given = shown(decoding["big_blank_durations"])
@@ -109,7 +109,7 @@ def _durations(config: Section, joint: Section) -> list[Any]:
 
 
 def _loss(config: Section) -> dict[str, Any]:
-    """Return the settings of the loss, if there are any; a model works without them."""
+    """Return the settings of the loss if the config has them; they are optional."""
     kwargs = _section(_section(config, "loss"), "tdt_kwargs")
     return {name: kwargs[name] for name in ("sigma", "omega") if name in kwargs}
 
@@ -143,7 +143,7 @@ def _names(joiner: str, linear: str, blank: int) -> Names:
 
 
 def _begins_with_zeros(layout: Layout) -> Layout:
-    """Set the blank's row to zero: NeMo's prediction network begins with zeros, whatever that row contains."""
+    """Set the blank's row to zero, because NeMo's prediction network begins with zeros and ignores this row."""
 
     def join(x: Any) -> Any:
         ours = layout.join(x)
@@ -160,11 +160,11 @@ def _begins_with_zeros(layout: Layout) -> Layout:
 
 
 def transducer_sections(config: Section, vocabulary: list[str], is_subword: bool) -> dict[str, Any]:
-    """Return the sections of NeMo's config for one of our transducers, and for the CTC head beside it.
+    """Return the sections of NeMo's config for a transducer of asr, and for the CTC head beside it.
 
     Args:
-        config: of the asr model.
-        vocabulary: the head's, without blank and durations.
+        config: config of the asr model.
+        vocabulary: vocabulary of the head, without blank and durations.
         is_subword: whether tokens are subwords, not characters.
     """
     head, dim = config["head"], config["encoder"]["dim"]
@@ -232,10 +232,10 @@ def _nemo_loss(head: Section) -> dict[str, Any]:
 
 
 def transducer_names(head: Section, num_pieces: int) -> Names:
-    """Return NeMo's names for the tensors of one of our transducers.
+    """Return NeMo's names for the tensors of a transducer of asr.
 
     Args:
-        head: config of our head.
+        head: config of asr's head.
         num_pieces: number of tokens without the blank.
     """
     joiner = "duration_joiner" if "durations" in head else "joiner"
@@ -243,5 +243,5 @@ def transducer_names(head: Section, num_pieces: int) -> Names:
 
 
 def _last_layer(dropout: float) -> str:
-    """Return the name of the joint network's last layer, which follows an activation and dropout, if there is any."""
+    """Return the name of the joint network's last layer, which follows an activation and an optional dropout."""
     return "joint.joint_net.2" if dropout else "joint.joint_net.1"

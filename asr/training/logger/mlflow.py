@@ -8,7 +8,7 @@ from lightning.pytorch.loggers import MLFlowLogger
 
 from asr.settings.rule import OptionalText, Text
 
-TAG = "asr_run"  # finds the run again after a resume
+TAG = "asr_run"  # tag by which a resumed training finds its run
 
 
 class MLflow(MLFlowLogger):
@@ -16,10 +16,10 @@ class MLflow(MLFlowLogger):
 
     Args:
         run_dir: the run folder.
-        run_id: of the training; it does not change when the training is resumed.
+        run_id: id of the training; it does not change when the training is resumed.
         resolved: the config, stored as the run's parameters.
-        experiment: to which the run belongs.
-        tracking_uri: of the server; None: MLFLOW_TRACKING_URI or, without it, the file mlflow.db in the run folder.
+        experiment: name of the experiment to which the run belongs.
+        tracking_uri: URI of the server; None: MLFLOW_TRACKING_URI or, if unset, the file mlflow.db in the run folder.
     """
 
     def __init__(

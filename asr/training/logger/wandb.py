@@ -15,9 +15,9 @@ class WandB(WandbLogger):
 
     Args:
         run_dir: the run folder.
-        run_id: of the training; it does not change when the training is resumed.
+        run_id: id of the training; it does not change when the training is resumed.
         resolved: the config, stored with the run.
-        project: to which the run belongs.
+        project: name of the project to which the run belongs.
         entity: user or team; None: the default of the account.
 
     Raises:
