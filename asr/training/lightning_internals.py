@@ -11,6 +11,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import EMAWeightAveraging
+from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor
 
 from asr.data.position import Position
@@ -102,6 +103,14 @@ def set_place(checkpoint: dict[str, Any], position: Position, logged: int) -> No
         "epoch_loop.batch_progress": batches,
         "epoch_loop.state_dict": {"_batches_that_stepped": logged},
     }
+
+
+def start_process_group(strategy: ModelParallelStrategy) -> None:
+    """Connect the processes of a strategy.
+
+    `setup_environment` of Lightning 2.6 does it too, but requires a module, and makes two process groups more.
+    """
+    strategy._setup_distributed()
 
 
 def started_processes(trainer: pl.Trainer) -> Sequence[Popen[bytes]]:
