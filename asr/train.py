@@ -78,7 +78,7 @@ def train(settings: "RunSettings") -> float | None:
         own_tensors,
     )
     shard_in_fit(trainer, task, model.encoder.blocks, ["losses", "validation_step"])
-    others = besides_steps(settings, prepared, task, data)
+    others = besides_steps(trainer, settings, prepared, task, data)
     stop = equip(trainer, settings, state, run, data, task.measure, others)
     fit(trainer, task, data, state.resume, stop)
 

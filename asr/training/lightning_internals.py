@@ -129,12 +129,16 @@ def replace_process_watch(watch: Callable[[], None]) -> None:
     subprocess_script._launch_process_observer = lambda child_processes: watch()
 
 
-def moving_average(decay: float) -> pl.Callback:
+def moving_average(decay: float, make: Callable[..., EMAWeightAveraging] = EMAWeightAveraging) -> pl.Callback:
     """Make the callback for an exponential moving average of the weights; frozen weights stay bit-identical.
 
     The formula of Lightning 2.6, decay * average + (1 - decay) * weight, would round weights that do not change.
+
+    Args:
+        decay: of the average per optimizer step.
+        make: class of the callback.
     """
-    callback = EMAWeightAveraging(decay=decay)
+    callback = make(decay=decay)
     callback._kwargs["avg_fn"] = partial(_towards, 1 - decay)
     return callback
 

@@ -79,11 +79,12 @@ def shard_in_fit(trainer: pl.Trainer, task: Any, blocks: Sequence[nn.Module], me
         methods: names of the task's methods that use weights; none calls another.
     """
     if isinstance(trainer.strategy, Sharded):
-        task.configure_model = partial(_shard, task, blocks, methods, trainer.strategy)
+        # A copy of the task, a moving average, shards itself: the arguments of a partial are copied with it.
+        task.configure_model = partial(_shard, task, blocks, methods, trainer.strategy.root_device)
 
 
-def _shard(task: nn.Module, blocks: Sequence[nn.Module], methods: Sequence[str], strategy: Sharded) -> None:
-    shard(task, blocks, strategy.root_device)
+def _shard(task: nn.Module, blocks: Sequence[nn.Module], methods: Sequence[str], device: torch.device) -> None:
+    shard(task, blocks, device)
     for method in methods:
         register_fsdp_forward_method(task, method)
 

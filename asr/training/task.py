@@ -137,7 +137,7 @@ class RecognitionTask(pl.LightningModule):
         return scheduled(optimizer, self._schedule, self._total_steps, self.trainer)
 
     def losses(self, batch: Batch) -> Mapping[str, Tensor]:
-        """Compute the losses of each utterance by name, (B,) each; of a batch without utterances one zero loss, (1,)."""
+        """Compute the losses of each utterance by name, (B,) each; a batch without utterances has one, zero, (1,)."""
         self.batch = batch
         if len(batch) == 0:
             return {"loss": self._stand_in()}
@@ -159,7 +159,7 @@ class RecognitionTask(pl.LightningModule):
         torch.manual_seed(derive_seed(self._seed, self.current_epoch, batch_idx, self.global_rank))
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Sum the losses of a batch, times the divisors of the mean over processes and of Lightning's gradient accumulation."""
+        """Sum the losses of a batch, times the divisors of the mean over ranks and of Lightning's accumulation."""
         losses = self.losses(batch)
         self._batches.add(batch, {name: loss.detach() for name, loss in losses.items()})
         return losses["loss"].sum() * (self.trainer.world_size * self.trainer.accumulate_grad_batches)

@@ -49,7 +49,7 @@ def make_trainer(settings: "AnyRunSettings") -> pl.Trainer:
         raise InputError(
             "trainer.accelerator must be available to torch; got mps, which needs an Apple GPU. Give cpu or gpu."
         )
-    if arguments["strategy"] == "fsdp":
+    if settings.trainer.is_sharded:
         arguments["strategy"] = Sharded("gloo" if arguments["accelerator"] == "cpu" else "nccl")
     chosen_loggers(settings.components)
     callbacks = progress_callbacks(Path(settings.run_dir))
