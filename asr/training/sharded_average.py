@@ -1,6 +1,6 @@
 """The moving average of sharded weights, sharded as they are."""
 
-from typing import Any
+from typing import Any, cast
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import EMAWeightAveraging
@@ -15,7 +15,7 @@ class ShardedAverage(EMAWeightAveraging):
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Copy the task and shard the copy; Lightning would shard the task first, which can then not be copied."""
         self._average_model = AveragedModel(pl_module, use_buffers=self._use_buffers, **self._kwargs)
-        self._average_model.module.configure_model()
+        cast(pl.LightningModule, self._average_model.module).configure_model()
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]

@@ -66,7 +66,7 @@ def is_sharded(trainer: pl.Trainer) -> bool:
     return isinstance(trainer.strategy, Sharded)
 
 
-def shard_in_fit(trainer: pl.Trainer, task: Any, blocks: Sequence[nn.Module], methods: Sequence[str]) -> None:
+def shard_in_fit(trainer: pl.Trainer, task: Any, blocks: Iterable[nn.Module], methods: Sequence[str]) -> None:
     """Make `fit` shard the weights of a task, if the trainer's strategy is `fsdp`.
 
     Each block is gathered as a whole while it computes, forward and backward, and the other weights together while one
@@ -83,7 +83,7 @@ def shard_in_fit(trainer: pl.Trainer, task: Any, blocks: Sequence[nn.Module], me
         task.configure_model = partial(_shard, task, blocks, methods, trainer.strategy.root_device)
 
 
-def _shard(task: nn.Module, blocks: Sequence[nn.Module], methods: Sequence[str], device: torch.device) -> None:
+def _shard(task: nn.Module, blocks: Iterable[nn.Module], methods: Sequence[str], device: torch.device) -> None:
     shard(task, blocks, device)
     for method in methods:
         register_fsdp_forward_method(task, method)
