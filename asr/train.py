@@ -77,7 +77,7 @@ def train(settings: "RunSettings") -> float | None:
         corpus.valid.manifests,
         own_tensors,
     )
-    shard_in_fit(trainer, task, model.encoder.blocks, ["losses", "validation_step"])
+    shard_in_fit(trainer, task, model.encoder.blocks, ["losses"])
     others = besides_steps(trainer, settings, prepared, task, data)
     stop = equip(trainer, settings, state, run, data, task.measure, others)
     fit(trainer, task, data, state.resume, stop)

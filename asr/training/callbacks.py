@@ -12,7 +12,7 @@ from asr.training.early_stopping import Patience
 from asr.training.lightning_internals import moving_average, validate
 from asr.training.memory_check import LargestBatchFirst
 from asr.training.profile import Profile
-from asr.training.sharded_average import ShardedAverage
+from asr.training.sharded_average import ShardedAverage, WholeInValidation
 from asr.training.sharding import is_sharded
 from asr.training.step_callbacks import step_callbacks
 
@@ -40,8 +40,7 @@ def besides_steps(
     callbacks = [*step_callbacks(settings, task.model, data.worst_batches), StuckAtBlank()]
     if prepared.start is not None and prepared.state.resume is None:
         callbacks.append(LambdaCallback(on_train_start=lambda trainer, task: validate(trainer)))
-    if settings.ema.decay is not None:
-        callbacks.append(_average(trainer, settings.ema.decay))
+    callbacks += _weights(trainer, settings.ema.decay)
     if settings.early_stopping.patience is not None:
         callbacks.append(Patience(settings.early_stopping.patience, task.measure))
     if settings.debug.profile_batches is not None:
@@ -60,12 +59,14 @@ def besides_text_steps(
         largest: makes this process's share of the largest batches.
     """
     callbacks: list[pl.Callback] = [LargestBatchFirst(largest)]
-    if settings.ema.decay is not None:
-        callbacks.append(_average(trainer, settings.ema.decay))
+    callbacks += _weights(trainer, settings.ema.decay)
     if settings.early_stopping.patience is not None:
         callbacks.append(Patience(settings.early_stopping.patience, PERPLEXITY))
     return callbacks
 
 
-def _average(trainer: pl.Trainer, decay: float) -> pl.Callback:
-    return moving_average(decay, ShardedAverage) if is_sharded(trainer) else moving_average(decay)
+def _weights(trainer: pl.Trainer, decay: float | None) -> list[pl.Callback]:
+    """Make the callbacks that choose the weights of a validation."""
+    if is_sharded(trainer):
+        return [WholeInValidation() if decay is None else moving_average(decay, ShardedAverage)]
+    return [] if decay is None else [moving_average(decay)]

@@ -11,7 +11,7 @@ from lightning.pytorch.strategies import ModelParallelStrategy, ParallelStrategy
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
@@ -95,6 +95,27 @@ def shard(module: nn.Module, blocks: Iterable[nn.Module], device: torch.device) 
     scalars = {weight for weight in module.parameters() if weight.ndim == 0}  # nothing to shard
     for part in (*blocks, module):
         fully_shard(part, mesh=mesh, reshard_after_forward=True, ignored_params=scalars)
+
+
+def gather_weights(module: nn.Module) -> None:
+    """Make the weights of a module whole on every process until `divide_weights`; all processes must call it.
+
+    In a validation, processes have different numbers of batches, so none may gather weights for one batch.
+    """
+    for part in _parts(module):
+        part.set_reshard_after_forward(False, recurse=False)
+        part.unshard()
+
+
+def divide_weights(module: nn.Module) -> None:
+    """Free the parts that other processes store, and gather weights again while they are used."""
+    for part in _parts(module):
+        part.reshard()
+        part.set_reshard_after_forward(True, recurse=False)
+
+
+def _parts(module: nn.Module) -> list[FSDPModule]:
+    return [part for part in module.modules() if isinstance(part, FSDPModule)]
 
 
 def whole(state: Any) -> Any:

@@ -50,6 +50,7 @@ def make_trainer(settings: "AnyRunSettings") -> pl.Trainer:
             "trainer.accelerator must be available to torch; got mps, which needs an Apple GPU. Give cpu or gpu."
         )
     if settings.trainer.is_sharded:
+        arguments["inference_mode"] = False  # would make weights gathered in it useless for training
         arguments["strategy"] = Sharded("gloo" if arguments["accelerator"] == "cpu" else "nccl")
     chosen_loggers(settings.components)
     callbacks = progress_callbacks(Path(settings.run_dir))
