@@ -23,25 +23,23 @@ def divide_and_clip(
     Returns:
         The norm before clipping, ().
     """
+    parameters = list(parameters)
+    processes = next((weight.device_mesh.size() for weight in parameters if isinstance(weight, DTensor)), None)
     parameters = [parameter for parameter in parameters if parameter.grad is not None]
     gradients = [cast(Tensor, parameter.grad) for parameter in parameters]
     limit = max_norm or float("inf")
-    if not any(isinstance(gradient, DTensor) for gradient in gradients):
+    if processes is None or not gradients:
         if gradients:
             torch._foreach_div_(gradients, divisor.to(gradients[0].dtype))
         return clip_grad_norm_(parameters, limit).detach()
     parts = [gradient.to_local() for gradient in gradients if isinstance(gradient, DTensor)]
     scalars = [gradient for gradient in gradients if not isinstance(gradient, DTensor)]  # not reduced by FSDP
     if scalars:
-        sums = add_up(torch.stack(scalars)) / _num_processes(gradients)  # the mean, as of the sharded ones
-        torch._foreach_copy_(scalars, list(sums.unbind()))
+        means = add_up(torch.stack(scalars)) / processes  # as FSDP reduces the others
+        torch._foreach_copy_(scalars, list(means.unbind()))
     local = [*parts, *scalars]
     torch._foreach_div_(local, divisor.to(local[0].dtype))
-    squares = add_up(get_total_norm(parts).square())
-    norm = (squares + get_total_norm(scalars).square() if scalars else squares).sqrt()
+    squares = add_up(get_total_norm(parts).square()) + get_total_norm(scalars).square()
+    norm = squares.sqrt()
     torch._foreach_mul_(local, (limit / (norm + 1e-6)).clamp(max=1.0))  # as torch's clip_grad_norm_
     return norm.detach()
-
-
-def _num_processes(gradients: Iterable[Tensor]) -> int:
-    return next(gradient.device_mesh.size() for gradient in gradients if isinstance(gradient, DTensor))
