@@ -33,6 +33,7 @@ def train(settings: "RunSettings") -> float | None:
     from asr.training.distributed import first_then_all
     from asr.training.fit import fit
     from asr.training.gradient_checkpointing import recompute_blocks
+    from asr.training.sharding import shard_in_fit
     from asr.training.task import RecognitionTask, Unreadable
     from asr.training.trainer import equip, make_trainer
 
@@ -76,7 +77,8 @@ def train(settings: "RunSettings") -> float | None:
         corpus.valid.manifests,
         own_tensors,
     )
-    others = besides_steps(settings, prepared, task, data)
+    shard_in_fit(trainer, task, model.encoder.blocks, ["losses"])
+    others = besides_steps(trainer, settings, prepared, task, data)
     stop = equip(trainer, settings, state, run, data, task.measure, others)
     fit(trainer, task, data, state.resume, stop)
 

@@ -31,6 +31,7 @@ def train_lm(settings: "LanguageModelSettings") -> float:
     from asr.training.callbacks import besides_text_steps
     from asr.training.distributed import first_then_all
     from asr.training.fit import fit
+    from asr.training.sharding import shard_in_fit
     from asr.training.text_data import TextData
     from asr.training.text_task import LanguageModelTask
     from asr.training.trainer import equip, make_trainer
@@ -53,7 +54,8 @@ def train_lm(settings: "LanguageModelSettings") -> float:
         prepared.extra,
     )
     data = TextData(prepared.train, prepared.valid, settings.text.bounds, state.position)
-    others = besides_text_steps(settings, data.worst_batches)
+    shard_in_fit(trainer, task, (), ["losses"])
+    others = besides_text_steps(trainer, settings, data.worst_batches)
     stop = equip(trainer, settings, state, run, data, task.measure, others)
     fit(trainer, task, data, state.resume, stop)
     if not trainer.is_global_zero:

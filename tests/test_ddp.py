@@ -11,6 +11,7 @@ import pytest
 from tests.conftest import ROOT, TINY, resolved, tone_corpus
 from tests.processes import finish, metrics, start
 
+STRATEGIES = ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)]
 SHORT = ["trainer.max_epochs=1", "schedule.warmup_steps=4", "trainer.strategy=ddp", "trainer.devices=2", "run_dir=run"]
 TASKS = {"SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "2", "SLURM_JOB_NAME": "train", "SLURM_JOB_ID": "4711"}
 
@@ -31,10 +32,13 @@ def srun(training: list[str]) -> list[tuple[list[str], dict[str, str]]]:
     return [([sys.executable, *training], {**TASKS, **rank, "MASTER_ADDR": "127.0.0.1"}) for rank in ranks]
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("launch", [lightning, torchrun, srun])
-def test_two_processes_leave_one_run_folder_and_nothing_else(launch: Any, tones: Path, tmp_path: Path) -> None:
+def test_two_processes_leave_one_run_folder_and_nothing_else(
+    launch: Any, strategy: str, tones: Path, tmp_path: Path
+) -> None:
     """Started as by a user, in an otherwise empty folder."""
-    training = ["-m", "asr.train", *TINY, *tone_corpus(tones), *SHORT]
+    training = ["-m", "asr.train", *TINY, *tone_corpus(tones), *SHORT, f"trainer.strategy={strategy}"]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     processes = [
         subprocess.Popen(command, cwd=tmp_path, env=environment | variables, stderr=subprocess.PIPE, text=True)
@@ -56,13 +60,14 @@ def test_two_processes_leave_one_run_folder_and_nothing_else(launch: Any, tones:
 TOO_HOT = ["run_dir=other", "optimizer.lr=1000", "optimizer.weight_decay=1000"]  # the gradient is not finite
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize(
     ("overrides", "status"),
     [([], 0), pytest.param(TOO_HOT, 1, marks=pytest.mark.slow)],
     ids=["whole", "ended by an error"],
 )
 def test_no_process_leaves_its_group_to_the_end_of_python(
-    overrides: list[str], status: int, tones: Path, tmp_path: Path
+    overrides: list[str], status: int, strategy: str, tones: Path, tmp_path: Path
 ) -> None:
     """Gloo's threads may abort a process that exits with its group open, or before they have released its tensors."""
     program = tmp_path / "program.py"
@@ -78,7 +83,7 @@ if __name__ == "__main__":
     atexit.register(leave)  # what is registered first runs last
     main()
 """)
-    training = [str(program), *TINY, *tone_corpus(tones), *SHORT]
+    training = [str(program), *TINY, *tone_corpus(tones), *SHORT, f"trainer.strategy={strategy}"]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     [(command, _)] = torchrun([*training, *overrides])
     assert subprocess.run(command, cwd=tmp_path, env=environment, timeout=240).returncode == status

@@ -144,7 +144,7 @@ class TrainerSettings:
         accelerator: kind of device; auto: a GPU if there is one.
         devices: number of devices, -1 or auto for all, or a list of their numbers.
         num_nodes: number of machines.
-        strategy: how processes share the work.
+        strategy: how processes share the work: ddp, fsdp, or another name that Lightning knows.
         precision: of weights and of computation.
         max_epochs: number of epochs after which the run ends; -1 or None: no limit.
         max_steps: number of optimizer steps after which the run ends; -1: no limit.
@@ -172,6 +172,14 @@ class TrainerSettings:
         if not any((bound or -1) > 0 for bound in (self.max_epochs, self.max_steps)):
             given = f"got {self.max_epochs} and {self.max_steps}"
             raise InputError(f"trainer.max_epochs or trainer.max_steps must be positive, to bound the run; {given}.")
+        if self.is_sharded and str(self.precision).startswith("16"):
+            must = "trainer.precision must be 32-true or bf16-mixed with trainer.strategy=fsdp"
+            raise InputError(f"{must}, untested with the loss scaling of float16; got {self.precision}.")
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether each process stores a part of the weights."""
+        return self.strategy == "fsdp"
 
     @property
     def bounds(self) -> RunBounds:
@@ -239,6 +247,9 @@ class RunSettings:
         TEXT.check("normalizer", self.components["normalizer"])
         if "adapter" in self.components:
             self._check_adapter(str(self.components["adapter"].get("name")))
+        if self.trainer.is_sharded and self.compile_blocks:
+            must = "compile_blocks must be false with trainer.strategy=fsdp, which replaces the weights in each block"
+            raise InputError(f"{must}; got true.")
 
     def _check_adapter(self, name: str) -> None:
         """Check the settings that an adapter depends on.

@@ -12,6 +12,8 @@ from asr.training.early_stopping import Patience
 from asr.training.lightning_internals import moving_average, validate
 from asr.training.memory_check import LargestBatchFirst
 from asr.training.profile import Profile
+from asr.training.sharded_average import ShardedAverage, WholeInValidation
+from asr.training.sharding import is_sharded
 from asr.training.step_callbacks import step_callbacks
 
 if TYPE_CHECKING:
@@ -24,11 +26,12 @@ if TYPE_CHECKING:
 
 
 def besides_steps(
-    settings: "RunSettings", prepared: "Prepared", task: "RecognitionTask", data: "SpeechData"
+    trainer: pl.Trainer, settings: "RunSettings", prepared: "Prepared", task: "RecognitionTask", data: "SpeechData"
 ) -> list[pl.Callback]:
     """Make the callbacks of a training, in the order in which they are called.
 
     Args:
+        trainer: of the run.
         settings: of the run.
         prepared: the run's folder, initial model and checkpoint.
         task: the task to train.
@@ -37,8 +40,7 @@ def besides_steps(
     callbacks = [*step_callbacks(settings, task.model, data.worst_batches), StuckAtBlank()]
     if prepared.start is not None and prepared.state.resume is None:
         callbacks.append(LambdaCallback(on_train_start=lambda trainer, task: validate(trainer)))
-    if settings.ema.decay is not None:
-        callbacks.append(moving_average(settings.ema.decay))
+    callbacks += _weights(trainer, settings.ema.decay)
     if settings.early_stopping.patience is not None:
         callbacks.append(Patience(settings.early_stopping.patience, task.measure))
     if settings.debug.profile_batches is not None:
@@ -47,17 +49,24 @@ def besides_steps(
 
 
 def besides_text_steps(
-    settings: "LanguageModelSettings", largest: "Callable[[], Sequence[TextBatch]]"
+    trainer: pl.Trainer, settings: "LanguageModelSettings", largest: "Callable[[], Sequence[TextBatch]]"
 ) -> list[pl.Callback]:
     """Make the callbacks of a language model's training, in the order in which they are called.
 
     Args:
+        trainer: of the run.
         settings: of the run.
         largest: makes this process's share of the largest batches.
     """
     callbacks: list[pl.Callback] = [LargestBatchFirst(largest)]
-    if settings.ema.decay is not None:
-        callbacks.append(moving_average(settings.ema.decay))
+    callbacks += _weights(trainer, settings.ema.decay)
     if settings.early_stopping.patience is not None:
         callbacks.append(Patience(settings.early_stopping.patience, PERPLEXITY))
     return callbacks
+
+
+def _weights(trainer: pl.Trainer, decay: float | None) -> list[pl.Callback]:
+    """Make the callbacks that choose the weights of a validation."""
+    if is_sharded(trainer):
+        return [WholeInValidation() if decay is None else moving_average(decay, ShardedAverage)]
+    return [] if decay is None else [moving_average(decay)]

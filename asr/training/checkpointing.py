@@ -15,6 +15,7 @@ from asr.run.resume import RUN_KEY, Run
 from asr.system.files import write_whole
 from asr.training.distributed import fail_together, gather
 from asr.training.lightning_internals import batches_begun, begin_whole_epoch, full_checkpoint, set_place
+from asr.training.sharding import is_sharded
 from asr.training.signals import Stopped, StopRequest
 
 if TYPE_CHECKING:
@@ -129,8 +130,8 @@ class Saving(pl.callbacks.Checkpoint):
         self._step, self._time, self._batches = trainer.global_step, time.monotonic(), batches
         path = self._folder / checkpoint_name(trainer.global_step, score, self._measure)
         problem = None
+        state = full_checkpoint(trainer) if trainer.is_global_zero or is_sharded(trainer) else {}
         if trainer.is_global_zero:
-            state = full_checkpoint(trainer)
             try:
                 write_whole(path, lambda file: torch.save(state, file))
             except (OSError, RuntimeError) as error:  # torch's writer converts OSError to RuntimeError

@@ -48,14 +48,16 @@ class Frozen(pl.callbacks.Callback):
         if patterns and len(names) == len(named):
             raise InputError(f"init.frozen must leave weights to train; got {', '.join(patterns)}.")
         self._steps = steps
-        self._weights = [named[name] for name in names]
-        self._modules = [module for module in model.modules() if self._has_all_of(module)]
+        self._model = model
+        self._names = names  # not the weights: trainer.strategy=fsdp replaces them
+        weights = [named[name] for name in names]
+        self._modules = [module for module in model.modules() if _has_all_of(module, weights)]
         self._were_frozen: bool | None = None
         if steps is None:
-            for weight in self._weights:
+            for weight in weights:
                 weight.requires_grad_(False)
         if names:
-            frozen, total = (sum(weight.numel() for weight in weights) for weights in (self._weights, named.values()))
+            frozen, total = (sum(weight.numel() for weight in group) for group in (weights, named.values()))
             duration = "in the whole run" if steps is None else f"in the first {counted(steps, 'step')}"
             logger.info(
                 "%s of %s parameters are frozen %s; %.2f %% are trained",
@@ -81,14 +83,15 @@ class Frozen(pl.callbacks.Callback):
     ) -> None:
         """Discard the gradients of frozen weights before gradients are divided and clipped."""
         if self._are_frozen(trainer.global_step):
-            for weight in self._weights:
-                weight.grad = None  # AdamW skips weights without a gradient: no decay, no moments, no step
+            for name in self._names:
+                self._model.get_parameter(name).grad = None  # AdamW skips weights without a gradient: no decay, no step
 
     def _are_frozen(self, step: int) -> bool:
         return self._steps is None or step < self._steps
 
-    def _has_all_of(self, module: nn.Module) -> bool:
-        """Whether a module has weights of its own and all of them are frozen."""
-        ids = {id(weight) for weight in self._weights}
-        own = list(module.parameters(recurse=False))
-        return bool(own) and all(id(weight) in ids for weight in own)
+
+def _has_all_of(module: nn.Module, weights: Sequence[nn.Parameter]) -> bool:
+    """Whether a module has weights of its own and all of them are among the given ones."""
+    ids = {id(weight) for weight in weights}
+    own = list(module.parameters(recurse=False))
+    return bool(own) and all(id(weight) in ids for weight in own)

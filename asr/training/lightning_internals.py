@@ -11,6 +11,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import EMAWeightAveraging
+from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor
 
 from asr.data.position import Position
@@ -104,6 +105,14 @@ def set_place(checkpoint: dict[str, Any], position: Position, logged: int) -> No
     }
 
 
+def start_process_group(strategy: ModelParallelStrategy) -> None:
+    """Connect the processes of a strategy.
+
+    `setup_environment` of Lightning 2.6 does it too, but requires a module, and makes two process groups more.
+    """
+    strategy._setup_distributed()
+
+
 def started_processes(trainer: pl.Trainer) -> Sequence[Popen[bytes]]:
     """Return the child processes that Lightning has started: `procs` of the launcher of Lightning 2.6."""
     return getattr(trainer.strategy.launcher, "procs", ())
@@ -121,12 +130,16 @@ def replace_process_watch(watch: Callable[[], None]) -> None:
     subprocess_script._launch_process_observer = lambda child_processes: watch()
 
 
-def moving_average(decay: float) -> pl.Callback:
+def moving_average(decay: float, make: Callable[..., EMAWeightAveraging] = EMAWeightAveraging) -> pl.Callback:
     """Make the callback for an exponential moving average of the weights; frozen weights stay bit-identical.
 
     The formula of Lightning 2.6, decay * average + (1 - decay) * weight, would round weights that do not change.
+
+    Args:
+        decay: of the average per optimizer step.
+        make: class of the callback.
     """
-    callback = EMAWeightAveraging(decay=decay)
+    callback = make(decay=decay)
     callback._kwargs["avg_fn"] = partial(_towards, 1 - decay)
     return callback
 

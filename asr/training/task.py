@@ -11,7 +11,6 @@ from typing import Any, ClassVar, cast
 import lightning.pytorch as pl
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
 from asr.checkpoint.load import CHECKPOINT_KEY, PREFIX
@@ -26,6 +25,7 @@ from asr.run.names import HOURS_OF, LOSS_OF, VALID_LOSS_OF, VALID_WER_OF
 from asr.run.validation_samples import SamplesFile, ValidationSample
 from asr.text.printable import listed
 from asr.training.distributed import fail_together, gather
+from asr.training.gradients import divide_and_clip
 from asr.training.lightning_internals import forget_metric
 from asr.training.manifest_sums import ManifestSums
 from asr.training.memory_check import describe
@@ -137,8 +137,10 @@ class RecognitionTask(pl.LightningModule):
         return scheduled(optimizer, self._schedule, self._total_steps, self.trainer)
 
     def losses(self, batch: Batch) -> Mapping[str, Tensor]:
-        """Compute the losses of each utterance by name, (B,) each."""
+        """Compute the losses of each utterance by name, (B,) each; a batch without utterances has one, zero, (1,)."""
         self.batch = batch
+        if len(batch) == 0:
+            return {"loss": self._stand_in()}
         forward = self.model if self.recorded is None else self.recorded
         encoded = forward(batch.features, batch.feature_lengths)
         return self.model.head.losses(encoded, batch.tokens, batch.token_lengths)
@@ -157,8 +159,8 @@ class RecognitionTask(pl.LightningModule):
         torch.manual_seed(derive_seed(self._seed, self.current_epoch, batch_idx, self.global_rank))
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Sum the losses of a batch, times the divisors of DDP's mean and of Lightning's gradient accumulation."""
-        losses = self.losses(batch) if len(batch) else {"loss": self._stand_in()}
+        """Sum the losses of a batch, times the divisors of the mean over ranks and of Lightning's accumulation."""
+        losses = self.losses(batch)
         self._batches.add(batch, {name: loss.detach() for name, loss in losses.items()})
         return losses["loss"].sum() * (self.trainer.world_size * self.trainer.accumulate_grad_batches)
 
@@ -171,12 +173,9 @@ class RecognitionTask(pl.LightningModule):
         mine = batches.sums(self._waiting.take(), now - self._last_step_time, self.model.head.loss_names)
         self._last_step_time = now
         sums = self.trainer.strategy.reduce(mine, reduce_op="sum")
-        parameters = [parameter for parameter in self.parameters() if parameter.grad is not None]
-        if parameters:
-            gradients = [cast(Tensor, parameter.grad) for parameter in parameters]
-            torch._foreach_div_(gradients, sums[StepSums._fields.index("tokens")].clamp(min=1).to(gradients[0].dtype))
-        norm = clip_grad_norm_(parameters, gradient_clip_val or float("inf"))
-        self._unsettled.append(StepRecord(self.current_epoch + 1, self.global_step + 1, batches, sums, norm.detach()))
+        tokens = sums[StepSums._fields.index("tokens")].clamp(min=1)
+        norm = divide_and_clip(self.parameters(), tokens, gradient_clip_val, self._reduce)
+        self._unsettled.append(StepRecord(self.current_epoch + 1, self.global_step + 1, batches, sums, norm))
         if answers_at_once(self.device) or self._is_logged(self.global_step + 1):
             *before, (last, last_norm) = self.settle()
             rates = last.together([sums for sums, _ in before])

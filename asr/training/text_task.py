@@ -8,7 +8,6 @@ from typing import Any, ClassVar, cast
 import lightning.pytorch as pl
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
 from asr.checkpoint.load import CHECKPOINT_KEY
@@ -19,6 +18,7 @@ from asr.interfaces import Schedule, TokenModel
 from asr.kernels.choice import exact
 from asr.language_model.token_scores import text_log_probs
 from asr.training.distributed import fail_together
+from asr.training.gradients import divide_and_clip
 from asr.training.place import log_place, scheduled
 
 
@@ -89,7 +89,7 @@ class LanguageModelTask(pl.LightningModule):
         torch.manual_seed(derive_seed(self._seed, self.current_epoch, batch_idx, self.global_rank))
 
     def training_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
-        """Sum the losses of a batch, times the divisors of DDP's mean and of Lightning's gradient accumulation."""
+        """Sum the losses of a batch, times the divisors of the mean over ranks and of Lightning's accumulation."""
         loss = self.losses(batch)["loss"].sum()
         tokens = batch.token_lengths.sum() + len(batch)
         self._sums.append(torch.stack([loss.detach().to(exact(self.device)), tokens.to(exact(self.device))]))
@@ -101,15 +101,17 @@ class LanguageModelTask(pl.LightningModule):
         """Divide the gradients by the step's tokens, then clip them; called once per optimizer step."""
         sums = self.trainer.strategy.reduce(torch.stack(self._sums).sum(dim=0), reduce_op="sum")
         self._sums = []
-        parameters = [parameter for parameter in self.parameters() if parameter.grad is not None]
-        gradients = [cast(Tensor, parameter.grad) for parameter in parameters]
-        torch._foreach_div_(gradients, sums[1].to(gradients[0].dtype))
-        norm = clip_grad_norm_(parameters, gradient_clip_val or float("inf"))
-        self._unsettled.append((self.global_step + 1, torch.cat([sums, norm.detach().to(sums.dtype)[None]])))
+        norm = divide_and_clip(self.parameters(), sums[1], gradient_clip_val, self._reduce)
+        self._unsettled.append((self.global_step + 1, torch.cat([sums, norm.to(sums.dtype)[None]])))
         every: int = self.trainer.log_every_n_steps  # type: ignore[attr-defined]  # set outside of Trainer's class
         last = self.trainer.is_last_batch or self.global_step + 1 == self.trainer.max_steps
         if (self.global_step + 1) % every == 0 or last:
             self._log_step(self.settle(), optimizer.param_groups[0]["lr"])
+
+    def _reduce(self, sums: Tensor) -> Tensor:
+        """Sum over all ranks."""
+        reduced: Tensor = self.trainer.strategy.reduce(sums, reduce_op="sum")
+        return reduced
 
     def settle(self) -> list[list[float]]:
         """Synchronise with the device; stop if a loss or gradient is not finite. All ranks must call this method.

@@ -17,6 +17,7 @@ from asr.training.checkpointing import Saving
 from asr.training.lightning_internals import replace_signal_handlers
 from asr.training.loggers import chosen_loggers, make_loggers
 from asr.training.progress import progress_callbacks
+from asr.training.sharding import Sharded
 from asr.training.signals import StopRequest
 
 if TYPE_CHECKING:
@@ -48,6 +49,9 @@ def make_trainer(settings: "AnyRunSettings") -> pl.Trainer:
         raise InputError(
             "trainer.accelerator must be available to torch; got mps, which needs an Apple GPU. Give cpu or gpu."
         )
+    if settings.trainer.is_sharded:
+        arguments["inference_mode"] = False  # would make weights gathered in it useless for training
+        arguments["strategy"] = Sharded("gloo" if arguments["accelerator"] == "cpu" else "nccl")
     chosen_loggers(settings.components)
     callbacks = progress_callbacks(Path(settings.run_dir))
     make = partial(

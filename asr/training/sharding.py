@@ -1,0 +1,156 @@
+"""Fully sharded training (FSDP): each process stores a part of each weight, of its gradient and of its moments."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+import torch.distributed as dist
+from lightning.pytorch.strategies import ModelParallelStrategy, ParallelStrategy
+from lightning_utilities.core.apply_func import apply_to_collection
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.optim import Optimizer
+
+from asr.training.lightning_internals import start_process_group
+
+
+class Sharded(ModelParallelStrategy):
+    """Lightning's strategy for `fully_shard`, with the checkpoints of DDP: one file of whole tensors.
+
+    Lightning's own checkpoint of whole tensors numbers the optimizer's state in another order than torch does, and
+    loads the weights before `on_load_checkpoint`, which adds the frozen ones.
+    """
+
+    def __init__(self, backend: str) -> None:
+        super().__init__(save_distributed_checkpoint=False, process_group_backend=backend)
+
+    @property
+    def lightning_restore_optimizer(self) -> bool:
+        """Whether Lightning calls `load_optimizer_state_dict`."""
+        return True
+
+    def setup_environment(self) -> None:
+        """Join the process group; `first_then_all` calls it before there is a module, which Lightning requires."""
+        start_process_group(self)
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        """Return the whole weights; None in place of each sharded one except on the first process."""
+        assert self.lightning_module is not None
+        return whole(self.lightning_module.state_dict())
+
+    def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
+        """Return the whole state; None in place of each sharded tensor except on the first process."""
+        return whole(optimizer.state_dict())
+
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+        """Read the file; each process does so, and takes its part of each tensor."""
+        return ParallelStrategy.load_checkpoint(self, checkpoint_path, weights_only)
+
+    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
+        """Load this process's part of whole weights."""
+        assert self.lightning_module is not None
+        load_weights(self.lightning_module, checkpoint["state_dict"], strict)
+
+    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
+        """Load this process's part of the whole state of the optimizers."""
+        for optimizer, state in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
+            optimizer.load_state_dict(_divided(optimizer, state))
+
+
+def is_sharded(trainer: pl.Trainer) -> bool:
+    """Whether all processes must take part in reading a weight."""
+    return isinstance(trainer.strategy, Sharded)
+
+
+def shard_in_fit(trainer: pl.Trainer, task: Any, blocks: Iterable[nn.Module], methods: Sequence[str]) -> None:
+    """Make `fit` shard the weights of a task, if the trainer's strategy is `fsdp`.
+
+    Each block is gathered as a whole while it computes, forward and backward, and the other weights together while one
+    of the methods does.
+
+    Args:
+        trainer: of the run.
+        task: the Lightning module.
+        blocks: of its net.
+        methods: names of the task's methods that use weights; none calls another.
+    """
+    if isinstance(trainer.strategy, Sharded):
+        # A copy of the task, a moving average, shards itself: the arguments of a partial are copied with it.
+        task.configure_model = partial(_shard, task, blocks, methods, trainer.strategy.root_device)
+
+
+def _shard(task: nn.Module, blocks: Iterable[nn.Module], methods: Sequence[str], device: torch.device) -> None:
+    shard(task, blocks, device)
+    for method in methods:
+        register_fsdp_forward_method(task, method)
+
+
+def shard(module: nn.Module, blocks: Iterable[nn.Module], device: torch.device) -> None:
+    """Shard the weights of blocks and of the module that contains them; scalars stay whole on every process."""
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    scalars = {weight for weight in module.parameters() if weight.ndim == 0}  # nothing to shard
+    for part in (*blocks, module):
+        fully_shard(part, mesh=mesh, reshard_after_forward=True, ignored_params=scalars)
+
+
+def gather_weights(module: nn.Module) -> None:
+    """Make the weights of a module whole on every process until `divide_weights`; all processes must call it.
+
+    In a validation, processes have different numbers of batches, so none may gather weights for one batch.
+    """
+    for part in _parts(module):
+        part.set_reshard_after_forward(False, recurse=False)
+        part.unshard()
+
+
+def divide_weights(module: nn.Module) -> None:
+    """Free the parts that other processes store, and gather weights again while they are used."""
+    for part in _parts(module):
+        part.reshard()
+        part.set_reshard_after_forward(True, recurse=False)
+
+
+def _parts(module: nn.Module) -> list[FSDPModule]:
+    return [part for part in module.modules() if isinstance(part, FSDPModule)]
+
+
+def whole(state: Any) -> Any:
+    """Gather each sharded tensor of a state dict on the first process, on the CPU; all processes must call it."""
+    is_first = dist.get_rank() == 0
+
+    def gathered(tensor: DTensor) -> Tensor | None:
+        full = tensor.full_tensor()
+        return full.cpu() if is_first else None
+
+    return apply_to_collection(state, DTensor, gathered, include_none=True)
+
+
+def load_weights(module: nn.Module, state: Mapping[str, Tensor], strict: bool = True) -> None:
+    """Load whole weights into a module, sharded or not."""
+    own = module.state_dict()
+    module.load_state_dict({name: _part(value, own.get(name)) for name, value in state.items()}, strict=strict)
+
+
+def _divided(optimizer: Optimizer, state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return this process's part of an optimizer's whole state."""
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    numbers = [number for group in state["param_groups"] for number in group["params"]]
+    own = dict(zip(numbers, weights, strict=True))
+    parts = {
+        number: {name: _part(value, own[number]) for name, value in values.items()}
+        for number, values in state["state"].items()
+    }
+    return {**state, "state": parts}
+
+
+def _part(value: Any, like: Tensor | None) -> Any:
+    """Return this process's part of a whole tensor, if a tensor of the same shape is sharded."""
+    if isinstance(value, DTensor) or not isinstance(value, Tensor) or not isinstance(like, DTensor):
+        return value
+    if value.shape != like.shape:  # the optimizer's count of steps
+        return value
+    return distribute_tensor(value.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
