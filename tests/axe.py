@@ -1,4 +1,4 @@
-"""axe-core, which finds faults of accessibility in a page: a file named by AXE_CORE, or the package on the npm registry."""
+"""axe-core, which finds faults of accessibility in a page: from the path in AXE_CORE, or from the npm registry."""
 
 import base64
 import hashlib
@@ -6,7 +6,6 @@ import io
 import os
 import tarfile
 import urllib.request
-from collections.abc import Iterator
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -19,14 +18,15 @@ VERSION = "4.14.1"
 SHA512 = "FHfa+lmNjQZfJz1q8wKqIDwC6DExcHt/pkjNQb09a3NPjCKg2rhu5qb2S4r76ASyFNNtuFooJpZe37OgudVGtQ=="  # in npm's format
 PATIENCE = 60  # timeout in seconds
 SERIOUS = {"serious", "critical"}
+DRAWN = "new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))"
 RUN = "axe.run(document, {preload: false, resultTypes: ['violations']})"  # preload would request style sheets again
 
 
 @pytest.fixture(scope="module")
-def axe() -> Iterator[str]:
-    """The script, in no file: its licence, MPL-2.0, does not concern files of this repository."""
+def axe() -> str:
+    """The script; it is under the MPL-2.0, so that it is no file of this repository."""
     path = os.environ.get("AXE_CORE")
-    yield Path(path).read_text(encoding="utf-8") if path else _downloaded()
+    return Path(path).read_text(encoding="utf-8") if path else _downloaded()
 
 
 def _downloaded() -> str:
@@ -44,6 +44,7 @@ def _downloaded() -> str:
 
 def faults(page: Any, axe: str) -> list[str]:
     """List what is of serious or critical impact in the page as it is now: the rule, the element and the advice."""
+    page.evaluate(DRAWN)
     page.evaluate(axe)
     return [
         f"{violation['impact']}, {violation['id']}: {node['html'][:200]}: {' '.join(node['failureSummary'].split())}"

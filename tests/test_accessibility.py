@@ -1,4 +1,4 @@
-"""axe-core finds no fault of serious or critical impact: on the documentation site, on reports, and on the server's page."""
+"""axe-core finds no fault of serious or critical impact in the documentation site, reports and the server's page."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -18,9 +18,18 @@ from tests.conftest import TINY, settings_with
 from tests.files import serving_files
 from tests.live import live_process
 from tests.serving import serving
+from tests.site_build import built_site
 from tests.test_doctor import Corpus, plant
 
+pytestmark = pytest.mark.slow
+
 WINDOWS = [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")]
+PAGES = [  # of each kind: text, code, pictures, wide tables, settings, options, docstrings, sources
+    *("index.html", "404.html", "guide/index.html", "guide/extend.html", "guide/results.html"),
+    *("tutorials/ten-minutes.html", "coming-from/nemo.html", "recipes/mini.html", "benchmarks/index.html"),
+    *("reference/settings/encoder.html", "reference/commands/train.html", "reference/commands/transcribe.html"),
+    *("reference/python/index.html", "source/tests/test_padding.py.html", "project/changelog.html"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -134,3 +143,24 @@ def test_captions(check: Check) -> None:
 
     with live_process("tests.listener.listener()", most=1) as server:
         check(server.address + "/", captioned)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of the documentation site."""
+    with serving_files(built_site(tmp_path_factory.mktemp("documentation"))) as address:
+        yield address
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_documentation_site(site: str, page: str, check: Check) -> None:
+    check(f"{site}/{page}")
+
+
+def test_the_search_of_the_documentation_site(site: str, check: Check) -> None:
+    def search(page: Any) -> None:
+        page.locator("label[for=__search]:visible, input[name=query]:visible").first.click()
+        page.keyboard.type("hotword")
+        wait_until(page, "document.querySelectorAll('.md-search-result__item').length > 0")
+
+    check(f"{site}/guide/train.html", search)
