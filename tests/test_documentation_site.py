@@ -1,15 +1,11 @@
 """The documentation site: it builds, needs no other host, its search works on files, its reference is complete."""
 
-import os
 import re
-import subprocess
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from asr.__main__ import COMMANDS
 from asr.settings.conf import CONF
@@ -24,25 +20,15 @@ from tests.browser import (
     wait_until,
 )
 from tests.conftest import ROOT
+from tests.site_build import built_site
 
 PAGES_ON_A_PHONE = ["index.html", "guide/train.html", "reference/settings/index.html", "coming-from/index.html"]
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, as `make docs` builds it, in another folder."""
-    for package in ("mkdocs", "material", "mkdocstrings"):
-        pytest.importorskip(package, reason=f"{package} is not installed: pip install -e '.[docs]'")
-    folder = tmp_path_factory.mktemp("documentation")
-    settings = {"INHERIT": str(ROOT / "mkdocs.yml"), "docs_dir": "docs", "site_dir": "site"}
-    (folder / "mkdocs.yml").write_text(yaml.safe_dump(settings))
-    run = [sys.executable, "-m"]
-    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT)}
-    build = ["mkdocs", "build", "--strict", "-f", str(folder / "mkdocs.yml")]
-    for command in (["docs.pages", str(folder / "docs")], build):
-        ended = subprocess.run([*run, *command], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-        assert ended.returncode == 0, ended.stderr
-    return folder / "site"
+    """The site, as `make docs` builds it."""
+    return built_site(tmp_path_factory.mktemp("documentation"))
 
 
 class Loaded(HTMLParser):

@@ -62,13 +62,13 @@ def page(
     Args:
         title: title in the browser's tab.
         body: escaped HTML.
-        scripts: files of this folder, run in this order after the body and the data are loaded.
+        scripts: files of this folder, run in this order after the body and the data are loaded; scrollable.js follows.
         data: values that JSON can represent, by the id of their element.
         attachments: base64 texts at the end of the page, by the id of their element; not parsed when the page opens.
         allow: additions to the policy, for a page from a server: {"connect-src": "'self'"}.
     """
     style = asset("style.css")
-    code = [asset(name) for name in scripts]
+    code = [asset(name) for name in (*scripts, "scrollable.js")]
     holders = [
         f'<script type="application/json" id="{escape(name)}">{to_json(value)}</script>'
         for name, value in (data or {}).items()

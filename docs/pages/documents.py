@@ -5,18 +5,22 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 from docs.pages.markdown import anchors, raised, sections, with_links
+from docs.pages.notebook import notebook_markdown
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = "benchmarks/README.md"  # a page for each of its sections
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".js": "javascript"}
 PICTURES = {".png", ".svg"}
+NOTEBOOK = ".ipynb"
 
 
 def documents() -> dict[str, str]:
     """Return the page of each document; both are paths, from the root of the repository and of the site."""
     guide = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
+    notebooks = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob(f"*/*{NOTEBOOK}"))
     recipes = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "recipes").glob("*/README.md"))
     pages = {path: path.removeprefix("docs/") for path in guide}
+    pages |= {path: path.removeprefix("docs/").removesuffix(NOTEBOOK) + ".md" for path in notebooks}
     pages |= {path: f"recipes/{PurePosixPath(path).parent.name}.md" for path in recipes}
     pages |= {f"{name}.md": f"project/{name.lower()}.md" for name in ("CONTRIBUTING", "SECURITY", "CHANGELOG")}
     return pages | {"README.md": "index.md", "docs/README.md": "guide/index.md", BENCHMARKS: "benchmarks/index.md"}
@@ -34,6 +38,10 @@ class DocumentPages:
         self.pages = documents()
         for source, page in self.pages.items():
             text = (ROOT / source).read_text(encoding="utf-8")
+            if source.endswith(NOTEBOOK):
+                path = PurePosixPath(page).with_suffix(NOTEBOOK)
+                self.contents[str(path)] = text
+                text = notebook_markdown(text, path.name)
             introduction, *others = sections(text) if source == BENCHMARKS else [text]
             parts = {page: introduction} | {_section_page(section): raised(section) for section in others}
             for path, part in parts.items():
