@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from asr.build import build_features, build_model, build_tokenizer
-from asr.interfaces import Encoded
+from asr.build import build_features, build_model, build_tokenizer, component
+from asr.errors import InputError
+from asr.interfaces import NO_TAPS, Encoded
 from tests.conftest import CONF, SMALLEST_ENCODERS, overridden, resolved, tone_corpus
 from tests.processes import bundle, finish, kill, metrics, resumptions, start, steps_logged, wait_for
 
@@ -83,6 +84,8 @@ def test_a_head_trains_every_weight_of_every_encoder(encoder: str, head: str) ->
     config = resolved(f"encoder={encoder}", f"head={head}")
     config["encoder"] = overridden(config["encoder"], small)
     tokenizer, features = build_tokenizer(config), build_features(config)
+    if "num_intermediate" in config["head"] and not component("encoder", config["encoder"])(features.dim).blocks:
+        pytest.skip("the encoder has no blocks that the head could tap")
     tokenizer.fit(["abcdef "])
     model = build_model(config, tokenizer, features)
     views, lengths = model.head.views, torch.tensor([90, 61])
@@ -96,3 +99,32 @@ def test_a_head_trains_every_weight_of_every_encoder(encoder: str, head: str) ->
     ]
     assert not idle
     assert model.head.cells(10, 3) > 0
+
+
+@pytest.mark.parametrize("encoder", SMALLEST_ENCODERS)
+@torch.no_grad()
+def test_a_tap_changes_the_input_of_the_next_block_and_its_blocks_output_is_returned(encoder: str) -> None:
+    torch.manual_seed(0)
+    small = {"dim": 16, "num_heads": 2, "num_layers": 2, "dropout": 0.0, "subsampling": {"num_channels": 2}}
+    net = component("encoder", overridden(resolved(f"encoder={encoder}")["encoder"], small))(20).eval()
+    if len(net.blocks) < 2:
+        pytest.skip("the encoder has no block after a tapped block")
+    features, lengths = torch.randn(2, 90, 20), torch.tensor([90, 61])
+    plain = net(features, lengths)
+    observed = net(features, lengths, {0: lambda x, padding_mask: x})
+    changed = net(features, lengths, {0: lambda x, padding_mask: x.masked_fill(padding_mask[:, :, None], 0.0).cos()})
+    assert [*plain.blocks] == [] and [*observed.blocks] == [*changed.blocks] == [0]
+    torch.testing.assert_close(observed.out, plain.out)
+    torch.testing.assert_close(changed.blocks[0], observed.blocks[0])
+    assert not torch.allclose(changed.out[0], plain.out[0])
+
+
+def test_an_encoder_that_ignores_the_taps_of_a_head_is_refused() -> None:
+    config = resolved("encoder=transformer", "encoder.num_layers=4", "encoder.dim=16", "encoder.num_heads=2")
+    tokenizer, features = build_tokenizer(config), build_features(config)
+    tokenizer.fit(["abcdef "])
+    model = build_model(config, tokenizer, features)
+    whole = model.encoder.forward
+    model.encoder.forward = lambda features, lengths, taps: whole(features, lengths, NO_TAPS)  # type: ignore[method-assign]
+    with pytest.raises(InputError, match=r"^Transformer\.forward must apply the taps .* the head taps 1, got none\."):
+        model(torch.randn(1, 90, features.dim), torch.tensor([90]))
