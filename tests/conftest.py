@@ -71,7 +71,7 @@ class OtherPart(NamedTuple):
         return [f"encoder={self.encoder}", f"encoder/{self.group}={self.name}"]
 
 
-ENCODERS = {path.stem: OmegaConf.load(path) for path in sorted((CONF / "encoder").glob("*.yaml"))}
+ENCODERS: dict[str, Any] = {path.stem: OmegaConf.load(path) for path in sorted((CONF / "encoder").glob("*.yaml"))}
 SMALLEST_ENCODERS = sorted(  # one of each class
     {
         file.name: name for name, file in sorted(ENCODERS.items(), key=lambda item: -item[1].get("num_layers", 0))

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from asr.build import build_features, build_model, build_tokenizer, component
+from asr.encoder.transformer import Transformer
 from asr.errors import InputError
-from asr.interfaces import NO_TAPS, Encoded
+from asr.interfaces import Encoded
 from tests.conftest import CONF, ENCODERS, SMALLEST_ENCODERS, overridden, resolved, tone_corpus
 from tests.processes import bundle, finish, kill, metrics, resumptions, start, steps_logged, wait_for
 
@@ -123,12 +124,12 @@ def test_a_tap_changes_the_input_of_the_next_block_and_its_blocks_output_is_retu
     assert not torch.allclose(changed.out[0], plain.out[0])
 
 
-def test_an_encoder_that_ignores_the_taps_of_a_head_is_refused() -> None:
+def test_an_encoder_that_ignores_the_taps_of_a_head_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     config = resolved("encoder=transformer", "encoder.num_layers=4", "encoder.dim=16", "encoder.num_heads=2")
     tokenizer, features = build_tokenizer(config), build_features(config)
     tokenizer.fit(["abcdef "])
     model = build_model(config, tokenizer, features)
-    whole = model.encoder.forward
-    model.encoder.forward = lambda features, lengths, taps: whole(features, lengths, NO_TAPS)  # type: ignore[method-assign]
+    encode = Transformer.forward
+    monkeypatch.setattr(Transformer, "forward", lambda self, features, lengths, taps: encode(self, features, lengths))
     with pytest.raises(InputError, match=r"^Transformer\.forward must apply the taps .* the head taps 1, got none\."):
         model(torch.randn(1, 90, features.dim), torch.tensor([90]))
