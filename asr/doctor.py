@@ -103,6 +103,8 @@ def _forecast(settings: "RunSettings", corpus: "Corpus", sample: "Corpus", diagn
     torch.manual_seed(settings.seed)
     model, utterances, findings = fresh_model(settings, corpus, sample)
     diagnosis.add(findings)
+    if not utterances:
+        raise InputError("at least one training utterance must remain; all have characters without a token.")
     if settings.gradient_checkpointing:
         recompute_blocks(model.encoder)
     tried = forecast(settings, utterances, model, lambda planned: diagnosis.add(planned.findings, planned.facts))

@@ -209,8 +209,8 @@ class Residual(Protocol):
     def last(self, dim: int) -> nn.Module: ...
 
 
-# Maps a block's output (B, T', D) and padding_mask (B, T') to the input of the next block.
 Tap = Callable[[Tensor, Tensor], Tensor]
+"""Maps a block's output (B, T', D) and padding_mask (B, T') to the input of the next block."""
 
 
 class Encoded(NamedTuple):
@@ -227,7 +227,8 @@ class Encoded(NamedTuple):
     blocks: Mapping[int, Tensor]
 
 
-Taps = Mapping[int, Tap]  # by block index, from 0
+Taps = Mapping[int, Tap]
+"""Taps by block index, from 0; `asr.encoder.stack.run_blocks` applies them."""
 NO_TAPS: Taps = MappingProxyType({})
 
 

@@ -71,9 +71,11 @@ class OtherPart(NamedTuple):
         return [f"encoder={self.encoder}", f"encoder/{self.group}={self.name}"]
 
 
-ENCODERS = {path.stem: OmegaConf.load(path) for path in sorted((CONF / "encoder").glob("*.yaml"))}
+ENCODERS: dict[str, Any] = {path.stem: OmegaConf.load(path) for path in sorted((CONF / "encoder").glob("*.yaml"))}
 SMALLEST_ENCODERS = sorted(  # one of each class
-    {file.name: name for name, file in sorted(ENCODERS.items(), key=lambda item: -item[1].num_layers)}.values()
+    {
+        file.name: name for name, file in sorted(ENCODERS.items(), key=lambda item: -item[1].get("num_layers", 0))
+    }.values()
 )
 NOT_CHUNK_BY_CHUNK = (  # parts that a streaming encoder does not accept
     *("rotary_attention", "dilated_convolution", "plain_convolution"),
@@ -89,7 +91,9 @@ def takes(encoder: str, part: str) -> bool:
 OTHER_PARTS = [
     OtherPart(encoder, group, path.stem)
     for encoder in SMALLEST_ENCODERS
-    for group, default in (next(iter(entry.items())) for entry in ENCODERS[encoder].defaults if entry != "_self_")
+    for entry in ENCODERS[encoder].get("defaults", [])
+    if entry != "_self_"
+    for group, default in entry.items()
     for path in sorted((CONF / "encoder" / group).glob("*.yaml"))
     if path.stem != default and takes(encoder, path.stem)
 ]
@@ -100,7 +104,7 @@ def with_part(group: str, name: str) -> list[str]:
     encoder = next(
         encoder
         for encoder in SMALLEST_ENCODERS
-        if any(group in entry for entry in ENCODERS[encoder].defaults) and takes(encoder, name)
+        if any(group in entry for entry in ENCODERS[encoder].get("defaults", [])) and takes(encoder, name)
     )
     return OtherPart(encoder, group, name).overrides
 

@@ -119,6 +119,10 @@ def truncate(path: Path) -> None:
         (lambda bundle: (bundle / "characters.json").unlink(), r"a model must contain characters\.json"),
         (lambda bundle: (bundle / "config.json").write_text("[]"), "must have the keys"),
         (lambda bundle: (bundle / "config.json").unlink(), "a model folder must have config.json"),
+        (
+            lambda bundle: (bundle / "config.json").rename(bundle / "model_config.yaml"),
+            r"a model must be converted first: python -m asr\.convert \S+ -o FOLDER$",
+        ),
         (lambda bundle: shutil.rmtree(bundle), "does not exist"),
         (
             lambda bundle: (bundle / "config.json").write_text(

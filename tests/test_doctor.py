@@ -191,6 +191,37 @@ def test_a_sound_corpus_has_no_findings_and_training_may_start(
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["doctor.html"]
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"path": "a.wav", "sentence": "one"}', "must have the keys audio_filepath, duration, text; missing"),
+        ('{"audio_filepath": "a.wav", "duration": "2", "text": "one"}', "duration must be a number of seconds"),
+        ("a.wav,one", "each line must be one JSON object"),
+    ],
+)
+def test_a_training_manifest_without_a_valid_line_is_refused_by_its_first_error(
+    tmp_path: Path, line: str, message: str
+) -> None:
+    overrides = Corpus(tmp_path).write()
+    (tmp_path / "train.jsonl").write_text(f"{line}\n" * 3)
+    with pytest.raises(InputError, match=rf"^\S*train\.jsonl:1: {message}"):
+        doctor(settings_with(*TINY, *overrides, f"run_dir={tmp_path / 'run'}"))
+
+
+def test_texts_of_which_the_model_can_write_none_leave_nothing_to_train_on(
+    fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for split in ("train", "valid", "test"):
+        texts = [replace(each, text=f"{each.text} 7") for each in read_manifest(fluent / f"{split}.jsonl")]
+        write_manifest(tmp_path / f"{split}.jsonl", texts)
+    (tmp_path / "audio").symlink_to(fluent / "audio")
+    overrides = ["experiment=finetune", f"init.from={fluent / 'run'}", f"run_dir={tmp_path / 'run'}"]
+    with pytest.raises(InputError, match="2 findings above must be corrected: characters without a token, training"):
+        doctor(settings_with(*tone_corpus(tmp_path), *overrides))
+    text = findings_text(capsys.readouterr().out, "training")
+    assert text == "at least one training utterance must remain; all have characters without a token."
+
+
 def test_a_model_that_has_no_frames_for_many_texts_should_not_be_trained(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 import torch
 
-from asr.build import build_features, build_model, build_tokenizer
+from asr.build import build_features, build_model, build_tokenizer, component
+from asr.encoder.transformer import Transformer
+from asr.errors import InputError
 from asr.interfaces import Encoded
-from tests.conftest import CONF, SMALLEST_ENCODERS, overridden, resolved, tone_corpus
+from tests.conftest import CONF, ENCODERS, SMALLEST_ENCODERS, overridden, resolved, tone_corpus
 from tests.processes import bundle, finish, kill, metrics, resumptions, start, steps_logged, wait_for
 
-HEADS, ENCODERS = (sorted(path.stem for path in (CONF / group).glob("*.yaml")) for group in ("head", "encoder"))
+HEADS = sorted(path.stem for path in (CONF / "head").glob("*.yaml"))
 SMALL = {
     "tdt": ["head.joint_dim=32", "head.predictor.dim=16", "head.omega=0.5"],
     "transducer": ["head.joint_dim=32", "head.predictor.dim=16"],
@@ -38,7 +40,10 @@ TINY_ENCODER = {  # encoders have different numbers of these
 }
 RESUMED = [
     *([f"head={head}", *SMALL.get(head, [])] for head in HEADS),
-    *([f"encoder={name}"] for name in SMALLEST_ENCODERS),
+    *(
+        [f"encoder={name}", *([] if "num_layers" in ENCODERS[name] else ["head=ctc"])]  # without blocks to tap
+        for name in SMALLEST_ENCODERS
+    ),
 ]
 
 
@@ -77,12 +82,14 @@ def test_a_run_that_is_killed_and_resumed_ends_with_the_same_bits(
     assert metrics(parts) == metrics(whole)
 
 
-@pytest.mark.parametrize(("encoder", "head"), slow_but([("transformer", "transducer")], ENCODERS, HEADS))
+@pytest.mark.parametrize(("encoder", "head"), slow_but([("transformer", "transducer")], [*ENCODERS], HEADS))
 def test_a_head_trains_every_weight_of_every_encoder(encoder: str, head: str) -> None:
     small = {"dim": 16, "num_heads": 2, "num_layers": 4, "subsampling": {"num_channels": 2}}
     config = resolved(f"encoder={encoder}", f"head={head}")
     config["encoder"] = overridden(config["encoder"], small)
     tokenizer, features = build_tokenizer(config), build_features(config)
+    if "num_intermediate" in config["head"] and not component("encoder", config["encoder"])(features.dim).blocks:
+        pytest.skip("the encoder has no blocks that the head could tap")
     tokenizer.fit(["abcdef "])
     model = build_model(config, tokenizer, features)
     views, lengths = model.head.views, torch.tensor([90, 61])
@@ -96,3 +103,33 @@ def test_a_head_trains_every_weight_of_every_encoder(encoder: str, head: str) ->
     ]
     assert not idle
     assert model.head.cells(10, 3) > 0
+
+
+@pytest.mark.parametrize("encoder", SMALLEST_ENCODERS)
+@torch.no_grad()
+def test_a_tap_changes_the_input_of_the_next_block_and_its_blocks_output_is_returned(encoder: str) -> None:
+    torch.manual_seed(0)
+    small = {"dim": 16, "num_heads": 2, "num_layers": 2, "dropout": 0.0, "subsampling": {"num_channels": 2}}
+    net = component("encoder", overridden(resolved(f"encoder={encoder}")["encoder"], small))(20).eval()
+    if len(net.blocks) < 2:
+        pytest.skip("the encoder has no block after a tapped block")
+    features, lengths = torch.randn(2, 90, 20), torch.tensor([90, 61])
+    plain = net(features, lengths)
+    observed = net(features, lengths, {0: lambda x, padding_mask: x})
+    changed = net(features, lengths, {0: lambda x, padding_mask: x.masked_fill(padding_mask[:, :, None], 0.0).cos()})
+    assert not plain.blocks
+    assert [*observed.blocks] == [*changed.blocks] == [0]
+    torch.testing.assert_close(observed.out, plain.out)
+    torch.testing.assert_close(changed.blocks[0], observed.blocks[0])
+    assert not torch.allclose(changed.out[0], plain.out[0])
+
+
+def test_an_encoder_that_ignores_the_taps_of_a_head_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = resolved("encoder=transformer", "encoder.num_layers=4", "encoder.dim=16", "encoder.num_heads=2")
+    tokenizer, features = build_tokenizer(config), build_features(config)
+    tokenizer.fit(["abcdef "])
+    model = build_model(config, tokenizer, features)
+    encode = Transformer.forward
+    monkeypatch.setattr(Transformer, "forward", lambda self, features, lengths, taps: encode(self, features, lengths))
+    with pytest.raises(InputError, match=r"^Transformer\.forward must apply the taps .* the head taps 1, got none\."):
+        model(torch.randn(1, 90, features.dim), torch.tensor([90]))

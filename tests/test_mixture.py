@@ -79,6 +79,12 @@ def test_shares_are_hours_times_weight_to_the_temperature_normalised(temperature
         assert means == weights  # exactly: a weight of 2 means twice each
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.3, 1.0])
+def test_a_manifest_without_utterances_has_no_share(temperature: float) -> None:
+    assert repeats([10.0, 0.0], [1.0, 3.0], temperature)[0] == pytest.approx(repeats([10.0], [1.0], temperature)[0])
+    assert repeats([0.0], [3.0], temperature) == [3.0]
+
+
 def test_each_utterance_occurs_as_often_as_its_weight_says_and_a_part_once_more() -> None:
     mixture = Mixture((40, 10, 100), (1.0, 3.0, 0.25))
     for epoch in range(3):

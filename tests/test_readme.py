@@ -1,6 +1,8 @@
 """The program accepts the commands in the documents."""
 
+import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -68,3 +70,21 @@ def test_the_encoder_of_the_guide_trains_and_transcribes(tones: Path, tmp_path: 
         )
         assert ended.returncode == 0, ended.stderr
     assert (tmp_path / "runs" / "pooled" / "report.html").is_file()
+
+
+@pytest.mark.slow
+def test_the_contract_tests_accept_the_encoder_of_the_guide(tmp_path: Path) -> None:
+    """They run in a copy of the checkout, with the command that the page shows."""
+    for folder in ("asr", "conf", "recipes", "tests"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    page = ROOT / "docs" / "guide" / "extend.md"
+    for block in (*code_blocks(page, "python"), *code_blocks(page, "yaml")):
+        name, content = block.removeprefix("# ").split("\n", 1)
+        (tmp_path / name).write_text(content)
+    (shown,) = re.findall(r"^pytest (.*)$", page.read_text(), re.MULTILINE)
+    command = [sys.executable, "-m", "pytest", *shlex.split(shown)]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout
+    assert re.search(r"\d+ passed, \d+ skipped", ended.stdout), ended.stdout

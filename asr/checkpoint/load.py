@@ -40,6 +40,7 @@ logger = logging.getLogger(__name__)
 
 BUNDLE = "bundle"  # name of the bundle's folder in a run folder
 CHECKPOINTS = "checkpoints"
+NEMO_CONFIG = "model_config.yaml"  # in the folder of an unpacked .nemo archive
 CHECKPOINT_KEY = "asr"  # key of a Lightning checkpoint with the contents of a bundle except the weights
 PREFIX = "model."  # of the names of weights in a Lightning checkpoint
 PRIOR_BEAM = "prior_beam"  # the decoder that subtracts label priors
@@ -349,7 +350,7 @@ def _describe(weight: Tensor) -> str:
 
 def bundle_folder(path: Path) -> Path:
     """Return the bundle's folder: the path itself, or its folder in a run folder."""
-    if path.suffix == ".nemo":
+    if path.suffix == ".nemo" or (path / NEMO_CONFIG).is_file():
         raise InputError(f"{path}: a model must be converted first: python -m asr.convert {path} -o FOLDER")
     if not path.is_dir():
         if path.suffix == ".ckpt" and path.is_file():

@@ -15,7 +15,7 @@ def repeats(hours: Sequence[float], weights: Sequence[float], temperature: float
 
     A manifest's share of the hours of an epoch is (hours * weight) ** temperature, normalised over the manifests, as in
     NeMo. The length of an epoch does not depend on the temperature; at temperature 1 an utterance occurs `weight`
-    times.
+    times. A manifest without utterances has no share.
 
     Args:
         hours: hours of each manifest.
@@ -23,11 +23,12 @@ def repeats(hours: Sequence[float], weights: Sequence[float], temperature: float
         temperature: with 1, shares are proportional to hours * weight; with 0, all manifests have equal hours.
     """
     weighted = [hour * weight for hour, weight in zip(hours, weights, strict=True)]
-    powers = [share**temperature for share in weighted]
+    powers = [share**temperature if share else 0.0 for share in weighted]
+    if temperature == 1 or not any(powers):
+        return list(weights)
     scale = sum(weighted) / sum(powers)
     return [
-        weight if temperature == 1 else power * scale / hour
-        for weight, power, hour in zip(weights, powers, hours, strict=True)
+        power * scale / hour if hour else weight for weight, power, hour in zip(weights, powers, hours, strict=True)
     ]
 
 

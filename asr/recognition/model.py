@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from asr.data.dataset import Reference
+from asr.errors import InputError
 from asr.interfaces import Encoded, Encoder, Features, Head, Tokenizer
 from asr.text.normalize import Normalizer, scored_by
 
@@ -30,8 +31,19 @@ class Model(nn.Module):
         self.head = head
 
     def forward(self, features: Tensor, feature_lengths: Tensor) -> Encoded:
-        """Encode features (B, T, F) with lengths (B,), with the taps of the head."""
-        return self.encoder(features, feature_lengths, self.head.taps)
+        """Encode features (B, T, F) with lengths (B,), with the taps of the head.
+
+        Raises:
+            InputError: the encoder does not return the outputs of the tapped blocks.
+        """
+        taps = self.head.taps
+        encoded = self.encoder(features, feature_lengths, taps)
+        if encoded.blocks.keys() != taps.keys():
+            name, tapped = type(self.encoder).__name__, ", ".join(map(str, taps))
+            must = f"{name}.forward must apply the taps and return the outputs of the tapped blocks in Encoded.blocks"
+            given = ", ".join(map(str, encoded.blocks)) or "none"
+            raise InputError(f"{must}; the head taps {tapped}, got {given}. asr.encoder.stack.run_blocks does both.")
+        return encoded
 
     @property
     def reference(self) -> Reference:
