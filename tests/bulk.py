@@ -18,7 +18,7 @@ from tests.tones import SAMPLE_RATE, sentences, speak
 BUNDLE = ROOT / "tests" / "bundles" / "format-7"
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(["asr.transcribe", "asr.bulk.job", "asr.bulk.local", "asr.bulk.report"])
-PART_HOURS = 6 / 3600  # so that a part has a few utterances
+PART_HOURS = 6 / 3600  # hours; a part then has a few utterances
 BAD = ("missing", "empty", "text", "nan", "half")
 
 
@@ -76,7 +76,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def texts_of(output: Path) -> dict[str, dict[str, Any]]:
-    """Map ids to the lines of all parts; an id in two parts is an error."""
+    """Map utterance ids to the lines of all parts; an id that is in two parts is an error."""
     entries = [entry for part in sorted(output.glob("part-*.jsonl")) for entry in lines(part)]
     by_id = {entry["id"]: entry for entry in entries}
     assert len(by_id) == len(entries)
@@ -91,7 +91,7 @@ def failures_of(output: Path) -> dict[str, str]:
 
 
 def files_of(output: Path) -> dict[str, bytes]:
-    """Return the contents of files that must not depend on disturbances: all except records and report."""
+    """Return the contents of the output files that must not depend on disturbances: all except records and report."""
     return {path.name: path.read_bytes() for path in sorted([*output.glob("*.jsonl"), output / "job.json"])}
 
 

@@ -13,7 +13,7 @@ SYSTEM_CALLS = ("rename", "fsync", "chmod")
 
 
 class Killed(BaseException):
-    """Not an exception that `except Exception` catches."""
+    """A simulated kill; `except Exception` does not catch it."""
 
 
 @contextmanager

@@ -30,7 +30,7 @@ needs_model = pytest.mark.skipif(
 
 
 def audio(utterance: str) -> Tensor:
-    """An utterance's waveform, (S,)."""
+    """Return an utterance's waveform, (S,)."""
     samples, _ = soundfile.read(SHARED / "LibriSpeech" / AUDIO[utterance] / f"{utterance}.flac", dtype="float32")
     return torch.from_numpy(samples)
 
@@ -42,7 +42,7 @@ def golden(utterance: str, name: str) -> np.ndarray:
     return array
 
 
-# A Conformer-CTC of NeMo's with the names and shapes of its state dict, and random weights.
+# A NeMo Conformer-CTC with the names and shapes of its state dict, and random weights.
 DIM, LAYERS, HEADS, CHANNELS, KERNEL, MELS, FACTOR = 16, 2, 4, 6, 5, 20, 2
 SAMPLE_RATE, WINDOW, FFT_POINTS = 8000, 200, 256
 
@@ -109,7 +109,7 @@ def nemo_config(pieces: list[str] | None = None) -> dict[str, Any]:
     }
 
 
-FAST = {"subsampling": "dw_striding", "subsampling_factor": 8, "use_bias": False}  # of an encoder: Fast Conformer's
+FAST = {"subsampling": "dw_striding", "subsampling_factor": 8, "use_bias": False}  # encoder settings of Fast Conformer
 
 
 def shapes(num_classes: int, head: str = "decoder", is_fast: bool = False) -> dict[str, tuple[int, ...]]:

@@ -50,7 +50,7 @@ def encoded(model: Any, waveforms: list[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def texts(model: Any, waveforms: list[Tensor]) -> list[str]:
-    """Greedy texts, one recording at a time."""
+    """Return greedy texts, recognised one recording at a time."""
     found = []
     for waveform in waveforms:
         out, lengths = encoded(model, [waveform])
@@ -77,7 +77,7 @@ def losses(model: Any, logits: Tensor, lengths: Tensor, tokens: Tensor, token_le
 
 
 def as_tensor(value: Tensor) -> Tensor:
-    """Annotate the return value of NeMo, which has no types."""
+    """Annotate a return value of NeMo, which has no types."""
     return value
 
 

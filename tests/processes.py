@@ -22,16 +22,17 @@ SERVER.set_forkserver_preload(
         "asr.run.outcome",
     ]
 )
-PATIENCE = 120  # seconds, for what should take a few
+PATIENCE = 120  # seconds, for operations that should take a few
 OF_THE_CLOCK = ("train/audio_seconds_per_second", "train/data_wait", "train/tokens_per_second")
 
 
 def _train(
     config: dict[str, Any], environment: dict[str, str], output: Path, before: Callable[[], object] | None
 ) -> None:
-    """Do what `python -m asr.train` or asr.train_lm does after the imports and the composition of the config."""
+    """Do what `python -m asr.train` or asr.train_lm does after imports and composition of the config."""
     os.environ.update(environment)
-    multiprocessing.set_start_method("fork", force=True)  # workers are this process's, as in a training from a shell
+    # Workers are children of this process, as in a training started from a shell.
+    multiprocessing.set_start_method("fork", force=True)
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
@@ -106,7 +107,7 @@ def wait_for(condition: Callable[[], bool], processes: list[BaseProcess]) -> boo
 
 
 def steps_logged(run_dir: Path) -> int:
-    """Count the optimizer steps that metrics.csv has."""
+    """Count the optimizer steps in metrics.csv."""
     try:
         with (run_dir / "metrics.csv").open(newline="") as file:
             return max((int(row["step"]) for row in csv.DictReader(file) if row["step"].isdigit()), default=0)

@@ -18,18 +18,18 @@ import httpx
 
 from tests.conftest import ROOT
 
-PATIENCE = 60  # seconds, for what should take a few
+PATIENCE = 60  # seconds, for operations that should take a few
 
 
 @dataclass
 class Server:
-    """A server that answers.
+    """A running server.
 
     Args:
         address: http://127.0.0.1:PORT
-        process: its own.
-        log: file of what it writes on stderr.
-        scratch: folder that it puts temporary files into.
+        process: the server's process.
+        log: file with its stderr.
+        scratch: folder for its temporary files.
     """
 
     address: str

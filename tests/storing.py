@@ -177,13 +177,13 @@ class FaultyProxy:
 
     def _serve(self, client: socket.socket) -> None:
         self._sockets.add(client)
-        with client, client.makefile("rb") as lines, suppress(OSError):  # the other side has gone
+        with client, client.makefile("rb") as lines, suppress(OSError):  # the other side has closed the connection
             while self._one(client, lines):
                 pass
         self._sockets.discard(client)
 
     def _one(self, client: socket.socket, lines: BinaryIO) -> bool:
-        """Answer one request of a connection; return whether another may follow."""
+        """Answer one request of a connection; return whether another request may follow."""
         first = lines.readline().decode()
         if not first:
             return False
@@ -220,7 +220,7 @@ class FaultyProxy:
         answer = connection.getresponse()
         content = answer.read()
         sent = {name.lower(): value for name, value in answer.getheaders()}
-        if fault == "shorten":  # a server that is consistently wrong
+        if fault == "shorten":  # a server that returns the same wrong length every time
             content = content[: len(content) // 2]
         if fault == "other_etag":
             sent["etag"] = '"of-another-version"'

@@ -33,7 +33,7 @@ def manifest(path: Path, utterances: list[Utterance], **texts: str) -> Path:
 
 
 def true_times(text: str) -> list[tuple[float, float]]:
-    """Return the true times of the words that `speak` says."""
+    """Return the true times of the words in audio made by `speak`."""
     step, position, times = LETTER_SECONDS + GAP_SECONDS, 0, []
     for word in text.split():
         times.append((position * step, (position + len(word)) * step - GAP_SECONDS))
@@ -41,7 +41,7 @@ def true_times(text: str) -> list[tuple[float, float]]:
     return times
 
 
-def test_words_are_where_they_are_said(fluent: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_words_have_the_times_at_which_they_are_spoken(fluent: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert align([str(fluent / "run"), str(fluent / "test.jsonl")]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     utterances = read_manifest(fluent / "test.jsonl")
@@ -59,7 +59,9 @@ def test_words_are_where_they_are_said(fluent: Path, capsys: pytest.CaptureFixtu
         assert math.exp(line["score"]) == pytest.approx(min(word["confidence"] for word in line["words"]), abs=1e-4)
 
 
-def test_ctm_and_textgrid_hold_the_same_words(fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctm_and_textgrid_contain_the_same_words(
+    fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     some = read_manifest(fluent / "test.jsonl")[:5]
     path = str(manifest(tmp_path / "some.jsonl", some))
     assert align([str(fluent / "run"), path, "--format", "ctm"]) == 0
@@ -85,7 +87,8 @@ def planted(utterances: list[Utterance]) -> dict[str, str]:
         words = utterance.text.split()
         at = number % len(words)
         if number % 3 == 0:
-            words[at] = "".join("fedcba"["abcdef".index(letter)] for letter in words[at])  # each letter another
+            # Each letter becomes another one.
+            words[at] = "".join("fedcba"["abcdef".index(letter)] for letter in words[at])
         elif number % 3 == 1:
             words.insert(at, "fadbe" if words[at] != "fadbe" else "ebdaf")
         else:
@@ -116,7 +119,7 @@ def test_planted_errors_are_ranked_first(fluent: Path, tmp_path: Path, capsys: p
     assert best_wrong < worst_right - 1, "with a gap: no near thing"
 
 
-def test_beside_segments_the_worst_texts_are_listed_if_asked_for(
+def test_the_worst_texts_are_listed_beside_segments_on_request(
     fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = manifest(tmp_path / "some.jsonl", read_manifest(fluent / "test.jsonl")[:3])
@@ -129,7 +132,7 @@ def test_beside_segments_the_worst_texts_are_listed_if_asked_for(
     assert len(re.findall(r"^ +-?\d+\.\d\d  test-\d+  ", errors, re.MULTILINE)) == 2
 
 
-def test_a_wrong_word_is_the_one_of_least_confidence(
+def test_a_wrong_word_has_the_lowest_confidence(
     fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     utterance = next(
@@ -145,7 +148,7 @@ def test_a_wrong_word_is_the_one_of_least_confidence(
     assert confidences[2] < 0.01
 
 
-def test_what_cannot_be_aligned_is_a_line_each_and_the_rest_is_aligned(
+def test_each_utterance_that_cannot_be_aligned_gets_one_line_and_the_others_are_aligned(
     fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "empty.wav").touch()
@@ -194,12 +197,12 @@ def test_what_cannot_be_aligned_is_a_line_each_and_the_rest_is_aligned(
         (["--chunk", "0"], r"^--chunk must be positive; got 0\.0\.$"),
     ],
 )
-def test_options_that_cannot_be_are_one_line(fluent: Path, options: list[str], message: str) -> None:
+def test_invalid_options_are_reported_in_one_line(fluent: Path, options: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
         align([str(fluent / "run"), str(fluent / "test.jsonl"), *options])
 
 
-def test_a_stretch_of_a_recording_has_times_of_its_own(
+def test_times_in_a_segment_of_a_recording_count_from_the_start_of_the_segment(
     fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Times count from the beginning of the utterance, not of the file."""

@@ -1,4 +1,4 @@
-"""Blocks that are compiled during a training: the time of the switch, and no loss if compilation fails."""
+"""Blocks that are compiled during a training: when the switch happens, and no harm if compilation fails."""
 
 import copy
 import logging
@@ -32,7 +32,7 @@ class CannotCompile(Exception):  # noqa: N818  # as the compiler's errors are ca
 
 
 class Stub:
-    """A compiler that is done after a number of queries, fails on request, and counts its calls."""
+    """A compiler that reports completion after a number of queries, fails on request, and counts its calls."""
 
     def __init__(self, polls: int = 2, problem: str = "", fails_at_call: int | None = None) -> None:
         self.polls, self.problem, self.fails_at_call = polls, problem, fails_at_call
@@ -107,7 +107,7 @@ def compile_messages(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.message for record in caplog.records if "compiled" in record.message]
 
 
-def test_training_begins_without_and_changes_over_when_the_program_is_there(caplog: pytest.LogCaptureFixture) -> None:
+def test_training_starts_uncompiled_and_switches_when_the_program_is_ready(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "asr")
     stub, encoder = Stub(polls=2), make_encoder()
     assert steps(encoder, CompiledBlocks(encoder, stub)) == steps(make_encoder(), None)
@@ -131,7 +131,7 @@ def test_training_begins_without_and_changes_over_when_the_program_is_there(capl
     ],
     ids=["beside", "at its first call", "at a later call"],
 )
-def test_where_it_cannot_be_compiled_the_training_goes_on_and_one_line_says_why(
+def test_if_compilation_fails_the_training_continues_and_one_line_names_the_reason(
     stub: Stub, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     encoder = make_encoder()
@@ -148,7 +148,7 @@ def test_where_it_cannot_be_compiled_the_training_goes_on_and_one_line_says_why(
     ],
     ids=["no blocks", "two processes"],
 )
-def test_what_cannot_be_compiled_is_said_at_the_start(
+def test_blocks_that_cannot_be_compiled_are_reported_at_the_start(
     encoder: nn.Module, world_size: int, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     CompiledBlocks(encoder, stub := Stub()).on_train_start(SimpleNamespace(world_size=world_size), None)  # type: ignore[arg-type]
@@ -156,14 +156,14 @@ def test_what_cannot_be_compiled_is_said_at_the_start(
     assert stub.inputs is None
 
 
-def test_blocks_that_are_computed_twice_are_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_blocks_with_recomputed_activations_are_not_compiled(caplog: pytest.LogCaptureFixture) -> None:
     encoder = make_encoder()
     recompute_blocks(encoder)
     assert steps(encoder, CompiledBlocks(encoder, Stub())) == steps(make_encoder(), None)
     assert compile_messages(caplog)[0].endswith("gradient_checkpointing=true runs them twice")
 
 
-def test_a_copy_computes_with_its_own_weights() -> None:
+def test_a_copy_uses_its_own_weights() -> None:
     encoder = make_encoder()
     steps(encoder, CompiledBlocks(encoder, Stub(polls=1)))
     theirs = copy.deepcopy(encoder)
@@ -236,7 +236,7 @@ def test_a_training_with_the_real_compiler_has_the_losses_of_one_without(
 
 
 class Waiting(CompiledBlocks):
-    """Waits for the other process before the next step."""
+    """Makes this process wait for the other one before the next step."""
 
     def on_train_batch_start(self, *given: Any) -> None:
         super().on_train_batch_start(*given)

@@ -1,4 +1,4 @@
-"""Two processes: one run folder, whatever launches them, and an unchanged validation."""
+"""Two processes: one run folder with every launcher, and unchanged validation results."""
 
 import os
 import subprocess
@@ -32,7 +32,7 @@ def srun(training: list[str]) -> list[tuple[list[str], dict[str, str]]]:
 
 
 @pytest.mark.parametrize("launch", [lightning, torchrun, srun])
-def test_two_processes_leave_one_run_folder_and_nothing_else(launch: Any, tones: Path, tmp_path: Path) -> None:
+def test_two_processes_leave_only_one_run_folder(launch: Any, tones: Path, tmp_path: Path) -> None:
     """Started as by a user, in an otherwise empty folder."""
     training = ["-m", "asr.train", *TINY, *tone_corpus(tones), *SHORT]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -61,7 +61,7 @@ TOO_HOT = ["run_dir=other", "optimizer.lr=1000", "optimizer.weight_decay=1000"] 
     [([], 0), pytest.param(TOO_HOT, 1, marks=pytest.mark.slow)],
     ids=["whole", "ended by an error"],
 )
-def test_no_process_leaves_its_group_to_the_end_of_python(
+def test_every_process_closes_its_process_group_before_python_exits(
     overrides: list[str], status: int, tones: Path, tmp_path: Path
 ) -> None:
     """Gloo's threads may abort a process that exits with its group open, or before they have released its tensors."""
@@ -85,7 +85,7 @@ if __name__ == "__main__":
     assert sorted(path.name for path in tmp_path.glob("?-*")) == ["0-True", "1-True"]
 
 
-def test_two_processes_validate_as_one_does(tones: Path, tmp_path: Path) -> None:
+def test_two_processes_validate_like_one(tones: Path, tmp_path: Path) -> None:
     """The learning rate is 0, and there are no batch statistics."""
     still = ["optimizer.lr=0", "encoder/norm=layer_norm", "trainer.max_epochs=1", "num_threads=1"]
     found = []

@@ -45,7 +45,7 @@ def plain(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float 
 
 @SCALES
 @SHAPES
-def test_padding_changes_neither_the_output_nor_a_gradient(
+def test_padding_changes_neither_the_output_nor_the_gradients(
     queries: int, keys: int, head_dim: int, scale: float | None
 ) -> None:
     inputs = drawn(queries, keys, head_dim)
@@ -58,7 +58,7 @@ def test_padding_changes_neither_the_output_nor_a_gradient(
 @SCALES
 @SHAPES
 def test_in_bfloat16_padding_adds_no_error(queries: int, keys: int, head_dim: int, scale: float | None) -> None:
-    """Against float64 both forms have errors of equal size; only the order of rounding differs."""
+    """Both forms have errors of equal size against float64; only the order of rounding differs."""
     inputs = drawn(queries, keys, head_dim)
     expected = outcome(plain, [part.bfloat16() for part in inputs], torch.float64, scale=scale)
     padded = outcome(padded_attention, inputs, torch.bfloat16, dropout=0.0, scale=scale)
@@ -71,7 +71,7 @@ def test_in_bfloat16_padding_adds_no_error(queries: int, keys: int, head_dim: in
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_dropout_drops_the_weights_that_it_drops_without_padding(dtype: torch.dtype) -> None:
+def test_dropout_drops_the_same_weights_with_and_without_padding(dtype: torch.dtype) -> None:
     inputs = drawn(5, 19, 36)
     with sdpa_kernel(SDPBackend.MATH):
         found = outcome(padded_attention, inputs, dtype, dropout=0.4, scale=1.0)
@@ -82,7 +82,7 @@ def test_dropout_drops_the_weights_that_it_drops_without_padding(dtype: torch.dt
     assert not torch.equal(found[0], outcome(plain, inputs, torch.float64, scale=1.0)[0])
 
 
-def test_a_query_that_may_see_no_key_is_finite() -> None:
+def test_a_query_that_sees_no_key_has_finite_results() -> None:
     query, key, value, mask = drawn(3, 5, 36)
     hidden = torch.full_like(mask, torch.finfo(torch.bfloat16).min / 2)
     found = outcome(padded_attention, [query, key, value, hidden], torch.bfloat16, dropout=0.0)
@@ -127,7 +127,7 @@ def test_on_a_gpu_torch_receives_shapes_and_backends_that_its_kernel_accepts(
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_a_compiled_program_takes_the_backends_too(compiled: bool) -> None:
+def test_a_compiled_program_uses_the_same_backends(compiled: bool) -> None:
     def attend(query: Tensor, mask: Tensor) -> Tensor:
         with sdpa_kernel(fused_attention.BACKENDS):
             return padded_attention(query, query, query, mask, dropout=0.0)

@@ -1,4 +1,4 @@
-"""The loss is that of the global batch, for any division among ranks: gradients against a plain loop."""
+"""The loss is that of the global batch, for any division among ranks: gradients are compared with a plain loop."""
 
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from asr.training.task import RecognitionTask
 from tests.conftest import TINY, resolved, tone_corpus
 from tests.processes import finish, start
 
-# A learning rate of 0: every step has the initial weights, so each can be computed alone.
+# The learning rate is 0: every step has the initial weights, so each can be computed separately.
 STILL = ["optimizer.lr=0", "trainer.max_epochs=1", "trainer.gradient_clip_val=null", "data.batch_seconds=3"]
 
 
@@ -62,7 +62,7 @@ def planned(config: dict[str, Any], corpus: Path, world_size: int) -> tuple[Mode
 
 
 def gradients_of(model: Model, batches: list[Batch]) -> dict[str, Tensor]:
-    """Return the gradients of the sum of losses divided by the number of tokens, batch by batch."""
+    """Return the gradients of the summed losses divided by the number of tokens, batch by batch."""
     model.zero_grad()
     for batch in batches:
         encoded = model(batch.features, batch.feature_lengths)
@@ -82,7 +82,7 @@ def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 
 @pytest.mark.parametrize("norm", ["layer_norm", "masked_batch_norm"])
 @pytest.mark.parametrize(("world_size", "accumulate"), [(1, 1), (1, 3), (2, 1), (2, 3)])
-def test_gradients_are_those_of_the_global_batch(
+def test_gradients_equal_those_of_the_global_batch(
     norm: str, world_size: int, accumulate: int, tones: Path, tmp_path: Path
 ) -> None:
     distributed = ["trainer.strategy=ddp", "trainer.devices=2"] if world_size > 1 else []
@@ -103,7 +103,7 @@ def test_gradients_are_those_of_the_global_batch(
     for (gradients, buffers), window in zip(found, windows, strict=True):
         if norm == "layer_norm":  # one utterance at a time
             batches = [collate([example]) for step in window for share in step for example in share]
-        else:  # the batches of all ranks, joined, one group after another
+        else:  # the batches of all ranks joined, one accumulation window after another
             batches = [collate([example for share in step for example in share]) for step in window]
         assert_same(gradients, gradients_of(model, batches))
         for name, buffer in model.named_buffers():

@@ -30,11 +30,11 @@ from tests.test_beam import LETTERS, SUBWORDS, needs_kenlm
 from tests.test_ctc import collapse
 from tests.test_ctc_attention import DIM, VOCAB_SIZE, joint_head
 
-ALL = {"beam_size": 10_000, "beam_threshold": 1_000.0, "tokens_per_step": 10_000}  # nothing is left out
+ALL = {"beam_size": 10_000, "beam_threshold": 1_000.0, "tokens_per_step": 10_000}  # the beam drops nothing
 
 
 def total(log_probs: Iterable[float]) -> float:
-    """Logarithm of a sum of probabilities."""
+    """Return the logarithm of a sum of probabilities."""
     return math.log(math.fsum(map(math.exp, log_probs))) if (log_probs := list(log_probs)) else -math.inf
 
 
@@ -47,7 +47,7 @@ def strings(log_probs: Tensor) -> dict[tuple[int, ...], float]:
     return {tokens: total(found) for tokens, found in paths.items()}
 
 
-def test_a_prefix_scores_what_all_strings_that_begin_so_do() -> None:
+def test_the_score_of_a_prefix_is_that_of_all_strings_that_start_with_it() -> None:
     log_probs = (2 * torch.randn(5, 3, dtype=torch.float64)).log_softmax(dim=-1)
     ctc, expected = PrefixScores(log_probs), strings(log_probs)
     prefixes, paths, last = [()], ctc.start(), torch.tensor([0])
@@ -62,7 +62,7 @@ def test_a_prefix_scores_what_all_strings_that_begin_so_do() -> None:
         assert ctc.whole(paths).tolist() == pytest.approx(whole, abs=1e-10)
 
 
-def test_prefixes_of_a_long_utterance_are_not_lost_in_rounding() -> None:
+def test_prefixes_of_a_long_utterance_are_not_affected_by_rounding() -> None:
     log_probs = (8 * torch.randn(700, 4, dtype=torch.float64)).log_softmax(dim=-1)
     tokens, ctc = [1, 1, 2, 3, 3, 3, 2] * 12, PrefixScores(log_probs)
     paths, last = ctc.start(), torch.tensor([0])
@@ -85,7 +85,7 @@ def decode_one(decoder: JointBeam | AttentionRescoring, frames: Tensor, **values
 
 
 class Attention:
-    """Log-probabilities of strings by a decoder that predicts each token from all tokens before it."""
+    """Log-probabilities of strings by a decoder that predicts each token from all previous tokens."""
 
     def __init__(self, head: CTCAttention, frames: Tensor) -> None:
         self.decoder = head.token_decoder
@@ -108,7 +108,7 @@ class Attention:
 @pytest.mark.parametrize(
     ("pieces", "lm_unit"), [(LETTERS, None), (LETTERS, "word"), (SUBWORDS, "token"), (LETTERS, "spelled")]
 )
-def test_a_wide_search_finds_what_enumeration_of_all_strings_does(
+def test_a_wide_search_finds_the_result_of_enumerating_all_strings(
     tmp_path: Path, pieces: list[str], lm_unit: str | None, lexicon: bool, hotwords: bool
 ) -> None:
     pieces = pieces + ["c"] * (VOCAB_SIZE - len(pieces))
@@ -135,7 +135,7 @@ def test_a_wide_search_finds_what_enumeration_of_all_strings_does(
     )
 
 
-def test_the_search_ends_when_nothing_can_win_any_more_and_finds_the_same() -> None:
+def test_the_search_ends_early_when_no_hypothesis_can_improve_and_finds_the_same_result() -> None:
     head = joint_head("post_norm")
     with torch.no_grad():
         head.token_decoder.linear.bias[BOUNDARY_ID] += 4.0  # most sequences are short
@@ -151,7 +151,7 @@ def test_the_search_ends_when_nothing_can_win_any_more_and_finds_the_same() -> N
     assert calls.count(5.0) < 8
 
 
-def test_hypotheses_are_the_same_alone_and_in_any_batch() -> None:
+def test_hypotheses_are_equal_alone_and_in_any_batch() -> None:
     head = joint_head("pre_norm")
     lengths = torch.tensor([7, 4, 0])
     frames = torch.randn(3, 7, DIM, dtype=torch.float64)
@@ -174,7 +174,7 @@ def rescorer(head: CTCAttention, **settings: Any) -> AttentionRescoring:
     return AttentionRescoring(head, Pieces([*LETTERS, "d"]), as_written, **made)  # type: ignore[arg-type]
 
 
-def test_rescoring_adds_the_decoders_log_probability_to_what_the_first_pass_gave() -> None:
+def test_rescoring_adds_the_log_probability_of_the_decoder_to_the_score_of_the_first_pass() -> None:
     head = joint_head("pre_norm")
     frames = torch.randn(5, DIM, dtype=torch.float64)
     search = rescorer(head, beam_size=50, beam_threshold=WIDE["beam_threshold"], token_threshold=-1_000.0)
@@ -193,7 +193,7 @@ def test_rescoring_adds_the_decoders_log_probability_to_what_the_first_pass_gave
 
 
 @pytest.mark.parametrize("decode", ["joint_beam", "attention_rescoring"])
-def test_a_head_without_a_token_decoder_is_refused_in_a_line(decode: str) -> None:
+def test_a_head_without_a_token_decoder_is_refused_in_one_line(decode: str) -> None:
     config = resolved("head=ctc", f"decode={decode}")
     must = rf"^decode={decode} must have a head with a token_decoder; head=ctc has none\.$"
     with pytest.raises(InputError, match=must):

@@ -68,7 +68,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
 @torch.no_grad()
-def test_encoder_joint_network_and_losses_are_nemos(kind: str, models: Path) -> None:
+def test_encoder_joint_network_and_losses_equal_nemos(kind: str, models: Path) -> None:
     expected = torch.load(models / kind / "expected.pt", weights_only=True)
     model = load_recognizer(models / kind / "ours").model
     features = [model.features(waveform) for waveform in WAVEFORMS]
@@ -94,7 +94,7 @@ def test_encoder_joint_network_and_losses_are_nemos(kind: str, models: Path) -> 
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
-def test_greedy_texts_are_nemos_and_nemo_reads_them_of_our_archive(kind: str, models: Path) -> None:
+def test_greedy_texts_equal_nemos_and_nemo_gives_them_from_our_archive(kind: str, models: Path) -> None:
     expected = torch.load(models / kind / "expected.pt", weights_only=True)["texts"]
     assert sum(map(len, expected)) > 10, "there is something to compare"
     transcripts = load_recognizer(models / kind / "ours").transcribe(WAVEFORMS, sample_rate=SAMPLE_RATE)

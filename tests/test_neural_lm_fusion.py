@@ -1,4 +1,4 @@
-"""Shallow fusion with a neural language model in each beam search: exact, batched by frame, chunk by chunk."""
+"""Shallow fusion with a neural language model in each beam search: exact, batched by frame, and in chunks."""
 
 import json
 from dataclasses import replace
@@ -18,7 +18,7 @@ from tests.conftest import ROOT, TINY, resolved
 from tests.test_neural_lm_rescoring import MODELS, alone, stored, token_model
 
 WEIGHT = 0.8
-WIDE = {  # nothing is left out
+WIDE = {  # the beam drops nothing
     "beam": {"beam_size": 10_000, "beam_threshold": 1000.0, "tokens_per_frame": 100, "token_threshold": -1000.0},
     "joint_beam": {"beam_size": 10_000, "beam_threshold": 1000.0, "tokens_per_step": 100},
     "transducer_beam": {"beam_size": 10_000, "beam_threshold": 1000.0, "tokens_per_frame": 100, "max_symbols": 2},
@@ -55,7 +55,9 @@ def scores(decode: Any, encoder_out: torch.Tensor) -> list[dict[tuple[int, ...],
         for lm in MODELS
     ],
 )
-def test_every_hypothesis_scores_what_the_language_model_says_of_it_alone(name: str, lm: str, tmp_path: Path) -> None:
+def test_the_score_of_every_hypothesis_includes_the_language_models_score_of_its_text_alone(
+    name: str, lm: str, tmp_path: Path
+) -> None:
     config, model = net(name)
     language_model = token_model(lm, model.tokenizer.vocab_size)
     path = stored(tmp_path / "lm.safetensors", language_model, list(model.tokenizer.pieces), lm)
@@ -84,7 +86,7 @@ class Counting(nn.Module):
         return self.model(tokens, state)
 
 
-def test_a_frame_costs_one_call_at_most_and_a_hypothesis_one_row(tmp_path: Path) -> None:
+def test_a_frame_costs_at_most_one_call_with_one_row_per_hypothesis(tmp_path: Path) -> None:
     config, model = net("beam")
     language_model = token_model("lstm", model.tokenizer.vocab_size)
     path = stored(tmp_path / "lm.safetensors", language_model, list(model.tokenizer.pieces))
@@ -107,7 +109,7 @@ def test_a_frame_costs_one_call_at_most_and_a_hypothesis_one_row(tmp_path: Path)
 
 
 @pytest.mark.parametrize("lm", MODELS)
-def test_chunk_by_chunk_is_the_whole(lm: str, tmp_path: Path) -> None:
+def test_searching_chunk_by_chunk_equals_searching_the_whole(lm: str, tmp_path: Path) -> None:
     config, model = net("beam")
     language_model = token_model(lm, model.tokenizer.vocab_size)
     path = stored(tmp_path / "lm.safetensors", language_model, list(model.tokenizer.pieces), lm)
@@ -125,7 +127,7 @@ def test_chunk_by_chunk_is_the_whole(lm: str, tmp_path: Path) -> None:
         assert all(each.tokens[:final] == streamed[0].tokens[:final] for each in streamed)
 
 
-def test_a_bundle_carries_it(tmp_path: Path) -> None:
+def test_a_bundle_contains_the_language_model(tmp_path: Path) -> None:
     bundle = read_bundle(ROOT / "tests" / "bundles" / "format-6")
     pieces = list(load_recognizer(ROOT / "tests" / "bundles" / "format-6").model.tokenizer.pieces)
     path = stored(tmp_path / "other.safetensors", token_model(vocab_size=len(pieces)), pieces)

@@ -124,13 +124,13 @@ def test_rescoring_equals_scoring_each_hypothesis_alone(
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_hypothesis_scores_the_same_in_float32_in_any_company(name: str) -> None:
+def test_the_float32_score_of_a_hypothesis_does_not_depend_on_the_batch(name: str) -> None:
     model, texts = token_model(name), some_texts(12, 40)
     together = hypothesis_log_probs(model, texts, torch.device("cpu"))
     assert together == pytest.approx([alone(model, text) for text in texts], abs=1e-3, rel=1e-5)
 
 
-def test_each_text_of_an_utterance_is_scored_once_whatever_the_weights(found: list[list[Hypothesis]]) -> None:
+def test_each_text_of_an_utterance_is_scored_once_for_all_weights(found: list[list[Hypothesis]]) -> None:
     class Counting(nn.Module):
         def __init__(self, model: Any) -> None:
             super().__init__()
@@ -158,7 +158,7 @@ def test_each_text_of_an_utterance_is_scored_once_whatever_the_weights(found: li
     assert first != again
 
 
-def test_it_can_tune_its_own_and_what_the_first_pass_can(found: list[list[Hypothesis]]) -> None:
+def test_the_tunable_values_are_its_own_and_those_of_the_first_pass(found: list[list[Hypothesis]]) -> None:
     decode = rescoring(token_model())
     assert list(decode.tunable) == ["rescoring_weight", "token_insertion_bonus", "beta"]
     without = rescoring(None)
@@ -192,7 +192,7 @@ def recognizer_with(folder: Path, head: str = "ctc", first: str = "beam") -> tup
     ],
 )
 @pytest.mark.parametrize("batch", [1, 2, 3])
-def test_the_hypotheses_of_each_beam_are_rescored(head: str, first: str, batch: int, tmp_path: Path) -> None:
+def test_the_hypotheses_of_each_beam_search_are_rescored(head: str, first: str, batch: int, tmp_path: Path) -> None:
     config, model = recognizer_with(tmp_path, head, first)
     decode = build_decoder(config, model)
     assert "rescored by a neural language model, weight 0.3" in decode.description
@@ -211,7 +211,7 @@ def test_the_hypotheses_of_each_beam_are_rescored(head: str, first: str, batch: 
             assert each.score == pytest.approx(expected, abs=1e-3)
 
 
-def test_what_the_first_pass_needs_is_checked() -> None:
+def test_the_needs_of_the_first_pass_are_checked() -> None:
     config = resolved(*TINY, "head=ctc", "decode=lm_rescoring", "decode@decode.first=transducer_beam")
     tokenizer, features = build_tokenizer(config), build_features(config)
     tokenizer.fit(["abc"])
@@ -223,11 +223,11 @@ def test_what_the_first_pass_needs_is_checked() -> None:
         build_decoder(config, model)
 
 
-def test_the_settings_are_those_that_hydra_composes() -> None:
+def test_the_settings_equal_those_composed_by_hydra() -> None:
     assert default_settings("decode", "lm_rescoring") == resolved("head=ctc", "decode=lm_rescoring")["decode"]
 
 
-def test_settings_of_a_search_go_where_they_belong() -> None:
+def test_settings_of_a_search_reach_the_first_pass() -> None:
     bundle: Any = SimpleNamespace(config={"decode": default_settings("decode", "beam") | {"beam_size": 5}})
     given = {"language_model": "lm", "rescoring_weight": 0.0, "beam_size": 9, "fusion": {"lm_weight": 2.0}}
     settings = decoder_settings(bundle, given)
@@ -245,11 +245,11 @@ def test_settings_of_a_search_go_where_they_belong() -> None:
     assert (tuned["rescoring_weight"], tuned["first"]["fusion"]["lm_weight"]) == (1.0, 0.1)
 
 
-# A recogniser with one
+# A recogniser with rescoring
 
 
 @pytest.mark.timeout(300)
-def test_tuning_puts_the_language_model_into_the_bundle(fluent: Path, tmp_path: Path, capsys: Any) -> None:
+def test_tuning_adds_the_language_model_to_the_bundle(fluent: Path, tmp_path: Path, capsys: Any) -> None:
     folder = tmp_path / "copied"
     shutil.copytree(fluent / "run" / "bundle", folder)
     pieces = list(load_recognizer(folder).model.tokenizer.pieces)
@@ -286,7 +286,7 @@ def test_tuning_puts_the_language_model_into_the_bundle(fluent: Path, tmp_path: 
         ("other weights", "the weights must fit the settings; "),
     ],
 )
-def test_a_file_that_is_no_language_model_is_refused_in_a_line(content: Any, message: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_language_model_is_refused_in_one_line(content: Any, message: str, tmp_path: Path) -> None:
     config, model = recognizer_with(tmp_path)
     path = Path(config["decode"]["language_model"])
     if content is None:

@@ -19,7 +19,7 @@ from asr.training.task import RecognitionTask
 from tests.conftest import TINY, settings_with, tone_corpus
 from tests.test_train import metrics
 
-# Operations that return numbers, or shapes that depend on numbers: on a GPU each waits for all pending work.
+# Operations that return numbers, or shapes that depend on numbers: on a GPU each waits for all pending operations.
 ASKING = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "unique", "is_pinned")
 METHODS = ("item", "tolist", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__")
 
@@ -86,7 +86,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Counter[str]]:
     ],
     ids=lambda how: how[0].split("=")[1],
 )
-def test_only_a_step_that_is_logged_waits(
+def test_only_logged_steps_wait_for_the_device(
     how: list[str], asked: list[Counter[str]], tones: Path, tmp_path: Path
 ) -> None:
     """A moving average also reads its number of updates, but this number is on the CPU."""
@@ -96,7 +96,7 @@ def test_only_a_step_that_is_logged_waits(
     train(settings)
     accumulated = settings.trainer.accumulate_grad_batches
     assert len(asked) == 8 * accumulated
-    logged = {3, 6, 8}  # the last one, too
+    logged = {3, 6, 8}  # the last step is logged too
     assert {int(row["step"]) for row in metrics(tmp_path / "run") if row["train/loss"]} == {3, 6}
     for number, counts in enumerate(asked, start=1):
         step, rest = divmod(number, accumulated)
@@ -105,7 +105,7 @@ def test_only_a_step_that_is_logged_waits(
         assert step in logged or not counts, f"batch {number} asks {dict(counts)}"
 
 
-def test_a_loss_that_is_not_finite_is_named_by_its_own_step_when_it_is_found_late(
+def test_a_non_finite_loss_that_is_found_late_is_attributed_to_its_own_step(
     tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is also found before a checkpoint of the damaged weights is written."""
@@ -132,7 +132,7 @@ def test_a_loss_that_is_not_finite_is_named_by_its_own_step_when_it_is_found_lat
 
 
 @pytest.mark.slow
-def test_losses_are_those_of_a_training_that_waits(
+def test_losses_equal_those_of_a_training_that_waits(
     tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = []

@@ -45,7 +45,7 @@ def test_each_kind_has_its_spectrum_and_a_manifest_without_words(tones: Path, tm
     assert power["band"][5:].sum() > 0.95, "from 2 kHz on"
 
 
-def test_the_same_options_give_the_same_bytes_and_another_seed_others(tones: Path, tmp_path: Path) -> None:
+def test_equal_options_give_equal_bytes_and_another_seed_gives_others(tones: Path, tmp_path: Path) -> None:
     first, again = (make(tmp_path / name, tones / "train.jsonl") for name in ("a", "b"))
     other = make(tmp_path / "c", tones / "train.jsonl", "--seed", "1")
     assert first == again
@@ -61,7 +61,7 @@ def test_the_same_options_give_the_same_bytes_and_another_seed_others(tones: Pat
         (["--speech", "none.jsonl"], "error: none.jsonl: no such manifest. Give the path of a JSONL file with one "),
     ],
 )
-def test_what_cannot_be_is_one_line(
+def test_invalid_options_are_reported_in_one_line(
     options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--output-dir", str(tmp_path), *options]) == 1
