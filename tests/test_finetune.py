@@ -18,7 +18,7 @@ from asr.run.initialization import with_parts
 from asr.settings.read import as_mapping
 from tests.conftest import TINY, settings_with, tone_corpus
 from tests.processes import bundle, examples, finish, kill, metrics, resumptions, start, steps_logged, wait_for
-from tests.test_resume import die_behind_the_first_checkpoint, die_in
+from tests.test_resume import die_after_the_first_checkpoint, die_in
 
 KILLS = 6
 STEPS_FROZEN = 5  # steps before the frozen weights are trained
@@ -53,12 +53,12 @@ def assert_same(parts: Path, whole: Path) -> None:
 @pytest.mark.parametrize(
     "moments",
     [
-        [die_behind_the_first_checkpoint],  # while weights are frozen
+        [die_after_the_first_checkpoint],  # while weights are frozen
         pytest.param(
             [
                 partial(die_in, "asr.training.task.count_errors"),  # in the validation before the first step
-                die_behind_the_first_checkpoint,
-                die_behind_the_first_checkpoint,  # after weights were unfrozen
+                die_after_the_first_checkpoint,
+                die_after_the_first_checkpoint,  # after weights were unfrozen
                 partial(die_in, "asr.run.gains.compare"),
             ],
             marks=pytest.mark.slow,
@@ -133,7 +133,7 @@ def test_a_resumed_run_finds_its_moved_start_and_refuses_another(fluent: Path, t
     begun = start(
         config(tmp_path / "run", model, tones, "trainer.max_steps=5"),
         tmp_path / "first.log",
-        before=die_behind_the_first_checkpoint,
+        before=die_after_the_first_checkpoint,
     )
     assert finish(begun) == -signal.SIGKILL
     weights = load_file(model / "weights.safetensors")

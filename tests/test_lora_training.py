@@ -31,7 +31,7 @@ from asr.tune import main as tune_main
 from tests.conftest import TINY, settings_with, tone_corpus
 from tests.processes import bundle, examples, finish, metrics, resumptions, start
 from tests.serving import serving
-from tests.test_resume import die_behind_the_first_checkpoint
+from tests.test_resume import die_after_the_first_checkpoint
 
 LORA = ["adapter=lora", "adapter.rank=2", "adapter.alpha=4"]
 SHORT = [line for line in TINY if line.startswith(("trainer", "data", "schedule", "augment", "checkpoint"))]
@@ -315,7 +315,7 @@ def test_a_killed_run_resumes_to_the_same_bits(
         return finish(start(given, tmp_path / "log", world_size=world_size, **before))
 
     assert begin("whole") == 0, (tmp_path / "log").read_text()
-    assert begin("parts", before=die_behind_the_first_checkpoint) == -signal.SIGKILL, (tmp_path / "log").read_text()
+    assert begin("parts", before=die_after_the_first_checkpoint) == -signal.SIGKILL, (tmp_path / "log").read_text()
     assert begin("parts") == 0, (tmp_path / "log").read_text()
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert [step for step, _ in resumptions(parts)] == [3]
@@ -328,7 +328,7 @@ def test_a_killed_run_resumes_to_the_same_bits(
 def test_a_run_resumes_only_from_its_own_base(fluent: Path, tones: Path, tmp_path: Path) -> None:
     model = shutil.copytree(fluent / "run" / "bundle", tmp_path / "model")
     config = partial(settings, tones, model, tmp_path / "run", *RESUMED)
-    killed = start(as_mapping(config()), tmp_path / "first.log", before=die_behind_the_first_checkpoint)
+    killed = start(as_mapping(config()), tmp_path / "first.log", before=die_after_the_first_checkpoint)
     assert finish(killed) == -signal.SIGKILL
     weights = load_file(model / "weights.safetensors")
     save_file(weights | {min(weights): weights[min(weights)] + 1e-6}, model / "weights.safetensors")

@@ -25,7 +25,7 @@ def test_training_commands_compose(training: tuple[str, ...]) -> None:
     if "sweep=[optuna]" in overrides:
         pytest.importorskip("hydra_plugins.hydra_optuna_sweeper", reason="the extra optuna is not installed")
     given = [override.replace("$speaker", "theo") for override in overrides if override != "--multirun"]
-    if "--multirun" in overrides:  # the first of its jobs
+    if "--multirun" in overrides:  # only the first job
         given = [override.split(",")[0] for override in given]
     config = resolved(*given, root=EXPERIMENTS[module])
     assert config["run_dir"].startswith("runs/")
@@ -37,7 +37,7 @@ def help_of(*command: str) -> str:
 
 
 @pytest.mark.parametrize("module", sorted({module for module, _ in OTHERS}))
-def test_other_commands_exist_and_know_the_options_that_are_shown(module: str) -> None:
+def test_other_commands_exist_and_accept_the_options_in_the_documents(module: str) -> None:
     shown = help_of(module)
     subcommands = re.search(r"^positional arguments:\n  \{([\w,]+)\}$", shown, re.MULTILINE)
     for name in subcommands[1].split(",") if subcommands else []:
@@ -50,7 +50,7 @@ def test_every_document_shows_a_command() -> None:
     assert {name for name, _ in COMMANDS} >= {name_of(document) for document in WITH_COMMANDS}
 
 
-def test_the_encoder_of_the_guide_trains_and_transcribes(tones: Path, tmp_path: Path) -> None:
+def test_the_encoder_in_the_guide_trains_and_transcribes(tones: Path, tmp_path: Path) -> None:
     """Its two files are the only additions to a copy of the package."""
     for folder in ("asr", "conf"):
         shutil.copytree(ROOT / folder, tmp_path / folder)

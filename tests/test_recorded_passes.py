@@ -24,7 +24,7 @@ NEVER = float("nan")  # initial contents of an unwritten tensor
 
 
 class Stub:
-    """Passes that are computed again at each replay, after a few warm-up passes, as in a real recording."""
+    """Passes that are recomputed at each replay, after a few warm-up passes, as in a real recording."""
 
     def __init__(self, run: Forward, inputs: Sequence[Tensor], places: Sequence[tuple[nn.Parameter, Tensor]]) -> None:
         self._run, self._places = run, places
@@ -101,7 +101,7 @@ def passes_of(model: Model, record: Make = Stub, most_bytes: float = 1e9, per_sh
 
 @pytest.mark.parametrize("accumulate", [1, 3])
 @pytest.mark.parametrize("head", ["ctc_intermediate", "ctc_self_conditioned"])
-def test_losses_weights_statistics_and_random_state_are_those_without(head: str, accumulate: int) -> None:
+def test_losses_weights_statistics_and_random_state_equal_those_without_recording(head: str, accumulate: int) -> None:
     """With dropout, batch statistics, taps, and weights that the encoder's pass does not use."""
     overrides = ["encoder.dropout=0.1", f"head={head}", "encoder.num_layers=3", "head.num_intermediate=1"]
     plain, model = make_model(*overrides), make_model(*overrides)
@@ -115,7 +115,7 @@ def test_losses_weights_statistics_and_random_state_are_those_without(head: str,
     assert passes.counts == {True: 6, False: 3}
 
 
-def test_recordings_end_with_their_memory_and_none_gives_way() -> None:
+def test_recording_stops_when_memory_is_used_up_and_keeps_earlier_recordings() -> None:
     passes = passes_of(model := make_model(), most_bytes=10, per_shape=10)
     steps(model, passes)
     assert (len(passes), passes.used_bytes) == (1, 10)
@@ -123,7 +123,7 @@ def test_recordings_end_with_their_memory_and_none_gives_way() -> None:
     assert passes.summary() == "CUDA graphs of 1 shapes, 0.0 GiB; 44.4 % of the batches replayed"
 
 
-def test_what_cannot_be_recorded_runs_as_it_is_and_one_line_says_why(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_recording_is_reported_in_one_line_and_passes_run_normally(caplog: pytest.LogCaptureFixture) -> None:
     def failing(*given: Any) -> RecordedPass:
         Stub(*given)
         raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nand more lines")
@@ -139,7 +139,7 @@ def test_what_cannot_be_recorded_runs_as_it_is_and_one_line_says_why(caplog: pyt
     ]
 
 
-def test_a_pass_whose_gradients_are_still_to_come_is_not_overwritten() -> None:
+def test_a_pass_is_not_replayed_while_its_gradients_are_pending() -> None:
     model = make_model("encoder.dropout=0", "encoder.subsampling.dropout=0", "encoder/norm=layer_norm")
     passes = passes_of(model)
     batches = [(torch.randn(2, 60, 80), torch.tensor([60, 51])) for _ in range(4)]
@@ -159,7 +159,7 @@ def test_a_pass_whose_gradients_are_still_to_come_is_not_overwritten() -> None:
     assert passes.counts[True] == 4
 
 
-def test_modules_that_go_from_evaluation_to_training_are_another_program() -> None:
+def test_a_module_in_another_mode_is_recorded_separately() -> None:
     passes = passes_of(model := make_model())
     norm = model.encoder.blocks[0].convolution.norm
     for training in (False, False, True, True):
@@ -170,7 +170,7 @@ def test_modules_that_go_from_evaluation_to_training_are_another_program() -> No
     assert len(passes) == 2
 
 
-def test_nothing_is_recorded_in_validation_or_before_the_model_is_what_it_will_be() -> None:
+def test_nothing_is_recorded_in_validation_or_before_the_model_is_ready() -> None:
     model, ready = make_model(), []
     passes = RecordedPasses(model, Stub, 1e9, lambda: 0, lambda: bool(ready))
     batch = torch.randn(2, 60, 80), torch.tensor([60, 51])
@@ -183,7 +183,7 @@ def test_nothing_is_recorded_in_validation_or_before_the_model_is_what_it_will_b
     assert not len(passes)
 
 
-def test_a_training_with_recorded_passes_is_one_without(
+def test_a_training_with_recorded_passes_equals_one_without(
     tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With accumulation, a moving average, few batch lengths, and weights that are frozen for some steps."""
@@ -203,6 +203,6 @@ def test_a_training_with_recorded_passes_is_one_without(
     assert "; 0.0 % of" not in messages[1]
 
 
-def test_on_a_processor_it_is_refused(tones: Path, tmp_path: Path) -> None:
+def test_recording_is_refused_on_a_cpu(tones: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"graph_memory must be 0 except on a CUDA device; got 0\.5 on device cpu\."):
         train(settings_with(*TINY, *tone_corpus(tones), "graph_memory=0.5", f"run_dir={tmp_path / 'run'}"))

@@ -1,4 +1,4 @@
-"""Robustness of reports: hostile names and texts, thousands of utterances, missing recordings."""
+"""Robustness of reports: malicious names and texts, thousands of utterances, missing recordings."""
 
 import base64
 import json
@@ -94,14 +94,16 @@ def report_of(some: list[Scored], clips: Clips = NO_CLIPS, about: About | None =
         (40, 1, "for the 1 of 41 with 5 utterances or more. Names are under Values"),
     ],
 )
-def test_it_is_said_which_speakers_have_an_interval_and_where_their_names_are(few: int, many: int, note: str) -> None:
+def test_the_note_on_intervals_of_speakers_says_how_many_have_one_and_where_names_are(
+    few: int, many: int, note: str
+) -> None:
     speakers = [f"few {number}" for number in range(few)] + [f"many {number}" for number in range(many)] * 5
     some = [scored("one two", "one", name=str(place), speaker=speaker) for place, speaker in enumerate(speakers)]
     assert f"WER of each speaker; 95 % intervals over utterances {note}<" in report_of(some)
 
 
 @pytest.mark.parametrize("width", [380, 1400])
-def test_hostile_names_and_texts_stay_texts(width: int, browser: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_malicious_names_and_texts_are_displayed_as_text(width: int, browser: Any, tmp_path: Path) -> None:  # noqa: F811
     some = hostile()
     about = About(HOSTILE[0], [(HOSTILE[1], HOSTILE[2])], [HOSTILE[3], HOSTILE[0]])
     clips = replace(NO_CLIPS, problems={0: HOSTILE[0]})
@@ -130,7 +132,7 @@ def test_hostile_names_and_texts_stay_texts(width: int, browser: Any, tmp_path: 
     tab.context.close()
 
 
-def test_a_hostile_comparison_stays_text_too(browser: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_malicious_texts_in_a_comparison_are_displayed_as_text(browser: Any, tmp_path: Path) -> None:  # noqa: F811
     a = hostile()
     b = [
         scored(
@@ -151,7 +153,7 @@ def test_a_hostile_comparison_stays_text_too(browser: Any, tmp_path: Path) -> No
     seen.page.context.close()
 
 
-def test_right_to_left_text_runs_from_right_to_left(browser: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_right_to_left_text_is_displayed_from_right_to_left(browser: Any, tmp_path: Path) -> None:  # noqa: F811
     some = [scored("שלום עולם יפה", "שלום עולם", name="hebrew")]
     seen = visit(browser, f"{save(tmp_path, report_of(some)).as_uri()}#utterance=hebrew")
     wait_until(seen.page, "document.querySelector('dialog[open]') !== null")
@@ -160,7 +162,7 @@ def test_right_to_left_text_runs_from_right_to_left(browser: Any, tmp_path: Path
     seen.page.context.close()
 
 
-def test_a_page_runs_no_script_and_loads_no_file_but_its_own(browser: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_a_page_executes_only_its_own_script_and_loads_no_other_file(browser: Any, tmp_path: Path) -> None:  # noqa: F811
     asked: list[object] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -182,7 +184,7 @@ def test_a_page_runs_no_script_and_loads_no_file_but_its_own(browser: Any, tmp_p
     assert asked == []
 
 
-def test_data_of_a_page_is_read_as_it_was_given(browser: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_data_in_a_page_is_read_back_unchanged(browser: Any, tmp_path: Path) -> None:  # noqa: F811
     given = {"texts": [visible(text) for text in HOSTILE], "number": 1.5, "nothing": None, "<!--<script>": "</script>"}
     seen = visit(browser, save(tmp_path, page("title", "", data={"data": given})))
     assert seen.page.evaluate("JSON.parse(document.getElementById('data').textContent)") == given
@@ -191,18 +193,18 @@ def test_data_of_a_page_is_read_as_it_was_given(browser: Any, tmp_path: Path) ->
         page("title", "", data={"data": float("nan")})
 
 
-def test_scripts_of_pages_can_stand_in_one(tmp_path: Path) -> None:
+def test_scripts_of_pages_can_be_inlined_and_contain_no_unsafe_code(tmp_path: Path) -> None:
     for path in (ROOT / "asr" / "web" / "assets").glob("*.js"):
         assert "</script" not in asset(path.name).lower()
         assert not re.search(r"\bon\w+=[\"']|https?://|\beval\b|innerHTML", asset(path.name)), path
 
 
-def test_five_thousand_utterances_open_and_sort_at_once(browser: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_five_thousand_utterances_open_and_sort_fast(browser: Any, tmp_path: Path) -> None:  # noqa: F811
     """The limits are about ten times the time on one core: half a second to open, 30 ms to sort or to search."""
     path = save(tmp_path, report_of(simulated(5000, 1)))
     seen = visit(browser, path)
     assert seen.page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd") < 6000
-    timed = "(() => {{ const begun = performance.now(); {}; document.body.offsetHeight;"  # which lays the page out
+    timed = "(() => {{ const begun = performance.now(); {}; document.body.offsetHeight;"  # forces a layout of the page
     timed += "return performance.now() - begun; }})()"
     click = "document.querySelectorAll('#utterances th button')[{}].click()"
     for column in range(8):
@@ -218,7 +220,7 @@ def test_five_thousand_utterances_open_and_sort_at_once(browser: Any, tmp_path: 
 @pytest.mark.parametrize(
     ("count", "expected_note"), [(30, ""), (1000, "The first 400 of 1,000; the page itself has all.")]
 )
-def test_paper_is_not_wasted_on_rows_that_are_not_printed(
+def test_hidden_rows_are_not_printed(
     count: int,
     expected_note: str,
     browser: Any,  # noqa: F811
@@ -237,7 +239,7 @@ def test_paper_is_not_wasted_on_rows_that_are_not_printed(
     seen.page.context.close()
 
 
-def test_an_address_of_no_utterance_is_said_so(browser: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_an_address_of_an_unknown_utterance_is_reported(browser: Any, tmp_path: Path) -> None:  # noqa: F811
     seen = visit(browser, f"{save(tmp_path, report_of([scored('one', 'two')])).as_uri()}#utterance=gone")
     wait_until(seen.page, "document.readyState === 'complete'")
     assert seen.page.locator("#found").inner_text() == "There is no utterance gone in this page."
@@ -268,7 +270,7 @@ def test_rows_follow_the_scroll_bar_to_the_last_one(browser: Any, tmp_path: Path
     ],
     ids=["nothing", "nothing said", "nothing heard", "all right"],
 )
-def test_a_page_is_made_of_very_little(some: list[Scored], browser: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_an_almost_empty_evaluation_gives_a_page(some: list[Scored], browser: Any, tmp_path: Path) -> None:  # noqa: F811
     seen = visit(browser, save(tmp_path, report_of(some)))
     rate = figures(some)["words"]["rate"]
     assert seen.page.locator("[data-figure=wer]").inner_text() == ("-" if rate is None else f"{100 * rate:.2f} %")
@@ -289,21 +291,21 @@ def tone(folder: Path, name: str, seconds: float, errors: int = 0) -> Utterance:
     return Utterance(str(path), seconds, "", name)
 
 
-def test_recordings_fill_the_budget_in_the_order_asked_for(tmp_path: Path) -> None:
+def test_recordings_fill_the_budget_in_the_requested_order(tmp_path: Path) -> None:
     some = [tone(tmp_path, name, seconds) for name, seconds in (("a", 2.0), ("b", 9.0), ("c", 2.0), ("d", 2.0))]
     everything = record(some, range(4), 1e9)
     sizes = {place: base64_bytes(len(content)) for place, content in everything.audio.items()}
     assert sorted(sizes) == [0, 1, 2, 3]
     assert list(record(some, [2, 0, 3], sizes[2] + sizes[0]).audio) == [2, 0]
     assert list(record(some, [1, 3], sizes[1] - 1).audio) == [3], "one that is too large is passed over"
-    hiss = replace(some[0], audio_filepath=str(tmp_path / "hiss.wav"))  # takes more than is usual
+    hiss = replace(some[0], audio_filepath=str(tmp_path / "hiss.wav"))  # noise needs more bytes than speech
     soundfile.write(hiss.audio_filepath, 0.1 * torch.randn(2 * SAMPLE_RATE).numpy(), SAMPLE_RATE)
     [content] = record([hiss], [0], 1e9).audio.values()
     assert record([hiss], [0], base64_bytes(len(content)) - 1).audio == {}
     assert record(some, range(4), 0).audio == {}
 
 
-def test_a_recording_is_the_utterances_sound(tmp_path: Path) -> None:
+def test_the_recording_in_a_page_is_the_audio_of_the_utterance(tmp_path: Path) -> None:
     long = tone(tmp_path, "long", 3.0)
     stretch = replace(long, offset=1.0, duration=1.5)
     [content] = record([stretch], [0], 1e9).audio.values()
@@ -315,7 +317,7 @@ def test_a_recording_is_the_utterances_sound(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rate", OPUS_RATES)
-def test_recordings_keep_rates_that_opus_knows(rate: int, tmp_path: Path) -> None:
+def test_recordings_keep_the_sample_rates_that_opus_supports(rate: int, tmp_path: Path) -> None:
     [content] = record([tone(tmp_path, "a", 1.0)], [0], 1e9, sample_rate=rate).audio.values()
     path = tmp_path / "clip.ogg"
     path.write_bytes(content)
@@ -323,12 +325,12 @@ def test_recordings_keep_rates_that_opus_knows(rate: int, tmp_path: Path) -> Non
     assert soundfile.info(path).duration == pytest.approx(1.0, abs=1e-3)
 
 
-def test_speech_takes_about_four_thousand_bytes_a_second() -> None:
+def test_speech_needs_about_four_thousand_bytes_per_second() -> None:
     noise = 0.1 * torch.randn(10 * SAMPLE_RATE, generator=torch.Generator().manual_seed(0))
     assert 2000 < len(opus(noise, SAMPLE_RATE)) / 10 < 6000
 
 
-def test_a_file_that_broke_since_is_a_problem_and_the_others_are_recorded(tmp_path: Path) -> None:
+def test_a_file_that_is_damaged_later_is_reported_and_the_others_are_recorded(tmp_path: Path) -> None:
     some = [tone(tmp_path, name, 1.0) for name in "abc"]
     Path(some[1].audio_filepath).write_bytes(b"fLaC broken")
     Path(some[2].audio_filepath).unlink()
@@ -338,7 +340,7 @@ def test_a_file_that_broke_since_is_a_problem_and_the_others_are_recorded(tmp_pa
     assert "no such file" in clips.problems[2]
 
 
-def test_the_progress_of_a_page_is_shown_step_by_step(fluent: Path) -> None:
+def test_the_progress_of_making_a_page_is_reported(fluent: Path) -> None:
     recognizer, utterances = load_recognizer(fluent / "run"), read_manifest(fluent / "test.jsonl")[:3]
     done: dict[str, float] = {}
 
@@ -355,7 +357,7 @@ def test_the_progress_of_a_page_is_shown_step_by_step(fluent: Path) -> None:
     assert done == {"recordings": pytest.approx(0), "pictures": pytest.approx(0)}, "each step reaches its end"
 
 
-def test_posteriors_are_the_nets_log_probs(fluent: Path) -> None:
+def test_posteriors_equal_the_log_probs_of_the_net(fluent: Path) -> None:
     recognizer, utterances = load_recognizer(fluent / "run"), read_manifest(fluent / "test.jsonl")[:3]
     clips = record_with_features(recognizer, utterances, [2, 0], 1e9)
     assert list(clips.posteriors) == sorted(clips.posteriors, key=list(clips.posteriors).index)
@@ -389,12 +391,12 @@ def test_a_long_recording_has_the_posteriors_of_its_chunks(fluent: Path, tmp_pat
 
 
 def unpacked(content: bytes, num_bins: int) -> list[list[int]]:
-    """The levels of each frame."""
+    """Unpack the levels of each frame."""
     halves = [level for byte in content for level in (byte % 16, byte // 16)]
     return [halves[at : at + num_bins] for at in range(0, len(halves) - num_bins + 1, num_bins)]
 
 
-def test_the_features_that_a_page_carries_are_those_that_the_net_heard(fluent: Path) -> None:
+def test_the_features_in_a_page_are_those_that_the_net_received(fluent: Path) -> None:
     recognizer, utterances = load_recognizer(fluent / "run"), read_manifest(fluent / "test.jsonl")[:3]
     clips = record_with_features(recognizer, utterances, [2, 0], 1e9)
     assert clips.log_mel.keys() == {0, 2}
@@ -417,7 +419,7 @@ def collated_example(recognizer: Recognizer, utterance: Utterance) -> Tensor:
     return features[0]
 
 
-def test_a_long_recordings_features_are_those_of_stretches_without_a_gap(fluent: Path) -> None:
+def test_the_features_of_a_long_recording_are_those_of_consecutive_segments(fluent: Path) -> None:
     features = load_recognizer(fluent / "run").model.features
     waveform = torch.randn(40_321, generator=torch.Generator().manual_seed(0)) * torch.linspace(0.01, 1, 40_321)
     frames = in_stretches(features, waveform, seconds=1.0)
@@ -431,7 +433,7 @@ def test_a_long_recordings_features_are_those_of_stretches_without_a_gap(fluent:
         assert len(in_stretches(features, waveform[:num_samples], 1.0)) == (num_samples == features.window)
 
 
-def test_a_page_holds_no_more_than_its_budget_with_the_features(fluent: Path) -> None:
+def test_a_page_with_features_keeps_its_size_limit(fluent: Path) -> None:
     recognizer, utterances = load_recognizer(fluent / "run"), read_manifest(fluent / "test.jsonl")
     for budget in (0, 20_000, 60_000):
         clips = record_with_features(recognizer, utterances, range(len(utterances)), budget)
@@ -439,7 +441,7 @@ def test_a_page_holds_no_more_than_its_budget_with_the_features(fluent: Path) ->
         assert bool(clips.audio) == bool(budget)
 
 
-def test_the_browser_draws_each_level_in_its_colour_where_it_belongs(browser: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_the_browser_draws_each_level_in_its_colour_at_its_position(browser: Any, tmp_path: Path) -> None:  # noqa: F811
     num_frames, num_bins = 61, 23  # an odd number of levels
     features = torch.randn(num_frames, num_bins, generator=torch.Generator().manual_seed(0))
     content = levels(features)
@@ -476,7 +478,7 @@ def evaluated(fluent: Path, *arguments: object) -> int:
     return evaluate([str(fluent / "run"), *map(str, arguments), "--device", "cpu"])
 
 
-def test_a_broken_file_is_named_on_the_page_and_the_rest_is_there(
+def test_a_broken_file_is_named_on_the_page_and_the_rest_is_displayed(
     browser: Any,  # noqa: F811
     fluent: Path,
     tmp_path: Path,
@@ -501,7 +503,7 @@ def test_a_broken_file_is_named_on_the_page_and_the_rest_is_there(
     seen.page.context.close()
 
 
-def test_a_recording_that_cannot_be_made_is_told_at_its_utterance(browser: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_a_recording_that_cannot_be_encoded_is_reported_at_its_utterance(browser: Any, tmp_path: Path) -> None:  # noqa: F811
     clips = replace(NO_CLIPS, problems={0: "a.flac: must be a readable audio file; there is no such file."})
     seen = visit(browser, f"{save(tmp_path, report_of([scored('one', 'two', name='1')], clips)).as_uri()}#utterance=1")
     wait_until(seen.page, "document.querySelector('dialog[open]') !== null")
@@ -521,7 +523,7 @@ def test_a_recording_that_cannot_be_made_is_told_at_its_utterance(browser: Any, 
         (["--report-audio", "3"], "--report-audio needs --report"),
     ],
 )
-def test_a_report_that_cannot_be_is_refused_before_any_work(
+def test_an_impossible_report_is_refused_before_any_work(
     arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -531,7 +533,7 @@ def test_a_report_that_cannot_be_is_refused_before_any_work(
             command([*others, *arguments])
 
 
-def test_the_folder_of_a_report_is_made(tmp_path: Path) -> None:
+def test_the_folder_of_a_report_is_created(tmp_path: Path) -> None:
     path = tmp_path / "new" / "folder" / "report.html"
     files.check_output("--report", path, "report.html")
     assert not path.parent.exists(), "a check makes nothing"
@@ -541,7 +543,7 @@ def test_the_folder_of_a_report_is_made(tmp_path: Path) -> None:
         files.check_output("--report", path / "report.html", "report.html")
 
 
-def test_a_report_is_written_where_a_link_leads(tmp_path: Path) -> None:
+def test_a_report_is_written_to_the_target_of_a_link(tmp_path: Path) -> None:
     (tmp_path / "link.html").symlink_to(tmp_path / "target.html")
     files.check_output("--report", tmp_path / "link.html", "report.html")
     files.write_output("--report", tmp_path / "link.html", "text")
@@ -549,7 +551,7 @@ def test_a_report_is_written_where_a_link_leads(tmp_path: Path) -> None:
     assert (tmp_path / "target.html").read_text() == "text"
 
 
-def test_a_full_disk_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def full(path: Path, text: str) -> None:
         raise OSError(28, "No space left on device")
 
@@ -603,7 +605,7 @@ def test_a_comparison_shows_both_hypotheses_below_the_reference(
     tab.context.close()
 
 
-def test_the_numbers_of_a_comparison_are_those_that_compare_finds(browser: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_the_numbers_of_a_comparison_equal_those_of_compare(browser: Any, tmp_path: Path) -> None:  # noqa: F811
     a, b = simulated(60, 1), simulated(60, 2, error_rate=0.2)
     found = compared(a, b)
     seen = visit(browser, save(tmp_path, comparison_report(a, b, found, About("Title", []), NO_CLIPS)))
@@ -621,7 +623,7 @@ def test_the_numbers_of_a_comparison_are_those_that_compare_finds(browser: Any, 
     tab.context.close()
 
 
-def test_models_are_compared_even_if_their_manifests_say_other_durations(tmp_path: Path) -> None:
+def test_models_are_compared_even_if_their_manifests_have_other_durations(tmp_path: Path) -> None:
     """The first one's durations are used: the bins of both must have the same utterances."""
     a = simulated(60, 1)
     b = [
@@ -640,12 +642,12 @@ def test_models_are_compared_even_if_their_manifests_say_other_durations(tmp_pat
             assert f"<td>{duration_bin['name']}, {which}</td><td>{rate}</td>" in html
 
 
-def test_escaped_text_is_what_was_given_but_for_bytes_that_are_no_text() -> None:
+def test_escaped_text_equals_the_input_except_bytes_that_are_not_text() -> None:
     assert escape("<a href='x'>\"&") == "&lt;a href=&#x27;x&#x27;&gt;&quot;&amp;"
     assert escape("caf\udce9") == "caf\\udce9"
 
 
-def test_making_a_page_of_five_thousand_utterances_takes_seconds() -> None:
+def test_a_page_of_five_thousand_utterances_is_made_in_seconds() -> None:
     some = simulated(5000, 1)
     begun = time.process_time()
     report_of(some)

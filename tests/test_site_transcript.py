@@ -72,13 +72,13 @@ def expected(
         pytest.param(0, 0.0, 40, id="no frame"),
     ],
 )
-def test_words_times_confidence_and_score_are_those_of_asr(
+def test_words_times_confidence_and_score_equal_those_of_asr(
     page: Any, normalizer: str, num_frames: int, blank: float, most: int
 ) -> None:
     generator = torch.Generator().manual_seed(num_frames + most)
     logits = 4 * torch.randn(num_frames, len(PIECES), generator=generator)
     logits[:, 0] += blank
-    again = torch.rand(num_frames, generator=generator) < 0.4  # tokens that last
+    again = torch.rand(num_frames, generator=generator) < 0.4  # repeated tokens
     for frame in range(1, num_frames):
         if again[frame]:
             logits[frame] = logits[frame - 1]
@@ -110,7 +110,7 @@ def test_words_times_confidence_and_score_are_those_of_asr(
 
 
 @pytest.mark.parametrize("normalizer", ["basic", "as_written"])
-def test_every_character_is_normalised_as_python_does(page: Any, normalizer: str) -> None:
+def test_every_character_is_normalised_as_in_python(page: Any, normalizer: str) -> None:
     """All characters of this Python's Unicode except ideographs; separators of words never occur within one."""
     blocks = (range(0x20, 0x3400), range(0xA480, 0xAC20), range(0xF900, 0x10000), range(0x1D000, 0x1F200))
     characters = [chr(code) for block in blocks for code in block]

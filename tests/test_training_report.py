@@ -28,7 +28,7 @@ from tests.browser import browser, overflow, poor_contrasts, visit  # noqa: F401
 from tests.conftest import TINY, resolved, tone_corpus
 from tests.processes import finish, start
 
-MOST_SECONDS = 1.8  # of a training utterance: some of the tones are longer, and are dropped
+MOST_SECONDS = 1.8  # of a training utterance: a few tones are longer, and are dropped
 
 
 @pytest.fixture(scope="module")
@@ -46,14 +46,14 @@ START = Started(0, "Conformer", 2_628_237, 29, 712, 0.99, 9)
 
 
 def tell(run_dir: Path, *events: tuple[float, Event]) -> None:
-    """Add events to a run's file, each with its time."""
+    """Append events to a run's file, each with its time."""
     with pytest.MonkeyPatch.context() as patch:
         for moment, event in events:
             patch.setattr(time, "time", lambda moment=moment: moment)
             EventsFile(run_dir).append(event)
 
 
-def die_behind_the_first_epoch() -> None:
+def die_after_the_first_epoch() -> None:
     """Kill this process at the end of an epoch, after its checkpoint and its event."""
     from asr.training.progress import LogLines
 
@@ -111,12 +111,12 @@ def number(cell: str) -> float:
     return float(cell.removesuffix(" %")) / 100 if cell.endswith(" %") else float(cell)
 
 
-def test_a_training_ends_with_its_page_and_says_where(run_dir: Path) -> None:
+def test_a_training_ends_with_its_page_and_logs_its_path(run_dir: Path) -> None:
     assert (run_dir / "report.html").read_text() == page_of(run_dir)
     assert f"report written to {run_dir / 'report.html'}" in (run_dir / "train.log").read_text()
 
 
-def test_the_headline_is_what_the_files_say(run_dir: Path, tones: Path) -> None:
+def test_the_headline_has_the_figures_in_the_files(run_dir: Path, tones: Path) -> None:
     found = tiles(page_of(run_dir))
     results = json.loads((run_dir / "results.json").read_text())
     assert any(0 < result["wer"] < 1 for result in results.values())
@@ -140,7 +140,7 @@ def test_the_headline_is_what_the_files_say(run_dir: Path, tones: Path) -> None:
     assert found["Audio trained on"][0] == f"about {round(5 * hours, 1):g} h"
 
 
-def test_the_tables_of_the_charts_are_the_columns_of_metrics_csv(run_dir: Path) -> None:
+def test_the_tables_of_the_charts_equal_the_columns_of_metrics_csv(run_dir: Path) -> None:
     found = tables(page_of(run_dir))
     expected = {
         "Validation WER": "valid/wer",
@@ -162,12 +162,12 @@ def test_the_tables_of_the_charts_are_the_columns_of_metrics_csv(run_dir: Path) 
     for name, place in (("train/loss", 1), ("valid/loss", 2)):
         shown = [(number(row[0]), number(row[place])) for row in loss[1:] if row[place] != "-"]
         points = dict(column(run_dir, name))
-        assert len(shown) >= min(len(points), 30)  # and at the steps of the other line
+        assert len(shown) >= min(len(points), 30)  # the table also has the steps of the other line
         for step, value in shown:
             assert value == pytest.approx(points[int(step)], rel=5.1e-4)
 
 
-def test_the_titles_of_the_charts_are_true(run_dir: Path) -> None:
+def test_the_titles_of_the_charts_describe_their_lines(run_dir: Path) -> None:
     titles = " | ".join(tables(page_of(run_dir)))
     padding = statistics.fmean(value for _, value in column(run_dir, "train/padding"))
     waiting = statistics.fmean(value for _, value in column(run_dir, "train/data_wait"))
@@ -183,7 +183,7 @@ def test_the_titles_of_the_charts_are_true(run_dir: Path) -> None:
     assert clipped in page_of(run_dir)
 
 
-def test_each_followed_utterance_is_shown_with_the_errors_that_jiwer_counts(run_dir: Path) -> None:
+def test_each_sampled_utterance_is_shown_with_the_errors_counted_by_jiwer(run_dir: Path) -> None:
     page = page_of(run_dir)
     lines = [json.loads(line) for line in (run_dir / "examples.jsonl").read_text().splitlines()]
     for name in {line["id"] for line in lines}:
@@ -207,7 +207,7 @@ def test_each_followed_utterance_is_shown_with_the_errors_that_jiwer_counts(run_
             assert text(hypothesis).split() == (line["hypothesis"].split() or ["nothing"] * (not line["reference"]))
 
 
-def test_what_was_dropped_is_told_and_the_settings_are_there(run_dir: Path, tones: Path) -> None:
+def test_dropped_utterances_and_settings_are_shown(run_dir: Path, tones: Path) -> None:
     page = page_of(run_dir)
     longer = [utterance for utterance in read_manifest(tones / "train.jsonl") if utterance.duration > MOST_SECONDS]
     assert longer
@@ -215,7 +215,7 @@ def test_what_was_dropped_is_told_and_the_settings_are_there(run_dir: Path, tone
     assert html.escape((run_dir / "config.yaml").read_text()) in page
 
 
-def test_the_events_are_read_as_the_run_was(run_dir: Path, tones: Path) -> None:
+def test_the_recorded_events_describe_the_run(run_dir: Path, tones: Path) -> None:
     history = read_history(run_dir / "events.jsonl")
     recognizer = load_recognizer(run_dir)
     parameters = sum(parameter.numel() for parameter in recognizer.model.parameters())
@@ -231,7 +231,7 @@ def test_the_events_are_read_as_the_run_was(run_dir: Path, tones: Path) -> None:
     assert 0 < history.wall_seconds < seconds[-1] - seconds[0] + 1e-6
 
 
-def test_the_time_is_that_of_all_starts_without_the_nights_between_them(tmp_path: Path) -> None:
+def test_the_time_is_the_sum_over_all_starts_without_the_pauses_between_them(tmp_path: Path) -> None:
     night = 80_000
     dropped, damaged = Warned("dropped 3: why (a, b, c)"), Warned("x.ckpt is damaged (why)\na second line of it")
     tell(tmp_path, (0, START), (1, dropped), (10, Progress(20, 1, 20, 200)), (60, Progress(50, 1, 50, 200)))
@@ -247,7 +247,7 @@ def test_the_time_is_that_of_all_starts_without_the_nights_between_them(tmp_path
     assert read_history(tmp_path / "events.jsonl").wall_seconds == 110.0
 
 
-def test_events_that_a_kill_or_a_disk_has_damaged_are_counted_and_the_others_read(tmp_path: Path) -> None:
+def test_events_damaged_by_a_kill_or_a_disk_are_counted_and_the_others_are_read(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     tell(tmp_path, (0, START), (10, Progress(10, 1, 10, 100)))
     whole = path.read_bytes()
@@ -275,7 +275,7 @@ def test_events_that_a_kill_or_a_disk_has_damaged_are_counted_and_the_others_rea
     assert f"Damaged lines of events.jsonl, which are left out: {len(bad)}." in page_of(tmp_path)
 
 
-def test_a_run_that_is_killed_and_resumed_keeps_what_it_told_before(tones: Path, tmp_path: Path) -> None:
+def test_a_killed_and_resumed_run_keeps_its_earlier_events(tones: Path, tmp_path: Path) -> None:
     settings = resolved(
         *TINY,
         *tone_corpus(tones),
@@ -284,7 +284,7 @@ def test_a_run_that_is_killed_and_resumed_keeps_what_it_told_before(tones: Path,
         "corpus.test=[]",
         f"run_dir={tmp_path / 'run'}",
     )
-    killed = start(settings, tmp_path / "log", before=die_behind_the_first_epoch)
+    killed = start(settings, tmp_path / "log", before=die_after_the_first_epoch)
     assert finish(killed) == -signal.SIGKILL
     path = tmp_path / "run" / "events.jsonl"
     earlier_events = path.read_bytes()
@@ -296,7 +296,7 @@ def test_a_run_that_is_killed_and_resumed_keeps_what_it_told_before(tones: Path,
     assert history.latest.step > history.first.step == 0
 
 
-def test_of_a_run_that_was_begun_before_there_were_events_the_page_says_so(run_dir: Path, tmp_path: Path) -> None:
+def test_the_page_of_an_older_run_without_events_says_so(run_dir: Path, tmp_path: Path) -> None:
     for name in ("config.yaml", "metrics.csv", "examples.jsonl", "train.log", "results.json"):
         shutil.copy(run_dir / name, tmp_path)
     page = page_of(tmp_path)
@@ -336,7 +336,7 @@ HEADER = "step,epoch,train/loss,train/grad_norm,valid/wer,valid/loss\r\n"
         ({"events.jsonl": "not events\n"}, "Damaged lines of events.jsonl, which are left out: 1."),
     ],
 )
-def test_of_a_run_of_which_there_is_little_the_page_says_what_there_is_not(
+def test_the_page_of_a_run_with_few_files_names_what_is_missing(
     files: dict[str, str], message: str, tmp_path: Path
 ) -> None:
     for name, content in files.items():
@@ -360,7 +360,7 @@ def long_run(folder: Path, lines: int) -> None:
             file.write("\n")
 
 
-def test_a_long_run_is_a_small_page_made_soon_with_its_extremes(tmp_path: Path) -> None:
+def test_a_long_run_has_a_small_page_that_is_made_fast_and_shows_extremes(tmp_path: Path) -> None:
     long_run(tmp_path, 100_000)
     begun = time.monotonic()
     page = page_of(tmp_path)
@@ -376,7 +376,7 @@ def test_a_long_run_is_a_small_page_made_soon_with_its_extremes(tmp_path: Path) 
     assert sum(y < top + 100 for y in drawn) == 1, "the one loss of 20 is far above the others"
 
 
-def test_a_validation_before_the_first_step_is_not_taken_for_one_at_the_end(tmp_path: Path) -> None:
+def test_a_validation_before_the_first_step_is_not_mistaken_for_one_at_the_end(tmp_path: Path) -> None:
     header = "step,train/loss,valid/loss,valid/wer,valid/blank_ratio\r\n"
     lines = [f"{step},{3 - step / 60},,,\r\n" for step in range(20, 61, 20)]
     (tmp_path / "metrics.csv").write_text("".join([header, "0,,1.88,0.5,0.25\r\n", *lines]))
@@ -391,7 +391,7 @@ def test_a_validation_before_the_first_step_is_not_taken_for_one_at_the_end(tmp_
         assert ">60<" in figure, "all charts have the steps of the run"
 
 
-def test_a_training_curve_of_many_points_is_their_running_mean(tmp_path: Path) -> None:
+def test_a_training_curve_with_many_points_is_shown_as_a_running_mean(tmp_path: Path) -> None:
     long_run(tmp_path, 1000)
     page = page_of(tmp_path)
     assert "the mean of 25 neighbouring points" in page
@@ -426,7 +426,7 @@ def hostile(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [380, 1400])
-def test_the_page_is_quiet_and_fits_its_window(
+def test_the_page_has_no_errors_and_fits_its_window(
     width: int,
     scheme: str,
     run_dir: Path,
@@ -446,7 +446,7 @@ def test_the_page_is_quiet_and_fits_its_window(
         assert seen.page.title() == f"Training run {folder.name}"
 
 
-def test_each_chart_has_words_and_a_table_for_those_who_do_not_see_it(run_dir: Path, browser: Any) -> None:  # noqa: F811
+def test_each_chart_has_a_description_and_a_table(run_dir: Path, browser: Any) -> None:  # noqa: F811
     page = visit(browser, run_dir / "report.html").page
     charts = page.query_selector_all("figure.chart")
     assert len(charts) == 8
@@ -456,7 +456,7 @@ def test_each_chart_has_words_and_a_table_for_those_who_do_not_see_it(run_dir: P
         assert len(chart.query_selector_all("tbody tr")) > 1
 
 
-def test_a_chart_tells_the_values_of_a_point_under_the_pointer(run_dir: Path, browser: Any) -> None:  # noqa: F811
+def test_a_chart_shows_the_values_of_the_point_under_the_pointer(run_dir: Path, browser: Any) -> None:  # noqa: F811
     page = visit(browser, run_dir / "report.html").page
     page.locator("figure.chart", has_text="Validation WER").locator("svg .hit").last.hover()
     step, wer = column(run_dir, "valid/wer")[-1]
@@ -464,9 +464,9 @@ def test_a_chart_tells_the_values_of_a_point_under_the_pointer(run_dir: Path, br
     assert f"{100 * wer:.1f} %" in page.locator(".tip").inner_text()
 
 
-def test_a_page_that_cannot_be_written_is_a_warning_and_costs_nothing(tones: Path, tmp_path: Path) -> None:
+def test_a_page_that_cannot_be_written_is_only_a_warning(tones: Path, tmp_path: Path) -> None:
     path = tmp_path / "run" / "report.html"
-    path.mkdir(parents=True)  # nobody can write a file there
+    path.mkdir(parents=True)  # a folder in the place of the file
     settings = resolved(
         *TINY, *tone_corpus(tones), "trainer.max_epochs=1", "num_threads=1", f"run_dir={tmp_path / 'run'}"
     )
@@ -486,7 +486,7 @@ def break_the_page() -> None:
     training_report.training_page = fail
 
 
-def test_a_page_that_fails_by_our_own_fault_costs_nothing_either(tones: Path, tmp_path: Path) -> None:
+def test_an_internal_error_in_the_page_is_only_a_warning(tones: Path, tmp_path: Path) -> None:
     settings = resolved(
         *TINY, *tone_corpus(tones), "trainer.max_epochs=1", "num_threads=1", f"run_dir={tmp_path / 'run'}"
     )
@@ -497,7 +497,7 @@ def test_a_page_that_fails_by_our_own_fault_costs_nothing_either(tones: Path, tm
     assert (tmp_path / "run" / "results.json").is_file()
 
 
-def test_the_command_makes_the_page_of_a_run_that_has_not_ended(
+def test_the_command_makes_the_page_of_an_unfinished_run(
     run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     going_on = tmp_path / "going on"
@@ -517,7 +517,7 @@ def test_the_command_makes_the_page_of_a_run_that_has_not_ended(
         (["{run}", "--output", "{folder}"], "--output must be a file; '{folder}' is a folder. Give a name in it, "),
     ],
 )
-def test_what_the_command_cannot_use_is_named(
+def test_an_invalid_argument_of_the_command_is_named(
     arguments: list[str], message: str, run_dir: Path, tmp_path: Path
 ) -> None:
     names = {"absent": str(tmp_path / "absent"), "run": str(run_dir), "folder": str(tmp_path)}

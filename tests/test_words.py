@@ -1,4 +1,4 @@
-"""Words: equal to the text; their times: those of the best path, and of the sounds themselves."""
+"""Words equal the text; their times equal those of the best path, and of the sounds themselves."""
 
 import itertools
 import math
@@ -36,14 +36,14 @@ from tests.test_tokenizer import FITTED
 from tests.test_train import trained  # noqa: F401
 from tests.tones import GAP_SECONDS, LETTER_SECONDS, SAMPLE_RATE, sentences, speak
 
-SHORT = sentences(20, seed=12, words=(1, 2))  # of 1.6 s at most, so that there is a pause wherever one is looked for
+SHORT = sentences(20, seed=12, words=(1, 2))  # of 1.6 s at most, so that every search interval contains a pause
 TOLERANCE = 0.08  # seconds, by which a word may begin too early or too late
 
 # ---- the path
 
 
 def states(tokens: list[int]) -> list[int]:
-    """Tokens with blanks around them."""
+    """Return the tokens with blanks around them."""
     return [state for token in tokens for state in (BLANK_ID, token)] + [BLANK_ID]
 
 
@@ -83,7 +83,7 @@ ALIGNED = st.tuples(st.lists(st.integers(1, 3), max_size=6), st.integers(0, 8), 
 @pytest.mark.parametrize("max_cells", [MAX_CELLS, 0], ids=["at once", "in parts"])
 @settings(deadline=None)
 @given(drawn=ALIGNED)
-def test_spans_are_the_best_path_that_spells_the_tokens(max_cells: int, drawn: tuple[list[int], int, int]) -> None:
+def test_spans_equal_the_best_path_that_spells_the_tokens(max_cells: int, drawn: tuple[list[int], int, int]) -> None:
     tokens, more, seed = drawn
     repeats = sum(token == next_token for token, next_token in itertools.pairwise(tokens))
     num_frames = len(tokens) + repeats + more
@@ -108,21 +108,21 @@ def test_spans_are_the_best_path_that_spells_the_tokens(max_cells: int, drawn: t
         assert float(deficits.sum()) == pytest.approx(loss, abs=1e-4)
 
 
-def test_what_the_net_writes_itself_has_no_deficit() -> None:
+def test_the_most_likely_tokens_of_the_net_have_no_deficit() -> None:
     log_probs = torch.randn(50, 5).log_softmax(dim=-1)
     tokens = [token for token, _ in itertools.groupby(log_probs.argmax(dim=-1).tolist()) if token != BLANK_ID]
     assert (frame_deficits(log_probs, tokens, token_spans(log_probs, tokens)) == 0).all()
 
 
 @pytest.mark.parametrize("max_cells", [MAX_CELLS, 0], ids=["at once", "in parts"])
-def test_a_token_that_cannot_be_is_spelt_all_the_same(max_cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_impossible_token_is_also_aligned(max_cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alignment, "MAX_CELLS", max_cells)
     log_probs = torch.zeros(6, 4)
     log_probs[:, 2] = -math.inf
     assert len(token_spans(log_probs, [1, 2, 3])) == 3
 
 
-def test_a_path_that_is_found_in_many_parts_is_that_of_the_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_computed_in_many_parts_equals_that_of_the_loops(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alignment, "MAX_CELLS", 0)
     blocks: list[int] = []
     advance = alignment._advance
@@ -141,7 +141,7 @@ def test_a_path_that_is_found_in_many_parts_is_that_of_the_loops(monkeypatch: py
     assert sum(blocks) == 2 * 400
 
 
-# ---- tokens to words
+# ---- from tokens to words
 
 
 def odd_characters() -> Char:
@@ -168,7 +168,7 @@ def written(tokens: list[int], vocab_size: int, repeat: int) -> Tensor:
 @pytest.mark.parametrize("name", sorted(TOKENIZERS))
 @settings(deadline=None, max_examples=60)
 @given(data=st.data(), repeat=st.integers(1, 2))
-def test_the_words_are_those_of_the_validation_hypothesis(
+def test_the_words_equal_those_of_the_validation_hypothesis(
     name: str, normalizer: str, data: st.DataObject, repeat: int
 ) -> None:
     recognizer = listener()
@@ -193,7 +193,7 @@ def test_the_words_are_those_of_the_validation_hypothesis(
 
 
 @given(pieces=st.lists(st.text("ab ", max_size=4), min_size=1, max_size=6), data=st.data())
-def test_each_word_is_within_the_tokens_that_spell_it(pieces: list[str], data: st.DataObject) -> None:
+def test_each_word_has_the_positions_of_the_tokens_that_spell_it(pieces: list[str], data: st.DataObject) -> None:
     tokens = data.draw(st.lists(st.integers(0, len(pieces) - 1), max_size=10))
     written_by = [(character, position) for position, token in enumerate(tokens) for character in pieces[token]]
     expected = []
@@ -210,7 +210,7 @@ def test_each_word_is_within_the_tokens_that_spell_it(pieces: list[str], data: s
 
 
 def spoken(texts: list[str], pauses: list[float], seed: int = 0) -> tuple[Tensor, list[tuple[str, float]]]:
-    """Texts, each after a pause, in noise; and the start of each word in seconds."""
+    """Return audio of texts, each after a pause, in noise; and the start of each word in seconds."""
     parts, words, now = [], [], 0.0
     for text, pause in zip(texts, pauses, strict=True):
         parts += [torch.zeros(round(pause * SAMPLE_RATE)), torch.from_numpy(speak(text))]
@@ -236,7 +236,7 @@ CHUNKS = {
 
 
 @pytest.mark.parametrize("way", sorted(CHUNKS))
-def test_words_begin_and_end_when_they_sound(way: str) -> None:
+def test_words_have_the_times_of_their_sounds(way: str) -> None:
     texts = SHORT
     waveform, words = spoken(texts, [0.3] * len(texts))
     [transcript] = listener().transcribe([waveform], CHUNKS[way], sample_rate=SAMPLE_RATE)
@@ -250,7 +250,7 @@ def test_words_begin_and_end_when_they_sound(way: str) -> None:
 
 @pytest.mark.parametrize("way", sorted(CHUNKS))
 @pytest.mark.parametrize("silence", [0.5, 1.0, 3.7])
-def test_silence_that_is_inserted_moves_what_is_behind_it(way: str, silence: float) -> None:
+def test_inserted_silence_shifts_the_words_after_it(way: str, silence: float) -> None:
     texts = SHORT
     pauses = [0.3] * len(texts)
     for place in (0, 10):
@@ -310,7 +310,7 @@ def ends_by_energy(words: Sequence[Word], waveform: Tensor) -> list[tuple[float,
 @needs_model
 @needs_shared
 @pytest.mark.slow
-def test_words_of_a_subword_model_end_where_the_sound_does(tmp_path: Path) -> None:
+def test_words_of_a_subword_model_end_where_the_sound_ends(tmp_path: Path) -> None:
     """On dev-mini with the English model, whose tokens last one frame each."""
     assert convert([str(MODEL), "-o", str(tmp_path / "english")]) == 0
     assert prepare(["--corpus-dir", str(SHARED / "LibriSpeech"), "--output-dir", str(tmp_path)]) == 0
@@ -336,7 +336,7 @@ def test_the_last_word_ends_within_the_recording() -> None:
 
 
 def reference_starts(recognizer: Recognizer, log_probs: Tensor, tokens: list[int]) -> list[float]:
-    """Return the starts of the words of `tokens`: the loops above, over one pass."""
+    """Return the starts of the words of `tokens`, by the loops above, over one pass."""
     _, path = best_path(log_probs, tokens)
     firsts = [path.index(2 * position + 1) for position in range(len(tokens))]
     spaced = [" ", *(recognizer.model.tokenizer.pieces[token] for token in tokens)]
@@ -355,7 +355,7 @@ def one_pass(recognizer: Recognizer, waveform: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("way", sorted(CHUNKS))
-def test_words_begin_where_the_loops_put_them_in_one_pass(way: str) -> None:
+def test_words_begin_at_the_times_of_the_loops_over_one_pass(way: str) -> None:
     recognizer = listener()
     waveform, _ = spoken(SHORT[:8], [0.3, 0.5, 1.1, 0.2, 0.3, 2.0, 0.4, 0.3], seed=5)
     [transcript] = recognizer.transcribe([waveform], CHUNKS[way], sample_rate=SAMPLE_RATE)
@@ -365,7 +365,7 @@ def test_words_begin_where_the_loops_put_them_in_one_pass(way: str) -> None:
     assert [word.start for word in transcript.words] == pytest.approx(expected, abs=1e-6)
 
 
-def test_a_text_is_aligned_to_a_trained_net_as_the_loops_align_it(trained: Path, tones: Path) -> None:  # noqa: F811
+def test_a_text_is_aligned_to_a_trained_net_as_by_the_loops(trained: Path, tones: Path) -> None:  # noqa: F811
     recognizer = load_recognizer(trained)
     for utterance in read_manifest(tones / "test.jsonl"):
         log_probs = recognizer.log_probs(one_pass(recognizer, load_waveform(utterance.audio_filepath, SAMPLE_RATE)))
@@ -376,7 +376,7 @@ def test_a_text_is_aligned_to_a_trained_net_as_the_loops_align_it(trained: Path,
 
 @pytest.mark.parametrize("sample_rate", [8000, 11_025, 16_000, 22_050, 44_100, 48_000])
 @pytest.mark.parametrize("shift", [0.01, 0.0125, 0.015])
-def test_frames_stay_where_their_samples_are_however_long_the_recording(sample_rate: int, shift: float) -> None:
+def test_times_of_frames_are_exact_in_recordings_of_any_length(sample_rate: int, shift: float) -> None:
     """A shift may be a fraction of a sample; inconsistent rounding would make times drift."""
     config = resolved(*TINY, f"features.sample_rate={sample_rate}", f"features.frame_shift_seconds={shift}")
     tokenizer, features = build_tokenizer(config), build_features(config)

@@ -1,4 +1,4 @@
-"""Shared by the tests of transducers with and without durations: small heads, batches with junk, common checks."""
+"""Shared by the tests of transducers with and without durations: small heads, batches with junk, and checks."""
 
 import math
 import random
@@ -40,7 +40,7 @@ def random_head(config: dict[str, Any], joiner: str, vocab_size: int, seed: int,
 
 
 def logits_of(predictor: Any, joiner: Any, encoder_out: Tensor, tokens: Sequence[int]) -> Tensor:
-    """(T', D) and tokens to logits (T', U + 1, ...), token by token."""
+    """Return logits (T', U + 1, ...) of frames (T', D) and tokens, token by token."""
     out, state = predictor.step(torch.tensor([0]), predictor.initial_state(1))
     outs = [out]
     for token in tokens:
@@ -51,7 +51,7 @@ def logits_of(predictor: Any, joiner: Any, encoder_out: Tensor, tokens: Sequence
 
 
 def batch_of(cases: Sequence[Case], width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Logits (B, T', U + 1, width), tokens, lengths and token lengths, with junk in all that is padding."""
+    """Return logits (B, T', U + 1, width), tokens, lengths and token lengths, with junk as padding."""
     lengths = torch.tensor([frames for _, frames in cases])
     token_lengths = torch.tensor([len(tokens) for tokens, _ in cases])
     logits = torch.full((len(cases), 7, 6, width), math.nan, dtype=torch.float64)
