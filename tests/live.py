@@ -112,9 +112,9 @@ def live_process(recognizer: str, most: int) -> Iterator[Server]:
             process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True)
         try:
             assert process.stdout is not None
-            found = re.search(r"http://\S+", process.stdout.readline())
-            assert found, log.read_text()
-            yield Server(found[0], process, log, Path(folder))
+            match = re.search(r"http://\S+", process.stdout.readline())
+            assert match, log.read_text()
+            yield Server(match[0], process, log, Path(folder))
         finally:
             process.kill()
             process.wait()

@@ -51,12 +51,12 @@ def encoded(model: Any, waveforms: list[Tensor]) -> tuple[Tensor, Tensor]:
 
 def texts(model: Any, waveforms: list[Tensor]) -> list[str]:
     """Return greedy texts, recognised one recording at a time."""
-    found = []
+    transcripts = []
     for waveform in waveforms:
         out, lengths = encoded(model, [waveform])
         [best] = model.decoding.rnnt_decoder_predictions_tensor(encoder_output=out, encoded_lengths=lengths)
-        found.append(best.text)
-    return found
+        transcripts.append(best.text)
+    return transcripts
 
 
 def losses(model: Any, logits: Tensor, lengths: Tensor, tokens: Tensor, token_lengths: Tensor) -> Tensor:
@@ -116,8 +116,8 @@ def read(folder: Path) -> None:
 
     model = ASRModel.restore_from(str(folder / "back.nemo"), map_location="cpu").eval()
     with torch.no_grad():
-        found = texts(model, torch.load(folder / "waveforms.pt"))
-    (folder / "texts.json").write_text(json.dumps(found))
+        transcripts = texts(model, torch.load(folder / "waveforms.pt"))
+    (folder / "texts.json").write_text(json.dumps(transcripts))
 
 
 if __name__ == "__main__":

@@ -119,8 +119,8 @@ def resumptions(run_dir: Path) -> list[tuple[int, int]]:
     """Return (step, batch) of each resumption in the log."""
     path = run_dir / "train.log"
     log = path.read_text() if path.is_file() else ""
-    found = re.findall(r"resuming from step (\d+), epoch \d+, batch (\d+)", log)
-    return [(int(step), int(batch)) for step, batch in found]
+    resumed = re.findall(r"resuming from step (\d+), epoch \d+, batch (\d+)", log)
+    return [(int(step), int(batch)) for step, batch in resumed]
 
 
 def metrics(run_dir: Path) -> list[dict[str, str]]:

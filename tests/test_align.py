@@ -62,13 +62,13 @@ def test_words_have_the_times_at_which_they_are_spoken(fluent: Path, capsys: pyt
 def test_ctm_and_textgrid_contain_the_same_words(
     fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    some = read_manifest(fluent / "test.jsonl")[:5]
-    path = str(manifest(tmp_path / "some.jsonl", some))
+    utterances = read_manifest(fluent / "test.jsonl")[:5]
+    path = str(manifest(tmp_path / "some.jsonl", utterances))
     assert align([str(fluent / "run"), path, "--format", "ctm"]) == 0
     marks = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert align([str(fluent / "run"), path, "--format", "textgrid", "--output-dir", str(tmp_path / "out")]) == 0
     assert align([str(fluent / "run"), path, "--format", "json", "--output-dir", str(tmp_path / "out")]) == 0
-    for utterance in some:
+    for utterance in utterances:
         mine = [mark for mark in marks if mark[0] == utterance.id]
         assert [mark[4] for mark in mine] == utterance.text.split()
         grid = read_by_praatio((tmp_path / "out" / f"{utterance.id}.TextGrid").read_text())

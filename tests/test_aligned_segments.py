@@ -202,7 +202,7 @@ def test_eleven_minutes_of_real_speech_are_segmented_and_a_passage_of_wrong_text
         last = first + len(text.split()) - 1
         back.append(begin - 0.3 <= words[first]["start"] and words[last]["end"] <= end + 0.3)
         first = last + 1
-    missed = [number for number, found in enumerate(back) if not found and number not in wrong]
+    missed = [number for number, is_back in enumerate(back) if not is_back and number not in wrong]
     assert len(missed) <= 2, (
         "what follows a wrong text is in its place, too"
     )  # the last word of one segment is recognised slightly later

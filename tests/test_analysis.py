@@ -25,41 +25,41 @@ def rows() -> list[Scored]:
 
 
 @pytest.fixture(scope="module")
-def found(rows: list[Scored]) -> dict[str, Any]:
+def report(rows: list[Scored]) -> dict[str, Any]:
     return figures(rows)
 
 
 def test_figures_of_any_utterances_can_be_written_as_json() -> None:
     nothing = scored("", "")
-    for some in ([], [nothing], [scored("", "a b")], [scored("a", "")], [scored("a", "b")] * 7, simulated(30, seed=1)):
-        again = json.loads(json.dumps(figures(some), allow_nan=False))
-        assert again == figures(some)
-        assert again["utterances"] == len(some)
+    for rows in ([], [nothing], [scored("", "a b")], [scored("a", "")], [scored("a", "b")] * 7, simulated(30, seed=1)):
+        again = json.loads(json.dumps(figures(rows), allow_nan=False))
+        assert again == figures(rows)
+        assert again["utterances"] == len(rows)
 
 
-def test_rates_are_all_errors_divided_by_all_words(rows: list[Scored], found: dict[str, Any]) -> None:
+def test_rates_are_all_errors_divided_by_all_words(rows: list[Scored], report: dict[str, Any]) -> None:
     references, hypotheses = [row.reference for row in rows], [row.transcript.text for row in rows]
-    assert found["words"]["rate"] == pytest.approx(jiwer.wer(references, hypotheses), abs=1e-12)
-    assert found["characters"]["rate"] == pytest.approx(jiwer.cer(references, hypotheses), abs=1e-12)
+    assert report["words"]["rate"] == pytest.approx(jiwer.wer(references, hypotheses), abs=1e-12)
+    assert report["characters"]["rate"] == pytest.approx(jiwer.cer(references, hypotheses), abs=1e-12)
     by_jiwer = jiwer.process_words(references, hypotheses)
     for kind in ("substitutions", "insertions", "deletions"):
-        assert found["words"][kind] == getattr(by_jiwer, kind)
-    assert found["words"]["reference_length"] == 300 * 20
-    assert found["raw_words"]["rate"] is None, "these texts have neither case nor punctuation"
-    assert found["wrong_utterances"] == sum(
+        assert report["words"][kind] == getattr(by_jiwer, kind)
+    assert report["words"]["reference_length"] == 300 * 20
+    assert report["raw_words"]["rate"] is None, "these texts have neither case nor punctuation"
+    assert report["wrong_utterances"] == sum(
         reference != hypothesis for reference, hypothesis in zip(references, hypotheses, strict=True)
     )
-    assert found["speakers"] == 20
-    assert found["audio_seconds"] == pytest.approx(sum(row.utterance.duration for row in rows))
+    assert report["speakers"] == 20
+    assert report["audio_seconds"] == pytest.approx(sum(row.utterance.duration for row in rows))
     for kind in ("words", "characters"):
         for interval in ("interval", "speaker_interval"):
-            low, high = found[kind][interval]
-            assert low < found[kind]["rate"] < high < low + 0.05
+            low, high = report[kind][interval]
+            assert low < report[kind]["rate"] < high < low + 0.05
 
 
 def test_errors_in_texts_as_written_are_counted_separately() -> None:
-    found = figures([scored("the cat sat", "the cat sat", text="The cat sat.")])
-    assert (found["words"]["rate"], found["raw_words"]["rate"]) == (0.0, 2 / 3)
+    report = figures([scored("the cat sat", "the cat sat", text="The cat sat.")])
+    assert (report["words"]["rate"], report["raw_words"]["rate"]) == (0.0, 2 / 3)
     for text in ("THE CAT'S SAT", "the cat's well-known", "die katze saß", "猫が座った"):
         shouted = figures([scored(text.lower(), text.lower(), text=text)])["raw_words"]
         assert (shouted["rate"], shouted["interval"]) == (None, None), "without case and punctuation"
@@ -84,11 +84,13 @@ def test_an_interval_over_speakers_exists_only_if_every_utterance_names_one_and_
 
 
 @pytest.mark.parametrize("kind", ["subset", "speaker", "duration", "speaking_rate"])
-def test_rows_of_a_breakdown_contain_every_utterance_once(kind: str, rows: list[Scored], found: dict[str, Any]) -> None:
-    table = found["by"][kind]
+def test_rows_of_a_breakdown_contain_every_utterance_once(
+    kind: str, rows: list[Scored], report: dict[str, Any]
+) -> None:
+    table = report["by"][kind]
     assert sum(row["utterances"] for row in table) == len(rows)
     for key in ("errors", "reference_length"):
-        assert sum(row[key] for row in table) == found["words"][key]
+        assert sum(row[key] for row in table) == report["words"][key]
     assert len({row["name"] for row in table}) == len(table)
     for row in table:
         assert row["rate"] == row["errors"] / row["reference_length"]
@@ -120,8 +122,8 @@ def test_subsets_are_in_the_order_given() -> None:
     assert [(row["name"], row["errors"]) for row in figures(rows)["by"]["subset"]] == [("z", 2), ("a", 1), ("b", 1)]
 
 
-def test_durations_are_divided_at_round_seconds(rows: list[Scored], found: dict[str, Any]) -> None:
-    for row in found["by"]["duration"]:
+def test_durations_are_divided_at_round_seconds(rows: list[Scored], report: dict[str, Any]) -> None:
+    for row in report["by"]["duration"]:
         low, _, high, unit = row["name"].split()
         assert unit == "s"
         inside = [scored_row for scored_row in rows if float(low) <= scored_row.utterance.duration < float(high)]
@@ -189,7 +191,7 @@ def test_at_most_50_confusions_of_a_kind_are_listed_and_equally_frequent_ones_ar
     assert [confusion["reference"] for confusion in listed] == [f"w{number}" for number in range(100, 150)]
 
 
-def test_calibration_covers_every_recognised_word(rows: list[Scored], found: dict[str, Any]) -> None:
+def test_calibration_covers_every_recognised_word(rows: list[Scored], report: dict[str, Any]) -> None:
     words: list[tuple[float, bool]] = []
     for row in rows:
         alignment = jiwer.process_words(row.reference, row.transcript.text).alignments[0]
@@ -200,7 +202,7 @@ def test_calibration_covers_every_recognised_word(rows: list[Scored], found: dic
             for index in range(chunk.hyp_start_idx, chunk.hyp_end_idx)
         }
         words += [(word.confidence, index in right) for index, word in enumerate(row.transcript.words)]
-    calibration = found["calibration"]
+    calibration = report["calibration"]
     assert calibration["words"] == len(words)
     assert calibration["accuracy"] == pytest.approx(sum(right for _, right in words) / len(words))
     assert calibration["mean_confidence"] == pytest.approx(sum(confidence for confidence, _ in words) / len(words))
@@ -215,7 +217,7 @@ def test_calibration_covers_every_recognised_word(rows: list[Scored], found: dic
         )
         gap += abs(confidence_bin["confidence"] - confidence_bin["accuracy"]) * len(inside) / len(words)
     assert calibration["ece"] == pytest.approx(gap)
-    for confidence_bin in found["distribution"]["confidence"]:
+    for confidence_bin in report["distribution"]["confidence"]:
         inside = [
             right
             for confidence, right in words

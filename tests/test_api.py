@@ -64,8 +64,8 @@ def test_help_and_dir_list_the_exported_names() -> None:
 
 @pytest.mark.usefixtures("desk")
 def test_the_examples_in_the_docstrings_run() -> None:
-    found = doctest.DocTestFinder(recurse=False).find(asr, globs={"soundfile": soundfile})
-    results = [doctest.DocTestRunner().run(test) for test in found]
+    doctests = doctest.DocTestFinder(recurse=False).find(asr, globs={"soundfile": soundfile})
+    results = [doctest.DocTestRunner().run(test) for test in doctests]
     assert [result.failed for result in results] == [0]
     assert results[0].attempted > 5
 

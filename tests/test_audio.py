@@ -555,18 +555,18 @@ def test_a_long_file_is_streamed_with_little_memory(rate, num_channels, tmp_path
         for _ in range(20 if rate == RATE else 4):
             file.write(minute)
         num_samples = file.frames
-    held = most = 0
+    held_bytes = most = 0
     read = audio._Sound.read
 
     def release(size: int) -> None:
-        nonlocal held
-        held -= size
+        nonlocal held_bytes
+        held_bytes -= size
 
     def counting(self, *args, **options):
-        nonlocal held, most
+        nonlocal held_bytes, most
         samples = read(self, *args, **options)
-        held += samples.nbytes
-        most = max(most, held)
+        held_bytes += samples.nbytes
+        most = max(most, held_bytes)
         weakref.finalize(samples, release, samples.nbytes)
         return samples
 

@@ -67,11 +67,11 @@ def test_a_beam_of_one_without_a_language_model_equals_greedy_decoding(
 ) -> None:
     torch.manual_seed(seed)
     log_probs, given = random_log_probs(len(lengths), max(lengths), len(pieces)), torch.tensor(lengths)
-    found = decoded(beam(pieces, beam_size=1, tokens_per_frame=tokens_per_frame), log_probs, given)
+    hypotheses = decoded(beam(pieces, beam_size=1, tokens_per_frame=tokens_per_frame), log_probs, given)
     expected = decoded(Greedy(IDENTITY, Pieces(pieces), as_written), log_probs, given)  # type: ignore[arg-type]
-    assert [hypothesis.tokens for [hypothesis] in found] == [hypothesis.tokens for [hypothesis] in expected]
+    assert [hypothesis.tokens for [hypothesis] in hypotheses] == [hypothesis.tokens for [hypothesis] in expected]
     expected_scores = [hypothesis.score for [hypothesis] in expected]
-    assert [hypothesis.score for [hypothesis] in found] == pytest.approx(expected_scores, abs=1e-4)  # float32
+    assert [hypothesis.score for [hypothesis] in hypotheses] == pytest.approx(expected_scores, abs=1e-4)  # float32
 
 
 @needs_kenlm
@@ -88,11 +88,11 @@ def test_a_wide_beam_finds_the_result_of_enumerating_all_paths(
         search = beam(pieces, **WIDE | plain.settings(tmp_path))
         torch.manual_seed(seed)
         log_probs = random_log_probs(5 if len(pieces) < 6 else 4, len(pieces))
-        found, expected = decode_one(search, log_probs), plain.rank(log_probs)
-        scores = {tuple(hypothesis.tokens): hypothesis.score for hypothesis in found}
+        actual, expected = decode_one(search, log_probs), plain.rank(log_probs)
+        scores = {tuple(hypothesis.tokens): hypothesis.score for hypothesis in actual}
         assert scores == pytest.approx(expected, abs=1e-4)  # KenLM: float32
-        assert [hypothesis.score for hypothesis in found] == sorted(
-            (hypothesis.score for hypothesis in found), reverse=True
+        assert [hypothesis.score for hypothesis in actual] == sorted(
+            (hypothesis.score for hypothesis in actual), reverse=True
         )
 
 
@@ -109,11 +109,11 @@ def test_a_word_gets_the_unknown_score_at_the_first_letter_that_fits_no_known_wo
         "abb ab c": [0, 0, 0, -7, 0, 0, 0, 0],
         "cca": [0, 0, -7],
     }.items():
-        context, found = fusion.start(), []
+        context, actual_gains = fusion.start(), []
         for character in word:
             context, gain = fusion.extend(context, LETTERS.index(character)) or pytest.fail("no lexicon forbids it")
-            found.append(gain)
-        assert found == gains
+            actual_gains.append(gain)
+        assert actual_gains == gains
         assert fusion.finish(context) == (-7.0 if word.endswith(" c") else 0.0)
 
 
@@ -149,9 +149,9 @@ def test_words_and_scores_equal_those_of_torchaudios_decoder_with_a_lexicon(tmp_
     for frames in (1, 6, 12):
         log_probs = forced_space(random_log_probs(frames, len(LETTERS)))
         [[expected]] = other(log_probs[None])
-        found = decode_one(search, log_probs)[0]
-        assert text(LETTERS, found.tokens).split() == expected.words
-        assert found.score == pytest.approx(expected.score, abs=1e-3)  # float32 sums
+        best = decode_one(search, log_probs)[0]
+        assert text(LETTERS, best.tokens).split() == expected.words
+        assert best.score == pytest.approx(expected.score, abs=1e-3)  # float32 sums
 
 
 @needs_kenlm
@@ -182,9 +182,9 @@ def test_tokens_and_scores_equal_those_of_torchaudios_decoder_without_a_lexicon(
     for frames in (1, 5, 9):
         log_probs = random_log_probs(frames, len(LETTERS))
         [[expected]] = other(torch.nn.functional.pad(log_probs, (0, 1), value=-1e6)[None])
-        found = decode_one(search, log_probs)[0]
-        assert found.tokens == [token for token in expected.tokens.tolist() if token != len(LETTERS)]
-        assert found.score == pytest.approx(expected.score, abs=1e-3)  # float32 sums
+        best = decode_one(search, log_probs)[0]
+        assert best.tokens == [token for token in expected.tokens.tolist() if token != len(LETTERS)]
+        assert best.score == pytest.approx(expected.score, abs=1e-3)  # float32 sums
 
 
 FRAME = torch.tensor([[0.05, 0.5, 0.3, 0.1, 0.05]]).log()
@@ -203,8 +203,8 @@ FRAME = torch.tensor([[0.05, 0.5, 0.3, 0.1, 0.05]]).log()
 def test_a_frame_extends_prefixes_by_its_most_likely_tokens_and_the_blank(
     setting: str, value: float, tried: list[int]
 ) -> None:
-    found = decode_one(beam(LETTERS, **WIDE | {setting: value}), FRAME)
-    assert sorted(hypothesis.tokens for hypothesis in found) == [[], *([token] for token in tried)]
+    hypotheses = decode_one(beam(LETTERS, **WIDE | {setting: value}), FRAME)
+    assert sorted(hypothesis.tokens for hypothesis in hypotheses) == [[], *([token] for token in tried)]
 
 
 def test_beam_size_and_beam_threshold_limit_the_kept_hypotheses() -> None:
@@ -267,8 +267,8 @@ def test_pruned_extensions_do_not_change_the_result_of_a_plain_search(
         )
         torch.manual_seed(seed)
         log_probs = random_log_probs(12, len(pieces))
-        found = {tuple(hypothesis.tokens): hypothesis.score for hypothesis in decode_one(search, log_probs)}
-        assert found == pytest.approx(extend_by_everything(search, log_probs), abs=1e-9)
+        actual = {tuple(hypothesis.tokens): hypothesis.score for hypothesis in decode_one(search, log_probs)}
+        assert actual == pytest.approx(extend_by_everything(search, log_probs), abs=1e-9)
 
 
 @pytest.mark.parametrize("junk", [math.nan, math.inf, -math.inf, 1e9])
@@ -296,8 +296,8 @@ def test_impossible_tokens_never_occur_in_a_hypothesis() -> None:
     log_probs = random_log_probs(6, len(LETTERS))
     log_probs[:, 2] = -math.inf
     log_probs[3, 1:] = -math.inf
-    found = decode_one(beam(LETTERS, **WIDE), log_probs)
-    assert all(2 not in hypothesis.tokens and hypothesis.score > -math.inf for hypothesis in found)
+    hypotheses = decode_one(beam(LETTERS, **WIDE), log_probs)
+    assert all(2 not in hypothesis.tokens and hypothesis.score > -math.inf for hypothesis in hypotheses)
 
 
 def test_if_only_the_start_of_a_word_is_left_the_complete_words_before_it_are_returned(tmp_path: Path) -> None:
@@ -306,9 +306,9 @@ def test_if_only_the_start_of_a_word_is_left_the_complete_words_before_it_are_re
     best = [2, 3, 1, 2]  # "ab a"
     log_probs = torch.full((4, len(LETTERS)), -50.0)
     log_probs[range(4), best] = 0.0
-    [found] = decode_one(beam(LETTERS, lexicon=lexicon, hotwords=hotwords, hotword_score=9.0), log_probs)
-    assert text(LETTERS, found.tokens) == "ab"
-    assert found.score == 0.0  # an incomplete phrase gets no bonus
+    [hypothesis] = decode_one(beam(LETTERS, lexicon=lexicon, hotwords=hotwords, hotword_score=9.0), log_probs)
+    assert text(LETTERS, hypothesis.tokens) == "ab"
+    assert hypothesis.score == 0.0  # an incomplete phrase gets no bonus
 
 
 def test_words_are_separated_by_any_white_space(tmp_path: Path) -> None:
@@ -333,8 +333,8 @@ def test_a_lexicon_is_a_word_list_or_an_arpa_model(tmp_path: Path, content: str,
     spelled = {text(LETTERS, list(tokens)) for n in range(4) for tokens in product(range(1, 5), repeat=n)}
     search = beam(LETTERS, **WIDE, lexicon=str(path))
     assert all((word in search.fusion.lexicon) == (word in words) for word in spelled)  # type: ignore[operator]
-    found = decode_one(search, random_log_probs(3, len(LETTERS)))
-    assert {word for hypothesis in found for word in text(LETTERS, hypothesis.tokens).split()} == words
+    hypotheses = decode_one(search, random_log_probs(3, len(LETTERS)))
+    assert {word for hypothesis in hypotheses for word in text(LETTERS, hypothesis.tokens).split()} == words
 
 
 @pytest.mark.parametrize(
@@ -453,9 +453,9 @@ def test_a_search_with_other_values_equals_a_decoder_made_with_them(tmp_path: Pa
     plain, other = beam(LETTERS, **WIDE, lm=lm), beam(LETTERS, **WIDE, lm=lm, **values)
     assert list(plain.tunable) == list(values)
     log_probs, lengths = random_log_probs(1, 7, len(LETTERS)), torch.tensor([7])
-    found = plain.search(plain.evidence(log_probs, lengths), **values)
-    assert found == other.search(other.evidence(log_probs, lengths))
-    assert found != plain.search(plain.evidence(log_probs, lengths))
+    hypotheses = plain.search(plain.evidence(log_probs, lengths), **values)
+    assert hypotheses == other.search(other.evidence(log_probs, lengths))
+    assert hypotheses != plain.search(plain.evidence(log_probs, lengths))
     tokens = beam(LETTERS, **WIDE, lexicon=write_lines(tmp_path / "lexicon.txt", SOME_WORDS), lm=lm)
     assert list(tokens.tunable) == ["lm_weight", "word_insertion_bonus"], "no word is unknown to it"
     spelled = beam(LETTERS, **WIDE, lm=lm, spelling=Trigrams("ab", random.Random(1)).write(tmp_path / "spelling.arpa"))

@@ -26,14 +26,14 @@ def simulated(generator: np.random.Generator, utterances: int) -> tuple[Array, A
 def plain_draws(sums: Array, draws: int, seed: int) -> Array:
     """Draw rows with replacement and sum them, one after another."""
     generator = np.random.default_rng(seed)
-    found = []
+    draws_made = []
     for _ in range(draws):
         drawn = [0.0] * sums.shape[1]
         for _ in range(len(sums)):
             row = sums[generator.integers(len(sums))]
             drawn = [total + value for total, value in zip(drawn, row, strict=True)]
-        found.append(drawn)
-    return np.array(found)
+        draws_made.append(drawn)
+    return np.array(draws_made)
 
 
 def test_draws_have_the_mean_and_deviation_of_a_plain_loop() -> None:
@@ -103,14 +103,14 @@ def test_several_kinds_of_errors_each_have_their_own_interval() -> None:
 def test_without_enough_data_there_is_no_interval(
     errors: list[float], lengths: list[float], expected: tuple[float, float] | None
 ) -> None:
-    found = intervals(column(errors), column(lengths))[0]
+    interval = intervals(column(errors), column(lengths))[0]
     if expected == (3.0, 15.0):
-        assert found is not None
-        assert found[0] >= 3.0
-        assert found[1] == 15.0
+        assert interval is not None
+        assert interval[0] >= 3.0
+        assert interval[1] == 15.0
     else:
-        assert found == expected
-        same = difference(*(np.array(some) for some in (errors, errors, lengths)))
+        assert interval == expected
+        same = difference(*(np.array(values) for values in (errors, errors, lengths)))
         assert (same is None) == (len(errors) < MIN_UNITS or not sum(lengths)), "to differ in nothing needs no error"
 
 
@@ -171,12 +171,12 @@ DRAWS = 1000  # of each bootstrap: a tenth of a comparison's number, to save tim
 
 def significant(number: int, pairs: Iterator[tuple[Array, Array]]) -> int:
     """Count the pairs of systems that differ with p < 0.05."""
-    found = 0
+    num_significant = 0
     for seed, (a, b) in enumerate(islice(pairs, number)):
         result = difference(a, b, np.full(2600, 20.0), DRAWS, seed=seed)
         assert result is not None
-        found += result.p_value < 0.05
-    return found
+        num_significant += result.p_value < 0.05
+    return num_significant
 
 
 def corrected(generator: np.random.Generator) -> Iterator[tuple[Array, Array]]:
@@ -200,8 +200,8 @@ def test_systems_that_differ_by_chance_are_rarely_found_significant() -> None:
             swap = generator.random(2600) < 0.5
             yield np.where(swap, b, a), np.where(swap, a, b)
 
-    found = significant(500, exchanged(np.random.default_rng(9)))
-    assert 0.02 * 500 <= found <= 0.07 * 500
+    num_significant = significant(500, exchanged(np.random.default_rng(9)))
+    assert 0.02 * 500 <= num_significant <= 0.07 * 500
 
 
 def test_a_p_value_is_two_sided_never_0_and_1_without_differences() -> None:
@@ -223,6 +223,6 @@ def test_one_changed_utterance_is_not_significant() -> None:
     a, lengths = np.full(100, 2.0), np.full(100, 20.0)
     b = a.copy()
     b[17] = 0
-    found = difference(a, b, lengths)
-    assert found is not None
-    assert found.p_value == pytest.approx(2 * (1 - 1 / 100) ** 100, abs=0.03)
+    result = difference(a, b, lengths)
+    assert result is not None
+    assert result.p_value == pytest.approx(2 * (1 - 1 / 100) ** 100, abs=0.03)

@@ -465,7 +465,7 @@ def test_the_first_of_several_processes_writes_a_file_once(tmp_path: Path, s3: F
     assert [file.name for file in tmp_path.iterdir()] == ["job.json"]
 
 
-def test_texts_that_repeat_themselves_are_counted_as_repetitive() -> None:
+def test_a_text_that_repeats_itself_has_a_high_repetition_score() -> None:
     assert repetition("thank you " * 30) > 2.4
     assert repetition("an ordinary sentence about nothing much that says each word a single time only") < 1.5
 

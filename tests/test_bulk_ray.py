@@ -95,9 +95,11 @@ def test_an_unknown_error_ends_a_job_if_the_whole_part_raises_it_but_not_during_
 
 @pytest.mark.parametrize("form", ["127.0.0.1:{}", "ray://127.0.0.1:{}", "localhost:{}"])
 def test_an_address_without_a_server_is_refused_at_once(form: str) -> None:
-    with socket.socket() as held:  # bound and not listening: the port refuses connections, and no other process gets it
-        held.bind(("127.0.0.1", 0))
-        address = form.format(held.getsockname()[1])
+    with (
+        socket.socket() as reserved
+    ):  # bound and not listening: the port refuses connections, and no other process gets it
+        reserved.bind(("127.0.0.1", 0))
+        address = form.format(reserved.getsockname()[1])
         with pytest.raises(InputError, match=f"got {address}: .*refused.*ray status"):
             _check_reachable(address)
 

@@ -180,8 +180,8 @@ def test_reading_and_rewriting_a_bundle_changes_nothing(bundle: Path, tmp_path: 
     from asr.checkpoint.bundle import replace_bundle
 
     shutil.copytree(bundle, tmp_path / "copy")
-    held = read_bundle(bundle)
-    replace_bundle(bundle, held, instead_of=held)
+    contents = read_bundle(bundle)
+    replace_bundle(bundle, contents, instead_of=contents)
     for file in (tmp_path / "copy").iterdir():
         assert (bundle / file.name).read_bytes() == file.read_bytes()
     assert len(list(bundle.iterdir())) == len(list((tmp_path / "copy").iterdir()))

@@ -32,12 +32,12 @@ class Elements(HTMLParser):
 
     def __init__(self, html: str) -> None:
         super().__init__()
-        self.found: list[tuple[str, dict[str, str]]] = []
+        self.tags: list[tuple[str, dict[str, str]]] = []
         self.rows: list[list[str]] = []
         self.feed(html)
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, {key: value or "" for key, value in attributes}))
+        self.tags.append((tag, {key: value or "" for key, value in attributes}))
         if tag == "tr":
             self.rows.append([])
         if tag in ("td", "th"):
@@ -49,7 +49,7 @@ class Elements(HTMLParser):
 
     def of(self, tag: str, kind: str) -> list[dict[str, str]]:
         return [
-            attributes for name, attributes in self.found if name == tag and kind in attributes.get("class", "").split()
+            attributes for name, attributes in self.tags if name == tag and kind in attributes.get("class", "").split()
         ]
 
 
@@ -96,8 +96,8 @@ def test_the_height_of_bars_is_their_value() -> None:
 
 
 def test_bars_of_a_histogram_are_stacked_and_show_the_counts_of_the_table() -> None:
-    some = [("right", [3, 1]), ("wrong", [1, 1])]
-    elements = Elements(histogram("t", Axis("x"), Axis("n"), [0.0, 0.5, 1.0], some))
+    series = [("right", [3, 1]), ("wrong", [1, 1])]
+    elements = Elements(histogram("t", Axis("x"), Axis("n"), [0.0, 0.5, 1.0], series))
     tops = [(bar["class"], float(bar["y"]), float(bar["height"])) for bar in elements.of("rect", "bar")[-4:]]
     unit = tops[1][2]
     assert [height for _, _, height in tops] == pytest.approx([3 * unit, unit, unit, unit], abs=0.2)
@@ -157,7 +157,7 @@ def test_any_value_and_any_text_gives_a_valid_chart(chart: str, value: float | N
     assert 'onclick="x' not in html
     html.encode("utf-8")
     drawn = html[: html.index("<details>")]
-    for _, attributes in Elements(drawn).found:
+    for _, attributes in Elements(drawn).tags:
         for key in ("x", "y", "cx", "cy", "x1", "x2", "y1", "y2", "width", "height", "d"):
             assert not re.search("nan|inf|e[+-]", attributes.get(key, "")), (key, attributes)
 

@@ -25,7 +25,7 @@ from tests.scoring import scored, simulated, write_scored
 
 def every_20th_error_corrected(rows: Sequence[Scored]) -> list[Scored]:
     """Undo the 20th error, the 40th, and so on, counted over all utterances."""
-    found, count = [], 0
+    utterances, count = [], 0
     for row in rows:
         hypothesis = row.transcript.text
         for _ in range(row.counts.errors):
@@ -33,10 +33,10 @@ def every_20th_error_corrected(rows: Sequence[Scored]) -> list[Scored]:
             if count % 20 == 0:
                 hypothesis = one_error_less(row.reference, hypothesis)
         utterance = row.utterance
-        found.append(
+        utterances.append(
             scored(row.reference, hypothesis, name=utterance.id, speaker=utterance.speaker, duration=utterance.duration)
         )
-    return found
+    return utterances
 
 
 def one_error_less(reference: str, hypothesis: str) -> str:
@@ -64,33 +64,33 @@ def b(a: list[Scored]) -> list[Scored]:
 
 def test_correcting_every_20th_error_in_52000_words_is_significant(a: list[Scored], b: list[Scored]) -> None:
     """The requirement: 200 simulations of it, and 500 under the null hypothesis, are in test_bootstrap.py."""
-    found = compare(a, b)
-    assert found["a"]["reference_length"] == 52_000
-    assert found["a"]["rate"] == pytest.approx(0.1, abs=0.02)
-    assert found["a"]["errors"] - found["b"]["errors"] == found["a"]["errors"] // 20
-    assert found["difference"]["p_value"] < 0.05
-    assert found["difference"]["speaker_p_value"] < 0.05
-    assert found["difference"]["interval"][1] < 0
+    comparison = compare(a, b)
+    assert comparison["a"]["reference_length"] == 52_000
+    assert comparison["a"]["rate"] == pytest.approx(0.1, abs=0.02)
+    assert comparison["a"]["errors"] - comparison["b"]["errors"] == comparison["a"]["errors"] // 20
+    assert comparison["difference"]["p_value"] < 0.05
+    assert comparison["difference"]["speaker_p_value"] < 0.05
+    assert comparison["difference"]["interval"][1] < 0
 
 
 def test_exchanging_models_in_random_utterances_is_not_significant(a: list[Scored], b: list[Scored]) -> None:
     draw = random.Random(0)
     exchanged = [pair if draw.random() < 0.5 else pair[::-1] for pair in zip(a, b, strict=True)]
-    found = compare([first for first, _ in exchanged], [second for _, second in exchanged])
-    assert found["difference"]["p_value"] > 0.05
+    comparison = compare([first for first, _ in exchanged], [second for _, second in exchanged])
+    assert comparison["difference"]["p_value"] > 0.05
 
 
 def test_figures_equal_those_of_plain_loops(a: list[Scored], b: list[Scored]) -> None:
-    found = compare(a, list(reversed(b)))  # the order does not matter
+    comparison = compare(a, list(reversed(b)))  # the order does not matter
     pairs = [(first.counts.errors, second.counts.errors) for first, second in zip(a, b, strict=True)]
-    assert found["utterances"] == 2600
-    assert found["utterance_wins"] == {
+    assert comparison["utterances"] == 2600
+    assert comparison["utterance_wins"] == {
         "a": sum(errors_a < errors_b for errors_a, errors_b in pairs),
         "b": sum(errors_a > errors_b for errors_a, errors_b in pairs),
         "tie": sum(errors_a == errors_b for errors_a, errors_b in pairs),
     }
     words = sum(row.counts.reference_length for row in a)
-    assert found["difference"]["rate"] == pytest.approx(
+    assert comparison["difference"]["rate"] == pytest.approx(
         sum(errors_b - errors_a for errors_a, errors_b in pairs) / words
     )
     speakers: dict[str, list[int]] = {}
@@ -99,18 +99,18 @@ def test_figures_equal_those_of_plain_loops(a: list[Scored], b: list[Scored]) ->
         for place, value in enumerate((errors_a, errors_b, row.counts.reference_length, 1)):
             sums[place] += value
     keys = ("a_errors", "b_errors", "reference_length", "utterances")
-    assert found["speakers"] == [
+    assert comparison["speakers"] == [
         {"name": name, **dict(zip(keys, sums, strict=True))} for name, sums in sorted(speakers.items())
     ]
-    assert found["speaker_wins"]["b"] == sum(errors_a > errors_b for errors_a, errors_b, _, _ in speakers.values())
-    assert sum(found["speaker_wins"].values()) == 20
+    assert comparison["speaker_wins"]["b"] == sum(errors_a > errors_b for errors_a, errors_b, _, _ in speakers.values())
+    assert sum(comparison["speaker_wins"].values()) == 20
     changes = {
         row.utterance.id: errors_b - errors_a
         for row, (errors_a, errors_b) in zip(a, pairs, strict=True)
         if errors_a != errors_b
     }
-    assert {row["id"]: row["change"] for row in found["changed"]} == changes
-    sizes = [abs(row["change"]) for row in found["changed"]]
+    assert {row["id"]: row["change"] for row in comparison["changed"]} == changes
+    sizes = [abs(row["change"]) for row in comparison["changed"]]
     assert sizes == sorted(sizes, reverse=True)
 
 
@@ -129,11 +129,11 @@ def test_a_comparison_of_any_utterances_can_be_written_as_json() -> None:
         (silent[:1], quiet[:1]),
         ([scored("a", "b")], [scored("a", "a", speaker="s")]),
     ):
-        found = compare(first, second)
-        assert json.loads(json.dumps(found, allow_nan=False)) == found
-        assert found["difference"]["p_value"] is None, "no words, or too few utterances"
-        assert found["speaker_wins"] is None
-        assert found["speakers"] == []
+        comparison = compare(first, second)
+        assert json.loads(json.dumps(comparison, allow_nan=False)) == comparison
+        assert comparison["difference"]["p_value"] is None, "no words, or too few utterances"
+        assert comparison["speaker_wins"] is None
+        assert comparison["speakers"] == []
 
 
 @pytest.mark.parametrize(
@@ -224,21 +224,21 @@ def test_the_command_prints_the_differences_and_writes_the_figures(
 ) -> None:
     paths = [write_scored(tmp_path / f"{name}.jsonl", rows[:400]) for name, rows in (("a", a), ("b", b))]
     assert main([*map(str, paths), "--json", str(tmp_path / "figures.json"), "--top", "2"]) == 0
-    found = compare(a[:400], b[:400])
-    assert json.loads((tmp_path / "figures.json").read_text()) == found
+    comparison = compare(a[:400], b[:400])
+    assert json.loads((tmp_path / "figures.json").read_text()) == comparison
     output = capsys.readouterr().out
-    difference = found["difference"]
-    relative = 100 * difference["rate"] / found["a"]["rate"]
+    difference = comparison["difference"]
+    relative = 100 * difference["rate"] / comparison["a"]["rate"]
     assert (
         f"B minus A, 400 utterances, 8000 words: {100 * difference['rate']:+.2f} points ({relative:+.1f} % " in output
     )
     low, high = difference["interval"]
     cells = {line.split()[0]: line.split() for line in output.splitlines() if line.strip()}
     assert cells["utterances"][1:6] == [f"{100 * low:+.2f}", "to", f"{100 * high:+.2f}", "<", "0.001"]
-    wins = found["speaker_wins"]
+    wins = comparison["speaker_wins"]
     assert cells["speakers"][-3:] == [str(wins[key]) for key in ("a", "b", "tie")]
     assert output.count("\nref ") >= 2
-    assert f"\n{found['changed'][0]['id']} (test), -1: " in output
+    assert f"\n{comparison['changed'][0]['id']} (test), -1: " in output
     assert "that changed most" in output
 
 

@@ -88,7 +88,7 @@ def steps(encoder: nn.Module, compiled: CompiledBlocks | None, number: int = 6, 
     callbacks: list[Any] = [compiled] if compiled else []
     for callback in callbacks:
         callback.on_train_start(SimpleNamespace(world_size=world_size), None)
-    found = []
+    losses = []
     for step in range(number):
         for callback in callbacks:
             callback.on_train_batch_start(SimpleNamespace(global_step=step), None, None, step)
@@ -97,10 +97,10 @@ def steps(encoder: nn.Module, compiled: CompiledBlocks | None, number: int = 6, 
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        found.append(float(loss.detach()))
+        losses.append(float(loss.detach()))
     for callback in callbacks:
         callback.on_train_end(None, None)
-    return found
+    return losses
 
 
 def compile_messages(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -206,8 +206,8 @@ def test_one_program_serves_all_blocks_and_lengths(encoder: str) -> None:
 
     no_dropout = [f"encoder={encoder}", "encoder.dropout=0", "encoder.subsampling.dropout=0"]
     net = make_encoder(*no_dropout)
-    found = steps(net, CompiledBlocks(net, Traced(polls=1)), number=8)
-    assert found == pytest.approx(steps(make_encoder(*no_dropout), None, number=8), rel=1e-5)
+    actual = steps(net, CompiledBlocks(net, Traced(polls=1)), number=8)
+    assert actual == pytest.approx(steps(make_encoder(*no_dropout), None, number=8), rel=1e-5)
     assert len(graphs) == 1, "three blocks, batches of three and five utterances, of eight lengths"
 
 
@@ -219,20 +219,20 @@ def test_a_training_with_the_real_compiler_has_the_losses_of_one_without(
     """On a CPU, with inductor and a C++ compiler: during the training, then from its cache."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
     caplog.set_level(logging.INFO, "asr")
-    found = []
+    runs = []
     for compile_blocks in ("false", "true"):
         if compile_blocks == "true":  # a training of seconds must wait for the compiler; a training of days need not
             monkeypatch.setattr(step_callbacks, "CompiledBlocks", Waiting)
         how = ["encoder=transformer", "trainer.max_steps=20", "corpus.test=[]", f"compile_blocks={compile_blocks}"]
         tiny = [override for override in TINY if "convolution" not in override]
         train(settings_with(*tiny, *tone_corpus(tones), *how, f"run_dir={tmp_path / compile_blocks}"))
-        found.append(losses(tmp_path / compile_blocks))
+        runs.append(losses(tmp_path / compile_blocks))
     lines = compile_messages(caplog)
     if "not compiled" in lines[-1]:
         pytest.skip(lines[-1])
     assert "run compiled" in lines[-1]
-    assert found[1] == pytest.approx(found[0], rel=2e-3)
-    assert found[1] != found[0]
+    assert runs[1] == pytest.approx(runs[0], rel=2e-3)
+    assert runs[1] != runs[0]
 
 
 class Waiting(CompiledBlocks):

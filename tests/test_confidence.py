@@ -27,11 +27,11 @@ def tsallis(probabilities: list[float], index: float = 1 / 2) -> float:
 @given(scores=st.lists(st.floats(-30, 30), min_size=2, max_size=40))
 def test_the_confidence_of_a_frame_is_one_minus_its_normalised_entropy(scores: list[float]) -> None:
     log_probs = torch.tensor([scores, scores[::-1]], dtype=torch.float64).log_softmax(dim=-1)
-    found = frame_confidence(log_probs)
-    assert found.shape == (2,)
-    assert ((found >= 0) & (found <= 1)).all()
-    assert float(found[0]) == pytest.approx(tsallis(log_probs[0].exp().tolist()), abs=1e-9)
-    assert float(found[1]) == pytest.approx(float(found[0]), abs=1e-9)
+    confidences = frame_confidence(log_probs)
+    assert confidences.shape == (2,)
+    assert ((confidences >= 0) & (confidences <= 1)).all()
+    assert float(confidences[0]) == pytest.approx(tsallis(log_probs[0].exp().tolist()), abs=1e-9)
+    assert float(confidences[1]) == pytest.approx(float(confidences[0]), abs=1e-9)
 
 
 def test_rounding_leaves_the_confidence_between_0_and_1() -> None:
@@ -77,9 +77,9 @@ CURVES = st.builds(Calibration, st.floats(0, 200), st.floats(-50, 50))
 
 @given(curve=CURVES, confidences=st.lists(st.floats(0, 1), min_size=1).map(sorted))
 def test_a_curve_stays_between_0_and_1_and_preserves_the_order(curve: Calibration, confidences: list[float]) -> None:
-    found = [curve(confidence) for confidence in [0.0, *confidences, 1.0]]
-    assert all(0 <= confidence <= 1 for confidence in found)
-    assert all(earlier <= later for earlier, later in pairwise(found))
+    calibrated = [curve(confidence) for confidence in [0.0, *confidences, 1.0]]
+    assert all(0 <= confidence <= 1 for confidence in calibrated)
+    assert all(earlier <= later for earlier, later in pairwise(calibrated))
 
 
 @pytest.mark.parametrize("confidence", [0.001, 0.2, 0.5, 0.9, 0.999])
@@ -100,9 +100,9 @@ def drawn(curve: Calibration, count: int, seed: int) -> tuple[list[float], list[
 @pytest.mark.parametrize("planted", [Calibration(1.0, 0.0), Calibration(0.4, -1.0), Calibration(2.5, 1.2)])
 def test_the_curve_behind_simulated_words_is_estimated(planted: Calibration) -> None:
     """Within four standard errors of 20,000 words, about 0.04 and 0.03."""
-    found = calibrate(*drawn(planted, 20_000, seed=1))
-    assert found.slope == pytest.approx(planted.slope, abs=0.16)
-    assert found.intercept == pytest.approx(planted.intercept, abs=0.12)
+    fitted = calibrate(*drawn(planted, 20_000, seed=1))
+    assert fitted.slope == pytest.approx(planted.slope, abs=0.16)
+    assert fitted.intercept == pytest.approx(planted.intercept, abs=0.12)
 
 
 def likelihood(curve: Calibration, confidences: list[float], right: list[bool]) -> float:
@@ -118,10 +118,10 @@ def likelihood(curve: Calibration, confidences: list[float], right: list[bool]) 
 
 def test_no_nearby_curve_has_a_higher_likelihood() -> None:
     sample = drawn(Calibration(0.7, 0.5), 60, seed=2)
-    found = calibrate(*sample)
-    best = likelihood(found, *sample)
+    fitted = calibrate(*sample)
+    best = likelihood(fitted, *sample)
     for slope, intercept in ((0.02, 0), (-0.02, 0), (0, 0.02), (0, -0.02)):
-        assert likelihood(Calibration(found.slope + slope, found.intercept + intercept), *sample) < best
+        assert likelihood(Calibration(fitted.slope + slope, fitted.intercept + intercept), *sample) < best
 
 
 @pytest.mark.parametrize("right", [True, False])
@@ -159,10 +159,12 @@ def test_calibration_without_words_is_refused() -> None:
 
 def calibration_error(confidences: list[float], right: list[bool], bins: int = 10) -> float:
     """Return the mean over ten bins of |confidence - fraction of right words|."""
-    held: list[list[tuple[float, bool]]] = [[] for _ in range(bins)]
+    bin_words: list[list[tuple[float, bool]]] = [[] for _ in range(bins)]
     for confidence, is_right in zip(confidences, right, strict=True):
-        held[min(int(confidence * bins), bins - 1)].append((confidence, is_right))
-    gaps = [abs(sum(confidence for confidence, _ in some) - sum(is_right for _, is_right in some)) for some in held]
+        bin_words[min(int(confidence * bins), bins - 1)].append((confidence, is_right))
+    gaps = [
+        abs(sum(confidence for confidence, _ in words) - sum(is_right for _, is_right in words)) for words in bin_words
+    ]
     return sum(gaps) / len(right)
 
 
@@ -183,8 +185,9 @@ def test_a_bundle_stores_the_curve() -> None:
 
 
 @pytest.mark.parametrize(
-    "held", [b"", b"[]", b"{}", b'{"slope": 1}', b'{"slope": "x", "intercept": 0}', b'{"slope": NaN, "intercept": 0}']
+    "content",
+    [b"", b"[]", b"{}", b'{"slope": 1}', b'{"slope": "x", "intercept": 0}', b'{"slope": NaN, "intercept": 0}'],
 )
-def test_a_damaged_curve_is_refused(held: bytes) -> None:
+def test_a_damaged_curve_is_refused(content: bytes) -> None:
     with pytest.raises(InputError, match=r"confidence\.json must hold slope and intercept; it is damaged"):
-        load_calibration({"confidence.json": held})
+        load_calibration({"confidence.json": content})

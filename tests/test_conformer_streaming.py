@@ -252,7 +252,7 @@ def test_in_training_chunk_sizes_are_drawn_from_the_seed_and_all_occur() -> None
         torch.manual_seed(seed)
         assert encoder._drawn() == drawn[-1]
     choices = (encoder.training_chunk_frames, encoder.training_left_frames, encoder.training_right_frames)
-    assert [set(some) for some in zip(*drawn, strict=True)] == [set(some) for some in choices]
+    assert [set(sizes) for sizes in zip(*drawn, strict=True)] == [set(sizes) for sizes in choices]
 
 
 def test_a_batch_in_training_uses_the_chunk_size_drawn_for_it() -> None:
@@ -270,7 +270,7 @@ def test_cached_keys_beyond_the_reach_of_local_attention_are_masked() -> None:
     far, near = torch.randn(1, 4, 16, dtype=torch.float64), torch.randn(1, 2, 16, dtype=torch.float64)
     positions = torch.randn(9 + 3, 8, dtype=torch.float64)[: 2 * 3 + 6 - 1]
     hidden = torch.zeros(1, 1, 9, dtype=torch.bool)
-    befores = (torch.cat([some, near], dim=1) for some in (far, far.cos()))
+    befores = (torch.cat([earlier, near], dim=1) for earlier in (far, far.cos()))
     outs = [attention.extend(x, lambda _, cached=cached: cached, positions, hidden)[0] for cached in befores]
     torch.testing.assert_close(*outs, rtol=0, atol=0)
 

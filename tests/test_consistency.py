@@ -69,8 +69,8 @@ def test_loss_and_gradients_equal_the_formula_of_the_paper_and_padded_frames_do_
     torch.testing.assert_close(losses["loss"], expected, rtol=0, atol=1e-10)
     assert (losses["consistency"] > 0.01).all()
     inputs = [views, *made.parameters()]
-    found, wanted = (torch.autograd.grad(loss.sum(), inputs, retain_graph=True) for loss in (losses["loss"], expected))
-    for gradient, plain in zip(found, wanted, strict=True):
+    actual, wanted = (torch.autograd.grad(loss.sum(), inputs, retain_graph=True) for loss in (losses["loss"], expected))
+    for gradient, plain in zip(actual, wanted, strict=True):
         torch.testing.assert_close(gradient, plain, rtol=0, atol=1e-10)
 
 

@@ -201,8 +201,8 @@ def test_lhotse_supervisions_find_their_recordings(tmp_path: Path) -> None:
         ("supervisions", [cut["supervisions"][0] | {"start": 0.05, "duration": 0.2} for cut in cuts]),
     ):
         (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    found = convert("lhotse", tmp_path / "supervisions.jsonl", "--recordings", str(tmp_path / "recordings.jsonl"))
-    assert [(utterance.id, utterance.offset, utterance.duration, utterance.text) for utterance in found] == [
+    utterances = convert("lhotse", tmp_path / "supervisions.jsonl", "--recordings", str(tmp_path / "recordings.jsonl"))
+    assert [(utterance.id, utterance.offset, utterance.duration, utterance.text) for utterance in utterances] == [
         (f"s-{name}", 0.05, 0.2, text) for name, text in zip(NAMES, TEXTS, strict=True)
     ]
 

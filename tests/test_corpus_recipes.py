@@ -90,12 +90,12 @@ def test_ljspeech_is_fetched_verified_unpacked_and_split_by_chapter(
     assert prepare_ljspeech(tmp_path, mirror, monkeypatch) == 0
     assert [path.name for path in (tmp_path / "lj").iterdir()] == ["LJSpeech-1.1"], "no archive stays"
     splits = {name: read_manifest(tmp_path / "data" / f"{name}.jsonl") for name in ("train", "valid", "test")}
-    assert {name: [utterance.id for utterance in held] for name, held in splits.items()} == {
+    assert {name: [utterance.id for utterance in utterances] for name, utterances in splits.items()} == {
         "train": CHAPTERS[:3],
         "valid": CHAPTERS[3:5],
         "test": CHAPTERS[5:],
     }
-    assert [utterance.text for held in splits.values() for utterance in held] == TEXTS
+    assert [utterance.text for utterances in splits.values() for utterance in utterances] == TEXTS
     printed = capsys.readouterr().out
     assert "LJSpeech: is whole: 6 utterances; published are 6." in printed
     plan(settings_with("corpus=ljspeech", *TINY, f"corpus.dir={tmp_path / 'data'}"))
@@ -155,8 +155,10 @@ def test_common_voice_is_verified_and_unpacked_with_its_own_splits(
     assert cv(tmp_path, "--archive", str(path), "--sha256", hashlib.sha256(path.read_bytes()).hexdigest()) == 0
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["cv-corpus-9.9-en.tar.gz", "data", "en"]
     splits = [read_manifest(tmp_path / "data" / f"{name}.jsonl") for name in ("train", "dev", "test")]
-    assert [utterance.text for held in splits for utterance in held] == [f"{text.title()}." for text in TEXTS]
-    assert [{utterance.speaker for utterance in held} for held in splits] == [
+    assert [utterance.text for utterances in splits for utterance in utterances] == [
+        f"{text.title()}." for text in TEXTS
+    ]
+    assert [{utterance.speaker for utterance in utterances} for utterances in splits] == [
         {"speaker-train"},
         {"speaker-dev"},
         {"speaker-test"},

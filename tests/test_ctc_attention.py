@@ -74,8 +74,8 @@ def test_the_decoder_equals_torchs_with_the_same_weights(residual: str) -> None:
     mask = nn.Transformer.generate_square_subsequent_mask(5) == -math.inf
     out = theirs(embedded, frames, tgt_mask=mask, memory_key_padding_mask=padding_mask(lengths, 7))
     expected = (out @ ours.linear.weight.T + ours.linear.bias).log_softmax(dim=-1)
-    found, _ = ours(tokens, ours.remember(frames, lengths), ours.start(3))
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)  # float64 rounding
+    actual, _ = ours(tokens, ours.remember(frames, lengths), ours.start(3))
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10)  # float64 rounding
 
 
 @pytest.mark.parametrize("residual", NORMS)
@@ -85,11 +85,11 @@ def test_decoding_token_by_token_with_a_cache_equals_decoding_at_once(residual: 
     memory = decoder.remember(frames, lengths)
     tokens = torch.randint(VOCAB_SIZE, (6, 5))  # three sequences of each utterance
     expected, whole = decoder(tokens, memory, decoder.start(6))
-    cache, found = decoder.start(6), []
+    cache, steps = decoder.start(6), []
     for step in tokens[:, :1], tokens[:, 1:2], tokens[:, 2:]:
         log_probs, cache = decoder(step, memory, cache)
-        found.append(log_probs)
-    torch.testing.assert_close(torch.cat(found, dim=1), expected, rtol=0, atol=1e-12)
+        steps.append(log_probs)
+    torch.testing.assert_close(torch.cat(steps, dim=1), expected, rtol=0, atol=1e-12)
     torch.testing.assert_close(cache, whole, rtol=0, atol=1e-12)
     for row in range(6):  # each sequence on its own
         own = decoder.remember(frames[row // 3, None], lengths[row // 3, None])
@@ -131,15 +131,15 @@ def test_the_content_of_padded_frames_and_tokens_changes_neither_loss_nor_gradie
     head = joint_head("post_norm")
     frames, lengths = torch.randn(2, 9, DIM, dtype=torch.float64), torch.tensor([9, 5])
     token_lengths = torch.tensor([4, 2])
-    found = []
+    results = []
     for filling, token in ((0.0, 0), (junk, -1), (junk, 9**9)):
         out = frames.masked_fill(padding_mask(lengths, 9)[:, :, None], filling).requires_grad_()
         tokens = torch.tensor([[1, 2, 2, 5, token], [3, 4, token, token, token]])
         losses = head.losses(Encoded(out, lengths, {}), tokens, token_lengths)
         gradients = torch.autograd.grad(losses["attention"].sum(), [out, *head.token_decoder.parameters()])
-        found.append((losses["attention"], gradients))
-    for result in found[1:]:
-        torch.testing.assert_close(result, found[0], rtol=0, atol=1e-12)
+        results.append((losses["attention"], gradients))
+    for result in results[1:]:
+        torch.testing.assert_close(result, results[0], rtol=0, atol=1e-12)
 
 
 def test_heads_that_do_not_divide_the_encoder_dimension_are_refused_in_one_line() -> None:

@@ -17,12 +17,12 @@ def noisy(number: int) -> Curve:
 @pytest.mark.parametrize("width", [1, 3, 7])
 def test_a_smoothed_point_is_the_mean_of_equally_many_neighbours_on_both_sides(number: int, width: int) -> None:
     curve = noisy(number)
-    for place, found in enumerate(curve.smoothed(width).values):
+    for place, smoothed in enumerate(curve.smoothed(width).values):
         reach = (width - 1) // 2
         while place - reach < 0 or place + reach >= number:
             reach -= 1
         neighbours = curve.values[place - reach : place + reach + 1]
-        assert found == pytest.approx(sum(neighbours) / len(neighbours), abs=1e-12)
+        assert smoothed == pytest.approx(sum(neighbours) / len(neighbours), abs=1e-12)
 
 
 @pytest.mark.parametrize(("number", "buckets"), [(1, 5), (20, 5), (21, 5), (1000, 7), (99_999, 100)])

@@ -216,15 +216,15 @@ def test_energies_are_those_of_all_readable_utterances_in_an_order_set_by_the_se
     utterances: list[Utterance], features: Features
 ) -> None:
     absent = replace(utterances[0], audio_filepath="absent.flac", id="absent")
-    found = list(energies([*utterances, absent], features, seed=1))
+    actual = list(energies([*utterances, absent], features, seed=1))
     plain = [
         features.energies(torch.from_numpy(soundfile.read(u.audio_filepath, dtype="float32")[0])) for u in utterances
     ]
-    order = [next(n for n, reference in enumerate(plain) if torch.equal(reference, other)) for other in found]
+    order = [next(n for n, reference in enumerate(plain) if torch.equal(reference, other)) for other in actual]
     assert sorted(order) == list(range(len(utterances)))
     assert order != sorted(order)
     again = list(energies([*utterances, absent], features, seed=1))
-    assert all(torch.equal(*pair) for pair in zip(found, again, strict=True))
+    assert all(torch.equal(*pair) for pair in zip(actual, again, strict=True))
 
 
 def test_selection_keeps_exactly_the_utterances_that_become_examples(

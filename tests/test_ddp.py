@@ -88,12 +88,12 @@ if __name__ == "__main__":
 def test_two_processes_validate_like_one(tones: Path, tmp_path: Path) -> None:
     """The learning rate is 0, and there are no batch statistics."""
     still = ["optimizer.lr=0", "encoder/norm=layer_norm", "trainer.max_epochs=1", "num_threads=1"]
-    found = []
+    results = []
     for world_size in (1, 2):
         distributed = ["trainer.strategy=ddp", f"trainer.devices={world_size}"] if world_size > 1 else []
         run_dir = tmp_path / str(world_size)
         settings = resolved(*TINY, *tone_corpus(tones), *still, *distributed, f"run_dir={run_dir}")
         assert finish(start(settings, tmp_path / "log", world_size=world_size)) == 0, (tmp_path / "log").read_text()
         last = metrics(run_dir)[-1]
-        found.append([float(last[name]) for name in ("valid/wer", "valid/loss", "valid/blank_ratio")])
-    assert found[1] == pytest.approx(found[0], rel=1e-6)
+        results.append([float(last[name]) for name in ("valid/wer", "valid/loss", "valid/blank_ratio")])
+    assert results[1] == pytest.approx(results[0], rel=1e-6)

@@ -54,7 +54,7 @@ def test_eight_utterances_are_memorised_and_the_success_is_reported(
     assert {json.loads(line)["id"] for line in examples(run_dir)} == {f"train-{number}" for number in range(8)}
 
 
-def test_debug_fast_executes_every_stage_once(tones: Path, tmp_path: Path) -> None:
+def test_debug_fast_trains_validates_and_writes_all_files(tones: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     wer = train(settings_with("debug=fast", *tone_corpus(tones), "trainer.accelerator=cpu", f"run_dir={run_dir}"))
     validated = {row["step"]: float(row["valid/wer"]) for row in metrics(run_dir) if row["valid/wer"]}

@@ -80,10 +80,10 @@ def test_each_way_to_compute_a_step_has_the_losses_of_the_plain_way(
 ) -> None:
     monkeypatch.setattr(step_callbacks, "CompiledBlocks", Waiting)
     caplog.set_level("INFO", "asr")
-    found = run(device, tones, tmp_path / "run", *WAYS[way])
-    assert len(found) == len(eager[device]) == NUM_STEPS[device]
-    pairs = zip(found, eager[device], strict=True)
-    assert sum(abs(mine - theirs) / theirs for mine, theirs in pairs) / len(found) < NOISE[device]
+    losses = run(device, tones, tmp_path / "run", *WAYS[way])
+    assert len(losses) == len(eager[device]) == NUM_STEPS[device]
+    pairs = zip(losses, eager[device], strict=True)
+    assert sum(abs(mine - theirs) / theirs for mine, theirs in pairs) / len(losses) < NOISE[device]
     if "compile_blocks=true" in WAYS[way]:
         assert "run compiled" in caplog.text, caplog.text
     if "graph_memory=0.2" in WAYS[way]:
@@ -95,14 +95,14 @@ def test_log_probs_in_bfloat16_are_close_to_those_in_float32(device: str) -> Non
     """The tolerance is an eighth: values are about 2, and each of two blocks rounds to three digits."""
     model: Model = make_model("encoder.dropout=0").to(device).eval()
     features, lengths = torch.randn(3, 300, 80, device=device), torch.tensor([300, 211, 97], device=device)
-    found = []
+    outputs = []
     for dtype in (torch.float32, torch.bfloat16):
         with torch.no_grad(), torch.autocast(device, dtype, enabled=dtype != torch.float32):
             encoded = model(features, lengths)
             head: Any = model.head.frame_head
-            found.append(head.log_probs(encoded.out).float().cpu()[0])
-    torch.testing.assert_close(found[1], found[0], rtol=0, atol=0.125)
-    assert not torch.equal(*found)
+            outputs.append(head.log_probs(encoded.out).float().cpu()[0])
+    torch.testing.assert_close(outputs[1], outputs[0], rtol=0, atol=0.125)
+    assert not torch.equal(*outputs)
 
 
 @DEVICES
@@ -129,9 +129,9 @@ def test_a_run_with_all_accelerations_resumes_from_its_checkpoint(
     monkeypatch.setattr(step_callbacks, "CompiledBlocks", Waiting)
     common = [*WAYS["all"], "schedule=noam", "checkpoint.every_steps=20"]
     run("cuda", tones, tmp_path / "run", *common, "trainer.max_steps=40")
-    found = run("cuda", tones, tmp_path / "run", *common, "trainer.max_steps=80", "resume.allow=[trainer.max_steps]")
+    losses = run("cuda", tones, tmp_path / "run", *common, "trainer.max_steps=80", "resume.allow=[trainer.max_steps]")
     whole = run("cuda", tones, tmp_path / "whole", *common, "trainer.max_steps=80")
-    assert found == pytest.approx(whole, rel=0.05)
+    assert losses == pytest.approx(whole, rel=0.05)
 
 
 @cuda

@@ -149,11 +149,11 @@ def plant(corpus: Corpus) -> None:
 
 def findings(printed: str) -> dict[str, tuple[str, list[str]]]:
     """Return severity and utterances of the findings, by kind."""
-    found: dict[str, tuple[str, list[str]]] = {}
+    by_kind: dict[str, tuple[str, list[str]]] = {}
     pattern = r"^(error|warning|note): ([^:]+):(.*?)^  -> ."
     for severity, kind, lines in re.findall(pattern, printed, re.MULTILINE | re.DOTALL):
-        found.setdefault(kind, (severity, []))[1].extend(re.findall(r"^  \w+: ([\w-]+)", lines, re.MULTILINE))
-    return found
+        by_kind.setdefault(kind, (severity, []))[1].extend(re.findall(r"^  \w+: ([\w-]+)", lines, re.MULTILINE))
+    return by_kind
 
 
 @pytest.fixture(scope="module")
@@ -171,8 +171,8 @@ def sick(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 def test_each_planted_fault_is_found_in_its_utterance_and_in_no_other(sick: tuple[Path, str]) -> None:
-    found = {kind: sorted(named) for kind, (_, named) in findings(sick[1]).items()}
-    assert found == KINDS
+    actual = {kind: sorted(named) for kind, (_, named) in findings(sick[1]).items()}
+    assert actual == KINDS
     errors = {kind for kind, (severity, _) in findings(sick[1]).items() if severity == "error"}
     unusable = {"missing audio", "unreadable audio", "truncated audio", "wrong duration"}  # 5 of 49: more than 1 %
     assert errors == unusable | {"manifest", "test audio in train", "characters without a token"}
@@ -268,8 +268,8 @@ def test_audio_in_the_wrong_byte_order_is_distinguished_from_speech_and_noise() 
 )
 def test_characters_that_are_not_spoken_are_named(text: str, kind: str | None) -> None:
     others = [Utterance("", 1.0, "plain words", str(number)) for number in range(3)]
-    found = character_findings({"train": [*others, Utterance("", 1.0, text, "odd")]})
-    assert {finding.kind: [case.utterance.id for case in finding.cases] for finding in found} == (
+    character_problems = character_findings({"train": [*others, Utterance("", 1.0, text, "odd")]})
+    assert {finding.kind: [case.utterance.id for case in finding.cases] for finding in character_problems} == (
         {kind: ["odd"]} if kind else {}
     )
 
@@ -418,7 +418,7 @@ def test_only_a_sample_of_a_corpus_in_shards_is_examined_and_this_is_reported(
     assert "the headers of 20 files" in printed
     # Steps are counted for the whole corpus.
     assert re.search(r"^steps: \d+ of the optimizer in an epoch", printed, re.MULTILINE)
-    assert len([path for method, path, asked in s3.requests if asked and "train-" in path]) < 48
+    assert len([path for method, path, byte_range in s3.requests if byte_range and "train-" in path]) < 48
 
 
 def test_a_sample_is_spread_evenly_and_depends_only_on_the_seed(in_shards: str, tones: Path) -> None:

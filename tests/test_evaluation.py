@@ -41,19 +41,27 @@ def test_all_reported_figures_can_be_computed_from_the_written_utterances(
     for line, name in zip(lines[1:3], ("valid", "shouted"), strict=True):
         rows = read_scored(tmp_path / "out" / f"{name}.utterances.jsonl")
         everything += rows
-        found = json.loads((tmp_path / "out" / f"{name}.wer.json").read_text())
+        stored = json.loads((tmp_path / "out" / f"{name}.wer.json").read_text())
         references, hypotheses = [row.reference for row in rows], [row.transcript.text for row in rows]
         raw = [row.utterance.text for row in rows]
-        assert found["wer"] == pytest.approx(jiwer.wer(references, hypotheses), abs=1e-12)
-        assert found["cer"] == pytest.approx(jiwer.cer(references, hypotheses), abs=1e-12)
+        assert stored["wer"] == pytest.approx(jiwer.wer(references, hypotheses), abs=1e-12)
+        assert stored["cer"] == pytest.approx(jiwer.cer(references, hypotheses), abs=1e-12)
         raw_wer = pytest.approx(jiwer.wer(raw, hypotheses), abs=1e-12) if name == "shouted" else None
-        assert found["raw_wer"] == raw_wer, "valid has neither case nor punctuation"
-        assert found["wer_interval"] == rates(rows)["words"]["interval"]
-        assert found["normalizer"] == "basic"
-        assert found["characters"]["reference_length"] == sum(map(len, references))
-        rates_said = ["-" if found[key] is None else f"{100 * found[key]:.2f}" for key in ("raw_wer", "cer")]
-        low, high = (f"{100 * end:.2f}" for end in found["wer_interval"])
-        expected_cells = ["8", str(found["reference_words"]), f"{100 * found['wer']:.2f}", low, "to", high, *rates_said]
+        assert stored["raw_wer"] == raw_wer, "valid has neither case nor punctuation"
+        assert stored["wer_interval"] == rates(rows)["words"]["interval"]
+        assert stored["normalizer"] == "basic"
+        assert stored["characters"]["reference_length"] == sum(map(len, references))
+        rates_said = ["-" if stored[key] is None else f"{100 * stored[key]:.2f}" for key in ("raw_wer", "cer")]
+        low, high = (f"{100 * end:.2f}" for end in stored["wer_interval"])
+        expected_cells = [
+            "8",
+            str(stored["reference_words"]),
+            f"{100 * stored['wer']:.2f}",
+            low,
+            "to",
+            high,
+            *rates_said,
+        ]
         assert line.split()[1:9] == expected_cells
     assert lines[3].startswith("all manifests")
     assert lines[3].split()[2:4] == ["16", str(sum(row.counts.reference_length for row in everything))]
@@ -131,10 +139,10 @@ def test_names_with_terminal_control_characters_are_escaped() -> None:
 def test_without_words_the_table_says_so_and_json_is_valid(tmp_path: Path) -> None:
     for rows in ([], [scored("", "a")]):
         evaluation = Evaluation(rows, [], 0.0, "basic")
-        found = summary(evaluation)
-        json.dumps(found, allow_nan=False)
-        assert table([("x", found)]).splitlines()[1].split()[3:7] == ["-", "-", "-", "-"]
-        write(tmp_path, evaluation, "x", found)
+        figures = summary(evaluation)
+        json.dumps(figures, allow_nan=False)
+        assert table([("x", figures)]).splitlines()[1].split()[3:7] == ["-", "-", "-", "-"]
+        write(tmp_path, evaluation, "x", figures)
         assert (tmp_path / "x.utterances.jsonl").read_text().count("\n") == len(rows)
 
 

@@ -472,8 +472,8 @@ def test_a_signal_to_the_first_of_two_processes_stops_both(state: str, tones: Pa
     os.kill(running[0].pid, signal.SIGTERM)
     assert finish(running) == 143
     assert running[1].exitcode == 0
-    asked = ["show job 77", "requeue 77"] if state == "RUNNING" else ["show job 77"]
-    assert (tmp_path / "asked").read_text().splitlines() == asked
+    commands = ["show job 77", "requeue 77"] if state == "RUNNING" else ["show job 77"]
+    assert (tmp_path / "asked").read_text().splitlines() == commands
     assert "Traceback" not in (tmp_path / "log").read_text()
 
 

@@ -275,9 +275,9 @@ def test_inserted_silence_does_not_change_loud_frames_and_gets_their_lowest_valu
     joined = torch.cat(pieces)
     loud = torch.cat([torch.full((len(piece),), number % 2 == 1) for number, piece in enumerate(pieces)])
     alone = LOUD(torch.cat(parts))
-    found = LOUD(joined + gain)  # add the maximum level of a recording
-    torch.testing.assert_close(found[loud], alone, rtol=0, atol=1e-4)
-    torch.testing.assert_close(found[~loud], alone.amin(dim=0).expand(int((~loud).sum()), 5), rtol=0, atol=1e-4)
+    normalised = LOUD(joined + gain)  # add the maximum level of a recording
+    torch.testing.assert_close(normalised[loud], alone, rtol=0, atol=1e-4)
+    torch.testing.assert_close(normalised[~loud], alone.amin(dim=0).expand(int((~loud).sum()), 5), rtol=0, atol=1e-4)
 
 
 def test_loud_frame_cmvn_makes_a_single_frame_and_silence_zero_and_accepts_no_frames() -> None:

@@ -126,16 +126,16 @@ def test_a_stream_of_json_is_one_list_and_a_stream_of_jsonl_has_one_line_per_rec
 
 
 def test_a_stream_yields_a_recording_before_it_requests_the_next() -> None:
-    asked = []
+    requested = []
 
     def transcripts() -> Iterator[tuple[str, Transcript]]:
         for recording in ("a.wav", "b.wav"):
-            asked.append(recording)
+            requested.append(recording)
             yield recording, EMPTY
 
     stream = FORMATS["json"].stream(transcripts())
     assert [next(stream), next(stream)][0] == "["
-    assert asked == ["a.wav"]
+    assert requested == ["a.wav"]
 
 
 @pytest.mark.parametrize("name", list(FORMATS))

@@ -50,8 +50,8 @@ def test_padding_changes_neither_the_output_nor_the_gradients(
 ) -> None:
     inputs = drawn(queries, keys, head_dim)
     expected = outcome(plain, inputs, torch.float64, scale=scale)
-    found = outcome(padded_attention, inputs, torch.float64, dropout=0.0, scale=scale)
-    for ours, theirs in zip(found, expected, strict=True):
+    actual = outcome(padded_attention, inputs, torch.float64, dropout=0.0, scale=scale)
+    for ours, theirs in zip(actual, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)  # float64, sums in another order
 
 
@@ -74,19 +74,19 @@ def test_in_bfloat16_padding_adds_no_error(queries: int, keys: int, head_dim: in
 def test_dropout_drops_the_same_weights_with_and_without_padding(dtype: torch.dtype) -> None:
     inputs = drawn(5, 19, 36)
     with sdpa_kernel(SDPBackend.MATH):
-        found = outcome(padded_attention, inputs, dtype, dropout=0.4, scale=1.0)
+        actual = outcome(padded_attention, inputs, dtype, dropout=0.4, scale=1.0)
         expected = outcome(lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m, 0.4, scale=1.0), inputs, dtype)
     tolerance = 1e-12 if dtype == torch.float64 else 0.05
-    for ours, theirs in zip(found, expected, strict=True):
+    for ours, theirs in zip(actual, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
-    assert not torch.equal(found[0], outcome(plain, inputs, torch.float64, scale=1.0)[0])
+    assert not torch.equal(actual[0], outcome(plain, inputs, torch.float64, scale=1.0)[0])
 
 
 def test_a_query_that_sees_no_key_has_finite_results() -> None:
     query, key, value, mask = drawn(3, 5, 36)
     hidden = torch.full_like(mask, torch.finfo(torch.bfloat16).min / 2)
-    found = outcome(padded_attention, [query, key, value, hidden], torch.bfloat16, dropout=0.0)
-    assert all(part.isfinite().all() for part in found)
+    actual = outcome(padded_attention, [query, key, value, hidden], torch.bfloat16, dropout=0.0)
+    assert all(part.isfinite().all() for part in actual)
 
 
 @pytest.mark.parametrize("head_dim", [36, 44, 64])

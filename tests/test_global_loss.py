@@ -71,12 +71,12 @@ def gradients_of(model: Model, batches: list[Batch]) -> dict[str, Tensor]:
     return {name: parameter.grad / tokens for name, parameter in model.named_parameters()}  # type: ignore[operator]
 
 
-def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+def assert_same(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
     """Compare in float32: another order of summation changes the last digits of the largest terms."""
     scale = max(float(tensor.abs().max()) for tensor in expected.values())
     for name, tensor in expected.items():
         torch.testing.assert_close(
-            found[name], tensor, rtol=1e-4, atol=1e-5 * scale, msg=lambda text, n=name: f"{n}: {text}"
+            actual[name], tensor, rtol=1e-4, atol=1e-5 * scale, msg=lambda text, n=name: f"{n}: {text}"
         )
 
 
@@ -95,12 +95,12 @@ def test_gradients_equal_those_of_the_global_batch(
 
     model, examples = planned(config, tones, world_size)
     windows = [examples[start : start + accumulate] for start in range(0, len(examples), accumulate)]
-    found = saved_steps(folder)
-    assert len(found) == len(windows) > 3
+    steps = saved_steps(folder)
+    assert len(steps) == len(windows) > 3
     sizes = {len(share) for step in examples for share in step}
     assert len(sizes) > 1, "batches must be of different sizes"
     assert accumulate == 1 or len(windows[-1]) < accumulate, "the last window must be a short one"
-    for (gradients, buffers), window in zip(found, windows, strict=True):
+    for (gradients, buffers), window in zip(steps, windows, strict=True):
         if norm == "layer_norm":  # one utterance at a time
             batches = [collate([example]) for step in window for share in step for example in share]
         else:  # the batches of all ranks joined, one accumulation window after another

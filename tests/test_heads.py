@@ -43,8 +43,8 @@ class Net(nn.Module):
             padded[row, : len(frames)] = frames
             targets[row, : len(ids)] = torch.tensor(ids)
         encoded = self.encoder(padded, lengths, self.head.taps)
-        found: dict[str, Tensor] = self.head.losses(encoded, targets, torch.tensor([len(ids) for ids in tokens]))
-        return found
+        named_losses: dict[str, Tensor] = self.head.losses(encoded, targets, torch.tensor([len(ids) for ids in tokens]))
+        return named_losses
 
 
 @pytest.mark.parametrize("junk", [float("nan"), float("inf"), 1e30])

@@ -72,9 +72,9 @@ def test_a_completed_phrase_gets_no_bonus_twice() -> None:
 def test_an_incomplete_phrase_loses_its_bonus_and_a_phrase_ends_with_its_last_word(
     text: str, given: list[float], final_score: float
 ) -> None:
-    found = gains(["york"], text)
-    assert found[0] == pytest.approx(given)
-    assert found[1] == pytest.approx(final_score)
+    actual = gains(["york"], text)
+    assert actual[0] == pytest.approx(given)
+    assert actual[1] == pytest.approx(final_score)
 
 
 @pytest.mark.parametrize(

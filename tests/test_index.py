@@ -406,9 +406,7 @@ def test_an_index_with_record_batches_of_other_sizes_is_refused(tmp_path: Path) 
         open_index(tmp_path / "index.arrow")
 
 
-def test_the_rows_of_utterances_without_a_manifest_are_not_cached(
-    cache: IndexCache, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_utterances_without_a_manifest_are_not_cached(cache: IndexCache, caplog: pytest.LogCaptureFixture) -> None:
     utterances = Utterances.of([Utterance("a", 1.0, "abc", "x")])
     with caplog.at_level(logging.INFO):
         assert stored_counts(utterances, REFERENCE, cache, "char").num_tokens.tolist() == [3]

@@ -220,8 +220,8 @@ def test_the_start_is_validated_once_before_the_first_step(
     for _ in range(2):  # the second run is already complete
         run_dir = finetune(fluent, fluent, tmp_path / "run", *short, "ema.decay=0.9", "early_stopping.patience=3")
     rows = [row for row in metrics(run_dir) if row["step"] == "0"]
-    found = evaluate(load_recognizer(fluent / "run"), "valid", read_manifest(fluent / "valid.jsonl"))
-    assert [float(row["valid/wer"]) for row in rows] == [pytest.approx(found.counts.rate)]
+    evaluation = evaluate(load_recognizer(fluent / "run"), "valid", read_manifest(fluent / "valid.jsonl"))
+    assert [float(row["valid/wer"]) for row in rows] == [pytest.approx(evaluation.counts.rate)]
     assert rows[0]["epoch"] == "0.0"
     events = [json.loads(line) for line in (run_dir / "events.jsonl").read_text().splitlines()]
     last = int(metrics(run_dir)[-1]["step"])

@@ -44,7 +44,7 @@ def strings(log_probs: Tensor) -> dict[tuple[int, ...], float]:
     for path in product(range(log_probs.shape[1]), repeat=len(log_probs)):
         log_prob = sum(frame[token] for frame, token in zip(log_probs.tolist(), path, strict=True))
         paths.setdefault(tuple(collapse(path)), []).append(log_prob)
-    return {tokens: total(found) for tokens, found in paths.items()}
+    return {tokens: total(log_probs_of_paths) for tokens, log_probs_of_paths in paths.items()}
 
 
 def test_the_score_of_a_prefix_is_that_of_all_strings_that_start_with_it() -> None:
@@ -127,11 +127,11 @@ def test_a_wide_search_finds_the_result_of_enumerating_all_strings(
         fused = plain.score(tokens)
         if fused is not None:
             expected[tokens] = ctc_weight * log_prob + (1 - ctc_weight) * attention.score(tokens) + fused
-    found = decode_one(search, frames, ctc_weight=ctc_weight)
-    scores = {tuple(hypothesis.tokens): hypothesis.score for hypothesis in found}
+    hypotheses = decode_one(search, frames, ctc_weight=ctc_weight)
+    scores = {tuple(hypothesis.tokens): hypothesis.score for hypothesis in hypotheses}
     assert scores == pytest.approx(expected, abs=1e-4)  # KenLM: float32
-    assert [hypothesis.score for hypothesis in found] == sorted(
-        (hypothesis.score for hypothesis in found), reverse=True
+    assert [hypothesis.score for hypothesis in hypotheses] == sorted(
+        (hypothesis.score for hypothesis in hypotheses), reverse=True
     )
 
 
@@ -179,17 +179,17 @@ def test_rescoring_adds_the_log_probability_of_the_decoder_to_the_score_of_the_f
     frames = torch.randn(5, DIM, dtype=torch.float64)
     search = rescorer(head, beam_size=50, beam_threshold=WIDE["beam_threshold"], token_threshold=-1_000.0)
     first = decode_one(search, frames, attention_weight=0.0)
-    found = decode_one(search, frames, attention_weight=1.5)
-    assert len(found) == len(first) == 50
+    rescored = decode_one(search, frames, attention_weight=1.5)
+    assert len(rescored) == len(first) == 50
     attention = Attention(head, frames)
     expected = {
         tuple(hypothesis.tokens): hypothesis.score + 1.5 * attention.score(hypothesis.tokens) for hypothesis in first
     }
-    assert {tuple(hypothesis.tokens): hypothesis.score for hypothesis in found} == pytest.approx(expected, abs=1e-9)
-    assert [hypothesis.score for hypothesis in found] == sorted(
-        (hypothesis.score for hypothesis in found), reverse=True
+    assert {tuple(hypothesis.tokens): hypothesis.score for hypothesis in rescored} == pytest.approx(expected, abs=1e-9)
+    assert [hypothesis.score for hypothesis in rescored] == sorted(
+        (hypothesis.score for hypothesis in rescored), reverse=True
     )
-    assert [hypothesis.tokens for hypothesis in found] != [hypothesis.tokens for hypothesis in first]
+    assert [hypothesis.tokens for hypothesis in rescored] != [hypothesis.tokens for hypothesis in first]
 
 
 @pytest.mark.parametrize("decode", ["joint_beam", "attention_rescoring"])

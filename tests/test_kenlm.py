@@ -45,16 +45,16 @@ def sentences(count: int = 50) -> list[list[str]]:
 
 def check_scores(path: Path, model: Trigrams, tolerance: float = 1e-5) -> None:
     """Check scores within a tolerance, which is that of a sum in float32."""
-    asked = NgramModel(path)
-    assert set(asked.words) == set(WORDS)
+    ngram_model = NgramModel(path)
+    assert set(ngram_model.words) == set(WORDS)
     for words in sentences():
-        state, scores = asked.start(), []
+        state, scores = ngram_model.start(), []
         for word in words:
-            log_prob, state = asked.score(state, word)
+            log_prob, state = ngram_model.score(state, word)
             scores.append(log_prob)
         expected = [model.log_prob(["<s>", *words[:number]], word) for number, word in enumerate(words)]
         assert scores == pytest.approx(expected, abs=tolerance)
-        assert asked.end(state) == pytest.approx(model.log_prob(["<s>", *words], "</s>"), abs=tolerance)
+        assert ngram_model.end(state) == pytest.approx(model.log_prob(["<s>", *words], "</s>"), abs=tolerance)
 
 
 def test_scores_are_natural_logarithms_of_a_plain_backoff_model(arpa: Path, model: Trigrams) -> None:
@@ -157,12 +157,12 @@ def test_an_absent_file_and_a_folder_are_named(tmp_path: Path) -> None:
 
 def test_contexts_of_a_finished_text_are_freed(arpa: Path) -> None:
     """KenLM's contexts keep their successors alive; the first context must not outlive its text."""
-    asked = NgramModel(arpa)
-    first, second = asked.start(), asked.start()
-    asked.score(first, "new")
+    model = NgramModel(arpa)
+    first, second = model.start(), model.start()
+    model.score(first, "new")
     assert len(first.children) == 1
     assert len(second.children) == 0
-    assert math.isfinite(asked.end(second))
+    assert math.isfinite(model.end(second))
 
 
 def test_a_copy_shares_the_model(arpa: Path) -> None:
@@ -237,9 +237,9 @@ def test_files_of_other_tools_are_read(arpa: Path, model: Trigrams) -> None:
     text = re.sub(r"-[\d.]+(\ta\.b\t)", r"0\1", text, count=1)
     text = re.sub(r"-[\d.]+(\t<s>\t)", r"-99\1", text, count=1)
     arpa.write_bytes(b"\n# by hand\n" + text.encode())
-    asked = NgramModel(arpa)
-    assert set(asked.words) == set(WORDS)
-    assert asked.score(asked.start(), "a.b")[0] <= 0
+    ngram_model = NgramModel(arpa)
+    assert set(ngram_model.words) == set(WORDS)
+    assert ngram_model.score(ngram_model.start(), "a.b")[0] <= 0
 
 
 @pytest.mark.parametrize("piece", [64, 1000])

@@ -97,15 +97,15 @@ def test_fast_local_attention_equals_the_plain_form(form: Callable[..., Tensor],
 
 
 def test_export_and_tracing_use_the_plain_forms() -> None:
-    asked: list[bool] = []
+    answers: list[bool] = []
 
     class Asks(torch.nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            asked.append(choice.wants_plain())
+            answers.append(choice.wants_plain())
             return x + 1
 
     assert not choice.wants_plain()
     torch.export.export(Asks(), (torch.zeros(1),))
     torch.jit.trace(Asks(), (torch.zeros(1),))
-    assert asked
-    assert all(asked[:2])
+    assert answers
+    assert all(answers[:2])

@@ -18,11 +18,11 @@ from asr.errors import InputError
 @given(st.lists(st.text("ab", min_size=1, max_size=12), max_size=12), st.integers(1, 12))
 def test_prefixes_equal_those_of_a_plain_loop_for_any_number_of_queries(words: list[str], long: int) -> None:
     plain = {word[:end] for word in words for end in range(1, len(word) + 1)}
-    asked = plain | {beginning + letter for beginning in plain for letter in "ab"} | {"", "a", "b", "ab"}
+    queries = plain | {beginning + letter for beginning in plain for letter in "ab"} | {"", "a", "b", "ab"}
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(lexicon, "LONG", long)
         beginnings = Words(words).beginnings
-        assert {text for text in asked if text in beginnings} == plain
+        assert {text for text in queries if text in beginnings} == plain
 
 
 def test_long_words_take_memory_proportional_to_their_lengths_and_not_to_their_squares() -> None:

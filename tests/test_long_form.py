@@ -301,13 +301,13 @@ def silent_segments(number: int) -> Iterator[Segment]:
 def test_the_n_best_are_the_best_of_all_combinations_over_the_segments(seed: int, nbest: int) -> None:
     draw = torch.Generator().manual_seed(seed)
 
-    def some() -> list[Hypothesis]:
+    def hypotheses() -> list[Hypothesis]:
         tokens = [torch.randint(1, 4, (int(length),), generator=draw).tolist() for length in (0, 1, 1, 3, 4)]
         scores = (-20 * torch.rand(len(tokens), generator=draw)).sort(descending=True).values.tolist()
         shuffled = [tokens[position] for position in torch.randperm(len(tokens), generator=draw)]
         return [Hypothesis(sequence, score) for sequence, score in zip(shuffled, scores, strict=True)]
 
-    segments = [some() for _ in range(3)]
+    segments = [hypotheses() for _ in range(3)]
     recognizer = listener(lambda head, tokenizer, normalize: Told(segments))
     pieces = recognizer.model.tokenizer.pieces
     best: dict[str, float] = {}

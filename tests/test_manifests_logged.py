@@ -64,17 +64,17 @@ def test_sums_of_manifests_equal_those_of_a_plain_loop() -> None:
     sums = ManifestSums(names)
     for batch in (slice(0, 17), slice(17, 17), slice(17, count)):
         sums.add(utterances[batch], losses[batch], lengths[batch], errors[batch])
-    found = sums.take(lambda mine: 2 * mine, torch.device("cpu"))  # of two ranks with equal batches
+    figures = sums.take(lambda mine: 2 * mine, torch.device("cpu"))  # of two ranks with equal batches
     for name in names:
         own = [place for place, utterance in enumerate(utterances) if utterance.manifest == name]
         fit = [place for place in own if losses[place] < float("inf")]
         if not own:
-            assert found[name] == (None, None)
+            assert figures[name] == (None, None)
             continue
-        assert found[name].loss == pytest.approx(
+        assert figures[name].loss == pytest.approx(
             sum(float(losses[place]) for place in fit) / sum(int(lengths[place]) for place in fit), rel=1e-12
         )
-        assert found[name].wer == sum(errors[place].errors for place in own) / sum(
+        assert figures[name].wer == sum(errors[place].errors for place in own) / sum(
             errors[place].reference_length for place in own
         )
     assert sums.take(lambda mine: mine, torch.device("cpu")) == dict.fromkeys(names, (None, None))  # reset by `take`

@@ -43,7 +43,7 @@ def on_process(data: SpeechData, rank: int, world_size: int, epoch: int = 0) -> 
     return data
 
 
-def asked(data: SpeechData) -> list[list[Item]]:
+def requested(data: SpeechData) -> list[list[Item]]:
     """List the batches that the training loader requests from its workers."""
     return list(data.train_dataloader().batch_sampler)  # type: ignore[arg-type]
 
@@ -55,7 +55,7 @@ def test_no_batch_exceeds_its_limit_at_any_speed(tones: Path) -> None:
     slowed = 0
     for epoch in range(6):
         seen: list[int] = []
-        for batch in asked(on_process(data, rank=0, world_size=1, epoch=epoch)):
+        for batch in requested(on_process(data, rank=0, world_size=1, epoch=epoch)):
             longest = max(durations[f"train-{item.position}"] / item.factor for item in batch)
             assert longest * len(batch) <= bound + 1e-9
             seen += [item.position for item in batch]
@@ -139,10 +139,10 @@ def test_a_run_resumes_with_the_next_batch_and_then_with_whole_epochs(tones: Pat
     assert position == Position(1, (Share(2, batch),), 5)
     rest = speech_data(manifest, position, batch_seconds=10.0)
     for rank in range(2):
-        assert asked(on_process(rest, rank, 2, epoch=1)) == asked(on_process(whole, rank, 2, epoch=1))[batch:]
+        assert requested(on_process(rest, rank, 2, epoch=1)) == requested(on_process(whole, rank, 2, epoch=1))[batch:]
         assert len(rest.train_dataloader()) == len(whole.train_dataloader()), "the whole stretch"
-        following = asked(on_process(rest, rank, 2, epoch=2))
-        assert following == asked(on_process(whole, rank, 2, epoch=2))
+        following = requested(on_process(rest, rank, 2, epoch=2))
+        assert following == requested(on_process(whole, rank, 2, epoch=2))
         assert {item.epoch for batch in following for item in batch} == {2}
 
 
@@ -151,9 +151,9 @@ def test_a_run_resumed_with_other_processes_sees_the_rest_of_its_epoch(tones: Pa
     first = speech_data(manifest, batch_seconds=10.0)
     seen = []
     for rank in range(2):
-        seen += asked(on_process(first, rank, world_size=2))[:2]
+        seen += requested(on_process(first, rank, world_size=2))[:2]
     rest = speech_data(manifest, first.epochs.position_at(0, 2, 2, skipped=0), batch_seconds=10.0)
-    seen += asked(on_process(rest, rank=0, world_size=1))
+    seen += requested(on_process(rest, rank=0, world_size=1))
     assert sorted(item.position for batch in seen for item in batch) == list(range(48))
     assert rest.epochs.position_at(0, 1, 1, skipped=0) == Position(0, (Share(2, 2), Share(1, 1)))
 
@@ -169,7 +169,7 @@ def passes(data: SpeechData, epoch: int, batches: int) -> float:
 
 def test_the_number_of_finished_passes_grows_with_each_batch_to_the_next_whole_number(tones: Path) -> None:
     data = on_process(speech_data(tones / "train.jsonl", batch_seconds=10.0), rank=0, world_size=1)
-    number = len(asked(data))
+    number = len(requested(data))
     assert [passes(data, 0, batches) for batches in range(number + 1)] == pytest.approx(
         [batches / number for batches in range(number + 1)], abs=1e-12
     )
@@ -179,7 +179,7 @@ def test_the_number_of_finished_passes_grows_with_each_batch_to_the_next_whole_n
 def test_the_number_of_finished_passes_includes_batches_of_other_processes(tones: Path) -> None:
     position = Position(0, (Share(2, 2), Share(1, 0)))
     data = on_process(speech_data(tones / "train.jsonl", position, batch_seconds=10.0), rank=0, world_size=1)
-    batches = asked(data)
+    batches = requested(data)
     left = sum(map(len, batches)) / 48
     assert 0.1 < left < 0.9
     assert passes(data, 0, 1) == pytest.approx(1 - left + left / len(batches))
@@ -198,7 +198,7 @@ def test_the_trial_batches_have_the_sizes_and_texts_of_the_largest_ones_and_read
 ) -> None:
     data = speech_data(tones / "train.jsonl", batch_seconds=10.0)
     seconds = [utterance.duration for utterance in read_manifest(tones / "train.jsonl")]
-    plans = [asked(on_process(data, rank, world_size=2)) for rank in range(2)]
+    plans = [requested(on_process(data, rank, world_size=2)) for rank in range(2)]
     real = [list(on_process(data, rank, world_size=2).train_dataloader()) for rank in range(2)]
     monkeypatch.setattr("asr.data.dataset.load_waveform", None)
     made_up = [on_process(data, rank, world_size=2).worst_batches() for rank in range(2)]

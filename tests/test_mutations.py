@@ -70,13 +70,13 @@ def changes(config: dict[str, Any]) -> list[tuple[tuple[Any, ...], Any]]:
 
 def settings() -> list[tuple[str, Any, dict[str, Any]]]:
     """List each setting with each wrong value, as name, value and resolved config, without repetitions."""
-    found: dict[tuple[str, str], tuple[str, Any, dict[str, Any]]] = {}
+    cases: dict[tuple[str, str], tuple[str, Any, dict[str, Any]]] = {}
     for config in map(base, CHOICES):
         for path, value in changes(config):
             name = ".".join(map(str, path))
             mutated = changed(config, path, value)
-            found.setdefault((name, f"{value!r} {path[0]} {config[path[0]]}"), (name, value, mutated))
-    return list(found.values())
+            cases.setdefault((name, f"{value!r} {path[0]} {config[path[0]]}"), (name, value, mutated))
+    return list(cases.values())
 
 
 class Pair(NamedTuple):
@@ -365,7 +365,7 @@ def bundle(request: pytest.FixtureRequest, tones: Path, tmp_path_factory: pytest
 
 def damaged(bundle: Path) -> list[tuple[str, str]]:
     """List files of a bundle with other contents: each value of JSON replaced, and each file as a whole."""
-    found = []
+    cases = []
     for path in sorted(bundle.iterdir()):
         whole = path.read_bytes().decode("utf-8", "surrogateescape")
         if path.suffix == ".json":
@@ -380,15 +380,15 @@ def damaged(bundle: Path) -> list[tuple[str, str]]:
                 "{}",
                 '"' + "x" * 2_000_000 + '"',
             ]
-            found += [(path.name, content) for content in contents]
-        found += [
+            cases += [(path.name, content) for content in contents]
+        cases += [
             (path.name, content) for content in ("", whole[: len(whole) // 2], whole[1:], whole + whole, "\0" * 64)
         ]
         dice = random.Random(path.name)
         for _ in range(20):
             place = dice.randrange(len(whole))
-            found.append((path.name, whole[:place] + chr(dice.randrange(128)) + whole[place + 1 :]))
-    return found
+            cases.append((path.name, whole[:place] + chr(dice.randrange(128)) + whole[place + 1 :]))
+    return cases
 
 
 def tried(bundle: Path, damages: list[tuple[str, str]]) -> int:

@@ -43,8 +43,8 @@ def decoder(config: dict[str, Any], model: Any, lm: str | None, **settings: Any)
 def scores(decode: Any, encoder_out: torch.Tensor) -> list[dict[tuple[int, ...], float]]:
     lengths = torch.tensor([encoder_out.shape[1], encoder_out.shape[1] - 1])
     with torch.inference_mode():
-        found = decode.search(decode.evidence(encoder_out, lengths))
-    return [{tuple(each.tokens): each.score for each in hypotheses} for hypotheses in found]
+        n_best = decode.search(decode.evidence(encoder_out, lengths))
+    return [{tuple(each.tokens): each.score for each in hypotheses} for hypotheses in n_best]
 
 
 @pytest.mark.parametrize(
@@ -119,8 +119,8 @@ def test_searching_chunk_by_chunk_equals_searching_the_whole(lm: str, tmp_path: 
         whole = decode.search(decode.evidence(encoder_out, torch.tensor([40, 40])))
         states = [decode.initial_state(), decode.initial_state()]
         for chunk in encoder_out.split([7, 1, 20, 12], dim=1):
-            found, states = decode.step(chunk, torch.full((2,), chunk.shape[1]), states)
-    for streamed, at_once in zip(found, whole, strict=True):
+            hypotheses, states = decode.step(chunk, torch.full((2,), chunk.shape[1]), states)
+    for streamed, at_once in zip(hypotheses, whole, strict=True):
         assert streamed[0].tokens == at_once[0].tokens
         assert streamed[0].score == pytest.approx(at_once[0].score, abs=1e-3)
         final = streamed[0].num_final

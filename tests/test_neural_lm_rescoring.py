@@ -62,7 +62,7 @@ def some_texts(number: int, longest: int) -> list[list[int]]:
     return [[dice.randint(1, V - 1) for _ in range(dice.randint(0, longest))] for _ in range(number)]
 
 
-class Found:
+class FirstPass:
     """A first pass whose evidence is the list of its hypotheses."""
 
     needs = ()
@@ -93,12 +93,12 @@ class Frames:
 
 
 def rescoring(model: Any, weight: float = 0.7, bonus: float = 0.2) -> Any:
-    settings = {"language_model": model, "rescoring_weight": weight, "token_insertion_bonus": bonus, "first": Found}
+    settings = {"language_model": model, "rescoring_weight": weight, "token_insertion_bonus": bonus, "first": FirstPass}
     return LMRescoring(None, None, str, **settings)  # type: ignore[arg-type]
 
 
 @pytest.fixture
-def found() -> list[list[Hypothesis]]:
+def first_hypotheses() -> list[list[Hypothesis]]:
     texts = some_texts(17, 15)
     scores = torch.randn(17).tolist()
     all_of_them = [Hypothesis(text, score) for text, score in zip(texts, scores, strict=True)]
@@ -108,13 +108,15 @@ def found() -> list[list[Hypothesis]]:
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("at_once", [lm_rescoring.AT_ONCE, 20], ids=["one batch", "several batches"])
 def test_rescoring_equals_scoring_each_hypothesis_alone(
-    name: str, at_once: int, found: list[list[Hypothesis]], monkeypatch: pytest.MonkeyPatch
+    name: str, at_once: int, first_hypotheses: list[list[Hypothesis]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lm_rescoring, "AT_ONCE", at_once)
     monkeypatch.setattr(lm_rescoring, "TOKENS", 6)  # a long hypothesis is cut
     model = token_model(name).double()
     decode = rescoring(model)
-    for before, after in zip(found, decode.search(decode.evidence(Frames(found), None)), strict=True):
+    for before, after in zip(
+        first_hypotheses, decode.search(decode.evidence(Frames(first_hypotheses), None)), strict=True
+    ):
         expected = sorted(
             ((each.score + 0.7 * alone(model, each.tokens) + 0.2 * len(each.tokens), each.tokens) for each in before),
             reverse=True,
@@ -130,7 +132,7 @@ def test_the_float32_score_of_a_hypothesis_does_not_depend_on_the_batch(name: st
     assert together == pytest.approx([alone(model, text) for text in texts], abs=1e-3, rel=1e-5)
 
 
-def test_each_text_of_an_utterance_is_scored_once_for_all_weights(found: list[list[Hypothesis]]) -> None:
+def test_each_text_of_an_utterance_is_scored_once_for_all_weights(first_hypotheses: list[list[Hypothesis]]) -> None:
     class Counting(nn.Module):
         def __init__(self, model: Any) -> None:
             super().__init__()
@@ -145,25 +147,25 @@ def test_each_text_of_an_utterance_is_scored_once_for_all_weights(found: list[li
 
     model = Counting(token_model())
     decode = rescoring(model)
-    evidence = decode.evidence(Frames(found), None)
+    evidence = decode.evidence(Frames(first_hypotheses), None)
     first = decode.search(evidence)
-    different = sum(len({tuple(each.tokens) for each in hypotheses}) for hypotheses in found)
+    different = sum(len({tuple(each.tokens) for each in hypotheses}) for hypotheses in first_hypotheses)
     assert model.rows == different
     again = decode.search(evidence, rescoring_weight=0.0, token_insertion_bonus=0.0, beta=1.5)
     assert model.rows == different
     assert decode.first.values["beta"] == 1.5, "what the first pass can tune"
-    assert [[each.score for each in some] for some in again] == [
-        sorted((each.score for each in some), reverse=True) for some in found
+    assert [[each.score for each in n_best] for n_best in again] == [
+        sorted((each.score for each in n_best), reverse=True) for n_best in first_hypotheses
     ]
     assert first != again
 
 
-def test_the_tunable_values_are_its_own_and_those_of_the_first_pass(found: list[list[Hypothesis]]) -> None:
+def test_the_tunable_values_are_its_own_and_those_of_the_first_pass(first_hypotheses: list[list[Hypothesis]]) -> None:
     decode = rescoring(token_model())
     assert list(decode.tunable) == ["rescoring_weight", "token_insertion_bonus", "beta"]
     without = rescoring(None)
     assert list(without.tunable) == ["beta"]
-    assert without.search(without.evidence(Frames(found), None)) == found
+    assert without.search(without.evidence(Frames(first_hypotheses), None)) == first_hypotheses
     assert (decode.max_seconds, decode.max_hypotheses, decode.streaming) == (7.0, 5, None)
 
 

@@ -88,12 +88,12 @@ def test_texts_are_lines_of_plain_or_compressed_files_or_of_a_manifest(tmp_path:
     with gzip.open(tmp_path / "small.gz", "wt") as file:
         file.write("bad\n")
     write_manifest(tmp_path / "manifest.jsonl", [Utterance(str(tmp_path / "x.wav"), 1.0, "cafe bed", "x")])
-    found = read(tmp_path / "plain.txt", tmp_path / "small.gz", tmp_path / "manifest.jsonl")
-    spelled = [tokenizer().decode(found.batch([index]).tokens[0].tolist()) for index in range(len(found))]
+    actual = read(tmp_path / "plain.txt", tmp_path / "small.gz", tmp_path / "manifest.jsonl")
+    spelled = [tokenizer().decode(actual.batch([index]).tokens[0].tolist()) for index in range(len(actual))]
     assert spelled == ["abc de", "fa", "bad", "cafe bed"]
-    assert found.num_words.tolist() == [2, 1, 1, 2]
-    assert found.lengths.tolist() == [7, 3, 4, 9], "the end is a token"
-    assert found.empty == 1
+    assert actual.num_words.tolist() == [2, 1, 1, 2]
+    assert actual.lengths.tolist() == [7, 3, 4, 9], "the end is a token"
+    assert actual.empty == 1
 
 
 def test_a_line_that_cannot_be_spelled_is_dropped_counted_and_named(
@@ -411,20 +411,20 @@ def test_models_are_interpolated_token_by_token_with_weights_fitted_on_another_t
     assert asr_perplexity.main([str(RECOGNIZER), str(trained), str(text), *several]) == 0
     weights_line, _, *rows = capsys.readouterr().out.splitlines()
     assert [row.split()[1] for row in rows] == [str(trained), str(arpa), "interpolated"]
-    model, asked = load_token_model(str(trained), tokenizer(), "lm"), NgramModel(arpa)
+    model, ngram_model = load_token_model(str(trained), tokenizer(), "lm"), NgramModel(arpa)
 
     def probabilities(path: Path) -> list[tuple[float, float]]:
         """Return the probability of each letter and each end by the net and by the n-gram model."""
         pairs = []
         for line in path.read_text().splitlines():
-            tokens, state = [*tokenizer().encode(line), BOUNDARY_ID], asked.start()
+            tokens, state = [*tokenizer().encode(line), BOUNDARY_ID], ngram_model.start()
             with torch.no_grad():
                 log_probs, _ = model(torch.tensor([[BOUNDARY_ID, *tokens[:-1]]]), model.initial_state(1))
             for place, token in enumerate(tokens):
                 if token == BOUNDARY_ID:
-                    log_prob = asked.end(state)
+                    log_prob = ngram_model.end(state)
                 else:
-                    log_prob, state = asked.score(
+                    log_prob, state = ngram_model.score(
                         state, tokenizer().pieces[token].replace(" ", "\N{LOWER ONE EIGHTH BLOCK}")
                     )
                 pairs.append((math.exp(float(log_probs[0, place, token])), math.exp(log_prob)))

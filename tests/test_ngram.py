@@ -47,8 +47,8 @@ class Arpa:
         lines = iter(path.read_text(encoding="utf-8").split("\n"))
         assert next(lines) == "\\data\\"
         for line in lines:
-            if found := re.fullmatch(r"ngram (\d+)=(\d+)", line):
-                self.numbers[int(found[1])] = int(found[2])
+            if match := re.fullmatch(r"ngram (\d+)=(\d+)", line):
+                self.numbers[int(match[1])] = int(match[2])
             elif "\t" in line:
                 log_prob, words, *backoff = line.split("\t")
                 gram = tuple(words.split(" "))

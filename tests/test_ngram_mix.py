@@ -345,13 +345,13 @@ def test_the_written_mixture_has_the_printed_weights_and_perplexities(
     for context in mixture.contexts():
         total = sum(10 ** mixture.log_prob(context, word) for word in mixture.vocabulary - {"<s>"})
         assert total == pytest.approx(1, abs=1e-5), context  # one rounding per order, each of 10**1e-6 at most
-    asked = kenlm.NgramModel("lm.arpa")
+    model = kenlm.NgramModel("lm.arpa")
     for sentence in [*sentences[:20], ["zoë", "w3", "dyck", "w4"]]:
-        state, scores = asked.start(), []
+        state, scores = model.start(), []
         for word in sentence:
-            score, state = asked.score(state, word)
+            score, state = model.score(state, word)
             scores.append(score / kenlm.LN_10)
-        assert [*scores, asked.end(state) / kenlm.LN_10] == pytest.approx(mixture.sentence(sentence), abs=1e-5)
+        assert [*scores, model.end(state) / kenlm.LN_10] == pytest.approx(mixture.sentence(sentence), abs=1e-5)
 
 
 def test_thresholds_apply_to_the_counts_of_each_text(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -87,11 +87,11 @@ def test_batched_features_equal_those_of_each_utterance_whatever_follows_it(name
         for row, waveform in zip(batch, waveforms, strict=True):
             row[: len(waveform)] = waveform
         out, lengths = FrontEnd(features)(batch, torch.tensor([len(waveform) for waveform in waveforms]))
-        for waveform, found, length in zip(waveforms, out, lengths.tolist(), strict=True):
+        for waveform, frames, length in zip(waveforms, out, lengths.tolist(), strict=True):
             expected = features(waveform)
             assert len(expected) == length
             short = len(expected) < 3  # their deviation is almost 0, so the quotient is noise
-            torch.testing.assert_close(found[:length], expected, rtol=1e-3, atol=0.01 if short else 2e-4)
+            torch.testing.assert_close(frames[:length], expected, rtol=1e-3, atol=0.01 if short else 2e-4)
 
 
 def test_features_without_a_batched_form_are_refused_by_name() -> None:
@@ -334,9 +334,9 @@ def test_nothing_is_written_if_a_program_differs_or_the_folder_has_other_files(
     (tmp_path / "mine" / "thesis.txt").touch()
     with pytest.raises(InputError, match=r"empty or contain only an older bundle; it contains thesis\.txt"):
         export([str(bundle), "-o", str(tmp_path / "mine")])
-    found = agreement.ProgramDifference(0.3, "made audio of 1 s, at 0.40 s", 2, 4)
+    difference = agreement.ProgramDifference(0.3, "made audio of 1 s, at 0.40 s", 2, 4)
     with pytest.raises(InputError, match=r"model\.onnx must compute .*; they differ by 0\.3 \(made audio of"):
-        agreement.check("model.onnx", found)
+        agreement.check("model.onnx", difference)
 
 
 def test_a_head_without_frame_outputs_is_refused(bundle: Path) -> None:
@@ -447,8 +447,8 @@ def test_a_quantised_net_is_smaller_and_has_similar_outputs(exported: Path, bund
     expected, actual = load_recognizer(bundle), load_recognizer(exported)
     audio = {"a sound": sound(40000), "another": sound(16000)}
     content, net_of = smaller.SerializeToString(), program.ctc_net(expected.model)
-    found = agreement.difference(expected, actual, content, agreement.OF_FEATURES, audio, net_of)
-    assert 0 < found.largest < 40, "of logits that are a hundred times as large as an untrained net's"
+    difference = agreement.difference(expected, actual, content, agreement.OF_FEATURES, audio, net_of)
+    assert 0 < difference.largest < 40, "of logits that are a hundred times as large as an untrained net's"
     assert smaller.ByteSize() < 0.8 * net.ByteSize()
     onnx.checker.check_model(smaller, full_check=True)
     assert "ConvInteger" not in {node.op_type for node in smaller.graph.node}

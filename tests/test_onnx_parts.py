@@ -191,8 +191,8 @@ def test_a_head_made_of_programs_gives_the_outputs_of_its_model_and_refuses_othe
         transducer.OnnxJoiner(session(programs["joiner.onnx"], *JOINER_NAMES)),
     )
     actual = type("Exported", (), {"head": transducer.OnnxTransducer(*parts, (), None)})()
-    found = transducer_programs.difference(model, actual)
-    assert found.largest < 1e-4
+    difference = transducer_programs.difference(model, actual)
+    assert difference.largest < 1e-4
     tokens = torch.tensor([[1, 2, 1], [2, 2, 1]])
     with torch.no_grad():
         expected = model.head.joiner.of_tokens(model.head.predictor(tokens))  # type: ignore[union-attr, operator]
@@ -339,10 +339,10 @@ def test_a_step_that_ignores_its_state_is_detected(streaming_folder: Path) -> No
         return step(features, lengths, state | gone)
 
     actual.model.encoder.step = forgetful  # type: ignore[attr-defined]
-    found = stream_step.difference(expected, actual, audio)
-    assert re.fullmatch(r"a sound, as a stream, at \d\.\d\d s", found.where)
+    difference = stream_step.difference(expected, actual, audio)
+    assert re.fullmatch(r"a sound, as a stream, at \d\.\d\d s", difference.where)
     with pytest.raises(InputError, match=r"step\.onnx must compute the model's output"):
-        agreement.check("step.onnx", found)
+        agreement.check("step.onnx", difference)
 
 
 # ---- untrusted programs

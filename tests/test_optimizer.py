@@ -28,11 +28,11 @@ BELOW = {"head.": 0, "encoder.norm_output.": 0, "encoder.blocks.2.": 1, "encoder
 
 @pytest.mark.parametrize("layer_decay", [1.0, 0.9, 0.5])
 def test_each_block_has_the_learning_rate_of_the_next_block_times_the_decay(layer_decay: float) -> None:
-    found = groups(layer_decay)
-    assert len(found) == len(list(NET.parameters()))
+    actual = groups(layer_decay)
+    assert len(actual) == len(list(NET.parameters()))
     for name, parameter in NET.named_parameters():
         below = next((number for prefix, number in BELOW.items() if name.startswith(prefix)), 4)
-        rate, weight_decay = found[id(parameter)]
+        rate, weight_decay = actual[id(parameter)]
         assert rate == pytest.approx(0.1 * layer_decay**below), name
         assert weight_decay == (0.5 if parameter.ndim > 1 else 0.0), name
 

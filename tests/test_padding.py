@@ -159,8 +159,8 @@ def test_the_padding_rule_holds_for_batches_made_by_collate(case: Case) -> None:
         for number, (features, tokens) in enumerate(zip(utterances(torch.float64), TOKENS, strict=True))
     ]
 
-    def losses_of(some: list[Example]) -> Tensor:
-        batch = collate(some)
+    def losses_of(chosen: list[Example]) -> Tensor:
+        batch = collate(chosen)
         encoded = net.encoder(batch.features, batch.feature_lengths, net.head.taps)
         return net.head.losses(encoded, batch.tokens, batch.token_lengths)["loss"]
 

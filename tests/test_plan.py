@@ -186,11 +186,11 @@ def test_requests_and_bytes_of_an_epoch_equal_those_received_by_a_store(
         for rank in range(2):
             batch = fetch([utterances[item.position] for item in plan.items(step, rank)])
             wanted += sum(len(utterance.content or b"") for utterance in batch)
-    ranges = [re.fullmatch(r"bytes=(\d+)-(\d+)", asked) for _, _, asked in s3.requests if asked]
+    ranges = [re.fullmatch(r"bytes=(\d+)-(\d+)", byte_range) for _, _, byte_range in s3.requests if byte_range]
     assert reading.requests == len(ranges)
     assert reading.wanted_bytes == wanted
     assert reading.fetched_bytes == pytest.approx(
-        sum(int(found[2]) + 1 - int(found[1]) for found in ranges if found), rel=1e-9
+        sum(int(match[2]) + 1 - int(match[1]) for match in ranges if match), rel=1e-9
     )
     assert (reading.num_shards, reading.num_planned, reading.num_batches) == (5, 2 * len(plan), 2 * len(plan))
     assert (reading.amplification > 1.0) == (gap > 0), "gaps are fetched; without them repeats in a batch are read once"

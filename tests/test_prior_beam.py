@@ -52,15 +52,15 @@ def test_a_wide_beam_finds_the_result_of_enumerating_all_paths_without_the_prior
         torch.manual_seed(seed)
         log_probs = random_log_probs(5, len(PIECES))
         evidence = search.evidence(log_probs[None], torch.tensor([5]))
-        for weight, [found] in ((0.3, search.search(evidence)), (0.8, search.search(evidence, prior_weight=0.8))):
+        for weight, [hypotheses] in ((0.3, search.search(evidence)), (0.8, search.search(evidence, prior_weight=0.8))):
             frames = [
                 [value - weight * prior for value, prior in zip(row, PRIORS, strict=True)] for row in log_probs.tolist()
             ]
             expected = plain.rank(torch.tensor(frames))
-            assert {tuple(hypothesis.tokens): hypothesis.score for hypothesis in found} == pytest.approx(
+            assert {tuple(hypothesis.tokens): hypothesis.score for hypothesis in hypotheses} == pytest.approx(
                 expected, abs=1e-4
             )
-            assert found[0].tokens == list(next(iter(expected)))
+            assert hypotheses[0].tokens == list(next(iter(expected)))
 
 
 @pytest.mark.parametrize("settings", [{"label_priors": None, "prior_weight": 0.5}, {"label_priors": PRIORS}])
@@ -97,9 +97,9 @@ def test_priors_are_the_mean_posterior_of_all_frames_interpolated_with_a_uniform
     for part in parts:
         for row in part.double().tolist():
             expected = [sum(pair) for pair in zip(expected, map(math.exp, row), strict=True)]
-    found = label_log_priors(recognizer, recordings)
-    assert found == pytest.approx([math.log(value / 15) for value in expected], abs=1e-6)
-    assert sum(map(math.exp, found)) == pytest.approx(1, abs=1e-6)
+    log_priors = label_log_priors(recognizer, recordings)
+    assert log_priors == pytest.approx([math.log(value / 15) for value in expected], abs=1e-6)
+    assert sum(map(math.exp, log_priors)) == pytest.approx(1, abs=1e-6)
     with pytest.raises(InputError, match=r"--label-priors must name recordings with audio that can be read; got none"):
         label_log_priors(recognizer, [])
 
@@ -140,7 +140,7 @@ def test_priors_are_passed_to_the_first_pass_of_rescoring() -> None:
     assert with_label_priors({"name": "beam"}, PRIORS, {"name": "greedy"}) == first
 
 
-def test_priors_of_the_wrong_number_or_with_invalid_values_are_refused() -> None:
+def test_the_wrong_number_of_priors_and_priors_for_another_decoder_are_refused() -> None:
     must = (
         r"^the number of decode\.label_priors must be the number of tokens, 5 \(asr\.tune --label-priors .*\); got 4\."
     )

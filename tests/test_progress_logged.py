@@ -47,9 +47,9 @@ def test_logged_padding_is_the_share_of_frames_in_a_step_that_belong_to_no_utter
                 frames += sum(lengths)
                 padded += len(lengths) * max(lengths)
         expected.append((padded - frames) / padded)
-    found = [float(row["train/padding"]) for row in metrics(tmp_path / "run") if row["train/padding"]]
-    assert found == pytest.approx(expected, abs=1e-6)  # logged in float32
-    assert max(found) > 0.05, "something must have been padded"
+    padding = [float(row["train/padding"]) for row in metrics(tmp_path / "run") if row["train/padding"]]
+    assert padding == pytest.approx(expected, abs=1e-6)  # logged in float32
+    assert max(padding) > 0.05, "something must have been padded"
 
 
 def slow(where: str, rank: str | None = None) -> None:
@@ -143,11 +143,11 @@ def test_each_validation_stores_the_hypotheses_of_the_same_utterances(tones: Pat
         assert finish(start(settings, tmp_path / "log", world_size=world_size)) == 0, (tmp_path / "log").read_text()
     valid = read_manifest(tones / "valid.jsonl")
     single_process, two_processes = (read_samples(tmp_path / name / "examples.jsonl") for name in ("1", "2"))
-    for found in (single_process, two_processes):
-        assert [(line.epoch, line.id) for line in found] == [
+    for samples in (single_process, two_processes):
+        assert [(line.epoch, line.id) for line in samples] == [
             (epoch, utterance.id) for epoch in (1, 2) for utterance in valid
         ]
-        assert [line.reference for line in found] == [utterance.text for utterance in valid] * 2
+        assert [line.reference for line in samples] == [utterance.text for utterance in valid] * 2
     assert [line.hypothesis for line in two_processes] == [line.hypothesis for line in single_process]
     steps = [int(row["step"]) for row in metrics(tmp_path / "1") if row["valid/wer"]]
     assert sorted({line.step for line in single_process}) == steps

@@ -73,7 +73,7 @@ SHAPES = [(2, 60), (2, 60), (3, 44), (2, 60), (3, 44), (2, 60), (1, 80), (3, 44)
 def steps(model: Model, forward: Callable[[Tensor, Tensor], Any], accumulate: int = 1) -> dict[str, Any]:
     """Train on batches of these shapes; return all results."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    found = []
+    losses = []
     for number, (utterances, frames) in enumerate(SHAPES):
         torch.manual_seed(number)
         features, lengths = torch.randn(utterances, frames, 80), torch.arange(frames, frames - 9 * utterances, -9)
@@ -81,12 +81,12 @@ def steps(model: Model, forward: Callable[[Tensor, Tensor], Any], accumulate: in
         encoded = forward(features, lengths)
         loss = model.head.losses(encoded, tokens, torch.full((utterances,), 3))["loss"].sum()
         loss.backward()
-        found.append(float(loss.detach()))
+        losses.append(float(loss.detach()))
         if (number + 1) % accumulate == 0:
             nn.utils.clip_grad_norm_(model.parameters(), 5.0)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-    return {"losses": found, "generator": torch.get_rng_state().tolist(), "weights": model.state_dict()}
+    return {"losses": losses, "generator": torch.get_rng_state().tolist(), "weights": model.state_dict()}
 
 
 def passes_of(model: Model, record: Make = Stub, most_bytes: float = 1e9, per_shape: int = 1) -> RecordedPasses:
@@ -107,10 +107,10 @@ def test_losses_weights_statistics_and_random_state_equal_those_without_recordin
     plain, model = make_model(*overrides), make_model(*overrides)
     expected = steps(plain, plain, accumulate)
     passes = passes_of(model)
-    found = steps(model, passes, accumulate)
-    assert found["losses"] == pytest.approx(expected["losses"], rel=1e-6)
-    assert found["generator"] == expected["generator"]
-    torch.testing.assert_close(found["weights"], expected["weights"], rtol=1e-5, atol=1e-6)
+    actual = steps(model, passes, accumulate)
+    assert actual["losses"] == pytest.approx(expected["losses"], rel=1e-6)
+    assert actual["generator"] == expected["generator"]
+    torch.testing.assert_close(actual["weights"], expected["weights"], rtol=1e-5, atol=1e-6)
     assert len(passes) == 2, "(1, 80) came only once"
     assert passes.counts == {True: 6, False: 3}
 
@@ -130,9 +130,9 @@ def test_a_failed_recording_is_reported_in_one_line_and_passes_run_normally(capl
 
     plain, model = make_model(), make_model()
     expected = steps(plain, plain)
-    found = steps(model, passes := passes_of(model, failing))
-    assert found["losses"] == expected["losses"]
-    assert found["generator"] == expected["generator"]
+    actual = steps(model, passes := passes_of(model, failing))
+    assert actual["losses"] == expected["losses"]
+    assert actual["generator"] == expected["generator"]
     assert not len(passes)
     assert [record.message for record in caplog.records] == [
         "CUDA graphs: recording stopped after 0 shapes: CUDA error: operation not permitted when stream is capturing"
@@ -148,10 +148,10 @@ def test_a_pass_is_not_replayed_while_its_gradients_are_pending() -> None:
     model.zero_grad()
     first, second = passes(*batches[2]).out, passes(*batches[3]).out
     (first.square().sum() + second.square().sum()).backward()
-    found = [weight.grad for weight in model.parameters()]
+    gradients = [weight.grad for weight in model.parameters()]
     model.zero_grad()
     sum(model(*batch).out.square().sum() for batch in batches[2:]).backward()
-    torch.testing.assert_close(found, [weight.grad for weight in model.parameters()], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(gradients, [weight.grad for weight in model.parameters()], rtol=1e-4, atol=1e-4)
     assert passes.counts[True] == 2
     passes(*batches[0])
     passes.begin_batch()  # its backward pass was never run
@@ -189,15 +189,15 @@ def test_a_training_with_recorded_passes_equals_one_without(
     """With accumulation, a moving average, few batch lengths, and weights that are frozen for some steps."""
     caplog.set_level(logging.INFO, "asr")
     monkeypatch.setattr(step_callbacks, "cuda_passes", lambda model, device, **_: passes_of(model))
-    found = []
+    runs = []
     for share in (0, 0.5):
         run_dir = tmp_path / str(share)
         how = ["trainer.max_epochs=2", "trainer.accumulate_grad_batches=2", "ema.decay=0.9", "corpus.test=[]"]
         how += ["data.lengths_per_doubling=2", "data.batch_seconds=4", "data.max_utterances=2", "encoder.dropout=0.1"]
         how += ["init.frozen=[encoder.subsampling.*]", "init.frozen_steps=3", f"graph_memory={share}"]
         train(settings_with(*TINY, *tone_corpus(tones), *how, f"run_dir={run_dir}"))
-        found.append([*losses(run_dir), *(float(row["valid/loss"]) for row in metrics(run_dir) if row["valid/loss"])])
-    assert found[1] == pytest.approx(found[0], rel=1e-4)
+        runs.append([*losses(run_dir), *(float(row["valid/loss"]) for row in metrics(run_dir) if row["valid/loss"])])
+    assert runs[1] == pytest.approx(runs[0], rel=1e-4)
     messages = [record.message for record in caplog.records if "CUDA graphs of" in record.message]
     assert len(messages) == 2
     assert "; 0.0 % of" not in messages[1]

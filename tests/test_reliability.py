@@ -18,12 +18,12 @@ SOME = [0.0, 0.25, 0.5, 0.7, 1.0]
 def test_auc_is_the_share_of_correctly_ordered_pairs(words: list[tuple[float, bool]]) -> None:
     right = [confidence for confidence, is_right in words if is_right]
     wrong = [confidence for confidence, is_right in words if not is_right]
-    found = auc([confidence for confidence, _ in words], [is_right for _, is_right in words])
+    area = auc([confidence for confidence, _ in words], [is_right for _, is_right in words])
     if right and wrong:
         pairs = [(hit > miss) + (hit == miss) / 2 for hit in right for miss in wrong]
-        assert found == pytest.approx(sum(pairs) / len(pairs))
+        assert area == pytest.approx(sum(pairs) / len(pairs))
     else:
-        assert math.isnan(found)
+        assert math.isnan(area)
 
 
 @given(words=st.lists(st.tuples(st.one_of(st.sampled_from(SOME), st.floats(0, 1)), st.booleans()), max_size=300))

@@ -80,23 +80,23 @@ def fresh(browser: Any, made: Made) -> Iterator[Visit]:  # noqa: F811
 
 
 def number(page: Any, name: str) -> str:
-    found: str = page.locator(f'[data-figure="{name}"]').inner_text()
-    return found
+    figure: str = page.locator(f'[data-figure="{name}"]').inner_text()
+    return figure
 
 
 def table_of(page: Any, title: str) -> list[list[str]]:
     """Return the table below the chart with this title, without its header."""
     rows = """(figure) => [...figure.querySelectorAll("tbody tr")].map((row) =>
         [...row.cells].map((cell) => cell.textContent))"""
-    found: list[list[str]] = page.locator("figure.chart", has_text=title).first.evaluate(rows)
-    assert found
-    return found
+    cells: list[list[str]] = page.locator("figure.chart", has_text=title).first.evaluate(rows)
+    assert cells
+    return cells
 
 
 def rows_in_sight(page: Any) -> list[list[str]]:
     rows = "(lines) => lines.map((line) => [...line.cells].map((cell) => cell.textContent))"
-    found: list[list[str]] = page.locator("#utterances tbody tr[data-index]").evaluate_all(rows)
-    return found
+    cells: list[list[str]] = page.locator("#utterances tbody tr[data-index]").evaluate_all(rows)
+    return cells
 
 
 def all_rows(page: Any) -> list[list[str]]:
@@ -112,21 +112,21 @@ def percent(share: float, decimals: int = 2) -> str:
 def edits(line: Line) -> list[tuple[str, str | None, str | None]]:
     """(kind, word of the reference, word of the hypothesis), as jiwer aligns them."""
     reference, hypothesis = line["reference"].split(), line["hypothesis"].split()
-    found: list[tuple[str, str | None, str | None]] = []
+    aligned: list[tuple[str, str | None, str | None]] = []
     for chunk in jiwer.process_words(line["reference"], line["hypothesis"]).alignments[0]:
         ours = reference[chunk.ref_start_idx : chunk.ref_end_idx]
         theirs = hypothesis[chunk.hyp_start_idx : chunk.hyp_end_idx]
         if chunk.type == "delete":
-            found += [("deletion", word, None) for word in ours]
+            aligned += [("deletion", word, None) for word in ours]
         elif chunk.type == "insert":
-            found += [("insertion", None, word) for word in theirs]
+            aligned += [("insertion", None, word) for word in theirs]
         else:
             kind = "equal" if chunk.type == "equal" else "substitution"
-            found += [
+            aligned += [
                 (kind, reference_word, hypothesis_word)
                 for reference_word, hypothesis_word in zip(ours, theirs, strict=True)
             ]
-    return found
+    return aligned
 
 
 def count(line: Line, kind: str) -> int:
@@ -197,11 +197,11 @@ def test_the_settings_of_a_beam_search_are_shown(fluent: Path, tmp_path: Path) -
 
 def test_the_intervals_equal_those_of_the_written_utterances(opened: Visit, made: Made) -> None:
     """test_bootstrap.py compares the bootstrap itself with a plain loop."""
-    found = figures([row for path in made.written for row in read_scored(path)])
+    report = figures([row for path in made.written for row in read_scored(path)])
     for name, key in (("wer", "words"), ("cer", "characters"), ("raw_wer", "raw_words")):
         figure_text = opened.page.locator(".figure", has=opened.page.locator(f'[data-figure="{name}"]')).inner_text()
         for over in ("interval", "speaker_interval"):
-            low, high = found[key][over]
+            low, high = report[key][over]
             assert f"95 %: {100 * low:.2f} to {100 * high:.2f} over" in figure_text
 
 
@@ -239,9 +239,11 @@ def test_a_breakdown_by_a_name_has_the_figures_of_its_utterances(
 
 
 def test_the_intervals_of_breakdowns_equal_those_of_the_written_utterances(opened: Visit, made: Made) -> None:
-    found = figures([row for path in made.written for row in read_scored(path)])["by"]
+    breakdowns = figures([row for path in made.written for row in read_scored(path)])["by"]
     for title, key in (("By speaker", "speaker"), ("By subset", "subset"), ("Short and long", "duration")):
-        expected = {group["interval"] and tuple(percent(end, 1) for end in group["interval"]) for group in found[key]}
+        expected = {
+            group["interval"] and tuple(percent(end, 1) for end in group["interval"]) for group in breakdowns[key]
+        }
         intervals = {tuple(row[2].split(" to ")) if row[2] != "-" else None for row in table_of(opened.page, title)}
         assert intervals == expected
 
@@ -361,9 +363,9 @@ def test_a_click_on_a_heading_sorts_and_a_second_one_reverses_the_order(fresh: V
 
 
 def test_the_utterances_with_the_most_errors_come_first(fresh: Visit) -> None:
-    found = [int(row[8]) for row in all_rows(fresh.page)]
-    assert found == sorted(found, reverse=True)
-    assert found[0] > 0
+    errors = [int(row[8]) for row in all_rows(fresh.page)]
+    assert errors == sorted(errors, reverse=True)
+    assert errors[0] > 0
 
 
 def test_filters_show_and_count_the_matching_utterances(fresh: Visit, made: Made) -> None:

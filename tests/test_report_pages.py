@@ -68,12 +68,12 @@ HOSTILE = [
 
 def hostile() -> list[Scored]:
     """Utterances whose id, speaker, subset and texts try to break the page."""
-    found = []
+    utterances = []
     for place, text in enumerate(HOSTILE):
         hypothesis = HOSTILE[(place + 1) % len(HOSTILE)]
         speaker, subset = HOSTILE[(place + 2) % len(HOSTILE)], HOSTILE[place % 3]
-        found.append(scored(text, hypothesis, name=f"{place} {text}", subset=subset, speaker=speaker, text=text))
-    return found
+        utterances.append(scored(text, hypothesis, name=f"{place} {text}", subset=subset, speaker=speaker, text=text))
+    return utterances
 
 
 def save(folder: Path, text: str) -> Path:
@@ -82,8 +82,8 @@ def save(folder: Path, text: str) -> Path:
     return path
 
 
-def report_of(some: list[Scored], clips: Clips = NO_CLIPS, about: About | None = None) -> str:
-    return evaluation_report(some, about or About("Title", [("Model", "m")]), clips)
+def report_of(utterances: list[Scored], clips: Clips = NO_CLIPS, about: About | None = None) -> str:
+    return evaluation_report(utterances, about or About("Title", [("Model", "m")]), clips)
 
 
 @pytest.mark.parametrize(
@@ -98,21 +98,21 @@ def test_the_note_on_intervals_of_speakers_says_how_many_have_one_and_where_name
     few: int, many: int, note: str
 ) -> None:
     speakers = [f"few {number}" for number in range(few)] + [f"many {number}" for number in range(many)] * 5
-    some = [scored("one two", "one", name=str(place), speaker=speaker) for place, speaker in enumerate(speakers)]
-    assert f"WER of each speaker; 95 % intervals over utterances {note}<" in report_of(some)
+    utterances = [scored("one two", "one", name=str(place), speaker=speaker) for place, speaker in enumerate(speakers)]
+    assert f"WER of each speaker; 95 % intervals over utterances {note}<" in report_of(utterances)
 
 
 @pytest.mark.parametrize("width", [380, 1400])
 def test_malicious_names_and_texts_are_displayed_as_text(width: int, browser: Any, tmp_path: Path) -> None:  # noqa: F811
-    some = hostile()
+    utterances = hostile()
     about = About(HOSTILE[0], [(HOSTILE[1], HOSTILE[2])], [HOSTILE[3], HOSTILE[0]])
     clips = replace(NO_CLIPS, problems={0: HOSTILE[0]})
-    seen = visit(browser, save(tmp_path, report_of(some, clips, about)), width=width)
+    seen = visit(browser, save(tmp_path, report_of(utterances, clips, about)), width=width)
     tab = seen.page
     assert tab.title() == HOSTILE[0]
     assert tab.evaluate("document.querySelectorAll('img, svg[onload]').length") == 0
     assert tab.evaluate("document.querySelectorAll('script').length") == len(SCRIPTS) + 1
-    for row in some:
+    for row in utterances:
         address = "(row) => { location.hash = new URLSearchParams({utterance: row[0], subset: row[1]}); }"
         tab.evaluate(address, [visible(row.utterance.id), visible(row.subset)])
         wait_until(tab, f"document.querySelector('dialog h2')?.textContent === {to_json(visible(row.utterance.id))}")
@@ -154,8 +154,8 @@ def test_malicious_texts_in_a_comparison_are_displayed_as_text(browser: Any, tmp
 
 
 def test_right_to_left_text_is_displayed_from_right_to_left(browser: Any, tmp_path: Path) -> None:  # noqa: F811
-    some = [scored("שלום עולם יפה", "שלום עולם", name="hebrew")]
-    seen = visit(browser, f"{save(tmp_path, report_of(some)).as_uri()}#utterance=hebrew")
+    utterances = [scored("שלום עולם יפה", "שלום עולם", name="hebrew")]
+    seen = visit(browser, f"{save(tmp_path, report_of(utterances)).as_uri()}#utterance=hebrew")
     wait_until(seen.page, "document.querySelector('dialog[open]') !== null")
     boxes = [column.bounding_box() for column in seen.page.locator(".alignment .column:not(.names)").all()]
     assert boxes[0]["x"] > boxes[1]["x"] > boxes[2]["x"]
@@ -163,11 +163,11 @@ def test_right_to_left_text_is_displayed_from_right_to_left(browser: Any, tmp_pa
 
 
 def test_a_page_executes_only_its_own_script_and_loads_no_other_file(browser: Any, tmp_path: Path) -> None:  # noqa: F811
-    asked: list[object] = []
+    requests: list[object] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append(self.path)
+            requests.append(self.path)
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -181,7 +181,7 @@ def test_a_page_executes_only_its_own_script_and_loads_no_other_file(browser: An
         assert len([complaint for complaint in seen.complaints if "Content Security Policy" in complaint]) >= 5
         seen.page.context.close()
         server.shutdown()
-    assert asked == []
+    assert requests == []
 
 
 def test_data_in_a_page_is_read_back_unchanged(browser: Any, tmp_path: Path) -> None:  # noqa: F811
@@ -261,7 +261,7 @@ def test_rows_follow_the_scroll_bar_to_the_last_one(browser: Any, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "some",
+    "utterances",
     [
         [scored("", "")],
         [scored("", "word")],
@@ -270,9 +270,9 @@ def test_rows_follow_the_scroll_bar_to_the_last_one(browser: Any, tmp_path: Path
     ],
     ids=["nothing", "nothing said", "nothing heard", "all right"],
 )
-def test_an_almost_empty_evaluation_gives_a_page(some: list[Scored], browser: Any, tmp_path: Path) -> None:  # noqa: F811
-    seen = visit(browser, save(tmp_path, report_of(some)))
-    rate = figures(some)["words"]["rate"]
+def test_an_almost_empty_evaluation_gives_a_page(utterances: list[Scored], browser: Any, tmp_path: Path) -> None:  # noqa: F811
+    seen = visit(browser, save(tmp_path, report_of(utterances)))
+    rate = figures(utterances)["words"]["rate"]
     assert seen.page.locator("[data-figure=wer]").inner_text() == ("-" if rate is None else f"{100 * rate:.2f} %")
     assert seen.page.locator("#utterances tr[data-index]").count() == 1
     seen.page.locator("#utterances a").click()
@@ -292,17 +292,17 @@ def tone(folder: Path, name: str, seconds: float, errors: int = 0) -> Utterance:
 
 
 def test_recordings_fill_the_budget_in_the_requested_order(tmp_path: Path) -> None:
-    some = [tone(tmp_path, name, seconds) for name, seconds in (("a", 2.0), ("b", 9.0), ("c", 2.0), ("d", 2.0))]
-    everything = record(some, range(4), 1e9)
+    utterances = [tone(tmp_path, name, seconds) for name, seconds in (("a", 2.0), ("b", 9.0), ("c", 2.0), ("d", 2.0))]
+    everything = record(utterances, range(4), 1e9)
     sizes = {place: base64_bytes(len(content)) for place, content in everything.audio.items()}
     assert sorted(sizes) == [0, 1, 2, 3]
-    assert list(record(some, [2, 0, 3], sizes[2] + sizes[0]).audio) == [2, 0]
-    assert list(record(some, [1, 3], sizes[1] - 1).audio) == [3], "one that is too large is passed over"
-    hiss = replace(some[0], audio_filepath=str(tmp_path / "hiss.wav"))  # noise needs more bytes than speech
+    assert list(record(utterances, [2, 0, 3], sizes[2] + sizes[0]).audio) == [2, 0]
+    assert list(record(utterances, [1, 3], sizes[1] - 1).audio) == [3], "one that is too large is passed over"
+    hiss = replace(utterances[0], audio_filepath=str(tmp_path / "hiss.wav"))  # noise needs more bytes than speech
     soundfile.write(hiss.audio_filepath, 0.1 * torch.randn(2 * SAMPLE_RATE).numpy(), SAMPLE_RATE)
     [content] = record([hiss], [0], 1e9).audio.values()
     assert record([hiss], [0], base64_bytes(len(content)) - 1).audio == {}
-    assert record(some, range(4), 0).audio == {}
+    assert record(utterances, range(4), 0).audio == {}
 
 
 def test_the_recording_in_a_page_is_the_audio_of_the_utterance(tmp_path: Path) -> None:
@@ -331,10 +331,10 @@ def test_speech_needs_about_four_thousand_bytes_per_second() -> None:
 
 
 def test_a_file_that_is_damaged_later_is_reported_and_the_others_are_recorded(tmp_path: Path) -> None:
-    some = [tone(tmp_path, name, 1.0) for name in "abc"]
-    Path(some[1].audio_filepath).write_bytes(b"fLaC broken")
-    Path(some[2].audio_filepath).unlink()
-    clips = record(some, range(3), 1e9)
+    utterances = [tone(tmp_path, name, 1.0) for name in "abc"]
+    Path(utterances[1].audio_filepath).write_bytes(b"fLaC broken")
+    Path(utterances[2].audio_filepath).unlink()
+    clips = record(utterances, range(3), 1e9)
     assert list(clips.audio) == [0]
     assert "b.flac" in clips.problems[1]
     assert "no such file" in clips.problems[2]
@@ -345,8 +345,8 @@ def test_the_progress_of_making_a_page_is_reported(fluent: Path) -> None:
     done: dict[str, float] = {}
 
     @contextmanager
-    def progress(step: str, some: Iterable[Utterance]) -> Iterator[Callable[[float], None]]:
-        done[step] = -sum(utterance.duration for utterance in some)
+    def progress(step: str, utterances: Iterable[Utterance]) -> Iterator[Callable[[float], None]]:
+        done[step] = -sum(utterance.duration for utterance in utterances)
 
         def advance(seconds: float) -> None:
             done[step] += seconds
@@ -607,18 +607,18 @@ def test_a_comparison_shows_both_hypotheses_below_the_reference(
 
 def test_the_numbers_of_a_comparison_equal_those_of_compare(browser: Any, tmp_path: Path) -> None:  # noqa: F811
     a, b = simulated(60, 1), simulated(60, 2, error_rate=0.2)
-    found = compared(a, b)
-    seen = visit(browser, save(tmp_path, comparison_report(a, b, found, About("Title", []), NO_CLIPS)))
+    comparison = compared(a, b)
+    seen = visit(browser, save(tmp_path, comparison_report(a, b, comparison, About("Title", []), NO_CLIPS)))
     tab = seen.page
-    assert tab.locator("[data-figure=difference]").inner_text() == f"{100 * found['difference']['rate']:+.2f}"
+    assert tab.locator("[data-figure=difference]").inner_text() == f"{100 * comparison['difference']['rate']:+.2f}"
     text = tab.locator(".headline").inner_text()
     for prefix in ("", "speaker_"):
-        low, high = found["difference"][f"{prefix}interval"]
+        low, high = comparison["difference"][f"{prefix}interval"]
         assert f"{100 * low:+.2f} to {100 * high:+.2f}, p" in text
-    wins = found["utterance_wins"]
+    wins = comparison["utterance_wins"]
     assert f"{wins['a']} better in A, {wins['b']} in B, {wins['tie']} as good" in text
-    for which, some in (("a", a), ("b", b)):
-        rate = sum(row.counts.errors for row in some) / sum(row.counts.reference_length for row in some)
+    for which, system_rows in (("a", a), ("b", b)):
+        rate = sum(row.counts.errors for row in system_rows) / sum(row.counts.reference_length for row in system_rows)
         assert tab.locator(f"[data-figure=wer_{which}]").inner_text() == f"{100 * rate:.2f} %"
     tab.context.close()
 
@@ -635,10 +635,12 @@ def test_models_are_compared_even_if_their_manifests_have_other_durations(tmp_pa
     assert len(bins) > 2
     for duration_bin in bins:
         low, _, high, _ = duration_bin["name"].split()
-        inside = [place for place, some in enumerate(a) if float(low) <= some.utterance.duration < float(high)]
-        for which, some in (("A", a), ("B", b)):
-            errors = sum(some[place].counts.errors for place in inside)
-            rate = f"{100 * errors / sum(some[place].counts.reference_length for place in inside):.1f} %"
+        inside = [
+            place for place, system_rows in enumerate(a) if float(low) <= system_rows.utterance.duration < float(high)
+        ]
+        for which, system_rows in (("A", a), ("B", b)):
+            errors = sum(system_rows[place].counts.errors for place in inside)
+            rate = f"{100 * errors / sum(system_rows[place].counts.reference_length for place in inside):.1f} %"
             assert f"<td>{duration_bin['name']}, {which}</td><td>{rate}</td>" in html
 
 
@@ -648,7 +650,7 @@ def test_escaped_text_equals_the_input_except_bytes_that_are_not_text() -> None:
 
 
 def test_a_page_of_five_thousand_utterances_is_made_in_seconds() -> None:
-    some = simulated(5000, 1)
+    utterances = simulated(5000, 1)
     begun = time.process_time()
-    report_of(some)
+    report_of(utterances)
     assert time.process_time() - begun < 30  # 4 s on one core

@@ -340,9 +340,9 @@ def test_the_bundle_contains_the_moving_average(tones: Path, tmp_path: Path) -> 
         weights = torch.load(tmp_path / "weights" / f"{step}.pt")
         for name, weight in weights.items():
             average[name] = 0.9 * average[name] + 0.1 * weight.double() if step > 1 else weight.double()
-    found = load_file(tmp_path / "run" / "bundle" / "weights.safetensors")
+    averaged = load_file(tmp_path / "run" / "bundle" / "weights.safetensors")
     assert steps > 5
-    for name, weight in found.items():
+    for name, weight in averaged.items():
         torch.testing.assert_close(weight.double(), average[name], rtol=1e-5, atol=1e-6, msg=name)
 
 

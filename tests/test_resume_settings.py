@@ -55,6 +55,6 @@ def test_components_stored_in_an_older_format_are_converted_before_they_are_comp
     position = {"epoch": 0, "shares": [[1, 3]], "skipped": 0}
     run = {"settings": old, "total_steps": 9, "id": "x", "position": position}
     torch.save({"run": run, "asr": extra, "state_dict": {}}, tmp_path / "step=3.ckpt")
-    found = find_resume(tmp_path)
-    assert found is not None
-    assert changes(found.run.settings, today("decode=beam")) == {}
+    resume = find_resume(tmp_path)
+    assert resume is not None
+    assert changes(resume.run.settings, today("decode=beam")) == {}

@@ -142,9 +142,9 @@ def test_every_rank_keeps_the_limit_of_cells() -> None:
 @pytest.mark.parametrize("number", [1, 2, 8, 9])
 def test_limits_are_equal_for_numbers_and_tensors(seconds: float, number: int) -> None:
     bounds = BatchBounds(batch_seconds=60, max_utterances=8, max_squared_seconds=900)
-    held = bounds.hold(seconds, number)
-    assert held is bool(bounds.hold(torch.tensor([seconds]), torch.tensor([number])))
-    assert held is (seconds * number <= 60 and number <= 8 and seconds * seconds * number <= 900)
+    holds_numbers = bounds.hold(seconds, number)
+    assert holds_numbers is bool(bounds.hold(torch.tensor([seconds]), torch.tensor([number])))
+    assert holds_numbers is (seconds * number <= 60 and number <= 8 and seconds * seconds * number <= 900)
 
 
 @pytest.mark.parametrize(

@@ -160,16 +160,16 @@ def ways(reference: list[str], hypothesis: list[str]) -> set[tuple[int, int, int
     table: dict[tuple[int, int], set[tuple[int, int, int]]] = {(0, 0): {(0, 0, 0)}}
     for i in range(len(reference) + 1):
         for j in range(len(hypothesis) + 1):
-            found = set(table.get((i, j), ()))
+            counts = set(table.get((i, j), ()))
             if i and j:
                 wrong = int(reference[i - 1] != hypothesis[j - 1])
-                found |= {(s + wrong, n, d) for s, n, d in table[i - 1, j - 1]}
+                counts |= {(s + wrong, n, d) for s, n, d in table[i - 1, j - 1]}
             if j:
-                found |= {(s, n + 1, d) for s, n, d in table[i, j - 1]}
+                counts |= {(s, n + 1, d) for s, n, d in table[i, j - 1]}
             if i:
-                found |= {(s, n, d + 1) for s, n, d in table[i - 1, j]}
-            fewest = min(map(sum, found))
-            table[i, j] = {way for way in found if sum(way) == fewest}
+                counts |= {(s, n, d + 1) for s, n, d in table[i - 1, j]}
+            fewest = min(map(sum, counts))
+            table[i, j] = {way for way in counts if sum(way) == fewest}
     return table[len(reference), len(hypothesis)]
 
 

@@ -32,8 +32,8 @@ ROWS = [
 
 
 def test_written_utterances_are_read_back(tmp_path: Path) -> None:
-    found = read_scored(write_scored(tmp_path / "x.utterances.jsonl", ROWS))
-    assert found == ROWS
+    utterances = read_scored(write_scored(tmp_path / "x.utterances.jsonl", ROWS))
+    assert utterances == ROWS
 
 
 def test_figures_are_equal_before_writing_and_after_reading(tmp_path: Path) -> None:

@@ -128,10 +128,10 @@ def test_health_describes_the_served_model(server: Server) -> None:
 
 def test_metrics_count_requests_by_path_and_status(server: Server) -> None:
     def count(status: int) -> float:
-        found = re.search(
+        match = re.search(
             rf'asr_requests_total{{path="/transcribe",status="{status}"}} (\S+)', server.get("/metrics").text
         )
-        return float(found[1]) if found else 0.0
+        return float(match[1]) if match else 0.0
 
     before = count(200), count(422), server.metric("asr_audio_seconds_total")
     latencies = server.metric("asr_transcribe_seconds_count")
@@ -358,7 +358,7 @@ def test_names_that_are_not_utf_8_are_shown_with_escapes(tmp_path: Path) -> None
     assert names == (r"caf\udce9", r"sp\udcfft")
     served = replace(service()[0], name=names[0])
     for path in ("/", "/health"):
-        assert names[0] in asked(served, "GET", path).text.replace(r"\\", "\\")
+        assert names[0] in request_to(served, "GET", path).text.replace(r"\\", "\\")
 
 
 def test_without_its_packages_the_error_says_what_to_install() -> None:
@@ -389,7 +389,7 @@ def service(queue: int = 4) -> tuple[Service, Jobs]:
     return Service("listener", recognizer, jobs, sockets, uploads, metrics, hosts), jobs
 
 
-def asked(served: Service, method: str, path: str, **given: Any) -> httpx.Response:
+def request_to(served: Service, method: str, path: str, **given: Any) -> httpx.Response:
     """Send a request to the application directly, without a server."""
 
     async def ask() -> httpx.Response:
@@ -418,11 +418,11 @@ def test_an_internal_error_is_one_line_without_details(
         raise error
 
     monkeypatch.setattr(served.recognizer.model.encoder, "forward", fail)
-    response = asked(served, "POST", "/transcribe", files={"file": ("a.wav", SAID)})
+    response = request_to(served, "POST", "/transcribe", files={"file": ("a.wav", SAID)})
     assert response.status_code == 500
     assert one_line(response.content) == message
     monkeypatch.undo()
-    assert asked(served, "POST", "/transcribe", files={"file": ("a.wav", SAID)}).json()["text"] == "abcd ef"
+    assert request_to(served, "POST", "/transcribe", files={"file": ("a.wav", SAID)}).json()["text"] == "abcd ef"
     jobs.stop()
     jobs.join(60)
 
@@ -430,12 +430,12 @@ def test_an_internal_error_is_one_line_without_details(
 def test_a_server_whose_net_has_failed_is_not_ready() -> None:
     served, jobs = service()
     jobs.start()
-    assert asked(served, "GET", "/health").status_code == 200
+    assert request_to(served, "GET", "/health").status_code == 200
     jobs.stop()
     jobs.join(60)
-    response = asked(served, "GET", "/health")
+    response = request_to(served, "GET", "/health")
     assert response.status_code == 503
     assert response.json() == {"ready": False, "model": "listener", "waiting": 0, "streams": 0}
-    refused = asked(served, "POST", "/transcribe", files={"file": ("a.wav", SAID)})
+    refused = request_to(served, "POST", "/transcribe", files={"file": ("a.wav", SAID)})
     assert refused.status_code == 503
     assert "stopping" in one_line(refused.content)

@@ -271,7 +271,7 @@ def test_a_malformed_form_has_status_400(server: Server, content_type: str, body
     assert line(response)
 
 
-def test_an_incomplete_form_is_refused_as_a_whole(server: Server) -> None:
+def test_an_incomplete_form_is_refused(server: Server) -> None:
     body = multipart(SAID)[:-200]
     response = post(server, content=body, headers={"content-type": "multipart/form-data; boundary=b0undary"})
     assert response.status_code in (400, 422)
@@ -412,7 +412,7 @@ def test_requests_that_are_not_http_do_not_stop_the_server(server: Server) -> No
             assert [*json.loads(body)] == ["error"]
 
 
-def test_garbage_after_a_request_is_not_an_internal_error(server: Server) -> None:
+def test_an_invalid_chunk_after_the_answer_is_not_an_internal_error(server: Server) -> None:
     with server.connect() as connection:
         connection.sendall(request_head("Transfer-Encoding: chunked", "Content-Type: text/plain") + b"1\r\na\r\n")
         connection.settimeout(5)

@@ -140,10 +140,10 @@ def test_the_microphone_is_used_for_captions_or_for_a_recording(seen: Visit) -> 
 
 def test_captions_do_not_disturb_a_transcription(seen: Visit, tmp_path: Path) -> None:
     soundfile.write(tmp_path / "said.wav", speak(TEXTS[0]), SAMPLE_RATE)
-    asked: list[Any] = []
+    answers: list[Any] = []
 
     def keep(route: Any) -> None:
-        asked.append(route)
+        answers.append(route)
 
     seen.page.route("**/transcribe", keep)
     seen.page.set_input_files("#file", tmp_path / "said.wav")
@@ -156,7 +156,7 @@ def test_captions_do_not_disturb_a_transcription(seen: Visit, tmp_path: Path) ->
     seen.page.evaluate("() => { delete navigator.mediaDevices.getUserMedia; }")  # the browser's own function remains
     button(seen.page, START).click()
     wait_until(seen.page, "document.querySelector('#hint').textContent.startsWith('Listening')")
-    asked[0].continue_()
+    answers[0].continue_()
     seen.page.wait_for_selector("#result:not([hidden])")
     assert seen.page.locator("#text").inner_text().strip() == TEXTS[0]
     assert button(seen.page, STOP).is_visible()

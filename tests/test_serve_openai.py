@@ -34,7 +34,7 @@ from pydantic import BaseModel
 from asr.server.upload import Limits, Uploads
 from asr.transcribe import main as transcribe
 from tests.serving import Server, multipart, serving
-from tests.test_serve import LONG, asked, service
+from tests.test_serve import LONG, request_to, service
 from tests.test_serve_bad_input import SAID, TOO_LONG, TRACES, encoded, open_files
 from tests.tones import SAMPLE_RATE, speak
 
@@ -251,7 +251,7 @@ def ended_stream(how: str, monkeypatch: pytest.MonkeyPatch) -> httpx.Response:
     monkeypatch.setattr(served.recognizer, "search", second_fails)
     jobs.start()
     form = {"model": "listener", "stream": "true"}
-    response = asked(served, "POST", PATH, data=form, files={"file": ("a.flac", LONG)})
+    response = request_to(served, "POST", PATH, data=form, files={"file": ("a.flac", LONG)})
     jobs.stop()
     jobs.join(60)
     return response
@@ -273,14 +273,14 @@ def test_an_error_in_a_stream_is_its_last_event(how: str, message: str, monkeypa
 def test_an_error_before_the_first_words_has_its_own_status(monkeypatch: pytest.MonkeyPatch) -> None:
     served, jobs = service()
     form = {"model": "listener", "stream": "true"}
-    stopped = asked(
+    stopped = request_to(
         served, "POST", PATH, data=form, files={"file": ("a.wav", SAID)}
     )  # the job threads were never started
     assert stopped.status_code == 503
     assert "stopping" in error_of(stopped).message
     jobs.start()
     monkeypatch.setattr(served.recognizer.model.encoder, "forward", None)
-    failed = asked(served, "POST", PATH, data=form, files={"file": ("a.wav", SAID)})
+    failed = request_to(served, "POST", PATH, data=form, files={"file": ("a.wav", SAID)})
     assert failed.status_code == 500
     assert error_of(failed).type == "server_error"
     jobs.stop()
@@ -431,7 +431,7 @@ def test_the_model_is_listed_and_found_by_its_name(server: Server, client: opena
         client.models.retrieve("whisper/1")
 
 
-def test_another_model_name_is_accepted_and_a_language_is_ignored(fluent: Path) -> None:
+def test_the_model_name_can_be_chosen_and_a_language_is_refused_unless_configured(fluent: Path) -> None:
     with serving(fluent / "run", "--model-name", "openai/whisper-1") as server:
         client = client_of(server)
         assert client.models.retrieve("openai/whisper-1").id == "openai/whisper-1"

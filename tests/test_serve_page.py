@@ -80,7 +80,7 @@ def test_a_file_is_transcribed_with_word_times(seen: Visit, server: Server, reco
     assert f"{recording.name}: " in seen.page.locator("#summary").inner_text()
 
 
-def test_an_example_and_a_word_need_one_click_each(seen: Visit, text: str) -> None:
+def test_a_click_transcribes_an_example_and_a_click_on_a_word_moves_to_it(seen: Visit, text: str) -> None:
     seen.page.get_by_role("button", name="Example").click()
     assert transcript(seen.page) == text
     start = float(seen.page.locator("#words tbody tr").nth(1).locator("td").nth(1).text_content())
@@ -92,7 +92,7 @@ def test_an_example_and_a_word_need_one_click_each(seen: Visit, text: str) -> No
     seen.page.wait_for_selector("#text .word.now")
 
 
-def test_the_words_are_above_the_waveform_at_their_times(seen: Visit, recording: Path, text: str) -> None:
+def test_the_player_shows_the_words_and_the_waveform(seen: Visit, recording: Path, text: str) -> None:
     seen.page.set_input_files("#file", recording)
     transcript(seen.page)
     assert seen.page.locator("#player .timeline-words button").all_text_contents() == text.split()

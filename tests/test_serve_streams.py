@@ -237,7 +237,9 @@ EMPTY_PART, PING = b"\x00\x80\0\0\0\0", b"\x89\xfd\0\0\0\0" + bytes(125)  # fram
 
 
 @pytest.mark.parametrize("frame", [EMPTY_PART, PING], ids=["empty parts of a message", "pings that nobody reads"])
-def test_empty_frames_and_pings_count_towards_the_limit(recognizer: Recognizer, frame: bytes) -> None:
+def test_a_flood_of_empty_frames_or_pings_needs_little_memory_and_disturbs_no_other_stream(
+    recognizer: Recognizer, frame: bytes
+) -> None:
     samples = pcm(speech(1.0, 2, torch.float32))
 
     async def flood(server: Live) -> int:

@@ -51,9 +51,9 @@ def cuts_of(waveform: Tensor, max_seconds: float, block_samples: int = 8000, **o
     return [start / RATE for start, _ in stretches[1:]]
 
 
-def near(found: list[float], expected: list[float], seconds: float = 0.05) -> bool:
-    return len(found) == len(expected) and all(
-        abs(value - target) <= seconds for value, target in zip(found, expected, strict=True)
+def near(actual: list[float], expected: list[float], seconds: float = 0.05) -> bool:
+    return len(actual) == len(expected) and all(
+        abs(value - target) <= seconds for value, target in zip(actual, expected, strict=True)
     )
 
 

@@ -81,11 +81,11 @@ def test_malicious_names_are_displayed_as_text(tmp_path: Path) -> None:
 
 def test_the_version_changes_with_the_content_and_only_with_it(tmp_path: Path) -> None:
     def version(folder: str, **others: Any) -> str:
-        [found] = re.findall(
+        [version_hash] = re.findall(
             r'VERSION = "(\w+)"', (written(tmp_path / folder, **others) / "service-worker.js").read_text()
         )
-        assert f'"version":"{found}"' in (tmp_path / folder / "index.html").read_text()
-        return found
+        assert f'"version":"{version_hash}"' in (tmp_path / folder / "index.html").read_text()
+        return version_hash
 
     first = version("a")
     assert version("b") == first
@@ -318,14 +318,14 @@ def answer(page: Any) -> dict[str, Any]:
     return content
 
 
-def assert_same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
+def assert_same(actual: dict[str, Any], wanted: dict[str, Any]) -> None:
     """Compare texts and times exactly; confidences within the difference of two runtimes."""
-    assert found["text"] == wanted["text"]
-    assert found["duration"] == wanted["duration"]
-    assert [(word["text"], word["start"], word["end"]) for word in found["words"]] == [
+    assert actual["text"] == wanted["text"]
+    assert actual["duration"] == wanted["duration"]
+    assert [(word["text"], word["start"], word["end"]) for word in actual["words"]] == [
         (word["text"], word["start"], word["end"]) for word in wanted["words"]
     ]
-    for word, other in zip(found["words"], wanted["words"], strict=True):
+    for word, other in zip(actual["words"], wanted["words"], strict=True):
         assert word["confidence"] == pytest.approx(other["confidence"], abs=2e-3)
 
 
@@ -342,13 +342,13 @@ def test_a_file_gives_the_words_that_asr_recognises(
     assert text == wanted.text
     assert len(text.split()) >= 4
     assert len(opened.page.workers) == 1, "the net runs apart from what draws the page"
-    found = answer(opened.page)
-    assert found.pop("id") == recordings[name].name
-    assert found.keys() == wanted.as_dict().keys()
+    actual = answer(opened.page)
+    assert actual.pop("id") == recordings[name].name
+    assert actual.keys() == wanted.as_dict().keys()
     if name == "long":
         assert wanted.duration > 60
     if name != "of another rate":
-        assert_same(found, wanted.as_dict())
+        assert_same(actual, wanted.as_dict())
 
 
 def test_after_the_first_visit_the_page_needs_no_network(chromium: Any, site: Path) -> None:

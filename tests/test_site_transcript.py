@@ -93,18 +93,18 @@ def test_words_times_confidence_and_score_equal_those_of_asr(
         "character_seconds": CHARACTER_SECONDS,
         "segment_frames": most,
     }
-    found = page.evaluate(MAKE, [log_probs.flatten().tolist(), len(PIECES), duration, settings])
+    actual = page.evaluate(MAKE, [log_probs.flatten().tolist(), len(PIECES), duration, settings])
     wanted = expected(log_probs, duration, normalizer, calibration, most)
     assert len(wanted["words"]) > 20 or blank > 20 or not num_frames
-    assert found.keys() == wanted.keys()
-    assert found["text"] == wanted["text"]
+    assert actual.keys() == wanted.keys()
+    assert actual["text"] == wanted["text"]
     for key in ("duration", "confidence", "score"):
-        assert found[key] == pytest.approx(wanted[key], abs=2e-3)
-    assert [word["text"] for word in found["words"]] == [word["text"] for word in wanted["words"]]
-    for word, other in zip(found["words"], wanted["words"], strict=True):
+        assert actual[key] == pytest.approx(wanted[key], abs=2e-3)
+    assert [word["text"] for word in actual["words"]] == [word["text"] for word in wanted["words"]]
+    for word, other in zip(actual["words"], wanted["words"], strict=True):
         assert [word["start"], word["end"]] == pytest.approx([other["start"], other["end"]], abs=1.1e-3)
         assert word["confidence"] == pytest.approx(other["confidence"], abs=2e-4)
-    assert [alternative["text"] for alternative in found["alternatives"]] == [
+    assert [alternative["text"] for alternative in actual["alternatives"]] == [
         alternative["text"] for alternative in wanted["alternatives"]
     ]
 
@@ -119,14 +119,14 @@ def test_every_character_is_normalised_as_in_python(page: Any, normalizer: str) 
     ]
     normalize = get_normalizer(normalizer)
     words = [f"a'{character}'B" for character in characters]
-    found = page.evaluate(
+    actual = page.evaluate(
         f"async (words) => {{ const {{ NORMALIZERS }} = await import('/transcript.js');"
         f"return words.split('\\n').map((word) => NORMALIZERS.{normalizer}(word).join(' ')).join('\\n'); }}",
         "\n".join(words),
     ).split("\n")
     different = [
         (word, normalized, normalize(word))
-        for word, normalized in zip(words, found, strict=True)
+        for word, normalized in zip(words, actual, strict=True)
         if normalized != normalize(word)
     ]
     assert different == []

@@ -67,14 +67,14 @@ def test_unknown_words_get_all_mass_that_discounts_remove_from_the_unigrams(tmp_
     words, _ = made(tmp_path, TEXT, "--order", "2")
     pairs = {pair for line in TEXT for pair in zip(["<s>", *line.split()], [*line.split(), "</s>"], strict=True)}
     counts = Counter(second for _, second in pairs)
-    found = entries(words, 1)
+    probabilities = entries(words, 1)
     discounts = (0.5, 1.0, 1.5)  # there is too little text to estimate discounts
     total = sum(counts.values())
     for word, count in counts.items():
-        assert found[word] == pytest.approx((count - discounts[min(count, 3) - 1]) / total, rel=1e-4)
+        assert probabilities[word] == pytest.approx((count - discounts[min(count, 3) - 1]) / total, rel=1e-4)
     taken = sum(discounts[min(count, 3) - 1] for count in counts.values())
-    assert found["<unk>"] == pytest.approx(taken / total, rel=1e-4)
-    assert sum(found.values()) - found["<s>"] == pytest.approx(1.0, abs=1e-5)
+    assert probabilities["<unk>"] == pytest.approx(taken / total, rel=1e-4)
+    assert sum(probabilities.values()) - probabilities["<s>"] == pytest.approx(1.0, abs=1e-5)
 
 
 @needs_kenlm
@@ -135,8 +135,8 @@ def test_in_a_language_with_a_known_model_the_most_probable_words_are_found(tmp_
         return language.sentence(words) + sum(spelling.sentence(word) for word in words if word not in ("a", "ab"))
 
     log_probs = torch.zeros(1, 6, len(pieces))
-    [found] = search.search(search.evidence(log_probs, torch.tensor([6])))
-    texts = {"".join(pieces[token] for token in hypothesis.tokens): hypothesis.score for hypothesis in found}
+    [hypotheses] = search.search(search.evidence(log_probs, torch.tensor([6])))
+    texts = {"".join(pieces[token] for token in hypothesis.tokens): hypothesis.score for hypothesis in hypotheses}
     assert len(texts) > 100
     for text, score in texts.items():
         assert score == pytest.approx(truth(text.split()), abs=1e-4)

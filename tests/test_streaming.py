@@ -526,7 +526,7 @@ def test_a_look_ahead_that_the_model_does_not_support_is_refused() -> None:
         Stream(listener(), right_seconds=1.0)
 
 
-def test_a_model_of_whole_utterances_only_needs_a_chunk_duration() -> None:
+def test_a_model_without_chunk_frames_needs_chunk_seconds() -> None:
     recognizer = streaming_recognizer()
     recognizer.model.encoder.chunk_frames = None
     with pytest.raises(

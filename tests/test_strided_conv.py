@@ -61,10 +61,10 @@ def test_in_bfloat16_the_error_is_no_larger_than_that_of_the_convolutions() -> N
     def error(function: object, truth: list[Tensor] | None) -> list[float]:
         with torch.autocast("cpu", torch.bfloat16):
             out = function()  # type: ignore[operator]
-        found = [out * there, *torch.autograd.grad(out, list(front_end.parameters()), weights.to(out.dtype))]
+        results = [out * there, *torch.autograd.grad(out, list(front_end.parameters()), weights.to(out.dtype))]
         return [
             float((ours - exact).detach().norm() / exact.detach().norm())
-            for ours, exact in zip(found, truth or found, strict=True)
+            for ours, exact in zip(results, truth or results, strict=True)
         ]
 
     exact = plainly(front_end, features, lengths)

@@ -215,7 +215,7 @@ def test_only_training_imports_lightning_and_hydra() -> None:
 MAY_HOLD_CONFIGS = {"build", "checkpoint", "interchange", "onnx", "publishing"}  # they read and write component configs
 
 
-def test_only_these_folders_have_parameters_called_config_and_they_are_mappings() -> None:
+def test_the_name_config_occurs_only_where_components_are_built_or_stored() -> None:
     for module, tree in modules("asr"):
         if module.split(".")[0] in MAY_HOLD_CONFIGS:
             continue

@@ -35,9 +35,9 @@ def validated(run_dir: Path) -> float:
 def test_optuna_minimises_the_validation_wer(tones: Path, tmp_path: Path) -> None:
     pytest.importorskip("hydra_plugins.hydra_optuna_sweeper", reason="hydra-optuna-sweeper is not installed")
     runs = multirun(tmp_path, "sweep=[optuna]", "hydra.sweeper.n_trials=2", *tone_corpus(tones))
-    found = yaml.safe_load((runs / "optimization_results.yaml").read_text())
-    assert found["best_params"].keys() == set(SEARCHED)
-    assert found["best_value"] == pytest.approx(min(validated(runs / job) for job in "01"), abs=1e-4)
+    results = yaml.safe_load((runs / "optimization_results.yaml").read_text())
+    assert results["best_params"].keys() == set(SEARCHED)
+    assert results["best_value"] == pytest.approx(min(validated(runs / job) for job in "01"), abs=1e-4)
 
 
 @pytest.mark.slow

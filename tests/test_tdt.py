@@ -95,8 +95,8 @@ def test_the_loss_equals_the_enumeration_for_any_durations(durations: tuple[int,
     for num_frames, tokens in ((4, (1, 2)), (6, (2,)), (1, (1, 1))):
         logits = torch.randn(1, num_frames, len(tokens) + 1, 3 + len(durations), dtype=torch.float64)
         lengths = torch.tensor([num_frames]), torch.tensor([len(tokens)])
-        found = tdt_loss(logits, torch.tensor([tokens]), *lengths, durations)
-        torch.testing.assert_close(found[0], enumerated(logits[0], tokens, durations=durations), rtol=0, atol=1e-12)
+        loss = tdt_loss(logits, torch.tensor([tokens]), *lengths, durations)
+        torch.testing.assert_close(loss[0], enumerated(logits[0], tokens, durations=durations), rtol=0, atol=1e-12)
 
 
 def test_the_gradient_equals_finite_differences() -> None:
@@ -265,8 +265,8 @@ def test_greedy_decoding_of_a_batch_equals_a_plain_loop_over_each_utterance(pred
     for seed in range(5):
         made, lengths = head(predictor, seed=seed), torch.tensor([9, 0, 4, 1, 12])
         encoder_out = torch.randn(len(lengths), 14, DIM, dtype=torch.float64)
-        found = decoded(greedy(made, max_symbols), encoder_out, lengths)
-        for [hypothesis], row, length in zip(found, encoder_out, lengths.tolist(), strict=True):
+        hypotheses = decoded(greedy(made, max_symbols), encoder_out, lengths)
+        for [hypothesis], row, length in zip(hypotheses, encoder_out, lengths.tolist(), strict=True):
             tokens, score, frames, confidences = plain_greedy(made, row[:length], max_symbols)
             assert (hypothesis.tokens, hypothesis.frames) == (tokens, frames)
             assert hypothesis.score == pytest.approx(score, abs=1e-9)
@@ -331,19 +331,19 @@ def spelt(
 
     with torch.no_grad():
         go(0, 0, (), (0.0, [], []))
-    found = {}
+    reference = {}
     for tokens, ways in ended.items():
         total = torch.tensor([score for score, *_ in ways], dtype=torch.float64).logsumexp(dim=0)
-        found[tokens] = float(total), max(ways, key=lambda path: path[0])
-    return made, encoder_out, found
+        reference[tokens] = float(total), max(ways, key=lambda path: path[0])
+    return made, encoder_out, reference
 
 
 @needs_kenlm
 @pytest.mark.parametrize("fused", FUSED)
 def test_a_wide_beam_finds_the_result_of_enumerating_all_paths(fused: str, tmp_path: Path) -> None:
-    for fusion, acoustic, found in wide_searches(fused, spelt, beam, tmp_path):
-        assert_finds(found, {tokens: score for tokens, (score, _) in acoustic.items()}, fusion)
-        for hypothesis in found:
+    for fusion, acoustic, hypotheses in wide_searches(fused, spelt, beam, tmp_path):
+        assert_finds(hypotheses, {tokens: score for tokens, (score, _) in acoustic.items()}, fusion)
+        for hypothesis in hypotheses:
             _, (_, frames, confidences) = acoustic[tuple(hypothesis.tokens)]
             assert hypothesis.frames == frames
             assert hypothesis.confidences == pytest.approx(confidences)
@@ -355,10 +355,10 @@ def test_a_narrow_beam_keeps_at_most_its_size_and_a_wider_one_finds_better_texts
         scores = []
         for seed in range(6):
             made, encoder_out = head("lstm", seed=seed), torch.randn(1, 30, DIM, dtype=torch.float64)
-            [found] = decoded(beam(made, beam_size=size, tokens_per_frame=3), encoder_out, torch.tensor([30]))
-            assert len({tuple(hypothesis.tokens) for hypothesis in found}) == len(found) <= size
-            assert all(span.start < span.end <= 30 for hypothesis in found for span in hypothesis.frames or [])
-            scores.append(found[0].score)
+            [hypotheses] = decoded(beam(made, beam_size=size, tokens_per_frame=3), encoder_out, torch.tensor([30]))
+            assert len({tuple(hypothesis.tokens) for hypothesis in hypotheses}) == len(hypotheses) <= size
+            assert all(span.start < span.end <= 30 for hypothesis in hypotheses for span in hypothesis.frames or [])
+            scores.append(hypotheses[0].score)
         best.append(sum(scores))
     assert best[0] < best[1] < best[2]
 
@@ -367,7 +367,7 @@ def test_a_narrow_beam_keeps_at_most_its_size_and_a_wider_one_finds_better_texts
 def test_a_beam_that_prunes_nearly_everything_terminates(threshold: float) -> None:
     for seed in range(8):
         made = head("gru", seed=seed)
-        [found] = decoded(
+        [hypotheses] = decoded(
             beam(made, beam_threshold=threshold), torch.randn(1, 25, DIM, dtype=torch.float64), torch.tensor([25])
         )
-        assert found
+        assert hypotheses

@@ -35,9 +35,9 @@ MOST_SECONDS = 1.8  # of a training utterance: a few tones are longer, and are d
 def run_dir(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of five epochs on the tones."""
     path = tmp_path_factory.mktemp("report") / "run"
-    some = ["trainer.max_epochs=5", f"data.max_seconds={MOST_SECONDS}", "data.batch_seconds=4", "num_threads=1"]
+    overrides = ["trainer.max_epochs=5", f"data.max_seconds={MOST_SECONDS}", "data.batch_seconds=4", "num_threads=1"]
     tests = "corpus.test=[test.jsonl,valid.jsonl]"
-    settings = resolved(*TINY, *tone_corpus(tones), *some, tests, "optimizer.lr=8e-3", f"run_dir={path}")
+    settings = resolved(*TINY, *tone_corpus(tones), *overrides, tests, "optimizer.lr=8e-3", f"run_dir={path}")
     assert finish(start(settings, path.parent / "log")) == 0, (path.parent / "log").read_text()
     return path
 
@@ -72,25 +72,27 @@ def page_of(run_dir: Path) -> str:
 
 def tiles(page: str) -> dict[str, tuple[str, str]]:
     """Map labels to (value, text below it) of the headline."""
-    found = {}
+    by_label = {}
     for tile in re.findall(r'<div class="figure.*?</div>', page, re.DOTALL):
         label, value = (
             tile.split('<span class="value"')[0],
             tile.split('<span class="value"')[1].split('<span class="')[0],
         )
         below = re.findall(r'<span class="detail">(.*?)</span>', tile)
-        found[text(label)] = (text("<span" + value), "|".join(map(text, below)))
-    return found
+        by_label[text(label)] = (text("<span" + value), "|".join(map(text, below)))
+    return by_label
 
 
 def tables(page: str) -> dict[str, list[list[str]]]:
     """Map titles to the rows of a chart's table; the first row has the names of the columns."""
-    found = {}
+    by_title = {}
     for figure in re.findall(r"<figure.*?</figure>", page, re.DOTALL):
         title = re.search(r"<figcaption>(.*?)(<span|</figcaption>)", figure)
         rows = re.findall(r"<tr>(.*?)</tr>", figure)
-        found[text(title[1])] = [[text(cell) for cell in re.findall(r"<t[hd].*?>(.*?)</t[hd]>", row)] for row in rows]  # type: ignore[index]
-    return found
+        by_title[text(title[1])] = [
+            [text(cell) for cell in re.findall(r"<t[hd].*?>(.*?)</t[hd]>", row)] for row in rows
+        ]  # type: ignore[index]
+    return by_title
 
 
 def text(fragment: str) -> str:
@@ -117,11 +119,11 @@ def test_a_training_ends_with_its_page_and_logs_its_path(run_dir: Path) -> None:
 
 
 def test_the_headline_has_the_figures_in_the_files(run_dir: Path, tones: Path) -> None:
-    found = tiles(page_of(run_dir))
+    headline = tiles(page_of(run_dir))
     results = json.loads((run_dir / "results.json").read_text())
     assert any(0 < result["wer"] < 1 for result in results.values())
     for name in ("test", "valid"):
-        value, detail = found[f"WER, {name}"]
+        value, detail = headline[f"WER, {name}"]
         assert value == f"{100 * results[name]['wer']:.2f} %"
         interval = results[name]["wer_interval"]
         assert (interval is None) == (results[name]["wer"] == 0)
@@ -131,17 +133,17 @@ def test_the_headline_has_the_figures_in_the_files(run_dir: Path, tones: Path) -
         assert detail == f"{interval_text}{results[name]['reference_words']} words"
     wers = column(run_dir, "valid/wer")
     step, best = min(wers, key=lambda point: point[1])
-    assert found["Best validation WER"][0] == f"{100 * best:.2f} %"
-    assert found["Best validation WER"][1].startswith(f"step {step}")
-    last = found.get("Last validation WER", found["Best validation WER"])
+    assert headline["Best validation WER"][0] == f"{100 * best:.2f} %"
+    assert headline["Best validation WER"][1].startswith(f"step {step}")
+    last = headline.get("Last validation WER", headline["Best validation WER"])
     assert last[0] == f"{100 * wers[-1][1]:.2f} %"
-    assert found["Optimizer steps"] == (rows(run_dir)[-1]["step"], "epoch 5")
+    assert headline["Optimizer steps"] == (rows(run_dir)[-1]["step"], "epoch 5")
     hours = sum(utterance.duration for utterance in read_manifest(tones / "train.jsonl")) / 3600
-    assert found["Audio trained on"][0] == f"about {round(5 * hours, 1):g} h"
+    assert headline["Audio trained on"][0] == f"about {round(5 * hours, 1):g} h"
 
 
 def test_the_tables_of_the_charts_equal_the_columns_of_metrics_csv(run_dir: Path) -> None:
-    found = tables(page_of(run_dir))
+    shown_tables = tables(page_of(run_dir))
     expected = {
         "Validation WER": "valid/wer",
         "Gradient norm": "train/grad_norm",
@@ -152,12 +154,12 @@ def test_the_tables_of_the_charts_equal_the_columns_of_metrics_csv(run_dir: Path
         "Blank": "valid/blank_ratio",
     }
     for title, name in expected.items():
-        [table] = [table for long, table in found.items() if long.startswith(f"{title}: ")]
+        [table] = [table for long, table in shown_tables.items() if long.startswith(f"{title}: ")]
         points = dict(column(run_dir, name))
         assert len(table) - 1 == min(len(points), 60), name
         for step, value in table[1:]:
             assert number(value) == pytest.approx(points[int(number(step))], rel=5.1e-4, abs=5.1e-4), name
-    [loss] = [table for title, table in found.items() if title.startswith("Loss")]
+    [loss] = [table for title, table in shown_tables.items() if title.startswith("Loss")]
     assert loss[0] == ["optimizer step", "training", "validation"]
     for name, place in (("train/loss", 1), ("valid/loss", 2)):
         shown = [(number(row[0]), number(row[place])) for row in loss[1:] if row[place] != "-"]
@@ -174,10 +176,10 @@ def test_the_titles_of_the_charts_describe_their_lines(run_dir: Path) -> None:
     norms = [value for _, value in column(run_dir, "train/grad_norm")]
     assert f"Padding: {100 * padding:.1f} % of a batch's frames" in titles
     assert f"Waiting for data: {100 * waiting:.1f} % of a step's time" in titles
-    found = re.search(r"Gradient norm: (\S+) in the median, (\S+) at most", titles)
-    assert found is not None
-    assert number(found[1]) == pytest.approx(statistics.median(norms), rel=5.1e-3)
-    assert number(found[2]) == pytest.approx(max(norms), rel=5.1e-3)
+    match = re.search(r"Gradient norm: (\S+) in the median, (\S+) at most", titles)
+    assert match is not None
+    assert number(match[1]) == pytest.approx(statistics.median(norms), rel=5.1e-3)
+    assert number(match[2]) == pytest.approx(max(norms), rel=5.1e-3)
     clip = resolved()["trainer"]["gradient_clip_val"]
     clipped = f"before clipping to {clip:g}, in {sum(norm > clip for norm in norms)} of {len(norms)} logged steps"
     assert clipped in page_of(run_dir)

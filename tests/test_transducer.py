@@ -99,9 +99,9 @@ def test_the_plain_loss_is_used_if_torchaudio_has_none(monkeypatch: pytest.Monke
     logits, tokens, lengths, token_lengths = (x.detach() for x in batch_of(CASES, VOCAB_SIZE))
     expected = transducer_loss(logits.float(), tokens, lengths, token_lengths)
     monkeypatch.delattr("torchaudio.functional.rnnt_loss")
-    found = transducer_loss(logits.float(), tokens, lengths, token_lengths)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
-    assert found.dtype == transducer_loss(logits.bfloat16(), tokens, lengths, token_lengths).dtype == torch.float32
+    loss = transducer_loss(logits.float(), tokens, lengths, token_lengths)
+    torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-5)
+    assert loss.dtype == transducer_loss(logits.bfloat16(), tokens, lengths, token_lengths).dtype == torch.float32
 
 
 @pytest.mark.parametrize("form", [transducer_loss_plainly, transducer_loss_by_torchaudio])
@@ -207,8 +207,8 @@ def test_greedy_decoding_of_a_batch_equals_a_plain_loop_over_each_utterance(pred
     for seed in range(4):
         made, lengths = head(predictor, seed=seed), torch.tensor([9, 0, 4, 1, 12])
         encoder_out = torch.randn(len(lengths), 14, DIM, dtype=torch.float64)
-        found = decoded(greedy(made, max_symbols), encoder_out, lengths)
-        for [hypothesis], row, length in zip(found, encoder_out, lengths.tolist(), strict=True):
+        hypotheses = decoded(greedy(made, max_symbols), encoder_out, lengths)
+        for [hypothesis], row, length in zip(hypotheses, encoder_out, lengths.tolist(), strict=True):
             tokens, score = plain_greedy(made, row[:length], max_symbols)
             assert hypothesis.tokens == tokens
             assert hypothesis.score == pytest.approx(score, abs=1e-9)
@@ -240,21 +240,21 @@ def small(predictor: str, num_frames: int, max_symbols: int) -> tuple[Any, Tenso
 @needs_kenlm
 @pytest.mark.parametrize("fused", FUSED)
 def test_a_wide_beam_finds_the_result_of_enumerating_all_alignments(fused: str, tmp_path: Path) -> None:
-    for fusion, acoustic, found in wide_searches(fused, small, beam, tmp_path):
-        assert_finds(found, acoustic, fusion)
+    for fusion, acoustic, hypotheses in wide_searches(fused, small, beam, tmp_path):
+        assert_finds(hypotheses, acoustic, fusion)
 
 
 def test_a_narrow_beam_keeps_at_most_its_size_and_counts_no_path_twice() -> None:
     made, encoder_out = head(), torch.randn(1, 20, DIM, dtype=torch.float64)
     best = []
     for size in (1, 4, 32):
-        [found] = decoded(beam(made, beam_size=size, max_symbols=20), encoder_out, torch.tensor([20]))
-        assert len({tuple(hypothesis.tokens) for hypothesis in found}) == len(found) <= size
-        for tokens, score, *_ in found:
+        [hypotheses] = decoded(beam(made, beam_size=size, max_symbols=20), encoder_out, torch.tensor([20]))
+        assert len({tuple(hypothesis.tokens) for hypothesis in hypotheses}) == len(hypotheses) <= size
+        for tokens, score, *_ in hypotheses:
             lengths = torch.tensor([20]), torch.tensor([len(tokens)])
             exact = transducer_loss(
                 log_probs(made, encoder_out[0], tuple(tokens)).detach()[None], torch.tensor([tokens]), *lengths
             )
             assert score <= -float(exact) + 1e-9, "paths that were cut are not in it"
-        best.append(found[0].score)
+        best.append(hypotheses[0].score)
     assert best == sorted(best)

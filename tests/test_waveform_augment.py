@@ -487,7 +487,7 @@ def test_training_with_noise_leaves_a_bundle_without_the_recordings(tones: Path,
     run = noisy_run(tones)
     noisy = f"augment.noise.recordings={sounds}"
     train(settings_with(*run, noisy, f"run_dir={tmp_path / 'run'}"))
-    held = json.loads((tmp_path / "run" / "bundle" / "config.json").read_text())
-    assert "augment" not in held
-    assert str(sounds) not in json.dumps(held)
+    config = json.loads((tmp_path / "run" / "bundle" / "config.json").read_text())
+    assert "augment" not in config
+    assert str(sounds) not in json.dumps(config)
     assert "augment" not in model_config(resolved(*run))

@@ -45,22 +45,22 @@ def batches(utterances: list[Utterance], overrides: list[str], items: list[Item]
 def test_batches_are_equal_within_float32_and_have_equal_masks(overrides: list[str], views: int, tones: Path) -> None:
     utterances = read_manifest(tones / "train.jsonl")[:6]
     items = [Item(2, position, (0.9, 1.0, 1.1)[position % 3]) for position in (4, 0, 5, 2)]
-    expected, found = batches(utterances, overrides, items, views)
-    assert found.utterances == expected.utterances
+    expected, actual = batches(utterances, overrides, items, views)
+    assert actual.utterances == expected.utterances
     for name in ("feature_lengths", "tokens", "token_lengths"):
-        assert torch.equal(getattr(found, name), getattr(expected, name)), name
-    assert found.features.shape == expected.features.shape
-    assert found.features.shape[1] == LENGTHS.of(int(found.feature_lengths.max()))
+        assert torch.equal(getattr(actual, name), getattr(expected, name)), name
+    assert actual.features.shape == expected.features.shape
+    assert actual.features.shape[1] == LENGTHS.of(int(actual.feature_lengths.max()))
     masks = 0
-    for row, length in enumerate(found.feature_lengths.tolist()):
-        mine, theirs = found.features[row, :length], expected.features[row, :length]
+    for row, length in enumerate(actual.feature_lengths.tolist()):
+        mine, theirs = actual.features[row, :length], expected.features[row, :length]
         assert torch.equal(mine == 0, theirs == 0)
         masks += int((mine == 0).sum())
         # Digital silence, which `edges` adds, only has the energy of rounding errors.
         torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=5e-3)
     assert masks > 0
     if views == 2:
-        halves = found.features.chunk(2)
+        halves = actual.features.chunk(2)
         assert not torch.equal(*halves), "views have masks of their own"
 
 
@@ -132,12 +132,12 @@ def test_an_augmentation_of_features_that_is_not_a_mask_is_refused_by_name() -> 
 
 
 def test_a_training_has_the_losses_of_one_with_features_from_the_loader(tones: Path, tmp_path: Path) -> None:
-    found = []
+    runs = []
     for where in ("cpu", "device"):
         run_dir = tmp_path / where
         few = ["trainer.max_steps=6", "corpus.test=[]", "data.lengths_per_doubling=16", f"data.features_on={where}"]
         tiny = [override for override in TINY if not override.startswith("augment")]
         train(settings_with(*tiny, *tone_corpus(tones), AUGMENT, *few, f"run_dir={run_dir}"))
-        found.append([float(row["train/loss"]) for row in metrics(run_dir)])
-    assert found[1] == pytest.approx(found[0], rel=2e-3)
-    assert found[1] != found[0], "they were computed in another way"
+        runs.append([float(row["train/loss"]) for row in metrics(run_dir)])
+    assert runs[1] == pytest.approx(runs[0], rel=2e-3)
+    assert runs[1] != runs[0], "they were computed in another way"

@@ -223,8 +223,8 @@ def spoken(texts: list[str], pauses: list[float], seed: int = 0) -> tuple[Tensor
     return waveform + 0.003 * torch.randn(len(waveform), generator=torch.Generator().manual_seed(seed)), words
 
 
-def share_within(found: list[float], expected: list[float]) -> float:
-    near = [abs(value - target) <= TOLERANCE for value, target in zip(found, expected, strict=True)]
+def share_within(actual: list[float], expected: list[float]) -> float:
+    near = [abs(value - target) <= TOLERANCE for value, target in zip(actual, expected, strict=True)]
     return sum(near) / len(near)
 
 
@@ -276,8 +276,8 @@ def test_words_last_as_long_as_their_characters_and_end_before_the_next(pieces: 
         now = begin + data.draw(st.integers(1, 3))
         frames.append(Span(begin, now))
     words = spell(tokens, pieces)
-    found = word_times(words, frames, 0.04, 2.0, 2.0 + 0.04 * now)
-    for number, (word, (begin, end)) in enumerate(zip(words, found, strict=True)):
+    times = word_times(words, frames, 0.04, 2.0, 2.0 + 0.04 * now)
+    for number, (word, (begin, end)) in enumerate(zip(words, times, strict=True)):
         assert begin == pytest.approx(2.0 + 0.04 * frames[word.first].start)
         expected = 2.0 + 0.04 * frames[word.last].end + 0.05 * (word.tail - 1)
         following = frames[words[number + 1].first].start if number + 1 < len(words) else now
@@ -298,13 +298,13 @@ def ends_by_energy(words: Sequence[Word], waveform: Tensor) -> list[tuple[float,
     hop = SAMPLE_RATE // 100
     frames = waveform[: len(waveform) // hop * hop].reshape(-1, hop).square().mean(dim=1).clamp(min=1e-10)
     quiet = (10 * torch.log10(frames / frames.max())) < -25
-    found = []
+    ends = []
     for word, following in itertools.pairwise(words):
         first, last = round(word.start * 100) + 4, round(following.start * 100)
         lasting = [frame for frame in range(first, last - 9) if quiet[frame : frame + 10].all()]
         if lasting and last - first > 30:
-            found.append((word.end, lasting[0] / 100))
-    return found
+            ends.append((word.end, lasting[0] / 100))
+    return ends
 
 
 @needs_model

@@ -132,15 +132,15 @@ def wide_searches(
         for num_frames, max_symbols in ((3, 1), (2, 2)):
             made, encoder_out, reference = spelled(predictor, num_frames, max_symbols)
             search = beam(made, **WIDE, **settings, max_symbols=max_symbols)
-            [found] = decoded(search, encoder_out[None], torch.tensor([num_frames]))
-            yield fusion, reference, found
+            [hypotheses] = decoded(search, encoder_out[None], torch.tensor([num_frames]))
+            yield fusion, reference, hypotheses
 
 
-def assert_finds(found: Sequence[Any], acoustic: dict[tuple[int, ...], float], fusion: Fusion) -> None:
+def assert_finds(hypotheses: Sequence[Any], acoustic: dict[tuple[int, ...], float], fusion: Fusion) -> None:
     """Compare an n-best list with the scores of all hypotheses, by enumeration, plus their fusion."""
     gains = {tokens: fusion.score(tokens) for tokens in acoustic}
     expected = {tokens: acoustic[tokens] + gain for tokens, gain in gains.items() if gain is not None}
-    scores = [hypothesis.score for hypothesis in found]
+    scores = [hypothesis.score for hypothesis in hypotheses]
     assert scores == sorted(scores, reverse=True)
-    by_tokens = {tuple(hypothesis.tokens): hypothesis.score for hypothesis in found}
+    by_tokens = {tuple(hypothesis.tokens): hypothesis.score for hypothesis in hypotheses}
     assert by_tokens == pytest.approx(expected, abs=1e-4)  # the language model's figures are float32
