@@ -112,13 +112,13 @@ def _run(arguments: list[str], output: Path, max_bytes: int | None, before: Call
 def start(
     arguments: list[str], output: Path, max_bytes: int | None = None, before: Callable[[], object] | None = None
 ) -> BaseProcess:
-    """Start asr.transcribe in a process of its own.
+    """Start asr.transcribe in a separate process.
 
     Args:
         arguments: of the command.
         output: file for what it prints.
-        max_bytes: that a file may have: a full disk, as far as a process can tell.
-        before: called before the command, to do it some harm.
+        max_bytes: maximum size of a file, which simulates a full disk.
+        before: called before the command, to inject a fault.
     """
     process = SERVER.Process(target=_run, args=(arguments, output, max_bytes, before))
     process.start()

@@ -19,7 +19,7 @@ from torch import Tensor
 from tests.conftest import ROOT, SHARED
 
 MODEL = ROOT.parent / "shared" / "models" / "stt_en_conformer_ctc_small"
-AUDIO = {  # of the utterances in golden.npz
+AUDIO = {  # the utterances in golden.npz
     "1089-134686-0001": "test-clean-mini/1089/134686",
     "1089-134691-0000": "test-clean-mini/1089/134691",
     "2414-128291-0001": "test-other-mini/2414/128291",
@@ -117,7 +117,7 @@ def shapes(num_classes: int, head: str = "decoder", is_fast: bool = False) -> di
 
     Args:
         num_classes: outputs without the blank.
-        head: what the names of the head's begin with.
+        head: prefix of the names of the head's tensors.
         is_fast: with the encoder's settings `FAST`.
     """
     named: dict[str, tuple[int, ...]] = {}
@@ -195,7 +195,7 @@ def member(name: str, content: bytes = b"", **attributes: Any) -> tuple[tarfile.
 
 
 def write_tar(path: Path, members: Iterable[tuple[tarfile.TarInfo, bytes]], mode: str = "w") -> Path:
-    """Write a tar file of such members."""
+    """Write a tar file of these members."""
     with tarfile.open(path, mode) as archive:  # type: ignore[call-overload]
         for info, content in members:
             archive.addfile(info, io.BytesIO(content))

@@ -1,9 +1,9 @@
-"""Run by the Python of an environment that has NVIDIA NeMo: what NeMo makes of its own transducers, and of ours.
+"""Outputs of NVIDIA NeMo for its own transducers and for archives of asr; run by the Python of NeMo's environment.
 
-    python nemo_peer.py make FOLDER      config.json, made into theirs.nemo of random weights, and expected.pt
-    python nemo_peer.py read FOLDER      back.nemo, read; its texts, into texts.json
+    python nemo_peer.py make FOLDER      reads config.json; writes theirs.nemo with random weights, and expected.pt
+    python nemo_peer.py read FOLDER      reads back.nemo; writes its texts to texts.json
 
-It imports nothing of asr. FOLDER holds waveforms.pt, (S,) each, tokenizer.model and vocab.txt.
+This program does not import asr. FOLDER holds waveforms.pt, (S,) each, tokenizer.model and vocab.txt.
 """
 
 import json

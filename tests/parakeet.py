@@ -109,7 +109,7 @@ def _saved_transducer(kind: str, options: tuple[tuple[str, Any], ...], has_blank
         # transformers selects a token among logits that include durations; a constant does not change its loss.
         made.joint.head.bias[blank + 1 :] -= 1000.0
         made.joint.head.bias[blank + 1 : blank + 2] -= 4.0  # its greedy TDT search has no limit of tokens per frame
-    made.generation_config.decoder_start_token_id = blank  # as in the models that NVIDIA publishes
+    made.generation_config.decoder_start_token_id = blank  # the published models have this value
     made.save_pretrained(folder)
     (tokenizer() if has_blank else tokenizer_without_blank()).save_pretrained(folder)
     feature_extractor().save_pretrained(folder)

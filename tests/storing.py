@@ -130,8 +130,8 @@ class FaultyProxy:
 
     Attributes:
         faults: names of the faults for the next answers to GET and PUT, in order; "": no fault.
-        forever: fault of all answers after these.
-        delay_seconds: before each answer.
+        forever: fault of all later answers.
+        delay_seconds: delay before each answer.
         requests: method, path and byte range of each request.
         most_at_once: maximum number of concurrent requests.
         ignored_ranges: whether a request for a range was answered with a whole object.

@@ -50,7 +50,8 @@ FORMATS = {
     "opus": ("OGG", "OPUS", 0.1),
     "mp3": ("MP3", "MPEG_LAYER_III", 0.1),
 }
-CHECKED = ["wav", "wav_u8", "wavex", "rf64", "w64", "aiff", "caf", "flac", "vorbis", "opus", "mp3"]  # for truncation
+# Formats to truncate.
+CHECKED = ["wav", "wav_u8", "wavex", "rf64", "w64", "aiff", "caf", "flac", "vorbis", "opus", "mp3"]
 
 
 def sine(seconds: float, rate: int = RATE, frequency: float = 440.0) -> np.ndarray:
@@ -183,7 +184,7 @@ def test_float_samples_above_1_are_not_changed(save):
 
 def resampled_by_definition(samples: np.ndarray, source: int, target: int, which: Iterable[int] = ()) -> np.ndarray:
     """Compute all or some new samples in float64: old samples weighted by a Kaiser-windowed sinc around them."""
-    cutoff = min(source, target) * 0.9475937167399596  # of kaiser_best, in Hz, twice
+    cutoff = min(source, target) * 0.9475937167399596  # cutoff of kaiser_best, in Hz, times two
     half_width = 64 / cutoff  # seconds on each side: 64 zero crossings
     beta = 14.769656459379492
     out = []
@@ -512,7 +513,7 @@ def test_a_stream_of_a_truncated_file_ends_with_the_error_of_loading_it(name, sa
     assert message == refusal(path)
     assert "truncated" in message
     whole = load_waveform(save(encoded(name), "whole"), RATE)
-    assert (len(blocks) > 5) == (name == "flac")  # the headers of the others show the fault
+    assert (len(blocks) > 5) == (name == "flac")  # in other formats the header reveals the fault
     if blocks:
         assert torch.equal(torch.cat(blocks), whole[: sum(map(len, blocks))])
 
@@ -779,7 +780,7 @@ def test_an_empty_wav_is_not_mistaken_for_a_wav_from_a_pipe(save):
 
 @pytest.mark.parametrize("padded", [True, False])
 def test_other_chunks_before_and_after_the_audio_are_ignored(padded, save):
-    note = chunk(b"LIST", b"INFOIART" + struct.pack("<I", 3) + b"abc")  # of odd length
+    note = chunk(b"LIST", b"INFOIART" + struct.pack("<I", 3) + b"abc")  # a chunk of odd length
     odd = (np.arange(1001) % 256).astype(np.uint8)
     data = wav_of(note, fmt(bits=8), note, chunk(b"data", odd.tobytes(), pad=padded), *[note] * padded)
     path = save(data)

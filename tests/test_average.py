@@ -129,7 +129,7 @@ def assert_weights(bundle: Path, expected: dict[str, Tensor]) -> None:
     [
         ([], [20, 40, 50, 30]),  # 0.9 is far from 0.2: training had hardly begun
         (["--best", "1"], [20]),
-        (["--best", "2"], [20, 40]),  # of checkpoints with equal WER, the older one
+        (["--best", "2"], [20, 40]),  # if WERs are equal, the older checkpoint is chosen
         (["--last", "2"], [40, 50]),
         (["--last", "99"], [10, 20, 30, 40, 50]),
     ],

@@ -18,7 +18,7 @@ def column(values: list[float] | Array) -> Array:
 
 
 def simulated(generator: np.random.Generator, utterances: int) -> tuple[Array, Array]:
-    """Errors and lengths of utterances of 5 to 35 words with a WER of 10 %, some harder than others."""
+    """Draw errors and lengths of utterances of 5 to 35 words; the WER is 10 %, and some utterances are harder."""
     lengths = generator.integers(5, 36, utterances)
     return generator.binomial(lengths, generator.beta(2, 18, utterances)).astype(float), lengths.astype(float)
 
@@ -166,7 +166,7 @@ def every_20th_corrected(errors: Array) -> Array:
     return errors - ((before + errors) // 20 - before // 20)
 
 
-DRAWS = 1000  # of each bootstrap: a tenth of a comparison's number, to save time
+DRAWS = 1000  # draws per bootstrap: a tenth of the default, to save time
 
 
 def significant(number: int, pairs: Iterator[tuple[Array, Array]]) -> int:
@@ -193,7 +193,7 @@ def test_correcting_every_20th_error_is_found_significant() -> None:
 
 
 def test_systems_that_differ_by_chance_are_rarely_found_significant() -> None:
-    """A and B are exchanged at random in each utterance; 5 % of such pairs should have p < 0.05."""
+    """A and B are exchanged at random in each utterance; 5 % of these pairs should have p < 0.05."""
 
     def exchanged(generator: np.random.Generator) -> Iterator[tuple[Array, Array]]:
         for a, b in corrected(generator):

@@ -23,7 +23,7 @@ from tests.bulk import BAD, failures_of, files_of, finished_job, job_options, li
 from tests.conftest import ROOT
 
 PATIENCE = 240  # seconds, for operations that should take half a minute
-# What a worker imports when it starts: opening a file of this name kills it, as running out of memory would.
+# Workers import this module when they start: opening a file of this name kills them, like a lack of memory.
 KILLED_BY_A_FILE = """
 import builtins, os, signal
 opened = builtins.open
@@ -95,9 +95,8 @@ def test_an_unknown_error_ends_a_job_if_the_whole_part_raises_it_but_not_during_
 
 @pytest.mark.parametrize("form", ["127.0.0.1:{}", "ray://127.0.0.1:{}", "localhost:{}"])
 def test_an_address_without_a_server_is_refused_at_once(form: str) -> None:
-    with (
-        socket.socket() as reserved
-    ):  # bound and not listening: the port refuses connections, and no other process gets it
+    # The socket is bound, but does not listen: the port refuses connections, and no other process gets it.
+    with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         address = form.format(reserved.getsockname()[1])
         with pytest.raises(InputError, match=f"got {address}: .*refused.*ray status"):
@@ -111,7 +110,7 @@ def test_addresses_without_a_port_are_passed_to_ray(address: str) -> None:
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Two nodes of one core each; the node of the driver runs no other workers."""
+    """A cluster of two nodes of one core each; the node of the driver runs no workers."""
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     monkeypatch.setenv("HOME", str(tmp_path))  # Ray writes a token into it
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")

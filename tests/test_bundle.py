@@ -23,7 +23,7 @@ FILES = {"lm": "lm.arpa", "lexicon": "lexicon.txt", "hotwords": "hotwords.txt"}
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Write files that a beam search reads, under other names than in a bundle."""
+    """Write files for a beam search; a bundle gives them other names."""
     folder = tmp_path_factory.mktemp("files")
     (folder / "text").write_text("ab ba\nba cab\n")
     ngram([str(folder / "text"), "-o", str(folder / "words.arpa"), "--order", "2"])
@@ -149,7 +149,7 @@ def test_paths_in_a_checkpoint_are_not_followed(
     assert not recognizer.decode.fusion.has_model
     assert recognizer.decode.fusion.lexicon is None
     assert not recognizer.decode.hotwords.phrases
-    write_bundle(tmp_path / "bundle", [checkpoint], "card")  # as by asr.average
+    write_bundle(tmp_path / "bundle", [checkpoint], "card")  # like asr.average
     assert not any((tmp_path / "bundle" / name).exists() for name in FILES.values())
     with_lm = {"fusion": {"lm": str(files["lm"])}}
     assert load_recognizer(checkpoint, decode=with_lm).decode.fusion.has_model, "but the user's own is"

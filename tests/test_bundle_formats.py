@@ -51,7 +51,7 @@ def test_format_3_renamed_settings(was: dict[str, Any], today: dict[str, Any]) -
 
 def test_up_to_format_3_the_fusion_settings_were_settings_of_the_search() -> None:
     today = resolved("decode=joint_beam")["decode"]
-    renamed = {"word_insertion_bonus": "word_score"}  # with format 6
+    renamed = {"word_insertion_bonus": "word_score"}  # format 6 renamed it
     new = ("name", "spelling")
     fusion = {renamed.get(key, key): value for key, value in today["fusion"].items() if key not in new}
     written = {key: value for key, value in today.items() if key != "fusion"} | fusion

@@ -232,7 +232,7 @@ def test_a_context_that_is_too_short_changes_the_output() -> None:
 
 
 class Front(nn.Module):
-    """The front-end of the shipped encoders, and nothing else."""
+    """An encoder that consists only of the front-end of the shipped ones."""
 
     def __init__(self, dim: int, vocab_size: int) -> None:
         super().__init__()
@@ -247,7 +247,7 @@ class Front(nn.Module):
 
 @pytest.mark.parametrize("num_samples", [16000, 41_234, 3 * 16000 + 639])
 def test_real_features_and_front_end_differ_only_by_rounding(num_samples: int) -> None:
-    """Matrix products (mel filters, linear layer) of other numbers of rows sum in another order: 1e-5."""
+    """The tolerance is 1e-5: matrix products (mel filters, linear layer) of other sizes sum in another order."""
     features = build_features({"features": resolved("features/normalize=global_cmvn")["features"]})
     features.normalize.fit([8 + 4 * torch.tensor([[-1.0], [1.0]]).expand(2, features.dim)])
     recognizer = around(features, Front(features.dim, TOKENIZER.vocab_size))

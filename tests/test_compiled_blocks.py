@@ -92,7 +92,7 @@ def steps(encoder: nn.Module, compiled: CompiledBlocks | None, number: int = 6, 
     for step in range(number):
         for callback in callbacks:
             callback.on_train_batch_start(SimpleNamespace(global_step=step), None, None, step)
-        torch.manual_seed(step)  # of dropout
+        torch.manual_seed(step)  # the seed of dropout
         loss = encoder(*batch(step)).out.square().mean()
         loss.backward()
         optimizer.step()
@@ -193,7 +193,7 @@ def test_a_copy_uses_its_own_weights() -> None:
     ],
 )
 def test_one_program_serves_all_blocks_and_lengths(encoder: str) -> None:
-    """Losses equal those of the plain forms, from which the program is made, within rounding."""
+    """Losses equal those of the uncompiled plain forms within rounding."""
     graphs = []
 
     def count(graph: Any, inputs: Any) -> Any:
@@ -221,7 +221,7 @@ def test_a_training_with_the_real_compiler_has_the_losses_of_one_without(
     caplog.set_level(logging.INFO, "asr")
     runs = []
     for compile_blocks in ("false", "true"):
-        if compile_blocks == "true":  # a training of seconds must wait for the compiler; a training of days need not
+        if compile_blocks == "true":  # so short a training must wait for the compiler
             monkeypatch.setattr(step_callbacks, "CompiledBlocks", Waiting)
         how = ["encoder=transformer", "trainer.max_steps=20", "corpus.test=[]", f"compile_blocks={compile_blocks}"]
         tiny = [override for override in TINY if "convolution" not in override]

@@ -21,7 +21,7 @@ from tests.conftest import resolved
 
 DIM, HEADS, FEED_FORWARD_DIM, KERNEL_SIZE = 16, 4, 40, 5
 
-# Maps their parameters to ours; parameters without a counterpart are left out.
+# Maps parameters of transformers to ours; parameters without a counterpart are omitted.
 NAMES = {
     "norm_feed_forward1": "norm_feed_forward1",
     "feed_forward1.linear1": "feed_forward1.linear1",

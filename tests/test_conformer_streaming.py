@@ -119,7 +119,7 @@ def test_streams_that_join_leave_and_end_in_a_batch_do_not_affect_the_others() -
         for number, out, length in zip(there, encoded.out, encoded.lengths, strict=True):
             outs[number].append(out[:length])
         stay = [row for row, number in enumerate(there) if place[number] + 16 < len(utterances[number])]
-        stay = stay[::-1]  # in any order
+        stay = stay[::-1]  # the order does not matter
         state, there = {name: rows[stay] for name, rows in state.items()}, [there[row] for row in stay]
     for out, expected in zip(outs, alone, strict=True):
         torch.testing.assert_close(torch.cat(out), expected, rtol=0, atol=1e-10)

@@ -74,7 +74,7 @@ def test_loss_and_gradients_equal_the_formula_of_the_paper_and_padded_frames_do_
         torch.testing.assert_close(gradient, plain, rtol=0, atol=1e-10)
 
 
-def test_with_one_view_or_two_equal_views_it_equals_the_ctc_loss() -> None:
+def test_with_one_view_or_two_equal_views_the_loss_is_the_ctc_loss() -> None:
     made, token_lengths = head(), torch.tensor([len(ids) for ids in TOKENS])
     encoded = Encoded(torch.randn(3, 7, DIM, dtype=torch.float64), torch.tensor(LENGTHS), {})
     expected = made.ctc.losses(encoded, padded_tokens(), token_lengths)["loss"]

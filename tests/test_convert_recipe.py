@@ -282,7 +282,7 @@ def test_parquet_files_of_similar_names_keep_their_own_audio(tmp_path: Path) -> 
 
 
 def test_a_small_parquet_file_cannot_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A dictionary repeats one value in each row; and zstd compresses a page to almost nothing."""
+    """A dictionary page repeats one value in each row, and zstd compresses a page to almost nothing."""
     monkeypatch.setattr("recipes.convert.parquet.SPARE_BYTES", 1 << 20)
     silence = b"RIFF" + bytes(100_000)
     repeated = parquet_file(tmp_path / "repeated.parquet", [silence] * 100)

@@ -45,7 +45,7 @@ def copy_attention(torchs: nn.MultiheadAttention, ours: MultiHeadAttention) -> N
 
 
 def torchs_decoder(ours: TransformerDecoder, *, norm_first: bool) -> nn.TransformerDecoder:
-    """torch's own decoder with the weights of ours."""
+    """Return torch's own decoder with our weights."""
     layer = nn.TransformerDecoderLayer(DIM, NUM_HEADS, 2 * DIM, batch_first=True, norm_first=norm_first)
     decoder = nn.TransformerDecoder(layer, NUM_LAYERS, nn.LayerNorm(DIM) if norm_first else None).double().eval()
     with torch.no_grad():

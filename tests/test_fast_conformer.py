@@ -47,7 +47,7 @@ def with_the_weights_of(theirs: ParakeetEncoder) -> Conformer:
 
 @pytest.mark.parametrize("options", CHOICES, ids=lambda options: "".join("+-"[not on] for on in options.values()))
 @torch.no_grad()
-def test_it_equals_parakeets_encoder_in_transformers(options: dict[str, bool]) -> None:
+def test_the_encoder_equals_parakeets_in_transformers(options: dict[str, bool]) -> None:
     theirs = parakeet.encoder(**options)
     ours = with_the_weights_of(theirs).double()
     theirs.double().encode_positions = Positions()
@@ -60,20 +60,21 @@ def test_it_equals_parakeets_encoder_in_transformers(options: dict[str, bool]) -
         torch.testing.assert_close(out[number, :length], expected.last_hidden_state[number, :length], rtol=0, atol=1e-9)
 
 
-def test_its_positions_equal_those_of_transformers_within_float32_rounding() -> None:
+def test_positions_equal_those_of_transformers_within_float32_rounding() -> None:
     x = torch.zeros(1, 200, parakeet.ENCODER["hidden_size"])
-    torch.testing.assert_close(Positions()(x), parakeet.encoder().encode_positions(x), rtol=0, atol=1e-4)  # of 200 rad
+    # Angles reach 200 rad.
+    torch.testing.assert_close(Positions()(x), parakeet.encoder().encode_positions(x), rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("options", [{}, dict.fromkeys(OPTIONS, False)], ids=["with biases", "without"])
-def test_it_has_as_many_parameters_as_transformers_encoder(options: dict[str, bool]) -> None:
+def test_the_number_of_parameters_equals_that_of_transformers(options: dict[str, bool]) -> None:
     theirs = parakeet.encoder(**options)
     ours = with_the_weights_of(theirs)
     assert sum(map(torch.numel, ours.parameters())) == sum(map(torch.numel, theirs.parameters()))
 
 
 @pytest.mark.parametrize(("name", "dim", "heads", "layers"), [("s", 176, 4, 16), ("m", 256, 4, 16), ("l", 512, 8, 17)])
-def test_its_sizes_equal_those_in_nemos_table(name: str, dim: int, heads: int, layers: int) -> None:
+def test_the_sizes_equal_those_in_nemos_table(name: str, dim: int, heads: int, layers: int) -> None:
     """The number of parameters equals that of transformers' defaults, channels and kernels included."""
     sizes = {
         "hidden_size": dim,

@@ -254,7 +254,7 @@ def test_files_with_extreme_samples_are_skipped_in_training_and_validation(tones
 
 
 def test_a_batch_with_a_bad_file_trains_like_a_batch_without_it(tones: Path, tmp_path: Path) -> None:
-    """With a file damaged from the start, the first loss is that of the other utterances, per token."""
+    """If the file is already damaged at the start, the first loss is that of the other utterances per token."""
     from tests.test_global_loss import planned
 
     corpus = bad_corpus(tones, tmp_path / "corpus")
@@ -532,7 +532,7 @@ if __name__ == "__main__":
     RecognitionTask.training_step = harmed
     main()
 """
-WAITS = "time.sleep(1000)"  # as in a collective operation that other ranks never join
+WAITS = "time.sleep(1000)"  # like a collective operation that other ranks never join
 
 
 def ended(harm: dict[str, str], tones: Path, folder: Path, world_size: int) -> subprocess.CompletedProcess[str]:

@@ -146,7 +146,7 @@ def test_malicious_and_damaged_tar_files_are_reported_in_one_line(tones: Path, t
         assert not (tmp_path / "index.arrow").exists()
 
 
-def test_an_index_must_be_in_the_folder_of_its_shards_or_in_a_parent_folder(tones: Path, tmp_path: Path) -> None:
+def test_an_index_must_be_in_the_folder_of_its_shards_or_in_a_parent(tones: Path, tmp_path: Path) -> None:
     audio = Path(read_manifest(tones / "valid.jsonl")[0].audio_filepath).read_bytes()
     (tmp_path / "in" / "side").mkdir(parents=True)
     shard = tar_of(tmp_path / "in" / "side" / "a.tar", {"a.flac": audio, "a.txt": b"abc"})

@@ -32,7 +32,7 @@ def drawn(queries: int, keys: int, head_dim: int) -> list[Tensor]:
 def outcome(attend: Any, inputs: list[Tensor], dtype: torch.dtype, **options: Any) -> list[Tensor]:
     """Return output and gradients of all inputs in float64, computed in `dtype`."""
     inputs = [part.detach().to(dtype).requires_grad_() for part in inputs]
-    torch.manual_seed(1)  # of dropout
+    torch.manual_seed(1)  # the seed of dropout
     out = attend(*inputs, **options)
     weights = torch.linspace(-1, 1, out.numel(), dtype=torch.float64).view(out.shape).to(dtype)
     return [part.detach().double() for part in (out, *torch.autograd.grad(out, inputs, weights))]

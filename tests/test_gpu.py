@@ -57,7 +57,7 @@ def test_training_in_bf16_follows_the_cpu(how: list[str], tones: Path, tmp_path:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_batch_without_frames_has_finite_results_and_no_gradient(dtype: torch.dtype) -> None:
-    """A rank uses such a batch if no utterance of its batch is readable: attention with all keys masked."""
+    """A rank computes it if no utterance of its batch is readable: all keys of attention are masked."""
     config = resolved("encoder=conformer_s", "encoder.num_layers=2")
     tokenizer = build_tokenizer(config)
     tokenizer.fit(["abcdef"])

@@ -35,21 +35,21 @@ class Hub:
     """A server of one repository, somebody/model.
 
     Args:
-        files: by name.
+        files: contents by name.
 
     Attributes:
-        commit: of `main`.
-        asked: method, path and Range of each request.
-        most: for each of the next requests, the number of bytes after which the connection is closed.
+        commit: the commit of `main`.
+        requests: method, path and Range of each request.
+        cut_after: for each of the next requests, the number of bytes after which the connection is closed.
         stalls: the connection stays open without data instead.
-        failing: answer all with status 500.
+        failing: answer every request with status 500.
         silent: answer nothing.
     """
 
     def __init__(self, files: dict[str, bytes]) -> None:
         self.files, self.commit = files, COMMIT
-        self.asked: list[tuple[str, str, str | None]] = []
-        self.most: list[int] = []
+        self.requests: list[tuple[str, str, str | None]] = []
+        self.cut_after: list[int] = []
         self.etags: dict[str, str] = {}
         self.stalls = self.failing = self.silent = False
         self.ended = threading.Event()
@@ -76,7 +76,7 @@ class Hub:
         self.server.server_close()
 
     def answer(self, request: BaseHTTPRequestHandler) -> None:
-        self.asked.append((request.command, request.path, request.headers["Range"]))
+        self.requests.append((request.command, request.path, request.headers["Range"]))
         if self.silent:
             request.close_connection = True
             return None
@@ -113,7 +113,7 @@ class Hub:
         if start:
             headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
         headers["Content-Length"] = str(len(body))
-        most = self.most.pop(0) if self.most else len(body)
+        most = self.cut_after.pop(0) if self.cut_after else len(body)
         self._send(request, 206 if start else 200, body[:most], headers)
         if most < len(body):
             request.close_connection = True
@@ -153,7 +153,9 @@ ADDRESS = "hf://somebody/model"
 def fetched(hub: Hub) -> list[tuple[str, str | None]]:
     """List the requested files, with their Range."""
     return [
-        (path.rpartition("/")[2], span) for method, path, span in hub.asked if method == "GET" and "/api/" not in path
+        (path.rpartition("/")[2], span)
+        for method, path, span in hub.requests
+        if method == "GET" and "/api/" not in path
     ]
 
 
@@ -207,21 +209,21 @@ def test_a_revision_that_moved_to_another_commit_is_downloaded(hub: Hub) -> None
 
 @pytest.mark.parametrize("stalls", [False, True])
 def test_an_interrupted_download_continues_where_it_stopped(hub: Hub, stalls: bool) -> None:
-    hub.most, hub.stalls = [5000, 7000], stalls
+    hub.cut_after, hub.stalls = [5000, 7000], stalls
     path = path_of(ADDRESS)
     assert path.read_bytes() == hub.files["tiny.nemo"]
     assert fetched(hub)[:3] == [("tiny.nemo", None), ("tiny.nemo", "bytes=5000-"), ("tiny.nemo", "bytes=12000-")]
 
 
 def test_the_next_process_continues_where_the_previous_one_stopped(hub: Hub, tmp_path: Path) -> None:
-    hub.most = [5000, *[0] * 10]
+    hub.cut_after = [5000, *[0] * 10]
     with pytest.raises(
         InputError, match=rf"^{ADDRESS}: the model must be there, and its server must answer; "
     ) as broken:
         path_of(ADDRESS)
     assert "\n" not in str(broken.value)
     assert [path.name for path in (tmp_path / "cache").rglob("*.nemo")] == []
-    hub.asked, hub.most = [], []
+    hub.requests, hub.cut_after = [], []
     assert path_of(ADDRESS).read_bytes() == hub.files["tiny.nemo"]
     assert fetched(hub)[0] == ("tiny.nemo", "bytes=5000-")
     assert list((tmp_path / "cache").rglob("*.unfinished")) == []
@@ -276,7 +278,7 @@ def test_a_full_disk_is_reported_in_one_line_and_the_download_continues_later(hu
     assert ended.stderr.startswith(message)
     assert ended.stderr.count("\n") == 1
     assert (ended.returncode, (tmp_path / "bundle").exists()) == (1, False)
-    hub.asked = []
+    hub.requests = []
     assert path_of(ADDRESS).read_bytes() == hub.files["tiny.nemo"]
     assert fetched(hub)[0] == ("tiny.nemo", f"bytes={room}-")
 

@@ -1,4 +1,4 @@
-"""Indexes of manifests: rows equal the manifest's lines, all processes share one index, and faults."""
+"""Indexes of manifests: rows equal the manifest's lines, all processes share one index, and faults are handled."""
 
 import errno
 import json
@@ -44,7 +44,7 @@ REFERENCE = Reference(TOKENIZER.encode, CTC.min_frames, lambda frames: frames //
 
 @pytest.fixture(autouse=True)
 def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make record batches of a few rows, so that there are several."""
+    """Use record batches of a few rows, so that an index has several."""
     monkeypatch.setattr(index_module, "BATCH_ROWS", 5)
 
 

@@ -31,7 +31,7 @@ from tests.test_train import losses
 
 
 def start_config(model: Path, *overrides: str) -> RunSettings:
-    """Return settings of the command line."""
+    """Return the settings of a training from this model with these overrides."""
     given = [f"init.from={model}", *overrides]
     return with_parts(settings_with(*given), given)
 
@@ -180,12 +180,12 @@ def test_frozen_weights_and_their_running_statistics_do_not_change(fluent: Path,
 def test_weights_frozen_for_some_steps_are_trained_afterwards(
     fluent: Path, tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Running statistics are trained too, and the optimizer starts as in a first step."""
+    """Running statistics are trained too, and the optimizer starts from its initial state."""
     weights = {0: load_file(fluent / "run" / "bundle" / "weights.safetensors")}
 
     def keep(task: Any, *_: Any) -> None:
         now = {name: tensor.clone() for name, tensor in task.model.state_dict().items()}
-        weights.setdefault(task.global_step, now)  # and not the weights after the first half of the next step
+        weights.setdefault(task.global_step, now)  # not the weights within the next accumulation window
 
     monkeypatch.setattr(RecognitionTask, "on_train_batch_end", keep)
     frozen = ["init.frozen=[encoder.*]", "init.frozen_steps=2"]
@@ -237,7 +237,7 @@ def test_the_start_is_validated_once_before_the_first_step(
 def test_the_reported_gain_and_forgetting_equal_those_of_evaluate_and_compare(
     fluent: Path, tones: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """On a manifest of the training's kind, and on one whose texts the run's tokenizer cannot spell."""
+    """One test manifest is like the training set; the run's tokenizer cannot spell the texts of the other one."""
     with (tmp_path / "other.jsonl").open("w") as file:
         for line in (tones / "test.jsonl").read_text().splitlines():
             entry = json.loads(line)

@@ -147,7 +147,7 @@ def test_the_search_ends_early_when_no_hypothesis_can_improve_and_finds_the_same
         best.append(decode_one(search, frames)[0])
         steps.remove()
     assert best[0] == best[1]
-    assert calls.count(1_000.0) == 12 + 1  # one token per frame, and the end
+    assert calls.count(1_000.0) == 12 + 1  # once per frame, and once for the end
     assert calls.count(5.0) < 8
 
 

@@ -65,7 +65,7 @@ def test_scores_are_natural_logarithms_of_a_plain_backoff_model(arpa: Path, mode
 @needs_build_binary
 @pytest.mark.parametrize("structure", ["probing", "trie", "-a 22 trie"])
 def test_a_binary_gives_the_scores_of_its_arpa_file(arpa: Path, model: Trigrams, structure: str) -> None:
-    """Some words end with "<unk>", the first word of a binary, at which the reading of words starts."""
+    """Some words end with "<unk>", which marks the start of the words in a binary."""
     binary = arpa.with_suffix(".bin")
     subprocess.run([BUILD_BINARY, *structure.split(), arpa, binary], check=True, capture_output=True)
     assert sorted(vocabulary(binary)) == sorted([*NOT_WORDS, *WORDS])
@@ -170,7 +170,7 @@ def test_a_copy_shares_the_model(arpa: Path) -> None:
     assert copy.deepcopy({"decode": model})["decode"] is model
 
 
-# ---- files that would make KenLM read beyond its memory: loaded in another process, which must not die of a signal
+# ---- files that would make KenLM read beyond its memory: another process loads them, and must not crash
 
 LOAD = """
 import resource, sys
@@ -229,7 +229,7 @@ def test_content_that_contradicts_the_header_is_named_before_kenlm_reads_it(arpa
 
 
 def test_files_of_other_tools_are_read(arpa: Path, model: Trigrams) -> None:
-    """Windows line ends, counts in columns, no back-off if it is 0, exponents, probabilities of 1 and 0."""
+    """Windows line ends, aligned counts, omitted back-offs of 0, exponents, probabilities of 1 and 0."""
     text = arpa.read_text(encoding="utf-8")
     text = re.sub(r"\tnew york(\t\S+)?", r"\tnew york", text)
     text = re.sub(r"ngram (\d)=(\d+)", r"ngram  \1=     \2", text).replace("\n", "\r\n")

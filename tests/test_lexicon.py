@@ -26,7 +26,7 @@ def test_prefixes_equal_those_of_a_plain_loop_for_any_number_of_queries(words: l
 
 
 def test_long_words_take_memory_proportional_to_their_lengths_and_not_to_their_squares() -> None:
-    """These words have 1 MB; all their prefixes would have 500 MB."""
+    """These words take 1 MB; all their prefixes would take 500 MB."""
     draw = random.Random(0)
     words = ["".join(draw.choices("abcdefgh", k=1000)) for _ in range(1000)]
     tracemalloc.start()

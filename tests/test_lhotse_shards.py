@@ -53,7 +53,7 @@ def test_a_shar_written_by_lhotse_is_read(files: list[Utterance], tmp_path: Path
     lhotse = pytest.importorskip("lhotse", reason="the package lhotse is not here: extra test-all")
     cuts = []
     for file in files:
-        recording = lhotse.Recording.from_file(file.audio_filepath, recording_id=f"{file.id}.wav")  # a dot in the name
+        recording = lhotse.Recording.from_file(file.audio_filepath, recording_id=f"{file.id}.wav")  # name with a dot
         words = {"text": file.text, "speaker": "anna"}
         spoken = lhotse.SupervisionSegment(file.id, recording.id, 0.0, recording.duration, **words)
         cuts.append(lhotse.MonoCut(f"{file.id}.a", 0, recording.duration, 0, [spoken], recording=recording))

@@ -28,7 +28,7 @@ from recipes.librispeech.prepare import main
 CHECKOUT = Path(__file__).parents[1]
 NUM_UTTERANCES = 4
 
-# ---------------------------------------------------------------- a server with given faults
+# ---------------------------------------------------------------- a server that makes faults
 # An answer is a function of the request's handler and the archive.
 
 

@@ -179,7 +179,7 @@ def test_insufficient_disk_space_is_reported_before_the_download(tmp_path, mirro
     monkeypatch.setitem(LANGUAGE_MODELS, "3-gram", (10**15, "0" * 32))
     monkeypatch.setitem(LANGUAGE_MODELS, "4-gram", (2 * 10**15, "0" * 32))
     assert fetch(tmp_path, mirror, "--models", "3-gram", "4-gram") == 1
-    assert re.search(  # the larger archive, and 4 bytes of text for each byte of both
+    assert re.search(  # the larger archive, and 4 bytes of text per byte of both archives
         r"lm: must have 14000000\.0 GB free to fetch and unpack 3-gram\.arpa\.gz, 4-gram\.arpa\.gz; it has \d+\.\d GB"
         r"\. Make room, give another --output-dir, or fetch fewer --models",
         capsys.readouterr().err,

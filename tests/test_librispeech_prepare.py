@@ -25,7 +25,7 @@ def write_audio(path: Path, num_samples: int = 8000) -> None:
 
 
 def make_chapter(subset_dir: Path, speaker: str, chapter: str, texts: list[str]) -> Path:
-    """SUBSET/speaker/chapter with utterances 0000, 0001, ... of 0.5 s."""
+    """Write the folder SUBSET/speaker/chapter with utterances 0000, 0001, ... of 0.5 s."""
     folder = subset_dir / speaker / chapter
     for number in range(len(texts)):
         write_audio(folder / f"{speaker}-{chapter}-{number:04d}.flac")
@@ -36,7 +36,7 @@ def make_chapter(subset_dir: Path, speaker: str, chapter: str, texts: list[str])
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
-    """Three utterances of two speakers in `mine`, which is not the name of a LibriSpeech subset."""
+    """Three utterances of two speakers in the folder `mine`; LibriSpeech has no subset of this name."""
     make_chapter(tmp_path / "corpus" / "mine", "19", "198", ["HELLO WORLD", "IT'S ME"])
     make_chapter(tmp_path / "corpus" / "mine", "26", "495", ["GOOD BYE"])
     return tmp_path / "corpus"

@@ -103,7 +103,7 @@ def test_started_batches_are_counted_within_the_epoch() -> None:
 
 
 class Save(pl.Callback):
-    """Write a checkpoint in a hook, as if at a given position."""
+    """Write a checkpoint that contains a given position, in a hook."""
 
     def __init__(self, path: Path, position: Position) -> None:
         self.path, self.position = path, position
@@ -187,5 +187,5 @@ def test_the_launcher_of_several_processes_keeps_a_list_of_them() -> None:
 
 
 def test_the_progress_bar_calls_a_method_for_the_label_of_an_epoch() -> None:
-    """`asr.training.progress.Bar` overrides it."""
+    """`asr.training.progress.Bar` overrides this method."""
     assert [*inspect.signature(RichProgressBar._get_train_description).parameters] == ["self", "current_epoch"]

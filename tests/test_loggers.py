@@ -18,7 +18,7 @@ LOGGED = ("train/loss", "valid/wer")
 
 
 def numbers(run_dir: Path, name: str) -> dict[int, float]:
-    """Return a metric of metrics.csv by step."""
+    """Map steps to the values of a metric in metrics.csv."""
     return {int(row["step"]): float(row[name]) for row in metrics(run_dir) if row[name]}
 
 

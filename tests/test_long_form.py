@@ -37,7 +37,7 @@ def inference(way: str = "chunks", nbest: int = 1, bounds: ChunkBounds = SHORT) 
 
 
 def recording(texts: list[str], pause: float = 0.4, seed: int = 0) -> Tensor:
-    """Join texts, each followed by a pause, in noise, as whole 16-bit samples, so that a file is exact."""
+    """Synthesise texts with pauses in noise, rounded to 16 bits, so that a file loses nothing."""
     silence = torch.zeros(round(pause * SAMPLE_RATE))
     waveform = torch.cat([part for text in texts for part in (torch.from_numpy(speak(text)), silence)])
     noise = 0.003 * torch.randn(len(waveform), generator=torch.Generator().manual_seed(seed))
@@ -83,7 +83,7 @@ def test_every_word_of_a_long_recording_is_recognised(recognizer: Recognizer, wa
 def test_the_transcript_does_not_depend_on_the_form_of_the_input(
     recognizer: Recognizer, way: str, pause: float, tmp_path: Path
 ) -> None:
-    """Alone, in a batch, by path, as a waveform, as a segment of a longer file; short and long recordings."""
+    """Forms: alone, in a batch, by path, as a waveform, as a segment of a longer file; short and long recordings."""
     how = inference(way)
     for number, texts in enumerate((TEXTS[:1], TEXTS[:2], TEXTS[:9], [])):
         waveform = recording(texts, pause) if texts else torch.zeros(300)
@@ -165,7 +165,7 @@ def test_an_invalid_recording_is_refused_by_its_number(recognizer: Recognizer, u
 
 
 def overflowing(utterances: int, net: object, given: object, encoded: Encoded) -> Encoded:
-    """A hook of the encoder that sets the first utterances of a batch to NaN."""
+    """Return a hook that sets the encoder's output of the first utterances of a batch to NaN."""
     nothing = torch.full_like(encoded.out[:utterances], math.nan)
     return encoded._replace(out=torch.cat([nothing, encoded.out[utterances:]]))
 
@@ -351,7 +351,7 @@ def test_segments_between_silences_are_recognised_separately(recognizer: Recogni
 @WAYS
 @pytest.mark.parametrize(("batch_seconds", "most"), [(1.0, 1), (7.0, 2), (100.0, 8)])
 def test_no_more_audio_is_in_the_net_at_once_than_a_batch_may_have(way: str, batch_seconds: float, most: int) -> None:
-    """This bounds memory for any length: chunks of 3 s, at most 8 at once."""
+    """Memory is bounded for any length: chunks have 3 s, and at most 8 are in the net at once."""
     recognizer = listener()
     sizes: list[tuple[int, int]] = []
     recognizer.model.encoder.register_forward_pre_hook(lambda _, given: sizes.append(given[0].shape[:2]))  # type: ignore[attr-defined]

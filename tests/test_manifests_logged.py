@@ -25,7 +25,7 @@ NAMES = ["train", "a,b"]  # the name of a column may need quotes
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory, tones: Path) -> Path:
-    """A folder with the tones and the manifests other/a,b.jsonl, 20 utterances, and other/valid-2.jsonl, 5."""
+    """A folder with the tones, other/a,b.jsonl (20 utterances) and other/valid-2.jsonl (5 utterances)."""
     folder = tmp_path_factory.mktemp("two")
     write_corpus(folder / "other", {"a,b": sentences(20, seed=9), "valid-2": sentences(5, seed=8)})
     (folder / "audio").symlink_to(tones / "audio")
@@ -64,7 +64,7 @@ def test_sums_of_manifests_equal_those_of_a_plain_loop() -> None:
     sums = ManifestSums(names)
     for batch in (slice(0, 17), slice(17, 17), slice(17, count)):
         sums.add(utterances[batch], losses[batch], lengths[batch], errors[batch])
-    figures = sums.take(lambda mine: 2 * mine, torch.device("cpu"))  # of two ranks with equal batches
+    figures = sums.take(lambda mine: 2 * mine, torch.device("cpu"))  # simulates two ranks with equal batches
     for name in names:
         own = [place for place, utterance in enumerate(utterances) if utterance.manifest == name]
         fit = [place for place in own if losses[place] < float("inf")]

@@ -1,4 +1,4 @@
-"""recipes/mini: the plan with default settings, and a small corpus that is really synthesised."""
+"""recipes/mini: the plan with default settings, and a small corpus that espeak synthesises."""
 
 import glob
 import os
@@ -216,7 +216,7 @@ def test_files_not_written_by_the_recipe_are_neither_replaced_nor_removed(
 
 
 def test_worker_processes_end_when_the_command_is_killed(tmp_path: Path) -> None:
-    """Ctrl-C in a training kills the command while it works."""
+    """Ctrl-C in a training kills the recipe while it works."""
     run = subprocess.Popen(
         [sys.executable, "-m", "recipes.mini.prepare", "--output-dir", str(tmp_path), "--num-processes", "2"],
         cwd=REPOSITORY,

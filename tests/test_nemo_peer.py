@@ -1,4 +1,4 @@
-"""NVIDIA NeMo compared with asr: NeMo's transducers of random weights converted, and asr's read by NeMo.
+"""asr compared with NVIDIA NeMo: transducers with random weights are converted, and NeMo reads the archives of asr.
 
 NeMo runs in a separate environment: that of `make .venv-nets`, or of the Python in ASR_NEMO_PYTHON.
 """

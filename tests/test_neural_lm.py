@@ -1,4 +1,4 @@
-"""Neural language models, compared with their equations in plain loops, in any segments and any batch."""
+"""Neural language models, compared with their equations in plain loops, for any segments and any batch."""
 
 import math
 from pathlib import Path
@@ -64,7 +64,7 @@ def test_probabilities_sum_to_one(model: Any) -> None:
 
 @torch.no_grad()
 def test_the_probabilities_of_all_texts_sum_to_one(model: Any) -> None:
-    """Texts of at most two tokens, plus all longer texts by their common prefixes."""
+    """The sum is over texts of at most two tokens, and over prefixes that represent all longer texts."""
     first = whole(model, torch.tensor([[BOUNDARY_ID]]))[0, 0].exp()
     total = first[BOUNDARY_ID]
     for token in range(1, V):
@@ -75,7 +75,7 @@ def test_the_probabilities_of_all_texts_sum_to_one(model: Any) -> None:
 
 @pytest.mark.parametrize("lengths", [[1] * 17, [4, 6, 7], [16, 1], [5, 0, 12]], ids=str)
 def test_processing_segment_by_segment_equals_the_whole_text(model: Any, lengths: list[int]) -> None:
-    """A dozen tokens exceed the Transformer-XL's memory of 5."""
+    """The text has a dozen tokens, more than the Transformer-XL's memory of 5."""
     tokens, state, parts = texts(3, 17), model.initial_state(3), []
     for part in tokens.split(lengths, dim=1):
         if part.shape[1]:
@@ -157,7 +157,7 @@ def test_the_gradient_of_the_transformer_xl_stops_at_the_start_of_the_segment() 
 
 
 def test_the_lstm_equals_its_equations() -> None:
-    """One layer, gate by gate."""
+    """The reference computes one layer, gate by gate."""
     model = small("lstm", num_layers=1)
     tokens = texts(1, 7)
     weight_x, weight_h, bias_x, bias_h = model.cells.all_weights[0]

@@ -111,7 +111,7 @@ def test_rescoring_equals_scoring_each_hypothesis_alone(
     name: str, at_once: int, first_hypotheses: list[list[Hypothesis]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lm_rescoring, "AT_ONCE", at_once)
-    monkeypatch.setattr(lm_rescoring, "TOKENS", 6)  # a long hypothesis is cut
+    monkeypatch.setattr(lm_rescoring, "TOKENS", 6)  # a long hypothesis is split
     model = token_model(name).double()
     decode = rescoring(model)
     for before, after in zip(

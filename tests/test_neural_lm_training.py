@@ -284,7 +284,7 @@ def trained(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_two_processes_take_the_steps_of_one_process_on_the_same_batches(trained: Path, texts: list[str]) -> None:
-    """Gradients of the sum over ranks and accumulated batches, per token, compared step by step."""
+    """Gradients, summed over ranks and accumulated batches and divided by tokens, are compared step by step."""
     read_config = read_language_model_settings(yaml.safe_load((trained / "config.yaml").read_text()))
     train = read_sentences(map(Path, read_config.text.train), get_normalizer("as_written"), tokenizer(), "text.train")
     plan = TextSet(train, read_config.text, read_config.seed).epoch(start_of_epoch(0, 2))

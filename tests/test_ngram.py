@@ -33,8 +33,8 @@ from tests.test_average import save
 Gram = tuple[str, ...]
 Sentences = list[list[str]]
 LM_TEXT = SHARED / "text" / "lm_text_train.txt"
-TLM = Path("/usr/lib/irstlm/bin/tlm")  # of Debian's package irstlm
-ROUNDING = 1e-6  # of a log10 with six decimals, and of the sum of it and a backoff
+TLM = Path("/usr/lib/irstlm/bin/tlm")  # from Debian's package irstlm
+ROUNDING = 1e-6  # rounding of a log10 with six decimals, and of its sum with a backoff
 
 
 class Arpa:
@@ -66,13 +66,13 @@ class Arpa:
         return max(self.numbers)
 
     def log_prob(self, context: Gram, word: str) -> float:
-        """log10 of the probability of a word of the vocabulary after others."""
+        """Return log10 of the probability of a word of the vocabulary after a context."""
         if (*context, word) in self.log_probs:
             return self.log_probs[*context, word]
         return self.backoffs.get(context, 0.0) + self.log_prob(context[1:], word)
 
     def sentence(self, words: Sequence[str]) -> list[float]:
-        """log10 of the probabilities of a sentence's words and of </s>."""
+        """Return log10 of the probabilities of a sentence's words and of </s>."""
         known = ["<s>", *(word if word in self.vocabulary else "<unk>" for word in words), "</s>"]
         return [self.log_prob(tuple(known[max(0, i - self.order + 1) : i]), known[i]) for i in range(1, len(known))]
 
@@ -99,7 +99,7 @@ def estimated(path: Path, sentences: Sentences, order: int, thresholds: Sequence
 
 
 def random_sentences(seed: int, number: int, words: int = 60) -> Sentences:
-    """Sentences of w0, w1, …; each word is followed by its successor or by a frequent word, with equal probability."""
+    """Draw sentences of w0, w1, …; each word is followed by its successor or a frequent word, with equal probability."""
     rng = random.Random(seed)
     sentences = []
     for _ in range(number):
@@ -176,13 +176,13 @@ def assert_equal_to_reference(model: Arpa, expected: dict[Gram, tuple[float, flo
 
 
 def test_two_sentences_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """<s> a b </s> and <s> a </s>; so few counts that the discounts are 0.5, 1, 1.5.
+    """The text is <s> a b </s> and <s> a </s>. There are too few counts to estimate discounts, so they are 0.5, 1, 1.5.
 
-    Bigrams: `<s> a` twice, `a b`, `a </s>`, `b </s>` once.
-    Unigrams count the words before them: a one (<s>), b one (a), </s> two (a, b): 4 in all.
-        What is taken off: 0.5 + 0.5 + 1 of 4, so 1/2 is spread over <unk>, </s>, a, b: 1/8 each.
-        P(<unk>) = 1/8    P(a) = P(b) = 0.5/4 + 1/8 = 1/4    P(</s>) = (2-1)/4 + 1/8 = 3/8    and these are 1 together.
-    After <s>: 1 of 2 is taken off, backoff 1/2: P(a|<s>) = 1/2 + 1/2 * 1/4 = 5/8
+    Counts of bigrams: `<s> a` 2, `a b` 1, `a </s>` 1, `b </s>` 1.
+    Counts of unigrams are their different left neighbours: a 1 (<s>), b 1 (a), </s> 2 (a, b); the sum is 4.
+        Discounts remove 0.5 + 0.5 + 1 of 4; this 1/2 is shared by <unk>, </s>, a, b: 1/8 each.
+        P(<unk>) = 1/8    P(a) = P(b) = 0.5/4 + 1/8 = 1/4    P(</s>) = (2-1)/4 + 1/8 = 3/8    and their sum is 1.
+    After <s>: the discount is 1 of 2, backoff 1/2: P(a|<s>) = 1/2 + 1/2 * 1/4 = 5/8
     After a: 0.5 + 0.5 of 2, backoff 1/2:  P(b|a) = 0.5/2 + 1/2 * 1/4 = 3/8   P(</s>|a) = 0.5/2 + 1/2 * 3/8 = 7/16
     After b: 0.5 of 1, backoff 1/2:        P(</s>|b) = 1/2 + 1/2 * 3/8 = 11/16
     """
@@ -285,7 +285,7 @@ def test_kenlm_reads_the_model_and_gives_equal_scores(tmp_path: Path, options: l
             state, score = scorer.score(state, words.index(word))
             scores.append(score)
         scores.append(scorer.finish(state)[1])
-        assert scores == pytest.approx(model.sentence(sentence), abs=1e-5)  # of float32
+        assert scores == pytest.approx(model.sentence(sentence), abs=1e-5)  # rounding of float32
 
 
 @pytest.fixture(scope="module")
@@ -338,7 +338,7 @@ def test_the_perplexity_of_real_text_equals_that_of_irstlm(
     monkeypatch.setattr(kneser_ney, "_discounts", discounts)
     with np.errstate(divide="ignore"):  # the probability of <s> is 0
         alike = perplexity(build(tmp_path / "alike.arpa", train, "--order", str(order)), held_out)
-    assert alike == pytest.approx(float(theirs), rel=1e-4)  # it also counts <s> once, and rounds
+    assert alike == pytest.approx(float(theirs), rel=1e-4)  # irstlm also counts <s> once, and rounds
 
 
 @needs_shared
@@ -381,7 +381,7 @@ def test_texts_are_normalised_and_read_from_several_files(tmp_path: Path) -> Non
     )
 )
 def test_normalizers_by_words_do_not_look_beyond_white_space(name: str, text: str) -> None:
-    """So each different word can be normalised once."""
+    """Because of this, each different word need be normalised only once."""
     normalize = NORMALIZERS[name]
     assert normalize(text).split() == [part for word in text.split() for part in normalize(word).split()]
 
@@ -528,7 +528,7 @@ def test_a_full_disk_is_reported_in_one_line_and_the_old_model_remains(
 
 
 def test_a_killed_process_leaves_nothing(tmp_path: Path) -> None:
-    """Neither an incomplete model nor temporary files, which have no names."""
+    """There is no incomplete model, and no temporary file, because these have no names."""
     (tmp_path / "tmp").mkdir()
     code = (
         "import os, signal, asr.language_model.kneser_ney as k, asr.ngram\n"

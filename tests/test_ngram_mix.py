@@ -29,7 +29,7 @@ LETTERS = "abcde"
 WORDS = [*SPECIAL, *LETTERS]
 CORPORA = st.lists(st.lists(st.sampled_from(LETTERS), min_size=1, max_size=8), min_size=1, max_size=25)
 WEIGHTS = st.lists(st.floats(0.001, 1), min_size=2, max_size=3)
-EXACT = 1e-9  # sums of some float64 with a relative error of 1e-15 each
+EXACT = 1e-9  # sums of a few float64 numbers with a relative error of 1e-15 each
 
 
 class Plain:
@@ -147,7 +147,7 @@ def test_with_a_weight_close_to_1_a_model_is_the_mixture_for_its_listed_n_grams(
 
 
 def probabilities(seed: int, models: int, words: int = 400) -> Any:
-    """Each model is good for some words and bad for others."""
+    """Draw probabilities of words by several models, each of which is good for other words."""
     return 10 ** -np.random.default_rng(seed).uniform(0.1, 6, (models, words))
 
 
@@ -158,7 +158,9 @@ def test_em_finds_the_weight_found_by_a_scan_of_all_weights(seed: int) -> None:
     likelihoods = [np.log(share * probs[0] + (1 - share) * probs[1]).sum() for share in scanned]
     weights = fit_weights(probs)
     assert weights.sum() == pytest.approx(1, abs=EXACT)
-    assert weights[0] == pytest.approx(scanned[np.argmax(likelihoods)], abs=2e-4)  # steps of the scan and of EM
+    assert weights[0] == pytest.approx(
+        scanned[np.argmax(likelihoods)], abs=2e-4
+    )  # the scan and EM have a limited resolution
     assert np.log(weights @ probs).sum() >= max(likelihoods) - 1e-4
 
 
@@ -167,7 +169,7 @@ def test_the_likelihood_never_decreases_from_one_em_step_to_the_next(seed: int) 
     probs, weights = probabilities(seed, 4), np.full(4, 1 / 4)
     likelihood = np.log(weights @ probs).sum()
     for _ in range(200):
-        shares = weights[:, None] * probs / (weights @ probs)  # the E step, plainly
+        shares = weights[:, None] * probs / (weights @ probs)  # the E step in plain code
         expected = shares.mean(axis=1)
         weights = em_step(weights, probs)
         assert weights == pytest.approx(expected, rel=EXACT)
@@ -229,7 +231,7 @@ def test_extra_words_share_their_mass_and_in_each_context_the_probabilities_sum_
     before, after = Plain(model, len(WORDS)), Plain(add_words(model, len(WORDS), number, mass), size)
 
     def expected(context: Gram, word: int) -> float:
-        """The n-gram's own share, and the back-off weight times the lower order with its new unigrams."""
+        """Add the n-gram's own share, and the back-off weight times the lower order with its new unigrams."""
         if not context:
             return mass / number if word >= len(WORDS) else (1 - mass) * before.probs[word,]
         backoff, listed = before.backoffs.get(context, 1.0), before.probs.get((*context, word))
@@ -258,7 +260,7 @@ def test_a_mixture_of_models_with_extra_words_gives_these_words_the_same_mass() 
 
 @pytest.fixture
 def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two texts of overlapping words, a dev text, and words of which the texts contain some."""
+    """Two texts with common words, a dev text, and a list of words, of which the texts contain a few."""
     monkeypatch.chdir(tmp_path)
     Path("a.txt").write_text(lines_of(random_sentences(1, 300, words=30)))
     Path("b.txt").write_text(lines_of(random_sentences(2, 60, words=60)).replace("w1 ", "x1 "))
@@ -272,7 +274,7 @@ def dev_sentences() -> Sentences:
 
 
 def printed_table(output: str) -> dict[str, list[str]]:
-    """Return the line of each model, in cells."""
+    """Map each model to the cells of its line."""
     lines = output.splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith("model "))
     rows = [re.split(r"  +", line) for line in lines[start + 1 : lines.index(next(x for x in lines if "Perpl" in x))]]

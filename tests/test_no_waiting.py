@@ -25,7 +25,7 @@ METHODS = ("item", "tolist", "cpu", "numpy", "__bool__", "__int__", "__float__",
 
 
 class Questions(TorchDispatchMode):
-    """Count these operations on any thread, by name."""
+    """Count the operations in ASKING on any thread, by name."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Questions(TorchDispatchMode):
 
 @pytest.fixture
 def operations(monkeypatch: pytest.MonkeyPatch) -> list[Counter[str]]:
-    """Return the operations of each batch in a training with a slow device; methods are counted, too."""
+    """Return the counts of these operations and methods for each batch of a training with a slow device."""
     batches: list[Counter[str]] = []
     modes: list[Questions] = []
     for name in METHODS:
@@ -108,7 +108,7 @@ def test_only_logged_steps_wait_for_the_device(
 def test_a_non_finite_loss_that_is_found_late_is_attributed_to_its_own_step(
     tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is also found before a checkpoint of the damaged weights is written."""
+    """It is found before a checkpoint of the damaged weights is written."""
     compute, ids = RecognitionTask.losses, []
 
     def spoilt(self: RecognitionTask, batch: Batch) -> Mapping[str, Tensor]:

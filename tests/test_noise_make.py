@@ -1,4 +1,4 @@
-"""recipes/noise/make: spectra of all kinds of noise; equal options give equal bytes, another seed other bytes."""
+"""recipes/noise/make: spectra of all kinds of noise, and reproducible bytes."""
 
 from pathlib import Path
 
@@ -13,14 +13,14 @@ KINDS = ["silence", "white", "pink", "hum", "tones", "band", "babble"]
 
 
 def make(folder: Path, speech: Path, *more: str) -> dict[str, bytes]:
-    """Return the files below the folder and their contents."""
+    """Run the recipe; return the contents of the files below the folder."""
     options = ["--output-dir", str(folder), "--number", "2", "--seconds", "2", "--speech", str(speech)]
     assert main([*options, "--kinds", *KINDS, *more]) == 0
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def octaves(waveform: np.ndarray) -> np.ndarray:
-    """Power in each octave from 62.5 Hz to 8 kHz."""
+    """Return the power in each octave from 62.5 Hz to 8 kHz."""
     spectrum = np.abs(np.fft.rfft(waveform)) ** 2
     frequency = np.fft.rfftfreq(len(waveform), 1 / SAMPLE_RATE)
     edges = 62.5 * 2.0 ** np.arange(8)

@@ -1,4 +1,4 @@
-"""Each norm of conf/encoder/norm against its equation in plain loops over utterances; masked_batch_norm alone."""
+"""Each norm of conf/encoder/norm except masked_batch_norm equals its equation in plain loops over utterances."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,17 +20,17 @@ GROUPS = 3
 
 
 def plain_layer_norm(norm: Any, utterances: list[Tensor]) -> list[Tensor]:
-    """Each frame over its channels."""
+    """Normalise each frame over its channels."""
     return [F.layer_norm(x, (DIM,), norm.norm.weight, norm.norm.bias, EPS) for x in utterances]
 
 
 def plain_group_norm(norm: Any, utterances: list[Tensor]) -> list[Tensor]:
-    """torch's own, one utterance at a time."""
+    """Apply torch's GroupNorm to one utterance at a time."""
     return [F.group_norm(x.T[None], GROUPS, norm.weight, norm.bias, EPS)[0].T for x in utterances]
 
 
 def plain_instance_norm(norm: Any, utterances: list[Tensor]) -> list[Tensor]:
-    """arXiv:1607.08022, equation 4."""
+    """Normalise each channel of an utterance: arXiv:1607.08022, equation 4."""
     return [
         (x - x.mean(dim=0)) / (x.var(dim=0, correction=0) + EPS).sqrt() * norm.weight + norm.bias for x in utterances
     ]
@@ -73,7 +73,7 @@ def random_norm(name: str) -> Any:
 
 
 def random_batch() -> tuple[Tensor, Tensor]:
-    """Frames with a mean of 3, junk after the ends, and the padding mask."""
+    """Return frames with a mean of 3, junk after the ends, and the padding mask."""
     padding = padding_mask(torch.tensor(LENGTHS), FRAMES)
     x = 3.0 + 2.0 * torch.randn(len(LENGTHS), FRAMES, DIM, dtype=torch.float64)
     return x, padding

@@ -79,7 +79,7 @@ def sound(num_samples: int) -> Tensor:
 @pytest.mark.parametrize("name", FEATURES)
 @torch.no_grad()
 def test_batched_features_equal_those_of_each_utterance_whatever_follows_it(name: str, normalize: str) -> None:
-    """2e-4: the fast transform has an error of 1e-4 against float64, the transform by a matrix half of it."""
+    """The tolerance is 2e-4: the FFT has an error of 1e-4 against float64, the transform by a matrix half of it."""
     for settings in [{"pad_mode": mode} for mode in PADS] if name == "slaney_fbank" else [{}]:
         features = made_features(name, normalize, **settings)
         waveforms = [sound(length) for length in (16000, 1, 159, 160, 401, 0, 5, 24001)]
@@ -216,7 +216,7 @@ WITHOUT_TORCH = "import sys\nsys.modules['torch'] = None\n"  # importing it fail
 
 
 def follow(folder: Path, number: int, recording: Path, tmp_path: Path) -> str:
-    """Run a program of the README as described, beside the files, without torch."""
+    """Run a program from the README in the exported folder, without torch."""
     programs = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     (tmp_path / "program.py").write_text(WITHOUT_TORCH + programs[number], encoding="utf-8")
     command = [sys.executable, "-P", str(tmp_path / "program.py"), str(recording)]
@@ -348,7 +348,7 @@ def test_a_head_without_frame_outputs_is_refused(bundle: Path) -> None:
 
 
 def test_a_program_that_depends_on_padding_is_detected(exported: Path, bundle: Path) -> None:
-    """Its lengths are those of the whole batch."""
+    """This program takes the length of the whole batch as that of each utterance."""
     model = onnx.load(exported / "model.onnx")
     for node in model.graph.node:
         node.input[:] = ["all" if name == "feature_lengths" else name for name in node.input]
@@ -395,7 +395,7 @@ def test_parts_without_an_export_are_refused(tmp_path: Path, overrides: list[str
 
 
 def norm_and_products(readers: list[str]) -> Any:
-    """A LayerNorm with one large number in eight; its reader is a "product" with weights, or the "output"."""
+    """Make a LayerNorm with one large channel of eight; a reader is a "product" with weights, or the "output"."""
     generator = np.random.default_rng(0)
     scale = np.array([40, 1, 1, 1, 1, 1, 1, 1], dtype=np.float32)
     weights = {"scale": scale, "bias": generator.normal(size=8).astype(np.float32)}
@@ -508,7 +508,7 @@ def test_the_program_for_sherpa_onnx_in_the_readme_transcribes_the_recording(
 def test_the_program_has_the_metadata_that_sherpa_onnx_requires(
     exported: Path, speech: list[Path], tmp_path: Path, key: str
 ) -> None:
-    """Without one of these, sherpa-onnx ends the process."""
+    """Without this metadata, sherpa-onnx ends the process."""
     pytest.importorskip("sherpa_onnx", reason="sherpa-onnx is not installed")
     folder = copied(exported, tmp_path / "incomplete", {})
     model = onnx.load(folder / "model-sherpa.onnx")
@@ -534,7 +534,7 @@ def english(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def heard_by_sherpa(folder: Path, recordings: list[str]) -> list[str]:
-    """Return texts of recordings from another process, which a fault of sherpa-onnx would end."""
+    """Return texts of recordings from another process, which a crash of sherpa-onnx would end."""
     code = (
         "import sys, sherpa_onnx, soundfile\n"
         "model = sherpa_onnx.OfflineRecognizer.from_nemo_ctc(model='model-sherpa.onnx', tokens='tokens.txt')\n"
@@ -559,7 +559,7 @@ def manifest_of(subset: str, folder: Path) -> list[Utterance]:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_the_trained_model_and_sherpa_onnx_recognise_real_speech_like_torch(english: Path, tmp_path: Path) -> None:
-    """sherpa-onnx computes its own features: texts may differ, and the WER by 0.3 points."""
+    """sherpa-onnx computes its own features: texts may differ, the WER by at most 0.3 points."""
     utterances = manifest_of("test-clean-mini", tmp_path)
     before, after = (evaluate(load_recognizer(english / name), name, utterances) for name in ("bundle", "exported"))
     texts = [{scored.utterance.id: scored.transcript.text for scored in result.scored} for result in (before, after)]

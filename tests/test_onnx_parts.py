@@ -165,7 +165,7 @@ def test_a_transducer_is_exported_as_three_programs_and_one_for_waveforms(spoken
 def test_an_exported_transducer_gives_the_transcripts_of_the_model_with_each_decoder(
     spoken: Path, decode: str, tmp_path: Path
 ) -> None:
-    """The CTC head beside the transducer, which gives the times, is in the encoder's program."""
+    """The encoder's program includes the CTC head, which gives the times."""
     before, after = (load_recognizer(spoken / name, decode={"name": decode}) for name in ("bundle", "exported"))
     assert_the_same(before, after, waveforms(tmp_path))
 
@@ -328,7 +328,7 @@ def test_a_stream_has_the_left_context_of_the_exported_program(streaming_folder:
 
 
 def test_a_step_that_ignores_its_state_is_detected(streaming_folder: Path) -> None:
-    """The convolutions of the program see nothing of the chunk before."""
+    """The convolutions of this program do not see the previous chunk."""
     expected, actual = (load_recognizer(streaming_folder / name) for name in ("bundle", "exported"))
     audio = {"a sound": sound(40000)}
     agreement.check("step.onnx", stream_step.difference(expected, actual, audio))
@@ -368,7 +368,7 @@ def constant(name: str, kind: int, shape: list[int], values: list[Any]) -> onnx.
 
 
 def endless() -> bytes:
-    """A loop whose condition is always true."""
+    """Return a program with a loop whose condition is always true."""
     floats, truths = onnx.TensorProto.FLOAT, onnx.TensorProto.BOOL
     value = onnx.helper.make_tensor_value_info
     body = onnx.helper.make_graph(
@@ -382,7 +382,7 @@ def endless() -> bytes:
 
 
 def greedy_for_memory() -> bytes:
-    """A tensor of 160 GB."""
+    """Return a program with a tensor of 160 GB."""
     return program_of(
         constant("shape", onnx.TensorProto.INT64, [1], [40_000_000_000]),
         onnx.helper.make_node("ConstantOfShape", ["shape"], ["much"]),

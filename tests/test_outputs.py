@@ -120,7 +120,7 @@ def test_a_pipe_receives_the_output_and_remains(who: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("who", WRITERS)
 def test_a_device_remains_a_device(who: str, tmp_path: Path) -> None:
-    """A device node like /dev/null, which a command run by root must not replace."""
+    """A command run by root must not replace a device node like /dev/null."""
     name, write, _ = WRITERS[who]
     try:
         os.mknod(tmp_path / name, stat.S_IFCHR | 0o666, os.makedev(1, 3))

@@ -1,7 +1,7 @@
 """The padding rule: an utterance has the same output alone and in any batch, whatever the padding contains.
 
-This is tested for every encoder in conf/, and for the smallest of a kind with each other part; in training also for
-gradients, without dropout.
+This is tested for every encoder in conf/, and for the smallest encoder of each class with each alternative part; in
+training without dropout also for gradients.
 """
 
 import math
@@ -21,7 +21,7 @@ from tests.conftest import ENCODERS, OTHER_PARTS, overridden, resolved
 NUM_MEL_BINS, VOCAB_SIZE = 20, 7
 LENGTHS = [41, 64, 17, 1, 30]  # frames; with stride 4: 11, 16, 5, 1, 8, and with 8: 6, 8, 3, 1, 4
 TOKENS = [[1, 1, 2, 3], [6, 5, 4, 3, 2, 1], [2, 2], [], [3]]
-SHALLOW = {"num_layers": 2, "dropout": 0.0}  # of an encoder; real width, for real rounding
+SHALLOW = {"num_layers": 2, "dropout": 0.0}  # an encoder with real width, for real rounding
 NARROW = {**SHALLOW, "dim": 16, "feed_forward_factor": 2}  # for tests of gradients, which are slower
 FEW_CHANNELS = {"num_channels": 4, "dropout": 0.0}
 NEAR = {"context": 3}  # utterances are several times longer
@@ -43,7 +43,7 @@ def encoder_config(case: Case) -> dict[str, Any]:
 
 
 ALL = [*((f"encoder={name}",) for name in ENCODERS), *(tuple(part.overrides) for part in OTHER_PARTS)]
-OF_THE_BATCH = {"masked_batch_norm", "switchable_norm"}  # norms whose statistics are
+OF_THE_BATCH = {"masked_batch_norm", "switchable_norm"}  # norms with statistics over the whole batch
 CASES = pytest.mark.parametrize("case", ALL, ids=" ".join)
 OWN_STATISTICS = pytest.mark.parametrize(
     "case",

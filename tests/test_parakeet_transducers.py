@@ -107,7 +107,7 @@ def test_the_loss_and_its_gradients_equal_those_of_transformers(kind: str, tmp_p
 
 
 def generated(model: Any, processor: Any) -> list[str]:
-    """Texts of `WAVEFORMS` by transformers' generate."""
+    """Return the texts of `WAVEFORMS` by transformers' generate."""
     texts = []
     for waveform in WAVEFORMS:
         sequences = model.generate(**inputs_of(processor, [waveform])).sequences

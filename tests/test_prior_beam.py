@@ -64,7 +64,7 @@ def test_a_wide_beam_finds_the_result_of_enumerating_all_paths_without_the_prior
 
 
 @pytest.mark.parametrize("settings", [{"label_priors": None, "prior_weight": 0.5}, {"label_priors": PRIORS}])
-def test_without_priors_or_weight_it_equals_beam_search(settings: dict[str, Any]) -> None:
+def test_without_priors_or_weight_the_result_equals_beam_search(settings: dict[str, Any]) -> None:
     log_probs, lengths = random_log_probs(3, 20, len(PIECES)), torch.tensor([20, 7, 0])
     search = prior_beam(**settings)
     assert decoded(search, log_probs, lengths) == decoded(beam(PIECES), log_probs, lengths)

@@ -53,7 +53,8 @@ def reason_of(limits: Limits, tried: AutomaticText, second: dict[str, AutomaticT
         (replace(ANY, seconds=(1.0, 3.0)), text("a b", duration=1.0), text("a b", duration=0.99), "duration"),
         (replace(ANY, words=(2, 3)), text("a b"), text("a"), "number of words"),
         (replace(ANY, words=(2, 3)), text("a b c"), text("a b c d"), "number of words"),
-        (replace(ANY, characters_per_second=(2.0, 3.0)), text("abc def"), text("abc defg"), "speaking rate"),  # in 2 s
+        # The audio has 2 s.
+        (replace(ANY, characters_per_second=(2.0, 3.0)), text("abc def"), text("abc defg"), "speaking rate"),
         (replace(ANY, characters_per_second=(2.0, 3.0)), text("ab cd"), text("ab c"), "speaking rate"),
         (replace(ANY, characters=frozenset("abc'")), text("a b'c"), text("a b-c"), "characters"),
         (ANY, text("naïve, 2 “quotes”: ok?"), text("a ⁇ b"), "characters"),
@@ -135,7 +136,7 @@ def test_the_first_reason_counts_and_the_most_confident_fraction_is_of_the_accep
     texts = [text("a", name, confidence) for name, confidence in zip("uvwxyz", confidences, strict=True)]
     texts.insert(2, text("a b c", "long", 0.05))
     chosen, left_out = sort_out(texts, reasons(limits, None), keep=0.6)
-    assert [each.utterance.id for each in chosen] == ["v", "x", "y"]  # of five, in the order of the input
+    assert [each.utterance.id for each in chosen] == ["v", "x", "y"]  # three of five, in the order of the input
     named = {name: [each.utterance.id for each in group] for name, group in left_out.items() if group}
     assert named == {"number of words": ["long"], "confidence": ["w"], "among the least confident": ["u", "z"]}
 

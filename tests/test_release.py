@@ -19,7 +19,8 @@ from asr.__main__ import COMMANDS
 from tests.conftest import ROOT, TINY, tone_corpus
 
 NAMES = [name for commands in COMMANDS.values() for name in commands]
-SCRIPT = "import sys; from asr.__main__ import main; sys.argv[0] = 'asr'; sys.exit(main())"  # as pip writes it
+# The script that pip writes.
+SCRIPT = "import sys; from asr.__main__ import main; sys.argv[0] = 'asr'; sys.exit(main())"
 PACKAGED = ("asr", "conf", "pyproject.toml", "README.md", "LICENSE")
 
 
@@ -116,7 +117,7 @@ def test_the_distributions_pass_the_checks_of_pypi(distributions: list[Path]) ->
 def test_the_wheel_trains_transcribes_and_serves_outside_the_checkout(
     distributions: list[Path], tones: Path, tmp_path: Path
 ) -> None:
-    """Dependencies are those of this environment; asr itself is the installed wheel's."""
+    """Dependencies come from this environment, asr from the installed wheel."""
     venv.create(tmp_path / "venv", with_pip=True)
     binaries = tmp_path / "venv" / "bin"
     [packages] = (tmp_path / "venv" / "lib").glob("python*/site-packages")

@@ -63,7 +63,7 @@ def test_without_real_differences_no_gain_is_promised() -> None:
         certain += gain.is_certain
     assert np.mean(flattered) < -0.06
     assert abs(np.mean(promised)) < 0.01
-    assert certain <= 3  # of 100; 2.5 are expected for an interval of 95 %
+    assert certain <= 3  # out of 100; 2.5 are expected for an interval of 95 %
 
 
 def test_a_real_gain_is_confirmed_on_other_speech() -> None:
@@ -81,7 +81,7 @@ def test_a_real_gain_is_confirmed_on_other_speech() -> None:
         covered += gain.interval[0] <= true <= gain.interval[1]
     assert np.mean(came) < -0.10
     assert np.mean(promised) == pytest.approx(np.mean(came), abs=0.015)
-    assert covered >= 48  # of 60; it was 51, because the interval ignores the variance of the selection
+    assert covered >= 48  # out of 60; it was 51, because the interval ignores the variance of the selection
 
 
 def test_with_too_few_utterances_or_no_errors_no_gain_is_promised() -> None:

@@ -143,9 +143,8 @@ def test_metrics_count_requests_by_path_and_status(server: Server) -> None:
     assert server.metric("asr_transcribe_seconds_count") == latencies + 1
     server.get("/nowhere/1")
     server.get("/nowhere/2")
-    assert (
-        "nowhere" not in server.get("/metrics").text
-    )  # unknown paths are not counted, or any client could make this page endless
+    # Unknown paths are not counted, or any client could make this page endless.
+    assert "nowhere" not in server.get("/metrics").text
 
 
 def test_the_log_has_one_line_per_request_and_no_transcripts(server: Server) -> None:
@@ -254,9 +253,7 @@ def test_a_request_that_would_be_refused_is_refused_before_the_upload(fluent: Pa
 def test_recordings_of_disconnected_clients_are_not_transcribed(fluent: Path) -> None:
     with serving(fluent / "run") as server:
         body = multipart(LONG)
-        for _ in range(
-            3
-        ):  # recognition of the first has begun; the others wait, because long recordings are recognised one by one
+        for _ in range(3):  # recognition of the first begins; the others wait, because each is long
             with server.connect() as connection:
                 connection.sendall(request_head(f"Content-Length: {len(body)}") + body)
                 time.sleep(0.1)

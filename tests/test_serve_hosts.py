@@ -134,7 +134,7 @@ def test_a_page_at_another_address_is_another_site_even_if_all_addresses_are_ser
 
 
 class Foreign(http.server.BaseHTTPRequestHandler):
-    """A site of somebody else."""
+    """A web site of another origin."""
 
     def do_GET(self) -> None:
         self.send_response(200)

@@ -172,7 +172,7 @@ def test_segments_are_numbered_and_scored_according_to_the_schema(server: Server
         assert segment.seek == math.floor(segment.start * 100)
         assert own[-1]["end"] <= segment.end <= answer.duration
         mean = sum(math.log(max(word["confidence"], 1e-4)) for word in own) / len(own)
-        assert segment.avg_logprob == pytest.approx(mean, abs=2e-4)  # of confidences rounded to 1e-4
+        assert segment.avg_logprob == pytest.approx(mean, abs=2e-4)  # confidences are rounded to 1e-4
         content = segment.text.encode()
         assert segment.compression_ratio == pytest.approx(len(content) / len(zlib.compress(content)), abs=1e-4)
         assert (segment.temperature, segment.no_speech_prob) == (0.0, 0.0)

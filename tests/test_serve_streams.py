@@ -226,7 +226,7 @@ def test_a_protocol_violation_closes_only_its_own_connection(
             writer.write(content)
             if content:
                 async with asyncio.timeout(20):
-                    await reader.read()  # to its end
+                    await reader.read()  # until the connection is closed
             writer.close()
 
     run(test, recognizer)

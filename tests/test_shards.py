@@ -232,7 +232,7 @@ def test_a_killed_writer_continues_and_leaves_the_files_of_an_undisturbed_one(to
 
 def test_shards_of_another_manifest_are_not_mixed_in(tones: Path, tmp_path: Path) -> None:
     write_shards(tones / "train.jsonl", tmp_path / "out", "--prefix", "x")
-    (tmp_path / "out" / "index.arrow").unlink()  # as left by a killed run
+    (tmp_path / "out" / "index.arrow").unlink()  # a killed run leaves none
     with pytest.raises(InputError, match=r"must have the same manifests and settings; x-0"):
         write_shards(tones / "valid.jsonl", tmp_path / "out", "--prefix", "x")
 

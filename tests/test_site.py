@@ -38,7 +38,7 @@ from tests.tones import SAMPLE_RATE, speak
 CONFIG = {"decode": {"name": "greedy"}, "normalizer": "basic"}
 SAID = "abc ba deaf cab"
 FAKE = Runtime(b"script", b"wasm", b"license")
-PATIENCE = 120_000  # milliseconds, for what should take a few seconds
+PATIENCE = 120_000  # milliseconds, for operations that should take a few seconds
 
 
 def bundle(card: str = "") -> Bundle:

@@ -78,7 +78,7 @@ def test_words_times_confidence_and_score_equal_those_of_asr(
     generator = torch.Generator().manual_seed(num_frames + most)
     logits = 4 * torch.randn(num_frames, len(PIECES), generator=generator)
     logits[:, 0] += blank
-    again = torch.rand(num_frames, generator=generator) < 0.4  # repeated tokens
+    again = torch.rand(num_frames, generator=generator) < 0.4  # frames that repeat a token
     for frame in range(1, num_frames):
         if again[frame]:
             logits[frame] = logits[frame - 1]

@@ -130,9 +130,8 @@ def test_frames_do_not_depend_on_the_block_they_are_computed_in() -> None:
     for frame in (3, BLOCK_FRAMES - 1, BLOCK_FRAMES, 2 * BLOCK_FRAMES):
         sample = frame * HOP
         alone = slaney_fbank().energies(waveform[sample - 3 * HOP : sample + 3 * HOP])[3]
-        torch.testing.assert_close(
-            together[frame], alone, rtol=0, atol=1e-5
-        )  # the product of a single row is summed in another order
+        # The product of a single row is summed in another order.
+        torch.testing.assert_close(together[frame], alone, rtol=0, atol=1e-5)
 
 
 FEATURES = {pad_mode: slaney_fbank(pad_mode=pad_mode) for pad_mode in ("zeros", "reflect")}

@@ -25,16 +25,10 @@ from asr.training.hydra_command import run_job
 from tests.storing import FaultyProxy, storage
 
 CONTENT = random.Random(0).randbytes(200_000)
-SECRET = "X-Amz-Signature=5ec2e7"  # of a signed URL
+SECRET = "X-Amz-Signature=5ec2e7"  # the signature of a signed URL
 
-PASSING = (
-    "slow_down",
-    "reset",
-    "cut",
-    "reset_within",
-    "ignore_range",
-    "shorten",
-)  # faults that pass, also with a server without ETags:
+# Temporary faults, also of a server without ETags.
+PASSING = ("slow_down", "reset", "cut", "reset_within", "ignore_range", "shorten")
 HANGING = ("hang", "hang_within", "drip")
 
 

@@ -97,9 +97,8 @@ def transducer(name: str = "transducer") -> Recognizer:
     joiner, predictor = joiner_of(recognizer), recognizer.model.head.predictor
     frames = recognizer.model.features(speech(4.0, 99))
     with torch.no_grad():
-        joiner.of_tokens.weight.mul_(
-            1.0 if name == "transducer" else 0.2
-        )  # so that frames decide, and no endless loop begins
+        # So that frames decide, and no endless loop begins.
+        joiner.of_tokens.weight.mul_(1.0 if name == "transducer" else 0.2)
         encoded = recognizer.model(frames[None], torch.tensor([len(frames)]))
         before = joiner.of_tokens(predictor(torch.randint(1, 9, (1, encoded.out.shape[1] - 1))))
         logits = joiner(joiner.of_frames(encoded.out), before)[0]
@@ -139,9 +138,8 @@ def streaming_recognizer(
     if recognizer.model.head.frame_head is None:
         return recognizer
     linear = recognizer.model.head.frame_head.linear
-    for _ in range(
-        3
-    ):  # until no token is the most likely one everywhere; each step changes the input of the next block
+    # Until no token is the most likely one everywhere; each step changes the input of the next block.
+    for _ in range(3):
         frames = recognizer.model.features(speech(4.0, 99, dtype))
         with torch.no_grad():
             logits = linear(recognizer.model(frames[None], torch.tensor([len(frames)])).out[0])
@@ -294,7 +292,7 @@ def test_the_state_of_a_stream_does_not_grow() -> None:
 
 @DECODERS
 def test_the_cost_per_chunk_of_an_endless_word_is_bounded(decode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At most ten seconds of it are aligned with each chunk; text and times of the tokens equal those of one pass."""
+    """Each chunk aligns at most ten seconds of the word; text and times of the tokens equal those of one pass."""
     is_transducer = decode in TRANSDUCERS
     recognizer = transducer(decode) if is_transducer else streaming_recognizer(BEAM if decode == "beam" else None)
     space = recognizer.model.tokenizer.pieces.index(" ")

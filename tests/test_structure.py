@@ -57,7 +57,7 @@ RECIPES_MAY = {
         "evaluation.utterances",
         "evaluation.word_errors",
         "recognition.confidence",
-    ),  # of automatic texts
+    ),  # pseudo-labels
     *("web.chart", "web.page"),
 }
 

@@ -300,7 +300,7 @@ def beam(made: Any, **settings: Any) -> TDTBeam:
     return TDTBeam(made, Pieces(PIECES), as_written, **search_settings("tdt_beam", **settings))  # type: ignore[arg-type]
 
 
-Best = tuple[float, list[Span], list[float]]  # of the most likely path: its score, frames and confidences
+Best = tuple[float, list[Span], list[float]]  # score, frames and confidences of the most likely path
 
 
 @lru_cache

@@ -77,7 +77,7 @@ def test_a_normalizer_with_an_absent_package_is_one_line_that_says_what_to_insta
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     normalize._whisper_english.cache_clear()
-    monkeypatch.setitem(sys.modules, "whisper_normalizer.english", None)  # as if it were not installed
+    monkeypatch.setitem(sys.modules, "whisper_normalizer.english", None)  # simulates that it is not installed
     with pytest.raises(InputError, match=r"must have the package .*: pip install -e '\.\[leaderboard\]'$") as raised:
         get_normalizer("whisper_english")
     assert "\n" not in str(raised.value)

@@ -72,16 +72,16 @@ def test_any_decoded_tokens_are_words_separated_by_single_spaces(tokenizer: Toke
 @pytest.mark.parametrize(
     ("text", "character"),
     [
-        ("zab", "z"),  # at the beginning of a text,
-        ("ab zab", "z"),  # of a word,
-        ("ab azb c", "z"),  # in its middle,
-        ("ab cz", "z"),  # at its end
+        ("zab", "z"),  # at the start of a text
+        ("ab zab", "z"),  # at the start of a word
+        ("ab azb c", "z"),  # within a word
+        ("ab cz", "z"),  # at the end of a word
         ("ab z", "z"),
         ("ab zyz", "z"),  # the first of several
         ("abe\u0323", "\u0323"),  # a combining mark on a letter that is known
-        ("ab 😀 c", "😀"),  # beyond 16 bits
+        ("ab 😀 c", "😀"),  # a code point above 16 bits
         ("a😀b", "😀"),
-        ("AB", "A"),  # in lower case only
+        ("AB", "A"),  # the training text has only lower case
     ],
 )
 def test_a_character_absent_from_the_training_text_is_an_error_that_names_it(

@@ -28,7 +28,7 @@ from tests.browser import browser, overflow, poor_contrasts, visit  # noqa: F401
 from tests.conftest import TINY, resolved, tone_corpus
 from tests.processes import finish, start
 
-MOST_SECONDS = 1.8  # of a training utterance: a few tones are longer, and are dropped
+MOST_SECONDS = 1.8  # maximum for training; a few tones are longer, and are dropped
 
 
 @pytest.fixture(scope="module")

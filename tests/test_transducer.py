@@ -140,7 +140,7 @@ def test_a_prediction_network_is_equal_token_by_token_and_independent_of_later_t
 
 def test_the_stateless_network_equals_the_average_of_the_paper() -> None:
     network = head("stateless").predictor
-    tokens = [0, 0, 3, 1]  # of the average, two positions back
+    tokens = [0, 0, 3, 1]  # the network averages over two positions
     for place in range(1, len(tokens)):
         embedded = [network.embedding.weight[token] for token in tokens[place - 1 : place + 1]]
         average = torch.zeros(5, dtype=torch.float64)

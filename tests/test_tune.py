@@ -26,7 +26,7 @@ from asr.tune import main as tune
 from asr.tune import weight_name
 from tests.crashing import Killed, dies_at
 
-ALWAYS = ["--attach", "always"]  # for dev sets that are too small for a certain gain
+ALWAYS = ["--attach", "always"]  # these dev sets are too small for a significant gain
 TUNED = ["README.md", "characters.json", "confidence.json", "config.json", "lm.arpa", "weights.safetensors"]
 
 
@@ -217,7 +217,7 @@ def _weights(line: str) -> tuple[float, float, float]:
         (["rescoring_weight", "lm_weight"], "sum of LM weight and rescoring weight"),
     ],
 )
-def test_the_table_names_the_weight_that_is_kept_small(weights: list[str], name: str) -> None:
+def test_the_printed_name_of_the_language_model_weight_depends_on_the_decoder(weights: list[str], name: str) -> None:
     assert weight_name({**dict.fromkeys(weights, 0.1), "token_insertion_bonus": 0.0}) == name
 
 

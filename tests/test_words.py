@@ -36,7 +36,7 @@ from tests.test_tokenizer import FITTED
 from tests.test_train import trained  # noqa: F401
 from tests.tones import GAP_SECONDS, LETTER_SECONDS, SAMPLE_RATE, sentences, speak
 
-SHORT = sentences(20, seed=12, words=(1, 2))  # of 1.6 s at most, so that every search interval contains a pause
+SHORT = sentences(20, seed=12, words=(1, 2))  # at most 1.6 s, so that every search interval contains a pause
 TOLERANCE = 0.08  # seconds, by which a word may begin too early or too late
 
 # ---- the path
@@ -70,7 +70,7 @@ def best_path(log_probs: Tensor, tokens: list[int]) -> tuple[float, list[int]]:
 
 
 def score(log_probs: Tensor, tokens: list[int], spans: list[Span]) -> float:
-    """Return the log-probability of the path in which these frames spell these tokens, and the others the blank."""
+    """Return the log-probability of the path with these tokens in these frames, and blanks in the other frames."""
     path = [BLANK_ID] * len(log_probs)
     for token, span in zip(tokens, spans, strict=True):
         path[span.start : span.end] = [token] * (span.end - span.start)
@@ -145,7 +145,7 @@ def test_a_path_computed_in_many_parts_equals_that_of_the_loops(monkeypatch: pyt
 
 
 def odd_characters() -> Char:
-    """Characters that normalise to nothing, to two words, or into the letter before them."""
+    """Texts with characters that normalise to nothing, to two words, or into the previous letter."""
     tokenizer = Char()
     marks = "\N{COMBINING ACUTE ACCENT}\N{COMBINING CEDILLA}\N{DEVANAGARI SIGN VIRAMA}"
     quotes = "'\N{RIGHT SINGLE QUOTATION MARK}\N{EM DASH}-.\N{NO-BREAK SPACE}"

@@ -118,10 +118,10 @@ def wide_searches(
 
     Args:
         fused: one of FUSED.
-        spelled: makes a head, frames (T', D), and a reference of all that they spell, given a predictor, T' and the
-            number of tokens that a frame may have.
-        beam: makes the search of a head and settings.
-        folder: for files of language models.
+        spelled: makes a head, frames (T', D), and a reference of all hypotheses, from a predictor, T', and the
+            maximum number of tokens per frame.
+        beam: makes a search from a head and settings.
+        folder: folder for files of language models.
 
     Yields:
         The fusion, the reference, and the n-best list.
