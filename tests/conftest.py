@@ -60,7 +60,7 @@ def settings_with(*overrides: str) -> RunSettings:
 
 
 class OtherPart(NamedTuple):
-    """A part that an encoder does not use by default: its file in conf/encoder."""
+    """A part that no default of an encoder uses, by its file in conf/encoder."""
 
     encoder: str
     group: str
@@ -162,7 +162,7 @@ def fluent(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def s3_proxy() -> Iterator[FaultyProxy]:
-    """An S3 server with a bucket, `bucket`, and a proxy before it."""
+    """A proxy in front of an S3 server with a bucket named `bucket`."""
     with moto() as server, faulty(server) as proxy:
         server.make_bucket("bucket")
         yield proxy

@@ -179,7 +179,7 @@ class Fusion:
 def drawn_fusion(
     draw: random.Random, pieces: Sequence[str], lm_unit: str | None, lexicon: bool, hotwords: bool
 ) -> Fusion:
-    """A language model (None: none; "spelled": of words and spelling), a lexicon and hotwords at random, weighed so."""
+    """Draw a fusion with a language model (None: without; "spelled": with a spelling model), a lexicon and hotwords."""
     names = [piece.replace(" ", "\N{LOWER ONE EIGHTH BLOCK}") for piece in pieces[1:]]
     return Fusion(
         pieces,

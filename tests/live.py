@@ -45,8 +45,8 @@ class Live:
 
     Args:
         address: ws://127.0.0.1:PORT
-        service: within.
-        server: uvicorn's.
+        service: the service in the server.
+        server: the server of uvicorn.
     """
 
     address: str

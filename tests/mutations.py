@@ -49,7 +49,7 @@ def mutations(config: Any, values: tuple[Any, ...] = WRONG) -> Iterator[tuple[Pa
 
 
 def changed(config: Any, path: Path, value: Any) -> Any:
-    """Return a copy of a config with another value at a place."""
+    """Return a copy of a config with another value at a position."""
     copied = copy.deepcopy(config)
     inner = copied
     for key in path[:-1]:

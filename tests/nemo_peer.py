@@ -39,7 +39,7 @@ def randomize(model: Any) -> None:
 
 
 def encoded(model: Any, waveforms: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Encoder output (B, D, T') and lengths of waveforms."""
+    """Return the encoder's output (B, D, T') for waveforms, and its lengths."""
     model.preprocessor.featurizer.dither = 0.0
     model.preprocessor.featurizer.pad_to = 0
     lengths = torch.tensor([len(waveform) for waveform in waveforms])
@@ -60,7 +60,7 @@ def texts(model: Any, waveforms: list[Tensor]) -> list[str]:
 
 
 def losses(model: Any, logits: Tensor, lengths: Tensor, tokens: Tensor, token_lengths: Tensor) -> Tensor:
-    """Losses (B,), by NeMo's plain forms in torch; that of TDT is patched to run without CUDA, from minus infinity."""
+    """Return losses (B,) of NeMo's plain forms in torch; TDT's is patched to run without CUDA, and starts from -inf."""
     from nemo.collections.asr.losses import rnnt_pytorch
 
     kwargs = model.cfg.loss.get("tdt_kwargs")

@@ -120,10 +120,10 @@ def save_transducer(folder: Path, kind: str, has_blank: bool = True, **options: 
     """Save a tiny Parakeet-RNNT or TDT, as transformers does.
 
     Args:
-        folder: where.
+        folder: output folder.
         kind: "rnnt" or "tdt".
         has_blank: whether the blank is a piece of the tokenizer.
-        options: of the config.
+        options: options of the config.
     """
     shutil.copytree(_saved_transducer(kind, tuple(sorted(options.items())), has_blank), folder)
     return folder
@@ -136,7 +136,7 @@ def save(folder: Path, **options: Any) -> Path:
 
 
 def change(path: Path, **settings: Any) -> None:
-    """Change settings of a JSON file; a setting of an inner section is named by two keys with `__` between."""
+    """Change settings of a JSON file; the name of a setting in a section is both keys joined by `__`."""
     config = json.loads(path.read_text())
     for key, value in settings.items():
         section, _, inner = key.rpartition("__")

@@ -59,11 +59,11 @@ def start(
     """Start a training of one process or of several, as torchrun would.
 
     Args:
-        config: resolved.
+        config: the resolved config.
         output: file for stdout and stderr.
         world_size: number of processes.
         before: called in each process before the training, to inject a fault.
-        environment: variables.
+        environment: additional environment variables.
     """
     rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(world_size)}
     processes = []

@@ -23,7 +23,7 @@ SNAPSHOT = Path(__file__).with_suffix(".txt")
 
 
 def public_interface() -> str:
-    """Return all public names, one a line, in sections."""
+    """Return all public names, one per line, in sections."""
     sections = {
         "import asr": python_names(),
         "asr COMMAND": command_names(),

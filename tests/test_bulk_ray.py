@@ -141,7 +141,7 @@ class Job:
     """asr.transcribe on a cluster.
 
     Args:
-        cluster: of Ray.
+        cluster: address of the Ray cluster.
         output: folder of the job, which does not exist yet; the log is written beside it.
     """
 

@@ -98,7 +98,7 @@ def test_a_named_file_must_exist(bundle: Path, key: str) -> None:
 
 @pytest.mark.parametrize("name", [*FILES.values(), "characters.json", "weights.safetensors", "notes.txt"])
 def test_no_link_leads_out_of_a_bundle(bundle: Path, tmp_path: Path, name: str) -> None:
-    """asr.tune would copy the target into the bundle, which may be published."""
+    """asr.tune would copy the link's target into the bundle, which may be published."""
     outside = tmp_path / "private"
     (bundle / name).touch()
     (bundle / name).rename(outside)
@@ -137,7 +137,7 @@ def test_a_binary_is_refused_as_language_model_of_a_bundle_under_any_name(
 def test_paths_in_a_checkpoint_are_not_followed(
     files: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They belong to the machine of the training, and an untrusted checkpoint could name any file."""
+    """The paths belong to the machine of the training, and an untrusted checkpoint could name any file."""
     overrides = ["decode=beam", *(f"decode.fusion.{key}={path}" for key, path in files.items())]
     checkpoint = save(tmp_path / "step=1.ckpt", *overrides, texts=["abc ba"])
     write_bundle(tmp_path / "trained", [checkpoint], "card", default_settings("decode", "beam"))

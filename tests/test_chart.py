@@ -112,7 +112,7 @@ def test_the_diagonal_of_a_scatter_chart_has_equal_values_on_both_axes() -> None
     x1, y1, x2, y2 = (float(line[key]) for key in ("x1", "y1", "x2", "y2"))
     places = [(float(mark["cx"]), float(mark["cy"])) for mark in elements.of("circle", "mark")]
     aside = [(y2 - y1) * (x - x1) - (x2 - x1) * (y - y1) for x, y in places]
-    assert aside[:2] == pytest.approx([0, 0], abs=100)  # square units: a tenth of a unit off, times the line's length
+    assert aside[:2] == pytest.approx([0, 0], abs=100)  # twice an area: a tenth of a unit times the line's length
     assert abs(aside[2]) > 10_000
     assert len(places) == 3
 

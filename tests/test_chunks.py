@@ -36,7 +36,7 @@ from tests.listener import LogSoftmax
 
 @st.composite
 def cuts(draw: st.DrawFn) -> tuple[int, int]:
-    """Chunk and context, as numbers of frames."""
+    """Chunk and context as numbers of frames."""
     context = draw(st.integers(0, 5))
     return draw(st.integers(2 * context + 1, 2 * context + 12)), context
 
@@ -69,7 +69,7 @@ def test_chunks_cover_every_sample_once_and_include_their_context(
 
 
 def placed(pieces: Iterable[Tensor]) -> Iterator[tuple[int, Tensor]]:
-    """List consecutive pieces with their first frames; pieces without frames, which would be gaps, are left out."""
+    """List consecutive pieces with their first frames; pieces without frames are dropped."""
     position, empty = 0, None
     for piece in pieces:
         if len(piece):
@@ -118,7 +118,7 @@ HOP = STRIDE * SHIFT
 
 
 class Integers:
-    """Integer features: ten samples of a frame, rounded to 8 bits."""
+    """Integer features: the ten samples of a frame, rounded to 8 bits."""
 
     dim = 10
     sample_rate = RATE
@@ -277,7 +277,7 @@ def pause(frames: Tensor) -> int:
 
 
 def longest_pause(best: list[int]) -> int:
-    """The middle of the first of the longest runs of blanks in the second half."""
+    """Return the middle of the longest run of blanks in the second half; of equal ones the first."""
     half, runs, run = len(best) // 2, [], []
     for frame in range(half, len(best) + 1):
         if frame < len(best) and best[frame] == BLANK_ID:

@@ -1,4 +1,4 @@
-"""Comparison of two models: figures against plain loops, the command by hand, and its errors."""
+"""Comparison of two models: figures compared with plain loops, the output of the command, and its errors."""
 
 import json
 import random
@@ -63,7 +63,7 @@ def b(a: list[Scored]) -> list[Scored]:
 
 
 def test_correcting_every_20th_error_in_52000_words_is_significant(a: list[Scored], b: list[Scored]) -> None:
-    """The requirement: 200 simulations of it, and 500 under the null hypothesis, are in test_bootstrap.py."""
+    """test_bootstrap.py has 200 simulations of this requirement, and 500 under the null hypothesis."""
     comparison = compare(a, b)
     assert comparison["a"]["reference_length"] == 52_000
     assert comparison["a"]["rate"] == pytest.approx(0.1, abs=0.02)

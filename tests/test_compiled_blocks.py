@@ -77,7 +77,7 @@ def make_encoder(*overrides: str) -> nn.Module:
 
 def batch(number: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(number)
-    frames = 90 + 9 * number  # no number of encoder frames equals a number of utterances, even divided by eight
+    frames = 90 + 9 * number  # frames / 8 never equals the number of utterances
     features = torch.randn(3 + 2 * (number % 2), frames, NUM_MEL_BINS, generator=generator)
     return features, torch.full((len(features),), frames)
 
@@ -113,7 +113,8 @@ def test_training_starts_uncompiled_and_switches_when_the_program_is_ready(caplo
     assert steps(encoder, CompiledBlocks(encoder, stub)) == steps(make_encoder(), None)
     begins, changes = compile_messages(caplog)
     assert begins == "the encoder's blocks are being compiled in the background; training starts uncompiled"
-    assert re.fullmatch(r"step 4: the encoder's blocks run compiled, after \d+ s", changes)  # seen, asked, asked
+    # Shape seen in one step, compiler queried in two.
+    assert re.fullmatch(r"step 4: the encoder's blocks run compiled, after \d+ s", changes)
     assert stub.blocks == {id(block): 3 for block in encoder.blocks}  # steps 4, 5, 6
     assert stub.stopped
     encoder.eval()(*batch(0))
@@ -216,7 +217,7 @@ def test_one_program_serves_all_blocks_and_lengths(encoder: str) -> None:
 def test_a_training_with_the_real_compiler_has_the_losses_of_one_without(
     tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """On a CPU, with inductor and a C++ compiler: during the training, then from its cache."""
+    """inductor compiles on the CPU with a C++ compiler: first during the training, then from its cache."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
     caplog.set_level(logging.INFO, "asr")
     runs = []

@@ -99,7 +99,7 @@ def drawn(curve: Calibration, count: int, seed: int) -> tuple[list[float], list[
 
 @pytest.mark.parametrize("planted", [Calibration(1.0, 0.0), Calibration(0.4, -1.0), Calibration(2.5, 1.2)])
 def test_the_curve_behind_simulated_words_is_estimated(planted: Calibration) -> None:
-    """Within four standard errors of 20,000 words, about 0.04 and 0.03."""
+    """The tolerance is four standard errors for 20,000 words, about 0.04 and 0.03."""
     fitted = calibrate(*drawn(planted, 20_000, seed=1))
     assert fitted.slope == pytest.approx(planted.slope, abs=0.16)
     assert fitted.intercept == pytest.approx(planted.intercept, abs=0.12)

@@ -142,7 +142,7 @@ def test_each_layer_has_its_own_u_and_v() -> None:
 def test_sizes_equal_those_in_table_1_of_the_paper(name: str, decoder_dim: int, paper: float) -> None:
     """The paper also counts a transducer's decoder: one LSTM layer of the given dim, an embedding and a joint network.
 
-    It gives no dimension of the latter two, which may account for the missing million.
+    It gives no dimension of the latter two, which may explain the difference of a million parameters.
     """
     with torch.device("meta"):  # shapes without memory
         encoder = component("encoder", resolved(f"encoder={name}")["encoder"])(80)
@@ -169,5 +169,5 @@ def test_an_even_kernel_is_an_error_that_gives_the_reason() -> None:
 
 
 def small_conformer(**changes: Any) -> Conformer:
-    """conformer_xs with `changes`."""
+    """Return the config of conformer_xs with `changes`."""
     return component("encoder", {**resolved("encoder=conformer_xs")["encoder"], **changes})(80)

@@ -297,7 +297,7 @@ def test_a_config_that_asr_does_not_support_is_refused_in_one_line(
     assert_refused(archive(tmp_path, changed(**sections)), message, tmp_path)
 
 
-REFUSED: dict[str, dict[str, Any]] = {  # for each setting for which asr supports only one value, another value
+REFUSED: dict[str, dict[str, Any]] = {  # settings with only one value that asr supports, and another value
     "encoder": {
         "feat_out": 640,
         "causal_downsampling": True,
@@ -696,7 +696,7 @@ def test_all_632_tensors_of_a_trained_model_convert_and_convert_back(real: Path,
 def test_a_trained_model_has_the_known_number_of_errors(
     corpus: str, errors: int, words: int, batch_seconds: float, real: Path
 ) -> None:
-    """Greedy; another program counted the errors with these weights."""
+    """Another program counted these errors of greedy decoding with these weights."""
     from asr.data.batch_plan import BatchBounds
     from asr.data.manifest import Utterance
     from asr.evaluation.result import evaluate

@@ -132,7 +132,7 @@ def test_each_format_becomes_the_same_manifest(source: str, tmp_path: Path) -> N
     assert [utterance.speaker for utterance in utterances] == [
         None if kind == "ljspeech" else name[-1] for name in NAMES
     ]
-    if kind != "nemo":  # has no ids
+    if kind != "nemo":  # nemo has no ids
         assert [utterance.id for utterance in utterances] == NAMES
 
 
@@ -272,7 +272,7 @@ def test_parquet_files_of_similar_names_keep_their_own_audio(tmp_path: Path) -> 
     parquet_file(tmp_path / "data" / "en_train.parquet", [sounds[1]])
     parquet_file(tmp_path / "data" / "de" / "train.parquet", [sounds[2]])
     arguments = ["parquet", str(tmp_path / "data"), str(tmp_path / "m.jsonl"), "--audio-dir", str(tmp_path / "out")]
-    assert main([*arguments, "--skip-bad"]) == 0  # two rows would have the same id; one of them is left out
+    assert main([*arguments, "--skip-bad"]) == 0  # two rows would have the same id; one of them is dropped
     audio = {line.text: Path(line.audio_filepath).read_bytes() for line in read_manifest(tmp_path / "m.jsonl")}
     assert audio == {"text of en train": sounds[0], "text of de train": sounds[2]}
     (tmp_path / "data" / "en_train.parquet").rename(tmp_path / "data" / "en train.parquet")

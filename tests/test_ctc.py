@@ -17,13 +17,13 @@ from tests.identity import IDENTITY, decoded
 
 
 def collapse(path: tuple[int, ...]) -> list[int]:
-    """CTC's map from paths to tokens: merge repeats, then drop blanks."""
+    """Map a path to tokens as CTC does: merge repeats, then drop blanks."""
     merged = [token for token, _ in groupby(path)]
     return [token for token in merged if token != BLANK_ID]
 
 
 def loss_by_enumeration(log_probs: Tensor, tokens: list[int]) -> Tensor:
-    """-log of the summed probability of every path through log_probs (T', V) that spells `tokens`."""
+    """Return -log of the summed probability of every path through log_probs (T', V) that spells `tokens`."""
     frames, vocab_size = log_probs.shape
     paths = [path for path in product(range(vocab_size), repeat=frames) if collapse(path) == tokens]
     scores = [sum((log_probs[t, token] for t, token in enumerate(path)), log_probs.new_zeros(())) for path in paths]

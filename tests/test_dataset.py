@@ -274,7 +274,7 @@ def test_a_speed_is_feasible_if_the_tokens_fit_the_frames_at_that_speed(
     candidates, expected = [], []
     for utterance in utterances[:5]:
         left = [encoder_frames(utterance, features, factor) for factor in SPEED.factors]
-        for count in range(min(left) - 1, left[1] + 1):  # up to the number that fits at speed 1.0
+        for count in range(min(left) - 1, left[1] + 1):  # 1.0 leaves this number of frames
             candidates.append(replace(with_tokens(utterance, count), id=f"{utterance.id}-{count}"))
             expected.append([frames >= count for frames in left])
     selection = selected(candidates, features, SelectionBounds(0, 100))

@@ -33,7 +33,7 @@ def srun(training: list[str]) -> list[tuple[list[str], dict[str, str]]]:
 
 @pytest.mark.parametrize("launch", [lightning, torchrun, srun])
 def test_two_processes_leave_only_one_run_folder(launch: Any, tones: Path, tmp_path: Path) -> None:
-    """Started as by a user, in an otherwise empty folder."""
+    """The training starts in an empty folder, as a user would start it."""
     training = ["-m", "asr.train", *TINY, *tone_corpus(tones), *SHORT]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     processes = [
@@ -86,7 +86,7 @@ if __name__ == "__main__":
 
 
 def test_two_processes_validate_like_one(tones: Path, tmp_path: Path) -> None:
-    """The learning rate is 0, and there are no batch statistics."""
+    """The learning rate is 0, and there are no batch statistics, so that both runs have equal weights."""
     still = ["optimizer.lr=0", "encoder/norm=layer_norm", "trainer.max_epochs=1", "num_threads=1"]
     results = []
     for world_size in (1, 2):

@@ -88,7 +88,7 @@ for recording in sys.argv[2:]:
 
 
 def by_sherpa(folder: Path, paths: list[str], method: str = "greedy_search") -> list[str]:
-    """Return texts of recordings from another process, which a fault of sherpa-onnx would crash."""
+    """Return texts of recordings from another process, which an error in sherpa-onnx would crash."""
     command = [sys.executable, "-c", BY_SHERPA, method, *paths]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -211,7 +211,7 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.mark.timeout(1800)
 def test_sherpa_onnx_writes_the_texts_of_a_trained_model_in_float32_and_int8(trained: Path, tmp_path: Path) -> None:
-    """It computes its own features, so the model must be certain of its tokens."""
+    """sherpa-onnx computes its own features, so the model must be certain of its tokens."""
     pytest.importorskip("sherpa_onnx", reason="sherpa-onnx is not installed")
     paths = [str(utterance.audio_filepath) for utterance in read_manifest(trained / "test.jsonl")]
     expected = texts_of(trained / "run", paths)

@@ -286,7 +286,7 @@ def test_more_unreadable_files_than_max_bad_fraction_stop_the_training(
 
 
 def step_too_far() -> None:
-    """Set the weights after a step as with a learning rate of 1e18, which no setting allows."""
+    """Make the weights after a step extreme, like with a learning rate of 1e18, which no setting allows."""
     step = torch.optim.AdamW.step
 
     def far(self: torch.optim.AdamW, *args: Any, **kwargs: Any) -> Any:
@@ -318,7 +318,7 @@ def test_a_non_finite_loss_names_its_utterances_and_stores_the_batch(
 
 
 def test_the_log_has_one_line_per_record_for_any_id(tones: Path, tmp_path: Path) -> None:
-    """The ids are in lines about dropped and skipped utterances, and about losses that are not finite."""
+    """The log names ids of dropped and skipped utterances, and of non-finite losses."""
     corpus, run_dir = bad_corpus(tones, tmp_path / "corpus"), tmp_path / "run"
     manifest = corpus / "train.jsonl"
     manifest.write_text(re.sub(r'"id": "(.+?)"', r'"id": "\1\\n\\u001b[31m"', manifest.read_text()))
@@ -371,7 +371,7 @@ def without_the_trial() -> None:
 
 
 def test_trying_the_largest_batch_does_not_change_the_run(whole: Path, tones: Path, tmp_path: Path) -> None:
-    """Parameters, buffers, optimizer and random state: a run without the trial has equal bits."""
+    """Parameters, buffers, optimizer and random state have the bits of a run without the trial."""
     settings = config(tmp_path / "run", tones)
     assert finish(start(settings, tmp_path / "log", before=without_the_trial)) == 0
     assert bundle(tmp_path / "run") == bundle(whole)
@@ -454,7 +454,7 @@ def test_ctrl_c_twice_stops_at_once(tones: Path, tmp_path: Path) -> None:
         with contextlib.suppress(ProcessLookupError):  # it may have ended already
             os.kill(running[0].pid, signal.SIGINT)
         time.sleep(0.005)
-    assert finish(running) in (130, -signal.SIGINT)  # the latter: after the end of Python's own handling
+    assert finish(running) in (130, -signal.SIGINT)  # the latter: a signal during the end of Python
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "CANCELLED"])
@@ -512,7 +512,7 @@ def test_a_process_that_dies_ends_the_others_in_one_line(tones: Path, tmp_path: 
     assert "all 2 processes must run to the end; process 1 lost another one" in error(tmp_path / "log")
 
 
-# ---- several processes; Lightning starts all but the first, as from a shell
+# ---- several processes: Lightning starts all except the first, like a training from a shell
 
 PROGRAM = """
 import os, pathlib, signal, time
@@ -583,7 +583,7 @@ def test_no_process_outlives_the_first_process(tones: Path, tmp_path: Path) -> N
 
 
 def test_a_process_whose_parent_is_already_gone_ends(tones: Path, tmp_path: Path) -> None:
-    """Otherwise it would wait for half an hour."""
+    """Otherwise the process would wait for half an hour."""
     settings = config(tmp_path / "run", tones, *TWO)
     late = {"LOCAL_RANK": "1", STARTED_BY_FIRST: "1"}  # not its actual parent
     assert finish(start(settings, tmp_path / "log", environment=late)) == 0

@@ -170,7 +170,7 @@ def test_features_are_finite_for_any_accepted_audio(normalize: str, amplitude: f
 @pytest.mark.parametrize("sample_rate", [1000, 8000, 48000, 192_000])
 @pytest.mark.parametrize("shape", ["constant", "fastest", "square"])
 def test_energies_of_the_loudest_audio_are_finite_at_any_sample_rate(sample_rate: int, shape: str) -> None:
-    """The sum grows with the window."""
+    """The sum over a window grows with its length in samples."""
     waveform = MAX_SAMPLE * torch.from_numpy(np.resize(SHAPES[shape][:16], sample_rate // 10)).float()
     energies = fbank(f"sample_rate={sample_rate}", "num_mel_bins=20").energies(waveform)
     assert len(energies)
@@ -231,9 +231,9 @@ def test_utterance_cmvn_gives_mean_0_and_variance_1_in_each_bin() -> None:
     expected = (frames - frames.mean(axis=0)) / np.maximum(frames.std(axis=0), 1e-5)
     actual = PerUtterance(min_std=1e-5)(features).numpy()
     moving = [0, 1, 3, 4]
-    # A number near 15 is rounded by up to 5e-7, over a deviation of 0.5.
+    # A number near 15 has a rounding error of up to 5e-7, which is divided by a deviation of 0.5.
     np.testing.assert_allclose(actual[:, moving], expected[:, moving], rtol=0, atol=1e-5)
-    assert np.abs(actual[:, 2]).max() < 0.2  # rounding of the mean, 1e-6, over min_std
+    assert np.abs(actual[:, 2]).max() < 0.2  # the rounding error of the mean, 1e-6, divided by min_std
 
 
 def test_utterance_cmvn_makes_a_single_frame_zero_and_accepts_no_frames() -> None:
@@ -302,7 +302,7 @@ def test_training_set_statistics_are_over_all_frames_of_all_utterances() -> None
     expected = (frames - frames.mean(axis=0)) / std
     normalize = fitted(utterances)
     actual = torch.cat([normalize(utterance) for utterance in utterances]).numpy()
-    # As above; the constant bin by rounding of its mean, 1e-6, over min_std.
+    # Tolerances as above; the constant bin has the rounding error of its mean, 1e-6, divided by min_std.
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-4)
     assert normalize(torch.zeros(0, 5)).shape == (0, 5)
 

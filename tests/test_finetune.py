@@ -1,4 +1,4 @@
-"""A run from a trained model, killed and resumed: equal bits, also across the step at which weights are unfrozen."""
+"""A run from a trained model, killed before or after weights are unfrozen, ends with equal bits."""
 
 import random
 import re

@@ -58,7 +58,7 @@ def test_shards_written_by_webdataset_are_read(beside: str, tones: Path, tmp_pat
 
 
 def nemo_name(file: Utterance) -> str:
-    """Flatten a path as in NeMo's convert_to_tarred_audio_dataset.py, which is not in its package."""
+    """Flatten a path like NeMo's convert_to_tarred_audio_dataset.py, which is not part of its package."""
     path = Path(file.audio_filepath)
     return str(path.with_suffix("")).replace("/", "_").replace(".", "_") + path.suffix
 

@@ -21,7 +21,7 @@ SHAPES = pytest.mark.parametrize(
 
 
 def drawn(queries: int, keys: int, head_dim: int) -> list[Tensor]:
-    """Query, key, value and an additive mask that hides some keys, float64."""
+    """Draw query, key, value and an additive mask that hides some keys, in float64."""
     torch.manual_seed(0)
     parts = [torch.randn(2, 3, frames, head_dim, dtype=torch.float64) for frames in (queries, keys, keys)]
     mask = torch.randn(2, 3, queries, keys, dtype=torch.float64)
@@ -94,7 +94,7 @@ def test_a_query_that_sees_no_key_has_finite_results() -> None:
 def test_on_a_gpu_torch_receives_shapes_and_backends_that_its_kernel_accepts(
     head_dim: int, is_bool: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tensors without data replace a GPU's; afterwards the backends are restored."""
+    """Tensors on the meta device replace those of a GPU; afterwards the backends are restored."""
     calls: list[tuple[list[Tensor], float, list[bool]]] = []
 
     def enabled() -> list[bool]:

@@ -47,7 +47,7 @@ def lacking(head: Any, decode: dict[str, Any]) -> list[str]:
 
 
 def check_transcripts(recognizer: Recognizer) -> None:
-    """Check a recording's words: within it, in order, with confidences, equal in any batch, and none in silence.
+    """Check words of recordings: in order, within the audio, with confidences, equal in any batch, none in silence.
 
     This includes recordings longer than the decoder's maximum.
     """

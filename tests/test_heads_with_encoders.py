@@ -26,7 +26,7 @@ def slow_but(fast: list[tuple[str, ...]], *groups: list[str]) -> Any:
     return [pytest.param(*pair, marks=() if pair in fast else pytest.mark.slow) for pair in pairs]
 
 
-TINY_ENCODER = {  # encoders have different keys of these
+TINY_ENCODER = {  # each encoder has only some of these keys
     "dim": 32,
     "num_layers": 2,
     "num_heads": 2,
@@ -54,7 +54,7 @@ RESUMED = [
 def test_a_killed_and_resumed_run_ends_with_the_same_bits(
     chosen: list[str], world_size: int, tones: Path, tmp_path: Path
 ) -> None:
-    """With one process and with two, and with the moving average of the weights."""
+    """Runs have one process or two, and a moving average of the weights."""
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     overrides = [*tone_corpus(tones), *chosen, "corpus.test=[]", "num_threads=1", "ema.decay=0.9"]
     overrides += ["augment=[speed_perturb,spec_augment]", "trainer.max_epochs=2", "data.batch_seconds=16"]

@@ -1,4 +1,4 @@
-"""Models by address, from a server like huggingface.co: slow, interrupted, wrong, silent, and absent."""
+"""Models at hf:// addresses, from a server like huggingface.co that is slow, interrupted, wrong, silent or absent."""
 
 import hashlib
 import json
@@ -35,7 +35,7 @@ class Hub:
     """A server of one repository, somebody/model.
 
     Args:
-        files: contents by name.
+        files: map of names to contents.
 
     Attributes:
         commit: the commit of `main`.

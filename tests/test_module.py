@@ -127,7 +127,7 @@ def test_a_worker_that_dies_between_two_epochs_is_detected(tones: Path) -> None:
         worker.join()
         next(iter(data.train_dataloader()))
 
-    with pytest.raises(RuntimeError, match="DataLoader worker"):  # as asr.training.fit expects
+    with pytest.raises(RuntimeError, match="DataLoader worker"):  # the error that asr.training.fit expects
         lose_it_and_begin()
 
 

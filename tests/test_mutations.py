@@ -1,4 +1,4 @@
-"""Every setting, and every value of a bundle, with a wrong value: refused in one line, or it works."""
+"""Every setting, and every value of a bundle, with a wrong value: it is refused in one line, or works."""
 
 import contextlib
 import itertools
@@ -87,7 +87,7 @@ class Pair(NamedTuple):
 
 
 def pairs(number: int, seed: int, change_is_wanted: Callable[[dict[str, Any]], bool]) -> list[Pair]:
-    """Draw `number` pairs of changes; each single change gives a config that is wanted."""
+    """Draw `number` pairs of changes; each single change must give a config that `is_accepted` accepts."""
     dice = random.Random(seed)
     drawn = []
     for config in map(base, CHOICES):
@@ -111,7 +111,7 @@ def problem(config: dict[str, Any]) -> str:
 
 
 def test_every_wrong_setting_is_reported_in_one_line_or_accepted() -> None:
-    """Other errors, such as a TypeError, fail this test with their traceback."""
+    """Other exceptions, like a TypeError, fail this test with their traceback."""
     problems = [problem(config) for _, _, config in random.Random(0).sample(settings(), 600)]
     assert not [text for text in problems if "\n" in text or len(text) > 2000]
     assert problems.count("") < 200, "most of them are wrong"

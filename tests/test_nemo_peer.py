@@ -84,9 +84,9 @@ def test_encoder_joint_network_and_losses_equal_nemos(kind: str, models: Path) -
     order = [blank, *range(blank), *range(blank + 1, logits.shape[-1])]
     for row, (length, count) in enumerate(zip(encoded.lengths.tolist(), token_lengths.tolist(), strict=True)):
         frames = encoded.out[row, :length], expected["encoder_out"][row, :length]
-        torch.testing.assert_close(*frames, rtol=0, atol=1e-3)  # of features in float32
+        torch.testing.assert_close(*frames, rtol=0, atol=1e-3)  # the features are in float32
         theirs = expected["logits"][row, :length, : count + 1][..., order]
-        actual = logits[row, :length, : count + 1].log_softmax(dim=-1)  # as in NeMo's joint network on a CPU
+        actual = logits[row, :length, : count + 1].log_softmax(dim=-1)  # NeMo's joint network does this on a CPU
         torch.testing.assert_close(actual, theirs, rtol=0, atol=1e-2)
     losses = head.losses(encoded, tokens, token_lengths)
     name = "transducer" if "rnnt" in kind else "tdt"

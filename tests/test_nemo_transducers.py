@@ -70,7 +70,7 @@ def config(kind: str, **sections: dict[str, Any]) -> dict[str, Any]:
 
 
 def state(kind: str, linear: str = "joint_net.2") -> dict[str, Tensor]:
-    """Random tensors of such a model, by NeMo's names."""
+    """Return random tensors of this model by NeMo's names."""
     generator = torch.Generator().manual_seed(1)
     num_pieces = len(vocabulary())
     num_outputs = num_pieces + 1 + (len(DURATIONS) if kind.endswith("tdt") else 0)
@@ -99,7 +99,7 @@ def archive(folder: Path, settings: dict[str, Any], weights: dict[str, Tensor]) 
 
 
 def logits(weights: dict[str, Tensor], encoder_out: Tensor, tokens: list[int]) -> Tensor:
-    """NeMo's joint network over (T', D) and its own ids: (T', U + 1, V and durations)."""
+    """Compute NeMo's joint network for frames (T', D) and NeMo's token ids: (T', U + 1, V and durations)."""
     cells = nn.LSTM(HIDDEN, HIDDEN, NUM_LAYERS, batch_first=True)
     begin = "decoder.prediction.dec_rnn.lstm."
     cells.load_state_dict({name[len(begin) :]: w for name, w in weights.items() if name.startswith(begin)})
@@ -151,7 +151,7 @@ def test_every_tensor_and_setting_is_accounted_for(kind: str, tmp_path: Path) ->
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dropout", [0.2, 0.0])
 def test_a_bundle_converts_back_to_an_archive_with_equal_tensors(kind: str, dropout: float, tmp_path: Path) -> None:
-    """Folded tensors come back in one place: both biases in that of the frames, the scale in the weights."""
+    """Folded tensors are written to one place: both biases to that of the frames, the scale to the weights."""
     weights = state(kind, "joint_net.2" if dropout else "joint_net.1")
     path = archive(tmp_path, config(kind, joint__jointnet={"dropout": dropout}), weights)
     before = from_nemo(path, "zeros").bundle

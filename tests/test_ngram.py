@@ -99,7 +99,7 @@ def estimated(path: Path, sentences: Sentences, order: int, thresholds: Sequence
 
 
 def random_sentences(seed: int, number: int, words: int = 60) -> Sentences:
-    """Draw sentences of w0, w1, …; each word is followed by its successor or a frequent word, with equal probability."""
+    """Draw sentences of w0, w1, …; a word's successor or a frequent word follows, with equal probability."""
     rng = random.Random(seed)
     sentences = []
     for _ in range(number):

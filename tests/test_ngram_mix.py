@@ -158,9 +158,7 @@ def test_em_finds_the_weight_found_by_a_scan_of_all_weights(seed: int) -> None:
     likelihoods = [np.log(share * probs[0] + (1 - share) * probs[1]).sum() for share in scanned]
     weights = fit_weights(probs)
     assert weights.sum() == pytest.approx(1, abs=EXACT)
-    assert weights[0] == pytest.approx(
-        scanned[np.argmax(likelihoods)], abs=2e-4
-    )  # the scan and EM have a limited resolution
+    assert weights[0] == pytest.approx(scanned[np.argmax(likelihoods)], abs=2e-4)  # resolution of the scan and of EM
     assert np.log(weights @ probs).sum() >= max(likelihoods) - 1e-4
 
 

@@ -59,7 +59,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def sound(seconds: float, seed: int = 0) -> Tensor:
-    """Noise that comes and goes, (S,)."""
+    """Return noise that fades in and out, (S,)."""
     generator = torch.Generator().manual_seed(seed)
     samples = int(seconds * SAMPLE_RATE)
     return 0.2 * torch.randn(samples, generator=generator) * torch.linspace(0, 9, samples).sin()

@@ -29,7 +29,7 @@ WAVEFORMS = [sound(3.0), sound(1.2, seed=1), sound(2.1, seed=2)]
 
 
 def converted(folder: Path, kind: str, **options: Any) -> tuple[Any, Any, Recognizer]:
-    """Transformers' model in float64 and its processor, and our model."""
+    """Return transformers' model in float64 and its processor, and our model."""
     theirs, ours = folder / "theirs", folder / "ours"
     parakeet.save_transducer(theirs, kind, **options)
     assert main([str(theirs), "-o", str(ours)]) == 0
@@ -141,7 +141,7 @@ def test_every_tensor_is_accounted_for(kind: str, tmp_path: Path, capsys: pytest
 @KINDS
 @pytest.mark.parametrize("has_blank", [True, False], ids=["blank in the tokenizer", "no blank in it"])
 def test_a_bundle_converts_back_with_equal_tensors_and_texts(kind: str, has_blank: bool, tmp_path: Path) -> None:
-    """Folded tensors come back in one place: both biases in the encoder's projection, and the scale."""
+    """Folded tensors are written to one place: biases to the encoder's projection, the scale to the subsampling."""
     model, _, recognizer = converted(tmp_path, kind, has_blank=has_blank)
     back = tmp_path / "back"
     assert main([str(tmp_path / "ours"), "--to", "huggingface", "-o", str(back)]) == 0

@@ -1,4 +1,4 @@
-"""asr.plan: its output before a training, and that it leaves no files."""
+"""asr.plan: it describes a training in advance and leaves no files."""
 
 import os
 import re

@@ -1,6 +1,6 @@
 """Training in each precision and with each file of conf/trainer: validation, resumption, bundle and texts.
 
-All on a CPU, where bfloat16 has the dtypes of a GPU, and therefore the same type errors.
+All run on a CPU, where autocast has the dtypes of a GPU and would raise the same type errors.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""recipes/pseudo_label: automatic texts become a training manifest; each text left out has a reason."""
+"""recipes/pseudo_label: automatic texts become a training manifest; each dropped text has a reason."""
 
 import json
 import math

@@ -14,7 +14,7 @@ from tests.documents import DOCUMENTS, WITH_COMMANDS, code_blocks, commands, nam
 COMMANDS = [(name_of(document), command) for document in DOCUMENTS for command in commands(document)]
 # commands that take overrides, with their roots in conf/
 EXPERIMENTS = {"asr.train": "train", "asr.plan": "train", "asr.doctor": "train", "asr.train_lm": "train_lm"}
-POOLED = ["asr.train", "encoder=pooled", "head=ctc", "run_dir=runs/pooled"]  # needs files that its page shows
+POOLED = ["asr.train", "encoder=pooled", "head=ctc", "run_dir=runs/pooled"]  # needs the files shown in the guide
 TRAINING = [(name, *command) for name, command in COMMANDS if command[0] in EXPERIMENTS and command != POOLED]
 OTHERS = sorted({(command[0], word) for _, command in COMMANDS for word in command if command[0] not in EXPERIMENTS})
 
@@ -51,7 +51,7 @@ def test_every_document_shows_a_command() -> None:
 
 
 def test_the_encoder_in_the_guide_trains_and_transcribes(tones: Path, tmp_path: Path) -> None:
-    """Its two files are the only additions to a copy of the package."""
+    """A copy of the package gets only the two files shown in the guide."""
     for folder in ("asr", "conf"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
     page = ROOT / "docs" / "guide" / "extend.md"

@@ -218,7 +218,7 @@ def _one_rank(rank: int, folder: Path) -> None:
         for number in range(2):
             torch.manual_seed(10 * number + rank)
             features, lengths = batch(10 * number + rank)
-            loss = loss_of(parallel, features[rank:], lengths[rank:])  # three utterances and two
+            loss = loss_of(parallel, features[rank:], lengths[rank:])  # rank 0 has three utterances, rank 1 two
             loss.backward()
             losses.append(loss.detach())
         gradients = {name: parameter.grad for name, parameter in encoder.named_parameters()}

@@ -102,7 +102,7 @@ def passes_of(model: Model, record: Make = Stub, most_bytes: float = 1e9, per_sh
 @pytest.mark.parametrize("accumulate", [1, 3])
 @pytest.mark.parametrize("head", ["ctc_intermediate", "ctc_self_conditioned"])
 def test_losses_weights_statistics_and_random_state_equal_those_without_recording(head: str, accumulate: int) -> None:
-    """With dropout, batch statistics, taps, and weights that the encoder's pass does not use."""
+    """The model has dropout, batch statistics, taps, and weights that the encoder's pass does not use."""
     overrides = ["encoder.dropout=0.1", f"head={head}", "encoder.num_layers=3", "head.num_intermediate=1"]
     plain, model = make_model(*overrides), make_model(*overrides)
     expected = steps(plain, plain, accumulate)
@@ -186,7 +186,7 @@ def test_nothing_is_recorded_in_validation_or_before_the_model_is_ready() -> Non
 def test_a_training_with_recorded_passes_equals_one_without(
     tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With accumulation, a moving average, few batch lengths, and weights that are frozen for some steps."""
+    """The run has accumulation, a moving average, few batch lengths, and weights that are frozen for some steps."""
     caplog.set_level(logging.INFO, "asr")
     monkeypatch.setattr(step_callbacks, "cuda_passes", lambda model, device, **_: passes_of(model))
     runs = []

@@ -31,7 +31,7 @@ def run(
 
 
 def script(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run the console script `asr`, of the checkout."""
+    """Run the console script `asr` of the checkout."""
     return run(sys.executable, "-c", SCRIPT, *arguments)
 
 

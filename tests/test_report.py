@@ -22,7 +22,7 @@ Line = dict[str, Any]
 
 
 class Made(NamedTuple):
-    """A report, and the lines of its utterances."""
+    """A report and the lines of its utterances."""
 
     page: Path
     lines: list[Line]
@@ -110,7 +110,7 @@ def percent(share: float, decimals: int = 2) -> str:
 
 
 def edits(line: Line) -> list[tuple[str, str | None, str | None]]:
-    """(kind, word of the reference, word of the hypothesis), as jiwer aligns them."""
+    """Return jiwer's alignment as (kind, word of the reference, word of the hypothesis)."""
     reference, hypothesis = line["reference"].split(), line["hypothesis"].split()
     aligned: list[tuple[str, str | None, str | None]] = []
     for chunk in jiwer.process_words(line["reference"], line["hypothesis"]).alignments[0]:

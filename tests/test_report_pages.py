@@ -298,7 +298,7 @@ def test_recordings_fill_the_budget_in_the_requested_order(tmp_path: Path) -> No
     assert sorted(sizes) == [0, 1, 2, 3]
     assert list(record(utterances, [2, 0, 3], sizes[2] + sizes[0]).audio) == [2, 0]
     assert list(record(utterances, [1, 3], sizes[1] - 1).audio) == [3], "one that is too large is passed over"
-    hiss = replace(utterances[0], audio_filepath=str(tmp_path / "hiss.wav"))  # noise needs more bytes than speech
+    hiss = replace(utterances[0], audio_filepath=str(tmp_path / "hiss.wav"))  # hiss needs more bytes than speech
     soundfile.write(hiss.audio_filepath, 0.1 * torch.randn(2 * SAMPLE_RATE).numpy(), SAMPLE_RATE)
     [content] = record([hiss], [0], 1e9).audio.values()
     assert record([hiss], [0], base64_bytes(len(content)) - 1).audio == {}
@@ -624,7 +624,7 @@ def test_the_numbers_of_a_comparison_equal_those_of_compare(browser: Any, tmp_pa
 
 
 def test_models_are_compared_even_if_their_manifests_have_other_durations(tmp_path: Path) -> None:
-    """The first one's durations are used: the bins of both must have the same utterances."""
+    """The durations of the first manifest are used, so that the bins of both models have the same utterances."""
     a = simulated(60, 1)
     b = [
         replace(row, utterance=replace(row.utterance, duration=0.4 * row.utterance.duration + place % 3))

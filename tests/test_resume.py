@@ -193,7 +193,7 @@ def remove_ids_after_checkpoint(folder: Path, run_dir: Path) -> None:
 def test_another_number_of_processes_continues_the_epoch_if_permitted(
     numbers: tuple[int, int, int], tones: Path, tmp_path: Path
 ) -> None:
-    """Killed twice within an epoch: every epoch has each utterance exactly once."""
+    """The run is killed twice within an epoch; every epoch has each utterance exactly once."""
     run_dir, ids = tmp_path / "run", tmp_path / "ids"
     ids.mkdir()
     small = ["data.max_utterances=2", "trainer.max_epochs=2", "checkpoint.every_steps=1"]

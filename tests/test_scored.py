@@ -98,7 +98,7 @@ def transcript_of(text: str) -> Transcript:
 
 
 def joined(text: str) -> str:
-    """Normalise with digits for numbers and without oh; well-known is two words."""
+    """Normalise numbers to digits, drop `oh`, and split `well-known` into two words."""
     return text.lower().replace("twenty five", "25").replace("oh", "").replace("-", " ")
 
 
@@ -197,7 +197,7 @@ def test_a_file_that_cannot_be_read_is_named_in_the_error(tmp_path: Path) -> Non
 
 
 def test_a_pipe_is_read_like_a_file(tmp_path: Path) -> None:
-    """This compares several manifests at once: <(cat evaluation/*.utterances.jsonl)."""
+    """A user compares several manifests at once by <(cat evaluation/*.utterances.jsonl)."""
     path = write_scored(tmp_path / "x.jsonl", ROWS)
     command = "from asr.evaluation.utterances import read_scored; import sys; print(len(read_scored(sys.argv[1])))"
     script = f'exec "{sys.executable}" -c "{command}" <(cat "{path}")'

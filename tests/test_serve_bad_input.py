@@ -56,7 +56,7 @@ def _server_is_unharmed(server: Server) -> Iterator[None]:
 
 
 def open_files(process: int) -> Iterator[Path]:
-    """List the open files of a process; files closed meanwhile are left out."""
+    """List the open files of a process; files closed in the meantime are omitted."""
     for path in Path(f"/proc/{process}/fd").iterdir():
         with suppress(FileNotFoundError):
             yield path.readlink()
@@ -82,7 +82,7 @@ def one_line(body: bytes) -> str:
 
 
 def flac_silence(seconds: float, unknown_length: bool = False) -> bytes:
-    """Make a small file of long silence; without the length in its header, only decoding shows the length."""
+    """Make a small file of long silence; without the length in its header, only decoding reveals the duration."""
     content = bytearray(encoded(np.zeros(round(seconds * SAMPLE_RATE), dtype=np.int16), "FLAC"))
     if unknown_length:  # STREAMINFO, byte 10: 20 bits rate, 3 channels, 5 bits, 36 samples
         content[4 + 4 + 13] &= 0xF0

@@ -119,7 +119,7 @@ def test_a_request_of_the_servers_own_page_is_accepted(server: Server) -> None:
     for host, origin in (
         ("127.0.0.1:8000", "http://127.0.0.1:8000"),
         ("localhost:8000", "http://localhost:8000"),
-        ("127.0.0.1:8000", "https://speech.example"),  # a proxy that uses the address, not the name
+        ("127.0.0.1:8000", "https://speech.example"),  # behind a proxy that connects by address
     ):
         assert ask(server, host, "POST", "/transcribe", Origin=origin)[0] == 200, origin
 
@@ -147,7 +147,7 @@ class Foreign(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def foreign() -> Iterator[int]:
-    """The port, on this machine, of another site."""
+    """The local port of a site of another origin."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Foreign) as site:
         threading.Thread(target=site.serve_forever, daemon=True).start()
         yield site.server_address[1]

@@ -1,4 +1,4 @@
-"""The demo in a real browser: a file, an example and the microphone give words over the waveform."""
+"""The demo in a real browser: a file, an example and the microphone are transcribed."""
 
 import base64
 import json

@@ -204,6 +204,7 @@ def test_real_speech_is_cut_in_its_pauses(reading, max_seconds):
     for cut in cuts:
         frame = cut // FRAME
         around = loudness[max(0, frame - 500) : frame + 500]  # 10 s to either side
-        quiet += bool(loudness[frame - 5 : frame + 5].mean() < around.quantile(0.95) / 10**2.5)  # 25 dB below
+        # 25 dB below the loudness of the surroundings.
+        quiet += bool(loudness[frame - 5 : frame + 5].mean() < around.quantile(0.95) / 10**2.5)
     assert quiet >= 0.9 * len(cuts)
     assert len(cuts) <= 2.2 * len(waveform) / RATE / max_seconds  # segments keep their context

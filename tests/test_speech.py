@@ -119,7 +119,7 @@ def test_real_speech_is_detected_under_tones_a_hundred_times_as_loud(name: str) 
 
 @pytest.mark.parametrize("way", [None, at_silences])
 def test_long_recordings_without_speech_are_not_passed_to_the_net(way: Segmenter | None, fluent: Path) -> None:
-    """At least 35 s, as a whole recording, or a minute between two sentences, whose words keep their times."""
+    """A whole recording of at least 35 s, or a minute between two sentences, whose words keep their times."""
     recognizer = load_recognizer(fluent / "run")
     speech = torch.from_numpy(speak("ab cd ef")).float()
     hiss = 0.003 * torch.randn(95 * RATE, generator=torch.Generator().manual_seed(0))

@@ -36,7 +36,7 @@ RATE = 16000
 
 
 def pieces(waveform: Tensor, seed: int, most: int = 5000) -> list[Tensor]:
-    """Cut at random; a piece may have no sample, or one."""
+    """Cut samples at random; a piece may have no sample, or a single one."""
     cuts, generator = [], random.Random(seed)
     while sum(cuts) < len(waveform):
         cuts.append(min(generator.choice([0, 1, generator.randint(1, most)]), len(waveform) - sum(cuts)))

@@ -38,11 +38,11 @@ from tests.transducers import (
 
 DURATIONS = (0, 1, 3)
 
-Arcs = list[tuple[int, int, int, int]]  # frame, number of tokens before, token or blank, index of the duration
+Arcs = list[tuple[int, int, int, int]]  # frame, number of previous tokens, token or blank, index of the duration
 
 
 def paths(num_frames: int, tokens: tuple[int, ...], durations: tuple[int, ...] = DURATIONS) -> Iterator[Arcs]:
-    """Return all paths of the tokens that end with a blank that lands on the end of the frames."""
+    """Return all paths of the tokens; the last arc is a blank whose duration ends at the last frame."""
 
     def go(frame: int, written: int) -> Iterator[Arcs]:
         for number, duration in enumerate(durations):
@@ -61,7 +61,7 @@ def paths(num_frames: int, tokens: tuple[int, ...], durations: tuple[int, ...] =
 def enumerated(
     logits: Tensor, tokens: tuple[int, ...], sigma: float = 0.0, durations: tuple[int, ...] = DURATIONS
 ) -> Tensor:
-    """-log p(tokens), the sum over all paths, by logits (T', U + 1, V + D)."""
+    """Return -log p(tokens), summed over all paths, from logits (T', U + 1, V + D)."""
     vocab_size = logits.shape[-1] - len(durations)
     of_tokens = logits[..., :vocab_size].log_softmax(dim=-1) - sigma
     of_durations = logits[..., vocab_size:].log_softmax(dim=-1)
@@ -307,7 +307,7 @@ Best = tuple[float, list[Span], list[float]]  # score, frames and confidences of
 def spelt(
     predictor: str, num_frames: int, max_symbols: int
 ) -> tuple[Any, Tensor, dict[tuple[int, ...], tuple[float, Best]]]:
-    """Return a head, frames (T', D), and for all token sequences log p over all paths, and the best path."""
+    """Return a head, frames (T', D), and for each token sequence log p and its best path."""
     made, encoder_out = head(predictor), torch.randn(num_frames, DIM, dtype=torch.float64)
     ended: dict[tuple[int, ...], list[Best]] = {}
 

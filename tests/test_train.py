@@ -38,7 +38,7 @@ def losses(run_dir: Path) -> list[float]:
 
 @pytest.fixture(scope="session")
 def trained(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of three epochs on the tones."""
+    """The folder of a run of three epochs on the tones."""
     return run(tmp_path_factory.mktemp("trained") / "run", tones, "trainer.max_epochs=3")
 
 

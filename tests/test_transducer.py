@@ -56,13 +56,13 @@ def log_probs(made: Any, encoder_out: Tensor, tokens: tuple[int, ...]) -> Tensor
 
 
 def alignments(num_frames: int, num_tokens: int, most: int) -> Iterator[tuple[int, ...]]:
-    """List all alignments of this number of tokens with the frames: the number of tokens in each, at most `most`."""
+    """List all alignments: the number of tokens emitted in each frame, at most `most` per frame."""
     counts = product(range(min(most, num_tokens) + 1), repeat=num_frames)
     return (each for each in counts if sum(each) == num_tokens)
 
 
 def enumerated(log_probs: Tensor, tokens: tuple[int, ...], most: int = 99) -> Tensor:
-    """log p(tokens), the sum over all alignments, by log_probs (T', U + 1, V)."""
+    """Return log p(tokens), summed over all alignments, from log_probs (T', U + 1, V)."""
     paths = []
     for counts in alignments(len(log_probs), len(tokens), most):
         path, written = torch.zeros((), dtype=log_probs.dtype), 0

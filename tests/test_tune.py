@@ -78,7 +78,7 @@ OWN = Weights(0.5, 1.0)
 def stub(
     errors: Callable[[Weights], int], own: Weights = OWN, three: bool = False
 ) -> tuple[Any, list[EncodedUtterance]]:
-    """A recogniser with a given number of errors in an utterance of a hundred words; it has values of its own."""
+    """A recogniser with a given number of errors in an utterance of a hundred words; `own` are its stored values."""
     tunable = {
         "lm_weight": Tunable(own.lm_weight, LM_WEIGHTS),
         "word_insertion_bonus": Tunable(own.word_insertion_bonus, WORD_INSERTION_BONUSES),
@@ -332,7 +332,7 @@ def test_bad_utterances_of_a_dev_set_are_named_and_the_rest_is_used(
 
 
 def silent(text: str) -> Callable[[Path, Path], list[str]]:
-    """A dev set of silence, with a text."""
+    """Return a dev set of silence with a text."""
 
     def make(folder: Path, bundle: Path) -> list[str]:
         import numpy as np

@@ -285,7 +285,7 @@ def test_the_image_method_sums_the_mirror_images_of_the_source() -> None:
 
 @pytest.mark.parametrize("rt60", [0.2, 0.4])
 def test_a_room_has_the_requested_reverberation_time(rt60: float) -> None:
-    """By Schroeder's integral, from -5 to -25 dB, extended to 60; approximately, like Eyring's formula."""
+    """It is measured by Schroeder's integral from -5 to -25 dB, times 3; Eyring's formula is approximate."""
     size = [6.0, 5.0, 3.0]
     response = impulse_response(size, [1.5, 1.2, 1.4], [4.1, 3.3, 1.6], reflection(size, rt60), SAMPLE_RATE, rt60)
     left = 10 * (response.square().flip(0).cumsum(0).flip(0) / response.square().sum()).log10()
@@ -314,8 +314,8 @@ def codec(*names: str, sample_rate: int = SAMPLE_RATE, compression: float = 0.3)
 
 
 def test_mu_law_equals_that_of_g_711() -> None:
-    """|x| + 33, of 14 bits, is from 2**(e + 5) to below twice that; the next four bits are stored: 255 levels."""
-    samples = torch.arange(-32634, 32636, 4)  # no value is on the border of two levels
+    """For exponent e, |x| + 33 (14 bits) is in [2**(e + 5), 2**(e + 6)); the next four bits are stored: 255 levels."""
+    samples = torch.arange(-32634, 32636, 4)  # no value is on the boundary of two levels
     size = samples.abs() // 4 + 33
     exponent = size.double().log2().floor() - 5
     mantissa = (size / 2 ** (exponent + 1)).floor()

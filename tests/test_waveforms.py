@@ -77,7 +77,7 @@ def test_an_utterance_has_equal_masks_in_any_batch_and_others_in_another_epoch(t
 
 
 def test_masks_are_drawn_in_the_order_in_which_they_are_applied() -> None:
-    """In the order of the draws: masks over bins, then over frames; for each its length, then its start."""
+    """The order is: masks over bins, then over frames; the length of each mask, then its start."""
     augment = SpecAugment(num_freq_masks=2, freq_mask_bins=27, num_time_masks=3, time_mask_fraction=0.1)
     for seed, frames in enumerate((200, 57, 9, 0)):
         features = torch.randn(frames, 80)

@@ -37,7 +37,7 @@ from tests.test_train import trained  # noqa: F401
 from tests.tones import GAP_SECONDS, LETTER_SECONDS, SAMPLE_RATE, sentences, speak
 
 SHORT = sentences(20, seed=12, words=(1, 2))  # at most 1.6 s, so that every search interval contains a pause
-TOLERANCE = 0.08  # seconds, by which a word may begin too early or too late
+TOLERANCE = 0.08  # seconds by which the start of a word may deviate
 
 # ---- the path
 
@@ -48,7 +48,7 @@ def states(tokens: list[int]) -> list[int]:
 
 
 def best_path(log_probs: Tensor, tokens: list[int]) -> tuple[float, list[int]]:
-    """Viterbi in loops: log-probability of the best path that spells `tokens`, and its state at each frame."""
+    """Return log-probability and states of the best path that spells `tokens`, by Viterbi in loops."""
     wanted = states(tokens)
     scores = [[-math.inf] * len(wanted) for _ in log_probs]
     came_from = [[0] * len(wanted) for _ in log_probs]
@@ -311,7 +311,7 @@ def ends_by_energy(words: Sequence[Word], waveform: Tensor) -> list[tuple[float,
 @needs_shared
 @pytest.mark.slow
 def test_words_of_a_subword_model_end_where_the_sound_ends(tmp_path: Path) -> None:
-    """On dev-mini with the English model, whose tokens last one frame each."""
+    """The speech is dev-mini; the tokens of the English model last one frame each."""
     assert convert([str(MODEL), "-o", str(tmp_path / "english")]) == 0
     assert prepare(["--corpus-dir", str(SHARED / "LibriSpeech"), "--output-dir", str(tmp_path)]) == 0
     recognizer = load_recognizer(tmp_path / "english")
@@ -329,7 +329,7 @@ def test_words_of_a_subword_model_end_where_the_sound_ends(tmp_path: Path) -> No
 
 
 def test_the_last_word_ends_within_the_recording() -> None:
-    """Its last frame begins before the end of the sound, but is longer than the rest."""
+    """The last frame begins before the end of the sound and extends beyond it."""
     waveform = torch.from_numpy(speak("ab"))[: round(0.27 * SAMPLE_RATE)]
     [transcript] = listener().transcribe([waveform], sample_rate=SAMPLE_RATE)
     assert transcript.words[-1].end <= transcript.duration == len(waveform) / SAMPLE_RATE

@@ -84,7 +84,7 @@ def assert_loss_and_gradient(
 
 
 def assert_junk_changes_no_hypothesis(decoders: Iterable[Any]) -> None:
-    """NaN after the end of an utterance changes no hypothesis, nor does the rest of the batch change its tokens."""
+    """Check that neither NaN after the end of an utterance nor the rest of the batch changes its hypothesis."""
     lengths = torch.tensor([7, 3])
     encoder_out = torch.randn(2, 7, DIM, dtype=torch.float64)
     junk = encoder_out.clone()
@@ -96,7 +96,7 @@ def assert_junk_changes_no_hypothesis(decoders: Iterable[Any]) -> None:
 
 
 def random_fusion(fused: str, seed: int) -> Fusion:
-    """The plain reference of a shallow fusion with random figures; `fused` is one of FUSED."""
+    """Return the plain reference of a shallow fusion with random numbers; `fused` is one of FUSED."""
     draw = random.Random(f"{fused} {seed}")
     names = [piece.replace(" ", "\N{LOWER ONE EIGHTH BLOCK}") for piece in PIECES[1:]]
     words = {"words": ["a", "b", "ab", "ba"], "tokens": names, "spelled": ["a", "ba"], "all": ["a", "ab", "ba"]}
