@@ -66,7 +66,7 @@ class S3:
 
 @contextmanager
 def moto() -> Iterator[S3]:
-    """Start moto's S3 server in a process of its own."""
+    """Start moto's S3 server in a separate process."""
     with start_moto() as process:
         yield S3(_announced_port(process))
         process.kill()
@@ -76,8 +76,8 @@ def start_moto(port: int = 0, *buckets: Path) -> subprocess.Popen[str]:
     """Start moto's S3 server; when it is ready, it prints its port.
 
     Args:
-        port: 0: any that is free.
-        buckets: folders that become buckets of their names.
+        port: 0 selects a free port.
+        buckets: folders that become buckets with their names.
     """
     command = [sys.executable, "-c", SERVE, str(port), *map(str, buckets)]
     pipe = subprocess.PIPE
@@ -144,7 +144,7 @@ class FaultyProxy:
         self.reset()
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=100)
         self._sockets = {self._listener}
-        # A process forked meanwhile also holds this connection; closing it here would not end it.
+        # A process forked in the meantime also has this connection open, so that closing it here would not end it.
         os.register_at_fork(after_in_child=self._close_in_child)
         self.port = self._listener.getsockname()[1]
         self._lock = threading.Lock()

@@ -94,7 +94,7 @@ def planted(utterances: list[Utterance]) -> dict[str, str]:
         else:
             del words[at]
         wrong[utterance.id] = " ".join(words)
-    first, second = long[12:14]  # swapped
+    first, second = long[12:14]  # the two texts are swapped
     return wrong | {first.id: second.text, second.id: first.text}
 
 

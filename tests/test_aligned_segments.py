@@ -205,7 +205,7 @@ def test_eleven_minutes_of_real_speech_are_segmented_and_a_passage_of_wrong_text
     missed = [number for number, is_back in enumerate(back) if not is_back and number not in wrong]
     assert len(missed) <= 2, (
         "what follows a wrong text is in its place, too"
-    )  # the last word of one segment is recognised slightly later
+    )  # the last word of one segment is recognised slightly later than it is spoken
     left_out = capsys.readouterr().err.splitlines()
     bounds = [tuple(map(float, line.partition("(")[2].partition(" s)")[0].split(" to "))) for line in left_out]
     assert all(begins[wrong[0]] < end and begin < ends[wrong[-1]] for begin, end in bounds), "nothing else is left out"

@@ -175,7 +175,7 @@ asr.absent
 
 
 def test_type_checkers_see_the_types_of_the_installed_package(tmp_path: Path) -> None:
-    """The check runs in another folder, as for a user with an editable install."""
+    """The check runs in another folder, like that of a user with an editable install."""
     (tmp_path / "use.py").write_text(USE)
     command = [
         sys.executable,

@@ -32,7 +32,7 @@ def random(attention: Attention) -> Attention:
 
 
 def encoding(distance: int, dim: int) -> list[float]:
-    """arXiv:1706.03762, section 3.5: on channels 2i and 2i + 1 the sine and cosine of distance / 10000^(2i / dim)."""
+    """arXiv:1706.03762, section 3.5: channels 2i and 2i + 1 are sine and cosine of distance / 10000^(2i / dim)."""
     angles = [distance / 10000 ** (2 * (channel // 2) / dim) for channel in range(dim)]
     return [math.cos(angle) if channel % 2 else math.sin(angle) for channel, angle in enumerate(angles)]
 

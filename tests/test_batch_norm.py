@@ -1,6 +1,6 @@
 """Masked batch normalisation equals torch's on the gathered valid frames, also over ranks.
 
-The batch statistics of switchable normalisation do so, too.
+This includes the batch statistics of switchable normalisation.
 """
 
 from pathlib import Path
@@ -45,7 +45,7 @@ def torchs_norm_with_the_weights_of(norm: MaskedBatchNorm) -> nn.BatchNorm1d:
 
 
 def random_batch() -> tuple[Tensor, Tensor]:
-    """Frames with a mean of 3, junk after the ends, and the padding mask."""
+    """Return frames with a mean of 3, junk after the ends, and the padding mask."""
     padding = padding_mask(LENGTHS, FRAMES)
     x = 3.0 + 2.0 * torch.randn(len(LENGTHS), FRAMES, DIM, dtype=torch.float64)
     return x.masked_fill(padding[:, :, None], float("nan")), padding

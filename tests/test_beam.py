@@ -127,7 +127,7 @@ def forced_space(log_probs: Tensor) -> Tensor:
 @needs_kenlm
 @pytest.mark.parametrize("seed", range(6))
 def test_words_and_scores_equal_those_of_torchaudios_decoder_with_a_lexicon(tmp_path: Path, seed: int) -> None:
-    """It requires a space after the last word, so one is appended; its LM weight is for log10."""
+    """torchaudio requires a space after the last word, so one is appended; its LM weight applies to log10."""
     decoder = pytest.importorskip("torchaudio.models.decoder")
     draw = random.Random(seed)
     words = draw.sample(SOME_WORDS, 8)
@@ -157,7 +157,7 @@ def test_words_and_scores_equal_those_of_torchaudios_decoder_with_a_lexicon(tmp_
 @needs_kenlm
 @pytest.mark.parametrize("seed", range(6))
 def test_tokens_and_scores_equal_those_of_torchaudios_decoder_without_a_lexicon(tmp_path: Path, seed: int) -> None:
-    """Its silence token is made impossible, because its LM does not score it in the first frame.
+    """torchaudio's silence token is made impossible, because its LM does not score this token in the first frame.
 
     The LM gets a dictionary in the order of the net's tokens, because its own dictionary has another order.
     """

@@ -106,7 +106,7 @@ def test_the_wer_of_each_validation_manifest_equals_that_of_asr_evaluate(
     assert column(run_dir, "valid/wer")[-1] == pytest.approx(together, abs=1e-6)
 
 
-def test_the_hours_played_of_a_manifest_are_its_weight_times_its_hours_times_the_epochs(
+def test_the_logged_hours_of_a_manifest_are_its_weight_times_its_hours_times_the_epochs(
     run_dir: Path, two: Path
 ) -> None:
     for name, path, weight in zip(NAMES, ("train.jsonl", "other/a,b.jsonl"), (1.5, 1.0), strict=True):

@@ -94,9 +94,7 @@ def report_of(utterances: list[Scored], clips: Clips = NO_CLIPS, about: About | 
         (40, 1, "for the 1 of 41 with 5 utterances or more. Names are under Values"),
     ],
 )
-def test_the_note_on_intervals_of_speakers_says_how_many_have_one_and_where_names_are(
-    few: int, many: int, note: str
-) -> None:
+def test_a_note_tells_which_speakers_have_an_interval_and_where_their_names_are(few: int, many: int, note: str) -> None:
     speakers = [f"few {number}" for number in range(few)] + [f"many {number}" for number in range(many)] * 5
     utterances = [scored("one two", "one", name=str(place), speaker=speaker) for place, speaker in enumerate(speakers)]
     assert f"WER of each speaker; 95 % intervals over utterances {note}<" in report_of(utterances)

@@ -134,7 +134,7 @@ def test_an_unreadable_example_is_refused_by_name(tmp_path: Path) -> None:
 
 @pytest.fixture
 def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A registry's folder with a tarball of the requested hash, and an empty cache."""
+    """A folder that serves as the registry, with a tarball of the requested hash; the cache is empty."""
     folder = tmp_path / "registry" / "onnxruntime-web" / "-"
     folder.mkdir(parents=True)
     with tarfile.open(folder / "onnxruntime-web-1.30.0.tgz", "w:gz") as archive:

@@ -42,7 +42,7 @@ def log_prob(model: SpellingModel, word: str) -> float:
 
 @needs_kenlm
 def test_the_probabilities_of_all_strings_sum_to_one(tmp_path: Path) -> None:
-    """Strings of at most eight characters, plus longer strings by their prefixes."""
+    """The sum is over strings of at most eight characters, and over prefixes that represent all longer strings."""
     _, path = made(tmp_path, ["ab abb ba", "b aab bb", "bab a"])
     model = SpellingModel(str(path))
     alphabet = ["a", "b", "?"]  # the text has no question mark, so it is <unk>
@@ -176,7 +176,7 @@ def test_an_invalid_spelling_model_is_reported_in_one_line(tmp_path: Path) -> No
 @needs_kenlm
 @pytest.mark.parametrize("unit", ["word", "token"])
 def test_a_spelling_model_given_as_the_language_model_is_refused_by_name(tmp_path: Path, unit: str) -> None:
-    """Its entries are letters, which could also be words, or tokens of a recogniser of characters."""
+    """The entries of a spelling model are letters, which could also be words or tokens."""
     _, spelling = made(tmp_path, ["pack my box with five dozen liquor jugs"])
     message = rf"spelling\.arpa: the entries .* be {unit}s; all \d+ are single characters, .* Give it by --spelling \("
     with pytest.raises(InputError, match=message):

@@ -115,7 +115,7 @@ def begin(
 def errors(log: Path) -> list[str]:
     """Return the error lines of a training; there must be no traceback, except of a rank's loading processes.
 
-    They may outlive a killed rank for a moment, in which one of their threads loses the connection to it.
+    Loading processes may outlive a killed rank for a moment, in which a thread loses the connection to it.
     """
     lines = [line for line in log.read_text().splitlines() if not line.startswith("[rank")]
     assert not any("Traceback" in line for line in lines), lines

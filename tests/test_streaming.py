@@ -90,7 +90,7 @@ TRANSDUCERS = {
 
 
 def transducer(name: str = "transducer") -> Recognizer:
-    """A transducer that emits a token in some frames, and several in a few."""
+    """A transducer that emits one token in some frames, and several in a few."""
     overrides = TRANSDUCERS[name]
     decode = resolved(*overrides)["decode"]
     recognizer = streaming_recognizer(decode, head=(*overrides, "head/predictor=lstm"))
@@ -245,7 +245,7 @@ def test_old_words_are_final_even_if_the_beam_has_other_hypotheses() -> None:
     assert starts == sorted(starts), "no word is said twice"
 
 
-def test_other_chunk_sizes_give_the_text_of_one_pass_with_them() -> None:
+def test_a_stream_with_other_chunk_sizes_equals_one_pass_with_these_sizes() -> None:
     recognizer, waveform = streaming_recognizer(), speech(2.0, 7)
     encoder: Any = recognizer.model.encoder
     for chunk, left, right in ((1, 3, 0), (4, 0, 9), (20, 40, 2)):
@@ -558,7 +558,7 @@ print(words)
 
 @pytest.mark.parametrize("name", ["transducer alone", "tdt alone"])
 def test_a_long_recording_is_cut_where_a_transducer_without_ctc_emits_nothing(name: str) -> None:
-    """Its tokens depend on frames alone, so a new segment emits the tokens of one pass."""
+    """The tokens of this model depend only on frames, so that a new segment has the tokens of one pass."""
     recognizer = transducer(name)
     with torch.no_grad():
         joiner_of(recognizer).of_tokens.weight.zero_()

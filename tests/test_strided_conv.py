@@ -1,4 +1,4 @@
-"""The front-end by matrix products of blocks, compared with the two plain convolutions."""
+"""The front-end computed by matrix products in blocks, compared with two plain convolutions."""
 
 import pytest
 import torch

@@ -125,7 +125,7 @@ def test_the_output_is_a_function_of_the_seed(name: str, sounds: Path) -> None:
 
 
 @pytest.mark.parametrize("name", WAVEFORM)
-def test_with_probability_0_nothing_changes_and_with_one_half_about_half_of_the_calls_do(
+def test_with_probability_0_no_waveform_changes_and_with_one_half_about_half_of_them_change(
     name: str, sounds: Path
 ) -> None:
     waveform = speech(4000)
