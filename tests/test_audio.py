@@ -114,10 +114,10 @@ def save(tmp_path):
     return write
 
 
-def refusal(path: Path | str, **stretch: float) -> str:
+def refusal(path: Path | str, **segment: float) -> str:
     """Return the error message of a refused file, which must be one line with the file's name."""
     with pytest.raises(AudioError) as caught:
-        load_waveform(path, RATE, **stretch)
+        load_waveform(path, RATE, **segment)
     message = str(caught.value)
     assert message.startswith((str(path), repr(str(path))))
     assert "\n" not in message
@@ -165,10 +165,10 @@ def test_channels_are_mixed_down_to_their_mean(save):
 @pytest.mark.parametrize("name", ["flac", "vorbis", "mp3"])  # the last two are decoded from before the segment
 def test_files_longer_than_one_block_are_joined_without_a_discontinuity(name, save, monkeypatch):
     path = save(encoded(name))
-    whole, stretch = load_waveform(path, RATE), load_waveform(path, RATE, offset=3.9, duration=0.15)
+    whole, segment = load_waveform(path, RATE), load_waveform(path, RATE, offset=3.9, duration=0.15)
     monkeypatch.setattr(audio, "BLOCK_SAMPLES", 777)
     assert torch.equal(load_waveform(path, RATE), whole)
-    assert torch.equal(load_waveform(path, RATE, offset=3.9, duration=0.15), stretch)
+    assert torch.equal(load_waveform(path, RATE, offset=3.9, duration=0.15), segment)
 
 
 def test_float_samples_above_1_are_not_changed(save):
@@ -296,9 +296,9 @@ def test_a_segment_equals_the_same_slice_of_the_whole_waveform(name, save):
     for start in starts:
         duration = pick.uniform(0.001, seconds - start)
         first, last = round(start * RATE), round((start + duration) * RATE)
-        stretch = load_waveform(path, RATE, offset=start, duration=duration)
-        assert stretch.shape == (last - first,)
-        assert (stretch - whole[first:last]).abs().max() <= tolerance, (start, duration)
+        segment = load_waveform(path, RATE, offset=start, duration=duration)
+        assert segment.shape == (last - first,)
+        assert (segment - whole[first:last]).abs().max() <= tolerance, (start, duration)
     assert torch.equal(load_waveform(path, RATE, duration=1.5), whole[:24000])
     assert torch.allclose(load_waveform(path, RATE, offset=1.5), whole[24000:], atol=tolerance, rtol=0)
 
@@ -312,10 +312,10 @@ def test_consecutive_segments_joined_are_the_whole_waveform(save):
 def test_a_resampled_segment_is_close_to_the_slice_of_the_whole_waveform(save):
     path = save(encode(noisy_sweep(3.0, 44100), 44100, "FLAC", "PCM_24"))
     whole = load_waveform(path, RATE)
-    stretch = load_waveform(path, RATE, offset=1.0, duration=1.0)
-    assert stretch.shape == (RATE,)
+    segment = load_waveform(path, RATE, offset=1.0, duration=1.0)
+    assert segment.shape == (RATE,)
     edge = 70  # samples: the kernel has 64 zero crossings on each side of the segment
-    torch.testing.assert_close(stretch[edge:-edge], whole[RATE + edge : 2 * RATE - edge], atol=1e-5, rtol=0)
+    torch.testing.assert_close(segment[edge:-edge], whole[RATE + edge : 2 * RATE - edge], atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("name", ["wav", "flac", "vorbis", "opus", "mp3"])
@@ -332,11 +332,11 @@ def test_a_segment_may_exceed_the_end_of_the_file_only_by_rounding(name, save):
 
 
 @pytest.mark.parametrize(
-    "stretch", [{"offset": -0.1}, {"duration": -1.0}, {"offset": math.nan}, {"duration": math.inf}]
+    "segment", [{"offset": -0.1}, {"duration": -1.0}, {"offset": math.nan}, {"duration": math.inf}]
 )
-def test_invalid_offsets_and_durations_are_refused(stretch, save):
-    (key,) = stretch
-    assert f"{key} must be a number of seconds" in refusal(save(encoded("wav")), **stretch)
+def test_invalid_offsets_and_durations_are_refused(segment, save):
+    (key,) = segment
+    assert f"{key} must be a number of seconds" in refusal(save(encoded("wav")), **segment)
 
 
 def test_a_segment_shorter_than_one_sample_is_refused(save):
@@ -414,16 +414,16 @@ def streamed(path: Path, sample_rate: int = RATE, **options: float) -> torch.Ten
     return torch.cat(blocks)
 
 
-STRETCHES = [{}, {"offset": 0.5}, {"duration": 1.3}, {"offset": 1.37, "duration": 0.6}, {"offset": 2.09}]
+SEGMENTS = [{}, {"offset": 0.5}, {"duration": 1.3}, {"offset": 1.37, "duration": 0.6}, {"offset": 2.09}]
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_the_blocks_of_a_stream_joined_are_the_waveform_in_any_format(name, save):
     path = save(encoded(name, 2.1))
-    for stretch in STRETCHES:
-        whole = load_waveform(path, RATE, **stretch)
+    for segment in SEGMENTS:
+        whole = load_waveform(path, RATE, **segment)
         for block_seconds in (0.0501, 0.7, 5.0):
-            assert torch.equal(streamed(path, block_seconds=block_seconds, **stretch), whole)
+            assert torch.equal(streamed(path, block_seconds=block_seconds, **segment), whole)
 
 
 @pytest.mark.parametrize(("name", "rate"), [("wav", 8000), ("flac", 22050), ("flac", 44100), ("mp3", 44100)])
@@ -433,10 +433,10 @@ def test_the_blocks_of_a_mixed_down_and_resampled_stream_joined_are_the_waveform
         num_channels = min(num_channels, 2)
     sound = np.stack([np.roll(noisy_sweep(2.5, rate), 100 * n) for n in range(num_channels)], axis=1)
     path = save(encode(sound, rate, *FORMATS[name][:2]))
-    for stretch in STRETCHES:
-        whole = load_waveform(path, RATE, **stretch)
+    for segment in SEGMENTS:
+        whole = load_waveform(path, RATE, **segment)
         for block_seconds in (0.0031, 0.5, 2.0):  # the first block is shorter than the kernel of 44.1 kHz
-            assert torch.equal(streamed(path, block_seconds=block_seconds, **stretch), whole)
+            assert torch.equal(streamed(path, block_seconds=block_seconds, **segment), whole)
 
 
 @settings(max_examples=30, deadline=None)
@@ -532,10 +532,10 @@ def test_a_stream_ends_before_the_first_non_finite_block_and_the_error_counts_al
 @pytest.mark.parametrize("unknown", [False, True])
 def test_a_stream_of_a_segment_beyond_the_end_of_the_file_is_refused(unknown, save):
     path = save(with_flac_length(encoded("flac"), 0) if unknown else encoded("flac"))  # 4.1 s
-    for stretch in ({"offset": 4.0, "duration": 1.0}, {"offset": 9.0}, {"duration": 1e-6}, {"offset": -1.0}):
-        blocks, message = end_of_stream(path, block_seconds=0.02, **stretch)
-        assert message == refusal(path, **stretch)
-        assert len(blocks) == (5 if unknown and "offset" in stretch and stretch["offset"] == 4.0 else 0)
+    for segment in ({"offset": 4.0, "duration": 1.0}, {"offset": 9.0}, {"duration": 1e-6}, {"offset": -1.0}):
+        blocks, message = end_of_stream(path, block_seconds=0.02, **segment)
+        assert message == refusal(path, **segment)
+        assert len(blocks) == (5 if unknown and "offset" in segment and segment["offset"] == 4.0 else 0)
 
 
 def test_a_stream_that_is_stopped_early_closes_its_file(save, monkeypatch):
@@ -556,18 +556,18 @@ def test_a_long_file_is_streamed_with_little_memory(rate, num_channels, tmp_path
         for _ in range(20 if rate == RATE else 4):
             file.write(minute)
         num_samples = file.frames
-    held_bytes = most = 0
+    live_bytes = most = 0
     read = audio._Sound.read
 
     def release(size: int) -> None:
-        nonlocal held_bytes
-        held_bytes -= size
+        nonlocal live_bytes
+        live_bytes -= size
 
     def counting(self, *args, **options):
-        nonlocal held_bytes, most
+        nonlocal live_bytes, most
         samples = read(self, *args, **options)
-        held_bytes += samples.nbytes
-        most = max(most, held_bytes)
+        live_bytes += samples.nbytes
+        most = max(most, live_bytes)
         weakref.finalize(samples, release, samples.nbytes)
         return samples
 
@@ -900,8 +900,8 @@ def test_librispeech_loads_and_its_durations_equal_those_in_the_headers():
         waveform = load_waveform(path, RATE)
         assert audio_info(path) == (RATE, 1, waveform.numel())
         assert 0.01 < waveform.std() < 0.5
-        stretch = load_waveform(path, RATE, offset=0.7, duration=0.5)
-        assert torch.equal(stretch, waveform[11200:19200])
+        segment = load_waveform(path, RATE, offset=0.7, duration=0.5)
+        assert torch.equal(segment, waveform[11200:19200])
 
 
 def test_spoken_digits_of_8_khz_load_at_16_khz():

@@ -26,14 +26,14 @@ def simulated(generator: np.random.Generator, utterances: int) -> tuple[Array, A
 def plain_draws(sums: Array, draws: int, seed: int) -> Array:
     """Draw rows with replacement and sum them, one after another."""
     generator = np.random.default_rng(seed)
-    draws_made = []
+    sums_of_draws = []
     for _ in range(draws):
         drawn = [0.0] * sums.shape[1]
         for _ in range(len(sums)):
             row = sums[generator.integers(len(sums))]
             drawn = [total + value for total, value in zip(drawn, row, strict=True)]
-        draws_made.append(drawn)
-    return np.array(draws_made)
+        sums_of_draws.append(drawn)
+    return np.array(sums_of_draws)
 
 
 def test_draws_have_the_mean_and_deviation_of_a_plain_loop() -> None:

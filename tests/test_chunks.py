@@ -190,12 +190,12 @@ def joined(recognizer: Recognizer, utterance: Utterance, how: Inference, wavefor
     """Join the segments; check that each begins at the end of the previous one."""
     waveforms = {} if waveform is None else {utterance.id: waveform}
     [(_, segments)] = recognizer.segments([utterance], how.unchecked, waveforms)  # type: ignore[misc]
-    held, frames = [], 0
+    outs, frames = [], 0
     for start, encoder_out in segments:
         assert start == pytest.approx(frames * recognizer.model.frame_seconds)
-        held.append(encoder_out)
+        outs.append(encoder_out)
         frames += len(encoder_out)
-    return torch.cat(held)
+    return torch.cat(outs)
 
 
 @settings(max_examples=100, deadline=None)

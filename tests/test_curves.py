@@ -36,8 +36,8 @@ def test_a_thinned_curve_keeps_both_ends_and_the_extremes_of_every_interval(numb
     )
     assert len(thinned_points) <= 4 * buckets
     assert (thinned_points[0], thinned_points[-1]) == (points[0], points[-1])
-    for stretch in range(buckets):
-        bucket_points = points[stretch * number // buckets : (stretch + 1) * number // buckets]
+    for interval in range(buckets):
+        bucket_points = points[interval * number // buckets : (interval + 1) * number // buckets]
         for extreme in (min, max):
             assert not bucket_points or extreme(bucket_points, key=lambda point: point[1]) in thinned_points
 

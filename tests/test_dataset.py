@@ -168,8 +168,8 @@ def test_an_utterance_with_an_offset_is_that_segment_of_its_file(
     utterances: list[Utterance], features: Features
 ) -> None:
     samples, _ = soundfile.read(utterances[0].audio_filepath, dtype="float32")
-    stretch = replace(utterances[0], offset=0.1, duration=0.25)
-    example = good(SpeechDataset([stretch], features)[Item(0, 0, 1.0)])
+    segment = replace(utterances[0], offset=0.1, duration=0.25)
+    example = good(SpeechDataset([segment], features)[Item(0, 0, 1.0)])
     assert torch.equal(example.features, features(torch.from_numpy(samples[1600 : 1600 + 4000])))
     assert len(example.tokens) == 0  # no reference text was requested
 

@@ -51,7 +51,7 @@ def test_all_reported_figures_can_be_computed_from_the_written_utterances(
         assert stored["wer_interval"] == rates(rows)["words"]["interval"]
         assert stored["normalizer"] == "basic"
         assert stored["characters"]["reference_length"] == sum(map(len, references))
-        rates_said = ["-" if stored[key] is None else f"{100 * stored[key]:.2f}" for key in ("raw_wer", "cer")]
+        printed_rates = ["-" if stored[key] is None else f"{100 * stored[key]:.2f}" for key in ("raw_wer", "cer")]
         low, high = (f"{100 * end:.2f}" for end in stored["wer_interval"])
         expected_cells = [
             "8",
@@ -60,7 +60,7 @@ def test_all_reported_figures_can_be_computed_from_the_written_utterances(
             low,
             "to",
             high,
-            *rates_said,
+            *printed_rates,
         ]
         assert line.split()[1:9] == expected_cells
     assert lines[3].startswith("all manifests")

@@ -45,13 +45,17 @@ def assert_reads_as(index_path: str | Path, files: list[Utterance]) -> None:
         assert torch.equal(load_utterance(utterance, SAMPLE_RATE), load_utterance(file, SAMPLE_RATE))
 
 
-@pytest.mark.parametrize("beside", ["json", "txt"])
-def test_shards_written_by_webdataset_are_read(beside: str, tones: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("text_suffix", ["json", "txt"])
+def test_shards_written_by_webdataset_are_read(text_suffix: str, tones: Path, tmp_path: Path) -> None:
     files = read_manifest(tones / "train.jsonl")
     with webdataset.ShardWriter(str(tmp_path / "web-%04d.tar"), maxcount=10, verbose=0) as writer:
         for file in files:
             sample = {"__key__": file.id, Path(file.audio_filepath).suffix[1:]: Path(file.audio_filepath).read_bytes()}
-            text = {"json": {"text": file.text, "duration": file.duration}} if beside == "json" else {"txt": file.text}
+            text = (
+                {"json": {"text": file.text, "duration": file.duration}}
+                if text_suffix == "json"
+                else {"txt": file.text}
+            )
             writer.write(sample | text)
     index(tmp_path / "web-{0000..0004}.tar", "-o", tmp_path / "index.arrow")
     assert_reads_as(tmp_path / "index.arrow", files)

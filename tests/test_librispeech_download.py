@@ -168,7 +168,7 @@ def fetch(folder: Path, mirror: Mirror, *more: str) -> int:
     return main(arguments(folder, mirror, *more))
 
 
-def lies_in(folder: Path) -> list[str]:
+def corpus_contents(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / "corpus").iterdir())
 
 
@@ -183,7 +183,7 @@ def part_of(folder: Path) -> Path:
 
 def test_a_subset_is_fetched_verified_unpacked_and_prepared(tmp_path, mirror, capsys):
     assert fetch(tmp_path, mirror) == 0
-    assert lies_in(tmp_path) == ["README.TXT", "dev-clean"]
+    assert corpus_contents(tmp_path) == ["README.TXT", "dev-clean"]
     assert len((tmp_path / "out" / "dev-clean.jsonl").read_text().splitlines()) == NUM_UTTERANCES
     captured = capsys.readouterr()
     assert "dev-clean: is whole: 4 utterances" in captured.out
@@ -192,7 +192,7 @@ def test_a_subset_is_fetched_verified_unpacked_and_prepared(tmp_path, mirror, ca
 
 def test_the_archive_is_kept_on_request_and_equals_the_published_one(tmp_path, mirror):
     assert fetch(tmp_path, mirror, "--keep-archives") == 0
-    assert lies_in(tmp_path) == ["README.TXT", "dev-clean", "dev-clean.tar.gz"]
+    assert corpus_contents(tmp_path) == ["README.TXT", "dev-clean", "dev-clean.tar.gz"]
     assert (tmp_path / "corpus" / "dev-clean.tar.gz").read_bytes() == ARCHIVE
 
 
@@ -373,7 +373,7 @@ def test_an_archive_with_another_checksum_is_deleted_and_not_unpacked(tmp_path, 
     err = capsys.readouterr().err
     assert f"must have the published MD5 {facts(ARCHIVE).md5}; the download has {facts(mirror.content).md5}" in err
     assert "and was deleted" in err
-    assert lies_in(tmp_path) == []
+    assert corpus_contents(tmp_path) == []
 
 
 def test_an_existing_archive_is_used_and_kept(tmp_path, mirror):
@@ -381,7 +381,7 @@ def test_an_existing_archive_is_used_and_kept(tmp_path, mirror):
     archive.write_bytes(ARCHIVE)
     assert fetch(tmp_path, mirror) == 0
     assert mirror.starts == []
-    assert lies_in(tmp_path) == ["README.TXT", "dev-clean", "dev-clean.tar.gz"]
+    assert corpus_contents(tmp_path) == ["README.TXT", "dev-clean", "dev-clean.tar.gz"]
 
 
 def test_a_damaged_existing_archive_is_an_error_and_not_deleted(tmp_path, mirror, capsys):
@@ -389,7 +389,7 @@ def test_a_damaged_existing_archive_is_an_error_and_not_deleted(tmp_path, mirror
     archive.write_bytes(ARCHIVE[:-1])
     assert fetch(tmp_path, mirror) == 1
     assert "Delete it; the same command then downloads it again." in capsys.readouterr().err
-    assert lies_in(tmp_path) == ["dev-clean.tar.gz"]
+    assert corpus_contents(tmp_path) == ["dev-clean.tar.gz"]
 
 
 def test_insufficient_disk_space_is_reported_before_the_download(tmp_path, mirror, monkeypatch, capsys):
@@ -480,7 +480,7 @@ def test_an_archive_member_that_leaves_the_folder_or_is_a_link_is_refused(
     monkeypatch.setitem(SUBSETS, "dev-clean", facts(mirror.content))
     assert fetch(tmp_path, mirror) == 1
     assert f"{named!r} {why}. Nothing was unpacked; delete it" in capsys.readouterr().err
-    assert lies_in(tmp_path) == ["dev-clean.tar.gz.part"]
+    assert corpus_contents(tmp_path) == ["dev-clean.tar.gz.part"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus"]
     assert not Path("/tmp/librispeech-evil").exists()
 
@@ -491,7 +491,7 @@ def test_an_archive_that_cannot_be_unpacked_leaves_nothing(tmp_path, mirror, mon
     part_of(tmp_path).write_bytes(content)
     assert fetch(tmp_path, mirror) == 1
     assert "must be a tar archive that can be unpacked into" in capsys.readouterr().err
-    assert lies_in(tmp_path) == ["dev-clean.tar.gz.part"]
+    assert corpus_contents(tmp_path) == ["dev-clean.tar.gz.part"]
 
 
 def test_an_archive_without_the_subset_is_an_error(tmp_path, mirror, monkeypatch, capsys):
@@ -500,7 +500,7 @@ def test_an_archive_without_the_subset_is_an_error(tmp_path, mirror, monkeypatch
     archive.write_bytes(ARCHIVE)
     assert fetch(tmp_path, mirror, "--subsets", "dev-other") == 1
     assert "dev-other.tar.gz: must hold the folder LibriSpeech/dev-other; it does not." in capsys.readouterr().err
-    assert lies_in(tmp_path) == ["dev-other.tar.gz"]
+    assert corpus_contents(tmp_path) == ["dev-other.tar.gz"]
 
 
 def test_an_existing_readme_is_not_overwritten(tmp_path, mirror):
@@ -544,11 +544,11 @@ def test_killing_the_unpacking_leaves_no_subset_and_the_next_run_completes_it(tm
     assert process.stdout.readline() == "half unpacked\n"
     process.kill()
     process.communicate(timeout=30)
-    assert lies_in(tmp_path) == [".dev-clean.unpacking", "dev-clean.tar.gz.part"]
+    assert corpus_contents(tmp_path) == [".dev-clean.unpacking", "dev-clean.tar.gz.part"]
     assert len(list((tmp_path / "corpus" / ".dev-clean.unpacking").rglob("*.flac"))) == 2
     assert fetch(tmp_path, mirror) == 0
     assert mirror.starts == [0]
-    assert lies_in(tmp_path) == ["README.TXT", "dev-clean"]
+    assert corpus_contents(tmp_path) == ["README.TXT", "dev-clean"]
 
 
 def test_an_interrupted_unpacking_cleans_up_and_exits_with_130_without_a_traceback(tmp_path, mirror):
@@ -559,7 +559,7 @@ def test_an_interrupted_unpacking_cleans_up_and_exits_with_130_without_a_traceba
     assert process.returncode == 130
     assert err.endswith("interrupted; run the same command again to resume.\n")
     assert "Traceback" not in err
-    assert lies_in(tmp_path) == ["dev-clean.tar.gz.part"]
+    assert corpus_contents(tmp_path) == ["dev-clean.tar.gz.part"]
 
 
 def test_an_interrupted_download_keeps_its_partial_file_and_exits_with_130_without_a_traceback(tmp_path, mirror):

@@ -71,7 +71,7 @@ def fetch(folder: Path, mirror: Mirror, *more: str) -> int:
     return main(arguments(folder, mirror, *more))
 
 
-def lies_in(folder: Path) -> list[str]:
+def folder_contents(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / "lm").iterdir())
 
 
@@ -97,7 +97,7 @@ def test_there_are_four_published_models_of_these_sizes():
 
 def test_a_language_model_is_fetched_verified_and_unpacked_in_lower_case(tmp_path, mirror, capsys):
     assert fetch(tmp_path, mirror) == 0
-    assert lies_in(tmp_path) == [f"{MODEL}.arpa"]
+    assert folder_contents(tmp_path) == [f"{MODEL}.arpa"]
     assert arpa_of(tmp_path).read_bytes() == ARPA.lower()
     captured = capsys.readouterr()
     assert captured.out == f"{arpa_of(tmp_path)}: words in lower case, as asr.text.normalize.basic writes them.\n"
@@ -109,7 +109,7 @@ def test_the_archive_is_kept_on_request_and_used_again(tmp_path, mirror, capsys)
     assert (tmp_path / "lm" / f"{MODEL}.arpa.gz").read_bytes() == ARCHIVE
     arpa_of(tmp_path).unlink()
     assert fetch(tmp_path, mirror) == 0
-    assert lies_in(tmp_path) == [f"{MODEL}.arpa", f"{MODEL}.arpa.gz"]
+    assert folder_contents(tmp_path) == [f"{MODEL}.arpa", f"{MODEL}.arpa.gz"]
     assert mirror.starts == [0]
     assert "existed already; it was verified, unpacked" in capsys.readouterr().err
 
@@ -121,7 +121,7 @@ def test_a_complete_language_model_is_not_changed(tmp_path, mirror, capsys):
     assert fetch(tmp_path, mirror) == 0
     after = arpa_of(tmp_path).stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)  # reading it changes st_atime
-    assert lies_in(tmp_path) == [f"{MODEL}.arpa"]
+    assert folder_contents(tmp_path) == [f"{MODEL}.arpa"]
     assert mirror.starts == [0]
     assert f"{MODEL}.arpa: is there, whole; not fetched." in capsys.readouterr().err
 
@@ -149,7 +149,7 @@ def test_a_later_run_continues_a_partial_download(tmp_path, mirror, capsys):
     mirror.otherwise = hang_up
     assert fetch(tmp_path, mirror) == 1
     assert "the same command resumes; or choose another --mirror." in capsys.readouterr().err
-    assert lies_in(tmp_path) == [f"{MODEL}.arpa.gz.part"]
+    assert folder_contents(tmp_path) == [f"{MODEL}.arpa.gz.part"]
     mirror.answers, mirror.starts = [drop_before(len(ARCHIVE))], []
     assert fetch(tmp_path, mirror) == 0
     assert mirror.starts == [30_000]
@@ -172,7 +172,7 @@ def test_an_archive_with_another_checksum_is_deleted_and_not_unpacked(tmp_path, 
     mirror.content = ARCHIVE[:-1] + bytes([ARCHIVE[-1] ^ 1])
     assert fetch(tmp_path, mirror) == 1
     assert f"must have the published MD5 {facts(ARCHIVE)[1]}; the download has" in capsys.readouterr().err
-    assert lies_in(tmp_path) == []
+    assert folder_contents(tmp_path) == []
 
 
 def test_insufficient_disk_space_is_reported_before_the_download(tmp_path, mirror, monkeypatch, capsys):
@@ -192,7 +192,7 @@ def test_files_of_a_killed_run_are_removed_before_disk_space_is_measured(tmp_pat
     monkeypatch.setitem(LANGUAGE_MODELS, MODEL, (10**15, "0" * 32))
     assert fetch(tmp_path, mirror) == 1
     assert "GB free to fetch and unpack" in capsys.readouterr().err
-    assert lies_in(tmp_path) == []
+    assert folder_contents(tmp_path) == []
 
 
 def test_existing_files_do_not_count_towards_the_required_disk_space(tmp_path, monkeypatch):
@@ -297,7 +297,7 @@ def test_an_archive_that_cannot_be_unpacked_leaves_no_model(tmp_path, mirror, mo
     publish(mirror, monkeypatch, archive)
     assert fetch(tmp_path, mirror) == 1
     assert f"error: {part_of(tmp_path)}: {message}" in capsys.readouterr().err
-    assert lies_in(tmp_path) == [f"{MODEL}.arpa.gz.part"]
+    assert folder_contents(tmp_path) == [f"{MODEL}.arpa.gz.part"]
 
 
 def test_a_full_disk_leaves_no_model_and_the_next_run_need_not_download_again(tmp_path, mirror, monkeypatch, capsys):
@@ -316,7 +316,7 @@ def test_a_full_disk_leaves_no_model_and_the_next_run_need_not_download_again(tm
         assert fetch(tmp_path, mirror) == 1
     err = capsys.readouterr().err
     assert f"must be unpacked to {arpa_of(tmp_path)}; No space left on device. Make room, or give another" in err
-    assert lies_in(tmp_path) == [f"{MODEL}.arpa.gz.part"]
+    assert folder_contents(tmp_path) == [f"{MODEL}.arpa.gz.part"]
     assert fetch(tmp_path, mirror) == 0
     assert mirror.starts == [0]
 
@@ -352,10 +352,10 @@ def test_killing_the_unpacking_leaves_no_model_and_the_next_run_completes_it(tmp
     process = start(tmp_path, mirror)
     process.kill()
     process.communicate(timeout=30)
-    assert lies_in(tmp_path) == [f".{MODEL}.arpa.unfinished", f"{MODEL}.arpa.gz.part"]
+    assert folder_contents(tmp_path) == [f".{MODEL}.arpa.unfinished", f"{MODEL}.arpa.gz.part"]
     assert fetch(tmp_path, mirror) == 0
     assert mirror.starts == [0]
-    assert lies_in(tmp_path) == [f"{MODEL}.arpa"]
+    assert folder_contents(tmp_path) == [f"{MODEL}.arpa"]
     assert arpa_of(tmp_path).read_bytes() == ARPA.lower()
 
 
@@ -366,4 +366,4 @@ def test_an_interrupted_unpacking_cleans_up_and_exits_with_130_without_a_traceba
     assert process.returncode == 130
     assert err.endswith("interrupted; run the same command again to resume.\n")
     assert "Traceback" not in err
-    assert lies_in(tmp_path) == [f"{MODEL}.arpa.gz.part"]
+    assert folder_contents(tmp_path) == [f"{MODEL}.arpa.gz.part"]

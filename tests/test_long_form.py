@@ -96,8 +96,8 @@ def test_the_transcript_does_not_depend_on_the_form_of_the_input(
         same(transcripts[2], alone)
         around = write(tmp_path / "around.wav", torch.cat([recording(TEXTS[9:10]), waveform, recording(TEXTS[10:])]))
         offset = len(recording(TEXTS[9:10])) / SAMPLE_RATE
-        stretch = Utterance(str(around), len(waveform) / SAMPLE_RATE, "", "part", offset=offset)
-        same(recognized(recognizer, [stretch, whole_file(path, "whole")], how)["part"], alone)
+        segment = Utterance(str(around), len(waveform) / SAMPLE_RATE, "", "part", offset=offset)
+        same(recognized(recognizer, [segment, whole_file(path, "whole")], how)["part"], alone)
 
 
 @WAYS
@@ -272,7 +272,7 @@ def test_a_long_file_whose_length_differs_from_its_manifest_is_rejected(
 # ---- n-best of several segments
 
 
-class Told:
+class GivenTexts:
     """A decoder that returns given texts, one per segment."""
 
     needs = ()
@@ -308,7 +308,7 @@ def test_the_n_best_are_the_best_of_all_combinations_over_the_segments(seed: int
         return [Hypothesis(sequence, score) for sequence, score in zip(shuffled, scores, strict=True)]
 
     segments = [hypotheses() for _ in range(3)]
-    recognizer = listener(lambda head, tokenizer, normalize: Told(segments))
+    recognizer = listener(lambda head, tokenizer, normalize: GivenTexts(segments))
     pieces = recognizer.model.tokenizer.pieces
     best: dict[str, float] = {}
     for combined in itertools.product(*segments):
@@ -339,11 +339,11 @@ def test_segments_between_silences_are_recognised_separately(recognizer: Recogni
     waveform = recording(TEXTS, pause=0.6)
     utterance = Utterance("", len(waveform) / SAMPLE_RATE, "", "0")
     [(_, segments)] = recognizer.segments([utterance], inference("silence"), {"0": waveform})  # type: ignore[misc]
-    for (begin, encoder_out), (start, stretch) in zip(
+    for (begin, encoder_out), (start, segment) in zip(
         segments, cut_at_silences([waveform], SAMPLE_RATE, max_seconds=SHORT.chunk_seconds), strict=True
     ):
         assert begin == start / SAMPLE_RATE
-        features = recognizer.model.features(stretch)
+        features = recognizer.model.features(segment)
         alone = recognizer.model(features[None], torch.tensor([len(features)])).out
         torch.testing.assert_close(encoder_out, alone[0], atol=1e-4, rtol=0)
 

@@ -57,7 +57,7 @@ def alone(model: Any, text: list[int]) -> float:
     return total
 
 
-def some_texts(number: int, longest: int) -> list[list[int]]:
+def random_texts(number: int, longest: int) -> list[list[int]]:
     dice = random.Random(number)
     return [[dice.randint(1, V - 1) for _ in range(dice.randint(0, longest))] for _ in range(number)]
 
@@ -99,7 +99,7 @@ def rescoring(model: Any, weight: float = 0.7, bonus: float = 0.2) -> Any:
 
 @pytest.fixture
 def first_hypotheses() -> list[list[Hypothesis]]:
-    texts = some_texts(17, 15)
+    texts = random_texts(17, 15)
     scores = torch.randn(17).tolist()
     all_of_them = [Hypothesis(text, score) for text, score in zip(texts, scores, strict=True)]
     return [all_of_them[:9], all_of_them[9:10], [Hypothesis([], -1.0)], all_of_them[10:]]
@@ -127,7 +127,7 @@ def test_rescoring_equals_scoring_each_hypothesis_alone(
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_float32_score_of_a_hypothesis_does_not_depend_on_the_batch(name: str) -> None:
-    model, texts = token_model(name), some_texts(12, 40)
+    model, texts = token_model(name), random_texts(12, 40)
     together = hypothesis_log_probs(model, texts, torch.device("cpu"))
     assert together == pytest.approx([alone(model, text) for text in texts], abs=1e-3, rel=1e-5)
 

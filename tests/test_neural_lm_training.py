@@ -387,13 +387,13 @@ def test_perplexity_is_computed_alike_for_neural_and_n_gram_models(
     model = load_token_model(str(trained), tokenizer(), "lm")
     expected = measure(model, read(text), settings().bounds, torch.device("cpu"))
     assert float(neural[4]) == pytest.approx(expected.per_word, abs=0.06)
-    asked, total = NgramModel(tmp_path / "lm.arpa"), 0.0
+    ngram_model, total = NgramModel(tmp_path / "lm.arpa"), 0.0
     for line in text.read_text().splitlines():
-        state = asked.start()
+        state = ngram_model.start()
         for letter in line:
-            log_prob, state = asked.score(state, letter.replace(" ", "\N{LOWER ONE EIGHTH BLOCK}"))
+            log_prob, state = ngram_model.score(state, letter.replace(" ", "\N{LOWER ONE EIGHTH BLOCK}"))
             total += log_prob
-        total += asked.end(state)
+        total += ngram_model.end(state)
     units = sum(len(line.split()) + 1 for line in text.read_text().splitlines())
     assert float(by_ngram[4]) == pytest.approx(math.exp(-total / units), abs=0.06)
 

@@ -533,7 +533,7 @@ def english(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def heard_by_sherpa(folder: Path, recordings: list[str]) -> list[str]:
+def texts_by_sherpa(folder: Path, recordings: list[str]) -> list[str]:
     """Return texts of recordings from another process, which a crash of sherpa-onnx would end."""
     code = (
         "import sys, sherpa_onnx, soundfile\n"
@@ -566,7 +566,7 @@ def test_the_trained_model_and_sherpa_onnx_recognise_real_speech_like_torch(engl
     assert texts[0] == texts[1]
     assert after.counts.errors == 48
     pytest.importorskip("sherpa_onnx", reason="sherpa-onnx is not installed")
-    sherpa_texts = heard_by_sherpa(english / "exported", [utterance.audio_filepath for utterance in utterances])
+    sherpa_texts = texts_by_sherpa(english / "exported", [utterance.audio_filepath for utterance in utterances])
     normalize = get_normalizer("basic")
     counts = [
         count_errors(normalize(utterance.text), normalize(text))

@@ -293,9 +293,9 @@ def test_an_exported_stream_gives_the_same_words_with_the_same_times(streaming_f
     for number, waveform in enumerate(waveforms(tmp_path)):
         streams = [Stream(load_recognizer(streaming_folder / name)) for name in ("bundle", "exported")]
         assert not any(each.note for each in streams), "both go on from chunk to chunk"
-        heard_by = [[*(each.feed(piece) for piece in pieces(waveform, number)), each.finish()] for each in streams]
-        assert len(final_text(heard_by[0])) > 4
-        for expected, actual in zip_longest(*heard_by):
+        texts_by = [[*(each.feed(piece) for piece in pieces(waveform, number)), each.finish()] for each in streams]
+        assert len(final_text(texts_by[0])) > 4
+        for expected, actual in zip_longest(*texts_by):
             assert [(word.text, word.start) for word in [*actual.final, *actual.partial]] == [
                 (word.text, word.start) for word in [*expected.final, *expected.partial]
             ]

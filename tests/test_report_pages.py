@@ -305,8 +305,8 @@ def test_recordings_fill_the_budget_in_the_requested_order(tmp_path: Path) -> No
 
 def test_the_recording_in_a_page_is_the_audio_of_the_utterance(tmp_path: Path) -> None:
     long = tone(tmp_path, "long", 3.0)
-    stretch = replace(long, offset=1.0, duration=1.5)
-    [content] = record([stretch], [0], 1e9).audio.values()
+    segment = replace(long, offset=1.0, duration=1.5)
+    [content] = record([segment], [0], 1e9).audio.values()
     path = tmp_path / "clip.ogg"
     path.write_bytes(content)
     clip, meant = load_waveform(path, SAMPLE_RATE), load_waveform(long.audio_filepath, SAMPLE_RATE)[16000:40000]
@@ -422,11 +422,11 @@ def test_the_features_of_a_long_recording_are_those_of_consecutive_segments(flue
     waveform = torch.randn(40_321, generator=torch.Generator().manual_seed(0)) * torch.linspace(0.01, 1, 40_321)
     frames = in_stretches(features, waveform, seconds=1.0)
     assert len(frames) == features.num_frames(len(waveform))
-    assert torch.equal(in_stretches(features, waveform, seconds=3.0), features(waveform)), "one stretch is the whole"
-    per_stretch = SAMPLE_RATE // features.hop
-    for start in range(0, len(frames), per_stretch):
-        stretch = waveform[start * features.hop :][: (per_stretch - 1) * features.hop + features.window]
-        torch.testing.assert_close(frames[start : start + per_stretch], features(stretch))
+    assert torch.equal(in_stretches(features, waveform, seconds=3.0), features(waveform)), "one segment is the whole"
+    frames_per_segment = SAMPLE_RATE // features.hop
+    for start in range(0, len(frames), frames_per_segment):
+        segment = waveform[start * features.hop :][: (frames_per_segment - 1) * features.hop + features.window]
+        torch.testing.assert_close(frames[start : start + frames_per_segment], features(segment))
     for num_samples in (0, 1, features.window - 1, features.window):
         assert len(in_stretches(features, waveform[:num_samples], 1.0)) == (num_samples == features.window)
 
@@ -451,7 +451,7 @@ def test_the_browser_draws_each_level_in_its_colour_at_its_position(browser: Any
             const { base64, settings, frames } = JSON.parse(document.getElementById("data").textContent);
             const levels = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
             const canvas = document.createElement("canvas"), { sample_rate: rate, window, shift } = settings;
-            // A pixel a frame, from the beginning of the first frame's own stretch on.
+            // A pixel a frame, from the beginning of the first frame's window on.
             Picture.mel(canvas, frames, { ...settings, levels }, (window - shift) / 2 / rate, rate / shift);
             const context = canvas.getContext("2d"), height = canvas.height / settings.num_mel_bins;
             const at = (t, bin) => context.getImageData(t, Math.floor(canvas.height - (bin + 0.5) * height), 1, 1).data;

@@ -197,26 +197,26 @@ def test_another_number_of_processes_continues_the_epoch_if_permitted(
     run_dir, ids = tmp_path / "run", tmp_path / "ids"
     ids.mkdir()
     small = ["data.max_utterances=2", "trainer.max_epochs=2", "checkpoint.every_steps=1"]
-    for stretch, world_size in enumerate(numbers):
+    for part, world_size in enumerate(numbers):
         distributed = ["trainer.strategy=ddp", "trainer.devices=2"] if world_size == 2 else []
         settings = config(run_dir, tones, *small, *distributed)
-        if stretch > 0 and numbers[stretch - 1] != world_size:
-            output = tmp_path / f"refused{stretch}.log"
+        if part > 0 and numbers[part - 1] != world_size:
+            output = tmp_path / f"refused{part}.log"
             assert finish(start(settings, output, world_size=world_size)) == 1
             log = output.read_text()
             assert log.count("error: ") == 1, log
-            assert f"world_size: {numbers[stretch - 1]} -> {world_size}" in log
+            assert f"world_size: {numbers[part - 1]} -> {world_size}" in log
             assert "resume.allow=[world_size]" in log
         allowed = config(run_dir, tones, *small, *distributed, "resume.allow=[world_size]")
-        done, output = steps_logged(run_dir), tmp_path / f"{stretch}.log"
+        done, output = steps_logged(run_dir), tmp_path / f"{part}.log"
         running = start(allowed, output, world_size=world_size, before=partial(write_ids, ids))
-        if stretch < 2:
+        if part < 2:
             assert wait_for(lambda done=done: steps_logged(run_dir) > done + 2, running)  # type: ignore[misc]
             kill(running)
             remove_ids_after_checkpoint(ids, run_dir)
         else:
             assert finish(running) == 0, output.read_text()
-        changed = stretch > 0 and numbers[stretch - 1] != world_size
+        changed = part > 0 and numbers[part - 1] != world_size
         assert ("no longer bit for bit" in output.read_text()) == changed
     rows = metrics(run_dir)
     assert [int(row["step"]) for row in rows] == list(range(1, 1 + len(rows)))

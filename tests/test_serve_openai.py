@@ -141,13 +141,13 @@ def test_texts_and_subtitles_equal_the_files_of_transcribe(
 
 def test_verbose_json_has_the_requested_segments_and_words(server: Server) -> None:
     expected = server.post(WORDS).json()
-    asked_for = {
+    requested = {
         (): {"segments"},
         ("segment",): {"segments"},
         ("word",): {"words"},
         ("word", "segment"): {"words", "segments"},
     }
-    for granularities, more in asked_for.items():
+    for granularities, more in requested.items():
         given = {"timestamp_granularities[]": list(granularities)} if granularities else {}
         response = post(server, WORDS, response_format="verbose_json", **given)
         answer = of_schema(TranscriptionVerbose, response.content)

@@ -43,12 +43,12 @@ def recording(*pieces: tuple[float, float], level: float = 1e-3) -> tuple[Tensor
 
 def cuts_of(waveform: Tensor, max_seconds: float, block_samples: int = 8000, **options: float) -> list[float]:
     """Return the cuts of the waveform in seconds, after checking invariants."""
-    stretches = list(cut_at_silences(waveform.split(block_samples), RATE, max_seconds=max_seconds, **options))
-    assert torch.equal(torch.cat([stretch for _, stretch in stretches]), waveform)
-    ends = list(itertools.accumulate(len(stretch) for _, stretch in stretches))
-    assert [start for start, _ in stretches] == [0, *ends[:-1]]
-    assert all(0 < len(stretch) <= max_seconds * RATE for _, stretch in stretches)
-    return [start / RATE for start, _ in stretches[1:]]
+    segments = list(cut_at_silences(waveform.split(block_samples), RATE, max_seconds=max_seconds, **options))
+    assert torch.equal(torch.cat([segment for _, segment in segments]), waveform)
+    ends = list(itertools.accumulate(len(segment) for _, segment in segments))
+    assert [start for start, _ in segments] == [0, *ends[:-1]]
+    assert all(0 < len(segment) <= max_seconds * RATE for _, segment in segments)
+    return [start / RATE for start, _ in segments[1:]]
 
 
 def near(actual: list[float], expected: list[float], seconds: float = 0.05) -> bool:
@@ -71,9 +71,9 @@ def test_segments_are_consecutive_and_complete_for_any_sound_and_blocks(data):
     borders = [end for end in itertools.accumulate(lengths) if end < len(waveform)]
     blocks = waveform.tensor_split(borders)
     cuts = cuts_of(waveform, max_seconds, len(waveform))
-    stretches = list(cut_at_silences(blocks, RATE, max_seconds=max_seconds))
-    assert [start / RATE for start, _ in stretches][1:] == cuts
-    assert torch.equal(torch.cat([stretch for _, stretch in stretches]), waveform)
+    segments = list(cut_at_silences(blocks, RATE, max_seconds=max_seconds))
+    assert [start / RATE for start, _ in segments][1:] == cuts
+    assert torch.equal(torch.cat([segment for _, segment in segments]), waveform)
 
 
 @pytest.mark.parametrize("samples", [1, 2, 319, 321])
@@ -104,10 +104,10 @@ def test_segments_read_no_more_than_the_next_one_needs():
             read += RATE
 
     ended = 0
-    for _, stretch in cut_at_silences(blocks(), RATE, max_seconds=20.0):
+    for _, segment in cut_at_silences(blocks(), RATE, max_seconds=20.0):
         assert read - ended <= 21 * RATE
-        assert stretch.untyped_storage().nbytes() == 4 * len(stretch)  # it owns only its own samples
-        ended += len(stretch)
+        assert segment.untyped_storage().nbytes() == 4 * len(segment)  # it owns only its own samples
+        ended += len(segment)
     assert ended == 300 * RATE
 
 

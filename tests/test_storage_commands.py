@@ -51,18 +51,18 @@ def corpus(tmp_path: Path, s3: FaultyProxy) -> Path:
 
 
 @pytest.mark.parametrize("suffix", ["0.wav", "1.flac", "2.ogg", "3.mp3"])
-@pytest.mark.parametrize("stretch", [{}, {"offset": 0.11, "duration": 0.2}], ids=["whole", "stretch"])
+@pytest.mark.parametrize("segment", [{}, {"offset": 0.11, "duration": 0.2}], ids=["whole", "segment"])
 def test_audio_at_a_url_decodes_to_the_bits_of_the_file(
-    corpus: Path, s3: FaultyProxy, suffix: str, stretch: dict[str, float]
+    corpus: Path, s3: FaultyProxy, suffix: str, segment: dict[str, float]
 ) -> None:
     file = corpus / "audio" / suffix
     url = f"s3://bucket/corpus/audio/{suffix}"
     signed = url.replace("s3://", f"http://127.0.0.1:{s3.port}/") + "?" + SIGNATURE
-    expected = load_waveform(file, 16_000, **stretch)  # type: ignore[arg-type]
+    expected = load_waveform(file, 16_000, **segment)  # type: ignore[arg-type]
     for given in (url, signed):
-        assert torch.equal(load_waveform(given, 16_000, **stretch), expected)  # type: ignore[arg-type]
+        assert torch.equal(load_waveform(given, 16_000, **segment), expected)  # type: ignore[arg-type]
         assert audio_info(given) == audio_info(file)
-    assert torch.equal(load_waveform("shard:7", 16_000, **stretch, content=file.read_bytes()), expected)  # type: ignore[arg-type]
+    assert torch.equal(load_waveform("shard:7", 16_000, **segment, content=file.read_bytes()), expected)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("damage", ["truncated", "emptied", "noise"])

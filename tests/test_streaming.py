@@ -197,12 +197,12 @@ def test_a_final_word_is_never_revoked_and_partial_words_follow_it(decode: str) 
     captions = streamed(Stream(recognizer, endpoint_seconds=None), waveform, 1)
     text = whole(recognizer, waveform).split()
     so_far: list[str] = []
-    some_partial = 0
+    num_partial = 0
     for each in captions:
         so_far += [word.text for word in each.final]
         assert so_far == text[: len(so_far)]
-        some_partial += bool(each.partial)
-    assert some_partial
+        num_partial += bool(each.partial)
+    assert num_partial
     times = [(word.start, word.end) for each in captions for word in each.final]
     assert times == sorted(times)
     assert all(0 <= start < end <= 6.1 for start, end in times)
@@ -264,10 +264,12 @@ def test_streams_that_join_and_leave_a_batch_give_the_words_of_each_alone(decode
         return CachedStream(recognizer, settings)
 
     waveforms = [speech(seconds, seed) for seed, seconds in enumerate((3.0, 1.1, 2.0, 0.4))]
-    behind = (0.12, 0.0, 0.24, 0.12)
-    alone = [final_text(streamed(make(right), waveform, 0)) for right, waveform in zip(behind, waveforms, strict=True)]
+    look_aheads = (0.12, 0.0, 0.24, 0.12)
+    alone = [
+        final_text(streamed(make(right), waveform, 0)) for right, waveform in zip(look_aheads, waveforms, strict=True)
+    ]
     parts = [pieces(waveform, seed, 9000) for seed, waveform in enumerate(waveforms)]
-    streams, outputs = [make(right) for right in behind], [[] for _ in parts]
+    streams, outputs = [make(right) for right in look_aheads], [[] for _ in parts]
     starts = [0, 3, 1, 6]
     for turn in range(200):
         there = [n for n, start in enumerate(starts) if 0 <= turn - start < len(parts[n])]

@@ -45,7 +45,7 @@ def run_dir(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 START = Started(0, "Conformer", 2_628_237, 29, 712, 0.99, 9)
 
 
-def tell(run_dir: Path, *events: tuple[float, Event]) -> None:
+def add_events(run_dir: Path, *events: tuple[float, Event]) -> None:
     """Append events to a run's file, each with its time."""
     with pytest.MonkeyPatch.context() as patch:
         for moment, event in events:
@@ -236,8 +236,10 @@ def test_the_recorded_events_describe_the_run(run_dir: Path, tones: Path) -> Non
 def test_the_time_is_the_sum_over_all_starts_without_the_pauses_between_them(tmp_path: Path) -> None:
     night = 80_000
     dropped, damaged = Warned("dropped 3: why (a, b, c)"), Warned("x.ckpt is damaged (why)\na second line of it")
-    tell(tmp_path, (0, START), (1, dropped), (10, Progress(20, 1, 20, 200)), (60, Progress(50, 1, 50, 200)))
-    tell(tmp_path, (night, damaged), (night + 1, START), (night + 1, dropped), (night + 31, Progress(350, 2, 150, 200)))
+    add_events(tmp_path, (0, START), (1, dropped), (10, Progress(20, 1, 20, 200)), (60, Progress(50, 1, 50, 200)))
+    add_events(
+        tmp_path, (night, damaged), (night + 1, START), (night + 1, dropped), (night + 31, Progress(350, 2, 150, 200))
+    )
     history = read_history(tmp_path / "events.jsonl")
     assert (history.starts, history.wall_seconds, history.passes) == (2, 90.0, 1.75)
     assert history.warnings == {dropped.message: 2, damaged.message: 1}
@@ -245,17 +247,17 @@ def test_the_time_is_the_sum_over_all_starts_without_the_pauses_between_them(tmp
     assert "why (a, b, c) (2 times)" in page
     assert "in 2 starts" in page
 
-    tell(tmp_path, (night + 20, Bundled()), (night + 40, Bundled()))  # the clock was set back
+    add_events(tmp_path, (night + 20, Bundled()), (night + 40, Bundled()))  # the clock was set back
     assert read_history(tmp_path / "events.jsonl").wall_seconds == 110.0
 
 
 def test_events_damaged_by_a_kill_or_a_disk_are_counted_and_the_others_are_read(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
-    tell(tmp_path, (0, START), (10, Progress(10, 1, 10, 100)))
+    add_events(tmp_path, (0, START), (10, Progress(10, 1, 10, 100)))
     whole = path.read_bytes()
     for size in range(1, len(whole)):  # killed in the middle of any line
         path.write_bytes(whole[:size])
-        tell(tmp_path, (20, Progress(20, 1, 20, 100)))
+        add_events(tmp_path, (20, Progress(20, 1, 20, 100)))
         history = read_history(path)
         assert history.passes == 0.2
         left = whole[:size].splitlines()
@@ -304,7 +306,7 @@ def test_the_page_of_an_older_run_without_events_says_so(run_dir: Path, tmp_path
     page = page_of(tmp_path)
     assert "events.jsonl does not record how this run started; see train.log." in page
     assert tables(page).keys() == tables(page_of(run_dir)).keys()
-    tell(tmp_path, (0, replace(START, step=20)))
+    add_events(tmp_path, (0, replace(START, step=20)))
     assert "events.jsonl begins at step 20; earlier events are only in train.log." in page_of(tmp_path)
 
 
@@ -421,7 +423,7 @@ def hostile(tmp_path: Path) -> Path:
     line = {"step": 1, "epoch": 1, "id": HOSTILE, "reference": HOSTILE, "hypothesis": HOSTILE[::-1]}
     (folder / "examples.jsonl").write_text(json.dumps(line) + "\n")
     (folder / "results.json").write_text(json.dumps({HOSTILE: {"wer": 0.5, "reference_words": 2}}))
-    tell(folder, (0, START), (1, Warned(HOSTILE)))
+    add_events(folder, (0, START), (1, Warned(HOSTILE)))
     (folder / "config.yaml").write_text("corpus: {name: '<b>x</b>'}\n")
     return folder
 

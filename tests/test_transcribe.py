@@ -232,8 +232,8 @@ def test_a_manifest_is_transcribed_in_order_including_segments(
 ) -> None:
     step = LETTER_SECONDS + GAP_SECONDS
     soundfile.write(tmp_path / "two.flac", speak("abcd ef dbcd ef"), SAMPLE_RATE)
-    stretch = {"audio_filepath": "two.flac", "offset": 8 * step, "duration": 7 * step}
-    path = manifest(tmp_path / "m.jsonl", stretch, line_of(tmp_path / "two.flac", id="all", text=None), "")
+    segment = {"audio_filepath": "two.flac", "offset": 8 * step, "duration": 7 * step}
+    path = manifest(tmp_path / "m.jsonl", segment, line_of(tmp_path / "two.flac", id="all", text=None), "")
     assert run(fluent / "run", path) == 0
     assert capsys.readouterr().out == f"two.flac@{8 * step}\tdbcd ef\nall\tabcd ef dbcd ef\n"
 
@@ -526,8 +526,8 @@ def test_an_interruption_leaves_complete_files_and_is_reported(fluent: Path, rec
         assert time.monotonic() < end
         time.sleep(0.01)
     running.send_signal(signal.SIGINT)
-    said_so = running.communicate(timeout=60)[1]
-    assert (running.returncode, said_so) == (130, "interrupted\n")
+    reported = running.communicate(timeout=60)[1]
+    assert (running.returncode, reported) == (130, "interrupted\n")
     assert {path.read_text() for path in out.glob("*.txt")} == {"abcd ef\n"}
     assert not [path for path in out.iterdir() if path.suffix != ".txt"]
 

@@ -355,7 +355,7 @@ def with_file(option: str, content: bytes) -> Callable[[Path, Path], list[str]]:
     return make
 
 
-def beside(name: str) -> Callable[[Path, Path], list[str]]:
+def with_folder(name: str) -> Callable[[Path, Path], list[str]]:
     def make(folder: Path, bundle: Path) -> list[str]:
         (bundle / name).mkdir()
         return [str(bundle), "DEV"]
@@ -383,7 +383,7 @@ KENLM = b"mmap lm http://kheafield.com/code format version 5\n\0"
         (lambda folder, bundle: [str(bundle), "nowhere.jsonl"], r"^nowhere\.jsonl: no such manifest"),
         (lambda folder, bundle: ["some.ckpt", "DEV"], r"^some\.ckpt: MODEL must be a bundle or a run folder"),
         (lambda folder, bundle: [str(folder / "nowhere"), "DEV"], r"a model must be a run folder, a bundle or a"),
-        (beside("notes"), r"bundle: a folder to replace must be empty .*; it contains notes\."),
+        (with_folder("notes"), r"bundle: a folder to replace must be empty .*; it contains notes\."),
     ],
 )
 def test_an_impossible_request_is_one_line_before_the_search_and_the_bundle_does_not_change(

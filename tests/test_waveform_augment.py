@@ -165,8 +165,8 @@ def test_the_added_noise_is_a_segment_of_a_recording(sounds: Path) -> None:
         size = len(recorded) + len(added)
         matches = torch.fft.irfft(torch.fft.rfft(recorded, size) * torch.fft.rfft(added, size).conj(), size)
         start = int(matches[: len(recorded) - len(added) + 1].argmax())
-        stretch = recorded[start : start + len(added)]
-        assert torch.allclose(added / added.norm(), stretch / stretch.norm(), atol=1e-6)
+        segment = recorded[start : start + len(added)]
+        assert torch.allclose(added / added.norm(), segment / segment.norm(), atol=1e-6)
         starts.add(start)
     assert len(starts) == 5
 
