@@ -455,7 +455,7 @@ def test_a_bad_input_is_reported_in_one_line(source: Path, tmp_path: Path) -> No
     assert not (tmp_path / "out").exists()
 
 
-def test_the_first_of_several_processes_writes_a_file_once(tmp_path: Path, s3: FaultyProxy) -> None:
+def test_only_the_first_of_several_processes_writes_a_file(tmp_path: Path, s3: FaultyProxy) -> None:
     for path in (str(tmp_path / "job.json"), "s3://bucket/first/job.json"):
         assert write_together(path, b"first", is_new=True)
         assert not write_together(path, b"second", is_new=True)

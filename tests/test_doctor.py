@@ -278,7 +278,7 @@ def test_digits_in_most_texts_are_not_a_finding() -> None:
     assert character_findings({"train": [Utterance("", 1.0, "room 25", str(number)) for number in range(3)]}) == []
 
 
-def test_in_a_large_corpus_an_equal_share_of_each_split_is_decoded_and_reported(tones: Path) -> None:
+def test_in_a_large_corpus_the_audio_of_an_equal_share_of_each_split_is_examined(tones: Path) -> None:
     corpus = read_corpus(settings_with(*tone_corpus(tones)).corpus, str, IndexCache().utterances)
     splits = splits_of(corpus)
     hours = sum(utterance.duration for utterances in splits.values() for utterance in utterances) / 3600

@@ -218,7 +218,9 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_a_bad_manifest_is_one_line_with_status_1_before_the_model_is_loaded(kind: str, tmp_path: Path) -> None:
+def test_a_bad_manifest_is_reported_in_one_line_with_status_1_before_the_model_is_loaded(
+    kind: str, tmp_path: Path
+) -> None:
     content, message = BAD[kind]
     path = tmp_path / "bad.jsonl"
     if kind == "a folder":
@@ -235,7 +237,7 @@ def test_a_bad_manifest_is_one_line_with_status_1_before_the_model_is_loaded(kin
     assert "Traceback" not in ended.stderr
 
 
-def test_an_unreadable_manifest_an_invalid_model_and_an_invalid_output_folder_are_one_line_each(
+def test_an_unreadable_manifest_an_invalid_model_and_an_invalid_output_folder_are_reported_in_one_line_each(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "good.jsonl"

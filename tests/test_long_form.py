@@ -227,7 +227,7 @@ with_nan, with_a_huge_sample = partial(with_sample, math.nan), partial(with_samp
         (with_a_huge_sample, "wav", "bad.wav: samples must lie between"),
     ],
 )
-def test_a_long_file_damaged_near_its_end_is_one_line_and_stops_no_other(
+def test_a_long_file_damaged_near_its_end_is_reported_in_one_line_and_stops_no_other(
     recognizer: Recognizer, way: str, spoil: object, suffix: str, message: str, tmp_path: Path
 ) -> None:
     bad = spoil(tmp_path / f"bad.{suffix}")  # type: ignore[operator]
@@ -244,7 +244,7 @@ def test_a_long_file_damaged_near_its_end_is_one_line_and_stops_no_other(
         recognizer.transcribe([bad], inference(way), sample_rate=SAMPLE_RATE)
 
 
-def test_a_short_file_with_extreme_samples_is_one_line_and_stops_no_other(
+def test_a_short_file_with_extreme_samples_is_reported_in_one_line_and_stops_no_other(
     recognizer: Recognizer, tmp_path: Path
 ) -> None:
     soundfile.write(tmp_path / "bad.wav", (1e30 * recording(TEXTS[:1])).numpy(), SAMPLE_RATE, subtype="FLOAT")

@@ -142,7 +142,7 @@ def test_train_log_and_report_have_the_figures_in_metrics_csv(run_dir: Path) -> 
         assert table[name][3:] == [f"{wer:.2%}".replace("%", " %") for wer in (wers[-1], min(wers))]
 
 
-def test_training_losses_equal_those_of_a_validation_on_the_same_utterances_with_one_process_or_two(
+def test_with_one_process_or_two_training_losses_equal_validation_losses_on_the_same_utterances(
     two: Path, tmp_path: Path
 ) -> None:
     splits = [f"corpus.{split}=[train.jsonl,'other/a,b.jsonl']" for split in ("train", "valid")]

@@ -265,7 +265,7 @@ def test_without_espeak_the_error_gives_the_command_that_installs_it(tmp_path: P
         (None, ["--num-processes", "0"]),
     ],
 )
-def test_an_impossible_request_is_one_clear_line_with_status_1(
+def test_an_impossible_request_is_reported_in_one_line_with_status_1(
     blocked: str | None, arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if blocked:

@@ -79,7 +79,7 @@ def test_shares_are_hours_times_weight_to_the_power_of_temperature_normalised(te
         assert means == weights  # exact: a weight of 2 means two occurrences of each
 
 
-def test_each_utterance_occurs_as_often_as_the_whole_part_of_its_weight_and_the_fraction_is_drawn() -> None:
+def test_the_mean_number_of_occurrences_of_an_utterance_in_an_epoch_is_its_weight() -> None:
     mixture = Mixture((40, 10, 100), (1.0, 3.0, 0.25))
     for epoch in range(3):
         positions, numbers = mixture.occurrences(5, epoch)
@@ -117,7 +117,7 @@ def test_an_epoch_resumed_on_other_processes_plays_the_remaining_occurrences(two
     assert Counter((item.position, item.repeat) for item in [*done, *left]) == whole
 
 
-def test_occurrences_of_an_utterance_are_augmented_differently_and_the_first_as_without_a_mixture(tones: Path) -> None:
+def test_occurrences_of_an_utterance_differ_in_augmentation_and_the_first_is_as_without_a_mixture(tones: Path) -> None:
     utterance = read_manifest(tones / "train.jsonl")[0]
     augmentation = Augmentation(waveform=[Gain(SAMPLE_RATE, probability=1.0, gain_db=[-6.0, 6.0])])
     dataset = SpeechDataset([utterance], FEATURES, REFERENCE.for_evaluation(), augmentation, seed=3)

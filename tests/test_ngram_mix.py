@@ -396,7 +396,7 @@ def test_extra_words_are_normalised_and_only_new_ones_are_added(
     assert model.backoffs == pytest.approx(without.backoffs | {(word,): 0 for word in ("zoë", "van", "dyck")})
 
 
-def test_with_a_spelling_model_words_of_other_texts_have_a_finite_perplexity_only_in_the_mixture(
+def test_with_a_spelling_model_only_the_mixture_gives_words_of_other_texts_a_probability(
     texts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """<unk> of a text's model then stands for all words that the text does not contain."""

@@ -124,7 +124,7 @@ def test_the_command_prints_the_report_and_leaves_no_file(tones: Path, tmp_path:
     assert sorted(tones.rglob("*")) == before
 
 
-def test_an_invalid_setting_is_one_line_with_exit_status_1(tones: Path, tmp_path: Path) -> None:
+def test_an_invalid_setting_is_reported_in_one_line_with_exit_status_1(tones: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "asr.plan", *TINY, *tone_corpus(tones), "data.batch_seconds=-1"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)

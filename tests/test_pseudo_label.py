@@ -130,7 +130,7 @@ def test_symbols_of_no_language_are_refused_unless_they_are_listed(character: st
     assert has_only(f"a{character}", frozenset(f"a{character}"))
 
 
-def test_the_first_reason_counts_and_the_most_confident_fraction_is_of_the_accepted_texts() -> None:
+def test_the_first_reason_is_given_and_the_most_confident_fraction_of_the_other_texts_is_kept() -> None:
     limits = replace(ANY, words=(1, 2), min_confidence=0.2)
     confidences = [0.3, 0.9, 0.1, 0.5, 0.9, 0.4]
     texts = [text("a", name, confidence) for name, confidence in zip("uvwxyz", confidences, strict=True)]

@@ -367,7 +367,7 @@ def die_in(where: str) -> None:
         "asr.run.outcome.make_bundle",
         "asr.checkpoint.bundle._swap",  # the bundle is complete beside its final path
         "asr.run.outcome.test_bundle",
-        "asr.run.outcome.write_whole_text",  # results.json
+        "asr.run.outcome.write_whole_text",  # results.json is being written
     ],
 )
 def test_a_run_killed_in_any_phase_ends_with_the_same_bits(where: str, tones: Path, tmp_path: Path) -> None:

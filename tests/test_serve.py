@@ -405,7 +405,7 @@ def request_to(served: Service, method: str, path: str, **given: Any) -> httpx.R
     ],
     ids=["a fault", "memory"],
 )
-def test_an_internal_error_is_one_line_without_details(
+def test_an_internal_error_is_reported_in_one_line_without_details(
     error: Exception, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served, jobs = service()

@@ -462,7 +462,7 @@ def test_a_client_that_does_not_read_is_dropped_and_logged(
     ],
     ids=["a fault", "memory"],
 )
-def test_an_internal_error_is_one_line_without_details_and_the_next_client_is_served(
+def test_an_internal_error_is_reported_in_one_line_without_details_and_the_next_client_is_served(
     recognizer: Recognizer, error: Exception, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""Shards: the samples of the files, exactly equal training, completeness after a kill, refusal of differences."""
+"""Shards: they have the samples of the files, give equal trainings, survive kills, and must match their index."""
 
 import io
 import json

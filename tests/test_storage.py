@@ -188,7 +188,9 @@ def test_a_server_that_hangs_is_asked_again(s3: FaultyProxy, url: str, fault: st
 
 
 @pytest.mark.parametrize("fault", [*(fault for fault in PASSING if fault != "ignore_range"), *HANGING])
-def test_a_permanent_fault_is_one_line_that_names_object_and_cause(s3: FaultyProxy, url: str, fault: str) -> None:
+def test_a_permanent_fault_is_reported_in_one_line_that_names_object_and_cause(
+    s3: FaultyProxy, url: str, fault: str
+) -> None:
     session.configure(storage(retry_seconds=1, timeout_seconds=0.5))
     s3.forever = fault
     with pytest.raises(StoreError) as caught:

@@ -407,7 +407,7 @@ def test_a_stream_tells_the_number_of_samples_it_needs_to_continue() -> None:
     assert (again.num_wanted, again.is_ready) == (1, False)
 
 
-def test_streams_that_look_back_are_recognised_in_one_batch_with_the_words_of_each_alone() -> None:
+def test_look_back_streams_in_one_batch_give_the_words_of_each_alone() -> None:
     recognizer = listener()
     texts = sentences(4, seed=8, words=(2, 9))
     waveforms = [torch.from_numpy(speak(text)).float() for text in texts]

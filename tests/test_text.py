@@ -73,7 +73,7 @@ def test_whisper_english_normalises_like_the_leaderboard(text: str, expected: st
     assert get_normalizer("whisper_english")(text) == expected
 
 
-def test_a_normalizer_with_an_absent_package_is_one_line_that_says_what_to_install(
+def test_a_normalizer_with_an_absent_package_is_reported_in_one_line_that_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     normalize._whisper_english.cache_clear()

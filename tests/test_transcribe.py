@@ -55,7 +55,7 @@ def test_stdout_has_one_line_per_file_in_order(
     assert text[str(recordings / "tiny.wav")] == ""
 
 
-def test_each_bad_file_is_one_line_and_the_others_are_transcribed(
+def test_each_bad_file_is_reported_in_one_line_and_the_others_are_transcribed(
     trained: Path,  # noqa: F811
     recordings: Path,
     tmp_path: Path,
@@ -292,7 +292,7 @@ def test_a_recording_with_any_file_name_is_transcribed(
 # Each bad recording is one line, and the others are transcribed.
 
 
-def test_each_of_ten_kinds_of_bad_audio_and_bad_lines_is_one_line(
+def test_each_of_ten_kinds_of_bad_audio_and_bad_lines_is_reported_in_one_line(
     fluent: Path, recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bad = tmp_path / "bad"
@@ -473,7 +473,7 @@ def test_hotwords_that_cannot_be_used_are_named_and_used_ones_counted(
 # Where output is written.
 
 
-def test_a_full_disk_is_one_line_and_leaves_complete_files(
+def test_a_full_disk_is_reported_in_one_line_and_leaves_complete_files(
     fluent: Path, recordings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from asr.system import files
@@ -532,7 +532,7 @@ def test_an_interruption_leaves_complete_files_and_is_reported(fluent: Path, rec
     assert not [path for path in out.iterdir() if path.suffix != ".txt"]
 
 
-def test_a_closed_output_pipe_is_no_error_and_a_full_disk_is_one_line(
+def test_a_closed_output_pipe_is_no_error_and_a_full_disk_is_reported_in_one_line(
     fluent: Path, recording: Path, tmp_path: Path
 ) -> None:
     path = manifest(tmp_path / "m.jsonl", *(line_of(recording, id=str(number)) for number in range(600)))

@@ -93,7 +93,7 @@ def by_loops(encoder: TransformerXL, x: Tensor) -> Tensor:
         (4, 100, 0, PostNorm),
     ],
 )
-def test_the_encoder_segment_by_segment_equals_one_pass_with_the_mask_and_so_do_its_gradients(
+def test_outputs_and_gradients_by_segments_equal_those_of_one_pass_with_the_mask(
     segment: int, training_memory: int, memory: int, residual: Any
 ) -> None:
     encoder = make(segment, training_memory, memory, residual)

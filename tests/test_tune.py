@@ -280,7 +280,7 @@ def test_a_spelling_model_is_stored_with_the_language_model(
     assert transcribe([str(tmp_path / "moved"), str(fluent / "test.jsonl")]) == 0
 
 
-def test_tuning_again_starts_from_the_settings_of_the_bundle_and_can_replace_its_model(
+def test_repeated_tuning_starts_from_the_settings_of_the_bundle_and_may_replace_its_language_model(
     bundle: Path, dev: Path, lm: Path, tmp_path: Path
 ) -> None:
     assert tune([str(bundle), str(dev), "--lm", str(lm), "--beam", "4", *ALWAYS]) == 0
@@ -386,7 +386,7 @@ KENLM = b"mmap lm http://kheafield.com/code format version 5\n\0"
         (with_folder("notes"), r"bundle: a folder to replace must be empty .*; it contains notes\."),
     ],
 )
-def test_an_impossible_request_is_one_line_before_the_search_and_the_bundle_does_not_change(
+def test_an_impossible_request_is_reported_in_one_line_before_the_search_and_the_bundle_does_not_change(
     bundle: Path, dev: Path, tmp_path: Path, arguments: Any, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def searched(*_: Any) -> None:

@@ -125,9 +125,7 @@ def test_the_output_is_a_function_of_the_seed(name: str, sounds: Path) -> None:
 
 
 @pytest.mark.parametrize("name", WAVEFORM)
-def test_with_probability_0_no_waveform_changes_and_with_one_half_about_half_of_them_change(
-    name: str, sounds: Path
-) -> None:
+def test_the_probability_is_the_fraction_of_waveforms_that_change(name: str, sounds: Path) -> None:
     waveform = speech(4000)
     never, sometimes = configured(name, sounds, 0.0), configured(name, sounds, 0.5)
     assert all(never(waveform) is waveform for _ in range(20))
@@ -229,7 +227,7 @@ def test_unusable_recordings_are_reported_in_one_line_that_names_the_setting(
 # ---- rooms
 
 
-def test_reverberation_is_the_plain_sum_over_the_impulse_response_from_the_direct_sound_on() -> None:
+def test_reverberation_is_the_plain_convolution_with_the_impulse_response_from_its_direct_sound() -> None:
     waveform, response, direct = speech(700), torch.randn(90), 13
     plain = torch.zeros(700, dtype=torch.float64)
     for at in range(700):
