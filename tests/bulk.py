@@ -67,7 +67,7 @@ def finished_job(source: Path, folder: Path, *more: str) -> Path:
     from asr.transcribe import main
 
     output = folder / "out"
-    assert main(job_options(source, output, *more)) == 0, "with five failures"
+    assert main(job_options(source, output, *more)) == 0, "the job must report five failures"
     return output
 
 

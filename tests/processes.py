@@ -101,7 +101,7 @@ def wait_for(condition: Callable[[], bool], processes: list[BaseProcess]) -> boo
     while not condition():
         if not processes[0].is_alive():
             return False
-        assert time.monotonic() < end, "the process neither got there nor ended"
+        assert time.monotonic() < end, "the condition did not become true, and the process did not end"
         time.sleep(0.002)
     return True
 

@@ -45,7 +45,9 @@ def test_words_have_the_times_at_which_they_are_spoken(fluent: Path, capsys: pyt
     assert align([str(fluent / "run"), str(fluent / "test.jsonl")]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     utterances = read_manifest(fluent / "test.jsonl")
-    assert [line["id"] for line in lines] == [utterance.id for utterance in utterances], "in the order of the manifest"
+    assert [line["id"] for line in lines] == [utterance.id for utterance in utterances], (
+        "utterances are in the order of the manifest"
+    )
     for line, utterance in zip(lines, utterances, strict=True):
         assert line["text"] == utterance.text
         words = [(word["start"], word["end"]) for word in line["words"]]
@@ -111,12 +113,12 @@ def test_planted_errors_are_ranked_first(fluent: Path, tmp_path: Path, capsys: p
     named = [line.split(maxsplit=2) for line in lines]
     assert {name for _, name, _ in named} == wrong.keys()
     scores = [float(score) for score, _, _ in named]
-    assert scores == sorted(scores), "the worst first"
+    assert scores == sorted(scores), "the worst texts come first"
     assert all(text == wrong[name] for _, name, text in named)
     by_id = {line["id"]: line["score"] for line in map(json.loads, captured.out.splitlines())}
     best_wrong = max(by_id[name] for name in wrong)
     worst_right = min(score for name, score in by_id.items() if name not in wrong)
-    assert best_wrong < worst_right - 1, "with a gap: no near thing"
+    assert best_wrong < worst_right - 1, "there is a clear gap between wrong and correct texts"
 
 
 def test_the_worst_texts_are_listed_beside_segments_on_request(

@@ -204,16 +204,18 @@ def test_eleven_minutes_of_real_speech_are_segmented_and_a_passage_of_wrong_text
         first = last + 1
     missed = [number for number, is_back in enumerate(back) if not is_back and number not in wrong]
     assert len(missed) <= 2, (
-        "what follows a wrong text is in its place, too"
+        "text after a wrong passage is also aligned correctly"
     )  # the last word of one segment is recognised slightly later than it is spoken
     left_out = capsys.readouterr().err.splitlines()
     bounds = [tuple(map(float, line.partition("(")[2].partition(" s)")[0].split(" to "))) for line in left_out]
-    assert all(begins[wrong[0]] < end and begin < ends[wrong[-1]] for begin, end in bounds), "nothing else is left out"
+    assert all(begins[wrong[0]] < end and begin < ends[wrong[-1]] for begin, end in bounds), (
+        "only the wrong passage is dropped"
+    )
     segments = read_manifest(output)
     torn = [
         segment
         for segment in segments
         if segment.offset < ends[wrong[-1]] - 2 and segment.offset + segment.duration > begins[wrong[0]] + 2
     ]
-    assert torn == [], "no more than two seconds of a wrong text are in a segment"
+    assert torn == [], "a segment has at most two seconds of wrong text"
     assert sum(segment.duration for segment in segments) > 0.9 * (ends[-1] - (ends[wrong[-1]] - begins[wrong[0]]) - 40)

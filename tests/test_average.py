@@ -254,7 +254,7 @@ def test_a_checkpoint_of_another_program_is_refused_in_one_line(
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(InputError, match=message):
         average([str(file), "--output-dir", str(tmp_path / "out")])
-    assert sorted(tmp_path.rglob("*")) == before, "nothing was written"
+    assert sorted(tmp_path.rglob("*")) == before, "no file was written"
 
 
 def damaged(path: Path) -> None:
@@ -334,7 +334,7 @@ def test_a_malicious_checkpoint_is_refused_in_one_line_and_executes_nothing(run_
     assert not witness.exists()
     assert not (tmp_path / "out").exists()
     torch.load(file, weights_only=False)
-    assert witness.exists(), "it would have run, had the file been loaded in the usual way"
+    assert witness.exists(), "an ordinary load executes the payload"
 
 
 # Replacement of a bundle.

@@ -457,6 +457,6 @@ def test_a_search_with_other_values_equals_a_decoder_made_with_them(tmp_path: Pa
     assert hypotheses == other.search(other.evidence(log_probs, lengths))
     assert hypotheses != plain.search(plain.evidence(log_probs, lengths))
     tokens = beam(LETTERS, **WIDE, lexicon=write_lines(tmp_path / "lexicon.txt", SOME_WORDS), lm=lm)
-    assert list(tokens.tunable) == ["lm_weight", "word_insertion_bonus"], "no word is unknown to it"
+    assert list(tokens.tunable) == ["lm_weight", "word_insertion_bonus"], "the model knows every word"
     spelled = beam(LETTERS, **WIDE, lm=lm, spelling=Trigrams("ab", random.Random(1)).write(tmp_path / "spelling.arpa"))
     assert list(spelled.tunable) == ["lm_weight", "word_insertion_bonus"], "unknown words have probabilities"

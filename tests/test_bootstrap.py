@@ -56,7 +56,7 @@ def test_every_draw_has_as_many_rows_as_the_data_for_any_chunk_size(monkeypatch:
         assert resample(ones, 33).tolist() == [[7.0]] * 33
         seen = resample(np.eye(7), 500)
         assert (seen.sum(axis=1) == 7).all()
-        assert seen.mean(axis=0) == pytest.approx(np.ones(7), abs=0.25), "each row as often as another"
+        assert seen.mean(axis=0) == pytest.approx(np.ones(7), abs=0.25), "all rows are drawn equally often"
 
 
 def test_an_interval_equals_that_of_kaldialign() -> None:
@@ -111,7 +111,9 @@ def test_without_enough_data_there_is_no_interval(
     else:
         assert interval == expected
         same = difference(*(np.array(values) for values in (errors, errors, lengths)))
-        assert (same is None) == (len(errors) < MIN_UNITS or not sum(lengths)), "to differ in nothing needs no error"
+        assert (same is None) == (len(errors) < MIN_UNITS or not sum(lengths)), (
+            "without differences, errors do not matter"
+        )
 
 
 def test_clusters_are_summed_as_in_a_plain_loop_in_the_order_of_their_names() -> None:

@@ -158,7 +158,7 @@ def test_input_and_output_on_s3_give_the_files_of_a_local_job(
     s3.reset()
     transcribe(job_options("s3://bucket/bulk/audio", "s3://bucket/out"))
     read = [target for method, target, _ in s3.requests if method == "GET" and ".flac" in target]
-    assert read == [], "a job that is done reads no audio, and opens no file for its size"
+    assert read == [], "a finished job neither reads audio nor opens files for their sizes"
     listings = [target for method, target, _ in s3.requests if method == "GET" and "list-type=2" in target]
     assert len(listings) == 2, "input and output are listed once each"
 

@@ -51,7 +51,7 @@ def search(killers: set[int], number: int = 13) -> tuple[dict[str, str], int]:
         elif part.suspects:
             part.tried()
         else:
-            assert tried == set(range(number)) - killers, "the rest is transcribed in one go"
+            assert tried == set(range(number)) - killers, "the rest is transcribed in one attempt"
             return part.task.excluded, attempts
 
 

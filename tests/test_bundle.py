@@ -57,7 +57,7 @@ def test_a_bundle_contains_the_files_of_its_decoder_and_can_be_moved(
     for key, name in FILES.items():
         assert (bundle / name).read_bytes() == files[key].read_bytes()
     fusion = json.loads((bundle / "config.json").read_text())["decode"]["fusion"]
-    assert {key: fusion[key] for key in FILES} == FILES, "no path of the machine it was written on"
+    assert {key: fusion[key] for key in FILES} == FILES, "the bundle contains no path of the machine that wrote it"
     moved = bundle.rename(tmp_path / "elsewhere")
     recognizer = load_recognizer(moved)
     assert isinstance(recognizer.decode, Beam)
@@ -152,7 +152,9 @@ def test_paths_in_a_checkpoint_are_not_followed(
     write_bundle(tmp_path / "bundle", [checkpoint], "card")  # like asr.average
     assert not any((tmp_path / "bundle" / name).exists() for name in FILES.values())
     with_lm = {"fusion": {"lm": str(files["lm"])}}
-    assert load_recognizer(checkpoint, decode=with_lm).decode.fusion.has_model, "but the user's own is"
+    assert load_recognizer(checkpoint, decode=with_lm).decode.fusion.has_model, (
+        "a language model given by the user is loaded"
+    )
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def test_bars_of_a_histogram_are_stacked_and_show_the_counts_of_the_table() -> N
     tops = [(bar["class"], float(bar["y"]), float(bar["height"])) for bar in elements.of("rect", "bar")[-4:]]
     unit = tops[1][2]
     assert [height for _, _, height in tops] == pytest.approx([3 * unit, unit, unit, unit], abs=0.2)
-    assert tops[1][1] + tops[1][2] == pytest.approx(tops[0][1], abs=0.1), "the second stands on the first"
+    assert tops[1][1] + tops[1][2] == pytest.approx(tops[0][1], abs=0.1), "the second bar is on top of the first"
     assert elements.rows == [["from", "to", "right", "wrong"], ["0", "0.5", "3", "1"], ["0.5", "1", "1", "1"]]
 
 

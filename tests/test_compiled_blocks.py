@@ -120,7 +120,7 @@ def test_training_starts_uncompiled_and_switches_when_the_program_is_ready(caplo
     encoder.eval()(*batch(0))
     with torch.no_grad():
         encoder.train()(*batch(0))
-    assert stub.calls == 3 * len(encoder.blocks), "a validation runs what it always ran"
+    assert stub.calls == 3 * len(encoder.blocks), "a validation does not use the compiled program"
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_one_program_serves_all_blocks_and_lengths(encoder: str) -> None:
     net = make_encoder(*no_dropout)
     actual = steps(net, CompiledBlocks(net, Traced(polls=1)), number=8)
     assert actual == pytest.approx(steps(make_encoder(*no_dropout), None, number=8), rel=1e-5)
-    assert len(graphs) == 1, "three blocks, batches of three and five utterances, of eight lengths"
+    assert len(graphs) == 1, "one graph serves three blocks, batches of three and five utterances, and eight lengths"
 
 
 @pytest.mark.slow

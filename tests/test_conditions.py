@@ -109,7 +109,7 @@ def test_words_recognised_in_audio_without_speech_are_counted_per_hour(
         "seconds": pytest.approx(seconds),
         "words": words,
         "words_an_hour": pytest.approx(3600 * words / seconds),
-    }, "the model hears the tones without an error"
+    }, "the model recognises the tones without errors"
     assert f"Written where nothing is said: nothing {words} words in {seconds:.0f} s," in capsys.readouterr().out
 
 

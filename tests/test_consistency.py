@@ -117,9 +117,9 @@ NOISY = Augmentation(MASKED.speed, [Noise()], MASKED.features)
 
 def test_views_share_their_waveform_and_have_different_masks() -> None:
     first, second = views(dataset(Augmentation(NOISY.speed, NOISY.waveform)))
-    assert torch.equal(first, second), "the same speed, and the same noise"
+    assert torch.equal(first, second), "both views have equal speed and noise"
     masked, other = views(dataset(NOISY))
-    assert torch.equal(masked, views(dataset(NOISY, REFERENCE))[0]), "as without a second one"
+    assert torch.equal(masked, views(dataset(NOISY, REFERENCE))[0]), "the first view does not depend on the second"
     for view in (masked, other):
         unmasked = view == first
         assert 0.2 < unmasked.float().mean() < 1
@@ -159,7 +159,7 @@ def test_a_batch_with_two_views_has_half_as_many_utterances(bound: dict[str, Any
     reference = Reference(REFERENCE.encode, REFERENCE.min_frames, REFERENCE.output_lengths, views=2)
     data = TrainingSet(given, FEATURES, reference, SPEED, 0, read(PlanSettings, settings, "data"))
     plan = data.epoch(start_of_epoch(1, 1))
-    assert len(data) == len(given), "none is too long"
+    assert len(data) == len(given), "no utterance is too long"
     for step in range(len(plan)):
         batch = plan.items(step, 0)
         longest = max(given[item.position].duration / item.factor for item in batch)

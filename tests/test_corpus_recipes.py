@@ -88,7 +88,7 @@ def test_ljspeech_is_fetched_verified_unpacked_and_split_by_chapter(
 ) -> None:
     mirror.content = lj_archive(CHAPTERS)
     assert prepare_ljspeech(tmp_path, mirror, monkeypatch) == 0
-    assert [path.name for path in (tmp_path / "lj").iterdir()] == ["LJSpeech-1.1"], "no archive stays"
+    assert [path.name for path in (tmp_path / "lj").iterdir()] == ["LJSpeech-1.1"], "the archive is removed"
     splits = {name: read_manifest(tmp_path / "data" / f"{name}.jsonl") for name in ("train", "valid", "test")}
     assert {name: [utterance.id for utterance in utterances] for name, utterances in splits.items()} == {
         "train": CHAPTERS[:3],

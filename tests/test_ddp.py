@@ -49,7 +49,7 @@ def test_two_processes_leave_only_one_run_folder(launch: Any, tones: Path, tmp_p
     assert sorted(path.name for path in run_dir.iterdir()) == sorted([*folders, *files])
     assert len(list(run_dir.glob("tensorboard/events.*"))) == 1
     log = (run_dir / "train.log").read_text()
-    assert log.count("training utterances") == 1, "the log says things once"
+    assert log.count("training utterances") == 1, "each message is logged once"
     assert "".join(printed).count("training utterances") == 1
 
 

@@ -59,7 +59,7 @@ def test_debug_fast_trains_validates_and_writes_all_files(tones: Path, tmp_path:
     run_dir = tmp_path / "run"
     wer = train(settings_with("debug=fast", *tone_corpus(tones), "trainer.accelerator=cpu", f"run_dir={run_dir}"))
     validated = {row["step"]: float(row["valid/wer"]) for row in metrics(run_dir) if row["valid/wer"]}
-    assert validated == {"2": pytest.approx(wer, abs=1e-4)}, "what a sweep makes small"
+    assert validated == {"2": pytest.approx(wer, abs=1e-4)}, "the result that a sweep minimises"
     assert {"bundle", "results.json", "report.html"} <= {path.name for path in run_dir.iterdir()}
 
 
@@ -74,12 +74,12 @@ def test_a_profile_shows_where_a_few_batches_spend_their_time(
     )
     log = "\n".join(caplog.messages)
     assert re.search(r"profile of 2 batches .*\n.* ms:\n +[\d.]+  \S+Model: model\n", log), log
-    assert re.search(r"Optimizer\.step#AdamW\.step .* 2 *\n", log), "once a batch"
+    assert re.search(r"Optimizer\.step#AdamW\.step .* 2 *\n", log), "each batch is profiled once"
     assert f"trace written to {run_dir / 'trace.json'}: open it" in log
     names = [event.get("name", "") for event in json.loads((run_dir / "trace.json").read_text())["traceEvents"]]
     assert names.count("[pl][module]asr.encoder.conformer.Conformer: model.encoder") == 2
     assert "[pl][module]asr.encoder.conformer.ConformerBlock: model.encoder.blocks.0" in names
-    assert (run_dir / "results.json").read_text().strip() == "{}", "nothing is tested"
+    assert (run_dir / "results.json").read_text().strip() == "{}", "there is no test"
 
 
 def results(counts: ErrorCounts) -> Any:

@@ -97,7 +97,7 @@ def by_sherpa(folder: Path, paths: list[str], method: str = "greedy_search") -> 
 
 def texts_of(model: Path, paths: list[str], **options: Any) -> list[str]:
     texts = [transcript.text for transcript in load_recognizer(model, **options).transcribe(paths)]
-    assert sum(map(len, texts)) > 10, "there is something to compare"
+    assert sum(map(len, texts)) > 10, "the texts must not be empty"
     return texts
 
 

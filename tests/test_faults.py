@@ -233,7 +233,7 @@ def test_files_that_become_unreadable_are_skipped_counted_and_named(
     log = (run_dir / "train.log").read_text()
     named = re.findall(r"epoch (\d): skipped '(train-\d+)': .*\.flac", log)
     assert {name for epoch, name in named if epoch == "2"} == spoilt
-    assert len(named) == len(set(named)), "each is named once an epoch"
+    assert len(named) == len(set(named)), "each file is named once per epoch"
     last = [row for row in metrics(run_dir) if row["train/skipped_utterances"]][-1]
     assert float(last["train/skipped_utterances"]) == len(spoilt)
 
@@ -394,7 +394,7 @@ def test_a_signal_saves_a_checkpoint_and_stops_with_its_own_exit_status(
     done = steps_logged(run_dir)
     assert finish(start(config(run_dir, tones, rarely), tmp_path / "log")) == 0
     step, _ = resumptions(run_dir)[0]
-    assert done <= step <= done + 1, "nothing is lost"
+    assert done <= step <= done + 1, "no step is lost"
     assert bundle(run_dir) == bundle(whole)
     assert metrics(run_dir) == metrics(whole)
     assert "Traceback" not in (tmp_path / "log").read_text()
@@ -546,7 +546,7 @@ def ended(harm: dict[str, str], tones: Path, folder: Path, world_size: int) -> s
     assert len(processes) == world_size
     end = time.monotonic() + PATIENCE
     while any(process.exists() for process in processes):
-        assert time.monotonic() < end, "a process lives on"
+        assert time.monotonic() < end, "a process is still alive"
         time.sleep(0.1)
     return done
 

@@ -111,7 +111,7 @@ def test_the_total_gain_is_that_of_the_words_covered_by_whole_phrases(
     plain = Fusion(LETTERS, hotwords=phrases, numbers=dict.fromkeys(NUMBERS, 0.0) | {"hotword_score": score})
     given, final_score = gains(phrases, text, score)
     assert final_score == pytest.approx(plain.score([LETTERS.index(character) for character in text]), abs=1e-9)
-    assert all(gain >= -1e-9 for gain in given), "a beginning of a phrase is never a loss"
+    assert all(gain >= -1e-9 for gain in given), "the start of a phrase never lowers the score"
     longest = max((len(phrase.split()) for phrase in phrases), default=0)
     assert all(now - before <= longest * score + 1e-9 for before, now in pairwise([0.0, *given]))
 

@@ -73,7 +73,7 @@ def test_every_tensor_is_loaded_and_training_continues_from_it(fluent: Path, ton
     assert after.keys() == weights.keys()
     still = [name for name in weights if "running" not in name]
     assert all(torch.equal(after[name], weights[name]) for name in still), "a learning rate of 0"
-    assert losses(tmp_path / "run")[0] < 0.5, "it hears the tones from the first step on"
+    assert losses(tmp_path / "run")[0] < 0.5, "it recognises the tones from the first step on"
 
 
 def test_a_streaming_encoder_loads_every_tensor_of_a_conformer(fluent: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -228,7 +228,7 @@ def test_the_start_is_validated_once_before_the_first_step(
     assert [event["step"] for event in events if event["event"] == "validation"] == [0, last]
     assert sum("before the first step: valid loss" in message for message in caplog.messages) == 1
     assert {sample.step for sample in read_samples(run_dir / "examples.jsonl")} == {0, last}
-    assert not list((run_dir / "checkpoints").glob("step=0*")), "it is kept where it came from"
+    assert not list((run_dir / "checkpoints").glob("step=0*")), "no checkpoint is written before the first step"
     page = training_page(read_record(run_dir))
     assert "Validation WER before" in page
     assert "before the first step, " in page
@@ -259,7 +259,7 @@ def test_the_reported_gain_and_forgetting_equal_those_of_evaluate_and_compare(
         assert evaluate_main([str(model), *manifests, "--output-dir", str(tmp_path / model.parent.name)]) == 0
     card = (run_dir / "bundle" / "README.md").read_text()
     assert f"| started from | {fluent / 'run'} |" in card
-    assert "> | weights | best of the run: " in card, "the card of the start, quoted"
+    assert "> | weights | best of the run: " in card, "the card quotes the card of the start"
     page = training_page(read_record(run_dir))
     for name in ("test", "other"):
         a, b = (tmp_path / folder.name / f"{name}.utterances.jsonl" for folder in (fluent, tmp_path))
@@ -269,7 +269,9 @@ def test_the_reported_gain_and_forgetting_equal_those_of_evaluate_and_compare(
         change = f"{100 * expected['difference']['rate']:+.2f}"
         assert any(line.startswith(f"{name}: WER") and f"{change} points" in line for line in caplog.messages)
         assert f'<span data-figure="gain">{change}</span>' in page
-    assert comparison["test"]["difference"]["rate"] > 0.1, "three such steps must do harm"
+    assert comparison["test"]["difference"]["rate"] > 0.1, (
+        "three steps with this learning rate must make the model worse"
+    )
     assert set(json.loads((run_dir / "results.json").read_text())) == {"test", "other"}
     assert page.count("not trained for: corpus.also_test") == 1
 

@@ -145,7 +145,7 @@ def test_short_waiting_recordings_form_batches_within_the_limits(
         expected.append(number)
         waiting = waiting[number:]
     assert gate.batches == taken == expected
-    assert {2, 4} <= set(expected[1:-1]), "both bounds matter"
+    assert {2, 4} <= set(expected[1:-1]), "both limits must take effect"
 
 
 def test_without_batching_each_recording_is_recognised_alone(

@@ -112,7 +112,7 @@ class Save(pl.Callback):
         checkpoint = internals.full_checkpoint(trainer)
         keys = checkpoint["loops"]["fit_loop"].keys()
         internals.set_place(checkpoint, self.position, logged=trainer.global_step)
-        assert checkpoint["loops"]["fit_loop"].keys() == keys, "nothing is set that Lightning does not read"
+        assert checkpoint["loops"]["fit_loop"].keys() == keys, "no key is added that Lightning does not read"
         torch.save(checkpoint, self.path)
 
 
@@ -136,7 +136,7 @@ def test_a_run_that_continues_with_a_whole_epoch_logs_its_step_numbers(bound: di
     steps = Steps()
     again = fit(trainer(BeginWholeEpoch(), **bound, logger=steps, log_every_n_steps=1), path)
     assert again.seen == [(1, 0), (1, 1), (1, 2), (1, 3), "validation"]
-    assert steps.logged == [4, 5, 6, 7], "from 0"
+    assert steps.logged == [4, 5, 6, 7], "steps are counted from 0"
 
 
 def test_a_removed_metric_is_in_no_line_until_it_is_logged_again() -> None:

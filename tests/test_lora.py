@@ -86,7 +86,7 @@ def test_an_adapted_encoder_starts_with_the_outputs_of_its_base_and_only_adapter
     base, net = Net(f"encoder={encoder}"), Net(f"encoder={encoder}")
     modules = blocks_of(encoder)
     insert(net, modules=modules)
-    assert torch.equal(net(*batch()), base(*batch())), "B is zero"
+    assert torch.equal(net(*batch()), base(*batch())), "the matrix B starts at zero"
     assert list(own(net)) == [name for name, _ in net.named_parameters() if "lora" in name]
     net(*batch()).square().sum().backward()
     learning = {name for name, parameter in net.named_parameters() if parameter.grad is not None}
@@ -208,7 +208,9 @@ def test_dropout_applies_to_the_input_of_the_adapter_and_only_in_training() -> N
     update = net.eval()(x) - plain
     dropped = net.train()(x) - plain
     assert not torch.allclose(dropped, update)
-    assert (dropped.abs().sum(dim=1) < 1e-6).float().mean() == pytest.approx(0.9**5, abs=0.1), "all five are dropped"
+    assert (dropped.abs().sum(dim=1) < 1e-6).float().mean() == pytest.approx(0.9**5, abs=0.1), (
+        "dropout applies to all five layers"
+    )
 
 
 @pytest.mark.slow

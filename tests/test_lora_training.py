@@ -65,7 +65,7 @@ def test_a_bundle_contains_only_adapters_and_names_its_base(adapted: Path, fluen
     weights, base = (load_file(folder / "bundle" / "weights.safetensors") for folder in (adapted, fluent / "run"))
     assert all(re.fullmatch(r"encoder\.blocks\..*\.lora_[ab]", name) for name in weights)
     assert sum(map(torch.numel, weights.values())) < 0.2 * sum(map(torch.numel, base.values()))
-    assert all(weights[name].any() for name in weights if name.endswith("_b")), "all have learnt"
+    assert all(weights[name].any() for name in weights if name.endswith("_b")), "all adapters have changed"
     config = json.loads((adapted / "bundle" / "config.json").read_text())
     assert config.keys() == {"format", *MODEL_KEYS, "adapter", "base"}
     assert config["base"]["source"] == str(fluent / "run")
@@ -88,7 +88,9 @@ def test_with_its_base_a_bundle_gives_the_results_of_the_run(
     results = json.loads((adapted / "results.json").read_text())["test"]
     assert counts["wer"] == results["wer"]
     before = load_recognizer(fluent / "run")
-    assert texts(before, tones) != texts(asr.load_recognizer(adapted, base=fluent / "run"), tones), "it has learnt"
+    assert texts(before, tones) != texts(asr.load_recognizer(adapted, base=fluent / "run"), tones), (
+        "the adapter has changed"
+    )
     capsys.readouterr()
     audio = read_manifest(tones / "test.jsonl")[0].audio_filepath
     for source in (adapted, adapted / "bundle", next((adapted / "checkpoints").glob("step=6*.ckpt"))):

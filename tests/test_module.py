@@ -140,7 +140,9 @@ def test_a_run_resumes_with_the_next_batch_and_then_with_whole_epochs(tones: Pat
     rest = speech_data(manifest, position, batch_seconds=10.0)
     for rank in range(2):
         assert requested(on_process(rest, rank, 2, epoch=1)) == requested(on_process(whole, rank, 2, epoch=1))[batch:]
-        assert len(rest.train_dataloader()) == len(whole.train_dataloader()), "the whole epoch part"
+        assert len(rest.train_dataloader()) == len(whole.train_dataloader()), (
+            "the number of batches includes those already done"
+        )
         following = requested(on_process(rest, rank, 2, epoch=2))
         assert following == requested(on_process(whole, rank, 2, epoch=2))
         assert {item.epoch for batch in following for item in batch} == {2}

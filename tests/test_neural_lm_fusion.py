@@ -97,7 +97,7 @@ def test_a_frame_costs_at_most_one_call_with_one_row_per_hypothesis(tmp_path: Pa
     with torch.inference_mode():
         evidence = decode.evidence(torch.randn(1, frames, 16), torch.tensor([frames]))
         decode.search(evidence)
-        assert 0 < counting.calls <= frames + 1, "the last of them for the ends"
+        assert 0 < counting.calls <= frames + 1, "the last call scores the ends"
         assert counting.rows > counting.calls
         read.append(counting.rows)
         histories = TokenHistories(counting)
@@ -105,7 +105,7 @@ def test_a_frame_costs_at_most_one_call_with_one_row_per_hypothesis(tmp_path: Pa
         _, history = histories.score(start, 2)
         _, same = histories.score(start, 2)
         histories.read([history, history, same, start])
-    assert counting.rows - read[0] == 1 + 2, "a history is read once; another object is another one"
+    assert counting.rows - read[0] == 1 + 2, "each history object is read once, also if two are equal"
 
 
 @pytest.mark.parametrize("lm", MODELS)

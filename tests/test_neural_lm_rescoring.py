@@ -153,7 +153,7 @@ def test_each_text_of_an_utterance_is_scored_once_for_all_weights(first_hypothes
     assert model.rows == different
     again = decode.search(evidence, rescoring_weight=0.0, token_insertion_bonus=0.0, beta=1.5)
     assert model.rows == different
-    assert decode.first.values["beta"] == 1.5, "what the first pass can tune"
+    assert decode.first.values["beta"] == 1.5, "values that the first pass can tune"
     assert [[each.score for each in n_best] for n_best in again] == [
         sorted((each.score for each in n_best), reverse=True) for n_best in first_hypotheses
     ]

@@ -183,7 +183,7 @@ def test_perplexity_is_the_mean_over_words_and_ends_and_within_its_interval() ->
         resampled.append(math.exp(-sum(p for p, _ in drawn) / sum(n + 1 for _, n in drawn)))
     resampled.sort()
     assert result.interval == pytest.approx((resampled[100], resampled[3900]), rel=0.02)
-    assert text_perplexity(log_probs[:4], words[:4], 40).interval is None, "of four sentences nothing can be said"
+    assert text_perplexity(log_probs[:4], words[:4], 40).interval is None, "four sentences are too few for an interval"
 
 
 def test_perplexity_does_not_depend_on_the_batches(text_set: TextSet) -> None:
@@ -243,10 +243,10 @@ def test_a_run_killed_at_random_moments_ends_with_the_bits_of_an_undisturbed_one
     assert bundle(parts) == bundle(whole)
     assert metrics(parts) == metrics(whole)
     assert (parts / "results.json").read_text() == (whole / "results.json").read_text()
-    assert any(batch > 1 for _, batch in resumptions(parts)), "a restart must be in mid-epoch, too"
+    assert any(batch > 1 for _, batch in resumptions(parts)), "one restart must be within an epoch"
     history = read_history(parts / EVENTS)
     assert isinstance(history.first, TextStarted)
-    assert (history.starts, history.first.step) == (4, 0), "one line for all processes of a start"
+    assert (history.starts, history.first.step) == (4, 0), "each start logs one line for all its processes"
     assert [step for step, _ in resumptions(parts)][-1] == history.latest.step
     assert (history.latest.train_sentences, history.latest.valid_sentences) == (160, 20)
 
@@ -303,7 +303,7 @@ def test_two_processes_take_the_steps_of_one_process_on_the_same_batches(trained
                 losses -= sum(float(log_probs[row, place, token]) for place, token in enumerate(targets))
                 tokens += length + 1
     logged = float(metrics(trained)[0]["train/loss"])
-    assert logged == pytest.approx(losses / tokens, rel=0.1), "but for dropout"
+    assert logged == pytest.approx(losses / tokens, rel=0.1), "losses differ only by dropout"
 
 
 def test_a_run_writes_a_bundle_and_the_perplexity_of_each_text_with_its_interval(trained: Path) -> None:
@@ -316,8 +316,8 @@ def test_a_run_writes_a_bundle_and_the_perplexity_of_each_text_with_its_interval
     for result in results.values():
         assert result["interval"][0] < result["per_word"] < result["interval"][1]
     rows = [row for row in metrics(trained) if row["valid/perplexity"]]
-    assert len(rows) == 4, "one of each epoch, over both ranks"
-    assert float(rows[0]["valid/perplexity"]) > float(rows[-1]["valid/perplexity"]), "it learns"
+    assert len(rows) == 4, "there is one line per epoch, over both ranks"
+    assert float(rows[0]["valid/perplexity"]) > float(rows[-1]["valid/perplexity"]), "the perplexity falls"
     model = load_token_model(str(trained), tokenizer(), "lm")
     valid = Path(yaml.safe_load((trained / "config.yaml").read_text())["text"]["valid"][0])
     again = measure(model, read(valid), settings().bounds, torch.device("cpu"))

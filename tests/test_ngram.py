@@ -242,7 +242,7 @@ def test_estimated_discounts_give_the_model_of_a_plain_implementation(
     assert_equal_to_reference(model, expected)
     if order == 3:
         counts = Counter(tuple(["<s>", *s, "</s>"][i : i + 3]) for s in sentences for i in range(len(s)))
-        assert reference_discounts(counts) != FALLBACK, "this is about estimated discounts"
+        assert reference_discounts(counts) != FALLBACK, "this test needs estimated discounts"
 
 
 @pytest.mark.parametrize("order", [1, 2, 3, 5, 6])
@@ -277,7 +277,7 @@ def test_kenlm_reads_the_model_and_gives_equal_scores(tmp_path: Path, options: l
     dictionary = pytest.importorskip("flashlight.lib.text.dictionary")
     model = build(tmp_path / "lm.arpa", random_sentences(1, 300), *options)
     words = sorted(model.vocabulary | {f"w{number}" for number in range(60)})
-    assert len(words) > len(model.vocabulary), "some are unknown"
+    assert len(words) > len(model.vocabulary), "some words are unknown"
     scorer = kenlm.KenLM(str(tmp_path / "lm.arpa"), dictionary.Dictionary(words))
     for sentence in [*random_sentences(2, 20), words[-9:], []]:
         state, scores = scorer.start(False), []

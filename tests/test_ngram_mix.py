@@ -107,7 +107,7 @@ def test_words_not_listed_after_a_context_have_together_the_probability_of_the_m
         differences += sum(
             abs(mixture.prob(context, word) - mean) > 1e-4 for word, mean in zip(rest, means, strict=True)
         )
-    assert differences, "word by word the mixture is another, as its docstring says"
+    assert differences, "single words differ from the weighted mean, as the docstring explains"
 
 
 @pytest.mark.parametrize("order", [1, 2, 3, 5])
@@ -388,7 +388,7 @@ def test_extra_words_are_normalised_and_only_new_ones_are_added(
     assert "names.txt: 4 words, 3 of them not in the texts; they share 0.3 of the unigrams' probability\n" in printed
     assert "dev.txt: 2 sentences, 4 words, 0 unknown (0.00 %), 1 known by --words alone (25.00 %)\n" in printed
     model, without = Arpa(Path("lm.arpa")), Arpa(Path("without.arpa"))
-    assert model.log_probs["<s>",] == -99, "nothing is followed by <s>"
+    assert model.log_probs["<s>",] == -99, "<s> follows no word"
     assert model.vocabulary - without.vocabulary == {"zoë", "van", "dyck"}
     for word in ("zoë", "van", "dyck"):
         assert model.log_probs[word,] == pytest.approx(math.log10(0.1), abs=1e-6)

@@ -39,8 +39,8 @@ def test_each_kind_has_its_spectrum_and_a_manifest_without_words(tones: Path, tm
         assert -36 < level < -19 if kind != "silence" else level < -60
         power[kind] = octaves(waveform)
     doubling = power["white"][1:] / power["white"][:-1]
-    assert np.allclose(doubling[3:], 2.0, rtol=0.15), "as much at each frequency"
-    assert power["pink"].max() < 2 * power["pink"].min(), "as much in each octave"
+    assert np.allclose(doubling[3:], 2.0, rtol=0.15), "equal power at each frequency"
+    assert power["pink"].max() < 2 * power["pink"].min(), "equal power in each octave"
     assert power["hum"][4:].sum() < 0.05, "from 1 kHz on"
     assert power["band"][5:].sum() > 0.95, "from 2 kHz on"
 

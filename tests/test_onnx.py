@@ -254,7 +254,9 @@ def walk(folder: Path, recording: Path, place: Path) -> list[str]:
             done = subprocess.run(command, shell=True, cwd=place / "model", env=alone, capture_output=True, text=True)
             assert done.returncode == 0, done.stderr
             outputs.append(done.stdout.strip())
-    assert subprocess.run([python, "-c", "import torch"], stderr=subprocess.DEVNULL).returncode, "torch is not there"
+    assert subprocess.run([python, "-c", "import torch"], stderr=subprocess.DEVNULL).returncode, (
+        "torch is not installed"
+    )
     return outputs
 
 
@@ -448,11 +450,11 @@ def test_a_quantised_net_is_smaller_and_has_similar_outputs(exported: Path, bund
     audio = {"a sound": sound(40000), "another": sound(16000)}
     content, net_of = smaller.SerializeToString(), program.ctc_net(expected.model)
     difference = agreement.difference(expected, actual, content, agreement.OF_FEATURES, audio, net_of)
-    assert 0 < difference.largest < 40, "of logits that are a hundred times as large as an untrained net's"
+    assert 0 < difference.largest < 40, "the logits are a hundred times as large as those of an untrained net"
     assert smaller.ByteSize() < 0.8 * net.ByteSize()
     onnx.checker.check_model(smaller, full_check=True)
     assert "ConvInteger" not in {node.op_type for node in smaller.graph.node}
-    assert onnx.load(exported / "model.onnx") == net, "what is changed is a copy"
+    assert onnx.load(exported / "model.onnx") == net, "only a copy is changed"
 
 
 @pytest.mark.slow

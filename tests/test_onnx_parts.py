@@ -292,7 +292,7 @@ def test_chunks_of_any_size_and_any_number_of_streams_give_the_output_of_torch(s
 def test_an_exported_stream_gives_the_same_words_with_the_same_times(streaming_folder: Path, tmp_path: Path) -> None:
     for number, waveform in enumerate(waveforms(tmp_path)):
         streams = [Stream(load_recognizer(streaming_folder / name)) for name in ("bundle", "exported")]
-        assert not any(each.note for each in streams), "both go on from chunk to chunk"
+        assert not any(each.note for each in streams), "both continue from chunk to chunk"
         texts_by = [[*(each.feed(piece) for piece in pieces(waveform, number)), each.finish()] for each in streams]
         assert len(final_text(texts_by[0])) > 4
         for expected, actual in zip_longest(*texts_by):

@@ -102,7 +102,7 @@ def test_an_epoch_of_librispeech_has_few_shapes_and_little_padding(
     assert padding[SIXTEEN] - padding[AS_LONG_AS_THE_LONGEST] < 0.025
     assert len(shapes) < 60
     most = sum(number for _, number in shapes.most_common(16))
-    assert most > 0.85 * len(plan), "sixteen shapes are nearly all of it"
+    assert most > 0.85 * len(plan), "sixteen shapes cover nearly all batches"
 
 
 @pytest.mark.parametrize("norm", ["masked_batch_norm", "layer_norm"])

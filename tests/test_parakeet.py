@@ -99,7 +99,7 @@ def test_a_model_saved_by_transformers_gives_equal_text_and_converts_back(
     theirs, ours, back = (tmp_path / name for name in ("theirs", "ours", "back"))
     waveforms = [sound(2.0), sound(0.7, seed=1), sound(1.3, seed=2)]
     expected, texts = run_transformers(parakeet.save(theirs, **options), waveforms)
-    assert all(len(text) > 4 for text in texts), "there is something to compare"
+    assert all(len(text) > 4 for text in texts), "the text must not be empty"
 
     assert main([str(theirs), "-o", str(ours)]) == 0
     tensors = safetensors.torch.load_file(theirs / "model.safetensors")

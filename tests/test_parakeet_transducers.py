@@ -103,7 +103,7 @@ def test_the_loss_and_its_gradients_equal_those_of_transformers(kind: str, tmp_p
         torch.testing.assert_close(ours.weight.grad, theirs.weight.grad, rtol=1e-3, atol=2e-4)
     order = [blank, *range(blank), *range(blank + 1, len(model.joint.head.bias))]
     torch.testing.assert_close(joiner.output.weight.grad, model.joint.head.weight.grad[order], rtol=1e-3, atol=2e-4)
-    assert not head.predictor.embedding.weight.grad[0].any(), "the blank's embedding stays what it is"
+    assert not head.predictor.embedding.weight.grad[0].any(), "the embedding of the blank is not trained"
 
 
 def generated(model: Any, processor: Any) -> list[str]:
@@ -122,7 +122,7 @@ def test_greedy_texts_equal_those_of_transformers_generate(kind: str, tmp_path: 
     texts = generated(model, processor)
     transcripts = recognizer.transcribe(WAVEFORMS, sample_rate=SAMPLE_RATE)
     assert [transcript.text for transcript in transcripts] == texts
-    assert sum(map(len, texts)) > 20, "there is something to compare"
+    assert sum(map(len, texts)) > 20, "the texts must not be empty"
     for transcript in transcripts:
         assert all(0 <= word.start < word.end <= transcript.duration for word in transcript.words)
 

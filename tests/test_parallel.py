@@ -99,7 +99,7 @@ def test_slow_statistics_log_their_progress(
     monkeypatch.setattr(progress, "LOG_SECONDS", math.inf)
     with caplog.at_level(logging.INFO):
         normalize.fit(energies(utterances, FEATURES, 3, num_processes=0))
-        assert not caplog.messages, "they took less than LOG_SECONDS"
+        assert not caplog.messages, "the statistics took less than LOG_SECONDS"
         monkeypatch.setattr(progress, "LOG_SECONDS", 0.0)
         normalize.fit(energies(utterances, FEATURES, 3, num_processes=0))
     assert caplog.messages[-1] == "measured the features of 3 of at most 3 utterances"

@@ -46,7 +46,7 @@ def assert_reads_as(index_path: str | Path, files: Sequence[Utterance], ids: Seq
     assert list(utterances.texts) == [file.text for file in files]
     for utterance, file in zip(utterances, files, strict=True):
         assert utterance.extent is not None
-        assert utterance.extent.num_bytes == Path(file.audio_filepath).stat().st_size, "nothing else is read"
+        assert utterance.extent.num_bytes == Path(file.audio_filepath).stat().st_size, "only these ranges are read"
         assert torch.equal(load_utterance(utterance, SAMPLE_RATE), load_utterance(file, SAMPLE_RATE))
 
 

@@ -188,7 +188,7 @@ def test_a_resumed_run_removes_samples_that_it_will_repeat_and_truncated_lines(t
     path = tmp_path / "examples.jsonl"
     file = SamplesFile(path, ["b", "a"])
     file.cut(0)
-    assert not path.exists(), "there was nothing to cut"
+    assert not path.exists(), "an absent file is not created"
     for step in (10, 20):
         file.append(ValidationSample(step, step // 10, name, "x", "\udcff <b>\u2028") for name in "ab")
     with path.open("a") as text:

@@ -472,7 +472,7 @@ def test_log_mel_and_tokens_are_drawn_on_request(fresh: Visit, made: Made) -> No
     assert page.evaluate(colours, 0) >= 2, "the waveform"
     assert page.evaluate(colours, 1) == page.evaluate(colours, 2) == 0
     page.locator("[data-picture=mel]").click()
-    assert page.evaluate(colours, 1) == 17, "every level, and nothing beside the first frame and the last"
+    assert page.evaluate(colours, 1) == 17, "every level has its colour, and there are no others beside the frames"
     page.locator("[data-picture=tokens]").click()
     assert page.evaluate(colours, 2) > 3
     assert re.fullmatch(r"0\.00 s: (blank|.+) \d+ %.*", page.locator(".readout").inner_text())

@@ -122,7 +122,7 @@ def test_malicious_names_and_texts_are_displayed_as_text(width: int, browser: An
         )
     tab.keyboard.press("Escape")
     tab.fill("[name=search]", "\\udcff")
-    assert tab.locator("#utterances tr[data-index]").count() == 2, "as it is shown, so it can be sought"
+    assert tab.locator("#utterances tr[data-index]").count() == 2, "a name can be searched as it is displayed"
     assert tab.title() == HOSTILE[0]
     assert overflow(tab) <= 0
     assert seen.complaints == []
@@ -211,7 +211,7 @@ def test_five_thousand_utterances_open_and_sort_fast(browser: Any, tmp_path: Pat
     search += "box.dispatchEvent(new Event('input', {bubbles: true}))"
     assert seen.page.evaluate(timed.format(search)) < 400
     assert re.match(r"\d{3} of 5,000 utterances", seen.page.locator("#found").inner_text())
-    assert seen.page.locator("#utterances tr").count() < 60, "only what is in sight is drawn"
+    assert seen.page.locator("#utterances tr").count() < 60, "only visible rows are drawn"
     seen.page.context.close()
 
 
@@ -295,7 +295,7 @@ def test_recordings_fill_the_budget_in_the_requested_order(tmp_path: Path) -> No
     sizes = {place: base64_bytes(len(content)) for place, content in everything.audio.items()}
     assert sorted(sizes) == [0, 1, 2, 3]
     assert list(record(utterances, [2, 0, 3], sizes[2] + sizes[0]).audio) == [2, 0]
-    assert list(record(utterances, [1, 3], sizes[1] - 1).audio) == [3], "one that is too large is passed over"
+    assert list(record(utterances, [1, 3], sizes[1] - 1).audio) == [3], "a recording that is too large is skipped"
     hiss = replace(utterances[0], audio_filepath=str(tmp_path / "hiss.wav"))  # hiss needs more bytes than speech
     soundfile.write(hiss.audio_filepath, 0.1 * torch.randn(2 * SAMPLE_RATE).numpy(), SAMPLE_RATE)
     [content] = record([hiss], [0], 1e9).audio.values()
@@ -311,7 +311,7 @@ def test_the_recording_in_a_page_is_the_audio_of_the_utterance(tmp_path: Path) -
     path.write_bytes(content)
     clip, meant = load_waveform(path, SAMPLE_RATE), load_waveform(long.audio_filepath, SAMPLE_RATE)[16000:40000]
     assert len(clip) == len(meant)
-    assert float((clip - meant).pow(2).mean()) < 0.02 * float(meant.pow(2).mean()), "Opus drops what cannot be heard"
+    assert float((clip - meant).pow(2).mean()) < 0.02 * float(meant.pow(2).mean()), "Opus removes inaudible parts"
 
 
 @pytest.mark.parametrize("rate", OPUS_RATES)
@@ -352,7 +352,7 @@ def test_the_progress_of_making_a_page_is_reported(fluent: Path) -> None:
         yield advance
 
     record_with_features(recognizer, utterances, range(3), 1e9, progress=progress)
-    assert done == {"recordings": pytest.approx(0), "pictures": pytest.approx(0)}, "each step reaches its end"
+    assert done == {"recordings": pytest.approx(0), "pictures": pytest.approx(0)}, "each step is reported until its end"
 
 
 def test_posteriors_equal_the_log_probs_of_the_net(fluent: Path) -> None:
@@ -534,7 +534,7 @@ def test_an_impossible_report_is_refused_before_any_work(
 def test_the_folder_of_a_report_is_created(tmp_path: Path) -> None:
     path = tmp_path / "new" / "folder" / "report.html"
     files.check_output("--report", path, "report.html")
-    assert not path.parent.exists(), "a check makes nothing"
+    assert not path.parent.exists(), "the check creates no file"
     files.write_output("--report", path, "text")
     assert path.read_text() == "text"
     with pytest.raises(InputError, match=r"--report must be a writable file; .*: Not a directory"):
@@ -578,7 +578,7 @@ def test_a_comparison_shows_both_hypotheses_below_the_reference(
     assert tab.locator("[data-figure=errors]").inner_text() == "+2"
     rows = tab.locator("#utterances tbody tr[data-index]")
     assert rows.count() >= 10
-    assert rows.first.locator("td").first.inner_text() == worse["id"], "what changed most is first"
+    assert rows.first.locator("td").first.inner_text() == worse["id"], "the largest change is first"
     assert [cell.inner_text() for cell in rows.first.locator("td.number").all()][2:5] == ["0", "2", "+2"]
     rows.first.locator("a").click()
     wait_until(tab, "document.querySelector('.player canvas')?.hidden === false")
@@ -592,7 +592,7 @@ def test_a_comparison_shows_both_hypotheses_below_the_reference(
     tab.locator(".alignment .column:not(.names)").first.locator("button").nth(1).click()
     wait_until(tab, "document.querySelectorAll('.alignment .now').length === 1")
     tab.get_by_role("button", name="Show the words of A").click()
-    assert tab.locator(".alignment .now").count() == 0, "a player that is gone marks nothing"
+    assert tab.locator(".alignment .now").count() == 0, "a removed player marks no word"
     assert tab.locator(".timeline-words button").all_inner_texts() == reference
     tab.keyboard.press("Escape")
     tab.select_option("[name=kind]", "worse")

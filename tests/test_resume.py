@@ -75,7 +75,7 @@ def test_a_run_killed_at_ten_random_moments_ends_with_the_bits_of_an_undisturbed
     resumed_from += resumptions(parts)[-1:]
     for done, (step, _) in zip(killed_at, resumed_from[1:], strict=True):
         assert done - EVERY_STEPS <= step, (killed_at, resumed_from)
-    assert sum(batch > 1 for _, batch in resumed_from) >= 3, "restarts must be in mid-epoch, too"
+    assert sum(batch > 1 for _, batch in resumed_from) >= 3, "some restarts must be within an epoch"
 
 
 def schedule_by_epochs() -> None:
@@ -98,7 +98,9 @@ def test_a_schedule_of_epochs_continues_within_an_epoch(tones: Path, tmp_path: P
     assert rates == [float(row["train/learning_rate"]) for row in metrics(whole) if row["train/learning_rate"]]
     assert rates == sorted(rates, reverse=True)
     first_of_second = len(rates) // 2
-    assert [rates[0], rates[first_of_second]] == pytest.approx([2e-3, 1e-3]), "as of where each epoch begins"
+    assert [rates[0], rates[first_of_second]] == pytest.approx([2e-3, 1e-3]), (
+        "the learning rate is that of the start of the epoch"
+    )
 
 
 def begun(run_dir: Path, corpus: Path, output: Path, *overrides: str) -> Path:
@@ -235,7 +237,7 @@ def test_two_trainings_cannot_use_one_folder(tones: Path, tmp_path: Path) -> Non
     assert finish(start(config(run_dir, tones, "trainer.max_epochs=100"), tmp_path / "second.log")) == 1
     assert "another process uses it now" in (tmp_path / "second.log").read_text()
     before = steps_logged(run_dir)
-    assert wait_for(lambda: steps_logged(run_dir) > before, first), "the first goes on"
+    assert wait_for(lambda: steps_logged(run_dir) > before, first), "the first training continues"
     kill(first)
 
 
@@ -258,10 +260,10 @@ def test_each_job_of_a_multirun_has_its_own_folder(tones: Path, tmp_path: Path) 
     assert ended.returncode == 0, ended.stderr[-3000:]
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
     jobs = sorted(path for path in (tmp_path / "runs").iterdir() if path.name != "multirun.yaml")
-    assert [job.name for job in jobs] == ["0", "1"], "so many overrides make no name"
+    assert [job.name for job in jobs] == ["0", "1"], "too many overrides are not part of the folder's name"
     assert all((job / "results.json").is_file() for job in jobs)
     starts = [(job / "train.log").read_text().count("training utterances in the manifests") for job in jobs]
-    assert starts == [1, 1], "the log of a job holds its own lines alone"
+    assert starts == [1, 1], "the log of a job has only its own lines"
 
 
 def die_after_the_first_checkpoint() -> None:

@@ -65,7 +65,9 @@ def test_scores_depend_only_on_the_distance() -> None:
     positions = attention.positions(torch.zeros(1, 1005, DIM, dtype=torch.float64))
     first, later = (attention(x, positions[:, place : place + 5], nothing_padded) for place in (0, 1000))
     torch.testing.assert_close(later, first, rtol=0, atol=1e-12)
-    assert not torch.allclose(attention(x, positions[:, ::2][:, :5], nothing_padded), first), "they do depend on it"
+    assert not torch.allclose(attention(x, positions[:, ::2][:, :5], nothing_padded), first), (
+        "scores depend on the distance"
+    )
 
 
 @torch.no_grad()

@@ -333,7 +333,7 @@ def test_evaluation_sees_every_utterance_once_over_all_ranks_longest_first(
     durations: list[float], bounds: BatchBounds, world_size: int
 ) -> None:
     shares = [plan_evaluation(durations, bounds, rank=rank, world_size=world_size) for rank in range(world_size)]
-    assert all(shares), "a rank without a batch would not come to where the ranks add up their errors"
+    assert all(shares), "a rank without a batch would miss the reduction of errors"
     batches = [batch for batch in chain.from_iterable(shares) if batch]
     assert sorted(chain.from_iterable(batches)) == list(range(len(durations)))
     assert all(holds(batch, durations, bounds) for batch in batches)

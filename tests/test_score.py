@@ -107,7 +107,7 @@ def test_wer_is_a_fraction_that_may_exceed_1_and_is_infinite_for_insertions_with
 
 def test_infinite_rates_are_null_in_json() -> None:
     assert count_errors("", "x").as_dict()["rate"] is None
-    assert ErrorCounts().as_dict()["rate"] is None, "of no utterance"
+    assert ErrorCounts().as_dict()["rate"] is None, "there are no utterances"
     assert count_errors("", "").as_dict()["rate"] == 0.0
     assert count_errors("a b", "a c").as_dict() == {
         "rate": 0.5,

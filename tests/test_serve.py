@@ -101,7 +101,7 @@ def test_concurrent_requests_get_the_answers_of_separate_ones(server: Server, fl
     with ThreadPoolExecutor(24) as clients:
         together = list(clients.map(lambda file: server.post(file.read_bytes(), file.name).json(), files * 2))
     batches = server.metric("asr_batch_recordings_count") - before
-    assert batches < len(together) / 2, "hardly any were recognised together"
+    assert batches < len(together) / 2, "hardly any recordings were recognised in one batch"
     for file, answered in zip(files * 2, together, strict=True):
         expected = alone[file]
         assert answered["text"] == expected["text"]
@@ -194,7 +194,7 @@ def test_the_server_conforms_to_its_own_schema(server: Server) -> None:
     assert statuses["/v1/audio/transcriptions"] >= {200, 400}
     malformed = {"Content-Type": "multipart/form-data; boundary=b"}
     broken = httpx.post(f"{server.address}/transcribe", content=b"no boundary in it", headers=malformed)
-    assert broken.status_code == 400, "which the fuzzer does not come upon each time"
+    assert broken.status_code == 400, "the fuzzer does not always find these"
     schema["/transcribe"]["POST"].validate_response(broken)
     assert "400" in schema["/transcribe"]["POST"].definition.raw["responses"]
     assert server.post(SAID).status_code == 200

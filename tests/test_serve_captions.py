@@ -91,7 +91,7 @@ def test_words_are_shown_while_they_are_spoken_and_become_final(chromium_of_few_
         page.wait_for_timeout(100)
         assert button(page, STOP).is_visible()
     assert len([number for number, partial in first.items() if number and partial]) > 1, (
-        "words were not shown by and by"
+        "words were not shown one after another"
     )
     page.emulate_media(reduced_motion="reduce")
     assert poor_contrasts(page) == []

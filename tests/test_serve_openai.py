@@ -227,7 +227,7 @@ def test_a_client_that_disconnects_stops_its_stream(server: Server) -> None:
         assert next(got.iter_lines()).startswith("data: ")
     end = time.monotonic() + 60
     while [path for path in open_files(server.process.pid) if str(server.scratch) in str(path)]:
-        assert time.monotonic() < end, "the recording of a stream that was left is still open"
+        assert time.monotonic() < end, "the recording of the abandoned stream is still open"
         time.sleep(0.05)
     assert server.get("/health").json()["waiting"] == 0
     assert server.metric("asr_audio_seconds_total") == before  # recognition was cancelled

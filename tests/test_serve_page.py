@@ -212,7 +212,7 @@ def test_one_file_can_be_dropped_but_not_two(seen: Visit, recording: Path, text:
         new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true }));
     }"""
     content = base64.b64encode(recording.read_bytes()).decode()
-    assert seen.page.evaluate(drop, [content, 2]) is False, "the browser would leave the page, and open the file"
+    assert seen.page.evaluate(drop, [content, 2]) is False, "otherwise the browser leaves the page and opens the file"
     assert "one recording at a time; those were 2" in problem(seen.page)
     seen.page.evaluate(drop, [content, 1])
     assert transcript(seen.page) == text

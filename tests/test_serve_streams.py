@@ -65,7 +65,9 @@ def test_concurrent_clients_get_the_words_of_asr_stream_for_their_samples(recogn
 
     async def test(server: Live) -> Any:
         replies = await asyncio.gather(*(say(server, cut(samples, seed)) for seed, samples in enumerate(spoken)))
-        assert server.metric("asr_turn_streams_sum") > server.metric("asr_turn_streams_count"), "none together"
+        assert server.metric("asr_turn_streams_sum") > server.metric("asr_turn_streams_count"), (
+            "no streams were recognised in one batch"
+        )
         return replies
 
     for samples, replies in zip(spoken, run(test, recognizer), strict=True):

@@ -58,7 +58,7 @@ def test_arguments_refused_by_lightning_are_reported_in_one_line(override: str, 
     text = (tmp_path / "log").read_text()
     assert "error: trainer must suit" in text, text
     assert "Traceback" not in text
-    assert not (tmp_path / "run").exists(), "nothing was begun"
+    assert not (tmp_path / "run").exists(), "no run was started"
 
 
 @pytest.mark.parametrize(

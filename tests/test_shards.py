@@ -167,13 +167,13 @@ def test_training_on_shards_in_s3_gives_the_same_bundle_despite_faults_of_the_st
     corpus = [*tone_corpus(Path("tones")), "corpus.dir=s3://bucket/tones", *in_shards]
     s3.faults.extend(["slow_down", "reset", "", "cut", "", "", "hang", "", "reset_within"] * 2)
     train(settings_with(*common, *corpus, f"data.cache_dir={tmp_path / 'cache'}", f"run_dir={tmp_path / 's3/run'}"))
-    assert not s3.faults, "each fault has happened"
+    assert not s3.faults, "each fault must have occurred"
     assert content_of(tmp_path / "s3/run/bundle") == content_of(tmp_path / "files/run/bundle")
     del s3.requests[:]
     again = f"run_dir={tmp_path / 'again/run'}"
     train(settings_with(*common, *corpus, f"data.cache_dir={tmp_path / 'cache'}", again))
     assert content_of(tmp_path / "again/run/bundle") == content_of(tmp_path / "files/run/bundle")
-    assert [request for request in s3.requests if request[2]] == [], "what was fetched is on the local disk"
+    assert [request for request in s3.requests if request[2]] == [], "fetched ranges are on the local disk"
 
 
 def test_a_failing_store_ends_the_run_in_one_line_and_skips_nothing(

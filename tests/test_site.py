@@ -167,7 +167,7 @@ def test_the_runtime_is_downloaded_once_and_includes_its_licence(
     assert b"MIT License" in runtime.license
     assert b"Copyright (c) Microsoft Corporation" in runtime.license
     assert cached_names(tmp_path) == [published.name]
-    assert browser_runtime(lambda step: None) == runtime, "nobody is asked again: there is no registry any more"
+    assert browser_runtime(lambda step: None) == runtime, "no more requests: the registry no longer exists"
 
 
 def test_damaged_files_in_the_cache_are_downloaded_again(
@@ -341,7 +341,7 @@ def test_a_file_gives_the_words_that_asr_recognises(
         return
     assert text == wanted.text
     assert len(text.split()) >= 4
-    assert len(opened.page.workers) == 1, "the net runs apart from what draws the page"
+    assert len(opened.page.workers) == 1, "the net runs in another thread than the page"
     actual = answer(opened.page)
     assert actual.pop("id") == recordings[name].name
     assert actual.keys() == wanted.as_dict().keys()

@@ -171,7 +171,7 @@ def test_cmvn_divides_by_the_unbiased_deviation() -> None:
     expected = (frames - frames.mean(axis=0)) / (frames.std(axis=0, ddof=1) + 1e-5)
     np.testing.assert_allclose(UtteranceCMVN(eps=1e-5)(features).numpy(), expected, rtol=0, atol=1e-12)
     biased = (frames - frames.mean(axis=0)) / (frames.std(axis=0) + 1e-5)
-    assert np.abs(biased - expected).max() > 1e-2, "on 50 frames it can be told"
+    assert np.abs(biased - expected).max() > 1e-2, "with 50 frames the difference is measurable"
 
 
 def test_cmvn_makes_a_single_frame_zero_and_accepts_no_frames() -> None:

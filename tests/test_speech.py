@@ -44,12 +44,12 @@ def test_silent_or_steady_audio_is_not_speech_at_any_loudness(kind: str, seconds
         noise = made(kind, seconds, seed)
         for gain in (1.0, 1e-2):
             assert not may_hold_speech(gain * noise, RATE)
-        assert not may_hold_speech(noise + 0.2, RATE), "a constant offset is no speech"
+        assert not may_hold_speech(noise + 0.2, RATE), "a constant offset is not speech"
 
 
 def test_ambiguous_audio_is_treated_as_speech() -> None:
-    assert may_hold_speech(made("tones", 4.0, 0), RATE), "music comes and goes, as speech does"
-    assert may_hold_speech(made("white", 0.9, 0), RATE), "a single sound is steady, too"
+    assert may_hold_speech(made("tones", 4.0, 0), RATE), "the level of music varies like that of speech"
+    assert may_hold_speech(made("white", 0.9, 0), RATE), "a single speech sound is also steady"
 
 
 CHANGES: dict[str, Callable[[Tensor], Tensor]] = {
@@ -135,8 +135,8 @@ def test_long_recordings_without_speech_are_not_passed_to_the_net(way: Segmenter
         transcript = recognizer.transcribe(both, how, sample_rate=RATE)
         starts = [word.start for word in transcript.words]
         assert min(starts) < 1
-        assert max(starts) > (len(speech) + len(nothing)) / RATE, "words behind the silence are where they are said"
-        assert all(start < 26 or start > 66 for start in starts), "chunks in the middle do not reach the net"
+        assert max(starts) > (len(speech) + len(nothing)) / RATE, "words after the silence have their true times"
+        assert all(start < 26 or start > 66 for start in starts), "chunks in the middle are not passed to the net"
     hook.remove()
 
 

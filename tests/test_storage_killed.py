@@ -203,7 +203,7 @@ def test_a_training_of_two_ranks_resumes_after_one_was_killed(rank: int, s3: Mor
     finish(running)
     end = time.monotonic() + PATIENCE
     while any(Path("/proc", str(worker)).exists() for worker in workers):
-        assert time.monotonic() < end, "a loading process lives on"
+        assert time.monotonic() < end, "a loading process is still alive"
         time.sleep(0.1)
     assert running[1 - rank].exitcode == 1
     [line] = errors(log)

@@ -64,7 +64,7 @@ def test_features_of_pieces_equal_those_of_the_whole(overrides: list[str], dtype
         for piece in pieces(waveform, seed):
             given, remainder = stream_features(features, piece, remainder)
             frames.append(given)
-            assert len(remainder.samples) < 2000, "what is kept does not grow"
+            assert len(remainder.samples) < 2000, "the stored samples do not grow"
         given, _ = stream_features(features, waveform[:0], remainder, at_end=True)
         expected = features(waveform)
         ours = torch.cat([*frames, given])
@@ -242,7 +242,7 @@ def test_old_words_are_final_even_if_the_beam_has_other_hypotheses() -> None:
     assert longest_wait(None)[0] > 2 * most
     starts = [word.start for each in captions for word in each.final]
     assert len(starts) > 10
-    assert starts == sorted(starts), "no word is said twice"
+    assert starts == sorted(starts), "no word is emitted twice"
 
 
 def test_a_stream_with_other_chunk_sizes_equals_one_pass_with_these_sizes() -> None:
@@ -364,7 +364,7 @@ def test_a_word_emitted_one_chunk_late_has_the_time_at_which_it_was_spoken() -> 
         captions = stream.decode_chunk(torch.cat(chunk))
     [word] = captions.partial
     assert (word.text, round(word.start, 2), round(word.end, 2)) == ("a", 0.16, 0.20)
-    assert sum(map(len, stream._log_probs)) == 6, "no more is kept"
+    assert sum(map(len, stream._log_probs)) == 6, "no more audio is stored"
 
 
 def test_a_model_that_does_not_stream_recognises_the_last_seconds_again_and_says_so() -> None:

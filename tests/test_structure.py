@@ -285,11 +285,11 @@ def test_yaml_keys_equal_the_keyword_only_parameters_and_each_is_documented(path
     parameters = inspect.signature(cls).parameters.values()
     settings = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
     assert settings == config.keys() - {"name"}
-    assert all(p.default is p.empty for p in parameters), "a number has one home, and it is the YAML"
+    assert all(p.default is p.empty for p in parameters), "defaults are only in YAML files"
     documented = set(re.findall(r"^ +(\w+): ", inspect.getdoc(cls) or "", re.MULTILINE))
     assert settings <= documented, f"not documented: {settings - documented}"
     parts = {key for key, value in config.items() if isinstance(value, dict)}
-    assert build.rules(cls).keys() == settings - parts, "each says what it must be"
+    assert build.rules(cls).keys() == settings - parts, "each parameter has a rule"
 
 
 @pytest.mark.parametrize("path", COMPONENTS, ids=str)

@@ -150,7 +150,7 @@ def test_the_average_bundle_is_the_mean_of_the_kept_checkpoints(select: str, ton
     average = [f"checkpoint.select={select}", "checkpoint.keep=2"]
     run_dir = run(tmp_path / "run", tones, "trainer.max_epochs=3", *average)
     checkpoints = kept_checkpoints(run_dir / "checkpoints")
-    assert all(checkpoint.score == 1.0 for checkpoint in checkpoints), "equally wrong"
+    assert all(checkpoint.score == 1.0 for checkpoint in checkpoints), "the error rates are equal"
     states = [torch.load(checkpoint.path, weights_only=True)["state_dict"] for checkpoint in checkpoints]
     chosen = states[:2] if select == "average_best" else states[-2:]
     bundle = load_file(run_dir / "bundle" / "weights.safetensors")
@@ -169,7 +169,7 @@ def test_checkpoints_are_selected_by_their_names(tmp_path: Path) -> None:
     def steps(selection: str, keep: int) -> list[int]:
         return [checkpoint.step for checkpoint in select(selection, checkpoints, keep)]
 
-    assert steps("average_best", 3) == [20, 30], "what is much worse than the best is not averaged"
+    assert steps("average_best", 3) == [20, 30], "checkpoints much worse than the best are not averaged"
     assert steps("average_best", 1) == steps("best", 3) == [20]
     assert steps("average_last", 2) == [30, 40]
     assert steps("last", 3) == [42]

@@ -368,7 +368,7 @@ def test_a_long_run_has_a_small_page_that_is_made_fast_and_shows_extremes(tmp_pa
     long_run(tmp_path, 100_000)
     begun = time.monotonic()
     page = page_of(tmp_path)
-    assert time.monotonic() - begun < 20, "a second or two on a machine that has nothing else to do"
+    assert time.monotonic() - begun < 20, "it takes a second or two on an idle machine"
     assert len(page) < 1_000_000
     [loss] = [figure for figure in re.findall(r"<figure.*?</figure>", page, re.DOTALL) if "Loss:" in figure]
     drawn = [
@@ -377,7 +377,7 @@ def test_a_long_run_has_a_small_page_that_is_made_fast_and_shows_extremes(tmp_pa
         for y in re.findall(r" ([\d.]+)", path)
     ]
     top = min(drawn)
-    assert sum(y < top + 100 for y in drawn) == 1, "the one loss of 20 is far above the others"
+    assert sum(y < top + 100 for y in drawn) == 1, "the outlier, a loss of 20, is far above the others"
 
 
 def test_a_validation_before_the_first_step_is_not_mistaken_for_one_at_the_end(tmp_path: Path) -> None:

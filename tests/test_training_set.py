@@ -128,7 +128,7 @@ def test_the_limit_of_cells_holds_at_the_speed_played_and_larger_utterances_are_
         longest = max(utterance.duration / factor for utterance, factor in batch)
         sizes.append(len(batch) * cells(longest, max((utterance.text for utterance, _ in batch), key=len)))
     assert max(sizes) <= 60_000
-    assert sizes.index(max(sizes)) in plan.largest(), "memory is tried on it before training"
+    assert sizes.index(max(sizes)) in plan.largest(), "the trial of memory uses this batch"
 
 
 def test_a_summary_equals_the_sum_over_its_batches() -> None:
@@ -246,7 +246,7 @@ def test_a_training_set_without_usable_utterances_is_an_error_that_gives_the_rea
 def test_the_steps_of_a_run_are_the_sum_over_all_its_epochs(world_size: int, accumulate: int, seed: int) -> None:
     dataset = training_set(utterances(300), seed=seed)
     epochs = [len(dataset.epoch(start_of_epoch(epoch, world_size))) for epoch in range(20)]
-    assert len(set(epochs)) > 1, "so it matters which"
+    assert len(set(epochs)) > 1, "epochs must have different numbers of batches"
     steps_of = [-(-batches // accumulate) for batches in epochs]
     for max_epochs in (1, 2, 20):
         total = dataset.total_steps(start_of_epoch(0, world_size), 0, RunBounds(max_epochs, -1, accumulate))

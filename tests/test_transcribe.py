@@ -140,7 +140,7 @@ def test_every_format_goes_to_stdout_or_to_files_that_keep_their_folders(
     assert (captured.out, captured.err) == ("", f"{recordings / 'tiny.wav'}: no speech\n")
     names = ["deeper/stereo", "layer3", "plain", "slow", "tiny", "vorbis"]
     written = sorted(str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*.*"))
-    assert written == [name + suffix for name in names], "and nothing unfinished"
+    assert written == [name + suffix for name in names], "there is no unfinished file"
     file = (tmp_path / "out" / f"plain{suffix}").read_text()
     if form == "txt":
         assert out == f"{plain}\t{file}"
@@ -190,7 +190,7 @@ def test_lower_precision_gives_nearly_equal_texts(
         assert line["text"] == "abcd ef"
         scores.append(line["score"])
     assert scores[0] == pytest.approx(scores[1], abs=0.5)
-    assert scores[0] != scores[1], "or nothing was computed in it"
+    assert scores[0] != scores[1], "otherwise bfloat16 was not used"
 
 
 def test_ctm_is_sorted_by_name_as_sclite_requires(

@@ -213,7 +213,7 @@ def test_greedy_decoding_of_a_batch_equals_a_plain_loop_over_each_utterance(pred
             assert hypothesis.tokens == tokens
             assert hypothesis.score == pytest.approx(score, abs=1e-9)
             written += len(tokens)
-    assert written > 30, "there must be something to compare"
+    assert written > 30, "some hypotheses must have tokens"
 
 
 def test_junk_after_an_utterance_changes_no_hypothesis() -> None:
@@ -255,6 +255,6 @@ def test_a_narrow_beam_keeps_at_most_its_size_and_counts_no_path_twice() -> None
             exact = transducer_loss(
                 log_probs(made, encoder_out[0], tuple(tokens)).detach()[None], torch.tensor([tokens]), *lengths
             )
-            assert score <= -float(exact) + 1e-9, "paths that were cut are not in it"
+            assert score <= -float(exact) + 1e-9, "the score omits pruned paths"
         best.append(hypotheses[0].score)
     assert best == sorted(best)

@@ -87,7 +87,7 @@ def stub(
 
     def search(evidence: int, values: dict[str, float]) -> list[list[int]]:
         """Return a hypothesis of a segment with the given number of wrong words."""
-        assert evidence == 2, "what was computed of the segment"
+        assert evidence == 2, "the evidence of the segment"
         wrong = errors(Weights(**values))
         return [[wrong]]
 
@@ -200,7 +200,9 @@ def test_the_bundle_contains_weights_model_and_calibration_and_uses_them_after_i
     assert recognizer.calibration != UNCALIBRATED
     assert transcribe([str(moved), str(fluent / "test.jsonl")]) == 0
     assert transcribe([str(moved), str(fluent / "test.jsonl"), "--decode", "greedy"]) == 0
-    assert transcribe([str(moved), str(fluent / "test.jsonl"), "--lm-weight", "0.1"]) == 0, "it has a model of its own"
+    assert transcribe([str(moved), str(fluent / "test.jsonl"), "--lm-weight", "0.1"]) == 0, (
+        "the bundle has its own language model"
+    )
 
 
 def _weights(line: str) -> tuple[float, float, float]:
@@ -286,7 +288,7 @@ def test_repeated_tuning_starts_from_the_settings_of_the_bundle_and_may_replace_
     assert tune([str(bundle), str(dev), "--lm", str(lm), "--beam", "4", *ALWAYS]) == 0
     once = contents(bundle)
     assert tune([str(bundle), str(dev), *ALWAYS]) == 0
-    assert contents(bundle) == once, "the same dev set and model: not a byte changes"
+    assert contents(bundle) == once, "equal dev set and model: no byte changes"
 
     other = model_of(tmp_path / "other.arpa", ["fa fa", "be be be", "fa be"])
     assert tune([str(bundle), str(dev), "--lm", str(other), "--lm-weight", "0.2", *ALWAYS]) == 0
@@ -297,7 +299,7 @@ def test_repeated_tuning_starts_from_the_settings_of_the_bundle_and_may_replace_
     before = contents(bundle)
     with pytest.raises(InputError, match=r"tuning must keep the decoder's files \(lm\); leave out --decode greedy"):
         tune([str(bundle), str(dev), "--decode", "greedy"])
-    assert contents(bundle) == before, "it may be the only copy there is"
+    assert contents(bundle) == before, "the bundle may have the only copy"
 
 
 def test_a_run_folder_stands_for_its_bundle(fluent: Path, dev: Path, tmp_path: Path) -> None:

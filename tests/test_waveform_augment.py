@@ -107,7 +107,7 @@ def test_a_waveform_keeps_its_length_or_grows_by_the_declared_maximum_and_stays_
             assert num_samples <= len(out) <= most
             assert out.dtype == torch.float32
             assert out.isfinite().all()
-        assert torch.equal(waveform, before), "its input stays as it was"
+        assert torch.equal(waveform, before), "the input does not change"
 
 
 @pytest.mark.parametrize("name", WAVEFORM)

@@ -61,7 +61,7 @@ def test_batches_are_equal_within_float32_and_have_equal_masks(overrides: list[s
     assert masks > 0
     if views == 2:
         halves = actual.features.chunk(2)
-        assert not torch.equal(*halves), "views have masks of their own"
+        assert not torch.equal(*halves), "views have different masks"
 
 
 def test_an_utterance_has_equal_masks_in_any_batch_and_others_in_another_epoch(tones: Path) -> None:
@@ -140,4 +140,4 @@ def test_a_training_has_the_losses_of_one_with_features_from_the_loader(tones: P
         train(settings_with(*tiny, *tone_corpus(tones), AUGMENT, *few, f"run_dir={run_dir}"))
         runs.append([float(row["train/loss"]) for row in metrics(run_dir)])
     assert runs[1] == pytest.approx(runs[0], rel=2e-3)
-    assert runs[1] != runs[0], "they were computed in another way"
+    assert runs[1] != runs[0], "the features were computed in another way"

@@ -95,7 +95,7 @@ def test_spans_equal_the_best_path_that_spells_the_tokens(max_cells: int, drawn:
     assert len(spans) == len(tokens)
     assert all(0 <= span.start < span.end <= num_frames for span in spans)
     for (token, before), (next_token, after) in itertools.pairwise(zip(tokens, spans, strict=True)):
-        assert before.end + (token == next_token) <= after.start, "a blank parts a token from itself"
+        assert before.end + (token == next_token) <= after.start, "a blank separates equal tokens"
     if tokens:
         best, path = best_path(log_probs, tokens)
         assert score(log_probs, tokens, spans) == pytest.approx(best, abs=1e-4)  # the search is in float32
