@@ -224,7 +224,7 @@ Tokens = tuple[int, ...]
 
 
 def extend_by_everything(search: Beam, log_probs: Tensor) -> dict[Tokens, float]:
-    """Extend all kept prefixes by all tokens, frame by frame, and score them with `fusion`."""
+    """Extend all prefixes in the beam by all tokens, frame by frame, and score them with `fusion`."""
     grown: dict[Tokens, tuple[Any, float]] = {(): (search.fusion.start(), 0.0)}
     paths: dict[tuple[Tokens, int], float] = {((), BLANK_ID): 0.0}
     scores: dict[Tokens, float] = {(): 0.0}

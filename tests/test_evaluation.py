@@ -136,7 +136,7 @@ def test_names_with_terminal_control_characters_are_escaped() -> None:
     assert not {"\x1b", "\udcff"} & set(table(rows))
 
 
-def test_without_words_the_table_says_so_and_json_is_valid(tmp_path: Path) -> None:
+def test_if_references_have_no_words_the_table_gives_the_reason_and_json_is_valid(tmp_path: Path) -> None:
     for rows in ([], [scored("", "a")]):
         evaluation = Evaluation(rows, [], 0.0, "basic")
         figures = summary(evaluation)

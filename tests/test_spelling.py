@@ -29,7 +29,7 @@ def made(folder: Path, text: Sequence[str] = TEXT, *options: str) -> tuple[Path,
 
 
 def entries(arpa: Path, order: int) -> dict[str, float]:
-    """Return the probabilities of the n-grams of an order."""
+    """Map the n-grams of an order to their probabilities."""
     section = arpa.read_text().partition(f"\\{order}-grams:\n")[2].partition("\n\n")[0]
     rows = [line.split("\t") for line in section.splitlines()]
     return {row[1]: 10 ** float(row[0]) for row in rows}
