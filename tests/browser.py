@@ -27,7 +27,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
 def launched(*more: str) -> Iterator[Any]:
-    """Start Chromium with additional arguments, and end it; skip if Chromium or playwright is not installed."""
+    """Start Chromium with more arguments, and close it at the end; skip if Chromium or playwright is not installed."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install '.[test]'")
     if CHROMIUM is None:
         pytest.skip("needs Chromium: apt-get install chromium")
@@ -39,13 +39,13 @@ def launched(*more: str) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Chromium, headless."""
+    """Headless Chromium."""
     yield from launched()
 
 
 @dataclass
 class Visit:
-    """An open page, the messages of its console, and the addresses that it has requested."""
+    """An open page, its console messages, and the addresses it has requested."""
 
     page: Any
     complaints: list[str] = field(default_factory=list)
@@ -74,7 +74,7 @@ def visiting(browser: Any, address: str) -> Iterator[Visit]:
 
 
 def wait_until(page: Any, expression: str, seconds: float = 15.0) -> None:
-    """Wait until a JavaScript expression is true; playwright's own wait needs eval, which our pages forbid."""
+    """Wait until a JavaScript expression is true; playwright's own wait needs eval, which the pages of asr forbid."""
     end = time.monotonic() + seconds
     while not page.evaluate(expression):
         assert time.monotonic() < end, f"never came true: {expression}"

@@ -18,7 +18,7 @@ from tests.tones import SAMPLE_RATE, sentences, speak
 BUNDLE = ROOT / "tests" / "bundles" / "format-7"
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(["asr.transcribe", "asr.bulk.job", "asr.bulk.local", "asr.bulk.report"])
-PART_HOURS = 6 / 3600  # so that a part has a few utterances
+PART_HOURS = 6 / 3600  # hours; a part then has a few utterances
 BAD = ("missing", "empty", "text", "nan", "half")
 
 
@@ -67,7 +67,7 @@ def finished_job(source: Path, folder: Path, *more: str) -> Path:
     from asr.transcribe import main
 
     output = folder / "out"
-    assert main(job_options(source, output, *more)) == 0, "with five failures"
+    assert main(job_options(source, output, *more)) == 0, "the job must report five failures"
     return output
 
 
@@ -76,7 +76,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def texts_of(output: Path) -> dict[str, dict[str, Any]]:
-    """Map ids to the lines of all parts; an id in two parts is an error."""
+    """Map utterance ids to the lines of all parts; an id that is in two parts is an error."""
     entries = [entry for part in sorted(output.glob("part-*.jsonl")) for entry in lines(part)]
     by_id = {entry["id"]: entry for entry in entries}
     assert len(by_id) == len(entries)
@@ -91,7 +91,7 @@ def failures_of(output: Path) -> dict[str, str]:
 
 
 def files_of(output: Path) -> dict[str, bytes]:
-    """Return the contents of files that must not depend on disturbances: all except records and report."""
+    """Return the contents of the output files that must not depend on disturbances: all except records and report."""
     return {path.name: path.read_bytes() for path in sorted([*output.glob("*.jsonl"), output / "job.json"])}
 
 
@@ -112,13 +112,13 @@ def _run(arguments: list[str], output: Path, max_bytes: int | None, before: Call
 def start(
     arguments: list[str], output: Path, max_bytes: int | None = None, before: Callable[[], object] | None = None
 ) -> BaseProcess:
-    """Start asr.transcribe in a process of its own.
+    """Start asr.transcribe in a separate process.
 
     Args:
         arguments: of the command.
         output: file for what it prints.
-        max_bytes: that a file may have: a full disk, as far as a process can tell.
-        before: called before the command, to do it some harm.
+        max_bytes: maximum size of a file, which simulates a full disk.
+        before: called before the command, to inject a fault.
     """
     process = SERVER.Process(target=_run, args=(arguments, output, max_bytes, before))
     process.start()

@@ -60,7 +60,7 @@ def settings_with(*overrides: str) -> RunSettings:
 
 
 class OtherPart(NamedTuple):
-    """A part that is not the default of an encoder: files of conf/encoder."""
+    """A part that no default of an encoder uses, by its file in conf/encoder."""
 
     encoder: str
     group: str
@@ -72,7 +72,7 @@ class OtherPart(NamedTuple):
 
 
 ENCODERS: dict[str, Any] = {path.stem: OmegaConf.load(path) for path in sorted((CONF / "encoder").glob("*.yaml"))}
-SMALLEST_ENCODERS = sorted(  # one of each class
+SMALLEST_ENCODERS = sorted(  # one encoder of each class
     {
         file.name: name for name, file in sorted(ENCODERS.items(), key=lambda item: -item[1].get("num_layers", 0))
     }.values()
@@ -100,7 +100,7 @@ OTHER_PARTS = [
 
 
 def with_part(group: str, name: str) -> list[str]:
-    """Return the overrides for a part, and for an encoder that has parts of this group."""
+    """Return the overrides that choose a part, in an encoder that has parts of this group."""
     encoder = next(
         encoder
         for encoder in SMALLEST_ENCODERS
@@ -110,7 +110,7 @@ def with_part(group: str, name: str) -> list[str]:
 
 
 def overridden(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Apply those changes for which the config, or one of its parts, has a key: encoders have different keys."""
+    """Apply only the changes whose key the config, or one of its parts, has: encoders have different keys."""
     changed = {key: changes[key] for key in config.keys() & changes.keys() if not isinstance(changes[key], dict)}
     parts = {key: overridden(config[key], changes[key]) for key in config.keys() & changes.keys() - changed.keys()}
     return config | changed | parts
@@ -166,7 +166,7 @@ def fluent(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def s3_proxy() -> Iterator[FaultyProxy]:
-    """An S3 server with a bucket, `bucket`, and a proxy before it."""
+    """A proxy in front of an S3 server with a bucket named `bucket`."""
     with moto() as server, faulty(server) as proxy:
         server.make_bucket("bucket")
         yield proxy
@@ -175,12 +175,12 @@ def s3_proxy() -> Iterator[FaultyProxy]:
 
 @pytest.fixture
 def s3(s3_proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
-    """The proxy as the endpoint of s3://; it makes no faults unless a test sets some."""
+    """The proxy as the endpoint of s3://; it makes no faults unless a test requests some."""
     for name, value in S3(s3_proxy.port).environment.items():
         monkeypatch.setenv(name, value)
     session.configure(storage())
     yield s3_proxy
     if s3_proxy.ignored_ranges:
-        session.close()  # which has noted it
+        session.close()  # the session remembers that it ignored ranges
     session.configure(None)
     s3_proxy.reset()

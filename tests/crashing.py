@@ -13,15 +13,15 @@ SYSTEM_CALLS = ("rename", "fsync", "chmod")
 
 
 class Killed(BaseException):
-    """Not an exception that `except Exception` catches."""
+    """A simulated kill; `except Exception` does not catch it."""
 
 
 @contextmanager
 def dies_at(call: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Raise Killed at this number of the SYSTEM_CALLS that write a bundle; what runs in a `finally` does nothing.
+    """Raise Killed at this number of the SYSTEM_CALLS that write a bundle; calls in a `finally` then do nothing.
 
     Yields:
-        The names of the calls so far.
+        The list of the names of the calls so far.
     """
     calls: list[str] = []
 

@@ -28,7 +28,7 @@ WIDE = {
     "beam_threshold": math.inf,
     "tokens_per_frame": 10**6,
     "token_threshold": -math.inf,
-}  # nothing is left out
+}  # the beam drops nothing
 
 
 class Pieces:
@@ -121,7 +121,7 @@ class Fusion:
     lexicon: Sequence[str] | None = None
     hotwords: Sequence[str] = ()
     numbers: dict[str, float] = field(default_factory=lambda: dict.fromkeys(NUMBERS, 0.0))
-    spelling: Trigrams | None = None  # of characters
+    spelling: Trigrams | None = None  # a model of characters
 
     def settings(self, folder: Path) -> dict[str, Any]:
         """Return the settings of this fusion; its files are written to a folder."""
@@ -179,7 +179,7 @@ class Fusion:
 def drawn_fusion(
     draw: random.Random, pieces: Sequence[str], lm_unit: str | None, lexicon: bool, hotwords: bool
 ) -> Fusion:
-    """A language model (None: none; "spelled": of words and spelling), a lexicon and hotwords at random, weighed so."""
+    """Draw a fusion with a language model (None: without; "spelled": with a spelling model), a lexicon and hotwords."""
     names = [piece.replace(" ", "\N{LOWER ONE EIGHTH BLOCK}") for piece in pieces[1:]]
     return Fusion(
         pieces,
@@ -188,7 +188,7 @@ def drawn_fusion(
         draw.sample(SOME_WORDS, 5) if lexicon else None,
         draw.sample(PHRASES, 5) if hotwords else (),
         {name: draw.uniform(0, 3) * (-1 if name == "unknown_score" else 1) for name in NUMBERS},
-        Trigrams("ab", draw) if lm_unit == "spelled" else None,  # it has no c
+        Trigrams("ab", draw) if lm_unit == "spelled" else None,  # this model has no c
     )
 
 

@@ -21,6 +21,6 @@ IDENTITY: Any = Identity()
 
 
 def decoded(decoder: Any, log_probs: Tensor, lengths: Tensor) -> list[list[Hypothesis]]:
-    """Return hypotheses of log_probs (B, T', V)."""
+    """Return the hypotheses that a decoder finds in log_probs (B, T', V)."""
     hypotheses: list[list[Hypothesis]] = decoder.search(decoder.evidence(log_probs, lengths))
     return hypotheses

@@ -25,7 +25,7 @@ from tests.tones import PITCHES
 
 STRIDE = 4
 LOUD = 19.0  # log-mel energy: noise reaches 16, a tone 25
-SPACE_BEHIND = 5  # frames behind a letter in which silence may be a space; later it is a pause
+SPACE_FRAMES = 5  # frames after a letter in which silence may be a space; later it is a pause
 
 
 class Ear(nn.Module):
@@ -53,7 +53,7 @@ class Ear(nn.Module):
         letters = energies.unflatten(1, (-1, STRIDE)).amax(dim=2) - LOUD  # (B, T', letters)
         loud = letters.amax(dim=-1) > 0
         silent = ~(loud | _earlier(loud, 1) | _earlier(loud, -1))
-        soon = torch.stack([_earlier(loud, number) for number in range(2, SPACE_BEHIND)]).any(dim=0)
+        soon = torch.stack([_earlier(loud, number) for number in range(2, SPACE_FRAMES)]).any(dim=0)
         blank = torch.zeros_like(letters[..., :1])
         scores = torch.cat([blank, torch.where(silent & soon, 4.0, -8.0)[..., None], letters], dim=-1)
         return Encoded(scores, self.output_lengths(feature_lengths), {})

@@ -35,7 +35,7 @@ from tests.serving import Server
 
 RATE = 16000
 LIMITS = StreamLimits(most=32, max_seconds=600, idle_seconds=20)
-PATIENCE = 60  # seconds, for what should take a few
+PATIENCE = 60  # seconds, for operations that should take a few
 END = '{"end": true}'
 
 
@@ -45,8 +45,8 @@ class Live:
 
     Args:
         address: ws://127.0.0.1:PORT
-        service: within.
-        server: uvicorn's.
+        service: the service in the server.
+        server: the server of uvicorn.
     """
 
     address: str
@@ -57,7 +57,7 @@ class Live:
         return connect(self.address + path, compression=None, ping_interval=None, **options)
 
     def metric(self, name: str) -> float:
-        """Read a metric; 0 where it was never counted."""
+        """Read a metric; a metric that was never counted is 0."""
         lines = self.service.metrics.text().decode().splitlines()
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
 
@@ -74,7 +74,7 @@ def service(recognizer: Recognizer, limits: StreamLimits = LIMITS, **options: An
 
 @contextlib.asynccontextmanager
 async def live(recognizer: Recognizer, limits: StreamLimits = LIMITS, **options: Any) -> AsyncIterator[Live]:
-    """Serve."""
+    """Start a server in this event loop, and stop it at the end."""
     served = service(recognizer, limits, **options)
     with socket.create_server(("127.0.0.1", 0)) as server_socket:
         server = make_server(served, server_socket, stop_seconds=5)
@@ -104,7 +104,7 @@ serve(served, socket.create_server(("127.0.0.1", 0), backlog=100), 10)
 
 @contextlib.contextmanager
 def live_process(recognizer: str, most: int) -> Iterator[Server]:
-    """Start the server in a process of its own, which makes its recogniser by this expression."""
+    """Start a server in its own process, which creates its recogniser by evaluating this expression."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "log")
         command = [sys.executable, "-c", SERVER.format(recognizer=recognizer, most=most)]
@@ -112,9 +112,9 @@ def live_process(recognizer: str, most: int) -> Iterator[Server]:
             process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True)
         try:
             assert process.stdout is not None
-            found = re.search(r"http://\S+", process.stdout.readline())
-            assert found, log.read_text()
-            yield Server(found[0], process, log, Path(folder))
+            match = re.search(r"http://\S+", process.stdout.readline())
+            assert match, log.read_text()
+            yield Server(match[0], process, log, Path(folder))
         finally:
             process.kill()
             process.wait()
@@ -143,7 +143,7 @@ async def events(connection: ClientConnection) -> list[dict[str, Any]]:
 async def say(
     server: Live, messages: Sequence[bytes], first: dict[str, Any] | None = None, pause: float = 0.0
 ) -> list[dict[str, Any]]:
-    """Send audio in these messages and the end; return all messages of the server."""
+    """Send the audio in these messages, then the end of the stream; return all messages of the server."""
     async with server.connect() as connection:
         telling = asyncio.create_task(events(connection))
         await connection.send(json.dumps(first or {"sample_rate": RATE}))
@@ -165,6 +165,6 @@ def text(replies: Sequence[dict[str, Any]]) -> str:
 
 
 def alone(recognizer: Recognizer, waveform: Tensor, **options: Any) -> list[Any]:
-    """Return the final words of `asr.Stream` for these samples in one piece."""
+    """Return the final words of `asr.Stream` for all samples in one piece."""
     stream = Stream(recognizer, **options)
     return [*stream.feed(waveform).final, *stream.finish().final]

@@ -1,4 +1,4 @@
-"""Configs with one wrong value, as by a typing error or from an untrusted author."""
+"""Configs with one wrong value, as from a typing error or an untrusted author."""
 
 import copy
 import math
@@ -29,19 +29,19 @@ Path = tuple[Any, ...]
 
 
 def leaves(config: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Yield the place and the value of each value that holds no other, and of each mapping and list too."""
+    """Yield the position and value of each scalar, and of each mapping and list."""
     if path:
         yield path, config
     if isinstance(config, Mapping):
         for key, value in config.items():
             yield from leaves(value, (*path, key))
     elif isinstance(config, list):
-        for position, value in enumerate(config[:3]):  # the others are like them
+        for position, value in enumerate(config[:3]):  # the other entries are similar
             yield from leaves(value, (*path, position))
 
 
 def mutations(config: Any, values: tuple[Any, ...] = WRONG) -> Iterator[tuple[Path, Any, Any]]:
-    """Yield place, new value and config for each place of a config and each wrong value."""
+    """Yield position, new value and config for each position of a config and each wrong value."""
     for path, old in leaves(config):
         for value in values:
             if value is not old and value != old:
@@ -49,7 +49,7 @@ def mutations(config: Any, values: tuple[Any, ...] = WRONG) -> Iterator[tuple[Pa
 
 
 def changed(config: Any, path: Path, value: Any) -> Any:
-    """Return a copy of a config with another value at a place."""
+    """Return a copy of a config with another value at a position."""
     copied = copy.deepcopy(config)
     inner = copied
     for key in path[:-1]:

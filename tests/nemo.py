@@ -19,7 +19,7 @@ from torch import Tensor
 from tests.conftest import ROOT, SHARED
 
 MODEL = ROOT.parent / "shared" / "models" / "stt_en_conformer_ctc_small"
-AUDIO = {  # of the utterances in golden.npz
+AUDIO = {  # the utterances in golden.npz
     "1089-134686-0001": "test-clean-mini/1089/134686",
     "1089-134691-0000": "test-clean-mini/1089/134691",
     "2414-128291-0001": "test-other-mini/2414/128291",
@@ -30,7 +30,7 @@ needs_model = pytest.mark.skipif(
 
 
 def audio(utterance: str) -> Tensor:
-    """An utterance's waveform, (S,)."""
+    """Return an utterance's waveform, (S,)."""
     samples, _ = soundfile.read(SHARED / "LibriSpeech" / AUDIO[utterance] / f"{utterance}.flac", dtype="float32")
     return torch.from_numpy(samples)
 
@@ -42,7 +42,7 @@ def golden(utterance: str, name: str) -> np.ndarray:
     return array
 
 
-# A Conformer-CTC of NeMo's with the names and shapes of its state dict, and random weights.
+# A NeMo Conformer-CTC with the names and shapes of its state dict, and random weights.
 DIM, LAYERS, HEADS, CHANNELS, KERNEL, MELS, FACTOR = 16, 2, 4, 6, 5, 20, 2
 SAMPLE_RATE, WINDOW, FFT_POINTS = 8000, 200, 256
 
@@ -109,7 +109,7 @@ def nemo_config(pieces: list[str] | None = None) -> dict[str, Any]:
     }
 
 
-FAST = {"subsampling": "dw_striding", "subsampling_factor": 8, "use_bias": False}  # of an encoder: Fast Conformer's
+FAST = {"subsampling": "dw_striding", "subsampling_factor": 8, "use_bias": False}  # encoder settings of Fast Conformer
 
 
 def shapes(num_classes: int, head: str = "decoder", is_fast: bool = False) -> dict[str, tuple[int, ...]]:
@@ -117,7 +117,7 @@ def shapes(num_classes: int, head: str = "decoder", is_fast: bool = False) -> di
 
     Args:
         num_classes: outputs without the blank.
-        head: what the names of the head's begin with.
+        head: prefix of the names of the head's tensors.
         is_fast: with the encoder's settings `FAST`.
     """
     named: dict[str, tuple[int, ...]] = {}
@@ -195,7 +195,7 @@ def member(name: str, content: bytes = b"", **attributes: Any) -> tuple[tarfile.
 
 
 def write_tar(path: Path, members: Iterable[tuple[tarfile.TarInfo, bytes]], mode: str = "w") -> Path:
-    """Write a tar file of such members."""
+    """Write a tar file of these members."""
     with tarfile.open(path, mode) as archive:  # type: ignore[call-overload]
         for info, content in members:
             archive.addfile(info, io.BytesIO(content))

@@ -1,9 +1,9 @@
-"""Run by the Python of an environment that has NVIDIA NeMo: what NeMo makes of its own transducers, and of ours.
+"""Outputs of NVIDIA NeMo for its own transducers and for archives of asr; run by the Python of NeMo's environment.
 
-    python nemo_peer.py make FOLDER      config.json, made into theirs.nemo of random weights, and expected.pt
-    python nemo_peer.py read FOLDER      back.nemo, read; its texts, into texts.json
+    python nemo_peer.py make FOLDER      reads config.json; writes theirs.nemo with random weights, and expected.pt
+    python nemo_peer.py read FOLDER      reads back.nemo; writes its texts to texts.json
 
-It imports nothing of asr. FOLDER holds waveforms.pt, (S,) each, tokenizer.model and vocab.txt.
+This program does not import asr. FOLDER holds waveforms.pt, (S,) each, tokenizer.model and vocab.txt.
 """
 
 import json
@@ -39,7 +39,7 @@ def randomize(model: Any) -> None:
 
 
 def encoded(model: Any, waveforms: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Encoder output (B, D, T') and lengths of waveforms."""
+    """Return the encoder's output (B, D, T') for waveforms, and its lengths."""
     model.preprocessor.featurizer.dither = 0.0
     model.preprocessor.featurizer.pad_to = 0
     lengths = torch.tensor([len(waveform) for waveform in waveforms])
@@ -50,17 +50,17 @@ def encoded(model: Any, waveforms: list[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def texts(model: Any, waveforms: list[Tensor]) -> list[str]:
-    """Greedy texts, one recording at a time."""
-    found = []
+    """Return greedy texts, recognised one recording at a time."""
+    transcripts = []
     for waveform in waveforms:
         out, lengths = encoded(model, [waveform])
         [best] = model.decoding.rnnt_decoder_predictions_tensor(encoder_output=out, encoded_lengths=lengths)
-        found.append(best.text)
-    return found
+        transcripts.append(best.text)
+    return transcripts
 
 
 def losses(model: Any, logits: Tensor, lengths: Tensor, tokens: Tensor, token_lengths: Tensor) -> Tensor:
-    """Losses (B,), by NeMo's plain forms in torch; that of TDT is patched to run without CUDA, from minus infinity."""
+    """Return losses (B,) of NeMo's plain forms in torch; TDT's is patched to run without CUDA, and starts from -inf."""
     from nemo.collections.asr.losses import rnnt_pytorch
 
     kwargs = model.cfg.loss.get("tdt_kwargs")
@@ -77,7 +77,7 @@ def losses(model: Any, logits: Tensor, lengths: Tensor, tokens: Tensor, token_le
 
 
 def as_tensor(value: Tensor) -> Tensor:
-    """Annotate the return value of NeMo, which has no types."""
+    """Annotate a return value of NeMo, which has no types."""
     return value
 
 
@@ -116,8 +116,8 @@ def read(folder: Path) -> None:
 
     model = ASRModel.restore_from(str(folder / "back.nemo"), map_location="cpu").eval()
     with torch.no_grad():
-        found = texts(model, torch.load(folder / "waveforms.pt"))
-    (folder / "texts.json").write_text(json.dumps(found))
+        transcripts = texts(model, torch.load(folder / "waveforms.pt"))
+    (folder / "texts.json").write_text(json.dumps(transcripts))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from tests.nemo import sentencepiece_model, vocabulary
 
 SAMPLE_RATE, MELS = 8000, 24
 ENCODER = {
-    "hidden_size": 16,  # whose root is 4, so that a scale is folded without rounding
+    "hidden_size": 16,  # its square root is 4, so that the scale is folded without rounding
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "intermediate_size": 40,
@@ -54,12 +54,12 @@ def randomized(model: torch.nn.Module, seed: int = 0) -> Any:
 
 def encoder(**options: Any) -> ParakeetEncoder:
     """The tiny encoder, in float32."""
-    config = ParakeetEncoderConfig(**ENCODER, **options, attn_implementation="sdpa")  # eager takes softmax in float32
+    config = ParakeetEncoderConfig(**ENCODER, **options, attn_implementation="sdpa")  # eager softmax is in float32
     return randomized(ParakeetEncoder(config))
 
 
 def tokenizer_without_blank() -> ParakeetTokenizer:
-    """A SentencePiece tokenizer as transformers converts it."""
+    """A SentencePiece tokenizer as transformers converts it, without a blank."""
     with tempfile.TemporaryDirectory() as place:
         Path(place, "tokenizer.model").write_bytes(sentencepiece_model())
         converted = ParakeetConverter(f"{place}/tokenizer.model").converted()
@@ -76,7 +76,7 @@ def tokenizer() -> ParakeetTokenizer:
 
 
 def feature_extractor(**changes: Any) -> ParakeetFeatureExtractor:
-    """Of the tiny model."""
+    """The feature extractor of the tiny model."""
     sizes = {"feature_size": MELS, "sampling_rate": SAMPLE_RATE, "hop_length": 80, "n_fft": 256, "win_length": 200}
     return ParakeetFeatureExtractor(**sizes | changes)
 
@@ -106,10 +106,10 @@ def _saved_transducer(kind: str, options: tuple[tuple[str, Any], ...], has_blank
     with torch.no_grad():
         made.joint.head.weight.mul_(3.0)
         made.joint.head.bias[blank] += 3.0
-        # Transformers chooses a token among logits that durations are part of; to theirs a constant is nothing.
+        # transformers selects a token among logits that include durations; a constant does not change its loss.
         made.joint.head.bias[blank + 1 :] -= 1000.0
-        made.joint.head.bias[blank + 1 : blank + 2] -= 4.0  # its greedy search of TDT bounds no tokens in a frame
-    made.generation_config.decoder_start_token_id = blank  # as in the models that NVIDIA publishes
+        made.joint.head.bias[blank + 1 : blank + 2] -= 4.0  # its greedy TDT search has no limit of tokens per frame
+    made.generation_config.decoder_start_token_id = blank  # the published models have this value
     made.save_pretrained(folder)
     (tokenizer() if has_blank else tokenizer_without_blank()).save_pretrained(folder)
     feature_extractor().save_pretrained(folder)
@@ -120,10 +120,10 @@ def save_transducer(folder: Path, kind: str, has_blank: bool = True, **options: 
     """Save a tiny Parakeet-RNNT or TDT, as transformers does.
 
     Args:
-        folder: where.
+        folder: output folder.
         kind: "rnnt" or "tdt".
         has_blank: whether the blank is a piece of the tokenizer.
-        options: of the config.
+        options: options of the config.
     """
     shutil.copytree(_saved_transducer(kind, tuple(sorted(options.items())), has_blank), folder)
     return folder
@@ -136,7 +136,7 @@ def save(folder: Path, **options: Any) -> Path:
 
 
 def change(path: Path, **settings: Any) -> None:
-    """Change settings of a JSON file; a setting of an inner section is named by two keys with `__` between."""
+    """Change settings of a JSON file; the name of a setting in a section is both keys joined by `__`."""
     config = json.loads(path.read_text())
     for key, value in settings.items():
         section, _, inner = key.rpartition("__")

@@ -22,16 +22,17 @@ SERVER.set_forkserver_preload(
         "asr.run.outcome",
     ]
 )
-PATIENCE = 120  # seconds, for what should take a few
+PATIENCE = 120  # seconds, for operations that should take a few
 OF_THE_CLOCK = ("train/audio_seconds_per_second", "train/data_wait", "train/tokens_per_second")
 
 
 def _train(
     config: dict[str, Any], environment: dict[str, str], output: Path, before: Callable[[], object] | None
 ) -> None:
-    """Do what `python -m asr.train` or asr.train_lm does after the imports and the composition of the config."""
+    """Do what `python -m asr.train` or asr.train_lm does after imports and composition of the config."""
     os.environ.update(environment)
-    multiprocessing.set_start_method("fork", force=True)  # workers are this process's, as in a training from a shell
+    # Workers are children of this process, as in a training started from a shell.
+    multiprocessing.set_start_method("fork", force=True)
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
@@ -58,11 +59,11 @@ def start(
     """Start a training of one process or of several, as torchrun would.
 
     Args:
-        config: resolved.
+        config: the resolved config.
         output: file for stdout and stderr.
         world_size: number of processes.
         before: called in each process before the training, to inject a fault.
-        environment: variables.
+        environment: additional environment variables.
     """
     rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(world_size)}
     processes = []
@@ -100,13 +101,13 @@ def wait_for(condition: Callable[[], bool], processes: list[BaseProcess]) -> boo
     while not condition():
         if not processes[0].is_alive():
             return False
-        assert time.monotonic() < end, "the process neither got there nor ended"
+        assert time.monotonic() < end, "the condition did not become true, and the process did not end"
         time.sleep(0.002)
     return True
 
 
 def steps_logged(run_dir: Path) -> int:
-    """Count the optimizer steps that metrics.csv has."""
+    """Count the optimizer steps in metrics.csv."""
     try:
         with (run_dir / "metrics.csv").open(newline="") as file:
             return max((int(row["step"]) for row in csv.DictReader(file) if row["step"].isdigit()), default=0)
@@ -118,8 +119,8 @@ def resumptions(run_dir: Path) -> list[tuple[int, int]]:
     """Return (step, batch) of each resumption in the log."""
     path = run_dir / "train.log"
     log = path.read_text() if path.is_file() else ""
-    found = re.findall(r"resuming from step (\d+), epoch \d+, batch (\d+)", log)
-    return [(int(step), int(batch)) for step, batch in found]
+    resumed = re.findall(r"resuming from step (\d+), epoch \d+, batch (\d+)", log)
+    return [(int(step), int(batch)) for step, batch in resumed]
 
 
 def metrics(run_dir: Path) -> list[dict[str, str]]:

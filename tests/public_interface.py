@@ -18,12 +18,12 @@ from asr.data.manifest import Utterance, write_manifest
 from asr.settings.conf import CONF
 from docs.pages.commands import OVERRIDES, parser_of
 
-MEMBERS = {"Recognizer": ["to", "transcribe"]}  # the others, and its constructor, are the package's own
+MEMBERS = {"Recognizer": ["to", "transcribe"]}  # other members, and the constructor, are internal
 SNAPSHOT = Path(__file__).with_suffix(".txt")
 
 
 def public_interface() -> str:
-    """Return all public names, one a line, in sections."""
+    """Return all public names, one per line, in sections."""
     sections = {
         "import asr": python_names(),
         "asr COMMAND": command_names(),
@@ -102,7 +102,7 @@ def _keys(settings: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def manifest_keys() -> Iterator[str]:
-    """Yield the keys of a manifest's line that has all of them."""
+    """Yield the keys of a manifest line that has all of them."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "manifest.jsonl"
         write_manifest(path, [Utterance("a.wav", 1.0, "text", "id", offset=0.0, speaker="speaker")])

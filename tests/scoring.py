@@ -35,7 +35,7 @@ def scored(
 def simulated(count: int, seed: int, *, error_rate: float = 0.1, reference_seed: int = 0) -> list[Scored]:
     """Make utterances of 20 words by 20 speakers; words are wrong at random, and then less confident."""
     spoken, draw = random.Random(reference_seed), random.Random(seed)
-    found = []
+    utterances = []
     for number in range(count):
         reference = [spoken.choice(WORDS) for _ in range(20)]
         hypothesis, confidences = [], []
@@ -45,7 +45,7 @@ def simulated(count: int, seed: int, *, error_rate: float = 0.1, reference_seed:
                 continue
             hypothesis.append(draw.choice(WORDS) if chance < error_rate else word)
             confidences.append(draw.uniform(0.0, 0.7) if chance < error_rate else draw.uniform(0.3, 1.0))
-        found.append(
+        utterances.append(
             scored(
                 " ".join(reference),
                 " ".join(hypothesis),
@@ -55,7 +55,7 @@ def simulated(count: int, seed: int, *, error_rate: float = 0.1, reference_seed:
                 confidences=confidences,
             )
         )
-    return found
+    return utterances
 
 
 def write_scored(path: Path, rows: Iterable[Scored]) -> Path:

@@ -18,18 +18,18 @@ import httpx
 
 from tests.conftest import ROOT
 
-PATIENCE = 60  # seconds, for what should take a few
+PATIENCE = 60  # seconds, for operations that should take a few
 
 
 @dataclass
 class Server:
-    """A server that answers.
+    """A running server.
 
     Args:
         address: http://127.0.0.1:PORT
-        process: its own.
-        log: file of what it writes on stderr.
-        scratch: folder that it puts temporary files into.
+        process: the server's process.
+        log: file with its stderr.
+        scratch: folder for its temporary files.
     """
 
     address: str
@@ -54,8 +54,8 @@ class Server:
 
     def metric(self, name: str) -> float:
         """Read the sum of a metric over its labels."""
-        found = re.findall(rf"^{re.escape(name)}(?:\{{.*\}})? (\S+)$", self.get("/metrics").text, re.MULTILINE)
-        return sum(map(float, found))
+        values = re.findall(rf"^{re.escape(name)}(?:\{{.*\}})? (\S+)$", self.get("/metrics").text, re.MULTILINE)
+        return sum(map(float, values))
 
     def wait_for_log(self, pattern: str) -> str:
         """Wait until a line of the log matches; return it."""
@@ -92,9 +92,9 @@ def serving(model: Path, *arguments: str | Path) -> Iterator[Server]:
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
-            found = re.search(r"http://\S+", line)
-            assert found, f"{line}{log.read_text()}"
-            yield Server(found[0], process, log, scratch)
+            match = re.search(r"http://\S+", line)
+            assert match, f"{line}{log.read_text()}"
+            yield Server(match[0], process, log, scratch)
         finally:
             process.kill()
             process.wait()

@@ -66,7 +66,7 @@ class S3:
 
 @contextmanager
 def moto() -> Iterator[S3]:
-    """Start moto's S3 server in a process of its own."""
+    """Start moto's S3 server in a separate process."""
     with start_moto() as process:
         yield S3(_announced_port(process))
         process.kill()
@@ -76,8 +76,8 @@ def start_moto(port: int = 0, *buckets: Path) -> subprocess.Popen[str]:
     """Start moto's S3 server; when it is ready, it prints its port.
 
     Args:
-        port: 0: any that is free.
-        buckets: folders that become buckets of their names.
+        port: 0 selects a free port.
+        buckets: folders that become buckets with their names.
     """
     command = [sys.executable, "-c", SERVE, str(port), *map(str, buckets)]
     pipe = subprocess.PIPE
@@ -130,8 +130,8 @@ class FaultyProxy:
 
     Attributes:
         faults: names of the faults for the next answers to GET and PUT, in order; "": no fault.
-        forever: fault of all answers after these.
-        delay_seconds: before each answer.
+        forever: fault of all later answers.
+        delay_seconds: delay before each answer.
         requests: method, path and byte range of each request.
         most_at_once: maximum number of concurrent requests.
         ignored_ranges: whether a request for a range was answered with a whole object.
@@ -144,7 +144,7 @@ class FaultyProxy:
         self.reset()
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=100)
         self._sockets = {self._listener}
-        # A process forked meanwhile also holds this connection; closing it here would not end it.
+        # A process forked in the meantime also has this connection open, so that closing it here would not end it.
         os.register_at_fork(after_in_child=self._close_in_child)
         self.port = self._listener.getsockname()[1]
         self._lock = threading.Lock()
@@ -177,13 +177,13 @@ class FaultyProxy:
 
     def _serve(self, client: socket.socket) -> None:
         self._sockets.add(client)
-        with client, client.makefile("rb") as lines, suppress(OSError):  # the other side has gone
+        with client, client.makefile("rb") as lines, suppress(OSError):  # the other side has closed the connection
             while self._one(client, lines):
                 pass
         self._sockets.discard(client)
 
     def _one(self, client: socket.socket, lines: BinaryIO) -> bool:
-        """Answer one request of a connection; return whether another may follow."""
+        """Answer one request of a connection; return whether another request may follow."""
         first = lines.readline().decode()
         if not first:
             return False
@@ -220,7 +220,7 @@ class FaultyProxy:
         answer = connection.getresponse()
         content = answer.read()
         sent = {name.lower(): value for name, value in answer.getheaders()}
-        if fault == "shorten":  # a server that is consistently wrong
+        if fault == "shorten":  # a server that returns the same wrong length every time
             content = content[: len(content) // 2]
         if fault == "other_etag":
             sent["etag"] = '"of-another-version"'

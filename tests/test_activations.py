@@ -25,19 +25,19 @@ CASES: list[tuple[dict[str, Any], Callable[[float], float]]] = [
 ]
 
 
-def test_every_activation_has_its_formula() -> None:
+def test_every_activation_of_conf_has_a_formula_here() -> None:
     named = {path.stem for path in (CONF / "encoder" / "activation").glob("*.yaml")}
     assert named == {config["name"] for config, _ in CASES}
 
 
 @pytest.mark.parametrize(("config", "formula"), CASES, ids=lambda case: str(case) if isinstance(case, dict) else "")
-def test_an_activation_is_its_formula(config: dict[str, Any], formula: Callable[[float], float]) -> None:
+def test_an_activation_equals_its_formula(config: dict[str, Any], formula: Callable[[float], float]) -> None:
     activation = component("encoder/activation", config)().double()
     out = activation(torch.tensor(X, dtype=torch.float64))
     torch.testing.assert_close(out, torch.tensor([formula(x) for x in X], dtype=torch.float64), rtol=0, atol=1e-14)
 
 
-def test_a_learnt_beta_has_the_gradient_of_the_formula_and_a_fixed_one_is_no_parameter() -> None:
+def test_a_trained_beta_has_the_gradient_of_the_formula_and_a_fixed_beta_is_not_a_parameter() -> None:
     learnt = component("encoder/activation", {"name": "learnt_swish", "beta": 1.5})().double()
     x = torch.tensor(X, dtype=torch.float64)
     learnt(x).sum().backward()

@@ -33,7 +33,7 @@ def manifest(path: Path, utterances: list[Utterance], **texts: str) -> Path:
 
 
 def true_times(text: str) -> list[tuple[float, float]]:
-    """Return the true times of the words that `speak` says."""
+    """Return the true times of the words in audio made by `speak`."""
     step, position, times = LETTER_SECONDS + GAP_SECONDS, 0, []
     for word in text.split():
         times.append((position * step, (position + len(word)) * step - GAP_SECONDS))
@@ -41,11 +41,13 @@ def true_times(text: str) -> list[tuple[float, float]]:
     return times
 
 
-def test_words_are_where_they_are_said(fluent: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_words_have_the_times_at_which_they_are_spoken(fluent: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert align([str(fluent / "run"), str(fluent / "test.jsonl")]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     utterances = read_manifest(fluent / "test.jsonl")
-    assert [line["id"] for line in lines] == [utterance.id for utterance in utterances], "in the order of the manifest"
+    assert [line["id"] for line in lines] == [utterance.id for utterance in utterances], (
+        "utterances are in the order of the manifest"
+    )
     for line, utterance in zip(lines, utterances, strict=True):
         assert line["text"] == utterance.text
         words = [(word["start"], word["end"]) for word in line["words"]]
@@ -59,14 +61,16 @@ def test_words_are_where_they_are_said(fluent: Path, capsys: pytest.CaptureFixtu
         assert math.exp(line["score"]) == pytest.approx(min(word["confidence"] for word in line["words"]), abs=1e-4)
 
 
-def test_ctm_and_textgrid_hold_the_same_words(fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    some = read_manifest(fluent / "test.jsonl")[:5]
-    path = str(manifest(tmp_path / "some.jsonl", some))
+def test_ctm_and_textgrid_contain_the_same_words(
+    fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    utterances = read_manifest(fluent / "test.jsonl")[:5]
+    path = str(manifest(tmp_path / "some.jsonl", utterances))
     assert align([str(fluent / "run"), path, "--format", "ctm"]) == 0
     marks = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert align([str(fluent / "run"), path, "--format", "textgrid", "--output-dir", str(tmp_path / "out")]) == 0
     assert align([str(fluent / "run"), path, "--format", "json", "--output-dir", str(tmp_path / "out")]) == 0
-    for utterance in some:
+    for utterance in utterances:
         mine = [mark for mark in marks if mark[0] == utterance.id]
         assert [mark[4] for mark in mine] == utterance.text.split()
         grid = read_by_praatio((tmp_path / "out" / f"{utterance.id}.TextGrid").read_text())
@@ -85,13 +89,14 @@ def planted(utterances: list[Utterance]) -> dict[str, str]:
         words = utterance.text.split()
         at = number % len(words)
         if number % 3 == 0:
-            words[at] = "".join("fedcba"["abcdef".index(letter)] for letter in words[at])  # each letter another
+            # Each letter becomes another one.
+            words[at] = "".join("fedcba"["abcdef".index(letter)] for letter in words[at])
         elif number % 3 == 1:
             words.insert(at, "fadbe" if words[at] != "fadbe" else "ebdaf")
         else:
             del words[at]
         wrong[utterance.id] = " ".join(words)
-    first, second = long[12:14]  # swapped
+    first, second = long[12:14]  # the two texts are swapped
     return wrong | {first.id: second.text, second.id: first.text}
 
 
@@ -108,15 +113,15 @@ def test_planted_errors_are_ranked_first(fluent: Path, tmp_path: Path, capsys: p
     named = [line.split(maxsplit=2) for line in lines]
     assert {name for _, name, _ in named} == wrong.keys()
     scores = [float(score) for score, _, _ in named]
-    assert scores == sorted(scores), "the worst first"
+    assert scores == sorted(scores), "the worst texts come first"
     assert all(text == wrong[name] for _, name, text in named)
     by_id = {line["id"]: line["score"] for line in map(json.loads, captured.out.splitlines())}
     best_wrong = max(by_id[name] for name in wrong)
     worst_right = min(score for name, score in by_id.items() if name not in wrong)
-    assert best_wrong < worst_right - 1, "with a gap: no near thing"
+    assert best_wrong < worst_right - 1, "there is a clear gap between wrong and correct texts"
 
 
-def test_beside_segments_the_worst_texts_are_listed_if_asked_for(
+def test_the_worst_texts_are_listed_beside_segments_on_request(
     fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = manifest(tmp_path / "some.jsonl", read_manifest(fluent / "test.jsonl")[:3])
@@ -129,7 +134,7 @@ def test_beside_segments_the_worst_texts_are_listed_if_asked_for(
     assert len(re.findall(r"^ +-?\d+\.\d\d  test-\d+  ", errors, re.MULTILINE)) == 2
 
 
-def test_a_wrong_word_is_the_one_of_least_confidence(
+def test_a_wrong_word_has_the_lowest_confidence(
     fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     utterance = next(
@@ -145,7 +150,7 @@ def test_a_wrong_word_is_the_one_of_least_confidence(
     assert confidences[2] < 0.01
 
 
-def test_what_cannot_be_aligned_is_a_line_each_and_the_rest_is_aligned(
+def test_each_utterance_that_cannot_be_aligned_gets_one_line_and_the_others_are_aligned(
     fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "empty.wav").touch()
@@ -194,12 +199,12 @@ def test_what_cannot_be_aligned_is_a_line_each_and_the_rest_is_aligned(
         (["--chunk", "0"], r"^--chunk must be positive; got 0\.0\.$"),
     ],
 )
-def test_options_that_cannot_be_are_one_line(fluent: Path, options: list[str], message: str) -> None:
+def test_invalid_options_are_reported_in_one_line(fluent: Path, options: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
         align([str(fluent / "run"), str(fluent / "test.jsonl"), *options])
 
 
-def test_a_stretch_of_a_recording_has_times_of_its_own(
+def test_times_in_a_segment_of_a_recording_count_from_the_start_of_the_segment(
     fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Times count from the beginning of the utterance, not of the file."""

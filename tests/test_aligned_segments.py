@@ -23,7 +23,7 @@ from tests.conftest import ROOT, SHARED
 from tests.nemo import MODEL, needs_model
 from tests.tones import GAP_SECONDS, LETTER_SECONDS, SAMPLE_RATE, sentences, speak
 
-SECONDS = 0.04  # of a frame
+SECONDS = 0.04  # duration of a frame
 
 # ---- scores and texts
 
@@ -36,7 +36,7 @@ def test_a_score_is_the_lowest_mean_over_two_seconds(num_frames: int) -> None:
     assert segment_score(deficits, SECONDS) == pytest.approx(expected, abs=1e-12)
 
 
-def test_a_score_does_not_hang_on_how_much_right_text_is_around_a_wrong_one() -> None:
+def test_a_score_does_not_depend_on_the_amount_of_correct_text_around_a_wrong_word() -> None:
     wrong, right = torch.full((50,), -1.0), torch.zeros(5000)
     assert segment_score(torch.cat([right, wrong, right]), SECONDS) == pytest.approx(-1)
 
@@ -51,16 +51,18 @@ def test_a_score_does_not_hang_on_how_much_right_text_is_around_a_wrong_one() ->
         ("", [], []),
     ],
 )
-def test_each_word_has_what_was_written_for_it(text: str, words: list[str], expected: list[str]) -> None:
+def test_each_normalised_word_is_paired_with_its_original_text(
+    text: str, words: list[str], expected: list[str]
+) -> None:
     assert written_words(text, words, basic) == expected
 
 
-def test_a_text_as_written_is_its_own_words() -> None:
+def test_words_as_written_are_their_own_original_text() -> None:
     text = "Don't — STOP!"
     assert written_words(text, text.split(), as_written) == text.split()
 
 
-# ---- recordings that were joined
+# ---- joined recordings
 
 
 def join(path: Path, waveforms: Sequence[np.ndarray], texts: Sequence[str], pause: float) -> list[float]:
@@ -80,10 +82,10 @@ def scores(manifest: Path) -> list[float]:
     return [json.loads(line)["score"] for line in manifest.read_text().splitlines()]
 
 
-def test_a_long_recording_comes_back_in_segments_with_their_texts_as_written(
+def test_a_long_recording_becomes_segments_with_their_texts_as_written(
     fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(alignment, "MAX_CELLS", 0)  # as of hours of audio
+    monkeypatch.setattr(alignment, "MAX_CELLS", 0)  # like hours of audio
     spoken_texts = sentences(24, seed=5, words=(3, 4))
     written = [f"{text.title()}." for text in spoken_texts]
     wrong = "Fedcba, fed cab: dab!"
@@ -125,7 +127,7 @@ def total_hours(segments: Sequence[Any]) -> float:
     return sum(segment.duration for segment in segments) / 3600
 
 
-def test_segments_that_are_too_short_or_torn_are_left_out_and_named(
+def test_segments_that_are_too_short_or_cut_within_a_word_are_dropped_and_named(
     fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The second sentence has no pause, so it is cut within a word."""
@@ -158,7 +160,7 @@ def test_segments_that_are_too_short_or_torn_are_left_out_and_named(
         (["--segments", "."], r"^--segments must be a file; '\.' is a folder"),
     ],
 )
-def test_options_of_segments_that_cannot_be_are_one_line(
+def test_invalid_options_of_segments_are_reported_in_one_line(
     options: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -171,10 +173,10 @@ def test_options_of_segments_that_cannot_be_are_one_line(
 
 @pytest.mark.slow
 @needs_model
-def test_eleven_minutes_of_real_speech_come_back_and_a_wrong_stretch_of_text_is_found(
+def test_eleven_minutes_of_real_speech_are_segmented_and_a_passage_of_wrong_text_is_found(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(alignment, "MAX_CELLS", 0)  # as of hours of audio
+    monkeypatch.setattr(alignment, "MAX_CELLS", 0)  # like hours of audio
     subprocess.run([sys.executable, "-m", "asr.convert", str(MODEL), "-o", str(tmp_path / "m")], cwd=ROOT, check=True)
     folder = SHARED / "LibriSpeech" / "test-clean-mini"
     lines = [line.split(" ", 1) for path in sorted(folder.rglob("*.txt")) for line in path.read_text().splitlines()]
@@ -200,18 +202,20 @@ def test_eleven_minutes_of_real_speech_come_back_and_a_wrong_stretch_of_text_is_
         last = first + len(text.split()) - 1
         back.append(begin - 0.3 <= words[first]["start"] and words[last]["end"] <= end + 0.3)
         first = last + 1
-    missed = [number for number, found in enumerate(back) if not found and number not in wrong]
+    missed = [number for number, is_back in enumerate(back) if not is_back and number not in wrong]
     assert len(missed) <= 2, (
-        "what follows a wrong text is in its place, too"
-    )  # the last word of one of them is recognised slightly later
+        "text after a wrong passage is also aligned correctly"
+    )  # the last word of one segment is recognised slightly later than it is spoken
     left_out = capsys.readouterr().err.splitlines()
     bounds = [tuple(map(float, line.partition("(")[2].partition(" s)")[0].split(" to "))) for line in left_out]
-    assert all(begins[wrong[0]] < end and begin < ends[wrong[-1]] for begin, end in bounds), "nothing else is left out"
+    assert all(begins[wrong[0]] < end and begin < ends[wrong[-1]] for begin, end in bounds), (
+        "only the wrong passage is dropped"
+    )
     segments = read_manifest(output)
     torn = [
         segment
         for segment in segments
         if segment.offset < ends[wrong[-1]] - 2 and segment.offset + segment.duration > begins[wrong[0]] + 2
     ]
-    assert torn == [], "no more than two seconds of a wrong text are in a segment"
+    assert torn == [], "a segment has at most two seconds of wrong text"
     assert sum(segment.duration for segment in segments) > 0.9 * (ends[-1] - (ends[wrong[-1]] - begins[wrong[0]]) - 40)

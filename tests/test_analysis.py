@@ -25,41 +25,41 @@ def rows() -> list[Scored]:
 
 
 @pytest.fixture(scope="module")
-def found(rows: list[Scored]) -> dict[str, Any]:
+def report(rows: list[Scored]) -> dict[str, Any]:
     return figures(rows)
 
 
-def test_json_can_hold_figures_of_anything() -> None:
+def test_figures_of_any_utterances_can_be_written_as_json() -> None:
     nothing = scored("", "")
-    for some in ([], [nothing], [scored("", "a b")], [scored("a", "")], [scored("a", "b")] * 7, simulated(30, seed=1)):
-        again = json.loads(json.dumps(figures(some), allow_nan=False))
-        assert again == figures(some)
-        assert again["utterances"] == len(some)
+    for rows in ([], [nothing], [scored("", "a b")], [scored("a", "")], [scored("a", "b")] * 7, simulated(30, seed=1)):
+        again = json.loads(json.dumps(figures(rows), allow_nan=False))
+        assert again == figures(rows)
+        assert again["utterances"] == len(rows)
 
 
-def test_rates_are_those_of_all_errors_by_all_words(rows: list[Scored], found: dict[str, Any]) -> None:
+def test_rates_are_all_errors_divided_by_all_words(rows: list[Scored], report: dict[str, Any]) -> None:
     references, hypotheses = [row.reference for row in rows], [row.transcript.text for row in rows]
-    assert found["words"]["rate"] == pytest.approx(jiwer.wer(references, hypotheses), abs=1e-12)
-    assert found["characters"]["rate"] == pytest.approx(jiwer.cer(references, hypotheses), abs=1e-12)
+    assert report["words"]["rate"] == pytest.approx(jiwer.wer(references, hypotheses), abs=1e-12)
+    assert report["characters"]["rate"] == pytest.approx(jiwer.cer(references, hypotheses), abs=1e-12)
     by_jiwer = jiwer.process_words(references, hypotheses)
     for kind in ("substitutions", "insertions", "deletions"):
-        assert found["words"][kind] == getattr(by_jiwer, kind)
-    assert found["words"]["reference_length"] == 300 * 20
-    assert found["raw_words"]["rate"] is None, "these texts have neither case nor punctuation"
-    assert found["wrong_utterances"] == sum(
+        assert report["words"][kind] == getattr(by_jiwer, kind)
+    assert report["words"]["reference_length"] == 300 * 20
+    assert report["raw_words"]["rate"] is None, "these texts have neither case nor punctuation"
+    assert report["wrong_utterances"] == sum(
         reference != hypothesis for reference, hypothesis in zip(references, hypotheses, strict=True)
     )
-    assert found["speakers"] == 20
-    assert found["audio_seconds"] == pytest.approx(sum(row.utterance.duration for row in rows))
+    assert report["speakers"] == 20
+    assert report["audio_seconds"] == pytest.approx(sum(row.utterance.duration for row in rows))
     for kind in ("words", "characters"):
         for interval in ("interval", "speaker_interval"):
-            low, high = found[kind][interval]
-            assert low < found[kind]["rate"] < high < low + 0.05
+            low, high = report[kind][interval]
+            assert low < report[kind]["rate"] < high < low + 0.05
 
 
-def test_texts_as_written_are_counted_beside() -> None:
-    found = figures([scored("the cat sat", "the cat sat", text="The cat sat.")])
-    assert (found["words"]["rate"], found["raw_words"]["rate"]) == (0.0, 2 / 3)
+def test_errors_in_texts_as_written_are_counted_separately() -> None:
+    report = figures([scored("the cat sat", "the cat sat", text="The cat sat.")])
+    assert (report["words"]["rate"], report["raw_words"]["rate"]) == (0.0, 2 / 3)
     for text in ("THE CAT'S SAT", "the cat's well-known", "die katze saß", "猫が座った"):
         shouted = figures([scored(text.lower(), text.lower(), text=text)])["raw_words"]
         assert (shouted["rate"], shouted["interval"]) == (None, None), "without case and punctuation"
@@ -68,7 +68,7 @@ def test_texts_as_written_are_counted_beside() -> None:
 
 
 @pytest.mark.parametrize("known", [0, 20, MIN_UNITS - 1])
-def test_there_is_an_interval_over_speakers_only_where_enough_are_known_in_every_utterance(known: int) -> None:
+def test_an_interval_over_speakers_exists_only_if_every_utterance_names_one_and_there_are_enough(known: int) -> None:
     rows = [
         scored("a b", "a c", name=str(number), speaker=str(number) if number < known else None) for number in range(40)
     ]
@@ -84,11 +84,13 @@ def test_there_is_an_interval_over_speakers_only_where_enough_are_known_in_every
 
 
 @pytest.mark.parametrize("kind", ["subset", "speaker", "duration", "speaking_rate"])
-def test_rows_of_a_breakdown_hold_every_utterance_once(kind: str, rows: list[Scored], found: dict[str, Any]) -> None:
-    table = found["by"][kind]
+def test_rows_of_a_breakdown_contain_every_utterance_once(
+    kind: str, rows: list[Scored], report: dict[str, Any]
+) -> None:
+    table = report["by"][kind]
     assert sum(row["utterances"] for row in table) == len(rows)
     for key in ("errors", "reference_length"):
-        assert sum(row[key] for row in table) == found["words"][key]
+        assert sum(row[key] for row in table) == report["words"][key]
     assert len({row["name"] for row in table}) == len(table)
     for row in table:
         assert row["rate"] == row["errors"] / row["reference_length"]
@@ -96,18 +98,18 @@ def test_rows_of_a_breakdown_hold_every_utterance_once(kind: str, rows: list[Sco
 
 
 @pytest.mark.parametrize("kind", GROUPINGS)
-def test_several_systems_have_each_the_rows_that_it_has_alone(kind: str) -> None:
+def test_several_systems_have_the_rows_that_each_has_on_its_own(kind: str) -> None:
     systems = [simulated(300, seed=seed) for seed in (1, 2, 3)]
     together = breakdown(systems, kind)
     assert together == [figures(system)["by"][kind] for system in systems]
     assert together[0] != together[1]
 
 
-def test_of_no_utterance_no_system_has_a_row() -> None:
+def test_without_utterances_no_system_has_a_row() -> None:
     assert breakdown([[], []], "duration") == [[], []]
 
 
-def test_speakers_are_in_the_order_of_their_names_and_the_unknown_last() -> None:
+def test_speakers_are_sorted_by_name_and_unknown_speakers_come_last() -> None:
     names = ["b", None, "a", "b", None]
     rows = [scored("a b", "a", name=str(number), speaker=name) for number, name in enumerate(names)]
     table = figures(rows)["by"]["speaker"]
@@ -120,8 +122,8 @@ def test_subsets_are_in_the_order_given() -> None:
     assert [(row["name"], row["errors"]) for row in figures(rows)["by"]["subset"]] == [("z", 2), ("a", 1), ("b", 1)]
 
 
-def test_durations_are_divided_at_round_seconds(rows: list[Scored], found: dict[str, Any]) -> None:
-    for row in found["by"]["duration"]:
+def test_durations_are_divided_at_round_seconds(rows: list[Scored], report: dict[str, Any]) -> None:
+    for row in report["by"]["duration"]:
         low, _, high, unit = row["name"].split()
         assert unit == "s"
         inside = [scored_row for scored_row in rows if float(low) <= scored_row.utterance.duration < float(high)]
@@ -129,7 +131,7 @@ def test_durations_are_divided_at_round_seconds(rows: list[Scored], found: dict[
         assert row["errors"] == sum(scored_row.counts.errors for scored_row in inside)
 
 
-def test_speaking_rate_is_words_of_the_reference_a_second() -> None:
+def test_speaking_rate_is_reference_words_per_second() -> None:
     slow = [scored("a b", "a", name=f"slow {number}", duration=4.0) for number in range(10)]
     fast = [scored("a b c d e f", "a b", name=f"fast {number}", duration=2.0) for number in range(10)]
     table = figures(slow + fast)["by"]["speaking_rate"]
@@ -143,18 +145,18 @@ def test_speaking_rate_is_words_of_the_reference_a_second() -> None:
     edges=st.sampled_from([SECONDS, WORDS_A_SECOND]),
 )
 @example([0.0] * 5 + [1.0] * 5 + [math.inf] * 5, SECONDS)
-def test_bins_are_few_and_none_is_nearly_empty(numbers: list[float], edges: tuple[float, ...]) -> None:
+def test_there_are_few_bins_and_none_is_nearly_empty(numbers: list[float], edges: tuple[float, ...]) -> None:
     chosen = choose_edges(numbers, edges)
     assert set(chosen) <= set(edges)
     assert chosen == sorted(set(chosen))
     assert chosen[0] <= min(numbers)
     assert max(numbers) < chosen[-1] or chosen[-1] == math.inf
     bins = Counter(bisect_right(chosen[1:-1], number) for number in numbers)
-    assert len(bins) == len(chosen) - 1 <= 8, "every bin has something in it"
+    assert len(bins) == len(chosen) - 1 <= 8, "no bin is empty"
     assert len(bins) == 1 or min(bins.values()) >= max(5, len(numbers) / 8)
 
 
-def test_recordings_beyond_any_edge_have_a_bin() -> None:
+def test_recordings_beyond_the_outermost_edges_have_a_bin() -> None:
     rows = [scored("a", "a", name=str(number), duration=1e8) for number in range(6)]
     rows += [scored("a b c", "a", name=f"short {number}", duration=5e-324) for number in range(6)]
     table = figures(rows)["by"]
@@ -165,7 +167,7 @@ def test_recordings_beyond_any_edge_have_a_bin() -> None:
 # ---- confusions, calibration, histograms
 
 
-def test_confusions_are_counted_and_the_most_frequent_come_first() -> None:
+def test_confusions_are_counted_and_listed_by_frequency() -> None:
     rows = [
         scored("the zoo sat", "the shoe sat", name="1"),
         scored("a zoo is", "a shoe is oh", name="2"),
@@ -183,13 +185,13 @@ def test_confusions_are_counted_and_the_most_frequent_come_first() -> None:
     }
 
 
-def test_no_more_than_50_of_a_kind_are_listed_and_those_as_frequent_stand_by_the_alphabet() -> None:
+def test_at_most_50_confusions_of_a_kind_are_listed_and_equally_frequent_ones_are_sorted_by_name() -> None:
     rows = [scored(f"w{number}", f"v{number}", name=str(number)) for number in reversed(range(100, 180))]
     listed = figures(rows)["confusions"]["substitutions"]
     assert [confusion["reference"] for confusion in listed] == [f"w{number}" for number in range(100, 150)]
 
 
-def test_calibration_is_of_every_word_that_was_recognised(rows: list[Scored], found: dict[str, Any]) -> None:
+def test_calibration_covers_every_recognised_word(rows: list[Scored], report: dict[str, Any]) -> None:
     words: list[tuple[float, bool]] = []
     for row in rows:
         alignment = jiwer.process_words(row.reference, row.transcript.text).alignments[0]
@@ -200,7 +202,7 @@ def test_calibration_is_of_every_word_that_was_recognised(rows: list[Scored], fo
             for index in range(chunk.hyp_start_idx, chunk.hyp_end_idx)
         }
         words += [(word.confidence, index in right) for index, word in enumerate(row.transcript.words)]
-    calibration = found["calibration"]
+    calibration = report["calibration"]
     assert calibration["words"] == len(words)
     assert calibration["accuracy"] == pytest.approx(sum(right for _, right in words) / len(words))
     assert calibration["mean_confidence"] == pytest.approx(sum(confidence for confidence, _ in words) / len(words))
@@ -215,7 +217,7 @@ def test_calibration_is_of_every_word_that_was_recognised(rows: list[Scored], fo
         )
         gap += abs(confidence_bin["confidence"] - confidence_bin["accuracy"]) * len(inside) / len(words)
     assert calibration["ece"] == pytest.approx(gap)
-    for confidence_bin in found["distribution"]["confidence"]:
+    for confidence_bin in report["distribution"]["confidence"]:
         inside = [
             right
             for confidence, right in words
@@ -224,18 +226,18 @@ def test_calibration_is_of_every_word_that_was_recognised(rows: list[Scored], fo
         assert (confidence_bin["right"], confidence_bin["wrong"]) == (sum(inside), len(inside) - sum(inside))
 
 
-def test_without_a_word_there_is_no_calibration_and_without_a_wrong_one_no_auc() -> None:
+def test_without_words_there_is_no_calibration_and_without_wrong_words_no_auc() -> None:
     assert figures([scored("a", "")])["calibration"] is None
     assert figures([scored("a", "a")])["calibration"]["auc"] is None
 
 
-def test_a_word_that_is_sure_is_in_the_last_bin() -> None:
+def test_a_word_with_confidence_1_is_in_the_last_bin() -> None:
     histogram = figures([scored("a b", "a c", confidences=[1.0, 0.0])])["distribution"]["confidence"]
     assert (histogram[-1]["right"], histogram[0]["wrong"]) == (1, 1)
     assert sum(histogram_bin["right"] + histogram_bin["wrong"] for histogram_bin in histogram) == 2
 
 
-def test_utterances_are_counted_by_their_wer_the_perfect_and_the_hopeless_apart() -> None:
+def test_utterances_are_counted_by_wer_with_separate_bins_for_perfect_and_hopeless_ones() -> None:
     ten = "a b c d e f g h i j"
     hypotheses = [ten, "x" + ten[1:], "x x" + ten[3:], "", f"{ten} {ten}", f"{ten} {ten} {ten}"]
     rows = [scored(ten, hypothesis, name=str(number)) for number, hypothesis in enumerate(hypotheses)]
@@ -246,7 +248,7 @@ def test_utterances_are_counted_by_their_wer_the_perfect_and_the_hopeless_apart(
     assert all(lower["to"] == upper["from"] for lower, upper in pairwise(histogram))
 
 
-def test_figures_of_5000_utterances_take_seconds() -> None:
+def test_figures_of_5000_utterances_are_computed_in_seconds() -> None:
     """It took 3 s on one core; the bound leaves room for a busy machine."""
     rows = simulated(5000, seed=2)
     started = time.process_time()

@@ -19,13 +19,13 @@ from tests.documents import DOCUMENTS, code_blocks, name_of
 from tests.public_interface import SNAPSHOT, public_interface
 from tests.tones import SAMPLE_RATE, speak
 
-EXAMPLES = {  # programs of the documents that use the API
+EXAMPLES = {  # documents with programs that use the API
     f"{name_of(document)}-{number}": block
     for document in DOCUMENTS
     for number, block in enumerate(code_blocks(document, "python"))
     if block.startswith("import asr\n")
 }
-RECORDING = "data/mini/audio/test/test-00001.flac"  # that they name
+RECORDING = "data/mini/audio/test/test-00001.flac"  # the recording that these programs read
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def desk(fluent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_help_and_dir_show_what_is_exported() -> None:
+def test_help_and_dir_list_the_exported_names() -> None:
     assert dir(asr) == sorted(asr.__all__)
     text = pydoc.plain(pydoc.render_doc(asr))
     for name in (
@@ -63,16 +63,16 @@ def test_help_and_dir_show_what_is_exported() -> None:
 
 
 @pytest.mark.usefixtures("desk")
-def test_the_examples_of_the_package_run() -> None:
-    found = doctest.DocTestFinder(recurse=False).find(asr, globs={"soundfile": soundfile})
-    results = [doctest.DocTestRunner().run(test) for test in found]
+def test_the_examples_in_the_docstrings_run() -> None:
+    doctests = doctest.DocTestFinder(recurse=False).find(asr, globs={"soundfile": soundfile})
+    results = [doctest.DocTestRunner().run(test) for test in doctests]
     assert [result.failed for result in results] == [0]
     assert results[0].attempted > 5
 
 
 @pytest.mark.usefixtures("desk")
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_the_examples_of_the_documents_run(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_examples_in_the_documents_run(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     exec(compile(EXAMPLES[name], name, "exec"), {})
     assert "abcd" in capsys.readouterr().out
 
@@ -82,7 +82,7 @@ def test_the_readme_and_the_guide_have_examples() -> None:
     assert {"README.md", "docs/guide/transcribe.md", "docs/guide/streaming.md"} <= documents
 
 
-def test_a_recording_may_come_in_every_form(recognizer: Recognizer, desk: Path) -> None:
+def test_a_recording_is_accepted_in_every_form(recognizer: Recognizer, desk: Path) -> None:
     samples = np.asarray(speak("abcd ef"), dtype=np.float32)
     expected = recognizer.transcribe("recording.wav")
     assert expected.text == "abcd ef"
@@ -104,7 +104,7 @@ def test_a_recording_may_come_in_every_form(recognizer: Recognizer, desk: Path) 
     assert recognizer.transcribe([]) == []
 
 
-def test_waveforms_of_other_rates_are_resampled_as_files_are(recognizer: Recognizer, tmp_path: Path) -> None:
+def test_waveforms_with_other_sample_rates_are_resampled_like_files(recognizer: Recognizer, tmp_path: Path) -> None:
     for rate in (8_000, 44_100, 48_000):
         positions = np.arange(0, len(speak("abcd ef")), SAMPLE_RATE / rate)
         samples = np.interp(positions, np.arange(len(speak("abcd ef"))), speak("abcd ef")).astype(np.float32)
@@ -114,7 +114,7 @@ def test_waveforms_of_other_rates_are_resampled_as_files_are(recognizer: Recogni
         assert from_file.text == "abcd ef"
 
 
-def test_alternatives_are_as_many_as_asked_for(fluent: Path, desk: Path) -> None:
+def test_the_number_of_alternatives_is_the_number_requested(fluent: Path, desk: Path) -> None:
     beam = asr.load_recognizer(fluent / "run", decode={"name": "beam"})
     transcript = beam.transcribe("recording.wav", nbest=3)
     assert 1 < len(transcript.alternatives) <= 3
@@ -144,7 +144,7 @@ def test_alternatives_are_as_many_as_asked_for(fluent: Path, desk: Path) -> None
         ([], {"device": "toaster"}, "device must be a device that torch can use here; got 'toaster'"),
     ],
 )
-def test_what_cannot_be_recognised_is_refused_in_one_line(
+def test_input_that_cannot_be_recognised_is_refused_in_one_line(
     recognizer: Recognizer, recording: Any, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(asr.InputError, match=re.escape(message)) as refused:
@@ -152,7 +152,7 @@ def test_what_cannot_be_recognised_is_refused_in_one_line(
     assert "\n" not in str(refused.value)
 
 
-def test_a_stream_refuses_samples_that_are_no_waveform(recognizer: Recognizer) -> None:
+def test_a_stream_refuses_samples_that_are_not_a_waveform(recognizer: Recognizer) -> None:
     stream = asr.Stream(recognizer)
     for samples in (np.zeros((800, 2)), np.zeros(800, np.int16), torch.full((800,), torch.inf), [0.0, 0.1]):
         with pytest.raises(asr.InputError, match=r"^samples must be a float tensor or array \(S,\) in \[-1, 1\]; "):
@@ -161,7 +161,7 @@ def test_a_stream_refuses_samples_that_are_no_waveform(recognizer: Recognizer) -
     assert stream.finish().final == []
 
 
-def test_a_device_that_is_not_there_is_refused_when_loading(fluent: Path) -> None:
+def test_an_absent_device_is_refused_when_the_model_is_loaded(fluent: Path) -> None:
     with pytest.raises(asr.InputError, match="device must be a device that torch can use here; got 'cuda:99'"):
         asr.load_recognizer(fluent / "run", device="cuda:99")
 
@@ -174,8 +174,8 @@ asr.absent
 """
 
 
-def test_type_checkers_see_the_installed_package(tmp_path: Path) -> None:
-    """The check runs in another folder, as for a user with an editable install."""
+def test_type_checkers_see_the_types_of_the_installed_package(tmp_path: Path) -> None:
+    """The check runs in another folder, like that of a user with an editable install."""
     (tmp_path / "use.py").write_text(USE)
     command = [
         sys.executable,
@@ -193,18 +193,18 @@ def test_type_checkers_see_the_installed_package(tmp_path: Path) -> None:
         assert re.search(rf"use.py:{line}: .*{re.escape(text)}", printed), printed
 
 
-def test_a_decoder_can_be_asked_for_by_its_name(fluent: Path) -> None:
+def test_a_decoder_can_be_chosen_by_name(fluent: Path) -> None:
     assert asr.load_recognizer(fluent / "run", decode="beam").decode.max_hypotheses > 1
     with pytest.raises(asr.InputError, match=r"^decode must be the name of a decoder, or a mapping"):
         asr.load_recognizer(fluent / "run", decode=3)  # type: ignore[arg-type]
 
 
-def test_the_public_interface_is_the_one_of_the_last_commit() -> None:
+def test_the_public_interface_equals_the_committed_snapshot() -> None:
     """After an intended change: python -m tests.public_interface > tests/public_interface.txt, and CHANGELOG.md."""
     assert public_interface().splitlines() == SNAPSHOT.read_text(encoding="utf-8").splitlines()
 
 
-def test_the_public_interface_has_every_name_of_the_api_and_every_command() -> None:
+def test_the_snapshot_has_every_name_of_the_api_and_every_command() -> None:
     lines = public_interface().splitlines()
     assert all(any(re.match(rf"{name}\b", line) for line in lines) for name in asr.__all__)
     assert "transcribe --format {txt,json,jsonl,srt,vtt,ctm,textgrid}" in lines

@@ -32,7 +32,7 @@ def random(attention: Attention) -> Attention:
 
 
 def encoding(distance: int, dim: int) -> list[float]:
-    """arXiv:1706.03762, section 3.5: on channels 2i and 2i + 1 the sine and cosine of distance / 10000^(2i / dim)."""
+    """arXiv:1706.03762, section 3.5: channels 2i and 2i + 1 are sine and cosine of distance / 10000^(2i / dim)."""
     angles = [distance / 10000 ** (2 * (channel // 2) / dim) for channel in range(dim)]
     return [math.cos(angle) if channel % 2 else math.sin(angle) for channel, angle in enumerate(angles)]
 
@@ -83,7 +83,7 @@ def test_relative_shift_puts_the_score_of_distance_i_minus_j_at_query_i_and_key_
 
 
 @torch.no_grad()
-def test_attention_equals_the_papers_formula_in_plain_loops() -> None:
+def test_attention_equals_the_formula_of_the_paper_in_plain_loops() -> None:
     attention = random_attention()
     lengths = [7, 1, 4]
     x = torch.randn(3, 7, DIM, dtype=torch.float64)
@@ -93,9 +93,10 @@ def test_attention_equals_the_papers_formula_in_plain_loops() -> None:
         torch.testing.assert_close(out[b, :length], expected[b, :length], rtol=0, atol=1e-12)  # float64 rounding
 
 
-@pytest.mark.parametrize("block", [1, 50, 100, 200, 10**6])  # scores at a time: of some queries, some utterances, all
+# Scores per block: of some queries, of some utterances, or all.
+@pytest.mark.parametrize("block", [1, 50, 100, 200, 10**6])
 @pytest.mark.parametrize("frames", [1, 2, 7, 24])
-def test_attention_by_blocks_equals_attention_in_one_and_so_do_its_gradients(
+def test_attention_in_blocks_equals_attention_at_once_and_so_do_its_gradients(
     frames: int, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attention = random_attention()
@@ -116,7 +117,7 @@ def test_attention_by_blocks_equals_attention_in_one_and_so_do_its_gradients(
 
 @pytest.mark.parametrize("context", [1, 2, 3, 8, 20])
 @torch.no_grad()
-def test_local_attention_equals_the_papers_formula_over_the_frames_that_are_near(context: int) -> None:
+def test_local_attention_equals_the_formula_of_the_paper_over_nearby_frames(context: int) -> None:
     attention = random(LocalAttention(DIM, HEADS, 0.0, context=context, bias=True))
     lengths = [11, 1, 6]
     x = torch.randn(3, 11, DIM, dtype=torch.float64)
@@ -127,7 +128,7 @@ def test_local_attention_equals_the_papers_formula_over_the_frames_that_are_near
 
 
 @torch.no_grad()
-def test_local_attention_of_a_wide_context_is_relative_attention() -> None:
+def test_local_attention_with_a_wide_context_equals_relative_attention() -> None:
     everywhere = random_attention()
     local = LocalAttention(DIM, HEADS, 0.0, context=9, bias=True).double().eval()
     local.load_state_dict(everywhere.state_dict())
@@ -164,7 +165,7 @@ def test_attention_equals_that_of_parakeet_in_transformers() -> None:
     x = torch.randn(3, 11, 16, dtype=torch.float64)
     positions = relative_positions(11, 16, x.device).double()
     padding = padding_mask(torch.tensor(lengths), 11)
-    attend = ~padding[:, None, None, :].expand(-1, 1, 11, -1)  # their mask is True for visible frames
+    attend = ~padding[:, None, None, :].expand(-1, 1, 11, -1)  # the mask of transformers is True for visible frames
     out = ours(x, positions, padding)
     expected, _ = theirs(x, positions.expand(3, -1, -1), attend)
     for b, length in enumerate(lengths):
@@ -193,7 +194,7 @@ def test_a_single_frame_attends_to_itself() -> None:
 
 
 @torch.no_grad()
-def test_what_stands_in_padded_frames_changes_no_valid_frame_at_all() -> None:
+def test_the_content_of_padded_frames_changes_no_valid_frame() -> None:
     attention = random_attention()
     padding = padding_mask(torch.tensor([6, 2]), 6)
     x = torch.randn(2, 6, DIM, dtype=torch.float64)
@@ -203,7 +204,7 @@ def test_what_stands_in_padded_frames_changes_no_valid_frame_at_all() -> None:
     assert torch.equal(out[~padding], out_junk[~padding])
 
 
-def test_an_utterance_of_padding_alone_comes_out_finite_and_so_do_the_gradients() -> None:
+def test_an_utterance_of_padding_only_gives_finite_outputs_and_gradients() -> None:
     attention = random_attention().train()
     x = torch.randn(2, 3, DIM, dtype=torch.float64, requires_grad=True)
     out = attention(x, encodings(3, DIM), padding_mask(torch.tensor([3, 0]), 3))
@@ -215,7 +216,7 @@ def test_an_utterance_of_padding_alone_comes_out_finite_and_so_do_the_gradients(
 
 
 @torch.no_grad()
-def test_dropout_of_the_attention_weights_acts_in_training_only() -> None:
+def test_dropout_of_attention_weights_is_active_only_in_training() -> None:
     attention = random_attention(dropout=0.5)
     plain = random_attention()
     plain.load_state_dict(attention.state_dict())

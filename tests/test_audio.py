@@ -50,7 +50,8 @@ FORMATS = {
     "opus": ("OGG", "OPUS", 0.1),
     "mp3": ("MP3", "MPEG_LAYER_III", 0.1),
 }
-CHECKED = ["wav", "wav_u8", "wavex", "rf64", "w64", "aiff", "caf", "flac", "vorbis", "opus", "mp3"]  # for truncation
+# Formats to truncate.
+CHECKED = ["wav", "wav_u8", "wavex", "rf64", "w64", "aiff", "caf", "flac", "vorbis", "opus", "mp3"]
 
 
 def sine(seconds: float, rate: int = RATE, frequency: float = 440.0) -> np.ndarray:
@@ -113,10 +114,10 @@ def save(tmp_path):
     return write
 
 
-def refusal(path: Path | str, **stretch: float) -> str:
+def refusal(path: Path | str, **segment: float) -> str:
     """Return the error message of a refused file, which must be one line with the file's name."""
     with pytest.raises(AudioError) as caught:
-        load_waveform(path, RATE, **stretch)
+        load_waveform(path, RATE, **segment)
     message = str(caught.value)
     assert message.startswith((str(path), repr(str(path))))
     assert "\n" not in message
@@ -128,7 +129,7 @@ def refusal(path: Path | str, **stretch: float) -> str:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_each_format_comes_back_as_it_was_written(name, save):
+def test_each_format_returns_the_samples_that_were_written(name, save):
     written = noisy_sweep(2.0)
     format, subtype, tolerance = FORMATS[name]
     path = save(encode(written, RATE, format, subtype))
@@ -143,7 +144,7 @@ def test_each_format_comes_back_as_it_was_written(name, save):
 
 @pytest.mark.parametrize("name", ["wav", "flac", "vorbis", "mp3", "opus"])
 @pytest.mark.parametrize("rate", [8000, 24000, 48000])
-def test_a_sine_keeps_its_frequency_and_loudness_from_any_format_and_rate(name, rate, save):
+def test_a_sine_keeps_its_frequency_and_loudness_in_any_format_and_at_any_rate(name, rate, save):
     path = save(encode(sine(1.0, rate), rate, *FORMATS[name][:2]))
     waveform = load_waveform(path, RATE).numpy()
     assert len(waveform) == RATE
@@ -162,15 +163,15 @@ def test_channels_are_mixed_down_to_their_mean(save):
 
 
 @pytest.mark.parametrize("name", ["flac", "vorbis", "mp3"])  # the last two are decoded from before the segment
-def test_files_longer_than_one_block_are_joined_without_a_seam(name, save, monkeypatch):
+def test_files_longer_than_one_block_are_joined_without_a_discontinuity(name, save, monkeypatch):
     path = save(encoded(name))
-    whole, stretch = load_waveform(path, RATE), load_waveform(path, RATE, offset=3.9, duration=0.15)
+    whole, segment = load_waveform(path, RATE), load_waveform(path, RATE, offset=3.9, duration=0.15)
     monkeypatch.setattr(audio, "BLOCK_SAMPLES", 777)
     assert torch.equal(load_waveform(path, RATE), whole)
-    assert torch.equal(load_waveform(path, RATE, offset=3.9, duration=0.15), stretch)
+    assert torch.equal(load_waveform(path, RATE, offset=3.9, duration=0.15), segment)
 
 
-def test_float_samples_beyond_one_are_kept_as_they_are(save):
+def test_float_samples_above_1_are_not_changed(save):
     samples = np.array([0.0, 1.5, -3.0, 0.25], dtype=np.float32)
     assert load_waveform(save(encode(samples, RATE, "WAV", "FLOAT")), RATE).tolist() == samples.tolist()
     for largest in (2.0**15, 2.0**23, 2.0**24):  # integers as they are
@@ -183,7 +184,7 @@ def test_float_samples_beyond_one_are_kept_as_they_are(save):
 
 def resampled_by_definition(samples: np.ndarray, source: int, target: int, which: Iterable[int] = ()) -> np.ndarray:
     """Compute all or some new samples in float64: old samples weighted by a Kaiser-windowed sinc around them."""
-    cutoff = min(source, target) * 0.9475937167399596  # of kaiser_best, in Hz, twice
+    cutoff = min(source, target) * 0.9475937167399596  # cutoff of kaiser_best, in Hz, times two
     half_width = 64 / cutoff  # seconds on each side: 64 zero crossings
     beta = 14.769656459379492
     out = []
@@ -232,7 +233,7 @@ def test_any_rate_is_resampled_and_equals_a_plain_windowed_sinc(source, target, 
 
 
 @pytest.mark.parametrize("source", [8000, 11025, 22050, 24000, 32000, 44100, 48000, 96000])
-def test_usual_rates_come_out_as_torchaudios_kernel_gives_them_to_the_bit(source):
+def test_common_rates_give_the_same_bits_as_the_kernel_of_torchaudio(source):
     resample = torchaudio.transforms.Resample(
         source, RATE, "sinc_interp_kaiser", 64, 0.9475937167399596, 14.769656459379492, dtype=torch.float64
     )
@@ -244,7 +245,7 @@ def test_usual_rates_come_out_as_torchaudios_kernel_gives_them_to_the_bit(source
 
 
 @pytest.mark.parametrize(("source", "target"), [(44100, 16000), (44101, 16000), (48000, 16000), (16000, 8000)])
-def test_the_pass_band_ends_a_little_below_half_the_lower_rate(source, target):
+def test_the_pass_band_ends_slightly_below_half_the_lower_rate(source, target):
     def decibels(frequency: float) -> float:
         """Return the level in dB of a resampled tone of 0 dB, away from both ends."""
         tone = torch.from_numpy(2 * sine(0.4, source, frequency * target)).float()
@@ -257,10 +258,10 @@ def test_the_pass_band_ends_a_little_below_half_the_lower_rate(source, target):
     assert decibels(7500 / 16000) == pytest.approx(-3, abs=0.1)
     assert decibels(7900 / 16000) == pytest.approx(-39, abs=0.5)
     if source > target:
-        assert max(map(decibels, (0.5069, 0.55, 0.7, 0.99))) < -100  # no part of it is aliased to another frequency
+        assert max(map(decibels, (0.5069, 0.55, 0.7, 0.99))) < -100  # no part is aliased to another frequency
 
 
-def test_what_the_lower_rate_cannot_hold_is_gone(save):
+def test_frequencies_that_the_lower_rate_cannot_represent_are_removed(save):
     tone = sine(0.5, 48000, frequency=9000)  # would fold to 7 kHz
     waveform = load_waveform(save(encode(tone, 48000, "WAV", "FLOAT")), 16000)
     assert waveform[1000:-1000].abs().max() < 1e-4  # 74 dB below the tone
@@ -272,13 +273,13 @@ def test_an_impossible_sample_rate_is_refused(save):
         assert f"sample rate must lie between 1000 and 1000000 Hz; got {rate}." in message
 
 
-# ---- stretches
+# ---- segments of files
 
 
 @pytest.mark.parametrize(
     "name", ["wav", "wav_float", "flac", "aiff", "vorbis", "opus", "mp3", "mp3_vbr", "flac_unknown"]
 )
-def test_a_stretch_equals_that_slice_of_the_whole(name, save):
+def test_a_segment_equals_the_same_slice_of_the_whole_waveform(name, save):
     seconds = 12.3
     if name == "mp3_vbr":
         data = mp3("VARIABLE", seconds, level=0.95)
@@ -295,30 +296,30 @@ def test_a_stretch_equals_that_slice_of_the_whole(name, save):
     for start in starts:
         duration = pick.uniform(0.001, seconds - start)
         first, last = round(start * RATE), round((start + duration) * RATE)
-        stretch = load_waveform(path, RATE, offset=start, duration=duration)
-        assert stretch.shape == (last - first,)
-        assert (stretch - whole[first:last]).abs().max() <= tolerance, (start, duration)
+        segment = load_waveform(path, RATE, offset=start, duration=duration)
+        assert segment.shape == (last - first,)
+        assert (segment - whole[first:last]).abs().max() <= tolerance, (start, duration)
     assert torch.equal(load_waveform(path, RATE, duration=1.5), whole[:24000])
     assert torch.allclose(load_waveform(path, RATE, offset=1.5), whole[24000:], atol=tolerance, rtol=0)
 
 
-def test_stretches_that_meet_put_together_are_the_whole(save):
+def test_consecutive_segments_joined_are_the_whole_waveform(save):
     path = save(encoded("flac"))
     parts = [load_waveform(path, RATE, offset=n / 30, duration=1 / 30) for n in range(4 * 30)]
     assert torch.equal(torch.cat(parts), load_waveform(path, RATE, duration=4))
 
 
-def test_a_resampled_stretch_is_near_the_slice_of_the_whole(save):
+def test_a_resampled_segment_is_close_to_the_slice_of_the_whole_waveform(save):
     path = save(encode(noisy_sweep(3.0, 44100), 44100, "FLAC", "PCM_24"))
     whole = load_waveform(path, RATE)
-    stretch = load_waveform(path, RATE, offset=1.0, duration=1.0)
-    assert stretch.shape == (RATE,)
+    segment = load_waveform(path, RATE, offset=1.0, duration=1.0)
+    assert segment.shape == (RATE,)
     edge = 70  # samples: the kernel has 64 zero crossings on each side of the segment
-    torch.testing.assert_close(stretch[edge:-edge], whole[RATE + edge : 2 * RATE - edge], atol=1e-5, rtol=0)
+    torch.testing.assert_close(segment[edge:-edge], whole[RATE + edge : 2 * RATE - edge], atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("name", ["wav", "flac", "vorbis", "opus", "mp3"])
-def test_a_stretch_may_reach_past_the_end_by_rounding_only(name, save):
+def test_a_segment_may_exceed_the_end_of_the_file_only_by_rounding(name, save):
     path = save(encoded(name))  # 4.1 s
     rest = load_waveform(path, RATE, offset=4.0)
     assert rest.shape == (1600,)
@@ -331,18 +332,18 @@ def test_a_stretch_may_reach_past_the_end_by_rounding_only(name, save):
 
 
 @pytest.mark.parametrize(
-    "stretch", [{"offset": -0.1}, {"duration": -1.0}, {"offset": math.nan}, {"duration": math.inf}]
+    "segment", [{"offset": -0.1}, {"duration": -1.0}, {"offset": math.nan}, {"duration": math.inf}]
 )
-def test_a_stretch_that_is_none_is_refused(stretch, save):
-    (key,) = stretch
-    assert f"{key} must be a number of seconds" in refusal(save(encoded("wav")), **stretch)
+def test_invalid_offsets_and_durations_are_refused(segment, save):
+    (key,) = segment
+    assert f"{key} must be a number of seconds" in refusal(save(encoded("wav")), **segment)
 
 
-def test_a_stretch_shorter_than_a_sample_is_refused(save):
+def test_a_segment_shorter_than_one_sample_is_refused(save):
     assert "shorter than one sample" in refusal(save(encoded("wav")), offset=1.0, duration=1e-6)
 
 
-def test_a_stretch_of_a_long_file_decodes_only_that(save, monkeypatch):
+def test_only_the_segment_of_a_long_file_is_decoded(save, monkeypatch):
     decoded = 0
     read = audio._Sound.read
 
@@ -359,10 +360,10 @@ def test_a_stretch_of_a_long_file_decodes_only_that(save, monkeypatch):
         assert decoded <= 1.5 * RATE
 
 
-# ---- notes
+# ---- logged notes
 
 
-def test_mixing_down_and_resampling_are_noted_once_for_each_kind_of_file(save, caplog):
+def test_mixing_down_and_resampling_are_logged_once_for_each_kind_of_file(save, caplog):
     audio._note_conversion.cache_clear()
     stereo = save(encode(np.zeros((4410, 2)), 44100, "WAV", "PCM_16"), "stereo.wav")
     telephone = save(encode(np.zeros(800), 8000, "WAV", "PCM_16"), "telephone.wav")
@@ -376,7 +377,7 @@ def test_mixing_down_and_resampling_are_noted_once_for_each_kind_of_file(save, c
     ]
 
 
-def test_channels_that_cancel_each_other_out_are_named(save, caplog):
+def test_channels_that_cancel_each_other_are_reported(save, caplog):
     """Speech is lost if one channel is the inverted other channel; it must not silently become silence."""
     sound = np.sin(np.arange(48_000) / 9)
     noise = np.random.default_rng(0).normal(size=(48_000, 6)) / 10
@@ -397,7 +398,7 @@ def test_channels_that_cancel_each_other_out_are_named(save, caplog):
     assert re.search(r"their mean is \d+ dB below them\. Use only one of its channels\.", named[1])
 
 
-def test_importing_audio_leaves_torchaudio_for_when_it_is_needed():
+def test_importing_asr_audio_does_not_import_torchaudio():
     nodes = ast.parse(Path(audio.__file__).read_text()).body
     imports = [ast.unparse(node) for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
     assert "import torch" in imports
@@ -413,29 +414,29 @@ def streamed(path: Path, sample_rate: int = RATE, **options: float) -> torch.Ten
     return torch.cat(blocks)
 
 
-STRETCHES = [{}, {"offset": 0.5}, {"duration": 1.3}, {"offset": 1.37, "duration": 0.6}, {"offset": 2.09}]
+SEGMENTS = [{}, {"offset": 0.5}, {"duration": 1.3}, {"offset": 1.37, "duration": 0.6}, {"offset": 2.09}]
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_stream_of_any_format_joined_is_the_waveform(name, save):
+def test_the_blocks_of_a_stream_joined_are_the_waveform_in_any_format(name, save):
     path = save(encoded(name, 2.1))
-    for stretch in STRETCHES:
-        whole = load_waveform(path, RATE, **stretch)
+    for segment in SEGMENTS:
+        whole = load_waveform(path, RATE, **segment)
         for block_seconds in (0.0501, 0.7, 5.0):
-            assert torch.equal(streamed(path, block_seconds=block_seconds, **stretch), whole)
+            assert torch.equal(streamed(path, block_seconds=block_seconds, **segment), whole)
 
 
 @pytest.mark.parametrize(("name", "rate"), [("wav", 8000), ("flac", 22050), ("flac", 44100), ("mp3", 44100)])
 @pytest.mark.parametrize("num_channels", [1, 2, 5])
-def test_a_stream_that_is_mixed_down_and_resampled_joined_is_the_waveform(name, rate, num_channels, save):
+def test_the_blocks_of_a_mixed_down_and_resampled_stream_joined_are_the_waveform(name, rate, num_channels, save):
     if name == "mp3":
         num_channels = min(num_channels, 2)
     sound = np.stack([np.roll(noisy_sweep(2.5, rate), 100 * n) for n in range(num_channels)], axis=1)
     path = save(encode(sound, rate, *FORMATS[name][:2]))
-    for stretch in STRETCHES:
-        whole = load_waveform(path, RATE, **stretch)
-        for block_seconds in (0.0031, 0.5, 2.0):  # the first is shorter than the kernel of 44.1 kHz
-            assert torch.equal(streamed(path, block_seconds=block_seconds, **stretch), whole)
+    for segment in SEGMENTS:
+        whole = load_waveform(path, RATE, **segment)
+        for block_seconds in (0.0031, 0.5, 2.0):  # the first block is shorter than the kernel of 44.1 kHz
+            assert torch.equal(streamed(path, block_seconds=block_seconds, **segment), whole)
 
 
 @settings(max_examples=30, deadline=None)
@@ -443,7 +444,7 @@ def test_a_stream_that_is_mixed_down_and_resampled_joined_is_the_waveform(name, 
     lengths=st.lists(st.one_of(st.integers(1, 50), st.integers(1, 30000)), min_size=1, max_size=8),
     rates=st.sampled_from([(8000, 16000), (44100, 16000), (48000, 16000), (22050, 16000), (16000, 44100), (1000, 999)]),
 )
-def test_resampling_in_blocks_of_any_length_equals_torchaudios_of_the_whole(lengths, rates):
+def test_resampling_in_blocks_of_any_length_equals_torchaudio_on_the_whole_waveform(lengths, rates):
     source, target = rates
     waveform = torch.from_numpy(np.random.default_rng(0).uniform(-1, 1, sum(lengths))).float()
     blocks = list(resampling.resampled(waveform.split(lengths), source, target))
@@ -461,7 +462,7 @@ def test_resampling_in_blocks_of_any_length_equals_torchaudios_of_the_whole(leng
     lengths=st.lists(st.one_of(st.integers(0, 50), st.integers(1, 30000)), min_size=1, max_size=8),
     rates=st.sampled_from(ODD[:-1]),
 )
-def test_resampling_from_any_rate_is_the_same_to_the_bit_in_blocks_of_any_length(lengths, rates):
+def test_resampling_from_any_rate_gives_the_same_bits_in_blocks_of_any_length(lengths, rates):
     source, target = rates
     waveform = torch.from_numpy(np.random.default_rng(0).uniform(-1, 1, sum(lengths))).float()
     pieces = resampled(waveform.split(lengths), source, target)
@@ -470,7 +471,7 @@ def test_resampling_from_any_rate_is_the_same_to_the_bit_in_blocks_of_any_length
 
 
 @pytest.mark.parametrize("source", [16000, 48000, 44100, 8000, 12347])
-def test_a_live_waveform_is_resampled_as_it_comes_without_waiting_for_a_second_of_it(source):
+def test_a_live_waveform_is_resampled_without_waiting_for_a_full_second(source):
     target = RATE
     waveform = torch.from_numpy(np.random.default_rng(source).uniform(-1, 1, 3 * source // 2).astype(np.float32))
     resampler, pieces, fed = resampling.Resampler(source, target), [], 0
@@ -483,7 +484,7 @@ def test_a_live_waveform_is_resampled_as_it_comes_without_waiting_for_a_second_o
     torch.testing.assert_close(torch.cat(pieces), expected, rtol=0, atol=3e-6)
 
 
-def test_long_files_are_resampled_to_the_exact_number_of_samples():
+def test_resampled_long_files_have_the_exact_number_of_samples():
     """torchaudio computes the number in float32, which is inexact above 2**24."""
     blocks = (torch.zeros(11025 * 60) for _ in range(20))
     assert sum(map(len, resampling.resampled([*blocks, torch.zeros(1)], 11025, 16000))) == 20 * 60 * 16000 + 2
@@ -491,7 +492,7 @@ def test_long_files_are_resampled_to_the_exact_number_of_samples():
 
 @pytest.mark.parametrize("rate", [8000, 16000, 44100])
 @pytest.mark.parametrize("length", [1, 2, 3])
-def test_a_file_of_a_sample_or_a_few_is_streamed(rate, length, save):
+def test_a_file_of_one_or_a_few_samples_can_be_streamed(rate, length, save):
     path = save(encode(np.full(length, 0.5), rate, "WAV", "FLOAT"))
     assert torch.equal(streamed(path, block_seconds=1e-9), load_waveform(path, RATE))
     assert len(streamed(path)) == math.ceil(length * RATE / rate)
@@ -501,23 +502,23 @@ def end_of_stream(path: Path, **options: float) -> tuple[list[torch.Tensor], str
     """Return the blocks before the error of a stream, and the error."""
     blocks: list[torch.Tensor] = []
     with pytest.raises(AudioError) as caught:
-        blocks.extend(stream_waveform(path, RATE, **options))  # store the blocks before the error
+        blocks.extend(stream_waveform(path, RATE, **options))  # collect the blocks before the error
     return blocks, str(caught.value)
 
 
 @pytest.mark.parametrize("name", CHECKED)
-def test_a_stream_of_a_truncated_file_ends_with_the_refusal(name, save):
+def test_a_stream_of_a_truncated_file_ends_with_the_error_of_loading_it(name, save):
     path = save(encoded(name)[: -len(encoded(name)) // 3])
     blocks, message = end_of_stream(path, block_seconds=0.1)
     assert message == refusal(path)
     assert "truncated" in message
     whole = load_waveform(save(encoded(name), "whole"), RATE)
-    assert (len(blocks) > 5) == (name == "flac")  # the headers of the others show the fault
+    assert (len(blocks) > 5) == (name == "flac")  # in other formats the header reveals the fault
     if blocks:
         assert torch.equal(torch.cat(blocks), whole[: sum(map(len, blocks))])
 
 
-def test_a_stream_ends_before_the_first_block_that_is_not_finite_and_counts_them_all(save):
+def test_a_stream_ends_before_the_first_non_finite_block_and_the_error_counts_all_such_samples(save):
     samples = noisy_sweep(1.0).astype(np.float32)
     samples[[8000, 9000, 15999]] = math.nan
     path = save(encode(samples, RATE, "WAV", "FLOAT"))
@@ -529,15 +530,15 @@ def test_a_stream_ends_before_the_first_block_that_is_not_finite_and_counts_them
 
 
 @pytest.mark.parametrize("unknown", [False, True])
-def test_a_stream_of_a_stretch_that_is_not_there_is_refused(unknown, save):
+def test_a_stream_of_a_segment_beyond_the_end_of_the_file_is_refused(unknown, save):
     path = save(with_flac_length(encoded("flac"), 0) if unknown else encoded("flac"))  # 4.1 s
-    for stretch in ({"offset": 4.0, "duration": 1.0}, {"offset": 9.0}, {"duration": 1e-6}, {"offset": -1.0}):
-        blocks, message = end_of_stream(path, block_seconds=0.02, **stretch)
-        assert message == refusal(path, **stretch)
-        assert len(blocks) == (5 if unknown and "offset" in stretch and stretch["offset"] == 4.0 else 0)
+    for segment in ({"offset": 4.0, "duration": 1.0}, {"offset": 9.0}, {"duration": 1e-6}, {"offset": -1.0}):
+        blocks, message = end_of_stream(path, block_seconds=0.02, **segment)
+        assert message == refusal(path, **segment)
+        assert len(blocks) == (5 if unknown and "offset" in segment and segment["offset"] == 4.0 else 0)
 
 
-def test_a_stream_stopped_early_closes_its_file(save, monkeypatch):
+def test_a_stream_that_is_stopped_early_closes_its_file(save, monkeypatch):
     opened = []
     open_file = audio._open_file
     monkeypatch.setattr(audio, "_open_file", lambda *args: opened.append(open_file(*args)) or opened[-1])
@@ -549,24 +550,24 @@ def test_a_stream_stopped_early_closes_its_file(save, monkeypatch):
 
 
 @pytest.mark.parametrize(("rate", "num_channels"), [(16000, 1), (44100, 2)])
-def test_a_long_file_is_streamed_in_little_memory(rate, num_channels, tmp_path, monkeypatch):
+def test_a_long_file_is_streamed_with_little_memory(rate, num_channels, tmp_path, monkeypatch):
     minute = np.stack([noisy_sweep(60.0, rate)] * num_channels, axis=1)
     with soundfile.SoundFile(tmp_path / "long.wav", "w", rate, num_channels, "PCM_16") as file:
         for _ in range(20 if rate == RATE else 4):
             file.write(minute)
         num_samples = file.frames
-    held = most = 0
+    live_bytes = most = 0
     read = audio._Sound.read
 
     def release(size: int) -> None:
-        nonlocal held
-        held -= size
+        nonlocal live_bytes
+        live_bytes -= size
 
     def counting(self, *args, **options):
-        nonlocal held, most
+        nonlocal live_bytes, most
         samples = read(self, *args, **options)
-        held += samples.nbytes
-        most = max(most, held)
+        live_bytes += samples.nbytes
+        most = max(most, live_bytes)
         weakref.finalize(samples, release, samples.nbytes)
         return samples
 
@@ -579,7 +580,7 @@ def test_a_long_file_is_streamed_in_little_memory(rate, num_channels, tmp_path, 
 # ---- files that are not audio
 
 
-def test_a_missing_file_a_folder_and_a_pipe_are_named(tmp_path):
+def test_a_missing_file_a_folder_and_a_pipe_are_named_in_the_error(tmp_path):
     assert "there is no such file" in refusal(tmp_path / "gone.wav")
     assert "it is a folder" in refusal(tmp_path)
     assert "null" in refusal("a\0b.wav")
@@ -587,7 +588,7 @@ def test_a_missing_file_a_folder_and_a_pipe_are_named(tmp_path):
     assert "not a regular file" in refusal(tmp_path / "pipe.wav")
 
 
-def test_a_file_that_may_not_be_read_is_named():
+def test_a_file_without_read_permission_is_named_in_the_error():
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         path = Path(folder, "secret.wav")
@@ -615,21 +616,22 @@ def test_a_file_that_may_not_be_read_is_named():
         (b"OggS", "truncated"),
     ],
 )
-def test_what_is_not_audio_is_refused(data, reason, save):
+def test_files_that_are_not_audio_are_refused(data, reason, save):
     assert reason in refusal(save(data))
 
 
 @pytest.mark.parametrize("name", ["wav", "flac", "aiff", "vorbis", "w64"])
-def test_a_file_of_no_samples_is_refused(name, save):
+def test_a_file_without_samples_is_refused(name, save):
     path = save(encode(np.zeros(0), RATE, *FORMATS[name][:2]))
-    assert re.search("0 samples|0 bytes|truncated", refusal(path))  # libsndfile writes no FLAC, and Ogg headers only
+    # Libsndfile writes no FLAC without samples, and for Ogg only the headers.
+    assert re.search("0 samples|0 bytes|truncated", refusal(path))
     with pytest.raises(AudioError):
         audio_info(path)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e30, -1e30, -1.001 * 2**24])
 @pytest.mark.parametrize("subtype", ["FLOAT", "DOUBLE"])
-def test_samples_that_are_not_finite_or_far_beyond_any_scale_are_refused(bad, subtype, save):
+def test_non_finite_or_extremely_large_samples_are_refused(bad, subtype, save):
     samples = noisy_sweep(1.0).copy()
     samples[[8000, 9000]] = bad
     path = save(encode(samples, RATE, "WAV", subtype))
@@ -640,7 +642,7 @@ def test_samples_that_are_not_finite_or_far_beyond_any_scale_are_refused(bad, su
     assert "16000 do not, the first nan" in refusal(save(encode(stereo, RATE, "WAV", subtype)))
 
 
-def test_strange_names_are_shown_on_one_line(tmp_path):
+def test_unusual_file_names_are_shown_on_one_line(tmp_path):
     for name in ["two\nlines.wav", "bell\a.wav", "right\u202eleft.wav", os.fsdecode(b"latin-\xe9.wav")]:
         path = tmp_path / name
         assert repr(str(path)) in refusal(path)
@@ -656,21 +658,21 @@ def test_strange_names_are_shown_on_one_line(tmp_path):
 @pytest.mark.parametrize("name", CHECKED)
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_a_file_truncated_anywhere_is_refused(name, save, data):
+def test_a_file_truncated_at_any_byte_is_refused(name, save, data):
     whole = encoded(name)
     cut = data.draw(st.one_of(st.integers(1, len(whole) - 1), st.integers(len(whole) - 50, len(whole) - 1)), "cut")
     if name == "mp3":
-        assume(cut != whole.rindex(whole[:3]))  # exactly before the last frame; see the next test
+        assume(cut != whole.rindex(whole[:3]))  # exactly before the last frame: see the next test
     refusal(save(whole[:cut]))
 
 
 @pytest.mark.parametrize("name", CHECKED)
-def test_a_file_that_lacks_its_last_byte_or_half_is_called_truncated(name, save):
+def test_a_file_without_its_last_byte_or_second_half_is_reported_as_truncated(name, save):
     whole = encoded(name)
     for cut in (len(whole) - 1, len(whole) // 2):
         path = save(whole[:cut])
         assert "truncated" in refusal(path)
-        if name != "flac":  # the headers of these do not show the fault
+        if name != "flac":  # the headers of these formats do not reveal the fault
             with pytest.raises(AudioError, match="truncated"):
                 audio_info(path)
 
@@ -689,7 +691,7 @@ def test_a_flac_file_cut_between_two_frames_is_refused(save):
     assert len(frames) > 10
     for position in frames:
         assert "truncated" in refusal(save(whole[:position]))
-    message = refusal(save(whole[: frames[-2]]), offset=4.0, duration=0.05)  # beyond the cut
+    message = refusal(save(whole[: frames[-2]]), offset=4.0, duration=0.05)  # after the cut
     assert "truncated" in message
 
 
@@ -708,7 +710,7 @@ def test_an_mp3_cut_between_two_frames_is_refused_if_it_has_a_header(save):
     assert len(load_waveform(save(whole[:last]), RATE)) > 4.1 * RATE - 1152  # as documented
 
 
-def test_an_mp3_without_a_header_is_refused_if_cut_within_a_frame(save):
+def test_an_mp3_without_a_header_is_refused_only_if_cut_within_a_frame(save):
     bare = without_header(mp3())
     starts = frame_starts(bare)
     for start in starts[3:8]:
@@ -717,7 +719,7 @@ def test_an_mp3_without_a_header_is_refused_if_cut_within_a_frame(save):
         assert len(load_waveform(save(bare[:start]), RATE)) == starts.index(start) * 576 - 529  # as documented
 
 
-def test_a_header_that_declares_far_too_much_costs_no_memory(save):
+def test_a_header_that_declares_an_excessive_size_costs_no_memory(save):
     flac = encoded("flac")
     cases = [
         wav_of(fmt(), chunk(b"data", bytes(1000))).replace(struct.pack("<I", 1000), struct.pack("<I", 4_000_000_000)),
@@ -745,7 +747,7 @@ def with_flac_length(data: bytes, num_samples: int) -> bytes:
 
 @pytest.mark.parametrize("length", [0, 0x7FFFF000, 0x7FFFEFFC, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0xFFFFFFFF - 36])
 @pytest.mark.parametrize("outer", [0, 8, 36, 0x7FFFF024, 0xFFFFFFFF])
-def test_a_wav_written_to_a_pipe_is_read_to_its_end(length, outer, save):
+def test_a_wav_written_to_a_pipe_is_read_to_the_end(length, outer, save):
     data = b"RIFF" + struct.pack("<I", outer) + b"WAVE" + fmt() + b"data" + struct.pack("<I", length) + PCM.tobytes()
     path = save(data)
     assert torch.equal(load_waveform(path, RATE), torch.from_numpy(PCM / 2**15).float())
@@ -753,14 +755,14 @@ def test_a_wav_written_to_a_pipe_is_read_to_its_end(length, outer, save):
     assert torch.equal(load_waveform(path, RATE, offset=0.01, duration=0.02), load_waveform(path, RATE)[160:480])
 
 
-def test_an_rf64_file_written_to_a_pipe_is_read_to_its_end(save):
+def test_an_rf64_file_written_to_a_pipe_is_read_to_the_end(save):
     data = encoded("rf64")
     position = data.index(b"ds64") + 8
     piped = data[:position] + bytes(24) + data[position + 24 :]
     assert torch.equal(load_waveform(save(piped), RATE), load_waveform(save(data), RATE))
 
 
-def test_a_flac_of_unknown_length_is_read_to_its_end(save):
+def test_a_flac_of_unknown_length_is_read_to_the_end(save):
     data = encoded("flac")
     path = save(with_flac_length(data, 0))
     assert torch.equal(load_waveform(path, RATE), load_waveform(save(data, "known.flac"), RATE))
@@ -770,15 +772,15 @@ def test_a_flac_of_unknown_length_is_read_to_its_end(save):
     assert "truncated" in refusal(save(with_flac_length(data, 0)[:-100]))
 
 
-def test_an_empty_wav_is_not_taken_for_one_from_a_pipe(save):
+def test_an_empty_wav_is_not_mistaken_for_a_wav_from_a_pipe(save):
     note = chunk(b"LIST", b"INFOISFT" + struct.pack("<I", 4) + b"abc\0")
     for data in [wav_of(fmt(), chunk(b"data", b"")), wav_of(fmt(), chunk(b"data", b""), note)]:
         assert "0 samples" in refusal(save(data))
 
 
 @pytest.mark.parametrize("padded", [True, False])
-def test_other_chunks_before_and_after_the_audio_do_no_harm(padded, save):
-    note = chunk(b"LIST", b"INFOIART" + struct.pack("<I", 3) + b"abc")  # of odd length
+def test_other_chunks_before_and_after_the_audio_are_ignored(padded, save):
+    note = chunk(b"LIST", b"INFOIART" + struct.pack("<I", 3) + b"abc")  # a chunk of odd length
     odd = (np.arange(1001) % 256).astype(np.uint8)
     data = wav_of(note, fmt(bits=8), note, chunk(b"data", odd.tobytes(), pad=padded), *[note] * padded)
     path = save(data)
@@ -790,7 +792,7 @@ def test_other_chunks_before_and_after_the_audio_do_no_harm(padded, save):
 
 @pytest.mark.parametrize("mode", ["CONSTANT", "VARIABLE"])
 @pytest.mark.parametrize("skipped", [0, 1, 2])
-def test_an_mp3_without_a_header_comes_whole(mode, skipped, save):
+def test_an_mp3_without_a_header_is_read_completely(mode, skipped, save):
     whole = mp3(mode, 8.0, rate=44100)
     bare = without_header(whole)
     for _ in range(skipped):  # the length must not depend on the first frame: padded or not, quiet or loud
@@ -803,7 +805,7 @@ def test_an_mp3_without_a_header_comes_whole(mode, skipped, save):
 
 
 @pytest.mark.parametrize("header", [b"VBRI", b"Info"])
-def test_an_mp3_header_that_does_not_say_how_many_frames_there_are_is_passed_over(header, save):
+def test_an_mp3_header_without_the_number_of_frames_is_ignored(header, save):
     data = mp3()
     bare = without_header(data)
     first = data[: len(data) - len(bare)]
@@ -813,7 +815,7 @@ def test_an_mp3_header_that_does_not_say_how_many_frames_there_are_is_passed_ove
     assert torch.equal(load_waveform(path, RATE), load_waveform(save(bare, "bare.mp3"), RATE))
 
 
-def test_joined_mp3_files_come_whole(save):
+def test_joined_mp3_files_are_read_completely(save):
     data = mp3()
     tag = b"ID3\x04\0\0\0\0\x01\x00" + bytes(128)
     once = len(load_waveform(save(data), RATE))
@@ -821,7 +823,7 @@ def test_joined_mp3_files_come_whole(save):
         assert len(load_waveform(save(joined), RATE)) >= 2 * once
 
 
-def test_tags_around_an_mp3_do_no_harm(save):
+def test_tags_before_and_after_an_mp3_are_ignored(save):
     data = mp3()
     waveform = load_waveform(save(data), RATE)
     before = b"ID3\x04\0\0\0\0\x01\x00" + b"\xff\xfb\x90\x00" * 32
@@ -832,20 +834,20 @@ def test_tags_around_an_mp3_do_no_harm(save):
     assert torch.equal(load_waveform(save(bare + after), RATE), load_waveform(save(bare), RATE))
 
 
-def test_chained_ogg_streams_are_refused_rather_than_cut_to_the_first(save):
+def test_chained_ogg_streams_are_refused_instead_of_cut_to_the_first_one(save):
     for name in ("vorbis", "opus"):
         assert "several in a row" in refusal(save(encoded(name) * 2))
         assert "several in a row" in refusal(save(encoded(name) + encoded(name, 12.3)))
 
 
-def test_bytes_after_the_last_ogg_page_do_no_harm(save):
+def test_bytes_after_the_last_ogg_page_are_ignored(save):
     data = encoded("vorbis")
     assert torch.equal(load_waveform(save(data + bytes(500)), RATE), load_waveform(save(data), RATE))
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_damaged_files_load_or_are_refused_in_one_line(save, data):
+def test_damaged_files_are_loaded_or_refused_in_one_line(save, data):
     name = data.draw(st.sampled_from(CHECKED))
     damaged = bytearray(encoded(name, 0.5))
     for _ in range(data.draw(st.integers(1, 8))):
@@ -868,7 +870,7 @@ def test_damaged_files_load_or_are_refused_in_one_line(save, data):
 # ---- folders
 
 
-def test_find_audio_lists_a_file_itself_and_the_audio_below_a_folder_sorted(tmp_path):
+def test_find_audio_lists_a_given_file_and_the_audio_files_below_a_folder_sorted(tmp_path):
     expected = ["a.mp3", "b/10.WAV", "b/2.flac", "b/c/x.opus", *(f"d/{n}.ogg" for n in range(10, 40))]
     for name in [*reversed(expected), "b/notes.txt", "b/._2.flac", ".cache/y.wav"]:
         path = tmp_path / name
@@ -878,7 +880,7 @@ def test_find_audio_lists_a_file_itself_and_the_audio_below_a_folder_sorted(tmp_
     assert find_audio(str(tmp_path / "b/notes.txt")) == [tmp_path / "b/notes.txt"]
 
 
-def test_find_audio_says_what_is_wrong_where_there_is_nothing(tmp_path):
+def test_find_audio_reports_the_problem_if_there_is_no_audio(tmp_path):
     with pytest.raises(AudioError, match=r"gone: must be an audio file or a folder of them; there is no such file"):
         find_audio(tmp_path / "gone")
     (tmp_path / "notes.txt").touch()
@@ -889,7 +891,7 @@ def test_find_audio_says_what_is_wrong_where_there_is_nothing(tmp_path):
 # ---- real files
 
 
-def test_librispeech_loads_and_its_durations_are_those_of_the_headers():
+def test_librispeech_loads_and_its_durations_equal_those_in_the_headers():
     folder = DATA / "LibriSpeech"
     if not folder.is_dir():
         pytest.skip("needs ../shared/data/LibriSpeech")
@@ -898,8 +900,8 @@ def test_librispeech_loads_and_its_durations_are_those_of_the_headers():
         waveform = load_waveform(path, RATE)
         assert audio_info(path) == (RATE, 1, waveform.numel())
         assert 0.01 < waveform.std() < 0.5
-        stretch = load_waveform(path, RATE, offset=0.7, duration=0.5)
-        assert torch.equal(stretch, waveform[11200:19200])
+        segment = load_waveform(path, RATE, offset=0.7, duration=0.5)
+        assert torch.equal(segment, waveform[11200:19200])
 
 
 def test_spoken_digits_of_8_khz_load_at_16_khz():

@@ -41,7 +41,7 @@ def masked_frames_and_bins(augment: SpecAugment) -> tuple[Tensor, Tensor]:
     return frames, bins
 
 
-def test_masks_are_zeros_over_whole_frames_and_bins_within_their_bounds() -> None:
+def test_masks_are_zeros_over_whole_frames_and_bins_within_their_limits() -> None:
     most_frames, most_bins = 0, 0
     for _ in range(DRAWS):
         frames, bins = masked_frames_and_bins(spec_augment())
@@ -52,7 +52,7 @@ def test_masks_are_zeros_over_whole_frames_and_bins_within_their_bounds() -> Non
 
 
 @pytest.mark.parametrize("axis", ["time", "frequency"])
-def test_one_mask_is_one_stretch_of_each_width_from_0_to_below_its_bound(axis: str) -> None:
+def test_one_mask_has_every_width_from_0_to_below_its_limit(axis: str) -> None:
     widths = set()
     for _ in range(10 * DRAWS):
         if axis == "time":
@@ -64,10 +64,11 @@ def test_one_mask_is_one_stretch_of_each_width_from_0_to_below_its_bound(axis: s
         places = masked.nonzero()[:, 0].tolist()
         assert places == list(range(places[0], places[0] + len(places))) if places else True
         widths.add(len(places))
-    assert widths == set(range(15 if axis == "time" else 27))  # 0.05 of 300 frames; freq_mask_bins
+    # The mask is at most 0.05 of 300 frames wide, or freq_mask_bins.
+    assert widths == set(range(15 if axis == "time" else 27))
 
 
-def test_torchaudios_own_spec_augment_caps_frequency_masks_by_the_fraction_meant_for_time() -> None:
+def test_torchaudios_spec_augment_limits_frequency_masks_by_the_fraction_meant_for_time() -> None:
     """Reason for our own implementation: with p=0.05, torchaudio limits masks to 0.05 of 80 bins, 4 bins, for any F."""
     theirs = transforms.SpecAugment(
         n_time_masks=0, time_mask_param=1000, n_freq_masks=1, freq_mask_param=27, p=0.05, zero_masking=True
@@ -78,7 +79,7 @@ def test_torchaudios_own_spec_augment_caps_frequency_masks_by_the_fraction_meant
     assert max(ours) > 20
 
 
-def test_masks_are_those_of_torchaudios_parts_for_the_same_seed() -> None:
+def test_masks_equal_those_of_torchaudios_functions_for_the_same_seed() -> None:
     features = torch.rand(NUM_FRAMES, NUM_MEL_BINS) + 1
     parts = [transforms.FrequencyMasking(27)] * 2 + [transforms.TimeMasking(int(NUM_FRAMES * 0.05))] * 5
     for seed in range(20):
@@ -90,14 +91,14 @@ def test_masks_are_those_of_torchaudios_parts_for_the_same_seed() -> None:
             assert torch.equal(spec_augment()(features), expected.T)
 
 
-def test_a_mask_wider_than_there_are_bins_leaves_one() -> None:
+def test_a_mask_wider_than_the_number_of_bins_leaves_one_bin() -> None:
     """The width is drawn from 0 up to, but not including, the number of bins."""
     augment = spec_augment(num_freq_masks=1, num_time_masks=0)
     widths = {int((augment(torch.ones(3, 4)) == 0).all(dim=0).sum()) for _ in range(DRAWS)}
     assert widths == {0, 1, 2, 3}
 
 
-def test_time_masks_grow_with_the_utterance_and_spare_the_shortest() -> None:
+def test_time_masks_grow_with_the_utterance_and_the_shortest_utterances_have_none() -> None:
     augment = spec_augment(num_freq_masks=0)
     for num_frames in (1, 19):  # 0.05 of these frames is less than one frame
         features = torch.ones(num_frames, NUM_MEL_BINS)
@@ -106,7 +107,7 @@ def test_time_masks_grow_with_the_utterance_and_spare_the_shortest() -> None:
     assert 200 < most <= 5 * 99
 
 
-def test_features_without_a_frame_pass_through() -> None:
+def test_features_without_frames_are_not_changed() -> None:
     assert spec_augment()(torch.zeros(0, NUM_MEL_BINS)).shape == (0, NUM_MEL_BINS)
 
 
@@ -122,7 +123,7 @@ def test_masks_are_a_function_of_the_seed() -> None:
     assert not torch.equal(augmented(1, "a"), augmented(1, "b"))
 
 
-def test_a_seed_is_the_same_on_every_machine_and_another_for_any_other_parts() -> None:
+def test_a_seed_is_equal_on_every_machine_and_differs_for_other_parts() -> None:
     assert derive_seed(0, 1, "a") == 8155858023006403250
     others = [
         derive_seed(*parts) for parts in ((1, 0, "a"), (0, 1, "b"), (0, "1", "a"), (0, 1), (0, 1, "a", 0), (0, 11))
@@ -131,7 +132,7 @@ def test_a_seed_is_the_same_on_every_machine_and_another_for_any_other_parts() -
     assert all(0 <= seed < 2**63 for seed in others)
 
 
-def test_seeded_leaves_the_generator_as_it_was() -> None:
+def test_seeded_does_not_change_the_global_generator() -> None:
     torch.manual_seed(5)
     undisturbed = torch.rand(3)
     torch.manual_seed(5)
@@ -140,7 +141,7 @@ def test_seeded_leaves_the_generator_as_it_was() -> None:
     assert torch.equal(torch.rand(3), undisturbed)
 
 
-def test_masking_leaves_its_input_as_it_was() -> None:
+def test_masking_does_not_change_its_input() -> None:
     features = torch.rand(NUM_FRAMES, NUM_MEL_BINS) + 1
     before = features.clone()
     spec_augment()(features)
@@ -149,7 +150,7 @@ def test_masking_leaves_its_input_as_it_was() -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(num_samples=st.integers(1, 40000), factor=st.sampled_from([0.9, 1.0, 1.1]))
-def test_num_samples_is_the_number_of_samples_that_come_out(num_samples: int, factor: float) -> None:
+def test_num_samples_is_the_number_of_samples_returned(num_samples: int, factor: float) -> None:
     assert len(SPEEDS(torch.zeros(num_samples), factor)) == SPEEDS.num_samples(num_samples, factor)
     assert SPEEDS.num_samples(num_samples, factor) == math.ceil(round(num_samples / factor, 6))
     many = SPEEDS.num_samples(torch.tensor([num_samples]), factor)
@@ -157,21 +158,21 @@ def test_num_samples_is_the_number_of_samples_that_come_out(num_samples: int, fa
 
 
 @pytest.mark.parametrize("factor", [0.9, 1.1])
-def test_a_sine_played_at_a_factor_sounds_at_its_frequency_times_the_factor(factor: float) -> None:
+def test_the_frequency_of_a_sine_is_multiplied_by_the_speed_factor(factor: float) -> None:
     times = torch.arange(2 * SAMPLE_RATE) / SAMPLE_RATE
     played = SPEEDS(torch.sin(2 * torch.pi * 440.0 * times), factor)
-    spectrum = torch.fft.rfft(played * torch.hann_window(len(played)), n=SAMPLE_RATE).abs()  # one bin a Hz
+    spectrum = torch.fft.rfft(played * torch.hann_window(len(played)), n=SAMPLE_RATE).abs()  # one bin per Hz
     assert abs(int(spectrum.argmax()) - 440.0 * factor) <= 1.0
     inner = played[len(played) // 4 : -len(played) // 4]
-    assert abs(float(inner.abs().max()) - 1.0) < 1e-2  # as loud as before
+    assert abs(float(inner.abs().max()) - 1.0) < 1e-2  # the loudness does not change
 
 
-def test_speed_1_is_no_change_at_all() -> None:
+def test_speed_1_changes_nothing() -> None:
     waveform = torch.randn(1000)
     assert SPEEDS(waveform, 1.0) is waveform
 
 
-def test_the_configured_augmentation_is_speed_for_the_plan_and_masks_for_the_features() -> None:
+def test_the_configured_augmentation_gives_speeds_to_the_plan_and_masks_to_the_features() -> None:
     augmentation = build_augmentation(resolved("augment=[speed_perturb,spec_augment]"), SAMPLE_RATE)
     assert augmentation.speed is not None
     assert augmentation.speed.factors == (0.9, 1.0, 1.1)

@@ -78,7 +78,7 @@ def mean_of(paths: list[Path]) -> dict[str, Tensor]:
     }
 
 
-def test_of_what_the_run_started_from_a_share_is_mixed_in(
+def test_a_share_of_the_start_weights_is_mixed_in(
     run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     start, out, chosen = tmp_path / "start", tmp_path / "out", checkpoints(run_dir, 20, 40)
@@ -108,9 +108,7 @@ def test_of_what_the_run_started_from_a_share_is_mixed_in(
         (["--start", "OTHER"], "must have the tokens of"),
     ],
 )
-def test_what_is_no_start_of_the_run_is_refused(
-    run_dir: Path, tmp_path: Path, options: list[str], message: str
-) -> None:
+def test_an_invalid_start_is_refused(run_dir: Path, tmp_path: Path, options: list[str], message: str) -> None:
     for name, overrides, texts in (("START", [], "abc"), ("WIDE", ["encoder.dim=64"], "abc"), ("OTHER", [], "xyz")):
         write_bundle(tmp_path / name, [save(tmp_path / f"{name}.ckpt", *overrides, texts=[texts])], "card")
     options = [str(tmp_path / option) if option.isupper() else option for option in options]
@@ -131,12 +129,12 @@ def assert_weights(bundle: Path, expected: dict[str, Tensor]) -> None:
     [
         ([], [20, 40, 50, 30]),  # 0.9 is far from 0.2: training had hardly begun
         (["--best", "1"], [20]),
-        (["--best", "2"], [20, 40]),  # of checkpoints with equal WER, the older one
+        (["--best", "2"], [20, 40]),  # if WERs are equal, the older checkpoint is chosen
         (["--last", "2"], [40, 50]),
         (["--last", "99"], [10, 20, 30, 40, 50]),
     ],
 )
-def test_the_bundle_of_a_run_folder_is_the_float64_mean_of_those_chosen(
+def test_the_bundle_of_a_run_is_the_float64_mean_of_the_chosen_checkpoints(
     run_dir: Path, tmp_path: Path, options: list[str], steps: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "deeper" / "out"
@@ -156,20 +154,20 @@ def test_the_bundle_of_a_run_folder_is_the_float64_mean_of_those_chosen(
     assert [path.name for path in out.parent.iterdir()] == ["out"]
 
 
-def test_files_are_all_averaged_validated_or_not(run_dir: Path, tmp_path: Path) -> None:
+def test_all_checkpoints_given_as_files_are_averaged_validated_or_not(run_dir: Path, tmp_path: Path) -> None:
     files = [*checkpoints(run_dir, 60, 10, 25), save(tmp_path / "elsewhere.ckpt", weights=7)]
     assert average([*map(str, files), "--output-dir", str(tmp_path / "out")]) == 0
     assert_weights(tmp_path / "out", mean_of(files))
 
 
-def test_the_bundle_can_be_used(run_dir: Path, tmp_path: Path) -> None:
+def test_the_averaged_bundle_can_be_used(run_dir: Path, tmp_path: Path) -> None:
     average([str(run_dir), "--output-dir", str(tmp_path / "out")])
     recognizer = load_recognizer(tmp_path / "out")
     assert len(recognizer.transcribe([torch.zeros(8000)], sample_rate=16_000)) == 1
     assert recognizer.model.state_dict().keys() == mean_of(checkpoints(run_dir, 20)).keys()
 
 
-def test_a_bundle_of_one_checkpoint_has_its_very_weights(run_dir: Path, tmp_path: Path) -> None:
+def test_a_bundle_of_one_checkpoint_has_exactly_its_weights(run_dir: Path, tmp_path: Path) -> None:
     (file,) = checkpoints(run_dir, 30)
     average([str(file), "--output-dir", str(tmp_path / "out")])
     weights = load_file(tmp_path / "out" / "weights.safetensors")
@@ -185,7 +183,7 @@ def test_a_bundle_of_one_checkpoint_has_its_very_weights(run_dir: Path, tmp_path
         (lambda path: save(path, run_id="b"), r"Different: run: 'a' -> 'b'\.$"),
     ],
 )
-def test_checkpoints_of_different_runs_are_refused_and_the_difference_is_named(
+def test_checkpoints_of_different_runs_are_refused_with_the_difference(
     run_dir: Path, tmp_path: Path, other: Callable[[Path], Path], message: str
 ) -> None:
     files = [*checkpoints(run_dir, 10), other(tmp_path / "other.ckpt")]
@@ -221,7 +219,9 @@ BIAS = PREFIX + "head.ctc.linear.bias"
         ),
     ],
 )
-def test_other_weights_are_refused_by_name(run_dir: Path, tmp_path: Path, edit: Any, message: str) -> None:
+def test_checkpoints_with_other_tensors_are_refused_by_name(
+    run_dir: Path, tmp_path: Path, edit: Any, message: str
+) -> None:
     files = checkpoints(run_dir, 10, 20)
     edited(files[1], edit)
     with pytest.raises(InputError, match=message):
@@ -246,7 +246,7 @@ def test_other_weights_are_refused_by_name(run_dir: Path, tmp_path: Path, edit: 
         (lambda content: content["asr"]["files"].update({"config.json": torch.zeros(1)}), "must have plain names"),
     ],
 )
-def test_a_checkpoint_that_is_not_ours_is_one_clear_error(
+def test_a_checkpoint_of_another_program_is_refused_in_one_line(
     run_dir: Path, tmp_path: Path, edit: Any, message: str
 ) -> None:
     (file,) = checkpoints(run_dir, 10)
@@ -254,13 +254,13 @@ def test_a_checkpoint_that_is_not_ours_is_one_clear_error(
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(InputError, match=message):
         average([str(file), "--output-dir", str(tmp_path / "out")])
-    assert sorted(tmp_path.rglob("*")) == before, "nothing was written"
+    assert sorted(tmp_path.rglob("*")) == before, "no file was written"
 
 
 def damaged(path: Path) -> None:
     content = bytearray(path.read_bytes())
     middle = len(content) // 2
-    content[middle] ^= 1  # a bit of a weight
+    content[middle] ^= 1  # change a bit of a weight
     path.write_bytes(content)
 
 
@@ -273,7 +273,9 @@ def damaged(path: Path) -> None:
         (lambda path: path.unlink(), r"step=10-wer=0\.9000\.ckpt: no such checkpoint"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_named(run_dir: Path, tmp_path: Path, damage: Any, message: str) -> None:
+def test_a_file_that_cannot_be_read_is_named_in_the_error(
+    run_dir: Path, tmp_path: Path, damage: Any, message: str
+) -> None:
     files = checkpoints(run_dir, 10, 20)
     damage(files[0])
     with pytest.raises(InputError, match=message):
@@ -294,7 +296,7 @@ def test_a_file_that_cannot_be_read_is_named(run_dir: Path, tmp_path: Path, dama
         (["nowhere", "--last", "2"], "nowhere: no such checkpoint or run folder"),
     ],
 )
-def test_what_was_asked_for_wrongly_is_one_clear_error(
+def test_invalid_options_are_refused_in_one_line(
     run_dir: Path, tmp_path: Path, arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (run_dir / "bundle").mkdir()
@@ -303,7 +305,7 @@ def test_what_was_asked_for_wrongly_is_one_clear_error(
         average([*arguments, "--output-dir", "out"])
 
 
-def test_a_run_that_was_never_validated_has_no_best(run_dir: Path, tmp_path: Path) -> None:
+def test_a_run_without_validations_has_no_best_checkpoints(run_dir: Path, tmp_path: Path) -> None:
     for path in checkpoints(run_dir, *VALIDATED):
         path.unlink()
     with pytest.raises(InputError, match="Give the paths of checkpoints"):
@@ -318,7 +320,7 @@ class _Evil:
         return (os.mkdir, (str(self.witness),))
 
 
-def test_a_malicious_checkpoint_is_one_line_and_runs_nothing(run_dir: Path, tmp_path: Path) -> None:
+def test_a_malicious_checkpoint_is_refused_in_one_line_and_executes_nothing(run_dir: Path, tmp_path: Path) -> None:
     (file,) = checkpoints(run_dir, 20)
     witness = tmp_path / "owned"
     content = torch.load(file, weights_only=True) | {"callbacks": _Evil(witness)}
@@ -332,7 +334,7 @@ def test_a_malicious_checkpoint_is_one_line_and_runs_nothing(run_dir: Path, tmp_
     assert not witness.exists()
     assert not (tmp_path / "out").exists()
     torch.load(file, weights_only=False)
-    assert witness.exists(), "it would have run, had the file been loaded in the usual way"
+    assert witness.exists(), "an ordinary load executes the payload"
 
 
 # Replacement of a bundle.
@@ -350,7 +352,7 @@ def is_whole(bundle: Path, card: str) -> bool:
     return names == BUNDLE_FILES and (bundle / "README.md").read_text() == card
 
 
-def test_an_older_bundle_is_replaced_through_a_link_too(run_dir: Path, tmp_path: Path, old_bundle: Path) -> None:
+def test_an_older_bundle_is_replaced_also_through_a_link(run_dir: Path, tmp_path: Path, old_bundle: Path) -> None:
     (tmp_path / "link").symlink_to(old_bundle)
     write_bundle(tmp_path / "link", checkpoints(run_dir, 20, 30), "new")
     assert (tmp_path / "link").is_symlink()
@@ -358,7 +360,7 @@ def test_an_older_bundle_is_replaced_through_a_link_too(run_dir: Path, tmp_path:
     assert_weights(old_bundle, mean_of(checkpoints(run_dir, 20, 30)))
 
 
-def test_an_empty_folder_is_filled(run_dir: Path, tmp_path: Path) -> None:
+def test_an_empty_folder_receives_the_bundle(run_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     write_bundle(tmp_path / "out", checkpoints(run_dir, 10), "new")
     assert is_whole(tmp_path / "out", "new")
@@ -377,7 +379,7 @@ def test_an_empty_folder_is_filled(run_dir: Path, tmp_path: Path) -> None:
         (lambda out: (shutil.rmtree(out), out.write_text("mine")), "this is a file"),
     ],
 )
-def test_a_folder_with_anything_but_a_bundle_is_left_alone(
+def test_a_folder_that_contains_other_files_is_not_changed(
     run_dir: Path, old_bundle: Path, strange: Any, message: str
 ) -> None:
     strange(old_bundle)
@@ -388,7 +390,7 @@ def test_a_folder_with_anything_but_a_bundle_is_left_alone(
 
 
 @pytest.mark.parametrize("call", range(12))
-def test_killed_at_any_point_the_old_bundle_or_the_new_is_there_and_the_next_call_succeeds(
+def test_after_a_kill_at_any_point_the_old_or_new_bundle_is_intact_and_the_next_call_succeeds(
     run_dir: Path, old_bundle: Path, call: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with dies_at(call, monkeypatch) as calls:
@@ -407,7 +409,7 @@ def test_killed_at_any_point_the_old_bundle_or_the_new_is_there_and_the_next_cal
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["", "after one that was killed between old and new"])
-def test_a_full_disk_leaves_the_old_bundle_and_is_one_clear_error(
+def test_a_full_disk_is_reported_in_one_line_and_the_old_bundle_remains(
     run_dir: Path, old_bundle: Path, killed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any) -> None:

@@ -1,4 +1,4 @@
-"""Errors of a user in training: one clear error, or a counted and named drop, never a traceback."""
+"""Input errors in training: one clear error line, or a counted and named drop, never a traceback."""
 
 import json
 import logging
@@ -59,7 +59,7 @@ def run(corpus: Path, *overrides: str) -> None:
         ("test", lambda entry: entry | {"text": "abc xyz"}, r"test: .* 1 of 3 utterances .*: 'x', 'y', 'z' "),
     ],
 )
-def test_a_bad_manifest_stops_training_before_it_starts(
+def test_a_bad_manifest_stops_training_before_the_first_step(
     corpus: Path, split: str, entry: Callable[[Entry], Entry | str], message: str
 ) -> None:
     change(corpus / f"{split}.jsonl", entry)
@@ -68,7 +68,7 @@ def test_a_bad_manifest_stops_training_before_it_starts(
 
 
 @pytest.mark.parametrize("tokenizer", [[], ["tokenizer=sentencepiece", "tokenizer.vocab_size=20"]])
-def test_characters_that_training_lacks_are_named_together_with_their_utterances(
+def test_characters_missing_in_the_training_set_are_reported_together_with_their_utterances(
     corpus: Path, tokenizer: list[str]
 ) -> None:
     for line, text in ((0, "abc xyz"), (2, "bä x")):
@@ -89,7 +89,7 @@ def test_characters_that_training_lacks_are_named_together_with_their_utterances
         (lambda entry: entry | {"duration": 0.01}, r"shorter than data\.min_seconds=0\.1"),
     ],
 )
-def test_what_cannot_be_trained_on_is_dropped_counted_and_named(
+def test_utterances_that_cannot_be_trained_on_are_dropped_counted_and_named(
     corpus: Path, entry: Callable[[Entry], Entry], message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     change(corpus / "train.jsonl", entry)
@@ -102,7 +102,7 @@ def test_what_cannot_be_trained_on_is_dropped_counted_and_named(
     assert "train-0" in dropped[0]
 
 
-def test_a_model_that_has_no_frames_for_most_texts_is_no_model_to_train(corpus: Path) -> None:
+def test_a_model_with_too_few_frames_for_most_texts_is_refused(corpus: Path) -> None:
     """This encoder has one eighth of the frames, and the tokenizer one token per character."""
     for number in (0, 1):
         change(corpus / "train.jsonl", lambda entry: entry | {"text": "abcdef" * 40}, number)
@@ -116,9 +116,7 @@ def test_a_model_that_has_no_frames_for_most_texts_is_no_model_to_train(corpus: 
     run(corpus, "data.max_dropped_fraction=0.17")
 
 
-def test_a_file_that_breaks_after_the_check_is_skipped_and_named(
-    corpus: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_file_damaged_after_the_check_is_skipped_and_named(corpus: Path, caplog: pytest.LogCaptureFixture) -> None:
     (corpus / "audio" / "train-3.flac").write_bytes(b"fLaC and then nothing")
     run(corpus, "data.max_bad_fraction=0.1")
     skipped = [record.message for record in caplog.records if "skipped" in record.message]
@@ -158,7 +156,7 @@ def test_a_file_that_breaks_after_the_check_is_skipped_and_named(
         (["optimizer.name=sgd"], "optimizer.name must be a file in asr/optimizer .adamw.; got 'sgd'"),
     ],
 )
-def test_settings_that_do_not_hold_are_one_error(corpus: Path, overrides: list[str], message: str) -> None:
+def test_invalid_settings_are_reported_in_one_line(corpus: Path, overrides: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
         run(corpus, *overrides)
 
@@ -171,7 +169,7 @@ def test_settings_that_do_not_hold_are_one_error(corpus: Path, overrides: list[s
         ("corpus.dir=nowhere", "error: corpus mini: "),
     ],
 )
-def test_the_command_ends_with_status_1_and_no_traceback(tmp_path: Path, override: str, message: str) -> None:
+def test_the_command_exits_with_status_1_and_without_a_traceback(tmp_path: Path, override: str, message: str) -> None:
     command = [sys.executable, "-m", "asr.train", override, "corpus.prepare=null", f"run_dir={tmp_path / 'run'}"]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 1
@@ -195,7 +193,7 @@ def test_the_command_ends_with_status_1_and_no_traceback(tmp_path: Path, overrid
         ("1 2", "an override must be KEY=VALUE, in quotes if it has spaces; got '1 2'."),
     ],
 )
-def test_an_override_that_cannot_be_composed_gives_one_line(override: str, message: str) -> None:
+def test_an_override_that_cannot_be_composed_is_reported_in_one_line(override: str, message: str) -> None:
     with initialize_config_dir(str(CONF), version_base="1.3"), pytest.raises(CompactHydraException) as raised:
         compose("train", [override])
     line = composition_error(raised.value)

@@ -1,6 +1,6 @@
 """Masked batch normalisation equals torch's on the gathered valid frames, also over ranks.
 
-The batch statistics of switchable normalisation do so, too.
+This includes the batch statistics of switchable normalisation.
 """
 
 from pathlib import Path
@@ -45,14 +45,14 @@ def torchs_norm_with_the_weights_of(norm: MaskedBatchNorm) -> nn.BatchNorm1d:
 
 
 def random_batch() -> tuple[Tensor, Tensor]:
-    """Frames with a mean of 3, junk after the ends, and the padding mask."""
+    """Return frames with a mean of 3, junk after the ends, and the padding mask."""
     padding = padding_mask(LENGTHS, FRAMES)
     x = 3.0 + 2.0 * torch.randn(len(LENGTHS), FRAMES, DIM, dtype=torch.float64)
     return x.masked_fill(padding[:, :, None], float("nan")), padding
 
 
 @pytest.mark.parametrize("momentum", [0.1, 0.7])
-def test_training_equals_torchs_batch_norm_on_the_valid_frames(momentum: float) -> None:
+def test_training_equals_torchs_batch_norm_on_valid_frames(momentum: float) -> None:
     ours = random_norm(momentum)
     theirs = torchs_norm_with_the_weights_of(ours)
     x, padding = random_batch()
@@ -76,7 +76,7 @@ def test_training_equals_torchs_batch_norm_on_the_valid_frames(momentum: float) 
 
 
 @torch.no_grad()
-def test_running_variance_is_the_unbiased_one() -> None:
+def test_the_running_variance_is_unbiased() -> None:
     norm = MaskedBatchNorm(1, momentum=1.0, eps=1e-5)
     norm(torch.tensor([[[1.0], [2.0], [6.0], [float("inf")]]]), torch.tensor([[False, False, False, True]]))
     torch.testing.assert_close(norm.running_mean, torch.tensor([3.0]))
@@ -84,7 +84,7 @@ def test_running_variance_is_the_unbiased_one() -> None:
 
 
 @torch.no_grad()
-def test_evaluation_equals_torchs_batch_norm_and_changes_no_statistics() -> None:
+def test_evaluation_equals_torchs_batch_norm_and_does_not_change_the_statistics() -> None:
     ours = random_norm().eval()
     theirs = torchs_norm_with_the_weights_of(ours).eval()
     before = ours.running_mean.clone(), ours.running_var.clone()
@@ -95,14 +95,14 @@ def test_evaluation_equals_torchs_batch_norm_and_changes_no_statistics() -> None
 
 
 @torch.no_grad()
-def test_a_large_mean_beside_a_small_deviation_costs_no_accuracy() -> None:
+def test_a_large_mean_with_a_small_deviation_costs_no_accuracy() -> None:
     """A sum of squares would lose all digits: 1000^2 in float32 is accurate to 0.06, and the variance is 0.01."""
     norm = MaskedBatchNorm(DIM, momentum=1.0, eps=1e-5)
     padding = padding_mask(LENGTHS, FRAMES)
     x = 1000.0 + 0.1 * torch.randn(len(LENGTHS), FRAMES, DIM)
     valid = x[~padding].double()
     exact = (valid - valid.mean(dim=0)) / (valid.var(dim=0, correction=0) + 1e-5).sqrt()
-    # A number near 1000 is rounded by up to 3e-5, and the mean's sum a few times; divided by a deviation of 0.1.
+    # A number near 1000 has a rounding error of 3e-5, its mean a few times that; divided by the deviation, 0.1.
     tolerance = 5e-3
     torch.testing.assert_close(norm(x, padding)[~padding].double(), exact, rtol=0, atol=tolerance)
     torch.testing.assert_close(norm.running_var.double(), valid.var(dim=0), rtol=tolerance, atol=0)
@@ -123,7 +123,7 @@ def test_bfloat16_frames_are_normalised_in_float32_and_rounded_once(training: bo
     assert torch.equal(norm(x, padding), norm(x.float(), padding).bfloat16())
 
 
-def test_a_batch_without_a_valid_frame_changes_no_statistics() -> None:
+def test_a_batch_without_valid_frames_does_not_change_the_statistics() -> None:
     norm = random_norm()
     before = norm.running_mean.clone(), norm.running_var.clone()
     x = torch.full((2, FRAMES, DIM), float("nan"), dtype=torch.float64)
@@ -136,7 +136,7 @@ def test_a_batch_without_a_valid_frame_changes_no_statistics() -> None:
 
 
 @torch.no_grad()
-def test_a_batch_of_one_valid_frame_counts() -> None:
+def test_a_batch_of_one_valid_frame_updates_the_statistics() -> None:
     norm = MaskedBatchNorm(1, momentum=0.25, eps=1e-5)
     norm(torch.tensor([[[4.0], [float("nan")]]]), torch.tensor([[False, True]]))
     assert norm.running_mean == 1.0
@@ -162,7 +162,7 @@ def _one_rank(rank: int, folder: Path, shares: list[slice]) -> None:
 
 
 @pytest.mark.parametrize("make", [MaskedBatchNorm, pytest.param(SwitchableNorm, marks=pytest.mark.slow)])
-def test_two_ranks_with_unequal_shares_equal_one_process_with_all_of_the_batch(make: Any, tmp_path: Path) -> None:
+def test_two_ranks_with_unequal_shares_equal_one_process_with_the_whole_batch(make: Any, tmp_path: Path) -> None:
     norm = drawn(make(DIM, momentum=0.1, eps=1e-5))
     x, padding = random_batch()
     weights = torch.randn_like(x)
@@ -176,14 +176,15 @@ def test_two_ranks_with_unequal_shares_equal_one_process_with_all_of_the_batch(m
     # float64 rounding
     for name in ("out", "x.grad"):
         torch.testing.assert_close(torch.cat([first[name], second[name]]), joint[name], rtol=0, atol=1e-12)
-    for name in [f"{name}.grad" for name, _ in norm.named_parameters()]:  # of a sum of losses: they add up over ranks
+    # Gradients of a sum of losses add up over ranks.
+    for name in [f"{name}.grad" for name, _ in norm.named_parameters()]:
         torch.testing.assert_close(first[name] + second[name], joint[name], rtol=0, atol=1e-12)
     for name in ("running_mean", "running_var"):
         torch.testing.assert_close(first[name], joint[name], rtol=0, atol=1e-12)
         torch.testing.assert_close(second[name], joint[name], rtol=0, atol=1e-12)
 
 
-def test_a_rank_with_nothing_but_padding_takes_part_and_changes_nothing(tmp_path: Path) -> None:
+def test_a_rank_with_padding_only_participates_and_changes_nothing(tmp_path: Path) -> None:
     """The input is the placeholder for an unreadable batch: one utterance of length 0."""
     norm = random_norm()
     x, padding = random_batch()

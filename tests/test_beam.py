@@ -62,16 +62,16 @@ def text(pieces: list[str], tokens: list[int]) -> str:
     st.sampled_from([LETTERS, SUBWORDS, ["", "a"], ["", *map(chr, range(97, 160))]]),
     st.integers(1, 70),
 )
-def test_a_beam_of_one_without_a_language_model_is_greedy(
+def test_a_beam_of_one_without_a_language_model_equals_greedy_decoding(
     seed: int, lengths: list[int], pieces: list[str], tokens_per_frame: int
 ) -> None:
     torch.manual_seed(seed)
     log_probs, given = random_log_probs(len(lengths), max(lengths), len(pieces)), torch.tensor(lengths)
-    found = decoded(beam(pieces, beam_size=1, tokens_per_frame=tokens_per_frame), log_probs, given)
+    hypotheses = decoded(beam(pieces, beam_size=1, tokens_per_frame=tokens_per_frame), log_probs, given)
     expected = decoded(Greedy(IDENTITY, Pieces(pieces), as_written), log_probs, given)  # type: ignore[arg-type]
-    assert [hypothesis.tokens for [hypothesis] in found] == [hypothesis.tokens for [hypothesis] in expected]
+    assert [hypothesis.tokens for [hypothesis] in hypotheses] == [hypothesis.tokens for [hypothesis] in expected]
     expected_scores = [hypothesis.score for [hypothesis] in expected]
-    assert [hypothesis.score for [hypothesis] in found] == pytest.approx(expected_scores, abs=1e-4)  # float32
+    assert [hypothesis.score for [hypothesis] in hypotheses] == pytest.approx(expected_scores, abs=1e-4)  # float32
 
 
 @needs_kenlm
@@ -79,7 +79,7 @@ def test_a_beam_of_one_without_a_language_model_is_greedy(
 @pytest.mark.parametrize("lexicon", [False, True], ids=["any words", "lexicon"])
 @pytest.mark.parametrize("lm_unit", [None, "word", "token", "spelled"])
 @pytest.mark.parametrize("pieces", [LETTERS, SUBWORDS], ids=["letters", "subwords"])
-def test_a_wide_beam_finds_what_enumeration_of_all_paths_does(
+def test_a_wide_beam_finds_the_result_of_enumerating_all_paths(
     tmp_path: Path, pieces: list[str], lm_unit: str | None, lexicon: bool, hotwords: bool
 ) -> None:
     for seed in range(4):
@@ -88,16 +88,16 @@ def test_a_wide_beam_finds_what_enumeration_of_all_paths_does(
         search = beam(pieces, **WIDE | plain.settings(tmp_path))
         torch.manual_seed(seed)
         log_probs = random_log_probs(5 if len(pieces) < 6 else 4, len(pieces))
-        found, expected = decode_one(search, log_probs), plain.rank(log_probs)
-        scores = {tuple(hypothesis.tokens): hypothesis.score for hypothesis in found}
+        actual, expected = decode_one(search, log_probs), plain.rank(log_probs)
+        scores = {tuple(hypothesis.tokens): hypothesis.score for hypothesis in actual}
         assert scores == pytest.approx(expected, abs=1e-4)  # KenLM: float32
-        assert [hypothesis.score for hypothesis in found] == sorted(
-            (hypothesis.score for hypothesis in found), reverse=True
+        assert [hypothesis.score for hypothesis in actual] == sorted(
+            (hypothesis.score for hypothesis in actual), reverse=True
         )
 
 
 @needs_kenlm
-def test_a_word_has_the_score_of_an_unknown_one_as_soon_as_no_known_word_begins_so(tmp_path: Path) -> None:
+def test_a_word_gets_the_unknown_score_at_the_first_letter_that_fits_no_known_word(tmp_path: Path) -> None:
     """Otherwise an unfinished unknown word would displace known words from the beam."""
     lm = Trigrams(["ab", "abba"], random.Random(0)).write(tmp_path / "lm.arpa")
     hotwords = write_lines(tmp_path / "hotwords.txt", ["cc"])
@@ -109,11 +109,11 @@ def test_a_word_has_the_score_of_an_unknown_one_as_soon_as_no_known_word_begins_
         "abb ab c": [0, 0, 0, -7, 0, 0, 0, 0],
         "cca": [0, 0, -7],
     }.items():
-        context, found = fusion.start(), []
+        context, actual_gains = fusion.start(), []
         for character in word:
             context, gain = fusion.extend(context, LETTERS.index(character)) or pytest.fail("no lexicon forbids it")
-            found.append(gain)
-        assert found == gains
+            actual_gains.append(gain)
+        assert actual_gains == gains
         assert fusion.finish(context) == (-7.0 if word.endswith(" c") else 0.0)
 
 
@@ -126,8 +126,8 @@ def forced_space(log_probs: Tensor) -> Tensor:
 
 @needs_kenlm
 @pytest.mark.parametrize("seed", range(6))
-def test_words_and_scores_are_those_of_torchaudios_decoder_with_a_lexicon(tmp_path: Path, seed: int) -> None:
-    """It requires a space after the last word, so one is appended; its LM weight is for log10."""
+def test_words_and_scores_equal_those_of_torchaudios_decoder_with_a_lexicon(tmp_path: Path, seed: int) -> None:
+    """torchaudio requires a space after the last word, so one is appended; its LM weight applies to log10."""
     decoder = pytest.importorskip("torchaudio.models.decoder")
     draw = random.Random(seed)
     words = draw.sample(SOME_WORDS, 8)
@@ -149,15 +149,15 @@ def test_words_and_scores_are_those_of_torchaudios_decoder_with_a_lexicon(tmp_pa
     for frames in (1, 6, 12):
         log_probs = forced_space(random_log_probs(frames, len(LETTERS)))
         [[expected]] = other(log_probs[None])
-        found = decode_one(search, log_probs)[0]
-        assert text(LETTERS, found.tokens).split() == expected.words
-        assert found.score == pytest.approx(expected.score, abs=1e-3)  # float32 sums
+        best = decode_one(search, log_probs)[0]
+        assert text(LETTERS, best.tokens).split() == expected.words
+        assert best.score == pytest.approx(expected.score, abs=1e-3)  # float32 sums
 
 
 @needs_kenlm
 @pytest.mark.parametrize("seed", range(6))
-def test_tokens_and_scores_are_those_of_torchaudios_decoder_without_a_lexicon(tmp_path: Path, seed: int) -> None:
-    """Its silence token is made impossible, because its LM does not score it in the first frame.
+def test_tokens_and_scores_equal_those_of_torchaudios_decoder_without_a_lexicon(tmp_path: Path, seed: int) -> None:
+    """torchaudio's silence token is made impossible, because its LM does not score this token in the first frame.
 
     The LM gets a dictionary in the order of the net's tokens, because its own dictionary has another order.
     """
@@ -182,9 +182,9 @@ def test_tokens_and_scores_are_those_of_torchaudios_decoder_without_a_lexicon(tm
     for frames in (1, 5, 9):
         log_probs = random_log_probs(frames, len(LETTERS))
         [[expected]] = other(torch.nn.functional.pad(log_probs, (0, 1), value=-1e6)[None])
-        found = decode_one(search, log_probs)[0]
-        assert found.tokens == [token for token in expected.tokens.tolist() if token != len(LETTERS)]
-        assert found.score == pytest.approx(expected.score, abs=1e-3)  # float32 sums
+        best = decode_one(search, log_probs)[0]
+        assert best.tokens == [token for token in expected.tokens.tolist() if token != len(LETTERS)]
+        assert best.score == pytest.approx(expected.score, abs=1e-3)  # float32 sums
 
 
 FRAME = torch.tensor([[0.05, 0.5, 0.3, 0.1, 0.05]]).log()
@@ -200,12 +200,14 @@ FRAME = torch.tensor([[0.05, 0.5, 0.3, 0.1, 0.05]]).log()
         ("token_threshold", 0.0, [1]),
     ],
 )
-def test_a_frame_tries_its_most_likely_tokens_and_blank(setting: str, value: float, tried: list[int]) -> None:
-    found = decode_one(beam(LETTERS, **WIDE | {setting: value}), FRAME)
-    assert sorted(hypothesis.tokens for hypothesis in found) == [[], *([token] for token in tried)]
+def test_a_frame_extends_prefixes_by_its_most_likely_tokens_and_the_blank(
+    setting: str, value: float, tried: list[int]
+) -> None:
+    hypotheses = decode_one(beam(LETTERS, **WIDE | {setting: value}), FRAME)
+    assert sorted(hypothesis.tokens for hypothesis in hypotheses) == [[], *([token] for token in tried)]
 
 
-def test_beam_size_and_beam_threshold_bound_what_is_kept() -> None:
+def test_beam_size_and_beam_threshold_limit_the_kept_hypotheses() -> None:
     log_probs = random_log_probs(8, len(LETTERS))
     everything = decode_one(beam(LETTERS, **WIDE), log_probs)
     assert len(everything) > 1000
@@ -222,7 +224,7 @@ Tokens = tuple[int, ...]
 
 
 def extend_by_everything(search: Beam, log_probs: Tensor) -> dict[Tokens, float]:
-    """Extend all kept prefixes by all tokens, frame by frame, and score them with `fusion`."""
+    """Extend all prefixes in the beam by all tokens, frame by frame, and score them with `fusion`."""
     grown: dict[Tokens, tuple[Any, float]] = {(): (search.fusion.start(), 0.0)}
     paths: dict[tuple[Tokens, int], float] = {((), BLANK_ID): 0.0}
     scores: dict[Tokens, float] = {(): 0.0}
@@ -248,7 +250,7 @@ def extend_by_everything(search: Beam, log_probs: Tensor) -> dict[Tokens, float]
 @pytest.mark.parametrize("lexicon", [False, True], ids=["any words", "lexicon"])
 @pytest.mark.parametrize("pieces", [LETTERS, SUBWORDS], ids=["letters", "subwords"])
 @pytest.mark.parametrize(("beam_size", "beam_threshold"), [(1, 9.0), (5, math.inf), (20, 5.0)])
-def test_a_prefix_that_is_not_extended_would_not_have_been_kept(
+def test_pruned_extensions_do_not_change_the_result_of_a_plain_search(
     tmp_path: Path, pieces: list[str], lexicon: bool, beam_size: int, beam_threshold: float
 ) -> None:
     for seed in range(8):
@@ -265,12 +267,12 @@ def test_a_prefix_that_is_not_extended_would_not_have_been_kept(
         )
         torch.manual_seed(seed)
         log_probs = random_log_probs(12, len(pieces))
-        found = {tuple(hypothesis.tokens): hypothesis.score for hypothesis in decode_one(search, log_probs)}
-        assert found == pytest.approx(extend_by_everything(search, log_probs), abs=1e-9)
+        actual = {tuple(hypothesis.tokens): hypothesis.score for hypothesis in decode_one(search, log_probs)}
+        assert actual == pytest.approx(extend_by_everything(search, log_probs), abs=1e-9)
 
 
 @pytest.mark.parametrize("junk", [math.nan, math.inf, -math.inf, 1e9])
-def test_what_stands_behind_the_end_is_never_read(junk: float) -> None:
+def test_frames_after_the_end_are_never_read(junk: float) -> None:
     log_probs, lengths = random_log_probs(4, 9, len(LETTERS)), torch.tensor([9, 0, 5, 1])
     search = beam(LETTERS)
     expected = [decode_one(search, row[:length]) for row, length in zip(log_probs, lengths.tolist(), strict=True)]
@@ -281,7 +283,7 @@ def test_what_stands_behind_the_end_is_never_read(junk: float) -> None:
 
 
 @needs_kenlm
-def test_an_utterance_without_frames_is_an_empty_text_that_ends(tmp_path: Path) -> None:
+def test_an_utterance_without_frames_is_an_empty_text_with_the_score_of_its_end(tmp_path: Path) -> None:
     model = Trigrams(["a"], random.Random(0))
     search = beam(LETTERS, lm=model.write(tmp_path / "lm.arpa"), lm_weight=0.7)
     [[empty]] = decoded(search, torch.zeros(1, 0, len(LETTERS)), torch.tensor([0]))
@@ -290,26 +292,26 @@ def test_an_utterance_without_frames_is_an_empty_text_that_ends(tmp_path: Path) 
     assert decoded(search, torch.zeros(0, 3, len(LETTERS)), torch.zeros(0, dtype=torch.int64)) == []
 
 
-def test_impossible_tokens_are_never_written() -> None:
+def test_impossible_tokens_never_occur_in_a_hypothesis() -> None:
     log_probs = random_log_probs(6, len(LETTERS))
     log_probs[:, 2] = -math.inf
     log_probs[3, 1:] = -math.inf
-    found = decode_one(beam(LETTERS, **WIDE), log_probs)
-    assert all(2 not in hypothesis.tokens and hypothesis.score > -math.inf for hypothesis in found)
+    hypotheses = decode_one(beam(LETTERS, **WIDE), log_probs)
+    assert all(2 not in hypothesis.tokens and hypothesis.score > -math.inf for hypothesis in hypotheses)
 
 
-def test_where_only_the_beginning_of_a_word_is_left_the_words_before_it_are_the_answer(tmp_path: Path) -> None:
+def test_if_only_the_start_of_a_word_is_left_the_complete_words_before_it_are_returned(tmp_path: Path) -> None:
     lexicon = write_lines(tmp_path / "lexicon.txt", ["ab", "abbb"])
     hotwords = write_lines(tmp_path / "hotwords.txt", ["ab abbb"])
     best = [2, 3, 1, 2]  # "ab a"
     log_probs = torch.full((4, len(LETTERS)), -50.0)
     log_probs[range(4), best] = 0.0
-    [found] = decode_one(beam(LETTERS, lexicon=lexicon, hotwords=hotwords, hotword_score=9.0), log_probs)
-    assert text(LETTERS, found.tokens) == "ab"
-    assert found.score == 0.0  # no bonus for an incomplete phrase
+    [hypothesis] = decode_one(beam(LETTERS, lexicon=lexicon, hotwords=hotwords, hotword_score=9.0), log_probs)
+    assert text(LETTERS, hypothesis.tokens) == "ab"
+    assert hypothesis.score == 0.0  # an incomplete phrase gets no bonus
 
 
-def test_words_are_parted_by_any_white_space(tmp_path: Path) -> None:
+def test_words_are_separated_by_any_white_space(tmp_path: Path) -> None:
     lexicon = write_lines(tmp_path / "lexicon.txt", ["a", "b"])
     pieces = ["", "\N{NO-BREAK SPACE}", "a", "b"]
     log_probs = torch.full((3, len(pieces)), -5.0)
@@ -325,14 +327,14 @@ def test_words_are_parted_by_any_white_space(tmp_path: Path) -> None:
     ],
     ids=["list", "ARPA"],
 )
-def test_a_lexicon_is_a_list_of_words_or_a_model(tmp_path: Path, content: str, words: set[str]) -> None:
+def test_a_lexicon_is_a_word_list_or_an_arpa_model(tmp_path: Path, content: str, words: set[str]) -> None:
     path = tmp_path / "lexicon"
     path.write_text(content)
     spelled = {text(LETTERS, list(tokens)) for n in range(4) for tokens in product(range(1, 5), repeat=n)}
     search = beam(LETTERS, **WIDE, lexicon=str(path))
     assert all((word in search.fusion.lexicon) == (word in words) for word in spelled)  # type: ignore[operator]
-    found = decode_one(search, random_log_probs(3, len(LETTERS)))
-    assert {word for hypothesis in found for word in text(LETTERS, hypothesis.tokens).split()} == words
+    hypotheses = decode_one(search, random_log_probs(3, len(LETTERS)))
+    assert {word for hypothesis in hypotheses for word in text(LETTERS, hypothesis.tokens).split()} == words
 
 
 @pytest.mark.parametrize(
@@ -344,7 +346,7 @@ def test_a_lexicon_is_a_list_of_words_or_a_model(tmp_path: Path, content: str, w
         (b"\\data\\\nngram 1=1\n\n\\1-grams:\n-1\t<unk>\n\n\\end\\\n", "it has none"),
     ],
 )
-def test_a_lexicon_that_cannot_be_used_is_one_clear_error(tmp_path: Path, content: bytes | None, reason: str) -> None:
+def test_an_unusable_lexicon_is_reported_in_one_line(tmp_path: Path, content: bytes | None, reason: str) -> None:
     assert_unusable(
         tmp_path / "lexicon.txt", content, lambda path: beam(LETTERS, lexicon=path), "a lexicon must", reason
     )
@@ -366,7 +368,7 @@ def test_a_lexicon_that_cannot_be_used_is_one_clear_error(tmp_path: Path, conten
         ("lm_unit", "phoneme", "one of word, token"),
     ],
 )
-def test_a_setting_that_does_not_hold_is_an_error_of_its_name(setting: str, value: Any, must: str) -> None:
+def test_an_invalid_setting_is_reported_by_name(setting: str, value: Any, must: str) -> None:
     with pytest.raises(
         InputError, match=rf"decode\.(fusion\.)?{setting} must be {must}; got {re.escape(repr(value))}\."
     ):
@@ -391,7 +393,7 @@ def speak(sentence: str) -> Tensor:
     return (torch.stack(rows) if rows else torch.zeros(0, len(NAMES))).log().log_softmax(dim=-1)
 
 
-def test_a_hotword_mends_a_rare_name_and_harms_nothing_else(tmp_path: Path) -> None:
+def test_a_hotword_corrects_a_rare_name_and_nothing_else(tmp_path: Path) -> None:
     def recognised(search: Any) -> list[str]:
         torch.manual_seed(0)
         return [text(NAMES, decode_one(search, speak(sentence))[0].tokens) for sentence in SAID]
@@ -402,7 +404,7 @@ def test_a_hotword_mends_a_rare_name_and_harms_nothing_else(tmp_path: Path) -> N
     assert boosted == SAID
 
 
-# ---- files in another spelling, which would match nothing
+# ---- files with another spelling, which would match nothing
 
 
 def arpa(path: Path, words: list[str]) -> str:
@@ -415,13 +417,13 @@ def in_lower_case(**settings: Any) -> Beam:
     return Beam(IDENTITY, Pieces(NAMES), basic, **search_settings("beam", **settings))  # type: ignore[arg-type]
 
 
-def test_a_language_model_in_capitals_is_an_error_and_not_a_bad_result(tmp_path: Path) -> None:
+def test_an_upper_case_language_model_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"must be words as the normaliser .*; only 0 of its 2 entries are\. Make"):
         in_lower_case(lm=arpa(tmp_path / "lm.arpa", ["NEW", "GUY"]))
     in_lower_case(lm=arpa(tmp_path / "lm.arpa", ["new", "guy", "'tis"]))
 
 
-def test_a_language_model_of_the_other_unit_is_an_error_and_not_a_bad_result(tmp_path: Path) -> None:
+def test_a_language_model_of_the_wrong_unit_is_an_error(tmp_path: Path) -> None:
     tokens, words = arpa(tmp_path / "tokens.arpa", ["\u2581", "a", "b"]), arpa(tmp_path / "words.arpa", ["new", "guy"])
     with pytest.raises(InputError, match=r"only 0 of its 3 entries are\. It is over tokens: give --lm-unit token "):
         in_lower_case(lm=tokens)
@@ -431,7 +433,7 @@ def test_a_language_model_of_the_other_unit_is_an_error_and_not_a_bad_result(tmp
     in_lower_case(lm=tokens, lm_unit="token")
 
 
-def test_a_lexicon_is_normalised_and_what_cannot_be_spelled_is_counted(
+def test_a_lexicon_is_normalised_and_words_that_cannot_be_spelled_are_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     search = in_lower_case(lexicon=write_lines(tmp_path / "words.txt", ["NEW n u", "Zürich", "guy"]))
@@ -445,16 +447,16 @@ def test_a_lexicon_is_normalised_and_what_cannot_be_spelled_is_counted(
 
 
 @needs_kenlm
-def test_a_search_with_other_values_is_that_of_a_decoder_with_them(tmp_path: Path) -> None:
+def test_a_search_with_other_values_equals_a_decoder_made_with_them(tmp_path: Path) -> None:
     lm = Trigrams(SOME_WORDS[:4], random.Random(0)).write(tmp_path / "lm.arpa")
     values = {"lm_weight": 0.9, "word_insertion_bonus": 2.0, "unknown_score": -1.5}
     plain, other = beam(LETTERS, **WIDE, lm=lm), beam(LETTERS, **WIDE, lm=lm, **values)
     assert list(plain.tunable) == list(values)
     log_probs, lengths = random_log_probs(1, 7, len(LETTERS)), torch.tensor([7])
-    found = plain.search(plain.evidence(log_probs, lengths), **values)
-    assert found == other.search(other.evidence(log_probs, lengths))
-    assert found != plain.search(plain.evidence(log_probs, lengths))
+    hypotheses = plain.search(plain.evidence(log_probs, lengths), **values)
+    assert hypotheses == other.search(other.evidence(log_probs, lengths))
+    assert hypotheses != plain.search(plain.evidence(log_probs, lengths))
     tokens = beam(LETTERS, **WIDE, lexicon=write_lines(tmp_path / "lexicon.txt", SOME_WORDS), lm=lm)
-    assert list(tokens.tunable) == ["lm_weight", "word_insertion_bonus"], "no word is unknown to it"
+    assert list(tokens.tunable) == ["lm_weight", "word_insertion_bonus"], "the model knows every word"
     spelled = beam(LETTERS, **WIDE, lm=lm, spelling=Trigrams("ab", random.Random(1)).write(tmp_path / "spelling.arpa"))
     assert list(spelled.tunable) == ["lm_weight", "word_insertion_bonus"], "unknown words have probabilities"

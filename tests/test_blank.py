@@ -13,13 +13,13 @@ from asr.training.blank import StuckAtBlank
 @pytest.mark.parametrize(
     ("ratios", "warnings"),
     [
-        ([1.0, 0.999, 1.0, 1.0], 1),  # said once
-        ([1.0, 0.9, 1.0, 0.9], 0),  # it writes something in between
-        ([0.9, 0.8, 1.0, 1.0], 1),  # it did read, and does no longer
+        ([1.0, 0.999, 1.0, 1.0], 1),  # reported once
+        ([1.0, 0.9, 1.0, 0.9], 0),  # it emits tokens in between
+        ([0.9, 0.8, 1.0, 1.0], 1),  # it emitted tokens before, and stopped
         ([None, None, None], 0),  # a head without frames
     ],
 )
-def test_blank_in_two_validations_in_a_row_is_one_warning(
+def test_only_blanks_in_two_consecutive_validations_is_one_warning(
     ratios: list[float | None], warnings: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     callback = StuckAtBlank()
@@ -35,7 +35,7 @@ def test_blank_in_two_validations_in_a_row_is_one_warning(
         assert "debug=overfit" in message
 
 
-def test_what_a_start_writes_before_the_first_step_does_not_count(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_validation_before_the_first_step_does_not_count(caplog: pytest.LogCaptureFixture) -> None:
     callback = StuckAtBlank()
     for step in (0, 0, 1):
         trainer: Any = SimpleNamespace(callback_metrics={"valid/blank_ratio": 1.0}, global_step=step)

@@ -18,7 +18,7 @@ def column(values: list[float] | Array) -> Array:
 
 
 def simulated(generator: np.random.Generator, utterances: int) -> tuple[Array, Array]:
-    """Errors and lengths of utterances of 5 to 35 words with a WER of 10 %, some harder than others."""
+    """Draw errors and lengths of utterances of 5 to 35 words; the WER is 10 %, and some utterances are harder."""
     lengths = generator.integers(5, 36, utterances)
     return generator.binomial(lengths, generator.beta(2, 18, utterances)).astype(float), lengths.astype(float)
 
@@ -26,17 +26,17 @@ def simulated(generator: np.random.Generator, utterances: int) -> tuple[Array, A
 def plain_draws(sums: Array, draws: int, seed: int) -> Array:
     """Draw rows with replacement and sum them, one after another."""
     generator = np.random.default_rng(seed)
-    found = []
+    sums_of_draws = []
     for _ in range(draws):
         drawn = [0.0] * sums.shape[1]
         for _ in range(len(sums)):
             row = sums[generator.integers(len(sums))]
             drawn = [total + value for total, value in zip(drawn, row, strict=True)]
-        found.append(drawn)
-    return np.array(found)
+        sums_of_draws.append(drawn)
+    return np.array(sums_of_draws)
 
 
-def test_draws_are_spread_as_those_of_a_plain_loop() -> None:
+def test_draws_have_the_mean_and_deviation_of_a_plain_loop() -> None:
     """Compare means and deviations of 4,000 draws of each; the standard error of a mean is 1/63 of the deviation."""
     errors, lengths = simulated(np.random.default_rng(0), 40)
     sums = np.stack([errors, lengths], axis=1)
@@ -49,17 +49,17 @@ def test_draws_are_spread_as_those_of_a_plain_loop() -> None:
     assert intervals(column(errors), column(lengths))[0] == pytest.approx(by_plain, rel=0.05)
 
 
-def test_every_draw_has_as_many_rows_as_there_are_in_chunks_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_draw_has_as_many_rows_as_the_data_for_any_chunk_size(monkeypatch: pytest.MonkeyPatch) -> None:
     ones = np.ones((7, 1))
     for chunk in (1, 7, 20, 1000):
         monkeypatch.setattr("asr.evaluation.bootstrap.CHUNK", chunk)
         assert resample(ones, 33).tolist() == [[7.0]] * 33
         seen = resample(np.eye(7), 500)
         assert (seen.sum(axis=1) == 7).all()
-        assert seen.mean(axis=0) == pytest.approx(np.ones(7), abs=0.25), "each row as often as another"
+        assert seen.mean(axis=0) == pytest.approx(np.ones(7), abs=0.25), "all rows are drawn equally often"
 
 
-def test_an_interval_is_kaldialigns() -> None:
+def test_an_interval_equals_that_of_kaldialign() -> None:
     """Within 5 % of the width: kaldialign takes the mean and 1.96 deviations of 10,000 draws."""
     generator = np.random.default_rng(3)
     errors, lengths = simulated(generator, 600)
@@ -74,7 +74,7 @@ def test_an_interval_is_kaldialigns() -> None:
     assert high == pytest.approx(theirs["ci95max"], abs=0.05 * width)
 
 
-def test_the_same_results_have_the_same_interval_and_another_seed_nearly_so() -> None:
+def test_equal_results_have_equal_intervals_and_another_seed_changes_them_little() -> None:
     errors, lengths = simulated(np.random.default_rng(4), 100)
     (first,), (again,) = intervals(column(errors), column(lengths)), intervals(column(errors), column(lengths))
     (other,) = intervals(column(errors), column(lengths), seed=1)
@@ -82,7 +82,7 @@ def test_the_same_results_have_the_same_interval_and_another_seed_nearly_so() ->
     assert first == pytest.approx(other, rel=0.03)
 
 
-def test_several_kinds_of_errors_get_each_its_own_interval() -> None:
+def test_several_kinds_of_errors_each_have_their_own_interval() -> None:
     errors, lengths = simulated(np.random.default_rng(5), 50)
     both = intervals(np.stack([errors, 2 * errors], axis=1), np.stack([lengths, lengths], axis=1))
     assert both[0] == intervals(column(errors), column(lengths))[0]
@@ -95,26 +95,28 @@ def test_several_kinds_of_errors_get_each_its_own_interval() -> None:
         ([], [], None),
         ([1.0] * (MIN_UNITS - 1), [10.0] * (MIN_UNITS - 1), None),  # too few to draw from
         ([1.0] * MIN_UNITS, [10.0] * MIN_UNITS, (0.1, 0.1)),
-        ([0.0] * 9, [10.0] * 9, None),  # without an error nobody knows how many there might have been
+        ([0.0] * 9, [10.0] * 9, None),  # without errors, nothing is known about their number on other data
         ([1.0] * 9, [0.0] * 9, None),  # no words in the references
-        ([3.0] * 5, [0.0] * 4 + [1.0], (3.0, 15.0)),  # draws without the one that has a word have no rate
+        ([3.0] * 5, [0.0] * 4 + [1.0], (3.0, 15.0)),  # draws that lack the utterance with a word have no rate
     ],
 )
-def test_where_there_is_nothing_to_say_there_is_no_interval(
+def test_without_enough_data_there_is_no_interval(
     errors: list[float], lengths: list[float], expected: tuple[float, float] | None
 ) -> None:
-    found = intervals(column(errors), column(lengths))[0]
+    interval = intervals(column(errors), column(lengths))[0]
     if expected == (3.0, 15.0):
-        assert found is not None
-        assert found[0] >= 3.0
-        assert found[1] == 15.0
+        assert interval is not None
+        assert interval[0] >= 3.0
+        assert interval[1] == 15.0
     else:
-        assert found == expected
-        same = difference(*(np.array(some) for some in (errors, errors, lengths)))
-        assert (same is None) == (len(errors) < MIN_UNITS or not sum(lengths)), "to differ in nothing needs no error"
+        assert interval == expected
+        same = difference(*(np.array(values) for values in (errors, errors, lengths)))
+        assert (same is None) == (len(errors) < MIN_UNITS or not sum(lengths)), (
+            "without differences, errors do not matter"
+        )
 
 
-def test_clusters_are_summed_as_by_a_plain_loop_in_the_order_of_their_names() -> None:
+def test_clusters_are_summed_as_in_a_plain_loop_in_the_order_of_their_names() -> None:
     sums = np.arange(12.0).reshape(6, 2)
     names = ["b", "a", "é", "b", "a", "\U0001f600"]
     expected = {name: [0.0, 0.0] for name in sorted(names)}
@@ -127,8 +129,8 @@ def test_clusters_are_summed_as_by_a_plain_loop_in_the_order_of_their_names() ->
 # ---- simulations
 
 
-def test_the_interval_over_utterances_holds_the_true_rate_about_as_often_as_it_says() -> None:
-    """90 % to 98 % of 400 intervals; it was 93.4 % of 2,000, and the standard error is 1.2 %."""
+def test_the_interval_over_utterances_contains_the_true_rate_as_often_as_stated() -> None:
+    """90 % to 98 % of 400 intervals; a longer simulation gave 93.4 % of 2,000, and the standard error is 1.2 %."""
     generator = np.random.default_rng(6)
     hits = 0
     for _ in range(400):
@@ -138,7 +140,7 @@ def test_the_interval_over_utterances_holds_the_true_rate_about_as_often_as_it_s
     assert 0.90 <= hits / 400 <= 0.98
 
 
-def test_only_the_interval_over_speakers_holds_the_rate_of_other_speakers() -> None:
+def test_only_the_interval_over_speakers_contains_the_rate_of_other_speakers() -> None:
     """20 speakers of 30 utterances; each speaker has a WER, whose mean over all speakers is 10 %."""
     generator = np.random.default_rng(7)
     names = [str(speaker) for speaker in range(20) for _ in range(30)]
@@ -151,7 +153,7 @@ def test_only_the_interval_over_speakers_holds_the_rate_of_other_speakers() -> N
         for unit, units in (("utterances", sums), ("speakers", by_cluster(sums, names))):
             low, high = intervals(units[:, :1], units[:, 1:], draws=300)[0] or (1, 0)
             hits[unit] += low <= 0.1 <= high
-    assert hits["speakers"] / 200 >= 0.88  # it was 92.6 % of 2,000
+    assert hits["speakers"] / 200 >= 0.88  # 92.6 % of 2,000 in a longer simulation
     assert hits["utterances"] / 200 <= 0.6
 
 
@@ -166,17 +168,17 @@ def every_20th_corrected(errors: Array) -> Array:
     return errors - ((before + errors) // 20 - before // 20)
 
 
-DRAWS = 1000  # of each bootstrap: a tenth of a comparison's number, to save time
+DRAWS = 1000  # draws per bootstrap: a tenth of the default, to save time
 
 
 def significant(number: int, pairs: Iterator[tuple[Array, Array]]) -> int:
     """Count the pairs of systems that differ with p < 0.05."""
-    found = 0
+    num_significant = 0
     for seed, (a, b) in enumerate(islice(pairs, number)):
         result = difference(a, b, np.full(2600, 20.0), DRAWS, seed=seed)
         assert result is not None
-        found += result.p_value < 0.05
-    return found
+        num_significant += result.p_value < 0.05
+    return num_significant
 
 
 def corrected(generator: np.random.Generator) -> Iterator[tuple[Array, Array]]:
@@ -188,23 +190,23 @@ def corrected(generator: np.random.Generator) -> Iterator[tuple[Array, Array]]:
         yield a, b
 
 
-def test_every_20th_error_corrected_is_found_significant() -> None:
+def test_correcting_every_20th_error_is_found_significant() -> None:
     assert significant(200, corrected(np.random.default_rng(8))) >= 0.95 * 200
 
 
 def test_systems_that_differ_by_chance_are_rarely_found_significant() -> None:
-    """A and B are exchanged at random in each utterance; 5 % of such pairs should have p < 0.05."""
+    """A and B are exchanged at random in each utterance; 5 % of these pairs should have p < 0.05."""
 
     def exchanged(generator: np.random.Generator) -> Iterator[tuple[Array, Array]]:
         for a, b in corrected(generator):
             swap = generator.random(2600) < 0.5
             yield np.where(swap, b, a), np.where(swap, a, b)
 
-    found = significant(500, exchanged(np.random.default_rng(9)))
-    assert 0.02 * 500 <= found <= 0.07 * 500
+    num_significant = significant(500, exchanged(np.random.default_rng(9)))
+    assert 0.02 * 500 <= num_significant <= 0.07 * 500
 
 
-def test_a_p_value_is_two_sided_never_0_and_1_where_nothing_differs() -> None:
+def test_a_p_value_is_two_sided_never_0_and_1_without_differences() -> None:
     generator = np.random.default_rng(10)
     a, lengths = errors_of_2600(generator)
     better, worse = difference(a, a - (a > 0), lengths), difference(a - (a > 0), a, lengths)
@@ -218,11 +220,11 @@ def test_a_p_value_is_two_sided_never_0_and_1_where_nothing_differs() -> None:
     assert (same.interval, same.p_value) == ((0.0, 0.0), 1.0)
 
 
-def test_one_changed_utterance_proves_nothing() -> None:
+def test_one_changed_utterance_is_not_significant() -> None:
     """A third of the draws do not contain it."""
     a, lengths = np.full(100, 2.0), np.full(100, 20.0)
     b = a.copy()
     b[17] = 0
-    found = difference(a, b, lengths)
-    assert found is not None
-    assert found.p_value == pytest.approx(2 * (1 - 1 / 100) ** 100, abs=0.03)
+    result = difference(a, b, lengths)
+    assert result is not None
+    assert result.p_value == pytest.approx(2 * (1 - 1 / 100) ** 100, abs=0.03)

@@ -70,7 +70,7 @@ def test_each_utterance_is_in_exactly_one_of_texts_and_failures(source: Path, un
     assert list(texts) == in_order
 
 
-def test_texts_are_those_of_the_command_without_parts(
+def test_texts_equal_those_of_the_command_without_parts(
     source: Path, undisturbed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert transcribe([str(BUNDLE), str(source), "--format", "jsonl", "--device", "cpu"]) == 1
@@ -85,7 +85,7 @@ def test_texts_are_those_of_the_command_without_parts(
     }
 
 
-def test_parts_are_as_long_as_asked_and_hold_consecutive_utterances() -> None:
+def test_parts_have_the_requested_length_and_consecutive_utterances() -> None:
     durations = [3.0, 4.0, 1.0, 30.0, 2.0, 2.0, 2.0, 9.0]
     plan = plan_parts(torch.tensor(durations, dtype=torch.float64), 7.0)
     expected: list[list[int]] = []
@@ -101,25 +101,25 @@ def test_parts_are_as_long_as_asked_and_hold_consecutive_utterances() -> None:
 
 
 @pytest.mark.parametrize("total", [1, 3, 7, 400])
-def test_shares_of_an_array_are_all_parts_once(total: int) -> None:
+def test_the_shares_of_an_array_cover_each_part_once(total: int) -> None:
     shares = [share_of(f"{place}/{total}", 23) for place in range(1, total + 1)]
     assert sorted(number for share in shares for number in share) == list(range(23))
 
 
 @pytest.mark.parametrize("share", ["0/4", "5/4", "1", "-1/4", "1/0", "a/b"])
-def test_what_is_no_share_is_refused(share: str) -> None:
+def test_an_invalid_share_is_refused(share: str) -> None:
     with pytest.raises(InputError, match="--part must be K/N"):
         share_of(share, 10)
 
 
-def test_tasks_of_an_array_write_the_files_of_one_job(source: Path, undisturbed: Path, tmp_path: Path) -> None:
+def test_the_tasks_of_an_array_write_the_files_of_one_job(source: Path, undisturbed: Path, tmp_path: Path) -> None:
     for place in (2, 3, 1):
         assert not (tmp_path / "failures.jsonl").exists()
         transcribe(job_options(source, tmp_path, "--segments", "--part", f"{place}/3"))
     assert files_of(tmp_path) == files_of(undisturbed)
 
 
-def test_a_folder_of_audio_gives_the_texts_of_its_manifest(source: Path, undisturbed: Path, tmp_path: Path) -> None:
+def test_a_folder_of_audio_gives_the_texts_of_the_manifest(source: Path, undisturbed: Path, tmp_path: Path) -> None:
     transcribe(job_options(source.parent / "audio", tmp_path))
     texts, failures = texts_of(tmp_path), failures_of(tmp_path)
     assert {name: entry["text"] for name, entry in texts.items()} == {
@@ -129,7 +129,7 @@ def test_a_folder_of_audio_gives_the_texts_of_its_manifest(source: Path, undistu
     assert len(list(tmp_path.glob("part-*.jsonl"))) > 1
 
 
-def test_an_index_of_shards_gives_the_texts_of_its_manifest(source: Path, undisturbed: Path, tmp_path: Path) -> None:
+def test_an_index_of_shards_gives_the_texts_of_the_manifest(source: Path, undisturbed: Path, tmp_path: Path) -> None:
     good = [entry | {"text": ""} for entry in lines(source) if entry["id"] not in NAMES_OF_BAD]
     manifest = source.parent / "good.jsonl"
     manifest.write_text("".join(json.dumps(entry) + "\n" for entry in good))
@@ -141,7 +141,7 @@ def test_an_index_of_shards_gives_the_texts_of_its_manifest(source: Path, undist
     }
 
 
-def test_s3_in_and_out_give_the_files_of_a_disk(
+def test_input_and_output_on_s3_give_the_files_of_a_local_job(
     source: Path, undisturbed: Path, s3: FaultyProxy, tmp_path: Path
 ) -> None:
     good = [entry for entry in lines(source) if entry["id"] != "bad missing"]  # an absent object is a store's error
@@ -158,12 +158,12 @@ def test_s3_in_and_out_give_the_files_of_a_disk(
     s3.reset()
     transcribe(job_options("s3://bucket/bulk/audio", "s3://bucket/out"))
     read = [target for method, target, _ in s3.requests if method == "GET" and ".flac" in target]
-    assert read == [], "a job that is done reads no audio, and opens no file for its size"
+    assert read == [], "a finished job neither reads audio nor opens files for their sizes"
     listings = [target for method, target, _ in s3.requests if method == "GET" and "list-type=2" in target]
     assert len(listings) == 2, "input and output are listed once each"
 
 
-def test_a_store_that_fails_ends_a_job_in_one_line_and_it_resumes(
+def test_a_failing_store_ends_a_job_in_one_line_and_the_job_resumes(
     source: Path, s3: FaultyProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from asr.storage import session
@@ -185,9 +185,7 @@ def test_a_store_that_fails_ends_a_job_in_one_line_and_it_resumes(
     assert done < len(list(tmp_path.glob("part-*.jsonl")))
 
 
-def test_a_job_that_is_killed_at_random_moments_gives_the_same_files(
-    source: Path, undisturbed: Path, tmp_path: Path
-) -> None:
+def test_a_job_killed_at_random_moments_gives_the_same_files(source: Path, undisturbed: Path, tmp_path: Path) -> None:
     output, log, draw = tmp_path / "out", tmp_path / "log", random.Random(7)
     arguments = job_options(source, output, "--segments")
     for done in (0, 1, 2, 4, 6):  # number of parts before the next kill
@@ -203,9 +201,7 @@ def test_a_job_that_is_killed_at_random_moments_gives_the_same_files(
     assert (output / "report.json").exists()
 
 
-def test_two_processes_of_one_job_in_one_folder_give_the_same_files(
-    source: Path, undisturbed: Path, tmp_path: Path
-) -> None:
+def test_two_processes_in_one_folder_give_the_files_of_one(source: Path, undisturbed: Path, tmp_path: Path) -> None:
     arguments = job_options(source, tmp_path / "out", "--segments")
     processes = [start(arguments, tmp_path / f"log-{number}") for number in range(2)]
     for process in processes:
@@ -214,7 +210,9 @@ def test_two_processes_of_one_job_in_one_folder_give_the_same_files(
     assert files_of(tmp_path / "out") == files_of(undisturbed)
 
 
-def test_a_full_disk_ends_a_job_in_one_line_and_it_resumes(source: Path, undisturbed: Path, tmp_path: Path) -> None:
+def test_a_full_disk_ends_a_job_in_one_line_and_the_job_resumes(
+    source: Path, undisturbed: Path, tmp_path: Path
+) -> None:
     arguments = job_options(source, tmp_path / "out", "--segments")
     largest = max(len(content) for name, content in files_of(undisturbed).items() if name.startswith("part-"))
     process = start(arguments, tmp_path / "log", max_bytes=largest - 1)
@@ -228,7 +226,7 @@ def test_a_full_disk_ends_a_job_in_one_line_and_it_resumes(source: Path, undistu
     assert files_of(tmp_path / "out") == files_of(undisturbed)
 
 
-def test_a_job_that_is_done_reads_no_audio_again(source: Path, tmp_path: Path) -> None:
+def test_a_finished_job_reads_no_audio_again(source: Path, tmp_path: Path) -> None:
     shutil.copytree(source.parent, tmp_path / "input")
     arguments = job_options(tmp_path / "input" / "input.jsonl", tmp_path / "out")
     transcribe(arguments)
@@ -238,7 +236,7 @@ def test_a_job_that_is_done_reads_no_audio_again(source: Path, tmp_path: Path) -
     assert files_of(tmp_path / "out") == before
 
 
-def test_a_model_that_changes_between_two_starts_is_refused(source: Path, tmp_path: Path) -> None:
+def test_a_model_that_changed_between_two_starts_is_refused(source: Path, tmp_path: Path) -> None:
     model = tmp_path / "model"
     shutil.copytree(BUNDLE, model)
     transcribe(job_options(source, tmp_path / "out", "--part", "1/2", model=model))
@@ -254,7 +252,7 @@ def test_a_model_that_changes_between_two_starts_is_refused(source: Path, tmp_pa
     assert files_of(tmp_path / "out") == before
 
 
-def test_a_model_is_the_same_wherever_it_lies(source: Path, tmp_path: Path) -> None:
+def test_a_model_may_be_moved_between_two_starts(source: Path, tmp_path: Path) -> None:
     shutil.copytree(BUNDLE, tmp_path / "copy")
     transcribe(job_options(source, tmp_path / "out", "--part", "1/2"))
     transcribe(job_options(source, tmp_path / "out", model=tmp_path / "copy"))
@@ -280,7 +278,7 @@ def test_other_settings_in_the_same_folder_are_refused(
             transcribe(job_options(source, tmp_path, *options))
 
 
-def test_a_default_given_as_an_option_is_the_same_setting(source: Path, tmp_path: Path) -> None:
+def test_a_default_given_explicitly_is_not_another_setting(source: Path, tmp_path: Path) -> None:
     transcribe(job_options(source, tmp_path, "--part", "1/9"))
     defaults = ["--batch-seconds", "200", "--chunk", "30", "--context", "4"]
     transcribe(job_options(source, tmp_path, "--part", "2/9", *defaults))
@@ -308,7 +306,7 @@ def test_a_dry_run_writes_nothing(source: Path, tmp_path: Path, capsys: pytest.C
     assert "requests: 29 reads of audio" in shown
 
 
-def test_segments_are_a_manifest_whose_words_are_those_of_the_texts(fluent: Path, tmp_path: Path) -> None:
+def test_segments_are_a_manifest_with_the_words_of_the_texts(fluent: Path, tmp_path: Path) -> None:
     (tmp_path / "audio").mkdir()
     pause = np.zeros(SAMPLE_RATE, np.float32)
     long = np.concatenate([piece for number in range(12) for piece in (speak("abcd efab cdef abde"), pause)])
@@ -345,7 +343,7 @@ class _Poisoned:
         return self._recognizer.recognize(utterances, *options)
 
 
-def test_an_utterance_that_raises_an_unknown_error_is_a_failure_and_the_others_are_unchanged(source: Path) -> None:
+def test_an_utterance_that_raises_an_unknown_error_is_a_failure_and_the_others_do_not_change(source: Path) -> None:
     utterances = list(open_source(str(source)).utterances)
     task = PartTask(0, utterances, True, {})
     poison = {"good 3", "good 17"}
@@ -386,7 +384,7 @@ def test_a_model_that_always_raises_ends_the_job_and_no_part_is_recorded(
         (["good 3", "good 17", "good 5"], False),
     ],
 )
-def test_unknown_errors_of_several_utterances_end_a_job_if_no_utterance_has_a_text(
+def test_unknown_errors_of_several_utterances_end_a_job_that_has_no_text_yet(
     names: list[str], is_fault: bool, source: Path
 ) -> None:
     by_name = {utterance.id: utterance for utterance in open_source(str(source)).utterances}
@@ -404,7 +402,7 @@ def test_unknown_errors_of_several_utterances_end_a_job_if_no_utterance_has_a_te
 @pytest.mark.parametrize(
     "error", [StoreError("s3://bucket/x: 503."), MemoryError(), RuntimeError("CUDA out of memory")]
 )
-def test_errors_that_are_not_the_fault_of_an_utterance_end_a_job(error: Exception, source: Path) -> None:
+def test_errors_not_caused_by_an_utterance_end_a_job(error: Exception, source: Path) -> None:
     task = PartTask(0, list(open_source(str(source)).utterances), True, {})
     with pytest.raises(type(error)):
         transcribe_part(_Poisoned({"good 3"}, error), task, INFERENCE, False)  # type: ignore[arg-type]
@@ -421,7 +419,7 @@ def test_errors_that_are_not_the_fault_of_an_utterance_end_a_job(error: Exceptio
         (["--stream"], "leave out"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(more: list[str], message: str, source: Path, tmp_path: Path) -> None:
+def test_incompatible_options_are_refused(more: list[str], message: str, source: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=re.escape(message)):
         transcribe(job_options(source, tmp_path, *more))
 
@@ -438,7 +436,7 @@ def test_options_of_bulk_jobs_need_parts(source: Path, tmp_path: Path) -> None:
         transcribe([str(BUNDLE), str(source), "--output-dir", "s3://bucket/out"])
 
 
-def test_a_bad_input_is_one_line(source: Path, tmp_path: Path) -> None:
+def test_a_bad_input_is_reported_in_one_line(source: Path, tmp_path: Path) -> None:
     twice = tmp_path / "twice.jsonl"
     entry = {"audio_filepath": "a.wav", "duration": 1.0}
     twice.write_text(2 * (json.dumps(entry) + "\n"))
@@ -457,7 +455,7 @@ def test_a_bad_input_is_one_line(source: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_a_file_is_written_once_by_the_first_of_several(tmp_path: Path, s3: FaultyProxy) -> None:
+def test_only_the_first_of_several_processes_writes_a_file(tmp_path: Path, s3: FaultyProxy) -> None:
     for path in (str(tmp_path / "job.json"), "s3://bucket/first/job.json"):
         assert write_together(path, b"first", is_new=True)
         assert not write_together(path, b"second", is_new=True)
@@ -467,7 +465,7 @@ def test_a_file_is_written_once_by_the_first_of_several(tmp_path: Path, s3: Faul
     assert [file.name for file in tmp_path.iterdir()] == ["job.json"]
 
 
-def test_repetition_is_that_of_texts_that_repeat_themselves() -> None:
+def test_a_text_that_repeats_itself_has_a_high_repetition_score() -> None:
     assert repetition("thank you " * 30) > 2.4
     assert repetition("an ordinary sentence about nothing much that says each word a single time only") < 1.5
 

@@ -33,7 +33,7 @@ def test_the_page_shows_the_figures_of_the_report(browser: Any, tmp_path: Path) 
     assert not overflow(seen.page)
 
 
-def test_names_and_texts_of_strangers_stay_text(browser: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_untrusted_names_and_texts_are_displayed_as_text(browser: Any, tmp_path: Path) -> None:  # noqa: F811
     worker = {"parts": 1, "audio_seconds": 1.0, "seconds": 1.0, "waiting_seconds": 0.5, "audio_seconds_per_second": 1.0}
     entry = {"id": HOSTILE, "value": 1.0, "seconds": 1.0, "text": HOSTILE + "\udcff"}
     report = {

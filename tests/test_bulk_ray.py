@@ -22,8 +22,8 @@ from asr.errors import InputError
 from tests.bulk import BAD, failures_of, files_of, finished_job, job_options, lines, start, texts_of, write_input
 from tests.conftest import ROOT
 
-PATIENCE = 240  # seconds, for what should take half a minute
-# What a worker imports when it starts: opening a file of this name kills it, as running out of memory would.
+PATIENCE = 240  # seconds, for operations that should take half a minute
+# Workers import this module when they start: opening a file of this name kills them, like a lack of memory.
 KILLED_BY_A_FILE = """
 import builtins, os, signal
 opened = builtins.open
@@ -51,19 +51,19 @@ def search(killers: set[int], number: int = 13) -> tuple[dict[str, str], int]:
         elif part.suspects:
             part.tried()
         else:
-            assert tried == set(range(number)) - killers, "the rest is transcribed in one go"
+            assert tried == set(range(number)) - killers, "the rest is transcribed in one attempt"
             return part.task.excluded, attempts
 
 
 @pytest.mark.parametrize("killers", [set(), {0}, {12}, {5, 6}, {0, 3, 7, 12}, set(range(13))])
-def test_a_search_finds_the_utterances_that_end_their_process_and_no_others(killers: set[int]) -> None:
+def test_a_search_finds_exactly_the_utterances_that_kill_their_process(killers: set[int]) -> None:
     excluded, attempts = search(killers)
     assert excluded.keys() == set(map(str, killers))
     depth = 4  # 13 utterances are halved four times
     assert attempts <= 1 + (MAX_DEATHS if killers else 0) + len(killers) * (2 * depth + MAX_DEATHS_ALONE)
 
 
-def test_deaths_that_no_utterance_explains_end_the_job_in_one_line() -> None:
+def test_deaths_not_caused_by_an_utterance_end_the_job_in_one_line() -> None:
     part = _Part(PartTask(7, [Utterance("a.wav", 1.0, "", "a"), Utterance("b.wav", 1.0, "", "b")], True, {}))
     with pytest.raises(InputError, match=r"memory must suffice for part 7.*WorkerCrashedError.*--batch-seconds"):  # noqa: PT012
         for _ in range((MAX_SEARCHES + 1) * MAX_DEATHS):
@@ -72,13 +72,13 @@ def test_deaths_that_no_utterance_explains_end_the_job_in_one_line() -> None:
                 part.tried()
 
 
-def test_one_death_is_forgiven() -> None:
+def test_one_death_is_retried() -> None:
     part = _Part(PartTask(0, [Utterance("a.wav", 1.0, "", "a")], True, {}))
     part.died("NodeDiedError")
     assert part.next_task == part.task
 
 
-def test_an_unknown_error_ends_a_job_when_the_whole_part_raises_it_and_not_during_a_search() -> None:
+def test_an_unknown_error_ends_a_job_if_the_whole_part_raises_it_but_not_during_a_search() -> None:
     part = _Part(PartTask(0, [Utterance("a.wav", 1.0, "", name) for name in "abcd"], True, {}))
     ray = SimpleNamespace(get=lambda _: Outcome(error="broken", kind="fault"))
     for _ in range(MAX_DEATHS):
@@ -94,22 +94,23 @@ def test_an_unknown_error_ends_a_job_when_the_whole_part_raises_it_and_not_durin
 
 
 @pytest.mark.parametrize("form", ["127.0.0.1:{}", "ray://127.0.0.1:{}", "localhost:{}"])
-def test_an_address_where_nothing_listens_is_refused_at_once(form: str) -> None:
-    with socket.socket() as held:  # bound and not listening: the port refuses connections, and no other process gets it
-        held.bind(("127.0.0.1", 0))
-        address = form.format(held.getsockname()[1])
+def test_an_address_without_a_server_is_refused_at_once(form: str) -> None:
+    # The socket is bound, but does not listen: the port refuses connections, and no other process gets it.
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        address = form.format(reserved.getsockname()[1])
         with pytest.raises(InputError, match=f"got {address}: .*refused.*ray status"):
             _check_reachable(address)
 
 
 @pytest.mark.parametrize("address", ["", "auto", "local"])
-def test_addresses_without_a_port_are_left_to_ray(address: str) -> None:
+def test_addresses_without_a_port_are_passed_to_ray(address: str) -> None:
     _check_reachable(address)
 
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Two nodes of one core each; the node of the driver runs no other workers."""
+    """A cluster of two nodes of one core each; the node of the driver runs no workers."""
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     monkeypatch.setenv("HOME", str(tmp_path))  # Ray writes a token into it
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
@@ -140,7 +141,7 @@ class Job:
     """asr.transcribe on a cluster.
 
     Args:
-        cluster: of Ray.
+        cluster: address of the Ray cluster.
         output: folder of the job, which does not exist yet; the log is written beside it.
     """
 
@@ -200,7 +201,7 @@ def kill_a_node(job: Job) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kill", [kill_tasks, kill_a_node])
-def test_processes_that_are_killed_change_nothing(
+def test_killed_processes_change_no_output(
     kill: Callable[[Job], None], job: Job, source: Path, undisturbed: Path
 ) -> None:
     process = job.start(source)
@@ -211,7 +212,7 @@ def test_processes_that_are_killed_change_nothing(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_driver_that_is_killed_resumes_with_the_same_command(job: Job, source: Path, undisturbed: Path) -> None:
+def test_after_the_driver_is_killed_the_same_command_resumes(job: Job, source: Path, undisturbed: Path) -> None:
     process = job.start(source)
     wait_for(lambda: num_parts(job.output) >= 2, "two parts are done")
     process.kill()

@@ -23,7 +23,7 @@ FILES = {"lm": "lm.arpa", "lexicon": "lexicon.txt", "hotwords": "hotwords.txt"}
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Write files that a beam search reads, under other names than in a bundle."""
+    """Write files for a beam search; a bundle gives them other names."""
     folder = tmp_path_factory.mktemp("files")
     (folder / "text").write_text("ab ba\nba cab\n")
     ngram([str(folder / "text"), "-o", str(folder / "words.arpa"), "--order", "2"])
@@ -51,13 +51,13 @@ def with_setting(bundle: Path, key: str, value: Any) -> None:
     (bundle / "config.json").write_text(json.dumps(config))
 
 
-def test_the_decoders_files_are_in_the_bundle_which_can_be_moved(
+def test_a_bundle_contains_the_files_of_its_decoder_and_can_be_moved(
     bundle: Path, files: dict[str, Path], tmp_path: Path
 ) -> None:
     for key, name in FILES.items():
         assert (bundle / name).read_bytes() == files[key].read_bytes()
     fusion = json.loads((bundle / "config.json").read_text())["decode"]["fusion"]
-    assert {key: fusion[key] for key in FILES} == FILES, "no path of the machine it was written on"
+    assert {key: fusion[key] for key in FILES} == FILES, "the bundle contains no path of the machine that wrote it"
     moved = bundle.rename(tmp_path / "elsewhere")
     recognizer = load_recognizer(moved)
     assert isinstance(recognizer.decode, Beam)
@@ -68,7 +68,7 @@ def test_the_decoders_files_are_in_the_bundle_which_can_be_moved(
     assert {word.text for word in transcript.words} <= {"ab", "ba", "cab"}
 
 
-def test_the_same_bundle_gives_the_same_bytes(bundle: Path, checkpoint: Path, files: dict[str, Path]) -> None:
+def test_equal_bundles_have_equal_bytes(bundle: Path, checkpoint: Path, files: dict[str, Path]) -> None:
     settings = search_config("beam", **{key: str(path) for key, path in files.items()})
     write_bundle(bundle.with_name("again"), [checkpoint], "card", settings)
     for file in bundle.iterdir():
@@ -80,7 +80,7 @@ def test_the_same_bundle_gives_the_same_bytes(bundle: Path, checkpoint: Path, fi
     "path",
     ["/etc/passwd", "../lm.arpa", "../../etc/passwd", "./lm.arpa", "config.json", "weights.safetensors", "", 7, ["x"]],
 )
-def test_a_strangers_bundle_names_no_file_but_its_own(bundle: Path, key: str, path: Any) -> None:
+def test_an_untrusted_bundle_can_name_only_its_own_files(bundle: Path, key: str, path: Any) -> None:
     (bundle.parent / "lm.arpa").write_bytes((bundle / "lm.arpa").read_bytes())
     with_setting(bundle, key, path)
     with pytest.raises(
@@ -90,7 +90,7 @@ def test_a_strangers_bundle_names_no_file_but_its_own(bundle: Path, key: str, pa
 
 
 @pytest.mark.parametrize("key", FILES)
-def test_a_file_that_is_named_must_be_there(bundle: Path, key: str) -> None:
+def test_a_named_file_must_exist(bundle: Path, key: str) -> None:
     (bundle / FILES[key]).unlink()
     with pytest.raises(InputError, match=rf"decode\.fusion\.{key} must be the bundle's own file {FILES[key]}; got"):
         load_recognizer(bundle)
@@ -98,7 +98,7 @@ def test_a_file_that_is_named_must_be_there(bundle: Path, key: str) -> None:
 
 @pytest.mark.parametrize("name", [*FILES.values(), "characters.json", "weights.safetensors", "notes.txt"])
 def test_no_link_leads_out_of_a_bundle(bundle: Path, tmp_path: Path, name: str) -> None:
-    """asr.tune would copy the target into the bundle, which may be published."""
+    """asr.tune would copy the link's target into the bundle, which may be published."""
     outside = tmp_path / "private"
     (bundle / name).touch()
     (bundle / name).rename(outside)
@@ -114,14 +114,14 @@ def test_no_link_leads_out_of_a_bundle(bundle: Path, tmp_path: Path, name: str) 
     assert "\n" not in str(refused.value)
 
 
-def test_a_bundle_may_be_reached_through_a_link(bundle: Path, tmp_path: Path) -> None:
+def test_a_bundle_can_be_reached_through_a_link(bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(bundle)
     (bundle / "copy.txt").symlink_to("characters.json")
     assert load_recognizer(tmp_path / "link").model.tokenizer.vocab_size > 0
 
 
 @pytest.mark.parametrize("content", [b"mmap lm http://kheafield.com/code format version 5\n\0", b"\x1f\x8b\x08", b""])
-def test_a_binary_is_no_language_model_of_a_bundle_whatever_its_name(
+def test_a_binary_is_refused_as_language_model_of_a_bundle_under_any_name(
     bundle: Path, checkpoint: Path, tmp_path: Path, content: bytes
 ) -> None:
     """KenLM maps a binary into memory without checks, and trusts every offset in it."""
@@ -137,7 +137,7 @@ def test_a_binary_is_no_language_model_of_a_bundle_whatever_its_name(
 def test_paths_in_a_checkpoint_are_not_followed(
     files: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They belong to the machine of the training, and an untrusted checkpoint could name any file."""
+    """The paths belong to the machine of the training, and an untrusted checkpoint could name any file."""
     overrides = ["decode=beam", *(f"decode.fusion.{key}={path}" for key, path in files.items())]
     checkpoint = save(tmp_path / "step=1.ckpt", *overrides, texts=["abc ba"])
     write_bundle(tmp_path / "trained", [checkpoint], "card", default_settings("decode", "beam"))
@@ -149,22 +149,24 @@ def test_paths_in_a_checkpoint_are_not_followed(
     assert not recognizer.decode.fusion.has_model
     assert recognizer.decode.fusion.lexicon is None
     assert not recognizer.decode.hotwords.phrases
-    write_bundle(tmp_path / "bundle", [checkpoint], "card")  # as asr.average does
+    write_bundle(tmp_path / "bundle", [checkpoint], "card")  # like asr.average
     assert not any((tmp_path / "bundle" / name).exists() for name in FILES.values())
     with_lm = {"fusion": {"lm": str(files["lm"])}}
-    assert load_recognizer(checkpoint, decode=with_lm).decode.fusion.has_model, "but the user's own is"
+    assert load_recognizer(checkpoint, decode=with_lm).decode.fusion.has_model, (
+        "a language model given by the user is loaded"
+    )
 
 
 @pytest.mark.parametrize(
     "content", ["{", "[1]", '{"slope": "x", "intercept": 1}', '{"slope": 1}', "null", '{"slope": NaN, "intercept": 0}']
 )
-def test_a_damaged_calibration_is_one_line(bundle: Path, content: str) -> None:
+def test_a_damaged_calibration_is_reported_in_one_line(bundle: Path, content: str) -> None:
     (bundle / "confidence.json").write_text(content)
     with pytest.raises(InputError, match=r"confidence\.json must hold slope and intercept; it is damaged\.$"):
         load_recognizer(bundle)
 
 
-def test_a_decoders_file_that_cannot_be_read_leaves_the_older_bundle(
+def test_if_a_file_of_the_decoder_cannot_be_read_the_older_bundle_remains(
     bundle: Path, checkpoint: Path, files: dict[str, Path], tmp_path: Path
 ) -> None:
     before = {path.name: path.read_bytes() for path in bundle.iterdir()}
@@ -176,12 +178,12 @@ def test_a_decoders_file_that_cannot_be_read_leaves_the_older_bundle(
     assert sorted(os.listdir(bundle.parent)) == ["bundle"]
 
 
-def test_reading_and_writing_again_changes_nothing(bundle: Path, tmp_path: Path) -> None:
+def test_reading_and_rewriting_a_bundle_changes_nothing(bundle: Path, tmp_path: Path) -> None:
     from asr.checkpoint.bundle import replace_bundle
 
     shutil.copytree(bundle, tmp_path / "copy")
-    held = read_bundle(bundle)
-    replace_bundle(bundle, held, instead_of=held)
+    contents = read_bundle(bundle)
+    replace_bundle(bundle, contents, instead_of=contents)
     for file in (tmp_path / "copy").iterdir():
         assert (bundle / file.name).read_bytes() == file.read_bytes()
     assert len(list(bundle.iterdir())) == len(list((tmp_path / "copy").iterdir()))
@@ -196,7 +198,7 @@ def test_reading_and_writing_again_changes_nothing(bundle: Path, tmp_path: Path)
         ("greedy", {}, "greedy"),
     ],
 )
-def test_settings_without_a_name_are_of_the_models_decoder_or_else_of_beam_search(
+def test_settings_without_a_decoder_name_apply_to_the_models_decoder_or_else_to_beam_search(
     own: str, given: dict[str, Any], name: str
 ) -> None:
     bundle = Bundle({"decode": default_settings("decode", own)}, {}, {}, "")

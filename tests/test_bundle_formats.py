@@ -18,7 +18,7 @@ HERE = Path(__file__).parent / "bundles"
 
 
 @pytest.mark.parametrize("number", range(FORMAT + 1))
-def test_a_bundle_of_each_format_hears_what_it_heard_when_it_was_made(number: int) -> None:
+def test_a_bundle_of_each_format_gives_the_log_probs_of_its_creation(number: int) -> None:
     config = json.loads((HERE / f"format-{number}" / "config.json").read_text())
     assert config.get("format", 0) == number
     expected = torch.tensor(json.loads((HERE / f"format-{number}.json").read_text()))
@@ -27,7 +27,7 @@ def test_a_bundle_of_each_format_hears_what_it_heard_when_it_was_made(number: in
     torch.testing.assert_close(log_probs(HERE / f"format-{number}"), expected, rtol=0, atol=1e-3)
 
 
-def test_an_adapter_of_format_9_hears_with_its_base_what_it_heard_when_it_was_made() -> None:
+def test_an_adapter_of_format_9_with_its_base_gives_the_log_probs_of_its_creation() -> None:
     expected = torch.tensor(json.loads((HERE / "adapter-9.json").read_text()))
     torch.testing.assert_close(log_probs(HERE / "adapter-9", HERE / "format-9"), expected, rtol=0, atol=1e-3)
     assert (log_probs(HERE / "format-9") - expected).abs().max() > 0.01
@@ -45,13 +45,13 @@ def test_an_adapter_of_format_9_hears_with_its_base_what_it_heard_when_it_was_ma
         ({"features": {"normalize": {"name": "per_utterance"}}},) * 2,
     ],
 )
-def test_names_have_changed_with_format_3(was: dict[str, Any], today: dict[str, Any]) -> None:
+def test_format_3_renamed_settings(was: dict[str, Any], today: dict[str, Any]) -> None:
     assert of_today({"format": 2, **was}, "a bundle") == today
 
 
-def test_up_to_format_3_a_search_had_the_settings_of_its_fusion_itself() -> None:
+def test_up_to_format_3_the_fusion_settings_were_settings_of_the_search() -> None:
     today = resolved("decode=joint_beam")["decode"]
-    renamed = {"word_insertion_bonus": "word_score"}  # with format 6
+    renamed = {"word_insertion_bonus": "word_score"}  # format 6 renamed it
     new = ("name", "spelling")
     fusion = {renamed.get(key, key): value for key, value in today["fusion"].items() if key not in new}
     written = {key: value for key, value in today.items() if key != "fusion"} | fusion
@@ -59,14 +59,14 @@ def test_up_to_format_3_a_search_had_the_settings_of_its_fusion_itself() -> None
     assert of_today({"format": 3, "decode": {"name": "greedy"}}, "config.json") == {"decode": {"name": "greedy"}}
 
 
-def test_up_to_format_4_a_streaming_encoder_saw_nothing_behind_its_chunks() -> None:
+def test_up_to_format_4_a_streaming_encoder_had_no_right_context() -> None:
     nothing = ["encoder.right_frames=0", "encoder.training_right_frames=[0]"]
     today = resolved("encoder=conformer_streaming_s", *nothing)["encoder"]
     written = {key: value for key, value in today.items() if "right_frames" not in key}
     assert of_today({"format": 4, "encoder": written}, "config.json") == {"encoder": today}
 
 
-def test_up_to_format_5_the_bonus_of_a_word_was_called_a_score() -> None:
+def test_up_to_format_5_the_word_insertion_bonus_was_called_word_score() -> None:
     today = resolved("decode=joint_beam")["decode"]
     fusion = {("word_score" if key == "word_insertion_bonus" else key): value for key, value in today["fusion"].items()}
     assert "word_score" in fusion
@@ -75,7 +75,7 @@ def test_up_to_format_5_the_bonus_of_a_word_was_called_a_score() -> None:
 
 
 @pytest.mark.parametrize("predictor", ["lstm", "gru"])
-def test_up_to_format_7_each_joiner_had_tanh_and_each_embedding_was_trained(predictor: str) -> None:
+def test_up_to_format_7_every_joiner_used_tanh_and_every_embedding_was_trained(predictor: str) -> None:
     today = resolved("head=transducer", f"head/predictor={predictor}")["head"]
     network = {key: value for key, value in today["predictor"].items() if key != "trains_blank"}
     written = {key: value for key, value in today.items() if key != "joint_activation"} | {"predictor": network}
@@ -85,14 +85,14 @@ def test_up_to_format_7_each_joiner_had_tanh_and_each_embedding_was_trained(pred
 
 @pytest.mark.parametrize("number", range(3))
 @pytest.mark.parametrize("encoder", ["conformer_s", "transformer"])
-def test_an_encoder_of_an_older_format_has_the_parts_that_it_was_made_of(encoder: str, number: int) -> None:
+def test_an_encoder_of_an_older_format_gets_the_parts_it_was_built_from(encoder: str, number: int) -> None:
     today = resolved(f"encoder={encoder}")["encoder"]
     written = {key: value for key, value in today.items() if key not in ("activation", "residual")}
     assert of_today({"format": number, "encoder": written}, "config.json") == {"encoder": today}
 
 
 @pytest.mark.parametrize("number", [FORMAT + 1, -1, 1.0, "1", None, True])
-def test_a_format_of_later_versions_is_refused_by_its_number(number: object, tmp_path: Path) -> None:
+def test_a_later_format_is_refused_by_its_number(number: object, tmp_path: Path) -> None:
     bundle = tmp_path / "bundle"
     shutil.copytree(HERE / f"format-{FORMAT}", bundle)
     config = json.loads((bundle / "config.json").read_text())
@@ -101,7 +101,7 @@ def test_a_format_of_later_versions_is_refused_by_its_number(number: object, tmp
         load_recognizer(bundle)
 
 
-def test_up_to_format_6_all_unknown_words_had_the_same_score() -> None:
+def test_up_to_format_6_all_unknown_words_had_one_score() -> None:
     today = resolved("decode=beam")["decode"]
     fusion = {key: value for key, value in today["fusion"].items() if key != "spelling"}
     assert of_today({"format": 6, "decode": today | {"fusion": fusion}}, "config.json") == {"decode": today}

@@ -43,14 +43,14 @@ def from_pipe(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
     monkeypatch.setattr(captions.sys, "stdin", Namespace(buffer=Pipe(content)))
 
 
-def test_samples_of_a_pipe_are_those_that_went_in_however_it_was_cut() -> None:
+def test_samples_read_from_a_pipe_do_not_depend_on_where_reads_end() -> None:
     samples = np.random.default_rng(0).uniform(-1, 1, 5003)
     waveform = torch.cat(list(raw_samples(Pipe(pcm(samples) + b"\x01"))))
     assert waveform.numpy() == pytest.approx(samples, abs=2**-15)
 
 
 @pytest.mark.parametrize("rate", [None, 8000])
-def test_a_pipe_and_a_file_say_the_same_line(
+def test_a_pipe_and_a_file_give_the_same_line(
     rate: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     samples = speak(SENTENCE)
@@ -67,7 +67,7 @@ def word(text: str) -> Word:
     return Word(text, 0.0, 1.0, 1.0)
 
 
-def test_a_line_ends_where_speech_does_and_before_it_gets_long(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_ends_at_the_end_of_speech_and_before_it_gets_long(capsys: pytest.CaptureFixture[str]) -> None:
     lines = Lines()
     lines.show(Captions([word("one")], [word("tw")]))
     assert capsys.readouterr().out == ""
@@ -78,7 +78,7 @@ def test_a_line_ends_where_speech_does_and_before_it_gets_long(capsys: pytest.Ca
     assert [len(line) for line in capsys.readouterr().out.splitlines()] == [104, 104]
 
 
-def test_on_a_terminal_partial_words_stand_behind_the_final_ones_and_fit(
+def test_on_a_terminal_partial_words_follow_the_final_ones_and_fit_its_width(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(captions.sys.stdout, "isatty", lambda: True)
@@ -100,7 +100,9 @@ def test_on_a_terminal_partial_words_stand_behind_the_final_ones_and_fit(
         (b"RIFF....WAVE", "got a file that begins with RIFF. Give its path instead of -."),
     ],
 )
-def test_what_is_no_audio_is_one_line(content: bytes, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_input_that_is_not_audio_is_reported_in_one_line(
+    content: bytes, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from_pipe(monkeypatch, content)
     with pytest.raises(InputError) as refusal:
         caption(listener(), options("-"))
@@ -122,7 +124,7 @@ def test_what_is_no_audio_is_one_line(content: bytes, message: str, monkeypatch:
         (["-", "--stream", "--left-seconds", "nan"], "--left-seconds must be a number from 0 to 3,600; got nan."),
     ],
 )
-def test_options_that_do_not_go_together_are_one_line(arguments: list[str], message: str) -> None:
+def test_incompatible_options_are_reported_in_one_line(arguments: list[str], message: str) -> None:
     with pytest.raises(InputError) as refusal:
         main(["no-model", *arguments])
     assert str(refusal.value).startswith(message)

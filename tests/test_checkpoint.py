@@ -1,4 +1,4 @@
-"""Bundles and checkpoints: contents, refusals, and no execution of their code."""
+"""Bundles and checkpoints: contents, refusals, and no execution of code that they contain."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def bundle(trained: Path, tmp_path: Path) -> Path:  # noqa: F811
     return Path(shutil.copytree(trained / "bundle", tmp_path / "bundle"))
 
 
-def test_run_folder_bundle_and_checkpoint_recognise_the_same(trained: Path, tones: Path) -> None:  # noqa: F811
+def test_run_folder_bundle_and_checkpoint_recognise_equal_texts(trained: Path, tones: Path) -> None:  # noqa: F811
     whole = texts(trained, tones / "test.jsonl")
     assert texts(trained / "bundle", tones / "test.jsonl") == whole
     card = (trained / "bundle" / "README.md").read_text()
@@ -39,7 +39,7 @@ def test_run_folder_bundle_and_checkpoint_recognise_the_same(trained: Path, tone
     assert texts(chosen, tones / "test.jsonl") == whole
 
 
-def test_the_model_card_names_step_and_wer(trained: Path) -> None:  # noqa: F811
+def test_the_model_card_has_step_and_wer(trained: Path) -> None:  # noqa: F811
     card = (trained / "bundle" / "README.md").read_text()
     assert "step=" in card
     assert "best validation WER" in card
@@ -56,13 +56,13 @@ def test_a_checkpoint_is_enough_to_transcribe(trained: Path) -> None:  # noqa: F
 
 
 @pytest.mark.parametrize("name", ["torch.utils.collect_env", "../../../tmp/evil", "__init__", "os", "", None, 3])
-def test_a_config_can_name_nothing_but_our_components(name: Any) -> None:
+def test_a_config_can_name_only_components_of_asr(name: Any) -> None:
     with pytest.raises(InputError, match=r"encoder\.name must be a file in asr/encoder"):
         component("encoder", {"name": name})
 
 
 @pytest.mark.parametrize("target", ["torch.utils.collect_env.run", "torch.load", "os.system"])
-def test_a_bundle_whose_config_points_elsewhere_runs_nothing(
+def test_a_bundle_whose_config_names_other_code_executes_nothing(
     bundle: Path, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def ran(*_: Any, **__: Any) -> None:
@@ -103,7 +103,7 @@ def test_a_checkpoint_with_a_malicious_pickle_is_refused(tmp_path: Path) -> None
         load_recognizer(tmp_path / "evil.ckpt")
     assert not witness.exists()
     pickle.loads(pickle.dumps(_Evil(witness)))
-    assert witness.exists(), "the pickle would have run, had it been loaded"
+    assert witness.exists(), "an ordinary load executes the pickle"
 
 
 def truncate(path: Path) -> None:
@@ -132,20 +132,20 @@ def truncate(path: Path) -> None:
         ),
     ],
 )
-def test_a_damaged_bundle_is_one_clear_error(bundle: Path, damage: Any, message: str) -> None:
+def test_a_damaged_bundle_is_reported_in_one_line(bundle: Path, damage: Any, message: str) -> None:
     damage(bundle)
     with pytest.raises(InputError, match=message):
         load_recognizer(bundle)
 
 
-def test_a_truncated_checkpoint_is_one_clear_error(trained: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_a_truncated_checkpoint_is_reported_in_one_line(trained: Path, tmp_path: Path) -> None:  # noqa: F811
     shutil.copy(newest(trained), tmp_path / "half.ckpt")
     truncate(tmp_path / "half.ckpt")
     with pytest.raises(InputError, match="must be a checkpoint that can be loaded without running code; "):
         load_recognizer(tmp_path / "half.ckpt")
 
 
-def test_a_run_without_bundle_points_at_its_checkpoints(trained: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_the_error_of_a_run_without_a_bundle_names_its_checkpoints(trained: Path, tmp_path: Path) -> None:  # noqa: F811
     shutil.copytree(trained / "checkpoints", tmp_path / "run" / "checkpoints")
     with pytest.raises(
         InputError,
@@ -154,7 +154,7 @@ def test_a_run_without_bundle_points_at_its_checkpoints(trained: Path, tmp_path:
         load_recognizer(tmp_path / "run")
 
 
-def test_load_recognizer_is_what_the_package_exports(bundle: Path, tones: Path) -> None:
+def test_load_recognizer_is_exported_by_the_package(bundle: Path, tones: Path) -> None:
     recognizer = asr.load_recognizer(bundle)
     utterances = read_manifest(tones / "test.jsonl")
     paths = [utterance.audio_filepath for utterance in utterances]
@@ -166,6 +166,6 @@ def test_load_recognizer_is_what_the_package_exports(bundle: Path, tones: Path) 
     assert [transcript.text for transcript in mixed] == [expected[utterance.id] for utterance in utterances[:3]]
 
 
-def test_no_shipped_config_lets_a_bundle_hold_what_may_run() -> None:
+def test_no_shipped_config_permits_executable_content_in_a_bundle() -> None:
     assert "corpus" not in MODEL_KEYS
     assert resolved()["corpus"]["prepare"] == "recipes.mini.prepare"

@@ -36,7 +36,7 @@ from tests.listener import LogSoftmax
 
 @st.composite
 def cuts(draw: st.DrawFn) -> tuple[int, int]:
-    """Chunk and context, as numbers of frames."""
+    """Chunk and context as numbers of frames."""
     context = draw(st.integers(0, 5))
     return draw(st.integers(2 * context + 1, 2 * context + 12)), context
 
@@ -48,7 +48,7 @@ def in_blocks(draw: st.DrawFn, waveform: Tensor) -> list[Tensor]:
 
 
 @given(data=st.data(), cut=cuts(), num_samples=st.integers(0, 300), hop=st.integers(1, 4))
-def test_chunks_answer_for_every_sample_once_and_hear_the_context_around_it(
+def test_chunks_cover_every_sample_once_and_include_their_context(
     data: st.DataObject, cut: tuple[int, int], num_samples: int, hop: int
 ) -> None:
     chunk, context = (hop * frames for frames in cut)
@@ -69,7 +69,7 @@ def test_chunks_answer_for_every_sample_once_and_hear_the_context_around_it(
 
 
 def placed(pieces: Iterable[Tensor]) -> Iterator[tuple[int, Tensor]]:
-    """List consecutive pieces with their first frames; pieces without frames, which would be gaps, are left out."""
+    """List consecutive pieces with their first frames; pieces without frames are dropped."""
     position, empty = 0, None
     for piece in pieces:
         if len(piece):
@@ -81,7 +81,7 @@ def placed(pieces: Iterable[Tensor]) -> Iterator[tuple[int, Tensor]]:
         yield 0, empty
 
 
-def test_no_more_is_read_than_the_next_chunk_needs() -> None:
+def test_chunks_read_no_more_than_the_next_chunk_needs() -> None:
     """Memory is bounded: a chunk is yielded after at most a block beyond its end, and holds only its own samples."""
     read = 0
 
@@ -106,7 +106,7 @@ def test_stitched_chunks_have_each_frame_once_and_in_order(cut: tuple[int, int],
 
 
 @pytest.mark.parametrize(("chunk", "context"), [(8, 4), (8, 5), (1, -1), (0, 0.1)])
-def test_a_chunk_that_is_all_context_is_refused(chunk: float, context: float) -> None:
+def test_a_chunk_consisting_only_of_context_is_refused(chunk: float, context: float) -> None:
     with pytest.raises(InputError, match="context_seconds must be at least 0 and less than half of chunk_seconds"):
         ChunkBounds(chunk, context).samples(16000, 640)
 
@@ -118,7 +118,7 @@ HOP = STRIDE * SHIFT
 
 
 class Integers:
-    """Integer features: ten samples of a frame, rounded to 8 bits."""
+    """Integer features: the ten samples of a frame, rounded to 8 bits."""
 
     dim = 10
     sample_rate = RATE
@@ -190,17 +190,17 @@ def joined(recognizer: Recognizer, utterance: Utterance, how: Inference, wavefor
     """Join the segments; check that each begins at the end of the previous one."""
     waveforms = {} if waveform is None else {utterance.id: waveform}
     [(_, segments)] = recognizer.segments([utterance], how.unchecked, waveforms)  # type: ignore[misc]
-    held, frames = [], 0
+    outs, frames = [], 0
     for start, encoder_out in segments:
         assert start == pytest.approx(frames * recognizer.model.frame_seconds)
-        held.append(encoder_out)
+        outs.append(encoder_out)
         frames += len(encoder_out)
-    return torch.cat(held)
+    return torch.cat(outs)
 
 
 @settings(max_examples=100, deadline=None)
 @given(cut=cuts(), num_samples=st.integers(0, 3000), reach=st.integers(0, 20), at_once=st.integers(1, 200))
-def test_stitched_encoder_out_is_that_of_one_pass_to_the_bit(
+def test_stitched_encoder_out_has_the_bits_of_one_pass(
     cut: tuple[int, int], num_samples: int, reach: int, at_once: int
 ) -> None:
     chunk, context = cut
@@ -212,7 +212,7 @@ def test_stitched_encoder_out_is_that_of_one_pass_to_the_bit(
 
 
 @pytest.mark.parametrize("num_samples", [99, 1000, 41234])
-def test_so_is_that_of_a_file(num_samples: int, tmp_path: Path) -> None:
+def test_stitched_encoder_out_of_a_file_has_the_bits_of_one_pass(num_samples: int, tmp_path: Path) -> None:
     recognizer = stub(reach=8)
     waveform = torch.randint(-(2**15), 2**15, (num_samples,)).float() / 2**15
     soundfile.write(tmp_path / "a.wav", waveform.numpy(), RATE, subtype="PCM_16")
@@ -223,7 +223,7 @@ def test_so_is_that_of_a_file(num_samples: int, tmp_path: Path) -> None:
     assert torch.equal(joined(recognizer, part, how), one_pass(recognizer, waveform[30:-20]))
 
 
-def test_a_context_that_is_too_short_shows() -> None:
+def test_a_context_that_is_too_short_changes_the_output() -> None:
     recognizer = stub(reach=9)
     waveform = torch.rand(1000)
     how = Inference(chunks=ChunkBounds(0.4, 0.08))  # 8 feature frames
@@ -232,7 +232,7 @@ def test_a_context_that_is_too_short_shows() -> None:
 
 
 class Front(nn.Module):
-    """The front-end of the shipped encoders, and nothing else."""
+    """An encoder that consists only of the front-end of the shipped ones."""
 
     def __init__(self, dim: int, vocab_size: int) -> None:
         super().__init__()
@@ -246,8 +246,8 @@ class Front(nn.Module):
 
 
 @pytest.mark.parametrize("num_samples", [16000, 41_234, 3 * 16000 + 639])
-def test_real_features_and_front_end_differ_by_rounding_alone(num_samples: int) -> None:
-    """Matrix products (mel filters, linear layer) of other numbers of rows sum in another order: 1e-5."""
+def test_real_features_and_front_end_differ_only_by_rounding(num_samples: int) -> None:
+    """The tolerance is 1e-5: matrix products (mel filters, linear layer) of other sizes sum in another order."""
     features = build_features({"features": resolved("features/normalize=global_cmvn")["features"]})
     features.normalize.fit([8 + 4 * torch.tensor([[-1.0], [1.0]]).expand(2, features.dim)])
     recognizer = around(features, Front(features.dim, TOKENIZER.vocab_size))
@@ -277,7 +277,7 @@ def pause(frames: Tensor) -> int:
 
 
 def longest_pause(best: list[int]) -> int:
-    """The middle of the first of the longest runs of blanks in the second half."""
+    """Return the middle of the longest run of blanks in the second half; of equal ones the first."""
     half, runs, run = len(best) // 2, [], []
     for frame in range(half, len(best) + 1):
         if frame < len(best) and best[frame] == BLANK_ID:
@@ -295,7 +295,9 @@ PATHS = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6)), max_size=25).m
 
 
 @given(data=st.data(), best=PATHS, max_frames=st.integers(1, 20))
-def test_segments_are_all_frames_once_and_cut_in_pauses(data: st.DataObject, best: list[int], max_frames: int) -> None:
+def test_segments_contain_all_frames_once_and_are_cut_in_pauses(
+    data: st.DataObject, best: list[int], max_frames: int
+) -> None:
     """Frames are negated log_probs, so that the two cannot be confused."""
     log_probs = stream(best)
     segments = list(cut_at_pauses(placed(in_blocks(data.draw, -log_probs)), max_frames, pause))
@@ -316,20 +318,20 @@ def test_segments_are_all_frames_once_and_cut_in_pauses(data: st.DataObject, bes
         assert [token for part in bests for token in collapse(part)] == collapse(best)
 
 
-def test_pauses_are_preferred_to_blanks_between_letters() -> None:
+def test_pauses_are_preferred_over_blanks_between_letters() -> None:
     first_half = [0, 0, 0, 0, 0, 0, 1, 1]
     best = [*first_half, 2, 0, 1, 0, 0, 0, 2, 0, *first_half]
     assert [start for start, _ in cut_at_pauses([(0, -stream(best))], 16, pause)] == [0, 12]
 
 
 @pytest.mark.parametrize("max_frames", [1, 2, 7])
-def test_log_probs_that_are_no_numbers_come_to_an_end(max_frames: int) -> None:
+def test_non_finite_log_probs_do_not_cause_an_endless_loop(max_frames: int) -> None:
     segments = list(cut_at_pauses([(0, torch.full((20, 4), math.nan))], max_frames, pause))
     assert sum(len(segment) for _, segment in segments) == 20
     assert all(0 < len(segment) <= max_frames for _, segment in segments)
 
 
-def test_a_segment_ends_where_there_is_no_speech_and_the_next_one_begins_behind_it() -> None:
+def test_a_segment_ends_before_audio_without_speech_and_the_next_one_begins_after_it() -> None:
     frames, nothing = -stream([1, 1, 0, 2]), torch.zeros(0, 4)
     pieces = [(0, nothing), (4, frames), (8, frames), (12, nothing), (16, nothing), (20, frames)]
     assert [(start, len(segment)) for start, segment in cut_at_pauses(pieces, 100, pause)] == [(4, 8), (20, 4)]
@@ -337,7 +339,7 @@ def test_a_segment_ends_where_there_is_no_speech_and_the_next_one_begins_behind_
     assert (start, segment.shape) == (0, (0, 4)), "a recording without speech is a segment without frames"
 
 
-def test_a_held_segment_is_all_that_is_kept() -> None:
+def test_only_the_current_segment_is_kept_in_memory() -> None:
     """Memory is bounded: at most a segment and a piece are read ahead, and segments are not views."""
     taken = 0
 

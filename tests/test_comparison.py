@@ -1,4 +1,4 @@
-"""Comparison of two models: figures against plain loops, the command by hand, and its errors."""
+"""Comparison of two models: figures compared with plain loops, the output of the command, and its errors."""
 
 import json
 import random
@@ -25,7 +25,7 @@ from tests.scoring import scored, simulated, write_scored
 
 def every_20th_error_corrected(rows: Sequence[Scored]) -> list[Scored]:
     """Undo the 20th error, the 40th, and so on, counted over all utterances."""
-    found, count = [], 0
+    utterances, count = [], 0
     for row in rows:
         hypothesis = row.transcript.text
         for _ in range(row.counts.errors):
@@ -33,10 +33,10 @@ def every_20th_error_corrected(rows: Sequence[Scored]) -> list[Scored]:
             if count % 20 == 0:
                 hypothesis = one_error_less(row.reference, hypothesis)
         utterance = row.utterance
-        found.append(
+        utterances.append(
             scored(row.reference, hypothesis, name=utterance.id, speaker=utterance.speaker, duration=utterance.duration)
         )
-    return found
+    return utterances
 
 
 def one_error_less(reference: str, hypothesis: str) -> str:
@@ -62,35 +62,35 @@ def b(a: list[Scored]) -> list[Scored]:
     return every_20th_error_corrected(a)
 
 
-def test_52000_words_with_every_20th_error_corrected_differ_significantly(a: list[Scored], b: list[Scored]) -> None:
-    """The requirement: 200 simulations of it, and 500 under the null hypothesis, are in test_bootstrap.py."""
-    found = compare(a, b)
-    assert found["a"]["reference_length"] == 52_000
-    assert found["a"]["rate"] == pytest.approx(0.1, abs=0.02)
-    assert found["a"]["errors"] - found["b"]["errors"] == found["a"]["errors"] // 20
-    assert found["difference"]["p_value"] < 0.05
-    assert found["difference"]["speaker_p_value"] < 0.05
-    assert found["difference"]["interval"][1] < 0
+def test_correcting_every_20th_error_in_52000_words_is_significant(a: list[Scored], b: list[Scored]) -> None:
+    """test_bootstrap.py has 200 simulations of this requirement, and 500 under the null hypothesis."""
+    comparison = compare(a, b)
+    assert comparison["a"]["reference_length"] == 52_000
+    assert comparison["a"]["rate"] == pytest.approx(0.1, abs=0.02)
+    assert comparison["a"]["errors"] - comparison["b"]["errors"] == comparison["a"]["errors"] // 20
+    assert comparison["difference"]["p_value"] < 0.05
+    assert comparison["difference"]["speaker_p_value"] < 0.05
+    assert comparison["difference"]["interval"][1] < 0
 
 
-def test_models_exchanged_in_each_utterance_at_random_do_not(a: list[Scored], b: list[Scored]) -> None:
+def test_exchanging_models_in_random_utterances_is_not_significant(a: list[Scored], b: list[Scored]) -> None:
     draw = random.Random(0)
     exchanged = [pair if draw.random() < 0.5 else pair[::-1] for pair in zip(a, b, strict=True)]
-    found = compare([first for first, _ in exchanged], [second for _, second in exchanged])
-    assert found["difference"]["p_value"] > 0.05
+    comparison = compare([first for first, _ in exchanged], [second for _, second in exchanged])
+    assert comparison["difference"]["p_value"] > 0.05
 
 
-def test_figures_are_those_of_plain_loops(a: list[Scored], b: list[Scored]) -> None:
-    found = compare(a, list(reversed(b)))  # in any order
+def test_figures_equal_those_of_plain_loops(a: list[Scored], b: list[Scored]) -> None:
+    comparison = compare(a, list(reversed(b)))  # the order does not matter
     pairs = [(first.counts.errors, second.counts.errors) for first, second in zip(a, b, strict=True)]
-    assert found["utterances"] == 2600
-    assert found["utterance_wins"] == {
+    assert comparison["utterances"] == 2600
+    assert comparison["utterance_wins"] == {
         "a": sum(errors_a < errors_b for errors_a, errors_b in pairs),
         "b": sum(errors_a > errors_b for errors_a, errors_b in pairs),
         "tie": sum(errors_a == errors_b for errors_a, errors_b in pairs),
     }
     words = sum(row.counts.reference_length for row in a)
-    assert found["difference"]["rate"] == pytest.approx(
+    assert comparison["difference"]["rate"] == pytest.approx(
         sum(errors_b - errors_a for errors_a, errors_b in pairs) / words
     )
     speakers: dict[str, list[int]] = {}
@@ -99,29 +99,29 @@ def test_figures_are_those_of_plain_loops(a: list[Scored], b: list[Scored]) -> N
         for place, value in enumerate((errors_a, errors_b, row.counts.reference_length, 1)):
             sums[place] += value
     keys = ("a_errors", "b_errors", "reference_length", "utterances")
-    assert found["speakers"] == [
+    assert comparison["speakers"] == [
         {"name": name, **dict(zip(keys, sums, strict=True))} for name, sums in sorted(speakers.items())
     ]
-    assert found["speaker_wins"]["b"] == sum(errors_a > errors_b for errors_a, errors_b, _, _ in speakers.values())
-    assert sum(found["speaker_wins"].values()) == 20
+    assert comparison["speaker_wins"]["b"] == sum(errors_a > errors_b for errors_a, errors_b, _, _ in speakers.values())
+    assert sum(comparison["speaker_wins"].values()) == 20
     changes = {
         row.utterance.id: errors_b - errors_a
         for row, (errors_a, errors_b) in zip(a, pairs, strict=True)
         if errors_a != errors_b
     }
-    assert {row["id"]: row["change"] for row in found["changed"]} == changes
-    sizes = [abs(row["change"]) for row in found["changed"]]
+    assert {row["id"]: row["change"] for row in comparison["changed"]} == changes
+    sizes = [abs(row["change"]) for row in comparison["changed"]]
     assert sizes == sorted(sizes, reverse=True)
 
 
-def test_the_one_less_the_other_is_minus_the_other_less_the_one(a: list[Scored], b: list[Scored]) -> None:
+def test_exchanging_the_two_models_negates_the_difference(a: list[Scored], b: list[Scored]) -> None:
     there, back = compare(a[:200], b[:200]), compare(b[:200], a[:200])
     assert there["difference"]["rate"] == -back["difference"]["rate"]
     assert there["difference"]["interval"] == pytest.approx([-end for end in reversed(back["difference"]["interval"])])
     assert there["difference"]["p_value"] == back["difference"]["p_value"]
 
 
-def test_json_can_hold_a_comparison_of_anything() -> None:
+def test_a_comparison_of_any_utterances_can_be_written_as_json() -> None:
     silent = [scored("", "a", name=str(number)) for number in range(9)]
     quiet = [scored("", "", name=str(number)) for number in range(9)]
     for first, second in (
@@ -129,11 +129,11 @@ def test_json_can_hold_a_comparison_of_anything() -> None:
         (silent[:1], quiet[:1]),
         ([scored("a", "b")], [scored("a", "a", speaker="s")]),
     ):
-        found = compare(first, second)
-        assert json.loads(json.dumps(found, allow_nan=False)) == found
-        assert found["difference"]["p_value"] is None, "no words, or too few utterances"
-        assert found["speaker_wins"] is None
-        assert found["speakers"] == []
+        comparison = compare(first, second)
+        assert json.loads(json.dumps(comparison, allow_nan=False)) == comparison
+        assert comparison["difference"]["p_value"] is None, "no words, or too few utterances"
+        assert comparison["speaker_wins"] is None
+        assert comparison["speakers"] == []
 
 
 @pytest.mark.parametrize(
@@ -154,14 +154,14 @@ def test_json_can_hold_a_comparison_of_anything() -> None:
         ),
     ],
 )
-def test_what_cannot_be_compared_is_counted_and_named(change: object, message: str) -> None:
+def test_utterances_that_cannot_be_compared_are_counted_and_named(change: object, message: str) -> None:
     rows = simulated(9, seed=1)
     with pytest.raises(InputError, match=message) as raised:
         compare(rows, change(rows))  # type: ignore[operator]
     assert len(str(raised.value)) < 500
 
 
-def test_the_largest_change_comes_first_for_better_or_worse() -> None:
+def test_the_largest_change_comes_first_whether_better_or_worse() -> None:
     rows_a = [
         scored("a b c", hypothesis, name=name) for name, hypothesis in (("1", "a b x"), ("2", "a b c"), ("3", "x"))
     ]
@@ -175,7 +175,7 @@ def test_the_largest_change_comes_first_for_better_or_worse() -> None:
     ]
 
 
-def test_the_same_ids_in_several_subsets_are_different_utterances() -> None:
+def test_equal_ids_in_different_subsets_are_different_utterances() -> None:
     rows_a = [scored("a", "a", subset="x"), scored("b", "c", subset="y")]
     rows_b = [scored("b", "b", subset="y"), scored("a", "a", subset="x")]
     assert compare(rows_a, rows_b)["changed"] == [{"id": "1", "subset": "y", "change": -1}]
@@ -184,7 +184,7 @@ def test_the_same_ids_in_several_subsets_are_different_utterances() -> None:
 # ---- side by side
 
 
-def test_hypotheses_stand_below_the_words_of_the_reference_with_their_errors_marked() -> None:
+def test_hypotheses_are_aligned_below_the_reference_with_their_errors_marked() -> None:
     assert side_by_side("the cat sat on it", "oh the hat sat it", "the cat sat quietly on it now") == [
         "ref      the cat   sat           on  it",
         "  A +oh+ the *hat* sat           --- it",
@@ -199,7 +199,7 @@ def test_hypotheses_stand_below_the_words_of_the_reference_with_their_errors_mar
         max_size=3,
     )
 )
-def test_every_word_is_shown_in_its_column_and_lines_are_no_wider_than_they_need_be(texts: list[list[str]]) -> None:
+def test_every_word_is_in_its_column_and_lines_are_no_wider_than_necessary(texts: list[list[str]]) -> None:
     reference, hypothesis_a, hypothesis_b = (" ".join(words) for words in texts)
     lines = side_by_side(reference, hypothesis_a, hypothesis_b)
     assert len(lines) % 3 == 0
@@ -219,30 +219,32 @@ def run(*arguments: object, cwd: Path = ROOT) -> subprocess.CompletedProcess[str
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, errors="surrogateescape")
 
 
-def test_the_command_says_what_differs_and_writes_the_figures(
+def test_the_command_prints_the_differences_and_writes_the_figures(
     a: list[Scored], b: list[Scored], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     paths = [write_scored(tmp_path / f"{name}.jsonl", rows[:400]) for name, rows in (("a", a), ("b", b))]
     assert main([*map(str, paths), "--json", str(tmp_path / "figures.json"), "--top", "2"]) == 0
-    found = compare(a[:400], b[:400])
-    assert json.loads((tmp_path / "figures.json").read_text()) == found
+    comparison = compare(a[:400], b[:400])
+    assert json.loads((tmp_path / "figures.json").read_text()) == comparison
     output = capsys.readouterr().out
-    difference = found["difference"]
-    relative = 100 * difference["rate"] / found["a"]["rate"]
+    difference = comparison["difference"]
+    relative = 100 * difference["rate"] / comparison["a"]["rate"]
     assert (
         f"B minus A, 400 utterances, 8000 words: {100 * difference['rate']:+.2f} points ({relative:+.1f} % " in output
     )
     low, high = difference["interval"]
     cells = {line.split()[0]: line.split() for line in output.splitlines() if line.strip()}
     assert cells["utterances"][1:6] == [f"{100 * low:+.2f}", "to", f"{100 * high:+.2f}", "<", "0.001"]
-    wins = found["speaker_wins"]
+    wins = comparison["speaker_wins"]
     assert cells["speakers"][-3:] == [str(wins[key]) for key in ("a", "b", "tie")]
     assert output.count("\nref ") >= 2
-    assert f"\n{found['changed'][0]['id']} (test), -1: " in output
+    assert f"\n{comparison['changed'][0]['id']} (test), -1: " in output
     assert "that changed most" in output
 
 
-def test_nothing_that_changed_and_no_speakers_are_said_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_output_says_if_nothing_changed_and_speakers_are_unknown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = write_scored(tmp_path / "a.jsonl", [scored("a b", "a c"), scored("", "", name="2")])
     assert main([str(path), str(path)]) == 0
     output = capsys.readouterr().out
@@ -253,7 +255,7 @@ def test_nothing_that_changed_and_no_speakers_are_said_so(tmp_path: Path, capsys
     assert "changed" not in output
 
 
-def test_references_without_words_have_no_rate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_words_in_the_references_there_is_no_rate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_scored(tmp_path / "a.jsonl", [scored("", "a")])
     assert main([str(path), str(path)]) == 0
     assert "no rate, because the references have no words" in capsys.readouterr().out
@@ -284,7 +286,7 @@ BAD: dict[str, tuple[str | bytes, str]] = {
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_bad_input_is_one_clear_line_and_status_1(kind: str, tmp_path: Path) -> None:
+def test_bad_input_is_reported_in_one_line_with_status_1(kind: str, tmp_path: Path) -> None:
     content, message = BAD[kind]
     good, bad = tmp_path / "good.jsonl", tmp_path / "bad.jsonl"
     good.write_text(GOOD)
@@ -302,13 +304,13 @@ def test_bad_input_is_one_clear_line_and_status_1(kind: str, tmp_path: Path) -> 
     assert "Traceback" not in ended.stderr
 
 
-def test_a_file_that_cannot_be_read_is_one_line() -> None:
-    ended = run("/proc/self/mem", "/proc/self/mem")  # as on a faulty disk, also for root
+def test_a_file_that_cannot_be_read_is_reported_in_one_line() -> None:
+    ended = run("/proc/self/mem", "/proc/self/mem")  # reading fails, also for root, as on a faulty disk
     message = "error: /proc/self/mem: must be a file of scored utterances that is readable; got: Input/output error.\n"
     assert (ended.returncode, ended.stderr) == (1, message)
 
 
-def test_options_that_do_not_hold_are_one_line(tmp_path: Path) -> None:
+def test_invalid_options_are_reported_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(GOOD)
     assert run(path, path, "--top", "-1").stderr == "error: --top must not be negative; got -1.\n"
@@ -320,7 +322,7 @@ def test_options_that_do_not_hold_are_one_line(tmp_path: Path) -> None:
     assert (full.returncode, full.stderr.count("\n")) == (1, 1)
 
 
-def test_names_that_terminals_obey_are_shown_and_not_obeyed(tmp_path: Path) -> None:
+def test_names_with_terminal_control_characters_are_escaped(tmp_path: Path) -> None:
     names = ["\x1b[31mred", "\u202egnorw", "two\nlines", "\udcff"]
     rows_a = [scored("a b", "a c", name=name, subset="\x1b[2J") for name in names]
     rows_b = [scored("a b", "a b", name=name, subset="\x1b[2J") for name in names]
@@ -331,7 +333,7 @@ def test_names_that_terminals_obey_are_shown_and_not_obeyed(tmp_path: Path) -> N
     assert not {"\x1b", "\u202e", "\udcff"} & set(ended.stdout)
 
 
-def test_5000_utterances_take_seconds(tmp_path: Path) -> None:
+def test_5000_utterances_are_compared_in_seconds(tmp_path: Path) -> None:
     """It took 3.5 s of one core, with reading; the bound allows for a slower core."""
     paths = [write_scored(tmp_path / f"{seed}.jsonl", simulated(5000, seed=seed)) for seed in (1, 2)]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -347,7 +349,9 @@ def verdict_of(a: Sequence[Scored], b: Sequence[Scored]) -> str:
     return verdict(compare(a, b))
 
 
-def test_the_verdict_names_the_better_model_only_beyond_chance(a: list[Scored], b: list[Scored]) -> None:
+def test_the_verdict_names_the_better_model_only_if_the_difference_is_significant(
+    a: list[Scored], b: list[Scored]
+) -> None:
     fewer = sum(row.counts.errors for row in a) - sum(row.counts.errors for row in b)
     assert verdict_of(a, b).startswith(f"B is better: it makes {fewer:,} fewer errors, and the 95 % interval over ")
     assert verdict_of(b, a).startswith(f"A is better: it makes {fewer:,} fewer errors, and the 95 % interval over ")
@@ -364,7 +368,7 @@ def test_the_verdict_names_the_better_model_only_beyond_chance(a: list[Scored], 
     assert verdict_of(*silent) == "No verdict: the references have no words."
 
 
-def test_speakers_decide_where_they_are_known() -> None:
+def test_the_verdict_is_based_on_speakers_if_they_are_known() -> None:
     """B is much better for one speaker and worse for the others, so it may be worse for other speakers."""
 
     def results(errors: Sequence[int]) -> list[Scored]:
@@ -382,7 +386,9 @@ def test_speakers_decide_where_they_are_known() -> None:
     assert verdict(comparison).startswith("No verdict: B makes 600 fewer errors, but the 95 % interval over speakers, ")
 
 
-def test_models_are_called_by_their_names_and_pipes_by_none(a: list[Scored], b: list[Scored], tmp_path: Path) -> None:
+def test_models_are_named_after_their_files_but_not_after_pipes(
+    a: list[Scored], b: list[Scored], tmp_path: Path
+) -> None:
     paths = [write_scored(tmp_path / f"{name}.jsonl", rows[:40]) for name, rows in (("a", a), ("b", b))]
     shown = run(*paths, "--names", "baseline", "with augmentation", "--report", tmp_path / "new" / "page.html").stdout
     assert "A baseline" in shown

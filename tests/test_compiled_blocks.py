@@ -1,4 +1,4 @@
-"""Blocks that are compiled during a training: the time of the switch, and no loss if compilation fails."""
+"""Blocks that are compiled during a training: when the switch happens, and no harm if compilation fails."""
 
 import copy
 import logging
@@ -32,7 +32,7 @@ class CannotCompile(Exception):  # noqa: N818  # as the compiler's errors are ca
 
 
 class Stub:
-    """A compiler that is done after a number of queries, fails on request, and counts its calls."""
+    """A compiler that reports completion after a number of queries, fails on request, and counts its calls."""
 
     def __init__(self, polls: int = 2, problem: str = "", fails_at_call: int | None = None) -> None:
         self.polls, self.problem, self.fails_at_call = polls, problem, fails_at_call
@@ -77,7 +77,7 @@ def make_encoder(*overrides: str) -> nn.Module:
 
 def batch(number: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(number)
-    frames = 90 + 9 * number  # no number of encoder frames equals a number of utterances, even divided by eight
+    frames = 90 + 9 * number  # frames / 8 never equals the number of utterances
     features = torch.randn(3 + 2 * (number % 2), frames, NUM_MEL_BINS, generator=generator)
     return features, torch.full((len(features),), frames)
 
@@ -88,38 +88,39 @@ def steps(encoder: nn.Module, compiled: CompiledBlocks | None, number: int = 6, 
     callbacks: list[Any] = [compiled] if compiled else []
     for callback in callbacks:
         callback.on_train_start(SimpleNamespace(world_size=world_size), None)
-    found = []
+    losses = []
     for step in range(number):
         for callback in callbacks:
             callback.on_train_batch_start(SimpleNamespace(global_step=step), None, None, step)
-        torch.manual_seed(step)  # of dropout
+        torch.manual_seed(step)  # the seed of dropout
         loss = encoder(*batch(step)).out.square().mean()
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        found.append(float(loss.detach()))
+        losses.append(float(loss.detach()))
     for callback in callbacks:
         callback.on_train_end(None, None)
-    return found
+    return losses
 
 
 def compile_messages(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.message for record in caplog.records if "compiled" in record.message]
 
 
-def test_training_begins_without_and_changes_over_when_the_program_is_there(caplog: pytest.LogCaptureFixture) -> None:
+def test_training_starts_uncompiled_and_switches_when_the_program_is_ready(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "asr")
     stub, encoder = Stub(polls=2), make_encoder()
     assert steps(encoder, CompiledBlocks(encoder, stub)) == steps(make_encoder(), None)
     begins, changes = compile_messages(caplog)
     assert begins == "the encoder's blocks are being compiled in the background; training starts uncompiled"
-    assert re.fullmatch(r"step 4: the encoder's blocks run compiled, after \d+ s", changes)  # seen, asked, asked
+    # Shape seen in one step, compiler queried in two.
+    assert re.fullmatch(r"step 4: the encoder's blocks run compiled, after \d+ s", changes)
     assert stub.blocks == {id(block): 3 for block in encoder.blocks}  # steps 4, 5, 6
     assert stub.stopped
     encoder.eval()(*batch(0))
     with torch.no_grad():
         encoder.train()(*batch(0))
-    assert stub.calls == 3 * len(encoder.blocks), "a validation runs what it always ran"
+    assert stub.calls == 3 * len(encoder.blocks), "a validation does not use the compiled program"
 
 
 @pytest.mark.parametrize(
@@ -131,7 +132,7 @@ def test_training_begins_without_and_changes_over_when_the_program_is_there(capl
     ],
     ids=["beside", "at its first call", "at a later call"],
 )
-def test_where_it_cannot_be_compiled_the_training_goes_on_and_one_line_says_why(
+def test_if_compilation_fails_the_training_continues_and_one_line_names_the_reason(
     stub: Stub, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     encoder = make_encoder()
@@ -148,7 +149,7 @@ def test_where_it_cannot_be_compiled_the_training_goes_on_and_one_line_says_why(
     ],
     ids=["no blocks", "two processes"],
 )
-def test_what_cannot_be_compiled_is_said_at_the_start(
+def test_blocks_that_cannot_be_compiled_are_reported_at_the_start(
     encoder: nn.Module, world_size: int, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     CompiledBlocks(encoder, stub := Stub()).on_train_start(SimpleNamespace(world_size=world_size), None)  # type: ignore[arg-type]
@@ -156,14 +157,14 @@ def test_what_cannot_be_compiled_is_said_at_the_start(
     assert stub.inputs is None
 
 
-def test_blocks_that_are_computed_twice_are_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_blocks_with_recomputed_activations_are_not_compiled(caplog: pytest.LogCaptureFixture) -> None:
     encoder = make_encoder()
     recompute_blocks(encoder)
     assert steps(encoder, CompiledBlocks(encoder, Stub())) == steps(make_encoder(), None)
     assert compile_messages(caplog)[0].endswith("gradient_checkpointing=true runs them twice")
 
 
-def test_a_copy_computes_with_its_own_weights() -> None:
+def test_a_copy_uses_its_own_weights() -> None:
     encoder = make_encoder()
     steps(encoder, CompiledBlocks(encoder, Stub(polls=1)))
     theirs = copy.deepcopy(encoder)
@@ -193,7 +194,7 @@ def test_a_copy_computes_with_its_own_weights() -> None:
     ],
 )
 def test_one_program_serves_all_blocks_and_lengths(encoder: str) -> None:
-    """Losses equal those of the plain forms, from which the program is made, within rounding."""
+    """Losses equal those of the uncompiled plain forms within rounding."""
     graphs = []
 
     def count(graph: Any, inputs: Any) -> Any:
@@ -206,9 +207,9 @@ def test_one_program_serves_all_blocks_and_lengths(encoder: str) -> None:
 
     no_dropout = [f"encoder={encoder}", "encoder.dropout=0", "encoder.subsampling.dropout=0"]
     net = make_encoder(*no_dropout)
-    found = steps(net, CompiledBlocks(net, Traced(polls=1)), number=8)
-    assert found == pytest.approx(steps(make_encoder(*no_dropout), None, number=8), rel=1e-5)
-    assert len(graphs) == 1, "three blocks, batches of three and five utterances, of eight lengths"
+    actual = steps(net, CompiledBlocks(net, Traced(polls=1)), number=8)
+    assert actual == pytest.approx(steps(make_encoder(*no_dropout), None, number=8), rel=1e-5)
+    assert len(graphs) == 1, "one graph serves three blocks, batches of three and five utterances, and eight lengths"
 
 
 @pytest.mark.slow
@@ -216,27 +217,27 @@ def test_one_program_serves_all_blocks_and_lengths(encoder: str) -> None:
 def test_a_training_with_the_real_compiler_has_the_losses_of_one_without(
     tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """On a CPU, with inductor and a C++ compiler: during the training, then from its cache."""
+    """inductor compiles on the CPU with a C++ compiler: first during the training, then from its cache."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
     caplog.set_level(logging.INFO, "asr")
-    found = []
+    runs = []
     for compile_blocks in ("false", "true"):
-        if compile_blocks == "true":  # a training of seconds must wait for the compiler; a training of days need not
+        if compile_blocks == "true":  # so short a training must wait for the compiler
             monkeypatch.setattr(step_callbacks, "CompiledBlocks", Waiting)
         how = ["encoder=transformer", "trainer.max_steps=20", "corpus.test=[]", f"compile_blocks={compile_blocks}"]
         tiny = [override for override in TINY if "convolution" not in override]
         train(settings_with(*tiny, *tone_corpus(tones), *how, f"run_dir={tmp_path / compile_blocks}"))
-        found.append(losses(tmp_path / compile_blocks))
+        runs.append(losses(tmp_path / compile_blocks))
     lines = compile_messages(caplog)
     if "not compiled" in lines[-1]:
         pytest.skip(lines[-1])
     assert "run compiled" in lines[-1]
-    assert found[1] == pytest.approx(found[0], rel=2e-3)
-    assert found[1] != found[0]
+    assert runs[1] == pytest.approx(runs[0], rel=2e-3)
+    assert runs[1] != runs[0]
 
 
 class Waiting(CompiledBlocks):
-    """Waits for the other process before the next step."""
+    """Makes this process wait for the other one before the next step."""
 
     def on_train_batch_start(self, *given: Any) -> None:
         super().on_train_batch_start(*given)

@@ -27,7 +27,7 @@ def noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_rows_are_clean_and_each_condition_and_the_same_seed_gives_the_same(
+def test_the_rows_are_the_clean_audio_and_each_condition_and_depend_only_on_the_seed(
     fluent: Path, noise: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     few = tmp_path / "few.jsonl"
@@ -59,7 +59,7 @@ def test_the_rows_are_clean_and_each_condition_and_the_same_seed_gives_the_same(
     assert "few in rooms" in html
 
 
-def test_an_utterance_has_the_same_noise_at_each_ratio_and_the_decoder_hears_it(noise: Path, fluent: Path) -> None:
+def test_an_utterance_gets_the_same_noise_at_every_ratio_and_on_every_load(noise: Path, fluent: Path) -> None:
     utterance = read_manifest(fluent / "test.jsonl")[0]
     clean = load_utterance(utterance, SAMPLE_RATE)
     noises = [
@@ -71,7 +71,7 @@ def test_an_utterance_has_the_same_noise_at_each_ratio_and_the_decoder_hears_it(
     assert torch.equal(room(utterance, SAMPLE_RATE), room(utterance, SAMPLE_RATE))
 
 
-def test_a_long_recording_is_changed_as_a_whole(fluent: Path, noise: Path, tmp_path: Path) -> None:
+def test_a_long_recording_is_degraded_as_a_whole(fluent: Path, noise: Path, tmp_path: Path) -> None:
     """With chunks of a second, the result equals that of the whole degraded waveform."""
     from dataclasses import replace
 
@@ -91,7 +91,7 @@ def test_a_long_recording_is_changed_as_a_whole(fluent: Path, noise: Path, tmp_p
     assert transcript.text == expected.text
 
 
-def test_words_where_nothing_is_said_are_counted_by_the_hour(
+def test_words_recognised_in_audio_without_speech_are_counted_per_hour(
     fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     utterances = read_manifest(fluent / "test.jsonl")[:3]
@@ -109,7 +109,7 @@ def test_words_where_nothing_is_said_are_counted_by_the_hour(
         "seconds": pytest.approx(seconds),
         "words": words,
         "words_an_hour": pytest.approx(3600 * words / seconds),
-    }, "the model hears the tones without an error"
+    }, "the model recognises the tones without errors"
     assert f"Written where nothing is said: nothing {words} words in {seconds:.0f} s," in capsys.readouterr().out
 
 
@@ -124,7 +124,7 @@ def test_words_where_nothing_is_said_are_counted_by_the_hour(
         (["--reverb", "nowhere"], r"--reverb must be a folder of audio, or a manifest; nowhere: "),
     ],
 )
-def test_what_cannot_be_is_one_line(options: list[str], message: str, fluent: Path) -> None:
+def test_invalid_options_are_reported_in_one_line(options: list[str], message: str, fluent: Path) -> None:
     from asr.errors import InputError
 
     with pytest.raises(InputError, match=message):

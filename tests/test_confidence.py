@@ -25,16 +25,16 @@ def tsallis(probabilities: list[float], index: float = 1 / 2) -> float:
 
 @settings(deadline=None)
 @given(scores=st.lists(st.floats(-30, 30), min_size=2, max_size=40))
-def test_a_frame_is_as_sure_as_its_normalised_entropy_is_small(scores: list[float]) -> None:
+def test_the_confidence_of_a_frame_is_one_minus_its_normalised_entropy(scores: list[float]) -> None:
     log_probs = torch.tensor([scores, scores[::-1]], dtype=torch.float64).log_softmax(dim=-1)
-    found = frame_confidence(log_probs)
-    assert found.shape == (2,)
-    assert ((found >= 0) & (found <= 1)).all()
-    assert float(found[0]) == pytest.approx(tsallis(log_probs[0].exp().tolist()), abs=1e-9)
-    assert float(found[1]) == pytest.approx(float(found[0]), abs=1e-9)
+    confidences = frame_confidence(log_probs)
+    assert confidences.shape == (2,)
+    assert ((confidences >= 0) & (confidences <= 1)).all()
+    assert float(confidences[0]) == pytest.approx(tsallis(log_probs[0].exp().tolist()), abs=1e-9)
+    assert float(confidences[1]) == pytest.approx(float(confidences[0]), abs=1e-9)
 
 
-def test_rounding_leads_beyond_neither_end() -> None:
+def test_rounding_leaves_the_confidence_between_0_and_1() -> None:
     for vocab_size in range(2, 200):
         uniform = torch.zeros(1, vocab_size).log_softmax(dim=-1)
         almost = torch.cat([torch.zeros(1, 1), torch.full((1, vocab_size - 1), -60.0)], dim=1).log_softmax(dim=-1)
@@ -42,7 +42,7 @@ def test_rounding_leads_beyond_neither_end() -> None:
 
 
 @pytest.mark.parametrize("vocab_size", [2, 29, 5000])
-def test_uniform_is_0_and_certain_is_1(vocab_size: int) -> None:
+def test_a_uniform_distribution_has_confidence_0_and_a_certain_one_1(vocab_size: int) -> None:
     uniform = torch.full((3, vocab_size), -math.log(vocab_size))
     assert frame_confidence(uniform).tolist() == pytest.approx([0.0] * 3, abs=1e-4)  # float32
     certain = torch.full((1, vocab_size), -math.inf)
@@ -54,7 +54,7 @@ def test_uniform_is_0_and_certain_is_1(vocab_size: int) -> None:
     assert frame_confidence(torch.zeros(0, vocab_size)).shape == (0,)
 
 
-def test_a_word_is_as_sure_as_all_of_its_tokens_together_at_their_clearest_calibrated() -> None:
+def test_the_confidence_of_a_word_is_the_calibrated_product_over_its_tokens_at_their_clearest_frames() -> None:
     recognizer = listener()
     recognizer.calibration = Calibration(0.5, 0.3)
     tokens = [2, 2, 0, 3, 1, 4]  # "ab c"
@@ -76,14 +76,14 @@ CURVES = st.builds(Calibration, st.floats(0, 200), st.floats(-50, 50))
 
 
 @given(curve=CURVES, confidences=st.lists(st.floats(0, 1), min_size=1).map(sorted))
-def test_a_curve_stays_between_0_and_1_and_keeps_the_order(curve: Calibration, confidences: list[float]) -> None:
-    found = [curve(confidence) for confidence in [0.0, *confidences, 1.0]]
-    assert all(0 <= confidence <= 1 for confidence in found)
-    assert all(earlier <= later for earlier, later in pairwise(found))
+def test_a_curve_stays_between_0_and_1_and_preserves_the_order(curve: Calibration, confidences: list[float]) -> None:
+    calibrated = [curve(confidence) for confidence in [0.0, *confidences, 1.0]]
+    assert all(0 <= confidence <= 1 for confidence in calibrated)
+    assert all(earlier <= later for earlier, later in pairwise(calibrated))
 
 
 @pytest.mark.parametrize("confidence", [0.001, 0.2, 0.5, 0.9, 0.999])
-def test_what_is_not_calibrated_is_as_it_was_and_a_curve_is_a_logistic_one(confidence: float) -> None:
+def test_the_default_curve_is_the_identity_and_others_are_logistic(confidence: float) -> None:
     assert UNCALIBRATED(confidence) == pytest.approx(confidence, abs=1e-12)
     logit = math.log(confidence / (1 - confidence))
     assert Calibration(2.0, -1.5)(confidence) == pytest.approx(1 / (1 + math.exp(1.5 - 2 * logit)))
@@ -98,15 +98,15 @@ def drawn(curve: Calibration, count: int, seed: int) -> tuple[list[float], list[
 
 
 @pytest.mark.parametrize("planted", [Calibration(1.0, 0.0), Calibration(0.4, -1.0), Calibration(2.5, 1.2)])
-def test_a_planted_curve_is_found(planted: Calibration) -> None:
-    """Within four standard errors of 20,000 words, about 0.04 and 0.03."""
-    found = calibrate(*drawn(planted, 20_000, seed=1))
-    assert found.slope == pytest.approx(planted.slope, abs=0.16)
-    assert found.intercept == pytest.approx(planted.intercept, abs=0.12)
+def test_the_curve_behind_simulated_words_is_estimated(planted: Calibration) -> None:
+    """The tolerance is four standard errors for 20,000 words, about 0.04 and 0.03."""
+    fitted = calibrate(*drawn(planted, 20_000, seed=1))
+    assert fitted.slope == pytest.approx(planted.slope, abs=0.16)
+    assert fitted.intercept == pytest.approx(planted.intercept, abs=0.12)
 
 
 def likelihood(curve: Calibration, confidences: list[float], right: list[bool]) -> float:
-    """With Platt's targets."""
+    """Return the log-likelihood of Platt's targets."""
     count = sum(right)
     hit, miss = (count + 1) / (count + 2), 1 / (len(right) - count + 2)
     targets = [hit if is_right else miss for is_right in right]
@@ -116,17 +116,19 @@ def likelihood(curve: Calibration, confidences: list[float], right: list[bool]) 
     )
 
 
-def test_no_curve_nearby_is_more_likely() -> None:
+def test_no_nearby_curve_has_a_higher_likelihood() -> None:
     sample = drawn(Calibration(0.7, 0.5), 60, seed=2)
-    found = calibrate(*sample)
-    best = likelihood(found, *sample)
+    fitted = calibrate(*sample)
+    best = likelihood(fitted, *sample)
     for slope, intercept in ((0.02, 0), (-0.02, 0), (0, 0.02), (0, -0.02)):
-        assert likelihood(Calibration(found.slope + slope, found.intercept + intercept), *sample) < best
+        assert likelihood(Calibration(fitted.slope + slope, fitted.intercept + intercept), *sample) < best
 
 
 @pytest.mark.parametrize("right", [True, False])
 @pytest.mark.parametrize("confidences", [[0.9], [0.0, 1.0], [0.3, 0.5, 0.5, 0.99]])
-def test_words_that_are_all_right_or_all_wrong_make_nothing_certain(right: bool, confidences: list[float]) -> None:
+def test_even_if_all_words_are_right_or_all_are_wrong_no_confidence_becomes_certain(
+    right: bool, confidences: list[float]
+) -> None:
     """Platt's targets: (n + 1) / (n + 2) if n words are right."""
     curve = calibrate(confidences, [right] * len(confidences))
     expected = (len(confidences) + 1) / (len(confidences) + 2)
@@ -137,7 +139,7 @@ def test_words_that_are_all_right_or_all_wrong_make_nothing_certain(right: bool,
     )
 
 
-def test_confidences_that_divide_right_from_wrong_perfectly_give_a_curve_all_the_same() -> None:
+def test_confidences_that_separate_right_from_wrong_words_perfectly_give_a_valid_curve() -> None:
     curve = calibrate([0.5, 0.500001, 0.500002, 0.500003], [False, False, True, True])
     assert all(0 <= curve(confidence) <= 1 for confidence in (0.0, 0.5, 1.0))
     curve = calibrate([0.1] * 50 + [0.9] * 50, [False] * 50 + [True] * 50)
@@ -145,26 +147,28 @@ def test_confidences_that_divide_right_from_wrong_perfectly_give_a_curve_all_the
     assert curve(0.9) > 0.95
 
 
-def test_confidences_that_say_the_opposite_are_not_turned_round() -> None:
+def test_confidences_that_are_anticorrelated_with_correctness_give_a_constant_curve() -> None:
     curve = calibrate([0.1, 0.2, 0.8, 0.9], [True, True, False, False])
     assert curve(0.1) == curve(0.9) == pytest.approx(0.5)
 
 
-def test_without_words_there_is_nothing_to_calibrate_on() -> None:
+def test_calibration_without_words_is_refused() -> None:
     with pytest.raises(InputError, match="confidence must be calibrated on words; none was recognised"):
         calibrate([], [])
 
 
 def calibration_error(confidences: list[float], right: list[bool], bins: int = 10) -> float:
     """Return the mean over ten bins of |confidence - fraction of right words|."""
-    held: list[list[tuple[float, bool]]] = [[] for _ in range(bins)]
+    bin_words: list[list[tuple[float, bool]]] = [[] for _ in range(bins)]
     for confidence, is_right in zip(confidences, right, strict=True):
-        held[min(int(confidence * bins), bins - 1)].append((confidence, is_right))
-    gaps = [abs(sum(confidence for confidence, _ in some) - sum(is_right for _, is_right in some)) for some in held]
+        bin_words[min(int(confidence * bins), bins - 1)].append((confidence, is_right))
+    gaps = [
+        abs(sum(confidence for confidence, _ in words) - sum(is_right for _, is_right in words)) for words in bin_words
+    ]
     return sum(gaps) / len(right)
 
 
-def test_the_calibration_error_falls_on_words_that_were_not_calibrated_on() -> None:
+def test_calibration_reduces_the_error_on_other_words() -> None:
     truth = Calibration(0.5, -0.8)
     curve = calibrate(*drawn(truth, 500, seed=3))
     confidences, right = drawn(truth, 4000, seed=4)
@@ -174,15 +178,16 @@ def test_the_calibration_error_falls_on_words_that_were_not_calibrated_on() -> N
     assert after < 0.06
 
 
-def test_a_bundle_keeps_the_curve() -> None:
+def test_a_bundle_stores_the_curve() -> None:
     curve = Calibration(0.7, -1 / 3)
     assert load_calibration(curve.files()) == curve
     assert load_calibration({}) == UNCALIBRATED
 
 
 @pytest.mark.parametrize(
-    "held", [b"", b"[]", b"{}", b'{"slope": 1}', b'{"slope": "x", "intercept": 0}', b'{"slope": NaN, "intercept": 0}']
+    "content",
+    [b"", b"[]", b"{}", b'{"slope": 1}', b'{"slope": "x", "intercept": 0}', b'{"slope": NaN, "intercept": 0}'],
 )
-def test_a_damaged_curve_is_refused(held: bytes) -> None:
+def test_a_damaged_curve_is_refused(content: bytes) -> None:
     with pytest.raises(InputError, match=r"confidence\.json must hold slope and intercept; it is damaged"):
-        load_calibration({"confidence.json": held})
+        load_calibration({"confidence.json": content})

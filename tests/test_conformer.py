@@ -21,7 +21,7 @@ from tests.conftest import resolved
 
 DIM, HEADS, FEED_FORWARD_DIM, KERNEL_SIZE = 16, 4, 40, 5
 
-# Maps their parameters to ours; parameters without a counterpart are left out.
+# Maps parameters of transformers to ours; parameters without a counterpart are omitted.
 NAMES = {
     "norm_feed_forward1": "norm_feed_forward1",
     "feed_forward1.linear1": "feed_forward1.linear1",
@@ -91,21 +91,21 @@ def parakeet_with_the_weights_of(block: ConformerBlock) -> ParakeetEncoderBlock:
 
 
 @torch.no_grad()
-def test_a_block_equals_that_of_parakeet_in_transformers() -> None:
+def test_a_block_equals_parakeets_in_transformers() -> None:
     ours = random_block().eval()
     theirs = parakeet_with_the_weights_of(ours).eval()
     lengths = [13, 7, 1]
     x = torch.randn(3, 13, DIM, dtype=torch.float64)
     positions = relative_positions(13, DIM, x.device).double()
     padding = padding_mask(torch.tensor(lengths), 13)
-    attend = ~padding[:, None, None, :].expand(-1, 1, 13, -1)  # their mask is True for visible frames
+    attend = ~padding[:, None, None, :].expand(-1, 1, 13, -1)  # the mask of transformers is True for visible frames
     out = ours(x, positions, padding)
     expected = theirs(x, attention_mask=attend, position_embeddings=positions.expand(3, -1, -1))
     for b, length in enumerate(lengths):
         torch.testing.assert_close(out[b, :length], expected[b, :length], rtol=0, atol=1e-9)
 
 
-def test_a_block_in_training_equals_that_of_parakeet_where_nothing_is_padded() -> None:
+def test_a_block_in_training_equals_parakeets_without_padding() -> None:
     # Parakeet's batch normalisation includes padded frames, so outputs with padding cannot be compared.
     ours = random_block().train()
     theirs = parakeet_with_the_weights_of(ours).train()
@@ -139,10 +139,10 @@ def test_each_layer_has_its_own_u_and_v() -> None:
     ("name", "decoder_dim", "paper"),
     [("conformer_s", 320, 10.3), ("conformer_m", 640, 30.7), ("conformer_l", 640, 118.8)],
 )
-def test_sizes_are_those_of_the_papers_table_1(name: str, decoder_dim: int, paper: float) -> None:
+def test_sizes_equal_those_in_table_1_of_the_paper(name: str, decoder_dim: int, paper: float) -> None:
     """The paper also counts a transducer's decoder: one LSTM layer of the given dim, an embedding and a joint network.
 
-    It gives no dimension of the latter two, which may account for the missing million.
+    It gives no dimension of the latter two, which may explain the difference of a million parameters.
     """
     with torch.device("meta"):  # shapes without memory
         encoder = component("encoder", resolved(f"encoder={name}")["encoder"])(80)
@@ -152,7 +152,7 @@ def test_sizes_are_those_of_the_papers_table_1(name: str, decoder_dim: int, pape
 
 
 @pytest.mark.parametrize("change", [{"dim": 18, "num_heads": 4}, {"dim": 9, "num_heads": 3}])
-def test_a_dim_that_does_not_fit_its_heads_is_an_error_that_names_both(change: dict[str, int]) -> None:
+def test_a_dim_that_is_no_multiple_of_num_heads_is_an_error_that_names_both(change: dict[str, int]) -> None:
     given = f"dim={change['dim']}, num_heads={change['num_heads']}"
     with pytest.raises(
         InputError, match=rf"encoder\.dim must be even and a multiple of encoder\.num_heads; got {given}"
@@ -160,7 +160,7 @@ def test_a_dim_that_does_not_fit_its_heads_is_an_error_that_names_both(change: d
         small_conformer(**change)
 
 
-def test_an_even_kernel_is_an_error_that_says_why() -> None:
+def test_an_even_kernel_is_an_error_that_gives_the_reason() -> None:
     with pytest.raises(
         InputError,
         match=r"encoder\.convolution\.kernel_size must be odd, so that it is centred, and at most 1,001; got 32\.",
@@ -169,5 +169,5 @@ def test_an_even_kernel_is_an_error_that_says_why() -> None:
 
 
 def small_conformer(**changes: Any) -> Conformer:
-    """conformer_xs with `changes`."""
+    """Return the config of conformer_xs with `changes`."""
     return component("encoder", {**resolved("encoder=conformer_xs")["encoder"], **changes})(80)

@@ -1,4 +1,4 @@
-"""The streaming Conformer: the chunks' output equals that of the whole utterance, in any batch of streams."""
+"""The streaming Conformer: the output in chunks equals that of the whole utterance, in any batch of streams."""
 
 import math
 from typing import Any
@@ -61,7 +61,7 @@ def whole(encoder: ConformerStreaming, features: Tensor, taps: dict[int, Tap] | 
 @pytest.mark.parametrize("dtype", list(TOLERANCES), ids=["float32", "float64"])
 @pytest.mark.parametrize("overrides", CASES, ids=" ".join)
 @torch.no_grad()
-def test_chunk_by_chunk_it_gives_what_the_whole_gives(overrides: list[str], dtype: torch.dtype) -> None:
+def test_the_output_in_chunks_equals_that_of_the_whole_utterance(overrides: list[str], dtype: torch.dtype) -> None:
     encoder = make(overrides, dtype)
     for chunk, left, right, frames in (
         (1, 3, 1, 31),
@@ -82,7 +82,7 @@ def test_chunk_by_chunk_it_gives_what_the_whole_gives(overrides: list[str], dtyp
 
 
 @torch.no_grad()
-def test_so_do_taps_that_change_what_the_next_block_gets() -> None:
+def test_taps_that_change_the_input_of_the_next_block_have_equal_results_in_chunks() -> None:
     encoder = make(["encoder=conformer_streaming_xs"], chunk_frames=5, left_frames=7, right_frames=2)
     features = torch.randn(200, NUM_MEL_BINS, dtype=torch.float64)
     taps: dict[int, Tap] = {0: lambda x, padding: x.masked_fill(padding[:, :, None], 0.0).cos(), 2: lambda x, _: x}
@@ -95,7 +95,7 @@ def test_so_do_taps_that_change_what_the_next_block_gets() -> None:
 
 
 @torch.no_grad()
-def test_streams_that_join_leave_and_end_in_a_batch_change_nothing_for_the_others() -> None:
+def test_streams_that_join_leave_and_end_in_a_batch_do_not_affect_the_others() -> None:
     encoder = make(["encoder=conformer_streaming_xs"], chunk_frames=4, left_frames=6, right_frames=2)
     utterances = [torch.randn(frames, NUM_MEL_BINS, dtype=torch.float64) for frames in (130, 48, 75, 16, 111)]
     starts = [0, 2, 0, 5, 3]  # the step at which each stream joins
@@ -119,14 +119,14 @@ def test_streams_that_join_leave_and_end_in_a_batch_change_nothing_for_the_other
         for number, out, length in zip(there, encoded.out, encoded.lengths, strict=True):
             outs[number].append(out[:length])
         stay = [row for row, number in enumerate(there) if place[number] + 16 < len(utterances[number])]
-        stay = stay[::-1]  # in any order
+        stay = stay[::-1]  # the order does not matter
         state, there = {name: rows[stay] for name, rows in state.items()}, [there[row] for row in stay]
     for out, expected in zip(outs, alone, strict=True):
         torch.testing.assert_close(torch.cat(out), expected, rtol=0, atol=1e-10)
 
 
 @torch.no_grad()
-def test_what_was_heard_does_not_change_when_more_is_heard() -> None:
+def test_output_does_not_change_when_more_audio_arrives() -> None:
     encoder = make(["encoder=conformer_streaming_xs"], chunk_frames=4, left_frames=8, right_frames=3)
     features = torch.randn(160, NUM_MEL_BINS, dtype=torch.float64)
     other = torch.cat([features[:80], torch.randn(80, NUM_MEL_BINS, dtype=torch.float64)])
@@ -184,7 +184,9 @@ def convolution_by_loops(convolution: Any, x: Tensor, before: Tensor) -> Tensor:
     ("chunk", "left", "right", "frames"), [(3, 4, 2, 11), (1, 2, 0, 7), (5, 0, 7, 12), (20, 3, 4, 9), (2, 3, 1, 8)]
 )
 @torch.no_grad()
-def test_the_whole_is_what_the_papers_say_term_by_term(chunk: int, left: int, right: int, frames: int) -> None:
+def test_the_whole_utterance_equals_the_equations_of_the_papers_term_by_term(
+    chunk: int, left: int, right: int, frames: int
+) -> None:
     sizes = {"chunk_frames": chunk, "left_frames": left, "right_frames": right}
     encoder = make(["encoder=conformer_streaming_xs"], dim=8, num_heads=2, num_layers=2, **sizes)
     features = torch.randn(4 * frames, NUM_MEL_BINS, dtype=torch.float64)
@@ -192,7 +194,7 @@ def test_the_whole_is_what_the_papers_say_term_by_term(chunk: int, left: int, ri
     rows = [x[begin : begin + chunk + right] for begin in range(0, frames, chunk)]
 
     def each(part: Any) -> None:
-        """Sum a part's output for each row and the frames before it, which are in the rows above."""
+        """Apply a part to each row and the frames before it, which are in the rows above."""
         before = [torch.cat([row[:chunk] for row in [x[:0], *rows[:number]]]) for number in range(len(rows))]
         rows[:] = [row + part(row, all_before) for row, all_before in zip(rows, before, strict=True)]
 
@@ -217,7 +219,7 @@ def test_the_whole_is_what_the_papers_say_term_by_term(chunk: int, left: int, ri
 
 
 @torch.no_grad()
-def test_with_one_chunk_for_all_it_is_a_conformer_with_the_same_weights() -> None:
+def test_with_a_single_chunk_it_equals_a_conformer_with_the_same_weights() -> None:
     streaming = make(["encoder=conformer_streaming_xs"], chunk_frames=None)
     config = overridden(resolved("encoder=conformer_xs")["encoder"], SMALL)
     conformer: Any = component("encoder", config)(NUM_MEL_BINS).double().eval()
@@ -231,7 +233,7 @@ def test_with_one_chunk_for_all_it_is_a_conformer_with_the_same_weights() -> Non
 
 
 @torch.no_grad()
-def test_sizes_beyond_an_utterance_take_no_more_room_than_it_does() -> None:
+def test_chunk_sizes_beyond_the_utterance_need_no_more_memory_than_the_utterance() -> None:
     encoder = make(["encoder=conformer_streaming_xs"], chunk_frames=100_000, left_frames=100_000, right_frames=1_000)
     features, seen = torch.randn(90, NUM_MEL_BINS, dtype=torch.float64), []
     encoder.blocks[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[2].shape[2]))
@@ -241,7 +243,7 @@ def test_sizes_beyond_an_utterance_take_no_more_room_than_it_does() -> None:
     torch.testing.assert_close(first.out, whole(encoder, features).out, rtol=0, atol=1e-12)
 
 
-def test_in_training_chunks_are_drawn_from_the_seed_and_all_of_them_are() -> None:
+def test_in_training_chunk_sizes_are_drawn_from_the_seed_and_all_occur() -> None:
     encoder = make(["encoder=conformer_streaming_xs"], dropout=0.0, training_right_frames=[0, 8]).train()
     drawn = []
     for seed in range(60):
@@ -250,10 +252,10 @@ def test_in_training_chunks_are_drawn_from_the_seed_and_all_of_them_are() -> Non
         torch.manual_seed(seed)
         assert encoder._drawn() == drawn[-1]
     choices = (encoder.training_chunk_frames, encoder.training_left_frames, encoder.training_right_frames)
-    assert [set(some) for some in zip(*drawn, strict=True)] == [set(some) for some in choices]
+    assert [set(sizes) for sizes in zip(*drawn, strict=True)] == [set(sizes) for sizes in choices]
 
 
-def test_a_batch_in_training_has_the_chunks_that_were_drawn() -> None:
+def test_a_batch_in_training_uses_the_chunk_size_drawn_for_it() -> None:
     encoder = make(["encoder=conformer_streaming_xs", "encoder/norm=layer_norm"])
     features, lengths = torch.randn(2, 90, NUM_MEL_BINS, dtype=torch.float64), torch.tensor([90, 41])
     encoder.training_chunk_frames, encoder.training_left_frames, encoder.training_right_frames = [3], [4], [2]
@@ -262,19 +264,19 @@ def test_a_batch_in_training_has_the_chunks_that_were_drawn() -> None:
     torch.testing.assert_close(trained, encoder.eval()(features, lengths).out, rtol=0, atol=0)
 
 
-def test_cached_keys_further_away_than_local_attention_reaches_are_not_seen() -> None:
+def test_cached_keys_beyond_the_reach_of_local_attention_are_masked() -> None:
     attention = LocalAttention(8, 2, 0.0, context=2, bias=True).double()
     x = torch.randn(1, 3, 8, dtype=torch.float64)
     far, near = torch.randn(1, 4, 16, dtype=torch.float64), torch.randn(1, 2, 16, dtype=torch.float64)
     positions = torch.randn(9 + 3, 8, dtype=torch.float64)[: 2 * 3 + 6 - 1]
     hidden = torch.zeros(1, 1, 9, dtype=torch.bool)
-    befores = (torch.cat([some, near], dim=1) for some in (far, far.cos()))
+    befores = (torch.cat([earlier, near], dim=1) for earlier in (far, far.cos()))
     outs = [attention.extend(x, lambda _, cached=cached: cached, positions, hidden)[0] for cached in befores]
     torch.testing.assert_close(*outs, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("part", NOT_CHUNK_BY_CHUNK)
-def test_a_part_that_sees_frames_to_come_is_refused_in_a_line(part: str) -> None:
+def test_a_part_that_sees_future_frames_is_refused_in_one_line(part: str) -> None:
     group = part.rsplit("_", 1)[-1]
     config = resolved("encoder=conformer_streaming_xs", f"encoder/{group}={part}")["encoder"]
     with pytest.raises(InputError, match=rf"^encoder\.{group} must be .* in conformer_streaming, .*\.$"):
@@ -282,7 +284,7 @@ def test_a_part_that_sees_frames_to_come_is_refused_in_a_line(part: str) -> None
 
 
 @pytest.mark.parametrize("normalize", ["utterance_cmvn", "loud_frame_cmvn", "per_utterance"])
-def test_a_normalisation_that_sees_frames_to_come_is_refused_and_another_named(normalize: str) -> None:
+def test_a_feature_normalisation_that_sees_future_frames_is_refused_and_another_one_named(normalize: str) -> None:
     config = resolved("encoder=conformer_streaming_xs", f"features/normalize={normalize}")
     tokenizer = build_tokenizer(config)
     tokenizer.fit(["abc"])
@@ -292,13 +294,13 @@ def test_a_normalisation_that_sees_frames_to_come_is_refused_and_another_named(n
     assert str(refusal.value) == f"{must}{normalize} does. Take features/normalize=global_cmvn."
 
 
-def test_its_yaml_brings_a_normalisation_that_needs_none() -> None:
+def test_its_config_selects_a_feature_normalisation_without_future_frames() -> None:
     assert resolved("encoder=conformer_streaming_s")["features"]["normalize"]["name"] == "global_cmvn"
 
 
 @pytest.mark.parametrize("subsampling", ["strided_conv", "depthwise_conv"])
 @torch.no_grad()
-def test_subsampling_goes_on_where_it_was(subsampling: str) -> None:
+def test_subsampling_continues_across_chunks(subsampling: str) -> None:
     make_it = component("encoder/subsampling", {"name": subsampling, "num_channels": 6, "dropout": 0.0})
     for dim in (20, 7):
         module = make_it(dim, 8).double()

@@ -55,7 +55,7 @@ def plain_loss(made: Any, views: Tensor, tokens: list[int]) -> Tensor:
     return ctc + resolved("head=ctc_consistency")["head"]["weight"] * consistency
 
 
-def test_loss_and_gradients_are_those_of_the_papers_formula_and_padded_frames_do_not_count() -> None:
+def test_loss_and_gradients_equal_the_formula_of_the_paper_and_padded_frames_do_not_count() -> None:
     made, count = head(), len(LENGTHS)
     views = torch.full((2, count, 9, DIM), 1e6, dtype=torch.float64)
     for row, length in enumerate(LENGTHS):
@@ -69,12 +69,12 @@ def test_loss_and_gradients_are_those_of_the_papers_formula_and_padded_frames_do
     torch.testing.assert_close(losses["loss"], expected, rtol=0, atol=1e-10)
     assert (losses["consistency"] > 0.01).all()
     inputs = [views, *made.parameters()]
-    found, wanted = (torch.autograd.grad(loss.sum(), inputs, retain_graph=True) for loss in (losses["loss"], expected))
-    for gradient, plain in zip(found, wanted, strict=True):
+    actual, wanted = (torch.autograd.grad(loss.sum(), inputs, retain_graph=True) for loss in (losses["loss"], expected))
+    for gradient, plain in zip(actual, wanted, strict=True):
         torch.testing.assert_close(gradient, plain, rtol=0, atol=1e-10)
 
 
-def test_of_one_view_and_of_two_that_are_the_same_it_is_the_ctc_loss() -> None:
+def test_with_one_view_or_two_equal_views_the_loss_is_the_ctc_loss() -> None:
     made, token_lengths = head(), torch.tensor([len(ids) for ids in TOKENS])
     encoded = Encoded(torch.randn(3, 7, DIM, dtype=torch.float64), torch.tensor(LENGTHS), {})
     expected = made.ctc.losses(encoded, padded_tokens(), token_lengths)["loss"]
@@ -90,7 +90,7 @@ TWO_VIEWS = Reference(lambda text: [1], len, lambda frames: frames, views=2)
 
 
 class Noise:
-    """A change of the waveform that is drawn at random."""
+    """A random change of the waveform."""
 
     stage = "waveform"
     max_added_seconds = 0.0
@@ -115,11 +115,11 @@ MASKED = build_augmentation(resolved("augment=[speed_perturb,spec_augment]"), SA
 NOISY = Augmentation(MASKED.speed, [Noise()], MASKED.features)
 
 
-def test_views_have_the_same_waveform_and_masks_of_their_own() -> None:
+def test_views_share_their_waveform_and_have_different_masks() -> None:
     first, second = views(dataset(Augmentation(NOISY.speed, NOISY.waveform)))
-    assert torch.equal(first, second), "the same speed, and the same noise"
+    assert torch.equal(first, second), "both views have equal speed and noise"
     masked, other = views(dataset(NOISY))
-    assert torch.equal(masked, views(dataset(NOISY, REFERENCE))[0]), "as without a second one"
+    assert torch.equal(masked, views(dataset(NOISY, REFERENCE))[0]), "the first view does not depend on the second"
     for view in (masked, other):
         unmasked = view == first
         assert 0.2 < unmasked.float().mean() < 1
@@ -135,7 +135,7 @@ def test_masks_are_a_function_of_seed_epoch_utterance_and_view() -> None:
     assert not torch.equal(views(made)[1], views(dataset(NOISY, seed=4))[1])
 
 
-def test_a_batch_holds_the_first_views_of_all_and_then_the_second() -> None:
+def test_a_batch_has_the_first_views_of_all_utterances_and_then_the_second() -> None:
     batch = collate(
         [
             Example(UTTERANCE, torch.full((length, 2), 1.0 * number), torch.tensor([number]), (-torch.ones(length, 2),))
@@ -148,18 +148,18 @@ def test_a_batch_holds_the_first_views_of_all_and_then_the_second() -> None:
     assert batch.tokens.tolist() == [[1], [2]]
 
 
-def test_evaluation_has_one_view() -> None:
+def test_evaluation_uses_one_view() -> None:
     assert len(views(dataset(Augmentation(), TWO_VIEWS.for_evaluation()))) == 1
 
 
 @pytest.mark.parametrize("bound", [{}, {"max_squared_seconds": 300.0}, {"max_utterances": 5}])
-def test_a_batch_of_two_views_holds_half_the_utterances(bound: dict[str, Any]) -> None:
+def test_a_batch_with_two_views_has_half_as_many_utterances(bound: dict[str, Any]) -> None:
     settings = SETTINGS | bound
     given = utterances(200)
     reference = Reference(REFERENCE.encode, REFERENCE.min_frames, REFERENCE.output_lengths, views=2)
     data = TrainingSet(given, FEATURES, reference, SPEED, 0, read(PlanSettings, settings, "data"))
     plan = data.epoch(start_of_epoch(1, 1))
-    assert len(data) == len(given), "none is too long"
+    assert len(data) == len(given), "no utterance is too long"
     for step in range(len(plan)):
         batch = plan.items(step, 0)
         longest = max(given[item.position].duration / item.factor for item in batch)
@@ -170,7 +170,7 @@ def test_a_batch_of_two_views_holds_half_the_utterances(bound: dict[str, Any]) -
 
 
 @pytest.mark.parametrize(("overrides", "warnings"), [(["augment=[]"], 1), (["augment=[spec_augment]"], 0)])
-def test_views_that_nothing_masks_are_warned_of(
+def test_two_views_without_masks_cause_a_warning(
     overrides: list[str], warnings: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     training_set = TrainingSet(utterances(8), FEATURES, TWO_VIEWS, None, 0, read(PlanSettings, SETTINGS, "data"))

@@ -55,7 +55,7 @@ Files = dict[str, bytes]
 
 
 def archive(folder: Path, config: dict[str, Any] | None = None, state: Any = None) -> Path:
-    """Write the tiny model as NeMo 3 archives it."""
+    """Write the tiny model in the archive format of NeMo 3."""
     return write_tar(folder / "tiny.nemo", as_nemo_3(nemo_files(config, state)))
 
 
@@ -100,7 +100,7 @@ FORMS: dict[str, Callable[[Path, Files], Path]] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_model_is_the_same_in_whatever_form_it_comes(form: str, tiny: Path, tmp_path: Path) -> None:
+def test_every_form_of_a_model_gives_the_same_bundle(form: str, tiny: Path, tmp_path: Path) -> None:
     expected, actual = (from_nemo(path, "zeros") for path in (tiny, FORMS[form](tmp_path, nemo_files())))
     assert actual.bundle.config == expected.bundle.config
     assert actual.bundle.files == expected.bundle.files
@@ -114,7 +114,7 @@ def assert_equal(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None
         assert torch.equal(tensor, expected[name]), name
 
 
-def test_tensors_are_where_the_same_computation_has_them(tiny: Path) -> None:
+def test_tensors_are_assigned_to_the_layers_with_the_same_computation(tiny: Path) -> None:
     theirs, ours = tensors(), from_nemo(tiny, "zeros").bundle.weights
     block, layer = "encoder.blocks.1", "encoder.layers.1"
     weight = theirs["decoder.decoder_layers.0.weight"]
@@ -149,7 +149,7 @@ def test_every_tensor_is_accounted_for(tmp_path: Path) -> None:
     )
 
 
-def test_a_tokenizer_of_characters_is_one_of_ours(tmp_path: Path) -> None:
+def test_a_character_tokenizer_becomes_a_char_tokenizer_of_asr(tmp_path: Path) -> None:
     labels = [" ", "a", "b", "'"]
     config = nemo_config(labels)
     del config["tokenizer"]
@@ -158,7 +158,7 @@ def test_a_tokenizer_of_characters_is_one_of_ours(tmp_path: Path) -> None:
     assert converted.bundle.files == {"characters.json": b'[" ", "a", "b", "\'"]\n'}
 
 
-def test_pieces_keep_their_order_behind_the_blank(tiny: Path, tmp_path: Path) -> None:
+def test_pieces_keep_their_order_after_the_blank(tiny: Path, tmp_path: Path) -> None:
     assert main([str(tiny), "-o", str(tmp_path / "tiny")]) == 0
     tokenizer = load_recognizer(tmp_path / "tiny").model.tokenizer
     assert tokenizer.pieces == ["", " ⁇ ", *(piece.replace("▁", " ") for piece in vocabulary()[1:])]
@@ -171,7 +171,7 @@ def test_pieces_keep_their_order_behind_the_blank(tiny: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("pieces", "normalizer"), [(None, "basic"), (["Q", "."], "as_written")])
-def test_the_normaliser_leaves_case_and_punctuation_where_the_model_spells_them(
+def test_the_normalizer_is_as_written_if_the_model_spells_case_or_punctuation(
     pieces: list[str] | None, normalizer: str, tmp_path: Path
 ) -> None:
     config, state = None, None
@@ -180,7 +180,7 @@ def test_the_normaliser_leaves_case_and_punctuation_where_the_model_spells_them(
     assert from_nemo(archive(tmp_path, config, state), "zeros").bundle.config["normalizer"] == normalizer
 
 
-def test_the_command_writes_a_bundle_that_transcribes_and_a_card_that_says_of_what(
+def test_the_command_writes_a_usable_bundle_and_a_card_that_names_its_source(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "tiny"
@@ -202,7 +202,7 @@ WITH_CHARACTERS = nemo_config([" ", "a", "b"]) | {"tokenizer": None}
     [(None, None), (WITH_CHARACTERS, tensors(3)), (changed(encoder=FAST), tensors(is_fast=True))],
     ids=["subwords", "characters", "Fast Conformer"],
 )
-def test_a_bundle_goes_back_into_an_archive_and_comes_out_bit_for_bit(
+def test_a_bundle_converts_back_to_an_archive_with_the_same_bits(
     config: dict[str, Any] | None, state: dict[str, Tensor] | None, tmp_path: Path
 ) -> None:
     before = from_nemo(archive(tmp_path, config, state), "zeros").bundle
@@ -220,7 +220,7 @@ def test_a_bundle_goes_back_into_an_archive_and_comes_out_bit_for_bit(
     assert {name: tuple(tensor.shape) for name, tensor in written.items()} == expected
 
 
-def test_what_nemo_does_not_have_does_not_go_into_an_archive(tiny: Path, tmp_path: Path) -> None:
+def test_a_bundle_that_nemo_cannot_represent_is_refused(tiny: Path, tmp_path: Path) -> None:
     main([str(tiny), "-o", str(tmp_path / "tiny")])
     path = tmp_path / "tiny" / "config.json"
     path.write_text(path.read_text().replace('"utterance_cmvn",\n      "eps"', '"per_utterance",\n      "min_std"'))
@@ -291,13 +291,13 @@ def test_what_nemo_does_not_have_does_not_go_into_an_archive(tiny: Path, tmp_pat
         ),
     ],
 )
-def test_what_a_config_asks_for_and_we_do_not_have_is_one_line(
+def test_a_config_that_asr_does_not_support_is_refused_in_one_line(
     sections: dict[str, dict[str, Any]], message: str, tmp_path: Path
 ) -> None:
     assert_refused(archive(tmp_path, changed(**sections)), message, tmp_path)
 
 
-REFUSED: dict[str, dict[str, Any]] = {  # one value of each setting for which asr supports only one value
+REFUSED: dict[str, dict[str, Any]] = {  # settings with only one value that asr supports, and another value
     "encoder": {
         "feat_out": 640,
         "causal_downsampling": True,
@@ -336,12 +336,14 @@ REFUSED: dict[str, dict[str, Any]] = {  # one value of each setting for which as
 @pytest.mark.parametrize(
     ("section", "key"), [(section, key) for section, settings in REFUSED.items() for key in settings]
 )
-def test_another_form_than_ours_is_one_line_that_names_the_setting(section: str, key: str, tmp_path: Path) -> None:
+def test_an_unsupported_value_is_refused_in_one_line_that_names_the_setting(
+    section: str, key: str, tmp_path: Path
+) -> None:
     config = changed(**{section: {key: REFUSED[section][key]}})
     assert_refused(archive(tmp_path, config), rf"{section}\.{key} must be .*, which asr has; got ", tmp_path)
 
 
-def test_every_setting_that_asr_has_in_one_form_only_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_setting_with_only_one_supported_value_is_tested(monkeypatch: pytest.MonkeyPatch) -> None:
     checked: dict[str, set[str]] = {}
     monkeypatch.setattr(
         "asr.interchange.nemo.config.check",
@@ -353,7 +355,7 @@ def test_every_setting_that_asr_has_in_one_form_only_is_tried(monkeypatch: pytes
 
 
 def assert_refused(path: Path, message: str, tmp_path: Path) -> None:
-    """Check for an error of one line with the model's name, and that no file is left."""
+    """Check that an error of one line with the model's name is raised, and that no file is left."""
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(InputError, match=message) as refused:
         main([str(path), "-o", str(tmp_path / "output")])
@@ -409,7 +411,9 @@ TENSORS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("state", TENSORS)
-def test_tensors_that_do_not_fit_are_one_line(state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensors_that_do_not_fit_are_refused_in_one_line(
+    state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert_refused(archive(tmp_path, state=TENSORS[state][0]), TENSORS[state][1], tmp_path)
 
@@ -458,14 +462,14 @@ FILES: dict[str, tuple[Files, str]] = {
 
 @pytest.mark.parametrize("files", FILES)
 @pytest.mark.parametrize("form", ["plain tar", "folder"])
-def test_files_that_are_not_what_they_must_be_are_one_line(
+def test_damaged_files_of_an_archive_are_refused_in_one_line(
     form: str, files: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert_refused(FORMS[form](tmp_path, FILES[files][0]), FILES[files][1], tmp_path)
 
 
-def test_a_head_of_another_size_than_the_tokenizer_is_one_line(tmp_path: Path) -> None:
+def test_a_head_whose_size_differs_from_the_tokenizers_is_refused_in_one_line(tmp_path: Path) -> None:
     config = changed(decoder={"vocabulary": None, "num_classes": -1})
     message = r"decoder\.decoder_layers\.0\.weight must be \(41, 16, 1\), as the config says; got \(50, 16, 1\)"
     assert_refused(archive(tmp_path, config, tensors(49)), message, tmp_path)
@@ -494,7 +498,7 @@ MEMBERS: dict[str, tuple[list[tuple[tarfile.TarInfo, bytes]], str]] = {
 
 
 @pytest.mark.parametrize("members", MEMBERS)
-def test_members_that_nemo_does_not_write_are_one_line(members: str, tmp_path: Path) -> None:
+def test_archive_members_that_nemo_does_not_write_are_refused_in_one_line(members: str, tmp_path: Path) -> None:
     hostile, message = MEMBERS[members]
     with tarfile.open(tmp_path / "a.nemo", "w", format=tarfile.PAX_FORMAT) as tar:
         for info, content in [*GOOD, *hostile]:
@@ -502,7 +506,7 @@ def test_members_that_nemo_does_not_write_are_one_line(members: str, tmp_path: P
     assert_refused(tmp_path / "a.nemo", message, tmp_path)
 
 
-def test_a_gzip_bomb_is_refused_before_it_takes_memory(tmp_path: Path) -> None:
+def test_a_gzip_bomb_is_refused_before_it_uses_memory(tmp_path: Path) -> None:
     zeros = member("./model_weights.ckpt", bytes(100 << 20))
     path = write_tar(tmp_path / "a.nemo", [zeros], "w:gz")
     assert path.stat().st_size < 1 << 20
@@ -514,7 +518,7 @@ def test_a_gzip_bomb_is_refused_before_it_takes_memory(tmp_path: Path) -> None:
         tracemalloc.stop()
 
 
-def test_a_size_that_is_not_there_takes_no_memory(tmp_path: Path) -> None:
+def test_a_false_size_in_a_header_uses_no_memory(tmp_path: Path) -> None:
     """A header may declare any size; a negative size would seek backwards."""
     for size in (1 << 20, 1 << 60, -1024):
         info, _ = member("./model_weights.ckpt", size=size)
@@ -536,20 +540,20 @@ def test_a_size_that_is_not_there_takes_no_memory(tmp_path: Path) -> None:
         (bytes(10240), "model_config.yaml must be there"),
     ],
 )
-def test_what_is_no_archive_is_one_line(content: bytes, message: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_an_archive_is_refused_in_one_line(content: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / "a.nemo").write_bytes(content)
     assert_refused(tmp_path / "a.nemo", message, tmp_path)
 
 
 @pytest.mark.parametrize("mode", ["w", "w:gz"])
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.9])
-def test_part_of_an_archive_is_one_line(mode: str, share: float, tmp_path: Path) -> None:
+def test_an_incomplete_archive_is_refused_in_one_line(mode: str, share: float, tmp_path: Path) -> None:
     path = write_tar(tmp_path / "a.nemo", as_nemo_3(nemo_files()), mode)
     path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
     assert_refused(path, "must be a .nemo archive|must be there", tmp_path)
 
 
-def test_paths_that_lead_to_no_model_are_one_line(tmp_path: Path) -> None:
+def test_paths_without_a_model_are_refused_in_one_line(tmp_path: Path) -> None:
     assert_refused(tmp_path / "absent", "MODEL must be a .nemo archive, or a folder of its files", tmp_path)
     os.mkfifo(tmp_path / "pipe")
     assert_refused(tmp_path / "pipe", "an archive must be a file; this is a device or a pipe", tmp_path)
@@ -560,7 +564,7 @@ def test_paths_that_lead_to_no_model_are_one_line(tmp_path: Path) -> None:
     assert_refused(folder, r"files must lie in the folder; model_config\.yaml is a link", tmp_path)
 
 
-def test_a_folder_that_nothing_would_load_is_not_written(tmp_path: Path) -> None:
+def test_an_output_folder_that_could_not_be_loaded_is_not_written(tmp_path: Path) -> None:
     path = archive(tmp_path)
     for name in ("model.nemo", "model.ckpt"):
         with pytest.raises(
@@ -575,7 +579,7 @@ def test_a_folder_that_nothing_would_load_is_not_written(tmp_path: Path) -> None
         main([str(path), "-o", str(tmp_path / "bundle" / "sub")])
 
 
-def test_a_checkpoint_is_to_become_a_bundle_first(tmp_path: Path) -> None:
+def test_a_checkpoint_must_become_a_bundle_first(tmp_path: Path) -> None:
     (tmp_path / "step=1.ckpt").touch()
     message = (
         r"a run folder or a bundle here; this is a checkpoint\. python -m asr\.average .*step=1\.ckpt --output-dir"
@@ -584,7 +588,7 @@ def test_a_checkpoint_is_to_become_a_bundle_first(tmp_path: Path) -> None:
         main([str(tmp_path / "step=1.ckpt"), "--to", "nemo", "-o", str(tmp_path / "out.nemo")])
 
 
-def test_what_torch_says_of_a_hostile_file_does_not_advise_to_run_it(tmp_path: Path) -> None:
+def test_the_error_about_a_malicious_file_does_not_repeat_torchs_advice_to_execute_it(tmp_path: Path) -> None:
     with pytest.raises(InputError) as refused:
         main([str(archive(tmp_path, state=tensors() | {"x": _Evil()})), "-o", str(tmp_path / "output")])
     message = str(refused.value)
@@ -593,7 +597,7 @@ def test_what_torch_says_of_a_hostile_file_does_not_advise_to_run_it(tmp_path: P
         assert advice not in message
 
 
-def test_the_command_says_what_is_wrong_on_one_line(tmp_path: Path) -> None:
+def test_errors_of_the_command_are_one_line(tmp_path: Path) -> None:
     path = archive(tmp_path, changed(encoder={"self_attention_model": "abs_pos"}))
     command = [sys.executable, "-m", "asr.convert", str(path), "-o", str(tmp_path / "output")]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -619,7 +623,7 @@ def log_probs_of(recognizer: Recognizer, waveform: Tensor) -> Tensor:
         changed(encoder=FAST | {"use_bias": True, "xscaling": False}),
     ],
 )
-def test_a_model_that_nemo_saved_gives_nemos_log_probs_and_goes_back(config: dict[str, Any], tmp_path: Path) -> None:
+def test_a_model_saved_by_nemo_gives_nemos_log_probs_and_converts_back(config: dict[str, Any], tmp_path: Path) -> None:
     models = pytest.importorskip("nemo.collections.asr.models", reason="nemo_toolkit is not installed")
     from omegaconf import OmegaConf
 
@@ -661,14 +665,14 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @needs_model
 @pytest.mark.slow
 @pytest.mark.parametrize("utterance", AUDIO)
-def test_a_trained_model_gives_the_log_probs_that_nemo_gave(utterance: str, real: Path) -> None:
+def test_a_trained_model_gives_the_log_probs_computed_by_nemo(utterance: str, real: Path) -> None:
     actual = log_probs_of(load_recognizer(real), audio(utterance)).roll(-1, dims=1).numpy()
     assert np.abs(actual - golden(utterance, "logprobs")).max() < 1e-3
 
 
 @needs_model
 @pytest.mark.slow
-def test_all_632_tensors_of_a_trained_model_are_taken_and_come_back(real: Path, tmp_path: Path) -> None:
+def test_all_632_tensors_of_a_trained_model_convert_and_convert_back(real: Path, tmp_path: Path) -> None:
     account = from_nemo(MODEL, "zeros").account
     assert sum(account) == account.taken + account.folded == 632
     assert main([str(real), "--to", "nemo", "-o", str(tmp_path / "back.nemo")]) == 0
@@ -689,10 +693,10 @@ def test_all_632_tensors_of_a_trained_model_are_taken_and_come_back(real: Path, 
     ("corpus", "errors", "words"),
     [("test-clean-mini", 48, 1816), ("dev-mini", 37, 1009), ("test-other-mini", 105, 921)],
 )
-def test_a_trained_model_makes_as_many_errors_as_it_is_known_to(
+def test_a_trained_model_has_the_known_number_of_errors(
     corpus: str, errors: int, words: int, batch_seconds: float, real: Path
 ) -> None:
-    """Greedy; another program counted the errors with these weights."""
+    """Another program counted these errors of greedy decoding with these weights."""
     from asr.data.batch_plan import BatchBounds
     from asr.data.manifest import Utterance
     from asr.evaluation.result import evaluate
@@ -709,7 +713,7 @@ def test_a_trained_model_makes_as_many_errors_as_it_is_known_to(
     assert (evaluation.counts.errors, evaluation.counts.reference_length) == (errors, words)
 
 
-def test_a_bundle_is_told_how_it_can_be_converted(fluent: Path, tmp_path: Path) -> None:
+def test_the_error_for_a_bundle_names_the_options_that_convert_it(fluent: Path, tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=r"this is a bundle of asr already\. To convert it, add --to nemo or --to hugg"
     ):
@@ -723,7 +727,9 @@ def test_the_name_of_a_model_on_a_hub_needs_its_scheme(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_a_path_below_a_folder_that_exists_is_no_name_on_a_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_below_an_existing_folder_is_not_taken_for_a_name_on_a_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()
     with pytest.raises(InputError, match=r"it does not exist\.$"):

@@ -1,4 +1,4 @@
-"""recipes.convert: a small corpus in each format becomes the same manifest; errors name their place."""
+"""recipes.convert: a small corpus in each format becomes the same manifest; errors name their location."""
 
 import argparse
 import csv
@@ -132,11 +132,11 @@ def test_each_format_becomes_the_same_manifest(source: str, tmp_path: Path) -> N
     assert [utterance.speaker for utterance in utterances] == [
         None if kind == "ljspeech" else name[-1] for name in NAMES
     ]
-    if kind != "nemo":  # has no ids
+    if kind != "nemo":  # nemo has no ids
         assert [utterance.id for utterance in utterances] == NAMES
 
 
-def test_what_was_converted_can_be_trained_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_converted_corpus_can_be_used_for_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     utterances = convert("kaldi", kaldi(tmp_path))
     manifest = tmp_path / "converted.jsonl"
     everywhere = [f"corpus.{split}=[{manifest.name}]" for split in ("train", "valid", "test")]
@@ -144,7 +144,7 @@ def test_what_was_converted_can_be_trained_on(tmp_path: Path, capsys: pytest.Cap
     assert f"{len(utterances)} of {len(utterances)} training utterances" in capsys.readouterr().out
 
 
-def test_the_segments_of_kaldi_are_stretches_of_recordings(tmp_path: Path) -> None:
+def test_kaldi_segments_become_segments_of_recordings(tmp_path: Path) -> None:
     data = kaldi(tmp_path)
     (data / "wav.scp").write_text("long ../audio/utterance-0.wav\n")
     (data / "text").write_text("a one\nb two\n")
@@ -154,7 +154,7 @@ def test_the_segments_of_kaldi_are_stretches_of_recordings(tmp_path: Path) -> No
     assert (b.offset, b.duration) == (0.3, pytest.approx(SECONDS[0] - 0.3))
 
 
-def test_names_that_are_not_utf_8_or_no_names_are_lines_of_their_own(
+def test_lines_with_ids_that_are_not_utf_8_or_not_strings_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = kaldi(tmp_path)
@@ -182,7 +182,7 @@ def test_names_that_are_not_utf_8_or_no_names_are_lines_of_their_own(
     assert "recordings.jsonl:1: id must be a string; got ['r']" in capsys.readouterr().err
 
 
-def test_an_audio_file_may_have_a_name_of_any_bytes(tmp_path: Path) -> None:
+def test_the_name_of_an_audio_file_may_have_any_bytes(tmp_path: Path) -> None:
     data = kaldi(tmp_path)
     old = os.fsencode(tmp_path / "audio" / f"{NAMES[0]}.wav")
     os.rename(old, old.replace(b".wav", b"\xff.wav"))
@@ -193,7 +193,7 @@ def test_an_audio_file_may_have_a_name_of_any_bytes(tmp_path: Path) -> None:
     assert all(Path(utterance.audio_filepath).is_file() for utterance in utterances)
 
 
-def test_supervisions_of_lhotse_find_their_recordings(tmp_path: Path) -> None:
+def test_lhotse_supervisions_find_their_recordings(tmp_path: Path) -> None:
     with gzip.open(lhotse(tmp_path), "rt") as file:
         cuts = [json.loads(line) for line in file]
     for name, rows in (
@@ -201,13 +201,13 @@ def test_supervisions_of_lhotse_find_their_recordings(tmp_path: Path) -> None:
         ("supervisions", [cut["supervisions"][0] | {"start": 0.05, "duration": 0.2} for cut in cuts]),
     ):
         (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    found = convert("lhotse", tmp_path / "supervisions.jsonl", "--recordings", str(tmp_path / "recordings.jsonl"))
-    assert [(utterance.id, utterance.offset, utterance.duration, utterance.text) for utterance in found] == [
+    utterances = convert("lhotse", tmp_path / "supervisions.jsonl", "--recordings", str(tmp_path / "recordings.jsonl"))
+    assert [(utterance.id, utterance.offset, utterance.duration, utterance.text) for utterance in utterances] == [
         (f"s-{name}", 0.05, 0.2, text) for name, text in zip(NAMES, TEXTS, strict=True)
     ]
 
 
-def test_a_data_set_that_hugging_faces_library_wrote_is_converted(tmp_path: Path) -> None:
+def test_a_data_set_written_by_hugging_faces_library_is_converted(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets", reason="needs Hugging Face's datasets: pip install datasets")
     audio = [{"bytes": path.read_bytes(), "path": path.name} for path in write_audio(tmp_path / "audio")]
     speakers = [int(name[-1]) for name in NAMES]
@@ -221,7 +221,7 @@ def test_a_data_set_that_hugging_faces_library_wrote_is_converted(tmp_path: Path
     assert [utterance.speaker for utterance in utterances] == [name[-1] for name in NAMES]
 
 
-def test_an_audio_folder_is_read_as_hugging_faces_library_reads_it(tmp_path: Path) -> None:
+def test_an_audio_folder_is_read_like_hugging_faces_library_reads_it(tmp_path: Path) -> None:
     pytest.importorskip("torchcodec", reason="needs torchcodec, by which datasets reads audio", exc_type=Exception)
     datasets = pytest.importorskip("datasets", reason="needs Hugging Face's datasets: pip install datasets")
     folder = audio_folder(tmp_path)
@@ -233,7 +233,7 @@ def test_an_audio_folder_is_read_as_hugging_faces_library_reads_it(tmp_path: Pat
     ]
 
 
-def test_parquet_files_that_pyarrow_wrote_are_converted(tmp_path: Path) -> None:
+def test_parquet_files_written_by_pyarrow_are_converted(tmp_path: Path) -> None:
     import pyarrow
     import pyarrow.parquet as parquet
 
@@ -242,7 +242,7 @@ def test_parquet_files_that_pyarrow_wrote_are_converted(tmp_path: Path) -> None:
     table = pyarrow.table({"audio": audio, "sentence": TEXTS, "id": NAMES})
     parquet.write_table(table, tmp_path / "x.parquet")
     arguments = ["parquet", str(tmp_path / "x.parquet"), str(tmp_path / "converted.jsonl")]
-    assert main(arguments) == 1  # where to?
+    assert main(arguments) == 1  # the output for audio is not given
     assert main([*arguments, "--audio-dir", str(tmp_path / "out"), "--skip-bad"]) == 0
     utterances = read_manifest(tmp_path / "converted.jsonl")
     assert [utterance.id for utterance in utterances] == [name for name in NAMES if name != NAMES[3]]
@@ -266,13 +266,13 @@ def main_raising(arguments: list[str]) -> None:
     _convert(parser.parse_args(arguments))
 
 
-def test_parquet_files_of_like_names_keep_their_own_audio(tmp_path: Path) -> None:
+def test_parquet_files_of_similar_names_keep_their_own_audio(tmp_path: Path) -> None:
     sounds = [path.read_bytes() for path in write_audio(tmp_path / "audio", "flac")]
     parquet_file(tmp_path / "data" / "en" / "train.parquet", [sounds[0]])
     parquet_file(tmp_path / "data" / "en_train.parquet", [sounds[1]])
     parquet_file(tmp_path / "data" / "de" / "train.parquet", [sounds[2]])
     arguments = ["parquet", str(tmp_path / "data"), str(tmp_path / "m.jsonl"), "--audio-dir", str(tmp_path / "out")]
-    assert main([*arguments, "--skip-bad"]) == 0  # two rows would have the same id; one of them is left out
+    assert main([*arguments, "--skip-bad"]) == 0  # two rows would have the same id; one of them is dropped
     audio = {line.text: Path(line.audio_filepath).read_bytes() for line in read_manifest(tmp_path / "m.jsonl")}
     assert audio == {"text of en train": sounds[0], "text of de train": sounds[2]}
     (tmp_path / "data" / "en_train.parquet").rename(tmp_path / "data" / "en train.parquet")
@@ -282,7 +282,7 @@ def test_parquet_files_of_like_names_keep_their_own_audio(tmp_path: Path) -> Non
 
 
 def test_a_small_parquet_file_cannot_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A dictionary repeats one value in each row; and zstd compresses a page to almost nothing."""
+    """A dictionary page repeats one value in each row, and zstd compresses a page to almost nothing."""
     monkeypatch.setattr("recipes.convert.parquet.SPARE_BYTES", 1 << 20)
     silence = b"RIFF" + bytes(100_000)
     repeated = parquet_file(tmp_path / "repeated.parquet", [silence] * 100)
@@ -306,7 +306,7 @@ def link_to(path: Path, target: Path) -> None:
     path.symlink_to(target)
 
 
-def test_the_audio_of_parquet_files_replaces_nothing_else(tmp_path: Path) -> None:
+def test_audio_from_parquet_files_replaces_only_its_own_earlier_output(tmp_path: Path) -> None:
     sound = write_audio(tmp_path / "audio", "flac")[0].read_bytes()
     file, out = parquet_file(tmp_path / "train.parquet", [sound]), tmp_path / "out"
     arguments = ["parquet", str(file), str(tmp_path / "m.jsonl"), "--audio-dir", str(out)]
@@ -331,7 +331,7 @@ def test_the_audio_of_parquet_files_replaces_nothing_else(tmp_path: Path) -> Non
     assert mine.read_bytes() == b"mine"
 
 
-def test_segments_of_kaldi_end_within_their_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_kaldi_segments_may_not_exceed_their_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = kaldi(tmp_path)
     (data / "wav.scp").write_text("long ../audio/utterance-0.wav\n")
     (data / "text").write_text("a one\nb two\n")
@@ -345,7 +345,7 @@ def test_segments_of_kaldi_end_within_their_recording(tmp_path: Path, capsys: py
         assert [line.id for line in read_manifest(tmp_path / "m.jsonl")] == ["b"], "times are rounded to 10 ms"
 
 
-def test_manifests_that_lhotse_wrote_are_converted(tmp_path: Path) -> None:
+def test_manifests_written_by_lhotse_are_converted(tmp_path: Path) -> None:
     lhotse = pytest.importorskip("lhotse", reason="needs lhotse: pip install lhotse")
     recordings = lhotse.RecordingSet.from_recordings(map(lhotse.Recording.from_file, write_audio(tmp_path / "audio")))
     supervisions = lhotse.SupervisionSet.from_segments(
@@ -404,7 +404,7 @@ BROKEN = {  # source, file and line to change, the change, and the expected erro
 
 
 @pytest.mark.parametrize("fault", BROKEN)
-def test_a_broken_line_is_named_and_no_manifest_written_unless_it_is_left_out(
+def test_a_broken_line_is_named_and_no_manifest_is_written_unless_bad_lines_may_be_skipped(
     fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source, name, line, change, message = BROKEN[fault]
@@ -431,7 +431,7 @@ def test_a_broken_line_is_named_and_no_manifest_written_unless_it_is_left_out(
         ({"supervisions": [{"text": "a"}]}, "lhotse's keys"),
     ],
 )
-def test_cuts_that_are_no_stretch_of_a_file_are_named(
+def test_cuts_beyond_their_recording_are_named(
     change: dict[str, Any], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with gzip.open(lhotse(tmp_path), "rt") as file:
@@ -443,7 +443,7 @@ def test_cuts_that_are_no_stretch_of_a_file_are_named(
 
 @pytest.mark.parametrize("kind", sorted({kind for kind, _ in SOURCES.values()}))
 @pytest.mark.parametrize("content", [b"", b"\x00\xff\xfe\x1f\x8b", b"[1]\n"], ids=["empty", "bytes", "other"])
-def test_a_source_that_is_none_is_a_line_of_error(
+def test_an_invalid_source_is_reported_in_one_line(
     kind: str, content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "source.jsonl"
@@ -454,21 +454,23 @@ def test_a_source_that_is_none_is_a_line_of_error(
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_a_torn_gzip_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_truncated_gzip_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = lhotse(tmp_path)
     path.write_bytes(path.read_bytes()[:-20])
     assert main(["lhotse", str(path), str(tmp_path / "converted.jsonl")]) == 1
     assert "cuts.jsonl.gz" in capsys.readouterr().err
 
 
-def test_every_format_is_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_lists_every_format(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
     printed = capsys.readouterr().out
     assert all(f"python -m recipes.convert {kind} " in printed for kind in FORMATS)
 
 
-def test_audio_folders_with_a_text_of_their_own_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_in_audio_folders_the_text_column_may_have_another_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = audio_folder(tmp_path)
     edit(folder / "metadata.csv", 1, lambda _: "file_name,lyrics,speaker_id")
     assert main(["audio_folder", str(folder), str(tmp_path / "converted.jsonl")]) == 1

@@ -34,7 +34,7 @@ def make(name: str) -> Any:
 
 
 def by_loops(module: Any, name: str, x: Tensor) -> Tensor:
-    """One utterance, (T, D): arXiv:2005.08100, figure 2, the convolution frame by frame and tap by tap."""
+    """Convolve one utterance, (T, D), as in arXiv:2005.08100, figure 2, frame by frame and tap by tap."""
     dilation = DILATION if name == "dilated_convolution" else 1
     convolution = module.convolution if name == "plain_convolution" else module.depthwise
     left, right = module.pointwise1(x).chunk(2, dim=-1)
@@ -52,7 +52,7 @@ def by_loops(module: Any, name: str, x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in (CONF / "encoder" / "convolution").glob("*.yaml")))
-def test_a_module_and_its_gradients_equal_plain_loops_over_each_utterances_frames(name: str) -> None:
+def test_a_module_and_its_gradients_equal_plain_loops_over_the_frames_of_each_utterance(name: str) -> None:
     module = make(name)
     padding = padding_mask(torch.tensor(LENGTHS), max(LENGTHS))
     x = torch.randn(len(LENGTHS), max(LENGTHS), DIM, dtype=torch.float64, requires_grad=True)

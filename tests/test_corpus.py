@@ -1,4 +1,4 @@
-"""Only its own recipe creates an absent corpus, and never over files of the user."""
+"""An absent corpus is generated only by its own recipe, and user files are never replaced."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def prepare(folder: Path, *overrides: str) -> None:
     prepare_if_absent(settings_with(f"corpus.dir={folder}", *overrides).corpus)
 
 
-def test_a_misspelt_manifest_beside_others_is_refused_and_nothing_is_made(mine: Path) -> None:
+def test_a_misspelt_manifest_beside_existing_ones_is_refused_and_nothing_is_generated(mine: Path) -> None:
     before = content(mine)
     with pytest.raises(InputError, match=r"either all manifests must exist or none; \S+dev\.jsonl does not, "):
         prepare(mine, "corpus.name=mine", "corpus.valid=[dev.jsonl]")
@@ -40,7 +40,9 @@ def test_the_recipe_of_another_corpus_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-def test_a_recipe_refuses_a_folder_that_holds_files_of_its_names(mine: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_recipe_refuses_a_folder_with_files_that_it_would_replace(
+    mine: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     for split in ("train", "valid", "test"):
         (mine / f"{split}.jsonl").unlink()
     before = content(mine)

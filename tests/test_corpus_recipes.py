@@ -1,4 +1,4 @@
-"""Mini LibriSpeech, LJSpeech and Common Voice: from archives, made and served by the tests, to manifests."""
+"""Mini LibriSpeech, LJSpeech and Common Voice: from generated archives on a local server to manifests."""
 
 import hashlib
 import io
@@ -50,7 +50,7 @@ def mirror(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirror]:
 # ---------------------------------------------------------------- mini LibriSpeech
 
 
-def test_the_parts_of_mini_librispeech_are_fetched_from_where_they_are(
+def test_the_parts_of_mini_librispeech_are_fetched_from_their_addresses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fetched = []
@@ -88,14 +88,14 @@ def test_ljspeech_is_fetched_verified_unpacked_and_split_by_chapter(
 ) -> None:
     mirror.content = lj_archive(CHAPTERS)
     assert prepare_ljspeech(tmp_path, mirror, monkeypatch) == 0
-    assert [path.name for path in (tmp_path / "lj").iterdir()] == ["LJSpeech-1.1"], "no archive stays"
+    assert [path.name for path in (tmp_path / "lj").iterdir()] == ["LJSpeech-1.1"], "the archive is removed"
     splits = {name: read_manifest(tmp_path / "data" / f"{name}.jsonl") for name in ("train", "valid", "test")}
-    assert {name: [utterance.id for utterance in held] for name, held in splits.items()} == {
+    assert {name: [utterance.id for utterance in utterances] for name, utterances in splits.items()} == {
         "train": CHAPTERS[:3],
         "valid": CHAPTERS[3:5],
         "test": CHAPTERS[5:],
     }
-    assert [utterance.text for held in splits.values() for utterance in held] == TEXTS
+    assert [utterance.text for utterances in splits.values() for utterance in utterances] == TEXTS
     printed = capsys.readouterr().out
     assert "LJSpeech: complete: 6 utterances; the published corpus has 6." in printed
     plan(settings_with("corpus=ljspeech", *TINY, f"corpus.dir={tmp_path / 'data'}"))
@@ -104,7 +104,7 @@ def test_ljspeech_is_fetched_verified_unpacked_and_split_by_chapter(
     assert mirror.starts == [0]
 
 
-def test_another_archive_than_the_published_one_is_not_unpacked(
+def test_an_archive_that_differs_from_the_published_one_is_not_unpacked(
     tmp_path: Path, mirror: Mirror, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     mirror.content = lj_archive(CHAPTERS)
@@ -115,7 +115,7 @@ def test_another_archive_than_the_published_one_is_not_unpacked(
     assert not list((tmp_path / "lj").iterdir())
 
 
-def test_a_part_of_ljspeech_without_the_chapters_to_test_on_is_told_so(
+def test_an_ljspeech_archive_without_the_test_chapters_is_reported(
     tmp_path: Path, mirror: Mirror, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     mirror.content = lj_archive(CHAPTERS[:3])
@@ -148,15 +148,17 @@ def cv(folder: Path, *more: str) -> int:
     return prepare_common_voice(["--corpus-dir", str(folder / "en"), "--output-dir", str(folder / "data"), *more])
 
 
-def test_common_voice_is_verified_unpacked_and_split_as_it_comes(
+def test_common_voice_is_verified_and_unpacked_with_its_own_splits(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = cv_archive(tmp_path)
     assert cv(tmp_path, "--archive", str(path), "--sha256", hashlib.sha256(path.read_bytes()).hexdigest()) == 0
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["cv-corpus-9.9-en.tar.gz", "data", "en"]
     splits = [read_manifest(tmp_path / "data" / f"{name}.jsonl") for name in ("train", "dev", "test")]
-    assert [utterance.text for held in splits for utterance in held] == [f"{text.title()}." for text in TEXTS]
-    assert [{utterance.speaker for utterance in held} for held in splits] == [
+    assert [utterance.text for utterances in splits for utterance in utterances] == [
+        f"{text.title()}." for text in TEXTS
+    ]
+    assert [{utterance.speaker for utterance in utterances} for utterances in splits] == [
         {"speaker-train"},
         {"speaker-dev"},
         {"speaker-test"},
@@ -167,14 +169,16 @@ def test_common_voice_is_verified_unpacked_and_split_as_it_comes(
     plan(settings_with("corpus=common_voice", *TINY, f"corpus.dir={tmp_path / 'data'}"))
 
 
-def test_common_voice_of_another_checksum_is_not_unpacked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_common_voice_archive_with_another_checksum_is_not_unpacked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = cv_archive(tmp_path)
     assert cv(tmp_path, "--archive", str(path), "--sha256", "0" * 64) == 1
     assert f"must have the SHA-256 {'0' * 64}; it has " in capsys.readouterr().err
     assert not (tmp_path / "en").exists()
 
 
-def test_an_archive_of_something_else_is_refused_and_leaves_nothing(
+def test_an_archive_with_other_contents_is_refused_and_leaves_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "other.tar.gz"
@@ -184,7 +188,7 @@ def test_an_archive_of_something_else_is_refused_and_leaves_nothing(
     assert [entry.name for entry in tmp_path.iterdir()] == ["other.tar.gz"]
 
 
-def test_a_clip_that_is_no_audio_is_named_and_left_out_on_request(
+def test_a_clip_that_is_not_audio_is_named_and_dropped_on_request(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = cv_archive(tmp_path, broken=True)

@@ -17,13 +17,13 @@ from tests.identity import IDENTITY, decoded
 
 
 def collapse(path: tuple[int, ...]) -> list[int]:
-    """CTC's map from paths to tokens: merge repeats, then drop blanks."""
+    """Map a path to tokens as CTC does: merge repeats, then drop blanks."""
     merged = [token for token, _ in groupby(path)]
     return [token for token in merged if token != BLANK_ID]
 
 
 def loss_by_enumeration(log_probs: Tensor, tokens: list[int]) -> Tensor:
-    """-log of the summed probability of every path through log_probs (T', V) that spells `tokens`."""
+    """Return -log of the summed probability of every path through log_probs (T', V) that spells `tokens`."""
     frames, vocab_size = log_probs.shape
     paths = [path for path in product(range(vocab_size), repeat=frames) if collapse(path) == tokens]
     scores = [sum((log_probs[t, token] for t, token in enumerate(path)), log_probs.new_zeros(())) for path in paths]
@@ -67,7 +67,7 @@ def test_losses_and_gradients_equal_enumeration_of_all_paths(frames: int) -> Non
     torch.testing.assert_close(gradient, gradient_expected, rtol=0, atol=1e-10)
 
 
-def test_tokens_that_do_not_fit_their_frames_have_an_infinite_loss_and_not_zero() -> None:
+def test_tokens_that_do_not_fit_their_frames_have_infinite_loss() -> None:
     head = random_head(vocab_size=3)
     encoder_out = torch.randn(3, 4, 6, dtype=torch.float64)
     tokens = [[1, 2, 1], [1, 1, 2], [1, 1, 1]]  # need 3, 4 and 5 frames
@@ -76,7 +76,7 @@ def test_tokens_that_do_not_fit_their_frames_have_an_infinite_loss_and_not_zero(
     assert losses[2] == float("inf")
 
 
-def test_no_tokens_cost_a_blank_in_every_frame() -> None:
+def test_without_tokens_the_loss_is_that_of_a_blank_in_every_frame() -> None:
     head = random_head(vocab_size=4)
     encoder_out = torch.randn(2, 5, 6, dtype=torch.float64)
     log_probs = head.log_probs(encoder_out)
@@ -87,7 +87,7 @@ def test_no_tokens_cost_a_blank_in_every_frame() -> None:
     torch.testing.assert_close(losses, expected, rtol=0, atol=1e-12)
 
 
-def test_neither_frames_nor_tokens_cost_nothing_but_tokens_without_frames_are_infinite() -> None:
+def test_without_frames_the_loss_is_0_for_no_tokens_and_infinite_otherwise() -> None:
     head = random_head(vocab_size=3)
     encoder_out = torch.randn(2, 4, 6, dtype=torch.float64)
     losses = losses_of(head, encoder_out, torch.tensor([0, 0]), *pad([[], [1]], value=0))
@@ -96,7 +96,7 @@ def test_neither_frames_nor_tokens_cost_nothing_but_tokens_without_frames_are_in
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.integers(1, 2), max_size=4))
-def test_min_frames_is_the_fewest_frames_for_which_a_path_exists(tokens: list[int]) -> None:
+def test_min_frames_is_the_smallest_number_of_frames_that_has_a_path(tokens: list[int]) -> None:
     frames = 0
     while not any(collapse(path) == tokens for path in product(range(3), repeat=frames)):
         frames += 1
@@ -125,19 +125,19 @@ greedy = Greedy(IDENTITY, Char(), as_written)
 
 
 def one_hot(paths: list[list[int]], vocab_size: int) -> Tensor:
-    """log_probs whose best tokens are `paths`; the paths are of one length."""
+    """Return log_probs whose best tokens are `paths`, which have equal lengths."""
     best = torch.nn.functional.one_hot(torch.tensor(paths, dtype=torch.int64), vocab_size).float()
     return (best + 0.1 * torch.rand_like(best)).log_softmax(dim=-1)
 
 
 @settings(deadline=None)
 @given(st.integers(1, 9).flatmap(lambda t: st.lists(st.lists(st.integers(0, 3), min_size=t, max_size=t), min_size=1)))
-def test_greedy_merges_repeats_and_then_drops_blanks(paths: list[list[int]]) -> None:
+def test_greedy_decoding_merges_repeats_and_then_drops_blanks(paths: list[list[int]]) -> None:
     hypotheses = decoded(greedy, one_hot(paths, vocab_size=4), torch.full((len(paths),), len(paths[0])))
     assert [hypothesis.tokens for [hypothesis] in hypotheses] == [collapse(tuple(path)) for path in paths]
 
 
-def test_greedy_reads_no_frame_behind_the_end() -> None:
+def test_greedy_decoding_ignores_frames_after_the_end() -> None:
     path = [1, 1, 0, 1, 2, 2, 3]
     hypotheses = decoded(greedy, one_hot([path] * 4, vocab_size=4), torch.tensor([0, 2, 4, 7]))
     assert [hypothesis.tokens for [hypothesis] in hypotheses] == [[], [1], [1, 1], [1, 1, 2, 3]]

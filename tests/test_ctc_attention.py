@@ -1,4 +1,4 @@
-"""Joint CTC/attention: its decoder against torch's, its loss against loops, stepwise against all tokens at once."""
+"""Joint CTC/attention: its decoder against torch's, its loss against loops, steps against all tokens at once."""
 
 import math
 from functools import cache
@@ -45,7 +45,7 @@ def copy_attention(torchs: nn.MultiheadAttention, ours: MultiHeadAttention) -> N
 
 
 def torchs_decoder(ours: TransformerDecoder, *, norm_first: bool) -> nn.TransformerDecoder:
-    """torch's own decoder with the weights of ours."""
+    """Return torch's own decoder with our weights."""
     layer = nn.TransformerDecoderLayer(DIM, NUM_HEADS, 2 * DIM, batch_first=True, norm_first=norm_first)
     decoder = nn.TransformerDecoder(layer, NUM_LAYERS, nn.LayerNorm(DIM) if norm_first else None).double().eval()
     with torch.no_grad():
@@ -65,7 +65,7 @@ def torchs_decoder(ours: TransformerDecoder, *, norm_first: bool) -> nn.Transfor
 
 
 @pytest.mark.parametrize("residual", NORMS)
-def test_the_decoder_is_torchs_with_the_same_weights(residual: str) -> None:
+def test_the_decoder_equals_torchs_with_the_same_weights(residual: str) -> None:
     ours = joint_head(residual).token_decoder
     theirs = torchs_decoder(ours, norm_first=residual == "pre_norm")
     frames, lengths = torch.randn(3, 7, DIM, dtype=torch.float64), torch.tensor([7, 4, 1])
@@ -74,24 +74,24 @@ def test_the_decoder_is_torchs_with_the_same_weights(residual: str) -> None:
     mask = nn.Transformer.generate_square_subsequent_mask(5) == -math.inf
     out = theirs(embedded, frames, tgt_mask=mask, memory_key_padding_mask=padding_mask(lengths, 7))
     expected = (out @ ours.linear.weight.T + ours.linear.bias).log_softmax(dim=-1)
-    found, _ = ours(tokens, ours.remember(frames, lengths), ours.start(3))
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)  # float64 rounding
+    actual, _ = ours(tokens, ours.remember(frames, lengths), ours.start(3))
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10)  # float64 rounding
 
 
 @pytest.mark.parametrize("residual", NORMS)
-def test_token_by_token_with_a_cache_is_what_all_at_once_gives(residual: str) -> None:
+def test_decoding_token_by_token_with_a_cache_equals_decoding_at_once(residual: str) -> None:
     decoder = joint_head(residual).token_decoder
     frames, lengths = torch.randn(2, 7, DIM, dtype=torch.float64), torch.tensor([7, 4])
     memory = decoder.remember(frames, lengths)
     tokens = torch.randint(VOCAB_SIZE, (6, 5))  # three sequences of each utterance
     expected, whole = decoder(tokens, memory, decoder.start(6))
-    cache, found = decoder.start(6), []
+    cache, steps = decoder.start(6), []
     for step in tokens[:, :1], tokens[:, 1:2], tokens[:, 2:]:
         log_probs, cache = decoder(step, memory, cache)
-        found.append(log_probs)
-    torch.testing.assert_close(torch.cat(found, dim=1), expected, rtol=0, atol=1e-12)
+        steps.append(log_probs)
+    torch.testing.assert_close(torch.cat(steps, dim=1), expected, rtol=0, atol=1e-12)
     torch.testing.assert_close(cache, whole, rtol=0, atol=1e-12)
-    for row in range(6):  # each by itself
+    for row in range(6):  # each sequence on its own
         own = decoder.remember(frames[row // 3, None], lengths[row // 3, None])
         alone, _ = decoder(tokens[row, None], own, decoder.start(1))
         torch.testing.assert_close(alone[0], expected[row], rtol=0, atol=1e-12)
@@ -112,11 +112,12 @@ def plain_attention_loss(head: CTCAttention, frames: Tensor, tokens: list[int]) 
 
 
 @torch.no_grad()
-def test_the_loss_is_smoothed_cross_entropy_with_a_part_of_ctc() -> None:
+def test_the_loss_is_smoothed_cross_entropy_plus_a_share_of_the_ctc_loss() -> None:
     head = joint_head("pre_norm", label_smoothing=0.2, ctc_weight=0.4)
     frames, lengths = torch.randn(3, 9, DIM, dtype=torch.float64), torch.tensor([9, 6, 4])
     texts = [[1, 2, 2, 5], [3], []]
-    tokens = torch.tensor([[*text, *[9**9] * (6 - len(text))] for text in texts])  # no token is 9**9
+    # No token is 9**9, so it marks padding.
+    tokens = torch.tensor([[*text, *[9**9] * (6 - len(text))] for text in texts])
     losses = head.losses(Encoded(frames, lengths, {}), tokens, torch.tensor([4, 1, 0]))
     ctc = head.ctc.losses(Encoded(frames, lengths, {}), tokens, torch.tensor([4, 1, 0]))["loss"]
     for row, text in enumerate(texts):
@@ -126,22 +127,22 @@ def test_the_loss_is_smoothed_cross_entropy_with_a_part_of_ctc() -> None:
 
 
 @pytest.mark.parametrize("junk", [float("nan"), float("inf")])
-def test_what_stands_in_padded_frames_and_tokens_changes_neither_loss_nor_gradient(junk: float) -> None:
+def test_the_content_of_padded_frames_and_tokens_changes_neither_loss_nor_gradient(junk: float) -> None:
     head = joint_head("post_norm")
     frames, lengths = torch.randn(2, 9, DIM, dtype=torch.float64), torch.tensor([9, 5])
     token_lengths = torch.tensor([4, 2])
-    found = []
+    results = []
     for filling, token in ((0.0, 0), (junk, -1), (junk, 9**9)):
         out = frames.masked_fill(padding_mask(lengths, 9)[:, :, None], filling).requires_grad_()
         tokens = torch.tensor([[1, 2, 2, 5, token], [3, 4, token, token, token]])
         losses = head.losses(Encoded(out, lengths, {}), tokens, token_lengths)
         gradients = torch.autograd.grad(losses["attention"].sum(), [out, *head.token_decoder.parameters()])
-        found.append((losses["attention"], gradients))
-    for result in found[1:]:
-        torch.testing.assert_close(result, found[0], rtol=0, atol=1e-12)
+        results.append((losses["attention"], gradients))
+    for result in results[1:]:
+        torch.testing.assert_close(result, results[0], rtol=0, atol=1e-12)
 
 
-def test_heads_that_do_not_divide_the_encoders_dimension_are_one_line() -> None:
+def test_heads_that_do_not_divide_the_encoder_dimension_are_refused_in_one_line() -> None:
     must = r"^encoder\.dim must be even and a multiple of head\.num_heads; got dim=12, num_heads=5\.$"
     with pytest.raises(InputError, match=must):
         joint_head("pre_norm", num_heads=5)

@@ -15,18 +15,18 @@ def noisy(number: int) -> Curve:
 
 @pytest.mark.parametrize("number", [1, 2, 3, 10, 101])
 @pytest.mark.parametrize("width", [1, 3, 7])
-def test_a_smoothed_point_is_the_mean_of_its_neighbours_of_as_many_on_either_side(number: int, width: int) -> None:
+def test_a_smoothed_point_is_the_mean_of_equally_many_neighbours_on_both_sides(number: int, width: int) -> None:
     curve = noisy(number)
-    for place, found in enumerate(curve.smoothed(width).values):
+    for place, smoothed in enumerate(curve.smoothed(width).values):
         reach = (width - 1) // 2
         while place - reach < 0 or place + reach >= number:
             reach -= 1
         neighbours = curve.values[place - reach : place + reach + 1]
-        assert found == pytest.approx(sum(neighbours) / len(neighbours), abs=1e-12)
+        assert smoothed == pytest.approx(sum(neighbours) / len(neighbours), abs=1e-12)
 
 
 @pytest.mark.parametrize(("number", "buckets"), [(1, 5), (20, 5), (21, 5), (1000, 7), (99_999, 100)])
-def test_a_thinned_curve_keeps_the_extremes_of_every_stretch_and_both_ends(number: int, buckets: int) -> None:
+def test_a_thinned_curve_keeps_both_ends_and_the_extremes_of_every_interval(number: int, buckets: int) -> None:
     curve = noisy(number)
     thin = curve.thinned(buckets)
     points = list(zip(curve.steps, curve.values, strict=True))
@@ -36,13 +36,15 @@ def test_a_thinned_curve_keeps_the_extremes_of_every_stretch_and_both_ends(numbe
     )
     assert len(thinned_points) <= 4 * buckets
     assert (thinned_points[0], thinned_points[-1]) == (points[0], points[-1])
-    for stretch in range(buckets):
-        bucket_points = points[stretch * number // buckets : (stretch + 1) * number // buckets]
+    for interval in range(buckets):
+        bucket_points = points[interval * number // buckets : (interval + 1) * number // buckets]
         for extreme in (min, max):
             assert not bucket_points or extreme(bucket_points, key=lambda point: point[1]) in thinned_points
 
 
-def test_what_is_not_a_number_is_counted_and_left_out_and_a_line_cut_short_gives_what_it_has(tmp_path: Path) -> None:
+def test_non_finite_numbers_are_counted_and_dropped_and_truncated_lines_are_read_as_far_as_possible(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "metrics.csv"
     path.write_text(
         "step,epoch,train/loss,valid/wer\r\n"
@@ -60,13 +62,13 @@ def test_what_is_not_a_number_is_counted_and_left_out_and_a_line_cut_short_gives
 
 
 @pytest.mark.parametrize("content", ["", "step\r\n", "step,train/loss\r\n", "a,b\r\n1,2\r\n", "step,train/loss\r\n1"])
-def test_a_file_without_a_number_has_no_curves(content: str, tmp_path: Path) -> None:
+def test_a_file_without_numbers_has_no_curves(content: str, tmp_path: Path) -> None:
     (tmp_path / "metrics.csv").write_text(content)
     assert read_curves(tmp_path / "metrics.csv") == {}
     assert read_curves(tmp_path / "absent.csv") == {}
 
 
-def test_a_file_is_read_as_far_as_it_is_csv(tmp_path: Path) -> None:
+def test_a_file_is_read_up_to_the_first_line_that_is_not_csv(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
     path.write_text("step,train/loss\n1,2.5\n2," + "x" * 200_000 + "\n3,1.5\n")
     assert read_curves(path) == {"train/loss": Curve([1], [2.5])}

@@ -64,11 +64,13 @@ def encoder_frames(utterance: Utterance, features: Features, factor: float = 1.0
 
 
 def with_tokens(utterance: Utterance, count: int) -> Utterance:
-    """Return this audio with a text that needs `count` frames: a, b, a, b, ..."""
+    """Return this audio with a text a, b, a, b, ... that needs `count` frames."""
     return replace(utterance, text="ab" * (count // 2) + "a" * (count % 2))
 
 
-def test_an_example_is_features_and_tokens_of_its_utterance(utterances: list[Utterance], features: Features) -> None:
+def test_an_example_has_the_features_and_tokens_of_its_utterance(
+    utterances: list[Utterance], features: Features
+) -> None:
     dataset = SpeechDataset(utterances, features, REFERENCE)
     assert len(dataset) == len(utterances)
     example = good(dataset[Item(0, 3, 1.0)])
@@ -99,7 +101,7 @@ def test_an_example_does_not_depend_on_order_batches_or_workers(
         assert all(torch.equal(other[utterance_id], seen[0][utterance_id]) for utterance_id in other)
 
 
-def test_another_epoch_seed_or_utterance_id_is_augmented_otherwise(
+def test_another_epoch_seed_or_utterance_id_gives_another_augmentation(
     utterances: list[Utterance], features: Features
 ) -> None:
     dataset = SpeechDataset(utterances, features, REFERENCE, AUGMENTATION, seed=5)
@@ -114,14 +116,16 @@ def test_another_epoch_seed_or_utterance_id_is_augmented_otherwise(
     assert torch.equal(good(moved[Item(0, len(utterances) - 1, 1.0)]).features, example)
 
 
-def test_making_an_example_leaves_the_generator_as_it_was(utterances: list[Utterance], features: Features) -> None:
+def test_making_an_example_does_not_change_the_global_generator(
+    utterances: list[Utterance], features: Features
+) -> None:
     dataset = SpeechDataset(utterances, features, REFERENCE, AUGMENTATION)
     state = torch.get_rng_state()
     dataset[Item(0, 0, 0.9)]
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_speed_changes_the_audio_before_the_features(utterances: list[Utterance], features: Features) -> None:
+def test_speed_changes_the_audio_before_features_are_computed(utterances: list[Utterance], features: Features) -> None:
     dataset = SpeechDataset(utterances, features, REFERENCE, Augmentation(speed=SPEED))
     samples, _ = soundfile.read(utterances[0].audio_filepath, dtype="float32")
     for factor in SPEED.factors:
@@ -129,7 +133,7 @@ def test_speed_changes_the_audio_before_the_features(utterances: list[Utterance]
         assert torch.equal(good(dataset[Item(0, 0, factor)]).features, expected)
 
 
-def test_audio_that_cannot_be_read_is_rejected_with_its_path_and_the_reason(
+def test_unreadable_audio_is_rejected_with_its_path_and_the_reason(
     utterances: list[Utterance], features: Features, tmp_path: Path
 ) -> None:
     broken = tmp_path / "broken.flac"
@@ -147,7 +151,7 @@ def test_audio_that_cannot_be_read_is_rejected_with_its_path_and_the_reason(
 
 
 @pytest.mark.parametrize(("off_by", "is_rejected"), [(0.08, False), (-0.08, False), (0.3, True), (-0.3, True)])
-def test_audio_that_is_not_as_long_as_the_manifest_says_is_rejected(
+def test_audio_whose_duration_differs_from_the_manifest_is_rejected(
     utterances: list[Utterance], features: Features, off_by: float, is_rejected: bool
 ) -> None:
     """Batches are bounded by the manifest's durations; differences of up to 0.1 s and 1 % are rounding."""
@@ -160,21 +164,21 @@ def test_audio_that_is_not_as_long_as_the_manifest_says_is_rejected(
         assert f"the audio {utterances[0].duration:.2f} s" in result.reason
 
 
-def test_an_utterance_with_an_offset_is_that_stretch_of_its_file(
+def test_an_utterance_with_an_offset_is_that_segment_of_its_file(
     utterances: list[Utterance], features: Features
 ) -> None:
     samples, _ = soundfile.read(utterances[0].audio_filepath, dtype="float32")
-    stretch = replace(utterances[0], offset=0.1, duration=0.25)
-    example = good(SpeechDataset([stretch], features)[Item(0, 0, 1.0)])
+    segment = replace(utterances[0], offset=0.1, duration=0.25)
+    example = good(SpeechDataset([segment], features)[Item(0, 0, 1.0)])
     assert torch.equal(example.features, features(torch.from_numpy(samples[1600 : 1600 + 4000])))
-    assert len(example.tokens) == 0  # no reference was requested
+    assert len(example.tokens) == 0  # no reference text was requested
 
 
-def test_a_text_too_long_for_its_audio_is_rejected_exactly_at_the_bound_of_ctc(
+def test_a_text_too_long_for_its_audio_is_rejected_exactly_at_the_limit_of_ctc(
     utterances: list[Utterance], features: Features
 ) -> None:
     frames = encoder_frames(utterances[0], features)
-    repeats = replace(utterances[0], text="aa" + ("ba" * frames)[: frames - 3])  # a frame more for aa
+    repeats = replace(utterances[0], text="aa" + ("ba" * frames)[: frames - 3])  # one more frame for the repeated a
     assert CTC.min_frames(TOKENIZER.encode(repeats.text)) == frames
     fits = [with_tokens(utterances[0], frames), repeats]
     too_long = [with_tokens(utterances[0], frames + 1), replace(repeats, text=repeats.text[0] + repeats.text)]
@@ -185,13 +189,13 @@ def test_a_text_too_long_for_its_audio_is_rejected_exactly_at_the_bound_of_ctc(
     assert f"it needs {frames + 2} frames and has {frames}" in results[3].reason
 
 
-def test_evaluation_rejects_no_text_for_its_length(utterances: list[Utterance], features: Features) -> None:
+def test_evaluation_rejects_no_text_because_of_its_length(utterances: list[Utterance], features: Features) -> None:
     much = with_tokens(utterances[0], 500)
     example = good(SpeechDataset([much], features, REFERENCE.for_evaluation())[Item(0, 0, 1.0)])
     assert len(example.tokens) == 500
 
 
-def test_a_speed_at_which_the_tokens_do_not_fit_falls_back_to_1(
+def test_a_speed_at_which_the_tokens_do_not_fit_is_replaced_by_1(
     utterances: list[Utterance], features: Features
 ) -> None:
     at_1, at_11 = (encoder_frames(utterances[0], features, factor) for factor in (1.0, 1.1))
@@ -208,22 +212,24 @@ def test_a_speed_at_which_the_tokens_do_not_fit_falls_back_to_1(
     assert torch.equal(fallen_back.features, good(dataset[Item(0, 1, 1.0)]).features)
 
 
-def test_energies_are_those_of_all_readable_utterances_in_an_order_fixed_by_the_seed(
+def test_energies_are_those_of_all_readable_utterances_in_an_order_set_by_the_seed(
     utterances: list[Utterance], features: Features
 ) -> None:
     absent = replace(utterances[0], audio_filepath="absent.flac", id="absent")
-    found = list(energies([*utterances, absent], features, seed=1))
+    actual = list(energies([*utterances, absent], features, seed=1))
     plain = [
         features.energies(torch.from_numpy(soundfile.read(u.audio_filepath, dtype="float32")[0])) for u in utterances
     ]
-    order = [next(n for n, reference in enumerate(plain) if torch.equal(reference, other)) for other in found]
+    order = [next(n for n, reference in enumerate(plain) if torch.equal(reference, other)) for other in actual]
     assert sorted(order) == list(range(len(utterances)))
     assert order != sorted(order)
     again = list(energies([*utterances, absent], features, seed=1))
-    assert all(torch.equal(*pair) for pair in zip(found, again, strict=True))
+    assert all(torch.equal(*pair) for pair in zip(actual, again, strict=True))
 
 
-def test_selection_keeps_exactly_what_becomes_an_example(utterances: list[Utterance], features: Features) -> None:
+def test_selection_keeps_exactly_the_utterances_that_become_examples(
+    utterances: list[Utterance], features: Features
+) -> None:
     candidates = []
     for number, utterance in enumerate(utterances):
         frames = encoder_frames(utterance, features)
@@ -248,7 +254,7 @@ def selected(candidates: list[Utterance], features: Features, bounds: SelectionB
     return select(utterances, count_tokens(utterances, REFERENCE), features, REFERENCE, bounds)
 
 
-def test_selection_names_each_reason_and_keeps_what_is_exactly_at_a_bound(features: Features) -> None:
+def test_selection_names_each_reason_and_keeps_utterances_exactly_at_a_limit(features: Features) -> None:
     def lasting(seconds: float, text: str = "ab") -> Utterance:
         return Utterance("never opened.flac", seconds, text, f"{seconds} {text}")
 
@@ -262,13 +268,13 @@ def test_selection_names_each_reason_and_keeps_what_is_exactly_at_a_bound(featur
     assert "too long for its audio" in reasons["0.5 " + "ab" * 20]
 
 
-def test_a_speed_is_feasible_where_the_tokens_fit_the_frames_that_are_left(
+def test_a_speed_is_feasible_if_the_tokens_fit_the_frames_at_that_speed(
     utterances: list[Utterance], features: Features
 ) -> None:
     candidates, expected = [], []
     for utterance in utterances[:5]:
         left = [encoder_frames(utterance, features, factor) for factor in SPEED.factors]
-        for count in range(min(left) - 1, left[1] + 1):  # up to what fits at 1.0
+        for count in range(min(left) - 1, left[1] + 1):  # 1.0 leaves this number of frames
             candidates.append(replace(with_tokens(utterance, count), id=f"{utterance.id}-{count}"))
             expected.append([frames >= count for frames in left])
     selection = selected(candidates, features, SelectionBounds(0, 100))
@@ -281,7 +287,7 @@ def example_of(num_frames: int, tokens: list[int]) -> Example:
     return Example(utterance, torch.randn(num_frames, 4), torch.tensor(tokens, dtype=torch.int64))
 
 
-def test_collate_pads_with_zeros_behind_each_end_and_keeps_the_order() -> None:
+def test_collate_pads_with_zeros_after_each_end_and_keeps_the_order() -> None:
     examples = [example_of(5, [3, 1]), example_of(9, []), example_of(0, [2, 2, 2])]
     batch = collate(examples)
     assert batch.features.shape == (3, 9, 4)
@@ -295,7 +301,7 @@ def test_collate_pads_with_zeros_behind_each_end_and_keeps_the_order() -> None:
         assert not row[frames:].any()
 
 
-def test_collate_passes_rejected_utterances_on_beside_the_batch() -> None:
+def test_collate_returns_rejected_utterances_beside_the_batch() -> None:
     first, second = example_of(5, [3, 1]), example_of(9, [1])
     rejected = Rejected(Utterance("b.flac", 1.0, "", "b"), "cannot be read")
     batch = collate([first, rejected, second])
@@ -304,14 +310,14 @@ def test_collate_passes_rejected_utterances_on_beside_the_batch() -> None:
     assert batch.rejected == (rejected,)
 
 
-def test_a_batch_of_rejected_utterances_alone_is_empty() -> None:
+def test_a_batch_with_only_rejected_utterances_is_empty() -> None:
     rejected = Rejected(Utterance("b.flac", 1.0, "", "b"), "cannot be read")
     batch = collate([rejected])
     assert len(batch) == len(batch.features) == len(batch.tokens) == len(batch.feature_lengths) == 0
     assert batch.rejected == (rejected,)
 
 
-def test_a_batch_moves_as_a_whole() -> None:
+def test_a_batch_moves_to_a_device_as_a_whole() -> None:
     batch: Batch = collate([example_of(5, [3, 1])])
     moved = batch.to("meta")
     tensors = (moved.features, moved.feature_lengths, moved.tokens, moved.token_lengths)

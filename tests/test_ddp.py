@@ -1,4 +1,4 @@
-"""Two processes: one run folder, whatever launches them, and an unchanged validation."""
+"""Two processes: one run folder with every launcher, and unchanged validation results."""
 
 import os
 import subprocess
@@ -34,10 +34,8 @@ def srun(training: list[str]) -> list[tuple[list[str], dict[str, str]]]:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("launch", [lightning, torchrun, srun])
-def test_two_processes_leave_one_run_folder_and_nothing_else(
-    launch: Any, strategy: str, tones: Path, tmp_path: Path
-) -> None:
-    """Started as by a user, in an otherwise empty folder."""
+def test_two_processes_leave_only_one_run_folder(launch: Any, strategy: str, tones: Path, tmp_path: Path) -> None:
+    """The training starts in an empty folder, as a user would start it."""
     training = ["-m", "asr.train", *TINY, *tone_corpus(tones), *SHORT, f"trainer.strategy={strategy}"]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     processes = [
@@ -53,7 +51,7 @@ def test_two_processes_leave_one_run_folder_and_nothing_else(
     assert sorted(path.name for path in run_dir.iterdir()) == sorted([*folders, *files])
     assert len(list(run_dir.glob("tensorboard/events.*"))) == 1
     log = (run_dir / "train.log").read_text()
-    assert log.count("training utterances") == 1, "the log says things once"
+    assert log.count("training utterances") == 1, "each message is logged once"
     assert "".join(printed).count("training utterances") == 1
 
 
@@ -66,7 +64,7 @@ TOO_HOT = ["run_dir=other", "optimizer.lr=1000", "optimizer.weight_decay=1000"] 
     [([], 0), pytest.param(TOO_HOT, 1, marks=pytest.mark.slow)],
     ids=["whole", "ended by an error"],
 )
-def test_no_process_leaves_its_group_to_the_end_of_python(
+def test_every_process_closes_its_process_group_before_python_exits(
     overrides: list[str], status: int, strategy: str, tones: Path, tmp_path: Path
 ) -> None:
     """Gloo's threads may abort a process that exits with its group open, or before they have released its tensors."""
@@ -90,15 +88,15 @@ if __name__ == "__main__":
     assert sorted(path.name for path in tmp_path.glob("?-*")) == ["0-True", "1-True"]
 
 
-def test_two_processes_validate_as_one_does(tones: Path, tmp_path: Path) -> None:
-    """The learning rate is 0, and there are no batch statistics."""
+def test_two_processes_validate_like_one(tones: Path, tmp_path: Path) -> None:
+    """The learning rate is 0, and there are no batch statistics, so that both runs have equal weights."""
     still = ["optimizer.lr=0", "encoder/norm=layer_norm", "trainer.max_epochs=1", "num_threads=1"]
-    found = []
+    results = []
     for world_size in (1, 2):
         distributed = ["trainer.strategy=ddp", f"trainer.devices={world_size}"] if world_size > 1 else []
         run_dir = tmp_path / str(world_size)
         settings = resolved(*TINY, *tone_corpus(tones), *still, *distributed, f"run_dir={run_dir}")
         assert finish(start(settings, tmp_path / "log", world_size=world_size)) == 0, (tmp_path / "log").read_text()
         last = metrics(run_dir)[-1]
-        found.append([float(last[name]) for name in ("valid/wer", "valid/loss", "valid/blank_ratio")])
-    assert found[1] == pytest.approx(found[0], rel=1e-6)
+        results.append([float(last[name]) for name in ("valid/wer", "valid/loss", "valid/blank_ratio")])
+    assert results[1] == pytest.approx(results[0], rel=1e-6)

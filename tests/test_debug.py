@@ -20,7 +20,8 @@ EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 SMALL = [line for line in TINY if not line.startswith(("augment", "data", "checkpoint", "schedule"))]
 
 
-RECURRENT = ["encoder.dim=128", "optimizer.lr=3e-3", "trainer.max_steps=400"]  # they begin to spell late
+# These emit letters only late in training.
+RECURRENT = ["encoder.dim=128", "optimizer.lr=3e-3", "trainer.max_steps=400"]
 
 
 @pytest.mark.parametrize(
@@ -31,7 +32,7 @@ RECURRENT = ["encoder.dim=128", "optimizer.lr=3e-3", "trainer.max_steps=400"]  #
         *(pytest.param(name, RECURRENT, marks=pytest.mark.slow) for name in ("lstm", "gru")),
     ],
 )
-def test_eight_utterances_are_learnt_by_heart_and_it_is_said(
+def test_eight_utterances_are_memorised_and_the_success_is_reported(
     encoder: str, longer: list[str], tones: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run_dir = tmp_path / "run"
@@ -54,15 +55,15 @@ def test_eight_utterances_are_learnt_by_heart_and_it_is_said(
     assert {json.loads(line)["id"] for line in examples(run_dir)} == {f"train-{number}" for number in range(8)}
 
 
-def test_everything_runs_once(tones: Path, tmp_path: Path) -> None:
+def test_debug_fast_trains_validates_and_writes_all_files(tones: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     wer = train(settings_with("debug=fast", *tone_corpus(tones), "trainer.accelerator=cpu", f"run_dir={run_dir}"))
     validated = {row["step"]: float(row["valid/wer"]) for row in metrics(run_dir) if row["valid/wer"]}
-    assert validated == {"2": pytest.approx(wer, abs=1e-4)}, "what a sweep makes small"
+    assert validated == {"2": pytest.approx(wer, abs=1e-4)}, "the result that a sweep minimises"
     assert {"bundle", "results.json", "report.html"} <= {path.name for path in run_dir.iterdir()}
 
 
-def test_a_profile_tells_what_a_few_batches_spend_their_time_on(
+def test_a_profile_shows_where_a_few_batches_spend_their_time(
     tones: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run_dir = tmp_path / "run"
@@ -73,12 +74,12 @@ def test_a_profile_tells_what_a_few_batches_spend_their_time_on(
     )
     log = "\n".join(caplog.messages)
     assert re.search(r"profile of 2 batches .*\n.* ms:\n +[\d.]+  \S+Model: model\n", log), log
-    assert re.search(r"Optimizer\.step#AdamW\.step .* 2 *\n", log), "once a batch"
+    assert re.search(r"Optimizer\.step#AdamW\.step .* 2 *\n", log), "each batch is profiled once"
     assert f"trace written to {run_dir / 'trace.json'}: open it" in log
     names = [event.get("name", "") for event in json.loads((run_dir / "trace.json").read_text())["traceEvents"]]
     assert names.count("[pl][module]asr.encoder.conformer.Conformer: model.encoder") == 2
     assert "[pl][module]asr.encoder.conformer.ConformerBlock: model.encoder.blocks.0" in names
-    assert (run_dir / "results.json").read_text().strip() == "{}", "nothing is tested"
+    assert (run_dir / "results.json").read_text().strip() == "{}", "there is no test"
 
 
 def results(counts: ErrorCounts) -> Any:
@@ -86,7 +87,7 @@ def results(counts: ErrorCounts) -> Any:
     return {"train": SimpleNamespace(counts=counts)}
 
 
-def test_what_was_not_learnt_is_an_error_that_says_what_to_look_at() -> None:
+def test_failing_to_overfit_is_an_error_that_names_possible_causes() -> None:
     must = r"must be memorised, to a WER of at most 5\.0%; got 4 errors of 60 words\. Look at report\.html"
     with pytest.raises(InputError, match=must):
         check_learnt(results(ErrorCounts(1, 1, 2, reference_length=60, utterances=8)), max_wer=0.05)
@@ -97,7 +98,7 @@ def test_what_was_not_learnt_is_an_error_that_says_what_to_look_at() -> None:
 
 @pytest.mark.parametrize("debug", ["overfit", "fast"])
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
-def test_a_debug_file_lies_over_every_experiment(debug: str, experiment: str) -> None:
+def test_debug_settings_override_every_experiment(debug: str, experiment: str) -> None:
     config = resolved(f"experiment={experiment}", f"debug={debug}")
     assert config["data"]["max_train_utterances"] == 8
     assert config["trainer"]["max_steps"] <= 200
@@ -106,7 +107,7 @@ def test_a_debug_file_lies_over_every_experiment(debug: str, experiment: str) ->
     assert config["encoder"]["name"] == resolved(f"experiment={experiment}")["encoder"]["name"]
 
 
-def test_the_plan_is_of_the_few_utterances(tones: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_plan_covers_only_the_few_utterances(tones: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan(settings_with("debug=overfit", *SMALL, *tone_corpus(tones)))
     printed = capsys.readouterr().out
     assert printed.startswith("tones: 8 of 48 training utterances")

@@ -1,6 +1,6 @@
 """All ways to compute a training step give equal losses.
 
-On a CPU these are the ways that it has; on a GPU, if there is one, also compiled blocks.
+The ways available on a CPU are always tested; compiled blocks need a GPU.
 """
 
 import json
@@ -26,7 +26,7 @@ from tests.test_train import losses
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is here")
 DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=cuda)])
 NUM_STEPS = {"cpu": 8, "cuda": 200}
-# Of the mean loss over the steps: bfloat16 has three digits, and another order of summation rounds differently.
+# Tolerance of the mean loss over the steps: bfloat16 has three digits, and other orders of summation round differently.
 NOISE = {"cpu": 2e-3, "cuda": 3e-2}
 WAYS = {
     "features": ["data.features_on=device"],
@@ -36,7 +36,7 @@ WAYS = {
 
 
 class Waiting(CompiledBlocks):
-    """Compiles before the third step, and waits for the result."""
+    """Waits before the third step until compilation is finished."""
 
     def on_train_batch_start(self, *given: Any) -> None:
         super().on_train_batch_start(*given)
@@ -68,7 +68,7 @@ def run(device: str, corpus: Path, run_dir: Path, *overrides: str) -> list[float
 
 @pytest.fixture(scope="module")
 def eager(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
-    """The losses of a plain training, by device."""
+    """Return the losses of a plain training on a device."""
     folder = tmp_path_factory.mktemp("eager")
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     return {device: run(device, tones, folder / device) for device in devices}
@@ -77,7 +77,7 @@ def eager(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, li
 @pytest.mark.parametrize(
     ("device", "way"), [("cpu", "features"), *(pytest.param("cuda", way, marks=cuda) for way in WAYS)]
 )
-def test_each_way_of_computing_a_step_has_the_losses_of_the_plain_one(
+def test_each_way_to_compute_a_step_has_the_losses_of_the_plain_way(
     device: str,
     way: str,
     eager: dict[str, list[float]],
@@ -88,34 +88,34 @@ def test_each_way_of_computing_a_step_has_the_losses_of_the_plain_one(
 ) -> None:
     monkeypatch.setattr(step_callbacks, "CompiledBlocks", Waiting)
     caplog.set_level("INFO", "asr")
-    found = run(device, tones, tmp_path / "run", *WAYS[way])
-    assert len(found) == len(eager[device]) == NUM_STEPS[device]
-    pairs = zip(found, eager[device], strict=True)
-    assert sum(abs(mine - theirs) / theirs for mine, theirs in pairs) / len(found) < NOISE[device]
+    losses = run(device, tones, tmp_path / "run", *WAYS[way])
+    assert len(losses) == len(eager[device]) == NUM_STEPS[device]
+    pairs = zip(losses, eager[device], strict=True)
+    assert sum(abs(mine - theirs) / theirs for mine, theirs in pairs) / len(losses) < NOISE[device]
     if "compile_blocks=true" in WAYS[way]:
         assert "run compiled" in caplog.text, caplog.text
 
 
 @DEVICES
-def test_log_probs_in_bfloat16_are_near_those_in_float32(device: str) -> None:
-    """An eighth: values are about 2, and two blocks round each to three digits."""
+def test_log_probs_in_bfloat16_are_close_to_those_in_float32(device: str) -> None:
+    """The tolerance is an eighth: values are about 2, and each of two blocks rounds to three digits."""
     model: Model = make_model("encoder.dropout=0").to(device).eval()
     features, lengths = torch.randn(3, 300, 80, device=device), torch.tensor([300, 211, 97], device=device)
-    found = []
+    outputs = []
     for dtype in (torch.float32, torch.bfloat16):
         with torch.no_grad(), torch.autocast(device, dtype, enabled=dtype != torch.float32):
             encoded = model(features, lengths)
             head: Any = model.head.frame_head
-            found.append(head.log_probs(encoded.out).float().cpu()[0])
-    torch.testing.assert_close(found[1], found[0], rtol=0, atol=0.125)
-    assert not torch.equal(*found)
+            outputs.append(head.log_probs(encoded.out).float().cpu()[0])
+    torch.testing.assert_close(outputs[1], outputs[0], rtol=0, atol=0.125)
+    assert not torch.equal(*outputs)
 
 
 @DEVICES
-def test_a_loss_that_is_not_finite_is_named_by_its_own_step(
+def test_a_non_finite_loss_is_attributed_to_its_own_step(
     device: str, tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a GPU it is only found when a step is logged."""
+    """On a GPU the loss is only read when a step is logged."""
     compute = RecognitionTask.losses
 
     def spoilt(self: RecognitionTask, batch: Batch) -> Any:
@@ -129,20 +129,20 @@ def test_a_loss_that_is_not_finite_is_named_by_its_own_step(
 
 
 @cuda
-def test_a_run_goes_on_from_its_checkpoint_with_all_that_is_fast(
+def test_a_run_with_all_accelerations_resumes_from_its_checkpoint(
     tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(step_callbacks, "CompiledBlocks", Waiting)
     common = [*WAYS["all"], "schedule=noam", "checkpoint.every_steps=20"]
     run("cuda", tones, tmp_path / "run", *common, "trainer.max_steps=40")
-    found = run("cuda", tones, tmp_path / "run", *common, "trainer.max_steps=80", "resume.allow=[trainer.max_steps]")
+    losses = run("cuda", tones, tmp_path / "run", *common, "trainer.max_steps=80", "resume.allow=[trainer.max_steps]")
     whole = run("cuda", tones, tmp_path / "whole", *common, "trainer.max_steps=80")
-    assert found == pytest.approx(whole, rel=0.05)
+    assert losses == pytest.approx(whole, rel=0.05)
 
 
 @cuda
-def test_on_a_gpu_a_step_that_is_not_logged_waits_for_torchs_ctc_loss_alone(tones: Path, tmp_path: Path) -> None:
-    """It asks for the lengths; nothing else does, except in steps that are logged."""
+def test_on_a_gpu_a_step_without_logging_waits_only_for_torchs_ctc_loss(tones: Path, tmp_path: Path) -> None:
+    """The CTC loss reads the lengths; other operations wait only in logged steps."""
     torch.cuda.set_sync_debug_mode("warn")
     try:
         with warnings.catch_warnings(record=True) as caught:

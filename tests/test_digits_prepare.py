@@ -47,7 +47,7 @@ def read_splits(folder: Path) -> dict[str, list[Utterance]]:
     return {split: read_manifest(folder / f"{split}.jsonl") for split in ("train", "valid", "test")}
 
 
-def test_the_official_split_goes_by_index(tmp_path: Path) -> None:
+def test_the_official_split_is_by_index(tmp_path: Path) -> None:
     assert prepare(make_corpus(tmp_path / "corpus"), tmp_path / "out") == 0
     splits = read_splits(tmp_path / "out")
     assert {index(utterance) for utterance in splits["test"]} == {0, 1, 2, 3, 4}
@@ -56,7 +56,7 @@ def test_the_official_split_goes_by_index(tmp_path: Path) -> None:
     assert sum(map(len, splits.values())) == 10 * 3 * 12
 
 
-def test_a_speaker_left_out_is_in_no_train_or_valid_and_wholly_in_test(tmp_path: Path) -> None:
+def test_a_held_out_speaker_is_only_in_test(tmp_path: Path) -> None:
     prepare(make_corpus(tmp_path / "corpus"), tmp_path / "out")
     official_test = {utterance.id for utterance in read_manifest(tmp_path / "out" / "test.jsonl")}
     for speaker in ("george", "lucas", "theo"):
@@ -68,7 +68,7 @@ def test_a_speaker_left_out_is_in_no_train_or_valid_and_wholly_in_test(tmp_path:
             assert not {utterance.id for utterance in splits[split]} & official_test
 
 
-def test_the_text_is_the_word_of_the_digit_in_the_name(tmp_path: Path) -> None:
+def test_the_text_is_the_word_for_the_digit_in_the_file_name(tmp_path: Path) -> None:
     prepare(make_corpus(tmp_path / "corpus"), tmp_path / "out")
     words = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
     for utterance in read_manifest(tmp_path / "out" / "train.jsonl"):
@@ -76,7 +76,7 @@ def test_the_text_is_the_word_of_the_digit_in_the_name(tmp_path: Path) -> None:
         assert utterance.duration == 0.1  # 800 samples at 8 kHz
 
 
-def test_the_recordings_may_lie_in_the_folder_or_in_its_recordings(tmp_path: Path) -> None:
+def test_recordings_may_be_in_the_folder_or_in_its_subfolder_recordings(tmp_path: Path) -> None:
     make_corpus(tmp_path / "corpus" / "recordings")
     for name in ("corpus", "corpus/recordings"):
         assert prepare(tmp_path / name, tmp_path / "out" / name) == 0
@@ -84,7 +84,7 @@ def test_the_recordings_may_lie_in_the_folder_or_in_its_recordings(tmp_path: Pat
     assert [utterance.id for utterance in direct] == [utterance.id for utterance in below]
 
 
-def test_what_is_missing_misnamed_or_unknown_is_counted_and_named(
+def test_missing_misnamed_and_unknown_files_are_counted_and_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     corpus = make_corpus(tmp_path / "corpus", speakers=("george", "anna"), num_indices=50)
@@ -98,7 +98,7 @@ def test_what_is_missing_misnamed_or_unknown_is_counted_and_named(
     assert len(warnings) == 4
     assert "2 (3_george_07.wav, seven_george_1.wav) are not named" in warnings[0]
     assert "1 (anna) is not among the speakers" in warnings[1]
-    assert "2501 (4_george_33.wav, 0_jackson_0.wav" in warnings[2]  # and five speakers of 500
+    assert "2501 (4_george_33.wav, 0_jackson_0.wav" in warnings[2]  # and all recordings of five speakers, 500 each
     assert warnings[3] == "warning: anna says no eight."
 
 
@@ -113,7 +113,7 @@ def test_a_damaged_recording_is_an_error_that_names_it(
     assert not (tmp_path / "out").exists()
 
 
-def test_one_speaker_alone_gets_the_official_split_and_is_told_why(
+def test_a_single_speaker_gets_the_official_split_and_the_reason_is_printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert prepare(make_corpus(tmp_path / "corpus", speakers=("theo",)), tmp_path / "out") == 0
@@ -125,7 +125,7 @@ def test_one_speaker_alone_gets_the_official_split_and_is_told_why(
     ]
 
 
-def test_a_folder_that_cannot_be_used_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unusable_folder_is_reported_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert prepare(tmp_path / "nowhere", tmp_path / "out") == 1
     assert "--corpus-dir must hold" in capsys.readouterr().err
     assert prepare(make_corpus(tmp_path / "few", num_indices=10), tmp_path / "out") == 1
@@ -170,7 +170,7 @@ def write_archive(path: Path, leave_out: str = "", link: str = "") -> None:
         archive.addfile(outside, io.BytesIO(b"evil"))
 
 
-def test_download_unpacks_the_recordings_and_nothing_else(served: tuple[Path, str], tmp_path: Path) -> None:
+def test_the_download_unpacks_only_the_recordings(served: tuple[Path, str], tmp_path: Path) -> None:
     folder, url = served
     write_archive(folder / "v1.tar.gz")
     corpus_dir = tmp_path / "new" / "corpus"
@@ -191,7 +191,7 @@ def test_download_unpacks_the_recordings_and_nothing_else(served: tuple[Path, st
         ("link.tar.gz", "is a link or a device"),
     ],
 )
-def test_a_download_that_is_not_the_corpus_leaves_nothing_behind(
+def test_a_download_of_another_file_leaves_nothing(
     name: str, complaint: str, served: tuple[Path, str], tmp_path: Path
 ) -> None:
     folder, url = served
@@ -209,13 +209,15 @@ def test_a_download_that_is_not_the_corpus_leaves_nothing_behind(
     assert not list((tmp_path / "corpus").iterdir())
 
 
-def test_a_server_that_does_not_answer_is_one_clear_line(tmp_path: Path) -> None:
+def test_a_server_that_does_not_answer_is_reported_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"must answer with the archive; .*refused"):
         download(tmp_path / "corpus", "http://127.0.0.1:9/v1.tar.gz")
 
 
 @pytest.mark.skipif(not REAL_CORPUS.is_dir(), reason=f"the real recordings are not there: {REAL_CORPUS}")
-def test_the_real_corpus_is_whole_and_splits_as_published(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_real_corpus_is_complete_and_has_the_published_split(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert prepare(REAL_CORPUS, tmp_path) == 0
     assert capsys.readouterr().err == ""  # nothing is missing, misnamed or unreadable
     sizes = {split: len(several) for split, several in read_splits(tmp_path).items()}

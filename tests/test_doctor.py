@@ -127,7 +127,7 @@ def plant(corpus: Corpus) -> None:
     twin = corpus.splits["train"][1]
     corpus.add("train", "twin", "fed", soundfile.read(twin.audio_filepath)[0])
     corpus.add("train", "empty", "", corpus.sound("abc"))
-    corpus.add("train", "repeated", corpus.splits["train"][-4].text)  # of the narrow one
+    corpus.add("train", "repeated", corpus.splits["train"][-4].text)  # the repetition comes from the narrow-band corpus
     corpus.add("train", "few-words", "ab", corpus.sound("ab" * 25))
     corpus.add("test", "test-speaker", next(draw), speaker="train-speaker")
     corpus.add("test", "test-sentence", corpus.splits["train"][2].text)
@@ -149,11 +149,11 @@ def plant(corpus: Corpus) -> None:
 
 def findings(printed: str) -> dict[str, tuple[str, list[str]]]:
     """Return severity and utterances of the findings, by kind."""
-    found: dict[str, tuple[str, list[str]]] = {}
+    by_kind: dict[str, tuple[str, list[str]]] = {}
     pattern = r"^(error|warning|note): ([^:]+):(.*?)^  -> ."
     for severity, kind, lines in re.findall(pattern, printed, re.MULTILINE | re.DOTALL):
-        found.setdefault(kind, (severity, []))[1].extend(re.findall(r"^  \w+: ([\w-]+)", lines, re.MULTILINE))
-    return found
+        by_kind.setdefault(kind, (severity, []))[1].extend(re.findall(r"^  \w+: ([\w-]+)", lines, re.MULTILINE))
+    return by_kind
 
 
 @pytest.fixture(scope="module")
@@ -171,16 +171,14 @@ def sick(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 def test_each_planted_fault_is_found_in_its_utterance_and_in_no_other(sick: tuple[Path, str]) -> None:
-    found = {kind: sorted(named) for kind, (_, named) in findings(sick[1]).items()}
-    assert found == KINDS
+    actual = {kind: sorted(named) for kind, (_, named) in findings(sick[1]).items()}
+    assert actual == KINDS
     errors = {kind for kind, (severity, _) in findings(sick[1]).items() if severity == "error"}
     unusable = {"missing audio", "unreadable audio", "truncated audio", "wrong duration"}  # 5 of 49: more than 1 %
     assert errors == unusable | {"manifest", "test audio in train", "characters without a token"}
 
 
-def test_a_sound_corpus_has_no_findings_and_training_may_start(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_intact_corpus_has_no_findings_and_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     overrides = Corpus(tmp_path).write()
     doctor(settings_with(*TINY, *overrides, f"run_dir={tmp_path / 'run'}"))
     printed = capsys.readouterr().out
@@ -222,7 +220,7 @@ def test_texts_of_which_the_model_can_write_none_leave_nothing_to_train_on(
     assert text == "at least one training utterance must remain; all have characters without a token."
 
 
-def test_a_model_that_has_no_frames_for_many_texts_should_not_be_trained(
+def test_a_model_with_too_few_frames_for_many_texts_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     corpus = Corpus(tmp_path)
@@ -238,7 +236,7 @@ def test_a_model_that_has_no_frames_for_many_texts_should_not_be_trained(
     assert "tokenizer=sentencepiece" in printed
 
 
-def test_the_page_names_the_faults_and_plays_the_worst(sick: tuple[Path, str], browser: Any) -> None:  # noqa: F811
+def test_the_page_names_the_faults_and_plays_the_worst_utterances(sick: tuple[Path, str], browser: Any) -> None:  # noqa: F811
     seen = visit(browser, sick[0] / "run" / "doctor.html")
     headings = [heading.partition("\n")[0] for heading in seen.page.locator("h3").all_inner_texts()]
     assert [re.sub(r"^(error|warning|note)", "", heading) for heading in headings[:1]] == ["manifest"]
@@ -248,12 +246,12 @@ def test_the_page_names_the_faults_and_plays_the_worst(sick: tuple[Path, str], b
     row.locator("button").click()
     row.locator("audio").wait_for()
     wait_until(seen.page, "document.querySelector('audio').duration > 1")
-    assert seen.page.locator("tr", has_text="page of an error").count() == 0  # its contents are private
+    assert seen.page.locator("tr", has_text="page of an error").count() == 0  # the file's contents are private
     assert seen.complaints == []
     assert [address for address in seen.requests if not address.startswith("blob:")] == [seen.page.url]
 
 
-def test_half_and_double_speed_show_in_the_time_of_the_text_and_in_the_highest_band() -> None:
+def test_half_and_double_speed_are_detected_by_speaking_rate_and_the_highest_band() -> None:
     pairs = [
         (Utterance("", 2.0 + 0.1 * (number % 5), "a" * 20, str(number)), Sound(SAMPLE_RATE, bandwidth=7500.0))
         for number in range(30)
@@ -273,7 +271,7 @@ def test_half_and_double_speed_show_in_the_time_of_the_text_and_in_the_highest_b
 
 
 @needs_shared
-def test_speech_in_the_other_byte_order_is_told_from_speech_and_noise() -> None:
+def test_audio_in_the_wrong_byte_order_is_distinguished_from_speech_and_noise() -> None:
     for path in sorted((SHARED / "LibriSpeech" / "dev-mini").rglob("*.flac"))[:10]:
         samples, _ = soundfile.read(path, dtype="int16")
         for given, is_swapped in ((samples, False), (samples.byteswap(), True)):
@@ -299,19 +297,19 @@ def test_speech_in_the_other_byte_order_is_told_from_speech_and_noise() -> None:
         ("d'\u00e9t\u00e9 \u2013 \u201ewei\u00df\u201c \u4e2d\u6587 a < b", None),
     ],
 )
-def test_characters_that_nobody_says_are_named(text: str, kind: str | None) -> None:
+def test_characters_that_are_not_spoken_are_named(text: str, kind: str | None) -> None:
     others = [Utterance("", 1.0, "plain words", str(number)) for number in range(3)]
-    found = character_findings({"train": [*others, Utterance("", 1.0, text, "odd")]})
-    assert {finding.kind: [case.utterance.id for case in finding.cases] for finding in found} == (
+    character_problems = character_findings({"train": [*others, Utterance("", 1.0, text, "odd")]})
+    assert {finding.kind: [case.utterance.id for case in finding.cases] for finding in character_problems} == (
         {kind: ["odd"]} if kind else {}
     )
 
 
-def test_digits_in_most_texts_are_how_a_corpus_is_written() -> None:
+def test_digits_in_most_texts_are_not_a_finding() -> None:
     assert character_findings({"train": [Utterance("", 1.0, "room 25", str(number)) for number in range(3)]}) == []
 
 
-def test_of_a_large_corpus_an_equal_part_of_each_split_is_listened_to_and_it_is_said(tones: Path) -> None:
+def test_in_a_large_corpus_the_audio_of_an_equal_share_of_each_split_is_examined(tones: Path) -> None:
     corpus = read_corpus(settings_with(*tone_corpus(tones)).corpus, str, IndexCache().utterances)
     splits = splits_of(corpus)
     hours = sum(utterance.duration for utterances in splits.values() for utterance in utterances) / 3600
@@ -326,7 +324,7 @@ def test_of_a_large_corpus_an_equal_part_of_each_split_is_listened_to_and_it_is_
     assert done == {"reading headers": 64, "listening": pytest.approx(listened_seconds)}
 
 
-def test_a_model_finds_the_texts_that_were_swapped(fluent: Path) -> None:
+def test_a_model_finds_swapped_texts(fluent: Path) -> None:
     utterances = read_manifest(fluent / "test.jsonl")[:12]
     swapped = [replace(utterances[0], text=utterances[1].text), replace(utterances[1], text=utterances[0].text)]
     recordings = {"train": [(utterance, Sound(SAMPLE_RATE)) for utterance in (*swapped, *utterances[2:])]}
@@ -346,7 +344,7 @@ def clipped(waveform: np.ndarray) -> float:
     return measure(torch.from_numpy(waveform.astype(np.float32)), SAMPLE_RATE).clipped
 
 
-def test_only_what_was_cut_off_is_clipped_neither_a_pure_tone_nor_coarse_samples() -> None:
+def test_only_clipped_audio_is_reported_as_clipped_not_pure_tones_or_coarse_samples() -> None:
     noise = np.random.default_rng(0).normal(0, 0.1, SAMPLE_RATE)
     assert clipped(tone(0.9)) == clipped(noise) == 0.0
     assert clipped((tone(0.5) * 16).round() / 16) == 0.0
@@ -356,13 +354,13 @@ def test_only_what_was_cut_off_is_clipped_neither_a_pure_tone_nor_coarse_samples
     assert clipped(tone(1.2).clip(-1, 1)) == pytest.approx((np.abs(tone(1.2)) >= 0.999).mean(), abs=0.01)
 
 
-def test_the_time_of_a_step_lies_on_the_line_through_those_that_were_timed() -> None:
+def test_the_time_of_a_step_is_interpolated_linearly_between_timed_steps() -> None:
     steps = Steps({10.0: 0.5, 30.0: 1.5}, reading=0.0, peak=0.0, available=1.0, state=0.0)
     assert [steps.of(padded) for padded in (10.0, 20.0, 30.0)] == pytest.approx([0.5, 1.0, 1.5])
     assert Steps({20.0: 1.0}, 0.0, 0.0, 1.0, 0.0).of(10.0) == pytest.approx(0.5)
 
 
-def test_too_full_a_disk_is_an_error_and_a_folder_need_not_be_there(tmp_path: Path) -> None:
+def test_insufficient_disk_space_is_an_error_and_the_folder_need_not_exist(tmp_path: Path) -> None:
     settings = settings_with(f"run_dir={tmp_path / 'a' / 'b'}", "checkpoint.keep=3")
     free = shutil.disk_usage(tmp_path).free
     assert disk(free / 100, 0.0, settings)[1] == []
@@ -371,7 +369,7 @@ def test_too_full_a_disk_is_an_error_and_a_folder_need_not_be_there(tmp_path: Pa
     assert "up to 6 checkpoints" in finding.message
 
 
-def test_memory_that_does_not_suffice_is_an_error_that_says_what_to_lower() -> None:
+def test_insufficient_memory_is_an_error_that_names_the_settings_to_lower() -> None:
     finding = memory_finding(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"))
     assert finding.severity == Severity.ERROR
     assert "data.batch_seconds" in finding.advice
@@ -379,7 +377,7 @@ def test_memory_that_does_not_suffice_is_an_error_that_says_what_to_lower() -> N
         memory_finding(RuntimeError("shapes do not fit"))
 
 
-def test_a_model_that_cannot_be_made_is_told_beside_what_is_wrong_with_the_corpus(
+def test_a_model_that_cannot_be_built_is_reported_together_with_faults_of_the_corpus(
     tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     impossible = ["tokenizer=sentencepiece", "tokenizer.vocab_size=5000", "doctor.listen_hours=0.001"]
@@ -393,7 +391,7 @@ def findings_text(printed: str, kind: str) -> str:
     return str(text)
 
 
-def test_a_model_that_is_not_there_is_named_before_the_corpus_is_examined(
+def test_an_absent_model_is_reported_before_the_corpus_is_examined(
     tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("asr.diagnosis.examination.examine", lambda *_: pytest.fail("the corpus was examined"))
@@ -436,7 +434,7 @@ def test_a_corpus_in_shards_at_a_url_is_examined_and_its_faults_are_named(
     assert "sampled" not in printed
 
 
-def test_of_a_corpus_in_shards_a_sample_is_examined_and_it_is_said(
+def test_only_a_sample_of_a_corpus_in_shards_is_examined_and_this_is_reported(
     in_shards: str, tmp_path: Path, s3: FaultyProxy, capsys: pytest.CaptureFixture[str]
 ) -> None:
     s3.requests.clear()
@@ -447,13 +445,14 @@ def test_of_a_corpus_in_shards_a_sample_is_examined_and_it_is_said(
         r"^train, sampled: 12 of 48 utterances, 0\.\d+ h, from [345] of \d shards \(doctor\.max_utterances=12, seed=0\)"
     )
     assert re.search(pattern, printed, re.MULTILINE)
-    assert "valid, sampled" not in printed  # 8 utterances
+    assert "valid, sampled" not in printed  # valid has 8 utterances, so all of them are examined
     assert "the headers of 20 files" in printed
-    assert re.search(r"^steps: \d+ of the optimizer in an epoch", printed, re.MULTILINE)  # of the whole corpus
-    assert len([path for method, path, asked in s3.requests if asked and "train-" in path]) < 48
+    # Steps are counted for the whole corpus.
+    assert re.search(r"^steps: \d+ of the optimizer in an epoch", printed, re.MULTILINE)
+    assert len([path for method, path, byte_range in s3.requests if byte_range and "train-" in path]) < 48
 
 
-def test_a_sample_is_spread_evenly_and_the_same_for_the_same_seed(in_shards: str, tones: Path) -> None:
+def test_a_sample_is_spread_evenly_and_depends_only_on_the_seed(in_shards: str, tones: Path) -> None:
     corpus = read_corpus(settings_with(*of_shards(in_shards)).corpus, str, IndexCache().utterances)
     first, facts = sampled(corpus, 12, seed=0)
     names = list(first.train.ids)
@@ -463,10 +462,10 @@ def test_a_sample_is_spread_evenly_and_the_same_for_the_same_seed(in_shards: str
     assert [name for name, _ in facts] == ["train, sampled"]
     assert sampled(corpus, None, seed=0) == (corpus, [])
     files = read_corpus(settings_with(*tone_corpus(tones)).corpus, str, IndexCache().utterances)
-    assert len(sampled(files, 12, seed=0)[0].train) == 48  # local files are all examined
+    assert len(sampled(files, 12, seed=0)[0].train) == 48  # all local files are examined
 
 
-def test_a_store_that_fails_ends_the_doctor_in_one_line(in_shards: str, tmp_path: Path, s3: FaultyProxy) -> None:
+def test_a_failing_store_ends_the_doctor_in_one_line(in_shards: str, tmp_path: Path, s3: FaultyProxy) -> None:
     s3.faults.extend([""] * 30)
     s3.forever = "expired"
     with pytest.raises(StoreError, match=r"s3://bucket/examined/.*ExpiredToken.* Renew the credentials") as raised:
@@ -474,8 +473,8 @@ def test_a_store_that_fails_ends_the_doctor_in_one_line(in_shards: str, tmp_path
     assert "\n" not in str(raised.value)
 
 
-def test_memory_counts_weights_gradients_and_moments_of_what_is_trained() -> None:
-    """For a linear layer everything is known: forward, backward without the input's gradient."""
+def test_the_memory_estimate_counts_weights_gradients_and_moments_of_trained_parameters() -> None:
+    """For a linear layer all sizes are known: forward, and backward without the gradient of the input."""
     layer = torch.nn.Linear(300, 200, bias=False)
     x = torch.randn(50, 300)
     with PeakMemory([*layer.parameters(), x]) as memory:
@@ -487,7 +486,9 @@ def test_memory_counts_weights_gradients_and_moments_of_what_is_trained() -> Non
     assert 2 * output + gradient <= memory.peak <= 4 * output + gradient + 1000
 
 
-def test_a_card_that_is_too_small_is_an_error(fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_gpu_with_too_little_memory_is_an_error(
+    fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     overrides = [*TINY, *tone_corpus(fluent), f"run_dir={tmp_path}", "doctor.card_gigabytes=1e-4"]
     with pytest.raises(InputError, match="1 finding above must be corrected: card"):
         doctor(settings_with(*overrides))

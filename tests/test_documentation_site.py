@@ -32,7 +32,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Loaded(HTMLParser):
-    """Collects the addresses that a page loads, without the links for readers."""
+    """Collects the addresses that a page loads, except links."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ def is_elsewhere(address: str) -> bool:
     return re.search(r"(?:^|[\s(\"'])(?:https?:)?//", address) is not None
 
 
-def test_no_page_loads_anything_from_another_host(site: Path) -> None:
+def test_no_page_loads_a_file_from_another_host(site: Path) -> None:
     pages = sorted(site.rglob("*.html"))
     assert len(pages) > 80
     for page in pages:
@@ -73,16 +73,16 @@ def test_no_page_loads_anything_from_another_host(site: Path) -> None:
         "<div style=\"background: url('https://example.org/a.png')\">",
     ],
 )
-def test_an_address_of_another_host_is_found(page: str) -> None:
+def test_an_address_on_another_host_is_detected(page: str) -> None:
     assert [is_elsewhere(address) for address in loaded(page)] == [True]
     assert not any(map(is_elsewhere, loaded("<a href='https://example.org'></a><img src='../a.png'>")))
 
 
-def test_the_search_works_on_pages_that_are_opened_as_files(site: Path, browser: Any) -> None:  # noqa: F811
+def test_the_search_works_on_pages_opened_as_files(site: Path, browser: Any) -> None:  # noqa: F811
     seen = visit(browser, site / "guide" / "train.html")
     seen.page.click("input[name=query]")
     wait_until(seen.page, "!document.querySelector('.md-search-result__meta').textContent.includes('Initializing')")
-    seen.page.keyboard.type("hotword")  # the search reads its field when a key is released
+    seen.page.keyboard.type("hotword")  # the search reads its field on key release
     wait_until(seen.page, "document.querySelectorAll('.md-search-result__item').length > 0")
     assert "language-models.html" in seen.page.inner_html(".md-search-result__list")
     assert seen.complaints == []
@@ -91,7 +91,7 @@ def test_the_search_works_on_pages_that_are_opened_as_files(site: Path, browser:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("page", PAGES_ON_A_PHONE)
-def test_a_page_fits_a_phone(site: Path, browser: Any, page: str, scheme: str) -> None:  # noqa: F811
+def test_a_page_fits_the_width_of_a_phone(site: Path, browser: Any, page: str, scheme: str) -> None:  # noqa: F811
     seen = visit(browser, site / page, width=390, height=844, scheme=scheme)
     assert overflow(seen.page) == 0
 
@@ -109,7 +109,7 @@ def test_the_reference_has_every_file_of_conf() -> None:
             assert f"`conf/{name}`" in pages[f"reference/settings/{group}.md"]
 
 
-def test_a_row_of_the_reference_has_rule_default_meaning_and_comment() -> None:
+def test_a_row_of_the_reference_has_rule_default_description_and_comment() -> None:
     page = settings_pages()["reference/settings/index.md"]
     [row] = [line for line in page.splitlines() if line.startswith("| `data.min_seconds` ")]
     cells = [cell.strip() for cell in row.strip("|").split("|")]
@@ -122,7 +122,7 @@ def test_a_row_of_the_reference_has_rule_default_meaning_and_comment() -> None:
     ]
 
 
-def test_comments_belong_to_the_setting_of_their_line() -> None:
+def test_comments_belong_to_the_setting_on_their_line() -> None:
     text = "# of the file\na: 1  # one\nb:  # a section\n  c: [2,\n    3]  # two\nd: {e: null}  # three\n"
     text += "f: 'x # y'\ng: |\n  # z\n"
     assert comments(text) == {"a": "one", "b.c": "two", "d.e": "three", "d": "three"}

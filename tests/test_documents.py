@@ -13,7 +13,7 @@ SOURCES = re.compile(r"(?:asr|benchmarks|conf|docs|recipes|tests)/[\w/.-]+\.(?:p
 
 
 def missing(document: Path, target: str) -> str | None:
-    """Describe the fault of a link; None: the target exists."""
+    """Describe what is wrong with a link; None if the target exists."""
     path, _, anchor = target.partition("#")
     linked = (document.parent / path).resolve() if path else document
     if not linked.exists():
@@ -24,12 +24,12 @@ def missing(document: Path, target: str) -> str | None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
-def test_every_link_leads_to_a_file_and_to_a_heading_in_it(document: Path) -> None:
+def test_every_link_leads_to_an_existing_file_and_heading(document: Path) -> None:
     problems = [problem for target in links(document) if (problem := missing(document, target))]
     assert not problems
 
 
-def test_a_link_without_a_file_or_a_heading_is_found(tmp_path: Path) -> None:
+def test_a_link_to_an_absent_file_or_heading_is_detected(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# Two *words*, `x`\n\n[a](#two-words-x) [b](#two-words) [c](other.md)\n\n```\n# no heading\n```\n")
     assert headings(page) == {"two-words-x"}
@@ -38,17 +38,17 @@ def test_a_link_without_a_file_or_a_heading_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
-def test_every_picture_has_a_text(document: Path) -> None:
+def test_every_picture_has_an_alternative_text(document: Path) -> None:
     assert "![](" not in prose(document)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
-def test_every_source_file_that_is_named_exists(document: Path) -> None:
+def test_every_source_file_named_in_a_document_exists(document: Path) -> None:
     named = {span for span in code_spans(document) if SOURCES.fullmatch(span)}
     assert not [path for path in named if not (ROOT / path).is_file()]
 
 
-def test_every_extra_that_is_named_can_be_installed() -> None:
+def test_every_extra_named_in_a_document_can_be_installed() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     texts = "\n".join(document.read_text(encoding="utf-8") for document in DOCUMENTS)
     named = {name for group in re.findall(r"'\.\[([\w,-]+)\]'", texts) for name in group.split(",")}
@@ -56,7 +56,7 @@ def test_every_extra_that_is_named_can_be_installed() -> None:
     assert named <= extras.keys()
 
 
-def test_every_target_of_make_that_is_named_exists() -> None:
+def test_every_make_target_named_in_a_document_exists() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([\w.-]+):", makefile, re.MULTILINE)) | {".venv-nets", ".venv-decoding"}
     texts = "\n".join([*code_blocks(README), *(span for document in DOCUMENTS for span in code_spans(document))])

@@ -8,9 +8,9 @@ from asr.kernels.dropout import STEPS, Dropout
 
 
 @pytest.mark.parametrize("p", [0.1, 0.25, 0.5, 0.9])
-def test_values_are_dropped_with_the_probability_and_the_mean_stays(p: float) -> None:
+def test_values_are_dropped_with_the_given_probability_and_the_mean_is_unchanged(p: float) -> None:
     torch.manual_seed(0)
-    out = Dropout(p)(torch.ones(1000, 1001))  # not a multiple of the four masks that are drawn at a time
+    out = Dropout(p)(torch.ones(1000, 1001))  # not a multiple of the four masks drawn at a time
     dropped = float((out == 0).double().mean())
     deviation = (p * (1 - p) / out.numel()) ** 0.5
     assert abs(dropped - p) < 5 * deviation + 0.5 / STEPS
@@ -19,17 +19,18 @@ def test_values_are_dropped_with_the_probability_and_the_mean_stays(p: float) ->
     assert float(nonzero[0]) == pytest.approx(STEPS / round((1 - p) * STEPS), rel=1e-6)
 
 
-def test_each_value_is_dropped_on_its_own() -> None:
+def test_each_value_is_dropped_independently() -> None:
     torch.manual_seed(0)
     zero = (Dropout(0.5)(torch.ones(400, 1000)) == 0).double() - 0.5
     for shift in (1, 2, 3, 4, 8, 1000):  # neighbours share a random number; rows are consecutive
         flat = zero.flatten()
         correlation = float((flat[:-shift] * flat[shift:]).mean() / 0.25)
         assert abs(correlation) < 5 / flat.numel() ** 0.5
-    assert abs(float(zero.mean(dim=0).abs().mean()) - 0.5 * (2 / torch.pi / 400) ** 0.5) < 0.002  # as of fair coins
+    # The expectation for fair coins.
+    assert abs(float(zero.mean(dim=0).abs().mean()) - 0.5 * (2 / torch.pi / 400) ** 0.5) < 0.002
 
 
-def test_the_gradient_passes_where_the_value_did() -> None:
+def test_the_gradient_passes_through_the_values_that_were_kept() -> None:
     x = torch.randn(5, 7, dtype=torch.float64, requires_grad=True)
     out = Dropout(0.5)(x)
     (gradient,) = torch.autograd.grad(out.sum(), x)
@@ -37,7 +38,7 @@ def test_the_gradient_passes_where_the_value_did() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
-def test_the_seed_of_torch_decides(dtype: torch.dtype) -> None:
+def test_the_mask_depends_only_on_the_seed_of_torch(dtype: torch.dtype) -> None:
     x, dropout = torch.randn(3, 5, 7).to(dtype), Dropout(0.3)
     outs = []
     for seed in (1, 1, 2):
@@ -48,7 +49,7 @@ def test_the_seed_of_torch_decides(dtype: torch.dtype) -> None:
     assert not torch.equal(outs[0], outs[2])
 
 
-def test_in_evaluation_and_with_probability_zero_it_is_nothing() -> None:
+def test_in_evaluation_or_with_probability_0_dropout_is_the_identity() -> None:
     x = torch.randn(3, 4)
     state = torch.get_rng_state()
     assert Dropout(0.5).eval()(x) is x
@@ -58,6 +59,6 @@ def test_in_evaluation_and_with_probability_zero_it_is_nothing() -> None:
 
 
 @pytest.mark.parametrize("p", [-0.1, 1.0, float("nan")])
-def test_what_is_no_probability_below_one_is_refused(p: float) -> None:
+def test_a_probability_outside_0_to_1_is_refused(p: float) -> None:
     with pytest.raises(InputError, match=r"dropout must be at least 0 and below 1; got"):
         Dropout(p)

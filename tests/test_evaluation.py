@@ -25,7 +25,7 @@ from tests.scoring import scored, simulated
 from tests.test_train import trained  # noqa: F401
 
 
-def test_all_that_is_reported_can_be_computed_from_the_utterances_that_are_written(
+def test_all_reported_figures_can_be_computed_from_the_written_utterances(
     trained: Path,  # noqa: F811
     tones: Path,
     tmp_path: Path,
@@ -41,26 +41,34 @@ def test_all_that_is_reported_can_be_computed_from_the_utterances_that_are_writt
     for line, name in zip(lines[1:3], ("valid", "shouted"), strict=True):
         rows = read_scored(tmp_path / "out" / f"{name}.utterances.jsonl")
         everything += rows
-        found = json.loads((tmp_path / "out" / f"{name}.wer.json").read_text())
+        stored = json.loads((tmp_path / "out" / f"{name}.wer.json").read_text())
         references, hypotheses = [row.reference for row in rows], [row.transcript.text for row in rows]
         raw = [row.utterance.text for row in rows]
-        assert found["wer"] == pytest.approx(jiwer.wer(references, hypotheses), abs=1e-12)
-        assert found["cer"] == pytest.approx(jiwer.cer(references, hypotheses), abs=1e-12)
+        assert stored["wer"] == pytest.approx(jiwer.wer(references, hypotheses), abs=1e-12)
+        assert stored["cer"] == pytest.approx(jiwer.cer(references, hypotheses), abs=1e-12)
         raw_wer = pytest.approx(jiwer.wer(raw, hypotheses), abs=1e-12) if name == "shouted" else None
-        assert found["raw_wer"] == raw_wer, "valid has neither case nor punctuation"
-        assert found["wer_interval"] == rates(rows)["words"]["interval"]
-        assert found["normalizer"] == "basic"
-        assert found["characters"]["reference_length"] == sum(map(len, references))
-        rates_said = ["-" if found[key] is None else f"{100 * found[key]:.2f}" for key in ("raw_wer", "cer")]
-        low, high = (f"{100 * end:.2f}" for end in found["wer_interval"])
-        expected_cells = ["8", str(found["reference_words"]), f"{100 * found['wer']:.2f}", low, "to", high, *rates_said]
+        assert stored["raw_wer"] == raw_wer, "valid has neither case nor punctuation"
+        assert stored["wer_interval"] == rates(rows)["words"]["interval"]
+        assert stored["normalizer"] == "basic"
+        assert stored["characters"]["reference_length"] == sum(map(len, references))
+        printed_rates = ["-" if stored[key] is None else f"{100 * stored[key]:.2f}" for key in ("raw_wer", "cer")]
+        low, high = (f"{100 * end:.2f}" for end in stored["wer_interval"])
+        expected_cells = [
+            "8",
+            str(stored["reference_words"]),
+            f"{100 * stored['wer']:.2f}",
+            low,
+            "to",
+            high,
+            *printed_rates,
+        ]
         assert line.split()[1:9] == expected_cells
     assert lines[3].startswith("all manifests")
     assert lines[3].split()[2:4] == ["16", str(sum(row.counts.reference_length for row in everything))]
     assert "normalised by 'basic'" in lines[5]
 
 
-def test_a_model_that_writes_case_and_punctuation_has_both_word_error_rates_and_is_scored_by_any_normaliser(
+def test_a_model_that_writes_case_and_punctuation_has_two_error_rates_and_accepts_any_normalizer(
     fluent: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -91,12 +99,12 @@ def test_a_model_that_writes_case_and_punctuation_has_both_word_error_rates_and_
     assert figures["basic"]["raw_wer"] == 1, "each word has a capital"
 
 
-def test_a_normaliser_that_there_is_not_is_refused_before_the_model_is_read(tones: Path) -> None:
+def test_an_unknown_normalizer_is_refused_before_the_model_is_loaded(tones: Path) -> None:
     with pytest.raises(InputError, match=r"^normalizer must be one of as_written, basic, whisper_english; got 'b'\.$"):
         evaluate(["no-model", str(tones / "test.jsonl"), "--normalizer", "b"])
 
 
-def test_several_manifests_are_summed_utterance_by_utterance() -> None:
+def test_several_manifests_are_summed_over_their_utterances() -> None:
     first = Evaluation(simulated(30, seed=1), [], 2.0, "basic")
     second = Evaluation(
         [scored("a b", "a", subset="two")], [Rejected(scored("", "").utterance, "broken")], 3.0, "basic"
@@ -110,7 +118,7 @@ def test_several_manifests_are_summed_utterance_by_utterance() -> None:
     assert Evaluation([scored("", "oh")], [], 1.0, "basic").summary() == "WER not measured of 0 words"
 
 
-def test_the_table_fits_100_columns_whatever_manifests_are_called() -> None:
+def test_the_table_fits_100_columns_for_any_manifest_names() -> None:
     long = "a-manifest-with-a-long-name-that-ends-in-its-version-7"
     rows = [
         (name, summary(Evaluation(simulated(40, seed=1), [], 2.0, "basic")))
@@ -122,23 +130,23 @@ def test_the_table_fits_100_columns_whatever_manifests_are_called() -> None:
     assert [line.split()[1] for line in lines[1:4]] == ["40"] * 3
 
 
-def test_names_that_terminals_obey_are_shown_and_not_obeyed() -> None:
+def test_names_with_terminal_control_characters_are_escaped() -> None:
     rows = [(name, summary(Evaluation(simulated(9, seed=1), [], 2.0, "basic"))) for name in ("\x1b[2J", "\udcff")]
     assert "\\x1b[2J" in table(rows)
     assert not {"\x1b", "\udcff"} & set(table(rows))
 
 
-def test_where_nothing_can_be_measured_the_table_says_so_and_json_can_hold_it(tmp_path: Path) -> None:
+def test_if_references_have_no_words_the_table_gives_the_reason_and_json_is_valid(tmp_path: Path) -> None:
     for rows in ([], [scored("", "a")]):
         evaluation = Evaluation(rows, [], 0.0, "basic")
-        found = summary(evaluation)
-        json.dumps(found, allow_nan=False)
-        assert table([("x", found)]).splitlines()[1].split()[3:7] == ["-", "-", "-", "-"]
-        write(tmp_path, evaluation, "x", found)
+        figures = summary(evaluation)
+        json.dumps(figures, allow_nan=False)
+        assert table([("x", figures)]).splitlines()[1].split()[3:7] == ["-", "-", "-", "-"]
+        write(tmp_path, evaluation, "x", figures)
         assert (tmp_path / "x.utterances.jsonl").read_text().count("\n") == len(rows)
 
 
-def test_speakers_are_drawn_as_well_where_there_are_enough() -> None:
+def test_speakers_are_also_resampled_if_there_are_enough() -> None:
     many, few = simulated(100, seed=1), simulated(3, seed=1)
     output = table(
         [(name, summary(Evaluation(rows, [], 1.0, "basic"))) for name, rows in (("many", many), ("few", few))]
@@ -149,7 +157,7 @@ def test_speakers_are_drawn_as_well_where_there_are_enough() -> None:
     assert "few" not in notes.partition("over speakers: ")[2]
 
 
-def test_where_there_is_no_interval_the_table_says_why() -> None:
+def test_without_an_interval_the_table_gives_the_reason() -> None:
     """No error on 40 utterances is no evidence that there will be none on others."""
     perfect = [scored("a b", "a b", name=str(number)) for number in range(40)]
     output = table([("perfect", summary(Evaluation(perfect, [], 1.0, "basic")))])
@@ -158,7 +166,7 @@ def test_where_there_is_no_interval_the_table_says_why() -> None:
     assert "too few" not in table([("x", summary(Evaluation(simulated(40, seed=1), [], 1.0, "basic")))])
 
 
-def test_what_could_not_be_scored_is_named_even_if_the_report_cannot_be_written(
+def test_utterances_that_could_not_be_scored_are_named_even_if_the_report_cannot_be_written(
     trained: Path,  # noqa: F811
     tones: Path,
     tmp_path: Path,
@@ -210,7 +218,9 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_a_bad_manifest_is_one_clear_line_and_status_1_before_the_model_is_loaded(kind: str, tmp_path: Path) -> None:
+def test_a_bad_manifest_is_reported_in_one_line_with_status_1_before_the_model_is_loaded(
+    kind: str, tmp_path: Path
+) -> None:
     content, message = BAD[kind]
     path = tmp_path / "bad.jsonl"
     if kind == "a folder":
@@ -227,7 +237,7 @@ def test_a_bad_manifest_is_one_clear_line_and_status_1_before_the_model_is_loade
     assert "Traceback" not in ended.stderr
 
 
-def test_a_manifest_that_cannot_be_read_a_model_that_is_none_and_an_output_that_is_no_folder_are_one_line_each(
+def test_an_unreadable_manifest_an_invalid_model_and_an_invalid_output_folder_are_reported_in_one_line_each(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "good.jsonl"

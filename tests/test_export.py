@@ -8,7 +8,7 @@ from torch.export import Dim, export
 from asr.build import build_features, component
 from tests.conftest import OTHER_PARTS, SMALLEST_ENCODERS, overridden, resolved
 
-# One of each class and each part, not of each size: a program is a sequence of layers.
+# One encoder of each class and with each part, but not of each size: a program is a sequence of layers.
 PARTS = {(part.group, part.name): part for part in reversed(OTHER_PARTS)}
 CASES = [*([f"encoder={name}"] for name in SMALLEST_ENCODERS), *(part.overrides for part in PARTS.values())]
 SMALL = {  # the size of a layer does not change the program
@@ -31,7 +31,7 @@ def batch(number: int, frames: int) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("overrides", CASES, ids=str)
 @torch.no_grad()
-def test_the_exported_program_runs_at_other_shapes_with_the_same_numbers(overrides: list[str]) -> None:
+def test_the_exported_program_gives_equal_numbers_for_other_shapes(overrides: list[str]) -> None:
     config = resolved(*overrides)
     encoder: nn.Module = component("encoder", overridden(config["encoder"], SMALL))(build_features(config).dim).eval()
     utterances, frames = Dim.DYNAMIC, Dim.DYNAMIC

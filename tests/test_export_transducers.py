@@ -30,7 +30,7 @@ from tests.tones import sentences, write_corpus
 SMALL = ["encoder=fast_conformer_s", "encoder.dim=16", "encoder.num_layers=2", "encoder.subsampling.num_channels=6"]
 TEXTS = ["the quick brown fox jumps over the lazy dog", "pack my box with five dozen liquor jugs"]
 LSTM = ["head/predictor=lstm", "head.predictor.num_layers=2", "head.predictor.dim=12"]
-KINDS = {  # by name: the overrides
+KINDS = {  # name to overrides
     "rnnt": ["head=transducer", *LSTM, "head.ctc_weight=0"],
     "tdt that skips": ["head=tdt", *LSTM, "head.ctc_weight=0", "head.durations=[0,1,2,4]"],
     "hybrid tdt, gru, 128 mels": [
@@ -88,7 +88,7 @@ for recording in sys.argv[2:]:
 
 
 def by_sherpa(folder: Path, paths: list[str], method: str = "greedy_search") -> list[str]:
-    """Return texts of recordings from another process, which a fault of sherpa-onnx would crash."""
+    """Return texts of recordings from another process, which an error in sherpa-onnx would crash."""
     command = [sys.executable, "-c", BY_SHERPA, method, *paths]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -97,7 +97,7 @@ def by_sherpa(folder: Path, paths: list[str], method: str = "greedy_search") -> 
 
 def texts_of(model: Path, paths: list[str], **options: Any) -> list[str]:
     texts = [transcript.text for transcript in load_recognizer(model, **options).transcribe(paths)]
-    assert sum(map(len, texts)) > 10, "there is something to compare"
+    assert sum(map(len, texts)) > 10, "the texts must not be empty"
     return texts
 
 
@@ -107,7 +107,9 @@ def texts_of(model: Path, paths: list[str], **options: Any) -> list[str]:
 @pytest.mark.parametrize("predictor", ["lstm", "gru", "stateless"])
 @pytest.mark.parametrize("head", ["transducer", "tdt"])
 @torch.no_grad()
-def test_sherpas_decoder_and_joiner_are_ours_with_the_blank_last(head: str, predictor: str, tmp_path: Path) -> None:
+def test_the_decoder_and_joiner_for_sherpa_onnx_equal_ours_with_the_blank_last(
+    head: str, predictor: str, tmp_path: Path
+) -> None:
     overrides = [f"head={head}", f"head/predictor={predictor}", "head.predictor.dim=12"]
     model = load_recognizer(transducer_bundle(tmp_path / "bundle", *overrides)).model
     network, joiner, durations = parts_of(model.head)
@@ -115,7 +117,7 @@ def test_sherpas_decoder_and_joiner_are_ours_with_the_blank_last(head: str, pred
     decoder, join = SherpaDecoder(model.head, vocab_size), SherpaJoiner(model.head, vocab_size)
     states: Any = [torch.zeros_like(tensor) for tensor in to_sherpa(network.initial_state(2))]
     assert states[0].shape == states[1].shape
-    tokens = [(0, 0), (3, 5), (vocab_size - 1, 1)]  # our order: the blank is first (2, 3, J)
+    tokens = [(0, 0), (3, 5), (vocab_size - 1, 1)]  # in the order of asr: the blank is first (2, 3, J)
     expected = joiner.of_tokens(network(torch.tensor(tokens[1:]).T))  # (2, 3, J)
     for number, pair in enumerate(tokens):
         theirs = torch.tensor([[(token - 1) % vocab_size] for token in pair], dtype=torch.int32)
@@ -130,8 +132,8 @@ def test_sherpas_decoder_and_joiner_are_ours_with_the_blank_last(head: str, pred
             torch.testing.assert_close(log_probs[:, vocab_size:], logits[:, vocab_size:].log_softmax(dim=1))
 
 
-def test_durations_that_sherpa_onnx_does_not_read_are_told_from_those_that_it_does() -> None:
-    """It reads a duration from the position of its logit."""
+def test_durations_that_sherpa_onnx_supports_are_recognised() -> None:
+    """sherpa-onnx takes the position of a duration's logit as its length."""
     for overrides, expected in (
         (["head=tdt"], True),
         (["head=tdt", "head.durations=[0,1,2,4]"], False),
@@ -142,7 +144,7 @@ def test_durations_that_sherpa_onnx_does_not_read_are_told_from_those_that_it_do
         assert has_sherpa_durations(head) is expected
 
 
-def test_the_files_of_tokens_have_the_blank_first_and_last() -> None:
+def test_in_the_token_files_the_blank_is_first_or_last() -> None:
     files = token_files(["", " ", "a"], {"encoder-sherpa.onnx"})
     assert files == {"tokens.txt": "<blk> 0\n▁ 1\na 2\n", "tokens-sherpa.txt": "▁ 0\na 1\n<blk> 2\n"}
     assert token_files(["", " ", "a"], {"model.onnx"}).keys() == {"tokens.txt"}
@@ -163,20 +165,20 @@ def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 @pytest.mark.timeout(900)
-def test_the_folder_is_a_model_that_writes_the_same_texts(exported: Path) -> None:
+def test_the_exported_folder_is_a_model_that_writes_the_same_texts(exported: Path) -> None:
     paths = [str(path) for path in sorted(exported.glob("*.wav"))]
     assert texts_of(exported / "exported", paths) == texts_of(exported / "bundle", paths)
 
 
 @pytest.mark.timeout(900)
-def test_the_readmes_loop_writes_the_same_text(exported: Path, tmp_path: Path) -> None:
+def test_the_loop_in_the_readme_writes_the_same_text(exported: Path, tmp_path: Path) -> None:
     recording = str(exported / "0.wav")
     [expected] = texts_of(exported / "bundle", [recording])
     assert follow(exported / "exported", 0, Path(recording), tmp_path) == expected
 
 
 @pytest.mark.timeout(900)
-def test_a_duration_that_sherpa_onnx_cannot_read_is_named_in_the_readme(exported: Path) -> None:
+def test_a_duration_that_sherpa_onnx_does_not_support_is_named_in_the_readme(exported: Path) -> None:
     card = (exported / "exported" / "README.md").read_text()
     if "[0, 1, 2, 4]" in card:
         assert "supports only the durations 0, 1, 2 and so on,\nand this model has [0, 1, 2, 4]." in card
@@ -209,7 +211,7 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.mark.timeout(1800)
 def test_sherpa_onnx_writes_the_texts_of_a_trained_model_in_float32_and_int8(trained: Path, tmp_path: Path) -> None:
-    """It computes its own features, so the model must be certain of its tokens."""
+    """sherpa-onnx computes its own features, so the model must be certain of its tokens."""
     pytest.importorskip("sherpa_onnx", reason="sherpa-onnx is not installed")
     paths = [str(utterance.audio_filepath) for utterance in read_manifest(trained / "test.jsonl")]
     expected = texts_of(trained / "run", paths)

@@ -28,14 +28,14 @@ CHOICES = [dict(zip(OPTIONS, values, strict=True)) for values in itertools.produ
 
 
 class Positions(nn.Module):
-    """Our positions, because theirs are rounded to float32 in nets of any type."""
+    """The positions of asr, because those of transformers are rounded to float32 in nets of any type."""
 
     def forward(self, x: Tensor) -> Tensor:
         return relative_positions(x.shape[1], x.shape[2], x.device).to(x.dtype).expand(len(x), -1, -1)
 
 
 def with_the_weights_of(theirs: ParakeetEncoder) -> Conformer:
-    """Return our encoder for their config."""
+    """Return an encoder of asr for a config of transformers."""
     config = {"model_type": "parakeet_ctc", "encoder_config": theirs.config.to_diff_dict()}
     ours = component("encoder", encoder_config(config))(parakeet.MELS)
     shapes = {f"encoder.{name}": tensor.shape for name, tensor in ours.state_dict().items()}
@@ -47,7 +47,7 @@ def with_the_weights_of(theirs: ParakeetEncoder) -> Conformer:
 
 @pytest.mark.parametrize("options", CHOICES, ids=lambda options: "".join("+-"[not on] for on in options.values()))
 @torch.no_grad()
-def test_it_equals_parakeets_encoder_in_transformers(options: dict[str, bool]) -> None:
+def test_the_encoder_equals_parakeets_in_transformers(options: dict[str, bool]) -> None:
     theirs = parakeet.encoder(**options)
     ours = with_the_weights_of(theirs).double()
     theirs.double().encode_positions = Positions()
@@ -60,20 +60,21 @@ def test_it_equals_parakeets_encoder_in_transformers(options: dict[str, bool]) -
         torch.testing.assert_close(out[number, :length], expected.last_hidden_state[number, :length], rtol=0, atol=1e-9)
 
 
-def test_its_positions_are_theirs_to_the_rounding_of_float32() -> None:
+def test_positions_equal_those_of_transformers_within_float32_rounding() -> None:
     x = torch.zeros(1, 200, parakeet.ENCODER["hidden_size"])
-    torch.testing.assert_close(Positions()(x), parakeet.encoder().encode_positions(x), rtol=0, atol=1e-4)  # of 200 rad
+    # Angles reach 200 rad.
+    torch.testing.assert_close(Positions()(x), parakeet.encoder().encode_positions(x), rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("options", [{}, dict.fromkeys(OPTIONS, False)], ids=["with biases", "without"])
-def test_it_has_as_many_parameters_as_theirs(options: dict[str, bool]) -> None:
+def test_the_number_of_parameters_equals_that_of_transformers(options: dict[str, bool]) -> None:
     theirs = parakeet.encoder(**options)
     ours = with_the_weights_of(theirs)
     assert sum(map(torch.numel, ours.parameters())) == sum(map(torch.numel, theirs.parameters()))
 
 
 @pytest.mark.parametrize(("name", "dim", "heads", "layers"), [("s", 176, 4, 16), ("m", 256, 4, 16), ("l", 512, 8, 17)])
-def test_its_sizes_are_those_of_nemos_table(name: str, dim: int, heads: int, layers: int) -> None:
+def test_the_sizes_equal_those_in_nemos_table(name: str, dim: int, heads: int, layers: int) -> None:
     """The number of parameters equals that of transformers' defaults, channels and kernels included."""
     sizes = {
         "hidden_size": dim,
@@ -89,7 +90,7 @@ def test_its_sizes_are_those_of_nemos_table(name: str, dim: int, heads: int, lay
 
 
 def plainly(front_end: DepthwiseConv, features: Tensor, length: int) -> Tensor:
-    """Encode one utterance, (T, F) to (T', D): sums over windows, channel by channel, with zeros around it."""
+    """Encode one utterance, (T, F) to (T', D): sums over windows, channel by channel, zeros outside."""
     x = features[None, :length]  # (channels, T, F)
     for number, stage in enumerate(front_end.stages):
         conv, pointwise = (stage, None) if number == 0 else stage
@@ -122,7 +123,7 @@ def test_the_front_end_equals_sums_over_windows(lengths: list[int], more: int, d
         torch.testing.assert_close(out[number, : len(expected)], expected, rtol=0, atol=1e-12)
 
 
-def test_a_long_recording_is_subsampled_in_blocks_with_the_same_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_recording_subsampled_in_blocks_gives_the_same_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(depthwise_conv, "BLOCK_FRAMES", 5)
     subsampling = DepthwiseConv(20, 16, num_channels=6, dropout=0.0).double()
     for num_frames in (39, 40, 41, 48, 49, 203):

@@ -1,4 +1,4 @@
-"""Real faults during training: limited loss, clear errors, and no hangs."""
+"""Real faults during training: little lost work, clear errors, and no hangs."""
 
 import contextlib
 import multiprocessing
@@ -86,12 +86,12 @@ def flip_a_bit(path: Path) -> None:
     with zipfile.ZipFile(path) as file:
         largest = max(file.infolist(), key=lambda member: member.file_size)
     content = bytearray(path.read_bytes())
-    content[largest.header_offset + largest.file_size // 2] ^= 16  # after its header, before its end
+    content[largest.header_offset + largest.file_size // 2] ^= 16  # after the header, before the end
     path.write_bytes(content)
 
 
 @pytest.mark.parametrize("damage", [truncate, flip_a_bit])
-def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_it_taken(
+def test_a_damaged_newest_checkpoint_is_named_and_the_previous_one_used(
     damage: Any, whole: Path, tones: Path, tmp_path: Path
 ) -> None:
     run_dir = tmp_path / "run"
@@ -106,7 +106,9 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_it_taken(
     assert metrics(run_dir) == metrics(whole)
 
 
-def test_a_run_refused_for_other_settings_leaves_its_damaged_checkpoint_as_it_is(tones: Path, tmp_path: Path) -> None:
+def test_a_run_refused_because_of_other_settings_does_not_change_its_damaged_checkpoint(
+    tones: Path, tmp_path: Path
+) -> None:
     run_dir = tmp_path / "run"
     newest, *_ = half(run_dir, tones, tmp_path / "log")
     truncate(newest)
@@ -115,7 +117,7 @@ def test_a_run_refused_for_other_settings_leaves_its_damaged_checkpoint_as_it_is
     assert newest.is_file()
 
 
-def test_where_all_checkpoints_are_damaged_nothing_is_begun_or_removed(tones: Path, tmp_path: Path) -> None:
+def test_if_all_checkpoints_are_damaged_nothing_is_trained_or_removed(tones: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     checkpoints = half(run_dir, tones, tmp_path / "log")
     for path in checkpoints:
@@ -133,7 +135,7 @@ class _Malicious:
         return (Path.touch, (self.victim,))
 
 
-def test_a_checkpoint_that_would_run_code_is_refused(tones: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_that_would_execute_code_is_refused(tones: Path, tmp_path: Path) -> None:
     run_dir, victim = tmp_path / "run", tmp_path / "victim"
     newest, *_ = half(run_dir, tones, tmp_path / "log")
     torch.save({"state_dict": _Malicious(victim)}, newest)
@@ -149,7 +151,7 @@ def limit_file_size(num_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, num_bytes))
 
 
-def test_a_disk_that_fills_up_costs_nothing_that_was_there(whole: Path, tones: Path, tmp_path: Path) -> None:
+def test_a_full_disk_costs_none_of_the_existing_files(whole: Path, tones: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     checkpoints = half(run_dir, tones, tmp_path / "log")
     contents = {path: path.read_bytes() for path in checkpoints}
@@ -174,7 +176,7 @@ def children(pid: int | None) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def test_a_worker_that_dies_ends_the_training_with_one_line(tones: Path, tmp_path: Path) -> None:
+def test_a_worker_that_dies_ends_the_training_in_one_line(tones: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     running = start(config(run_dir, tones, "data.num_workers=2", "trainer.max_epochs=50"), tmp_path / "log")
     assert wait_for(lambda: steps_logged(run_dir) > 3, running)
@@ -184,7 +186,7 @@ def test_a_worker_that_dies_ends_the_training_with_one_line(tones: Path, tmp_pat
     assert "processes that read audio must not end during training; one ended: " in error(tmp_path / "log")
 
 
-def test_workers_are_ended_without_the_error_that_torch_raises_where_one_dies() -> None:
+def test_stopping_workers_does_not_raise_torchs_error_about_dead_workers() -> None:
     trainer, context = SimpleNamespace(strategy=SimpleNamespace(launcher=None)), multiprocessing.get_context("fork")
     workers = [context.Process(target=time.sleep, args=(60,)) for _ in range(3)]
     for worker in workers:
@@ -202,8 +204,8 @@ def test_workers_are_ended_without_the_error_that_torch_raises_where_one_dies() 
     assert [worker.exitcode for worker in workers] == [-signal.SIGKILL] * 3
 
 
-def test_who_watches_the_others_waits_for_no_worker_before_it_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It runs in a thread, which cannot suppress an error; the error appears in the main thread."""
+def test_the_watching_thread_kills_workers_without_waiting_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error in a thread cannot be suppressed; it appears in the main thread."""
     done: list[str] = []
     worker = SimpleNamespace(kill=lambda: done.append("killed"), join=lambda: done.append("joined"))
     monkeypatch.setattr(multiprocessing, "active_children", lambda: [worker])
@@ -215,7 +217,9 @@ def test_who_watches_the_others_waits_for_no_worker_before_it_ends_the_process(m
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_files_that_turn_unreadable_are_skipped_counted_and_named(world_size: int, tones: Path, tmp_path: Path) -> None:
+def test_files_that_become_unreadable_are_skipped_counted_and_named(
+    world_size: int, tones: Path, tmp_path: Path
+) -> None:
     """Batches have one or two utterances, so that a rank has a batch without readable utterances."""
     corpus, run_dir = bad_corpus(tones, tmp_path / "corpus"), tmp_path / "run"
     processes = TWO if world_size > 1 else []
@@ -229,12 +233,12 @@ def test_files_that_turn_unreadable_are_skipped_counted_and_named(world_size: in
     log = (run_dir / "train.log").read_text()
     named = re.findall(r"epoch (\d): skipped '(train-\d+)': .*\.flac", log)
     assert {name for epoch, name in named if epoch == "2"} == spoilt
-    assert len(named) == len(set(named)), "each is named once an epoch"
+    assert len(named) == len(set(named)), "each file is named once per epoch"
     last = [row for row in metrics(run_dir) if row["train/skipped_utterances"]][-1]
     assert float(last["train/skipped_utterances"]) == len(spoilt)
 
 
-def test_files_of_huge_samples_are_skipped_in_training_and_validation(tones: Path, tmp_path: Path) -> None:
+def test_files_with_extreme_samples_are_skipped_in_training_and_validation(tones: Path, tmp_path: Path) -> None:
     corpus, run_dir = bad_corpus(tones, tmp_path / "corpus"), tmp_path / "run"
     for name in ("train-7", "valid-3"):
         path = corpus / "audio" / f"{name}.flac"
@@ -249,8 +253,8 @@ def test_files_of_huge_samples_are_skipped_in_training_and_validation(tones: Pat
     ]
 
 
-def test_what_is_left_of_a_batch_trains_as_if_the_bad_file_had_never_been_in_it(tones: Path, tmp_path: Path) -> None:
-    """With a file damaged from the start, the first loss is that of the other utterances, per token."""
+def test_a_batch_with_a_bad_file_trains_like_a_batch_without_it(tones: Path, tmp_path: Path) -> None:
+    """If the file is already damaged at the start, the first loss is that of the other utterances per token."""
     from tests.test_global_loss import planned
 
     corpus = bad_corpus(tones, tmp_path / "corpus")
@@ -269,7 +273,7 @@ def test_what_is_left_of_a_batch_trains_as_if_the_bad_file_had_never_been_in_it(
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_more_unreadable_files_than_data_max_bad_fraction_stop_the_training(
+def test_more_unreadable_files_than_max_bad_fraction_stop_the_training(
     world_size: int, tones: Path, tmp_path: Path
 ) -> None:
     corpus = bad_corpus(tones, tmp_path / "corpus")
@@ -282,7 +286,7 @@ def test_more_unreadable_files_than_data_max_bad_fraction_stop_the_training(
 
 
 def step_too_far() -> None:
-    """Set the weights after a step as with a learning rate of 1e18, which no setting allows."""
+    """Make the weights after a step extreme, like with a learning rate of 1e18, which no setting allows."""
     step = torch.optim.AdamW.step
 
     def far(self: torch.optim.AdamW, *args: Any, **kwargs: Any) -> Any:
@@ -295,7 +299,7 @@ def step_too_far() -> None:
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_a_loss_that_is_not_finite_names_its_utterances_and_keeps_the_batch(
+def test_a_non_finite_loss_names_its_utterances_and_stores_the_batch(
     world_size: int, tones: Path, tmp_path: Path
 ) -> None:
     run_dir = tmp_path / "run"
@@ -313,8 +317,8 @@ def test_a_loss_that_is_not_finite_names_its_utterances_and_keeps_the_batch(
     assert not batch["losses"].isfinite().all()
 
 
-def test_whatever_an_id_holds_the_log_has_a_line_for_each_record(tones: Path, tmp_path: Path) -> None:
-    """The ids are in lines about dropped and skipped utterances, and about losses that are not finite."""
+def test_the_log_has_one_line_per_record_for_any_id(tones: Path, tmp_path: Path) -> None:
+    """The log names ids of dropped and skipped utterances, and of non-finite losses."""
     corpus, run_dir = bad_corpus(tones, tmp_path / "corpus"), tmp_path / "run"
     manifest = corpus / "train.jsonl"
     manifest.write_text(re.sub(r'"id": "(.+?)"', r'"id": "\1\\n\\u001b[31m"', manifest.read_text()))
@@ -322,7 +326,8 @@ def test_whatever_an_id_holds_the_log_has_a_line_for_each_record(tones: Path, tm
     for number in range(0, 48, 2):
         path = corpus / "audio" / f"train-{number}.flac"
         samples, sample_rate = soundfile.read(path, dtype="float32")
-        soundfile.write(path, 1e30 * samples, sample_rate, format="WAV", subtype="FLOAT")  # found when it is decoded
+        # Only decoding reveals the fault.
+        soundfile.write(path, 1e30 * samples, sample_rate, format="WAV", subtype="FLOAT")
     settings = config(run_dir, corpus, "data.min_seconds=1.0", "data.max_bad_fraction=1")
     assert finish(start(settings, tmp_path / "log", before=step_too_far)) == 1
     shown = r"train-\d+\\n\\x1b\[31m"
@@ -344,7 +349,7 @@ def limit_memory(more_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
-def test_a_batch_that_does_not_fit_is_found_before_the_first_step_and_described(tmp_path: Path) -> None:
+def test_a_batch_that_does_not_fit_in_memory_is_found_before_the_first_step_and_described(tmp_path: Path) -> None:
     write_corpus(tmp_path / "corpus", {"train": sentences(40, seed=1, words=(20, 30)), "valid": sentences(2, seed=2)})
     large = ["data.batch_seconds=600", "encoder.dim=256", "encoder.num_layers=8", "corpus.test=[valid.jsonl]"]
     settings = config(tmp_path / "run", tmp_path / "corpus", *large)
@@ -365,8 +370,8 @@ def without_the_trial() -> None:
     LargestBatchFirst.on_train_start = lambda *_: None  # type: ignore[method-assign]
 
 
-def test_trying_the_largest_batch_leaves_no_trace(whole: Path, tones: Path, tmp_path: Path) -> None:
-    """Parameters, buffers, optimizer and random state: a run without the trial has equal bits."""
+def test_trying_the_largest_batch_does_not_change_the_run(whole: Path, tones: Path, tmp_path: Path) -> None:
+    """Parameters, buffers, optimizer and random state have the bits of a run without the trial."""
     settings = config(tmp_path / "run", tones)
     assert finish(start(settings, tmp_path / "log", before=without_the_trial)) == 0
     assert bundle(tmp_path / "run") == bundle(whole)
@@ -376,7 +381,7 @@ def test_trying_the_largest_batch_leaves_no_trace(whole: Path, tones: Path, tmp_
 @pytest.mark.parametrize(
     ("signum", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR1, 138)], ids=str
 )
-def test_a_signal_saves_and_stops_with_a_status_that_says_so(
+def test_a_signal_saves_a_checkpoint_and_stops_with_its_own_exit_status(
     signum: int, status: int, whole: Path, tones: Path, tmp_path: Path
 ) -> None:
     run_dir = tmp_path / "run"
@@ -389,7 +394,7 @@ def test_a_signal_saves_and_stops_with_a_status_that_says_so(
     done = steps_logged(run_dir)
     assert finish(start(config(run_dir, tones, rarely), tmp_path / "log")) == 0
     step, _ = resumptions(run_dir)[0]
-    assert done <= step <= done + 1, "nothing is lost"
+    assert done <= step <= done + 1, "no step is lost"
     assert bundle(run_dir) == bundle(whole)
     assert metrics(run_dir) == metrics(whole)
     assert "Traceback" not in (tmp_path / "log").read_text()
@@ -411,7 +416,7 @@ def signal_in_the_trial(signum: int) -> None:
 
 @pytest.mark.parametrize(("signum", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=str)
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_a_signal_before_the_first_step_stops_as_any(
+def test_a_signal_before_the_first_step_stops_like_any_other(
     world_size: int, signum: int, status: int, tones: Path, tmp_path: Path
 ) -> None:
     settings = config(tmp_path / "run", tones, *(TWO if world_size > 1 else []))
@@ -427,7 +432,7 @@ def own_process_group() -> None:
 
 
 @pytest.mark.parametrize(("signum", "status"), [(signal.SIGUSR1, 138), (signal.SIGINT, 130)], ids=str)
-def test_a_signal_to_all_processes_leaves_the_workers_to_their_work(
+def test_a_signal_to_all_processes_does_not_interrupt_the_workers(
     signum: int, status: int, tones: Path, tmp_path: Path
 ) -> None:
     """Ctrl-C in a terminal, and SLURM, send signals to all processes."""
@@ -446,10 +451,10 @@ def test_ctrl_c_twice_stops_at_once(tones: Path, tmp_path: Path) -> None:
     assert wait_for(lambda: steps_logged(tmp_path / "run") > 2, running)
     assert running[0].pid is not None
     for _ in range(20):
-        with contextlib.suppress(ProcessLookupError):  # its end may come at any time
+        with contextlib.suppress(ProcessLookupError):  # it may have ended already
             os.kill(running[0].pid, signal.SIGINT)
         time.sleep(0.005)
-    assert finish(running) in (130, -signal.SIGINT)  # the latter: after the end of Python
+    assert finish(running) in (130, -signal.SIGINT)  # the latter: a signal during the end of Python
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "CANCELLED"])
@@ -467,12 +472,12 @@ def test_a_signal_to_the_first_of_two_processes_stops_both(state: str, tones: Pa
     os.kill(running[0].pid, signal.SIGTERM)
     assert finish(running) == 143
     assert running[1].exitcode == 0
-    asked = ["show job 77", "requeue 77"] if state == "RUNNING" else ["show job 77"]
-    assert (tmp_path / "asked").read_text().splitlines() == asked
+    commands = ["show job 77", "requeue 77"] if state == "RUNNING" else ["show job 77"]
+    assert (tmp_path / "asked").read_text().splitlines() == commands
     assert "Traceback" not in (tmp_path / "log").read_text()
 
 
-def test_a_file_that_is_gone_when_a_run_goes_on_is_skipped_as_it_would_have_been(tones: Path, tmp_path: Path) -> None:
+def test_a_file_deleted_before_a_run_resumes_is_skipped_as_in_an_undisturbed_run(tones: Path, tmp_path: Path) -> None:
     corpus, run_dir = bad_corpus(tones, tmp_path / "corpus"), tmp_path / "run"
     (corpus / "audio" / "train-7.flac").unlink()
     tolerant = "data.max_bad_fraction=0.1"
@@ -485,7 +490,7 @@ def test_a_file_that_is_gone_when_a_run_goes_on_is_skipped_as_it_would_have_been
     assert re.search(r"epoch 2: skipped 'train-7': .*train-7\.flac", (run_dir / "train.log").read_text())
 
 
-def test_a_damaged_checkpoint_is_left_out_of_the_bundle(whole: Path, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_excluded_from_the_bundle(whole: Path, tmp_path: Path) -> None:
     from asr.run.outcome import make_bundle
 
     run_dir = tmp_path / "run"
@@ -498,7 +503,7 @@ def test_a_damaged_checkpoint_is_left_out_of_the_bundle(whole: Path, tmp_path: P
     assert any(other.path.stem in card for other in others)
 
 
-def test_a_process_that_dies_ends_the_others_with_one_line(tones: Path, tmp_path: Path) -> None:
+def test_a_process_that_dies_ends_the_others_in_one_line(tones: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     running = start(config(run_dir, tones, *TWO, "trainer.max_epochs=100"), tmp_path / "log", world_size=2)
     assert wait_for(lambda: steps_logged(run_dir) > 2, running)
@@ -507,7 +512,7 @@ def test_a_process_that_dies_ends_the_others_with_one_line(tones: Path, tmp_path
     assert "all 2 processes must run to the end; process 1 lost another one" in error(tmp_path / "log")
 
 
-# ---- several processes; Lightning starts all but the first, as from a shell
+# ---- several processes: Lightning starts all except the first, like a training from a shell
 
 PROGRAM = """
 import os, pathlib, signal, time
@@ -527,7 +532,7 @@ if __name__ == "__main__":
     RecognitionTask.training_step = harmed
     main()
 """
-WAITS = "time.sleep(1000)"  # as in a collective operation that other ranks never join
+WAITS = "time.sleep(1000)"  # like a collective operation that other ranks never join
 
 
 def ended(harm: dict[str, str], tones: Path, folder: Path, world_size: int) -> subprocess.CompletedProcess[str]:
@@ -541,7 +546,7 @@ def ended(harm: dict[str, str], tones: Path, folder: Path, world_size: int) -> s
     assert len(processes) == world_size
     end = time.monotonic() + PATIENCE
     while any(process.exists() for process in processes):
-        assert time.monotonic() < end, "a process lives on"
+        assert time.monotonic() < end, "a process is still alive"
         time.sleep(0.1)
     return done
 
@@ -560,7 +565,7 @@ def ended(harm: dict[str, str], tones: Path, folder: Path, world_size: int) -> s
     ],
     ids=["killed", "a bug", "crashed while the others wait"],
 )
-def test_a_process_that_dies_is_named_in_one_line_and_no_other_lives_on(
+def test_a_process_that_dies_is_named_in_one_line_and_no_other_process_remains(
     harm: dict[str, str], world_size: int, named: str, tones: Path, tmp_path: Path
 ) -> None:
     done = ended(harm, tones, tmp_path, world_size)
@@ -572,14 +577,14 @@ def test_a_process_that_dies_is_named_in_one_line_and_no_other_lives_on(
     assert ("ValueError: a bug" in done.stderr) == ("raise" in harm["IN_2"] if "IN_2" in harm else False)
 
 
-def test_no_process_outlives_the_first_one(tones: Path, tmp_path: Path) -> None:
+def test_no_process_outlives_the_first_process(tones: Path, tmp_path: Path) -> None:
     harm = {"IN_1": "os.kill(os.getpid(), signal.SIGKILL)", "IN_2": WAITS}
     assert ended(harm, tones, tmp_path, 2).returncode == -signal.SIGKILL
 
 
-def test_a_process_whose_first_one_is_gone_before_it_could_look_ends(tones: Path, tmp_path: Path) -> None:
-    """Otherwise it would wait for half an hour."""
+def test_a_process_whose_parent_is_already_gone_ends(tones: Path, tmp_path: Path) -> None:
+    """Otherwise the process would wait for half an hour."""
     settings = config(tmp_path / "run", tones, *TWO)
-    late = {"LOCAL_RANK": "1", STARTED_BY_FIRST: "1"}  # not its parent
+    late = {"LOCAL_RANK": "1", STARTED_BY_FIRST: "1"}  # not its actual parent
     assert finish(start(settings, tmp_path / "log", environment=late)) == 0
     assert (tmp_path / "log").read_text() == ""

@@ -26,7 +26,7 @@ LOG_FLOOR = math.log(np.finfo(np.float32).eps)  # Kaldi's: -15.9
 
 
 def fbank(*overrides: str) -> Fbank:
-    """conf/features/fbank.yaml with overrides."""
+    """Make the features of conf/features/fbank.yaml with overrides."""
     named = [f"features{override if override.startswith('/') else f'.{override}'}" for override in overrides]
     return build_features(resolved(*named))
 
@@ -55,7 +55,7 @@ def triangles() -> np.ndarray:
 
 
 def kaldi_fbank(waveform: np.ndarray) -> np.ndarray:
-    """Compute compute-fbank-feats --num-mel-bins=80 --dither=0 in float64, with samples in 16-bit units."""
+    """Compute compute-fbank-feats --num-mel-bins=80 --dither=0 in float64, on samples in 16-bit units."""
     samples = waveform.astype(np.float64)
     povey = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(WINDOW) / (WINDOW - 1))) ** 0.85
     rows = []
@@ -77,7 +77,7 @@ def sine(num_samples: int = 2000) -> np.ndarray:
 
 
 @pytest.mark.parametrize("amplitude", [0.3, 1e-2, 1e-4, 2.0**-15])
-def test_energies_of_noise_are_kaldis_from_loud_to_one_bit(amplitude: float) -> None:
+def test_energies_of_noise_equal_kaldis_from_full_scale_to_one_bit(amplitude: float) -> None:
     waveform = (amplitude * noise()).astype(np.float32)
     expected = kaldi_fbank(waveform * 2.0**15)
     actual = FBANK.energies(torch.from_numpy(waveform)).numpy()
@@ -87,7 +87,7 @@ def test_energies_of_noise_are_kaldis_from_loud_to_one_bit(amplitude: float) -> 
 
 
 @pytest.mark.parametrize("amplitude", [0.3, 1e-4])
-def test_energies_of_a_sine_are_kaldis(amplitude: float) -> None:
+def test_energies_of_a_sine_equal_kaldis(amplitude: float) -> None:
     waveform = (amplitude * sine()).astype(np.float32)
     expected = kaldi_fbank(waveform * 2.0**15)
     actual = FBANK.energies(torch.from_numpy(waveform)).numpy()
@@ -98,14 +98,14 @@ def test_energies_of_a_sine_are_kaldis(amplitude: float) -> None:
 
 
 @pytest.mark.parametrize(("sample_rate", "num_mel_bins"), [(16000, 80), (8000, 23), (44100, 128)])
-def test_energies_are_those_of_torchaudios_kaldi_fbank(sample_rate: int, num_mel_bins: int) -> None:
+def test_energies_equal_those_of_torchaudios_kaldi_fbank(sample_rate: int, num_mel_bins: int) -> None:
     features = fbank(f"sample_rate={sample_rate}", f"num_mel_bins={num_mel_bins}")
     waveform = torch.from_numpy(0.1 * noise(60000)).float()
     settings = {"sample_frequency": sample_rate, "num_mel_bins": num_mel_bins}
     expected = torchaudio.compliance.kaldi.fbank(waveform[None].double() * 2.0**15, **settings)
     actual = features.energies(waveform.double())
     assert actual.dtype == torch.float64
-    # torchaudio and asr compute the triangles in float32: the weights of narrow ones are accurate to 1e-4.
+    # torchaudio and asr compute the triangles in float32: weights of narrow triangles are accurate to 1e-4.
     torch.testing.assert_close(actual, expected, rtol=0, atol=2e-4)
     # In float32 both have the FFT's rounding error, which is visible in bins with little energy.
     theirs = torchaudio.compliance.kaldi.fbank(waveform[None] * 2.0**15, **settings)
@@ -113,15 +113,15 @@ def test_energies_are_those_of_torchaudios_kaldi_fbank(sample_rate: int, num_mel
 
 
 @pytest.mark.parametrize("num_frames", [BLOCK_FRAMES - 1, BLOCK_FRAMES, BLOCK_FRAMES + 1, 2 * BLOCK_FRAMES + 1])
-def test_frames_are_the_same_whether_computed_together_or_each_by_itself(num_frames: int) -> None:
+def test_frames_are_equal_whether_computed_together_or_separately(num_frames: int) -> None:
     waveform = torch.from_numpy(0.1 * noise(WINDOW + (num_frames - 1) * SHIFT)).float()
     each = [FBANK.energies(waveform[start : start + WINDOW]) for start in range(0, num_frames * SHIFT, SHIFT)]
-    # A product with a single row is summed in another order.
+    # The product of a single row is summed in another order.
     torch.testing.assert_close(FBANK.energies(waveform), torch.cat(each), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_sample_that_is_no_number_spoils_the_frames_that_hold_it_and_no_other(bad: float) -> None:
+def test_a_nan_sample_affects_only_the_frames_that_contain_it(bad: float) -> None:
     waveform = torch.from_numpy(0.1 * noise(4000)).float()
     expected = FBANK.energies(waveform)
     waveform[1000] = bad
@@ -131,14 +131,14 @@ def test_a_sample_that_is_no_number_spoils_the_frames_that_hold_it_and_no_other(
     assert torch.equal(actual[~holding], expected[~holding])
 
 
-def test_samples_are_scaled_to_16_bits_or_quiet_audio_would_sit_on_the_floor() -> None:
-    last_bit = (2.0**-15 * np.round(0.5 * noise())).astype(np.float32)  # -1, 0 and 1 of 16 bits
+def test_samples_are_scaled_to_16_bit_units_so_that_quiet_audio_is_above_the_floor() -> None:
+    last_bit = (2.0**-15 * np.round(0.5 * noise())).astype(np.float32)  # -1, 0 and 1 in 16-bit units
     unscaled = kaldi_fbank(last_bit)
     assert (unscaled == LOG_FLOOR).mean() > 0.5
     assert FBANK.energies(torch.from_numpy(last_bit)).min() > LOG_FLOOR + 5
 
 
-def test_digital_silence_is_the_floor_and_finite() -> None:
+def test_digital_silence_is_finite_and_at_the_floor() -> None:
     energies = FBANK.energies(torch.zeros(WINDOW))
     torch.testing.assert_close(energies, torch.full((1, NUM_MEL_BINS), LOG_FLOOR), rtol=0, atol=1e-5)
     assert FBANK(torch.zeros(2 * WINDOW)).isfinite().all()
@@ -147,7 +147,7 @@ def test_digital_silence_is_the_floor_and_finite() -> None:
 SHAPES = {
     "noise": noise(2 * WINDOW).clip(-1, 1),
     "constant": np.ones(2 * WINDOW),
-    "fastest": np.resize([1.0, -1.0], 2 * WINDOW),  # highest response of pre-emphasis and of the bin at Nyquist
+    "fastest": np.resize([1.0, -1.0], 2 * WINDOW),  # highest response of pre-emphasis, and of the bin at Nyquist
     "square": np.resize(np.repeat([1.0, -1.0], 8), 2 * WINDOW),  # 1 kHz
     "click": np.eye(2 * WINDOW)[WINDOW],
     "half silent": np.repeat([0.0, 1.0], WINDOW) * noise(2 * WINDOW).clip(-1, 1),
@@ -161,9 +161,7 @@ SHAPES = {
     tiny=st.booleans(),
     shape=st.sampled_from(sorted(SHAPES)),
 )
-def test_features_of_whatever_audio_lets_through_are_finite(
-    normalize: str, amplitude: float, tiny: bool, shape: str
-) -> None:
+def test_features_are_finite_for_any_accepted_audio(normalize: str, amplitude: float, tiny: bool, shape: str) -> None:
     waveform = torch.from_numpy(SHAPES[shape] * amplitude * (1e-30 if tiny else 1.0)).float()
     assert not len(unusable_samples(waveform))
     assert NORMALIZED[normalize](waveform).isfinite().all()
@@ -172,7 +170,7 @@ def test_features_of_whatever_audio_lets_through_are_finite(
 @pytest.mark.parametrize("sample_rate", [1000, 8000, 48000, 192_000])
 @pytest.mark.parametrize("shape", ["constant", "fastest", "square"])
 def test_energies_of_the_loudest_audio_are_finite_at_any_sample_rate(sample_rate: int, shape: str) -> None:
-    """The sum grows with the window."""
+    """The sum over a window grows with its length in samples."""
     waveform = MAX_SAMPLE * torch.from_numpy(np.resize(SHAPES[shape][:16], sample_rate // 10)).float()
     energies = fbank(f"sample_rate={sample_rate}", "num_mel_bins=20").energies(waveform)
     assert len(energies)
@@ -181,7 +179,7 @@ def test_energies_of_the_loudest_audio_are_finite_at_any_sample_rate(sample_rate
 
 @settings(deadline=None)
 @given(num_samples=st.one_of(st.integers(0, 2 * WINDOW), st.integers(0, 8000)))
-def test_num_frames_is_the_number_of_frames_that_come_out(num_samples: int) -> None:
+def test_num_frames_is_the_number_of_frames_returned(num_samples: int) -> None:
     out = FBANK(torch.randn(num_samples))
     assert out.shape == (FBANK.num_frames(num_samples), NUM_MEL_BINS)
     assert FBANK.num_frames(torch.tensor([num_samples])).tolist() == [len(out)]
@@ -192,7 +190,7 @@ def test_num_frames_is_the_number_of_frames_that_come_out(num_samples: int) -> N
     ("sample_rate", "frame_length_seconds", "frame_shift_seconds"),
     [(8000, 0.025, 0.01), (11025, 0.025, 0.01), (22050, 0.0161, 0.00803), (44100, 0.025, 0.01), (24000, 0.018, 0.009)],
 )
-def test_num_frames_holds_where_a_window_is_no_whole_number_of_samples(
+def test_num_frames_is_correct_if_a_window_is_a_fractional_number_of_samples(
     sample_rate: int, frame_length_seconds: float, frame_shift_seconds: float
 ) -> None:
     features = fbank(
@@ -208,13 +206,13 @@ def test_num_frames_holds_where_a_window_is_no_whole_number_of_samples(
             assert len(features.energies(torch.randn(num_samples))) == features.num_frames(num_samples)
 
 
-def test_a_window_of_whole_samples_is_not_rounded_down_on_its_way_through_floating_point() -> None:
+def test_a_window_of_whole_samples_is_not_rounded_down_by_floating_point() -> None:
     features = fbank("sample_rate=24000", "frame_length_seconds=0.018", "frame_shift_seconds=0.009")
-    assert 24000 * 0.018 < 432  # by a rounding
+    assert 24000 * 0.018 < 432  # because of rounding
     assert [features.num_frames(samples) for samples in (431, 432, 647, 648)] == [0, 1, 1, 2]
 
 
-def test_features_are_energies_normalised() -> None:
+def test_features_are_normalised_energies() -> None:
     waveform = torch.from_numpy(0.1 * noise(4000)).float()
     expected = PerUtterance(min_std=1e-5)(FBANK.energies(waveform))
     assert torch.equal(FBANK(waveform), expected)
@@ -227,22 +225,22 @@ def random_features(num_frames: int, seed: int = 0) -> Tensor:
     return features + torch.tensor([8.0, -15.0, 6.7, 0.0, 1.0])
 
 
-def test_per_utterance_leaves_mean_0_and_variance_1_in_each_bin() -> None:
+def test_utterance_cmvn_gives_mean_0_and_variance_1_in_each_bin() -> None:
     features = random_features(50)
     frames = features.double().numpy()
     expected = (frames - frames.mean(axis=0)) / np.maximum(frames.std(axis=0), 1e-5)
     actual = PerUtterance(min_std=1e-5)(features).numpy()
     moving = [0, 1, 3, 4]
-    # A number near 15 is rounded by up to 5e-7, over a deviation of 0.5.
+    # A number near 15 has a rounding error of up to 5e-7, which is divided by a deviation of 0.5.
     np.testing.assert_allclose(actual[:, moving], expected[:, moving], rtol=0, atol=1e-5)
-    assert np.abs(actual[:, 2]).max() < 0.2  # rounding of the mean, 1e-6, over min_std
+    assert np.abs(actual[:, 2]).max() < 0.2  # the rounding error of the mean, 1e-6, divided by min_std
 
 
-def test_per_utterance_makes_one_frame_zero_and_none_none() -> None:
+def test_utterance_cmvn_makes_a_single_frame_zero_and_accepts_no_frames() -> None:
     normalize = PerUtterance(min_std=1e-5)
     assert torch.equal(normalize(random_features(1)), torch.zeros(1, 5))
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # torch warns of the deviation of nothing
+        warnings.simplefilter("error")  # torch warns about the deviation of no values
         assert normalize(torch.zeros(0, 5)).shape == (0, 5)
 
 
@@ -254,7 +252,7 @@ def speech(num_frames: int, seed: int = 0) -> Tensor:
     return torch.rand(num_frames, 5, generator=torch.Generator().manual_seed(seed)) * 4 + torch.arange(5.0)
 
 
-def test_loud_frames_are_normalised_as_an_utterance_of_their_own() -> None:
+def test_loud_frames_are_normalised_as_if_they_were_the_whole_utterance() -> None:
     features = speech(40)
     expected = PerUtterance(min_std=1e-5)(features)
     torch.testing.assert_close(LOUD(features), expected, rtol=0, atol=1e-6)
@@ -268,7 +266,7 @@ def test_loud_frames_are_normalised_as_an_utterance_of_their_own() -> None:
     gain=st.floats(-3, 3),
     level=st.floats(-30, -12),
 )
-def test_inserted_silence_leaves_loud_frames_as_they_are_and_comes_out_at_their_lowest(
+def test_inserted_silence_does_not_change_loud_frames_and_gets_their_lowest_values(
     lengths: list[int], gain: float, level: float
 ) -> None:
     parts = [speech(length, seed=number) for number, length in enumerate(lengths)]
@@ -277,12 +275,12 @@ def test_inserted_silence_leaves_loud_frames_as_they_are_and_comes_out_at_their_
     joined = torch.cat(pieces)
     loud = torch.cat([torch.full((len(piece),), number % 2 == 1) for number, piece in enumerate(pieces)])
     alone = LOUD(torch.cat(parts))
-    found = LOUD(joined + gain)  # the maximum level of a recording
-    torch.testing.assert_close(found[loud], alone, rtol=0, atol=1e-4)
-    torch.testing.assert_close(found[~loud], alone.amin(dim=0).expand(int((~loud).sum()), 5), rtol=0, atol=1e-4)
+    normalised = LOUD(joined + gain)  # add the maximum level of a recording
+    torch.testing.assert_close(normalised[loud], alone, rtol=0, atol=1e-4)
+    torch.testing.assert_close(normalised[~loud], alone.amin(dim=0).expand(int((~loud).sum()), 5), rtol=0, atol=1e-4)
 
 
-def test_loud_frames_makes_one_frame_zero_and_none_none_and_silence_nothing_else() -> None:
+def test_loud_frame_cmvn_makes_a_single_frame_and_silence_zero_and_accepts_no_frames() -> None:
     assert torch.equal(LOUD(random_features(1)), torch.zeros(1, 5))
     for num_frames in (4, 2997):  # rounding of a sum of this length
         assert torch.equal(LOUD(torch.full((num_frames, 5), LOG_FLOOR)), torch.zeros(num_frames, 5))
@@ -304,12 +302,12 @@ def test_training_set_statistics_are_over_all_frames_of_all_utterances() -> None
     expected = (frames - frames.mean(axis=0)) / std
     normalize = fitted(utterances)
     actual = torch.cat([normalize(utterance) for utterance in utterances]).numpy()
-    # As above; the constant bin by rounding of its mean, 1e-6, over min_std.
+    # Tolerances as above; the constant bin has the rounding error of its mean, 1e-6, divided by min_std.
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-4)
     assert normalize(torch.zeros(0, 5)).shape == (0, 5)
 
 
-def test_training_set_statistics_are_measured_on_so_many_utterances_and_no_more() -> None:
+def test_training_set_statistics_use_only_the_configured_number_of_utterances() -> None:
     def endless() -> Any:
         yield from (random_features(9, seed=1), random_features(7, seed=2))
         raise AssertionError("a third utterance was asked for")
@@ -320,7 +318,7 @@ def test_training_set_statistics_are_measured_on_so_many_utterances_and_no_more(
     assert torch.equal(normalize.mean, both.mean)
 
 
-def test_training_set_statistics_are_accurate_where_the_mean_is_large() -> None:
+def test_training_set_statistics_are_accurate_if_the_mean_is_large() -> None:
     """Sums of squares in float32 would lose the variance: 1000^2 is accurate to 0.06, the variance is 0.01."""
     utterances = [1000 + 0.1 * random_features(500, seed=seed) for seed in range(20)]
     frames = torch.cat(utterances).double().numpy()
@@ -329,7 +327,7 @@ def test_training_set_statistics_are_accurate_where_the_mean_is_large() -> None:
     np.testing.assert_allclose(normalize.std.numpy()[[0, 1, 3, 4]], frames.std(axis=0)[[0, 1, 3, 4]], rtol=1e-6)
 
 
-def test_training_set_statistics_need_a_frame() -> None:
+def test_training_set_statistics_need_at_least_one_frame() -> None:
     with pytest.raises(InputError, match="at least one frame of training audio; got none"):
         fitted([torch.zeros(0, 5)])
     with pytest.raises(InputError, match="at least one frame of training audio; got none"):
@@ -337,7 +335,7 @@ def test_training_set_statistics_need_a_frame() -> None:
 
 
 @pytest.mark.parametrize("name", ["per_utterance", "loud_frame_cmvn", "global_cmvn"])
-def test_what_a_normalisation_has_learnt_survives_its_files_bit_for_bit(name: str) -> None:
+def test_fitted_statistics_are_saved_and_loaded_bit_for_bit(name: str) -> None:
     before, after = (fbank(f"/normalize={name}").normalize for _ in range(2))
     before.fit([random_features(12, seed=3)])
     after.load(before.files())

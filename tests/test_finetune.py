@@ -1,4 +1,4 @@
-"""A run from a trained model, killed and resumed: equal bits, also across the step at which weights are unfrozen."""
+"""A run from a trained model, killed before or after weights are unfrozen, ends with equal bits."""
 
 import random
 import re
@@ -18,10 +18,10 @@ from asr.run.initialization import with_parts
 from asr.settings.read import as_mapping
 from tests.conftest import TINY, settings_with, tone_corpus
 from tests.processes import bundle, examples, finish, kill, metrics, resumptions, start, steps_logged, wait_for
-from tests.test_resume import die_behind_the_first_checkpoint, die_in
+from tests.test_resume import die_after_the_first_checkpoint, die_in
 
 KILLS = 6
-THAWED = 5  # steps after which the frozen weights are trained
+STEPS_FROZEN = 5  # steps before the frozen weights are trained
 TWO = ["trainer.strategy=ddp", "trainer.devices=2"]
 RUN = [
     *(line for line in TINY if line.startswith(("trainer", "data", "schedule", "checkpoint"))),
@@ -29,7 +29,7 @@ RUN = [
     "data.max_utterances=6",
     "optimizer.layer_decay=0.8",
     "init.frozen=[encoder.subsampling.*,encoder.blocks.0.*]",
-    f"init.frozen_steps={THAWED}",
+    f"init.frozen_steps={STEPS_FROZEN}",
     "ema.decay=0.9",
     "num_threads=1",
     "checkpoint.every_steps=3",
@@ -53,12 +53,12 @@ def assert_same(parts: Path, whole: Path) -> None:
 @pytest.mark.parametrize(
     "moments",
     [
-        [die_behind_the_first_checkpoint],  # while weights are frozen
+        [die_after_the_first_checkpoint],  # while weights are frozen
         pytest.param(
             [
-                partial(die_in, "asr.training.task.count_errors"),  # in the validation of the start
-                die_behind_the_first_checkpoint,
-                die_behind_the_first_checkpoint,  # when they no longer are
+                partial(die_in, "asr.training.task.count_errors"),  # in the validation before the first step
+                die_after_the_first_checkpoint,
+                die_after_the_first_checkpoint,  # after weights were unfrozen
                 partial(die_in, "asr.run.gains.compare"),
             ],
             marks=pytest.mark.slow,
@@ -66,7 +66,7 @@ def assert_same(parts: Path, whole: Path) -> None:
     ],
     ids=["once", "in every phase"],
 )
-def test_a_run_killed_in_its_phases_has_the_same_bits(
+def test_a_run_killed_in_any_phase_ends_with_the_same_bits(
     moments: list[Callable[[], object]], fluent: Path, tones: Path, tmp_path: Path
 ) -> None:
     whole, parts, log = tmp_path / "whole", tmp_path / "parts", tmp_path / "log"
@@ -84,14 +84,14 @@ def test_a_run_killed_in_its_phases_has_the_same_bits(
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_a_run_killed_at_random_moments_has_the_same_bits(
+def test_a_run_killed_at_random_moments_ends_with_the_same_bits(
     world_size: int, fluent: Path, tones: Path, tmp_path: Path
 ) -> None:
     whole, parts, log = tmp_path / "whole", tmp_path / "parts", tmp_path / "log"
     how = [*(TWO if world_size == 2 else []), "trainer.max_epochs=4"]
     begin = partial(start, output=log, world_size=world_size)
     assert finish(begin(config(whole, fluent / "run", tones, *how))) == 0, log.read_text()
-    assert int(metrics(whole)[-1]["step"]) > 2 * THAWED
+    assert int(metrics(whole)[-1]["step"]) > 2 * STEPS_FROZEN
     moments = random.Random(world_size)
     for attempt in range(KILLS):
         workers = f"data.num_workers={attempt % 2}"
@@ -105,7 +105,7 @@ def test_a_run_killed_at_random_moments_has_the_same_bits(
     assert_same(parts, whole)
 
 
-def test_two_processes_that_thaw_weights_keep_them_equal(fluent: Path, tones: Path, tmp_path: Path) -> None:
+def test_two_processes_that_unfreeze_weights_keep_them_equal(fluent: Path, tones: Path, tmp_path: Path) -> None:
     """DDP fixes the weights that it reduces before the first step; weights that it omits would drift apart."""
     (tmp_path / "weights").mkdir()
     settings = config(tmp_path / "run", fluent / "run", tones, *TWO, "trainer.max_steps=7", "corpus.test=[]")
@@ -128,14 +128,12 @@ def write_weights(folder: Path) -> None:
     RecognitionTask.on_train_end = write  # type: ignore[method-assign]
 
 
-def test_a_run_goes_on_from_where_its_start_lies_and_not_from_another(
-    fluent: Path, tones: Path, tmp_path: Path
-) -> None:
+def test_a_resumed_run_finds_its_moved_start_and_refuses_another(fluent: Path, tones: Path, tmp_path: Path) -> None:
     model = shutil.copytree(fluent / "run" / "bundle", tmp_path / "model")
     begun = start(
         config(tmp_path / "run", model, tones, "trainer.max_steps=5"),
         tmp_path / "first.log",
-        before=die_behind_the_first_checkpoint,
+        before=die_after_the_first_checkpoint,
     )
     assert finish(begun) == -signal.SIGKILL
     weights = load_file(model / "weights.safetensors")

@@ -26,7 +26,7 @@ def manifest(tmp_path: Path) -> Path:
     return path
 
 
-def test_joined_utterances_are_heard_in_their_parts(manifest: Path, tmp_path: Path) -> None:
+def test_joined_utterances_have_the_audio_of_their_parts(manifest: Path, tmp_path: Path) -> None:
     output = tmp_path / "joined"
     assert join.main([str(manifest), "--output-dir", str(output), "--repeat", "2"]) == 0
     sources = {utterance.id: utterance for utterance in read_manifest(manifest)}
@@ -43,7 +43,7 @@ def test_joined_utterances_are_heard_in_their_parts(manifest: Path, tmp_path: Pa
     assert [utterance.text for utterance in joined] == [" ".join(part.text for part in parts)]
 
 
-def test_wrong_texts_are_in_the_middle_of_the_joined_text_alone(manifest: Path, tmp_path: Path) -> None:
+def test_a_wrong_text_replaces_only_the_middle_of_the_joined_text(manifest: Path, tmp_path: Path) -> None:
     output = tmp_path / "joined"
     assert join.main([str(manifest), "--output-dir", str(output), "--wrong", "1"]) == 0
     texts = [part.text for part in read_manifest(output / "parts.jsonl")]
@@ -58,7 +58,7 @@ def test_wrong_texts_are_in_the_middle_of_the_joined_text_alone(manifest: Path, 
         (["--wrong", "3"], "--wrong must be at least 0, and at most half of 4 utterances; got 3."),
     ],
 )
-def test_what_cannot_be_joined_is_one_line(
+def test_utterances_that_cannot_be_joined_are_reported_in_one_line(
     options: list[str], message: str, manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert join.main([str(manifest), "--output-dir", str(tmp_path / "joined"), *options]) == 1
@@ -75,7 +75,7 @@ def words(path: Path, *utterances: tuple[str, list[tuple[str, float, float]]]) -
     return str(path)
 
 
-def test_words_that_only_one_file_has_are_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_words_in_only_one_of_the_files_are_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = words(tmp_path / "a.jsonl", ("x", [("one", 0.0, 0.5), ("too", 9.0, 9.5), ("three", 2.0, 2.5)]))
     second = words(
         tmp_path / "b.jsonl", ("x", [("one", 0.2, 0.5), ("two", 1.0, 1.5), ("three", 2.2, 2.9)]), ("y", [("one", 5, 6)])
@@ -88,7 +88,9 @@ def test_words_that_only_one_file_has_are_not_compared(tmp_path: Path, capsys: p
     ]
 
 
-def test_files_without_words_in_common_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_without_common_words_are_reported_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     first, second = words(tmp_path / "a.jsonl", ("x", [("one", 0, 1)])), words(tmp_path / "b.jsonl", ("x", []))
     assert word_times.main([first, second]) == 1
     message = "utterances with the same id must have words in common; no word is in both files."

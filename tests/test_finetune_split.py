@@ -17,7 +17,9 @@ def manifest(path: Path, speakers: list[str | None]) -> Path:
     return path
 
 
-def test_no_speaker_is_in_both_parts_and_nothing_is_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_speaker_is_in_both_parts_and_no_utterance_is_lost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     source = manifest(tmp_path / "all.jsonl", [f"speaker {n % 20}" for n in range(100)])
     assert main([str(source), "--output-dir", str(tmp_path / "split")]) == 0
     parts = {name: read_manifest(tmp_path / "split" / f"{name}.jsonl") for name in ("train", "valid")}
@@ -42,7 +44,7 @@ def test_no_speaker_is_in_both_parts_and_nothing_is_lost(tmp_path: Path, capsys:
         (["a", "b"], ["--fraction", "1"], "--fraction must be more than 0 and less than 1; got 1.0."),
     ],
 )
-def test_what_cannot_be_split_is_one_line(
+def test_a_manifest_that_cannot_be_split_is_reported_in_one_line(
     speakers: list[str | None], options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = manifest(tmp_path / "all.jsonl", speakers)

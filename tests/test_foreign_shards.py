@@ -45,20 +45,24 @@ def assert_reads_as(index_path: str | Path, files: list[Utterance]) -> None:
         assert torch.equal(load_utterance(utterance, SAMPLE_RATE), load_utterance(file, SAMPLE_RATE))
 
 
-@pytest.mark.parametrize("beside", ["json", "txt"])
-def test_shards_that_webdataset_wrote_are_read(beside: str, tones: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("text_suffix", ["json", "txt"])
+def test_shards_written_by_webdataset_are_read(text_suffix: str, tones: Path, tmp_path: Path) -> None:
     files = read_manifest(tones / "train.jsonl")
     with webdataset.ShardWriter(str(tmp_path / "web-%04d.tar"), maxcount=10, verbose=0) as writer:
         for file in files:
             sample = {"__key__": file.id, Path(file.audio_filepath).suffix[1:]: Path(file.audio_filepath).read_bytes()}
-            text = {"json": {"text": file.text, "duration": file.duration}} if beside == "json" else {"txt": file.text}
+            text = (
+                {"json": {"text": file.text, "duration": file.duration}}
+                if text_suffix == "json"
+                else {"txt": file.text}
+            )
             writer.write(sample | text)
     index(tmp_path / "web-{0000..0004}.tar", "-o", tmp_path / "index.arrow")
     assert_reads_as(tmp_path / "index.arrow", files)
 
 
 def nemo_name(file: Utterance) -> str:
-    """Flatten a path as in NeMo's convert_to_tarred_audio_dataset.py, which is not in its package."""
+    """Flatten a path like NeMo's convert_to_tarred_audio_dataset.py, which is not part of its package."""
     path = Path(file.audio_filepath)
     return str(path.with_suffix("")).replace("/", "_").replace(".", "_") + path.suffix
 
@@ -103,7 +107,7 @@ def test_tarred_audio_of_nemo_is_read_in_the_order_of_its_manifest(tones: Path, 
         assert torch.equal(load_utterance(utterance, SAMPLE_RATE), load_utterance(file, SAMPLE_RATE))
 
 
-def test_shards_in_an_object_store_are_indexed_where_they_are(tones: Path, tmp_path: Path, s3: FaultyProxy) -> None:
+def test_shards_in_an_object_store_are_indexed_in_place(tones: Path, tmp_path: Path, s3: FaultyProxy) -> None:
     files = read_manifest(tones / "valid.jsonl")
     members = {}
     for file in files:
@@ -114,7 +118,7 @@ def test_shards_in_an_object_store_are_indexed_where_they_are(tones: Path, tmp_p
     assert_reads_as("s3://bucket/foreign/index.arrow", files)
 
 
-def test_hostile_and_damaged_tar_files_are_one_line(tones: Path, tmp_path: Path) -> None:
+def test_malicious_and_damaged_tar_files_are_reported_in_one_line(tones: Path, tmp_path: Path) -> None:
     audio = Path(read_manifest(tones / "valid.jsonl")[0].audio_filepath).read_bytes()
     good = {"a.flac": audio, "a.txt": b"abc"}
     whole = tar_of(tmp_path / "whole.tar", good).read_bytes()
@@ -146,7 +150,7 @@ def test_hostile_and_damaged_tar_files_are_one_line(tones: Path, tmp_path: Path)
         assert not (tmp_path / "index.arrow").exists()
 
 
-def test_an_index_lies_where_its_shards_can_be_named_from_it(tones: Path, tmp_path: Path) -> None:
+def test_an_index_must_be_in_the_folder_of_its_shards_or_in_a_parent(tones: Path, tmp_path: Path) -> None:
     audio = Path(read_manifest(tones / "valid.jsonl")[0].audio_filepath).read_bytes()
     (tmp_path / "in" / "side").mkdir(parents=True)
     shard = tar_of(tmp_path / "in" / "side" / "a.tar", {"a.flac": audio, "a.txt": b"abc"})

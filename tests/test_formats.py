@@ -1,4 +1,4 @@
-"""Formats of transcripts: another library or tool reads each, and gets the content of the transcript."""
+"""Formats of transcripts: another library or tool reads each one, and gets the content of the transcript."""
 
 import html
 import io
@@ -28,12 +28,12 @@ from asr.recognition.transcript import Alternative, Transcript, Word
 
 ROUNDING = 0.0005 + 1e-9  # seconds: times are written to the millisecond
 
-# The machine may be busy.
+# Cores may be shared.
 read_back = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 Span = tuple[str, float, float]  # a text, and its start and end in seconds
 
-# Anything except white space, control characters and lone surrogates: possible words of as_written.
+# Any characters except white space, controls and lone surrogates: the possible words of as_written.
 TEXTS = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zs", "Zl", "Zp"]), min_size=1, max_size=60) | (
     st.sampled_from(
         rf"""
@@ -47,7 +47,7 @@ CONFIDENCES = st.floats(0, 1)
 
 @st.composite
 def ordinary_transcripts(draw: st.DrawFn) -> Transcript:
-    """Words with a duration that do not overlap, but may touch."""
+    """Words with durations that do not overlap, but may touch."""
     words, now = [], 0.0
     for text in draw(st.lists(TEXTS, max_size=30)):
         start = now + draw(st.sampled_from([0.0, 0.04, 0.4, 2.0]) | st.floats(0.002, 5000))
@@ -58,7 +58,7 @@ def ordinary_transcripts(draw: st.DrawFn) -> Transcript:
 
 @st.composite
 def rough_transcripts(draw: st.DrawFn) -> Transcript:
-    """All outputs that a decoder may have: only starts in order, and no end before its start."""
+    """All possible outputs of a decoder: only starts are in order, and no end is before its start."""
     words, start = [], 0.0
     for text in draw(st.lists(TEXTS, max_size=60)):
         start += draw(st.sampled_from([0.0, 0.0, 0.0, 0.0003, 0.04]) | st.floats(0, 3))
@@ -98,7 +98,7 @@ def stream_of(name: str, *transcripts: tuple[str, Transcript]) -> str:
 # ---------------------------------------------------------------------------------------------- text and JSON
 
 
-def test_text_is_the_words_and_a_stream_of_it_says_whose_they_are() -> None:
+def test_text_is_the_words_and_a_stream_of_texts_starts_each_line_with_the_recording() -> None:
     transcript = spoken(("good", 0.1, 0.3), ("morning", 0.3, 0.9))
     assert file_of("txt", transcript) == "good morning\n"
     assert stream_of("txt", ("a b.wav", transcript), ("c.wav", EMPTY)) == "a b.wav\tgood morning\nc.wav\t\n"
@@ -106,40 +106,40 @@ def test_text_is_the_words_and_a_stream_of_it_says_whose_they_are() -> None:
 
 @read_back
 @given(TRANSCRIPTS)
-def test_json_is_read_back_as_the_transcripts_dictionary_under_the_name_of_the_recording(
+def test_json_contains_the_transcript_and_the_name_of_the_recording(
     transcript: Transcript,
 ) -> None:
     expected = {"id": "a/ü.wav", **transcript.as_dict()}
     written = file_of("json", transcript, "a/ü.wav")
     assert json.loads(written) == expected
-    assert list(json.loads(written)) == list(expected)  # the recording in front
+    assert list(json.loads(written)) == list(expected)  # the recording comes first
     assert "ü" in written  # not \u00fc
     assert json.loads(file_of("jsonl", transcript, "a/ü.wav")) == expected
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
-def test_a_stream_of_json_is_one_list_and_of_jsonl_one_line_a_recording(count: int) -> None:
+def test_a_stream_of_json_is_one_list_and_a_stream_of_jsonl_has_one_line_per_recording(count: int) -> None:
     transcripts = [(f"{number}.wav", talk(number)) for number in range(count)]
     expected = [{"id": recording, **transcript.as_dict()} for recording, transcript in transcripts]
     assert json.loads(stream_of("json", *transcripts)) == expected
     assert [json.loads(line) for line in stream_of("jsonl", *transcripts).splitlines()] == expected
 
 
-def test_a_stream_yields_a_recording_before_it_asks_for_the_next() -> None:
-    asked = []
+def test_a_stream_yields_a_recording_before_it_requests_the_next() -> None:
+    requested = []
 
     def transcripts() -> Iterator[tuple[str, Transcript]]:
         for recording in ("a.wav", "b.wav"):
-            asked.append(recording)
+            requested.append(recording)
             yield recording, EMPTY
 
     stream = FORMATS["json"].stream(transcripts())
     assert [next(stream), next(stream)][0] == "["
-    assert asked == ["a.wav"]
+    assert requested == ["a.wav"]
 
 
 @pytest.mark.parametrize("name", list(FORMATS))
-def test_a_name_that_is_not_utf_8_is_written_as_its_bytes_or_in_valid_json(name: str) -> None:
+def test_a_name_that_is_not_utf_8_is_written_as_its_bytes_and_json_stays_valid(name: str) -> None:
     recording = os.fsdecode(b"caf\xe9.wav")
     entry = FORMATS[name].entry(recording, talk(2))
     encoded = entry.encode("utf-8", errors="surrogateescape")
@@ -152,7 +152,7 @@ def test_a_name_that_is_not_utf_8_is_written_as_its_bytes_or_in_valid_json(name:
 # -------------------------------------------------------------------------------------------------- subtitles
 
 
-Cue = tuple[float, float, str]  # start, end, text as it is shown
+Cue = tuple[float, float, str]  # start, end, displayed text
 
 
 def seconds(time: webvtt.models.Timestamp) -> float:
@@ -195,7 +195,7 @@ def shown(name: str, word: str) -> str:
 @given(transcript=TRANSCRIPTS)
 @example(transcript=CROWDED)
 @example(transcript=EMPTY)
-def test_subtitles_show_every_word_once_and_in_order_and_one_cue_at_a_time(reader: str, transcript: Transcript) -> None:
+def test_subtitles_show_every_word_once_in_order_and_one_cue_at_a_time(reader: str, transcript: Transcript) -> None:
     name, read = READERS[reader]
     cues = read(file_of(name, transcript))
     words = [word for _, _, text in cues for word in text.split()]
@@ -206,7 +206,7 @@ def test_subtitles_show_every_word_once_and_in_order_and_one_cue_at_a_time(reade
 
 @pytest.mark.parametrize("reader", list(READERS))
 @pytest.mark.parametrize("seed", range(3))
-def test_cues_of_a_long_talk_can_be_read(reader: str, seed: int) -> None:
+def test_cues_of_a_long_talk_are_readable(reader: str, seed: int) -> None:
     transcript = talk(4000, seed)
     name, read = READERS[reader]
     words, last_end = iter(transcript.words), 0.0
@@ -224,7 +224,7 @@ def test_cues_of_a_long_talk_can_be_read(reader: str, seed: int) -> None:
         assert end >= shown_words[-1].end - ROUNDING
         assert end <= max(shown_words[-1].end, start + 1) + ROUNDING
         assert all(after.start - before.end <= 0.8 + 2 * ROUNDING for before, after in pairwise(shown_words))
-        # A cue only begins where it must.
+        # A cue begins only where necessary.
         if number:
             before = cues[number - 1]
             whole = f"{before[2]} {shown_words[0].text}".replace("\n", " ")
@@ -252,14 +252,14 @@ X, Y = "x" * 42, "y" * 42
 @pytest.mark.parametrize(
     ("words", "duration", "expected"),
     [
-        ([("a", 0, 0.1)], 9.0, [(0, 1, "a")]),  # long enough to read
-        ([("a", 0, 0.1)], 0.5, [(0, 0.5, "a")]),  # but not beyond the recording
-        ([("a", 0, 0.1)], 0.05, [(0, 0.1, "a")]),  # unless its end is rounded
-        ([("a", 0, 0.1), ("b", 0.901, 2)], 9.0, [(0, 0.901, "a"), (0.901, 2, "b")]),  # nor beyond the next
+        ([("a", 0, 0.1)], 9.0, [(0, 1, "a")]),  # extended, so that it can be read
+        ([("a", 0, 0.1)], 0.5, [(0, 0.5, "a")]),  # not beyond the end of the recording
+        ([("a", 0, 0.1)], 0.05, [(0, 0.1, "a")]),  # except by rounding of its end
+        ([("a", 0, 0.1), ("b", 0.901, 2)], 9.0, [(0, 0.901, "a"), (0.901, 2, "b")]),  # not beyond the next cue
         ([("a", 0, 0.1), ("b", 0.9, 2)], 9.0, [(0, 2, "a b")]),
         ([("a", 0, 3), ("b", 3, 6), ("c", 6, 7)], 9.0, [(0, 7, "a b c")]),
         ([("a", 0, 3), ("b", 3, 6), ("c", 6, 7.001)], 9.0, [(0, 6, "a b"), (6, 7.001, "c")]),
-        ([("a", 0, 10), ("b", 10, 11)], 11.0, [(0, 7, "a"), (10, 11, "b")]),  # one word is no exception
+        ([("a", 0, 10), ("b", 10, 11)], 11.0, [(0, 7, "a"), (10, 11, "b")]),  # a long word is no exception
         ([("x" * 20, 0, 1), ("y" * 21, 1, 2)], 9.0, [(0, 2, "x" * 20 + " " + "y" * 21)]),
         ([("x" * 20, 0, 1), ("y" * 22, 1, 2)], 9.0, [(0, 2, "x" * 20 + "\n" + "y" * 22)]),
         ([(X, 0, 1), (Y, 1, 2), ("z", 2, 3)], 9.0, [(0, 2, f"{X}\n{Y}"), (2, 3, "z")]),
@@ -268,7 +268,7 @@ X, Y = "x" * 42, "y" * 42
         ([(X, 1, 1.9), (Y, 1, 1.9), ("z", 1, 1.9)], 9.0, [(1, 1.6, f"{X}\n{Y}"), (1.6, 2.6, "z")]),
     ],
 )
-def test_cues_by_example(words: list[Span], duration: float, expected: list[Cue]) -> None:
+def test_cues_of_examples(words: list[Span], duration: float, expected: list[Cue]) -> None:
     transcript = spoken(*words, duration=duration)
     for name, read in READERS.values():
         assert read(file_of(name, transcript)) == expected
@@ -293,7 +293,7 @@ def test_times_of_subtitles_are_rounded_as_a_whole(seconds: float, expected: str
     assert abs(cue.start - timedelta(seconds=seconds)) <= timedelta(seconds=ROUNDING)
 
 
-def test_subtitles_letter_by_letter() -> None:
+def test_subtitles_of_examples_have_exactly_this_text() -> None:
     transcript = spoken(("cats", 0.52, 0.8), ("&", 0.8, 1), ("<dogs>", 1, 1.6), ("a-->b", 3, 4.5), duration=5)
     assert file_of("srt", transcript) == (
         "1\n00:00:00,520 --> 00:00:01,600\ncats & <dogs>\n\n2\n00:00:03,000 --> 00:00:04,500\na→b\n"
@@ -307,7 +307,7 @@ def test_subtitles_letter_by_letter() -> None:
 
 @read_back
 @given(TRANSCRIPTS)
-def test_webvtt_holds_arrows_between_times_only_and_no_character_that_means_something(transcript: Transcript) -> None:
+def test_webvtt_has_arrows_only_between_times_and_escapes_markup(transcript: Transcript) -> None:
     for line in file_of("vtt", transcript).split("\n"):
         if not re.fullmatch(r"\d{2,}:\d\d:\d\d\.\d{3} --> \d{2,}:\d\d:\d\d\.\d{3}", line):
             assert not re.search(r"[<>]|&(?!(amp|lt|gt);)", line)
@@ -320,7 +320,7 @@ CtmLine = tuple[str, str, float, float, str, float]
 
 
 def read_ctm(document: str) -> list[CtmLine]:
-    """Read by the rules of SCTK's infmts.htm, and refuse files that break them."""
+    """Read a CTM by the rules of SCTK's infmts.htm, and refuse files that violate them."""
     lines = []
     for line in document.split("\n"):
         if not line or line.startswith(";;"):
@@ -334,7 +334,7 @@ def read_ctm(document: str) -> list[CtmLine]:
 
 @read_back
 @given(ordinary_transcripts())
-def test_ctm_holds_every_word_with_its_time_and_confidence(transcript: Transcript) -> None:
+def test_ctm_contains_every_word_with_its_time_and_confidence(transcript: Transcript) -> None:
     lines = read_ctm(file_of("ctm", transcript, "calls/4521.final.wav"))
     assert [line[4] for line in lines] == [word.text for word in transcript.words]
     for (waveform, channel, start, duration, _, confidence), word in zip(lines, transcript.words, strict=True):
@@ -347,7 +347,7 @@ def test_ctm_holds_every_word_with_its_time_and_confidence(transcript: Transcrip
 @read_back
 @given(TRANSCRIPTS)
 @example(CROWDED)
-def test_ctm_is_in_the_order_of_time_and_no_word_takes_none(transcript: Transcript) -> None:
+def test_ctm_is_in_chronological_order_and_no_word_has_duration_0(transcript: Transcript) -> None:
     lines = read_ctm(file_of("ctm", transcript))
     assert [line[4] for line in lines] == [word.text for word in transcript.words]
     assert all(duration > 0 for _, _, _, duration, _, _ in lines)
@@ -364,7 +364,7 @@ def test_ctm_is_in_the_order_of_time_and_no_word_takes_none(transcript: Transcri
         (".wav", ".wav"),
     ],
 )
-def test_ctm_names_a_recording_without_folder_extension_and_blanks(recording: str, expected: str) -> None:
+def test_ctm_names_a_recording_without_folder_extension_and_spaces(recording: str, expected: str) -> None:
     [line] = read_ctm(file_of("ctm", talk(1), recording))
     assert line[0] == expected
     key = FORMATS["ctm"].key
@@ -442,7 +442,7 @@ def read_by_praatio(document: str) -> list[tuple[float, float, str]]:
 @example(transcript=CROWDED)
 @example(transcript=EMPTY)
 @example(transcript=Transcript((), (), 2.5))
-def test_a_textgrid_leaves_no_time_out_and_holds_every_word_once_and_in_order(
+def test_a_textgrid_covers_the_whole_time_and_contains_every_word_once_in_order(
     read: Callable[[str], list[tuple[float, float, str]]], transcript: Transcript
 ) -> None:
     intervals = read(file_of("textgrid", transcript))
@@ -460,7 +460,7 @@ def test_a_textgrid_leaves_no_time_out_and_holds_every_word_once_and_in_order(
 
 @read_back
 @given(ordinary_transcripts())
-def test_praat_is_told_the_times_of_words(transcript: Transcript) -> None:
+def test_a_textgrid_gives_praat_the_times_of_words(transcript: Transcript) -> None:
     intervals = [interval for interval in read_by_praat(file_of("textgrid", transcript)) if interval[2]]
     for (start, end, _), word in zip(intervals, transcript.words, strict=True):
         assert abs(start - word.start) <= ROUNDING
@@ -471,16 +471,16 @@ def test_praat_is_told_the_times_of_words(transcript: Transcript) -> None:
     ("words", "duration", "expected"),
     [
         ([("a", 0, 1)], 2.0, [(0, 1, "a"), (1, 2, "")]),
-        ([("a", 0.5, 2.001)], 2.0, [(0, 0.5, ""), (0.5, 2.001, "a")]),  # later than the recording
+        ([("a", 0.5, 2.001)], 2.0, [(0, 0.5, ""), (0.5, 2.001, "a")]),  # after the end of the recording
         ([("a", 0, 2), ("b", 1, 3)], 3.0, [(0, 1, "a"), (1, 3, "b")]),  # overlapping
-        ([("a", 0, 1), ("b", 0, 1), ("c", 1, 2)], 2.0, [(0, 0.5, "a"), (0.5, 1, "b"), (1, 2, "c")]),  # one span
+        ([("a", 0, 1), ("b", 0, 1), ("c", 1, 2)], 2.0, [(0, 0.5, "a"), (0.5, 1, "b"), (1, 2, "c")]),  # equal times
         ([("a", 0, 0), ("b", 0, 1)], 1.0, [(0, 0.5, "a"), (0.5, 1, "b")]),
         ([("a", 1, 1), ("b", 1, 1)], 2.0, [(0, 1, ""), (1, 1.001, "a"), (1.001, 1.002, "b"), (1.002, 2, "")]),
         ([("a", 0, 0), ("b", 0, 0), ("c", 0.001, 1)], 1.0, [(0, 0.001, "a"), (0.001, 0.002, "b"), (0.002, 1, "c")]),
         ([], 0.0, [(0, 0.001, "")]),
     ],
 )
-def test_words_without_time_of_their_own_are_laid_side_by_side(
+def test_words_with_equal_times_are_written_one_after_another(
     words: list[Span], duration: float, expected: list[tuple[float, float, str]]
 ) -> None:
     assert read_by_praat(file_of("textgrid", spoken(*words, duration=duration))) == expected
@@ -491,7 +491,7 @@ def test_words_without_time_of_their_own_are_laid_side_by_side(
 
 @read_back
 @given(recording=st.text(min_size=1), transcript=TRANSCRIPTS)
-def test_every_file_ends_its_last_line_and_can_be_encoded(recording: str, transcript: Transcript) -> None:
+def test_every_file_ends_with_a_line_break_and_can_be_encoded(recording: str, transcript: Transcript) -> None:
     for name in FORMATS:
         written = file_of(name, transcript, recording)
         assert not written or written.endswith("\n")
@@ -499,6 +499,6 @@ def test_every_file_ends_its_last_line_and_can_be_encoded(recording: str, transc
             written.encode("utf-8", errors="surrogateescape")
 
 
-def test_formats_are_written_without_torch() -> None:
+def test_formats_do_not_import_torch() -> None:
     code = "import sys, asr.recognition.formats; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -21,7 +21,7 @@ SHAPES = pytest.mark.parametrize(
 
 
 def drawn(queries: int, keys: int, head_dim: int) -> list[Tensor]:
-    """Query, key, value and an additive mask that hides some keys, float64."""
+    """Draw query, key, value and an additive mask that hides some keys, in float64."""
     torch.manual_seed(0)
     parts = [torch.randn(2, 3, frames, head_dim, dtype=torch.float64) for frames in (queries, keys, keys)]
     mask = torch.randn(2, 3, queries, keys, dtype=torch.float64)
@@ -32,7 +32,7 @@ def drawn(queries: int, keys: int, head_dim: int) -> list[Tensor]:
 def outcome(attend: Any, inputs: list[Tensor], dtype: torch.dtype, **options: Any) -> list[Tensor]:
     """Return output and gradients of all inputs in float64, computed in `dtype`."""
     inputs = [part.detach().to(dtype).requires_grad_() for part in inputs]
-    torch.manual_seed(1)  # of dropout
+    torch.manual_seed(1)  # the seed of dropout
     out = attend(*inputs, **options)
     weights = torch.linspace(-1, 1, out.numel(), dtype=torch.float64).view(out.shape).to(dtype)
     return [part.detach().double() for part in (out, *torch.autograd.grad(out, inputs, weights))]
@@ -45,20 +45,20 @@ def plain(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float 
 
 @SCALES
 @SHAPES
-def test_padding_changes_neither_the_output_nor_a_gradient(
+def test_padding_changes_neither_the_output_nor_the_gradients(
     queries: int, keys: int, head_dim: int, scale: float | None
 ) -> None:
     inputs = drawn(queries, keys, head_dim)
     expected = outcome(plain, inputs, torch.float64, scale=scale)
-    found = outcome(padded_attention, inputs, torch.float64, dropout=0.0, scale=scale)
-    for ours, theirs in zip(found, expected, strict=True):
+    actual = outcome(padded_attention, inputs, torch.float64, dropout=0.0, scale=scale)
+    for ours, theirs in zip(actual, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)  # float64, sums in another order
 
 
 @SCALES
 @SHAPES
 def test_in_bfloat16_padding_adds_no_error(queries: int, keys: int, head_dim: int, scale: float | None) -> None:
-    """Against float64 both forms have errors of equal size; only the order of rounding differs."""
+    """Both forms have errors of equal size against float64; only the order of rounding differs."""
     inputs = drawn(queries, keys, head_dim)
     expected = outcome(plain, [part.bfloat16() for part in inputs], torch.float64, scale=scale)
     padded = outcome(padded_attention, inputs, torch.bfloat16, dropout=0.0, scale=scale)
@@ -71,22 +71,22 @@ def test_in_bfloat16_padding_adds_no_error(queries: int, keys: int, head_dim: in
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_dropout_drops_the_weights_that_it_drops_without_padding(dtype: torch.dtype) -> None:
+def test_dropout_drops_the_same_weights_with_and_without_padding(dtype: torch.dtype) -> None:
     inputs = drawn(5, 19, 36)
     with sdpa_kernel(SDPBackend.MATH):
-        found = outcome(padded_attention, inputs, dtype, dropout=0.4, scale=1.0)
+        actual = outcome(padded_attention, inputs, dtype, dropout=0.4, scale=1.0)
         expected = outcome(lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m, 0.4, scale=1.0), inputs, dtype)
     tolerance = 1e-12 if dtype == torch.float64 else 0.05
-    for ours, theirs in zip(found, expected, strict=True):
+    for ours, theirs in zip(actual, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
-    assert not torch.equal(found[0], outcome(plain, inputs, torch.float64, scale=1.0)[0])
+    assert not torch.equal(actual[0], outcome(plain, inputs, torch.float64, scale=1.0)[0])
 
 
-def test_a_query_that_may_see_no_key_is_finite() -> None:
+def test_a_query_that_sees_no_key_has_finite_results() -> None:
     query, key, value, mask = drawn(3, 5, 36)
     hidden = torch.full_like(mask, torch.finfo(torch.bfloat16).min / 2)
-    found = outcome(padded_attention, [query, key, value, hidden], torch.bfloat16, dropout=0.0)
-    assert all(part.isfinite().all() for part in found)
+    actual = outcome(padded_attention, [query, key, value, hidden], torch.bfloat16, dropout=0.0)
+    assert all(part.isfinite().all() for part in actual)
 
 
 @pytest.mark.parametrize("head_dim", [36, 44, 64])
@@ -94,7 +94,7 @@ def test_a_query_that_may_see_no_key_is_finite() -> None:
 def test_on_a_gpu_torch_receives_shapes_and_backends_that_its_kernel_accepts(
     head_dim: int, is_bool: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tensors without data replace a GPU's; afterwards the backends are restored."""
+    """Tensors on the meta device replace those of a GPU; afterwards the backends are restored."""
     calls: list[tuple[list[Tensor], float, list[bool]]] = []
 
     def enabled() -> list[bool]:
@@ -127,7 +127,7 @@ def test_on_a_gpu_torch_receives_shapes_and_backends_that_its_kernel_accepts(
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_a_compiled_program_takes_the_backends_too(compiled: bool) -> None:
+def test_a_compiled_program_uses_the_same_backends(compiled: bool) -> None:
     def attend(query: Tensor, mask: Tensor) -> Tensor:
         with sdpa_kernel(fused_attention.BACKENDS):
             return padded_attention(query, query, query, mask, dropout=0.0)

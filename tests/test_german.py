@@ -1,4 +1,4 @@
-"""A language with other letters: German is synthesised, trained, recognised, aligned and reported, with umlauts."""
+"""A language with other letters: German with umlauts is synthesised, trained, recognised, aligned and reported."""
 
 import json
 import unicodedata
@@ -32,7 +32,7 @@ TEXTS = [line.text for line in plan(0.5, 0, GERMAN)]
 
 
 def fitted(name: str) -> Tokenizer:
-    """A tokenizer that knows the German sentences as they are written."""
+    """A tokenizer fitted on the German sentences as written."""
     sizes = {"char": [], "sentencepiece": ["tokenizer.vocab_size=200"]}
     tokenizer = build_tokenizer(resolved(f"tokenizer={name}", *sizes[name]))
     tokenizer.fit(TEXTS)
@@ -41,7 +41,7 @@ def fitted(name: str) -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def german(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A few German utterances, and beside them the folder `run`, trained on them for a few steps."""
+    """A few German utterances, and the folder `run`, trained on them for a few steps."""
     folder = tmp_path_factory.mktemp("german")
     lines = [line for line in plan(0.01, 0, GERMAN) if len(line.sentences) == 1][:12]
     (folder / "audio" / "train").mkdir(parents=True)
@@ -55,7 +55,7 @@ def german(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", ["char", "sentencepiece"])
-def test_tokenizers_give_umlauts_back(name: str) -> None:
+def test_tokenizers_preserve_umlauts(name: str) -> None:
     tokenizer = fitted(name)
     again = build_tokenizer(resolved(f"tokenizer={name}", *(["tokenizer.vocab_size=200"] * (name != "char"))))
     again.load(tokenizer.files())
@@ -66,7 +66,7 @@ def test_tokenizers_give_umlauts_back(name: str) -> None:
 
 
 @pytest.mark.parametrize("normalizer", ["as_written", "basic"])
-def test_the_form_in_which_a_manifest_spells_its_umlauts_does_not_matter(normalizer: str, tmp_path: Path) -> None:
+def test_the_unicode_form_of_umlauts_in_a_manifest_makes_no_difference(normalizer: str, tmp_path: Path) -> None:
     texts = {}
     for form in ("NFC", "NFD"):
         utterances = [
@@ -83,7 +83,7 @@ def test_the_form_in_which_a_manifest_spells_its_umlauts_does_not_matter(normali
     assert set("".join(texts["NFC"])) >= LETTERS
 
 
-def test_hotwords_and_a_lexicon_may_spell_umlauts_in_either_form(tmp_path: Path) -> None:
+def test_hotwords_and_a_lexicon_may_spell_umlauts_in_either_unicode_form(tmp_path: Path) -> None:
     tokenizer, normalize = fitted("char"), NORMALIZERS["as_written"]
     for form in ("NFC", "NFD"):
         path = tmp_path / form
@@ -92,7 +92,7 @@ def test_hotwords_and_a_lexicon_may_spell_umlauts_in_either_form(tmp_path: Path)
         assert writable(str(path), tokenizer, normalize) == ["Käthe", "Grünstraße"]
 
 
-def test_a_language_model_of_german_texts_has_their_words_as_written(german: Path, tmp_path: Path) -> None:
+def test_a_language_model_of_german_texts_has_the_words_as_written(german: Path, tmp_path: Path) -> None:
     output = tmp_path / "lm.arpa"
     assert ngram([str(german / "train.jsonl"), "-o", str(output), "--normalizer", "as_written"]) == 0
     spoken = {word for utterance in read_manifest(german / "train.jsonl") for word in utterance.text.split()}
@@ -123,7 +123,7 @@ def test_a_german_bundle_transcribes_aligns_and_reports(
     assert set("".join(aligned)) >= LETTERS
 
 
-def test_the_corpus_is_made_on_first_use_in_its_language(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_corpus_is_generated_on_first_use_in_its_language(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commands: list[list[str]] = []
 
     class Done:

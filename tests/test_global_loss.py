@@ -1,4 +1,4 @@
-"""The loss is that of the global batch, for any division among ranks: gradients against a plain loop."""
+"""The loss is that of the global batch, for any division among ranks: gradients are compared with a plain loop."""
 
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from asr.training.task import RecognitionTask
 from tests.conftest import TINY, resolved, tone_corpus
 from tests.processes import finish, start
 
-# A learning rate of 0: every step has the initial weights, so each can be computed alone.
+# The learning rate is 0: every step has the initial weights, so each can be computed separately.
 STILL = ["optimizer.lr=0", "trainer.max_epochs=1", "trainer.gradient_clip_val=null", "data.batch_seconds=3"]
 
 
@@ -62,7 +62,7 @@ def planned(config: dict[str, Any], corpus: Path, world_size: int) -> tuple[Mode
 
 
 def gradients_of(model: Model, batches: list[Batch]) -> dict[str, Tensor]:
-    """Return the gradients of the sum of losses divided by the number of tokens, batch by batch."""
+    """Return the gradients of the summed losses divided by the number of tokens, batch by batch."""
     model.zero_grad()
     for batch in batches:
         encoded = model(batch.features, batch.feature_lengths)
@@ -71,18 +71,18 @@ def gradients_of(model: Model, batches: list[Batch]) -> dict[str, Tensor]:
     return {name: parameter.grad / tokens for name, parameter in model.named_parameters()}  # type: ignore[operator]
 
 
-def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+def assert_same(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
     """Compare in float32: another order of summation changes the last digits of the largest terms."""
     scale = max(float(tensor.abs().max()) for tensor in expected.values())
     for name, tensor in expected.items():
         torch.testing.assert_close(
-            found[name], tensor, rtol=1e-4, atol=1e-5 * scale, msg=lambda text, n=name: f"{n}: {text}"
+            actual[name], tensor, rtol=1e-4, atol=1e-5 * scale, msg=lambda text, n=name: f"{n}: {text}"
         )
 
 
 @pytest.mark.parametrize("norm", ["layer_norm", "masked_batch_norm"])
 @pytest.mark.parametrize(("world_size", "accumulate"), [(1, 1), (1, 3), (2, 1), (2, 3)])
-def test_gradients_are_those_of_the_global_batch(
+def test_gradients_equal_those_of_the_global_batch(
     norm: str, world_size: int, accumulate: int, tones: Path, tmp_path: Path
 ) -> None:
     distributed = ["trainer.strategy=ddp", "trainer.devices=2"] if world_size > 1 else []
@@ -95,15 +95,15 @@ def test_gradients_are_those_of_the_global_batch(
 
     model, examples = planned(config, tones, world_size)
     windows = [examples[start : start + accumulate] for start in range(0, len(examples), accumulate)]
-    found = saved_steps(folder)
-    assert len(found) == len(windows) > 3
+    steps = saved_steps(folder)
+    assert len(steps) == len(windows) > 3
     sizes = {len(share) for step in examples for share in step}
     assert len(sizes) > 1, "batches must be of different sizes"
     assert accumulate == 1 or len(windows[-1]) < accumulate, "the last window must be a short one"
-    for (gradients, buffers), window in zip(found, windows, strict=True):
+    for (gradients, buffers), window in zip(steps, windows, strict=True):
         if norm == "layer_norm":  # one utterance at a time
             batches = [collate([example]) for step in window for share in step for example in share]
-        else:  # the batches of all ranks, joined, one group after another
+        else:  # the batches of all ranks joined, one accumulation window after another
             batches = [collate([example for share in step for example in share]) for step in window]
         assert_same(gradients, gradients_of(model, batches))
         for name, buffer in model.named_buffers():

@@ -26,7 +26,7 @@ def log_probs_of(model: Model, features: Tensor, lengths: Tensor) -> tuple[Tenso
 
 
 @pytest.mark.parametrize("encoder", ["conformer_s", "transformer"])
-def test_log_probs_and_gradients_are_those_of_the_cpu(encoder: str) -> None:
+def test_log_probs_and_gradients_equal_those_of_the_cpu(encoder: str) -> None:
     config = resolved(
         f"encoder={encoder}", "encoder.num_layers=4", "encoder.dropout=0", "encoder.subsampling.dropout=0"
     )
@@ -41,7 +41,7 @@ def test_log_probs_and_gradients_are_those_of_the_cpu(encoder: str) -> None:
         log_probs.square().mean().backward()
         gradients = [parameter.grad.detach().clone().cpu() for parameter in model.parameters()]  # type: ignore[union-attr]
         results.append((log_probs.detach().cpu(), gradients))
-    # The sines of the positions are float32 on both devices, and differ in the last digit.
+    # The sines of the positions are float32 on both devices, and differ in their last digit.
     torch.testing.assert_close(results[1][0][0], results[0][0][0], rtol=0, atol=1e-5)
     torch.testing.assert_close(results[1][1], results[0][1], rtol=1e-4, atol=1e-6)
 
@@ -56,8 +56,8 @@ def test_training_in_bf16_follows_the_cpu(how: list[str], tones: Path, tmp_path:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_batch_without_a_frame_is_finite_and_has_no_gradient(dtype: torch.dtype) -> None:
-    """A rank uses such a batch if no utterance of its batch is readable: attention with all keys masked."""
+def test_a_batch_without_frames_has_finite_results_and_no_gradient(dtype: torch.dtype) -> None:
+    """A rank computes it if no utterance of its batch is readable: all keys of attention are masked."""
     config = resolved("encoder=conformer_s", "encoder.num_layers=2")
     tokenizer = build_tokenizer(config)
     tokenizer.fit(["abcdef"])
@@ -70,7 +70,7 @@ def test_a_batch_without_a_frame_is_finite_and_has_no_gradient(dtype: torch.dtyp
     assert all(not parameter.grad.any() for parameter in model.parameters())  # type: ignore[union-attr]
 
 
-def test_too_large_a_batch_is_described(tones: Path, tmp_path: Path) -> None:
+def test_a_batch_that_exceeds_gpu_memory_is_described(tones: Path, tmp_path: Path) -> None:
     tiny = [override for override in TINY if not override.startswith("trainer.accelerator")]
     torch.cuda.set_per_process_memory_fraction(1e-4)  # some megabytes, for any card
     try:
@@ -80,7 +80,7 @@ def test_too_large_a_batch_is_described(tones: Path, tmp_path: Path) -> None:
         torch.cuda.set_per_process_memory_fraction(1.0)
 
 
-def test_a_run_on_a_gpu_goes_on_from_its_checkpoint(tones: Path, tmp_path: Path) -> None:
+def test_a_run_on_a_gpu_resumes_from_its_checkpoint(tones: Path, tmp_path: Path) -> None:
     tiny = [override for override in TINY if not override.startswith("trainer.accelerator")]
     common = ["trainer=gpu", *tiny, *tone_corpus(tones), "schedule=noam", f"run_dir={tmp_path / 'run'}"]
     train(settings_with(*common, "trainer.max_epochs=1"))
@@ -91,7 +91,7 @@ def test_a_run_on_a_gpu_goes_on_from_its_checkpoint(tones: Path, tmp_path: Path)
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
 @pytest.mark.parametrize("norm", ["masked_batch_norm", "layer_norm"])
-def test_padding_changes_nothing(norm: str, dtype: torch.dtype, tolerance: float) -> None:
+def test_padding_does_not_change_the_output(norm: str, dtype: torch.dtype, tolerance: float) -> None:
     config = resolved("encoder=conformer_s", f"encoder/norm={norm}", "encoder.num_layers=4")
     tokenizer = build_tokenizer(config)
     tokenizer.fit(["abcdef"])
@@ -109,7 +109,7 @@ def test_padding_changes_nothing(norm: str, dtype: torch.dtype, tolerance: float
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
-def test_evaluate_hears_on_a_gpu_what_it_hears_on_the_cpu(precision: str, fluent: Path, tmp_path: Path) -> None:
+def test_evaluate_gives_equal_texts_on_a_gpu_and_on_the_cpu(precision: str, fluent: Path, tmp_path: Path) -> None:
     run, manifest = str(fluent / "run"), str(fluent / "test.jsonl")
     results = []
     for name, options in (("cpu", ["--device", "cpu"]), ("gpu", ["--device", "cuda", "--precision", precision])):
@@ -120,7 +120,7 @@ def test_evaluate_hears_on_a_gpu_what_it_hears_on_the_cpu(precision: str, fluent
     assert different <= (0 if precision == "float32" else 1), f"{different} of {len(results[0])} texts differ"
 
 
-def test_the_bundle_of_a_gpu_is_one_for_any_machine(tones: Path, tmp_path: Path) -> None:
+def test_a_bundle_written_on_a_gpu_works_on_any_machine(tones: Path, tmp_path: Path) -> None:
     tiny = [override for override in TINY if not override.startswith("trainer.accelerator")]
     run_dir = tmp_path / "run"
     train(settings_with("trainer=gpu", *tiny, *tone_corpus(tones), "trainer.max_epochs=1", f"run_dir={run_dir}"))

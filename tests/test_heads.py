@@ -43,13 +43,13 @@ class Net(nn.Module):
             padded[row, : len(frames)] = frames
             targets[row, : len(ids)] = torch.tensor(ids)
         encoded = self.encoder(padded, lengths, self.head.taps)
-        found: dict[str, Tensor] = self.head.losses(encoded, targets, torch.tensor([len(ids) for ids in tokens]))
-        return found
+        named_losses: dict[str, Tensor] = self.head.losses(encoded, targets, torch.tensor([len(ids) for ids in tokens]))
+        return named_losses
 
 
 @pytest.mark.parametrize("junk", [float("nan"), float("inf"), 1e30])
 @pytest.mark.parametrize("head", HEADS)
-def test_losses_and_gradients_are_the_same_alone_and_in_any_batch(head: str, junk: float) -> None:
+def test_losses_and_gradients_are_equal_alone_and_in_any_batch(head: str, junk: float) -> None:
     net = Net(head)
     features = [torch.randn(length, NUM_MEL_BINS, dtype=torch.float64) for length in LENGTHS]
     together = net.losses(features, list(TOKENS), junk)
@@ -88,7 +88,7 @@ def plain_ctc(encoder_out: Tensor, weight: Tensor, bias: Tensor, tokens: list[in
 
 
 @pytest.mark.parametrize("head", ["ctc_intermediate", "ctc_self_conditioned"])
-def test_intermediate_losses_are_the_papers_sum_over_the_blocks_outputs(head: str) -> None:
+def test_intermediate_losses_equal_the_sum_over_block_outputs_of_the_paper(head: str) -> None:
     net = Net(head)
     settings = resolved(f"head={head}")["head"]
     frames = torch.randn(1, 33, NUM_MEL_BINS, dtype=torch.float64)
@@ -117,16 +117,16 @@ def test_intermediate_losses_are_the_papers_sum_over_the_blocks_outputs(head: st
 @pytest.mark.parametrize(
     ("num_blocks", "number", "expected"), [(16, 1, [7]), (18, 5, [2, 5, 8, 11, 14]), (5, 1, [1]), (2, 1, [0])]
 )
-def test_intermediate_blocks_part_the_encoder_evenly(num_blocks: int, number: int, expected: list[int]) -> None:
+def test_intermediate_blocks_divide_the_encoder_evenly(num_blocks: int, number: int, expected: list[int]) -> None:
     assert evenly_spaced(num_blocks, number) == expected
 
 
-def test_more_intermediate_blocks_than_there_are_is_one_line() -> None:
+def test_more_intermediate_blocks_than_available_are_refused_in_one_line() -> None:
     with pytest.raises(InputError, match=r"head\.num_intermediate must be less than .*; got 3 and 3 blocks\."):
         evenly_spaced(3, 3)
 
 
-def test_a_tap_looks_before_it_changes_and_changes_what_the_next_block_gets() -> None:
+def test_a_tap_sees_the_output_before_it_changes_it_and_the_next_block_gets_the_changed_one() -> None:
     net = Net("ctc")
     frames, lengths = torch.randn(2, 40, NUM_MEL_BINS, dtype=torch.float64), torch.tensor([40, 23])
     seen: list[Any] = []

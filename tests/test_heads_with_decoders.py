@@ -28,12 +28,12 @@ RECORDING = torch.from_numpy(speak("abba cab"))
 
 
 def chosen(head: str) -> list[str]:
-    """The overrides that choose a head."""
+    """Return the overrides that choose a head."""
     return ALONE.get(head, [f"head={head}"])
 
 
 def small(config: dict[str, Any]) -> dict[str, Any]:
-    """Return these overrides with fewer layers in the head, and fewer hypotheses."""
+    """Return these overrides with fewer layers in the head and fewer hypotheses."""
     config["head"].update({key: 1 for key in ("num_layers",) if key in config["head"]})
     config["decode"].update({key: 4 for key in ("beam_size",) if key in config["decode"]})
     return config
@@ -47,9 +47,9 @@ def lacking(head: Any, decode: dict[str, Any]) -> list[str]:
 
 
 def check_transcripts(recognizer: Recognizer) -> None:
-    """Check words of a recording: within it, in order, with confidences, equal in any batch, none in silence.
+    """Check words of recordings: in order, within the audio, with confidences, equal in any batch, none in silence.
 
-    Recordings longer than the decoder's maximum are no exception.
+    This includes recordings longer than the decoder's maximum.
     """
     recognizer.decode.max_seconds = min(recognizer.decode.max_seconds or 2.0, 2.0)
     recordings = [RECORDING, RECORDING[:9_000], torch.zeros(0), torch.cat([RECORDING, torch.zeros(8_000)] * 3)]
@@ -73,7 +73,7 @@ def untrained(head: str, decode: str) -> tuple[dict[str, Any], Model]:
 
 
 @pytest.mark.parametrize("head", [*HEADS, *ALONE])
-def test_a_decoder_is_made_or_refused_by_what_it_needs_of_the_head(head: str) -> None:
+def test_a_decoder_is_built_or_refused_according_to_its_needs(head: str) -> None:
     config, model = untrained(head, "greedy")
     for name in DECODERS:
         config["decode"] = default_settings("decode", name)
@@ -104,7 +104,7 @@ def test_a_pair_transcribes_in_any_batch_length_and_precision(head: str, decode:
     if lacking(model.head, config["decode"]):
         pytest.skip("the decoder needs what the head has not")
     vocab_size = model.tokenizer.vocab_size
-    with torch.no_grad():  # so that something is recognised: not only blanks and spaces
+    with torch.no_grad():  # so that texts have letters, and not only blanks and spaces
         for layer in model.head.modules():  # type: ignore[attr-defined]
             if (
                 isinstance(layer, nn.Linear)
@@ -114,13 +114,13 @@ def test_a_pair_transcribes_in_any_batch_length_and_precision(head: str, decode:
                 layer.bias[:2] -= 9.0
     recognizer = Recognizer(model, build_decoder(config, model), UNCALIBRATED)
     check_transcripts(recognizer)
-    recognizer.recording_encoder.precision = torch.bfloat16  # also of the search's products
+    recognizer.recording_encoder.precision = torch.bfloat16  # also for matrix products in the search
     assert recognizer.transcribe([RECORDING], sample_rate=16_000)[0].words
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("head", "decode"), PAIRS)
-def test_a_pair_trains_resumes_exactly_and_its_bundle_transcribes_as_it_does(
+def test_a_pair_trains_resumes_exactly_and_its_bundle_transcribes_like_the_run(
     head: str, decode: str, tones: Path, tmp_path: Path
 ) -> None:
     common = [*TINY, *SMALL, *tone_corpus(tones), "encoder.num_layers=4", *chosen(head), f"decode={decode}"]

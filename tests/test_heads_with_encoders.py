@@ -23,12 +23,12 @@ SMALL = {
 
 
 def slow_but(fast: list[tuple[str, ...]], *groups: list[str]) -> Any:
-    """Return all combinations, marked slow except a few."""
+    """Return all combinations; all except a few are marked slow."""
     pairs = [(first, second) for first in groups[0] for second in groups[1]]
     return [pytest.param(*pair, marks=() if pair in fast else pytest.mark.slow) for pair in pairs]
 
 
-TINY_ENCODER = {  # encoders have different numbers of these
+TINY_ENCODER = {  # each encoder has only some of these keys
     "dim": 32,
     "num_layers": 2,
     "num_heads": 2,
@@ -56,10 +56,10 @@ RESUMED = [
     ],
     ids=lambda value: value[0] if isinstance(value, list) else str(value),
 )
-def test_a_run_that_is_killed_and_resumed_ends_with_the_same_bits(
+def test_a_killed_and_resumed_run_ends_with_the_same_bits(
     chosen: list[str], world_size: int, tones: Path, tmp_path: Path
 ) -> None:
-    """With one process and with two, and with the moving average of the weights."""
+    """Runs have one process or two, and a moving average of the weights."""
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     overrides = [*tone_corpus(tones), *chosen, "corpus.test=[]", "num_threads=1", "ema.decay=0.9"]
     overrides += ["augment=[speed_perturb,spec_augment]", "trainer.max_epochs=2", "data.batch_seconds=16"]
@@ -83,7 +83,7 @@ def test_a_run_that_is_killed_and_resumed_ends_with_the_same_bits(
 
 
 @pytest.mark.parametrize(("encoder", "head"), slow_but([("transformer", "transducer")], [*ENCODERS], HEADS))
-def test_a_head_trains_every_weight_of_every_encoder(encoder: str, head: str) -> None:
+def test_every_head_trains_every_weight_of_every_encoder(encoder: str, head: str) -> None:
     small = {"dim": 16, "num_heads": 2, "num_layers": 4, "subsampling": {"num_channels": 2}}
     config = resolved(f"encoder={encoder}", f"head={head}")
     config["encoder"] = overridden(config["encoder"], small)

@@ -46,13 +46,13 @@ def gains(phrases: list[str], text: str, score: float = 1.0) -> tuple[list[float
     return given[1:], given[-1] + gain
 
 
-def test_a_phrase_is_given_its_bonus_character_by_character() -> None:
+def test_a_phrase_gets_its_bonus_character_by_character() -> None:
     given, final_score = gains(["york"], "york", score=2.0)
     assert given == pytest.approx([0.5, 1.0, 1.5, 2.0])
     assert final_score == 2.0
 
 
-def test_what_is_paid_for_already_is_not_given_again_on_approval() -> None:
+def test_a_completed_phrase_gets_no_bonus_twice() -> None:
     given, final_score = gains(["new", "new york"], "new york")
     assert given == pytest.approx([1 / 3, 2 / 3, 1, 1, 1.25, 1.5, 1.75, 2])
     assert final_score == 2.0
@@ -63,18 +63,18 @@ def test_what_is_paid_for_already_is_not_given_again_on_approval() -> None:
     [
         ("yor", [0.25, 0.5, 0.75], 0),  # the text ends before the phrase does
         ("yord", [0.25, 0.5, 0.75, 0], 0),
-        ("yorke", [0.25, 0.5, 0.75, 1, 0], 0),  # not the end of the word
-        ("ayork", [0] * 5, 0),  # not the beginning of a word
+        ("yorke", [0.25, 0.5, 0.75, 1, 0], 0),  # not at the end of a word
+        ("ayork", [0] * 5, 0),  # not at the beginning of a word
         ("york e", [0.25, 0.5, 0.75, 1, 1, 1], 1),
         ("a york", [0, 0, 0.25, 0.5, 0.75, 1], 1),
     ],
 )
-def test_half_a_phrase_is_paid_back_and_a_phrase_ends_with_its_last_word(
+def test_an_incomplete_phrase_loses_its_bonus_and_a_phrase_ends_with_its_last_word(
     text: str, given: list[float], final_score: float
 ) -> None:
-    found = gains(["york"], text)
-    assert found[0] == pytest.approx(given)
-    assert found[1] == pytest.approx(final_score)
+    actual = gains(["york"], text)
+    assert actual[0] == pytest.approx(given)
+    assert actual[1] == pytest.approx(final_score)
 
 
 @pytest.mark.parametrize(
@@ -86,13 +86,13 @@ def test_half_a_phrase_is_paid_back_and_a_phrase_ends_with_its_last_word(
         ("york", 0),
         ("york city", 2),
         ("new york city", 3),
-        ("new  york", 2),  # runs of spaces are one
+        ("new  york", 2),  # a run of spaces counts as one
         ("a new york city", 4),
         ("new new york york city", 5),
         ("a new", 1),
     ],
 )
-def test_each_word_of_phrases_that_overlap_counts_once(text: str, words: int) -> None:
+def test_each_word_of_overlapping_phrases_counts_once(text: str, words: int) -> None:
     letters = text.replace("city", "cdty")
     assert gains([phrase.replace("city", "cdty") for phrase in NEW_YORK], letters, score=3.0)[1] == pytest.approx(
         3.0 * words
@@ -105,23 +105,23 @@ def test_each_word_of_phrases_that_overlap_counts_once(text: str, words: int) ->
     st.text("ac  ", max_size=24),
     st.floats(0, 9),
 )
-def test_the_gain_in_the_end_is_that_of_the_words_that_whole_phrases_cover(
+def test_the_total_gain_is_that_of_the_words_covered_by_whole_phrases(
     phrases: list[str], text: str, score: float
 ) -> None:
     plain = Fusion(LETTERS, hotwords=phrases, numbers=dict.fromkeys(NUMBERS, 0.0) | {"hotword_score": score})
     given, final_score = gains(phrases, text, score)
     assert final_score == pytest.approx(plain.score([LETTERS.index(character) for character in text]), abs=1e-9)
-    assert all(gain >= -1e-9 for gain in given), "a beginning of a phrase is never a loss"
+    assert all(gain >= -1e-9 for gain in given), "the start of a phrase never lowers the score"
     longest = max((len(phrase.split()) for phrase in phrases), default=0)
     assert all(now - before <= longest * score + 1e-9 for before, now in pairwise([0.0, *given]))
 
 
-def test_a_run_of_spaces_neither_ends_a_match_nor_makes_one() -> None:
+def test_a_run_of_spaces_neither_ends_a_match_nor_starts_one() -> None:
     phrases = Phrases(["a c"], 1.0)
     assert phrases.end_word(Matches()) == (Matches(), 0.0)
 
 
-def test_tokens_of_several_letters_and_words_match_as_their_letters_do() -> None:
+def test_tokens_of_several_letters_and_words_match_like_their_letters() -> None:
     pieces = ["", " new", " y", "ork ci", "ty", " new york", "a n"]
     plain = Fusion(
         pieces, hotwords=["new york", "york city", "a"], numbers=dict.fromkeys(NUMBERS, 0.0) | {"hotword_score": 1.0}
@@ -137,7 +137,7 @@ def test_tokens_of_several_letters_and_words_match_as_their_letters_do() -> None
         assert given + (fusion.finish(context) or 0.0) == pytest.approx(plain.score(tokens), abs=1e-9)
 
 
-def test_a_lexicon_knows_the_words_of_hotwords(tmp_path: Path) -> None:
+def test_the_words_of_hotwords_are_permitted_in_addition_to_the_lexicon(tmp_path: Path) -> None:
     lexicon = write_lines(tmp_path / "lexicon.txt", ["dark", "teak"])
     hotwords = write_lines(tmp_path / "hotwords.txt", ["new york", "zat"])
     log_probs = torch.full((8, len(LETTERS)), -9.0)
@@ -152,7 +152,7 @@ def test_a_lexicon_knows_the_words_of_hotwords(tmp_path: Path) -> None:
     assert text(hotwords=hotwords) == "new york"
 
 
-def test_a_hotword_is_no_unknown_word(tmp_path: Path) -> None:
+def test_a_hotword_gets_no_unknown_score(tmp_path: Path) -> None:
     pytest.importorskip("flashlight.lib.text.decoder.kenlm")
     model = Trigrams([], random.Random(0))
     hotwords = write_lines(tmp_path / "hotwords.txt", ["a"])
@@ -169,7 +169,7 @@ def test_a_hotword_is_no_unknown_word(tmp_path: Path) -> None:
     for path in (None, hotwords):
         [hypotheses] = decoded(beam(LETTERS, **settings, hotwords=path), log_probs[None], torch.tensor([1]))
         scores += [hypothesis.score for hypothesis in hypotheses if hypothesis.tokens]
-    log_prob = model.sentence(["a"])  # that of <unk>
+    log_prob = model.sentence(["a"])  # the log-probability of <unk>
     assert scores == pytest.approx([log_prob - 7.0, log_prob], abs=1e-5)
 
 
@@ -180,7 +180,7 @@ def test_phrases_are_normalised_and_impossible_ones_are_named_with_the_reason(tm
     assert search.hotwords.impossible == {"Zoë": "'Z' cannot be spelled", "42": "'4' cannot be spelled"}
 
 
-def test_a_phrase_of_which_nothing_is_left_is_impossible(tmp_path: Path) -> None:
+def test_a_phrase_that_is_empty_after_normalisation_is_impossible(tmp_path: Path) -> None:
     settings = search_settings("beam", hotwords=write_lines(tmp_path / "names.txt", ["!!!", "New York!"]))
     search = Beam(IDENTITY, Pieces(LETTERS), basic, **settings)  # type: ignore[arg-type]
     assert search.hotwords.phrases == ["new york"]
@@ -191,19 +191,19 @@ def test_a_phrase_of_which_nothing_is_left_is_impossible(tmp_path: Path) -> None
     ("content", "reason"),
     [*UNREADABLE, (b"", "the file has none"), (b" \n\n\t\n", "the file has none")],
 )
-def test_a_file_that_cannot_be_used_is_one_clear_error(tmp_path: Path, content: bytes | None, reason: str) -> None:
+def test_an_unusable_file_is_reported_in_one_line(tmp_path: Path, content: bytes | None, reason: str) -> None:
     assert_unusable(
         tmp_path / "hotwords.txt", content, lambda path: beam(LETTERS, hotwords=path), "hotwords must be", reason
     )
 
 
-def test_a_folder_is_no_file_of_hotwords(tmp_path: Path) -> None:
+def test_a_folder_is_refused_as_a_file_of_hotwords(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="hotwords must be a text file with one phrase per line; Is a directory"):
         beam(LETTERS, hotwords=str(tmp_path))
 
 
-def test_a_long_phrase_is_spelled_as_fast_as_it_is_long_and_its_words_are_counted_alike() -> None:
-    """If the words were counted again at each character, this phrase would take an hour."""
+def test_the_time_for_a_long_phrase_is_proportional_to_its_length() -> None:
+    """If its words were counted again at each character, this phrase would take an hour."""
     text = "ab c " * 50_000 + "d"
     phrases = Phrases([text], 1.0)
     assert phrases.most == 100_001
@@ -224,7 +224,7 @@ def test_a_long_phrase_is_spelled_as_fast_as_it_is_long_and_its_words_are_counte
     ],
     ids=["phrase", "file"],
 )
-def test_more_than_memory_is_for_is_refused_with_the_limit_and_the_line(
+def test_a_file_beyond_the_memory_limit_is_refused_with_the_limit_and_the_line(
     tmp_path: Path, content: str, reason: str
 ) -> None:
     path = tmp_path / "hotwords.txt"

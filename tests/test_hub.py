@@ -1,4 +1,4 @@
-"""Models by address, from a server like huggingface.co: slow, interrupted, wrong, silent, and absent."""
+"""Models at hf:// addresses, from a server like huggingface.co that is slow, interrupted, wrong, silent or absent."""
 
 import hashlib
 import json
@@ -35,21 +35,21 @@ class Hub:
     """A server of one repository, somebody/model.
 
     Args:
-        files: by name.
+        files: map of names to contents.
 
     Attributes:
-        commit: of `main`.
-        asked: method, path and Range of each request.
-        most: for each of the next requests, the number of bytes after which the connection is closed.
+        commit: the commit of `main`.
+        requests: method, path and Range of each request.
+        cut_after: for each of the next requests, the number of bytes after which the connection is closed.
         stalls: the connection stays open without data instead.
-        failing: answer all with status 500.
+        failing: answer every request with status 500.
         silent: answer nothing.
     """
 
     def __init__(self, files: dict[str, bytes]) -> None:
         self.files, self.commit = files, COMMIT
-        self.asked: list[tuple[str, str, str | None]] = []
-        self.most: list[int] = []
+        self.requests: list[tuple[str, str, str | None]] = []
+        self.cut_after: list[int] = []
         self.etags: dict[str, str] = {}
         self.stalls = self.failing = self.silent = False
         self.ended = threading.Event()
@@ -76,7 +76,7 @@ class Hub:
         self.server.server_close()
 
     def answer(self, request: BaseHTTPRequestHandler) -> None:
-        self.asked.append((request.command, request.path, request.headers["Range"]))
+        self.requests.append((request.command, request.path, request.headers["Range"]))
         if self.silent:
             request.close_connection = True
             return None
@@ -113,7 +113,7 @@ class Hub:
         if start:
             headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
         headers["Content-Length"] = str(len(body))
-        most = self.most.pop(0) if self.most else len(body)
+        most = self.cut_after.pop(0) if self.cut_after else len(body)
         self._send(request, 206 if start else 200, body[:most], headers)
         if most < len(body):
             request.close_connection = True
@@ -141,7 +141,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     monkeypatch.setattr(constants, "HF_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.3)
     monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1000)  # default 10 MB; an incomplete chunk is lost
-    monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda seconds: None)  # between two attempts
+    # The pause between two attempts.
+    monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda seconds: None)
     yield served
     served.close()
 
@@ -152,7 +153,9 @@ ADDRESS = "hf://somebody/model"
 def fetched(hub: Hub) -> list[tuple[str, str | None]]:
     """List the requested files, with their Range."""
     return [
-        (path.rpartition("/")[2], span) for method, path, span in hub.asked if method == "GET" and "/api/" not in path
+        (path.rpartition("/")[2], span)
+        for method, path, span in hub.requests
+        if method == "GET" and "/api/" not in path
     ]
 
 
@@ -182,20 +185,20 @@ def test_a_folder_of_transformers_is_downloaded_and_converts(hub: Hub, tmp_path:
     assert "Licence: its model card says cc-by-4.0." in read_bundle(tmp_path / "bundle").card
 
 
-def test_a_commit_that_is_here_needs_no_server(hub: Hub) -> None:
+def test_a_cached_commit_needs_no_server(hub: Hub) -> None:
     path = path_of(f"{ADDRESS}@{COMMIT}")
     hub.silent = True
     assert path_of(f"{ADDRESS}@{COMMIT}") == path
 
 
-def test_a_silent_server_leaves_what_is_here(hub: Hub, caplog: pytest.LogCaptureFixture) -> None:
+def test_if_the_server_does_not_answer_the_cached_files_are_used(hub: Hub, caplog: pytest.LogCaptureFixture) -> None:
     path = path_of(ADDRESS)
     hub.silent = True
     assert path_of(ADDRESS) == path
     assert "the server does not answer" in caplog.text
 
 
-def test_a_revision_that_has_moved_is_downloaded_anew(hub: Hub) -> None:
+def test_a_revision_that_moved_to_another_commit_is_downloaded(hub: Hub) -> None:
     before = path_of(f"{ADDRESS}@v1")
     hub.files = {"other.nemo": b"x"}
     hub.commit = LATER
@@ -205,27 +208,29 @@ def test_a_revision_that_has_moved_is_downloaded_anew(hub: Hub) -> None:
 
 
 @pytest.mark.parametrize("stalls", [False, True])
-def test_a_download_that_breaks_off_goes_on_where_it_stopped(hub: Hub, stalls: bool) -> None:
-    hub.most, hub.stalls = [5000, 7000], stalls
+def test_an_interrupted_download_continues_where_it_stopped(hub: Hub, stalls: bool) -> None:
+    hub.cut_after, hub.stalls = [5000, 7000], stalls
     path = path_of(ADDRESS)
     assert path.read_bytes() == hub.files["tiny.nemo"]
     assert fetched(hub)[:3] == [("tiny.nemo", None), ("tiny.nemo", "bytes=5000-"), ("tiny.nemo", "bytes=12000-")]
 
 
-def test_the_next_process_goes_on_where_the_last_has_stopped(hub: Hub, tmp_path: Path) -> None:
-    hub.most = [5000, *[0] * 10]
+def test_the_next_process_continues_where_the_previous_one_stopped(hub: Hub, tmp_path: Path) -> None:
+    hub.cut_after = [5000, *[0] * 10]
     with pytest.raises(InputError, match=rf"^{ADDRESS}: the model must exist, and its server must answer; ") as broken:
         path_of(ADDRESS)
     assert "\n" not in str(broken.value)
     assert [path.name for path in (tmp_path / "cache").rglob("*.nemo")] == []
-    hub.asked, hub.most = [], []
+    hub.requests, hub.cut_after = [], []
     assert path_of(ADDRESS).read_bytes() == hub.files["tiny.nemo"]
     assert fetched(hub)[0] == ("tiny.nemo", "bytes=5000-")
     assert list((tmp_path / "cache").rglob("*.unfinished")) == []
 
 
 @pytest.mark.parametrize("name", ["tiny.nemo", "README.md"])
-def test_what_is_not_what_the_server_says_it_is_is_refused_and_not_kept(hub: Hub, name: str, tmp_path: Path) -> None:
+def test_a_file_that_differs_from_its_announced_hash_or_size_is_refused_and_deleted(
+    hub: Hub, name: str, tmp_path: Path
+) -> None:
     wrong_etag = hub.etags[name] = etag(hub.files[name] + b".")
     with pytest.raises(InputError, match=f"{name}: the download must have the server's hash, {wrong_etag}; it has "):
         path_of(ADDRESS)
@@ -235,27 +240,27 @@ def test_what_is_not_what_the_server_says_it_is_is_refused_and_not_kept(hub: Hub
     assert path_of(ADDRESS).is_file()
 
 
-def test_an_etag_that_says_nothing_is_refused(hub: Hub) -> None:
+def test_an_etag_that_is_not_a_hash_is_refused(hub: Hub) -> None:
     hub.etags["tiny.nemo"] = "W/abc"
     with pytest.raises(InputError, match=r"tiny\.nemo: its ETag must be SHA-256 or git's SHA-1; got"):
         path_of(ADDRESS)
 
 
 @pytest.mark.parametrize("address", ["hf://somebody/other", "hf://nobody/model", "hf://somebody/model@v2"])
-def test_a_model_that_is_not_there_is_one_line(hub: Hub, address: str, tmp_path: Path) -> None:
+def test_an_absent_model_is_reported_in_one_line(hub: Hub, address: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=f"^{address}: the model must exist, .*404") as absent:
         main([address, "-o", str(tmp_path / "bundle")])
     assert "\n" not in str(absent.value)
     assert not (tmp_path / "bundle").exists()
 
 
-def test_a_server_that_fails_is_one_line(hub: Hub) -> None:
+def test_a_failing_server_is_reported_in_one_line(hub: Hub) -> None:
     hub.failing = True
     with pytest.raises(InputError, match=f"^{ADDRESS}: the model must exist, and its server must answer; .*500"):
         path_of(ADDRESS)
 
 
-def test_a_full_disk_is_one_line_that_names_it_and_the_download_goes_on_later(hub: Hub, tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_in_one_line_and_the_download_continues_later(hub: Hub, tmp_path: Path) -> None:
     room = 10_000  # maximum bytes of a file, which simulates a full disk
     command = [sys.executable, "-m", "asr.convert", ADDRESS, "-o", str(tmp_path / "bundle")]
     ended = subprocess.run(
@@ -271,12 +276,12 @@ def test_a_full_disk_is_one_line_that_names_it_and_the_download_goes_on_later(hu
     assert ended.stderr.startswith(message)
     assert ended.stderr.count("\n") == 1
     assert (ended.returncode, (tmp_path / "bundle").exists()) == (1, False)
-    hub.asked = []
+    hub.requests = []
     assert path_of(ADDRESS).read_bytes() == hub.files["tiny.nemo"]
     assert fetched(hub)[0] == ("tiny.nemo", f"bytes={room}-")
 
 
-def test_a_bundle_lies_in_a_folder_of_plain_files(hub: Hub, tmp_path: Path) -> None:
+def test_a_downloaded_bundle_is_in_a_folder_of_plain_files(hub: Hub, tmp_path: Path) -> None:
     main([str(tmp_path / "tiny.nemo"), "-o", str(tmp_path / "bundle")])
     hub.files |= {path.name: path.read_bytes() for path in (tmp_path / "bundle").iterdir()}
     hub.files |= {"../../evil.json": b"{}", ".hidden.json": b"{}", "onnx.bin": b""}
@@ -294,7 +299,7 @@ def test_a_bundle_lies_in_a_folder_of_plain_files(hub: Hub, tmp_path: Path) -> N
         ({".nemo": b"", "../a.nemo": b""}, "or one .nemo archive; it holds nothing"),
     ],
 )
-def test_a_repository_that_holds_no_model_is_one_line(hub: Hub, files: dict[str, bytes], message: str) -> None:
+def test_a_repository_without_a_model_is_reported_in_one_line(hub: Hub, files: dict[str, bytes], message: str) -> None:
     hub.files = files
     with pytest.raises(InputError, match=message):
         path_of(ADDRESS)
@@ -303,12 +308,12 @@ def test_a_repository_that_holds_no_model_is_one_line(hub: Hub, files: dict[str,
 @pytest.mark.parametrize(
     "text", ["hf://", "hf://a", "hf://a/b/c", "hf://a/..", "hf://a/b@", "hf://a/b@../c", "hf://a b/c"]
 )
-def test_what_is_no_address_is_one_line(text: str) -> None:
+def test_an_invalid_address_is_reported_in_one_line(text: str) -> None:
     with pytest.raises(InputError, match=r"a model's address must be hf://OWNER/NAME"):
         path_of(text)
 
 
-def test_a_path_is_itself() -> None:
+def test_a_local_path_is_returned_unchanged() -> None:
     assert path_of("runs/x") == path_of(Path("runs/x")) == Path("runs/x")
     assert not is_address("runs/x")
     assert parse("hf://a/b.c@refs/pr/1") == ("a", "b.c", "refs/pr/1")

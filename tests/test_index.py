@@ -1,4 +1,4 @@
-"""Indexes of manifests: the utterances of the manifest's lines, one index for all processes, and faults."""
+"""Indexes of manifests: rows equal the manifest's lines, all processes share one index, and faults are handled."""
 
 import errno
 import json
@@ -44,7 +44,7 @@ REFERENCE = Reference(TOKENIZER.encode, CTC.min_frames, lambda frames: frames //
 
 @pytest.fixture(autouse=True)
 def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make several record batches of a few rows."""
+    """Use record batches of a few rows, so that an index has several."""
     monkeypatch.setattr(index_module, "BATCH_ROWS", 5)
 
 
@@ -67,11 +67,11 @@ def write_lines(path: Path, number: int, **keys: object) -> Path:
 
 @settings(deadline=None)  # cores may be shared
 @given(UTTERANCES)
-def test_rows_are_the_utterances_that_were_written(utterances: list[Utterance]) -> None:
+def test_rows_equal_the_utterances_that_were_written(utterances: list[Utterance]) -> None:
     assert list(Utterances.of(utterances)) == utterances
 
 
-def test_an_index_holds_what_the_manifest_holds(tmp_path: Path, cache: IndexCache) -> None:
+def test_an_index_contains_all_data_of_the_manifest(tmp_path: Path, cache: IndexCache) -> None:
     path = write_lines(tmp_path / "train.jsonl", 23)
     listed, indexed = read_manifest(path), cache.utterances(path)
     assert list(indexed) == listed
@@ -85,7 +85,7 @@ def test_an_index_holds_what_the_manifest_holds(tmp_path: Path, cache: IndexCach
         indexed[23]
 
 
-def test_chosen_rows_and_several_manifests_keep_their_order_and_folders(tmp_path: Path, cache: IndexCache) -> None:
+def test_selected_rows_and_several_manifests_keep_their_order_and_folders(tmp_path: Path, cache: IndexCache) -> None:
     (tmp_path / "other").mkdir()
     paths = write_lines(tmp_path / "a.jsonl", 12), write_lines(tmp_path / "other" / "b.jsonl", 9)
     listed = [utterance for path in paths for utterance in read_manifest(path)]
@@ -100,7 +100,7 @@ def test_chosen_rows_and_several_manifests_keep_their_order_and_folders(tmp_path
     assert chosen.durations.tolist() == [utterance.duration for utterance in expected]
 
 
-def test_names_that_are_not_utf8_and_large_numbers_as_ids_come_through(tmp_path: Path, cache: IndexCache) -> None:
+def test_names_that_are_not_utf8_and_large_numbers_as_ids_are_preserved(tmp_path: Path, cache: IndexCache) -> None:
     lines = [
         b'{"audio_filepath": "\xff.wav", "duration": 1, "text": "a"}',
         b'{"id": 123456789012345678901234567890, "audio_filepath": "b.wav", "duration": 2, "text": "b"}',
@@ -135,7 +135,7 @@ def test_errors_name_file_and_line_and_leave_no_index(
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\n \n"])
-def test_a_manifest_that_is_absent_or_empty_is_named(content: bytes | None, tmp_path: Path, cache: IndexCache) -> None:
+def test_an_absent_or_empty_manifest_is_named(content: bytes | None, tmp_path: Path, cache: IndexCache) -> None:
     path = tmp_path / "train.jsonl"
     if content is not None:
         path.write_bytes(content)
@@ -143,9 +143,7 @@ def test_a_manifest_that_is_absent_or_empty_is_named(content: bytes | None, tmp_
         cache.utterances(path)
 
 
-def test_a_changed_manifest_gets_another_index_and_the_same_content_elsewhere_the_same(
-    tmp_path: Path, cache: IndexCache
-) -> None:
+def test_a_changed_manifest_gets_another_index_and_a_copy_of_it_the_same_one(tmp_path: Path, cache: IndexCache) -> None:
     path = write_lines(tmp_path / "train.jsonl", 9)
     first = cache.utterances(path)
     (tmp_path / "moved").mkdir()
@@ -159,7 +157,7 @@ def test_a_changed_manifest_gets_another_index_and_the_same_content_elsewhere_th
 
 
 @pytest.mark.parametrize("damage", ["truncated", "empty", "foreign"])
-def test_a_damaged_index_is_made_anew(
+def test_a_damaged_index_is_rebuilt(
     damage: str, tmp_path: Path, cache: IndexCache, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = write_lines(tmp_path / "train.jsonl", 9)
@@ -174,7 +172,7 @@ def test_a_damaged_index_is_made_anew(
     assert "The index is written again" in caplog.text
 
 
-def test_an_index_named_as_a_manifest_is_opened_and_a_damaged_one_refused(tmp_path: Path, cache: IndexCache) -> None:
+def test_an_index_given_as_a_manifest_is_opened_and_a_damaged_one_refused(tmp_path: Path, cache: IndexCache) -> None:
     path = write_lines(tmp_path / "train.jsonl", 9)
     expected = list(cache.utterances(path))
     (stored,) = cache.folder.glob("*.arrow")
@@ -185,7 +183,7 @@ def test_an_index_named_as_a_manifest_is_opened_and_a_damaged_one_refused(tmp_pa
         cache.utterances(tmp_path / "index.arrow")
 
 
-def test_a_folder_that_cannot_be_written_to_costs_a_warning_and_not_the_run(
+def test_a_read_only_cache_folder_causes_a_warning_and_does_not_stop_the_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = write_lines(tmp_path / "train.jsonl", 9)
@@ -198,7 +196,7 @@ def test_a_folder_that_cannot_be_written_to_costs_a_warning_and_not_the_run(
     assert "set data.index_dir to a writable folder" in caplog.text
 
 
-def test_a_full_disk_costs_a_warning_and_not_the_run(
+def test_a_full_disk_causes_a_warning_and_does_not_stop_the_run(
     tmp_path: Path, cache: IndexCache, caplog: pytest.LogCaptureFixture
 ) -> None:
     program = (
@@ -215,7 +213,7 @@ def test_a_full_disk_costs_a_warning_and_not_the_run(
     assert list(cache.folder.glob("*.arrow")) == []
 
 
-def test_an_error_of_what_is_computed_is_raised_and_is_none_of_the_folder(cache: IndexCache) -> None:
+def test_an_error_of_the_computation_is_raised_and_not_attributed_to_the_folder(cache: IndexCache) -> None:
     def compute() -> np.ndarray:
         raise FileNotFoundError("words.txt")
 
@@ -224,7 +222,7 @@ def test_an_error_of_what_is_computed_is_raised_and_is_none_of_the_folder(cache:
     assert cache.numbers("key", lambda: np.arange(3)).tolist() == [0, 1, 2]  # no lock is left
 
 
-def test_numbers_of_a_full_disk_are_computed_once(
+def test_with_a_full_disk_numbers_are_still_computed_only_once(
     cache: IndexCache, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def full(path: Path, write: object) -> None:
@@ -248,7 +246,7 @@ def test_ids_of_several_manifests_are_compared_once_for_all_processes(
         return [part for path in paths for part in cache.utterances(path).parts]
 
     expected = with_known_ids(parts())
-    assert expected == {2}  # c has ids of a
+    assert expected == {2}  # c has the ids of a
     assert cache.with_known_ids(parts()) == expected
     monkeypatch.setattr(index_cache, "with_known_ids", lambda parts: pytest.fail("it was computed again"))
     assert cache.with_known_ids(parts()) == expected
@@ -272,7 +270,7 @@ def _open(folder: Path, path: Path, queue: "multiprocessing.Queue[tuple[int, int
     queue.put((count, len(utterances)))
 
 
-def test_processes_that_race_index_once_and_a_killed_one_leaves_the_lock(tmp_path: Path, cache: IndexCache) -> None:
+def test_concurrent_processes_index_once_and_a_killed_one_releases_the_lock(tmp_path: Path, cache: IndexCache) -> None:
     path = write_lines(tmp_path / "train.jsonl", 60)
     context = multiprocessing.get_context("fork")
     queue: multiprocessing.Queue[tuple[int, int]] = context.Queue()
@@ -292,7 +290,7 @@ def test_processes_that_race_index_once_and_a_killed_one_leaves_the_lock(tmp_pat
         racer.join()
 
 
-def test_token_counts_are_those_of_encoding_each_text(tmp_path: Path, cache: IndexCache) -> None:
+def test_token_counts_equal_those_of_encoding_each_text(tmp_path: Path, cache: IndexCache) -> None:
     utterances = cache.utterances(write_lines(tmp_path / "train.jsonl", 23))
     counts = stored_counts(utterances, REFERENCE, cache, "char")
     tokens = [TOKENIZER.encode(text) for text in utterances.texts]
@@ -300,7 +298,7 @@ def test_token_counts_are_those_of_encoding_each_text(tmp_path: Path, cache: Ind
     assert counts.min_frames.tolist() == [CTC.min_frames(ids) for ids in tokens]
 
 
-def test_each_text_is_encoded_once_and_again_only_where_something_changed(tmp_path: Path, cache: IndexCache) -> None:
+def test_each_text_is_encoded_once_and_again_only_after_a_change(tmp_path: Path, cache: IndexCache) -> None:
     encoded: list[str] = []
 
     def encode(text: str) -> list[int]:
@@ -319,7 +317,7 @@ def test_each_text_is_encoded_once_and_again_only_where_something_changed(tmp_pa
     assert shorter.num_tokens.tolist() == [len(text) - 1 for text in utterances.texts]
 
 
-def test_counting_in_several_processes_gives_the_same_and_names_the_same_error(
+def test_counting_in_several_processes_gives_equal_counts_and_the_same_error(
     tmp_path: Path, cache: IndexCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     utterances = cache.utterances(write_lines(tmp_path / "train.jsonl", 40))
@@ -336,18 +334,18 @@ def test_counting_in_several_processes_gives_the_same_and_names_the_same_error(
         count_tokens(odd, REFERENCE, "valid")
 
 
-def test_the_fingerprint_of_columns_is_that_of_utterances(tmp_path: Path, cache: IndexCache) -> None:
+def test_the_fingerprint_of_columns_equals_that_of_utterances(tmp_path: Path, cache: IndexCache) -> None:
     utterances = cache.utterances(write_lines(tmp_path / "train.jsonl", 23)).normalized(str.upper)
     expected = fingerprint(list(utterances))
     assert expected.startswith("23 utterances, sha256 ")
     assert stored_fingerprint(utterances, cache, "upper") == expected
-    assert stored_fingerprint(utterances, cache, "upper") == expected  # from the disk
+    assert stored_fingerprint(utterances, cache, "upper") == expected  # from disk
     assert stored_fingerprint(utterances.normalized(str.lower), cache, "upper") == fingerprint(
         list(utterances.normalized(str.lower))
     )
 
 
-def test_columns_of_several_manifests_have_the_fingerprint_that_runs_begun_before_indexes_have(
+def test_columns_of_several_manifests_have_the_fingerprint_of_runs_without_an_index(
     tmp_path: Path, cache: IndexCache
 ) -> None:
     import hashlib
@@ -370,7 +368,7 @@ def test_columns_of_several_manifests_have_the_fingerprint_that_runs_begun_befor
         (b"{", "must be an index; "),
     ],
 )
-def test_a_hostile_account_of_shards_is_refused(shards: bytes, message: str, tmp_path: Path) -> None:
+def test_a_malicious_description_of_shards_is_refused(shards: bytes, message: str, tmp_path: Path) -> None:
     [batch] = record_batches([Utterance("a", 1.0, "a", "a")])
     metadata = {**index_module.SCHEMA.metadata, index_module.SHARDS: shards}
     with pa.ipc.new_file(str(tmp_path / "index.arrow"), batch.schema.with_metadata(metadata)) as writer:
@@ -380,7 +378,7 @@ def test_a_hostile_account_of_shards_is_refused(shards: bytes, message: str, tmp
 
 
 @pytest.mark.parametrize("damage", ["gap", "offsets", "duration", "extent"])
-def test_hostile_columns_are_refused(damage: str, tmp_path: Path) -> None:
+def test_malicious_columns_are_refused(damage: str, tmp_path: Path) -> None:
     [batch] = record_batches([Utterance("a", 1.0, "a", str(number)) for number in range(3)])
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     columns |= {
@@ -399,7 +397,7 @@ def test_hostile_columns_are_refused(damage: str, tmp_path: Path) -> None:
         open_index(tmp_path / "index.arrow")
 
 
-def test_an_index_of_other_batches_is_refused(tmp_path: Path) -> None:
+def test_an_index_with_record_batches_of_other_sizes_is_refused(tmp_path: Path) -> None:
     batches = list(record_batches([Utterance("a", 1.0, "a", str(number)) for number in range(6)]))
     with pa.ipc.new_file(str(tmp_path / "index.arrow"), batches[0].schema) as writer:
         for batch in reversed(batches):
@@ -408,7 +406,7 @@ def test_an_index_of_other_batches_is_refused(tmp_path: Path) -> None:
         open_index(tmp_path / "index.arrow")
 
 
-def test_rows_of_a_part_without_a_source_are_not_stored(cache: IndexCache, caplog: pytest.LogCaptureFixture) -> None:
+def test_utterances_without_a_manifest_are_not_cached(cache: IndexCache, caplog: pytest.LogCaptureFixture) -> None:
     utterances = Utterances.of([Utterance("a", 1.0, "abc", "x")])
     with caplog.at_level(logging.INFO):
         assert stored_counts(utterances, REFERENCE, cache, "char").num_tokens.tolist() == [3]

@@ -31,7 +31,7 @@ from tests.test_train import losses
 
 
 def start_config(model: Path, *overrides: str) -> RunSettings:
-    """Return settings of the command line."""
+    """Return the settings of a training from this model with these overrides."""
     given = [f"init.from={model}", *overrides]
     return with_parts(settings_with(*given), given)
 
@@ -42,7 +42,7 @@ def fresh(config: dict[str, Any], texts: list[str]) -> Any:
     return build_model(config, tokenizer, build_features(config))
 
 
-def test_the_parts_of_the_config_are_the_models_but_for_what_is_replaced_by_name(fluent: Path) -> None:
+def test_the_components_are_the_models_except_those_replaced_by_name(fluent: Path) -> None:
     own = start_config(fluent / "run")
     assert own.components["encoder"]["dim"] == 32, "and not conf's 144"
     assert own.components["optimizer"] == resolved()["optimizer"]
@@ -54,7 +54,7 @@ def test_the_parts_of_the_config_are_the_models_but_for_what_is_replaced_by_name
 
 
 @pytest.mark.parametrize("debug", [[], ["debug=fast"]])
-def test_debug_fast_says_that_the_net_is_the_models(
+def test_debug_fast_logs_that_the_network_has_the_size_of_the_model(
     debug: list[str], fluent: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "asr")
@@ -63,7 +63,7 @@ def test_debug_fast_says_that_the_net_is_the_models(
     assert ("debug=fast: with init.from the network has the size of that model" in caplog.messages) == bool(debug)
 
 
-def test_every_tensor_is_taken_and_training_goes_on_from_there(fluent: Path, tones: Path, tmp_path: Path) -> None:
+def test_every_tensor_is_loaded_and_training_continues_from_it(fluent: Path, tones: Path, tmp_path: Path) -> None:
     weights = load_file(fluent / "run" / "bundle" / "weights.safetensors")
     settings = [*(line for line in TINY if line.startswith(("trainer", "data", "schedule", "augment"))), "seed=7"]
     common = [*settings, *tone_corpus(tones), "trainer.max_steps=3", "optimizer.lr=0.0"]
@@ -73,10 +73,10 @@ def test_every_tensor_is_taken_and_training_goes_on_from_there(fluent: Path, ton
     assert after.keys() == weights.keys()
     still = [name for name in weights if "running" not in name]
     assert all(torch.equal(after[name], weights[name]) for name in still), "a learning rate of 0"
-    assert losses(tmp_path / "run")[0] < 0.5, "it hears the tones from the first step on"
+    assert losses(tmp_path / "run")[0] < 0.5, "it recognises the tones from the first step on"
 
 
-def test_a_streaming_encoder_takes_every_tensor_of_a_conformer(fluent: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_streaming_encoder_loads_every_tensor_of_a_conformer(fluent: Path, caplog: pytest.LogCaptureFixture) -> None:
     named = ["encoder=conformer_streaming_xs", *(line for line in TINY if line.startswith("encoder"))]
     config = start_config(fluent / "run", *named, "features/normalize=global_cmvn")
     assert config.components["features"]["normalize"]["name"] == "global_cmvn"
@@ -88,9 +88,7 @@ def test_a_streaming_encoder_takes_every_tensor_of_a_conformer(fluent: Path, cap
     assert f"{len(start.bundle.weights)} tensors loaded, 0 fresh, 0 unused" in caplog.text
 
 
-def test_a_new_tokenizer_keeps_the_rows_of_the_pieces_that_both_have(
-    fluent: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_new_tokenizer_keeps_the_rows_of_the_pieces_in_both(fluent: Path, caplog: pytest.LogCaptureFixture) -> None:
     config = start_config(fluent / "run", "tokenizer=char")
     start = start_of(config.init)
     assert start is not None
@@ -124,7 +122,7 @@ def test_a_new_tokenizer_keeps_the_rows_of_the_pieces_that_both_have(
         ),
     ],
 )
-def test_another_head_keeps_the_output_layer_of_frames_and_the_rest_is_fresh_and_named(
+def test_another_head_keeps_the_output_layer_of_frames_and_the_other_tensors_are_initialised_and_named(
     fluent: Path, caplog: pytest.LogCaptureFixture, head: str, settings: list[str], layer: str, fresh_ones: str
 ) -> None:
     config = start_config(fluent / "run", f"head={head}", *settings)
@@ -139,7 +137,7 @@ def test_another_head_keeps_the_output_layer_of_frames_and_the_rest_is_fresh_and
         assert torch.equal(state[f"{layer}.{name}"], weights[f"head.ctc.linear.{name}"])
 
 
-def test_what_the_new_head_has_no_place_for_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_tensors_that_the_new_head_does_not_have_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     head = ["head=ctc_self_conditioned", "head.num_intermediate=1"]
     config = start_config(save(tmp_path / "old.ckpt", *head, texts=["abc"], weights=1), "head=ctc")
     start = start_of(config.init)
@@ -149,7 +147,7 @@ def test_what_the_new_head_has_no_place_for_is_named(tmp_path: Path, caplog: pyt
     assert "0 fresh, 2 unused (head.condition.bias, head.condition.weight)" in caplog.text
 
 
-def test_another_size_is_an_error(fluent: Path) -> None:
+def test_a_different_network_size_is_an_error(fluent: Path) -> None:
     wider = start_config(fluent / "run", "encoder.dim=64")
     start = start_of(wider.init)
     assert start is not None
@@ -161,7 +159,7 @@ def test_another_size_is_an_error(fluent: Path) -> None:
 
 
 def finetune(fluent: Path, corpus: Path, run_dir: Path, *overrides: str) -> Path:
-    """Train further from the fluent model, and return the run folder."""
+    """Train from the fluent model, and return the run folder."""
     settings = [line for line in TINY if line.startswith(("trainer", "data", "schedule", "augment"))]
     given = [*settings, *tone_corpus(corpus), f"init.from={fluent / 'run'}", f"run_dir={run_dir}", *overrides]
     train(with_parts(settings_with(*given), given))
@@ -171,7 +169,7 @@ def finetune(fluent: Path, corpus: Path, run_dir: Path, *overrides: str) -> Path
 HEAD = {"head.ctc.linear.weight", "head.ctc.linear.bias"}
 
 
-def test_frozen_weights_and_their_running_statistics_stay(fluent: Path, tones: Path, tmp_path: Path) -> None:
+def test_frozen_weights_and_their_running_statistics_do_not_change(fluent: Path, tones: Path, tmp_path: Path) -> None:
     run_dir = finetune(fluent, tones, tmp_path / "run", "trainer.max_steps=3", "init.frozen=[encoder.*]")
     before = load_file(fluent / "run" / "bundle" / "weights.safetensors")
     assert any("running_var" in name for name in before)
@@ -179,15 +177,15 @@ def test_frozen_weights_and_their_running_statistics_stay(fluent: Path, tones: P
     assert {name for name in before if not torch.equal(before[name], after[name])} == HEAD
 
 
-def test_weights_that_are_frozen_for_some_steps_are_trained_from_then_on(
+def test_weights_frozen_for_some_steps_are_trained_afterwards(
     fluent: Path, tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Running statistics are trained too, and the optimizer starts as in a first step."""
+    """Running statistics are trained too, and the optimizer starts from its initial state."""
     weights = {0: load_file(fluent / "run" / "bundle" / "weights.safetensors")}
 
     def keep(task: Any, *_: Any) -> None:
         now = {name: tensor.clone() for name, tensor in task.model.state_dict().items()}
-        weights.setdefault(task.global_step, now)  # and not the weights after the first half of the next step
+        weights.setdefault(task.global_step, now)  # not the weights within the next accumulation window
 
     monkeypatch.setattr(RecognitionTask, "on_train_batch_end", keep)
     frozen = ["init.frozen=[encoder.*]", "init.frozen_steps=2"]
@@ -205,7 +203,7 @@ def test_weights_that_are_frozen_for_some_steps_are_trained_from_then_on(
     assert {float(state["step"]) for state in states} == {2.0, 4.0}
 
 
-def test_frozen_for_all_steps_of_a_run_is_frozen_for_the_run(fluent: Path, tones: Path, tmp_path: Path) -> None:
+def test_weights_may_be_frozen_for_all_steps_of_a_run(fluent: Path, tones: Path, tmp_path: Path) -> None:
     common = ["trainer.max_steps=3", "init.frozen=[encoder.subsampling.*,encoder.blocks.0.*]"]
     runs = [
         finetune(fluent, tones, tmp_path / str(steps), *common, f"init.frozen_steps={steps}") for steps in ("null", 3)
@@ -222,24 +220,24 @@ def test_the_start_is_validated_once_before_the_first_step(
     for _ in range(2):  # the second run is already complete
         run_dir = finetune(fluent, fluent, tmp_path / "run", *short, "ema.decay=0.9", "early_stopping.patience=3")
     rows = [row for row in metrics(run_dir) if row["step"] == "0"]
-    found = evaluate(load_recognizer(fluent / "run"), "valid", read_manifest(fluent / "valid.jsonl"))
-    assert [float(row["valid/wer"]) for row in rows] == [pytest.approx(found.counts.rate)]
+    evaluation = evaluate(load_recognizer(fluent / "run"), "valid", read_manifest(fluent / "valid.jsonl"))
+    assert [float(row["valid/wer"]) for row in rows] == [pytest.approx(evaluation.counts.rate)]
     assert rows[0]["epoch"] == "0.0"
     events = [json.loads(line) for line in (run_dir / "events.jsonl").read_text().splitlines()]
     last = int(metrics(run_dir)[-1]["step"])
     assert [event["step"] for event in events if event["event"] == "validation"] == [0, last]
     assert sum("before the first step: valid loss" in message for message in caplog.messages) == 1
     assert {sample.step for sample in read_samples(run_dir / "examples.jsonl")} == {0, last}
-    assert not list((run_dir / "checkpoints").glob("step=0*")), "it is kept where it came from"
+    assert not list((run_dir / "checkpoints").glob("step=0*")), "no checkpoint is written before the first step"
     page = training_page(read_record(run_dir))
     assert "Validation WER before" in page
     assert "before the first step, " in page
 
 
-def test_what_was_gained_and_forgotten_is_what_evaluate_and_compare_say(
+def test_the_reported_gain_and_forgetting_equal_those_of_evaluate_and_compare(
     fluent: Path, tones: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """On a manifest of the training's kind, and on one whose texts the run's tokenizer cannot spell."""
+    """One test manifest is like the training set; the run's tokenizer cannot spell the texts of the other one."""
     with (tmp_path / "other.jsonl").open("w") as file:
         for line in (tones / "test.jsonl").read_text().splitlines():
             entry = json.loads(line)
@@ -261,7 +259,7 @@ def test_what_was_gained_and_forgotten_is_what_evaluate_and_compare_say(
         assert evaluate_main([str(model), *manifests, "--output-dir", str(tmp_path / model.parent.name)]) == 0
     card = (run_dir / "bundle" / "README.md").read_text()
     assert f"| started from | {fluent / 'run'} |" in card
-    assert "> | weights | best of the run: " in card, "the card of the start, quoted"
+    assert "> | weights | best of the run: " in card, "the card quotes the card of the start"
     page = training_page(read_record(run_dir))
     for name in ("test", "other"):
         a, b = (tmp_path / folder.name / f"{name}.utterances.jsonl" for folder in (fluent, tmp_path))
@@ -271,12 +269,14 @@ def test_what_was_gained_and_forgotten_is_what_evaluate_and_compare_say(
         change = f"{100 * expected['difference']['rate']:+.2f}"
         assert any(line.startswith(f"{name}: WER") and f"{change} points" in line for line in caplog.messages)
         assert f'<span data-figure="gain">{change}</span>' in page
-    assert comparison["test"]["difference"]["rate"] > 0.1, "three such steps must do harm"
+    assert comparison["test"]["difference"]["rate"] > 0.1, (
+        "three steps with this learning rate must make the model worse"
+    )
     assert set(json.loads((run_dir / "results.json").read_text())) == {"test", "other"}
     assert page.count("not trained for: corpus.also_test") == 1
 
 
-def test_a_start_of_another_kind_of_head_recognises_with_its_own_decoder(fluent: Path) -> None:
+def test_a_start_with_another_kind_of_head_recognises_with_its_own_decoder(fluent: Path) -> None:
     start = start_of(start_config(fluent / "run").init)
     assert start is not None
     beam, transducer = (default_settings("decode", name) for name in ("beam", "transducer_greedy"))
@@ -284,12 +284,14 @@ def test_a_start_of_another_kind_of_head_recognises_with_its_own_decoder(fluent:
     assert type(start.recognizer(transducer, torch.device("cpu")).decode).__name__ == "Greedy"
 
 
-def test_the_config_alone_is_read_of_a_bundle_for_its_parts(fluent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_config_of_a_bundle_is_read_to_get_its_components(
+    fluent: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("asr.checkpoint.bundle.load_file", lambda path: pytest.fail("weights are read"))
     assert start_config(fluent / "run").components["encoder"]["dim"] == 32
 
 
-def test_a_pattern_that_fits_nothing_or_everything_is_one_line(fluent: Path) -> None:
+def test_a_pattern_that_matches_nothing_or_everything_is_reported_in_one_line(fluent: Path) -> None:
     model = fresh(start_config(fluent / "run").components, ["abc"])
     with pytest.raises(InputError, match=r"init\.frozen must name weights, such as .*; got 'decoder\.\*'\."):
         Frozen(model, ["decoder.*"], None)
@@ -299,11 +301,11 @@ def test_a_pattern_that_fits_nothing_or_everything_is_one_line(fluent: Path) -> 
         Frozen(model, [], 9)
 
 
-def test_a_part_cannot_be_removed(fluent: Path) -> None:
+def test_a_component_cannot_be_removed(fluent: Path) -> None:
     with pytest.raises(InputError, match=r"can be replaced but not removed; got ~encoder\.norm\."):
         with_parts(settings_with(f"init.from={fluent / 'run'}"), ["~encoder.norm"])
 
 
-def test_a_model_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+def test_an_absent_model_is_reported_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"a model must be a run folder, a bundle or a \.ckpt; it does not exist"):
         start_config(tmp_path / "nothing")

@@ -104,7 +104,7 @@ def job_of(path: Path, nbest: int = 1) -> Job:
     return Job(whole_file(path, f"{path} {time.monotonic_ns()}"), nbest)
 
 
-def test_recordings_that_come_at_once_are_recognised_as_each_alone(
+def test_concurrent_recordings_give_the_transcripts_of_each_one_alone(
     recognizer: Recognizer, start: Callable[..., Jobs], recordings: list[tuple[str, Path]]
 ) -> None:
     alone = {path: recognizer.transcribe([path], HOW)[0] for _, path in recordings}
@@ -117,20 +117,20 @@ def test_recordings_that_come_at_once_are_recognised_as_each_alone(
         assert transcript.text == alone[path].text
         assert [word.start for word in transcript.words] == [word.start for word in alone[path].words]
         for word, same in zip(transcript.words, alone[path].words, strict=True):
-            assert word.confidence == pytest.approx(same.confidence, abs=1e-4)  # as in asr.transcribe
+            assert word.confidence == pytest.approx(same.confidence, abs=1e-4)  # as for asr.transcribe
 
     with ThreadPoolExecutor(16) as clients:
         list(clients.map(ask, [path for _, path in recordings] * 4))
 
 
-def test_short_ones_that_wait_are_a_batch_and_none_is_longer_than_its_bounds(
+def test_short_waiting_recordings_form_batches_within_the_limits(
     gate: Gate, start: Callable[..., Jobs], recordings: list[tuple[str, Path]]
 ) -> None:
     taken: list[int] = []
     jobs = start(replace(HOW, batches=BatchBounds(batch_seconds=6.5, max_utterances=4)), on_batch=taken.append)
     short = [job_of(path) for _, path in recordings[:14]]
     jobs.submit(short[0])
-    assert gate.reached.wait(PATIENCE)  # while this one is in the net, others arrive
+    assert gate.reached.wait(PATIENCE)  # the others arrive while this one is in the net
     for job in short[1:]:
         jobs.submit(job)
     assert jobs.waiting == 13
@@ -145,10 +145,10 @@ def test_short_ones_that_wait_are_a_batch_and_none_is_longer_than_its_bounds(
         expected.append(number)
         waiting = waiting[number:]
     assert gate.batches == taken == expected
-    assert {2, 4} <= set(expected[1:-1]), "both bounds matter"
+    assert {2, 4} <= set(expected[1:-1]), "both limits must take effect"
 
 
-def test_without_batching_each_is_alone(
+def test_without_batching_each_recording_is_recognised_alone(
     gate: Gate, start: Callable[..., Jobs], recordings: list[tuple[str, Path]]
 ) -> None:
     jobs = start(replace(HOW, batches=BatchBounds(batch_seconds=20, max_utterances=1)))
@@ -175,7 +175,7 @@ def test_a_short_recording_does_not_wait_for_the_end_of_a_long_one(
 
     def count() -> None:
         decoded.append("segment")
-        if len(decoded) == 2:  # the long one has begun
+        if len(decoded) == 2:  # recognition of the long one has begun
             jobs.submit(short)
             short.outcome.add_done_callback(lambda _: decoded.append("short one is done"))
 
@@ -183,12 +183,12 @@ def test_a_short_recording_does_not_wait_for_the_end_of_a_long_one(
     jobs.submit(long)
     text = long.outcome.result(PATIENCE).text
     assert short.outcome.result(PATIENCE).text == recordings[0][0]
-    assert decoded.index("short one is done") == 3  # two segments of the long one, then its own
+    assert decoded.index("short one is done") == 3  # two segments of the long recording, then one of the short one
     assert len(decoded) > 8
     assert text == recognizer.transcribe([tmp_path / "long.wav"], HOW, sample_rate=SAMPLE_RATE)[0].text
 
 
-def test_who_leaves_while_waiting_is_not_recognised(
+def test_a_withdrawn_waiting_recording_is_not_recognised(
     gate: Gate, start: Callable[..., Jobs], recordings: list[tuple[str, Path]]
 ) -> None:
     jobs = start()
@@ -205,7 +205,7 @@ def test_who_leaves_while_waiting_is_not_recognised(
     assert not leaver.outcome.done()
 
 
-def test_who_leaves_a_long_one_ends_it_at_the_next_segment(
+def test_withdrawing_a_long_recording_ends_it_at_the_next_segment(
     start: Callable[..., Jobs],
     recordings: list[tuple[str, Path]],
     tmp_path: Path,
@@ -219,7 +219,7 @@ def test_who_leaves_a_long_one_ends_it_at_the_next_segment(
         nonlocal segments
         segments += 1
         if segments == 2:
-            assert not jobs.withdraw(long)  # it has been begun
+            assert not jobs.withdraw(long)  # it has already begun
 
     before_each_segment(count)
     jobs.submit(long)
@@ -230,7 +230,9 @@ def test_who_leaves_a_long_one_ends_it_at_the_next_segment(
     assert after.outcome.result(PATIENCE).text == recordings[0][0]
 
 
-def test_a_full_queue_takes_no_more(gate: Gate, start: Callable[..., Jobs], recordings: list[tuple[str, Path]]) -> None:
+def test_a_full_queue_accepts_no_more_recordings(
+    gate: Gate, start: Callable[..., Jobs], recordings: list[tuple[str, Path]]
+) -> None:
     jobs = start(queue=3)
     jobs.submit(job_of(recordings[0][1]))
     assert gate.reached.wait(PATIENCE)
@@ -246,7 +248,7 @@ def test_a_full_queue_takes_no_more(gate: Gate, start: Callable[..., Jobs], reco
     assert not jobs.full
 
 
-def test_a_bad_file_among_good_ones_is_refused_alone(
+def test_only_the_bad_file_in_a_batch_is_refused(
     gate: Gate, start: Callable[..., Jobs], recordings: list[tuple[str, Path]], tmp_path: Path
 ) -> None:
     jobs = start()
@@ -263,7 +265,7 @@ def test_a_bad_file_among_good_ones_is_refused_alone(
         bad.outcome.result(PATIENCE)
 
 
-def test_a_net_that_fails_fails_what_it_is_given_and_no_more(
+def test_an_error_of_the_net_fails_only_the_recordings_of_that_batch(
     recognizer: Recognizer,
     start: Callable[..., Jobs],
     recordings: list[tuple[str, Path]],
@@ -286,7 +288,7 @@ def test_a_net_that_fails_fails_what_it_is_given_and_no_more(
 
 
 @pytest.mark.parametrize("part", ["features", "net", "decoder"])
-def test_whatever_fails_on_one_recording_fails_it_alone(
+def test_an_error_of_one_recording_fails_only_that_recording(
     part: str,
     gate: Gate,
     recognizer: Recognizer,
@@ -324,7 +326,7 @@ def test_whatever_fails_on_one_recording_fails_it_alone(
     assert [job.outcome.result(PATIENCE).text for job in good] == [text for text, _ in recordings[1:6]]
 
 
-def test_a_batch_that_failed_is_not_tried_again_when_the_server_stops(
+def test_a_failed_batch_is_not_retried_while_the_server_stops(
     gate: Gate,
     recognizer: Recognizer,
     start: Callable[..., Jobs],
@@ -352,7 +354,7 @@ def test_a_batch_that_failed_is_not_tried_again_when_the_server_stops(
     assert tried == [4]
 
 
-def test_nobody_waits_for_a_thread_that_has_stopped(
+def test_no_client_waits_for_a_stopped_thread(
     gate: Gate, start: Callable[..., Jobs], recordings: list[tuple[str, Path]]
 ) -> None:
     jobs = start()

@@ -30,11 +30,11 @@ from tests.test_beam import LETTERS, SUBWORDS, needs_kenlm
 from tests.test_ctc import collapse
 from tests.test_ctc_attention import DIM, VOCAB_SIZE, joint_head
 
-ALL = {"beam_size": 10_000, "beam_threshold": 1_000.0, "tokens_per_step": 10_000}  # nothing is left out
+ALL = {"beam_size": 10_000, "beam_threshold": 1_000.0, "tokens_per_step": 10_000}  # the beam drops nothing
 
 
 def total(log_probs: Iterable[float]) -> float:
-    """Logarithm of a sum of probabilities."""
+    """Return the logarithm of a sum of probabilities."""
     return math.log(math.fsum(map(math.exp, log_probs))) if (log_probs := list(log_probs)) else -math.inf
 
 
@@ -44,10 +44,10 @@ def strings(log_probs: Tensor) -> dict[tuple[int, ...], float]:
     for path in product(range(log_probs.shape[1]), repeat=len(log_probs)):
         log_prob = sum(frame[token] for frame, token in zip(log_probs.tolist(), path, strict=True))
         paths.setdefault(tuple(collapse(path)), []).append(log_prob)
-    return {tokens: total(found) for tokens, found in paths.items()}
+    return {tokens: total(log_probs_of_paths) for tokens, log_probs_of_paths in paths.items()}
 
 
-def test_a_prefix_scores_what_all_strings_that_begin_so_do() -> None:
+def test_the_score_of_a_prefix_is_that_of_all_strings_that_start_with_it() -> None:
     log_probs = (2 * torch.randn(5, 3, dtype=torch.float64)).log_softmax(dim=-1)
     ctc, expected = PrefixScores(log_probs), strings(log_probs)
     prefixes, paths, last = [()], ctc.start(), torch.tensor([0])
@@ -62,7 +62,7 @@ def test_a_prefix_scores_what_all_strings_that_begin_so_do() -> None:
         assert ctc.whole(paths).tolist() == pytest.approx(whole, abs=1e-10)
 
 
-def test_prefixes_of_a_long_utterance_are_not_lost_in_rounding() -> None:
+def test_prefixes_of_a_long_utterance_are_not_affected_by_rounding() -> None:
     log_probs = (8 * torch.randn(700, 4, dtype=torch.float64)).log_softmax(dim=-1)
     tokens, ctc = [1, 1, 2, 3, 3, 3, 2] * 12, PrefixScores(log_probs)
     paths, last = ctc.start(), torch.tensor([0])
@@ -85,7 +85,7 @@ def decode_one(decoder: JointBeam | AttentionRescoring, frames: Tensor, **values
 
 
 class Attention:
-    """Log-probabilities of strings by a decoder that predicts each token from all tokens before it."""
+    """Log-probabilities of strings by a decoder that predicts each token from all previous tokens."""
 
     def __init__(self, head: CTCAttention, frames: Tensor) -> None:
         self.decoder = head.token_decoder
@@ -108,7 +108,7 @@ class Attention:
 @pytest.mark.parametrize(
     ("pieces", "lm_unit"), [(LETTERS, None), (LETTERS, "word"), (SUBWORDS, "token"), (LETTERS, "spelled")]
 )
-def test_a_wide_search_finds_what_enumeration_of_all_strings_does(
+def test_a_wide_search_finds_the_result_of_enumerating_all_strings(
     tmp_path: Path, pieces: list[str], lm_unit: str | None, lexicon: bool, hotwords: bool
 ) -> None:
     pieces = pieces + ["c"] * (VOCAB_SIZE - len(pieces))
@@ -127,15 +127,15 @@ def test_a_wide_search_finds_what_enumeration_of_all_strings_does(
         fused = plain.score(tokens)
         if fused is not None:
             expected[tokens] = ctc_weight * log_prob + (1 - ctc_weight) * attention.score(tokens) + fused
-    found = decode_one(search, frames, ctc_weight=ctc_weight)
-    scores = {tuple(hypothesis.tokens): hypothesis.score for hypothesis in found}
+    hypotheses = decode_one(search, frames, ctc_weight=ctc_weight)
+    scores = {tuple(hypothesis.tokens): hypothesis.score for hypothesis in hypotheses}
     assert scores == pytest.approx(expected, abs=1e-4)  # KenLM: float32
-    assert [hypothesis.score for hypothesis in found] == sorted(
-        (hypothesis.score for hypothesis in found), reverse=True
+    assert [hypothesis.score for hypothesis in hypotheses] == sorted(
+        (hypothesis.score for hypothesis in hypotheses), reverse=True
     )
 
 
-def test_the_search_ends_when_nothing_can_win_any_more_and_finds_the_same() -> None:
+def test_the_search_ends_early_when_no_hypothesis_can_improve_and_finds_the_same_result() -> None:
     head = joint_head("post_norm")
     with torch.no_grad():
         head.token_decoder.linear.bias[BOUNDARY_ID] += 4.0  # most sequences are short
@@ -147,11 +147,11 @@ def test_the_search_ends_when_nothing_can_win_any_more_and_finds_the_same() -> N
         best.append(decode_one(search, frames)[0])
         steps.remove()
     assert best[0] == best[1]
-    assert calls.count(1_000.0) == 12 + 1  # one token per frame, and the end
+    assert calls.count(1_000.0) == 12 + 1  # once per frame, and once for the end
     assert calls.count(5.0) < 8
 
 
-def test_hypotheses_are_the_same_alone_and_in_any_batch() -> None:
+def test_hypotheses_are_equal_alone_and_in_any_batch() -> None:
     head = joint_head("pre_norm")
     lengths = torch.tensor([7, 4, 0])
     frames = torch.randn(3, 7, DIM, dtype=torch.float64)
@@ -174,26 +174,26 @@ def rescorer(head: CTCAttention, **settings: Any) -> AttentionRescoring:
     return AttentionRescoring(head, Pieces([*LETTERS, "d"]), as_written, **made)  # type: ignore[arg-type]
 
 
-def test_rescoring_adds_the_decoders_log_probability_to_what_the_first_pass_gave() -> None:
+def test_rescoring_adds_the_log_probability_of_the_decoder_to_the_score_of_the_first_pass() -> None:
     head = joint_head("pre_norm")
     frames = torch.randn(5, DIM, dtype=torch.float64)
     search = rescorer(head, beam_size=50, beam_threshold=WIDE["beam_threshold"], token_threshold=-1_000.0)
     first = decode_one(search, frames, attention_weight=0.0)
-    found = decode_one(search, frames, attention_weight=1.5)
-    assert len(found) == len(first) == 50
+    rescored = decode_one(search, frames, attention_weight=1.5)
+    assert len(rescored) == len(first) == 50
     attention = Attention(head, frames)
     expected = {
         tuple(hypothesis.tokens): hypothesis.score + 1.5 * attention.score(hypothesis.tokens) for hypothesis in first
     }
-    assert {tuple(hypothesis.tokens): hypothesis.score for hypothesis in found} == pytest.approx(expected, abs=1e-9)
-    assert [hypothesis.score for hypothesis in found] == sorted(
-        (hypothesis.score for hypothesis in found), reverse=True
+    assert {tuple(hypothesis.tokens): hypothesis.score for hypothesis in rescored} == pytest.approx(expected, abs=1e-9)
+    assert [hypothesis.score for hypothesis in rescored] == sorted(
+        (hypothesis.score for hypothesis in rescored), reverse=True
     )
-    assert [hypothesis.tokens for hypothesis in found] != [hypothesis.tokens for hypothesis in first]
+    assert [hypothesis.tokens for hypothesis in rescored] != [hypothesis.tokens for hypothesis in first]
 
 
 @pytest.mark.parametrize("decode", ["joint_beam", "attention_rescoring"])
-def test_a_head_without_a_token_decoder_is_refused_in_a_line(decode: str) -> None:
+def test_a_head_without_a_token_decoder_is_refused_in_one_line(decode: str) -> None:
     config = resolved("head=ctc", f"decode={decode}")
     must = rf"^decode={decode} must have a head with a token_decoder; head=ctc has none\.$"
     with pytest.raises(InputError, match=must):

@@ -45,16 +45,16 @@ def sentences(count: int = 50) -> list[list[str]]:
 
 def check_scores(path: Path, model: Trigrams, tolerance: float = 1e-5) -> None:
     """Check scores within a tolerance, which is that of a sum in float32."""
-    asked = NgramModel(path)
-    assert set(asked.words) == set(WORDS)
+    ngram_model = NgramModel(path)
+    assert set(ngram_model.words) == set(WORDS)
     for words in sentences():
-        state, scores = asked.start(), []
+        state, scores = ngram_model.start(), []
         for word in words:
-            log_prob, state = asked.score(state, word)
+            log_prob, state = ngram_model.score(state, word)
             scores.append(log_prob)
         expected = [model.log_prob(["<s>", *words[:number]], word) for number, word in enumerate(words)]
         assert scores == pytest.approx(expected, abs=tolerance)
-        assert asked.end(state) == pytest.approx(model.log_prob(["<s>", *words], "</s>"), abs=tolerance)
+        assert ngram_model.end(state) == pytest.approx(model.log_prob(["<s>", *words], "</s>"), abs=tolerance)
 
 
 def test_scores_are_natural_logarithms_of_a_plain_backoff_model(arpa: Path, model: Trigrams) -> None:
@@ -64,8 +64,8 @@ def test_scores_are_natural_logarithms_of_a_plain_backoff_model(arpa: Path, mode
 
 @needs_build_binary
 @pytest.mark.parametrize("structure", ["probing", "trie", "-a 22 trie"])
-def test_a_binary_says_what_its_arpa_does(arpa: Path, model: Trigrams, structure: str) -> None:
-    """Some words end with "<unk>", the first word of a binary, at which the reading of words starts."""
+def test_a_binary_gives_the_scores_of_its_arpa_file(arpa: Path, model: Trigrams, structure: str) -> None:
+    """Some words end with "<unk>", which marks the start of the words in a binary."""
     binary = arpa.with_suffix(".bin")
     subprocess.run([BUILD_BINARY, *structure.split(), arpa, binary], check=True, capture_output=True)
     assert sorted(vocabulary(binary)) == sorted([*NOT_WORDS, *WORDS])
@@ -74,7 +74,7 @@ def test_a_binary_says_what_its_arpa_does(arpa: Path, model: Trigrams, structure
 
 
 @needs_build_binary
-def test_a_binary_without_its_words_and_one_cut_short_are_named(arpa: Path) -> None:
+def test_a_binary_that_is_truncated_or_lacks_its_words_is_named(arpa: Path) -> None:
     binary = arpa.with_suffix(".bin")
     subprocess.run([BUILD_BINARY, "-v", "probing", arpa, binary], check=True, capture_output=True)
     with pytest.raises(
@@ -88,7 +88,7 @@ def test_a_binary_without_its_words_and_one_cut_short_are_named(arpa: Path) -> N
         check_error(binary)
 
 
-def test_nothing_is_said_on_the_terminal_while_a_model_is_loaded(arpa: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_loading_a_model_prints_nothing_to_the_terminal(arpa: Path, capfd: pytest.CaptureFixture[str]) -> None:
     NgramModel(arpa)
     os.write(2, b"from here on")
     assert capfd.readouterr() == ("", "from here on")
@@ -142,7 +142,7 @@ ONE_LINE: dict[str, tuple[Callable[[str], str | bytes], str]] = {
 
 
 @pytest.mark.parametrize("damage", ONE_LINE)
-def test_a_damaged_model_is_one_clear_error(arpa: Path, damage: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_model_is_reported_in_one_line(arpa: Path, damage: str, capfd: pytest.CaptureFixture[str]) -> None:
     spoil, reason = ONE_LINE[damage]
     spoilt = spoil(arpa.read_text(encoding="utf-8"))
     arpa.write_bytes(spoilt if isinstance(spoilt, bytes) else spoilt.encode())
@@ -150,19 +150,19 @@ def test_a_damaged_model_is_one_clear_error(arpa: Path, damage: str, capfd: pyte
     assert capfd.readouterr().err == ""
 
 
-def test_a_file_that_is_not_there_or_is_a_folder_is_named(tmp_path: Path) -> None:
+def test_an_absent_file_and_a_folder_are_named(tmp_path: Path) -> None:
     assert check_error(tmp_path / "none.arpa") == "must be a readable language model; No such file or directory."
     assert check_error(tmp_path) == "must be a readable language model; Is a directory."
 
 
-def test_contexts_of_a_text_that_is_done_are_forgotten(arpa: Path) -> None:
+def test_contexts_of_a_finished_text_are_freed(arpa: Path) -> None:
     """KenLM's contexts keep their successors alive; the first context must not outlive its text."""
-    asked = NgramModel(arpa)
-    first, second = asked.start(), asked.start()
-    asked.score(first, "new")
+    model = NgramModel(arpa)
+    first, second = model.start(), model.start()
+    model.score(first, "new")
     assert len(first.children) == 1
     assert len(second.children) == 0
-    assert math.isfinite(asked.end(second))
+    assert math.isfinite(model.end(second))
 
 
 def test_a_copy_shares_the_model(arpa: Path) -> None:
@@ -170,7 +170,7 @@ def test_a_copy_shares_the_model(arpa: Path) -> None:
     assert copy.deepcopy({"decode": model})["decode"] is model
 
 
-# ---- files with which KenLM would read beyond its memory: in another process, which must not die of a signal
+# ---- files that would make KenLM read beyond its memory: another process loads them, and must not crash
 
 LOAD = """
 import resource, sys
@@ -193,7 +193,7 @@ def load_apart(code: str, *arguments: object) -> str:
 
 @pytest.mark.parametrize("order", [1, 2])
 @pytest.mark.parametrize("count", ["-4", "-2", "18446744073709551612"])
-def test_a_count_that_is_none_is_refused_before_kenlm_takes_memory_by_it(arpa: Path, order: int, count: str) -> None:
+def test_an_invalid_count_is_refused_before_kenlm_allocates_memory_for_it(arpa: Path, order: int, count: str) -> None:
     arpa.write_text(re.sub(rf"ngram {order}=\d+", f"ngram {order}={count}", arpa.read_text()))
     message = load_apart(LOAD, arpa)
     assert f"line {order + 1} must count n-grams, as in ngram {order}=12, in ascending order to 6" in message
@@ -222,14 +222,14 @@ HEADS = {
 
 
 @pytest.mark.parametrize("damage", HEADS)
-def test_what_is_not_as_its_head_says_is_named_before_kenlm_reads_it(arpa: Path, damage: str) -> None:
+def test_content_that_contradicts_the_header_is_named_before_kenlm_reads_it(arpa: Path, damage: str) -> None:
     spoil, reason = HEADS[damage]
     arpa.write_text(spoil(arpa.read_text(encoding="utf-8")), encoding="utf-8")
     assert reason in check_error(arpa)
 
 
-def test_what_other_tools_write_is_read(arpa: Path, model: Trigrams) -> None:
-    """Windows line ends, counts in columns, no back-off if it is 0, exponents, probabilities of 1 and 0."""
+def test_files_of_other_tools_are_read(arpa: Path, model: Trigrams) -> None:
+    """Windows line ends, aligned counts, omitted back-offs of 0, exponents, probabilities of 1 and 0."""
     text = arpa.read_text(encoding="utf-8")
     text = re.sub(r"\tnew york(\t\S+)?", r"\tnew york", text)
     text = re.sub(r"ngram (\d)=(\d+)", r"ngram  \1=     \2", text).replace("\n", "\r\n")
@@ -237,9 +237,9 @@ def test_what_other_tools_write_is_read(arpa: Path, model: Trigrams) -> None:
     text = re.sub(r"-[\d.]+(\ta\.b\t)", r"0\1", text, count=1)
     text = re.sub(r"-[\d.]+(\t<s>\t)", r"-99\1", text, count=1)
     arpa.write_bytes(b"\n# by hand\n" + text.encode())
-    asked = NgramModel(arpa)
-    assert set(asked.words) == set(WORDS)
-    assert asked.score(asked.start(), "a.b")[0] <= 0
+    ngram_model = NgramModel(arpa)
+    assert set(ngram_model.words) == set(WORDS)
+    assert ngram_model.score(ngram_model.start(), "a.b")[0] <= 0
 
 
 @pytest.mark.parametrize("piece", [64, 1000])
@@ -302,7 +302,7 @@ print(outcomes["loaded"], outcomes["refused"])
 """
 
 
-def test_whatever_is_changed_in_a_model_it_loads_or_is_refused(tmp_path: Path) -> None:
+def test_a_model_with_any_change_loads_or_is_refused(tmp_path: Path) -> None:
     loaded, refused = map(int, load_apart(MUTATE, tmp_path / "lm.arpa").split())
     assert loaded > 20
     assert refused > 200

@@ -1,4 +1,4 @@
-"""Hand-tuned operations, compared with the plain form in the same file, with gradients."""
+"""Hand-tuned operations, compared with the plain form in the same file, including gradients."""
 
 from collections.abc import Callable
 
@@ -29,13 +29,13 @@ def drawn(*shape: int) -> Tensor:
 
 @pytest.mark.parametrize("frames", [1, 5, 40])
 @pytest.mark.parametrize(("kernel", "dilation"), [(1, 1), (7, 1), (31, 1), (7, 3)])
-def test_the_depthwise_convolution(frames: int, kernel: int, dilation: int) -> None:
+def test_the_fast_depthwise_convolution_equals_the_plain_one(frames: int, kernel: int, dilation: int) -> None:
     inputs = [drawn(3, frames, 8), drawn(8, 1, kernel), drawn(8)]
     both(depthwise.depthwise_as_image, depthwise.depthwise_plainly, inputs, dilation)
 
 
 @pytest.mark.parametrize("block", [1, 500, 10**7])
-def test_the_two_convolutions(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_two_fast_convolutions_equal_the_plain_ones(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(strided_conv, "CPU_BLOCK", block)
     lengths = torch.tensor([41, 12, 0])
     weights = [drawn(4, 1, 3, 3), drawn(4), drawn(4, 4, 3, 3), drawn(4)]
@@ -52,7 +52,7 @@ def test_the_two_convolutions(block: int, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(1, 1), (30, 30), (4, 12)])
-def test_attention(queries: int, keys: int) -> None:
+def test_fast_attention_equals_the_plain_form(queries: int, keys: int) -> None:
     inputs = [drawn(2, 3, number, 4) for number in (queries, keys, keys)]
     hidden = torch.rand(2, 1, keys) < 0.3
     hidden[..., 0] = False
@@ -61,7 +61,9 @@ def test_attention(queries: int, keys: int) -> None:
 
 @pytest.mark.parametrize(("queries", "keys"), [(1, 1), (6, 6), (30, 30), (4, 12)])
 @pytest.mark.parametrize("block", [1, 200, 10**6])
-def test_relative_attention(queries: int, keys: int, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fast_relative_attention_equals_the_plain_form(
+    queries: int, keys: int, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(relative_attention, "CPU_BLOCK", block)
     monkeypatch.setattr(relative_attention, "MIN_QUERIES", 2)
     inputs = [*(drawn(2, 3, number, 4) for number in (queries, queries, keys, keys)), drawn(3, queries + keys - 1, 4)]
@@ -80,7 +82,7 @@ def test_relative_attention(queries: int, keys: int, block: int, monkeypatch: py
 @pytest.mark.parametrize("frames", [1, 4, 9, 30])
 @pytest.mark.parametrize("width", [1, 4, 40])
 @pytest.mark.parametrize("form", [local_attention.attend_near_at_once, local_attention.attend_near_by_blocks])
-def test_local_attention(form: Callable[..., Tensor], frames: int, width: int) -> None:
+def test_fast_local_attention_equals_the_plain_form(form: Callable[..., Tensor], frames: int, width: int) -> None:
     inputs = [*(drawn(2, 3, frames, 4) for _ in range(4)), drawn(3, 4 * width - 1, 4)]
     padding = padding_mask(torch.tensor([frames, (frames + 1) // 2]), frames)
     there = ~padding[:, None, :, None]
@@ -94,16 +96,16 @@ def test_local_attention(form: Callable[..., Tensor], frames: int, width: int) -
     both(fast, plain, inputs)
 
 
-def test_programs_that_are_written_down_are_of_the_plain_forms() -> None:
-    asked: list[bool] = []
+def test_export_and_tracing_use_the_plain_forms() -> None:
+    answers: list[bool] = []
 
     class Asks(torch.nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            asked.append(choice.wants_plain())
+            answers.append(choice.wants_plain())
             return x + 1
 
     assert not choice.wants_plain()
     torch.export.export(Asks(), (torch.zeros(1),))
     torch.jit.trace(Asks(), (torch.zeros(1),))
-    assert asked
-    assert all(asked[:2])
+    assert answers
+    assert all(answers[:2])

@@ -38,13 +38,13 @@ def test_strided_lengths_holds_for_both_axes_of_conv2d(
 
 
 @pytest.mark.parametrize("padding", [0, 1, 4])
-def test_nothing_comes_out_of_nothing(padding: int) -> None:
+def test_an_empty_input_has_an_empty_output(padding: int) -> None:
     assert strided_lengths(0, kernel_size=3, stride=2, padding=padding) == 0
     assert strided_lengths(torch.tensor([0]), kernel_size=3, stride=2, padding=padding).tolist() == [0]
 
 
 @pytest.mark.parametrize(("length", "kernel_size", "padding"), [(1, 2, 0), (1, 9, 0), (2, 9, 3), (4, 31, 1)])
-def test_nothing_comes_out_of_what_is_shorter_than_the_kernel(length: int, kernel_size: int, padding: int) -> None:
+def test_an_input_shorter_than_the_kernel_has_an_empty_output(length: int, kernel_size: int, padding: int) -> None:
     for stride in (1, 2, 3):
         assert strided_lengths(length, kernel_size=kernel_size, stride=stride, padding=padding) == 0
         many = strided_lengths(torch.tensor([length]), kernel_size=kernel_size, stride=stride, padding=padding)
@@ -53,12 +53,12 @@ def test_nothing_comes_out_of_what_is_shorter_than_the_kernel(length: int, kerne
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=5), st.integers(0, 12))
-def test_padding_mask_is_true_from_each_length_on(lengths: list[int], max_length: int) -> None:
+def test_padding_mask_is_true_after_each_length(lengths: list[int], max_length: int) -> None:
     mask = padding_mask(torch.tensor(lengths), max_length)
     assert mask.tolist() == [[frame >= length for frame in range(max_length)] for length in lengths]
 
 
-def test_the_front_end_leaves_a_quarter_of_the_frames_rounded_up_twice() -> None:
+def test_the_front_end_returns_a_quarter_of_the_frames_rounded_up_twice() -> None:
     front_end = StridedConv(input_dim=8, output_dim=4, num_channels=2, dropout=0.0)
     for frames in range(1, 42):
         out, lengths = front_end(torch.zeros(1, frames, 8), torch.tensor([frames]))
@@ -70,13 +70,13 @@ def test_the_front_end_leaves_a_quarter_of_the_frames_rounded_up_twice() -> None
 
 
 @pytest.mark.parametrize("input_dim", [1, 7, 40, 79, 80, 81])
-def test_the_front_end_takes_any_number_of_mel_bins(input_dim: int) -> None:
+def test_the_front_end_accepts_any_number_of_mel_bins(input_dim: int) -> None:
     front_end = StridedConv(input_dim=input_dim, output_dim=4, num_channels=2, dropout=0.0)
     out, _ = front_end(torch.zeros(1, 9, input_dim), torch.tensor([9]))
     assert out.shape == (1, 3, 4)
 
 
-def test_lengths_of_a_batch_are_the_lengths_of_its_utterances() -> None:
+def test_the_lengths_of_a_batch_are_the_lengths_of_its_utterances() -> None:
     front_end = StridedConv(input_dim=8, output_dim=4, num_channels=2, dropout=0.0)
     feature_lengths = torch.tensor([0, 1, 4, 5, 16, 17])
     _, lengths = front_end(torch.zeros(6, 17, 8), feature_lengths)

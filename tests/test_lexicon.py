@@ -16,17 +16,17 @@ from asr.errors import InputError
 
 
 @given(st.lists(st.text("ab", min_size=1, max_size=12), max_size=12), st.integers(1, 12))
-def test_beginnings_are_those_of_a_plain_loop_however_many_are_looked_up(words: list[str], long: int) -> None:
+def test_prefixes_equal_those_of_a_plain_loop_for_any_number_of_queries(words: list[str], long: int) -> None:
     plain = {word[:end] for word in words for end in range(1, len(word) + 1)}
-    asked = plain | {beginning + letter for beginning in plain for letter in "ab"} | {"", "a", "b", "ab"}
+    queries = plain | {beginning + letter for beginning in plain for letter in "ab"} | {"", "a", "b", "ab"}
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(lexicon, "LONG", long)
         beginnings = Words(words).beginnings
-        assert {text for text in asked if text in beginnings} == plain
+        assert {text for text in queries if text in beginnings} == plain
 
 
-def test_long_words_take_memory_by_their_lengths_and_not_by_the_squares_of_them() -> None:
-    """These words have 1 MB; all their prefixes would have 500 MB."""
+def test_long_words_take_memory_proportional_to_their_lengths_and_not_to_their_squares() -> None:
+    """These words take 1 MB; all their prefixes would take 500 MB."""
     draw = random.Random(0)
     words = ["".join(draw.choices("abcdefgh", k=1000)) for _ in range(1000)]
     tracemalloc.start()
@@ -50,7 +50,7 @@ def test_long_words_take_memory_by_their_lengths_and_not_by_the_squares_of_them(
     ],
     ids=["line", "word", "ARPA"],
 )
-def test_a_word_without_end_is_refused_with_the_limit_and_the_line(tmp_path: Path, content: str, reason: str) -> None:
+def test_an_endless_word_is_refused_with_the_limit_and_the_line(tmp_path: Path, content: str, reason: str) -> None:
     path = tmp_path / "lexicon"
     path.write_text(content, encoding="utf-8")
     with pytest.raises(InputError) as error:
@@ -59,7 +59,7 @@ def test_a_word_without_end_is_refused_with_the_limit_and_the_line(tmp_path: Pat
     assert len(str(error.value)) < 500
 
 
-def test_that_pronunciations_are_not_read_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_ignored_pronunciations_are_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "plain").write_text("one\ntwo \n\n")
     assert read_lexicon(tmp_path / "plain") == ["one", "two"]
     assert caplog.messages == []
@@ -70,14 +70,14 @@ def test_that_pronunciations_are_not_read_is_said_once(tmp_path: Path, caplog: p
     assert caplog.messages == [message]
 
 
-def test_more_words_than_memory_is_for_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_words_beyond_the_memory_limit_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lexicon, "MAX_VOCABULARY", 3)
     (tmp_path / "lexicon").write_text("a\nb\n\nc\nd\n")
     with pytest.raises(InputError, match=r"lexicon:5: a lexicon must have at most 3 words; this one has more\.$"):
         read_lexicon(tmp_path / "lexicon")
 
 
-def test_a_pipe_is_a_lexicon_from_its_first_word(tmp_path: Path) -> None:
+def test_a_lexicon_read_from_a_pipe_includes_its_first_word(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     words = [f"word{number}" for number in range(1000)]
     writer = threading.Thread(target=lambda: (tmp_path / "pipe").write_text("\n".join(words)), daemon=True)
@@ -85,7 +85,7 @@ def test_a_pipe_is_a_lexicon_from_its_first_word(tmp_path: Path) -> None:
     assert read_lexicon(tmp_path / "pipe") == words
 
 
-def test_a_lexicon_is_no_binary_whatever_it_begins_with(tmp_path: Path) -> None:
+def test_a_lexicon_is_never_read_as_a_binary_however_it_begins(tmp_path: Path) -> None:
     """KenLM's binaries are unsafe, and the lexicon of a bundle may be untrusted."""
     path = tmp_path / "lexicon"
     path.write_bytes(b"mmap lm http://kheafield.com/code \\data\\ " + b"\1" * 70 + b"<unk>\0word\0" * 9)

@@ -49,11 +49,11 @@ def write_shar(folder: Path, audio: Mapping[str, bytes], lines: list[Any]) -> li
     return [folder / "recording.000000.tar", "--lhotse-cuts", cuts, "-o", folder / "index.arrow"]
 
 
-def test_a_shar_that_lhotse_wrote_is_read(files: list[Utterance], tmp_path: Path) -> None:
+def test_a_shar_written_by_lhotse_is_read(files: list[Utterance], tmp_path: Path) -> None:
     lhotse = pytest.importorskip("lhotse", reason="the package lhotse is not here: extra test-all")
     cuts = []
     for file in files:
-        recording = lhotse.Recording.from_file(file.audio_filepath, recording_id=f"{file.id}.wav")  # a dot in the name
+        recording = lhotse.Recording.from_file(file.audio_filepath, recording_id=f"{file.id}.wav")  # name with a dot
         words = {"text": file.text, "speaker": "anna"}
         spoken = lhotse.SupervisionSegment(file.id, recording.id, 0.0, recording.duration, **words)
         cuts.append(lhotse.MonoCut(f"{file.id}.a", 0, recording.duration, 0, [spoken], recording=recording))
@@ -72,7 +72,7 @@ def test_a_shar_that_lhotse_wrote_is_read(files: list[Utterance], tmp_path: Path
     assert torch.equal(load_utterance(utterances[-1], SAMPLE_RATE), part)
 
 
-def test_texts_of_supervisions_are_joined_and_speakers_are_those_of_all(files: list[Utterance], tmp_path: Path) -> None:
+def test_texts_of_supervisions_are_joined_and_all_speakers_are_listed(files: list[Utterance], tmp_path: Path) -> None:
     audio, seconds = Path(files[0].audio_filepath).read_bytes(), files[0].duration
     two = cut("two", seconds, "good", "", "morning")
     others = [cut("mixed", seconds, "a", "b"), cut("none", seconds)]
@@ -87,7 +87,7 @@ def test_texts_of_supervisions_are_joined_and_speakers_are_those_of_all(files: l
     ]
 
 
-def test_what_is_no_shar_is_one_line(files: list[Utterance], tmp_path: Path) -> None:
+def test_an_invalid_shar_is_reported_in_one_line(files: list[Utterance], tmp_path: Path) -> None:
     audio, seconds = Path(files[0].audio_filepath).read_bytes(), files[0].duration
     wav = {"a.wav": audio}
     cases: dict[str, tuple[Mapping[str, bytes], list[Any], str]] = {

@@ -28,7 +28,7 @@ from recipes.librispeech.prepare import main
 CHECKOUT = Path(__file__).parents[1]
 NUM_UTTERANCES = 4
 
-# ---------------------------------------------------------------- a server with given faults
+# ---------------------------------------------------------------- a server that makes faults
 # An answer is a function of the request's handler and the archive.
 
 
@@ -90,7 +90,7 @@ def redirect(handler: BaseHTTPRequestHandler, content: bytes) -> None:
 
 
 class Mirror:
-    """A server on 127.0.0.1: it gives `answers` in order, then `otherwise`; `starts`: first requested bytes."""
+    """A server that gives `answers` in order, then `otherwise`; `starts` has the first byte of each request."""
 
     def __init__(self, content: bytes):
         self.content = content
@@ -168,7 +168,7 @@ def fetch(folder: Path, mirror: Mirror, *more: str) -> int:
     return main(arguments(folder, mirror, *more))
 
 
-def lies_in(folder: Path) -> list[str]:
+def corpus_contents(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / "corpus").iterdir())
 
 
@@ -183,26 +183,26 @@ def part_of(folder: Path) -> Path:
 
 def test_a_subset_is_fetched_verified_unpacked_and_prepared(tmp_path, mirror, capsys):
     assert fetch(tmp_path, mirror) == 0
-    assert lies_in(tmp_path) == ["README.TXT", "dev-clean"]
+    assert corpus_contents(tmp_path) == ["README.TXT", "dev-clean"]
     assert len((tmp_path / "out" / "dev-clean.jsonl").read_text().splitlines()) == NUM_UTTERANCES
     captured = capsys.readouterr()
     assert "dev-clean: is complete: 4 utterances" in captured.out
     assert "verified and unpacked; the archive was removed (--keep-archives keeps it)" in captured.err
 
 
-def test_the_archive_is_kept_on_request_and_is_the_published_one(tmp_path, mirror):
+def test_the_archive_is_kept_on_request_and_equals_the_published_one(tmp_path, mirror):
     assert fetch(tmp_path, mirror, "--keep-archives") == 0
-    assert lies_in(tmp_path) == ["README.TXT", "dev-clean", "dev-clean.tar.gz"]
+    assert corpus_contents(tmp_path) == ["README.TXT", "dev-clean", "dev-clean.tar.gz"]
     assert (tmp_path / "corpus" / "dev-clean.tar.gz").read_bytes() == ARCHIVE
 
 
-def test_where_there_is_a_folder_librispeech_the_subset_goes_into_it(tmp_path, mirror):
+def test_a_subset_is_unpacked_into_an_existing_folder_librispeech(tmp_path, mirror):
     (tmp_path / "corpus" / "LibriSpeech").mkdir(parents=True)
     assert fetch(tmp_path, mirror) == 0
     assert (tmp_path / "corpus" / "LibriSpeech" / "dev-clean" / "84" / "121").is_dir()
 
 
-def test_a_subset_that_is_there_whole_is_not_fetched_again(tmp_path, mirror, capsys):
+def test_a_complete_subset_is_not_fetched_again(tmp_path, mirror, capsys):
     assert fetch(tmp_path, mirror) == 0
     part_of(tmp_path).write_bytes(b"left by a run that was killed at the end")
     assert fetch(tmp_path, mirror) == 0
@@ -211,7 +211,7 @@ def test_a_subset_that_is_there_whole_is_not_fetched_again(tmp_path, mirror, cap
     assert not part_of(tmp_path).exists()
 
 
-def test_a_subset_that_is_there_in_part_is_left_alone_with_an_error(tmp_path, mirror, capsys):
+def test_an_incomplete_subset_is_an_error_and_not_changed(tmp_path, mirror, capsys):
     audio = tmp_path / "corpus" / "dev-clean" / "84" / "121" / "84-121-0000.flac"
     audio.parent.mkdir(parents=True)
     audio.write_bytes(b"mine")
@@ -221,7 +221,7 @@ def test_a_subset_that_is_there_in_part_is_left_alone_with_an_error(tmp_path, mi
     assert mirror.starts == []
 
 
-def test_a_transfer_that_breaks_off_goes_on_where_it_stopped(tmp_path, mirror, capsys):
+def test_an_interrupted_transfer_continues_where_it_stopped(tmp_path, mirror, capsys):
     mirror.answers = [drop_before(50_000), hang_up, drop_before(100_000)]
     assert fetch(tmp_path, mirror) == 0
     assert mirror.starts == [0, 50_000, 50_000, 100_000]
@@ -230,40 +230,40 @@ def test_a_transfer_that_breaks_off_goes_on_where_it_stopped(tmp_path, mirror, c
     )
 
 
-def test_a_later_run_goes_on_with_the_part_of_an_earlier_one(tmp_path, mirror):
+def test_a_later_run_continues_a_partial_download(tmp_path, mirror):
     part_of(tmp_path).write_bytes(ARCHIVE[:70_000])
     assert fetch(tmp_path, mirror) == 0
     assert mirror.starts == [70_000]
 
 
-def test_going_on_survives_a_redirect(tmp_path, mirror):
+def test_continuing_works_after_a_redirect(tmp_path, mirror):
     part_of(tmp_path).write_bytes(ARCHIVE[:70_000])
     mirror.answers = [redirect]
     assert fetch(tmp_path, mirror) == 0
     assert mirror.starts == [70_000, 70_000]
 
 
-def test_a_server_that_ignores_range_and_sends_everything_again_is_understood(tmp_path, mirror):
+def test_a_server_that_ignores_range_and_sends_the_whole_file_is_handled(tmp_path, mirror):
     part_of(tmp_path).write_bytes(ARCHIVE[:70_000])
     mirror.answers = [ignore_range]
     assert fetch(tmp_path, mirror, "--keep-archives") == 0
     assert (tmp_path / "corpus" / "dev-clean.tar.gz").read_bytes() == ARCHIVE
 
 
-def test_a_part_that_is_already_whole_is_not_fetched_again(tmp_path, mirror):
+def test_a_complete_partial_file_is_not_fetched_again(tmp_path, mirror):
     part_of(tmp_path).write_bytes(ARCHIVE)
     assert fetch(tmp_path, mirror) == 0
     assert mirror.starts == []
 
 
-def test_a_part_that_is_too_long_is_deleted_and_fetched_anew(tmp_path, mirror, capsys):
+def test_a_partial_file_that_is_too_long_is_deleted_and_fetched_again(tmp_path, mirror, capsys):
     part_of(tmp_path).write_bytes(ARCHIVE + b"more")
     assert fetch(tmp_path, mirror) == 0
     assert mirror.starts == [0]
     assert "is longer than the archive" in capsys.readouterr().err
 
 
-def test_a_server_that_answers_416_is_asked_for_everything(tmp_path, mirror, capsys):
+def test_after_status_416_the_whole_file_is_requested(tmp_path, mirror, capsys):
     part_of(tmp_path).write_bytes(ARCHIVE[:70_000])
     mirror.answers = [refuse(416)]
     assert fetch(tmp_path, mirror) == 0
@@ -271,13 +271,13 @@ def test_a_server_that_answers_416_is_asked_for_everything(tmp_path, mirror, cap
     assert "to a request for the rest; dev-clean.tar.gz.part was deleted" in capsys.readouterr().err
 
 
-def test_an_answer_that_begins_earlier_than_asked_is_put_where_it_belongs(tmp_path, mirror):
+def test_an_answer_that_starts_before_the_requested_byte_is_written_at_its_position(tmp_path, mirror):
     part_of(tmp_path).write_bytes(ARCHIVE[:70_000])
     mirror.answers = [begin_at(50_000)]
     assert fetch(tmp_path, mirror) == 0
 
 
-def test_an_answer_that_begins_later_than_asked_is_refused(tmp_path, mirror, capsys):
+def test_an_answer_that_starts_after_the_requested_byte_is_refused(tmp_path, mirror, capsys):
     part_of(tmp_path).write_bytes(ARCHIVE[:70_000])
     mirror.answers = [begin_at(90_000)]
     assert fetch(tmp_path, mirror) == 1
@@ -286,13 +286,13 @@ def test_an_answer_that_begins_later_than_asked_is_refused(tmp_path, mirror, cap
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-def test_a_server_that_is_busy_is_asked_again(tmp_path, mirror, status):
+def test_a_busy_server_is_asked_again(tmp_path, mirror, status):
     mirror.answers = [refuse(status)] * 3
     assert fetch(tmp_path, mirror) == 0
     assert mirror.starts == [0, 0, 0, 0]
 
 
-def test_a_server_that_falls_silent_is_asked_again(tmp_path, mirror, monkeypatch, capsys):
+def test_a_server_that_stops_sending_is_asked_again(tmp_path, mirror, monkeypatch, capsys):
     over = threading.Event()
 
     def fall_silent(handler: BaseHTTPRequestHandler, content: bytes) -> None:
@@ -303,11 +303,11 @@ def test_a_server_that_falls_silent_is_asked_again(tmp_path, mirror, monkeypatch
     mirror.answers = [fall_silent]
     assert fetch(tmp_path, mirror) == 0
     over.set()
-    assert mirror.starts == [0, 1 << 16]  # whole chunks are kept
+    assert mirror.starts == [0, 1 << 16]  # whole chunks were stored
     assert "the connection broke (timed out)" in capsys.readouterr().err
 
 
-def test_after_four_attempts_that_bring_nothing_new_it_gives_up_and_keeps_the_part(tmp_path, mirror, capsys):
+def test_after_four_attempts_without_new_bytes_the_download_ends_and_keeps_the_partial_file(tmp_path, mirror, capsys):
     mirror.answers = [drop_before(60_000)]
     mirror.otherwise = hang_up
     assert fetch(tmp_path, mirror) == 1
@@ -318,21 +318,21 @@ def test_after_four_attempts_that_bring_nothing_new_it_gives_up_and_keeps_the_pa
     assert part_of(tmp_path).read_bytes() == ARCHIVE[:60_000]
 
 
-def test_a_server_that_ignores_range_and_always_drops_does_not_keep_us_forever(tmp_path, mirror, capsys):
+def test_a_server_that_ignores_range_and_always_disconnects_is_given_up(tmp_path, mirror, capsys):
     mirror.otherwise = functools.partial(ignore_range, upto=60_000)
     assert fetch(tmp_path, mirror) == 1
     assert len(mirror.starts) == 4
     assert "gave up" in capsys.readouterr().err
 
 
-def test_attempts_that_bring_something_new_do_not_count_towards_the_bound(tmp_path, mirror):
+def test_attempts_with_new_bytes_do_not_count_towards_the_limit(tmp_path, mirror):
     mirror.answers = [drop_before(byte) for byte in range(10_000, 110_000, 10_000)]
     assert fetch(tmp_path, mirror) == 0
     assert len(mirror.starts) == 11
 
 
 @pytest.mark.parametrize("status", [403, 404])
-def test_a_mirror_without_the_archive_is_not_asked_twice(tmp_path, mirror, capsys, status):
+def test_a_mirror_without_the_archive_is_asked_only_once(tmp_path, mirror, capsys, status):
     mirror.otherwise = refuse(status)
     assert fetch(tmp_path, mirror) == 1
     assert mirror.starts == [0]
@@ -340,7 +340,7 @@ def test_a_mirror_without_the_archive_is_not_asked_twice(tmp_path, mirror, capsy
     assert f"{mirror.url}dev-clean.tar.gz: must be the archive; the server answered {status}" in err
 
 
-def test_a_mirror_where_nothing_listens_is_one_clear_line(tmp_path, mirror, capsys):
+def test_a_mirror_that_refuses_connections_is_reported_in_one_line(tmp_path, mirror, capsys):
     mirror.server.server_close()
     assert fetch(tmp_path, mirror) == 1
     last = capsys.readouterr().err.splitlines()[-1]
@@ -348,17 +348,17 @@ def test_a_mirror_where_nothing_listens_is_one_clear_line(tmp_path, mirror, caps
     assert "or choose another --mirror." in last
 
 
-def test_a_page_in_place_of_the_archive_is_refused_by_its_size(tmp_path, mirror, capsys):
+def test_a_web_page_instead_of_the_archive_is_refused_because_of_its_size(tmp_path, mirror, capsys):
     mirror.content = b"<html>Please log in.</html>"
     assert fetch(tmp_path, mirror) == 1
     assert f"must have {len(ARCHIVE)} bytes; the server has 27. Choose another --mirror." in capsys.readouterr().err
 
 
-def test_a_body_without_a_length_that_does_not_end_is_cut_off(tmp_path, mirror, capsys):
+def test_an_endless_answer_without_a_length_is_cut_off(tmp_path, mirror, capsys):
     def endless(handler: BaseHTTPRequestHandler, content: bytes) -> None:
         handler.send_response(200)
         handler.end_headers()
-        with contextlib.suppress(OSError):  # when we hang up
+        with contextlib.suppress(OSError):  # the client closes the connection
             while True:
                 handler.wfile.write(content)
 
@@ -373,26 +373,26 @@ def test_an_archive_with_another_checksum_is_deleted_and_not_unpacked(tmp_path, 
     err = capsys.readouterr().err
     assert f"must have the published MD5 {facts(ARCHIVE).md5}; the download has {facts(mirror.content).md5}" in err
     assert "and was deleted" in err
-    assert lies_in(tmp_path) == []
+    assert corpus_contents(tmp_path) == []
 
 
-def test_an_archive_that_lies_there_is_used_and_stays(tmp_path, mirror):
+def test_an_existing_archive_is_used_and_kept(tmp_path, mirror):
     archive = part_of(tmp_path).with_suffix("")
     archive.write_bytes(ARCHIVE)
     assert fetch(tmp_path, mirror) == 0
     assert mirror.starts == []
-    assert lies_in(tmp_path) == ["README.TXT", "dev-clean", "dev-clean.tar.gz"]
+    assert corpus_contents(tmp_path) == ["README.TXT", "dev-clean", "dev-clean.tar.gz"]
 
 
-def test_an_archive_that_lies_there_damaged_is_an_error_and_not_deleted(tmp_path, mirror, capsys):
+def test_a_damaged_existing_archive_is_an_error_and_not_deleted(tmp_path, mirror, capsys):
     archive = part_of(tmp_path).with_suffix("")
     archive.write_bytes(ARCHIVE[:-1])
     assert fetch(tmp_path, mirror) == 1
     assert "Delete it; the same command then downloads it again." in capsys.readouterr().err
-    assert lies_in(tmp_path) == ["dev-clean.tar.gz"]
+    assert corpus_contents(tmp_path) == ["dev-clean.tar.gz"]
 
 
-def test_a_disk_that_is_too_small_is_said_before_anything_is_fetched(tmp_path, mirror, monkeypatch, capsys):
+def test_insufficient_disk_space_is_reported_before_the_download(tmp_path, mirror, monkeypatch, capsys):
     monkeypatch.setitem(SUBSETS, "dev-clean", Subset(NUM_UTTERANCES, 0.0, 10**18, "0" * 32))
     assert fetch(tmp_path, mirror) == 1
     assert re.search(
@@ -404,7 +404,7 @@ def test_a_disk_that_is_too_small_is_said_before_anything_is_fetched(tmp_path, m
 
 # Archives of 1 and 2 PB: unpacked 1.1 * (1 + 2) PB, plus the larger archive or both archives.
 @pytest.mark.parametrize(("options", "needed"), [([], "5300000.0 GB"), (["--keep-archives"], "6300000.0 GB")])
-def test_the_disk_must_hold_one_archive_at_a_time_or_all_that_are_kept(
+def test_the_disk_must_have_space_for_one_archive_at_a_time_or_for_all_that_are_kept(
     tmp_path, mirror, monkeypatch, capsys, options, needed
 ):
     for name, size in {"dev-clean": 10**15, "dev-other": 2 * 10**15}.items():
@@ -425,7 +425,7 @@ def test_the_disk_must_hold_one_archive_at_a_time_or_all_that_are_kept(
         (["--subsets", "dev-clean", "--mirror", "http://host:port/"], "or an http(s) URL; got 'http://host:port/'."),
     ],
 )
-def test_an_unknown_subset_or_mirror_is_one_clear_line(tmp_path, capsys, given, message):
+def test_an_unknown_subset_or_mirror_is_reported_in_one_line(tmp_path, capsys, given, message):
     folders = ["--corpus-dir", str(tmp_path / "corpus"), "--output-dir", str(tmp_path / "out")]
     assert main([*folders, "--download", *given]) == 1
     err = capsys.readouterr().err
@@ -434,7 +434,7 @@ def test_an_unknown_subset_or_mirror_is_one_clear_line(tmp_path, capsys, given, 
     assert not (tmp_path / "corpus").exists()
 
 
-def test_the_mirrors_are_openslrs():
+def test_the_mirrors_are_those_of_openslr():
     assert mirror_url("eu", 12) == "https://openslr.elda.org/resources/12"
     assert mirror_url("http://127.0.0.1:8000/copy/", 12) == "http://127.0.0.1:8000/copy"
 
@@ -473,14 +473,14 @@ def device(name: str) -> tuple[tarfile.TarInfo, bytes]:
         ([device("LibriSpeech/dev-clean/fifo")], "LibriSpeech/dev-clean/fifo", "is a link or a device"),
     ],
 )
-def test_an_archive_with_a_member_that_climbs_out_or_links_is_refused(
+def test_an_archive_member_that_leaves_the_folder_or_is_a_link_is_refused(
     tmp_path, mirror, monkeypatch, capsys, extra, named, why
 ):
     mirror.content = make_archive(*extra)
     monkeypatch.setitem(SUBSETS, "dev-clean", facts(mirror.content))
     assert fetch(tmp_path, mirror) == 1
     assert f"{named!r} {why}. Nothing was unpacked; delete it" in capsys.readouterr().err
-    assert lies_in(tmp_path) == ["dev-clean.tar.gz.part"]
+    assert corpus_contents(tmp_path) == ["dev-clean.tar.gz.part"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus"]
     assert not Path("/tmp/librispeech-evil").exists()
 
@@ -491,7 +491,7 @@ def test_an_archive_that_cannot_be_unpacked_leaves_nothing(tmp_path, mirror, mon
     part_of(tmp_path).write_bytes(content)
     assert fetch(tmp_path, mirror) == 1
     assert "must be a tar archive that can be unpacked into" in capsys.readouterr().err
-    assert lies_in(tmp_path) == ["dev-clean.tar.gz.part"]
+    assert corpus_contents(tmp_path) == ["dev-clean.tar.gz.part"]
 
 
 def test_an_archive_without_the_subset_is_an_error(tmp_path, mirror, monkeypatch, capsys):
@@ -500,10 +500,10 @@ def test_an_archive_without_the_subset_is_an_error(tmp_path, mirror, monkeypatch
     archive.write_bytes(ARCHIVE)
     assert fetch(tmp_path, mirror, "--subsets", "dev-other") == 1
     assert "dev-other.tar.gz: must hold the folder LibriSpeech/dev-other; it does not." in capsys.readouterr().err
-    assert lies_in(tmp_path) == ["dev-other.tar.gz"]
+    assert corpus_contents(tmp_path) == ["dev-other.tar.gz"]
 
 
-def test_a_readme_that_is_there_is_not_overwritten(tmp_path, mirror):
+def test_an_existing_readme_is_not_overwritten(tmp_path, mirror):
     readme = part_of(tmp_path).with_name("README.TXT")
     readme.write_text("mine")
     assert fetch(tmp_path, mirror) == 0
@@ -539,19 +539,19 @@ def start(folder: Path, mirror: Mirror, *, stop_unpacking: bool) -> subprocess.P
     return subprocess.Popen(command, cwd=CHECKOUT, env=environment, stdout=pipe, stderr=pipe, text=True)
 
 
-def test_a_killed_unpacking_leaves_no_subset_and_the_next_run_completes_it(tmp_path, mirror):
+def test_killing_the_unpacking_leaves_no_subset_and_the_next_run_completes_it(tmp_path, mirror):
     process = start(tmp_path, mirror, stop_unpacking=True)
     assert process.stdout.readline() == "half unpacked\n"
     process.kill()
     process.communicate(timeout=30)
-    assert lies_in(tmp_path) == [".dev-clean.unpacking", "dev-clean.tar.gz.part"]
+    assert corpus_contents(tmp_path) == [".dev-clean.unpacking", "dev-clean.tar.gz.part"]
     assert len(list((tmp_path / "corpus" / ".dev-clean.unpacking").rglob("*.flac"))) == 2
     assert fetch(tmp_path, mirror) == 0
     assert mirror.starts == [0]
-    assert lies_in(tmp_path) == ["README.TXT", "dev-clean"]
+    assert corpus_contents(tmp_path) == ["README.TXT", "dev-clean"]
 
 
-def test_an_interrupted_unpacking_cleans_up_and_exits_130_without_a_traceback(tmp_path, mirror):
+def test_an_interrupted_unpacking_cleans_up_and_exits_with_130_without_a_traceback(tmp_path, mirror):
     process = start(tmp_path, mirror, stop_unpacking=True)
     assert process.stdout.readline() == "half unpacked\n"
     process.send_signal(signal.SIGINT)
@@ -559,10 +559,10 @@ def test_an_interrupted_unpacking_cleans_up_and_exits_130_without_a_traceback(tm
     assert process.returncode == 130
     assert err.endswith("interrupted; run the same command again to resume.\n")
     assert "Traceback" not in err
-    assert lies_in(tmp_path) == ["dev-clean.tar.gz.part"]
+    assert corpus_contents(tmp_path) == ["dev-clean.tar.gz.part"]
 
 
-def test_an_interrupted_fetch_keeps_its_part_and_exits_130_without_a_traceback(tmp_path, mirror):
+def test_an_interrupted_download_keeps_its_partial_file_and_exits_with_130_without_a_traceback(tmp_path, mirror):
     stalled, over = threading.Event(), threading.Event()
 
     def stall(handler: BaseHTTPRequestHandler, content: bytes) -> None:

@@ -27,7 +27,7 @@ MODEL = "3-gram.pruned.1e-7"
 
 
 def make_arpa(num_words: int = 10_000) -> bytes:
-    """A unigram model of made-up words; about 150 kB when compressed."""
+    """Return a unigram model of artificial words; about 150 kB when compressed."""
     rng = random.Random(0)
     words = sorted({"".join(rng.choices("ABCDEFGHIJKLMNOPQRSTUVWXYZ'", k=8)) for _ in range(num_words)})
     lines = [f"{-rng.uniform(1, 7):.7g}\t{word}\t{-rng.random():.7g}" for word in words]
@@ -58,7 +58,7 @@ def mirror(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirror]:
 
 
 def publish(mirror: Mirror, monkeypatch: pytest.MonkeyPatch, archive: bytes) -> None:
-    """Make this the archive of the mirror, with its checksum as the published one."""
+    """Publish this archive on the mirror, with its checksum as the published one."""
     mirror.content = archive
     monkeypatch.setitem(LANGUAGE_MODELS, MODEL, facts(archive))
 
@@ -71,7 +71,7 @@ def fetch(folder: Path, mirror: Mirror, *more: str) -> int:
     return main(arguments(folder, mirror, *more))
 
 
-def lies_in(folder: Path) -> list[str]:
+def folder_contents(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / "lm").iterdir())
 
 
@@ -85,7 +85,7 @@ def part_of(folder: Path) -> Path:
     return arpa_of(folder).with_name(f"{MODEL}.arpa.gz.part")
 
 
-def test_the_published_models_are_these_four_and_of_these_sizes():
+def test_there_are_four_published_models_of_these_sizes():
     megabytes = {name: round(size / 1e6) for name, (size, _) in LANGUAGE_MODELS.items()}
     assert megabytes == {"3-gram": 760, "3-gram.pruned.1e-7": 34, "3-gram.pruned.3e-7": 14, "4-gram": 1355}
     assert all(re.fullmatch("[0-9a-f]{32}", md5) for _, md5 in LANGUAGE_MODELS.values())
@@ -97,7 +97,7 @@ def test_the_published_models_are_these_four_and_of_these_sizes():
 
 def test_a_language_model_is_fetched_verified_and_unpacked_in_lower_case(tmp_path, mirror, capsys):
     assert fetch(tmp_path, mirror) == 0
-    assert lies_in(tmp_path) == [f"{MODEL}.arpa"]
+    assert folder_contents(tmp_path) == [f"{MODEL}.arpa"]
     assert arpa_of(tmp_path).read_bytes() == ARPA.lower()
     captured = capsys.readouterr()
     assert captured.out == f"{arpa_of(tmp_path)}: words in lower case, as asr.text.normalize.basic writes them.\n"
@@ -109,19 +109,19 @@ def test_the_archive_is_kept_on_request_and_used_again(tmp_path, mirror, capsys)
     assert (tmp_path / "lm" / f"{MODEL}.arpa.gz").read_bytes() == ARCHIVE
     arpa_of(tmp_path).unlink()
     assert fetch(tmp_path, mirror) == 0
-    assert lies_in(tmp_path) == [f"{MODEL}.arpa", f"{MODEL}.arpa.gz"]
+    assert folder_contents(tmp_path) == [f"{MODEL}.arpa", f"{MODEL}.arpa.gz"]
     assert mirror.starts == [0]
     assert "existed already; it was verified, unpacked" in capsys.readouterr().err
 
 
-def test_a_language_model_that_is_there_whole_is_left_alone(tmp_path, mirror, capsys):
+def test_a_complete_language_model_is_not_changed(tmp_path, mirror, capsys):
     assert fetch(tmp_path, mirror) == 0
     part_of(tmp_path).write_bytes(b"left by a run that was killed at the end")
     before = arpa_of(tmp_path).stat()
     assert fetch(tmp_path, mirror) == 0
     after = arpa_of(tmp_path).stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)  # reading it changes st_atime
-    assert lies_in(tmp_path) == [f"{MODEL}.arpa"]
+    assert folder_contents(tmp_path) == [f"{MODEL}.arpa"]
     assert mirror.starts == [0]
     assert f"{MODEL}.arpa: exists and is complete; not fetched." in capsys.readouterr().err
 
@@ -129,7 +129,7 @@ def test_a_language_model_that_is_there_whole_is_left_alone(tmp_path, mirror, ca
 @pytest.mark.parametrize(
     "content", [b"", ARPA, ARPA.lower()[:-10], ARPA.lower()[10:]], ids=["empty", "capitals", "no end", "no begin"]
 )
-def test_another_file_in_its_place_is_an_error_and_left_alone(tmp_path, mirror, capsys, content):
+def test_another_file_in_its_place_is_an_error_and_not_changed(tmp_path, mirror, capsys, content):
     arpa_of(tmp_path).write_bytes(content)
     assert fetch(tmp_path, mirror) == 1
     assert "or a complete language model in lower case; it is another file. Move it away." in capsys.readouterr().err
@@ -137,32 +137,32 @@ def test_another_file_in_its_place_is_an_error_and_left_alone(tmp_path, mirror, 
     assert mirror.starts == []
 
 
-def test_a_transfer_that_breaks_off_goes_on_where_it_stopped(tmp_path, mirror):
+def test_an_interrupted_transfer_continues_where_it_stopped(tmp_path, mirror):
     mirror.answers = [drop_before(30_000), hang_up, drop_before(60_000)]
     assert fetch(tmp_path, mirror) == 0
     assert mirror.starts == [0, 30_000, 30_000, 60_000]
     assert arpa_of(tmp_path).read_bytes() == ARPA.lower()
 
 
-def test_a_later_run_goes_on_with_the_part_of_an_earlier_one(tmp_path, mirror, capsys):
+def test_a_later_run_continues_a_partial_download(tmp_path, mirror, capsys):
     mirror.answers = [drop_before(30_000)]
     mirror.otherwise = hang_up
     assert fetch(tmp_path, mirror) == 1
     assert "the same command resumes; or choose another --mirror." in capsys.readouterr().err
-    assert lies_in(tmp_path) == [f"{MODEL}.arpa.gz.part"]
+    assert folder_contents(tmp_path) == [f"{MODEL}.arpa.gz.part"]
     mirror.answers, mirror.starts = [drop_before(len(ARCHIVE))], []
     assert fetch(tmp_path, mirror) == 0
     assert mirror.starts == [30_000]
 
 
-def test_a_mirror_without_the_model_is_not_asked_twice(tmp_path, mirror, capsys):
+def test_a_mirror_without_the_model_is_asked_only_once(tmp_path, mirror, capsys):
     mirror.otherwise = refuse(404)
     assert fetch(tmp_path, mirror) == 1
     assert mirror.starts == [0]
     assert f"{mirror.url}{MODEL}.arpa.gz: must be the archive; the server answered 404" in capsys.readouterr().err
 
 
-def test_a_page_in_place_of_the_model_is_refused_by_its_size(tmp_path, mirror, capsys):
+def test_a_web_page_instead_of_the_model_is_refused_because_of_its_size(tmp_path, mirror, capsys):
     mirror.content = b"<html>Please log in.</html>"
     assert fetch(tmp_path, mirror) == 1
     assert f"must have {len(ARCHIVE)} bytes; the server has 27. Choose another --mirror." in capsys.readouterr().err
@@ -172,14 +172,14 @@ def test_an_archive_with_another_checksum_is_deleted_and_not_unpacked(tmp_path, 
     mirror.content = ARCHIVE[:-1] + bytes([ARCHIVE[-1] ^ 1])
     assert fetch(tmp_path, mirror) == 1
     assert f"must have the published MD5 {facts(ARCHIVE)[1]}; the download has" in capsys.readouterr().err
-    assert lies_in(tmp_path) == []
+    assert folder_contents(tmp_path) == []
 
 
-def test_a_disk_that_is_too_small_is_said_before_anything_is_fetched(tmp_path, mirror, monkeypatch, capsys):
+def test_insufficient_disk_space_is_reported_before_the_download(tmp_path, mirror, monkeypatch, capsys):
     monkeypatch.setitem(LANGUAGE_MODELS, "3-gram", (10**15, "0" * 32))
     monkeypatch.setitem(LANGUAGE_MODELS, "4-gram", (2 * 10**15, "0" * 32))
     assert fetch(tmp_path, mirror, "--models", "3-gram", "4-gram") == 1
-    assert re.search(  # the larger archive, and 4 bytes of text for each byte of both
+    assert re.search(  # the larger archive, and 4 bytes of text per byte of both archives
         r"lm: must have 14000000\.0 GB free to fetch and unpack 3-gram\.arpa\.gz, 4-gram\.arpa\.gz; it has \d+\.\d GB"
         r"\. Make room, give another --output-dir, or fetch fewer --models",
         capsys.readouterr().err,
@@ -187,15 +187,15 @@ def test_a_disk_that_is_too_small_is_said_before_anything_is_fetched(tmp_path, m
     assert mirror.starts == []
 
 
-def test_what_a_killed_run_has_left_is_removed_before_the_disk_is_measured(tmp_path, mirror, monkeypatch, capsys):
+def test_files_of_a_killed_run_are_removed_before_disk_space_is_measured(tmp_path, mirror, monkeypatch, capsys):
     arpa_of(tmp_path).with_name(f".{MODEL}.arpa.unfinished").write_bytes(ARPA[:1000])
     monkeypatch.setitem(LANGUAGE_MODELS, MODEL, (10**15, "0" * 32))
     assert fetch(tmp_path, mirror) == 1
     assert "GB free to fetch and unpack" in capsys.readouterr().err
-    assert lies_in(tmp_path) == []
+    assert folder_contents(tmp_path) == []
 
 
-def test_what_is_on_the_disk_already_need_not_fit_again(tmp_path, monkeypatch):
+def test_existing_files_do_not_count_towards_the_required_disk_space(tmp_path, monkeypatch):
     archive = Archive("", tmp_path / "a.gz", size=100, md5="")
     archive.part.write_bytes(b"x" * 70)
     usage = download.shutil.disk_usage(tmp_path)
@@ -215,7 +215,7 @@ def test_what_is_on_the_disk_already_need_not_fit_again(tmp_path, monkeypatch):
         (["--models", "3-gram", "--mirror", "file:///etc"], "or an http(s) URL; got 'file:///etc'."),
     ],
 )
-def test_an_unknown_model_or_mirror_is_one_clear_line(tmp_path, capsys, given, message):
+def test_an_unknown_model_or_mirror_is_reported_in_one_line(tmp_path, capsys, given, message):
     assert main(["--output-dir", str(tmp_path / "lm"), *given]) == 1
     err = capsys.readouterr().err
     assert message in err
@@ -223,7 +223,7 @@ def test_an_unknown_model_or_mirror_is_one_clear_line(tmp_path, capsys, given, m
     assert not (tmp_path / "lm").exists()
 
 
-def test_an_output_dir_that_cannot_be_made_is_one_clear_line(tmp_path, mirror, capsys):
+def test_an_output_dir_that_cannot_be_created_is_reported_in_one_line(tmp_path, mirror, capsys):
     (tmp_path / "lm").write_text("a file")
     assert fetch(tmp_path, mirror) == 1
     error = capsys.readouterr().err
@@ -242,7 +242,7 @@ def arpa(*lines: str) -> str:
     return "\n".join(["\\data\\", "ngram 1=1", "", "\\1-grams:", *lines, "", "\\end\\", ""])
 
 
-def test_words_are_in_lower_case_and_nothing_else_changes():
+def test_words_are_converted_to_lower_case_and_nothing_else_changes():
     capitals = arpa("-99\t<s>\t-1.5e-05", "-1\t</s>", "-2\t<UNK>\t-0.3", "-3\tDON'T\t-4", "-0.5\tDON'T THE <UNK>")
     small = arpa("-99\t<s>\t-1.5e-05", "-1\t</s>", "-2\t<unk>\t-0.3", "-3\tdon't\t-4", "-0.5\tdon't the <unk>")
     assert in_lower_case(capitals) == small
@@ -250,19 +250,19 @@ def test_words_are_in_lower_case_and_nothing_else_changes():
 
 
 @pytest.mark.parametrize("line", ["-1\tThe\t-2", "-1\tTHE cAT", "-1\tthe", "-1\tDON't", "-1\t'tis", "-1\tCAFÉ\t-2"])
-def test_a_word_that_is_not_in_ascii_capitals_is_refused_since_two_might_become_one(line):
+def test_a_word_not_in_ascii_capitals_is_refused_because_two_words_might_become_one(line):
     with pytest.raises(ValueError, match="must be in ASCII capitals") as raised:
         in_lower_case(arpa("-1\tTHE\t-2", line))
     assert repr(line.encode()) in str(raised.value)
 
 
-def test_an_unknown_word_in_both_spellings_is_refused():
+def test_an_unknown_word_in_both_cases_is_refused():
     with pytest.raises(ValueError, match="must be either <unk> or <UNK>; it has both"):
         in_lower_case(arpa("-1\t<UNK>", "-1\t<unk>"))
 
 
 @pytest.mark.parametrize("block_bytes", [1, 2, 3, 7, 64])
-def test_where_blocks_end_makes_no_difference(monkeypatch, block_bytes):
+def test_the_boundaries_of_blocks_make_no_difference(monkeypatch, block_bytes):
     monkeypatch.setattr(language_models, "BLOCK_BYTES", block_bytes)
     text = arpa("-99\t<s>\t-1.5e-05", "-2\t<UNK>\t-0.3", "-3\tDON'T\t-4")
     blocks = list(language_models._whole_lines(io.BytesIO(text.encode())))
@@ -297,12 +297,10 @@ def test_an_archive_that_cannot_be_unpacked_leaves_no_model(tmp_path, mirror, mo
     publish(mirror, monkeypatch, archive)
     assert fetch(tmp_path, mirror) == 1
     assert f"error: {part_of(tmp_path)}: {message}" in capsys.readouterr().err
-    assert lies_in(tmp_path) == [f"{MODEL}.arpa.gz.part"]
+    assert folder_contents(tmp_path) == [f"{MODEL}.arpa.gz.part"]
 
 
-def test_a_disk_that_is_full_leaves_no_model_and_the_next_run_need_not_fetch_again(
-    tmp_path, mirror, monkeypatch, capsys
-):
+def test_a_full_disk_leaves_no_model_and_the_next_run_need_not_download_again(tmp_path, mirror, monkeypatch, capsys):
     class FullDisk(io.FileIO):
         def writelines(self, blocks):
             self.write(next(iter(blocks)))
@@ -318,7 +316,7 @@ def test_a_disk_that_is_full_leaves_no_model_and_the_next_run_need_not_fetch_aga
         assert fetch(tmp_path, mirror) == 1
     err = capsys.readouterr().err
     assert f"must be unpacked to {arpa_of(tmp_path)}; No space left on device. Make room, or give another" in err
-    assert lies_in(tmp_path) == [f"{MODEL}.arpa.gz.part"]
+    assert folder_contents(tmp_path) == [f"{MODEL}.arpa.gz.part"]
     assert fetch(tmp_path, mirror) == 0
     assert mirror.starts == [0]
 
@@ -350,22 +348,22 @@ def start(folder: Path, mirror: Mirror) -> subprocess.Popen[str]:
     return process
 
 
-def test_a_killed_unpacking_leaves_no_model_and_the_next_run_completes_it(tmp_path, mirror):
+def test_killing_the_unpacking_leaves_no_model_and_the_next_run_completes_it(tmp_path, mirror):
     process = start(tmp_path, mirror)
     process.kill()
     process.communicate(timeout=30)
-    assert lies_in(tmp_path) == [f".{MODEL}.arpa.unfinished", f"{MODEL}.arpa.gz.part"]
+    assert folder_contents(tmp_path) == [f".{MODEL}.arpa.unfinished", f"{MODEL}.arpa.gz.part"]
     assert fetch(tmp_path, mirror) == 0
     assert mirror.starts == [0]
-    assert lies_in(tmp_path) == [f"{MODEL}.arpa"]
+    assert folder_contents(tmp_path) == [f"{MODEL}.arpa"]
     assert arpa_of(tmp_path).read_bytes() == ARPA.lower()
 
 
-def test_an_interrupted_unpacking_cleans_up_and_exits_130_without_a_traceback(tmp_path, mirror):
+def test_an_interrupted_unpacking_cleans_up_and_exits_with_130_without_a_traceback(tmp_path, mirror):
     process = start(tmp_path, mirror)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130
     assert err.endswith("interrupted; run the same command again to resume.\n")
     assert "Traceback" not in err
-    assert lies_in(tmp_path) == [f"{MODEL}.arpa.gz.part"]
+    assert folder_contents(tmp_path) == [f"{MODEL}.arpa.gz.part"]

@@ -25,7 +25,7 @@ def write_audio(path: Path, num_samples: int = 8000) -> None:
 
 
 def make_chapter(subset_dir: Path, speaker: str, chapter: str, texts: list[str]) -> Path:
-    """SUBSET/speaker/chapter with utterances 0000, 0001, ... of 0.5 s."""
+    """Write the folder SUBSET/speaker/chapter with utterances 0000, 0001, ... of 0.5 s."""
     folder = subset_dir / speaker / chapter
     for number in range(len(texts)):
         write_audio(folder / f"{speaker}-{chapter}-{number:04d}.flac")
@@ -36,7 +36,7 @@ def make_chapter(subset_dir: Path, speaker: str, chapter: str, texts: list[str])
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
-    """Three utterances of two speakers in `mine`, which is not the name of a LibriSpeech subset."""
+    """Three utterances of two speakers in the folder `mine`; LibriSpeech has no subset of this name."""
     make_chapter(tmp_path / "corpus" / "mine", "19", "198", ["HELLO WORLD", "IT'S ME"])
     make_chapter(tmp_path / "corpus" / "mine", "26", "495", ["GOOD BYE"])
     return tmp_path / "corpus"
@@ -44,7 +44,7 @@ def corpus(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def publish(monkeypatch: pytest.MonkeyPatch):
-    """Pretend that LibriSpeech's dev-clean has other totals."""
+    """Pretend that LibriSpeech's dev-clean has other published totals."""
 
     def set_totals(num_utterances: int, hours: float) -> None:
         monkeypatch.setitem(SUBSETS, "dev-clean", Subset(num_utterances, hours, 0, ""))
@@ -54,7 +54,7 @@ def publish(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.fixture
 def dev_clean(corpus: Path, publish):
-    """Call the folder dev-clean, and pretend that it has other totals."""
+    """Rename the folder to dev-clean, and pretend that it has other published totals."""
 
     def rename(num_utterances: int, hours: float) -> None:
         publish(num_utterances, hours)
@@ -71,7 +71,7 @@ def manifest_ids(corpus_dir: Path, subset: str = "mine") -> list[str]:
     return [utterance.id for utterance in read_manifest(corpus_dir.parent / "out" / f"{subset}.jsonl")]
 
 
-def test_a_line_of_the_manifest_holds_id_audio_exact_duration_speaker_and_text(corpus):
+def test_a_manifest_line_has_id_audio_exact_duration_speaker_and_text(corpus):
     write_audio(corpus / "mine/19/198/19-198-0001.flac", num_samples=23457)
     assert prepare(corpus) == 0
     line = (corpus.parent / "out" / "mine.jsonl").read_text().splitlines()[1]
@@ -84,7 +84,7 @@ def test_a_line_of_the_manifest_holds_id_audio_exact_duration_speaker_and_text(c
     }
 
 
-def test_every_subset_folder_is_prepared_and_nothing_else_is_taken_for_one(corpus, publish):
+def test_every_subset_folder_is_prepared_and_other_folders_are_ignored(corpus, publish):
     publish(2703, 5.4)
     make_chapter(corpus / "dev-clean", "84", "121123", ["GO"])
     write_audio(corpus / "music" / "song.flac")
@@ -94,7 +94,7 @@ def test_every_subset_folder_is_prepared_and_nothing_else_is_taken_for_one(corpu
     assert sorted(path.name for path in (corpus.parent / "out").glob("[!.]*")) == ["dev-clean.jsonl", "mine.jsonl"]
 
 
-def test_the_corpus_folder_may_hold_the_subsets_in_a_folder_librispeech(corpus):
+def test_the_corpus_folder_may_have_the_subsets_in_a_folder_librispeech(corpus):
     (corpus.parent / "above").mkdir()
     corpus.rename(corpus.parent / "above" / "LibriSpeech")
     assert prepare(corpus.parent / "above", "--subsets", "mine") == 0
@@ -108,7 +108,7 @@ def test_only_the_named_subsets_are_prepared_each_once(corpus, capsys):
     assert capsys.readouterr().out.count("mine: ") == 1
 
 
-def test_the_table_tells_utterances_hours_speakers_and_the_spread_of_durations(corpus, capsys):
+def test_the_table_shows_utterances_hours_speakers_and_the_range_of_durations(corpus, capsys):
     durations = {"19/198/19-198-0000": 0.36, "19/198/19-198-0001": 34.92, "26/495/26-495-0000": 0.72}
     for name, seconds in durations.items():
         write_audio(corpus / "mine" / f"{name}.flac", num_samples=round(seconds * 16000))
@@ -117,12 +117,12 @@ def test_the_table_tells_utterances_hours_speakers_and_the_spread_of_durations(c
     assert row.split() == ["mine", "3", "0.01", "2", "0.36", "0.72", "34.92", "does", "not", "apply"]
 
 
-def test_a_subset_of_another_name_is_said_to_have_no_published_total(corpus, capsys):
+def test_a_subset_of_another_name_is_reported_to_have_no_published_total(corpus, capsys):
     assert prepare(corpus) == 0
     assert "mine: no published total applies, since LibriSpeech has no subset of this name" in capsys.readouterr().out
 
 
-def test_a_part_of_a_subset_is_prepared_and_said_to_be_a_part(corpus, dev_clean, capsys):
+def test_a_part_of_a_subset_is_prepared_and_reported_as_a_part(corpus, dev_clean, capsys):
     dev_clean(4, 0.0)
     assert prepare(corpus) == 0
     out = capsys.readouterr().out
@@ -132,13 +132,13 @@ def test_a_part_of_a_subset_is_prepared_and_said_to_be_a_part(corpus, dev_clean,
     assert len(manifest_ids(corpus, "dev-clean")) == 3
 
 
-def test_a_whole_subset_is_said_to_be_whole(corpus, dev_clean, capsys):
+def test_a_complete_subset_is_reported_as_complete(corpus, dev_clean, capsys):
     dev_clean(3, 0.0)
     assert prepare(corpus) == 0
     assert "dev-clean: is complete: 3 utterances" in capsys.readouterr().out
 
 
-def test_more_utterances_than_published_are_an_error_and_write_no_manifest(corpus, dev_clean, capsys):
+def test_more_utterances_than_published_are_an_error_and_no_manifest_is_written(corpus, dev_clean, capsys):
     dev_clean(2, 0.0)
     assert prepare(corpus) == 1
     assert "must hold 2 utterances, 0.0 h; it holds 3 utterances" in capsys.readouterr().err
@@ -151,7 +151,7 @@ def test_the_published_number_of_utterances_with_other_hours_is_an_error(corpus,
     assert "its 3 utterances must last 0.31 h (within 0.3); they last 0.00 h" in capsys.readouterr().err
 
 
-# Measured on the archives; they differ from the paper's by up to 0.24 h (test-other).
+# Measured on the archives; they differ by up to 0.24 h (test-other) from those in the paper.
 @pytest.mark.parametrize(
     ("name", "hours"),
     [
@@ -171,7 +171,7 @@ def test_the_true_hours_of_every_subset_pass_the_check_and_36_minutes_less_do_no
         compare_with_published(name, num_utterances, hours - 0.6)
 
 
-def test_lines_without_audio_are_named_and_left_out_with_a_warning(corpus, capsys):
+def test_lines_without_audio_are_dropped_and_named_in_a_warning(corpus, capsys):
     (corpus / "mine/19/198/19-198-0000.flac").unlink()
     assert prepare(corpus) == 0
     err = capsys.readouterr().err
@@ -180,7 +180,7 @@ def test_lines_without_audio_are_named_and_left_out_with_a_warning(corpus, capsy
     assert manifest_ids(corpus) == ["19-198-0001", "26-495-0000"]
 
 
-def test_audio_without_a_line_is_named_and_left_out_with_a_warning(corpus, capsys):
+def test_audio_without_a_line_is_dropped_and_named_in_a_warning(corpus, capsys):
     write_audio(corpus / "mine/26/495/26-495-0007.flac")
     assert prepare(corpus) == 0
     err = capsys.readouterr().err
@@ -190,7 +190,7 @@ def test_audio_without_a_line_is_named_and_left_out_with_a_warning(corpus, capsy
 
 
 @pytest.mark.parametrize("where", ["mine/stray.flac", "mine/19/19-198.trans.txt", "mine/19/198/deeper/a.flac"])
-def test_files_at_the_wrong_depth_are_named_with_a_warning(corpus, capsys, where):
+def test_files_at_the_wrong_depth_are_named_in_a_warning(corpus, capsys, where):
     (corpus / where).parent.mkdir(exist_ok=True)
     (corpus / where).touch()
     assert prepare(corpus) == 0
@@ -199,7 +199,7 @@ def test_files_at_the_wrong_depth_are_named_with_a_warning(corpus, capsys, where
     assert str(corpus / where).removesuffix("/a.flac") in err
 
 
-def test_many_problems_are_counted_and_all_are_named_in_a_file_until_they_are_gone(corpus, capsys):
+def test_many_problems_are_counted_and_all_are_named_in_a_file_until_they_are_solved(corpus, capsys):
     folder = make_chapter(corpus / "mine", "7", "8", ["A"] * 25)
     audio = sorted(folder.glob("*.flac"))
     for path in audio[:24]:
@@ -254,7 +254,7 @@ def test_a_flac_that_cannot_be_read_is_an_error_that_names_it(corpus, capsys):
     assert "19-198-0001.flac: must be a FLAC file; libsndfile says:" in err
 
 
-def test_a_flac_whose_header_does_not_say_how_long_it_is_is_an_error(corpus, capsys):
+def test_a_flac_without_a_length_in_its_header_is_an_error(corpus, capsys):
     path = corpus / "mine/19/198/19-198-0000.flac"
     content = bytearray(path.read_bytes())
     content[21] &= 0xF0  # the total number of samples: 36 bits that end at byte 26 of the file
@@ -264,7 +264,7 @@ def test_a_flac_whose_header_does_not_say_how_long_it_is_is_an_error(corpus, cap
     assert "19-198-0000.flac: its header must say how long it is; it does not" in capsys.readouterr().err
 
 
-def test_damage_in_one_subset_does_not_keep_the_others_from_being_prepared(corpus, capsys):
+def test_damage_in_one_subset_does_not_prevent_the_preparation_of_the_others(corpus, capsys):
     damaged = make_chapter(corpus / "damaged", "1", "2", ["A"])
     (damaged / "1-2-0000.flac").write_bytes(b"")
     assert prepare(corpus) == 1
@@ -274,7 +274,7 @@ def test_damage_in_one_subset_does_not_keep_the_others_from_being_prepared(corpu
     assert "damaged" not in captured.out
 
 
-def test_deleting_what_is_damaged_turns_the_error_into_a_warning(corpus):
+def test_deleting_the_damaged_file_turns_the_error_into_a_warning(corpus):
     (corpus / "mine/19/198/19-198-0000.flac").write_bytes(b"")
     assert prepare(corpus) == 1
     (corpus / "mine/19/198/19-198-0000.flac").unlink()
@@ -291,14 +291,14 @@ def test_deleting_what_is_damaged_turns_the_error_into_a_warning(corpus):
         (["--mirror", "us"], "--mirror and --keep-archives need --download; it was not given."),
     ],
 )
-def test_an_option_that_cannot_hold_is_one_clear_line(corpus, capsys, arguments, message):
+def test_an_invalid_option_is_reported_in_one_line(corpus, capsys, arguments, message):
     assert prepare(corpus, *arguments) == 1
     err = capsys.readouterr().err
     assert message in err
     assert err.count("\n") == 1
 
 
-def test_a_corpus_folder_that_is_missing_or_holds_no_subset_is_one_clear_line(tmp_path, capsys):
+def test_a_corpus_folder_that_is_absent_or_has_no_subset_is_reported_in_one_line(tmp_path, capsys):
     assert prepare(tmp_path / "nowhere") == 1
     assert f"error: --corpus-dir must be a folder that holds LibriSpeech; {tmp_path}/nowhere is not a folder." in (
         capsys.readouterr().err
@@ -314,7 +314,7 @@ def test_a_subset_without_any_utterance_is_an_error(tmp_path, capsys):
     assert "no utterance was found" in capsys.readouterr().err
 
 
-def test_an_output_folder_that_cannot_be_made_is_one_clear_line(corpus, capsys):
+def test_an_output_folder_that_cannot_be_created_is_reported_in_one_line(corpus, capsys):
     (corpus.parent / "out").write_text("a file where the folder should be")
     assert prepare(corpus) == 1
     err = capsys.readouterr().err
@@ -347,7 +347,7 @@ def test_the_command_fails_with_one_line_and_no_traceback(tmp_path):
 
 
 @pytest.mark.skipif(not REAL_CORPUS.is_dir(), reason=f"no recorded speech in {REAL_CORPUS}")
-def test_the_recorded_subsets_have_the_totals_of_their_readme(tmp_path, capsys):
+def test_the_recorded_subsets_have_the_totals_in_their_readme(tmp_path, capsys):
     assert main(["--corpus-dir", str(REAL_CORPUS), "--output-dir", str(tmp_path)]) == 0
     totals = {}
     for path in tmp_path.glob("*.jsonl"):

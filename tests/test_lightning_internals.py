@@ -18,11 +18,11 @@ from torch.utils.data import DataLoader
 from asr.data.position import Position, Share
 from asr.training import lightning_internals as internals
 
-BATCHES = 4  # of an epoch
+BATCHES = 4  # per epoch
 
 
 class Line(pl.LightningModule):
-    """A net of one weight that records the batches that it sees, and its validations."""
+    """A net with one weight that records the batches and validations it sees."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ def fit(trainer: pl.Trainer, checkpoint: Path | None = None) -> Line:
     return line
 
 
-def test_a_fit_takes_our_signal_handlers_and_sets_none_of_lightnings() -> None:
+def test_a_fit_uses_our_signal_handlers_and_installs_none_of_lightnings() -> None:
     calls: list[Any] = []
 
     class Look(pl.Callback):
@@ -84,7 +84,7 @@ def test_a_fit_takes_our_signal_handlers_and_sets_none_of_lightnings() -> None:
     assert calls == ["listen", before, "give back"]
 
 
-def test_the_batches_begun_are_counted_within_the_epoch() -> None:
+def test_started_batches_are_counted_within_the_epoch() -> None:
     counts: list[tuple[str, int]] = []
 
     class Count(pl.Callback):
@@ -103,7 +103,7 @@ def test_the_batches_begun_are_counted_within_the_epoch() -> None:
 
 
 class Save(pl.Callback):
-    """Write a checkpoint in a hook, as if at a given position."""
+    """Write a checkpoint that contains a given position, in a hook."""
 
     def __init__(self, path: Path, position: Position) -> None:
         self.path, self.position = path, position
@@ -112,7 +112,7 @@ class Save(pl.Callback):
         checkpoint = internals.full_checkpoint(trainer)
         keys = checkpoint["loops"]["fit_loop"].keys()
         internals.set_place(checkpoint, self.position, logged=trainer.global_step)
-        assert checkpoint["loops"]["fit_loop"].keys() == keys, "nothing is set that Lightning does not read"
+        assert checkpoint["loops"]["fit_loop"].keys() == keys, "no key is added that Lightning does not read"
         torch.save(checkpoint, self.path)
 
 
@@ -122,7 +122,7 @@ class BeginWholeEpoch(pl.Callback):
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3])
-def test_a_run_goes_on_where_it_is_set_to(batch: int, tmp_path: Path) -> None:
+def test_a_run_continues_at_the_position_that_was_set(batch: int, tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     fit(trainer(Save(path, Position(1, (Share(1, batch),)))))
     again = fit(trainer(BeginWholeEpoch()), path)
@@ -130,18 +130,16 @@ def test_a_run_goes_on_where_it_is_set_to(batch: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bound", [{"max_epochs": 2}, {"max_epochs": -1, "max_steps": 8}], ids=str)
-def test_a_run_that_goes_on_with_a_whole_epoch_logs_the_numbers_of_its_steps(
-    bound: dict[str, int], tmp_path: Path
-) -> None:
+def test_a_run_that_continues_with_a_whole_epoch_logs_its_step_numbers(bound: dict[str, int], tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     fit(trainer(Save(path, Position(1, (Share(1, 0),))), max_epochs=1))
     steps = Steps()
     again = fit(trainer(BeginWholeEpoch(), **bound, logger=steps, log_every_n_steps=1), path)
     assert again.seen == [(1, 0), (1, 1), (1, 2), (1, 3), "validation"]
-    assert steps.logged == [4, 5, 6, 7], "from 0"
+    assert steps.logged == [4, 5, 6, 7], "steps are counted from 0"
 
 
-def test_a_metric_that_is_forgotten_is_in_no_line_until_it_is_logged_again() -> None:
+def test_a_removed_metric_is_in_no_line_until_it_is_logged_again() -> None:
     lines: list[dict[str, float]] = []
 
     class Lines(Steps):
@@ -168,8 +166,10 @@ def test_a_full_checkpoint_is_what_lightning_saves(tmp_path: Path) -> None:
     assert {"state_dict", "optimizer_states", "lr_schedulers", "loops", "callbacks", "global_step"} <= saved.keys()
 
 
-def test_lightnings_launcher_calls_our_watch_once_it_has_started_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subprocess_script, "_launch_process_observer", None)  # put back behind the test
+def test_lightnings_launcher_calls_our_watch_after_starting_the_other_processes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(subprocess_script, "_launch_process_observer", None)  # restored after the test
     launcher = subprocess_script._SubprocessScriptLauncher(LightningEnvironment(), num_processes=1, num_nodes=1)
     calls: list[str] = []
     monkeypatch.setattr(launcher, "_call_children_scripts", lambda: calls.append("started"))
@@ -178,7 +178,7 @@ def test_lightnings_launcher_calls_our_watch_once_it_has_started_the_others(monk
     assert calls == ["started", "watched", "run"]
 
 
-def test_the_launcher_of_several_processes_keeps_those_it_has_started() -> None:
+def test_the_launcher_of_several_processes_keeps_a_list_of_them() -> None:
     several = trainer(devices=2, strategy="ddp")
     assert several.strategy.launcher.procs == []  # type: ignore[union-attr]  # attribute of today's launcher
     several.strategy.launcher.procs.append("a process")  # type: ignore[union-attr]
@@ -186,6 +186,6 @@ def test_the_launcher_of_several_processes_keeps_those_it_has_started() -> None:
     assert internals.started_processes(trainer()) == ()
 
 
-def test_the_bar_asks_a_method_for_the_name_of_an_epoch() -> None:
-    """`asr.training.progress.Bar` overrides it."""
+def test_the_progress_bar_calls_a_method_for_the_label_of_an_epoch() -> None:
+    """`asr.training.progress.Bar` overrides this method."""
     assert [*inspect.signature(RichProgressBar._get_train_description).parameters] == ["self", "current_epoch"]

@@ -1,4 +1,4 @@
-"""W&B and MLflow: refused if the package is missing; otherwise they get the content of metrics.csv."""
+"""W&B and MLflow: refused if the package is missing; otherwise they receive the content of metrics.csv."""
 
 import json
 import struct
@@ -18,7 +18,7 @@ LOGGED = ("train/loss", "valid/wer")
 
 
 def numbers(run_dir: Path, name: str) -> dict[int, float]:
-    """Return a metric of metrics.csv by step."""
+    """Map steps to the values of a metric in metrics.csv."""
     return {int(row["step"]): float(row[name]) for row in metrics(run_dir) if row[name]}
 
 
@@ -28,11 +28,11 @@ def trained(tones: Path, run_dir: Path, logger: str, epochs: int, *more: str) ->
 
 
 @pytest.mark.parametrize("name", LOGGERS)
-def test_a_logger_whose_package_is_absent_is_refused_in_a_line(
+def test_a_logger_whose_package_is_absent_is_refused_in_one_line(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for path in (CONF / "logger").glob("*.yaml"):
-        (tmp_path / path.stem).mkdir()  # W&B leaves such a folder
+        (tmp_path / path.stem).mkdir()  # W&B leaves a folder of its name
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", [str(tmp_path)])
     message = rf"^logger={name} needs the package {name}; it is not installed\. .*: pip install -e '\.\[{name}\]'$"
@@ -40,7 +40,7 @@ def test_a_logger_whose_package_is_absent_is_refused_in_a_line(
         chosen_loggers(resolved(f"logger={name}"))
 
 
-def test_several_loggers_can_be_chosen_and_none_is_by_default() -> None:
+def test_several_loggers_can_be_chosen_and_none_is_the_default() -> None:
     assert [*resolved("logger=[mlflow,wandb]")["logger"]] == LOGGERS
     assert chosen_loggers(resolved()) == []
 
@@ -56,12 +56,12 @@ def test_several_loggers_can_be_chosen_and_none_is_by_default() -> None:
         ("+logger.nothing.x=1", r"training\.logger\.name must be a file in asr/training/logger"),
     ],
 )
-def test_a_setting_that_does_not_hold_is_named(override: str, message: str) -> None:
+def test_an_invalid_setting_is_named(override: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         chosen_loggers(resolved("logger=wandb", override))
 
 
-def test_an_offline_run_of_wandb_holds_the_metrics_of_both_epochs(
+def test_an_offline_run_of_wandb_contains_the_metrics_of_both_epochs(
     tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("wandb", reason="wandb is not installed")
@@ -76,10 +76,10 @@ def test_an_offline_run_of_wandb_holds_the_metrics_of_both_epochs(
     assert len(numbers(run_dir, "valid/wer")) == 2
 
 
-def test_wandb_without_an_account_is_an_error_of_one_line(
+def test_wandb_without_an_account_is_reported_in_one_line(
     tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("wandb", reason="wandb is not installed").teardown()  # reset the mode of an earlier run
+    pytest.importorskip("wandb", reason="wandb is not installed").teardown()  # resets the mode of an earlier run
     monkeypatch.setenv("WANDB_MODE", "online")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
@@ -106,7 +106,7 @@ def wandb_rows(log: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def test_mlflow_holds_the_metrics_of_a_run_that_was_resumed(
+def test_mlflow_contains_the_metrics_of_a_resumed_run(
     tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed")

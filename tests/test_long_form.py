@@ -1,4 +1,4 @@
-"""Recordings of any length: the transcript does not depend on the form of the input; unreadable ones are one line."""
+"""Recordings of any length: the transcript does not depend on the form of the input; faults are one line."""
 
 import itertools
 import math
@@ -37,7 +37,7 @@ def inference(way: str = "chunks", nbest: int = 1, bounds: ChunkBounds = SHORT) 
 
 
 def recording(texts: list[str], pause: float = 0.4, seed: int = 0) -> Tensor:
-    """Return texts, each followed by a pause, in noise, as whole 16-bit samples, so that a file is exact."""
+    """Synthesise texts with pauses in noise, rounded to 16 bits, so that a file loses nothing."""
     silence = torch.zeros(round(pause * SAMPLE_RATE))
     waveform = torch.cat([part for text in texts for part in (torch.from_numpy(speak(text)), silence)])
     noise = 0.003 * torch.randn(len(waveform), generator=torch.Generator().manual_seed(seed))
@@ -64,7 +64,7 @@ def recognized(recognizer: Recognizer, utterances: list[Utterance], how: Inferen
 
 
 def same(transcript: Transcript, other: Transcript, shift: float = 0.0) -> None:
-    """Compare within 1e-4: scores and confidences come from products whose summation depends on the batch."""
+    """Compare scores and confidences within 1e-4, because the order of summation in products depends on the batch."""
     assert transcript.text == other.text
     assert transcript.duration == pytest.approx(other.duration)
     for mine, theirs in zip(transcript.words, other.words, strict=True):
@@ -73,17 +73,17 @@ def same(transcript: Transcript, other: Transcript, shift: float = 0.0) -> None:
 
 
 @WAYS
-def test_the_listener_hears_every_word_of_a_long_recording(recognizer: Recognizer, way: str) -> None:
+def test_every_word_of_a_long_recording_is_recognised(recognizer: Recognizer, way: str) -> None:
     [transcript] = recognizer.transcribe([recording(TEXTS)], inference(way), sample_rate=SAMPLE_RATE)
     assert transcript.text == " ".join(TEXTS)
 
 
 @WAYS
 @pytest.mark.parametrize("pause", [0.2, 1.0])
-def test_a_recording_is_recognised_the_same_whatever_it_comes_as(
+def test_the_transcript_does_not_depend_on_the_form_of_the_input(
     recognizer: Recognizer, way: str, pause: float, tmp_path: Path
 ) -> None:
-    """Alone, in a batch, by path, as a waveform, as a segment of a longer file; short and long recordings."""
+    """Forms: alone, in a batch, by path, as a waveform, as a segment of a longer file; short and long recordings."""
     how = inference(way)
     for number, texts in enumerate((TEXTS[:1], TEXTS[:2], TEXTS[:9], [])):
         waveform = recording(texts, pause) if texts else torch.zeros(300)
@@ -96,13 +96,13 @@ def test_a_recording_is_recognised_the_same_whatever_it_comes_as(
         same(transcripts[2], alone)
         around = write(tmp_path / "around.wav", torch.cat([recording(TEXTS[9:10]), waveform, recording(TEXTS[10:])]))
         offset = len(recording(TEXTS[9:10])) / SAMPLE_RATE
-        stretch = Utterance(str(around), len(waveform) / SAMPLE_RATE, "", "part", offset=offset)
-        same(recognized(recognizer, [stretch, whole_file(path, "whole")], how)["part"], alone)
+        segment = Utterance(str(around), len(waveform) / SAMPLE_RATE, "", "part", offset=offset)
+        same(recognized(recognizer, [segment, whole_file(path, "whole")], how)["part"], alone)
 
 
 @WAYS
 @pytest.mark.parametrize("samples", [-641, -1, 0, 1, 639, 640, 641, 3 * SAMPLE_RATE])
-def test_there_is_no_step_where_chunks_begin(recognizer: Recognizer, way: str, samples: int) -> None:
+def test_there_is_no_discontinuity_where_chunks_begin(recognizer: Recognizer, way: str, samples: int) -> None:
     waveform = recording([*TEXTS[:3], "ab", "cd", "ef"])[: 3 * SAMPLE_RATE + samples]
     [expected] = recognizer.transcribe([waveform], inference(bounds=ChunkBounds(60.0, 4.0)), sample_rate=SAMPLE_RATE)
     [transcript] = recognizer.transcribe([waveform], inference(way), sample_rate=SAMPLE_RATE)
@@ -111,7 +111,7 @@ def test_there_is_no_step_where_chunks_begin(recognizer: Recognizer, way: str, s
         same(transcript, expected)
 
 
-def test_mixed_lengths_come_back_in_the_order_given(recognizer: Recognizer) -> None:
+def test_recordings_of_mixed_lengths_are_returned_in_the_order_given(recognizer: Recognizer) -> None:
     waveforms = [recording(TEXTS[number : number + 1 + 4 * (number % 2)]) for number in range(8)]
     transcripts = recognizer.transcribe(waveforms, inference(), sample_rate=SAMPLE_RATE)
     expected = [" ".join(TEXTS[number : number + 1 + 4 * (number % 2)]) for number in range(8)]
@@ -122,8 +122,8 @@ def test_mixed_lengths_come_back_in_the_order_given(recognizer: Recognizer) -> N
 
 
 @WAYS
-def test_progress_adds_up_to_the_duration(recognizer: Recognizer, way: str, tmp_path: Path) -> None:
-    """Within one frame, and the rest after the last frame, of each segment."""
+def test_the_reported_progress_sums_to_the_duration(recognizer: Recognizer, way: str, tmp_path: Path) -> None:
+    """Progress is exact within one frame at each segment's end, plus the rest after its last frame."""
     paths = [write(tmp_path / f"{count}.wav", recording(TEXTS[:count])) for count in (1, 2, 12)]
     utterances = [whole_file(path, path.stem) for path in paths]
     progress: list[float] = []
@@ -134,7 +134,7 @@ def test_progress_adds_up_to_the_duration(recognizer: Recognizer, way: str, tmp_
     assert len(progress) > len(paths), "progress in a long recording is reported in parts"
 
 
-def test_an_empty_waveform_is_an_empty_transcript(recognizer: Recognizer) -> None:
+def test_an_empty_waveform_has_an_empty_transcript(recognizer: Recognizer) -> None:
     for samples in (0, 1, 399):
         [transcript] = recognizer.transcribe([torch.zeros(samples)], sample_rate=SAMPLE_RATE)
         assert transcript == Transcript((), (Alternative("", 0.0),), samples / SAMPLE_RATE, speech=False)
@@ -159,20 +159,20 @@ def test_waveforms_may_have_any_precision(recognizer: Recognizer, kind: torch.dt
         (None, r"recording 1: .*; got None, a NoneType"),
     ],
 )
-def test_what_is_no_recording_is_refused_by_its_number(recognizer: Recognizer, unfit: Tensor, message: str) -> None:
+def test_an_invalid_recording_is_refused_by_its_number(recognizer: Recognizer, unfit: Tensor, message: str) -> None:
     with pytest.raises(InputError, match=message):
         recognizer.transcribe([torch.zeros(1000), unfit], sample_rate=SAMPLE_RATE)
 
 
 def overflowing(utterances: int, net: object, given: object, encoded: Encoded) -> Encoded:
-    """A hook of the encoder that sets the first utterances of a batch to NaN."""
+    """Return a hook that sets the encoder's output of the first utterances of a batch to NaN."""
     nothing = torch.full_like(encoded.out[:utterances], math.nan)
     return encoded._replace(out=torch.cat([nothing, encoded.out[utterances:]]))
 
 
 @WAYS
 @pytest.mark.parametrize("part", ["encoder", "head"])
-def test_a_net_that_computes_no_numbers_is_an_error_and_not_silence(part: str, way: str) -> None:
+def test_a_net_that_computes_no_finite_numbers_is_an_error_and_not_silence(part: str, way: str) -> None:
     broken = listener()
     if part == "encoder":
         broken.model.encoder.register_forward_hook(partial(overflowing, 64))  # type: ignore[attr-defined]
@@ -183,7 +183,7 @@ def test_a_net_that_computes_no_numbers_is_an_error_and_not_silence(part: str, w
             broken.transcribe([recording(texts)], inference(way), sample_rate=SAMPLE_RATE)
 
 
-def test_an_utterance_of_which_the_net_computes_no_numbers_is_rejected_and_the_others_are_recognised(
+def test_an_utterance_with_non_finite_outputs_is_rejected_and_the_others_are_recognised(
     tmp_path: Path,
 ) -> None:
     loud = listener()
@@ -227,7 +227,7 @@ with_nan, with_a_huge_sample = partial(with_sample, math.nan), partial(with_samp
         (with_a_huge_sample, "wav", "bad.wav: samples must lie between"),
     ],
 )
-def test_a_long_file_that_is_spoilt_late_is_one_line_and_stops_no_other(
+def test_a_long_file_damaged_near_its_end_is_reported_in_one_line_and_stops_no_other(
     recognizer: Recognizer, way: str, spoil: object, suffix: str, message: str, tmp_path: Path
 ) -> None:
     bad = spoil(tmp_path / f"bad.{suffix}")  # type: ignore[operator]
@@ -244,7 +244,9 @@ def test_a_long_file_that_is_spoilt_late_is_one_line_and_stops_no_other(
         recognizer.transcribe([bad], inference(way), sample_rate=SAMPLE_RATE)
 
 
-def test_a_short_file_of_huge_samples_is_one_line_and_stops_no_other(recognizer: Recognizer, tmp_path: Path) -> None:
+def test_a_short_file_with_extreme_samples_is_reported_in_one_line_and_stops_no_other(
+    recognizer: Recognizer, tmp_path: Path
+) -> None:
     soundfile.write(tmp_path / "bad.wav", (1e30 * recording(TEXTS[:1])).numpy(), SAMPLE_RATE, subtype="FLOAT")
     write(tmp_path / "good.wav", recording(TEXTS[:1]))
     write(tmp_path / "longer.wav", recording(TEXTS[:2]))
@@ -257,7 +259,7 @@ def test_a_short_file_of_huge_samples_is_one_line_and_stops_no_other(recognizer:
 
 
 @pytest.mark.parametrize("wrong", [0.5, 0.97, 1.03, 3.0])
-def test_a_long_file_that_is_not_as_long_as_its_manifest_says_is_rejected(
+def test_a_long_file_whose_length_differs_from_its_manifest_is_rejected(
     recognizer: Recognizer, wrong: float, tmp_path: Path
 ) -> None:
     path = write(tmp_path / "a.wav", recording(TEXTS))
@@ -267,10 +269,10 @@ def test_a_long_file_that_is_not_as_long_as_its_manifest_says_is_rejected(
     assert "duration must be that of the audio" in result.reason
 
 
-# ---- alternatives of several segments
+# ---- n-best of several segments
 
 
-class Told:
+class GivenTexts:
     """A decoder that returns given texts, one per segment."""
 
     needs = ()
@@ -296,17 +298,17 @@ def silent_segments(number: int) -> Iterator[Segment]:
 
 @pytest.mark.parametrize("nbest", [1, 2, 3, 5, 100])
 @pytest.mark.parametrize("seed", range(5))
-def test_alternatives_are_the_best_of_all_combinations_of_the_segments(seed: int, nbest: int) -> None:
+def test_the_n_best_are_the_best_of_all_combinations_over_the_segments(seed: int, nbest: int) -> None:
     draw = torch.Generator().manual_seed(seed)
 
-    def some() -> list[Hypothesis]:
+    def hypotheses() -> list[Hypothesis]:
         tokens = [torch.randint(1, 4, (int(length),), generator=draw).tolist() for length in (0, 1, 1, 3, 4)]
         scores = (-20 * torch.rand(len(tokens), generator=draw)).sort(descending=True).values.tolist()
         shuffled = [tokens[position] for position in torch.randperm(len(tokens), generator=draw)]
         return [Hypothesis(sequence, score) for sequence, score in zip(shuffled, scores, strict=True)]
 
-    segments = [some() for _ in range(3)]
-    recognizer = listener(lambda head, tokenizer, normalize: Told(segments))
+    segments = [hypotheses() for _ in range(3)]
+    recognizer = listener(lambda head, tokenizer, normalize: GivenTexts(segments))
     pieces = recognizer.model.tokenizer.pieces
     best: dict[str, float] = {}
     for combined in itertools.product(*segments):
@@ -325,7 +327,7 @@ def test_alternatives_are_the_best_of_all_combinations_of_the_segments(seed: int
 
 
 @WAYS
-def test_without_alternatives_the_best_is_the_text(recognizer: Recognizer, way: str) -> None:
+def test_without_n_best_the_best_hypothesis_is_the_text(recognizer: Recognizer, way: str) -> None:
     [transcript] = recognizer.transcribe([recording(TEXTS)], inference(way, nbest=3), sample_rate=SAMPLE_RATE)
     assert [alternative.text for alternative in transcript.alternatives] == [transcript.text]
 
@@ -333,23 +335,23 @@ def test_without_alternatives_the_best_is_the_text(recognizer: Recognizer, way: 
 # ---- at silences
 
 
-def test_stretches_between_silences_are_heard_each_by_itself(recognizer: Recognizer) -> None:
+def test_segments_between_silences_are_recognised_separately(recognizer: Recognizer) -> None:
     waveform = recording(TEXTS, pause=0.6)
     utterance = Utterance("", len(waveform) / SAMPLE_RATE, "", "0")
     [(_, segments)] = recognizer.segments([utterance], inference("silence"), {"0": waveform})  # type: ignore[misc]
-    for (begin, encoder_out), (start, stretch) in zip(
+    for (begin, encoder_out), (start, segment) in zip(
         segments, cut_at_silences([waveform], SAMPLE_RATE, max_seconds=SHORT.chunk_seconds), strict=True
     ):
         assert begin == start / SAMPLE_RATE
-        features = recognizer.model.features(stretch)
+        features = recognizer.model.features(segment)
         alone = recognizer.model(features[None], torch.tensor([len(features)])).out
         torch.testing.assert_close(encoder_out, alone[0], atol=1e-4, rtol=0)
 
 
 @WAYS
 @pytest.mark.parametrize(("batch_seconds", "most"), [(1.0, 1), (7.0, 2), (100.0, 8)])
-def test_no_more_is_in_the_net_at_once_than_a_batch_may_hold(way: str, batch_seconds: float, most: int) -> None:
-    """This bounds memory for any length: chunks of 3 s, at most 8 at once."""
+def test_no_more_audio_is_in_the_net_at_once_than_a_batch_may_have(way: str, batch_seconds: float, most: int) -> None:
+    """Memory is bounded for any length: chunks have 3 s, and at most 8 are in the net at once."""
     recognizer = listener()
     sizes: list[tuple[int, int]] = []
     recognizer.model.encoder.register_forward_pre_hook(lambda _, given: sizes.append(given[0].shape[:2]))  # type: ignore[attr-defined]

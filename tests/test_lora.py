@@ -40,14 +40,14 @@ class Net(nn.Module):
 
 
 def insert(net: nn.Module, **settings: Any) -> Any:
-    """Adapt a net: by default every linear layer of the blocks that can be adapted."""
+    """Adapt a net: by default every linear layer that can be adapted."""
     adapter = component("adapter", LORA | settings)()
     adapter.insert(net)
     return adapter
 
 
 def stir(net: nn.Module) -> None:
-    """Give the adapters random weights."""
+    """Set the adapters to random weights."""
     with torch.no_grad():
         for name, parameter in net.named_parameters():
             if name.endswith(".lora_b"):
@@ -71,7 +71,7 @@ def blocks_of(encoder: str) -> list[str]:
 ADAPTABLE = [name for name in SMALLEST_ENCODERS if blocks_of(name)]
 
 
-def test_an_adapter_adds_the_paper_s_equation_to_a_layer() -> None:
+def test_an_adapter_adds_the_equation_of_the_paper_to_a_layer() -> None:
     net = nn.Sequential(nn.Linear(5, 7))
     weight, bias, x = net[0].weight.clone(), net[0].bias.clone(), torch.randn(4, 2, 5)
     insert(net, modules=["0"], rank=2, alpha=3)
@@ -82,11 +82,11 @@ def test_an_adapter_adds_the_paper_s_equation_to_a_layer() -> None:
 
 
 @pytest.mark.parametrize("encoder", ADAPTABLE)
-def test_an_adapted_encoder_begins_with_the_outputs_of_its_base_and_only_adapters_learn(encoder: str) -> None:
+def test_an_adapted_encoder_starts_with_the_outputs_of_its_base_and_only_adapters_learn(encoder: str) -> None:
     base, net = Net(f"encoder={encoder}"), Net(f"encoder={encoder}")
     modules = blocks_of(encoder)
     insert(net, modules=modules)
-    assert torch.equal(net(*batch()), base(*batch())), "B is zero"
+    assert torch.equal(net(*batch()), base(*batch())), "the matrix B starts at zero"
     assert list(own(net)) == [name for name, _ in net.named_parameters() if "lora" in name]
     net(*batch()).square().sum().backward()
     learning = {name for name, parameter in net.named_parameters() if parameter.grad is not None}
@@ -96,7 +96,7 @@ def test_an_adapted_encoder_begins_with_the_outputs_of_its_base_and_only_adapter
 
 @pytest.mark.parametrize("encoder", ADAPTABLE)
 def test_merged_weights_give_the_outputs_of_the_adapted_net(encoder: str) -> None:
-    """This shows that adapters see every use of a layer: in float64 the outputs differ only by rounding."""
+    """So adapters cover every use of a layer: in float64 the outputs differ only by rounding."""
     net, base = Net(f"encoder={encoder}").eval(), Net(f"encoder={encoder}").eval()
     adapter = insert(net, modules=blocks_of(encoder))
     stir(net)
@@ -161,7 +161,9 @@ def test_merging_agrees_with_peft() -> None:
 
 
 @pytest.mark.parametrize(("layer", "out"), [("attention.qkv", 3), ("convolution.pointwise1", 2)])
-def test_trained_parameters_are_the_rank_times_both_dimensions_of_each_layer(layer: str, out: int) -> None:
+def test_the_number_of_trained_parameters_is_rank_times_the_sum_of_both_dimensions_of_each_layer(
+    layer: str, out: int
+) -> None:
     net = Net("encoder=conformer_s")
     insert(net, rank=5, modules=[f"encoder.blocks.*.{layer}"])
     dim, num_blocks = 16, 3
@@ -192,12 +194,12 @@ def gradients(recompute: bool) -> dict[str, Tensor]:
     return {name: parameter.grad for name, parameter in own(net).items()}
 
 
-def test_gradient_checkpointing_gives_the_same_gradients_dropout_included() -> None:
+def test_gradient_checkpointing_gives_equal_gradients_including_dropout() -> None:
     expected, actual = gradients(recompute=False), gradients(recompute=True)
     assert all(torch.equal(gradient, expected[name]) for name, gradient in actual.items())
 
 
-def test_dropout_is_of_the_adapter_s_input_and_of_training_alone() -> None:
+def test_dropout_applies_to_the_input_of_the_adapter_and_only_in_training() -> None:
     net = nn.Sequential(nn.Linear(5, 7))
     insert(net, modules=["0"], dropout=0.9)
     stir(net)
@@ -206,11 +208,13 @@ def test_dropout_is_of_the_adapter_s_input_and_of_training_alone() -> None:
     update = net.eval()(x) - plain
     dropped = net.train()(x) - plain
     assert not torch.allclose(dropped, update)
-    assert (dropped.abs().sum(dim=1) < 1e-6).float().mean() == pytest.approx(0.9**5, abs=0.1), "all five are dropped"
+    assert (dropped.abs().sum(dim=1) < 1e-6).float().mean() == pytest.approx(0.9**5, abs=0.1), (
+        "dropout applies to all five layers"
+    )
 
 
 @pytest.mark.slow
-def test_a_compiled_block_is_the_same() -> None:
+def test_a_compiled_block_gives_equal_outputs() -> None:
     net = Net("encoder=conformer_s", "encoder/norm=layer_norm")
     insert(net)
     stir(net)
@@ -238,12 +242,12 @@ def test_a_compiled_block_is_the_same() -> None:
         ({"dropout": 1}, r"adapter\.dropout must be a number from 0 to less than 1"),
     ],
 )
-def test_settings_that_do_not_hold_are_one_line(settings: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_reported_in_one_line(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         insert(Net("encoder=conformer_s"), **settings)
 
 
-def test_a_layer_whose_weights_are_read_is_refused_in_every_encoder() -> None:
+def test_a_layer_whose_weights_are_read_directly_is_refused_in_every_encoder() -> None:
     with pytest.raises(InputError, match=r"other code reads the weights of encoder\.blocks\.0\.attention\.qkv"):
         insert(Net("encoder=transformer_xl"), modules=["encoder.blocks.*"])
 
@@ -260,7 +264,7 @@ def test_a_layer_whose_weights_are_read_is_refused_in_every_encoder() -> None:
     ],
     ids=["no A", "no B", "other rank", "a vector", "other layer's shape", "no such layer"],
 )
-def test_an_adapter_that_does_not_fit_is_one_line(harm: Any) -> None:
+def test_an_adapter_that_does_not_fit_is_reported_in_one_line(harm: Any) -> None:
     net = nn.Sequential(nn.Linear(5, 7))
     base = {name: weight.clone() for name, weight in net.state_dict().items()}
     adapter = insert(net, modules=["0"])

@@ -31,7 +31,7 @@ from asr.tune import main as tune_main
 from tests.conftest import TINY, settings_with, tone_corpus
 from tests.processes import bundle, examples, finish, metrics, resumptions, start
 from tests.serving import serving
-from tests.test_resume import die_behind_the_first_checkpoint
+from tests.test_resume import die_after_the_first_checkpoint
 
 LORA = ["adapter=lora", "adapter.rank=2", "adapter.alpha=4"]
 SHORT = [line for line in TINY if line.startswith(("trainer", "data", "schedule", "augment", "checkpoint"))]
@@ -61,25 +61,25 @@ def texts(recognizer: Any, corpus: Path) -> list[str]:
     return [transcript.text for _, transcript in recognizer.recognize(read_manifest(corpus / "test.jsonl"))]
 
 
-def test_a_bundle_holds_adapters_alone_and_names_its_base(adapted: Path, fluent: Path) -> None:
+def test_a_bundle_contains_only_adapters_and_names_its_base(adapted: Path, fluent: Path) -> None:
     weights, base = (load_file(folder / "bundle" / "weights.safetensors") for folder in (adapted, fluent / "run"))
     assert all(re.fullmatch(r"encoder\.blocks\..*\.lora_[ab]", name) for name in weights)
     assert sum(map(torch.numel, weights.values())) < 0.2 * sum(map(torch.numel, base.values()))
-    assert all(weights[name].any() for name in weights if name.endswith("_b")), "all have learnt"
+    assert all(weights[name].any() for name in weights if name.endswith("_b")), "all adapters have changed"
     config = json.loads((adapted / "bundle" / "config.json").read_text())
     assert config.keys() == {"format", *MODEL_KEYS, "adapter", "base"}
     assert config["base"]["source"] == str(fluent / "run")
     assert config["base"]["sha256"] in (adapted / "bundle" / "README.md").read_text()
 
 
-def test_checkpoints_hold_adapters_and_their_optimizer_alone(adapted: Path) -> None:
+def test_checkpoints_contain_only_adapters_and_their_optimizer_state(adapted: Path) -> None:
     checkpoint = torch.load(next((adapted / "checkpoints").glob("step=6*.ckpt")), weights_only=True)
     assert all(name.endswith((".lora_a", ".lora_b")) for name in checkpoint["state_dict"])
     [optimizer] = checkpoint["optimizer_states"]
     assert len(optimizer["state"]) == len(checkpoint["state_dict"])
 
 
-def test_it_recognises_with_its_base_what_the_run_s_results_say(
+def test_with_its_base_a_bundle_gives_the_results_of_the_run(
     adapted: Path, fluent: Path, tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = [str(tones / "test.jsonl"), "--output-dir", str(tmp_path / "out")]
@@ -88,7 +88,9 @@ def test_it_recognises_with_its_base_what_the_run_s_results_say(
     results = json.loads((adapted / "results.json").read_text())["test"]
     assert counts["wer"] == results["wer"]
     before = load_recognizer(fluent / "run")
-    assert texts(before, tones) != texts(asr.load_recognizer(adapted, base=fluent / "run"), tones), "it has learnt"
+    assert texts(before, tones) != texts(asr.load_recognizer(adapted, base=fluent / "run"), tones), (
+        "the adapter has changed"
+    )
     capsys.readouterr()
     audio = read_manifest(tones / "test.jsonl")[0].audio_filepath
     for source in (adapted, adapted / "bundle", next((adapted / "checkpoints").glob("step=6*.ckpt"))):
@@ -96,7 +98,7 @@ def test_it_recognises_with_its_base_what_the_run_s_results_say(
     assert len(set(capsys.readouterr().out.splitlines())) == 1
 
 
-def test_a_merged_bundle_is_a_whole_model_with_the_same_outputs(
+def test_a_merged_bundle_is_a_whole_model_with_equal_outputs(
     adapted: Path, fluent: Path, tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     merged = tmp_path / "merged"
@@ -122,7 +124,7 @@ def test_a_merged_bundle_is_a_whole_model_with_the_same_outputs(
     assert (finetuned / "bundle").is_dir(), "an adapter of an adapted model, from its bundle"
 
 
-def test_it_is_served_with_its_base(adapted: Path, fluent: Path, tones: Path) -> None:
+def test_the_server_loads_a_bundle_with_its_base(adapted: Path, fluent: Path, tones: Path) -> None:
     utterance = read_manifest(tones / "test.jsonl")[0]
     expected = load_recognizer(adapted, base=fluent / "run").transcribe(utterance.audio_filepath).text
     with serving(adapted, "--base", fluent / "run") as server:
@@ -131,7 +133,7 @@ def test_it_is_served_with_its_base(adapted: Path, fluent: Path, tones: Path) ->
 
 
 @pytest.mark.slow
-def test_it_is_exported_with_its_base(adapted: Path, fluent: Path, tones: Path, tmp_path: Path) -> None:
+def test_a_bundle_is_exported_with_its_base(adapted: Path, fluent: Path, tones: Path, tmp_path: Path) -> None:
     assert export_main([str(adapted), "--base", str(fluent / "run"), "-o", str(tmp_path / "exported")]) == 0
     with_base = load_recognizer(adapted, base=fluent / "run")
     assert texts(load_recognizer(tmp_path / "exported"), tones) == texts(with_base, tones)
@@ -144,7 +146,7 @@ def refused(call: Any, *arguments: str) -> str:
     return str(error.value)
 
 
-def test_without_its_base_or_with_another_it_is_refused_in_one_line(
+def test_an_absent_or_different_base_is_refused_in_one_line(
     adapted: Path, fluent: Path, tones: Path, tmp_path: Path
 ) -> None:
     manifest, run = str(tones / "test.jsonl"), str(adapted)
@@ -187,7 +189,7 @@ def test_without_its_base_or_with_another_it_is_refused_in_one_line(
         (["x"], "must have the keys adapter and base"),
     ],
 )
-def test_what_a_stranger_s_bundle_calls_its_base_is_neither_opened_nor_fetched(
+def test_the_base_named_by_an_untrusted_bundle_is_neither_opened_nor_fetched(
     base: Any, message: str, adapted: Path, fluent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = shutil.copytree(adapted / "bundle", tmp_path / "bundle")
@@ -203,7 +205,7 @@ def test_what_a_stranger_s_bundle_calls_its_base_is_neither_opened_nor_fetched(
 
 
 @pytest.mark.parametrize("adapter", [{"name": "os"}, {"name": "lora"}, "lora", None, 3])
-def test_a_stranger_s_adapter_names_nothing_but_our_components(
+def test_an_untrusted_adapter_can_name_only_components_of_asr(
     adapter: Any, adapted: Path, fluent: Path, tmp_path: Path
 ) -> None:
     folder = shutil.copytree(adapted / "bundle", tmp_path / "bundle")
@@ -213,7 +215,7 @@ def test_a_stranger_s_adapter_names_nothing_but_our_components(
         asr.load_recognizer(folder, base=fluent / "run")
 
 
-def test_a_damaged_adapter_is_one_line(adapted: Path, fluent: Path, tmp_path: Path) -> None:
+def test_a_damaged_adapter_is_reported_in_one_line(adapted: Path, fluent: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(adapted / "bundle", tmp_path / "bundle")
     weights = load_file(folder / "weights.safetensors")
     layer = min(weights).removesuffix(".lora_a")
@@ -227,9 +229,7 @@ def test_a_damaged_adapter_is_one_line(adapted: Path, fluent: Path, tmp_path: Pa
         asr.load_recognizer(folder, base=fluent / "run")
 
 
-def test_the_mean_of_checkpoints_is_an_adapter_whose_weights_are_their_mean(
-    fluent: Path, tones: Path, tmp_path: Path
-) -> None:
+def test_the_mean_of_checkpoints_is_an_adapter_with_the_mean_weights(fluent: Path, tones: Path, tmp_path: Path) -> None:
     longer = ["trainer.max_epochs=3", "trainer.check_val_every_n_epoch=1", "checkpoint.keep=3", "corpus.test=[]"]
     run_dir = adapt(tones, fluent / "run", tmp_path / "run", *longer)
     assert average_main([str(run_dir), "--last", "2", "--output-dir", str(tmp_path / "mean")]) == 0
@@ -245,7 +245,7 @@ def test_the_mean_of_checkpoints_is_an_adapter_whose_weights_are_their_mean(
     assert "must have weights of the shapes of" in message
 
 
-def test_weights_that_are_listed_are_trained_and_stored_with_the_statistics_of_their_norms(
+def test_weights_listed_in_adapter_trained_are_trained_and_stored_with_the_statistics_of_their_norms(
     fluent: Path, tones: Path, tmp_path: Path
 ) -> None:
     listed = ["adapter.trained=['head.*','*.convolution.norm.weight']", "trainer.max_steps=3"]
@@ -261,7 +261,7 @@ def test_weights_that_are_listed_are_trained_and_stored_with_the_statistics_of_t
     assert json.loads((tmp_path / "out" / "test.wer.json").read_text())["wer"] == results["wer"]
 
 
-def test_frozen_adapters_stay_at_zero(fluent: Path, tones: Path, tmp_path: Path) -> None:
+def test_frozen_adapters_remain_zero(fluent: Path, tones: Path, tmp_path: Path) -> None:
     short = ["trainer.max_steps=2", "corpus.test=[]"]
     run_dir = adapt(tones, fluent / "run", tmp_path / "run", "init.frozen=[encoder.blocks.0.*]", *short)
     weights = load_file(run_dir / "bundle" / "weights.safetensors")
@@ -288,7 +288,7 @@ def test_frozen_adapters_stay_at_zero(fluent: Path, tones: Path, tmp_path: Path)
         (["adapter.rank=0"], "adapter.rank must be a whole number"),
     ],
 )
-def test_what_does_not_go_with_an_adapter_is_one_line(
+def test_settings_that_are_incompatible_with_an_adapter_are_reported_in_one_line(
     overrides: list[str], message: str, fluent: Path, tones: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError, match=message):
@@ -308,7 +308,7 @@ RESUMED = ["trainer.max_steps=7", "checkpoint.every_steps=3", "adapter.dropout=0
     ],
     ids=["plain", "moving average", "bf16 and recomputed", "two processes"],
 )
-def test_a_run_that_is_killed_resumes_to_the_same_bits(
+def test_a_killed_run_resumes_to_the_same_bits(
     how: list[str], world_size: int, fluent: Path, tones: Path, tmp_path: Path
 ) -> None:
     def begin(folder: str, **before: Any) -> int:
@@ -316,7 +316,7 @@ def test_a_run_that_is_killed_resumes_to_the_same_bits(
         return finish(start(given, tmp_path / "log", world_size=world_size, **before))
 
     assert begin("whole") == 0, (tmp_path / "log").read_text()
-    assert begin("parts", before=die_behind_the_first_checkpoint) == -signal.SIGKILL, (tmp_path / "log").read_text()
+    assert begin("parts", before=die_after_the_first_checkpoint) == -signal.SIGKILL, (tmp_path / "log").read_text()
     assert begin("parts") == 0, (tmp_path / "log").read_text()
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert [step for step, _ in resumptions(parts)] == [3]
@@ -326,10 +326,10 @@ def test_a_run_that_is_killed_resumes_to_the_same_bits(
     assert load_file(whole / "bundle" / "weights.safetensors")["encoder.blocks.0.attention.qkv.lora_b"].any()
 
 
-def test_a_run_resumes_from_its_own_base_alone(fluent: Path, tones: Path, tmp_path: Path) -> None:
+def test_a_run_resumes_only_from_its_own_base(fluent: Path, tones: Path, tmp_path: Path) -> None:
     model = shutil.copytree(fluent / "run" / "bundle", tmp_path / "model")
     config = partial(settings, tones, model, tmp_path / "run", *RESUMED)
-    killed = start(as_mapping(config()), tmp_path / "first.log", before=die_behind_the_first_checkpoint)
+    killed = start(as_mapping(config()), tmp_path / "first.log", before=die_after_the_first_checkpoint)
     assert finish(killed) == -signal.SIGKILL
     weights = load_file(model / "weights.safetensors")
     save_file(weights | {min(weights): weights[min(weights)] + 1e-6}, model / "weights.safetensors")
@@ -339,7 +339,7 @@ def test_a_run_resumes_from_its_own_base_alone(fluent: Path, tones: Path, tmp_pa
     assert "adapter.rank: 2 -> 3" in (tmp_path / "rank.log").read_text()
 
 
-def test_it_trains_in_bfloat16(fluent: Path, tones: Path, tmp_path: Path) -> None:
+def test_an_adapter_trains_in_bfloat16(fluent: Path, tones: Path, tmp_path: Path) -> None:
     short = ["trainer.max_steps=4", "trainer.precision=bf16-mixed", "optimizer.lr=0.01"]
     run_dir = adapt(tones, fluent / "run", tmp_path / "run", *short)
     weights = load_file(run_dir / "bundle" / "weights.safetensors")
@@ -348,7 +348,7 @@ def test_it_trains_in_bfloat16(fluent: Path, tones: Path, tmp_path: Path) -> Non
     assert json.loads((run_dir / "results.json").read_text())["test"]["wer"] < 0.5
 
 
-def test_a_moving_average_leaves_frozen_weights_as_they_are_to_the_bit() -> None:
+def test_a_moving_average_does_not_change_a_bit_of_frozen_weights() -> None:
     from asr.training.lightning_internals import moving_average
 
     average = moving_average(0.9)._kwargs["avg_fn"]  # type: ignore[attr-defined]

@@ -18,7 +18,7 @@ def manifest(folder: Path, *lines: object) -> Path:
     return path
 
 
-def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+def test_a_written_manifest_is_read_back(tmp_path: Path) -> None:
     utterances = [
         Utterance(str(tmp_path / "audio" / "a.flac"), 1.23456789, "grüße", "a", None, "anna"),
         Utterance(str(tmp_path / "b.wav"), 2.0, "", "b", 0.5, None),
@@ -28,14 +28,14 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     assert read_manifest(tmp_path / "m.jsonl") == utterances
 
 
-def test_audio_below_the_manifest_moves_with_it(tmp_path: Path) -> None:
+def test_audio_below_the_manifest_may_be_moved_with_it(tmp_path: Path) -> None:
     (tmp_path / "old").mkdir()
     write_manifest(tmp_path / "old" / "m.jsonl", [Utterance(str(tmp_path / "old" / "a.flac"), 1.0, "x", "a")])
     (tmp_path / "old").rename(tmp_path / "new")
     assert read_manifest(tmp_path / "new" / "m.jsonl")[0].audio_filepath == str(tmp_path / "new" / "a.flac")
 
 
-def test_a_line_without_id_is_called_after_its_audio_and_offset(tmp_path: Path) -> None:
+def test_a_line_without_an_id_is_named_after_its_audio_and_offset(tmp_path: Path) -> None:
     path = manifest(tmp_path, GOOD, GOOD | {"offset": 2.5}, GOOD | {"id": 7})
     assert [utterance.id for utterance in read_manifest(path)] == ["a.flac", "a.flac@2.5", "7"]
 
@@ -67,7 +67,7 @@ def test_an_empty_or_absent_manifest_is_an_error(tmp_path: Path) -> None:
         read_manifest(tmp_path / "absent.jsonl")
 
 
-def test_a_write_that_fails_leaves_the_old_manifest_and_nothing_else(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_only_the_old_manifest(tmp_path: Path) -> None:
     write_manifest(tmp_path / "m.jsonl", [Utterance("/a", 1.0, "old", "a")])
 
     def broken() -> object:
@@ -80,7 +80,7 @@ def test_a_write_that_fails_leaves_the_old_manifest_and_nothing_else(tmp_path: P
     assert read_manifest(tmp_path / "m.jsonl")[0].text == "old"
 
 
-def test_good_lines_are_read_and_each_of_the_others_is_named(tmp_path: Path) -> None:
+def test_valid_lines_are_read_and_each_invalid_line_is_named(tmp_path: Path) -> None:
     bad: list[tuple[object, str]] = [
         ("{", "each line must be one JSON object; Expecting property name"),
         ("[" * 100_000, "each line must be one JSON object; it has a number with too many digits or too deep nesting"),
@@ -108,7 +108,7 @@ def test_good_lines_are_read_and_each_of_the_others_is_named(tmp_path: Path) -> 
     assert str(first.value) == str(errors[0])
 
 
-def test_a_text_that_is_not_required_is_empty(tmp_path: Path) -> None:
+def test_a_missing_optional_text_is_empty(tmp_path: Path) -> None:
     silent = {key: value for key, value in GOOD.items() if key != "text"}
     path = manifest(tmp_path, silent, GOOD | {"id": "null", "text": None}, GOOD | {"id": "given"})
     utterances, errors = read_good_lines(path, required=("audio_filepath", "duration"))
@@ -117,31 +117,31 @@ def test_a_text_that_is_not_required_is_empty(tmp_path: Path) -> None:
     assert len(read_good_lines(path)[1]) == 2
 
 
-def test_an_id_of_null_is_none(tmp_path: Path) -> None:
+def test_an_id_of_null_is_a_missing_id(tmp_path: Path) -> None:
     utterances = read_manifest(manifest(tmp_path, GOOD | {"id": None}, GOOD | {"id": None, "offset": 3.5}))
     assert [utterance.id for utterance in utterances] == ["a.flac", "a.flac@3.5"]
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_not_part_of_the_first_line(tmp_path: Path) -> None:
     path = manifest(tmp_path, GOOD)
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes() + b"\r\n")
     assert [utterance.id for utterance in read_manifest(path)] == ["a.flac"]
 
 
-def test_a_name_that_is_not_utf8_is_kept_byte_for_byte(tmp_path: Path) -> None:
+def test_a_name_that_is_not_utf8_is_preserved_byte_by_byte(tmp_path: Path) -> None:
     (tmp_path / "m.jsonl").write_bytes(b'{"audio_filepath": "caf\xe9.wav", "duration": 1, "text": ""}')
     [utterance] = read_manifest(tmp_path / "m.jsonl")
     assert os.fsencode(utterance.audio_filepath) == os.fsencode(tmp_path) + b"/caf\xe9.wav"
 
 
 @pytest.mark.parametrize("content", ["", "\n \n"])
-def test_a_manifest_without_a_line_is_an_error(tmp_path: Path, content: str) -> None:
+def test_a_manifest_without_lines_is_an_error(tmp_path: Path, content: str) -> None:
     (tmp_path / "m.jsonl").write_text(content)
     with pytest.raises(InputError, match=r"m\.jsonl: a manifest must have at least one utterance; it is empty"):
         read_good_lines(tmp_path / "m.jsonl")
 
 
-def test_a_line_without_end_is_refused_with_the_limit_and_its_number(
+def test_an_endless_line_is_refused_with_the_limit_and_its_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("asr.data.manifest.MAX_LINE_LENGTH", 1000)
@@ -154,7 +154,7 @@ def test_a_line_without_end_is_refused_with_the_limit_and_its_number(
         read_manifest(path)
 
 
-def test_a_manifest_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+def test_an_unreadable_manifest_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "m.jsonl").symlink_to("/proc/self/mem")  # a file that cannot be read from its beginning
     with pytest.raises(InputError, match=r"m\.jsonl: must be a manifest that is readable; got: Input/output error"):
         read_good_lines(tmp_path / "m.jsonl")

@@ -18,14 +18,14 @@ from tests.conftest import TINY, resolved, tone_corpus
 from tests.processes import bundle, finish, start
 from tests.tones import sentences, write_corpus
 
-# A step uses all utterances, as a validation does, so its losses equal those of the validation before it.
+# A step uses all utterances, like a validation, so its losses equal those of the validation before it.
 AS_VALIDATED = ["augment=[]", "encoder/norm=layer_norm", "data.batch_seconds=1000", "data.jitter=0"]
 NAMES = ["train", "a,b"]  # the name of a column may need quotes
 
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory, tones: Path) -> Path:
-    """A folder with the tones and the manifests other/a,b.jsonl, 20 utterances, and other/valid-2.jsonl, 5."""
+    """A folder with the tones, other/a,b.jsonl (20 utterances) and other/valid-2.jsonl (5 utterances)."""
     folder = tmp_path_factory.mktemp("two")
     write_corpus(folder / "other", {"a,b": sentences(20, seed=9), "valid-2": sentences(5, seed=8)})
     (folder / "audio").symlink_to(tones / "audio")
@@ -54,7 +54,7 @@ def column(run_dir: Path, name: str) -> list[float]:
     return [float(row[name]) for row in rows(run_dir) if row[name]]
 
 
-def test_sums_of_manifests_are_those_of_a_plain_loop() -> None:
+def test_sums_of_manifests_equal_those_of_a_plain_loop() -> None:
     names, count = ["a", "b", "empty"], 40
     generator = torch.Generator().manual_seed(5)
     losses, lengths = torch.rand(count, generator=generator) * 9, torch.randint(1, 30, (count,), generator=generator)
@@ -64,30 +64,30 @@ def test_sums_of_manifests_are_those_of_a_plain_loop() -> None:
     sums = ManifestSums(names)
     for batch in (slice(0, 17), slice(17, 17), slice(17, count)):
         sums.add(utterances[batch], losses[batch], lengths[batch], errors[batch])
-    found = sums.take(lambda mine: 2 * mine, torch.device("cpu"))  # of two ranks with equal batches
+    figures = sums.take(lambda mine: 2 * mine, torch.device("cpu"))  # simulates two ranks with equal batches
     for name in names:
         own = [place for place, utterance in enumerate(utterances) if utterance.manifest == name]
         fit = [place for place in own if losses[place] < float("inf")]
         if not own:
-            assert found[name] == (None, None)
+            assert figures[name] == (None, None)
             continue
-        assert found[name].loss == pytest.approx(
+        assert figures[name].loss == pytest.approx(
             sum(float(losses[place]) for place in fit) / sum(int(lengths[place]) for place in fit), rel=1e-12
         )
-        assert found[name].wer == sum(errors[place].errors for place in own) / sum(
+        assert figures[name].wer == sum(errors[place].errors for place in own) / sum(
             errors[place].reference_length for place in own
         )
     assert sums.take(lambda mine: mine, torch.device("cpu")) == dict.fromkeys(names, (None, None))  # reset by `take`
 
 
-def test_a_single_manifest_has_no_columns_of_its_own(tones: Path, tmp_path: Path) -> None:
+def test_a_single_manifest_has_no_separate_columns(tones: Path, tmp_path: Path) -> None:
     settings = resolved(*TINY, *tone_corpus(tones), "trainer.max_steps=2", f"run_dir={tmp_path / 'run'}")
     assert finish(start(settings, tmp_path / "log")) == 0
     assert not [name for name in rows(tmp_path / "run")[0] if name.count("/") > 1]
     assert "By manifest" not in training_page(read_record(tmp_path / "run"))
 
 
-def test_the_wer_of_each_validation_manifest_is_that_of_asr_evaluate(
+def test_the_wer_of_each_validation_manifest_equals_that_of_asr_evaluate(
     run_dir: Path, two: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     paths = [str(two / "valid.jsonl"), str(two / "other" / "valid-2.jsonl")]
@@ -106,7 +106,9 @@ def test_the_wer_of_each_validation_manifest_is_that_of_asr_evaluate(
     assert column(run_dir, "valid/wer")[-1] == pytest.approx(together, abs=1e-6)
 
 
-def test_hours_of_a_manifest_are_its_weight_times_its_hours_times_the_epochs(run_dir: Path, two: Path) -> None:
+def test_the_logged_hours_of_a_manifest_are_its_weight_times_its_hours_times_the_epochs(
+    run_dir: Path, two: Path
+) -> None:
     for name, path, weight in zip(NAMES, ("train.jsonl", "other/a,b.jsonl"), (1.5, 1.0), strict=True):
         hours = sum(utterance.duration for utterance in read_manifest(two / path)) / 3600
         logged = column(run_dir, f"train/hours/{name}")
@@ -114,7 +116,7 @@ def test_hours_of_a_manifest_are_its_weight_times_its_hours_times_the_epochs(run
         assert logged == sorted(logged)
 
 
-def test_train_log_and_report_have_the_figures_of_metrics_csv(run_dir: Path) -> None:
+def test_train_log_and_report_have_the_figures_in_metrics_csv(run_dir: Path) -> None:
     log = (run_dir / "train.log").read_text()
     lines = [line for line in log.splitlines() if " done, step " in line]
     assert len(lines) == 6
@@ -140,7 +142,7 @@ def test_train_log_and_report_have_the_figures_of_metrics_csv(run_dir: Path) -> 
         assert table[name][3:] == [f"{wer:.2%}".replace("%", " %") for wer in (wers[-1], min(wers))]
 
 
-def test_training_losses_are_those_of_a_validation_on_the_same_utterances_by_one_process_or_two(
+def test_with_one_process_or_two_training_losses_equal_validation_losses_on_the_same_utterances(
     two: Path, tmp_path: Path
 ) -> None:
     splits = [f"corpus.{split}=[train.jsonl,'other/a,b.jsonl']" for split in ("train", "valid")]
@@ -152,11 +154,11 @@ def test_training_losses_are_those_of_a_validation_on_the_same_utterances_by_one
         assert finish(start(config, tmp_path / "log", world_size=world_size)) == 0, (tmp_path / "log").read_text()
         for name in NAMES:
             train, valid = (column(run_dir, f"{kind}/loss/{name}") for kind in ("train", "valid"))
-            assert len(train) == len(valid) == 4  # a step and a validation each epoch
+            assert len(train) == len(valid) == 4  # one step and one validation per epoch
             assert train[1:] == pytest.approx(valid[:-1], rel=1e-5)
     for name in NAMES:
         single_process, both = (column(tmp_path / count, f"train/loss/{name}") for count in ("1", "2"))
-        assert both == pytest.approx(single_process, rel=1e-4)  # sums have another order
+        assert both == pytest.approx(single_process, rel=1e-4)  # the order of summation differs
 
 
 def test_logging_each_manifest_changes_no_bit_of_the_training(two: Path, tmp_path: Path) -> None:
@@ -172,7 +174,7 @@ def test_logging_each_manifest_changes_no_bit_of_the_training(two: Path, tmp_pat
     assert bundle(tmp_path / "one") == bundle(tmp_path / "two")
 
 
-def test_a_metric_with_a_comma_and_quotes_in_its_name_stays_one_column(tmp_path: Path) -> None:
+def test_a_metric_with_a_comma_and_quotes_in_its_name_remains_one_column(tmp_path: Path) -> None:
     names = ["train/loss", 'train/loss/a,"b"']
     (tmp_path / "metrics.csv").write_text("")
     metrics = MetricsFile(tmp_path / "metrics.csv", done=0)

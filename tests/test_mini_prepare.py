@@ -1,4 +1,4 @@
-"""recipes/mini: the plan at the default settings, and a small corpus that is really synthesised."""
+"""recipes/mini: the plan with default settings, and a small corpus that espeak synthesises."""
 
 import glob
 import os
@@ -66,7 +66,7 @@ def test_no_sentence_is_spoken_twice(default_plan: dict[str, list[Line]]) -> Non
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("hours", [0.01, 0.2, DEFAULT_HOURS])
-def test_every_word_of_valid_and_test_is_in_train(hours: float, seed: int) -> None:
+def test_every_word_in_valid_and_test_is_in_train(hours: float, seed: int) -> None:
     splits = by_split(plan(hours, seed, ENGLISH))
     assert (
         count_words(splits["valid"]).keys() | count_words(splits["test"]).keys() <= count_words(splits["train"]).keys()
@@ -74,14 +74,14 @@ def test_every_word_of_valid_and_test_is_in_train(hours: float, seed: int) -> No
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_at_the_default_hours_train_has_each_of_200_words_often_enough_to_learn_it(seed: int) -> None:
+def test_with_the_default_hours_each_of_200_words_is_frequent_in_train(seed: int) -> None:
     counts = count_words(by_split(plan(DEFAULT_HOURS, seed, ENGLISH))["train"])
     assert counts.keys() == vocabulary(ENGLISH.grammar)
     assert len(counts) >= 200
     assert min(counts.values()) >= 8
 
 
-def test_at_the_default_hours_the_splits_have_their_sizes(default_plan: dict[str, list[Line]]) -> None:
+def test_with_the_default_hours_the_splits_have_their_sizes(default_plan: dict[str, list[Line]]) -> None:
     hours = sum(line.estimated_seconds for line in default_plan["train"]) / 3600
     assert hours == pytest.approx(DEFAULT_HOURS, abs=0.01)
     assert len(default_plan["valid"]) == 100
@@ -90,26 +90,26 @@ def test_at_the_default_hours_the_splits_have_their_sizes(default_plan: dict[str
     assert len({line.voice for line in default_plan["train"]}) >= 60
 
 
-def test_valid_and_test_stay_the_same_however_much_there_is_to_train_on(default_plan: dict[str, list[Line]]) -> None:
+def test_valid_and_test_do_not_depend_on_the_hours_of_training(default_plan: dict[str, list[Line]]) -> None:
     more = plan(DEFAULT_HOURS + 0.5, 0, ENGLISH)
     assert len(by_split(more)["train"]) > len(default_plan["train"])
-    held_out = [chunk for chunk in chunked(more) if chunk[0].split != "train"]  # what one process speaks
+    held_out = [chunk for chunk in chunked(more) if chunk[0].split != "train"]  # the lines that one process synthesises
     assert held_out == chunked(default_plan["valid"] + default_plan["test"])
 
 
-def test_another_seed_says_other_things(default_plan: dict[str, list[Line]]) -> None:
+def test_another_seed_gives_other_sentences(default_plan: dict[str, list[Line]]) -> None:
     other = by_split(plan(DEFAULT_HOURS, 1, ENGLISH))
     shared = {line.text for line in other["test"]} & {line.text for line in default_plan["test"]}
     assert len(shared) < len(other["test"]) / 2
 
 
-def test_sentences_are_short_and_made_of_lower_case_words() -> None:
+def test_sentences_are_short_and_consist_of_lower_case_words() -> None:
     for text in islice(sentences(ENGLISH, "a seed"), 2000):
         assert re.fullmatch(r"[a-z']+( [a-z']+)*", text), text
         assert 3 <= len(text.split()) <= 12, text
 
 
-def test_german_sentences_are_written_in_german_and_each_word_comes_often_enough_to_learn_it() -> None:
+def test_german_sentences_are_spelled_in_german_and_each_word_is_frequent() -> None:
     for text in islice(sentences(GERMAN, "a seed"), 2000):
         assert re.fullmatch(r"[A-Z][a-zäöüß]*( [A-ZÄÖÜa-zäöüßé]+)*", text.replace("Ö", "O", 1)), text
         assert 3 <= len(text.split()) <= 12, text
@@ -129,19 +129,22 @@ def test_the_bytes_do_not_depend_on_the_number_of_processes(small_corpus: Path, 
     assert {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*.*")} == expected
 
 
-def test_audio_is_16_khz_mono_flac_as_long_as_the_manifest_says_audible_and_not_clipped(small_corpus: Path) -> None:
+def test_audio_is_16_khz_mono_flac_with_the_duration_in_the_manifest_audible_and_not_clipped(
+    small_corpus: Path,
+) -> None:
     for split in SPLITS:
         for utterance in read_manifest(small_corpus / f"{split}.jsonl"):
             info = soundfile.info(utterance.audio_filepath)
             assert (info.format, info.subtype, info.samplerate, info.channels) == ("FLAC", "PCM_16", 16_000, 1)
             waveform, _ = soundfile.read(utterance.audio_filepath)
             assert utterance.duration == len(waveform) / 16_000
-            assert 1.0 < utterance.duration < (25.0 if split == "train" else 6.0)  # train: of several sentences
+            # Train has utterances of several sentences.
+            assert 1.0 < utterance.duration < (25.0 if split == "train" else 6.0)
             assert np.abs(waveform).max() < 0.91
             assert np.sqrt(np.mean(waveform**2)) > 10 ** (-40 / 20)
 
 
-def test_some_training_utterances_are_several_sentences_with_pauses_and_no_other_is(
+def test_only_some_training_utterances_are_several_sentences_with_pauses(
     default_plan: dict[str, list[Line]],
 ) -> None:
     for split, lines in default_plan.items():
@@ -151,7 +154,7 @@ def test_some_training_utterances_are_several_sentences_with_pauses_and_no_other
         assert all(max(line.pauses) <= 0.8 for line in talks)
 
 
-def test_the_manifests_hold_what_was_planned_with_the_voice_as_speaker(small_corpus: Path) -> None:
+def test_the_manifests_contain_the_plan_with_the_voice_as_speaker(small_corpus: Path) -> None:
     for split, lines in by_split(plan(0.01, 0, ENGLISH)).items():
         utterances = read_manifest(small_corpus / f"{split}.jsonl")
         assert [(utterance.id, utterance.text, utterance.speaker) for utterance in utterances] == [
@@ -159,13 +162,13 @@ def test_the_manifests_hold_what_was_planned_with_the_voice_as_speaker(small_cor
         ]
 
 
-def test_the_estimated_hours_are_the_real_ones_within_5_per_cent(small_corpus: Path) -> None:
+def test_the_estimated_hours_are_within_5_per_cent_of_the_real_ones(small_corpus: Path) -> None:
     real = sum(utterance.duration for utterance in read_manifest(small_corpus / "train.jsonl"))
     estimated = sum(line.estimated_seconds for line in by_split(plan(0.01, 0, ENGLISH))["train"])
     assert estimated == pytest.approx(real, rel=0.05)
 
 
-def test_a_rerun_removes_longer_runs_audio_but_no_file_of_somebody_else(small_corpus: Path, tmp_path: Path) -> None:
+def test_a_rerun_removes_audio_of_a_longer_run_but_no_file_of_other_origin(small_corpus: Path, tmp_path: Path) -> None:
     prepare(tmp_path, hours=0.01, seed=1, num_processes=2)
     train = tmp_path / "audio" / "train"
     (train / "train-99999.flac").write_bytes(b"from a longer run")
@@ -176,7 +179,7 @@ def test_a_rerun_removes_longer_runs_audio_but_no_file_of_somebody_else(small_co
     assert (tmp_path / "train.jsonl").read_bytes() == (small_corpus / "train.jsonl").read_bytes()
 
 
-def test_an_interrupted_rerun_leaves_the_corpus_as_it_was(
+def test_an_interrupted_rerun_does_not_change_the_corpus(
     small_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupt(*_: object) -> None:
@@ -201,7 +204,7 @@ def test_a_second_process_in_the_same_folder_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["train.jsonl", "test.jsonl", "audio/mine.wav"])
-def test_files_that_the_recipe_did_not_write_are_neither_replaced_nor_removed(
+def test_files_not_written_by_the_recipe_are_neither_replaced_nor_removed(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -212,8 +215,8 @@ def test_files_that_the_recipe_did_not_write_are_neither_replaced_nor_removed(
     assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()] == [name]
 
 
-def test_processes_that_speak_end_when_the_command_is_killed(tmp_path: Path) -> None:
-    """Ctrl-C in a training kills the command during its work."""
+def test_worker_processes_end_when_the_command_is_killed(tmp_path: Path) -> None:
+    """Ctrl-C in a training kills the recipe while it works."""
     run = subprocess.Popen(
         [sys.executable, "-m", "recipes.mini.prepare", "--output-dir", str(tmp_path), "--num-processes", "2"],
         cwd=REPOSITORY,
@@ -237,7 +240,7 @@ def test_processes_that_speak_end_when_the_command_is_killed(tmp_path: Path) -> 
     assert not [pid for pid in speaking if Path(f"/proc/{pid}").exists()]
 
 
-def test_without_espeak_the_error_is_the_command_that_installs_it(tmp_path: Path) -> None:
+def test_without_espeak_the_error_gives_the_command_that_installs_it(tmp_path: Path) -> None:
     code = "import sys; sys.modules['espeakng_loader'] = None; from recipes.mini.prepare import main; sys.exit(main())"
     run = subprocess.run(
         [sys.executable, "-c", code, "--output-dir", str(tmp_path / "mini")],
@@ -256,13 +259,13 @@ def test_without_espeak_the_error_is_the_command_that_installs_it(tmp_path: Path
     ("blocked", "arguments"),
     [
         ("mini", []),  # a file where the folder should be
-        ("mini/audio/train/train-00001.flac/a_folder", []),  # what a process meets while it writes
+        ("mini/audio/train/train-00001.flac/a_folder", []),  # an error in a worker process while it writes
         (None, ["--hours", "0"]),
         (None, ["--hours", "nan"]),
         (None, ["--num-processes", "0"]),
     ],
 )
-def test_what_cannot_be_done_is_one_clear_line_and_status_1(
+def test_an_impossible_request_is_reported_in_one_line_with_status_1(
     blocked: str | None, arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if blocked:
@@ -274,7 +277,7 @@ def test_what_cannot_be_done_is_one_clear_line_and_status_1(
     assert not list(tmp_path.rglob("*.jsonl"))
 
 
-def test_the_command_speaks_german_when_it_is_asked_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_synthesises_german_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[Line] = []
 
     def speak(planned: list[Line], output_dir: Path, num_processes: int) -> dict[str, float]:
@@ -295,7 +298,7 @@ def die(lines: list[Line], output_dir: Path) -> dict[str, float]:
     return {}
 
 
-def test_a_process_that_dies_is_an_error_and_not_a_wait_without_end(
+def test_a_process_that_dies_is_an_error_and_not_an_endless_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "_speak_chunk", die)
@@ -305,7 +308,7 @@ def test_a_process_that_dies_is_an_error_and_not_a_wait_without_end(
 
 
 @pytest.mark.parametrize("voice", ["en-us+nobody", "xx-unknown+f2"])
-def test_a_voice_that_espeak_does_not_have_is_an_error_and_not_the_plain_voice(voice: str) -> None:
+def test_a_voice_that_espeak_does_not_have_is_an_error_and_not_the_default_voice(voice: str) -> None:
     with pytest.raises(InputError, match=re.escape(f"must have the voice '{voice}'")):
         Espeak().speak("hello", voice, words_per_minute=160, pitch=50, pitch_range=50)
 
@@ -318,7 +321,7 @@ def test_resampling_keeps_what_is_below_7500_hz_and_removes_what_is_above_8000()
         np.testing.assert_allclose(resampled, expected, atol=1e-9)  # float64 over whole periods: only rounding errors
 
 
-def test_the_room_leaves_speech_well_above_the_noise() -> None:
+def test_speech_is_well_above_the_noise_of_the_room() -> None:
     tone = 10_000 * np.sin(2 * np.pi * 440 * np.arange(22_050) / 22_050)
     for seed in range(20):
         waveform = record([tone], [0.0], (0.0, 0.0), 22_050, np.random.default_rng(seed))
@@ -328,7 +331,7 @@ def test_the_room_leaves_speech_well_above_the_noise() -> None:
         assert 10 * np.log10(power[near].sum() / power[~near].sum()) > 10  # 20 dB of SNR or more, reduced by the edges
 
 
-def test_some_training_utterances_lie_in_silence_and_none_of_the_others_do(default_plan: dict[str, list[Line]]) -> None:
+def test_only_some_training_utterances_are_surrounded_by_silence(default_plan: dict[str, list[Line]]) -> None:
     alone = [line for line in default_plan["train"] if len(line.sentences) == 1]
     padded = [line for line in alone if sum(line.silences)]
     assert 0.25 < len(padded) / len(alone) < 0.35
@@ -337,7 +340,7 @@ def test_some_training_utterances_lie_in_silence_and_none_of_the_others_do(defau
     assert not any(sum(line.silences) for line in others)
 
 
-def test_the_silence_around_a_recording_is_digital_or_far_below_it() -> None:
+def test_the_silence_around_a_recording_is_digital_or_very_faint() -> None:
     tone = 10_000 * np.sin(2 * np.pi * 440 * np.arange(22_050) / 22_050)
     levels = []
     for seed in range(40):

@@ -61,14 +61,14 @@ PLAN_KEYS = (
 
 
 def seen(data: TrainingSet, epoch: int, world_size: int = 1) -> Counter[tuple[int, int]]:
-    """Count the examples of an epoch by utterance and number of the occurrence."""
+    """Count the examples of an epoch by utterance and number of the repetition."""
     plan = data.epoch(start_of_epoch(epoch, world_size))
     items = chain(*(plan.items(step, rank) for step in range(len(plan)) for rank in range(world_size)))
     return Counter((item.position, item.repeat) for item in items)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.3, 1.0, 2.0])
-def test_shares_are_hours_times_weight_to_the_temperature_normalised(temperature: float) -> None:
+def test_shares_are_hours_times_weight_to_the_power_of_temperature_normalised(temperature: float) -> None:
     hours, weights = [10.0, 2.0, 0.5], [1.0, 2.0, 0.1]
     means = repeats(hours, weights, temperature)
     shares = [hour * mean for hour, mean in zip(hours, means, strict=True)]
@@ -76,7 +76,7 @@ def test_shares_are_hours_times_weight_to_the_temperature_normalised(temperature
     total = 10 + 4 + 0.05
     assert shares == pytest.approx([total * power / sum(powers) for power in powers])
     if temperature == 1:
-        assert means == weights  # exactly: a weight of 2 means twice each
+        assert means == weights  # exact: a weight of 2 means two occurrences of each
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.3, 1.0])
@@ -85,7 +85,7 @@ def test_a_manifest_without_utterances_has_no_share(temperature: float) -> None:
     assert repeats([0.0], [3.0], temperature) == [3.0]
 
 
-def test_each_utterance_occurs_as_often_as_its_weight_says_and_a_part_once_more() -> None:
+def test_the_mean_number_of_occurrences_of_an_utterance_in_an_epoch_is_its_weight() -> None:
     mixture = Mixture((40, 10, 100), (1.0, 3.0, 0.25))
     for epoch in range(3):
         positions, numbers = mixture.occurrences(5, epoch)
@@ -113,7 +113,7 @@ def test_an_epoch_plays_each_occurrence_once_on_any_number_of_processes(two: Pat
     assert seen(data, 1) == seen(data, 1, 3)
 
 
-def test_an_epoch_resumed_on_other_processes_plays_what_is_left_of_the_occurrences(two: Path) -> None:
+def test_an_epoch_resumed_on_other_processes_plays_the_remaining_occurrences(two: Path) -> None:
     data = training_set(corpus_of(two, "[{manifest:train.jsonl,weight:1.5},{manifest:other/other.jsonl,weight:3}]"))
     whole = seen(data, 0)
     first = data.epoch(start_of_epoch(0, 2))
@@ -123,7 +123,7 @@ def test_an_epoch_resumed_on_other_processes_plays_what_is_left_of_the_occurrenc
     assert Counter((item.position, item.repeat) for item in [*done, *left]) == whole
 
 
-def test_occurrences_of_an_utterance_are_augmented_differently_and_the_first_as_ever(tones: Path) -> None:
+def test_occurrences_of_an_utterance_differ_in_augmentation_and_the_first_is_as_without_a_mixture(tones: Path) -> None:
     utterance = read_manifest(tones / "train.jsonl")[0]
     augmentation = Augmentation(waveform=[Gain(SAMPLE_RATE, probability=1.0, gain_db=[-6.0, 6.0])])
     dataset = SpeechDataset([utterance], FEATURES, REFERENCE.for_evaluation(), augmentation, seed=3)
@@ -140,7 +140,7 @@ def test_occurrences_of_an_utterance_are_augmented_differently_and_the_first_as_
     assert torch.equal(again, features(Item(4, 0, 1.0, 1)))
 
 
-def test_equal_ids_in_two_manifests_are_told_apart(two: Path) -> None:
+def test_equal_ids_in_two_manifests_are_distinguished(two: Path) -> None:
     corpus = corpus_of(two, "[train.jsonl,other/other.jsonl]")
     names = list(corpus.train.ids)
     assert len(set(names)) == len(names) == 68
@@ -149,7 +149,7 @@ def test_equal_ids_in_two_manifests_are_told_apart(two: Path) -> None:
     assert corpus.train[50].id == names[50]
 
 
-def test_a_weight_of_one_is_no_mixture(two: Path) -> None:
+def test_a_weight_of_one_is_not_a_mixture(two: Path) -> None:
     plain = training_set(corpus_of(two, "[train.jsonl,other/other.jsonl]"))
     weighted = training_set(corpus_of(two, "[{manifest:train.jsonl},{manifest:other/other.jsonl,weight:1}]"))
     for epoch in range(2):
@@ -160,7 +160,7 @@ def test_a_weight_of_one_is_no_mixture(two: Path) -> None:
         ]
 
 
-def test_a_mixture_killed_and_resumed_ends_with_the_bits_of_one_left_alone(two: Path, tmp_path: Path) -> None:
+def test_a_killed_and_resumed_mixture_ends_with_the_bits_of_an_undisturbed_one(two: Path, tmp_path: Path) -> None:
     def config(name: str, weight: float = 2.5, num_workers: int = 0) -> dict[str, Any]:
         mixture = f"[{{manifest:train.jsonl,weight:0.7}},{{manifest:other/other.jsonl,weight:{weight}}}]"
         common = [*TINY, *tone_corpus(two), "augment=[speed_perturb,spec_augment]", "trainer.max_epochs=3"]
@@ -189,12 +189,12 @@ def test_a_mixture_killed_and_resumed_ends_with_the_bits_of_one_left_alone(two: 
         ("[train.jsonl,train.jsonl]", "must name each manifest once; got .* Give it a weight of 2"),
     ],
 )
-def test_a_mixture_that_cannot_be_is_one_line(value: str, message: str, two: Path) -> None:
+def test_an_invalid_mixture_is_reported_in_one_line(value: str, message: str, two: Path) -> None:
     with pytest.raises(InputError, match=message):
         corpus_of(two, value)
 
 
-def test_braces_and_wildcards_name_manifests(tmp_path: Path) -> None:
+def test_braces_and_wildcards_select_manifests(tmp_path: Path) -> None:
     for name in ("a-08", "a-09", "a-10", "b-08", "c{x}"):
         (tmp_path / f"{name}.jsonl").touch()
 

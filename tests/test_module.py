@@ -43,19 +43,19 @@ def on_process(data: SpeechData, rank: int, world_size: int, epoch: int = 0) -> 
     return data
 
 
-def asked(data: SpeechData) -> list[list[Item]]:
-    """List the requests of the training loader to its workers."""
+def requested(data: SpeechData) -> list[list[Item]]:
+    """List the batches that the training loader requests from its workers."""
     return list(data.train_dataloader().batch_sampler)  # type: ignore[arg-type]
 
 
-def test_no_batch_overflows_its_bound_whatever_the_speed(tones: Path) -> None:
+def test_no_batch_exceeds_its_limit_at_any_speed(tones: Path) -> None:
     durations = {utterance.id: utterance.duration for utterance in read_manifest(tones / "train.jsonl")}
-    bound = max(durations.values()) * 1.05  # at speed 0.9 the longest would not fit
+    bound = max(durations.values()) * 1.05  # at speed 0.9 the longest utterance would not fit
     data = speech_data(tones / "train.jsonl", batch_seconds=bound)
     slowed = 0
     for epoch in range(6):
         seen: list[int] = []
-        for batch in asked(on_process(data, rank=0, world_size=1, epoch=epoch)):
+        for batch in requested(on_process(data, rank=0, world_size=1, epoch=epoch)):
             longest = max(durations[f"train-{item.position}"] / item.factor for item in batch)
             assert longest * len(batch) <= bound + 1e-9
             seen += [item.position for item in batch]
@@ -73,7 +73,7 @@ def test_validation_over_two_ranks_sees_each_utterance_once(tones: Path) -> None
     assert sorted(seen) == [f"train-{number}" for number in range(4)]
 
 
-def test_features_of_a_loader_are_those_of_the_feature_extractor(tones: Path) -> None:
+def test_features_from_a_loader_equal_those_of_the_feature_extractor(tones: Path) -> None:
     data = speech_data(tones / "train.jsonl", batch_seconds=5.0, num_workers=0)
     on_process(data, rank=0, world_size=1)
     features = build_features(resolved())
@@ -87,7 +87,7 @@ def test_features_of_a_loader_are_those_of_the_feature_extractor(tones: Path) ->
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_an_epochs_examples_do_not_depend_on_the_number_of_workers(tones: Path, num_workers: int) -> None:
+def test_the_examples_of_an_epoch_do_not_depend_on_the_number_of_workers(tones: Path, num_workers: int) -> None:
     firsts = []
     for workers in (0, num_workers):
         data = speech_data(tones / "train.jsonl", batch_seconds=5.0, num_workers=workers)
@@ -116,7 +116,7 @@ def test_one_set_of_workers_gives_the_examples_of_every_epoch(tones: Path) -> No
     assert len(pids) == 2
 
 
-def test_a_worker_that_dies_between_two_epochs_is_noticed(tones: Path) -> None:
+def test_a_worker_that_dies_between_two_epochs_is_detected(tones: Path) -> None:
     data = on_process(speech_data(tones / "train.jsonl", batch_seconds=5.0, num_workers=1), rank=0, world_size=1)
     for _ in data.train_dataloader():
         pass
@@ -127,33 +127,35 @@ def test_a_worker_that_dies_between_two_epochs_is_noticed(tones: Path) -> None:
         worker.join()
         next(iter(data.train_dataloader()))
 
-    with pytest.raises(RuntimeError, match="DataLoader worker"):  # as asr.training.fit expects
+    with pytest.raises(RuntimeError, match="DataLoader worker"):  # the error that asr.training.fit expects
         lose_it_and_begin()
 
 
 @pytest.mark.parametrize("batch", [0, 1, 3])
-def test_a_run_goes_on_with_the_very_next_batch_and_then_with_whole_epochs(tones: Path, batch: int) -> None:
+def test_a_run_resumes_with_the_next_batch_and_then_with_whole_epochs(tones: Path, batch: int) -> None:
     manifest = tones / "train.jsonl"
     whole = speech_data(manifest, batch_seconds=10.0)
     position = on_process(whole, rank=0, world_size=2, epoch=1).epochs.position_at(1, 2, batch, skipped=5)
     assert position == Position(1, (Share(2, batch),), 5)
     rest = speech_data(manifest, position, batch_seconds=10.0)
     for rank in range(2):
-        assert asked(on_process(rest, rank, 2, epoch=1)) == asked(on_process(whole, rank, 2, epoch=1))[batch:]
-        assert len(rest.train_dataloader()) == len(whole.train_dataloader()), "the whole stretch"
-        following = asked(on_process(rest, rank, 2, epoch=2))
-        assert following == asked(on_process(whole, rank, 2, epoch=2))
+        assert requested(on_process(rest, rank, 2, epoch=1)) == requested(on_process(whole, rank, 2, epoch=1))[batch:]
+        assert len(rest.train_dataloader()) == len(whole.train_dataloader()), (
+            "the number of batches includes those already done"
+        )
+        following = requested(on_process(rest, rank, 2, epoch=2))
+        assert following == requested(on_process(whole, rank, 2, epoch=2))
         assert {item.epoch for batch in following for item in batch} == {2}
 
 
-def test_a_run_that_goes_on_with_other_processes_sees_the_rest_of_its_epoch(tones: Path) -> None:
+def test_a_run_resumed_with_other_processes_sees_the_rest_of_its_epoch(tones: Path) -> None:
     manifest = tones / "train.jsonl"
     first = speech_data(manifest, batch_seconds=10.0)
     seen = []
     for rank in range(2):
-        seen += asked(on_process(first, rank, world_size=2))[:2]
+        seen += requested(on_process(first, rank, world_size=2))[:2]
     rest = speech_data(manifest, first.epochs.position_at(0, 2, 2, skipped=0), batch_seconds=10.0)
-    seen += asked(on_process(rest, rank=0, world_size=1))
+    seen += requested(on_process(rest, rank=0, world_size=1))
     assert sorted(item.position for batch in seen for item in batch) == list(range(48))
     assert rest.epochs.position_at(0, 1, 1, skipped=0) == Position(0, (Share(2, 2), Share(1, 1)))
 
@@ -167,38 +169,38 @@ def passes(data: SpeechData, epoch: int, batches: int) -> float:
     return epochs_done(data.trainer)  # type: ignore[arg-type]
 
 
-def test_the_passes_done_grow_with_each_batch_to_the_next_whole_number(tones: Path) -> None:
+def test_the_number_of_finished_passes_grows_with_each_batch_to_the_next_whole_number(tones: Path) -> None:
     data = on_process(speech_data(tones / "train.jsonl", batch_seconds=10.0), rank=0, world_size=1)
-    number = len(asked(data))
+    number = len(requested(data))
     assert [passes(data, 0, batches) for batches in range(number + 1)] == pytest.approx(
         [batches / number for batches in range(number + 1)], abs=1e-12
     )
     assert passes(data, 1, 0) == 1.0
 
 
-def test_the_passes_done_go_on_from_what_other_processes_have_seen(tones: Path) -> None:
+def test_the_number_of_finished_passes_includes_batches_of_other_processes(tones: Path) -> None:
     position = Position(0, (Share(2, 2), Share(1, 0)))
     data = on_process(speech_data(tones / "train.jsonl", position, batch_seconds=10.0), rank=0, world_size=1)
-    batches = asked(data)
+    batches = requested(data)
     left = sum(map(len, batches)) / 48
     assert 0.1 < left < 0.9
     assert passes(data, 0, 1) == pytest.approx(1 - left + left / len(batches))
     assert passes(data, 0, len(batches)) == 1.0
 
 
-def test_behind_the_last_batch_is_the_next_epoch(tones: Path) -> None:
+def test_after_the_last_batch_comes_the_next_epoch(tones: Path) -> None:
     data = on_process(speech_data(tones / "train.jsonl"), rank=0, world_size=2)
     batches = len(data.train_dataloader())
     assert data.epochs.position_at(0, 2, batches - 1, skipped=3).epoch == 0
     assert data.epochs.position_at(0, 2, batches, skipped=3) == start_of_epoch(1, 2)
 
 
-def test_the_worst_batches_have_the_sizes_and_texts_of_the_largest_ones_and_read_no_audio(
+def test_the_trial_batches_have_the_sizes_and_texts_of_the_largest_ones_and_read_no_audio(
     tones: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = speech_data(tones / "train.jsonl", batch_seconds=10.0)
     seconds = [utterance.duration for utterance in read_manifest(tones / "train.jsonl")]
-    plans = [asked(on_process(data, rank, world_size=2)) for rank in range(2)]
+    plans = [requested(on_process(data, rank, world_size=2)) for rank in range(2)]
     real = [list(on_process(data, rank, world_size=2).train_dataloader()) for rank in range(2)]
     monkeypatch.setattr("asr.data.dataset.load_waveform", None)
     made_up = [on_process(data, rank, world_size=2).worst_batches() for rank in range(2)]
@@ -222,7 +224,7 @@ def test_the_worst_batches_have_the_sizes_and_texts_of_the_largest_ones_and_read
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_workers_outlive_an_interruption_since_the_training_process_finishes_its_step(
+def test_workers_survive_an_interruption_because_the_training_finishes_its_step(
     tones: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from asr.data import dataset
@@ -231,7 +233,7 @@ def test_workers_outlive_an_interruption_since_the_training_process_finishes_its
 
     def interrupted(*arguments: object, **settings: object) -> object:
         for number in (signal.SIGINT, signal.SIGTERM):
-            os.kill(os.getpid(), number)  # as the terminal does to the whole process group
+            os.kill(os.getpid(), number)  # like the terminal, which signals the whole process group
         return load(*arguments, **settings)  # type: ignore[arg-type]
 
     monkeypatch.setattr(dataset, "load_waveform", interrupted)  # also in the workers, which are forked

@@ -1,4 +1,4 @@
-"""Every setting, and every value of a bundle, with a wrong value: refused in one line, or it works."""
+"""Every setting, and every value of a bundle, with a wrong value: it is refused in one line, or works."""
 
 import contextlib
 import itertools
@@ -64,19 +64,19 @@ def base(choices: list[str]) -> dict[str, Any]:
 
 
 def changes(config: dict[str, Any]) -> list[tuple[tuple[Any, ...], Any]]:
-    """List the place and the wrong value of each change of one setting."""
+    """List the position and the wrong value of each change of one setting."""
     return [(path, value) for path, value, _ in mutations(config) if path[0] not in UNTOUCHED]
 
 
 def settings() -> list[tuple[str, Any, dict[str, Any]]]:
     """List each setting with each wrong value, as name, value and resolved config, without repetitions."""
-    found: dict[tuple[str, str], tuple[str, Any, dict[str, Any]]] = {}
+    cases: dict[tuple[str, str], tuple[str, Any, dict[str, Any]]] = {}
     for config in map(base, CHOICES):
         for path, value in changes(config):
             name = ".".join(map(str, path))
             mutated = changed(config, path, value)
-            found.setdefault((name, f"{value!r} {path[0]} {config[path[0]]}"), (name, value, mutated))
-    return list(found.values())
+            cases.setdefault((name, f"{value!r} {path[0]} {config[path[0]]}"), (name, value, mutated))
+    return list(cases.values())
 
 
 class Pair(NamedTuple):
@@ -87,7 +87,7 @@ class Pair(NamedTuple):
 
 
 def pairs(number: int, seed: int, change_is_wanted: Callable[[dict[str, Any]], bool]) -> list[Pair]:
-    """Draw `number` pairs of changes; each single change gives a config that is wanted."""
+    """Draw `number` pairs of changes; each single change must give a config that `is_accepted` accepts."""
     dice = random.Random(seed)
     drawn = []
     for config in map(base, CHOICES):
@@ -110,11 +110,11 @@ def problem(config: dict[str, Any]) -> str:
     return ""
 
 
-def test_every_wrong_setting_is_one_line_or_passes() -> None:
-    """Other errors, such as a TypeError, fail this test with their traceback."""
+def test_every_wrong_setting_is_reported_in_one_line_or_accepted() -> None:
+    """Other exceptions, like a TypeError, fail this test with their traceback."""
     problems = [problem(config) for _, _, config in random.Random(0).sample(settings(), 600)]
     assert not [text for text in problems if "\n" in text or len(text) > 2000]
-    assert problems.count("") < 200, "most of them are wrong"
+    assert problems.count("") < 200, "most of the values must be refused"
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_every_wrong_setting_is_one_line_or_passes() -> None:
         ),
     ],
 )
-def test_a_setting_that_does_not_hold_is_refused_with_what_it_must_be(overrides: list[str], message: str) -> None:
+def test_an_invalid_setting_is_refused_with_its_rule(overrides: list[str], message: str) -> None:
     assert problem(resolved(*overrides)).startswith(message)
 
 
@@ -220,7 +220,7 @@ def refusal(config: dict[str, Any], tones: Path, folder: Path) -> str:
     return ""
 
 
-REFUSED_BY_THE_RUN = (  # depends not only on settings, but on files, the machine, or the result
+REFUSED_BY_THE_RUN = (  # these depend not only on settings, but also on files, the machine, or the result
     "must exist; it does not",
     "either all manifests must exist or none",
     "a batch must have room for the seconds that augment.edges adds",
@@ -274,17 +274,17 @@ def accepted() -> Iterator[dict[str, Any]]:
     return filter(is_accepted, random.Random(1).sample(mutated, len(mutated)))
 
 
-def test_settings_that_are_not_refused_train(tones: Path, tmp_path: Path) -> None:
+def test_accepted_settings_train(tones: Path, tmp_path: Path) -> None:
     assert_they_train(list(itertools.islice(accepted(), 5)), tones, tmp_path, share=0.5)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_every_setting_that_is_not_refused_trains(tones: Path, tmp_path: Path) -> None:
+def test_every_accepted_setting_trains(tones: Path, tmp_path: Path) -> None:
     assert_they_train(list(accepted()), tones, tmp_path, share=0.85)
 
 
-def test_two_wrong_settings_at_once_are_one_line_or_pass() -> None:
+def test_two_wrong_settings_at_once_are_reported_in_one_line_or_accepted() -> None:
     problems = [problem(pair.both) for pair in pairs(100, seed=2, change_is_wanted=lambda config: True)]
     assert not [text for text in problems if "\n" in text or len(text) > 2000]
 
@@ -302,7 +302,7 @@ def test_two_settings_that_each_train_alone_train_together(tones: Path, tmp_path
     assert not unexpected, "\n".join(unexpected)
 
 
-def test_the_choices_have_every_component_file_that_says_more_than_how_big() -> None:
+def test_the_choices_include_every_component_file_that_does_more_than_change_a_size() -> None:
     used = {str(value) for choices in CHOICES for _, value in leaves(resolved(*choices))}
     for group in ("features", "tokenizer", "head", "decode", "schedule", "optimizer"):
         for path in (CONF / group).rglob("*.yaml"):
@@ -365,7 +365,7 @@ def bundle(request: pytest.FixtureRequest, tones: Path, tmp_path_factory: pytest
 
 def damaged(bundle: Path) -> list[tuple[str, str]]:
     """List files of a bundle with other contents: each value of JSON replaced, and each file as a whole."""
-    found = []
+    cases = []
     for path in sorted(bundle.iterdir()):
         whole = path.read_bytes().decode("utf-8", "surrogateescape")
         if path.suffix == ".json":
@@ -380,15 +380,15 @@ def damaged(bundle: Path) -> list[tuple[str, str]]:
                 "{}",
                 '"' + "x" * 2_000_000 + '"',
             ]
-            found += [(path.name, content) for content in contents]
-        found += [
+            cases += [(path.name, content) for content in contents]
+        cases += [
             (path.name, content) for content in ("", whole[: len(whole) // 2], whole[1:], whole + whole, "\0" * 64)
         ]
         dice = random.Random(path.name)
         for _ in range(20):
             place = dice.randrange(len(whole))
-            found.append((path.name, whole[:place] + chr(dice.randrange(128)) + whole[place + 1 :]))
-    return found
+            cases.append((path.name, whole[:place] + chr(dice.randrange(128)) + whole[place + 1 :]))
+    return cases
 
 
 def tried(bundle: Path, damages: list[tuple[str, str]]) -> int:
@@ -426,7 +426,7 @@ def test_a_large_net_in_a_config_takes_no_memory(bundle: Path) -> None:
     assert tried(bundle, large) < 300
 
 
-def test_a_pipe_in_a_bundle_is_not_waited_for(bundle: Path, tmp_path: Path) -> None:
+def test_a_pipe_in_a_bundle_does_not_block_loading(bundle: Path, tmp_path: Path) -> None:
     from asr.checkpoint.load import load_recognizer
 
     copy = tmp_path / "copy"
@@ -441,7 +441,7 @@ def test_a_pipe_in_a_bundle_is_not_waited_for(bundle: Path, tmp_path: Path) -> N
         load_recognizer(copy)
 
 
-def test_pieces_of_a_megabyte_are_refused(bundle: Path) -> None:
+def test_tokenizer_pieces_of_a_megabyte_are_refused(bundle: Path) -> None:
     path = bundle / "characters.json"
     if not path.exists():
         pytest.skip("this bundle has no characters")

@@ -1,4 +1,4 @@
-"""NVIDIA NeMo compared with asr: NeMo's transducers of random weights converted, and asr's read by NeMo.
+"""asr compared with NVIDIA NeMo: transducers with random weights are converted, and NeMo reads the archives of asr.
 
 NeMo runs in a separate environment: that of `make .venv-nets`, or of the Python in ASR_NEMO_PYTHON.
 """
@@ -68,7 +68,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
 @torch.no_grad()
-def test_encoder_joint_network_and_losses_are_nemos(kind: str, models: Path) -> None:
+def test_encoder_joint_network_and_losses_equal_nemos(kind: str, models: Path) -> None:
     expected = torch.load(models / kind / "expected.pt", weights_only=True)
     model = load_recognizer(models / kind / "ours").model
     features = [model.features(waveform) for waveform in WAVEFORMS]
@@ -84,9 +84,9 @@ def test_encoder_joint_network_and_losses_are_nemos(kind: str, models: Path) -> 
     order = [blank, *range(blank), *range(blank + 1, logits.shape[-1])]
     for row, (length, count) in enumerate(zip(encoded.lengths.tolist(), token_lengths.tolist(), strict=True)):
         frames = encoded.out[row, :length], expected["encoder_out"][row, :length]
-        torch.testing.assert_close(*frames, rtol=0, atol=1e-3)  # of features in float32
+        torch.testing.assert_close(*frames, rtol=0, atol=1e-3)  # the features are in float32
         theirs = expected["logits"][row, :length, : count + 1][..., order]
-        actual = logits[row, :length, : count + 1].log_softmax(dim=-1)  # as in NeMo's joint network on a CPU
+        actual = logits[row, :length, : count + 1].log_softmax(dim=-1)  # NeMo's joint network does this on a CPU
         torch.testing.assert_close(actual, theirs, rtol=0, atol=1e-2)
     losses = head.losses(encoded, tokens, token_lengths)
     name = "transducer" if "rnnt" in kind else "tdt"
@@ -94,9 +94,9 @@ def test_encoder_joint_network_and_losses_are_nemos(kind: str, models: Path) -> 
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
-def test_greedy_texts_are_nemos_and_nemo_reads_them_of_our_archive(kind: str, models: Path) -> None:
+def test_greedy_texts_equal_nemos_and_nemo_gives_them_from_our_archive(kind: str, models: Path) -> None:
     expected = torch.load(models / kind / "expected.pt", weights_only=True)["texts"]
-    assert sum(map(len, expected)) > 10, "there is something to compare"
+    assert sum(map(len, expected)) > 10, "the texts must not be empty"
     transcripts = load_recognizer(models / kind / "ours").transcribe(WAVEFORMS, sample_rate=SAMPLE_RATE)
     assert [transcript.text for transcript in transcripts] == expected
     assert json.loads((models / kind / "texts.json").read_text()) == expected

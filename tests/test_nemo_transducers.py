@@ -70,7 +70,7 @@ def config(kind: str, **sections: dict[str, Any]) -> dict[str, Any]:
 
 
 def state(kind: str, linear: str = "joint_net.2") -> dict[str, Tensor]:
-    """Random tensors of such a model, by NeMo's names."""
+    """Return random tensors of this model by NeMo's names."""
     generator = torch.Generator().manual_seed(1)
     num_pieces = len(vocabulary())
     num_outputs = num_pieces + 1 + (len(DURATIONS) if kind.endswith("tdt") else 0)
@@ -99,7 +99,7 @@ def archive(folder: Path, settings: dict[str, Any], weights: dict[str, Tensor]) 
 
 
 def logits(weights: dict[str, Tensor], encoder_out: Tensor, tokens: list[int]) -> Tensor:
-    """NeMo's joint network over (T', D) and its own ids: (T', U + 1, V and durations)."""
+    """Compute NeMo's joint network for frames (T', D) and NeMo's token ids: (T', U + 1, V and durations)."""
     cells = nn.LSTM(HIDDEN, HIDDEN, NUM_LAYERS, batch_first=True)
     begin = "decoder.prediction.dec_rnn.lstm."
     cells.load_state_dict({name[len(begin) :]: w for name, w in weights.items() if name.startswith(begin)})
@@ -112,7 +112,7 @@ def logits(weights: dict[str, Tensor], encoder_out: Tensor, tokens: list[int]) -
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_model_of_nemos_gives_its_logits_and_is_used(kind: str, tmp_path: Path) -> None:
+def test_a_model_of_nemo_gives_its_logits_and_is_usable(kind: str, tmp_path: Path) -> None:
     weights = state(kind)
     assert main([str(archive(tmp_path, config(kind), weights)), "-o", str(tmp_path / "ours")]) == 0
     recognizer = load_recognizer(tmp_path / "ours")
@@ -150,8 +150,8 @@ def test_every_tensor_and_setting_is_accounted_for(kind: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dropout", [0.2, 0.0])
-def test_a_bundle_goes_back_into_an_archive_with_the_same_tensors(kind: str, dropout: float, tmp_path: Path) -> None:
-    """Folded tensors come back in one place: both biases in that of the frames, the scale in the weights."""
+def test_a_bundle_converts_back_to_an_archive_with_equal_tensors(kind: str, dropout: float, tmp_path: Path) -> None:
+    """Folded tensors are written to one place: both biases to that of the frames, the scale to the weights."""
     weights = state(kind, "joint_net.2" if dropout else "joint_net.1")
     path = archive(tmp_path, config(kind, joint__jointnet={"dropout": dropout}), weights)
     before = from_nemo(path, "zeros").bundle
@@ -173,7 +173,7 @@ def test_a_bundle_goes_back_into_an_archive_with_the_same_tensors(kind: str, dro
     assert_equal({name: tensor for name, tensor in written.items() if not name.startswith("preprocessor.")}, expected)
 
 
-def test_a_blank_whose_embedding_is_trained_does_not_go_into_an_archive(tmp_path: Path) -> None:
+def test_a_blank_with_a_trained_embedding_cannot_be_written_to_an_archive(tmp_path: Path) -> None:
     """NeMo's prediction network starts with zeros, whatever the row of the blank contains."""
     assert main([str(archive(tmp_path, config("rnnt"), state("rnnt"))), "-o", str(tmp_path / "ours")]) == 0
     contents = read_bundle(tmp_path / "ours")
@@ -185,7 +185,7 @@ def test_a_blank_whose_embedding_is_trained_does_not_go_into_an_archive(tmp_path
     assert not (tmp_path / "back.nemo").exists()
 
 
-def test_without_dropout_the_joint_networks_last_layer_has_another_number(tmp_path: Path) -> None:
+def test_without_dropout_the_last_layer_of_the_joint_network_has_another_number(tmp_path: Path) -> None:
     settings = config("rnnt", joint__jointnet={"dropout": 0.0, "activation": "tanh"})
     converted = from_nemo(archive(tmp_path, settings, state("rnnt", "joint_net.1")), "zeros")
     assert converted.bundle.config["head"]["joint_activation"] == "tanh"
@@ -212,12 +212,14 @@ def test_without_dropout_the_joint_networks_last_layer_has_another_number(tmp_pa
         ({"aux_ctc": {"ctc_loss_weight": 2}}, "head.ctc_weight must be a number from 0 to less than 1; got 2."),
     ],
 )
-def test_what_asr_does_not_have_is_refused_by_name(sections: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_settings_that_asr_does_not_support_are_refused_by_name(
+    sections: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     path = archive(tmp_path, config("hybrid tdt", **sections), state("hybrid tdt"))
     assert_refused(path, re.escape(message), tmp_path)
 
 
-def test_the_activations_that_are_taken_are_those_of_our_joiner() -> None:
+def test_the_supported_activations_are_those_of_our_joiner() -> None:
     assert set(JOINT_ACTIVATIONS) == set(ACTIVATIONS)
 
 
@@ -236,7 +238,7 @@ DAMAGES: dict[str, Callable[[Tensor], Tensor | None]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", OF_TRANSDUCERS)
-def test_a_damaged_tensor_of_the_transducer_is_one_line_that_names_it(name: str, damage: str, tmp_path: Path) -> None:
+def test_a_damaged_transducer_tensor_is_named_in_one_line(name: str, damage: str, tmp_path: Path) -> None:
     weights = state("tdt")
     damaged = DAMAGES[damage](weights.pop(name))
     path = archive(tmp_path, config("tdt"), weights if damaged is None else weights | {name: damaged})
@@ -254,22 +256,24 @@ def test_a_damaged_tensor_of_the_transducer_is_one_line_that_names_it(name: str,
         ("decoding", "greedy", {"max_symbols": 10**9}),
     ],
 )
-def test_sizes_that_the_tensors_do_not_have_are_one_line(section: str, key: str, value: Any, tmp_path: Path) -> None:
+def test_sizes_that_contradict_the_tensors_are_reported_in_one_line(
+    section: str, key: str, value: Any, tmp_path: Path
+) -> None:
     assert_refused(archive(tmp_path, config("tdt", **{section: {key: value}}), state("tdt")), ".", tmp_path)
 
 
 @pytest.mark.parametrize("name", ["decoder", "joint", "loss", "decoding", "aux_ctc"])
 @pytest.mark.parametrize("value", [None, 3, "x", [], {}])
-def test_a_damaged_section_is_one_line_or_is_not_needed(name: str, value: Any, tmp_path: Path) -> None:
+def test_a_damaged_section_is_reported_in_one_line_or_not_needed(name: str, value: Any, tmp_path: Path) -> None:
     settings = config("hybrid tdt") | {name: value}
     path = archive(tmp_path, settings, state("hybrid tdt"))
-    if name in ("loss", "decoding"):  # either has the durations
+    if name in ("loss", "decoding"):  # the durations are in both sections
         assert from_nemo(path, "zeros").bundle.config["head"]["name"] == "tdt"
         return
     assert_refused(path, ".", tmp_path)
 
 
-def test_local_attention_is_taken_and_goes_back(tmp_path: Path) -> None:
+def test_local_attention_is_converted_in_both_directions(tmp_path: Path) -> None:
     near = {"self_attention_model": "rel_pos_local_attn", "att_context_size": [3, 3]}
     path = archive(tmp_path, config("tdt", encoder=near), state("tdt"))
     assert main([str(path), "-o", str(tmp_path / "ours")]) == 0
@@ -279,7 +283,7 @@ def test_local_attention_is_taken_and_goes_back(tmp_path: Path) -> None:
     assert from_nemo(tmp_path / "back.nemo", "zeros").bundle.config == before.config
 
 
-def test_full_attention_becomes_local_with_the_same_weights(tmp_path: Path) -> None:
+def test_full_attention_becomes_local_attention_with_the_same_weights(tmp_path: Path) -> None:
     path = archive(tmp_path, config("tdt"), state("tdt"))
     assert main([str(path), "-o", str(tmp_path / "full")]) == 0
     for source, name in ((path, "of nemo"), (tmp_path / "full", "of a bundle")):

@@ -1,4 +1,4 @@
-"""Neural language models, compared with their equations in plain loops, in any segments and any batch."""
+"""Neural language models, compared with their equations in plain loops, for any segments and any batch."""
 
 import math
 from pathlib import Path
@@ -64,7 +64,7 @@ def test_probabilities_sum_to_one(model: Any) -> None:
 
 @torch.no_grad()
 def test_the_probabilities_of_all_texts_sum_to_one(model: Any) -> None:
-    """Texts of at most two tokens, plus all longer texts by their common prefixes."""
+    """The sum is over texts of at most two tokens, and over prefixes that represent all longer texts."""
     first = whole(model, torch.tensor([[BOUNDARY_ID]]))[0, 0].exp()
     total = first[BOUNDARY_ID]
     for token in range(1, V):
@@ -74,8 +74,8 @@ def test_the_probabilities_of_all_texts_sum_to_one(model: Any) -> None:
 
 
 @pytest.mark.parametrize("lengths", [[1] * 17, [4, 6, 7], [16, 1], [5, 0, 12]], ids=str)
-def test_segment_by_segment_equals_the_whole(model: Any, lengths: list[int]) -> None:
-    """A dozen tokens exceed the Transformer-XL's memory of 5."""
+def test_processing_segment_by_segment_equals_the_whole_text(model: Any, lengths: list[int]) -> None:
+    """The text has a dozen tokens, more than the Transformer-XL's memory of 5."""
     tokens, state, parts = texts(3, 17), model.initial_state(3), []
     for part in tokens.split(lengths, dim=1):
         if part.shape[1]:
@@ -84,7 +84,7 @@ def test_segment_by_segment_equals_the_whole(model: Any, lengths: list[int]) -> 
     torch.testing.assert_close(torch.cat(parts, dim=1), whole(model, tokens), rtol=0, atol=1e-10)
 
 
-def test_a_token_changes_nothing_before_it_and_padding_nothing_at_all(model: Any) -> None:
+def test_a_token_does_not_affect_earlier_tokens_and_padding_affects_none(model: Any) -> None:
     short, long = texts(1, 6), texts(1, 13)
     padded = torch.cat([torch.nn.functional.pad(short, (0, 7), value=3), long])
     together = whole(model, padded)
@@ -92,7 +92,7 @@ def test_a_token_changes_nothing_before_it_and_padding_nothing_at_all(model: Any
     torch.testing.assert_close(together[1:], whole(model, long), rtol=0, atol=1e-10)
 
 
-def test_hypotheses_of_any_lengths_go_on_in_one_batch_and_part_by_indexing(model: Any) -> None:
+def test_hypotheses_of_any_lengths_continue_in_one_batch_and_separate_by_indexing(model: Any) -> None:
     tokens = [texts(1, length) for length in (1, 4, 9, 2)]
     states = [model(text, model.initial_state(1))[1] for text in tokens]
     nexts = torch.tensor([[4], [7], [1], [1]])
@@ -109,7 +109,7 @@ def test_hypotheses_of_any_lengths_go_on_in_one_batch_and_part_by_indexing(model
 
 
 def attention_by_loops(attention: Any, x: Tensor, memory: int) -> Tensor:
-    """arXiv:1901.02860, section 3.3, of one text (U, D): a token sees itself and `memory` before it, term by term."""
+    """arXiv:1901.02860, section 3.3, for one text (U, D): a token sees `memory` tokens and itself, term by term."""
     dim, heads = x.shape[1], attention.num_heads
     size = dim // heads
     query, key, value = attention.qkv(x).split(dim, dim=-1)
@@ -130,7 +130,7 @@ def attention_by_loops(attention: Any, x: Tensor, memory: int) -> Tensor:
     return attention.output(torch.stack(rows))
 
 
-def test_the_transformer_xl_is_its_equations() -> None:
+def test_the_transformer_xl_equals_its_equations() -> None:
     model = small("transformer_xl")
     tokens = texts(1, 12)
     x = model.embedding.weight[tokens[0]] * math.sqrt(8)
@@ -141,7 +141,7 @@ def test_the_transformer_xl_is_its_equations() -> None:
     torch.testing.assert_close(whole(model, tokens)[0], logits.log_softmax(dim=-1), rtol=0, atol=1e-10)
 
 
-def test_the_gradient_of_the_transformer_xl_ends_where_its_segment_begins() -> None:
+def test_the_gradient_of_the_transformer_xl_stops_at_the_start_of_the_segment() -> None:
     """Section 3.2: the memory of earlier segments has no gradient."""
     model = small("transformer_xl", segment=4, memory=4)
     tokens = torch.tensor([[BOUNDARY_ID, 1, 2, 3, 4, 5, 6, 7]])
@@ -156,8 +156,8 @@ def test_the_gradient_of_the_transformer_xl_ends_where_its_segment_begins() -> N
     torch.testing.assert_close(of_embedding, again.blocks[0].attention.qkv.weight.grad, rtol=0, atol=1e-10)
 
 
-def test_the_lstm_is_its_equations() -> None:
-    """One layer, gate by gate."""
+def test_the_lstm_equals_its_equations() -> None:
+    """The reference computes one layer, gate by gate."""
     model = small("lstm", num_layers=1)
     tokens = texts(1, 7)
     weight_x, weight_h, bias_x, bias_h = model.cells.all_weights[0]
@@ -171,7 +171,7 @@ def test_the_lstm_is_its_equations() -> None:
     torch.testing.assert_close(whole(model, tokens)[0], torch.stack(rows).log_softmax(dim=-1), rtol=0, atol=1e-10)
 
 
-def test_dropout_is_of_training_alone() -> None:
+def test_dropout_is_active_only_in_training() -> None:
     for name in names("token_model"):
         model = small(name, dropout=0.5)
         tokens = texts(2, 9)
@@ -180,12 +180,12 @@ def test_dropout_is_of_training_alone() -> None:
         assert not torch.equal(whole(model, tokens), whole(model, tokens))
 
 
-def test_heads_must_divide_the_dimension() -> None:
+def test_num_heads_must_divide_the_dimension() -> None:
     must = r"token_model\.dim must be even and a multiple of token_model\.num_heads; got dim=8, num_heads=3\."
     with pytest.raises(InputError, match=must):
         small("transformer_xl", num_heads=3)
 
 
-def test_another_files_class_is_none(tmp_path: Path) -> None:
+def test_a_file_of_another_class_is_not_a_token_model(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"token_model\.name must be a component; asr/token_model/output\.py"):
         build_token_model({"name": "output"}, V)

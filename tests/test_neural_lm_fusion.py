@@ -1,4 +1,4 @@
-"""Shallow fusion with a neural language model in each beam search: exact, batched by frame, chunk by chunk."""
+"""Shallow fusion with a neural language model in each beam search: exact, batched by frame, and in chunks."""
 
 import json
 from dataclasses import replace
@@ -18,7 +18,7 @@ from tests.conftest import ROOT, TINY, resolved
 from tests.test_neural_lm_rescoring import MODELS, alone, stored, token_model
 
 WEIGHT = 0.8
-WIDE = {  # nothing is left out
+WIDE = {  # the beam drops nothing
     "beam": {"beam_size": 10_000, "beam_threshold": 1000.0, "tokens_per_frame": 100, "token_threshold": -1000.0},
     "joint_beam": {"beam_size": 10_000, "beam_threshold": 1000.0, "tokens_per_step": 100},
     "transducer_beam": {"beam_size": 10_000, "beam_threshold": 1000.0, "tokens_per_frame": 100, "max_symbols": 2},
@@ -43,8 +43,8 @@ def decoder(config: dict[str, Any], model: Any, lm: str | None, **settings: Any)
 def scores(decode: Any, encoder_out: torch.Tensor) -> list[dict[tuple[int, ...], float]]:
     lengths = torch.tensor([encoder_out.shape[1], encoder_out.shape[1] - 1])
     with torch.inference_mode():
-        found = decode.search(decode.evidence(encoder_out, lengths))
-    return [{tuple(each.tokens): each.score for each in hypotheses} for hypotheses in found]
+        n_best = decode.search(decode.evidence(encoder_out, lengths))
+    return [{tuple(each.tokens): each.score for each in hypotheses} for hypotheses in n_best]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,9 @@ def scores(decode: Any, encoder_out: torch.Tensor) -> list[dict[tuple[int, ...],
         for lm in MODELS
     ],
 )
-def test_every_hypothesis_scores_what_the_language_model_says_of_it_alone(name: str, lm: str, tmp_path: Path) -> None:
+def test_the_score_of_every_hypothesis_includes_the_language_models_score_of_its_text_alone(
+    name: str, lm: str, tmp_path: Path
+) -> None:
     config, model = net(name)
     language_model = token_model(lm, model.tokenizer.vocab_size)
     path = stored(tmp_path / "lm.safetensors", language_model, list(model.tokenizer.pieces), lm)
@@ -84,7 +86,7 @@ class Counting(nn.Module):
         return self.model(tokens, state)
 
 
-def test_a_frame_costs_one_call_at_most_and_a_hypothesis_one_row(tmp_path: Path) -> None:
+def test_a_frame_costs_at_most_one_call_with_one_row_per_hypothesis(tmp_path: Path) -> None:
     config, model = net("beam")
     language_model = token_model("lstm", model.tokenizer.vocab_size)
     path = stored(tmp_path / "lm.safetensors", language_model, list(model.tokenizer.pieces))
@@ -95,7 +97,7 @@ def test_a_frame_costs_one_call_at_most_and_a_hypothesis_one_row(tmp_path: Path)
     with torch.inference_mode():
         evidence = decode.evidence(torch.randn(1, frames, 16), torch.tensor([frames]))
         decode.search(evidence)
-        assert 0 < counting.calls <= frames + 1, "the last of them for the ends"
+        assert 0 < counting.calls <= frames + 1, "the last call scores the ends"
         assert counting.rows > counting.calls
         read.append(counting.rows)
         histories = TokenHistories(counting)
@@ -103,11 +105,11 @@ def test_a_frame_costs_one_call_at_most_and_a_hypothesis_one_row(tmp_path: Path)
         _, history = histories.score(start, 2)
         _, same = histories.score(start, 2)
         histories.read([history, history, same, start])
-    assert counting.rows - read[0] == 1 + 2, "a history is read once; another object is another one"
+    assert counting.rows - read[0] == 1 + 2, "each history object is read once, also if two are equal"
 
 
 @pytest.mark.parametrize("lm", MODELS)
-def test_chunk_by_chunk_is_the_whole(lm: str, tmp_path: Path) -> None:
+def test_searching_chunk_by_chunk_equals_searching_the_whole(lm: str, tmp_path: Path) -> None:
     config, model = net("beam")
     language_model = token_model(lm, model.tokenizer.vocab_size)
     path = stored(tmp_path / "lm.safetensors", language_model, list(model.tokenizer.pieces), lm)
@@ -117,15 +119,15 @@ def test_chunk_by_chunk_is_the_whole(lm: str, tmp_path: Path) -> None:
         whole = decode.search(decode.evidence(encoder_out, torch.tensor([40, 40])))
         states = [decode.initial_state(), decode.initial_state()]
         for chunk in encoder_out.split([7, 1, 20, 12], dim=1):
-            found, states = decode.step(chunk, torch.full((2,), chunk.shape[1]), states)
-    for streamed, at_once in zip(found, whole, strict=True):
+            hypotheses, states = decode.step(chunk, torch.full((2,), chunk.shape[1]), states)
+    for streamed, at_once in zip(hypotheses, whole, strict=True):
         assert streamed[0].tokens == at_once[0].tokens
         assert streamed[0].score == pytest.approx(at_once[0].score, abs=1e-3)
         final = streamed[0].num_final
         assert all(each.tokens[:final] == streamed[0].tokens[:final] for each in streamed)
 
 
-def test_a_bundle_carries_it(tmp_path: Path) -> None:
+def test_a_bundle_contains_the_language_model(tmp_path: Path) -> None:
     bundle = read_bundle(ROOT / "tests" / "bundles" / "format-6")
     pieces = list(load_recognizer(ROOT / "tests" / "bundles" / "format-6").model.tokenizer.pieces)
     path = stored(tmp_path / "other.safetensors", token_model(vocab_size=len(pieces)), pieces)

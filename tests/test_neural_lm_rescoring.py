@@ -57,12 +57,12 @@ def alone(model: Any, text: list[int]) -> float:
     return total
 
 
-def some_texts(number: int, longest: int) -> list[list[int]]:
+def random_texts(number: int, longest: int) -> list[list[int]]:
     dice = random.Random(number)
     return [[dice.randint(1, V - 1) for _ in range(dice.randint(0, longest))] for _ in range(number)]
 
 
-class Found:
+class FirstPass:
     """A first pass whose evidence is the list of its hypotheses."""
 
     needs = ()
@@ -93,13 +93,13 @@ class Frames:
 
 
 def rescoring(model: Any, weight: float = 0.7, bonus: float = 0.2) -> Any:
-    settings = {"language_model": model, "rescoring_weight": weight, "token_insertion_bonus": bonus, "first": Found}
+    settings = {"language_model": model, "rescoring_weight": weight, "token_insertion_bonus": bonus, "first": FirstPass}
     return LMRescoring(None, None, str, **settings)  # type: ignore[arg-type]
 
 
 @pytest.fixture
-def found() -> list[list[Hypothesis]]:
-    texts = some_texts(17, 15)
+def first_hypotheses() -> list[list[Hypothesis]]:
+    texts = random_texts(17, 15)
     scores = torch.randn(17).tolist()
     all_of_them = [Hypothesis(text, score) for text, score in zip(texts, scores, strict=True)]
     return [all_of_them[:9], all_of_them[9:10], [Hypothesis([], -1.0)], all_of_them[10:]]
@@ -108,13 +108,15 @@ def found() -> list[list[Hypothesis]]:
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("at_once", [lm_rescoring.AT_ONCE, 20], ids=["one batch", "several batches"])
 def test_rescoring_equals_scoring_each_hypothesis_alone(
-    name: str, at_once: int, found: list[list[Hypothesis]], monkeypatch: pytest.MonkeyPatch
+    name: str, at_once: int, first_hypotheses: list[list[Hypothesis]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lm_rescoring, "AT_ONCE", at_once)
-    monkeypatch.setattr(lm_rescoring, "TOKENS", 6)  # a long hypothesis is cut
+    monkeypatch.setattr(lm_rescoring, "TOKENS", 6)  # a long hypothesis is split
     model = token_model(name).double()
     decode = rescoring(model)
-    for before, after in zip(found, decode.search(decode.evidence(Frames(found), None)), strict=True):
+    for before, after in zip(
+        first_hypotheses, decode.search(decode.evidence(Frames(first_hypotheses), None)), strict=True
+    ):
         expected = sorted(
             ((each.score + 0.7 * alone(model, each.tokens) + 0.2 * len(each.tokens), each.tokens) for each in before),
             reverse=True,
@@ -124,13 +126,13 @@ def test_rescoring_equals_scoring_each_hypothesis_alone(
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_hypothesis_scores_the_same_in_float32_in_any_company(name: str) -> None:
-    model, texts = token_model(name), some_texts(12, 40)
+def test_the_float32_score_of_a_hypothesis_does_not_depend_on_the_batch(name: str) -> None:
+    model, texts = token_model(name), random_texts(12, 40)
     together = hypothesis_log_probs(model, texts, torch.device("cpu"))
     assert together == pytest.approx([alone(model, text) for text in texts], abs=1e-3, rel=1e-5)
 
 
-def test_each_text_of_an_utterance_is_scored_once_whatever_the_weights(found: list[list[Hypothesis]]) -> None:
+def test_each_text_of_an_utterance_is_scored_once_for_all_weights(first_hypotheses: list[list[Hypothesis]]) -> None:
     class Counting(nn.Module):
         def __init__(self, model: Any) -> None:
             super().__init__()
@@ -145,25 +147,25 @@ def test_each_text_of_an_utterance_is_scored_once_whatever_the_weights(found: li
 
     model = Counting(token_model())
     decode = rescoring(model)
-    evidence = decode.evidence(Frames(found), None)
+    evidence = decode.evidence(Frames(first_hypotheses), None)
     first = decode.search(evidence)
-    different = sum(len({tuple(each.tokens) for each in hypotheses}) for hypotheses in found)
+    different = sum(len({tuple(each.tokens) for each in hypotheses}) for hypotheses in first_hypotheses)
     assert model.rows == different
     again = decode.search(evidence, rescoring_weight=0.0, token_insertion_bonus=0.0, beta=1.5)
     assert model.rows == different
-    assert decode.first.values["beta"] == 1.5, "what the first pass can tune"
-    assert [[each.score for each in some] for some in again] == [
-        sorted((each.score for each in some), reverse=True) for some in found
+    assert decode.first.values["beta"] == 1.5, "values that the first pass can tune"
+    assert [[each.score for each in n_best] for n_best in again] == [
+        sorted((each.score for each in n_best), reverse=True) for n_best in first_hypotheses
     ]
     assert first != again
 
 
-def test_it_can_tune_its_own_and_what_the_first_pass_can(found: list[list[Hypothesis]]) -> None:
+def test_the_tunable_values_are_its_own_and_those_of_the_first_pass(first_hypotheses: list[list[Hypothesis]]) -> None:
     decode = rescoring(token_model())
     assert list(decode.tunable) == ["rescoring_weight", "token_insertion_bonus", "beta"]
     without = rescoring(None)
     assert list(without.tunable) == ["beta"]
-    assert without.search(without.evidence(Frames(found), None)) == found
+    assert without.search(without.evidence(Frames(first_hypotheses), None)) == first_hypotheses
     assert (decode.max_seconds, decode.max_hypotheses, decode.streaming) == (7.0, 5, None)
 
 
@@ -192,7 +194,7 @@ def recognizer_with(folder: Path, head: str = "ctc", first: str = "beam") -> tup
     ],
 )
 @pytest.mark.parametrize("batch", [1, 2, 3])
-def test_the_hypotheses_of_each_beam_are_rescored(head: str, first: str, batch: int, tmp_path: Path) -> None:
+def test_the_hypotheses_of_each_beam_search_are_rescored(head: str, first: str, batch: int, tmp_path: Path) -> None:
     config, model = recognizer_with(tmp_path, head, first)
     decode = build_decoder(config, model)
     assert "rescored by a neural language model, weight 0.3" in decode.description
@@ -211,7 +213,7 @@ def test_the_hypotheses_of_each_beam_are_rescored(head: str, first: str, batch: 
             assert each.score == pytest.approx(expected, abs=1e-3)
 
 
-def test_what_the_first_pass_needs_is_checked() -> None:
+def test_the_needs_of_the_first_pass_are_checked() -> None:
     config = resolved(*TINY, "head=ctc", "decode=lm_rescoring", "decode@decode.first=transducer_beam")
     tokenizer, features = build_tokenizer(config), build_features(config)
     tokenizer.fit(["abc"])
@@ -223,11 +225,11 @@ def test_what_the_first_pass_needs_is_checked() -> None:
         build_decoder(config, model)
 
 
-def test_the_settings_are_those_that_hydra_composes() -> None:
+def test_the_settings_equal_those_composed_by_hydra() -> None:
     assert default_settings("decode", "lm_rescoring") == resolved("head=ctc", "decode=lm_rescoring")["decode"]
 
 
-def test_settings_of_a_search_go_where_they_belong() -> None:
+def test_settings_of_a_search_reach_the_first_pass() -> None:
     bundle: Any = SimpleNamespace(config={"decode": default_settings("decode", "beam") | {"beam_size": 5}})
     given = {"language_model": "lm", "rescoring_weight": 0.0, "beam_size": 9, "fusion": {"lm_weight": 2.0}}
     settings = decoder_settings(bundle, given)
@@ -245,11 +247,11 @@ def test_settings_of_a_search_go_where_they_belong() -> None:
     assert (tuned["rescoring_weight"], tuned["first"]["fusion"]["lm_weight"]) == (1.0, 0.1)
 
 
-# A recogniser with one
+# A recogniser with rescoring
 
 
 @pytest.mark.timeout(300)
-def test_tuning_puts_the_language_model_into_the_bundle(fluent: Path, tmp_path: Path, capsys: Any) -> None:
+def test_tuning_adds_the_language_model_to_the_bundle(fluent: Path, tmp_path: Path, capsys: Any) -> None:
     folder = tmp_path / "copied"
     shutil.copytree(fluent / "run" / "bundle", folder)
     pieces = list(load_recognizer(folder).model.tokenizer.pieces)
@@ -286,7 +288,7 @@ def test_tuning_puts_the_language_model_into_the_bundle(fluent: Path, tmp_path: 
         ("other weights", "the weights must fit the settings; "),
     ],
 )
-def test_a_file_that_is_no_language_model_is_refused_in_a_line(content: Any, message: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_language_model_is_refused_in_one_line(content: Any, message: str, tmp_path: Path) -> None:
     config, model = recognizer_with(tmp_path)
     path = Path(config["decode"]["language_model"])
     if content is None:

@@ -41,7 +41,7 @@ SMALL = {
     "transformer_xl": ["token_model=transformer_xl", "token_model.dim=16", "token_model.num_layers=2"],
 }
 TWO = ["trainer.strategy=ddp", "trainer.devices=2"]
-AS_MANY_STEPS = ["text.batch_tokens=45"]  # for equal steps on two processes; a run can be killed within an epoch
+AS_MANY_STEPS = ["text.batch_tokens=45"]  # gives equal steps on two processes; a run can be killed within an epoch
 BF16 = ["trainer.precision=bf16-mixed"]
 EVERY_STEPS = 3
 RUN = [
@@ -54,7 +54,7 @@ RUN = [
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Overrides that name texts to train on, to validate on and to test on."""
+    """Overrides that name texts for training, validation and testing."""
     folder = tmp_path_factory.mktemp("texts")
     for name, count, seed in (("train", 160, 1), ("valid", 20, 2), ("test", 20, 3)):
         (folder / f"{name}.txt").write_text("\n".join(sentences(count, seed)) + "\n")
@@ -80,23 +80,23 @@ def settings(**changes: Any) -> TextSettings:
     return TextSettings(["a"], ["a"], [], **({"batch_tokens": 40, "max_sentences": 8, "jitter": 2.0} | changes))
 
 
-# What is read
+# Reading texts
 
 
-def test_texts_are_lines_compressed_or_not_or_those_of_a_manifest(tmp_path: Path) -> None:
+def test_texts_are_lines_of_plain_or_compressed_files_or_of_a_manifest(tmp_path: Path) -> None:
     (tmp_path / "plain.txt").write_text("abc de\n\nfa\n")
     with gzip.open(tmp_path / "small.gz", "wt") as file:
         file.write("bad\n")
     write_manifest(tmp_path / "manifest.jsonl", [Utterance(str(tmp_path / "x.wav"), 1.0, "cafe bed", "x")])
-    found = read(tmp_path / "plain.txt", tmp_path / "small.gz", tmp_path / "manifest.jsonl")
-    spelled = [tokenizer().decode(found.batch([index]).tokens[0].tolist()) for index in range(len(found))]
+    actual = read(tmp_path / "plain.txt", tmp_path / "small.gz", tmp_path / "manifest.jsonl")
+    spelled = [tokenizer().decode(actual.batch([index]).tokens[0].tolist()) for index in range(len(actual))]
     assert spelled == ["abc de", "fa", "bad", "cafe bed"]
-    assert found.num_words.tolist() == [2, 1, 1, 2]
-    assert found.lengths.tolist() == [7, 3, 4, 9], "the end is a token"
-    assert found.empty == 1
+    assert actual.num_words.tolist() == [2, 1, 1, 2]
+    assert actual.lengths.tolist() == [7, 3, 4, 9], "the end is a token"
+    assert actual.empty == 1
 
 
-def test_a_line_that_cannot_be_spelled_is_left_out_counted_and_named(
+def test_a_line_that_cannot_be_spelled_is_dropped_counted_and_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "text.txt").write_text("abc\nxyz\nfed\n")
@@ -113,14 +113,14 @@ def test_a_line_that_cannot_be_spelled_is_left_out_counted_and_named(
         (None, "text.txt: a text must be a readable file; got: No such file or directory."),
     ],
 )
-def test_a_text_that_is_none_is_one_line(content: bytes | None, message: str, tmp_path: Path) -> None:
+def test_an_invalid_text_file_is_reported_in_one_line(content: bytes | None, message: str, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / "text.txt").write_bytes(content)
     with pytest.raises(InputError, match=message):
         read(tmp_path / "text.txt")
 
 
-# What is planned
+# Planning batches
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def text_set(tmp_path: Path) -> TextSet:
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
-def test_an_epoch_holds_each_sentence_once_in_batches_within_the_bounds(text_set: TextSet, world_size: int) -> None:
+def test_an_epoch_contains_each_sentence_once_in_batches_within_the_limits(text_set: TextSet, world_size: int) -> None:
     lengths, seen = text_set.sentences.lengths, []
     for epoch in (0, 1):
         plan = text_set.epoch(start_of_epoch(epoch, world_size))
@@ -157,7 +157,7 @@ def test_the_rest_of_an_epoch_is_planned_for_another_number_of_processes(text_se
     assert steps == 10 + len(rest)
 
 
-def test_a_sentence_that_no_batch_can_hold_is_dropped_and_counted(tmp_path: Path) -> None:
+def test_a_sentence_that_fits_no_batch_is_dropped_and_counted(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("abc def abc\nab\ncd\n")
     dropped = TextSet(read(tmp_path / "text.txt"), settings(batch_tokens=11), seed=0)
     assert (len(dropped), dropped.num_dropped) == (2, 1)
@@ -167,10 +167,10 @@ def test_a_sentence_that_no_batch_can_hold_is_dropped_and_counted(tmp_path: Path
         TextSet(read(tmp_path / "text.txt"), settings(batch_tokens=2), seed=0)
 
 
-# What is measured
+# Perplexity
 
 
-def test_perplexity_is_the_mean_over_words_and_ends_and_lies_in_its_interval() -> None:
+def test_perplexity_is_the_mean_over_words_and_ends_and_within_its_interval() -> None:
     log_probs, words = [-3.0, -8.5, -2.0, -6.0, -7.5, -1.0], [2, 4, 1, 3, 5, 1]
     result = text_perplexity(log_probs, words, 40)
     assert result.per_word == pytest.approx(math.exp(28 / (16 + 6)))
@@ -183,7 +183,7 @@ def test_perplexity_is_the_mean_over_words_and_ends_and_lies_in_its_interval() -
         resampled.append(math.exp(-sum(p for p, _ in drawn) / sum(n + 1 for _, n in drawn)))
     resampled.sort()
     assert result.interval == pytest.approx((resampled[100], resampled[3900]), rel=0.02)
-    assert text_perplexity(log_probs[:4], words[:4], 40).interval is None, "of four sentences nothing can be said"
+    assert text_perplexity(log_probs[:4], words[:4], 40).interval is None, "four sentences are too few for an interval"
 
 
 def test_perplexity_does_not_depend_on_the_batches(text_set: TextSet) -> None:
@@ -206,7 +206,7 @@ def test_perplexity_does_not_depend_on_the_batches(text_set: TextSet) -> None:
     assert alone.log_prob == pytest.approx(by_hand, rel=1e-5)
 
 
-# What is trained
+# Training
 
 
 @pytest.mark.timeout(600)
@@ -222,7 +222,7 @@ def test_perplexity_does_not_depend_on_the_batches(text_set: TextSet) -> None:
     ],
     ids=["lstm", "transformer_xl", "lstm-two", "transformer_xl-two", "lstm-bf16", "transformer_xl-two-bf16"],
 )
-def test_a_run_killed_at_random_moments_ends_with_the_bits_of_one_that_was_not(
+def test_a_run_killed_at_random_moments_ends_with_the_bits_of_an_undisturbed_one(
     name: str, overrides: list[str], world_size: int, texts: list[str], tmp_path: Path
 ) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
@@ -243,10 +243,10 @@ def test_a_run_killed_at_random_moments_ends_with_the_bits_of_one_that_was_not(
     assert bundle(parts) == bundle(whole)
     assert metrics(parts) == metrics(whole)
     assert (parts / "results.json").read_text() == (whole / "results.json").read_text()
-    assert any(batch > 1 for _, batch in resumptions(parts)), "a restart must be in mid-epoch, too"
+    assert any(batch > 1 for _, batch in resumptions(parts)), "one restart must be within an epoch"
     history = read_history(parts / EVENTS)
     assert isinstance(history.first, TextStarted)
-    assert (history.starts, history.first.step) == (4, 0), "one line for all processes of a start"
+    assert (history.starts, history.first.step) == (4, 0), "each start logs one line for all its processes"
     assert [step for step, _ in resumptions(parts)][-1] == history.latest.step
     assert (history.latest.train_sentences, history.latest.valid_sentences) == (160, 20)
 
@@ -283,8 +283,8 @@ def trained(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def test_two_processes_take_the_steps_of_one_on_the_same_batches(trained: Path, texts: list[str]) -> None:
-    """Gradients of the sum over ranks and accumulated batches, per token, compared step by step."""
+def test_two_processes_take_the_steps_of_one_process_on_the_same_batches(trained: Path, texts: list[str]) -> None:
+    """Gradients, summed over ranks and accumulated batches and divided by tokens, are compared step by step."""
     read_config = read_language_model_settings(yaml.safe_load((trained / "config.yaml").read_text()))
     train = read_sentences(map(Path, read_config.text.train), get_normalizer("as_written"), tokenizer(), "text.train")
     plan = TextSet(train, read_config.text, read_config.seed).epoch(start_of_epoch(0, 2))
@@ -303,10 +303,10 @@ def test_two_processes_take_the_steps_of_one_on_the_same_batches(trained: Path, 
                 losses -= sum(float(log_probs[row, place, token]) for place, token in enumerate(targets))
                 tokens += length + 1
     logged = float(metrics(trained)[0]["train/loss"])
-    assert logged == pytest.approx(losses / tokens, rel=0.1), "but for dropout"
+    assert logged == pytest.approx(losses / tokens, rel=0.1), "losses differ only by dropout"
 
 
-def test_a_run_leaves_a_bundle_and_the_perplexity_of_each_text_with_its_interval(trained: Path) -> None:
+def test_a_run_writes_a_bundle_and_the_perplexity_of_each_text_with_its_interval(trained: Path) -> None:
     names = ["README.md", "characters.json", "config.json", "weights.safetensors"]
     assert sorted(path.name for path in (trained / "bundle").iterdir()) == names
     stored = json.loads((trained / "bundle" / "config.json").read_text())
@@ -316,8 +316,8 @@ def test_a_run_leaves_a_bundle_and_the_perplexity_of_each_text_with_its_interval
     for result in results.values():
         assert result["interval"][0] < result["per_word"] < result["interval"][1]
     rows = [row for row in metrics(trained) if row["valid/perplexity"]]
-    assert len(rows) == 4, "one of each epoch, over both ranks"
-    assert float(rows[0]["valid/perplexity"]) > float(rows[-1]["valid/perplexity"]), "it learns"
+    assert len(rows) == 4, "there is one line per epoch, over both ranks"
+    assert float(rows[0]["valid/perplexity"]) > float(rows[-1]["valid/perplexity"]), "the perplexity falls"
     model = load_token_model(str(trained), tokenizer(), "lm")
     valid = Path(yaml.safe_load((trained / "config.yaml").read_text())["text"]["valid"][0])
     again = measure(model, read(valid), settings().bounds, torch.device("cpu"))
@@ -341,7 +341,7 @@ def test_the_page_shows_perplexity_and_no_audio(trained: Path, tmp_path: Path) -
     assert (tmp_path / "page.html").read_text() == html
 
 
-def test_a_run_does_not_go_on_with_another_text_or_other_settings(
+def test_a_run_with_another_text_or_other_settings_is_not_resumed(
     trained: Path, texts: list[str], tmp_path: Path
 ) -> None:
     text = tmp_path / "other.txt"
@@ -367,13 +367,13 @@ def test_a_run_does_not_go_on_with_another_text_or_other_settings(
         ("+encoder.dim=3", r"a config must have the sections of conf/train_lm\.yaml .* unknown: encoder\."),
     ],
 )
-def test_a_setting_that_does_not_hold_is_named(override: str, message: str) -> None:
+def test_an_invalid_setting_is_named(override: str, message: str) -> None:
     given = ["text.train=[a]", "text.valid=[a]", f"recognizer={RECOGNIZER}", override]
     with pytest.raises(InputError, match=message):
         read_language_model_settings(resolved(*given, root="train_lm"))
 
 
-def test_perplexity_of_a_neural_and_of_an_ngram_model_are_counted_alike(
+def test_perplexity_is_computed_alike_for_neural_and_n_gram_models(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("flashlight.lib.text", reason="the extra lm is not installed")
@@ -387,18 +387,18 @@ def test_perplexity_of_a_neural_and_of_an_ngram_model_are_counted_alike(
     model = load_token_model(str(trained), tokenizer(), "lm")
     expected = measure(model, read(text), settings().bounds, torch.device("cpu"))
     assert float(neural[4]) == pytest.approx(expected.per_word, abs=0.06)
-    asked, total = NgramModel(tmp_path / "lm.arpa"), 0.0
+    ngram_model, total = NgramModel(tmp_path / "lm.arpa"), 0.0
     for line in text.read_text().splitlines():
-        state = asked.start()
+        state = ngram_model.start()
         for letter in line:
-            log_prob, state = asked.score(state, letter.replace(" ", "\N{LOWER ONE EIGHTH BLOCK}"))
+            log_prob, state = ngram_model.score(state, letter.replace(" ", "\N{LOWER ONE EIGHTH BLOCK}"))
             total += log_prob
-        total += asked.end(state)
+        total += ngram_model.end(state)
     units = sum(len(line.split()) + 1 for line in text.read_text().splitlines())
     assert float(by_ngram[4]) == pytest.approx(math.exp(-total / units), abs=0.06)
 
 
-def test_models_are_interpolated_token_by_token_with_the_weights_that_suit_another_text(
+def test_models_are_interpolated_token_by_token_with_weights_fitted_on_another_text(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("flashlight.lib.text", reason="the extra lm is not installed")
@@ -411,20 +411,20 @@ def test_models_are_interpolated_token_by_token_with_the_weights_that_suit_anoth
     assert asr_perplexity.main([str(RECOGNIZER), str(trained), str(text), *several]) == 0
     weights_line, _, *rows = capsys.readouterr().out.splitlines()
     assert [row.split()[1] for row in rows] == [str(trained), str(arpa), "interpolated"]
-    model, asked = load_token_model(str(trained), tokenizer(), "lm"), NgramModel(arpa)
+    model, ngram_model = load_token_model(str(trained), tokenizer(), "lm"), NgramModel(arpa)
 
     def probabilities(path: Path) -> list[tuple[float, float]]:
-        """By the net and by the n-grams, for each letter and each end."""
+        """Return the probability of each letter and each end by the net and by the n-gram model."""
         pairs = []
         for line in path.read_text().splitlines():
-            tokens, state = [*tokenizer().encode(line), BOUNDARY_ID], asked.start()
+            tokens, state = [*tokenizer().encode(line), BOUNDARY_ID], ngram_model.start()
             with torch.no_grad():
                 log_probs, _ = model(torch.tensor([[BOUNDARY_ID, *tokens[:-1]]]), model.initial_state(1))
             for place, token in enumerate(tokens):
                 if token == BOUNDARY_ID:
-                    log_prob = asked.end(state)
+                    log_prob = ngram_model.end(state)
                 else:
-                    log_prob, state = asked.score(
+                    log_prob, state = ngram_model.score(
                         state, tokenizer().pieces[token].replace(" ", "\N{LOWER ONE EIGHTH BLOCK}")
                     )
                 pairs.append((math.exp(float(log_probs[0, place, token])), math.exp(log_prob)))
@@ -447,7 +447,9 @@ def test_models_are_interpolated_token_by_token_with_the_weights_that_suit_anoth
         (["--interpolate", "b.arpa", "--dev", "t.txt"], r"--dev must be another text .*; t\.txt is one of them\."),
     ],
 )
-def test_weights_need_a_text_of_their_own(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_interpolation_weights_need_a_separate_dev_text(
+    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         asr_perplexity.main([str(RECOGNIZER), "a.arpa", "t.txt", *options])
     assert re.search(message, capsys.readouterr().err)

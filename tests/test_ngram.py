@@ -33,12 +33,12 @@ from tests.test_average import save
 Gram = tuple[str, ...]
 Sentences = list[list[str]]
 LM_TEXT = SHARED / "text" / "lm_text_train.txt"
-TLM = Path("/usr/lib/irstlm/bin/tlm")  # of Debian's package irstlm
-ROUNDING = 1e-6  # of a log10 with six decimals, and of the sum of it and a backoff
+TLM = Path("/usr/lib/irstlm/bin/tlm")  # from Debian's package irstlm
+ROUNDING = 1e-6  # rounding of a log10 with six decimals, and of its sum with a backoff
 
 
 class Arpa:
-    """An ARPA file, read and evaluated in a plain way."""
+    """An ARPA file, read and evaluated by plain code."""
 
     def __init__(self, path: Path) -> None:
         self.log_probs: dict[Gram, float] = {}
@@ -47,8 +47,8 @@ class Arpa:
         lines = iter(path.read_text(encoding="utf-8").split("\n"))
         assert next(lines) == "\\data\\"
         for line in lines:
-            if found := re.fullmatch(r"ngram (\d+)=(\d+)", line):
-                self.numbers[int(found[1])] = int(found[2])
+            if match := re.fullmatch(r"ngram (\d+)=(\d+)", line):
+                self.numbers[int(match[1])] = int(match[2])
             elif "\t" in line:
                 log_prob, words, *backoff = line.split("\t")
                 gram = tuple(words.split(" "))
@@ -66,13 +66,13 @@ class Arpa:
         return max(self.numbers)
 
     def log_prob(self, context: Gram, word: str) -> float:
-        """log10 of the probability of a word of the vocabulary after others."""
+        """Return log10 of the probability of a word of the vocabulary after a context."""
         if (*context, word) in self.log_probs:
             return self.log_probs[*context, word]
         return self.backoffs.get(context, 0.0) + self.log_prob(context[1:], word)
 
     def sentence(self, words: Sequence[str]) -> list[float]:
-        """log10 of the probabilities of a sentence's words and of </s>."""
+        """Return log10 of the probabilities of a sentence's words and of </s>."""
         known = ["<s>", *(word if word in self.vocabulary else "<unk>" for word in words), "</s>"]
         return [self.log_prob(tuple(known[max(0, i - self.order + 1) : i]), known[i]) for i in range(1, len(known))]
 
@@ -99,7 +99,7 @@ def estimated(path: Path, sentences: Sentences, order: int, thresholds: Sequence
 
 
 def random_sentences(seed: int, number: int, words: int = 60) -> Sentences:
-    """Sentences of w0, w1, …; each word is followed by its successor or by a frequent word, with equal probability."""
+    """Draw sentences of w0, w1, …; a word's successor or a frequent word follows, with equal probability."""
     rng = random.Random(seed)
     sentences = []
     for _ in range(number):
@@ -176,13 +176,13 @@ def assert_equal_to_reference(model: Arpa, expected: dict[Gram, tuple[float, flo
 
 
 def test_two_sentences_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """<s> a b </s> and <s> a </s>; so few counts that the discounts are 0.5, 1, 1.5.
+    """The text is <s> a b </s> and <s> a </s>. There are too few counts to estimate discounts, so they are 0.5, 1, 1.5.
 
-    Bigrams: `<s> a` twice, `a b`, `a </s>`, `b </s>` once.
-    Unigrams count the words before them: a one (<s>), b one (a), </s> two (a, b): 4 in all.
-        What is taken off: 0.5 + 0.5 + 1 of 4, so 1/2 is spread over <unk>, </s>, a, b: 1/8 each.
-        P(<unk>) = 1/8    P(a) = P(b) = 0.5/4 + 1/8 = 1/4    P(</s>) = (2-1)/4 + 1/8 = 3/8    and these are 1 together.
-    After <s>: 1 of 2 is taken off, backoff 1/2: P(a|<s>) = 1/2 + 1/2 * 1/4 = 5/8
+    Counts of bigrams: `<s> a` 2, `a b` 1, `a </s>` 1, `b </s>` 1.
+    Counts of unigrams are their different left neighbours: a 1 (<s>), b 1 (a), </s> 2 (a, b); the sum is 4.
+        Discounts remove 0.5 + 0.5 + 1 of 4; this 1/2 is shared by <unk>, </s>, a, b: 1/8 each.
+        P(<unk>) = 1/8    P(a) = P(b) = 0.5/4 + 1/8 = 1/4    P(</s>) = (2-1)/4 + 1/8 = 3/8    and their sum is 1.
+    After <s>: the discount is 1 of 2, backoff 1/2: P(a|<s>) = 1/2 + 1/2 * 1/4 = 5/8
     After a: 0.5 + 0.5 of 2, backoff 1/2:  P(b|a) = 0.5/2 + 1/2 * 1/4 = 3/8   P(</s>|a) = 0.5/2 + 1/2 * 3/8 = 7/16
     After b: 0.5 of 1, backoff 1/2:        P(</s>|b) = 1/2 + 1/2 * 3/8 = 11/16
     """
@@ -216,7 +216,7 @@ THRESHOLDS = st.lists(st.integers(0, 3), max_size=3).map(lambda rest: [0, *sorte
 
 @settings(max_examples=80, deadline=None)
 @given(CORPORA, st.integers(1, 6), THRESHOLDS)
-def test_after_every_context_the_probabilities_are_1_together_and_the_reference_is_met(
+def test_in_every_context_the_probabilities_sum_to_1_and_equal_the_reference(
     tmp_path_factory: pytest.TempPathFactory, sentences: Sentences, order: int, prune: list[int]
 ) -> None:
     thresholds = [*prune, *[prune[-1]] * order][:order]
@@ -233,19 +233,21 @@ def test_after_every_context_the_probabilities_are_1_together_and_the_reference_
 
 @pytest.mark.parametrize("order", [1, 2, 3, 4, 6])
 @pytest.mark.parametrize("prune", [[0] * 6, [0, 1, 1, 1, 1, 1], [0, 0, 2, 2, 3, 3]])
-def test_equal_to_a_plain_implementation_with_estimated_discounts(tmp_path: Path, order: int, prune: list[int]) -> None:
+def test_estimated_discounts_give_the_model_of_a_plain_implementation(
+    tmp_path: Path, order: int, prune: list[int]
+) -> None:
     sentences, thresholds = random_sentences(seed=order, number=400), prune[:order]
     model = estimated(tmp_path / "lm.arpa", sentences, order, thresholds)
     expected = reference_model(sentences, order, thresholds)
     assert_equal_to_reference(model, expected)
     if order == 3:
         counts = Counter(tuple(["<s>", *s, "</s>"][i : i + 3]) for s in sentences for i in range(len(s)))
-        assert reference_discounts(counts) != FALLBACK, "this is about estimated discounts"
+        assert reference_discounts(counts) != FALLBACK, "this test needs estimated discounts"
 
 
 @pytest.mark.parametrize("order", [1, 2, 3, 5, 6])
 @pytest.mark.parametrize("spread", [1, 1500], ids=["in one column", "from order 4 on in two columns"])
-def test_memory_and_the_order_of_lines_do_not_matter(tmp_path: Path, order: int, spread: int) -> None:
+def test_the_memory_limit_and_the_order_of_lines_do_not_matter(tmp_path: Path, order: int, spread: int) -> None:
     sentences = [[int(word[1:]) for word in sentence] for sentence in random_sentences(7, 50, words=30)]
     vocab_size = 30 * spread + 3
 
@@ -258,11 +260,11 @@ def test_memory_and_the_order_of_lines_do_not_matter(tmp_path: Path, order: int,
         return path.read_bytes()
 
     expected = model(sentences, 1 << 30)
-    for memory in (1, 4_000):  # runs of two windows, and of a few more
+    for memory in (1, 4_000):  # sorted runs of two blocks, and of a few more
         assert model(sentences[::-1], memory) == expected
 
 
-def test_the_same_text_gives_the_same_bytes(tmp_path: Path) -> None:
+def test_equal_texts_give_equal_bytes(tmp_path: Path) -> None:
     sentences = random_sentences(3, 100)
     build(tmp_path / "a.arpa", sentences)
     build(tmp_path / "b.arpa", sentences[::-1], "--memory", "1M")
@@ -270,12 +272,12 @@ def test_the_same_text_gives_the_same_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [[], ["--order", "2"], ["--order", "6"], ["--prune", "0", "1", "2"]])
-def test_kenlm_reads_the_model_and_scores_alike(tmp_path: Path, options: list[str]) -> None:
+def test_kenlm_reads_the_model_and_gives_equal_scores(tmp_path: Path, options: list[str]) -> None:
     kenlm = pytest.importorskip("flashlight.lib.text.decoder.kenlm")
     dictionary = pytest.importorskip("flashlight.lib.text.dictionary")
     model = build(tmp_path / "lm.arpa", random_sentences(1, 300), *options)
     words = sorted(model.vocabulary | {f"w{number}" for number in range(60)})
-    assert len(words) > len(model.vocabulary), "some are unknown"
+    assert len(words) > len(model.vocabulary), "some words are unknown"
     scorer = kenlm.KenLM(str(tmp_path / "lm.arpa"), dictionary.Dictionary(words))
     for sentence in [*random_sentences(2, 20), words[-9:], []]:
         state, scores = scorer.start(False), []
@@ -283,7 +285,7 @@ def test_kenlm_reads_the_model_and_scores_alike(tmp_path: Path, options: list[st
             state, score = scorer.score(state, words.index(word))
             scores.append(score)
         scores.append(scorer.finish(state)[1])
-        assert scores == pytest.approx(model.sentence(sentence), abs=1e-5)  # of float32
+        assert scores == pytest.approx(model.sentence(sentence), abs=1e-5)  # rounding of float32
 
 
 @pytest.fixture(scope="module")
@@ -307,7 +309,7 @@ def perplexity(model: Arpa, sentences: Sentences) -> float:
 @needs_shared
 @pytest.mark.skipif(not TLM.is_file(), reason=f"irstlm (apt-get install irstlm), another implementation: no {TLM}")
 @pytest.mark.parametrize("order", [2, 3])
-def test_perplexity_of_real_text_is_that_of_irstlm(
+def test_the_perplexity_of_real_text_equals_that_of_irstlm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, real_text: tuple[Sentences, Sentences], order: int
 ) -> None:
     """irstlm differs in two points, which the reference adopts for this test.
@@ -334,28 +336,30 @@ def test_perplexity_of_real_text_is_that_of_irstlm(
 
     monkeypatch.setattr(kneser_ney, "_adjusted", counted)
     monkeypatch.setattr(kneser_ney, "_discounts", discounts)
-    with np.errstate(divide="ignore"):  # <s> gets nothing at all
+    with np.errstate(divide="ignore"):  # the probability of <s> is 0
         alike = perplexity(build(tmp_path / "alike.arpa", train, "--order", str(order)), held_out)
-    assert alike == pytest.approx(float(theirs), rel=1e-4)  # it also counts <s> once, and rounds
+    assert alike == pytest.approx(float(theirs), rel=1e-4)  # irstlm also counts <s> once, and rounds
 
 
 @needs_shared
 @pytest.mark.skipif(shutil.which("lmplz") is None, reason="KenLM's lmplz, the model of this one, is not in the PATH")
 @pytest.mark.parametrize(("order", "prune"), [(2, "0"), (3, "0"), (4, "0 1 2")])
-def test_equal_to_lmplz(tmp_path: Path, real_text: tuple[Sentences, Sentences], order: int, prune: str) -> None:
+def test_the_model_equals_that_of_lmplz(
+    tmp_path: Path, real_text: tuple[Sentences, Sentences], order: int, prune: str
+) -> None:
     model = build(tmp_path / "lm.arpa", real_text[0], "--order", str(order), "--prune", *prune.split())
     command = ["lmplz", "-o", str(order), "--prune", *prune.split(), "-S", "200M", "-T", str(tmp_path)]
     with (tmp_path / "lm.txt").open() as text, (tmp_path / "theirs.arpa").open("w") as output:
         subprocess.run(command, stdin=text, stdout=output, stderr=subprocess.DEVNULL, check=True)
     theirs = Arpa(tmp_path / "theirs.arpa")
-    theirs.log_probs["<s>",] = -99  # theirs is 0; no one asks
+    theirs.log_probs["<s>",] = -99  # lmplz writes 0; nobody uses it
     assert model.log_probs.keys() == theirs.log_probs.keys()
     for gram in model.log_probs:  # lmplz computes in float32
         assert abs(model.log_probs[gram] - theirs.log_probs[gram]) < 1e-5, gram
         assert abs(model.backoffs[gram] - theirs.backoffs[gram]) < 1e-5, gram
 
 
-# The text.
+# Reading texts
 
 
 def test_texts_are_normalised_and_read_from_several_files(tmp_path: Path) -> None:
@@ -376,21 +380,21 @@ def test_texts_are_normalised_and_read_from_several_files(tmp_path: Path) -> Non
         st.sampled_from("aΣ\u03c3é\u0301'\u2019\u00a0\u2003\u3000 \t\x1c\x85\u00a8ﬁ-1\u200dİ") | st.characters()
     )
 )
-def test_normalisers_by_words_do_not_look_past_white_space(name: str, text: str) -> None:
-    """So each different word can be normalised once."""
+def test_normalizers_by_words_do_not_look_beyond_white_space(name: str, text: str) -> None:
+    """Because of this, each different word need be normalised only once."""
     normalize = NORMALIZERS[name]
     assert normalize(text).split() == [part for word in text.split() for part in normalize(word).split()]
 
 
 @pytest.mark.skipif(find_spec("whisper_normalizer") is None, reason="whisper_normalizer is not installed")
-def test_a_normaliser_that_looks_past_white_space_is_given_whole_lines(tmp_path: Path) -> None:
+def test_a_normalizer_that_looks_beyond_white_space_receives_whole_lines(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("Twenty five dollars\n")
     output = tmp_path / "lm.arpa"
     ngram([str(tmp_path / "a.txt"), "-o", str(output), "--normalizer", "whisper_english"])
     assert Arpa(output).vocabulary == {*SPECIAL, "$25"}
 
 
-def test_a_line_with_a_word_that_no_model_may_have_is_named_and_left_out(
+def test_a_line_with_a_word_of_more_than_1000_bytes_is_named_and_dropped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = tmp_path / "text.txt"
@@ -411,13 +415,13 @@ def test_a_text_without_line_ends_is_refused_with_the_limit(tmp_path: Path, monk
             ngram([str(tmp_path / name), "-o", str(tmp_path / "lm.arpa")])
 
 
-def test_standard_input_is_a_text(tmp_path: Path) -> None:
+def test_a_text_can_be_read_from_standard_input(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "asr.ngram", "-", "-o", str(tmp_path / "lm.arpa")]
     subprocess.run(command, cwd=ROOT, input=b"one two\nthree\n", check=True, capture_output=True)
     assert Arpa(tmp_path / "lm.arpa").vocabulary == {*SPECIAL, "one", "two", "three"}
 
 
-def test_a_model_of_tokens_names_and_leaves_out_what_the_tokenizer_cannot_spell(
+def test_a_model_of_tokens_names_and_drops_lines_that_the_tokenizer_cannot_spell(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = save(tmp_path / "tokens.ckpt", texts=["ab c"])
@@ -440,7 +444,7 @@ def test_a_model_of_tokens_names_and_leaves_out_what_the_tokenizer_cannot_spell(
         ngram([str(text), "--tokens", str(model), "-o", str(tmp_path / "lm.arpa")])
 
 
-# What goes wrong.
+# Errors
 
 
 @pytest.mark.parametrize(
@@ -452,7 +456,7 @@ def test_a_model_of_tokens_names_and_leaves_out_what_the_tokenizer_cannot_spell(
         (b"fine\nbin\0ary\n", r"text\.txt:2: a text must not contain NUL bytes; this line does"),
     ],
 )
-def test_a_file_without_text_is_one_clear_error(tmp_path: Path, content: bytes, message: str) -> None:
+def test_a_file_without_text_is_reported_in_one_line(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "text.txt").write_bytes(content)
     with pytest.raises(InputError, match=message):
         ngram([str(tmp_path / "text.txt"), "-o", str(tmp_path / "lm.arpa")])
@@ -462,7 +466,7 @@ def test_a_file_without_text_is_one_clear_error(tmp_path: Path, content: bytes, 
 @pytest.mark.parametrize(
     "damage", [lambda content: content[:-9], lambda content: b"text", lambda content: b"\x1f\x8b00"]
 )
-def test_a_damaged_gzip_file_is_one_clear_error(tmp_path: Path, damage: Any) -> None:
+def test_a_damaged_gzip_file_is_reported_in_one_line(tmp_path: Path, damage: Any) -> None:
     (tmp_path / "text.gz").write_bytes(damage(gzip.compress(b"one two three\n" * 99)))
     with pytest.raises(InputError, match=r"text\.gz: a \.gz file must be complete; got: "):
         ngram([str(tmp_path / "text.gz"), "-o", str(tmp_path / "lm.arpa")])
@@ -491,7 +495,7 @@ def test_a_damaged_gzip_file_is_one_clear_error(tmp_path: Path, damage: Any) -> 
         (["special.txt", "--normalizer", "as_written"], r"special\.txt:2: a text must not contain <unk>, <s>, </s>"),
     ],
 )
-def test_what_was_asked_for_wrongly_is_one_clear_error(
+def test_invalid_options_are_refused_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
 ) -> None:
     (tmp_path / "text.txt").write_text("one two\n")
@@ -502,7 +506,7 @@ def test_what_was_asked_for_wrongly_is_one_clear_error(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["special.txt", "text.txt"]
 
 
-def test_a_full_disk_leaves_the_old_model_and_is_one_clear_error(
+def test_a_full_disk_is_reported_in_one_line_and_the_old_model_remains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any) -> None:
@@ -524,7 +528,7 @@ def test_a_full_disk_leaves_the_old_model_and_is_one_clear_error(
 
 
 def test_a_killed_process_leaves_nothing(tmp_path: Path) -> None:
-    """Neither an incomplete model nor temporary files, which have no names."""
+    """There is no incomplete model, and no temporary file, because these have no names."""
     (tmp_path / "tmp").mkdir()
     code = (
         "import os, signal, asr.language_model.kneser_ney as k, asr.ngram\n"
@@ -544,7 +548,7 @@ def test_a_killed_process_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "size"), [("1M", 1 << 20), ("3g", 3 << 30), ("2000000", 2_000_000), ("2000k", 2_048_000)]
 )
-def test_sizes_are_read(text: str, size: int) -> None:
+def test_sizes_of_memory_are_parsed(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 
@@ -557,7 +561,7 @@ def test_help_imports_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True)
 
 
-def test_a_manifest_stands_for_its_texts(tmp_path: Path) -> None:
+def test_a_manifest_can_be_given_as_a_text(tmp_path: Path) -> None:
     lines = ["one two", "two three two", "one"]
     entries = [{"audio_filepath": "x.wav", "duration": 1.0, "text": line, "id": line} for line in lines]
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))

@@ -29,7 +29,7 @@ LETTERS = "abcde"
 WORDS = [*SPECIAL, *LETTERS]
 CORPORA = st.lists(st.lists(st.sampled_from(LETTERS), min_size=1, max_size=8), min_size=1, max_size=25)
 WEIGHTS = st.lists(st.floats(0.001, 1), min_size=2, max_size=3)
-EXACT = 1e-9  # sums of some float64 with a relative error of 1e-15 each
+EXACT = 1e-9  # sums of a few float64 numbers with a relative error of 1e-15 each
 
 
 class Plain:
@@ -73,7 +73,7 @@ def model_of(
     return estimate(ids_of(sentences, words), len(words), order, thresholds=thresholds)
 
 
-# The mixture as one model.
+# The mixture as one model
 
 
 @settings(max_examples=60, deadline=None)
@@ -95,7 +95,7 @@ def test_a_mixture_lists_the_n_grams_of_all_models_with_the_weighted_mean_of_the
         assert min(backoffs) * (1 - EXACT) <= mixture.backoffs.get(context, 1.0) <= max(backoffs) * (1 + EXACT)
 
 
-def test_words_that_are_not_listed_after_a_context_have_the_probability_of_the_mixture_together() -> None:
+def test_the_words_not_listed_after_a_context_share_the_mixtures_probability_of_all_of_them() -> None:
     models = [model_of([list("abcd"), list("abd")], 3), model_of([list("aeb"), list("bec"), list("dd")], 3)]
     shares = np.array([0.3, 0.7])
     mixture, parts = Plain(interpolate(models, shares, len(WORDS)), len(WORDS)), [Plain(m, len(WORDS)) for m in models]
@@ -107,12 +107,12 @@ def test_words_that_are_not_listed_after_a_context_have_the_probability_of_the_m
         differences += sum(
             abs(mixture.prob(context, word) - mean) > 1e-4 for word, mean in zip(rest, means, strict=True)
         )
-    assert differences, "word by word the mixture is another, as its docstring says"
+    assert differences, "single words differ from the weighted mean, as the docstring explains"
 
 
 @pytest.mark.parametrize("order", [1, 2, 3, 5])
 @pytest.mark.parametrize("prune", [[0], [0, 1]])
-def test_a_model_mixed_with_itself_is_itself(order: int, prune: list[int]) -> None:
+def test_a_model_mixed_with_itself_does_not_change(order: int, prune: list[int]) -> None:
     sentences = random_sentences(5, 200)
     words = [*SPECIAL, *sorted({word for sentence in sentences for word in sentence})]
     model = model_of(sentences, order, prune, words)
@@ -122,7 +122,7 @@ def test_a_model_mixed_with_itself_is_itself(order: int, prune: list[int]) -> No
     assert mixture.backoffs == pytest.approx(expected.backoffs, rel=EXACT)
 
 
-def test_a_context_after_which_every_word_is_listed_has_a_finite_back_off() -> None:
+def test_a_context_after_which_every_word_is_listed_has_a_finite_backoff() -> None:
     """No word remains for the back-off, and by rounding the remaining probability may be 0 or negative."""
     zero, half = -99.0, math.log10(0.5)
     unigrams = NGrams(np.arange(4), np.array([zero, zero, half, half]), np.full(4, -0.3), np.ones(4, bool), (), False)
@@ -132,7 +132,7 @@ def test_a_context_after_which_every_word_is_listed_has_a_finite_back_off() -> N
     assert second.log_probs == pytest.approx(np.full(2, half))
 
 
-def test_a_model_of_a_weight_of_almost_one_is_the_mixture_for_what_it_lists() -> None:
+def test_with_a_weight_close_to_1_a_model_is_the_mixture_for_its_listed_n_grams() -> None:
     first, second = (model_of([list(text)], 3) for text in ("abcab", "edc"))
     mixture, expected = (
         Plain(model, len(WORDS))
@@ -143,31 +143,31 @@ def test_a_model_of_a_weight_of_almost_one_is_the_mixture_for_what_it_lists() ->
         assert mixture.backoffs[gram] == pytest.approx(expected.backoffs[gram], rel=1e-6)
 
 
-# The weights.
+# The weights
 
 
 def probabilities(seed: int, models: int, words: int = 400) -> Any:
-    """Each model is good for some words and bad for others."""
+    """Draw probabilities of words by several models, each of which is good for other words."""
     return 10 ** -np.random.default_rng(seed).uniform(0.1, 6, (models, words))
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_em_finds_the_weight_that_a_scan_of_all_finds(seed: int) -> None:
+def test_em_finds_the_weight_found_by_a_scan_of_all_weights(seed: int) -> None:
     probs = probabilities(seed, 2) * [[1], [10.0 ** (seed - 2)]]
     scanned = np.linspace(0, 1, 10_001)[1:-1]
     likelihoods = [np.log(share * probs[0] + (1 - share) * probs[1]).sum() for share in scanned]
     weights = fit_weights(probs)
     assert weights.sum() == pytest.approx(1, abs=EXACT)
-    assert weights[0] == pytest.approx(scanned[np.argmax(likelihoods)], abs=2e-4)  # steps of the scan and of EM
+    assert weights[0] == pytest.approx(scanned[np.argmax(likelihoods)], abs=2e-4)  # resolution of the scan and of EM
     assert np.log(weights @ probs).sum() >= max(likelihoods) - 1e-4
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_likelihood_never_falls_from_one_step_to_the_next(seed: int) -> None:
+def test_the_likelihood_never_decreases_from_one_em_step_to_the_next(seed: int) -> None:
     probs, weights = probabilities(seed, 4), np.full(4, 1 / 4)
     likelihood = np.log(weights @ probs).sum()
     for _ in range(200):
-        shares = weights[:, None] * probs / (weights @ probs)  # the E step, plainly
+        shares = weights[:, None] * probs / (weights @ probs)  # the E step in plain code
         expected = shares.mean(axis=1)
         weights = em_step(weights, probs)
         assert weights == pytest.approx(expected, rel=EXACT)
@@ -175,7 +175,7 @@ def test_the_likelihood_never_falls_from_one_step_to_the_next(seed: int) -> None
         assert likelihood >= before - 1e-9  # rounding of a sum of 400 logarithms
 
 
-def test_the_weights_are_of_known_words_alone() -> None:
+def test_weights_are_fitted_only_on_known_words() -> None:
     """The models differ most for unknown words, which must not determine the weights."""
     models = [model_of(corpus, 2) for corpus in ([list("abcabdeabca")] * 20, [list("ab")])]
     known = [list("abc"), list("ba")]
@@ -185,12 +185,12 @@ def test_the_weights_are_of_known_words_alone() -> None:
     assert mix(models, dev[1])[0] == pytest.approx(fit_weights(scores[:, dev[1].known]), abs=EXACT)
 
 
-# Perplexity of a text.
+# Perplexity of a text
 
 
 @pytest.mark.parametrize("order", [1, 2, 4])
 @pytest.mark.parametrize("prune", [[0], [0, 0, 1]])
-def test_log_probs_are_those_of_the_back_off_recursion(order: int, prune: list[int]) -> None:
+def test_log_probs_equal_those_of_the_back_off_recursion(order: int, prune: list[int]) -> None:
     words = [*SPECIAL, *(f"w{number}" for number in range(20))]
     sentences = random_sentences(1, 200, words=20)
     model = model_of(sentences, order, prune, words)
@@ -206,7 +206,7 @@ def test_log_probs_are_those_of_the_back_off_recursion(order: int, prune: list[i
     assert np.bincount(text.sentence).tolist() == [len(sentence) + 1 for sentence in dev]
 
 
-def test_perplexity_is_the_inverse_geometric_mean_and_its_interval_holds_it() -> None:
+def test_perplexity_is_the_inverse_geometric_mean_and_within_its_interval() -> None:
     rng = np.random.default_rng(0)
     scores, sentence = -rng.uniform(0, 4, 600), np.sort(rng.integers(0, 60, 600))
     value, ends = perplexity(scores, sentence)
@@ -217,19 +217,19 @@ def test_perplexity_is_the_inverse_geometric_mean_and_its_interval_holds_it() ->
     assert perplexity(np.full(20, -2.0), np.arange(20)) == (pytest.approx(100), pytest.approx((100, 100)))
 
 
-# Extra words.
+# Extra words
 
 
 @settings(max_examples=60, deadline=None)
 @given(CORPORA, st.integers(1, 4), THRESHOLDS, st.floats(1e-6, 0.9), st.integers(1, 4))
-def test_extra_words_share_their_mass_and_after_each_context_the_probabilities_are_1_together(
+def test_extra_words_share_their_mass_and_in_each_context_the_probabilities_sum_to_1(
     sentences: Sentences, order: int, prune: list[int], mass: float, number: int
 ) -> None:
     model, size = model_of(sentences, order, prune), len(WORDS) + number
     before, after = Plain(model, len(WORDS)), Plain(add_words(model, len(WORDS), number, mass), size)
 
     def expected(context: Gram, word: int) -> float:
-        """The n-gram's own share, and the back-off weight times the lower order with its new unigrams."""
+        """Add the n-gram's own share, and the back-off weight times the lower order with its new unigrams."""
         if not context:
             return mass / number if word >= len(WORDS) else (1 - mass) * before.probs[word,]
         backoff, listed = before.backoffs.get(context, 1.0), before.probs.get((*context, word))
@@ -245,7 +245,7 @@ def test_extra_words_share_their_mass_and_after_each_context_the_probabilities_a
     assert sum(after.probs[word,] for word in range(len(WORDS), size)) == pytest.approx(mass, rel=EXACT)
 
 
-def test_a_mixture_of_models_with_extra_words_gives_them_the_same_mass() -> None:
+def test_a_mixture_of_models_with_extra_words_gives_these_words_the_same_mass() -> None:
     models, words = extend([model_of([list("abc")], 2), model_of([list("dde")], 2)], WORDS, ["a", "x", "y"], 0.25)
     assert words == [*WORDS, "x", "y"]
     mixture = Plain(interpolate(models, np.array([0.4, 0.6]), len(words)), len(words))
@@ -253,12 +253,12 @@ def test_a_mixture_of_models_with_extra_words_gives_them_the_same_mass() -> None
     assert all(mixture.sum_after(context) == pytest.approx(1, abs=EXACT) for context in mixture.contexts())
 
 
-# The command.
+# The command
 
 
 @pytest.fixture
 def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two texts of overlapping words, a dev text, and words of which the texts contain some."""
+    """Two texts with common words, a dev text, and a list of words, of which the texts contain a few."""
     monkeypatch.chdir(tmp_path)
     Path("a.txt").write_text(lines_of(random_sentences(1, 300, words=30)))
     Path("b.txt").write_text(lines_of(random_sentences(2, 60, words=60)).replace("w1 ", "x1 "))
@@ -272,7 +272,7 @@ def dev_sentences() -> Sentences:
 
 
 def printed_table(output: str) -> dict[str, list[str]]:
-    """Return the line of each model, in cells."""
+    """Map each model to the cells of its line."""
     lines = output.splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith("model "))
     rows = [re.split(r"  +", line) for line in lines[start + 1 : lines.index(next(x for x in lines if "Perpl" in x))]]
@@ -280,7 +280,7 @@ def printed_table(output: str) -> dict[str, list[str]]:
 
 
 def plain_perplexities(model: Arpa, sentences: Sentences) -> list[float]:
-    """Of all words, and of known ones; each </s> counts as one."""
+    """Return the perplexities of all words and of known words; each </s> counts as one."""
     scores = [
         (score, word in model.vocabulary)
         for sentence in sentences
@@ -290,7 +290,9 @@ def plain_perplexities(model: Arpa, sentences: Sentences) -> list[float]:
     return [10 ** (-sum(part) / len(part)) for part in chosen]
 
 
-def test_the_dev_text_is_measured_and_changes_nothing(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dev_text_is_measured_and_changes_no_byte_of_the_model(
+    texts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert ngram(["a.txt", "b.txt", "-o", "plain.arpa"]) == 0
     before = capsys.readouterr().out
     assert ngram(["a.txt", "b.txt", "-o", "lm.arpa", "--dev", "dev.txt"]) == 0
@@ -325,7 +327,7 @@ def test_a_dev_text_may_be_a_manifest_or_compressed(texts: Path, capsys: pytest.
 
 
 @pytest.mark.parametrize("options", [[], ["--prune", "0", "1"], ["--words", "names.txt"]], ids=" ".join)
-def test_the_mixture_that_is_written_has_the_weights_and_perplexities_that_are_printed(
+def test_the_written_mixture_has_the_printed_weights_and_perplexities(
     texts: Path, capsys: pytest.CaptureFixture[str], options: list[str]
 ) -> None:
     kenlm = pytest.importorskip("asr.language_model.kenlm")
@@ -343,13 +345,13 @@ def test_the_mixture_that_is_written_has_the_weights_and_perplexities_that_are_p
     for context in mixture.contexts():
         total = sum(10 ** mixture.log_prob(context, word) for word in mixture.vocabulary - {"<s>"})
         assert total == pytest.approx(1, abs=1e-5), context  # one rounding per order, each of 10**1e-6 at most
-    asked = kenlm.NgramModel("lm.arpa")
+    model = kenlm.NgramModel("lm.arpa")
     for sentence in [*sentences[:20], ["zoë", "w3", "dyck", "w4"]]:
-        state, scores = asked.start(), []
+        state, scores = model.start(), []
         for word in sentence:
-            score, state = asked.score(state, word)
+            score, state = model.score(state, word)
             scores.append(score / kenlm.LN_10)
-        assert [*scores, asked.end(state) / kenlm.LN_10] == pytest.approx(mixture.sentence(sentence), abs=1e-5)
+        assert [*scores, model.end(state) / kenlm.LN_10] == pytest.approx(mixture.sentence(sentence), abs=1e-5)
 
 
 def test_thresholds_apply_to_the_counts_of_each_text(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -374,7 +376,9 @@ def test_a_text_mixed_with_itself_gives_its_own_model(texts: Path) -> None:
     assert mixed.backoffs == pytest.approx(expected.backoffs, abs=2e-6)
 
 
-def test_extra_words_are_normalised_and_only_new_ones_enter(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_extra_words_are_normalised_and_only_new_ones_are_added(
+    texts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     ngram(["a.txt", "-o", "without.arpa"])
     capsys.readouterr()
     Path("dev.txt").write_text("zoë w3\nw1 w2\n", encoding="utf-8")
@@ -384,7 +388,7 @@ def test_extra_words_are_normalised_and_only_new_ones_enter(texts: Path, capsys:
     assert "names.txt: 4 words, 3 of them not in the texts; they share 0.3 of the unigrams' probability\n" in printed
     assert "dev.txt: 2 sentences, 4 words, 0 unknown (0.00 %), 1 known by --words alone (25.00 %)\n" in printed
     model, without = Arpa(Path("lm.arpa")), Arpa(Path("without.arpa"))
-    assert model.log_probs["<s>",] == -99, "nothing is followed by <s>"
+    assert model.log_probs["<s>",] == -99, "<s> follows no word"
     assert model.vocabulary - without.vocabulary == {"zoë", "van", "dyck"}
     for word in ("zoë", "van", "dyck"):
         assert model.log_probs[word,] == pytest.approx(math.log10(0.1), abs=1e-6)
@@ -392,7 +396,7 @@ def test_extra_words_are_normalised_and_only_new_ones_enter(texts: Path, capsys:
     assert model.backoffs == pytest.approx(without.backoffs | {(word,): 0 for word in ("zoë", "van", "dyck")})
 
 
-def test_with_a_spelling_model_a_text_gives_the_other_texts_words_nothing_and_the_mixture_does(
+def test_with_a_spelling_model_only_the_mixture_gives_words_of_other_texts_a_probability(
     texts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """<unk> of a text's model then stands for all words that the text does not contain."""
@@ -412,7 +416,7 @@ def test_with_a_spelling_model_a_text_gives_the_other_texts_words_nothing_and_th
     assert Arpa(Path("spelling.arpa")).vocabulary <= {*SPECIAL, *"wx0123456789"}, "no letter of the names"
 
 
-def test_words_that_the_text_holds_change_nothing(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_extra_words_that_the_text_contains_change_nothing(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("names.txt").write_text("w1\nW2\n")
     ngram(["a.txt", "-o", "without.arpa"])
     ngram(["a.txt", "-o", "lm.arpa", "--words", "names.txt"])
@@ -421,7 +425,7 @@ def test_words_that_the_text_holds_change_nothing(texts: Path, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize("link", [False, True])
-def test_a_dev_text_that_is_one_of_the_texts_is_named_in_one_line(
+def test_a_dev_text_that_is_also_a_training_text_is_named_in_one_line(
     texts: Path, capsys: pytest.CaptureFixture[str], link: bool
 ) -> None:
     if link:
@@ -430,7 +434,7 @@ def test_a_dev_text_that_is_one_of_the_texts_is_named_in_one_line(
     assert re.fullmatch(r"error: --dev should have .*; (a|link)\.txt is one of them.*\n", capsys.readouterr().err)
 
 
-# What goes wrong.
+# Errors
 
 
 @pytest.mark.parametrize(
@@ -470,7 +474,7 @@ def test_a_dev_text_that_is_one_of_the_texts_is_named_in_one_line(
         ),
     ],
 )
-def test_what_was_asked_for_wrongly_is_one_clear_error(texts: Path, arguments: list[str], message: str) -> None:
+def test_invalid_options_are_refused_in_one_line(texts: Path, arguments: list[str], message: str) -> None:
     Path("empty.txt").write_text("...\n")
     Path("special.txt").write_text("<s> two </s>\n")
     with pytest.raises(InputError, match=message) as error:

@@ -19,13 +19,13 @@ from asr.training.task import RecognitionTask
 from tests.conftest import TINY, settings_with, tone_corpus
 from tests.test_train import metrics
 
-# Operations that return numbers, or shapes that depend on numbers: on a GPU each waits for all pending work.
+# Operations that return numbers, or shapes that depend on numbers: on a GPU each waits for all pending operations.
 ASKING = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "unique", "is_pinned")
 METHODS = ("item", "tolist", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__")
 
 
 class Questions(TorchDispatchMode):
-    """Count these operations on any thread, by name."""
+    """Count the operations in ASKING on any thread, by name."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,8 +42,8 @@ class Questions(TorchDispatchMode):
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[Counter[str]]:
-    """Return the operations of each batch in a training with a slow device; methods are counted, too."""
+def operations(monkeypatch: pytest.MonkeyPatch) -> list[Counter[str]]:
+    """Return the counts of these operations and methods for each batch of a training with a slow device."""
     batches: list[Counter[str]] = []
     modes: list[Questions] = []
     for name in METHODS:
@@ -86,8 +86,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Counter[str]]:
     ],
     ids=lambda how: how[0].split("=")[1],
 )
-def test_only_a_step_that_is_logged_waits(
-    how: list[str], asked: list[Counter[str]], tones: Path, tmp_path: Path
+def test_only_logged_steps_wait_for_the_device(
+    how: list[str], operations: list[Counter[str]], tones: Path, tmp_path: Path
 ) -> None:
     """A moving average also reads its number of updates, but this number is on the CPU."""
     tiny = [override for override in TINY if "convolution" not in override or "transformer" not in how[0]]
@@ -95,20 +95,20 @@ def test_only_a_step_that_is_logged_waits(
     settings = settings_with(*overrides, f"run_dir={tmp_path / 'run'}", "data.batch_seconds=3", "corpus.test=[]")
     train(settings)
     accumulated = settings.trainer.accumulate_grad_batches
-    assert len(asked) == 8 * accumulated
-    logged = {3, 6, 8}  # the last one, too
+    assert len(operations) == 8 * accumulated
+    logged = {3, 6, 8}  # the last step is logged too
     assert {int(row["step"]) for row in metrics(tmp_path / "run") if row["train/loss"]} == {3, 6}
-    for number, counts in enumerate(asked, start=1):
+    for number, counts in enumerate(operations, start=1):
         step, rest = divmod(number, accumulated)
         if rest == 0 and step in logged:
             assert counts.pop("tolist") == 1
         assert step in logged or not counts, f"batch {number} asks {dict(counts)}"
 
 
-def test_a_loss_that_is_not_finite_is_named_by_its_own_step_when_it_is_found_late(
+def test_a_non_finite_loss_that_is_found_late_is_attributed_to_its_own_step(
     tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is also found before a checkpoint of the damaged weights is written."""
+    """It is found before a checkpoint of the damaged weights is written."""
     compute, ids = RecognitionTask.losses, []
 
     def spoilt(self: RecognitionTask, batch: Batch) -> Mapping[str, Tensor]:
@@ -132,15 +132,15 @@ def test_a_loss_that_is_not_finite_is_named_by_its_own_step_when_it_is_found_lat
 
 
 @pytest.mark.slow
-def test_losses_are_those_of_a_training_that_waits(
+def test_losses_equal_those_of_a_training_that_waits(
     tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = []
+    runs = []
     for late in (False, True):
         if late:
             monkeypatch.setattr(task, "answers_at_once", lambda device: False)
         few = ["trainer.max_steps=8", "trainer.log_every_n_steps=3", "corpus.test=[]", "data.batch_seconds=3"]
         train(settings_with(*TINY, *tone_corpus(tones), *few, f"run_dir={tmp_path / str(late)}"))
         rows = [row for row in metrics(tmp_path / str(late)) if row["train/loss"]]
-        found.append([(row["step"], row["train/loss"], row["train/grad_norm"]) for row in rows])
-    assert found[0] == found[1]
+        runs.append([(row["step"], row["train/loss"], row["train/grad_norm"]) for row in rows])
+    assert runs[0] == runs[1]

@@ -1,4 +1,4 @@
-"""recipes/noise/make: spectra of all kinds of noise; equal options give equal bytes, another seed other bytes."""
+"""recipes/noise/make: spectra of all kinds of noise, and reproducible bytes."""
 
 from pathlib import Path
 
@@ -13,14 +13,14 @@ KINDS = ["silence", "white", "pink", "hum", "tones", "band", "babble"]
 
 
 def make(folder: Path, speech: Path, *more: str) -> dict[str, bytes]:
-    """Return the files below the folder and their contents."""
+    """Run the recipe; return the contents of the files below the folder."""
     options = ["--output-dir", str(folder), "--number", "2", "--seconds", "2", "--speech", str(speech)]
     assert main([*options, "--kinds", *KINDS, *more]) == 0
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def octaves(waveform: np.ndarray) -> np.ndarray:
-    """Power in each octave from 62.5 Hz to 8 kHz."""
+    """Return the power in each octave from 62.5 Hz to 8 kHz."""
     spectrum = np.abs(np.fft.rfft(waveform)) ** 2
     frequency = np.fft.rfftfreq(len(waveform), 1 / SAMPLE_RATE)
     edges = 62.5 * 2.0 ** np.arange(8)
@@ -39,13 +39,13 @@ def test_each_kind_has_its_spectrum_and_a_manifest_without_words(tones: Path, tm
         assert -36 < level < -19 if kind != "silence" else level < -60
         power[kind] = octaves(waveform)
     doubling = power["white"][1:] / power["white"][:-1]
-    assert np.allclose(doubling[3:], 2.0, rtol=0.15), "as much at each frequency"
-    assert power["pink"].max() < 2 * power["pink"].min(), "as much in each octave"
+    assert np.allclose(doubling[3:], 2.0, rtol=0.15), "equal power at each frequency"
+    assert power["pink"].max() < 2 * power["pink"].min(), "equal power in each octave"
     assert power["hum"][4:].sum() < 0.05, "from 1 kHz on"
     assert power["band"][5:].sum() > 0.95, "from 2 kHz on"
 
 
-def test_the_same_options_give_the_same_bytes_and_another_seed_others(tones: Path, tmp_path: Path) -> None:
+def test_equal_options_give_equal_bytes_and_another_seed_gives_others(tones: Path, tmp_path: Path) -> None:
     first, again = (make(tmp_path / name, tones / "train.jsonl") for name in ("a", "b"))
     other = make(tmp_path / "c", tones / "train.jsonl", "--seed", "1")
     assert first == again
@@ -61,7 +61,7 @@ def test_the_same_options_give_the_same_bytes_and_another_seed_others(tones: Pat
         (["--speech", "none.jsonl"], "error: none.jsonl: no such manifest. Give the path of a JSONL file with one "),
     ],
 )
-def test_what_cannot_be_is_one_line(
+def test_invalid_options_are_reported_in_one_line(
     options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--output-dir", str(tmp_path), *options]) == 1

@@ -1,4 +1,4 @@
-"""Each norm of conf/encoder/norm against its equation in plain loops over utterances; masked_batch_norm alone."""
+"""Each norm of conf/encoder/norm except masked_batch_norm equals its equation in plain loops over utterances."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,17 +20,17 @@ GROUPS = 3
 
 
 def plain_layer_norm(norm: Any, utterances: list[Tensor]) -> list[Tensor]:
-    """Each frame over its channels."""
+    """Normalise each frame over its channels."""
     return [F.layer_norm(x, (DIM,), norm.norm.weight, norm.norm.bias, EPS) for x in utterances]
 
 
 def plain_group_norm(norm: Any, utterances: list[Tensor]) -> list[Tensor]:
-    """torch's own, one utterance at a time."""
+    """Apply torch's GroupNorm to one utterance at a time."""
     return [F.group_norm(x.T[None], GROUPS, norm.weight, norm.bias, EPS)[0].T for x in utterances]
 
 
 def plain_instance_norm(norm: Any, utterances: list[Tensor]) -> list[Tensor]:
-    """arXiv:1607.08022, equation 4."""
+    """Normalise each channel of an utterance: arXiv:1607.08022, equation 4."""
     return [
         (x - x.mean(dim=0)) / (x.var(dim=0, correction=0) + EPS).sqrt() * norm.weight + norm.bias for x in utterances
     ]
@@ -73,24 +73,25 @@ def random_norm(name: str) -> Any:
 
 
 def random_batch() -> tuple[Tensor, Tensor]:
-    """Frames with a mean of 3, junk after the ends, and the padding mask."""
+    """Return frames with a mean of 3, junk after the ends, and the padding mask."""
     padding = padding_mask(torch.tensor(LENGTHS), FRAMES)
     x = 3.0 + 2.0 * torch.randn(len(LENGTHS), FRAMES, DIM, dtype=torch.float64)
     return x, padding
 
 
-def test_every_norm_has_its_reference() -> None:
+def test_every_norm_has_a_reference_here() -> None:
     named = {path.stem for path in (CONF / "encoder" / "norm").glob("*.yaml")}
     assert named == PLAIN.keys() | {"masked_batch_norm"}  # masked_batch_norm is in test_batch_norm.py
 
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", PLAIN)
-def test_a_norm_and_its_gradients_equal_its_equation_on_the_valid_frames(name: str, training: bool) -> None:
+def test_a_norm_and_its_gradients_equal_its_equation_on_valid_frames(name: str, training: bool) -> None:
     norm = random_norm(name).train(training)
     x, padding = random_batch()
     x.requires_grad_()
-    junk = x if name == "layer_norm" else x.masked_fill(padding[:, :, None], float("nan"))  # frame by frame: whatever
+    # Each frame separately, so that padded frames do not matter.
+    junk = x if name == "layer_norm" else x.masked_fill(padding[:, :, None], float("nan"))
     out = norm(junk, padding)
     assert out.isfinite().all()
     plain = torch.cat(PLAIN[name](norm, [row[:length] for row, length in zip(x, LENGTHS, strict=True) if length]))
@@ -106,14 +107,14 @@ def test_a_norm_and_its_gradients_equal_its_equation_on_the_valid_frames(name: s
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["group_norm", "instance_norm", "switchable_norm"])
-def test_statistics_are_taken_in_float32_where_the_frames_are_bfloat16(name: str) -> None:
+def test_statistics_are_computed_in_float32_for_bfloat16_frames(name: str) -> None:
     norm = random_norm(name).float()
     x, padding = (part.bfloat16() if part.is_floating_point() else part for part in random_batch())
     assert torch.equal(norm(x, padding), norm(x.float(), padding).bfloat16())
 
 
 @torch.no_grad()
-def test_the_running_statistics_of_switchable_norm_are_batch_norms() -> None:
+def test_the_running_statistics_of_switchable_norm_equal_those_of_batch_norm() -> None:
     switchable, batch = random_norm("switchable_norm"), random_norm("masked_batch_norm")
     batch.load_state_dict({name: switchable.state_dict()[name] for name in batch.state_dict()})
     x, padding = random_batch()
@@ -123,7 +124,7 @@ def test_the_running_statistics_of_switchable_norm_are_batch_norms() -> None:
     torch.testing.assert_close(switchable.running_var, batch.running_var, rtol=0, atol=1e-12)
 
 
-def test_groups_that_do_not_divide_the_channels_are_one_line() -> None:
+def test_groups_that_do_not_divide_the_channels_are_refused_in_one_line() -> None:
     must = r"encoder\.norm\.num_groups must divide the number of channels; got num_groups=5 and 6 channels\."
     with pytest.raises(InputError, match=must):
         component("encoder/norm", {"name": "group_norm", "num_groups": 5, "eps": EPS})(DIM)

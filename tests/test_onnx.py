@@ -1,4 +1,4 @@
-"""Models as ONNX: the programs compute the model's outputs without torch, and are refused if they do not."""
+"""ONNX export: programs compute the model's outputs without torch, and are not written if they differ."""
 
 import json
 import os
@@ -56,7 +56,7 @@ NORMALIZATIONS = sorted(path.stem for path in (CONF / "features" / "normalize").
 TEXTS = ["ab ba", "a cab"]
 
 
-# ---- features of a batch
+# ---- features computed in batches
 
 
 def made_features(name: str, normalize: str, **settings: Any) -> Features:
@@ -78,8 +78,8 @@ def sound(num_samples: int) -> Tensor:
 @pytest.mark.parametrize("normalize", NORMALIZATIONS)
 @pytest.mark.parametrize("name", FEATURES)
 @torch.no_grad()
-def test_features_of_a_batch_are_those_of_each_utterance_whatever_stands_behind_it(name: str, normalize: str) -> None:
-    """2e-4: the fast transform has an error of 1e-4 against float64, the transform by a matrix half of it."""
+def test_batched_features_equal_those_of_each_utterance_whatever_follows_it(name: str, normalize: str) -> None:
+    """The tolerance is 2e-4: the FFT has an error of 1e-4 against float64, the transform by a matrix half of it."""
     for settings in [{"pad_mode": mode} for mode in PADS] if name == "slaney_fbank" else [{}]:
         features = made_features(name, normalize, **settings)
         waveforms = [sound(length) for length in (16000, 1, 159, 160, 401, 0, 5, 24001)]
@@ -87,14 +87,14 @@ def test_features_of_a_batch_are_those_of_each_utterance_whatever_stands_behind_
         for row, waveform in zip(batch, waveforms, strict=True):
             row[: len(waveform)] = waveform
         out, lengths = FrontEnd(features)(batch, torch.tensor([len(waveform) for waveform in waveforms]))
-        for waveform, found, length in zip(waveforms, out, lengths.tolist(), strict=True):
+        for waveform, frames, length in zip(waveforms, out, lengths.tolist(), strict=True):
             expected = features(waveform)
             assert len(expected) == length
-            short = len(expected) < 3  # whose deviation is almost 0: the quotient is noise
-            torch.testing.assert_close(found[:length], expected, rtol=1e-3, atol=0.01 if short else 2e-4)
+            short = len(expected) < 3  # their deviation is almost 0, so the quotient is noise
+            torch.testing.assert_close(frames[:length], expected, rtol=1e-3, atol=0.01 if short else 2e-4)
 
 
-def test_features_without_a_form_for_a_batch_are_refused_by_name() -> None:
+def test_features_without_a_batched_form_are_refused_by_name() -> None:
     with pytest.raises(InputError, match=r"must be one of Fbank, SlaneyFbank; got SimpleNamespace\.$"):
         FrontEnd(cast(Features, SimpleNamespace()))
 
@@ -107,7 +107,7 @@ def texts_of(folder: Path, waveforms: list[Tensor]) -> list[str]:
 
 
 def tiny_bundle(folder: Path, *overrides: str) -> Path:
-    """A bundle of an untrained net that recognises many tokens: its head amplifies deviations from the mean."""
+    """A bundle of an untrained net that emits many tokens: its head amplifies deviations from the mean."""
     checkpoint = save(folder / "step=1.ckpt", *overrides, texts=TEXTS)
     write_bundle(folder / "bundle", [checkpoint], "# tiny\n\nHears nothing.\n")
     bundle, model = read_bundle(folder / "bundle"), load_recognizer(folder / "bundle").model
@@ -127,7 +127,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=[pytest.param("", marks=pytest.mark.slow)])
 def exported(bundle: Path) -> Path:
-    """An export takes a quarter of a minute, so tests with this fixture are slow."""
+    """Export the bundle, which takes a quarter of a minute: tests with this fixture are slow."""
     folder = bundle.with_name("exported")
     assert export([str(bundle), "-o", str(folder)]) == 0
     return folder
@@ -145,7 +145,7 @@ def waveform_of(path: Path) -> Tensor:
     return torch.from_numpy(soundfile.read(path, dtype="float32")[0])
 
 
-def test_an_export_is_programs_for_any_batch_and_length_and_what_goes_with_them(exported: Path) -> None:
+def test_an_export_consists_of_programs_for_any_batch_and_length_and_their_files(exported: Path) -> None:
     files = {file.name for file in exported.iterdir()}
     programs = {"model.onnx", "model-waveform.onnx", "model-sherpa.onnx"}
     assert files == programs | {"README.md", "characters.json", "config.json", "tokens.txt"}
@@ -171,19 +171,19 @@ def test_an_export_is_programs_for_any_batch_and_length_and_what_goes_with_them(
     assert compared in (exported / "README.md").read_text(encoding="utf-8")
 
 
-def test_an_exported_model_is_no_start_of_a_training(exported: Path) -> None:
+def test_an_exported_model_cannot_start_a_training(exported: Path) -> None:
     with pytest.raises(InputError, match=r"init\.from must be a model with weights; .* is an exported model\.$"):
         start_of(settings_with(f"init.from={exported}").init)
 
 
-def test_a_program_says_nothing_of_where_it_was_made(exported: Path) -> None:
+def test_a_program_contains_no_path_of_the_machine_that_made_it(exported: Path) -> None:
     for path in exported.glob("*.onnx"):
         content = path.read_bytes()
         assert b".py" not in content
         assert str(Path(program.__file__).parents[2]).encode() not in content
 
 
-def test_the_export_is_a_model_that_says_what_the_one_it_was_made_of_says(
+def test_the_exported_model_gives_the_transcripts_of_its_source(
     exported: Path, bundle: Path, speech: list[Path]
 ) -> None:
     waveforms = [waveform_of(path) for path in speech]
@@ -197,7 +197,7 @@ def test_the_export_is_a_model_that_says_what_the_one_it_was_made_of_says(
             assert other.confidence == pytest.approx(word.confidence, abs=1e-4)
 
 
-def test_features_inside_the_program_give_the_same_log_probs(exported: Path, bundle: Path, speech: list[Path]) -> None:
+def test_features_inside_the_program_give_equal_log_probs(exported: Path, bundle: Path, speech: list[Path]) -> None:
     opened = session(exported / "model-waveform.onnx", ("waveforms", "sample_counts"), program.NET_OUTPUTS)
     model = load_recognizer(bundle).model
     for path in speech:
@@ -209,14 +209,14 @@ def test_features_inside_the_program_give_the_same_log_probs(exported: Path, bun
             encoded = model(features, torch.tensor([features.shape[1]]))
             expected = model.head.frame_head.log_probs(encoded.out)  # type: ignore[union-attr]
         assert torch.equal(lengths, encoded.lengths)
-        torch.testing.assert_close(log_probs[:, : lengths[0]], expected, rtol=0, atol=2e-3)  # of 30-fold logits
+        torch.testing.assert_close(log_probs[:, : lengths[0]], expected, rtol=0, atol=2e-3)  # logits are scaled by 30
 
 
 WITHOUT_TORCH = "import sys\nsys.modules['torch'] = None\n"  # importing it fails
 
 
 def follow(folder: Path, number: int, recording: Path, tmp_path: Path) -> str:
-    """Run a program of the README as described, beside the files, without torch."""
+    """Run a program from the README in the exported folder, without torch."""
     programs = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     (tmp_path / "program.py").write_text(WITHOUT_TORCH + programs[number], encoding="utf-8")
     command = [sys.executable, "-P", str(tmp_path / "program.py"), str(recording)]
@@ -224,7 +224,7 @@ def follow(folder: Path, number: int, recording: Path, tmp_path: Path) -> str:
     return done.stdout.strip()
 
 
-def test_the_readmes_program_needs_no_torch_and_says_the_same(
+def test_the_program_in_the_readme_needs_no_torch_and_gives_the_same_text(
     exported: Path, bundle: Path, speech: list[Path], tmp_path: Path
 ) -> None:
     [expected] = texts_of(bundle, [waveform_of(speech[0])])
@@ -254,11 +254,13 @@ def walk(folder: Path, recording: Path, place: Path) -> list[str]:
             done = subprocess.run(command, shell=True, cwd=place / "model", env=alone, capture_output=True, text=True)
             assert done.returncode == 0, done.stderr
             outputs.append(done.stdout.strip())
-    assert subprocess.run([python, "-c", "import torch"], stderr=subprocess.DEVNULL).returncode, "torch is not there"
+    assert subprocess.run([python, "-c", "import torch"], stderr=subprocess.DEVNULL).returncode, (
+        "torch is not installed"
+    )
     return outputs
 
 
-def test_a_stranger_without_torch_gets_the_text_by_doing_what_the_readme_says(
+def test_the_instructions_in_the_readme_give_the_text_without_torch(
     exported: Path, bundle: Path, speech: list[Path], tmp_path: Path
 ) -> None:
     by_onnxruntime, by_sherpa = walk(exported, speech[2], tmp_path)
@@ -266,7 +268,7 @@ def test_a_stranger_without_torch_gets_the_text_by_doing_what_the_readme_says(
     assert len(by_sherpa) > 3
 
 
-def test_the_commands_take_the_folder_as_a_model(
+def test_the_commands_accept_the_exported_folder_as_a_model(
     exported: Path, bundle: Path, speech: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert transcribe([str(exported), str(speech[2])]) == 0
@@ -285,12 +287,14 @@ def test_the_commands_take_the_folder_as_a_model(
         (["--precision", "bfloat16"], "--precision must be float32 with a model exported to ONNX; got 'bfloat16'."),
     ],
 )
-def test_what_only_torch_can_do_is_refused(exported: Path, speech: list[Path], option: list[str], message: str) -> None:
+def test_options_that_need_torch_are_refused(
+    exported: Path, speech: list[Path], option: list[str], message: str
+) -> None:
     with pytest.raises(InputError, match=re.escape(message)):
         transcribe([str(exported), str(speech[0]), *option])
 
 
-def test_what_needs_weights_is_refused(exported: Path, tmp_path: Path) -> None:
+def test_commands_that_need_weights_are_refused(exported: Path, tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").touch()
     with pytest.raises(
         InputError, match=r"a model exported to ONNX can only recognise speech\. Give the bundle from which"
@@ -302,14 +306,14 @@ def test_what_needs_weights_is_refused(exported: Path, tmp_path: Path) -> None:
 
 
 def copied(exported: Path, folder: Path, names: dict[str, str]) -> Path:
-    """The folder with some files replaced by others."""
+    """Copy the folder, with some files replaced by others."""
     folder.mkdir()
     for file in exported.iterdir():
         (folder / file.name).write_bytes((exported / names.get(file.name, file.name)).read_bytes())
     return folder
 
 
-def test_a_damaged_program_and_one_of_another_kind_are_refused_in_a_line(exported: Path, tmp_path: Path) -> None:
+def test_a_damaged_or_different_program_is_refused_in_one_line(exported: Path, tmp_path: Path) -> None:
     other = copied(exported, tmp_path / "other", {"model.onnx": "model-waveform.onnx"})
     with pytest.raises(InputError, match=r"must have the inputs features, feature_lengths .*; got waveforms"):
         load_recognizer(other)
@@ -325,19 +329,19 @@ def test_a_damaged_program_and_one_of_another_kind_are_refused_in_a_line(exporte
         load_recognizer(other)
 
 
-def test_nothing_is_written_where_a_program_differs_or_a_folder_is_somebody_elses(
+def test_nothing_is_written_if_a_program_differs_or_the_folder_has_other_files(
     bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").touch()
     with pytest.raises(InputError, match=r"empty or contain only an older bundle; it contains thesis\.txt"):
         export([str(bundle), "-o", str(tmp_path / "mine")])
-    found = agreement.ProgramDifference(0.3, "made audio of 1 s, at 0.40 s", 2, 4)
+    difference = agreement.ProgramDifference(0.3, "made audio of 1 s, at 0.40 s", 2, 4)
     with pytest.raises(InputError, match=r"model\.onnx must compute .*; they differ by 0\.3 \(made audio of"):
-        agreement.check("model.onnx", found)
+        agreement.check("model.onnx", difference)
 
 
-def test_a_head_that_says_nothing_of_frames_is_refused(bundle: Path) -> None:
+def test_a_head_without_frame_outputs_is_refused(bundle: Path) -> None:
     model = load_recognizer(bundle).model
     del model.head
     model.head = type("Words", (), {"frame_head": None})()
@@ -345,8 +349,8 @@ def test_a_head_that_says_nothing_of_frames_is_refused(bundle: Path) -> None:
         program.ctc_net(model)
 
 
-def test_a_program_that_hears_what_stands_behind_an_utterance_is_found_out(exported: Path, bundle: Path) -> None:
-    """Its lengths are those of the whole batch."""
+def test_a_program_that_depends_on_padding_is_detected(exported: Path, bundle: Path) -> None:
+    """This program takes the length of the whole batch as that of each utterance."""
     model = onnx.load(exported / "model.onnx")
     for node in model.graph.node:
         node.input[:] = ["all" if name == "feature_lengths" else name for name in node.input]
@@ -379,7 +383,7 @@ def test_a_program_that_hears_what_stands_behind_an_utterance_is_found_out(expor
         ),
     ],
 )
-def test_what_is_not_exported_yet_is_refused(tmp_path: Path, overrides: list[str], message: str) -> None:
+def test_parts_without_an_export_are_refused(tmp_path: Path, overrides: list[str], message: str) -> None:
     write_bundle(tmp_path / "bundle", [save(tmp_path / "step=1.ckpt", *overrides, texts=TEXTS)], "card")
     bundle = tmp_path / "bundle"
     if STATISTICS in os.listdir(bundle):
@@ -393,7 +397,7 @@ def test_what_is_not_exported_yet_is_refused(tmp_path: Path, overrides: list[str
 
 
 def norm_and_products(readers: list[str]) -> Any:
-    """A LayerNorm with one large number in eight; its reader is a "product" with weights, or the "output"."""
+    """Make a LayerNorm with one large channel of eight; a reader is a "product" with weights, or the "output"."""
     generator = np.random.default_rng(0)
     scale = np.array([40, 1, 1, 1, 1, 1, 1, 1], dtype=np.float32)
     weights = {"scale": scale, "bias": generator.normal(size=8).astype(np.float32)}
@@ -418,7 +422,9 @@ def outcome(net: Any, x: Any) -> Any:
     return np.concatenate(onnxruntime.InferenceSession(net.SerializeToString()).run(None, {"x": x}), axis=1)
 
 
-def test_behind_a_layer_norm_8_bits_are_for_numbers_of_like_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_layer_norm_channels_are_rescaled_before_they_are_rounded_to_8_bits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     x = np.random.default_rng(1).normal(size=(200, 8)).astype(np.float32)
     net = norm_and_products(["product", "product"])
     expected = outcome(net, x)
@@ -431,29 +437,29 @@ def test_behind_a_layer_norm_8_bits_are_for_numbers_of_like_size(monkeypatch: py
 
 
 @pytest.mark.parametrize("readers", [["product", "output"], []])
-def test_a_layer_norm_that_others_read_stays_as_it_is(readers: list[str]) -> None:
+def test_a_layer_norm_with_other_readers_is_not_changed(readers: list[str]) -> None:
     net = norm_and_products(readers or ["output"])
     assert levelled(net) == net
 
 
 @pytest.mark.parametrize("quantization", QUANTIZATIONS)
-def test_a_smaller_net_is_smaller_and_hears_nearly_the_same(exported: Path, bundle: Path, quantization: str) -> None:
+def test_a_quantised_net_is_smaller_and_has_similar_outputs(exported: Path, bundle: Path, quantization: str) -> None:
     net = onnx.load(exported / "model.onnx")
     smaller = QUANTIZATIONS[quantization](net)
     expected, actual = load_recognizer(bundle), load_recognizer(exported)
     audio = {"a sound": sound(40000), "another": sound(16000)}
     content, net_of = smaller.SerializeToString(), program.ctc_net(expected.model)
-    found = agreement.difference(expected, actual, content, agreement.OF_FEATURES, audio, net_of)
-    assert 0 < found.largest < 40, "of logits that are a hundred times as large as an untrained net's"
+    difference = agreement.difference(expected, actual, content, agreement.OF_FEATURES, audio, net_of)
+    assert 0 < difference.largest < 40, "the logits are a hundred times as large as those of an untrained net"
     assert smaller.ByteSize() < 0.8 * net.ByteSize()
     onnx.checker.check_model(smaller, full_check=True)
     assert "ConvInteger" not in {node.op_type for node in smaller.graph.node}
-    assert onnx.load(exported / "model.onnx") == net, "what is changed is a copy"
+    assert onnx.load(exported / "model.onnx") == net, "only a copy is changed"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("quantization", "operation"), [("int8", "MatMulInteger"), ("fp16", "Cast")])
-def test_figures_of_before_and_after_are_printed_and_kept(
+def test_figures_before_and_after_quantisation_are_printed_and_stored(
     quantization: str, operation: str, bundle: Path, tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / quantization
@@ -468,7 +474,7 @@ def test_figures_of_before_and_after_are_printed_and_kept(
     assert load_recognizer(folder).transcribe([sound(16000)], sample_rate=16_000)
 
 
-def test_a_manifest_is_for_what_is_made_smaller(bundle: Path, tones: Path, tmp_path: Path) -> None:
+def test_a_manifest_is_only_accepted_for_quantisation(bundle: Path, tones: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--manifest needs --quantize; without it, programs and model have the same"):
         export([str(bundle), "-o", str(tmp_path / "x"), "--manifest", str(tones / "test.jsonl")])
 
@@ -476,7 +482,7 @@ def test_a_manifest_is_for_what_is_made_smaller(bundle: Path, tones: Path, tmp_p
 # ---- sherpa-onnx
 
 
-def test_sherpa_onnx_is_for_models_that_hear_what_it_computes() -> None:
+def test_sherpa_onnx_is_only_for_models_whose_features_it_computes() -> None:
     def config(*overrides: str) -> dict[str, Any]:
         features: dict[str, Any] = resolved(*overrides)["features"]
         return features
@@ -491,7 +497,7 @@ def test_sherpa_onnx_is_for_models_that_hear_what_it_computes() -> None:
         assert program.is_for_sherpa(more, is_transducer) is is_transducer
 
 
-def test_the_readmes_program_for_sherpa_onnx_hears_the_recording(
+def test_the_program_for_sherpa_onnx_in_the_readme_transcribes_the_recording(
     exported: Path, speech: list[Path], tmp_path: Path
 ) -> None:
     pytest.importorskip("sherpa_onnx", reason="sherpa-onnx is not installed")
@@ -501,10 +507,10 @@ def test_the_readmes_program_for_sherpa_onnx_hears_the_recording(
 
 
 @pytest.mark.parametrize("key", ["vocab_size", "subsampling_factor"])
-def test_sherpa_onnx_needs_what_the_program_says_of_itself(
+def test_the_program_has_the_metadata_that_sherpa_onnx_requires(
     exported: Path, speech: list[Path], tmp_path: Path, key: str
 ) -> None:
-    """Without one of these, sherpa-onnx ends the process."""
+    """Without this metadata, sherpa-onnx ends the process."""
     pytest.importorskip("sherpa_onnx", reason="sherpa-onnx is not installed")
     folder = copied(exported, tmp_path / "incomplete", {})
     model = onnx.load(folder / "model-sherpa.onnx")
@@ -529,8 +535,8 @@ def english(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def heard_by_sherpa(folder: Path, recordings: list[str]) -> list[str]:
-    """Return texts of recordings from another process, which a fault of sherpa-onnx would end."""
+def texts_by_sherpa(folder: Path, recordings: list[str]) -> list[str]:
+    """Return texts of recordings from another process, which a crash of sherpa-onnx would end."""
     code = (
         "import sys, sherpa_onnx, soundfile\n"
         "model = sherpa_onnx.OfflineRecognizer.from_nemo_ctc(model='model-sherpa.onnx', tokens='tokens.txt')\n"
@@ -554,15 +560,15 @@ def manifest_of(subset: str, folder: Path) -> list[Utterance]:
 @needs_model
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_the_trained_model_and_sherpa_onnx_hear_real_speech_as_torch_does(english: Path, tmp_path: Path) -> None:
-    """sherpa-onnx computes its own features: texts may differ, and the WER by 0.3 points."""
+def test_the_trained_model_and_sherpa_onnx_recognise_real_speech_like_torch(english: Path, tmp_path: Path) -> None:
+    """sherpa-onnx computes its own features: texts may differ, the WER by at most 0.3 points."""
     utterances = manifest_of("test-clean-mini", tmp_path)
     before, after = (evaluate(load_recognizer(english / name), name, utterances) for name in ("bundle", "exported"))
     texts = [{scored.utterance.id: scored.transcript.text for scored in result.scored} for result in (before, after)]
     assert texts[0] == texts[1]
     assert after.counts.errors == 48
     pytest.importorskip("sherpa_onnx", reason="sherpa-onnx is not installed")
-    sherpa_texts = heard_by_sherpa(english / "exported", [utterance.audio_filepath for utterance in utterances])
+    sherpa_texts = texts_by_sherpa(english / "exported", [utterance.audio_filepath for utterance in utterances])
     normalize = get_normalizer("basic")
     counts = [
         count_errors(normalize(utterance.text), normalize(text))

@@ -151,7 +151,7 @@ def spoken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_transducer_is_three_programs_and_one_of_waveforms(spoken: Path) -> None:
+def test_a_transducer_is_exported_as_three_programs_and_one_for_waveforms(spoken: Path) -> None:
     programs = {path.name: inputs_of(path) for path in (spoken / "exported").glob("*.onnx")}
     assert programs == {
         "encoder.onnx": {"features": ["batch", "frames", 80], "feature_lengths": ["batch"]},
@@ -162,15 +162,17 @@ def test_a_transducer_is_three_programs_and_one_of_waveforms(spoken: Path) -> No
 
 
 @pytest.mark.parametrize("decode", ["transducer_greedy", "transducer_beam", "greedy"])
-def test_an_exported_transducer_says_what_the_model_says_by_each_decoder(
+def test_an_exported_transducer_gives_the_transcripts_of_the_model_with_each_decoder(
     spoken: Path, decode: str, tmp_path: Path
 ) -> None:
-    """The CTC head beside the transducer, which gives the times, is in the encoder's program."""
+    """The encoder's program includes the CTC head, which gives the times."""
     before, after = (load_recognizer(spoken / name, decode={"name": decode}) for name in ("bundle", "exported"))
     assert_the_same(before, after, waveforms(tmp_path))
 
 
-def test_the_readmes_loop_of_a_transducer_needs_no_torch_and_says_the_same(spoken: Path, tmp_path: Path) -> None:
+def test_the_loop_for_transducers_in_the_readme_needs_no_torch_and_gives_the_same_text(
+    spoken: Path, tmp_path: Path
+) -> None:
     for recording in recordings(tmp_path):
         [expected] = load_recognizer(spoken / "bundle").transcribe([recording], sample_rate=16_000)
         assert len(expected.text) > 1
@@ -179,7 +181,7 @@ def test_the_readmes_loop_of_a_transducer_needs_no_torch_and_says_the_same(spoke
 
 @pytest.mark.slow
 @pytest.mark.parametrize("predictor", PREDICTORS)
-def test_a_head_of_programs_gives_what_the_model_gives_and_one_of_another_model_does_not(
+def test_a_head_made_of_programs_gives_the_outputs_of_its_model_and_refuses_other_models(
     tmp_path: Path, predictor: str
 ) -> None:
     model = load_recognizer(transducer_bundle(tmp_path, predictor)).model
@@ -189,8 +191,8 @@ def test_a_head_of_programs_gives_what_the_model_gives_and_one_of_another_model_
         transducer.OnnxJoiner(session(programs["joiner.onnx"], *JOINER_NAMES)),
     )
     actual = type("Exported", (), {"head": transducer.OnnxTransducer(*parts, (), None)})()
-    found = transducer_programs.difference(model, actual)
-    assert found.largest < 1e-4
+    difference = transducer_programs.difference(model, actual)
+    assert difference.largest < 1e-4
     tokens = torch.tensor([[1, 2, 1], [2, 2, 1]])
     with torch.no_grad():
         expected = model.head.joiner.of_tokens(model.head.predictor(tokens))  # type: ignore[union-attr, operator]
@@ -204,7 +206,9 @@ def test_a_head_of_programs_gives_what_the_model_gives_and_one_of_another_model_
 
 
 @pytest.mark.parametrize("quantization", QUANTIZATIONS)
-def test_a_smaller_transducer_is_smaller_in_all_parts_and_runs(quantization: str, spoken: Path, tmp_path: Path) -> None:
+def test_a_quantised_transducer_is_smaller_in_all_parts_and_runs(
+    quantization: str, spoken: Path, tmp_path: Path
+) -> None:
     parts = {name: onnx.load(spoken / "exported" / name) for name in ("encoder.onnx", "predictor.onnx", "joiner.onnx")}
     made = smaller(parts, quantization)
     for name, part in made.items():
@@ -215,7 +219,7 @@ def test_a_smaller_transducer_is_smaller_in_all_parts_and_runs(quantization: str
     assert all(transcript.text for transcript in recognizer.transcribe(waveforms(tmp_path), sample_rate=16_000))
 
 
-def test_a_step_of_an_encoder_that_does_not_stream_is_refused_in_a_line(
+def test_a_step_of_an_encoder_that_does_not_stream_is_refused_in_one_line(
     streaming_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = load_recognizer(streaming_folder / "bundle").model
@@ -224,7 +228,7 @@ def test_a_step_of_an_encoder_that_does_not_stream_is_refused_in_a_line(
         exported(model, {name: streaming_folder / "exported" / name for name in ("model.onnx", "step.onnx")})
 
 
-def test_a_folder_without_one_of_the_parts_is_refused_in_a_line(spoken: Path, tmp_path: Path) -> None:
+def test_a_folder_that_lacks_a_part_is_refused_in_one_line(spoken: Path, tmp_path: Path) -> None:
     for file in (spoken / "exported").iterdir():
         if file.name != "joiner.onnx":
             (tmp_path / file.name).write_bytes(file.read_bytes())
@@ -253,7 +257,7 @@ def streaming_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_step_takes_and_gives_the_state_by_its_names(streaming_folder: Path) -> None:
+def test_a_step_has_the_states_as_named_inputs_and_outputs(streaming_folder: Path) -> None:
     assert {path.name for path in (streaming_folder / "exported").glob("*.onnx")} == {
         *("model.onnx", "model-waveform.onnx", "features.onnx", "step.onnx")
     }
@@ -269,7 +273,7 @@ def test_a_step_takes_and_gives_the_state_by_its_names(streaming_folder: Path) -
 
 
 @torch.no_grad()
-def test_chunks_of_any_size_and_streams_of_any_number_give_what_torch_gives(streaming_folder: Path) -> None:
+def test_chunks_of_any_size_and_any_number_of_streams_give_the_output_of_torch(streaming_folder: Path) -> None:
     before, after = (load_recognizer(streaming_folder / name).model for name in ("bundle", "exported"))
     for batch, sizes in ((1, [32, 32, 32, 7]), (3, [32, 64, 32, 13]), (2, [4, 4, 100, 1])):
         states = [model.encoder.initial_state(batch) for model in (before, after)]  # type: ignore[attr-defined]
@@ -278,35 +282,35 @@ def test_chunks_of_any_size_and_streams_of_any_number_give_what_torch_gives(stre
             encoded, states[0] = before.encoder.step(features, lengths, states[0], before.head.taps)  # type: ignore[attr-defined]
             given, states[1] = after.encoder.step(features, lengths, states[1])  # type: ignore[attr-defined]
             expected = before.head.frame_head.log_probs(encoded.out)  # type: ignore[union-attr]
-            torch.testing.assert_close(given.out, expected, rtol=0, atol=1e-4 * 30)  # of 30-fold logits
+            torch.testing.assert_close(given.out, expected, rtol=0, atol=1e-4 * 30)  # logits are scaled by 30
             assert torch.equal(given.lengths, encoded.lengths)
             assert list(states[1]) == list(states[0])
             for name, rows in states[0].items():
                 torch.testing.assert_close(states[1][name], rows, rtol=0, atol=1e-4)
 
 
-def test_an_exported_stream_says_the_same_words_at_the_same_times(streaming_folder: Path, tmp_path: Path) -> None:
+def test_an_exported_stream_gives_the_same_words_with_the_same_times(streaming_folder: Path, tmp_path: Path) -> None:
     for number, waveform in enumerate(waveforms(tmp_path)):
         streams = [Stream(load_recognizer(streaming_folder / name)) for name in ("bundle", "exported")]
-        assert not any(each.note for each in streams), "both go on from chunk to chunk"
-        heard_by = [[*(each.feed(piece) for piece in pieces(waveform, number)), each.finish()] for each in streams]
-        assert len(final_text(heard_by[0])) > 4
-        for expected, actual in zip_longest(*heard_by):
+        assert not any(each.note for each in streams), "both continue from chunk to chunk"
+        texts_by = [[*(each.feed(piece) for piece in pieces(waveform, number)), each.finish()] for each in streams]
+        assert len(final_text(texts_by[0])) > 4
+        for expected, actual in zip_longest(*texts_by):
             assert [(word.text, word.start) for word in [*actual.final, *actual.partial]] == [
                 (word.text, word.start) for word in [*expected.final, *expected.partial]
             ]
 
 
-def test_the_readmes_stream_needs_no_torch_and_says_what_the_whole_says(streaming_folder: Path, tmp_path: Path) -> None:
+def test_the_stream_in_the_readme_needs_no_torch_and_gives_the_text_of_one_pass(
+    streaming_folder: Path, tmp_path: Path
+) -> None:
     for recording in recordings(tmp_path):
         [expected] = load_recognizer(streaming_folder / "bundle").transcribe([recording], sample_rate=16_000)
-        for number in range(2):  # as a recording, and as a stream
+        for number in range(2):  # first as a whole recording, then as a stream
             assert follow(streaming_folder / "exported", number, recording, tmp_path).split() == expected.text.split()
 
 
-def test_a_stranger_gets_the_text_of_a_stream_by_doing_what_the_readme_says(
-    streaming_folder: Path, tmp_path: Path
-) -> None:
+def test_the_instructions_in_the_readme_give_the_text_of_a_stream(streaming_folder: Path, tmp_path: Path) -> None:
     recording = recordings(tmp_path)[0]
     [expected] = load_recognizer(streaming_folder / "bundle").transcribe([recording], sample_rate=16_000)
     assert [text.split() for text in walk(streaming_folder / "exported", recording, tmp_path)] == [
@@ -314,7 +318,7 @@ def test_a_stranger_gets_the_text_of_a_stream_by_doing_what_the_readme_says(
     ] * 2
 
 
-def test_a_stream_sees_as_much_of_the_past_as_its_program_was_made_for(streaming_folder: Path) -> None:
+def test_a_stream_has_the_left_context_of_the_exported_program(streaming_folder: Path) -> None:
     must = f"left_seconds is fixed when a model is exported ({LEFT} encoder frames); got 100."
     with pytest.raises(InputError, match=re.escape(must)):
         Stream(load_recognizer(streaming_folder / "exported"), left_seconds=4.0)
@@ -323,8 +327,8 @@ def test_a_stream_sees_as_much_of_the_past_as_its_program_was_made_for(streaming
         Stream(load_recognizer(streaming_folder / "exported"), right_seconds=1.0)
 
 
-def test_a_step_that_forgets_is_found_out(streaming_folder: Path) -> None:
-    """The convolutions of the program see nothing of the chunk before."""
+def test_a_step_that_ignores_its_state_is_detected(streaming_folder: Path) -> None:
+    """The convolutions of this program do not see the previous chunk."""
     expected, actual = (load_recognizer(streaming_folder / name) for name in ("bundle", "exported"))
     audio = {"a sound": sound(40000)}
     agreement.check("step.onnx", stream_step.difference(expected, actual, audio))
@@ -335,10 +339,10 @@ def test_a_step_that_forgets_is_found_out(streaming_folder: Path) -> None:
         return step(features, lengths, state | gone)
 
     actual.model.encoder.step = forgetful  # type: ignore[attr-defined]
-    found = stream_step.difference(expected, actual, audio)
-    assert re.fullmatch(r"a sound, as a stream, at \d\.\d\d s", found.where)
+    difference = stream_step.difference(expected, actual, audio)
+    assert re.fullmatch(r"a sound, as a stream, at \d\.\d\d s", difference.where)
     with pytest.raises(InputError, match=r"step\.onnx must compute the model's output"):
-        agreement.check("step.onnx", found)
+        agreement.check("step.onnx", difference)
 
 
 # ---- untrusted programs
@@ -364,7 +368,7 @@ def constant(name: str, kind: int, shape: list[int], values: list[Any]) -> onnx.
 
 
 def endless() -> bytes:
-    """A loop whose condition is always true."""
+    """Return a program with a loop whose condition is always true."""
     floats, truths = onnx.TensorProto.FLOAT, onnx.TensorProto.BOOL
     value = onnx.helper.make_tensor_value_info
     body = onnx.helper.make_graph(
@@ -378,7 +382,7 @@ def endless() -> bytes:
 
 
 def greedy_for_memory() -> bytes:
-    """A tensor of 160 GB."""
+    """Return a program with a tensor of 160 GB."""
     return program_of(
         constant("shape", onnx.TensorProto.INT64, [1], [40_000_000_000]),
         onnx.helper.make_node("ConstantOfShape", ["shape"], ["much"]),
@@ -390,7 +394,7 @@ def greedy_for_memory() -> bytes:
     ("make", "message"),
     [(endless, r"it was stopped after \d s\.$"), (greedy_for_memory, r"Failed to allocate memory .* 160000000000$")],
 )
-def test_a_program_that_takes_for_ever_or_too_much_memory_is_one_line(
+def test_an_endless_program_or_one_with_too_much_memory_is_refused_in_one_line(
     make: Callable[[], bytes], message: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("asr.onnx.session.MIN_TIMEOUT_SECONDS", 1.0)

@@ -8,7 +8,7 @@ from asr.optimizer.adamw import AdamW
 
 
 def groups(layer_decay: float) -> dict[int, tuple[float, float]]:
-    """Learning rate and weight decay of each parameter of a small net, by its id."""
+    """Return learning rate and weight decay of each parameter of a small net, by its id."""
     make = AdamW(lr=0.1, betas=[0.9, 0.98], eps=1e-9, weight_decay=0.5, layer_decay=layer_decay)
     optimizer = make(NET.named_parameters())
     return {id(p): (group["lr"], group["weight_decay"]) for group in optimizer.param_groups for p in group["params"]}
@@ -27,17 +27,17 @@ BELOW = {"head.": 0, "encoder.norm_output.": 0, "encoder.blocks.2.": 1, "encoder
 
 
 @pytest.mark.parametrize("layer_decay", [1.0, 0.9, 0.5])
-def test_a_block_learns_slower_by_the_factor_than_the_one_behind_it(layer_decay: float) -> None:
-    found = groups(layer_decay)
-    assert len(found) == len(list(NET.parameters()))
+def test_each_block_has_the_learning_rate_of_the_next_block_times_the_decay(layer_decay: float) -> None:
+    actual = groups(layer_decay)
+    assert len(actual) == len(list(NET.parameters()))
     for name, parameter in NET.named_parameters():
         below = next((number for prefix, number in BELOW.items() if name.startswith(prefix)), 4)
-        rate, weight_decay = found[id(parameter)]
+        rate, weight_decay = actual[id(parameter)]
         assert rate == pytest.approx(0.1 * layer_decay**below), name
         assert weight_decay == (0.5 if parameter.ndim > 1 else 0.0), name
 
 
-def test_without_layer_decay_there_are_two_groups_matrices_first() -> None:
+def test_without_layer_decay_there_are_two_groups_and_matrices_come_first() -> None:
     optimizer = AdamW(lr=0.1, betas=[0.9, 0.98], eps=1e-9, weight_decay=0.5, layer_decay=1.0)(NET.named_parameters())
     dims = [{parameter.ndim > 1 for parameter in group["params"]} for group in optimizer.param_groups]
     assert dims == [{True}, {False}]

@@ -88,7 +88,7 @@ WRITERS: dict[str, tuple[str, Write, str]] = {
 
 
 @pytest.mark.parametrize("who", WRITERS)
-def test_a_link_stays_and_what_it_leads_to_is_replaced_or_made(who: str, tmp_path: Path) -> None:
+def test_a_link_remains_and_its_target_is_replaced_or_created(who: str, tmp_path: Path) -> None:
     name, write, content = WRITERS[who]
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -104,7 +104,7 @@ def test_a_link_stays_and_what_it_leads_to_is_replaced_or_made(who: str, tmp_pat
 
 
 @pytest.mark.parametrize("who", WRITERS)
-def test_a_pipe_gets_what_is_written_and_stays(who: str, tmp_path: Path) -> None:
+def test_a_pipe_receives_the_output_and_remains(who: str, tmp_path: Path) -> None:
     name, write, content = WRITERS[who]
     os.mkfifo(tmp_path / name)
     end = os.open(tmp_path / name, os.O_RDWR)  # so that neither side waits for the other
@@ -119,8 +119,8 @@ def test_a_pipe_gets_what_is_written_and_stays(who: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("who", WRITERS)
-def test_a_device_stays_a_device(who: str, tmp_path: Path) -> None:
-    """A device node like /dev/null, which a command run by root must not replace."""
+def test_a_device_remains_a_device(who: str, tmp_path: Path) -> None:
+    """A command run by root must not replace a device node like /dev/null."""
     name, write, _ = WRITERS[who]
     try:
         os.mknod(tmp_path / name, stat.S_IFCHR | 0o666, os.makedev(1, 3))
@@ -131,7 +131,7 @@ def test_a_device_stays_a_device(who: str, tmp_path: Path) -> None:
     assert (tmp_path / name).is_char_device()
 
 
-def test_a_folder_and_links_in_a_circle_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_folders_and_circular_links_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "circle").symlink_to(tmp_path / "circle")
     for name, number, must in (
@@ -147,7 +147,7 @@ def test_a_folder_and_links_in_a_circle_are_refused_before_anything_is_written(t
     assert sorted(path.name for path in tmp_path.iterdir()) == ["circle", "folder"]
 
 
-def test_a_name_that_no_file_can_have_is_refused_beforehand(tmp_path: Path) -> None:
+def test_an_impossible_file_name_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     for length in (250, 300):  # the name of the temporary file would be too long for the first
         with pytest.raises(InputError, match=r"must be a writable file; .*: File name too long\.$"):
             check_output("--report", tmp_path / ("x" * length), "report.html")
@@ -163,12 +163,12 @@ def run(*arguments: object, **options: object) -> subprocess.CompletedProcess[st
 
 @pytest.fixture
 def stdout(tmp_path: Path) -> Path:
-    """A replacement for /dev/stdout, which may safely be overwritten."""
+    """A substitute for /dev/stdout, which may safely be overwritten."""
     (tmp_path / "stdout").symlink_to("/proc/self/fd/1")
     return tmp_path / "stdout"
 
 
-def test_a_model_on_standard_output_is_alone_there(text: Path, stdout: Path, tmp_path: Path) -> None:
+def test_a_model_on_standard_output_is_not_mixed_with_messages(text: Path, stdout: Path, tmp_path: Path) -> None:
     ended = run("asr.ngram", text, "-o", stdout, capture_output=True)
     assert ended.returncode == 0
     assert ended.stdout.startswith("\\data\\\n")
@@ -179,7 +179,7 @@ def test_a_model_on_standard_output_is_alone_there(text: Path, stdout: Path, tmp
     assert (tmp_path / "lm.arpa").read_text() == ended.stdout
 
 
-def test_what_a_shell_has_written_to_a_file_before_stays_there(text: Path, stdout: Path, tmp_path: Path) -> None:
+def test_earlier_content_of_a_file_opened_by_a_shell_remains(text: Path, stdout: Path, tmp_path: Path) -> None:
     with (tmp_path / "file").open("w") as file:
         file.write("before\n")
         file.flush()
@@ -190,7 +190,7 @@ def test_what_a_shell_has_written_to_a_file_before_stays_there(text: Path, stdou
     assert [*lines[:2], *lines[-2:]] == ["before", "\\data\\", "\\end\\", "behind"]
 
 
-def test_figures_go_into_another_process(tmp_path: Path) -> None:
+def test_figures_can_be_written_to_another_process(tmp_path: Path) -> None:
     scored = write_scored(tmp_path / "a.jsonl", simulated(6, seed=1))
     reader = f'"{sys.executable}" -c "import json, sys; print(json.load(sys.stdin)[\'utterances\'])"'
     script = f'"{sys.executable}" -m asr.compare "{scored}" "{scored}" --json >({reader} > "{tmp_path}/said")'
@@ -203,7 +203,7 @@ def test_figures_go_into_another_process(tmp_path: Path) -> None:
     assert "B minus A, 6 utterances" in ended.stdout
 
 
-def test_a_figure_on_standard_output_is_alone_there(stdout: Path, tmp_path: Path) -> None:
+def test_a_figure_on_standard_output_is_not_mixed_with_messages(stdout: Path, tmp_path: Path) -> None:
     scored = write_scored(tmp_path / "a.jsonl", simulated(6, seed=1))
     ended = run("asr.compare", scored, scored, "--json", stdout, capture_output=True)
     assert json.loads(ended.stdout)["utterances"] == 6
@@ -216,10 +216,10 @@ def test_a_figure_on_standard_output_is_alone_there(stdout: Path, tmp_path: Path
     ids=" ".join,
 )
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_reader_that_has_seen_enough_is_no_error(
+def test_a_reader_that_stops_reading_messages_is_not_an_error(
     command: list[str], unbuffered: str, tones: Path, tmp_path: Path
 ) -> None:
-    """As in `| head`: for the program it makes no difference whether the reader ends before the first line."""
+    """This happens with `| head`: it makes no difference whether the reader ends before the first line."""
     read_end, write_end = os.pipe()
     os.close(read_end)
     settings = [*tone_corpus(tones), f"run_dir={tmp_path}"] if command[-1].startswith("trainer") else []
@@ -230,7 +230,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(
     assert ended.stderr == ""
 
 
-def test_a_reader_that_has_gone_is_one_line(text: Path, stdout: Path) -> None:
+def test_a_reader_that_has_closed_the_output_is_reported_in_one_line(text: Path, stdout: Path) -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
     ended = run("asr.ngram", text, "-o", stdout, stdout=write_end, stderr=subprocess.PIPE)
@@ -240,7 +240,7 @@ def test_a_reader_that_has_gone_is_one_line(text: Path, stdout: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full, a device without room")
-def test_a_device_without_room_is_one_line(text: Path, tmp_path: Path) -> None:
+def test_a_full_device_is_reported_in_one_line(text: Path, tmp_path: Path) -> None:
     (tmp_path / "full").symlink_to("/dev/full")
     ended = run("asr.ngram", text, "-o", tmp_path / "full", capture_output=True)
     message = f"error: {tmp_path / 'full'}: the model's file must be writable; No space left on device.\n"
@@ -276,7 +276,7 @@ def other_names(path: Path) -> list[Path]:
         (convert_recipe, "MANIFEST", ["nemo", "INPUT"]),
     ],
 )
-def test_no_command_replaces_the_file_that_it_reads(
+def test_no_command_replaces_its_input(
     command: Command,
     option: str,
     arguments: list[str],
@@ -301,7 +301,7 @@ def test_no_command_replaces_the_file_that_it_reads(
         assert manifest.read_bytes() == content
 
 
-def test_figures_and_page_of_a_comparison_are_two_files(tmp_path: Path) -> None:
+def test_figures_and_page_of_a_comparison_must_be_two_files(tmp_path: Path) -> None:
     scored = str(write_scored(tmp_path / "scored.jsonl", simulated(6, seed=1)))
     with pytest.raises(InputError, match="--json and --report must be two files"):
         compare([scored, scored, "--json", str(tmp_path / "out"), "--report", str(tmp_path / "out")])

@@ -1,4 +1,4 @@
-"""Batches of few lengths: lengths are rounded up by padding, and there is little of it."""
+"""Batches of few different lengths: padding rounds lengths up, and adds little."""
 
 import math
 from collections import Counter
@@ -23,7 +23,7 @@ SIXTEEN = PaddedLengths(16)
 
 
 @pytest.mark.parametrize("per_doubling", [1, 4, 16, 64])
-def test_a_length_is_the_next_of_those_that_lie_evenly_between_powers_of_two(per_doubling: int) -> None:
+def test_a_length_is_rounded_up_to_the_next_evenly_spaced_one_between_powers_of_two(per_doubling: int) -> None:
     powers = [2**exponent for exponent in range(14)]
     evenly = chain.from_iterable(
         (power + part * power / per_doubling for part in range(per_doubling)) for power in powers
@@ -46,7 +46,7 @@ def batches(chosen: TrainingSet, epoch: EpochPlan) -> list[Batch]:
     return [chosen.made_up(epoch.items(step, 0), noise) for step in range(len(epoch))]
 
 
-def test_batches_have_the_lengths_that_the_plan_has_counted() -> None:
+def test_batches_have_the_lengths_counted_by_the_plan() -> None:
     chosen, epoch = planned(lengths_per_doubling=16)
     made = batches(chosen, epoch)
     shapes = [batch.features.shape[:2] for batch in made]
@@ -63,8 +63,8 @@ def test_batches_have_the_lengths_that_the_plan_has_counted() -> None:
     assert sorted(item.position for step in range(len(epoch)) for item in epoch.items(step, 0)) == list(range(300))
 
 
-def test_without_the_setting_the_plan_and_its_batches_are_what_they_were() -> None:
-    """Seconds equal those of the longest utterance exactly."""
+def test_without_the_setting_the_plan_does_not_change() -> None:
+    """The padded seconds equal those of the longest utterance exactly."""
     chosen, epoch = planned(lengths_per_doubling=None)
     assert torch.equal(epoch.padded, epoch.durations)
     made = batches(chosen, epoch)
@@ -102,11 +102,11 @@ def test_an_epoch_of_librispeech_has_few_shapes_and_little_padding(
     assert padding[SIXTEEN] - padding[AS_LONG_AS_THE_LONGEST] < 0.025
     assert len(shapes) < 60
     most = sum(number for _, number in shapes.most_common(16))
-    assert most > 0.85 * len(plan), "sixteen shapes are nearly all of it"
+    assert most > 0.85 * len(plan), "sixteen shapes cover nearly all batches"
 
 
 @pytest.mark.parametrize("norm", ["masked_batch_norm", "layer_norm"])
-def test_loss_and_gradients_are_those_of_the_batch_as_long_as_its_longest(norm: str) -> None:
+def test_loss_and_gradients_equal_those_of_the_batch_without_the_additional_padding(norm: str) -> None:
     config = resolved("encoder=conformer_xs", f"encoder/norm={norm}", "encoder.num_layers=2", "encoder.dropout=0")
     config["encoder"]["subsampling"]["dropout"] = 0.0
     tokenizer = build_tokenizer(config)

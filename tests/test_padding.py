@@ -1,7 +1,7 @@
 """The padding rule: an utterance has the same output alone and in any batch, whatever the padding contains.
 
-This is tested for every encoder in conf/, and for the smallest of a kind with each other part; in training also for
-gradients, without dropout.
+This is tested for every encoder in conf/, and for the smallest encoder of each class with each alternative part; in
+training without dropout also for gradients.
 """
 
 import math
@@ -21,8 +21,8 @@ from tests.conftest import ENCODERS, OTHER_PARTS, overridden, resolved
 NUM_MEL_BINS, VOCAB_SIZE = 20, 7
 LENGTHS = [41, 64, 17, 1, 30]  # frames; with stride 4: 11, 16, 5, 1, 8, and with 8: 6, 8, 3, 1, 4
 TOKENS = [[1, 1, 2, 3], [6, 5, 4, 3, 2, 1], [2, 2], [], [3]]
-SHALLOW = {"num_layers": 2, "dropout": 0.0}  # of an encoder; real width, for real rounding
-NARROW = {**SHALLOW, "dim": 16, "feed_forward_factor": 2}  # where gradients would take long
+SHALLOW = {"num_layers": 2, "dropout": 0.0}  # an encoder with real width, for real rounding
+NARROW = {**SHALLOW, "dim": 16, "feed_forward_factor": 2}  # for tests of gradients, which are slower
 FEW_CHANNELS = {"num_channels": 4, "dropout": 0.0}
 NEAR = {"context": 3}  # utterances are several times longer
 SEGMENTS = {"segment": 4, "training_memory": 3, "memory": 5}
@@ -43,7 +43,7 @@ def encoder_config(case: Case) -> dict[str, Any]:
 
 
 ALL = [*((f"encoder={name}",) for name in ENCODERS), *(tuple(part.overrides) for part in OTHER_PARTS)]
-OF_THE_BATCH = {"masked_batch_norm", "switchable_norm"}  # norms whose statistics are
+OF_THE_BATCH = {"masked_batch_norm", "switchable_norm"}  # norms with statistics over the whole batch
 CASES = pytest.mark.parametrize("case", ALL, ids=" ".join)
 OWN_STATISTICS = pytest.mark.parametrize(
     "case",
@@ -53,7 +53,7 @@ OWN_STATISTICS = pytest.mark.parametrize(
 
 
 class Net(nn.Module):
-    """Encoder and head."""
+    """An encoder and a head."""
 
     def __init__(self, encoder: Any, head: Any) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ def assert_same(actual: Iterable[Tensor], expected: Iterable[Tensor]) -> None:
 @DTYPES
 @CASES
 @torch.no_grad()
-def test_an_utterance_gives_the_same_log_probs_alone_and_in_a_batch(case: Case, dtype: torch.dtype) -> None:
+def test_an_utterance_has_equal_log_probs_alone_and_in_a_batch(case: Case, dtype: torch.dtype) -> None:
     net, features = make_net(case, dtype, SHALLOW).eval(), utterances(dtype)
     log_probs, lengths = net(*padded(features, more=11))
     for number, utterance in enumerate(features):
@@ -122,7 +122,7 @@ def test_an_utterance_gives_the_same_log_probs_alone_and_in_a_batch(case: Case, 
 
 @DTYPES
 @CASES
-def test_training_does_not_see_how_much_padding_there_is_nor_what_is_in_it(case: Case, dtype: torch.dtype) -> None:
+def test_training_depends_neither_on_the_amount_of_padding_nor_on_its_content(case: Case, dtype: torch.dtype) -> None:
     features = utterances(dtype)
     nets, losses = [], []
     for more, first_junk in ((0, 0), (14, 2)):
@@ -136,7 +136,7 @@ def test_training_does_not_see_how_much_padding_there_is_nor_what_is_in_it(case:
 
 @DTYPES
 @OWN_STATISTICS
-def test_without_batch_statistics_an_utterances_gradients_are_the_same_alone_and_in_a_batch(
+def test_without_batch_statistics_the_gradients_of_an_utterance_are_equal_alone_and_in_a_batch(
     case: Case, dtype: torch.dtype
 ) -> None:
     net, features = make_net(case, dtype, NARROW).train(), utterances(dtype)
@@ -152,15 +152,15 @@ def test_without_batch_statistics_an_utterances_gradients_are_the_same_alone_and
 
 @CASES
 @torch.no_grad()
-def test_the_rule_holds_for_batches_as_collate_makes_them(case: Case) -> None:
+def test_the_padding_rule_holds_for_batches_made_by_collate(case: Case) -> None:
     net = make_net(case, torch.float64, NARROW).eval()
     examples = [
         Example(Utterance("a.wav", 1.0, "", str(number)), features, torch.tensor(tokens, dtype=torch.int64))
         for number, (features, tokens) in enumerate(zip(utterances(torch.float64), TOKENS, strict=True))
     ]
 
-    def losses_of(some: list[Example]) -> Tensor:
-        batch = collate(some)
+    def losses_of(chosen: list[Example]) -> Tensor:
+        batch = collate(chosen)
         encoded = net.encoder(batch.features, batch.feature_lengths, net.head.taps)
         return net.head.losses(encoded, batch.tokens, batch.token_lengths)["loss"]
 
@@ -168,7 +168,7 @@ def test_the_rule_holds_for_batches_as_collate_makes_them(case: Case) -> None:
 
 
 @CASES
-def test_an_utterance_without_a_single_frame_disturbs_nobody(case: Case) -> None:
+def test_an_utterance_without_frames_does_not_affect_the_others(case: Case) -> None:
     net, features = make_net(case, torch.float64, NARROW), utterances(torch.float64)
     nothing = torch.zeros(0, NUM_MEL_BINS, dtype=torch.float64)
     for mode in (net.eval, net.train):

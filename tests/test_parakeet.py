@@ -59,7 +59,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def sound(seconds: float, seed: int = 0) -> Tensor:
-    """Noise that comes and goes, (S,)."""
+    """Return noise that fades in and out, (S,)."""
     generator = torch.Generator().manual_seed(seed)
     samples = int(seconds * SAMPLE_RATE)
     return 0.2 * torch.randn(samples, generator=generator) * torch.linspace(0, 9, samples).sin()
@@ -80,7 +80,7 @@ def run_transformers(folder: Path, waveforms: list[Tensor]) -> tuple[list[Tensor
 
 @pytest.mark.parametrize("sizes", [{}, {"hop_length": 100, "win_length": 256}, {"win_length": 151, "feature_size": 30}])
 @pytest.mark.parametrize("seconds", [1.5, 0.5001, 0.03])
-def test_features_are_those_of_parakeets_feature_extractor(sizes: dict[str, int], seconds: float) -> None:
+def test_features_equal_those_of_parakeets_feature_extractor(sizes: dict[str, int], seconds: float) -> None:
     theirs = parakeet.feature_extractor(**sizes)
     config = {"model_type": "parakeet_ctc", "encoder_config": {"num_mel_bins": theirs.feature_size}}
     ours = build_features({"features": features_config(config, theirs.to_dict(), "zeros")})
@@ -93,13 +93,13 @@ def test_features_are_those_of_parakeets_feature_extractor(sizes: dict[str, int]
 
 
 @OPTIONS
-def test_a_model_that_transformers_saved_gives_the_same_text_and_goes_back(
+def test_a_model_saved_by_transformers_gives_equal_text_and_converts_back(
     options: dict[str, bool], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     theirs, ours, back = (tmp_path / name for name in ("theirs", "ours", "back"))
     waveforms = [sound(2.0), sound(0.7, seed=1), sound(1.3, seed=2)]
     expected, texts = run_transformers(parakeet.save(theirs, **options), waveforms)
-    assert all(len(text) > 4 for text in texts), "there is something to compare"
+    assert all(len(text) > 4 for text in texts), "the text must not be empty"
 
     assert main([str(theirs), "-o", str(ours)]) == 0
     tensors = safetensors.torch.load_file(theirs / "model.safetensors")
@@ -127,7 +127,7 @@ def test_a_model_that_transformers_saved_gives_the_same_text_and_goes_back(
 
 
 def recounted(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The counters as they come back."""
+    """Return the counters of batch norms as they are written back."""
     return {name: torch.tensor(0) for name in tensors if name.endswith(COUNTER)}
 
 
@@ -147,7 +147,7 @@ def test_the_feature_extractor_may_be_a_section_of_the_processors_config(tiny: P
     assert actual.config == expected.config
 
 
-def test_the_blank_may_be_any_of_the_pieces(tiny: Path, tmp_path: Path) -> None:
+def test_any_piece_may_be_the_blank(tiny: Path, tmp_path: Path) -> None:
     """Here the blank is piece 3, and the former piece 3 is the last."""
     folder = parakeet.save(tmp_path / "parakeet")
     last = json.loads((folder / "config.json").read_text())["pad_token_id"]
@@ -179,7 +179,7 @@ def test_the_blank_may_be_any_of_the_pieces(tiny: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["unigram", "bpe"])
-def test_a_model_with_a_sentencepiece_tokenizer_becomes_one_that_transformers_loads(
+def test_a_model_with_a_sentencepiece_tokenizer_is_converted_so_that_transformers_loads_it(
     algorithm: str, tmp_path: Path
 ) -> None:
     tokenizer = bundle(tmp_path / "ours", *SUBWORDS, f"tokenizer.algorithm={algorithm}")
@@ -278,7 +278,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_a_folder_asks_for_and_we_do_not_have_is_one_line(case: str, tmp_path: Path) -> None:
+def test_a_folder_that_asr_does_not_support_is_refused_in_one_line(case: str, tmp_path: Path) -> None:
     name, settings, message = REFUSED[case]
     folder = parakeet.save(tmp_path / "parakeet")
     change(folder / f"{name}.json", **settings)
@@ -287,7 +287,7 @@ def test_what_a_folder_asks_for_and_we_do_not_have_is_one_line(case: str, tmp_pa
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "preprocessor_config.json", "config.json"])
 @pytest.mark.parametrize("damage", ["gone", "empty", "half", "a link", "a circle", "a folder", "a list"])
-def test_a_damaged_folder_is_one_line(name: str, damage: str, tmp_path: Path) -> None:
+def test_a_damaged_folder_is_refused_in_one_line(name: str, damage: str, tmp_path: Path) -> None:
     folder = parakeet.save(tmp_path / "parakeet")
     content = (folder / name).read_bytes()
     (folder / name).unlink()
@@ -318,14 +318,14 @@ def test_a_damaged_folder_is_one_line(name: str, damage: str, tmp_path: Path) ->
         ),
     ],
 )
-def test_what_parakeet_does_not_have_does_not_become_one(overrides: list[str], message: str, tmp_path: Path) -> None:
+def test_a_model_that_parakeet_cannot_represent_is_refused(overrides: list[str], message: str, tmp_path: Path) -> None:
     bundle(tmp_path / "ours", *([] if "tokenizer=char" in overrides else SUBWORDS), *overrides)
     with pytest.raises(InputError, match=message):
         main([str(tmp_path / "ours"), "--to", "huggingface", "-o", str(tmp_path / "theirs")])
     assert [path.name for path in tmp_path.iterdir()] == ["ours"]
 
 
-def test_a_folder_that_holds_anything_else_is_not_replaced(tiny: Path, tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_not_replaced(tiny: Path, tmp_path: Path) -> None:
     assert main([str(tiny), "-o", str(tmp_path / "ours")]) == 0
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "thesis.tex").touch()
@@ -336,7 +336,7 @@ def test_a_folder_that_holds_anything_else_is_not_replaced(tiny: Path, tmp_path:
         assert main([str(tmp_path / "ours"), "--to", "huggingface", "-o", str(tmp_path / "theirs")]) == 0
 
 
-# ---- a folder for publication
+# ---- a folder to publish
 
 RESULTS = {
     "test-clean": {"wer": 0.0264, "wer_interval": [0.019, 0.0341], "reference_words": 1816, "normalizer": "basic"},
@@ -377,7 +377,7 @@ def test_an_export_for_transformers_is_a_pipeline_with_a_card_that_a_hub_reads(
     assert "| test-clean | 2.64 | 1.90 to 3.41 | 1,816 |" in card.content
 
 
-def test_a_card_names_only_what_is_known(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_card_contains_only_known_facts(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tiny), "-o", str(tmp_path / "ours"), "--source", "Trained by nobody."]) == 0
     assert main([str(tmp_path / "ours"), "-o", str(tmp_path / "theirs"), "--to", "huggingface"]) == 0
     capsys.readouterr()
@@ -402,7 +402,9 @@ def test_a_card_names_only_what_is_known(tiny: Path, tmp_path: Path, capsys: pyt
         (["--to", "huggingface"], "encoder.subsampling must be depthwise_conv for conversion to Hugging Face; got"),
     ],
 )
-def test_what_cannot_be_exported_for_transformers_is_one_line(options: list[str], message: str, tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_exported_for_transformers_is_reported_in_one_line(
+    options: list[str], message: str, tmp_path: Path
+) -> None:
     bundle(tmp_path / "ours", *SUBWORDS, "encoder/subsampling=strided_conv")
     with pytest.raises(InputError, match=re.escape(message)):
         export([str(tmp_path / "ours"), "-o", str(tmp_path / "theirs"), *options])
@@ -411,7 +413,7 @@ def test_what_cannot_be_exported_for_transformers_is_one_line(options: list[str]
 
 @needs_model
 @pytest.mark.slow
-def test_the_trained_conformer_is_no_parakeet(tmp_path: Path) -> None:
+def test_the_trained_conformer_cannot_become_a_parakeet(tmp_path: Path) -> None:
     assert main([str(MODEL), "-o", str(tmp_path / "ours")]) == 0
     with pytest.raises(InputError, match=r"^encoder\.subsampling must be depthwise_conv for .*; got 'strided_conv'"):
         export([str(tmp_path / "ours"), "-o", str(tmp_path / "theirs"), "--to", "huggingface"])

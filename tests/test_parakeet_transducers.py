@@ -29,7 +29,7 @@ WAVEFORMS = [sound(3.0), sound(1.2, seed=1), sound(2.1, seed=2)]
 
 
 def converted(folder: Path, kind: str, **options: Any) -> tuple[Any, Any, Recognizer]:
-    """Transformers' model in float64 and its processor, and our model."""
+    """Return transformers' model in float64 and its processor, and our model."""
     theirs, ours = folder / "theirs", folder / "ours"
     parakeet.save_transducer(theirs, kind, **options)
     assert main([str(theirs), "-o", str(ours)]) == 0
@@ -49,11 +49,13 @@ def joiner_of(head: Any) -> Any:
 
 @KINDS
 @pytest.mark.parametrize("has_blank", [True, False], ids=["blank in the tokenizer", "no blank in it"])
-def test_the_logits_of_all_frames_and_tokens_are_transformers(kind: str, has_blank: bool, tmp_path: Path) -> None:
+def test_the_logits_of_all_frames_and_tokens_equal_those_of_transformers(
+    kind: str, has_blank: bool, tmp_path: Path
+) -> None:
     model, processor, recognizer = converted(tmp_path, kind, has_blank=has_blank)
     inputs = inputs_of(processor, WAVEFORMS[:1])
     blank = model.config.blank_token_id
-    tokens = torch.tensor([[3, 1, 4, 1, 5]])  # theirs
+    tokens = torch.tensor([[3, 1, 4, 1, 5]])  # token ids of transformers
     with torch.no_grad():
         encoded = model.get_audio_features(**inputs, output_attention_mask=True)
         before = model.decoder(torch.cat([torch.tensor([[blank]]), tokens], dim=1))
@@ -72,8 +74,8 @@ def test_the_logits_of_all_frames_and_tokens_are_transformers(kind: str, has_bla
 
 
 @KINDS
-def test_the_loss_and_its_gradients_are_transformers(kind: str, tmp_path: Path) -> None:
-    """Their losses are in float32; they count tokens that are not padding, which is piece 2 here, or the blank."""
+def test_the_loss_and_its_gradients_equal_those_of_transformers(kind: str, tmp_path: Path) -> None:
+    """transformers computes losses in float32; it counts tokens that are not padding, here piece 2, or the blank."""
     model, processor, recognizer = converted(tmp_path, kind)
     inputs = inputs_of(processor, WAVEFORMS)
     tokens = [[3, 1, 4, 1, 5], [9, 6], [7, 5, 3, 5]]
@@ -88,7 +90,8 @@ def test_the_loss_and_its_gradients_are_transformers(kind: str, tmp_path: Path) 
     encoded: Encoded = encoder(inputs["input_features"], inputs["attention_mask"].sum(dim=1))
     lengths = torch.tensor([len(row) for row in tokens])
     losses = head.losses(encoded, labels + 1, lengths)["loss"]
-    actual = {"tdt": (losses / lengths).mean(), "rnnt": losses.sum() / lengths.sum()}[kind]  # their means
+    # The means over the batch that transformers computes.
+    actual = {"tdt": (losses / lengths).mean(), "rnnt": losses.sum() / lengths.sum()}[kind]
     actual.backward()
     torch.testing.assert_close(actual.float(), expected.float(), rtol=1e-4, atol=0)
     joiner, blank = joiner_of(head), model.config.blank_token_id
@@ -100,11 +103,11 @@ def test_the_loss_and_its_gradients_are_transformers(kind: str, tmp_path: Path) 
         torch.testing.assert_close(ours.weight.grad, theirs.weight.grad, rtol=1e-3, atol=2e-4)
     order = [blank, *range(blank), *range(blank + 1, len(model.joint.head.bias))]
     torch.testing.assert_close(joiner.output.weight.grad, model.joint.head.weight.grad[order], rtol=1e-3, atol=2e-4)
-    assert not head.predictor.embedding.weight.grad[0].any(), "the blank's embedding stays what it is"
+    assert not head.predictor.embedding.weight.grad[0].any(), "the embedding of the blank is not trained"
 
 
 def generated(model: Any, processor: Any) -> list[str]:
-    """Texts of `WAVEFORMS` by transformers' generate."""
+    """Return the texts of `WAVEFORMS` by transformers' generate."""
     texts = []
     for waveform in WAVEFORMS:
         sequences = model.generate(**inputs_of(processor, [waveform])).sequences
@@ -114,12 +117,12 @@ def generated(model: Any, processor: Any) -> list[str]:
 
 
 @KINDS
-def test_greedy_texts_are_those_of_transformers_generate(kind: str, tmp_path: Path) -> None:
+def test_greedy_texts_equal_those_of_transformers_generate(kind: str, tmp_path: Path) -> None:
     model, processor, recognizer = converted(tmp_path, kind)
     texts = generated(model, processor)
     transcripts = recognizer.transcribe(WAVEFORMS, sample_rate=SAMPLE_RATE)
     assert [transcript.text for transcript in transcripts] == texts
-    assert sum(map(len, texts)) > 20, "there is something to compare"
+    assert sum(map(len, texts)) > 20, "the texts must not be empty"
     for transcript in transcripts:
         assert all(0 <= word.start < word.end <= transcript.duration for word in transcript.words)
 
@@ -137,8 +140,8 @@ def test_every_tensor_is_accounted_for(kind: str, tmp_path: Path, capsys: pytest
 
 @KINDS
 @pytest.mark.parametrize("has_blank", [True, False], ids=["blank in the tokenizer", "no blank in it"])
-def test_a_bundle_goes_back_with_the_same_tensors_and_texts(kind: str, has_blank: bool, tmp_path: Path) -> None:
-    """Folded tensors come back in one place: both biases in the encoder's projection, and the scale."""
+def test_a_bundle_converts_back_with_equal_tensors_and_texts(kind: str, has_blank: bool, tmp_path: Path) -> None:
+    """Folded tensors are written to one place: biases to the encoder's projection, the scale to the subsampling."""
     model, _, recognizer = converted(tmp_path, kind, has_blank=has_blank)
     back = tmp_path / "back"
     assert main([str(tmp_path / "ours"), "--to", "huggingface", "-o", str(back)]) == 0
@@ -162,7 +165,7 @@ def test_a_bundle_goes_back_with_the_same_tensors_and_texts(kind: str, has_blank
     ]
 
 
-def test_of_a_hybrid_transformers_gets_the_transducer_and_the_command_names_the_rest(
+def test_transformers_gets_the_transducer_of_a_hybrid_and_the_command_names_the_rest(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     network = ["head/predictor=lstm", "head.predictor.dim=12", "head.joint_dim=12", "head.joint_activation=relu"]
@@ -193,7 +196,9 @@ def test_of_a_hybrid_transformers_gets_the_transducer_and_the_command_names_the_
         (["head=ctc_intermediate"], "head must be ctc or transducer or tdt for conversion to Hugging Face; got"),
     ],
 )
-def test_what_parakeet_does_not_have_is_not_written(overrides: list[str], message: str, tmp_path: Path) -> None:
+def test_a_transducer_that_parakeet_cannot_represent_is_refused(
+    overrides: list[str], message: str, tmp_path: Path
+) -> None:
     bundle(tmp_path / "ours", *SUBWORDS, "head=tdt", *overrides)
     with pytest.raises(InputError, match=re.escape(message)):
         main([str(tmp_path / "ours"), "--to", "huggingface", "-o", str(tmp_path / "theirs")])
@@ -213,7 +218,9 @@ def test_what_parakeet_does_not_have_is_not_written(overrides: list[str], messag
         ({"model_type": "parakeet_rnnt"}, "config.durations must be absent"),
     ],
 )
-def test_what_asr_does_not_have_is_refused_by_name(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_settings_that_asr_does_not_support_are_refused_by_name(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     folder = parakeet.save_transducer(tmp_path / "theirs", "tdt")
     change(folder / "config.json", **changes)
     assert_refused(folder, re.escape(message), tmp_path)
@@ -225,7 +232,7 @@ def test_what_asr_does_not_have_is_refused_by_name(changes: dict[str, Any], mess
     [lambda tensor: tensor[:-1].clone(), lambda tensor: tensor.long(), lambda tensor: tensor / 0, None],
     ids=["a row short", "integers", "not finite", "missing"],
 )
-def test_a_damaged_tensor_of_the_transducer_is_one_line_that_names_it(name: str, damage: Any, tmp_path: Path) -> None:
+def test_a_damaged_transducer_tensor_is_named_in_one_line(name: str, damage: Any, tmp_path: Path) -> None:
     folder = parakeet.save_transducer(tmp_path / "theirs", "tdt")
     weights = safetensors.torch.load_file(folder / "model.safetensors")
     tensor = weights.pop(name)

@@ -39,7 +39,7 @@ def test_processes_give_the_results_in_order() -> None:
         assert list(results) == [abs(thing) for thing in things]
 
 
-def test_many_things_are_done_in_other_processes_and_few_in_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_items_are_processed_in_other_processes_and_few_in_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
     def process(thing: int) -> int:
         return os.getpid()
 
@@ -53,7 +53,7 @@ def test_many_things_are_done_in_other_processes_and_few_in_this_one(monkeypatch
 
 @pytest.mark.parametrize("num_processes", [0, 1, 3])
 @pytest.mark.parametrize("num_threads", [1, 2])
-def test_statistics_have_the_same_bits_in_any_number_of_processes_and_are_those_of_a_loop(
+def test_statistics_have_equal_bits_with_any_number_of_processes_and_equal_those_of_a_loop(
     num_processes: int, num_threads: int, utterances: list[Utterance]
 ) -> None:
     readable = [utterance for utterance in utterances if utterance.id != "absent"]
@@ -74,13 +74,13 @@ def test_statistics_have_the_same_bits_in_any_number_of_processes_and_are_those_
     np.testing.assert_allclose(several.std.numpy(), every.std(axis=0), rtol=1e-6)
 
 
-def test_a_part_of_the_utterances_is_the_same_part_in_any_number_of_processes(utterances: list[Utterance]) -> None:
+def test_a_sample_of_the_utterances_does_not_depend_on_the_number_of_processes(utterances: list[Utterance]) -> None:
     first = [list(islice(energies(utterances, FEATURES, 3, processes), 5)) for processes in (0, 2)]
     assert all(torch.equal(*pair) for pair in zip(*first, strict=True))
     assert not multiprocessing.active_children()
 
 
-def test_a_store_that_fails_ends_the_statistics_in_one_line(utterances: list[Utterance], tmp_path: Path) -> None:
+def test_a_failing_store_ends_the_statistics_in_one_line(utterances: list[Utterance], tmp_path: Path) -> None:
     missing = replace(utterances[0], audio_filepath=str(tmp_path / "absent.tar"), extent=Extent(0, 10), id="missing")
     messages = set()
     for num_processes in (0, 2):
@@ -92,14 +92,14 @@ def test_a_store_that_fails_ends_the_statistics_in_one_line(utterances: list[Utt
     assert "\n" not in message
 
 
-def test_statistics_that_take_long_log_how_far_they_are(
+def test_slow_statistics_log_their_progress(
     utterances: list[Utterance], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     normalize = GlobalCMVN(num_utterances=3, min_std=1e-5)
     monkeypatch.setattr(progress, "LOG_SECONDS", math.inf)
     with caplog.at_level(logging.INFO):
         normalize.fit(energies(utterances, FEATURES, 3, num_processes=0))
-        assert not caplog.messages, "they took less than LOG_SECONDS"
+        assert not caplog.messages, "the statistics took less than LOG_SECONDS"
         monkeypatch.setattr(progress, "LOG_SECONDS", 0.0)
         normalize.fit(energies(utterances, FEATURES, 3, num_processes=0))
     assert caplog.messages[-1] == "measured the features of 3 of at most 3 utterances"

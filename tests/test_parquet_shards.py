@@ -20,7 +20,8 @@ from tests.conftest import TINY, settings_with, tone_corpus
 from tests.storing import FaultyProxy
 from tests.tones import SAMPLE_RATE
 
-UNCOMPRESSED = {"audio.bytes": "none", "audio.path": "none"}  # as datasets writes audio; others are compressed
+# Compression of audio columns as datasets writes them; other columns are compressed.
+UNCOMPRESSED = {"audio.bytes": "none", "audio.path": "none"}
 
 
 @pytest.fixture(scope="module")
@@ -45,11 +46,11 @@ def assert_reads_as(index_path: str | Path, files: Sequence[Utterance], ids: Seq
     assert list(utterances.texts) == [file.text for file in files]
     for utterance, file in zip(utterances, files, strict=True):
         assert utterance.extent is not None
-        assert utterance.extent.num_bytes == Path(file.audio_filepath).stat().st_size, "nothing else is read"
+        assert utterance.extent.num_bytes == Path(file.audio_filepath).stat().st_size, "only these ranges are read"
         assert torch.equal(load_utterance(utterance, SAMPLE_RATE), load_utterance(file, SAMPLE_RATE))
 
 
-def test_files_that_datasets_wrote_are_read(files: list[Utterance], tmp_path: Path) -> None:
+def test_files_written_by_datasets_are_read(files: list[Utterance], tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets", reason="the package datasets is not here: extra test-all")
     rows = [
         {"audio": {"bytes": Path(file.audio_filepath).read_bytes(), "path": None}, "id": file.id, "sentence": file.text}
@@ -64,7 +65,7 @@ def test_files_that_datasets_wrote_are_read(files: list[Utterance], tmp_path: Pa
 
 
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
-def test_pages_of_both_kinds_dictionaries_and_many_row_groups_are_read(
+def test_both_kinds_of_pages_dictionaries_and_many_row_groups_are_read(
     version: str, files: list[Utterance], tmp_path: Path
 ) -> None:
     twice = [*files[:20], *files[:20]]  # repeated values are stored once, in a dictionary
@@ -104,7 +105,7 @@ def test_a_training_on_parquet_in_a_store_gives_the_weights_of_one_on_files(
     assert weights[0] == weights[1]
 
 
-def test_files_that_cannot_be_read_by_ranges_are_one_line(files: list[Utterance], tmp_path: Path) -> None:
+def test_files_that_cannot_be_read_by_ranges_are_reported_in_one_line(files: list[Utterance], tmp_path: Path) -> None:
     few = files[:3]
     none = [{"bytes": None, "path": few[0].audio_filepath}, {"bytes": b"x"}, None]
     noise = [{"bytes": b"no audio" * 99, "path": ""} for _ in few]
@@ -132,7 +133,7 @@ def test_files_that_cannot_be_read_by_ranges_are_one_line(files: list[Utterance]
         assert not (tmp_path / "index.arrow").exists()
 
 
-def test_a_damaged_file_is_one_line_wherever_it_is_cut(files: list[Utterance], tmp_path: Path) -> None:
+def test_a_file_truncated_anywhere_is_reported_in_one_line(files: list[Utterance], tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(table(files[:3]), path, compression=UNCOMPRESSED)
     whole = path.read_bytes()
@@ -147,7 +148,7 @@ def test_a_damaged_file_is_one_line_wherever_it_is_cut(files: list[Utterance], t
         index(tmp_path / "absent.parquet", "-o", tmp_path / "index.arrow")
 
 
-def test_options_of_other_shards_are_refused(tmp_path: Path) -> None:
+def test_options_of_other_kinds_of_shards_are_refused(tmp_path: Path) -> None:
     for arguments, message in (
         (["--index-only", "a.parquet", "b.tar"], "needs shards of one format; got .parquet files and b.tar"),
         (["--index-only", "b.tar", "--text-column", "x"], "--text-column needs .parquet files; got b.tar"),

@@ -1,4 +1,4 @@
-"""asr.plan: its output before any training, and that it leaves no files."""
+"""asr.plan: it describes a training in advance and leaves no files."""
 
 import os
 import re
@@ -41,7 +41,7 @@ def figures(printed: str, name: str) -> list[str]:
     return re.split(r"  +", line)
 
 
-def test_the_report_says_what_an_epoch_holds(tones: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_shows_what_an_epoch_contains(tones: Path, capsys: pytest.CaptureFixture[str]) -> None:
     printed = report(capsys, tones, "trainer.devices=2", "trainer.accumulate_grad_batches=3")
     assert printed.startswith("tones: 48 of 48 training utterances, 0.0")
     assert "dropped none" in printed
@@ -61,7 +61,7 @@ def test_the_report_says_what_an_epoch_holds(tones: Path, capsys: pytest.Capture
     assert re.search(r"^validation: 8 utterances, .* in \d+ batches, at most \d+ per process", printed, re.MULTILINE)
 
 
-def test_the_report_is_of_the_plan_that_training_carries_out(
+def test_the_report_describes_the_plan_that_training_uses(
     tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batches = figures(report(capsys, tones), "batches per process")
@@ -78,7 +78,7 @@ def test_the_report_is_of_the_plan_that_training_carries_out(
     assert counted == batches
 
 
-def test_the_report_tells_the_steps_that_the_run_will_take(
+def test_the_report_shows_the_number_of_steps_of_the_run(
     tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     uneven = ["augment=[speed_perturb]", "trainer.max_epochs=4", "data.batch_seconds=5"]
@@ -95,7 +95,7 @@ def test_the_report_tells_the_steps_that_the_run_will_take(
     )
 
 
-def test_what_is_dropped_is_counted_and_named_by_reason(tones: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dropped_utterances_are_counted_and_named_by_reason(tones: Path, capsys: pytest.CaptureFixture[str]) -> None:
     printed = report(capsys, tones, "data.min_seconds=1.0")
     (dropped, ids) = re.findall(r"dropped (\d+): shorter than data\.min_seconds=1 \((train-.*)\)", printed)[0]
     assert int(dropped) > 5
@@ -104,9 +104,7 @@ def test_what_is_dropped_is_counted_and_named_by_reason(tones: Path, capsys: pyt
     assert printed.startswith(f"tones: {48 - int(dropped)} of 48 training utterances")
 
 
-def test_whatever_an_id_holds_the_report_names_it_on_one_line(
-    tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_report_names_any_id_on_one_line(tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "audio").symlink_to(tones / "audio")
     for split in ("train", "valid", "test"):
         text = (tones / f"{split}.jsonl").read_text()
@@ -126,7 +124,7 @@ def test_the_command_prints_the_report_and_leaves_no_file(tones: Path, tmp_path:
     assert sorted(tones.rglob("*")) == before
 
 
-def test_a_setting_that_does_not_hold_is_one_line_and_exit_status_1(tones: Path, tmp_path: Path) -> None:
+def test_an_invalid_setting_is_reported_in_one_line_with_exit_status_1(tones: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "asr.plan", *TINY, *tone_corpus(tones), "data.batch_seconds=-1"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
@@ -139,14 +137,14 @@ def test_a_setting_that_does_not_hold_is_one_line_and_exit_status_1(tones: Path,
     ("devices", "num_nodes", "expected"),
     [(4, 1, 4), (4, 2, 8), ([0, 2], 1, 2), ("0,2", 1, 2), ("0,", 1, 1), ("3", 1, 3), (-1, 2, 2), ("auto", 1, 1)],
 )
-def test_processes_are_devices_times_nodes(devices: object, num_nodes: int, expected: int) -> None:
+def test_the_number_of_processes_is_devices_times_nodes(devices: object, num_nodes: int, expected: int) -> None:
     trainer = replace(settings_with("trainer.accelerator=cpu").trainer, devices=devices, num_nodes=num_nodes)
     number, why = trainer.num_processes()
     assert number == expected
     assert f"trainer.devices={devices}" in why
 
 
-def test_all_gpus_means_those_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_gpus_are_counted_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
     trainer = settings_with("trainer.accelerator=gpu", "trainer.devices=-1", "trainer.num_nodes=2").trainer
     assert trainer.num_processes() == (16, "trainer.devices=-1, trainer.num_nodes=2, and this machine has 8 GPUs")
@@ -174,7 +172,7 @@ def epoch_of(overrides: Sequence[str]) -> tuple[EpochPlan, Utterances]:
 
 
 @pytest.mark.parametrize("gap", [0, 1 << 16])
-def test_requests_and_bytes_of_an_epoch_are_those_that_a_store_gets(
+def test_requests_and_bytes_of_an_epoch_equal_those_received_by_a_store(
     in_s3: list[str], s3: FaultyProxy, gap: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "MERGE_GAP", gap)
@@ -188,17 +186,17 @@ def test_requests_and_bytes_of_an_epoch_are_those_that_a_store_gets(
         for rank in range(2):
             batch = fetch([utterances[item.position] for item in plan.items(step, rank)])
             wanted += sum(len(utterance.content or b"") for utterance in batch)
-    ranges = [re.fullmatch(r"bytes=(\d+)-(\d+)", asked) for _, _, asked in s3.requests if asked]
+    ranges = [re.fullmatch(r"bytes=(\d+)-(\d+)", byte_range) for _, _, byte_range in s3.requests if byte_range]
     assert reading.requests == len(ranges)
     assert reading.wanted_bytes == wanted
     assert reading.fetched_bytes == pytest.approx(
-        sum(int(found[2]) + 1 - int(found[1]) for found in ranges if found), rel=1e-9
+        sum(int(match[2]) + 1 - int(match[1]) for match in ranges if match), rel=1e-9
     )
     assert (reading.num_shards, reading.num_planned, reading.num_batches) == (5, 2 * len(plan), 2 * len(plan))
     assert (reading.amplification > 1.0) == (gap > 0), "gaps are fetched; without them repeats in a batch are read once"
 
 
-def test_of_many_batches_a_part_is_planned_and_stands_for_all(
+def test_of_many_batches_only_a_sample_is_simulated_and_extrapolated(
     in_s3: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan, utterances = epoch_of([*in_s3, "data.batch_seconds=4"])
@@ -208,11 +206,11 @@ def test_of_many_batches_a_part_is_planned_and_stands_for_all(
     assert whole is not None
     assert part is not None
     assert part.num_planned == 10 < whole.num_planned
-    assert part.wanted_bytes == whole.wanted_bytes  # of all rows
+    assert part.wanted_bytes == whole.wanted_bytes  # computed from all rows
     assert part.requests == pytest.approx(whole.requests, rel=0.3)
 
 
-def test_the_report_tells_requests_their_cost_memory_and_time(
+def test_the_report_shows_requests_their_cost_memory_and_time(
     in_s3: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     overrides = ["trainer.devices=4", "trainer.num_nodes=2", "data.num_workers=3", f"data.cache_dir={tmp_path}"]
@@ -230,7 +228,7 @@ def test_the_report_tells_requests_their_cost_memory_and_time(
     assert float(total) == pytest.approx(sum(map(float, re.findall(r"(\d+\.\d\d) s", parts))), abs=0.6)
 
 
-def test_bytes_of_columns_and_plan_are_those_of_their_tensors(in_s3: list[str]) -> None:
+def test_bytes_of_columns_and_plan_equal_those_of_their_tensors(in_s3: list[str]) -> None:
     plan, utterances = epoch_of(in_s3)
     per_utterance = 4 + 8 + 1 + 4  # order, durations (also used for padding), speeds, positions
     fixed = plan.plan.edges.nbytes + plan.plan.steps.nbytes + 4
@@ -238,7 +236,7 @@ def test_bytes_of_columns_and_plan_are_those_of_their_tensors(in_s3: list[str]) 
     assert utterances.parts[0].index.num_bytes > 8 * 4 * len(utterances)  # four columns of numbers, and texts
 
 
-def test_files_of_this_machine_need_no_requests(tones: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_local_files_need_no_requests(tones: Path, capsys: pytest.CaptureFixture[str]) -> None:
     printed = report(capsys, tones)
     assert "requests to an object store" not in printed
     assert "memory of each training process" in printed

@@ -1,6 +1,6 @@
 """Training in each precision and with each file of conf/trainer: validation, resumption, bundle and texts.
 
-All on a CPU, where bfloat16 has the dtypes of a GPU, and therefore the same type errors.
+All run on a CPU, where autocast has the dtypes of a GPU and would raise the same type errors.
 """
 
 import json
@@ -77,13 +77,13 @@ def test_half_precision_is_refused_on_a_cpu() -> None:
 
 
 @pytest.mark.parametrize("precision", ["64-true", "bf16-true", "true", "8"])
-def test_a_precision_that_no_training_has_is_refused(precision: str) -> None:
+def test_an_unknown_precision_is_refused(precision: str) -> None:
     with pytest.raises(InputError, match=r"trainer\.precision must be 32-true, bf16-mixed or 16-mixed; got"):
         settings_with(f"trainer.precision={precision}")
 
 
 def covering_pairs() -> list[tuple[str, str]]:
-    """Return a pair for each head, and for each decoder that is in none of these pairs."""
+    """Return a pair for each head, and for each decoder that is in none of those pairs."""
     possible = [pair for pair in PAIRS if not lacking(untrained(*pair)[1].head, default_settings("decode", pair[1]))]
     of_heads = {head: (head, decode) for head, decode in reversed(possible)}
     of_decoders = {decode: (head, decode) for head, decode in possible}
@@ -97,7 +97,7 @@ def test_each_head_and_each_decoder_trains_in_bfloat16(head: str, decode: str, t
     assert_validated_and_usable(trained_in_two_parts(tones, tmp_path, *overrides))
 
 
-def test_bfloat16_on_two_processes_with_a_moving_average_resumes_to_the_same_bits(tones: Path, tmp_path: Path) -> None:
+def test_bfloat16_on_two_processes_with_a_moving_average_resumes_to_equal_bits(tones: Path, tmp_path: Path) -> None:
     common = ["trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2", "ema.decay=0.9", "data.batch_seconds=3"]
     until = ["trainer.max_epochs=-1", "resume.allow=[trainer.max_steps]", "checkpoint.every_steps=1"]
     for name, parts in (("whole", [6]), ("parts", [3, 6])):

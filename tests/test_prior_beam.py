@@ -1,4 +1,4 @@
-"""Beam search on posteriors divided by label priors, and how a bundle gets the priors."""
+"""Beam search on posteriors divided by label priors, and how a bundle receives the priors."""
 
 import json
 import math
@@ -43,7 +43,7 @@ def random_log_probs(*shape: int) -> Tensor:
 
 @needs_kenlm
 @pytest.mark.parametrize("lm_unit", [None, "word", "spelled"])
-def test_a_wide_beam_finds_what_enumeration_of_all_paths_without_the_prior_does(
+def test_a_wide_beam_finds_the_result_of_enumerating_all_paths_without_the_prior(
     tmp_path: Path, lm_unit: str | None
 ) -> None:
     for seed in range(4):
@@ -52,26 +52,26 @@ def test_a_wide_beam_finds_what_enumeration_of_all_paths_without_the_prior_does(
         torch.manual_seed(seed)
         log_probs = random_log_probs(5, len(PIECES))
         evidence = search.evidence(log_probs[None], torch.tensor([5]))
-        for weight, [found] in ((0.3, search.search(evidence)), (0.8, search.search(evidence, prior_weight=0.8))):
+        for weight, [hypotheses] in ((0.3, search.search(evidence)), (0.8, search.search(evidence, prior_weight=0.8))):
             frames = [
                 [value - weight * prior for value, prior in zip(row, PRIORS, strict=True)] for row in log_probs.tolist()
             ]
             expected = plain.rank(torch.tensor(frames))
-            assert {tuple(hypothesis.tokens): hypothesis.score for hypothesis in found} == pytest.approx(
+            assert {tuple(hypothesis.tokens): hypothesis.score for hypothesis in hypotheses} == pytest.approx(
                 expected, abs=1e-4
             )
-            assert found[0].tokens == list(next(iter(expected)))
+            assert hypotheses[0].tokens == list(next(iter(expected)))
 
 
 @pytest.mark.parametrize("settings", [{"label_priors": None, "prior_weight": 0.5}, {"label_priors": PRIORS}])
-def test_without_priors_or_weight_it_is_the_beam_search(settings: dict[str, Any]) -> None:
+def test_without_priors_or_weight_the_result_equals_beam_search(settings: dict[str, Any]) -> None:
     log_probs, lengths = random_log_probs(3, 20, len(PIECES)), torch.tensor([20, 7, 0])
     search = prior_beam(**settings)
     assert decoded(search, log_probs, lengths) == decoded(beam(PIECES), log_probs, lengths)
     assert search.tunable.keys() == ({"prior_weight"} if settings["label_priors"] else set())
 
 
-def test_chunk_by_chunk_it_finds_what_it_finds_in_the_whole() -> None:
+def test_searching_chunk_by_chunk_equals_searching_the_whole() -> None:
     search = prior_beam(label_priors=PRIORS, prior_weight=0.5)
     log_probs = random_log_probs(30, len(PIECES))
     states = [search.initial_state()]
@@ -84,7 +84,7 @@ def test_chunk_by_chunk_it_finds_what_it_finds_in_the_whole() -> None:
     assert whole[0].tokens != decoded(beam(PIECES), log_probs[None], torch.tensor([30]))[0][0].tokens
 
 
-def test_priors_are_the_mean_of_the_posteriors_of_all_frames_and_of_one_that_is_flat() -> None:
+def test_priors_are_the_mean_posterior_of_all_frames_interpolated_with_a_uniform_one() -> None:
     torch.manual_seed(0)
     parts = [random_log_probs(length, 5) for length in (4, 1, 9)]
     recognizer: Any = SimpleNamespace(
@@ -97,14 +97,14 @@ def test_priors_are_the_mean_of_the_posteriors_of_all_frames_and_of_one_that_is_
     for part in parts:
         for row in part.double().tolist():
             expected = [sum(pair) for pair in zip(expected, map(math.exp, row), strict=True)]
-    found = label_log_priors(recognizer, recordings)
-    assert found == pytest.approx([math.log(value / 15) for value in expected], abs=1e-6)
-    assert sum(map(math.exp, found)) == pytest.approx(1, abs=1e-6)
+    log_priors = label_log_priors(recognizer, recordings)
+    assert log_priors == pytest.approx([math.log(value / 15) for value in expected], abs=1e-6)
+    assert sum(map(math.exp, log_priors)) == pytest.approx(1, abs=1e-6)
     with pytest.raises(InputError, match=r"--label-priors must name recordings with audio that can be read; got none"):
         label_log_priors(recognizer, [])
 
 
-def test_tuning_estimates_priors_without_transcripts_and_keeps_them_in_the_bundle(
+def test_tuning_estimates_priors_without_transcripts_and_stores_them_in_the_bundle(
     fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bundle = Path(shutil.copytree(fluent / "run" / "bundle", tmp_path / "bundle"))
@@ -131,7 +131,7 @@ def test_tuning_estimates_priors_without_transcripts_and_keeps_them_in_the_bundl
     assert again["label_priors"] == decode["label_priors"], "a later tuning keeps them"
 
 
-def test_priors_go_to_the_first_pass_of_a_rescoring() -> None:
+def test_priors_are_passed_to_the_first_pass_of_rescoring() -> None:
     given = {"language_model": "lm", "rescoring_weight": 0.2, "fusion": {"lm": "words.arpa"}}
     settings = with_label_priors(given, PRIORS, {"name": "greedy"})
     first = {"name": "prior_beam", "label_priors": PRIORS, "prior_weight": 0.0}
@@ -140,7 +140,7 @@ def test_priors_go_to_the_first_pass_of_a_rescoring() -> None:
     assert with_label_priors({"name": "beam"}, PRIORS, {"name": "greedy"}) == first
 
 
-def test_priors_that_do_not_fit_are_refused() -> None:
+def test_the_wrong_number_of_priors_and_priors_for_another_decoder_are_refused() -> None:
     must = (
         r"^the number of decode\.label_priors must be the number of tokens, 5 \(asr\.tune --label-priors .*\); got 4\."
     )

@@ -1,4 +1,4 @@
-"""The log of batches, and of the utterances that validation samples follow."""
+"""The logged statistics of batches, and of the utterances shown as validation samples."""
 
 import itertools
 import json
@@ -29,10 +29,10 @@ def config(run_dir: Path, corpus: Path, *overrides: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("world_size", "accumulate"), [(1, 1), (1, 3), (2, 1), (2, 3)])
-def test_padding_is_the_share_of_the_steps_frames_that_no_utterance_has(
+def test_logged_padding_is_the_share_of_frames_in_a_step_that_belong_to_no_utterance(
     world_size: int, accumulate: int, tones: Path, tmp_path: Path
 ) -> None:
-    """Over all ranks and the batches of the accumulation window, of which the last is short; with random speeds."""
+    """All ranks and the batches of the accumulation window count, including a short last window; speeds are random."""
     how = [*(TWO if world_size > 1 else []), "augment=[speed_perturb]"]
     settings = config(tmp_path / "run", tones, *how, f"trainer.accumulate_grad_batches={accumulate}")
     assert finish(start(settings, tmp_path / "log", world_size=world_size)) == 0, (tmp_path / "log").read_text()
@@ -47,9 +47,9 @@ def test_padding_is_the_share_of_the_steps_frames_that_no_utterance_has(
                 frames += sum(lengths)
                 padded += len(lengths) * max(lengths)
         expected.append((padded - frames) / padded)
-    found = [float(row["train/padding"]) for row in metrics(tmp_path / "run") if row["train/padding"]]
-    assert found == pytest.approx(expected, abs=1e-6)  # logged in float32
-    assert max(found) > 0.05, "something must have been padded"
+    padding = [float(row["train/padding"]) for row in metrics(tmp_path / "run") if row["train/padding"]]
+    assert padding == pytest.approx(expected, abs=1e-6)  # logged in float32
+    assert max(padding) > 0.05, "something must have been padded"
 
 
 def slow(where: str, rank: str | None = None) -> None:
@@ -78,7 +78,7 @@ def slow(where: str, rank: str | None = None) -> None:
     ],
     ids=["slow data", "slow workers", "slow net", "slow data of one of two"],
 )
-def test_data_wait_is_the_share_of_a_steps_time_that_went_into_waiting_for_batches(
+def test_data_wait_is_the_share_of_a_steps_time_spent_waiting_for_batches(
     where: str, rank: str | None, world_size: int, workers: int, least: float, most: float, tones: Path, tmp_path: Path
 ) -> None:
     run_dir = tmp_path / "run"
@@ -89,10 +89,10 @@ def test_data_wait_is_the_share_of_a_steps_time_that_went_into_waiting_for_batch
     shares = [float(row["train/data_wait"]) for row in metrics(run_dir) if row["train/data_wait"]]
     assert len(shares) == 8
     assert all(0 <= share <= 1 for share in shares)
-    assert least <= sum(shares[2:]) / 6 <= most, shares  # first workers start, then they read ahead
+    assert least <= sum(shares[2:]) / 6 <= most, shares  # first workers start, then they prefetch
 
 
-def test_a_validation_is_in_no_steps_time(tones: Path, tmp_path: Path) -> None:
+def test_the_time_of_a_step_excludes_validations(tones: Path, tmp_path: Path) -> None:
     """A validation of ten seconds after each step does not lower the training speed."""
     always = ["trainer.check_val_every_n_epoch=null", "+trainer.val_check_interval=1", "trainer.max_steps=2"]
     settings = config(tmp_path / "run", tones, *always, "data.max_utterances=1", "corpus.valid=[train.jsonl]")
@@ -102,7 +102,7 @@ def test_a_validation_is_in_no_steps_time(tones: Path, tmp_path: Path) -> None:
     assert longest / float(rows[1]["train/audio_seconds_per_second"]) < 5
 
 
-def test_an_epoch_that_ends_early_is_not_said_to_be_done(tones: Path, tmp_path: Path) -> None:
+def test_an_epoch_that_ends_early_is_not_reported_as_done(tones: Path, tmp_path: Path) -> None:
     """A run of 60 steps of one utterance covers the 48 utterances 1.25 times."""
     short = ["trainer.max_epochs=-1", "trainer.max_steps=60", "data.max_utterances=1"]
     assert finish(start(config(tmp_path / "run", tones, *short), tmp_path / "log")) == 0, (tmp_path / "log").read_text()
@@ -113,7 +113,7 @@ def test_an_epoch_that_ends_early_is_not_said_to_be_done(tones: Path, tmp_path: 
     assert read_history(tmp_path / "run" / "events.jsonl").passes == 1.25
 
 
-def die_behind_the_first_examples() -> None:
+def die_after_the_first_examples() -> None:
     """Kill this process between a validation's examples and its checkpoint."""
     append = SamplesFile.append
 
@@ -124,18 +124,18 @@ def die_behind_the_first_examples() -> None:
     SamplesFile.append = append_and_die  # type: ignore[method-assign]
 
 
-def test_a_validation_that_is_done_again_is_kept_once(tones: Path, tmp_path: Path) -> None:
+def test_a_repeated_validation_is_stored_once(tones: Path, tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     often = ["trainer.max_epochs=2", "checkpoint.every_steps=2"]
     assert finish(start(config(whole, tones, *often), tmp_path / "log")) == 0
-    killed = start(config(parts, tones, *often), tmp_path / "log", before=die_behind_the_first_examples)
+    killed = start(config(parts, tones, *often), tmp_path / "log", before=die_after_the_first_examples)
     assert finish(killed) == -signal.SIGKILL
     assert len(examples(parts)) == 8
     assert finish(start(config(parts, tones, *often), tmp_path / "log")) == 0
     assert examples(parts) == examples(whole)
 
 
-def test_each_validation_keeps_what_was_recognised_in_the_same_utterances(tones: Path, tmp_path: Path) -> None:
+def test_each_validation_stores_the_hypotheses_of_the_same_utterances(tones: Path, tmp_path: Path) -> None:
     """Two processes write what one writes: the learning rate is 0, and there are no batch statistics."""
     still = ["optimizer.lr=0", "encoder/norm=layer_norm", "trainer.max_epochs=2"]
     for world_size in (1, 2):
@@ -143,17 +143,17 @@ def test_each_validation_keeps_what_was_recognised_in_the_same_utterances(tones:
         assert finish(start(settings, tmp_path / "log", world_size=world_size)) == 0, (tmp_path / "log").read_text()
     valid = read_manifest(tones / "valid.jsonl")
     single_process, two_processes = (read_samples(tmp_path / name / "examples.jsonl") for name in ("1", "2"))
-    for found in (single_process, two_processes):
-        assert [(line.epoch, line.id) for line in found] == [
+    for samples in (single_process, two_processes):
+        assert [(line.epoch, line.id) for line in samples] == [
             (epoch, utterance.id) for epoch in (1, 2) for utterance in valid
         ]
-        assert [line.reference for line in found] == [utterance.text for utterance in valid] * 2
+        assert [line.reference for line in samples] == [utterance.text for utterance in valid] * 2
     assert [line.hypothesis for line in two_processes] == [line.hypothesis for line in single_process]
     steps = [int(row["step"]) for row in metrics(tmp_path / "1") if row["valid/wer"]]
     assert sorted({line.step for line in single_process}) == steps
 
 
-def test_the_examples_are_the_hypotheses_that_the_validation_counts(tones: Path, tmp_path: Path) -> None:
+def test_the_stored_examples_are_the_hypotheses_that_the_validation_scores(tones: Path, tmp_path: Path) -> None:
     """All utterances of the validation set are samples here, so their errors sum to the validation's."""
     import jiwer
 
@@ -175,7 +175,7 @@ def utterances(number: int) -> list[Utterance]:
 
 
 @pytest.mark.parametrize("number", [1, 7, 8, 9, 15, 100, 2703])
-def test_the_utterances_that_are_followed_are_spread_from_the_first_to_the_last(number: int) -> None:
+def test_the_sampled_utterances_are_spread_from_the_first_to_the_last(number: int) -> None:
     places = [int(place) for place in choose_samples(utterances(number))]
     assert places == sorted(set(places))
     assert len(places) == min(8, number)
@@ -184,11 +184,11 @@ def test_the_utterances_that_are_followed_are_spread_from_the_first_to_the_last(
     assert not gaps or max(gaps) - min(gaps) <= 1
 
 
-def test_a_run_that_goes_on_forgets_what_it_will_do_again_and_a_line_cut_short(tmp_path: Path) -> None:
+def test_a_resumed_run_removes_samples_that_it_will_repeat_and_truncated_lines(tmp_path: Path) -> None:
     path = tmp_path / "examples.jsonl"
     file = SamplesFile(path, ["b", "a"])
     file.cut(0)
-    assert not path.exists(), "there was nothing to cut"
+    assert not path.exists(), "an absent file is not created"
     for step in (10, 20):
         file.append(ValidationSample(step, step // 10, name, "x", "\udcff <b>\u2028") for name in "ab")
     with path.open("a") as text:

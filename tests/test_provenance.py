@@ -19,7 +19,7 @@ from tests.conftest import ROOT, TINY, settings_with, tone_corpus
 
 @pytest.fixture(scope="module")
 def run_dir(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that was started by the command, and resumed."""
+    """A run that was started by the command and then resumed."""
     run_dir = tmp_path_factory.mktemp("provenance") / "a|b"
     for steps in (2, 3):
         command = [sys.executable, "-m", "asr.train", *TINY, *tone_corpus(tones), f"run_dir='{run_dir}'"]
@@ -28,7 +28,7 @@ def run_dir(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_dir
 
 
-def test_the_log_names_the_command_the_code_and_the_machine_and_has_the_test_wer(run_dir: Path) -> None:
+def test_the_log_has_the_command_the_code_the_machine_and_the_test_wer(run_dir: Path) -> None:
     log = (run_dir / "train.log").read_text()
     assert len(re.findall(r"INFO command: .*-m asr\.train .*trainer\.max_steps=[23]", log)) == 2
     assert re.search(r"INFO code: asr \d+\.\d+\.\d+", log)
@@ -38,7 +38,7 @@ def test_the_log_names_the_command_the_code_and_the_machine_and_has_the_test_wer
     assert "INFO 3 steps: trainer.max_epochs=" in log
 
 
-def test_the_model_card_and_the_page_say_where_the_model_comes_from(run_dir: Path) -> None:
+def test_the_model_card_and_the_page_show_where_the_model_comes_from(run_dir: Path) -> None:
     card, page = (run_dir / "bundle" / "README.md").read_text(), (run_dir / "report.html").read_text()
     history = read_history(run_dir / "events.jsonl")
     assert history.latest is not None
@@ -75,7 +75,7 @@ def test_a_checkout_has_a_commit_and_an_installed_package_has_none(
     assert "commit" not in provenance().code
 
 
-def test_a_start_of_an_older_run_is_read(tmp_path: Path) -> None:
+def test_the_start_event_of_an_older_run_is_read(tmp_path: Path) -> None:
     old = '{"time": 1.5, "event": "start", "step": 0, "encoder": "Conformer", "parameters": 1, "tokens": 2, '
     old += '"train_utterances": 3, "train_hours": 4.0, "valid_utterances": 5}\n'
     (tmp_path / "events.jsonl").write_text(old)
@@ -92,11 +92,11 @@ def test_a_start_of_an_older_run_is_read(tmp_path: Path) -> None:
         (RunBounds(3, 5, 1), "trainer.max_epochs=3 or trainer.max_steps=5, whichever comes first"),
     ],
 )
-def test_only_the_bounds_that_are_set_are_named(bounds: RunBounds, description: str) -> None:
+def test_only_limits_that_are_set_are_shown(bounds: RunBounds, description: str) -> None:
     assert str(bounds) == description
 
 
-def test_a_run_without_a_step_is_one_line(tones: Path, tmp_path: Path) -> None:
+def test_a_run_without_steps_is_described_in_one_line(tones: Path, tmp_path: Path) -> None:
     settings = settings_with(
         *TINY, *tone_corpus(tones), f"run_dir={tmp_path / 'run'}", "+trainer.limit_train_batches=0"
     )

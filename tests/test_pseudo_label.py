@@ -1,4 +1,4 @@
-"""recipes/pseudo_label: automatic texts become a training manifest; each text left out has a reason."""
+"""recipes/pseudo_label: automatic texts become a training manifest; each dropped text has a reason."""
 
 import json
 import math
@@ -53,7 +53,8 @@ def reason_of(limits: Limits, tried: AutomaticText, second: dict[str, AutomaticT
         (replace(ANY, seconds=(1.0, 3.0)), text("a b", duration=1.0), text("a b", duration=0.99), "duration"),
         (replace(ANY, words=(2, 3)), text("a b"), text("a"), "number of words"),
         (replace(ANY, words=(2, 3)), text("a b c"), text("a b c d"), "number of words"),
-        (replace(ANY, characters_per_second=(2.0, 3.0)), text("abc def"), text("abc defg"), "speaking rate"),  # in 2 s
+        # The audio has 2 s.
+        (replace(ANY, characters_per_second=(2.0, 3.0)), text("abc def"), text("abc defg"), "speaking rate"),
         (replace(ANY, characters_per_second=(2.0, 3.0)), text("ab cd"), text("ab c"), "speaking rate"),
         (replace(ANY, characters=frozenset("abc'")), text("a b'c"), text("a b-c"), "characters"),
         (ANY, text("naïve, 2 “quotes”: ok?"), text("a ⁇ b"), "characters"),
@@ -61,7 +62,7 @@ def reason_of(limits: Limits, tried: AutomaticText, second: dict[str, AutomaticT
         (replace(ANY, min_confidence=0.5), text("a", confidence=0.5), text("a", confidence=0.49), "confidence"),
     ],
 )
-def test_a_filter_leaves_out_what_is_beyond_its_limit_and_nothing_else(
+def test_a_filter_drops_only_texts_beyond_its_limit(
     limits: Limits, good: AutomaticText, bad: AutomaticText, reason: str
 ) -> None:
     assert reason_of(limits, good) is None
@@ -81,7 +82,7 @@ def plain_repeats(words: list[str]) -> int:
     return most
 
 
-def test_repeats_are_those_of_a_search_at_each_place() -> None:
+def test_repeated_phrases_equal_those_of_a_plain_search() -> None:
     draw = random.Random(5)
     for _ in range(500):
         words = draw.choices("abc", k=draw.randrange(14))
@@ -89,8 +90,8 @@ def test_repeats_are_those_of_a_search_at_each_place() -> None:
     assert most_repeats([*"abcbcbcd"]) == 3
 
 
-def test_a_text_that_compresses_too_well_is_repetitive_without_a_phrase_in_a_row() -> None:
-    words = "one two three four five six seven"  # a phrase of more than four words
+def test_a_text_that_compresses_too_well_is_repetitive_even_without_consecutive_repeats() -> None:
+    words = "one two three four five six seven"  # the repeated phrase has more than four words
     assert most_repeats([*words.split()] * 12) == 1
     assert is_repetitive(" ".join([words] * 12), max_repeats=3)
     assert not is_repetitive(words, max_repeats=3)
@@ -106,7 +107,7 @@ def plain_distance(first: list[str], second: list[str]) -> int:
     )
 
 
-def test_disagreement_is_the_edit_distance_over_the_longer_text() -> None:
+def test_disagreement_is_the_edit_distance_divided_by_the_longer_text() -> None:
     draw = random.Random(6)
     for _ in range(60):
         first, second = (draw.choices("abc", k=draw.randrange(6)) for _ in range(2))
@@ -114,7 +115,7 @@ def test_disagreement_is_the_edit_distance_over_the_longer_text() -> None:
         assert disagreement(" ".join(first), " ".join(second)) == pytest.approx(expected)
 
 
-def test_texts_of_which_a_second_model_writes_another_one_or_none_are_left_out() -> None:
+def test_texts_for_which_a_second_model_has_another_text_or_none_are_dropped() -> None:
     limits = replace(ANY, max_disagreement=0.25)
     tried = text("a b c d")
     assert reason_of(limits, tried, {"a": text("a b c x")}) is None
@@ -124,18 +125,18 @@ def test_texts_of_which_a_second_model_writes_another_one_or_none_are_left_out()
 
 
 @pytest.mark.parametrize("character", ["⁇", "\ufffd", "\x07", "☃", "€"])
-def test_signs_of_no_language_are_no_characters_of_a_text(character: str) -> None:
+def test_symbols_of_no_language_are_refused_unless_they_are_listed(character: str) -> None:
     assert not has_only(f"a{character}", None)
     assert has_only(f"a{character}", frozenset(f"a{character}"))
 
 
-def test_the_first_reason_counts_and_the_most_confident_fraction_is_of_what_passes() -> None:
+def test_the_first_reason_is_given_and_the_most_confident_fraction_of_the_other_texts_is_kept() -> None:
     limits = replace(ANY, words=(1, 2), min_confidence=0.2)
     confidences = [0.3, 0.9, 0.1, 0.5, 0.9, 0.4]
     texts = [text("a", name, confidence) for name, confidence in zip("uvwxyz", confidences, strict=True)]
     texts.insert(2, text("a b c", "long", 0.05))
     chosen, left_out = sort_out(texts, reasons(limits, None), keep=0.6)
-    assert [each.utterance.id for each in chosen] == ["v", "x", "y"]  # of five, in the order of the input
+    assert [each.utterance.id for each in chosen] == ["v", "x", "y"]  # three of five, in the order of the input
     named = {name: [each.utterance.id for each in group] for name, group in left_out.items() if group}
     assert named == {"number of words": ["long"], "confidence": ["w"], "among the least confident": ["u", "z"]}
 
@@ -158,7 +159,7 @@ def write(path: Path, *entries: Any) -> Path:
     return path
 
 
-def test_confidence_is_the_mean_of_the_calibrated_words(tmp_path: Path) -> None:
+def test_confidence_is_the_mean_over_the_calibrated_words(tmp_path: Path) -> None:
     file = write(tmp_path / "texts.jsonl", entry("a", "x y", 0.9, 0.6), entry("b", ""), entry("c", "z", 0.5))
     texts = read_texts(str(file), {}, Calibration(2.0, -1.0)).texts
 
@@ -197,7 +198,7 @@ def job(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return finished_job(source, tmp_path_factory.mktemp("job"))
 
 
-def test_each_utterance_of_a_bulk_job_is_in_the_manifest_or_is_left_out_for_a_reason(
+def test_each_utterance_of_a_bulk_job_is_in_the_manifest_or_dropped_with_a_reason(
     source: Path, job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([str(job), "--keep", "0.5", "--output-dir", str(tmp_path)]) == 0
@@ -218,7 +219,7 @@ def test_each_utterance_of_a_bulk_job_is_in_the_manifest_or_is_left_out_for_a_re
     assert sum(int(row[0]) for name, row in rows.items() if name != "left out for") == len(ids)
 
 
-def test_plain_transcripts_give_the_manifest_of_a_bulk_job(
+def test_plain_transcripts_give_the_same_manifest_as_a_bulk_job(
     source: Path, job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     transcribe([str(BUNDLE), str(source), "--format", "jsonl", "--device", "cpu"])
@@ -232,7 +233,7 @@ def test_plain_transcripts_give_the_manifest_of_a_bulk_job(
     assert [Path(line["audio_filepath"]) for line in of_plain] == [Path(line["audio_filepath"]) for line in of_job]
 
 
-def test_of_an_evaluation_the_hypothesis_is_taken_and_not_the_reference(source: Path, tmp_path: Path) -> None:
+def test_of_an_evaluation_the_hypothesis_is_used_and_not_the_reference(source: Path, tmp_path: Path) -> None:
     good = [line | {"text": "reference"} for line in lines(source) if line["id"].startswith("good")]
     manifest = write(source.parent / "good.jsonl", *good)
     evaluate([str(BUNDLE), str(manifest), "--output-dir", str(tmp_path), "--device", "cpu"])
@@ -243,7 +244,7 @@ def test_of_an_evaluation_the_hypothesis_is_taken_and_not_the_reference(source: 
     assert all(line["text"] == hypotheses[line["id"]] != "reference" for line in chosen)
 
 
-def test_segments_of_a_job_are_taken_in_place_of_its_texts(tmp_path: Path) -> None:
+def test_segments_of_a_job_are_used_instead_of_its_texts(tmp_path: Path) -> None:
     write(tmp_path / "failures.jsonl")
     write(tmp_path / "part-00000.jsonl", entry("a", "x y", 0.9, 0.6, duration=50.0))
     segment = {"id": "a-00001", "audio_filepath": "/audio/a.wav", "offset": 12.5, "duration": 3.0, "text": "yes"}
@@ -252,7 +253,7 @@ def test_segments_of_a_job_are_taken_in_place_of_its_texts(tmp_path: Path) -> No
     assert lines(tmp_path / "out" / "pseudo.jsonl") == [segment | {"confidence": 0.6}]
 
 
-def test_a_second_output_is_compared(tmp_path: Path) -> None:
+def test_texts_that_disagree_with_a_second_output_or_are_absent_there_are_dropped(tmp_path: Path) -> None:
     write(tmp_path / "first.jsonl", entry("a", "x y", 0.9, 0.9), entry("b", "x", 0.9), entry("c", "x", 0.9))
     write(tmp_path / "second.jsonl", entry("a", "x y", 0.1, 0.1), entry("b", "y", 0.9))
     arguments = [str(tmp_path / "first.jsonl"), "--second", str(tmp_path / "second.jsonl")]
@@ -264,7 +265,7 @@ def test_a_second_output_is_compared(tmp_path: Path) -> None:
     }
 
 
-# ---- hostile input
+# ---- malicious input
 
 
 @pytest.mark.parametrize(
@@ -285,7 +286,7 @@ def test_a_second_output_is_compared(tmp_path: Path) -> None:
         ([{"id": ["a"], "text": "x", "duration": 1, "confidence": 0.5}], "Give --manifest with the manifest"),
     ],
 )
-def test_what_is_no_automatic_text_is_one_line(
+def test_input_without_automatic_texts_is_reported_in_one_line(
     entries: list[Any], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = write(tmp_path / "texts.jsonl", *entries)
@@ -297,14 +298,14 @@ def test_what_is_no_automatic_text_is_one_line(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_job_that_is_not_finished_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unfinished_job_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "job").mkdir()
     write(tmp_path / "job" / "part-00000.jsonl", entry("a", "x", 0.5))
     assert main([str(tmp_path / "job"), "--output-dir", str(tmp_path / "out")]) == 1
     assert "must be a finished job of asr.transcribe --parts; it has no failures.jsonl" in capsys.readouterr().err
 
 
-def test_a_manifest_whose_ids_repeat_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_manifest_with_repeated_ids_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = {"audio_filepath": "a.wav", "duration": 1.0, "id": "a"}
     manifest = write(tmp_path / "all.jsonl", line, line)
     file = write(tmp_path / "texts.jsonl", entry("a", "x", 0.5))
@@ -321,7 +322,7 @@ def test_an_empty_manifest_is_never_written(tmp_path: Path, capsys: pytest.Captu
     assert not (tmp_path / "out").exists()
 
 
-def test_files_of_others_are_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_of_other_origin_are_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = write(tmp_path / "texts.jsonl", entry("a", "x", 0.5))
     other = write(tmp_path / "pseudo.jsonl", "mine")
     assert main([str(file), "--output-dir", str(tmp_path)]) == 1
@@ -341,7 +342,7 @@ def test_files_of_others_are_not_replaced(tmp_path: Path, capsys: pytest.Capture
         (["--max-repeats", "0"], "--max-repeats must be at least 1; got 0."),
     ],
 )
-def test_options_out_of_range_are_one_line(
+def test_options_out_of_range_are_reported_in_one_line(
     options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = write(tmp_path / "texts.jsonl", entry("a", "x", 0.5))
@@ -349,7 +350,7 @@ def test_options_out_of_range_are_one_line(
     assert capsys.readouterr().err.strip().endswith(message)
 
 
-def test_audio_of_an_object_store_stays_a_url(tmp_path: Path) -> None:
+def test_audio_in_an_object_store_keeps_its_url(tmp_path: Path) -> None:
     url = "s3://bucket/audio/a.flac"
     file = write(tmp_path / "texts.jsonl", entry("a", "x", 0.5, audio_filepath=url, speaker="s", offset=1.5))
     texts = read_texts(str(file), {}, UNCALIBRATED).texts
@@ -384,7 +385,7 @@ def test_tenths_by_confidence_have_the_errors_of_their_utterances(
     assert shown[2:] == expected
 
 
-def test_the_page_of_tenths_draws_errors_over_expected_errors(tmp_path: Path) -> None:
+def test_the_page_of_tenths_shows_errors_over_expected_errors(tmp_path: Path) -> None:
     rows = [scored(f"u{number}", "yes no", "yes yes", *[number / 100] * 2) for number in range(1, 51)]
     file, drawn = write(tmp_path / "<b>.jsonl", *rows), tmp_path / "page.html"
     assert deciles.main([str(file), "--page", str(drawn)]) == 0
@@ -403,7 +404,7 @@ def test_the_page_of_tenths_draws_errors_over_expected_errors(tmp_path: Path) ->
         (10, ["--dev", "a.jsonl", "b.jsonl"], "--dev must name one file for each JSONL; got 2 for 1."),
     ],
 )
-def test_what_has_no_tenths_is_one_line(
+def test_input_without_tenths_is_reported_in_one_line(
     count: int, options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = write(tmp_path / "few.jsonl", *(scored(f"u{number}", "yes", "no", 0.5) for number in range(count)))

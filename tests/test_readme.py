@@ -16,7 +16,7 @@ from tests.documents import DOCUMENTS, WITH_COMMANDS, code_blocks, commands, nam
 COMMANDS = [(name_of(document), command) for document in DOCUMENTS for command in commands(document)]
 # commands that take overrides, with their roots in conf/
 EXPERIMENTS = {"asr.train": "train", "asr.plan": "train", "asr.doctor": "train", "asr.train_lm": "train_lm"}
-POOLED = ["asr.train", "encoder=pooled", "head=ctc", "run_dir=runs/pooled"]  # needs files that its page shows
+POOLED = ["asr.train", "encoder=pooled", "head=ctc", "run_dir=runs/pooled"]  # needs the files shown in the guide
 TRAINING = [(name, *command) for name, command in COMMANDS if command[0] in EXPERIMENTS and command != POOLED]
 OTHERS = sorted({(command[0], word) for _, command in COMMANDS for word in command if command[0] not in EXPERIMENTS})
 
@@ -27,7 +27,7 @@ def test_training_commands_compose(training: tuple[str, ...]) -> None:
     if "sweep=[optuna]" in overrides:
         pytest.importorskip("hydra_plugins.hydra_optuna_sweeper", reason="the extra optuna is not installed")
     given = [override.replace("$speaker", "theo") for override in overrides if override != "--multirun"]
-    if "--multirun" in overrides:  # the first of its jobs
+    if "--multirun" in overrides:  # only the first job
         given = [override.split(",")[0] for override in given]
     config = resolved(*given, root=EXPERIMENTS[module])
     assert config["run_dir"].startswith("runs/")
@@ -39,7 +39,7 @@ def help_of(*command: str) -> str:
 
 
 @pytest.mark.parametrize("module", sorted({module for module, _ in OTHERS}))
-def test_other_commands_exist_and_know_the_options_that_are_shown(module: str) -> None:
+def test_other_commands_exist_and_accept_the_options_in_the_documents(module: str) -> None:
     shown = help_of(module)
     subcommands = re.search(r"^positional arguments:\n  \{([\w,]+)\}$", shown, re.MULTILINE)
     for name in subcommands[1].split(",") if subcommands else []:
@@ -52,8 +52,8 @@ def test_every_document_shows_a_command() -> None:
     assert {name for name, _ in COMMANDS} >= {name_of(document) for document in WITH_COMMANDS}
 
 
-def test_the_encoder_of_the_guide_trains_and_transcribes(tones: Path, tmp_path: Path) -> None:
-    """Its two files are the only additions to a copy of the package."""
+def test_the_encoder_in_the_guide_trains_and_transcribes(tones: Path, tmp_path: Path) -> None:
+    """A copy of the package gets only the two files shown in the guide."""
     for folder in ("asr", "conf"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
     page = ROOT / "docs" / "guide" / "extend.md"

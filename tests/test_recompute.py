@@ -1,4 +1,4 @@
-"""Recomputing activations changes the memory of a training step, and nothing else."""
+"""Recomputing activations changes only the memory of a training step."""
 
 import copy
 import pickle
@@ -82,7 +82,7 @@ def assert_equal(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None
 
 
 @CASES
-def test_loss_gradients_and_buffers_are_those_without(overrides: tuple[str, ...]) -> None:
+def test_loss_gradients_and_buffers_equal_those_without_recomputation(overrides: tuple[str, ...]) -> None:
     expected = train(make_encoder(overrides, recompute=False))
     assert_equal(train(make_encoder(overrides, recompute=True)), expected)
     assert all(value.isfinite().all() for value in expected.values())
@@ -90,7 +90,7 @@ def test_loss_gradients_and_buffers_are_those_without(overrides: tuple[str, ...]
 
 
 @CASES
-def test_so_they_are_under_autocast(overrides: tuple[str, ...]) -> None:
+def test_loss_gradients_and_buffers_are_also_equal_under_autocast(overrides: tuple[str, ...]) -> None:
     plain, recomputing = (
         make_encoder(overrides, recompute=recompute, dtype=torch.float32) for recompute in (False, True)
     )
@@ -121,7 +121,7 @@ class RunningMean(nn.Module):
         return (self.weight * self.mean * x) ** 2
 
 
-def test_the_recomputation_begins_with_the_buffers_that_the_forward_pass_began_with() -> None:
+def test_the_recomputation_starts_with_the_buffers_of_the_forward_pass() -> None:
     gradients = []
     for recompute in (False, True):
         blocks = nn.Module()
@@ -134,7 +134,7 @@ def test_the_recomputation_begins_with_the_buffers_that_the_forward_pass_began_w
     assert gradients[1] == gradients[0] != 0
 
 
-def test_a_graph_that_is_retained_can_be_walked_again() -> None:
+def test_a_retained_graph_can_be_used_twice() -> None:
     encoder = make_encoder(BATCH_NORM, recompute=True)
     parameters = list(encoder.parameters())
     loss = loss_of(encoder, *batch())
@@ -143,7 +143,7 @@ def test_a_graph_that_is_retained_can_be_walked_again() -> None:
 
 
 @CASES
-def test_far_fewer_activations_are_kept(overrides: tuple[str, ...]) -> None:
+def test_far_fewer_activations_are_stored(overrides: tuple[str, ...]) -> None:
     sizes = []
     for recompute in (False, True):
         encoder = make_encoder(overrides, recompute=recompute, num_layers=6)
@@ -178,9 +178,7 @@ def test_nothing_is_recomputed_in_evaluation_or_without_gradients(monkeypatch: p
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda encoder: pickle.loads(pickle.dumps(encoder))])
-def test_a_copy_computes_with_its_own_weights_and_still_recomputes(
-    copied: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_uses_its_own_weights_and_still_recomputes(copied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = make_encoder(BATCH_NORM, recompute=True)
     theirs = copied(encoder)
     with torch.no_grad():
@@ -193,10 +191,10 @@ def test_a_copy_computes_with_its_own_weights_and_still_recomputes(
     )
     assert_equal(train(theirs), train(make_encoder(BATCH_NORM, recompute=False)))
     assert all(parameter.grad is None for parameter in encoder.parameters())
-    assert len(calls) == 3 * len(theirs.blocks)  # of three batches
+    assert len(calls) == 3 * len(theirs.blocks)  # for three batches
 
 
-def test_the_names_in_the_state_dict_are_those_without() -> None:
+def test_names_in_the_state_dict_do_not_change() -> None:
     encoder = make_encoder(BATCH_NORM, recompute=True)
     plain = make_encoder(BATCH_NORM, recompute=False)
     assert list(encoder.state_dict()) == list(plain.state_dict())
@@ -205,7 +203,7 @@ def test_the_names_in_the_state_dict_are_those_without() -> None:
     assert_equal(train(encoder), train(plain))
 
 
-def test_an_encoder_that_is_no_stack_of_blocks_is_refused() -> None:
+def test_an_encoder_that_is_not_a_stack_of_blocks_is_refused() -> None:
     with pytest.raises(InputError, match=r"gradient_checkpointing must be false .*Ear has no blocks"):
         recompute_blocks(Ear())
 
@@ -220,7 +218,7 @@ def _one_rank(rank: int, folder: Path) -> None:
         for number in range(2):
             torch.manual_seed(10 * number + rank)
             features, lengths = batch(10 * number + rank)
-            loss = loss_of(parallel, features[rank:], lengths[rank:])  # three utterances and two
+            loss = loss_of(parallel, features[rank:], lengths[rank:])  # rank 0 has three utterances, rank 1 two
             loss.backward()
             losses.append(loss.detach())
         gradients = {name: parameter.grad for name, parameter in encoder.named_parameters()}
@@ -229,7 +227,7 @@ def _one_rank(rank: int, folder: Path) -> None:
     dist.destroy_process_group()
 
 
-def test_two_ranks_share_their_statistics_again_in_the_recomputation(tmp_path: Path) -> None:
+def test_two_ranks_reduce_their_statistics_again_in_the_recomputation(tmp_path: Path) -> None:
     assert any(isinstance(module, MaskedBatchNorm) for module in make_encoder(BATCH_NORM, recompute=True).modules())
     mp.spawn(_one_rank, args=(tmp_path,), nprocs=2)
     left = {path.name: torch.load(path) for path in tmp_path.glob("*.pt")}

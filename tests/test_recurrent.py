@@ -33,7 +33,7 @@ def make(cell: Any, bidirectional: bool, dim: int = DIM) -> Recurrent:
 
 
 def torchs_with_the_weights_of(encoder: Recurrent, theirs: Any, bidirectional: bool) -> Any:
-    """All layers and directions in one module."""
+    """Return torch's stack with these weights: all layers and directions in one module."""
     stack = theirs(DIM, DIM // (1 + bidirectional), LAYERS, bidirectional=bidirectional, batch_first=True).double()
     weights = {}
     for layer, block in enumerate(encoder.blocks):
@@ -46,7 +46,7 @@ def torchs_with_the_weights_of(encoder: Recurrent, theirs: Any, bidirectional: b
 
 @pytest.mark.parametrize("bidirectional", [False, True])
 @CELLS
-def test_the_stack_and_its_gradients_equal_torchs_own_on_packed_sequences(
+def test_the_stack_and_its_gradients_equal_torchs_on_packed_sequences(
     cell: Any, theirs: Any, bidirectional: bool
 ) -> None:
     encoder = make(cell, bidirectional)
@@ -64,7 +64,7 @@ def test_the_stack_and_its_gradients_equal_torchs_own_on_packed_sequences(
 
 @CELLS
 @torch.no_grad()
-def test_an_exported_cell_goes_step_by_step_through_any_number_of_frames(cell: Any, theirs: Any) -> None:
+def test_an_exported_cell_processes_any_number_of_frames_step_by_step(cell: Any, theirs: Any) -> None:
     ours = cell(4, 3).double()
     program = export(
         ours, (torch.zeros(2, 7, 4).double(),), dynamic_shapes=({0: Dim.DYNAMIC, 1: Dim.DYNAMIC},)
@@ -74,6 +74,6 @@ def test_an_exported_cell_goes_step_by_step_through_any_number_of_frames(cell: A
         torch.testing.assert_close(program(x), ours.rnn(x)[0], rtol=0, atol=1e-12)
 
 
-def test_an_odd_dim_for_two_directions_is_one_line() -> None:
+def test_an_odd_dim_for_two_directions_is_refused_in_one_line() -> None:
     with pytest.raises(InputError, match=r"encoder\.dim must be even, for two directions; got 5\."):
         make(LSTM, bidirectional=True, dim=5)

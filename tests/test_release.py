@@ -1,4 +1,4 @@
-"""The distribution: its names and version, the console script, and the wheel in an environment of its own."""
+"""The distribution: its names and version, the console script, and the wheel in a separate environment."""
 
 import os
 import re
@@ -19,7 +19,8 @@ from asr.__main__ import COMMANDS
 from tests.conftest import ROOT, TINY, tone_corpus
 
 NAMES = [name for commands in COMMANDS.values() for name in commands]
-SCRIPT = "import sys; from asr.__main__ import main; sys.argv[0] = 'asr'; sys.exit(main())"  # as pip writes it
+# The script that pip writes.
+SCRIPT = "import sys; from asr.__main__ import main; sys.argv[0] = 'asr'; sys.exit(main())"
 PACKAGED = ("asr", "conf", "pyproject.toml", "README.md", "LICENSE")
 
 
@@ -30,11 +31,11 @@ def run(
 
 
 def script(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run the console script `asr`, of the checkout."""
+    """Run the console script `asr` of the checkout."""
     return run(sys.executable, "-c", SCRIPT, *arguments)
 
 
-def test_the_version_is_the_same_in_all_files() -> None:
+def test_all_files_have_the_same_version() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert (project["project"]["name"], project["project"]["dynamic"]) == ("asr-conformer", ["version"])
     assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "asr.__version__"}
@@ -60,7 +61,7 @@ def test_the_console_script_runs_the_module_of_a_command(command: str) -> None:
     assert by_script.stdout == by_module.stdout
 
 
-def test_the_console_script_passes_errors_and_exit_statuses_on() -> None:
+def test_the_console_script_passes_on_errors_and_exit_statuses() -> None:
     missing = script("compare", "none", "none")
     assert (missing.returncode, missing.stderr.count("\n")) == (1, 1)
     assert script("compare").returncode == 2
@@ -70,15 +71,15 @@ def test_the_console_script_passes_errors_and_exit_statuses_on() -> None:
     assert script("xyz").stderr.endswith("got 'xyz'. Run asr without arguments for the list.\n")
 
 
-def test_the_console_script_imports_nothing_but_the_command() -> None:
+def test_the_console_script_imports_only_the_module_of_the_command() -> None:
     code = "import sys, asr.__main__\nsys.argv = ['asr', 'compare', '--help']\n"
     code += "try: asr.__main__.main()\nexcept SystemExit: pass\n"
     code += "slow = {'torch', 'hydra', 'numpy', 'importlib.metadata'} & sys.modules.keys()\nassert not slow, slow"
     assert run(sys.executable, "-c", code).stderr == ""
 
 
-def test_processes_that_a_command_starts_can_tell_which_command_it_is(tmp_path: Path) -> None:
-    """Lightning and `multiprocessing` start further processes by the name in `__main__.__spec__`."""
+def test_child_processes_can_determine_the_command_that_started_them(tmp_path: Path) -> None:
+    """Lightning and `multiprocessing` start more processes by the name in `__main__.__spec__`."""
     shutil.copytree(ROOT / "asr", tmp_path / "asr", ignore=shutil.ignore_patterns("*.pyc"))
     (tmp_path / "asr" / "compare.py").write_text(
         "import sys\nprint(sys.modules['__main__'].__spec__.name, sys.argv[1:])\n"
@@ -104,7 +105,7 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 @pytest.mark.slow
-def test_the_distributions_are_ones_that_pypi_accepts(distributions: list[Path]) -> None:
+def test_the_distributions_pass_the_checks_of_pypi(distributions: list[Path]) -> None:
     wheel, source = distributions
     assert wheel.name == f"asr_conformer-{asr.__version__}-py3-none-any.whl"
     assert source.name == f"asr_conformer-{asr.__version__}.tar.gz"
@@ -116,7 +117,7 @@ def test_the_distributions_are_ones_that_pypi_accepts(distributions: list[Path])
 def test_the_wheel_trains_transcribes_and_serves_outside_the_checkout(
     distributions: list[Path], tones: Path, tmp_path: Path
 ) -> None:
-    """Dependencies are those of this environment; asr itself is the installed wheel's."""
+    """Dependencies come from this environment, asr from the installed wheel."""
     venv.create(tmp_path / "venv", with_pip=True)
     binaries = tmp_path / "venv" / "bin"
     [packages] = (tmp_path / "venv" / "lib").glob("python*/site-packages")

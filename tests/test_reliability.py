@@ -15,19 +15,19 @@ SOME = [0.0, 0.25, 0.5, 0.7, 1.0]
 
 
 @given(words=st.lists(st.tuples(st.sampled_from([0.0, 0.25, 0.5, 0.7, 1.0]), st.booleans()), max_size=25))
-def test_auc_is_the_share_of_pairs_in_order(words: list[tuple[float, bool]]) -> None:
+def test_auc_is_the_share_of_correctly_ordered_pairs(words: list[tuple[float, bool]]) -> None:
     right = [confidence for confidence, is_right in words if is_right]
     wrong = [confidence for confidence, is_right in words if not is_right]
-    found = auc([confidence for confidence, _ in words], [is_right for _, is_right in words])
+    area = auc([confidence for confidence, _ in words], [is_right for _, is_right in words])
     if right and wrong:
         pairs = [(hit > miss) + (hit == miss) / 2 for hit in right for miss in wrong]
-        assert found == pytest.approx(sum(pairs) / len(pairs))
+        assert area == pytest.approx(sum(pairs) / len(pairs))
     else:
-        assert math.isnan(found)
+        assert math.isnan(area)
 
 
 @given(words=st.lists(st.tuples(st.one_of(st.sampled_from(SOME), st.floats(0, 1)), st.booleans()), max_size=300))
-def test_each_word_is_in_one_bin_and_words_as_sure_as_each_other_in_the_same(words: list[tuple[float, bool]]) -> None:
+def test_each_word_is_in_one_bin_and_equal_confidences_share_a_bin(words: list[tuple[float, bool]]) -> None:
     bins = reliability([confidence for confidence, _ in words], [is_right for _, is_right in words])
     assert sum(confidence_bin.words for confidence_bin in bins) == len(words)
     assert len(bins) <= max(1, min(10, len(words) // 20))
@@ -43,7 +43,7 @@ def test_each_word_is_in_one_bin_and_words_as_sure_as_each_other_in_the_same(wor
         assert confidence_bin.accuracy == pytest.approx(sum(right for _, right in inside) / len(inside))
 
 
-def test_bins_hold_as_many_words_each_however_sure_most_words_are() -> None:
+def test_bins_have_equal_numbers_of_words_for_any_distribution_of_confidence() -> None:
     draw = random.Random(0)
     confidences = [1 - draw.random() ** 6 for _ in range(1000)]
     assert [confidence_bin.words for confidence_bin in reliability(confidences, [True] * 1000)] == [100] * 10
@@ -53,7 +53,7 @@ def test_bins_hold_as_many_words_each_however_sure_most_words_are() -> None:
     }
 
 
-def test_the_error_is_how_far_confidence_is_from_the_share_that_is_right() -> None:
+def test_the_calibration_error_is_the_mean_difference_of_confidence_and_accuracy() -> None:
     """Half of 40 words with confidence 0.9 are right, and half of 60 with 0.2: 0.4 * 0.4 + 0.6 * 0.3."""
     confidences = [0.9] * 40 + [0.2] * 60
     right = [True] * 20 + [False] * 20 + [True] * 30 + [False] * 30
@@ -62,7 +62,7 @@ def test_the_error_is_how_far_confidence_is_from_the_share_that_is_right() -> No
     assert math.isnan(calibration_error(reliability([], [])))
 
 
-def test_words_that_are_right_as_often_as_they_are_sure_have_a_small_error() -> None:
+def test_words_that_are_right_as_often_as_their_confidence_have_a_small_error() -> None:
     draw = random.Random(1)
     confidences = [draw.random() for _ in range(20_000)]
     honest = reliability(confidences, [draw.random() < confidence for confidence in confidences])

@@ -22,7 +22,7 @@ Line = dict[str, Any]
 
 
 class Made(NamedTuple):
-    """A report, and the lines of its utterances."""
+    """A report and the lines of its utterances."""
 
     page: Path
     lines: list[Line]
@@ -63,7 +63,7 @@ def made(fluent: Path, tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 @pytest.fixture(scope="module")
 def opened(browser: Any, made: Made) -> Iterator[Visit]:  # noqa: F811
-    """The report, freshly opened, for tests that change nothing."""
+    """The freshly opened report, for tests that do not change it."""
     seen = visit(browser, made.page)
     yield seen
     seen.page.context.close()
@@ -71,7 +71,7 @@ def opened(browser: Any, made: Made) -> Iterator[Visit]:  # noqa: F811
 
 @pytest.fixture
 def fresh(browser: Any, made: Made) -> Iterator[Visit]:  # noqa: F811
-    """The report for one test; at the end there must be no errors and no requests."""
+    """The report opened for one test; at the end there must be no errors and no requests."""
     seen = visit(browser, made.page)
     yield seen
     seen.page.context.close()
@@ -80,23 +80,23 @@ def fresh(browser: Any, made: Made) -> Iterator[Visit]:  # noqa: F811
 
 
 def number(page: Any, name: str) -> str:
-    found: str = page.locator(f'[data-figure="{name}"]').inner_text()
-    return found
+    figure: str = page.locator(f'[data-figure="{name}"]').inner_text()
+    return figure
 
 
 def table_of(page: Any, title: str) -> list[list[str]]:
     """Return the table below the chart with this title, without its header."""
     rows = """(figure) => [...figure.querySelectorAll("tbody tr")].map((row) =>
         [...row.cells].map((cell) => cell.textContent))"""
-    found: list[list[str]] = page.locator("figure.chart", has_text=title).first.evaluate(rows)
-    assert found
-    return found
+    cells: list[list[str]] = page.locator("figure.chart", has_text=title).first.evaluate(rows)
+    assert cells
+    return cells
 
 
 def rows_in_sight(page: Any) -> list[list[str]]:
     rows = "(lines) => lines.map((line) => [...line.cells].map((cell) => cell.textContent))"
-    found: list[list[str]] = page.locator("#utterances tbody tr[data-index]").evaluate_all(rows)
-    return found
+    cells: list[list[str]] = page.locator("#utterances tbody tr[data-index]").evaluate_all(rows)
+    return cells
 
 
 def all_rows(page: Any) -> list[list[str]]:
@@ -110,23 +110,23 @@ def percent(share: float, decimals: int = 2) -> str:
 
 
 def edits(line: Line) -> list[tuple[str, str | None, str | None]]:
-    """(kind, word of the reference, word of the hypothesis), as jiwer aligns them."""
+    """Return jiwer's alignment as (kind, word of the reference, word of the hypothesis)."""
     reference, hypothesis = line["reference"].split(), line["hypothesis"].split()
-    found: list[tuple[str, str | None, str | None]] = []
+    aligned: list[tuple[str, str | None, str | None]] = []
     for chunk in jiwer.process_words(line["reference"], line["hypothesis"]).alignments[0]:
         ours = reference[chunk.ref_start_idx : chunk.ref_end_idx]
         theirs = hypothesis[chunk.hyp_start_idx : chunk.hyp_end_idx]
         if chunk.type == "delete":
-            found += [("deletion", word, None) for word in ours]
+            aligned += [("deletion", word, None) for word in ours]
         elif chunk.type == "insert":
-            found += [("insertion", None, word) for word in theirs]
+            aligned += [("insertion", None, word) for word in theirs]
         else:
             kind = "equal" if chunk.type == "equal" else "substitution"
-            found += [
+            aligned += [
                 (kind, reference_word, hypothesis_word)
                 for reference_word, hypothesis_word in zip(ours, theirs, strict=True)
             ]
-    return found
+    return aligned
 
 
 def count(line: Line, kind: str) -> int:
@@ -146,7 +146,7 @@ def wer(lines: Sequence[Line]) -> float:
 
 
 def own_wer(line: Line) -> float:
-    """Some wrong texts are empty: any recognised word is then an error, and the rate is infinite."""
+    """Return the WER of one utterance; if its wrong text is empty, any recognised word makes it infinite."""
     if length(line) == 0:
         return math.inf if errors(line) else 0.0
     return errors(line) / length(line)
@@ -157,11 +157,11 @@ def size(lines: Sequence[Line]) -> str:
     return f"{words:,} word{'s' * (words != 1)}, {len(lines):,} utterance{'s' * (len(lines) != 1)}"
 
 
-def test_the_evaluation_has_errors_of_each_kind_or_else_the_following_tests_show_little(made: Made) -> None:
+def test_the_evaluation_has_errors_of_each_kind_so_that_the_other_tests_are_meaningful(made: Made) -> None:
     assert all(sum(count(line, kind) for line in made.lines) > 5 for kind in ("substitution", "insertion", "deletion"))
 
 
-def test_the_rates_are_jiwers_on_the_written_utterances(opened: Visit, made: Made) -> None:
+def test_the_rates_equal_those_of_jiwer_on_the_written_utterances(opened: Visit, made: Made) -> None:
     page = opened.page
     references, hypotheses, texts = ([line[key] for line in made.lines] for key in ("reference", "hypothesis", "text"))
     assert number(page, "wer") == percent(jiwer.wer(references, hypotheses))
@@ -179,7 +179,7 @@ def test_the_rates_are_jiwers_on_the_written_utterances(opened: Visit, made: Mad
     assert f"{hours:.2f} hours, 7 speakers" in figure_text
 
 
-def test_what_was_measured_is_named(opened: Visit, made: Made, fluent: Path) -> None:
+def test_the_report_names_what_was_measured(opened: Visit, made: Made, fluent: Path) -> None:
     assert opened.page.locator("h1").inner_text() == "Evaluation of run"
     facts = opened.page.locator("dl.facts").inner_text().replace("\n", " ")
     manifests = ", ".join(str(made.page.with_name(f"{name}.jsonl")) for name in ("heard", "spoilt"))
@@ -188,20 +188,20 @@ def test_what_was_measured_is_named(opened: Visit, made: Made, fluent: Path) -> 
     assert "recordings of 120 of 120 utterances" in opened.page.locator("main").inner_text()
 
 
-def test_a_beam_search_is_named_with_what_it_weighs(fluent: Path, tmp_path: Path) -> None:
+def test_the_settings_of_a_beam_search_are_shown(fluent: Path, tmp_path: Path) -> None:
     (tmp_path / "hotwords.txt").write_text("abc\nbad fade\n")
     search = {"name": "beam", "beam_size": 4, "fusion": {"hotwords": str(tmp_path / "hotwords.txt")}}
     decoder = load_recognizer(fluent / "run", decode=search).decode
     assert decoder.description == "beam search, 4 hypotheses, 2 hotwords"
 
 
-def test_the_intervals_are_those_of_the_written_utterances(opened: Visit, made: Made) -> None:
+def test_the_intervals_equal_those_of_the_written_utterances(opened: Visit, made: Made) -> None:
     """test_bootstrap.py compares the bootstrap itself with a plain loop."""
-    found = figures([row for path in made.written for row in read_scored(path)])
+    report = figures([row for path in made.written for row in read_scored(path)])
     for name, key in (("wer", "words"), ("cer", "characters"), ("raw_wer", "raw_words")):
         figure_text = opened.page.locator(".figure", has=opened.page.locator(f'[data-figure="{name}"]')).inner_text()
         for over in ("interval", "speaker_interval"):
-            low, high = found[key][over]
+            low, high = report[key][over]
             assert f"95 %: {100 * low:.2f} to {100 * high:.2f} over" in figure_text
 
 
@@ -212,7 +212,9 @@ def test_the_intervals_are_those_of_the_written_utterances(opened: Visit, made: 
         ("Slow and fast speech", lambda line: length(line) / line["duration"]),
     ],
 )
-def test_a_breakdown_by_a_number_holds_each_utterance_once(title: str, value: Any, opened: Visit, made: Made) -> None:
+def test_a_breakdown_by_a_number_contains_each_utterance_once(
+    title: str, value: Any, opened: Visit, made: Made
+) -> None:
     rest = list(made.lines)
     for name, rate, _, note in table_of(opened.page, title):
         low, high = ([float(digits) for digits in re.findall(r"[\d.]+", name)] + [math.inf])[:2]
@@ -223,7 +225,9 @@ def test_a_breakdown_by_a_number_holds_each_utterance_once(title: str, value: An
 
 
 @pytest.mark.parametrize(("title", "key"), [("By subset", "subset"), ("By speaker", "speaker")])
-def test_a_breakdown_by_a_name_is_that_of_the_lines_with_it(title: str, key: str, opened: Visit, made: Made) -> None:
+def test_a_breakdown_by_a_name_has_the_figures_of_its_utterances(
+    title: str, key: str, opened: Visit, made: Made
+) -> None:
     rows = table_of(opened.page, title)
     assert {row[0] for row in rows} == {line[key] for line in made.lines}
     for name, rate, _, note in rows:
@@ -234,15 +238,17 @@ def test_a_breakdown_by_a_name_is_that_of_the_lines_with_it(title: str, key: str
         assert rates == sorted(rates, reverse=True)
 
 
-def test_the_intervals_of_breakdowns_are_those_of_the_written_utterances(opened: Visit, made: Made) -> None:
-    found = figures([row for path in made.written for row in read_scored(path)])["by"]
+def test_the_intervals_of_breakdowns_equal_those_of_the_written_utterances(opened: Visit, made: Made) -> None:
+    breakdowns = figures([row for path in made.written for row in read_scored(path)])["by"]
     for title, key in (("By speaker", "speaker"), ("By subset", "subset"), ("Short and long", "duration")):
-        expected = {group["interval"] and tuple(percent(end, 1) for end in group["interval"]) for group in found[key]}
+        expected = {
+            group["interval"] and tuple(percent(end, 1) for end in group["interval"]) for group in breakdowns[key]
+        }
         intervals = {tuple(row[2].split(" to ")) if row[2] != "-" else None for row in table_of(opened.page, title)}
         assert intervals == expected
 
 
-def test_kinds_of_error_are_shares_of_the_references_words(opened: Visit, made: Made) -> None:
+def test_kinds_of_error_are_shares_of_the_reference_words(opened: Visit, made: Made) -> None:
     words = sum(map(length, made.lines))
     for name, share, _, note in table_of(opened.page, "Kinds of error"):
         edited = sum(count(line, name[:-1]) for line in made.lines)
@@ -267,7 +273,7 @@ def words_right(lines: Sequence[Line]) -> list[tuple[float, bool]]:
     return pairs
 
 
-def test_confidence_is_that_of_the_words_right_and_wrong(opened: Visit, made: Made) -> None:
+def test_the_confidence_chart_counts_right_and_wrong_words(opened: Visit, made: Made) -> None:
     pairs = words_right(made.lines)
     for low, high, right, wrong in table_of(opened.page, "Confidence of right and wrong words"):
         least, most = (float(bound.split()[0]) / 100 for bound in (low, high))
@@ -275,7 +281,7 @@ def test_confidence_is_that_of_the_words_right_and_wrong(opened: Visit, made: Ma
         assert (int(right), int(wrong)) == (sum(inside), len(inside) - sum(inside))
 
 
-def test_auc_and_calibration_error_are_those_of_plain_loops(opened: Visit, made: Made) -> None:
+def test_auc_and_calibration_error_equal_those_of_plain_loops(opened: Visit, made: Made) -> None:
     pairs = words_right(made.lines)
     wins = [
         (sure > unsure) + (sure == unsure) / 2
@@ -301,7 +307,7 @@ def test_auc_and_calibration_error_are_those_of_plain_loops(opened: Visit, made:
     assert f"ECE {percent(gap, 1)}" in note
 
 
-def test_confusions_are_counted_from_the_alignments(opened: Visit, made: Made) -> None:
+def test_confusions_equal_those_in_the_alignments(opened: Visit, made: Made) -> None:
     counted = Counter(edit for line in made.lines for edit in edits(line) if edit[0] != "equal")
     script = "(lines) => lines.map((line) => [...line.cells].map((cell) => cell.textContent))"
     for kind in ("substitution", "insertion", "deletion"):
@@ -318,7 +324,7 @@ def test_confusions_are_counted_from_the_alignments(opened: Visit, made: Made) -
         assert times == sorted((int(row[-1]) for row in expected), reverse=True)[: len(shown)]
 
 
-def test_each_row_of_the_table_is_its_line(fresh: Visit, made: Made) -> None:
+def test_each_row_of_the_table_shows_one_written_utterance(fresh: Visit, made: Made) -> None:
     rows = all_rows(fresh.page)
     assert len(rows) == len(made.lines) == 120
     expected = []
@@ -339,7 +345,7 @@ def as_rate(text: str) -> float:
     return math.inf if text == "∞" else float(text.removesuffix(" %"))
 
 
-def test_a_click_on_a_heading_sorts_and_another_turns_the_order(fresh: Visit) -> None:
+def test_a_click_on_a_heading_sorts_and_a_second_one_reverses_the_order(fresh: Visit) -> None:
     page = fresh.page
     for name, column, order in (
         ("Seconds", 3, float),
@@ -356,13 +362,13 @@ def test_a_click_on_a_heading_sorts_and_another_turns_the_order(fresh: Visit) ->
         assert page.locator("#utterances th[aria-sort]").count() == 1
 
 
-def test_it_opens_with_the_most_errors_first(fresh: Visit) -> None:
-    found = [int(row[8]) for row in all_rows(fresh.page)]
-    assert found == sorted(found, reverse=True)
-    assert found[0] > 0
+def test_the_utterances_with_the_most_errors_come_first(fresh: Visit) -> None:
+    errors = [int(row[8]) for row in all_rows(fresh.page)]
+    assert errors == sorted(errors, reverse=True)
+    assert errors[0] > 0
 
 
-def test_filters_leave_what_they_say_and_count_it(fresh: Visit, made: Made) -> None:
+def test_filters_show_and_count_the_matching_utterances(fresh: Visit, made: Made) -> None:
     page = fresh.page
     page.select_option("[name=subset]", label="spoilt")
     page.select_option("[name=kind]", "insertions")
@@ -381,7 +387,7 @@ def test_filters_leave_what_they_say_and_count_it(fresh: Visit, made: Made) -> N
     assert {row[2] for row in all_rows(page)} == {"speaker 3"}
 
 
-def test_search_looks_at_id_reference_and_hypothesis(fresh: Visit, made: Made) -> None:
+def test_search_covers_id_reference_and_hypothesis(fresh: Visit, made: Made) -> None:
     page = fresh.page
     for sought in ("TEST-17", "extra", made.lines[5]["hypothesis"].split()[0]):
         page.fill("[name=search]", sought)
@@ -405,7 +411,7 @@ def find(made: Made, least: int = 2) -> Line:
 def open_line(page: Any, line: Line) -> None:
     page.evaluate("(address) => { location.hash = address; }", f"utterance={line['id']}&subset={line['subset']}")
     page.wait_for_selector("dialog[open]")
-    wait_until(page, "document.querySelector('.player canvas')?.hidden === false")  # the recording is decoded
+    wait_until(page, "document.querySelector('.player canvas')?.hidden === false")  # after the recording is decoded
 
 
 def test_an_utterance_shows_its_alignment(fresh: Visit, made: Made) -> None:
@@ -424,14 +430,14 @@ def test_an_utterance_shows_its_alignment(fresh: Visit, made: Made) -> None:
             expected.append([[reference_word or "+", top], [hypothesis_word or "–", below]])  # noqa: RUF001
         assert columns == expected
         page.keyboard.press("Escape")
-        wait_until(page, "location.hash === ''")  # it is closed
+        wait_until(page, "location.hash === ''")  # the dialog is closed
 
 
-def test_a_click_on_a_word_jumps_to_it_and_marks_it(fresh: Visit, made: Made) -> None:
+def test_a_click_on_a_word_moves_to_its_time_and_marks_it(fresh: Visit, made: Made) -> None:
     page, line = fresh.page, find(made)
     open_line(page, line)
     last = len(line["words"]) - 1
-    page.evaluate("HTMLMediaElement.prototype.play = async function () {}")  # it would run away
+    page.evaluate("HTMLMediaElement.prototype.play = async function () {}")  # otherwise playback would move on
     for words in (".alignment button", ".timeline-words button"):
         page.locator(words).nth(0).click()
         page.locator(words).nth(last).click()
@@ -444,17 +450,17 @@ def test_a_click_on_a_word_jumps_to_it_and_marks_it(fresh: Visit, made: Made) ->
         assert page.locator(".now").all_inner_texts() == [line["words"][last]["text"]] * 2
 
 
-def test_the_recording_plays_and_is_as_long_as_the_utterance(fresh: Visit, made: Made) -> None:
+def test_the_recording_plays_and_has_the_duration_of_the_utterance(fresh: Visit, made: Made) -> None:
     page, line = fresh.page, find(made)
     open_line(page, line)
-    wait_until(page, "document.querySelector('.player audio')?.duration > 0")  # its head has been read
+    wait_until(page, "document.querySelector('.player audio')?.duration > 0")  # the header has been read
     seconds = page.evaluate("document.querySelector('.player audio')?.duration")
     assert seconds == pytest.approx(line["duration"], abs=0.03)
     page.locator(".player .play").click()
     wait_until(page, "document.querySelector('.player audio')?.currentTime > 0.1")
 
 
-def test_log_mel_and_tokens_are_drawn_on_demand(fresh: Visit, made: Made) -> None:
+def test_log_mel_and_tokens_are_drawn_on_request(fresh: Visit, made: Made) -> None:
     page = fresh.page
     open_line(page, find(made))
     colours = """(place) => {
@@ -466,7 +472,7 @@ def test_log_mel_and_tokens_are_drawn_on_demand(fresh: Visit, made: Made) -> Non
     assert page.evaluate(colours, 0) >= 2, "the waveform"
     assert page.evaluate(colours, 1) == page.evaluate(colours, 2) == 0
     page.locator("[data-picture=mel]").click()
-    assert page.evaluate(colours, 1) == 17, "every level, and nothing beside the first frame and the last"
+    assert page.evaluate(colours, 1) == 17, "every level has its colour, and there are no others beside the frames"
     page.locator("[data-picture=tokens]").click()
     assert page.evaluate(colours, 2) > 3
     assert re.fullmatch(r"0\.00 s: (blank|.+) \d+ %.*", page.locator(".readout").inner_text())
@@ -474,7 +480,7 @@ def test_log_mel_and_tokens_are_drawn_on_demand(fresh: Visit, made: Made) -> Non
     assert page.evaluate(colours, 1) == 0
 
 
-def test_the_keyboard_is_enough(fresh: Visit) -> None:
+def test_the_page_can_be_used_with_the_keyboard_alone(fresh: Visit) -> None:
     page = fresh.page
     page.locator("#utterances thead button").last.focus()
     page.keyboard.press("Tab")
@@ -490,7 +496,7 @@ def test_the_keyboard_is_enough(fresh: Visit) -> None:
         page.wait_for_selector("dialog[open]")
         assert page.locator("dialog h2").inner_text() == order[1]
         page.keyboard.press("Escape")
-        wait_until(page, "location.hash === ''")  # it is closed
+        wait_until(page, "location.hash === ''")  # the dialog is closed
         assert page.evaluate(focused) == order[1], "the focus is where it was"
     page.keyboard.press("Enter")
     page.wait_for_selector("dialog[open]")
@@ -503,7 +509,7 @@ def test_the_keyboard_is_enough(fresh: Visit) -> None:
     assert outline == "solid"
 
 
-def test_an_utterance_has_an_address(browser: Any, made: Made) -> None:  # noqa: F811
+def test_an_utterance_has_an_address_of_its_own(browser: Any, made: Made) -> None:  # noqa: F811
     line = next(line for line in made.lines if line["subset"] == "spoilt" and line["text"])
     seen = visit(browser, f"{made.page.as_uri()}#utterance={line['id']}&subset=spoilt")
     seen.page.wait_for_selector("dialog[open]")
@@ -519,7 +525,7 @@ def test_an_utterance_has_an_address(browser: Any, made: Made) -> None:  # noqa:
 
 @pytest.mark.parametrize("width", [380, 900, 1400])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_can_be_read_at_each_width_and_in_both_schemes(browser: Any, made: Made, width: int, scheme: str) -> None:  # noqa: F811
+def test_the_page_is_readable_at_each_width_and_scheme(browser: Any, made: Made, width: int, scheme: str) -> None:  # noqa: F811
     seen = visit(browser, made.page, width=width, scheme=scheme)
     dark = seen.page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
     assert (dark == "rgb(20, 22, 26)") == (scheme == "dark")
@@ -545,12 +551,12 @@ def test_every_control_and_chart_has_a_name(fresh: Visit, made: Made) -> None:
     assert nameless == []
 
 
-def test_a_mark_of_a_chart_tells_its_value_on_hover(fresh: Visit) -> None:
+def test_a_mark_of_a_chart_shows_its_value_on_hover(fresh: Visit) -> None:
     page = fresh.page
     chart = page.locator("figure.chart", has_text="Kinds of error")
     chart.scroll_into_view_if_needed()
     wait_until(page, "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))")
-    chart.locator("rect.hit").first.hover()  # only after scrolling has stopped, which hides the tooltip
+    chart.locator("rect.hit").first.hover()  # scrolling hides the tooltip, so it must have stopped
     share = table_of(page, "Kinds of error")[0][1]
     assert page.locator(".tip").is_visible()
     tip = page.locator(".tip").inner_text()

@@ -1,4 +1,4 @@
-"""Robustness of reports: hostile names and texts, thousands of utterances, missing recordings."""
+"""Robustness of reports: malicious names and texts, thousands of utterances, missing recordings."""
 
 import base64
 import json
@@ -68,12 +68,12 @@ HOSTILE = [
 
 def hostile() -> list[Scored]:
     """Utterances whose id, speaker, subset and texts try to break the page."""
-    found = []
+    utterances = []
     for place, text in enumerate(HOSTILE):
         hypothesis = HOSTILE[(place + 1) % len(HOSTILE)]
         speaker, subset = HOSTILE[(place + 2) % len(HOSTILE)], HOSTILE[place % 3]
-        found.append(scored(text, hypothesis, name=f"{place} {text}", subset=subset, speaker=speaker, text=text))
-    return found
+        utterances.append(scored(text, hypothesis, name=f"{place} {text}", subset=subset, speaker=speaker, text=text))
+    return utterances
 
 
 def save(folder: Path, text: str) -> Path:
@@ -82,8 +82,8 @@ def save(folder: Path, text: str) -> Path:
     return path
 
 
-def report_of(some: list[Scored], clips: Clips = NO_CLIPS, about: About | None = None) -> str:
-    return evaluation_report(some, about or About("Title", [("Model", "m")]), clips)
+def report_of(utterances: list[Scored], clips: Clips = NO_CLIPS, about: About | None = None) -> str:
+    return evaluation_report(utterances, about or About("Title", [("Model", "m")]), clips)
 
 
 @pytest.mark.parametrize(
@@ -94,23 +94,23 @@ def report_of(some: list[Scored], clips: Clips = NO_CLIPS, about: About | None =
         (40, 1, "for the 1 of 41 with 5 utterances or more. Names are under Values"),
     ],
 )
-def test_it_is_said_which_speakers_have_an_interval_and_where_their_names_are(few: int, many: int, note: str) -> None:
+def test_a_note_tells_which_speakers_have_an_interval_and_where_their_names_are(few: int, many: int, note: str) -> None:
     speakers = [f"few {number}" for number in range(few)] + [f"many {number}" for number in range(many)] * 5
-    some = [scored("one two", "one", name=str(place), speaker=speaker) for place, speaker in enumerate(speakers)]
-    assert f"WER of each speaker; 95 % intervals over utterances {note}<" in report_of(some)
+    utterances = [scored("one two", "one", name=str(place), speaker=speaker) for place, speaker in enumerate(speakers)]
+    assert f"WER of each speaker; 95 % intervals over utterances {note}<" in report_of(utterances)
 
 
 @pytest.mark.parametrize("width", [380, 1400])
-def test_hostile_names_and_texts_stay_texts(width: int, browser: Any, tmp_path: Path) -> None:  # noqa: F811
-    some = hostile()
+def test_malicious_names_and_texts_are_displayed_as_text(width: int, browser: Any, tmp_path: Path) -> None:  # noqa: F811
+    utterances = hostile()
     about = About(HOSTILE[0], [(HOSTILE[1], HOSTILE[2])], [HOSTILE[3], HOSTILE[0]])
     clips = replace(NO_CLIPS, problems={0: HOSTILE[0]})
-    seen = visit(browser, save(tmp_path, report_of(some, clips, about)), width=width)
+    seen = visit(browser, save(tmp_path, report_of(utterances, clips, about)), width=width)
     tab = seen.page
     assert tab.title() == HOSTILE[0]
     assert tab.evaluate("document.querySelectorAll('img, svg[onload]').length") == 0
     assert tab.evaluate("document.querySelectorAll('script').length") == len(SCRIPTS) + 1
-    for row in some:
+    for row in utterances:
         address = "(row) => { location.hash = new URLSearchParams({utterance: row[0], subset: row[1]}); }"
         tab.evaluate(address, [visible(row.utterance.id), visible(row.subset)])
         wait_until(tab, f"document.querySelector('dialog h2')?.textContent === {to_json(visible(row.utterance.id))}")
@@ -122,7 +122,7 @@ def test_hostile_names_and_texts_stay_texts(width: int, browser: Any, tmp_path: 
         )
     tab.keyboard.press("Escape")
     tab.fill("[name=search]", "\\udcff")
-    assert tab.locator("#utterances tr[data-index]").count() == 2, "as it is shown, so it can be sought"
+    assert tab.locator("#utterances tr[data-index]").count() == 2, "a name can be searched as it is displayed"
     assert tab.title() == HOSTILE[0]
     assert overflow(tab) <= 0
     assert seen.complaints == []
@@ -130,7 +130,7 @@ def test_hostile_names_and_texts_stay_texts(width: int, browser: Any, tmp_path: 
     tab.context.close()
 
 
-def test_a_hostile_comparison_stays_text_too(browser: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_malicious_texts_in_a_comparison_are_displayed_as_text(browser: Any, tmp_path: Path) -> None:  # noqa: F811
     a = hostile()
     b = [
         scored(
@@ -151,21 +151,21 @@ def test_a_hostile_comparison_stays_text_too(browser: Any, tmp_path: Path) -> No
     seen.page.context.close()
 
 
-def test_right_to_left_text_runs_from_right_to_left(browser: Any, tmp_path: Path) -> None:  # noqa: F811
-    some = [scored("שלום עולם יפה", "שלום עולם", name="hebrew")]
-    seen = visit(browser, f"{save(tmp_path, report_of(some)).as_uri()}#utterance=hebrew")
+def test_right_to_left_text_is_displayed_from_right_to_left(browser: Any, tmp_path: Path) -> None:  # noqa: F811
+    utterances = [scored("שלום עולם יפה", "שלום עולם", name="hebrew")]
+    seen = visit(browser, f"{save(tmp_path, report_of(utterances)).as_uri()}#utterance=hebrew")
     wait_until(seen.page, "document.querySelector('dialog[open]') !== null")
     boxes = [column.bounding_box() for column in seen.page.locator(".alignment .column:not(.names)").all()]
     assert boxes[0]["x"] > boxes[1]["x"] > boxes[2]["x"]
     seen.page.context.close()
 
 
-def test_a_page_runs_no_script_and_loads_no_file_but_its_own(browser: Any, tmp_path: Path) -> None:  # noqa: F811
-    asked: list[object] = []
+def test_a_page_executes_only_its_own_script_and_loads_no_other_file(browser: Any, tmp_path: Path) -> None:  # noqa: F811
+    requests: list[object] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append(self.path)
+            requests.append(self.path)
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -179,10 +179,10 @@ def test_a_page_runs_no_script_and_loads_no_file_but_its_own(browser: Any, tmp_p
         assert len([complaint for complaint in seen.complaints if "Content Security Policy" in complaint]) >= 5
         seen.page.context.close()
         server.shutdown()
-    assert asked == []
+    assert requests == []
 
 
-def test_data_of_a_page_is_read_as_it_was_given(browser: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_data_in_a_page_is_read_back_unchanged(browser: Any, tmp_path: Path) -> None:  # noqa: F811
     given = {"texts": [visible(text) for text in HOSTILE], "number": 1.5, "nothing": None, "<!--<script>": "</script>"}
     seen = visit(browser, save(tmp_path, page("title", "", data={"data": given})))
     assert seen.page.evaluate("JSON.parse(document.getElementById('data').textContent)") == given
@@ -191,18 +191,18 @@ def test_data_of_a_page_is_read_as_it_was_given(browser: Any, tmp_path: Path) ->
         page("title", "", data={"data": float("nan")})
 
 
-def test_scripts_of_pages_can_stand_in_one(tmp_path: Path) -> None:
+def test_scripts_of_pages_can_be_inlined_and_contain_no_unsafe_code(tmp_path: Path) -> None:
     for path in (ROOT / "asr" / "web" / "assets").glob("*.js"):
         assert "</script" not in asset(path.name).lower()
         assert not re.search(r"\bon\w+=[\"']|https?://|\beval\b|innerHTML", asset(path.name)), path
 
 
-def test_five_thousand_utterances_open_and_sort_at_once(browser: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_five_thousand_utterances_open_and_sort_fast(browser: Any, tmp_path: Path) -> None:  # noqa: F811
     """The limits are about ten times the time on one core: half a second to open, 30 ms to sort or to search."""
     path = save(tmp_path, report_of(simulated(5000, 1)))
     seen = visit(browser, path)
     assert seen.page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd") < 6000
-    timed = "(() => {{ const begun = performance.now(); {}; document.body.offsetHeight;"  # which lays the page out
+    timed = "(() => {{ const begun = performance.now(); {}; document.body.offsetHeight;"  # forces a layout of the page
     timed += "return performance.now() - begun; }})()"
     click = "document.querySelectorAll('#utterances th button')[{}].click()"
     for column in range(8):
@@ -211,14 +211,14 @@ def test_five_thousand_utterances_open_and_sort_at_once(browser: Any, tmp_path: 
     search += "box.dispatchEvent(new Event('input', {bubbles: true}))"
     assert seen.page.evaluate(timed.format(search)) < 400
     assert re.match(r"\d{3} of 5,000 utterances", seen.page.locator("#found").inner_text())
-    assert seen.page.locator("#utterances tr").count() < 60, "only what is in sight is drawn"
+    assert seen.page.locator("#utterances tr").count() < 60, "only visible rows are drawn"
     seen.page.context.close()
 
 
 @pytest.mark.parametrize(
     ("count", "expected_note"), [(30, ""), (1000, "The first 400 of 1,000; the page itself has all.")]
 )
-def test_paper_is_not_wasted_on_rows_that_are_not_printed(
+def test_hidden_rows_are_not_printed(
     count: int,
     expected_note: str,
     browser: Any,  # noqa: F811
@@ -237,7 +237,7 @@ def test_paper_is_not_wasted_on_rows_that_are_not_printed(
     seen.page.context.close()
 
 
-def test_an_address_of_no_utterance_is_said_so(browser: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_an_address_of_an_unknown_utterance_is_reported(browser: Any, tmp_path: Path) -> None:  # noqa: F811
     seen = visit(browser, f"{save(tmp_path, report_of([scored('one', 'two')])).as_uri()}#utterance=gone")
     wait_until(seen.page, "document.readyState === 'complete'")
     assert seen.page.locator("#found").inner_text() == "There is no utterance gone in this page."
@@ -259,7 +259,7 @@ def test_rows_follow_the_scroll_bar_to_the_last_one(browser: Any, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "some",
+    "utterances",
     [
         [scored("", "")],
         [scored("", "word")],
@@ -268,9 +268,9 @@ def test_rows_follow_the_scroll_bar_to_the_last_one(browser: Any, tmp_path: Path
     ],
     ids=["nothing", "nothing said", "nothing heard", "all right"],
 )
-def test_a_page_is_made_of_very_little(some: list[Scored], browser: Any, tmp_path: Path) -> None:  # noqa: F811
-    seen = visit(browser, save(tmp_path, report_of(some)))
-    rate = figures(some)["words"]["rate"]
+def test_an_almost_empty_evaluation_gives_a_page(utterances: list[Scored], browser: Any, tmp_path: Path) -> None:  # noqa: F811
+    seen = visit(browser, save(tmp_path, report_of(utterances)))
+    rate = figures(utterances)["words"]["rate"]
     assert seen.page.locator("[data-figure=wer]").inner_text() == ("-" if rate is None else f"{100 * rate:.2f} %")
     assert seen.page.locator("#utterances tr[data-index]").count() == 1
     seen.page.locator("#utterances a").click()
@@ -289,33 +289,33 @@ def tone(folder: Path, name: str, seconds: float, errors: int = 0) -> Utterance:
     return Utterance(str(path), seconds, "", name)
 
 
-def test_recordings_fill_the_budget_in_the_order_asked_for(tmp_path: Path) -> None:
-    some = [tone(tmp_path, name, seconds) for name, seconds in (("a", 2.0), ("b", 9.0), ("c", 2.0), ("d", 2.0))]
-    everything = record(some, range(4), 1e9)
+def test_recordings_fill_the_budget_in_the_requested_order(tmp_path: Path) -> None:
+    utterances = [tone(tmp_path, name, seconds) for name, seconds in (("a", 2.0), ("b", 9.0), ("c", 2.0), ("d", 2.0))]
+    everything = record(utterances, range(4), 1e9)
     sizes = {place: base64_bytes(len(content)) for place, content in everything.audio.items()}
     assert sorted(sizes) == [0, 1, 2, 3]
-    assert list(record(some, [2, 0, 3], sizes[2] + sizes[0]).audio) == [2, 0]
-    assert list(record(some, [1, 3], sizes[1] - 1).audio) == [3], "one that is too large is passed over"
-    hiss = replace(some[0], audio_filepath=str(tmp_path / "hiss.wav"))  # takes more than is usual
+    assert list(record(utterances, [2, 0, 3], sizes[2] + sizes[0]).audio) == [2, 0]
+    assert list(record(utterances, [1, 3], sizes[1] - 1).audio) == [3], "a recording that is too large is skipped"
+    hiss = replace(utterances[0], audio_filepath=str(tmp_path / "hiss.wav"))  # hiss needs more bytes than speech
     soundfile.write(hiss.audio_filepath, 0.1 * torch.randn(2 * SAMPLE_RATE).numpy(), SAMPLE_RATE)
     [content] = record([hiss], [0], 1e9).audio.values()
     assert record([hiss], [0], base64_bytes(len(content)) - 1).audio == {}
-    assert record(some, range(4), 0).audio == {}
+    assert record(utterances, range(4), 0).audio == {}
 
 
-def test_a_recording_is_the_utterances_sound(tmp_path: Path) -> None:
+def test_the_recording_in_a_page_is_the_audio_of_the_utterance(tmp_path: Path) -> None:
     long = tone(tmp_path, "long", 3.0)
-    stretch = replace(long, offset=1.0, duration=1.5)
-    [content] = record([stretch], [0], 1e9).audio.values()
+    segment = replace(long, offset=1.0, duration=1.5)
+    [content] = record([segment], [0], 1e9).audio.values()
     path = tmp_path / "clip.ogg"
     path.write_bytes(content)
     clip, meant = load_waveform(path, SAMPLE_RATE), load_waveform(long.audio_filepath, SAMPLE_RATE)[16000:40000]
     assert len(clip) == len(meant)
-    assert float((clip - meant).pow(2).mean()) < 0.02 * float(meant.pow(2).mean()), "Opus drops what cannot be heard"
+    assert float((clip - meant).pow(2).mean()) < 0.02 * float(meant.pow(2).mean()), "Opus removes inaudible parts"
 
 
 @pytest.mark.parametrize("rate", OPUS_RATES)
-def test_recordings_keep_rates_that_opus_knows(rate: int, tmp_path: Path) -> None:
+def test_recordings_keep_the_sample_rates_that_opus_supports(rate: int, tmp_path: Path) -> None:
     [content] = record([tone(tmp_path, "a", 1.0)], [0], 1e9, sample_rate=rate).audio.values()
     path = tmp_path / "clip.ogg"
     path.write_bytes(content)
@@ -323,28 +323,28 @@ def test_recordings_keep_rates_that_opus_knows(rate: int, tmp_path: Path) -> Non
     assert soundfile.info(path).duration == pytest.approx(1.0, abs=1e-3)
 
 
-def test_speech_takes_about_four_thousand_bytes_a_second() -> None:
+def test_speech_needs_about_four_thousand_bytes_per_second() -> None:
     noise = 0.1 * torch.randn(10 * SAMPLE_RATE, generator=torch.Generator().manual_seed(0))
     assert 2000 < len(opus(noise, SAMPLE_RATE)) / 10 < 6000
 
 
-def test_a_file_that_broke_since_is_a_problem_and_the_others_are_recorded(tmp_path: Path) -> None:
-    some = [tone(tmp_path, name, 1.0) for name in "abc"]
-    Path(some[1].audio_filepath).write_bytes(b"fLaC broken")
-    Path(some[2].audio_filepath).unlink()
-    clips = record(some, range(3), 1e9)
+def test_a_file_that_is_damaged_later_is_reported_and_the_others_are_recorded(tmp_path: Path) -> None:
+    utterances = [tone(tmp_path, name, 1.0) for name in "abc"]
+    Path(utterances[1].audio_filepath).write_bytes(b"fLaC broken")
+    Path(utterances[2].audio_filepath).unlink()
+    clips = record(utterances, range(3), 1e9)
     assert list(clips.audio) == [0]
     assert "b.flac" in clips.problems[1]
     assert "no such file" in clips.problems[2]
 
 
-def test_the_progress_of_a_page_is_shown_step_by_step(fluent: Path) -> None:
+def test_the_progress_of_making_a_page_is_reported(fluent: Path) -> None:
     recognizer, utterances = load_recognizer(fluent / "run"), read_manifest(fluent / "test.jsonl")[:3]
     done: dict[str, float] = {}
 
     @contextmanager
-    def progress(step: str, some: Iterable[Utterance]) -> Iterator[Callable[[float], None]]:
-        done[step] = -sum(utterance.duration for utterance in some)
+    def progress(step: str, utterances: Iterable[Utterance]) -> Iterator[Callable[[float], None]]:
+        done[step] = -sum(utterance.duration for utterance in utterances)
 
         def advance(seconds: float) -> None:
             done[step] += seconds
@@ -352,10 +352,10 @@ def test_the_progress_of_a_page_is_shown_step_by_step(fluent: Path) -> None:
         yield advance
 
     record_with_features(recognizer, utterances, range(3), 1e9, progress=progress)
-    assert done == {"recordings": pytest.approx(0), "pictures": pytest.approx(0)}, "each step reaches its end"
+    assert done == {"recordings": pytest.approx(0), "pictures": pytest.approx(0)}, "each step is reported until its end"
 
 
-def test_posteriors_are_the_nets_log_probs(fluent: Path) -> None:
+def test_posteriors_equal_the_log_probs_of_the_net(fluent: Path) -> None:
     recognizer, utterances = load_recognizer(fluent / "run"), read_manifest(fluent / "test.jsonl")[:3]
     clips = record_with_features(recognizer, utterances, [2, 0], 1e9)
     assert list(clips.posteriors) == sorted(clips.posteriors, key=list(clips.posteriors).index)
@@ -389,12 +389,12 @@ def test_a_long_recording_has_the_posteriors_of_its_chunks(fluent: Path, tmp_pat
 
 
 def unpacked(content: bytes, num_bins: int) -> list[list[int]]:
-    """The levels of each frame."""
+    """Unpack the levels of each frame."""
     halves = [level for byte in content for level in (byte % 16, byte // 16)]
     return [halves[at : at + num_bins] for at in range(0, len(halves) - num_bins + 1, num_bins)]
 
 
-def test_the_features_that_a_page_carries_are_those_that_the_net_heard(fluent: Path) -> None:
+def test_the_features_in_a_page_are_those_that_the_net_received(fluent: Path) -> None:
     recognizer, utterances = load_recognizer(fluent / "run"), read_manifest(fluent / "test.jsonl")[:3]
     clips = record_with_features(recognizer, utterances, [2, 0], 1e9)
     assert clips.log_mel.keys() == {0, 2}
@@ -417,21 +417,21 @@ def collated_example(recognizer: Recognizer, utterance: Utterance) -> Tensor:
     return features[0]
 
 
-def test_a_long_recordings_features_are_those_of_stretches_without_a_gap(fluent: Path) -> None:
+def test_the_features_of_a_long_recording_are_those_of_consecutive_segments(fluent: Path) -> None:
     features = load_recognizer(fluent / "run").model.features
     waveform = torch.randn(40_321, generator=torch.Generator().manual_seed(0)) * torch.linspace(0.01, 1, 40_321)
     frames = in_stretches(features, waveform, seconds=1.0)
     assert len(frames) == features.num_frames(len(waveform))
-    assert torch.equal(in_stretches(features, waveform, seconds=3.0), features(waveform)), "one stretch is the whole"
-    per_stretch = SAMPLE_RATE // features.hop
-    for start in range(0, len(frames), per_stretch):
-        stretch = waveform[start * features.hop :][: (per_stretch - 1) * features.hop + features.window]
-        torch.testing.assert_close(frames[start : start + per_stretch], features(stretch))
+    assert torch.equal(in_stretches(features, waveform, seconds=3.0), features(waveform)), "one segment is the whole"
+    frames_per_segment = SAMPLE_RATE // features.hop
+    for start in range(0, len(frames), frames_per_segment):
+        segment = waveform[start * features.hop :][: (frames_per_segment - 1) * features.hop + features.window]
+        torch.testing.assert_close(frames[start : start + frames_per_segment], features(segment))
     for num_samples in (0, 1, features.window - 1, features.window):
         assert len(in_stretches(features, waveform[:num_samples], 1.0)) == (num_samples == features.window)
 
 
-def test_a_page_holds_no_more_than_its_budget_with_the_features(fluent: Path) -> None:
+def test_a_page_with_features_keeps_its_size_limit(fluent: Path) -> None:
     recognizer, utterances = load_recognizer(fluent / "run"), read_manifest(fluent / "test.jsonl")
     for budget in (0, 20_000, 60_000):
         clips = record_with_features(recognizer, utterances, range(len(utterances)), budget)
@@ -439,7 +439,7 @@ def test_a_page_holds_no_more_than_its_budget_with_the_features(fluent: Path) ->
         assert bool(clips.audio) == bool(budget)
 
 
-def test_the_browser_draws_each_level_in_its_colour_where_it_belongs(browser: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_the_browser_draws_each_level_in_its_colour_at_its_position(browser: Any, tmp_path: Path) -> None:  # noqa: F811
     num_frames, num_bins = 61, 23  # an odd number of levels
     features = torch.randn(num_frames, num_bins, generator=torch.Generator().manual_seed(0))
     content = levels(features)
@@ -451,7 +451,7 @@ def test_the_browser_draws_each_level_in_its_colour_where_it_belongs(browser: An
             const { base64, settings, frames } = JSON.parse(document.getElementById("data").textContent);
             const levels = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
             const canvas = document.createElement("canvas"), { sample_rate: rate, window, shift } = settings;
-            // A pixel a frame, from the beginning of the first frame's own stretch on.
+            // A pixel a frame, from the beginning of the first frame's window on.
             Picture.mel(canvas, frames, { ...settings, levels }, (window - shift) / 2 / rate, rate / shift);
             const context = canvas.getContext("2d"), height = canvas.height / settings.num_mel_bins;
             const at = (t, bin) => context.getImageData(t, Math.floor(canvas.height - (bin + 0.5) * height), 1, 1).data;
@@ -476,7 +476,7 @@ def evaluated(fluent: Path, *arguments: object) -> int:
     return evaluate([str(fluent / "run"), *map(str, arguments), "--device", "cpu"])
 
 
-def test_a_broken_file_is_named_on_the_page_and_the_rest_is_there(
+def test_a_broken_file_is_named_on_the_page_and_the_rest_is_displayed(
     browser: Any,  # noqa: F811
     fluent: Path,
     tmp_path: Path,
@@ -501,7 +501,7 @@ def test_a_broken_file_is_named_on_the_page_and_the_rest_is_there(
     seen.page.context.close()
 
 
-def test_a_recording_that_cannot_be_made_is_told_at_its_utterance(browser: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_a_recording_that_cannot_be_encoded_is_reported_at_its_utterance(browser: Any, tmp_path: Path) -> None:  # noqa: F811
     clips = replace(NO_CLIPS, problems={0: "a.flac: must be a readable audio file; there is no such file."})
     seen = visit(browser, f"{save(tmp_path, report_of([scored('one', 'two', name='1')], clips)).as_uri()}#utterance=1")
     wait_until(seen.page, "document.querySelector('dialog[open]') !== null")
@@ -521,7 +521,7 @@ def test_a_recording_that_cannot_be_made_is_told_at_its_utterance(browser: Any, 
         (["--report-audio", "3"], "--report-audio needs --report"),
     ],
 )
-def test_a_report_that_cannot_be_is_refused_before_any_work(
+def test_an_impossible_report_is_refused_before_any_work(
     arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -531,17 +531,17 @@ def test_a_report_that_cannot_be_is_refused_before_any_work(
             command([*others, *arguments])
 
 
-def test_the_folder_of_a_report_is_made(tmp_path: Path) -> None:
+def test_the_folder_of_a_report_is_created(tmp_path: Path) -> None:
     path = tmp_path / "new" / "folder" / "report.html"
     files.check_output("--report", path, "report.html")
-    assert not path.parent.exists(), "a check makes nothing"
+    assert not path.parent.exists(), "the check creates no file"
     files.write_output("--report", path, "text")
     assert path.read_text() == "text"
     with pytest.raises(InputError, match=r"--report must be a writable file; .*: Not a directory"):
         files.check_output("--report", path / "report.html", "report.html")
 
 
-def test_a_report_is_written_where_a_link_leads(tmp_path: Path) -> None:
+def test_a_report_is_written_to_the_target_of_a_link(tmp_path: Path) -> None:
     (tmp_path / "link.html").symlink_to(tmp_path / "target.html")
     files.check_output("--report", tmp_path / "link.html", "report.html")
     files.write_output("--report", tmp_path / "link.html", "text")
@@ -549,7 +549,7 @@ def test_a_report_is_written_where_a_link_leads(tmp_path: Path) -> None:
     assert (tmp_path / "target.html").read_text() == "text"
 
 
-def test_a_full_disk_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def full(path: Path, text: str) -> None:
         raise OSError(28, "No space left on device")
 
@@ -578,7 +578,7 @@ def test_a_comparison_shows_both_hypotheses_below_the_reference(
     assert tab.locator("[data-figure=errors]").inner_text() == "+2"
     rows = tab.locator("#utterances tbody tr[data-index]")
     assert rows.count() >= 10
-    assert rows.first.locator("td").first.inner_text() == worse["id"], "what changed most is first"
+    assert rows.first.locator("td").first.inner_text() == worse["id"], "the largest change is first"
     assert [cell.inner_text() for cell in rows.first.locator("td.number").all()][2:5] == ["0", "2", "+2"]
     rows.first.locator("a").click()
     wait_until(tab, "document.querySelector('.player canvas')?.hidden === false")
@@ -592,7 +592,7 @@ def test_a_comparison_shows_both_hypotheses_below_the_reference(
     tab.locator(".alignment .column:not(.names)").first.locator("button").nth(1).click()
     wait_until(tab, "document.querySelectorAll('.alignment .now').length === 1")
     tab.get_by_role("button", name="Show the words of A").click()
-    assert tab.locator(".alignment .now").count() == 0, "a player that is gone marks nothing"
+    assert tab.locator(".alignment .now").count() == 0, "a removed player marks no word"
     assert tab.locator(".timeline-words button").all_inner_texts() == reference
     tab.keyboard.press("Escape")
     tab.select_option("[name=kind]", "worse")
@@ -603,26 +603,26 @@ def test_a_comparison_shows_both_hypotheses_below_the_reference(
     tab.context.close()
 
 
-def test_the_numbers_of_a_comparison_are_those_that_compare_finds(browser: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_the_numbers_of_a_comparison_equal_those_of_compare(browser: Any, tmp_path: Path) -> None:  # noqa: F811
     a, b = simulated(60, 1), simulated(60, 2, error_rate=0.2)
-    found = compared(a, b)
-    seen = visit(browser, save(tmp_path, comparison_report(a, b, found, About("Title", []), NO_CLIPS)))
+    comparison = compared(a, b)
+    seen = visit(browser, save(tmp_path, comparison_report(a, b, comparison, About("Title", []), NO_CLIPS)))
     tab = seen.page
-    assert tab.locator("[data-figure=difference]").inner_text() == f"{100 * found['difference']['rate']:+.2f}"
+    assert tab.locator("[data-figure=difference]").inner_text() == f"{100 * comparison['difference']['rate']:+.2f}"
     text = tab.locator(".headline").inner_text()
     for prefix in ("", "speaker_"):
-        low, high = found["difference"][f"{prefix}interval"]
+        low, high = comparison["difference"][f"{prefix}interval"]
         assert f"{100 * low:+.2f} to {100 * high:+.2f}, p" in text
-    wins = found["utterance_wins"]
+    wins = comparison["utterance_wins"]
     assert f"{wins['a']} better in A, {wins['b']} in B, {wins['tie']} as good" in text
-    for which, some in (("a", a), ("b", b)):
-        rate = sum(row.counts.errors for row in some) / sum(row.counts.reference_length for row in some)
+    for which, system_rows in (("a", a), ("b", b)):
+        rate = sum(row.counts.errors for row in system_rows) / sum(row.counts.reference_length for row in system_rows)
         assert tab.locator(f"[data-figure=wer_{which}]").inner_text() == f"{100 * rate:.2f} %"
     tab.context.close()
 
 
-def test_models_are_compared_even_if_their_manifests_say_other_durations(tmp_path: Path) -> None:
-    """The first one's durations are used: the bins of both must have the same utterances."""
+def test_models_are_compared_even_if_their_manifests_have_other_durations(tmp_path: Path) -> None:
+    """The durations of the first manifest are used, so that the bins of both models have the same utterances."""
     a = simulated(60, 1)
     b = [
         replace(row, utterance=replace(row.utterance, duration=0.4 * row.utterance.duration + place % 3))
@@ -633,20 +633,22 @@ def test_models_are_compared_even_if_their_manifests_say_other_durations(tmp_pat
     assert len(bins) > 2
     for duration_bin in bins:
         low, _, high, _ = duration_bin["name"].split()
-        inside = [place for place, some in enumerate(a) if float(low) <= some.utterance.duration < float(high)]
-        for which, some in (("A", a), ("B", b)):
-            errors = sum(some[place].counts.errors for place in inside)
-            rate = f"{100 * errors / sum(some[place].counts.reference_length for place in inside):.1f} %"
+        inside = [
+            place for place, system_rows in enumerate(a) if float(low) <= system_rows.utterance.duration < float(high)
+        ]
+        for which, system_rows in (("A", a), ("B", b)):
+            errors = sum(system_rows[place].counts.errors for place in inside)
+            rate = f"{100 * errors / sum(system_rows[place].counts.reference_length for place in inside):.1f} %"
             assert f"<td>{duration_bin['name']}, {which}</td><td>{rate}</td>" in html
 
 
-def test_escaped_text_is_what_was_given_but_for_bytes_that_are_no_text() -> None:
+def test_escaped_text_equals_the_input_except_bytes_that_are_not_text() -> None:
     assert escape("<a href='x'>\"&") == "&lt;a href=&#x27;x&#x27;&gt;&quot;&amp;"
     assert escape("caf\udce9") == "caf\\udce9"
 
 
-def test_making_a_page_of_five_thousand_utterances_takes_seconds() -> None:
-    some = simulated(5000, 1)
+def test_a_page_of_five_thousand_utterances_is_made_in_seconds() -> None:
+    utterances = simulated(5000, 1)
     begun = time.process_time()
-    report_of(some)
+    report_of(utterances)
     assert time.process_time() - begun < 30  # 4 s on one core

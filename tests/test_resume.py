@@ -46,9 +46,9 @@ def config(run_dir: Path, corpus: Path, *overrides: str) -> dict[str, Any]:
     return resolved(*RUN, *tone_corpus(corpus), f"run_dir={run_dir}", *overrides)
 
 
-@pytest.mark.timeout(900)  # a dozen starts, on a possibly slow machine
+@pytest.mark.timeout(900)  # a dozen starts, on a machine that may be slow
 @pytest.mark.parametrize("world_size", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_run_killed_at_ten_random_moments_ends_with_the_bits_of_one_that_was_not(
+def test_a_run_killed_at_ten_random_moments_ends_with_the_bits_of_an_undisturbed_one(
     world_size: int, tones: Path, tmp_path: Path
 ) -> None:
     processes = [] if world_size == 1 else TWO
@@ -57,7 +57,7 @@ def test_a_run_killed_at_ten_random_moments_ends_with_the_bits_of_one_that_was_n
     moments = random.Random(world_size)
     killed_at, resumed_from = [], []
     for attempt in range(KILLS):
-        workers = f"data.num_workers={attempt % 2}"  # they must not matter
+        workers = f"data.num_workers={attempt % 2}"  # the number of workers must not matter
         done = steps_logged(parts) + moments.randint(0, 3)
         num_resumptions = len(resumptions(parts))
         running = start(config(parts, tones, *processes, workers), tmp_path / "parts.log", world_size=world_size)
@@ -75,7 +75,7 @@ def test_a_run_killed_at_ten_random_moments_ends_with_the_bits_of_one_that_was_n
     resumed_from += resumptions(parts)[-1:]
     for done, (step, _) in zip(killed_at, resumed_from[1:], strict=True):
         assert done - EVERY_STEPS <= step, (killed_at, resumed_from)
-    assert sum(batch > 1 for _, batch in resumed_from) >= 3, "restarts must be in mid-epoch, too"
+    assert sum(batch > 1 for _, batch in resumed_from) >= 3, "some restarts must be within an epoch"
 
 
 def schedule_by_epochs() -> None:
@@ -85,7 +85,7 @@ def schedule_by_epochs() -> None:
     build.build_schedule = lambda config: lambda moment: 0.5**moment.epoch  # type: ignore[assignment]
 
 
-def test_a_schedule_of_epochs_goes_on_in_the_middle_of_one(tones: Path, tmp_path: Path) -> None:
+def test_a_schedule_of_epochs_continues_within_an_epoch(tones: Path, tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     short = ["trainer.max_epochs=2", "corpus.test=[]"]
     assert finish(start(config(whole, tones, *short), tmp_path / "log", before=schedule_by_epochs)) == 0
@@ -98,7 +98,9 @@ def test_a_schedule_of_epochs_goes_on_in_the_middle_of_one(tones: Path, tmp_path
     assert rates == [float(row["train/learning_rate"]) for row in metrics(whole) if row["train/learning_rate"]]
     assert rates == sorted(rates, reverse=True)
     first_of_second = len(rates) // 2
-    assert [rates[0], rates[first_of_second]] == pytest.approx([2e-3, 1e-3]), "as of where each epoch begins"
+    assert [rates[0], rates[first_of_second]] == pytest.approx([2e-3, 1e-3]), (
+        "the learning rate is that of the start of the epoch"
+    )
 
 
 def begun(run_dir: Path, corpus: Path, output: Path, *overrides: str) -> Path:
@@ -140,7 +142,7 @@ def another_text(run_dir: Path, corpus: Path) -> list[str]:
     ],
     ids=["tokenizer", "manifest", "config", "epochs", "another kind of tokenizer", "allowed too much"],
 )
-def test_a_run_does_not_go_on_under_other_settings(change: Any, difference: str, tones: Path, tmp_path: Path) -> None:
+def test_a_run_with_other_settings_is_not_resumed(change: Any, difference: str, tones: Path, tmp_path: Path) -> None:
     run_dir = begun(tmp_path / "run", tones, tmp_path / "log")
     before = {path: path.stat().st_mtime_ns for path in (run_dir / "checkpoints").iterdir()}
     overrides = ["trainer.max_epochs=2", *change(run_dir, tones)]
@@ -149,7 +151,7 @@ def test_a_run_does_not_go_on_under_other_settings(change: Any, difference: str,
     assert {path: path.stat().st_mtime_ns for path in (run_dir / "checkpoints").iterdir()} == before
 
 
-def test_settings_that_change_nothing_may_change(tones: Path, tmp_path: Path) -> None:
+def test_settings_that_do_not_affect_the_result_may_change(tones: Path, tmp_path: Path) -> None:
     run_dir = begun(tmp_path / "run", tones, tmp_path / "log")
     moved = tmp_path / "elsewhere"
     shutil.copytree(tones, moved / "corpus")
@@ -190,33 +192,33 @@ def remove_ids_after_checkpoint(folder: Path, run_dir: Path) -> None:
     [(1, 2, 1), *(pytest.param(numbers, marks=pytest.mark.slow) for numbers in ((1, 2, 2), (2, 1, 1)))],
     ids=str,
 )
-def test_another_number_of_processes_takes_the_rest_of_the_epoch_if_it_is_allowed(
+def test_another_number_of_processes_continues_the_epoch_if_permitted(
     numbers: tuple[int, int, int], tones: Path, tmp_path: Path
 ) -> None:
-    """Killed twice within an epoch: every epoch has each utterance exactly once."""
+    """The run is killed twice within an epoch; every epoch has each utterance exactly once."""
     run_dir, ids = tmp_path / "run", tmp_path / "ids"
     ids.mkdir()
     small = ["data.max_utterances=2", "trainer.max_epochs=2", "checkpoint.every_steps=1"]
-    for stretch, world_size in enumerate(numbers):
+    for part, world_size in enumerate(numbers):
         distributed = ["trainer.strategy=ddp", "trainer.devices=2"] if world_size == 2 else []
         settings = config(run_dir, tones, *small, *distributed)
-        if stretch > 0 and numbers[stretch - 1] != world_size:
-            output = tmp_path / f"refused{stretch}.log"
+        if part > 0 and numbers[part - 1] != world_size:
+            output = tmp_path / f"refused{part}.log"
             assert finish(start(settings, output, world_size=world_size)) == 1
             log = output.read_text()
             assert log.count("error: ") == 1, log
-            assert f"world_size: {numbers[stretch - 1]} -> {world_size}" in log
+            assert f"world_size: {numbers[part - 1]} -> {world_size}" in log
             assert "resume.allow=[world_size]" in log
         allowed = config(run_dir, tones, *small, *distributed, "resume.allow=[world_size]")
-        done, output = steps_logged(run_dir), tmp_path / f"{stretch}.log"
+        done, output = steps_logged(run_dir), tmp_path / f"{part}.log"
         running = start(allowed, output, world_size=world_size, before=partial(write_ids, ids))
-        if stretch < 2:
+        if part < 2:
             assert wait_for(lambda done=done: steps_logged(run_dir) > done + 2, running)  # type: ignore[misc]
             kill(running)
             remove_ids_after_checkpoint(ids, run_dir)
         else:
             assert finish(running) == 0, output.read_text()
-        changed = stretch > 0 and numbers[stretch - 1] != world_size
+        changed = part > 0 and numbers[part - 1] != world_size
         assert ("no longer bit for bit" in output.read_text()) == changed
     rows = metrics(run_dir)
     assert [int(row["step"]) for row in rows] == list(range(1, 1 + len(rows)))
@@ -228,18 +230,18 @@ def test_another_number_of_processes_takes_the_rest_of_the_epoch_if_it_is_allowe
     assert rates[-1] < 0.1 * max(rates)
 
 
-def test_two_trainings_do_not_work_in_one_folder(tones: Path, tmp_path: Path) -> None:
+def test_two_trainings_cannot_use_one_folder(tones: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     first = start(config(run_dir, tones, "trainer.max_epochs=100"), tmp_path / "first.log")
     assert wait_for(lambda: steps_logged(run_dir) > 2, first)
     assert finish(start(config(run_dir, tones, "trainer.max_epochs=100"), tmp_path / "second.log")) == 1
     assert "another process uses it now" in (tmp_path / "second.log").read_text()
     before = steps_logged(run_dir)
-    assert wait_for(lambda: steps_logged(run_dir) > before, first), "the first goes on"
+    assert wait_for(lambda: steps_logged(run_dir) > before, first), "the first training continues"
     kill(first)
 
 
-def test_a_run_that_stopped_early_stays_stopped(tones: Path, tmp_path: Path) -> None:
+def test_a_run_that_stopped_early_is_not_continued(tones: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     impatient = ["early_stopping.patience=1", "optimizer.lr=0", "trainer.max_epochs=9"]
     for attempt in ("first", "second"):
@@ -258,13 +260,13 @@ def test_each_job_of_a_multirun_has_its_own_folder(tones: Path, tmp_path: Path) 
     assert ended.returncode == 0, ended.stderr[-3000:]
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
     jobs = sorted(path for path in (tmp_path / "runs").iterdir() if path.name != "multirun.yaml")
-    assert [job.name for job in jobs] == ["0", "1"], "so many overrides make no name"
+    assert [job.name for job in jobs] == ["0", "1"], "too many overrides are not part of the folder's name"
     assert all((job / "results.json").is_file() for job in jobs)
     starts = [(job / "train.log").read_text().count("training utterances in the manifests") for job in jobs]
-    assert starts == [1, 1], "the log of a job holds its own lines alone"
+    assert starts == [1, 1], "the log of a job has only its own lines"
 
 
-def die_behind_the_first_checkpoint() -> None:
+def die_after_the_first_checkpoint() -> None:
     """Kill this process when it has written a checkpoint."""
     from asr.training import checkpointing as saving
 
@@ -296,12 +298,12 @@ def die_behind_the_first_checkpoint() -> None:
     ],
     ids=["validated at the end of an epoch", "ending within an epoch", "within an epoch", "every so many batches"],
 )
-def test_a_run_goes_on_from_every_checkpoint_that_it_writes(how: list[str], tones: Path, tmp_path: Path) -> None:
+def test_a_run_resumes_from_every_checkpoint_that_it_writes(how: list[str], tones: Path, tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     always = [*how, "checkpoint.every_steps=1"]
     assert finish(start(config(whole, tones, *always), tmp_path / "whole.log")) == 0
     restarts = 0
-    deadly = die_behind_the_first_checkpoint
+    deadly = die_after_the_first_checkpoint
     while (status := finish(start(config(parts, tones, *always), tmp_path / "log", before=deadly))) != 0:
         assert status == -signal.SIGKILL, (tmp_path / "log").read_text()
         restarts += 1
@@ -311,9 +313,9 @@ def test_a_run_goes_on_from_every_checkpoint_that_it_writes(how: list[str], tone
     assert restarts >= len(metrics(whole))
 
 
-def test_minutes_make_a_checkpoint_due_as_steps_do(tones: Path, tmp_path: Path) -> None:
+def test_checkpoints_can_be_due_after_minutes_instead_of_steps(tones: Path, tmp_path: Path) -> None:
     impatient = ["checkpoint.every_steps=1000", "checkpoint.every_minutes=1e-9", "trainer.max_epochs=1"]
-    deadly = die_behind_the_first_checkpoint
+    deadly = die_after_the_first_checkpoint
     assert finish(start(config(tmp_path / "run", tones, *impatient), tmp_path / "log", before=deadly)) < 0
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step=1.ckpt"]
 
@@ -329,7 +331,7 @@ def write_weights(folder: Path) -> None:
     RecognitionTask.on_train_batch_end = write  # type: ignore[method-assign]
 
 
-def test_the_bundle_holds_the_moving_average(tones: Path, tmp_path: Path) -> None:
+def test_the_bundle_contains_the_moving_average(tones: Path, tmp_path: Path) -> None:
     once = ["trainer.max_epochs=1", "checkpoint.select=last", "trainer.accumulate_grad_batches=1"]
     (tmp_path / "weights").mkdir()
     before = partial(write_weights, tmp_path / "weights")
@@ -340,9 +342,9 @@ def test_the_bundle_holds_the_moving_average(tones: Path, tmp_path: Path) -> Non
         weights = torch.load(tmp_path / "weights" / f"{step}.pt")
         for name, weight in weights.items():
             average[name] = 0.9 * average[name] + 0.1 * weight.double() if step > 1 else weight.double()
-    found = load_file(tmp_path / "run" / "bundle" / "weights.safetensors")
+    averaged = load_file(tmp_path / "run" / "bundle" / "weights.safetensors")
     assert steps > 5
-    for name, weight in found.items():
+    for name, weight in averaged.items():
         torch.testing.assert_close(weight.double(), average[name], rtol=1e-5, atol=1e-6, msg=name)
 
 
@@ -362,15 +364,15 @@ def die_in(where: str) -> None:
     [
         "asr.run.folder.save_fitted",  # after the tokenizer is fitted
         "asr.run.folder.save_config",
-        "asr.training.checkpointing.superfluous",  # written, but no older checkpoint removed
+        "asr.training.checkpointing.superfluous",  # the new checkpoint is written, but no older one is removed
         "asr.training.task.count_errors",  # in the first validation
         "asr.run.outcome.make_bundle",
-        "asr.checkpoint.bundle._swap",  # the bundle is written beside its final path
+        "asr.checkpoint.bundle._swap",  # the bundle is complete beside its final path
         "asr.run.outcome.test_bundle",
-        "asr.run.outcome.write_whole_text",  # results.json
+        "asr.run.outcome.write_whole_text",  # results.json is being written
     ],
 )
-def test_a_run_killed_in_any_of_its_phases_ends_with_the_same_bits(where: str, tones: Path, tmp_path: Path) -> None:
+def test_a_run_killed_in_any_phase_ends_with_the_same_bits(where: str, tones: Path, tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     short = ["trainer.max_epochs=1", "checkpoint.keep=1"]
     assert finish(start(config(whole, tones, *short), tmp_path / "whole.log")) == 0

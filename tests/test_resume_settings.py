@@ -22,7 +22,7 @@ def without(settings: dict[str, Any], section: str, name: str) -> dict[str, Any]
     return settings | {section: {key: value for key, value in settings[section].items() if key != name}}
 
 
-def test_a_setting_that_the_run_was_begun_without_had_its_default() -> None:
+def test_a_setting_that_the_older_run_did_not_have_counts_as_its_default() -> None:
     for section, name in (("data", "max_cells"), ("init", "frozen"), ("trainer", "gradient_clip_val")):
         assert changes(without(today(), section, name), today()) == {}
     assert changes({key: value for key, value in today().items() if key != "ema"}, today()) == {}
@@ -30,18 +30,18 @@ def test_a_setting_that_the_run_was_begun_without_had_its_default() -> None:
     assert changed == {"data.max_cells": "data.max_cells: 250000000.0 -> 5"}
 
 
-def test_a_setting_that_this_version_lacks_is_ignored_but_an_argument_of_the_trainer_is_not() -> None:
+def test_an_unknown_old_setting_is_ignored_but_an_argument_of_the_trainer_is_not() -> None:
     old = today()
     assert changes(old | {"data": old["data"] | {"gone": 1}, "also_gone": 2}, today()) == {}
     assert changes(today("+trainer.limit_val_batches=3"), today()).keys() == {"trainer.limit_val_batches"}
 
 
-def test_components_that_are_not_chosen_any_more_are_a_change() -> None:
+def test_removing_a_component_is_a_change() -> None:
     assert changes(today("augment=[gain]"), today("augment=[]")).keys() == {"augment"}
 
 
 @pytest.mark.parametrize("number", [3, FORMAT])
-def test_components_that_a_checkpoint_describes_in_an_older_format_are_compared_in_todays(
+def test_components_stored_in_an_older_format_are_converted_before_they_are_compared(
     number: int, tmp_path: Path
 ) -> None:
     """Up to format 3 the beam search had the settings of fusion; up to format 5 the bonus was called a score."""
@@ -55,6 +55,6 @@ def test_components_that_a_checkpoint_describes_in_an_older_format_are_compared_
     position = {"epoch": 0, "shares": [[1, 3]], "skipped": 0}
     run = {"settings": old, "total_steps": 9, "id": "x", "position": position}
     torch.save({"run": run, "asr": extra, "state_dict": {}}, tmp_path / "step=3.ckpt")
-    found = find_resume(tmp_path)
-    assert found is not None
-    assert changes(found.run.settings, today("decode=beam")) == {}
+    resume = find_resume(tmp_path)
+    assert resume is not None
+    assert changes(resume.run.settings, today("decode=beam")) == {}

@@ -51,7 +51,7 @@ def both(lengths: list[int], x: Tensor, weights: Tensor) -> tuple[list[Tensor], 
     return ours, loops
 
 
-def test_attention_and_its_gradients_equal_the_papers_equations_in_plain_loops() -> None:
+def test_attention_and_its_gradients_equal_the_equations_of_the_paper_in_plain_loops() -> None:
     x = torch.randn(3, 7, DIM, dtype=torch.float64, requires_grad=True)
     ours, loops = both([7, 1, 4], x, torch.randn(3, 7, DIM, dtype=torch.float64))
     for actual, expected in zip(ours, loops, strict=True):
@@ -59,17 +59,19 @@ def test_attention_and_its_gradients_equal_the_papers_equations_in_plain_loops()
 
 
 @torch.no_grad()
-def test_scores_depend_on_the_distance_alone() -> None:
+def test_scores_depend_only_on_the_distance() -> None:
     attention = RotaryAttention(DIM, HEADS, 0.0).double().eval()
     x, nothing_padded = torch.randn(1, 5, DIM, dtype=torch.float64), torch.zeros(1, 5, dtype=torch.bool)
     positions = attention.positions(torch.zeros(1, 1005, DIM, dtype=torch.float64))
     first, later = (attention(x, positions[:, place : place + 5], nothing_padded) for place in (0, 1000))
     torch.testing.assert_close(later, first, rtol=0, atol=1e-12)
-    assert not torch.allclose(attention(x, positions[:, ::2][:, :5], nothing_padded), first), "they do depend on it"
+    assert not torch.allclose(attention(x, positions[:, ::2][:, :5], nothing_padded), first), (
+        "scores depend on the distance"
+    )
 
 
 @torch.no_grad()
-def test_dropout_acts_in_training_only_and_on_the_weights() -> None:
+def test_dropout_of_the_attention_weights_is_active_only_in_training() -> None:
     attention = RotaryAttention(DIM, HEADS, 0.5)
     x, padding = torch.randn(1, 6, DIM), torch.zeros(1, 6, dtype=torch.bool)
     positions = attention.positions(x)
@@ -78,10 +80,10 @@ def test_dropout_acts_in_training_only_and_on_the_weights() -> None:
     attention.train()
     outs = torch.stack([attention(x, positions, padding) for _ in range(2000)])
     assert not torch.equal(outs[0], outs[1])
-    torch.testing.assert_close(outs.mean(dim=0), plain, rtol=0, atol=0.05)  # the weights' mean stays
+    torch.testing.assert_close(outs.mean(dim=0), plain, rtol=0, atol=0.05)  # dropout preserves the mean of the weights
 
 
-def test_a_head_of_an_odd_number_of_channels_is_one_line() -> None:
+def test_an_odd_number_of_channels_per_head_is_refused_in_one_line() -> None:
     must = r"encoder\.dim / encoder\.num_heads must be even for encoder\.attention=rotary_attention; got dim=18, num_h"
     with pytest.raises(InputError, match=must):
         RotaryAttention(18, 6, 0.0)

@@ -67,7 +67,7 @@ def holds(batch: list[int], durations: list[float], bounds: BatchBounds) -> bool
 
 
 def cut_in_a_loop(order: list[int], durations: list[float], bounds: BatchBounds) -> list[list[int]]:
-    """Add each utterance to the previous batch if it is then within the bounds."""
+    """Add each utterance to the previous batch if the batch then still meets the limits."""
     batches: list[list[int]] = []
     for index in order:
         if batches and holds([*batches[-1], index], durations, bounds):
@@ -79,7 +79,7 @@ def cut_in_a_loop(order: list[int], durations: list[float], bounds: BatchBounds)
 
 @settings(deadline=None)
 @given(DURATIONS, LIMITS)
-def test_batches_are_cut_where_the_next_utterance_would_break_a_bound_and_nowhere_else(
+def test_a_batch_ends_exactly_where_the_next_utterance_would_exceed_a_limit(
     durations: list[float], bounds: BatchBounds
 ) -> None:
     edges = cut_batches(torch.tensor(durations, dtype=torch.float64), bounds).tolist()
@@ -87,11 +87,11 @@ def test_batches_are_cut_where_the_next_utterance_would_break_a_bound_and_nowher
     assert batches == cut_in_a_loop(list(range(len(durations))), durations, bounds)
 
 
-def test_an_utterance_longer_than_the_bound_is_a_batch_of_its_own() -> None:
+def test_an_utterance_longer_than_the_limit_is_a_batch_of_its_own() -> None:
     assert cut_batches(torch.tensor([1.0, 99.0, 1.0]), BOUNDS).tolist() == [0, 1, 2, 3]
 
 
-def test_the_quadratic_bound_makes_batches_of_long_utterances_smaller_and_leaves_others() -> None:
+def test_the_quadratic_limit_reduces_only_batches_of_long_utterances() -> None:
     """With 60 s per batch, 4 utterances of 15 s have 900 square seconds, and 60 of 1 s have 60."""
     durations = torch.tensor([15.0] * 8 + [1.0] * 120, dtype=torch.float64)
     bounds = BatchBounds(batch_seconds=60, max_utterances=100, max_squared_seconds=450)
@@ -107,7 +107,7 @@ def cells_of(seconds: Tensor, tokens: Tensor) -> Tensor:
 
 @settings(deadline=None)
 @given(NUMBERS, LIMITS, st.floats(1, 2000))
-def test_cells_are_those_of_the_longest_and_of_the_most_tokens_whichever_utterances_have_them(
+def test_cells_are_computed_from_the_longest_audio_and_the_longest_text_of_the_batch(
     sizes: list[tuple[float, int]], limits: BatchBounds, max_cells: float
 ) -> None:
     bounds = replace(limits, max_cells=max_cells)
@@ -125,7 +125,7 @@ def test_cells_are_those_of_the_longest_and_of_the_most_tokens_whichever_utteran
     assert [list(range(start, end)) for start, end in pairwise(edges)] == batches
 
 
-def test_a_plan_keeps_the_bound_of_cells_on_every_rank() -> None:
+def test_every_rank_keeps_the_limit_of_cells() -> None:
     durations, tokens = random_durations(300), torch.randint(1, 60, (300,)).double()
     bounds = BatchBounds(60, 8, None, 1000)
     planned = plan_training(
@@ -140,11 +140,11 @@ def test_a_plan_keeps_the_bound_of_cells_on_every_rank() -> None:
 
 @pytest.mark.parametrize("seconds", [1.0, 7.5, 30.0, 60.0])
 @pytest.mark.parametrize("number", [1, 2, 8, 9])
-def test_the_bounds_hold_of_numbers_what_they_hold_of_tensors(seconds: float, number: int) -> None:
+def test_limits_are_equal_for_numbers_and_tensors(seconds: float, number: int) -> None:
     bounds = BatchBounds(batch_seconds=60, max_utterances=8, max_squared_seconds=900)
-    held = bounds.hold(seconds, number)
-    assert held is bool(bounds.hold(torch.tensor([seconds]), torch.tensor([number])))
-    assert held is (seconds * number <= 60 and number <= 8 and seconds * seconds * number <= 900)
+    holds_numbers = bounds.hold(seconds, number)
+    assert holds_numbers is bool(bounds.hold(torch.tensor([seconds]), torch.tensor([number])))
+    assert holds_numbers is (seconds * number <= 60 and number <= 8 and seconds * seconds * number <= 900)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_the_bounds_hold_of_numbers_what_they_hold_of_tensors(seconds: float, nu
         ((1, 1, 0.0), r"data\.max_squared_seconds must be a number greater than 0, .*, or null; got 0\.0\."),
     ],
 )
-def test_bounds_that_hold_nothing_are_an_error(bounds: tuple[int, ...], message: str) -> None:
+def test_limits_that_permit_no_utterance_are_an_error(bounds: tuple[int, ...], message: str) -> None:
     with pytest.raises(InputError, match=message):
         BatchBounds(*bounds)
 
@@ -163,7 +163,7 @@ def test_bounds_that_hold_nothing_are_an_error(bounds: tuple[int, ...], message:
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8])
 @pytest.mark.parametrize("count", [8, 57, 400])
 @pytest.mark.parametrize("squared", [None, 300.0])
-def test_training_sees_every_utterance_once_in_as_many_batches_on_each_rank(
+def test_training_sees_every_utterance_once_and_every_rank_has_the_same_number_of_batches(
     count: int, world_size: int, squared: float | None
 ) -> None:
     durations, bounds = random_durations(count), BatchBounds(60, 8, squared)
@@ -185,14 +185,16 @@ def split_in_a_loop(batches: list[list[int]], divisor: int) -> list[list[int]]:
 
 @settings(deadline=None)
 @given(st.lists(st.floats(0.1, 20), min_size=60, max_size=120), st.integers(1, 20))
-def test_the_fullest_batches_are_halved_until_each_rank_has_as_many(durations: list[float], world_size: int) -> None:
+def test_the_fullest_batches_are_halved_until_all_ranks_have_the_same_number(
+    durations: list[float], world_size: int
+) -> None:
     order = sorted(range(len(durations)), key=lambda index: durations[index])
     expected = split_in_a_loop(cut_in_a_loop(order, durations, BOUNDS), world_size)
     planned = plan(torch.tensor(durations, dtype=torch.float64), jitter=0.0, world_size=world_size)
     assert sorted(all_batches(planned)) == sorted(expected)
 
 
-def test_bounds_hold_for_the_durations_at_the_epochs_speeds() -> None:
+def test_limits_apply_to_durations_at_the_speeds_of_the_epoch() -> None:
     durations = random_durations(300)
     speeds, _ = draw_factors([0.5, 1.0, 2.0], torch.ones(300, 3, dtype=torch.bool), seed=0, epoch=3)
     played = speeds.played(durations)
@@ -201,7 +203,7 @@ def test_bounds_hold_for_the_durations_at_the_epochs_speeds() -> None:
     assert not all(holds(batch, durations.tolist(), BOUNDS) for batch in batches)
 
 
-def test_a_plan_is_a_function_of_its_arguments_and_of_nothing_else() -> None:
+def test_a_plan_depends_only_on_its_arguments() -> None:
     durations = random_durations(100)
     state = torch.get_rng_state()
     first = all_steps(plan(durations, world_size=2))
@@ -211,7 +213,7 @@ def test_a_plan_is_a_function_of_its_arguments_and_of_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("change", [{"epoch": 1}, {"seed": 1}, {"part": 1}])
-def test_another_epoch_seed_or_part_has_other_mates_and_another_order(change: dict[str, int]) -> None:
+def test_another_epoch_seed_or_part_gives_other_batches_in_another_order(change: dict[str, int]) -> None:
     durations = random_durations(1000)
     first, other = plan(durations), plan(durations, **change)
     assert changed_mates(first, other) > 0.8
@@ -219,7 +221,7 @@ def test_another_epoch_seed_or_part_has_other_mates_and_another_order(change: di
     assert same < 3
 
 
-def test_ranks_work_side_by_side_on_batches_of_similar_length() -> None:
+def test_ranks_process_batches_of_similar_length_at_the_same_time() -> None:
     """Without jitter, all utterances of one step are shorter than all of another: no rank waits for long."""
     durations = random_durations(500)
     steps = all_steps(plan(durations, jitter=0.0, world_size=4))
@@ -230,14 +232,14 @@ def test_ranks_work_side_by_side_on_batches_of_similar_length() -> None:
     assert all(before[1] <= after[0] for before, after in pairwise(spans))
 
 
-def test_steps_come_in_random_order() -> None:
+def test_steps_are_in_random_order() -> None:
     durations = random_durations(1000)
     longest = [float(durations[batch].max()) for batch in all_batches(plan(durations))]
     rising = sum(before < after for before, after in pairwise(longest))
     assert 0.4 < rising / len(longest) < 0.6
 
 
-def test_the_first_epochs_go_from_short_utterances_to_long_ones() -> None:
+def test_the_first_epochs_are_sorted_from_short_to_long_utterances() -> None:
     durations = random_durations(1000)
     for epoch, is_sorted in ((0, True), (1, True), (2, False)):
         planned = plan(durations, jitter=0.0, epoch=epoch, sorted_epochs=2, world_size=2)
@@ -253,7 +255,9 @@ def padding(planned: Plan, durations: Tensor) -> float:
 
 @needs_shared
 @pytest.mark.parametrize("world_size", [1, 8])
-def test_librispeech_is_padded_by_at_most_3_percent_and_at_least_90_percent_of_mates_change(world_size: int) -> None:
+def test_librispeech_is_padded_by_at_most_3_percent_and_at_least_90_percent_of_batch_mates_change(
+    world_size: int,
+) -> None:
     durations = draw_durations(28_000, TRAIN_MINI)
     bounds = BatchBounds(batch_seconds=200, max_utterances=256)
     first, second = (plan(durations, bounds, epoch=epoch, world_size=world_size) for epoch in (0, 1))
@@ -262,7 +266,7 @@ def test_librispeech_is_padded_by_at_most_3_percent_and_at_least_90_percent_of_m
 
 
 @pytest.mark.parametrize("count", [100, 300, 1500])
-def test_a_small_corpus_is_padded_little_too(count: int) -> None:
+def test_a_small_corpus_is_also_padded_little(count: int) -> None:
     """Batches have about five utterances; jitter is limited, because it would otherwise undo the sorting."""
     durations = random_durations(count)
     first, second = plan(durations, jitter=1e9), plan(durations, jitter=1e9, epoch=1)
@@ -270,7 +274,7 @@ def test_a_small_corpus_is_padded_little_too(count: int) -> None:
     assert changed_mates(first, second) > 0.75
 
 
-def test_the_change_of_mates_is_the_mean_over_utterances_of_the_mates_lost() -> None:
+def test_the_change_of_batch_mates_is_the_mean_share_of_mates_lost_per_utterance() -> None:
     durations = random_durations(80)
     first, second = plan(durations), plan(durations, epoch=1)
     before, after = ({index: set(batch) for batch in all_batches(each) for index in batch} for each in (first, second))
@@ -279,7 +283,7 @@ def test_the_change_of_mates_is_the_mean_over_utterances_of_the_mates_lost() -> 
     assert changed_mates(first, first) == 0.0
 
 
-def test_planning_asks_for_no_utterance_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planning_does_not_iterate_over_utterances(monkeypatch: pytest.MonkeyPatch) -> None:
     """A million utterances are planned with vectorised operations; there are only loops over batches."""
     from asr.data import batch_plan as sampler
 
@@ -300,7 +304,7 @@ def test_planning_asks_for_no_utterance_one_by_one(monkeypatch: pytest.MonkeyPat
     assert torch.equal(planned.order.sort().values, torch.arange(100_000))
 
 
-def test_what_is_seen_in_the_first_steps_is_what_their_batches_hold() -> None:
+def test_first_steps_returns_the_utterances_of_their_batches() -> None:
     planned = plan(random_durations(200), world_size=3)
     for number in (0, 1, 5, len(planned)):
         expected = sorted(chain(*chain(*all_steps(planned)[:number])))
@@ -317,7 +321,7 @@ def test_fewer_utterances_than_ranks_is_an_error() -> None:
         plan(random_durations(3), world_size=4)
 
 
-def test_utterances_too_long_to_share_a_batch_whose_number_does_not_suit_the_ranks_are_an_error() -> None:
+def test_fewer_indivisible_batches_than_needed_for_all_ranks_are_an_error() -> None:
     """Three batches of one utterance cannot be halved into four: a rank would have no work."""
     with pytest.raises(InputError, match=r"3 batches .* 2 ranks"):
         plan(torch.tensor([50.0, 50.0, 50.0], dtype=torch.float64), world_size=2)
@@ -329,7 +333,7 @@ def test_evaluation_sees_every_utterance_once_over_all_ranks_longest_first(
     durations: list[float], bounds: BatchBounds, world_size: int
 ) -> None:
     shares = [plan_evaluation(durations, bounds, rank=rank, world_size=world_size) for rank in range(world_size)]
-    assert all(shares), "a rank without a batch would not come to where the ranks add up their errors"
+    assert all(shares), "a rank without a batch would miss the reduction of errors"
     batches = [batch for batch in chain.from_iterable(shares) if batch]
     assert sorted(chain.from_iterable(batches)) == list(range(len(durations)))
     assert all(holds(batch, durations, bounds) for batch in batches)
@@ -358,7 +362,7 @@ def test_a_speed_at_which_the_tokens_do_not_fit_becomes_1_and_is_counted() -> No
     assert kept_everything == 0
 
 
-def test_each_speed_is_drawn_equally_often_and_anew_in_each_epoch() -> None:
+def test_speeds_are_uniform_and_drawn_again_in_each_epoch() -> None:
     everything = torch.ones(3000, 3, dtype=torch.bool)
 
     def drawn(seed: int, epoch: int) -> torch.Tensor:
@@ -373,7 +377,7 @@ def test_each_speed_is_drawn_equally_often_and_anew_in_each_epoch() -> None:
         assert 0.2 < float((other == first).double().mean()) < 0.5  # a third by chance
 
 
-def test_an_evaluation_hands_out_each_utterance_at_its_own_speed() -> None:
+def test_evaluation_plays_each_utterance_at_its_own_speed() -> None:
     sampler = BatchSampler([[2, 0], [1]])
     assert list(sampler) == [[Item(0, 2, 1.0), Item(0, 0, 1.0)], [Item(0, 1, 1.0)]]
     assert len(sampler) == 2

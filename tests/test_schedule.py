@@ -22,14 +22,14 @@ def at(step: int, total_steps: int) -> Moment:
 
 
 @given(st.integers(0, 10**6), st.integers(1, 20000))
-def test_noam_is_the_papers_formula_scaled_to_a_peak_of_1(step: int, warmup_steps: int) -> None:
+def test_noam_equals_the_formula_of_the_paper_scaled_to_a_peak_of_1(step: int, warmup_steps: int) -> None:
     number = step + 1  # the paper counts from 1
     paper = min(number**-0.5, number * warmup_steps**-1.5)  # arXiv:1706.03762, section 5.3, without the model's dim
     assert Noam(warmup_steps=warmup_steps)(at(step, 0)) == pytest.approx(paper * warmup_steps**0.5, rel=1e-12)
 
 
 @given(st.integers(0, 999), st.integers(1, 500), st.floats(0, 1))
-def test_cosine_rises_in_a_line_and_falls_by_half_a_cosine(step: int, warmup_steps: int, final_factor: float) -> None:
+def test_cosine_rises_linearly_and_falls_as_half_a_cosine(step: int, warmup_steps: int, final_factor: float) -> None:
     total_steps, number = 1000, step + 1
     if number <= warmup_steps:
         expected = number / warmup_steps
@@ -42,9 +42,7 @@ def test_cosine_rises_in_a_line_and_falls_by_half_a_cosine(step: int, warmup_ste
 
 @BOTH
 @WARMUPS
-def test_the_peak_is_1_at_the_last_step_of_warm_up_and_nowhere_else(
-    make: Callable[[int], Schedule], warmup_steps: int
-) -> None:
+def test_the_peak_of_1_is_only_at_the_last_warm_up_step(make: Callable[[int], Schedule], warmup_steps: int) -> None:
     factors = [make(warmup_steps)(at(step, 1000)) for step in range(1000)]
     assert factors[warmup_steps - 1] == 1.0
     assert factors.count(1.0) == 1
@@ -54,7 +52,7 @@ def test_the_peak_is_1_at_the_last_step_of_warm_up_and_nowhere_else(
     assert factors[0] == pytest.approx(1 / warmup_steps)  # the first step has a rate above 0
 
 
-def test_no_warm_up_starts_at_the_peak() -> None:
+def test_without_warm_up_the_first_step_is_the_peak() -> None:
     assert Noam(warmup_steps=0)(at(0, 100)) == 1.0
     assert Cosine(warmup_steps=0, final_factor=0.1)(at(0, 100)) == 1.0
 
@@ -66,11 +64,11 @@ def test_cosine_ends_at_final_factor_and_stays_there(final_factor: float) -> Non
         assert schedule(at(step, 100)) == pytest.approx(final_factor, abs=1e-12)
 
 
-def test_a_run_that_ends_within_its_warm_up_only_rises() -> None:
+def test_a_run_that_ends_during_warm_up_only_rises() -> None:
     schedule = Cosine(warmup_steps=100, final_factor=0.01)
     assert [schedule(at(step, 50)) for step in range(50)] == [(step + 1) / 100 for step in range(50)]
 
 
-def test_noam_goes_on_beyond_the_end() -> None:
+def test_noam_continues_after_the_planned_end() -> None:
     schedule = Noam(warmup_steps=100)
     assert schedule(at(399, 50)) == pytest.approx(0.5)  # four times the warm-up: half the peak

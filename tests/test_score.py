@@ -37,7 +37,7 @@ def edit_distance(reference: list[str], hypothesis: list[str]) -> int:
 
 
 @given(WORDS, WORDS)
-def test_errors_are_the_edit_distance_of_the_words(reference: list[str], hypothesis: list[str]) -> None:
+def test_the_number_of_errors_is_the_edit_distance_of_the_words(reference: list[str], hypothesis: list[str]) -> None:
     counts = count_errors(" ".join(reference), " ".join(hypothesis))
     assert counts.errors == edit_distance(reference, hypothesis)
     assert counts.reference_length == len(reference)
@@ -47,7 +47,7 @@ def test_errors_are_the_edit_distance_of_the_words(reference: list[str], hypothe
 
 @given(WORDS, WORDS, st.sampled_from(["  ", "\t", "\n", "\u00a0", " \t "]))
 @example(["a", "b"], ["a", "b"], "\t")
-def test_any_white_space_parts_words(reference: list[str], hypothesis: list[str], space: str) -> None:
+def test_any_white_space_separates_words(reference: list[str], hypothesis: list[str], space: str) -> None:
     expected = count_errors(" ".join(reference), " ".join(hypothesis))
     assert count_errors(space.join(reference), space + space.join(hypothesis) + space) == expected
 
@@ -64,16 +64,21 @@ def test_any_white_space_parts_words(reference: list[str], hypothesis: list[str]
         (count_errors, "", "", ErrorCounts(0, 0, 0, 0, 1)),
         (count_characters, "abc", "abd", ErrorCounts(1, 0, 0, 3, 1)),
         (count_characters, "ab cd", "abcd", ErrorCounts(0, 0, 1, 5, 1)),  # the space between words is a character
-        (count_characters, "ab  cd ", "ab cd", ErrorCounts(0, 0, 0, 5, 1)),  # however wide it is, and none at the end
-        (count_characters, "e\u0301", "\u00e9", ErrorCounts(1, 0, 1, 2, 1)),  # a combining mark is one of its own
-        (count_characters, "\U0001f600a", "\U0001f600b", ErrorCounts(1, 0, 0, 2, 1)),  # of more than 16 bits
+        (
+            count_characters,
+            "ab  cd ",
+            "ab cd",
+            ErrorCounts(0, 0, 0, 5, 1),
+        ),  # white space of any width is one character; at the end it does not count
+        (count_characters, "e\u0301", "\u00e9", ErrorCounts(1, 0, 1, 2, 1)),  # a combining mark counts as a character
+        (count_characters, "\U0001f600a", "\U0001f600b", ErrorCounts(1, 0, 0, 2, 1)),  # code points above 16 bits
         (count_characters, "ab", "", ErrorCounts(0, 0, 2, 2, 1)),
         (count_characters, "", "a b", ErrorCounts(0, 3, 0, 0, 1)),
         (count_characters, "", "", ErrorCounts(0, 0, 0, 0, 1)),
         (count_characters, " ", "\t", ErrorCounts(0, 0, 0, 0, 1)),
     ],
 )
-def test_each_kind_of_error_is_counted_in_words_and_in_code_points_and_spaces(
+def test_each_kind_of_error_is_counted_in_words_and_in_characters(
     count: Callable[[str, str], ErrorCounts], reference: str, hypothesis: str, expected: ErrorCounts
 ) -> None:
     assert count(reference, hypothesis) == expected
@@ -88,21 +93,21 @@ def test_the_counts_of_a_set_are_sums_and_its_wer_is_divided_once(counts: list[E
         assert whole.rate == sum(count.errors for count in counts) / sum(count.reference_length for count in counts)
 
 
-def test_what_ranks_exchange_makes_the_counts_again() -> None:
+def test_counts_survive_the_exchange_between_ranks() -> None:
     counts = ErrorCounts(substitutions=1, insertions=2, deletions=3, reference_length=40, utterances=5)
     assert ErrorCounts(*counts.as_tuple()) == counts
 
 
-def test_wer_is_a_fraction_that_may_exceed_1_and_is_infinite_for_words_out_of_nothing() -> None:
+def test_wer_is_a_fraction_that_may_exceed_1_and_is_infinite_for_insertions_without_a_reference() -> None:
     assert count_errors("a b c d", "a x c d").rate == 0.25
     assert count_errors("a", "x y z").rate == 3.0
     assert count_errors("", "x").rate == float("inf")
     assert count_errors("", "").rate == 0.0
 
 
-def test_results_hold_no_infinity_which_json_does_not_know() -> None:
+def test_infinite_rates_are_null_in_json() -> None:
     assert count_errors("", "x").as_dict()["rate"] is None
-    assert ErrorCounts().as_dict()["rate"] is None, "of no utterance"
+    assert ErrorCounts().as_dict()["rate"] is None, "there are no utterances"
     assert count_errors("", "").as_dict()["rate"] == 0.0
     assert count_errors("a b", "a c").as_dict() == {
         "rate": 0.5,
@@ -140,7 +145,7 @@ TEXTS = st.one_of(
 
 
 @given(TEXTS, TEXTS)
-def test_words_and_characters_are_counted_as_jiwer_and_kaldialign_count_them(reference: str, hypothesis: str) -> None:
+def test_words_and_characters_are_counted_like_jiwer_and_kaldialign(reference: str, hypothesis: str) -> None:
     words, characters = count_errors(reference, hypothesis), count_characters(reference, hypothesis)
     spaced = " ".join(reference.split()), " ".join(hypothesis.split())
     assert words.errors == kaldialign.edit_distance(reference.split(), hypothesis.split())["total"]
@@ -155,25 +160,25 @@ def ways(reference: list[str], hypothesis: list[str]) -> set[tuple[int, int, int
     table: dict[tuple[int, int], set[tuple[int, int, int]]] = {(0, 0): {(0, 0, 0)}}
     for i in range(len(reference) + 1):
         for j in range(len(hypothesis) + 1):
-            found = set(table.get((i, j), ()))
+            counts = set(table.get((i, j), ()))
             if i and j:
                 wrong = int(reference[i - 1] != hypothesis[j - 1])
-                found |= {(s + wrong, n, d) for s, n, d in table[i - 1, j - 1]}
+                counts |= {(s + wrong, n, d) for s, n, d in table[i - 1, j - 1]}
             if j:
-                found |= {(s, n + 1, d) for s, n, d in table[i, j - 1]}
+                counts |= {(s, n + 1, d) for s, n, d in table[i, j - 1]}
             if i:
-                found |= {(s, n, d + 1) for s, n, d in table[i - 1, j]}
-            fewest = min(map(sum, found))
-            table[i, j] = {way for way in found if sum(way) == fewest}
+                counts |= {(s, n, d + 1) for s, n, d in table[i - 1, j]}
+            fewest = min(map(sum, counts))
+            table[i, j] = {way for way in counts if sum(way) == fewest}
     return table[len(reference), len(hypothesis)]
 
 
 @given(WORDS, WORDS)
 @example(list("ccacb"), list("cbacaac"))  # jiwer finds 3 insertions and a deletion, kaldialign 2 and 2 substitutions
-def test_kinds_of_errors_are_kaldialigns_too_where_there_is_one_way_to_tell_them(
+def test_kinds_of_errors_equal_those_of_kaldialign_if_the_alignment_is_unique(
     reference: list[str], hypothesis: list[str]
 ) -> None:
-    """If there are several, two substitutions may replace an insertion and a deletion; programs choose differently."""
+    """If there are several, an insertion and a deletion may replace two substitutions; programs choose differently."""
     counts = count_errors(" ".join(reference), " ".join(hypothesis))
     theirs = kaldialign.edit_distance(reference, hypothesis)
     possible = ways(reference, hypothesis)
@@ -182,7 +187,7 @@ def test_kinds_of_errors_are_kaldialigns_too_where_there_is_one_way_to_tell_them
 
 
 @pytest.mark.parametrize("vocabulary", [["the"], ["a", "b"], [f"word{number}" for number in range(70_000)]])
-def test_long_texts_are_counted_as_kaldialign_counts_them(vocabulary: list[str]) -> None:
+def test_long_texts_are_counted_like_kaldialign(vocabulary: list[str]) -> None:
     """2,000 words, as in a quarter of an hour; 70,000 different words exceed 16-bit ids."""
     draw = random.Random(0)
     reference = [draw.choice(vocabulary) for _ in range(2000)]
@@ -191,7 +196,7 @@ def test_long_texts_are_counted_as_kaldialign_counts_them(vocabulary: list[str])
     assert counts.errors == kaldialign.edit_distance(reference, hypothesis)["total"]
 
 
-def test_more_different_words_than_unicode_has_characters_below_its_surrogates_stay_apart() -> None:
+def test_60000_different_words_are_distinguished() -> None:
     reference = [f"word{number}" for number in range(60_000)]
     hypothesis = ["wrong" if number % 10 == 3 else word for number, word in enumerate(reference)]
     assert count_errors(" ".join(reference), " ".join(hypothesis)) == ErrorCounts(6000, 0, 0, 60_000, 1)
@@ -203,7 +208,7 @@ def test_more_different_words_than_unicode_has_characters_below_its_surrogates_s
 @given(WORDS, WORDS)
 @example(["a"], [])
 @example([], ["a", "b"])
-def test_an_alignment_holds_each_word_once_in_order_and_has_the_errors_that_are_counted(
+def test_an_alignment_contains_each_word_once_in_order_and_has_the_counted_errors(
     reference: list[str], hypothesis: list[str]
 ) -> None:
     texts = " ".join(reference), " ".join(hypothesis)
@@ -223,7 +228,7 @@ def test_an_alignment_holds_each_word_once_in_order_and_has_the_errors_that_are_
     assert right_words(*texts) == [edit.kind == "equal" for edit in edits if edit.hypothesis is not None]
 
 
-def test_an_alignment_reads_from_the_reference_to_the_hypothesis() -> None:
+def test_an_alignment_is_from_the_reference_to_the_hypothesis() -> None:
     assert align_words("the cat sat  on it", "oh the hat sat it") == [
         Edit("insertion", None, "oh"),
         Edit("equal", "the", "the"),

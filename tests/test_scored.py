@@ -1,4 +1,4 @@
-"""NAME.utterances.jsonl: a round trip, and one clear error for other content."""
+"""NAME.utterances.jsonl: written and read back; other content is one clear error."""
 
 import json
 import os
@@ -31,17 +31,17 @@ ROWS = [
 ]
 
 
-def test_what_is_written_is_read_again(tmp_path: Path) -> None:
-    found = read_scored(write_scored(tmp_path / "x.utterances.jsonl", ROWS))
-    assert found == ROWS
+def test_written_utterances_are_read_back(tmp_path: Path) -> None:
+    utterances = read_scored(write_scored(tmp_path / "x.utterances.jsonl", ROWS))
+    assert utterances == ROWS
 
 
-def test_figures_are_the_same_before_writing_and_after_reading(tmp_path: Path) -> None:
+def test_figures_are_equal_before_writing_and_after_reading(tmp_path: Path) -> None:
     rows = simulated(50, seed=1)  # confidence with any number of digits
     assert figures(read_scored(write_scored(tmp_path / "x.jsonl", rows))) == figures(rows)
 
 
-def test_a_line_holds_what_is_needed_to_score_again_under_these_names() -> None:
+def test_a_line_has_everything_needed_to_score_it_again() -> None:
     utterance = Utterance("audio/1.wav", 1.5, "The CAT sat.", "1", offset=0.5, speaker="s")
     words = (Word("the", 0.10004, 0.3, 0.91234), Word("hat", 0.4, 0.6, 0.7), Word("sat", 0.7, 0.9, 1.0))
     transcript = Transcript(words, (Alternative("the hat sat", -1.0),), 1.5)
@@ -69,14 +69,14 @@ def test_a_line_holds_what_is_needed_to_score_again_under_these_names() -> None:
     }
 
 
-def test_an_utterance_is_scored_in_words_characters_and_as_written() -> None:
+def test_an_utterance_is_scored_by_words_by_characters_and_as_written() -> None:
     row = scored("the cat sat", "the hat sat", text="The cat sat.")
     assert row.counts.errors == 1
     assert (row.characters.errors, row.characters.reference_length) == (1, 11)
-    assert row.raw_counts.errors == 3  # The, cat, sat.
+    assert row.raw_counts.errors == 3  # errors: The, cat, sat.
 
 
-def test_errors_of_texts_as_written_are_those_of_what_the_model_wrote() -> None:
+def test_errors_as_written_compare_the_raw_output_of_the_model() -> None:
     utterance = Utterance("1.wav", 1.5, "Äpfel, bitte!".replace("Ä", "A\u0308"), "1")
     transcript = Transcript((Word("äpfel", 0.0, 0.5, 1.0), Word("bitte", 0.5, 1.0, 1.0)), (), 1.5)
     row = score(utterance, "test", "äpfel bitte", transcript, "Äpfel bitte!")
@@ -85,7 +85,7 @@ def test_errors_of_texts_as_written_are_those_of_what_the_model_wrote() -> None:
     assert row.as_dict()["raw_hypothesis"] == "Äpfel bitte!"
 
 
-def test_what_an_earlier_version_wrote_is_read_with_the_hypothesis_as_written(tmp_path: Path) -> None:
+def test_a_line_of_an_earlier_version_is_read_with_the_hypothesis_as_raw_output(tmp_path: Path) -> None:
     line = {key: value for key, value in ROWS[0].as_dict().items() if key != "raw_hypothesis"}
     (tmp_path / "x.jsonl").write_text(json.dumps(line))
     assert read_scored(tmp_path / "x.jsonl") == ROWS[:1]
@@ -98,7 +98,7 @@ def transcript_of(text: str) -> Transcript:
 
 
 def joined(text: str) -> str:
-    """Normalise with digits for numbers and without oh; well-known is two words."""
+    """Normalise numbers to digits, drop `oh`, and split `well-known` into two words."""
     return text.lower().replace("twenty five", "25").replace("oh", "").replace("-", " ")
 
 
@@ -115,7 +115,7 @@ def joined(text: str) -> str:
         ("", []),
     ],
 )
-def test_normalised_words_have_the_times_and_the_confidence_of_those_they_stand_for(
+def test_normalised_words_have_the_times_and_confidence_of_the_original_words(
     text: str, words: list[tuple[str, float, float, float]]
 ) -> None:
     transcript = transcript_of(text).normalized(joined)
@@ -124,7 +124,7 @@ def test_normalised_words_have_the_times_and_the_confidence_of_those_they_stand_
     assert transcript.alternatives[0].text == joined(text)
 
 
-def test_errors_are_counted_anew_and_not_believed(tmp_path: Path) -> None:
+def test_errors_are_recomputed_and_not_read_from_the_file(tmp_path: Path) -> None:
     line = ROWS[0].as_dict() | {"substitutions": 0, "insertions": 0, "deletions": 0, "reference_words": 99}
     (tmp_path / "x.jsonl").write_text(json.dumps(line))
     assert read_scored(tmp_path / "x.jsonl") == ROWS[:1]
@@ -137,7 +137,7 @@ def changed(**keys: Any) -> str:
 
 
 def with_word(**keys: Any) -> str:
-    """Return a line with one word, with changed keys."""
+    """Return a line whose only word has these changed keys."""
     return changed(hypothesis="the", words=[{"text": "the", "start": 0.0, "end": 0.4, "confidence": 0.5} | keys])
 
 
@@ -177,7 +177,7 @@ BAD: dict[str, tuple[str | bytes, str]] = {
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_what_is_no_scored_utterance_is_one_short_error(kind: str, tmp_path: Path) -> None:
+def test_an_invalid_utterance_is_reported_in_one_line(kind: str, tmp_path: Path) -> None:
     content, message = BAD[kind]
     path = tmp_path / "x.jsonl"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -186,7 +186,7 @@ def test_what_is_no_scored_utterance_is_one_short_error(kind: str, tmp_path: Pat
     assert len(str(raised.value).replace(str(tmp_path), "")) < 300
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_named_in_the_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"gone\.jsonl: no such file\. Give a NAME\.utterances\.jsonl"):
         read_scored(tmp_path / "gone.jsonl")
     with pytest.raises(InputError, match=r": it is a folder\. Give a NAME\.utterances\.jsonl"):
@@ -196,8 +196,8 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         read_scored(tmp_path / "x\ny.jsonl")
 
 
-def test_a_pipe_is_read_as_a_file_is(tmp_path: Path) -> None:
-    """This compares several manifests at once: <(cat evaluation/*.utterances.jsonl)."""
+def test_a_pipe_is_read_like_a_file(tmp_path: Path) -> None:
+    """A user compares several manifests at once by <(cat evaluation/*.utterances.jsonl)."""
     path = write_scored(tmp_path / "x.jsonl", ROWS)
     command = "from asr.evaluation.utterances import read_scored; import sys; print(len(read_scored(sys.argv[1])))"
     script = f'exec "{sys.executable}" -c "{command}" <(cat "{path}")'
@@ -205,7 +205,7 @@ def test_a_pipe_is_read_as_a_file_is(tmp_path: Path) -> None:
     assert ended.stdout == f"{len(ROWS)}\n"
 
 
-def test_a_device_is_no_file() -> None:
+def test_a_device_is_refused() -> None:
     """/dev/zero never ends, and has no line end."""
     command = f'ulimit -v 2000000; exec "{sys.executable}" -m asr.compare /dev/zero /dev/zero'
     ended = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -221,13 +221,13 @@ def test_a_pipe_whose_line_has_no_end_is_refused_with_little_memory(tmp_path: Pa
     assert (ended.returncode, message) == (1, "a line must have at most 32,000,000 characters; this one has more.\n")
 
 
-def test_scoring_comparing_and_figures_import_no_torch() -> None:
+def test_scoring_comparison_and_figures_do_not_import_torch() -> None:
     code = "import sys, asr.compare, asr.cli.side_by_side"
     code += "\nimport asr.evaluation.utterances, asr.evaluation.analysis, asr.evaluation.comparison"
     code += "\nassert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
-def test_what_is_simulated_for_other_tests_has_the_rate_it_is_said_to_have() -> None:
+def test_simulated_utterances_have_the_stated_error_rate() -> None:
     rows = simulated(200, seed=1)
     assert sum(row.counts.errors for row in rows) / 4000 == pytest.approx(0.1, abs=0.015)

@@ -1,4 +1,4 @@
-"""The values that tuning selects, and whether the estimated gain is realised."""
+"""The values that tuning selects, and whether the estimated gain is confirmed on other speech."""
 
 import math
 
@@ -27,17 +27,17 @@ def trials(words: list[list[float]], characters: list[list[float]] | None = None
     return Trials(errors, np.array(characters or words, float), np.arange(len(words)) / 10)
 
 
-def test_the_fewest_errors_are_in_words_then_in_characters() -> None:
+def test_trials_are_compared_by_word_errors_and_then_by_character_errors() -> None:
     assert fewest_errors(trials([[3, 1], [1, 1], [2, 0]], [[9, 9], [5, 5], [5, 4]])) == 2
 
 
-def test_the_weakest_language_model_within_a_standard_error_is_chosen() -> None:
-    """Written plainly: the standard error of a sum of differences is sqrt(N) times their standard deviation."""
+def test_the_weakest_language_model_within_one_standard_error_is_chosen() -> None:
+    """Reference in plain code: the standard error of a sum of N differences is sqrt(N) times their deviation."""
     words = np.random.default_rng(0).poisson(2.0, size=(8, 30)).astype(float)
     made = Trials(words, words, WEIGHTS[:8])
     best = min(range(8), key=lambda trial: words[trial].sum())
     expected = None
-    for trial in range(8):  # from the weakest on
+    for trial in range(8):  # from the weakest to the strongest
         differences = [words[trial][u] - words[best][u] for u in range(30)]
         mean = sum(differences) / 30
         variance = sum((difference - mean) ** 2 for difference in differences) / 29
@@ -46,12 +46,12 @@ def test_the_weakest_language_model_within_a_standard_error_is_chosen() -> None:
     assert choose(made) == expected
 
 
-def test_a_gain_in_every_utterance_is_not_given_up_for_a_weaker_model() -> None:
+def test_a_gain_in_every_utterance_is_not_sacrificed_for_a_weaker_model() -> None:
     """If all differences are equal, the standard error is 0."""
     assert choose(trials([[3, 3, 3], [2, 2, 2], [1, 1, 1]])) == 2
 
 
-def test_without_any_difference_there_is_no_gain_to_promise() -> None:
+def test_without_real_differences_no_gain_is_promised() -> None:
     """Twenty equally good searches: the best one looks better by chance, and cross-validation corrects for this."""
     flattered, promised, certain = [], [], 0
     for seed in range(100):
@@ -63,10 +63,10 @@ def test_without_any_difference_there_is_no_gain_to_promise() -> None:
         certain += gain.is_certain
     assert np.mean(flattered) < -0.06
     assert abs(np.mean(promised)) < 0.01
-    assert certain <= 3  # of 100; 2.5 are expected for an interval of 95 %
+    assert certain <= 3  # out of 100; 2.5 are expected for an interval of 95 %
 
 
-def test_a_gain_that_there_is_comes_true_on_other_speech() -> None:
+def test_a_real_gain_is_confirmed_on_other_speech() -> None:
     """For values that remove at most 15 % of the errors, the estimate is close to the gain on other speech."""
     rates = 0.1 * (1 - 0.15 * np.exp(-(((WEIGHTS - 0.4) / 0.25) ** 2)))
     rates[0] = 0.1
@@ -81,16 +81,16 @@ def test_a_gain_that_there_is_comes_true_on_other_speech() -> None:
         covered += gain.interval[0] <= true <= gain.interval[1]
     assert np.mean(came) < -0.10
     assert np.mean(promised) == pytest.approx(np.mean(came), abs=0.015)
-    assert covered >= 48  # of 60; it was 51, because the interval ignores the variance of the choice
+    assert covered >= 48  # out of 60; it was 51, because the interval ignores the variance of the selection
 
 
-def test_of_too_few_utterances_or_no_errors_nothing_is_promised() -> None:
+def test_with_too_few_utterances_or_no_errors_no_gain_is_promised() -> None:
     assert expected_gain(trials([[1.0] * (MIN_UNITS - 1), [0.0] * (MIN_UNITS - 1)])).interval is None
     assert expected_gain(trials([[0.0] * 9, [0.0] * 9])) == HeldOut(0.0, 0.0, None)
     assert not HeldOut(10.0, 1.0, None).is_certain
     assert expected_gain(trials([[1.0] * 9, [0.0] * 9])) == HeldOut(9.0, pytest.approx(0.0), (-1.0, -1.0))
 
 
-def test_the_same_dev_set_gives_the_same_promise() -> None:
+def test_equal_dev_sets_give_equal_estimates() -> None:
     made = drawn(np.linspace(0.1, 0.09, 20), 50, 0)
     assert expected_gain(made) == expected_gain(made)

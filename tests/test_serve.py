@@ -46,7 +46,7 @@ from tests.serving import Server, answer, multipart, request_head, serving
 from tests.test_serve_bad_input import SAID, encoded, one_line, open_files
 from tests.tones import SAMPLE_RATE, sentences, speak
 
-LONG = encoded(np.concatenate([speak(text + "  ") for text in sentences(150, seed=6)]), "FLAC")  # some minutes
+LONG = encoded(np.concatenate([speak(text + "  ") for text in sentences(150, seed=6)]), "FLAC")  # a few minutes
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def in_background(function: Any, *arguments: Any) -> "Future[Any]":
 # ---- answers
 
 
-def test_the_answer_is_what_transcribe_writes(server: Server, fluent: Path, tmp_path: Path) -> None:
+def test_the_answer_equals_the_output_of_transcribe(server: Server, fluent: Path, tmp_path: Path) -> None:
     for number, suffix in enumerate((".wav", ".flac", ".ogg", ".mp3")):
         soundfile.write(tmp_path / f"said{suffix}", speak(sentences(4, seed=number)[3]), SAMPLE_RATE)
     (tmp_path / "long.flac").write_bytes(LONG)
@@ -87,21 +87,21 @@ def test_the_answer_is_what_transcribe_writes(server: Server, fluent: Path, tmp_
         Transcription.model_validate_json(response.content, strict=True)
 
 
-def test_nbest_bounds_the_alternatives(server: Server) -> None:
+def test_nbest_limits_the_number_of_hypotheses(server: Server) -> None:
     assert len(server.post(SAID).json()["alternatives"]) == 1
     three = server.post(SAID, nbest=3).json()
     assert 1 < len(three["alternatives"]) <= 3
     assert three["alternatives"][0]["text"] == three["text"]
 
 
-def test_answers_to_many_at_once_are_those_to_each_alone(server: Server, fluent: Path) -> None:
+def test_concurrent_requests_get_the_answers_of_separate_ones(server: Server, fluent: Path) -> None:
     files = [Path(utterance.audio_filepath) for utterance in read_manifest(fluent / "test.jsonl")]
     alone = {file: server.post(file.read_bytes(), file.name).json() for file in files}
     before = server.metric("asr_batch_recordings_count")
     with ThreadPoolExecutor(24) as clients:
         together = list(clients.map(lambda file: server.post(file.read_bytes(), file.name).json(), files * 2))
     batches = server.metric("asr_batch_recordings_count") - before
-    assert batches < len(together) / 2, "hardly any were recognised together"
+    assert batches < len(together) / 2, "hardly any recordings were recognised in one batch"
     for file, answered in zip(files * 2, together, strict=True):
         expected = alone[file]
         assert answered["text"] == expected["text"]
@@ -111,7 +111,7 @@ def test_answers_to_many_at_once_are_those_to_each_alone(server: Server, fluent:
             assert word["confidence"] == pytest.approx(same["confidence"], abs=1.1e-4)  # rounded to 1e-4
 
 
-def test_a_curl_line_is_enough(server: Server, tmp_path: Path) -> None:
+def test_a_curl_command_suffices_as_client(server: Server, tmp_path: Path) -> None:
     (tmp_path / "said.wav").write_bytes(SAID)
     command = ["curl", "-s", "-F", f"file=@{tmp_path / 'said.wav'}", f"{server.address}/transcribe"]
     assert json.loads(subprocess.run(command, capture_output=True, check=True).stdout)["text"] == "abcd ef"
@@ -120,18 +120,18 @@ def test_a_curl_line_is_enough(server: Server, tmp_path: Path) -> None:
 # ---- health and metrics
 
 
-def test_health_says_what_is_served(server: Server) -> None:
+def test_health_describes_the_served_model(server: Server) -> None:
     response = server.get("/health")
     assert response.status_code == 200
     assert response.json() == {"ready": True, "model": "run", "waiting": 0, "streams": 0}
 
 
-def test_metrics_count_what_was_asked(server: Server) -> None:
+def test_metrics_count_requests_by_path_and_status(server: Server) -> None:
     def count(status: int) -> float:
-        found = re.search(
+        match = re.search(
             rf'asr_requests_total{{path="/transcribe",status="{status}"}} (\S+)', server.get("/metrics").text
         )
-        return float(found[1]) if found else 0.0
+        return float(match[1]) if match else 0.0
 
     before = count(200), count(422), server.metric("asr_audio_seconds_total")
     latencies = server.metric("asr_transcribe_seconds_count")
@@ -143,15 +143,16 @@ def test_metrics_count_what_was_asked(server: Server) -> None:
     assert server.metric("asr_transcribe_seconds_count") == latencies + 1
     server.get("/nowhere/1")
     server.get("/nowhere/2")
-    assert "nowhere" not in server.get("/metrics").text  # or any client could make it endless
+    # Unknown paths are not counted, or any client could make this page endless.
+    assert "nowhere" not in server.get("/metrics").text
 
 
-def test_the_log_has_a_line_a_request_and_not_what_was_said(server: Server) -> None:
+def test_the_log_has_one_line_per_request_and_no_transcripts(server: Server) -> None:
     server.post(SAID, "private name.wav")
     server.get("/a%0ab%1b[31m?secret=1")
     line = server.wait_for_log(r"POST /transcribe 200 \d+\.\d+ s$")
     assert "127.0.0.1" in line
-    server.wait_for_log(r"GET /a\\nb\\x1b\[31m 404")  # written once the answer is sent
+    server.wait_for_log(r"GET /a\\nb\\x1b\[31m 404")  # written after the answer is sent
     log = server.log.read_text()
     assert "private" not in log
     assert "abcd" not in log
@@ -174,7 +175,7 @@ SCHEMA_CHECKS = [
 ]
 
 
-def test_the_server_keeps_its_own_schema(server: Server) -> None:
+def test_the_server_conforms_to_its_own_schema(server: Server) -> None:
     """Schemathesis makes valid and invalid requests from the schema; each must get an answer of the schema."""
     recordings = st.sampled_from([SAID, encoded(speak("fa"), "FLAC"), LONG[:2000]]) | st.binary(max_size=500)
     schemathesis.openapi.format("binary", recordings)
@@ -183,7 +184,7 @@ def test_the_server_keeps_its_own_schema(server: Server) -> None:
     for result in schema.get_all_operations():
         operation = result.ok()
         seen = statuses.setdefault(operation.path, set())
-        takes_something = operation.path in UPLOADING  # the other routes have no input that could be wrong
+        takes_something = operation.path in UPLOADING  # routes without input cannot get invalid input
         for mode in schemathesis.GenerationMode if takes_something else [schemathesis.GenerationMode.POSITIVE]:
             fuzz(operation.as_strategy(generation_mode=mode), seen)
     assert statuses.keys() == {*UPLOADING, "/v1/models", "/v1/models/{name}", "/health", "/metrics"}
@@ -193,7 +194,7 @@ def test_the_server_keeps_its_own_schema(server: Server) -> None:
     assert statuses["/v1/audio/transcriptions"] >= {200, 400}
     malformed = {"Content-Type": "multipart/form-data; boundary=b"}
     broken = httpx.post(f"{server.address}/transcribe", content=b"no boundary in it", headers=malformed)
-    assert broken.status_code == 400, "which the fuzzer does not come upon each time"
+    assert broken.status_code == 400, "the fuzzer does not always find these"
     schema["/transcribe"]["POST"].validate_response(broken)
     assert "400" in schema["/transcribe"]["POST"].definition.raw["responses"]
     assert server.post(SAID).status_code == 200
@@ -213,7 +214,7 @@ def fuzz(cases: Any, seen: set[int]) -> None:
 # ---- overload, and the end
 
 
-def test_more_than_the_queue_holds_is_told_to_come_back(fluent: Path) -> None:
+def test_requests_beyond_the_queue_are_refused_with_a_time_to_retry(fluent: Path) -> None:
     with serving(fluent / "run", "--queue", "2", "--max-batch", "1") as server:
         with ThreadPoolExecutor(20) as clients:
             responses = list(clients.map(lambda _: server.post(LONG, "long.flac"), range(20)))
@@ -225,10 +226,10 @@ def test_more_than_the_queue_holds_is_told_to_come_back(fluent: Path) -> None:
         assert server.post(SAID).status_code == 200
 
 
-def test_who_would_be_refused_is_told_before_the_upload(fluent: Path) -> None:
+def test_a_request_that_would_be_refused_is_refused_before_the_upload(fluent: Path) -> None:
     def status_of(server: Server) -> int:
         with server.connect() as connection:
-            connection.sendall(request_head("Content-Length: 1000000"))  # and nothing of them
+            connection.sendall(request_head("Content-Length: 1000000"))  # but none of these bytes
             return answer(connection)[0]
 
     with serving(fluent / "run", "--queue", "2", "--upload-seconds", "30") as server:
@@ -249,10 +250,10 @@ def test_who_would_be_refused_is_told_before_the_upload(fluent: Path) -> None:
         assert 200 in [future.result(60).status_code for future in waiting]
 
 
-def test_a_client_that_is_gone_is_not_transcribed(fluent: Path) -> None:
+def test_recordings_of_disconnected_clients_are_not_transcribed(fluent: Path) -> None:
     with serving(fluent / "run") as server:
         body = multipart(LONG)
-        for _ in range(3):  # one has begun; the others wait, as long recordings do for each other
+        for _ in range(3):  # recognition of the first begins; the others wait, because each is long
             with server.connect() as connection:
                 connection.sendall(request_head(f"Content-Length: {len(body)}") + body)
                 time.sleep(0.1)
@@ -260,13 +261,13 @@ def test_a_client_that_is_gone_is_not_transcribed(fluent: Path) -> None:
             server.wait_for_log("POST /transcribe 499")
         assert server.post(SAID).status_code == 200
         assert server.get("/health").json()["waiting"] == 0
-        assert server.metric("asr_audio_seconds_total") < 10  # that of the last one
+        assert server.metric("asr_audio_seconds_total") < 10  # only the last recording
         assert not [path for path in open_files(server.process.pid) if str(server.scratch) in str(path)]
         assert not list(server.scratch.iterdir())
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
-def test_a_signal_ends_it_when_what_was_taken_is_answered(fluent: Path, number: int) -> None:
+def test_a_signal_stops_the_server_after_accepted_requests_are_answered(fluent: Path, number: int) -> None:
     with serving(fluent / "run") as server:
         running = in_background(server.post, LONG, "long.flac")
         while server.metric("asr_batch_recordings_count") == 0:
@@ -280,7 +281,7 @@ def test_a_signal_ends_it_when_what_was_taken_is_answered(fluent: Path, number: 
         assert "Traceback" not in server.log.read_text()
 
 
-def test_what_takes_longer_to_finish_than_it_may_is_told_so(fluent: Path) -> None:
+def test_requests_that_exceed_the_stop_time_are_answered_with_an_error(fluent: Path) -> None:
     with serving(fluent / "run", "--stop-seconds", "0.5", "--max-batch", "1", "--num-threads", "1") as server:
         waiting = [in_background(server.post, LONG, f"{number}.flac") for number in range(12)]
         while server.get("/health").json()["waiting"] < 10:
@@ -295,7 +296,7 @@ def test_what_takes_longer_to_finish_than_it_may_is_told_so(fluent: Path) -> Non
         assert not list(server.scratch.iterdir())
 
 
-def test_nothing_is_left_of_a_server_that_is_killed(fluent: Path) -> None:
+def test_a_killed_server_leaves_no_files_or_processes(fluent: Path) -> None:
     with serving(fluent / "run") as server:
         body = multipart(bytes(20_000_000))
         with server.connect() as connection:
@@ -313,7 +314,7 @@ def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
 
 
-def test_what_is_wrong_with_the_command_line_is_one_line(server: Server, fluent: Path, tmp_path: Path) -> None:
+def test_an_invalid_command_line_is_reported_in_one_line(server: Server, fluent: Path, tmp_path: Path) -> None:
     model = str(fluent / "run")
     (tmp_path / "text.wav").write_text("not audio")
     for arguments, message in (
@@ -340,8 +341,8 @@ def test_what_is_wrong_with_the_command_line_is_one_line(server: Server, fluent:
         assert message in done.stderr
 
 
-def test_of_two_servers_that_start_at_once_one_gets_the_address() -> None:
-    with _bound_socket("127.0.0.1", 0) as first:  # its model is being loaded
+def test_of_two_servers_started_at_once_only_one_gets_the_address() -> None:
+    with _bound_socket("127.0.0.1", 0) as first:  # while its model is being loaded
         port = first.getsockname()[1]
         with pytest.raises(InputError, match=f"got 127.0.0.1:{port}: it is in use; choose another --port"):
             _bound_socket("127.0.0.1", port)
@@ -354,10 +355,10 @@ def test_names_that_are_not_utf_8_are_shown_with_escapes(tmp_path: Path) -> None
     assert names == (r"caf\udce9", r"sp\udcfft")
     served = replace(service()[0], name=names[0])
     for path in ("/", "/health"):
-        assert names[0] in asked(served, "GET", path).text.replace(r"\\", "\\")
+        assert names[0] in request_to(served, "GET", path).text.replace(r"\\", "\\")
 
 
-def test_without_its_packages_it_says_what_to_install() -> None:
+def test_without_its_packages_the_error_says_what_to_install() -> None:
     code = "import sys\nfor name in ('fastapi', 'uvicorn'): sys.modules[name] = None\n"
     code += "import importlib.util as u; find = u.find_spec\n"
     code += "u.find_spec = lambda name: None if name in ('fastapi', 'uvicorn') else find(name)\n"
@@ -371,7 +372,7 @@ def test_without_its_packages_it_says_what_to_install() -> None:
     )
 
 
-# ---- faults of the server's own
+# ---- internal errors
 
 
 def service(queue: int = 4) -> tuple[Service, Jobs]:
@@ -385,8 +386,8 @@ def service(queue: int = 4) -> tuple[Service, Jobs]:
     return Service("listener", recognizer, jobs, sockets, uploads, metrics, hosts), jobs
 
 
-def asked(served: Service, method: str, path: str, **given: Any) -> httpx.Response:
-    """Send a request to the application without a server."""
+def request_to(served: Service, method: str, path: str, **given: Any) -> httpx.Response:
+    """Send a request to the application directly, without a server."""
 
     async def ask() -> httpx.Response:
         transport = httpx.ASGITransport(make_app(served), raise_app_exceptions=False)
@@ -404,7 +405,7 @@ def asked(served: Service, method: str, path: str, **given: Any) -> httpx.Respon
     ],
     ids=["a fault", "memory"],
 )
-def test_a_fault_is_one_line_without_its_insides(
+def test_an_internal_error_is_reported_in_one_line_without_details(
     error: Exception, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served, jobs = service()
@@ -414,24 +415,24 @@ def test_a_fault_is_one_line_without_its_insides(
         raise error
 
     monkeypatch.setattr(served.recognizer.model.encoder, "forward", fail)
-    response = asked(served, "POST", "/transcribe", files={"file": ("a.wav", SAID)})
+    response = request_to(served, "POST", "/transcribe", files={"file": ("a.wav", SAID)})
     assert response.status_code == 500
     assert one_line(response.content) == message
     monkeypatch.undo()
-    assert asked(served, "POST", "/transcribe", files={"file": ("a.wav", SAID)}).json()["text"] == "abcd ef"
+    assert request_to(served, "POST", "/transcribe", files={"file": ("a.wav", SAID)}).json()["text"] == "abcd ef"
     jobs.stop()
     jobs.join(60)
 
 
-def test_a_server_whose_net_has_ended_is_not_ready() -> None:
+def test_a_server_whose_net_has_failed_is_not_ready() -> None:
     served, jobs = service()
     jobs.start()
-    assert asked(served, "GET", "/health").status_code == 200
+    assert request_to(served, "GET", "/health").status_code == 200
     jobs.stop()
     jobs.join(60)
-    response = asked(served, "GET", "/health")
+    response = request_to(served, "GET", "/health")
     assert response.status_code == 503
     assert response.json() == {"ready": False, "model": "listener", "waiting": 0, "streams": 0}
-    refused = asked(served, "POST", "/transcribe", files={"file": ("a.wav", SAID)})
+    refused = request_to(served, "POST", "/transcribe", files={"file": ("a.wav", SAID)})
     assert refused.status_code == 503
     assert "stopping" in one_line(refused.content)

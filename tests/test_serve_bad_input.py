@@ -22,7 +22,7 @@ from tests.serving import Server, answer, multipart, request_head, serving
 from tests.tones import SAMPLE_RATE, speak
 
 MAX_SECONDS, MAX_BYTES, UPLOAD_SECONDS = 20, 3_000_000, 2
-TRACES = ("Traceback", 'File "', "/dev/fd", "/tmp", ".py")  # what no answer may hold
+TRACES = ("Traceback", 'File "', "/dev/fd", "/tmp", ".py")  # texts that no answer may contain
 
 
 def encoded(waveform: np.ndarray, form: str = "WAV", subtype: str | None = None, rate: int = SAMPLE_RATE) -> bytes:
@@ -42,7 +42,7 @@ def server(fluent: Path) -> Iterator[Server]:
 
 
 @pytest.fixture(autouse=True)
-def _goes_on(server: Server) -> Iterator[None]:
+def _server_is_unharmed(server: Server) -> Iterator[None]:
     """After each test the server answers, has no open files, has left no file, and has logged no internal error."""
     yield
     assert server.post(SAID).json()["text"] == "abcd ef"
@@ -56,7 +56,7 @@ def _goes_on(server: Server) -> Iterator[None]:
 
 
 def open_files(process: int) -> Iterator[Path]:
-    """List the open files of a process; files closed meanwhile are left out."""
+    """List the open files of a process; files closed in the meantime are omitted."""
     for path in Path(f"/proc/{process}/fd").iterdir():
         with suppress(FileNotFoundError):
             yield path.readlink()
@@ -78,11 +78,11 @@ def one_line(body: bytes) -> str:
     return detail
 
 
-# ---- what is in the file
+# ---- content of the file
 
 
 def flac_silence(seconds: float, unknown_length: bool = False) -> bytes:
-    """Make a small file of long silence; without the length in its header, only decoding shows the length."""
+    """Make a small file of long silence; without the length in its header, only decoding reveals the duration."""
     content = bytearray(encoded(np.zeros(round(seconds * SAMPLE_RATE), dtype=np.int16), "FLAC"))
     if unknown_length:  # STREAMINFO, byte 10: 20 bits rate, 3 channels, 5 bits, 36 samples
         content[4 + 4 + 13] &= 0xF0
@@ -121,7 +121,7 @@ NOT_AUDIO: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("content", NOT_AUDIO.values(), ids=NOT_AUDIO.keys())
-def test_what_is_not_audio_is_refused_by_what_it_is(server: Server, content: bytes) -> None:
+def test_a_file_that_is_not_audio_is_refused_with_the_reason(server: Server, content: bytes) -> None:
     response = server.post(content)
     assert response.status_code == 422
     assert line(response).startswith("file: ")
@@ -148,18 +148,18 @@ def test_a_recording_that_is_too_long_is_refused_before_it_is_decoded(
     assert f"at most {MAX_SECONDS} seconds" in line(response)
 
 
-def test_a_header_that_declares_ten_hours_that_are_not_there_is_refused(server: Server) -> None:
+def test_a_header_that_falsely_declares_ten_hours_is_refused(server: Server) -> None:
     assert server.post(wav_of_ten_hours()).status_code in (413, 422)
 
 
-def test_memory_stays_bounded_by_what_is_allowed(server: Server) -> None:
+def test_memory_is_bounded_by_the_limits(server: Server) -> None:
     before = resident(server)
     for _ in range(5):
         server.post(flac_silence(3600 * 3, True))
     assert resident(server) - before < 100e6  # three hours as float32 are 690 MB
 
 
-def test_memory_stays_bounded_whatever_sample_rates_come(server: Server) -> None:
+def test_memory_is_bounded_for_any_sample_rate(server: Server) -> None:
     before = resident(server)
     for rate in range(1001, 1039, 2):
         assert server.post(encoded(np.zeros(rate, dtype=np.int16), rate=rate)).status_code == 200
@@ -171,7 +171,7 @@ def resident(server: Server) -> float:
     return next(1024.0 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
 
 
-def test_of_many_at_once_only_the_bad_ones_fail(server: Server) -> None:
+def test_of_many_concurrent_requests_only_the_bad_ones_fail(server: Server) -> None:
     huge = encoded(speak("abcd ef").astype(np.float64) * 1e30, subtype="DOUBLE")
     with ThreadPoolExecutor(40) as clients:
         responses = list(clients.map(server.post, ([SAID] * 9 + [huge]) * 12))
@@ -202,7 +202,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: ascii(name[:40]))
-def test_a_files_name_is_only_handed_back(server: Server, name: str) -> None:
+def test_a_file_name_is_only_returned_and_never_used(server: Server, name: str) -> None:
     response = server.post(SAID, name)
     assert response.status_code == 200
     assert response.json()["text"] == "abcd ef"
@@ -216,7 +216,7 @@ def post(server: Server, **given: Any) -> httpx.Response:
     return httpx.post(f"{server.address}/transcribe", timeout=30, **given)
 
 
-def test_a_body_that_is_no_form_is_415(server: Server) -> None:
+def test_a_body_that_is_not_a_form_has_status_415(server: Server) -> None:
     for given in ({"content": SAID}, {"json": {"file": "x"}}, {"data": {"file": "x"}}, {}):
         response = post(server, **given)
         assert response.status_code == 415
@@ -233,14 +233,14 @@ def test_a_body_that_is_no_form_is_415(server: Server) -> None:
     ],
     ids=["wrong field", "two files", "another field", "strange field"],
 )
-def test_a_form_must_hold_one_file(server: Server, files: list[Any], message: str) -> None:
+def test_a_form_must_have_exactly_one_file(server: Server, files: list[Any], message: str) -> None:
     response = post(server, files=files)
     assert response.status_code == 422
     assert "one recording, in the field `file`" in line(response)
     assert message in line(response)
 
 
-def test_a_field_without_a_file_name_is_no_file(server: Server) -> None:
+def test_a_field_without_a_file_name_is_not_a_file(server: Server) -> None:
     body = multipart(b"hello", name='name="file"')
     response = post(server, content=body, headers={"content-type": "multipart/form-data; boundary=b0undary"})
     assert response.status_code == 422
@@ -265,13 +265,13 @@ def test_a_field_without_a_file_name_is_no_file(server: Server) -> None:
     ],
     ids=range(9),
 )
-def test_a_malformed_form_is_400(server: Server, content_type: str, body: bytes) -> None:
+def test_a_malformed_form_has_status_400(server: Server, content_type: str, body: bytes) -> None:
     response = post(server, content=body, headers={"content-type": content_type})
     assert response.status_code in (400, 422)
     assert line(response)
 
 
-def test_a_form_that_ends_too_early_is_not_half_used(server: Server) -> None:
+def test_an_incomplete_form_is_refused(server: Server) -> None:
     body = multipart(SAID)[:-200]
     response = post(server, content=body, headers={"content-type": "multipart/form-data; boundary=b0undary"})
     assert response.status_code in (400, 422)
@@ -287,13 +287,13 @@ def test_a_form_of_many_parts_is_refused(server: Server) -> None:
 @pytest.mark.parametrize(
     "query", ["nbest=0", "nbest=-1", "nbest=x", "nbest=1e9", "nbest=", "nbst=2", "nbest=2", "n=%ff%0a"]
 )
-def test_a_query_is_checked(server: Server, query: str) -> None:
+def test_query_parameters_are_checked(server: Server, query: str) -> None:
     response = post(server, files={"file": ("a.wav", SAID)}, params=query)
     assert response.status_code == 422
     assert query.split("=")[0] in line(response)
 
 
-def test_addresses_and_methods_that_are_not_there(server: Server) -> None:
+def test_unknown_addresses_and_methods_are_refused(server: Server) -> None:
     for path in ("/nowhere", "/transcribe/", "/examples/0", "/examples/x", "/docs/assets/../../../etc/passwd"):
         response = server.get(path)
         assert response.status_code in (404, 422), path
@@ -304,7 +304,7 @@ def test_addresses_and_methods_that_are_not_there(server: Server) -> None:
         assert response.headers["allow"] in line(response)
 
 
-# ---- how the bytes come
+# ---- transmission of the bytes
 
 
 def chunks(total: int) -> Iterator[bytes]:
@@ -314,16 +314,16 @@ def chunks(total: int) -> Iterator[bytes]:
     yield b"\r\n--b0undary--\r\n"
 
 
-def test_a_gigabyte_is_refused_when_the_limit_is_reached_whatever_length_is_declared(server: Server) -> None:
+def test_a_gigabyte_is_refused_at_the_size_limit_for_any_declared_length(server: Server) -> None:
     before = resident(server)
     headers = {"content-type": "multipart/form-data; boundary=b0undary"}
-    response = post(server, content=chunks(1_000_000_000), headers=headers)  # chunked: without any length
+    response = post(server, content=chunks(1_000_000_000), headers=headers)  # chunked, without a declared length
     assert response.status_code == 413
     assert "at most 3 megabytes" in line(response)
     assert resident(server) - before < 50e6
 
 
-def test_a_declared_length_beyond_the_limit_is_refused_before_a_byte_is_sent(server: Server) -> None:
+def test_a_declared_length_beyond_the_limit_is_refused_before_the_body_is_sent(server: Server) -> None:
     with server.connect() as connection:
         connection.sendall(request_head("Content-Length: 1000000000", "Expect: 100-continue"))
         status, body = answer(connection)
@@ -331,7 +331,7 @@ def test_a_declared_length_beyond_the_limit_is_refused_before_a_byte_is_sent(ser
     assert "at most 3 megabytes" in one_line(body)
 
 
-def test_a_client_that_sends_first_and_listens_later_reads_why_it_was_refused(server: Server) -> None:
+def test_a_client_that_sends_everything_before_it_reads_gets_the_refusal(server: Server) -> None:
     body = multipart(bytes(20_000_000))
     with server.connect() as connection:
         connection.sendall(request_head(f"Content-Length: {len(body)}"))
@@ -342,7 +342,7 @@ def test_a_client_that_sends_first_and_listens_later_reads_why_it_was_refused(se
     assert "at most 3 megabytes" in one_line(reply)
 
 
-def test_a_slow_upload_is_timed_out(server: Server) -> None:
+def test_a_slow_upload_times_out(server: Server) -> None:
     body = multipart(SAID)
     began = time.monotonic()
     with server.connect() as connection:
@@ -361,8 +361,8 @@ def test_a_slow_upload_is_timed_out(server: Server) -> None:
     assert UPLOAD_SECONDS - 0.1 < time.monotonic() - began < UPLOAD_SECONDS + 5
 
 
-def test_a_connection_that_is_cut_in_mid_upload_is_noted_and_nothing_is_left(server: Server) -> None:
-    body = multipart(bytes(2_500_000))  # more than is stored in memory
+def test_an_upload_that_is_cut_off_is_logged_and_leaves_nothing(server: Server) -> None:
+    body = multipart(bytes(2_500_000))  # too large to be kept in memory
     for how in (b"", body[:100], body[:2_000_000], body[:-1]):
         connection = server.connect()
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close with a reset
@@ -372,7 +372,7 @@ def test_a_connection_that_is_cut_in_mid_upload_is_noted_and_nothing_is_left(ser
     server.wait_for_log(r"POST /transcribe 499")
 
 
-def test_a_declared_length_that_is_no_number_of_bytes(server: Server) -> None:
+def test_an_invalid_declared_length_is_refused(server: Server) -> None:
     for length in ("9" * 5000, "-1", "1e3", "\u00b2"):
         with server.connect() as connection:
             connection.sendall(request_head(f"Content-Length: {length}"))
@@ -380,11 +380,11 @@ def test_a_declared_length_that_is_no_number_of_bytes(server: Server) -> None:
             assert connection.recv(4096).split(b"\r\n")[0].split()[1] in (b"400", b"413")
 
 
-def test_a_disk_that_is_full_is_said(server: Server) -> None:
+def test_a_full_disk_is_reported(server: Server) -> None:
     before = resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (100_000, before[1]))
     try:
-        for size in (200_000, 2_500_000):  # above a megabyte it is written to a file while it arrives
+        for size in (200_000, 2_500_000):  # an upload above a megabyte is written to a file while it arrives
             response = server.post(bytes(size))
             assert response.status_code == 507
             assert "no space left" in line(response)
@@ -398,7 +398,7 @@ def test_requests_that_are_not_http_do_not_stop_the_server(server: Server) -> No
         b"GET\r\n\r\n",
         bytes(1000),
         b"POST /transcribe HTTP/1.1\r\nContent-Length: x\r\n\r\n",
-        b"GET / HTTP/1.1\r\n\r\n",  # for no host
+        b"GET / HTTP/1.1\r\n\r\n",  # without a host
         b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n",
         b"GET /" + b"a" * 100_000,
         request_head("Transfer-Encoding: chunked") + b"no number\r\n",
@@ -412,7 +412,7 @@ def test_requests_that_are_not_http_do_not_stop_the_server(server: Server) -> No
             assert [*json.loads(body)] == ["error"]
 
 
-def test_nonsense_behind_an_answer_that_has_begun_is_no_fault_of_the_server(server: Server) -> None:
+def test_an_invalid_chunk_after_the_answer_is_not_an_internal_error(server: Server) -> None:
     with server.connect() as connection:
         connection.sendall(request_head("Transfer-Encoding: chunked", "Content-Type: text/plain") + b"1\r\na\r\n")
         connection.settimeout(5)
@@ -422,7 +422,7 @@ def test_nonsense_behind_an_answer_that_has_begun_is_no_fault_of_the_server(serv
     assert "Traceback" not in server.log.read_text()
 
 
-def test_a_handshake_that_is_none_is_answered_as_any_other_error(server: Server) -> None:
+def test_a_malformed_handshake_is_answered_like_other_errors(server: Server) -> None:
     head = b"GET /stream HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     for more in (b"", b"Sec-WebSocket-Key: short\r\n", b"Sec-WebSocket-Version: 1\r\n"):
         with server.connect() as connection:

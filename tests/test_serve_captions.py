@@ -23,7 +23,7 @@ TEXTS = sentences(3, seed=4, words=(3, 5))
 
 
 def microphone(folder: Path, how: str = "") -> Iterator[Any]:
-    """A browser whose microphone says sentences with pauses, repeatedly."""
+    """A browser whose microphone plays sentences with pauses, repeatedly."""
     pause = np.zeros(SAMPLE_RATE, dtype=np.float32)
     samples = np.concatenate([part for text in TEXTS for part in (pause, speak(text))])
     soundfile.write(folder / "said.wav", samples, SAMPLE_RATE)
@@ -38,12 +38,12 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def chromium_of_few_words(tmp_path: Path) -> Iterator[Any]:
-    """Its microphone says the sentences once, and is then silent."""
+    """A browser whose microphone plays the sentences once, followed by silence."""
     yield from microphone(tmp_path, "%noloop")
 
 
 def serving(most: int = 1) -> AbstractContextManager[Server]:
-    """A server with the hand-written recogniser of tones, which looks back."""
+    """A server with the hand-written recogniser of tones, which recognises the last seconds again."""
     return live_process("tests.listener.listener()", most)
 
 
@@ -74,7 +74,7 @@ def words(page: Any) -> list[str]:
     return text.split()
 
 
-def test_words_are_shown_while_they_are_spoken_and_settle(chromium_of_few_words: Any, server: Server) -> None:
+def test_words_are_shown_while_they_are_spoken_and_become_final(chromium_of_few_words: Any, server: Server) -> None:
     seen = visit(chromium_of_few_words, server.address + "/")
     page = seen.page
     button(page, START).click()
@@ -82,7 +82,7 @@ def test_words_are_shown_while_they_are_spoken_and_settle(chromium_of_few_words:
     note = page.locator("#live-note").inner_text()
     assert note.startswith("This model takes longer: at least the last 8 s are recognised again every 0.96 s, because ")
     spoken_words = " ".join(TEXTS).split()
-    first: dict[int, str] = {}  # the partial words when this number of words was shown
+    first: dict[int, str] = {}  # the partial words at the time when this number of words was shown
     end = time.monotonic() + PATIENCE
     page.wait_for_selector("#lines .partial", state="attached")
     while len(shown := words(page)) < len(spoken_words) or page.locator("#lines .partial").inner_text():
@@ -91,7 +91,7 @@ def test_words_are_shown_while_they_are_spoken_and_settle(chromium_of_few_words:
         page.wait_for_timeout(100)
         assert button(page, STOP).is_visible()
     assert len([number for number, partial in first.items() if number and partial]) > 1, (
-        "words were not shown by and by"
+        "words were not shown one after another"
     )
     page.emulate_media(reduced_motion="reduce")
     assert poor_contrasts(page) == []
@@ -106,7 +106,7 @@ def test_words_are_shown_while_they_are_spoken_and_settle(chromium_of_few_words:
     assert seen.complaints == []
 
 
-def test_a_server_that_hears_others_says_so_and_hears_the_next(seen: Visit, chromium: Any, server: Server) -> None:
+def test_a_busy_server_says_so_and_accepts_the_next_client(seen: Visit, chromium: Any, server: Server) -> None:
     other = visit(chromium, server.address + "/")
     button(other.page, START).click()
     button(other.page, STOP).wait_for()
@@ -124,7 +124,7 @@ def test_a_server_that_hears_others_says_so_and_hears_the_next(seen: Visit, chro
     button(seen.page, START).wait_for()
 
 
-def test_the_microphone_is_for_captions_or_for_a_recording(seen: Visit) -> None:
+def test_the_microphone_is_used_for_captions_or_for_a_recording(seen: Visit) -> None:
     button(seen.page, START).click()
     wait_until(seen.page, "document.querySelector('#hint').textContent.startsWith('Listening')")
     assert button(seen.page, "Record").is_disabled()
@@ -140,10 +140,10 @@ def test_the_microphone_is_for_captions_or_for_a_recording(seen: Visit) -> None:
 
 def test_captions_do_not_disturb_a_transcription(seen: Visit, tmp_path: Path) -> None:
     soundfile.write(tmp_path / "said.wav", speak(TEXTS[0]), SAMPLE_RATE)
-    asked: list[Any] = []
+    answers: list[Any] = []
 
     def keep(route: Any) -> None:
-        asked.append(route)
+        answers.append(route)
 
     seen.page.route("**/transcribe", keep)
     seen.page.set_input_files("#file", tmp_path / "said.wav")
@@ -156,7 +156,7 @@ def test_captions_do_not_disturb_a_transcription(seen: Visit, tmp_path: Path) ->
     seen.page.evaluate("() => { delete navigator.mediaDevices.getUserMedia; }")  # the browser's own function remains
     button(seen.page, START).click()
     wait_until(seen.page, "document.querySelector('#hint').textContent.startsWith('Listening')")
-    asked[0].continue_()
+    answers[0].continue_()
     seen.page.wait_for_selector("#result:not([hidden])")
     assert seen.page.locator("#text").inner_text().strip() == TEXTS[0]
     assert button(seen.page, STOP).is_visible()
@@ -165,7 +165,7 @@ def test_captions_do_not_disturb_a_transcription(seen: Visit, tmp_path: Path) ->
     assert seen.page.locator("#result").is_visible()
 
 
-def test_a_connection_that_is_lost_is_said_and_words_stay(chromium: Any) -> None:
+def test_a_lost_connection_is_reported_and_words_remain(chromium: Any) -> None:
     with serving() as server:
         seen = visit(chromium, server.address + "/")
         button(seen.page, START).click()
@@ -178,7 +178,7 @@ def test_a_connection_that_is_lost_is_said_and_words_stay(chromium: Any) -> None
         seen.page.context.close()
 
 
-def test_a_server_that_stops_says_so(chromium: Any) -> None:
+def test_a_stopping_server_is_reported(chromium: Any) -> None:
     with serving() as server:
         seen = visit(chromium, server.address + "/")
         button(seen.page, START).click()
@@ -192,7 +192,7 @@ def test_a_server_that_stops_says_so(chromium: Any) -> None:
     ("name", "message"),
     [("NotAllowedError", "was not allowed to use the microphone"), ("NotFoundError", "There is no microphone.")],
 )
-def test_a_microphone_that_cannot_be_used_is_explained(seen: Visit, name: str, message: str) -> None:
+def test_an_unavailable_microphone_is_explained(seen: Visit, name: str, message: str) -> None:
     refuse = f"() => Promise.reject(new DOMException('no', '{name}'))"
     seen.page.evaluate(f"() => {{ navigator.mediaDevices.getUserMedia = {refuse}; }}")
     button(seen.page, START).click()

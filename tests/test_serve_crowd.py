@@ -37,7 +37,7 @@ def joined(server: Server) -> connect:
 
 
 async def speaker(server: Server, samples: bytes, seed: int, pause: float) -> list[str]:
-    """A client that speaks to the end, in messages of any length, fast or slowly; returns its words."""
+    """A client that sends audio to the end, in messages of any length, fast or slowly; returns its words."""
     generator = random.Random(seed)
     async with joined(server) as connection:
         telling = asyncio.create_task(events(connection))
@@ -80,7 +80,7 @@ async def noisemaker(server: Server, seed: int) -> None:
 
 
 async def deaf(server: Server, samples: bytes, over: asyncio.Event) -> None:
-    """A client that speaks and never reads."""
+    """A client that sends audio and never reads."""
     address = server.address.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(address[0], int(address[1]))
     head = ["GET /stream HTTP/1.1", "Host: 127.0.0.1", "Upgrade: websocket", "Connection: Upgrade"]
@@ -94,7 +94,7 @@ async def deaf(server: Server, samples: bytes, over: asyncio.Event) -> None:
     writer.close()
 
 
-def test_of_a_hundred_clients_none_disturbs_another(server: Server) -> None:
+def test_no_client_of_a_hundred_disturbs_another(server: Server) -> None:
     torch.set_num_threads(1)
     recognizer = streaming_recognizer(dtype=torch.float32)
     voices = [pcm(speech(SECONDS, seed, torch.float32)) for seed in range(10)]
@@ -105,7 +105,7 @@ def test_of_a_hundred_clients_none_disturbs_another(server: Server) -> None:
         others = [asyncio.create_task(vanisher(server, voices[seed % 10], seed)) for seed in range(20)]
         others += [asyncio.create_task(noisemaker(server, seed)) for seed in range(20)]
         silent = [asyncio.create_task(deaf(server, voices[seed], over)) for seed in range(5)]
-        pauses = [0.0, 0.05, 0.5]  # seconds; the last takes longer than the speech
+        pauses = [0.0, 0.05, 0.5]  # seconds; the last makes the client slower than speech
         transcripts = await asyncio.gather(
             *(speaker(server, voices[seed % 10], seed, pauses[seed % 3]) for seed in range(NUM_CLIENTS - 45))
         )

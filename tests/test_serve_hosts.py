@@ -44,7 +44,7 @@ def ask(server: Server, host: str, method: str = "GET", path: str = "/health", *
 # ---- hosts
 
 
-def test_a_name_that_the_server_is_not_known_by_gets_nothing(server: Server) -> None:
+def test_an_unknown_host_name_gets_nothing(server: Server) -> None:
     for host in FOREIGN:
         for method, path in (("GET", "/metrics"), ("GET", "/examples/0"), ("GET", "/"), ("POST", "/transcribe")):
             status, body = ask(server, host, method, path)
@@ -53,7 +53,7 @@ def test_a_name_that_the_server_is_not_known_by_gets_nothing(server: Server) -> 
     server.wait_for_log(r"GET /examples/0 421")
 
 
-def test_its_own_names_are_answered_with_any_port(server: Server) -> None:
+def test_known_host_names_are_answered_with_any_port(server: Server) -> None:
     for host in ("127.0.0.1", f"127.0.0.1:{server.port}", "localhost:1", "LocalHost.", "[::1]:8000", "speech.example"):
         assert ask(server, host)[0] == 200, host
         assert ask(server, host, "POST", "/transcribe")[0] == 200, host
@@ -84,14 +84,14 @@ LOOPBACK = "localhost 127.0.0.1 127.0.0.1:8000 [::1] [::1]:8000 [0:0::0:1] LOCAL
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_which_hosts_a_server_is_known_by(given: tuple[str, str, list[str]], known: str, unknown: str) -> None:
+def test_a_server_answers_to_these_hosts(given: tuple[str, str, list[str]], known: str, unknown: str) -> None:
     hosts = known_hosts(*given)
     assert [host for host in known.split() if not hosts.has(host_of(host))] == []
     assert [host for host in unknown.split() if hosts.has(host_of(host))] == []
 
 
 @pytest.mark.parametrize("name", ["https://speech.example", "a b", "", "*.example", "ä.example", "a\nb"])
-def test_an_allowed_host_must_be_one(name: str) -> None:
+def test_an_allowed_host_must_be_a_host_name(name: str) -> None:
     with pytest.raises(InputError, match="--allowed-host must be the name of a host, or \\*; got ") as caught:
         known_hosts("127.0.0.1", "127.0.0.1", [name])
     assert "\n" not in str(caught.value)
@@ -100,7 +100,7 @@ def test_an_allowed_host_must_be_one(name: str) -> None:
 # ---- origins
 
 
-def test_what_a_page_of_another_site_sends_is_refused(server: Server) -> None:
+def test_a_request_of_another_sites_page_is_refused(server: Server) -> None:
     before = server.metric("asr_audio_seconds_total")
     for origin in (
         "https://evil.example",
@@ -115,26 +115,26 @@ def test_what_a_page_of_another_site_sends_is_refused(server: Server) -> None:
     assert server.metric("asr_audio_seconds_total") == before
 
 
-def test_what_its_own_page_sends_is_taken(server: Server) -> None:
+def test_a_request_of_the_servers_own_page_is_accepted(server: Server) -> None:
     for host, origin in (
         ("127.0.0.1:8000", "http://127.0.0.1:8000"),
         ("localhost:8000", "http://localhost:8000"),
-        ("127.0.0.1:8000", "https://speech.example"),  # a proxy that uses the address, not the name
+        ("127.0.0.1:8000", "https://speech.example"),  # behind a proxy that connects by address
     ):
         assert ask(server, host, "POST", "/transcribe", Origin=origin)[0] == 200, origin
 
 
-def test_a_page_at_some_address_is_another_site_even_where_any_address_will_do() -> None:
+def test_a_page_at_another_address_is_another_site_even_if_all_addresses_are_served() -> None:
     hosts = known_hosts("0.0.0.0", "0.0.0.0", [])
     assert hosts.has("192.0.2.1")
     assert not hosts.has_named("192.0.2.1")
 
 
-# ---- a misled browser
+# ---- a browser misled by DNS
 
 
 class Foreign(http.server.BaseHTTPRequestHandler):
-    """A site of somebody else."""
+    """A web site of another origin."""
 
     def do_GET(self) -> None:
         self.send_response(200)
@@ -147,7 +147,7 @@ class Foreign(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def foreign() -> Iterator[int]:
-    """The port, on this machine, of another site."""
+    """The local port of a site of another origin."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Foreign) as site:
         threading.Thread(target=site.serve_forever, daemon=True).start()
         yield site.server_address[1]
@@ -160,7 +160,7 @@ def misled() -> Iterator[Any]:
     yield from launched("--host-resolver-rules=MAP *.example 127.0.0.1")
 
 
-def test_a_name_that_is_rebound_to_this_machine_shows_nothing_of_it(misled: Any, server: Server) -> None:
+def test_a_name_rebound_to_this_machine_gets_nothing(misled: Any, server: Server) -> None:
     page = visit(misled, f"http://evil.example:{server.port}/examples/0").page
     assert "the host must be a known name of the server" in page.locator("body").inner_text()
     read = "fetch('/metrics').then(answer => answer.text())"
@@ -168,7 +168,7 @@ def test_a_name_that_is_rebound_to_this_machine_shows_nothing_of_it(misled: Any,
     page.context.close()
 
 
-def test_a_form_that_another_site_sends_is_not_recognised(misled: Any, server: Server, foreign: int) -> None:
+def test_a_form_sent_by_another_site_is_not_recognised(misled: Any, server: Server, foreign: int) -> None:
     page = visit(misled, f"http://evil.example:{foreign}/").page
     before = server.metric("asr_audio_seconds_total")
     page.evaluate(
@@ -187,13 +187,13 @@ def test_a_form_that_another_site_sends_is_not_recognised(misled: Any, server: S
 # ---- proxies
 
 
-def test_whom_a_request_is_from_is_what_the_connection_says(server: Server) -> None:
+def test_the_client_address_is_that_of_the_connection(server: Server) -> None:
     assert ask(server, "localhost", path="/health?", **{"X-Forwarded-For": "192.0.2.66"})[0] == 200
     server.wait_for_log("127.0.0.1 GET /health 200")
     assert "192.0.2.66" not in server.log.read_text()
 
 
-def test_a_proxy_that_is_named_is_believed(fluent: Path) -> None:
+def test_forwarded_addresses_are_accepted_only_from_the_named_proxy(fluent: Path) -> None:
     with serving(fluent / "run", "--forwarded-allow-ips", "127.0.0.1, 10.0.0.0/8") as server:
         assert ask(server, "localhost", **{"X-Forwarded-For": "192.0.2.66, 10.1.2.3"})[0] == 200
         server.wait_for_log("^.*192.0.2.66 GET /health 200")

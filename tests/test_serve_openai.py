@@ -34,7 +34,7 @@ from pydantic import BaseModel
 from asr.server.upload import Limits, Uploads
 from asr.transcribe import main as transcribe
 from tests.serving import Server, multipart, serving
-from tests.test_serve import LONG, asked, service
+from tests.test_serve import LONG, request_to, service
 from tests.test_serve_bad_input import SAID, TOO_LONG, TRACES, encoded, open_files
 from tests.tones import SAMPLE_RATE, speak
 
@@ -109,13 +109,13 @@ def events(response: httpx.Response) -> list[dict[str, Any]]:
 # ---- answers
 
 
-def test_the_check_of_the_schema_finds_missing_more_and_other_fields() -> None:
+def test_the_schema_check_finds_missing_additional_and_wrong_fields() -> None:
     for content in ('{"text": "a", "words": 1}', '{"usage": null}', '{"text": 1}'):
         with pytest.raises((ValueError, AssertionError)):
             of_schema(Transcription, content)
 
 
-def test_json_is_the_text_that_transcribe_writes(server: Server) -> None:
+def test_json_has_the_text_of_transcribe(server: Server) -> None:
     response = post(server)
     assert response.headers["content-type"] == "application/json"
     answer = of_schema(Transcription, response.content)
@@ -128,7 +128,7 @@ def test_json_is_the_text_that_transcribe_writes(server: Server) -> None:
     ("response_format", "form", "media_type"),
     [("text", "txt", "text/plain"), ("srt", "srt", "text/plain"), ("vtt", "vtt", "text/vtt")],
 )
-def test_texts_and_subtitles_are_the_files_of_transcribe(
+def test_texts_and_subtitles_equal_the_files_of_transcribe(
     response_format: str, form: str, media_type: str, server: Server, fluent: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "a.wav").write_bytes(WORDS)
@@ -139,15 +139,15 @@ def test_texts_and_subtitles_are_the_files_of_transcribe(
     assert response.text == (tmp_path / "out" / f"a.{form}").read_text()
 
 
-def test_verbose_json_has_the_segments_and_words_that_are_asked_for(server: Server) -> None:
+def test_verbose_json_has_the_requested_segments_and_words(server: Server) -> None:
     expected = server.post(WORDS).json()
-    asked_for = {
+    requested = {
         (): {"segments"},
         ("segment",): {"segments"},
         ("word",): {"words"},
         ("word", "segment"): {"words", "segments"},
     }
-    for granularities, more in asked_for.items():
+    for granularities, more in requested.items():
         given = {"timestamp_granularities[]": list(granularities)} if granularities else {}
         response = post(server, WORDS, response_format="verbose_json", **given)
         answer = of_schema(TranscriptionVerbose, response.content)
@@ -158,7 +158,7 @@ def test_verbose_json_has_the_segments_and_words_that_are_asked_for(server: Serv
             assert words == [(word["text"], word["start"], word["end"]) for word in expected["words"]]
 
 
-def test_segments_are_counted_and_scored_as_the_schema_says(server: Server) -> None:
+def test_segments_are_numbered_and_scored_according_to_the_schema(server: Server) -> None:
     answer = of_schema(TranscriptionVerbose, post(server, WORDS, response_format="verbose_json").content)
     words = server.post(WORDS).json()["words"]
     cues = post(server, WORDS, response_format="srt").text.strip().split("\n\n")
@@ -172,15 +172,15 @@ def test_segments_are_counted_and_scored_as_the_schema_says(server: Server) -> N
         assert segment.seek == math.floor(segment.start * 100)
         assert own[-1]["end"] <= segment.end <= answer.duration
         mean = sum(math.log(max(word["confidence"], 1e-4)) for word in own) / len(own)
-        assert segment.avg_logprob == pytest.approx(mean, abs=2e-4)  # of confidences rounded to 1e-4
+        assert segment.avg_logprob == pytest.approx(mean, abs=2e-4)  # confidences are rounded to 1e-4
         content = segment.text.encode()
         assert segment.compression_ratio == pytest.approx(len(content) / len(zlib.compress(content)), abs=1e-4)
         assert (segment.temperature, segment.no_speech_prob) == (0.0, 0.0)
-        assert len(segment.tokens) == len(segment.text)  # the tokenizer is of characters
+        assert len(segment.tokens) == len(segment.text)  # the tokenizer has one token per character
     assert words == []
 
 
-def test_logprobs_join_to_the_text_and_are_the_confidence_of_words(server: Server) -> None:
+def test_logprobs_join_to_the_text_and_equal_the_confidence_of_words(server: Server) -> None:
     response = post(server, WORDS, **{"include[]": "logprobs"})
     answer = of_schema(Transcription, response.content)
     assert answer.logprobs is not None
@@ -190,7 +190,7 @@ def test_logprobs_join_to_the_text_and_are_the_confidence_of_words(server: Serve
         assert math.exp(token["logprob"]) == pytest.approx(max(word["confidence"], 1e-4), abs=2e-4)
 
 
-def test_silence_is_an_empty_answer_in_every_form(server: Server) -> None:
+def test_silence_gives_an_empty_answer_in_every_format(server: Server) -> None:
     silence = encoded(np.zeros(3 * SAMPLE_RATE))
     assert of_schema(Transcription, post(server, silence).content).text == ""
     assert post(server, silence, response_format="text").text == "\n"
@@ -202,7 +202,7 @@ def test_silence_is_an_empty_answer_in_every_form(server: Server) -> None:
 # ---- streams
 
 
-def test_a_stream_gives_each_segment_and_then_the_text(server: Server) -> None:
+def test_a_stream_has_each_segment_and_then_the_text(server: Server) -> None:
     *deltas, last = events(post(server, LONG, stream="true", **{"include[]": "logprobs"}))
     assert len(deltas) > 1
     pieces = [of_schema(TranscriptionTextDeltaEvent, json.dumps(data)) for data in deltas]
@@ -213,7 +213,7 @@ def test_a_stream_gives_each_segment_and_then_the_text(server: Server) -> None:
     assert [data.keys() for data in events(post(server, stream="true"))] == [{"type", "delta"}, {"type", "text"}]
 
 
-def test_the_first_words_come_before_the_last_are_recognised(server: Server) -> None:
+def test_the_first_words_arrive_before_the_last_are_recognised(server: Server) -> None:
     arrivals = []
     with httpx.stream("POST", f"{server.address}{PATH}", data={**FORM, "stream": "true"}, files={"file": LONG}) as got:
         arrivals = [time.monotonic() for line in got.iter_lines() if line]
@@ -221,13 +221,13 @@ def test_the_first_words_come_before_the_last_are_recognised(server: Server) -> 
     assert whole > 0.05, "all events came at once"
 
 
-def test_a_client_that_leaves_a_stream_stops_it(server: Server) -> None:
+def test_a_client_that_disconnects_stops_its_stream(server: Server) -> None:
     before = server.metric("asr_audio_seconds_total")
     with httpx.stream("POST", f"{server.address}{PATH}", data={**FORM, "stream": "true"}, files={"file": LONG}) as got:
         assert next(got.iter_lines()).startswith("data: ")
     end = time.monotonic() + 60
     while [path for path in open_files(server.process.pid) if str(server.scratch) in str(path)]:
-        assert time.monotonic() < end, "the recording of a stream that was left is still open"
+        assert time.monotonic() < end, "the recording of the abandoned stream is still open"
         time.sleep(0.05)
     assert server.get("/health").json()["waiting"] == 0
     assert server.metric("asr_audio_seconds_total") == before  # recognition was cancelled
@@ -251,7 +251,7 @@ def ended_stream(how: str, monkeypatch: pytest.MonkeyPatch) -> httpx.Response:
     monkeypatch.setattr(served.recognizer, "search", second_fails)
     jobs.start()
     form = {"model": "listener", "stream": "true"}
-    response = asked(served, "POST", PATH, data=form, files={"file": ("a.flac", LONG)})
+    response = request_to(served, "POST", PATH, data=form, files={"file": ("a.flac", LONG)})
     jobs.stop()
     jobs.join(60)
     return response
@@ -260,7 +260,7 @@ def ended_stream(how: str, monkeypatch: pytest.MonkeyPatch) -> httpx.Response:
 @pytest.mark.parametrize(
     ("how", "message"), [("fault", "the server failed; its log says how."), ("stop", "the server is stopping.")]
 )
-def test_what_goes_wrong_in_a_stream_is_its_last_event(how: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_a_stream_is_its_last_event(how: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     response = ended_stream(how, monkeypatch)
     assert response.status_code == 200
     *deltas, last = events(response)
@@ -270,22 +270,24 @@ def test_what_goes_wrong_in_a_stream_is_its_last_event(how: str, message: str, m
     assert message in last["error"]["message"]
 
 
-def test_what_goes_wrong_before_the_first_words_has_its_status(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_before_the_first_words_has_its_own_status(monkeypatch: pytest.MonkeyPatch) -> None:
     served, jobs = service()
     form = {"model": "listener", "stream": "true"}
-    stopped = asked(served, "POST", PATH, data=form, files={"file": ("a.wav", SAID)})  # jobs were never started
+    stopped = request_to(
+        served, "POST", PATH, data=form, files={"file": ("a.wav", SAID)}
+    )  # the job threads were never started
     assert stopped.status_code == 503
     assert "stopping" in error_of(stopped).message
     jobs.start()
     monkeypatch.setattr(served.recognizer.model.encoder, "forward", None)
-    failed = asked(served, "POST", PATH, data=form, files={"file": ("a.wav", SAID)})
+    failed = request_to(served, "POST", PATH, data=form, files={"file": ("a.wav", SAID)})
     assert failed.status_code == 500
     assert error_of(failed).type == "server_error"
     jobs.stop()
     jobs.join(60)
 
 
-# ---- what is wrong
+# ---- invalid requests
 
 WRONG: dict[str, tuple[dict[str, Any], int, str | None, str | None, str]] = {
     "no model": ({"model": None}, 400, "model", "missing_required_parameter", "model must be given"),
@@ -331,7 +333,7 @@ WRONG: dict[str, tuple[dict[str, Any], int, str | None, str | None, str]] = {
 
 
 @pytest.mark.parametrize(("fields", "status", "param", "code", "message"), WRONG.values(), ids=WRONG.keys())
-def test_a_wrong_field_is_named(
+def test_an_invalid_field_is_named(
     fields: dict[str, Any], status: int, param: str | None, code: str | None, message: str, server: Server
 ) -> None:
     response = post(server, **fields)
@@ -354,7 +356,7 @@ FILES: dict[str, tuple[bytes | None, int, str]] = {
 
 
 @pytest.mark.parametrize(("content", "status", "message"), FILES.values(), ids=FILES.keys())
-def test_a_wrong_file_is_refused(content: bytes | None, status: int, message: str, server: Server) -> None:
+def test_an_invalid_file_is_refused(content: bytes | None, status: int, message: str, server: Server) -> None:
     for stream in ("false", "true"):
         if content is None:  # httpx sends no multipart form without a file
             response = httpx.post(f"{server.address}{PATH}", files={"model": (None, "run"), "stream": (None, stream)})
@@ -366,7 +368,7 @@ def test_a_wrong_file_is_refused(content: bytes | None, status: int, message: st
         assert error.param == "file"
 
 
-def test_a_field_that_is_a_file_and_a_file_that_is_a_field(server: Server) -> None:
+def test_a_field_sent_as_a_file_and_a_file_sent_as_a_field_are_refused(server: Server) -> None:
     files = {"file": ("a.wav", SAID), "prompt": ("a.txt", b"words"), "model": (None, "run")}
     assert error_of(httpx.post(f"{server.address}{PATH}", files=files)).message == "'prompt' must be text; got a file."
     headers = {"content-type": "multipart/form-data; boundary=b0undary"}
@@ -375,7 +377,7 @@ def test_a_field_that_is_a_file_and_a_file_that_is_a_field(server: Server) -> No
     assert "no file name" in error_of(response).message
 
 
-def test_every_error_below_v1_has_openais_form(server: Server) -> None:
+def test_every_error_below_v1_has_the_format_of_openai(server: Server) -> None:
     def answer(method: str, path: str, **given: Any) -> tuple[int, str]:
         response = httpx.request(method, f"{server.address}{path}", **given)
         return response.status_code, error_of(response).message
@@ -391,7 +393,7 @@ def test_every_error_below_v1_has_openais_form(server: Server) -> None:
     assert "detail" in httpx.get(f"{server.address}/nowhere").json()
 
 
-def test_a_busy_server_says_when_to_come_back_and_the_client_does(fluent: Path) -> None:
+def test_a_busy_server_gives_a_retry_time_and_the_client_retries(fluent: Path) -> None:
     with serving(fluent / "run", "--queue", "1", "--max-batch", "1") as server:
         with ThreadPoolExecutor(12) as clients:
             responses = list(clients.map(lambda _: post(server, LONG), range(12)))
@@ -429,7 +431,7 @@ def test_the_model_is_listed_and_found_by_its_name(server: Server, client: opena
         client.models.retrieve("whisper/1")
 
 
-def test_another_name_and_no_language(fluent: Path) -> None:
+def test_the_model_name_can_be_chosen_and_a_language_is_refused_unless_configured(fluent: Path) -> None:
     with serving(fluent / "run", "--model-name", "openai/whisper-1") as server:
         client = client_of(server)
         assert client.models.retrieve("openai/whisper-1").id == "openai/whisper-1"
@@ -446,7 +448,7 @@ def test_another_name_and_no_language(fluent: Path) -> None:
 # ---- OpenAI's client
 
 
-def test_the_client_reads_every_form(client: openai.OpenAI, tmp_path: Path) -> None:
+def test_the_client_reads_every_format(client: openai.OpenAI, tmp_path: Path) -> None:
     (tmp_path / "a.wav").write_bytes(WORDS)
     create = client.audio.transcriptions.create
     text = create(model="run", file=tmp_path / "a.wav").text
@@ -475,7 +477,7 @@ def test_the_client_reads_streams(client: openai.OpenAI) -> None:
     assert "".join(delta.delta for delta in deltas) == last.text
 
 
-def test_the_clients_exceptions_name_the_field(client: openai.OpenAI) -> None:
+def test_exceptions_of_the_client_name_the_field(client: openai.OpenAI) -> None:
     create = client.audio.transcriptions.create
     with pytest.raises(openai.NotFoundError) as unknown:
         create(model="whisper-1", file=("a.wav", SAID))
@@ -491,7 +493,7 @@ def test_the_clients_exceptions_name_the_field(client: openai.OpenAI) -> None:
     assert late.value.type == "invalid_request_error"
 
 
-def test_the_client_raises_what_ends_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_client_raises_the_error_that_ends_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     response = ended_stream("fault", monkeypatch)
     answer = httpx.MockTransport(lambda _: httpx.Response(200, headers=response.headers, content=response.content))
 
@@ -507,7 +509,7 @@ def test_the_client_raises_what_ends_a_stream(monkeypatch: pytest.MonkeyPatch) -
         asyncio.run(read())
 
 
-def test_a_stop_lets_a_stream_end(fluent: Path) -> None:
+def test_a_stopping_server_finishes_open_streams(fluent: Path) -> None:
     with serving(fluent / "run") as server:
         with httpx.stream(
             "POST", f"{server.address}{PATH}", data={**FORM, "stream": "true"}, files={"file": LONG}, timeout=60

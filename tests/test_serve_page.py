@@ -1,4 +1,4 @@
-"""The demo in a real browser: a file, an example and the microphone give words over the waveform."""
+"""The demo in a real browser: a file, an example and the microphone are transcribed."""
 
 import base64
 import json
@@ -67,7 +67,7 @@ def problem(page: Any) -> str:
     return text
 
 
-def test_a_file_becomes_words_with_their_times(seen: Visit, server: Server, recording: Path, text: str) -> None:
+def test_a_file_is_transcribed_with_word_times(seen: Visit, server: Server, recording: Path, text: str) -> None:
     seen.page.set_input_files("#file", recording)
     assert transcript(seen.page) == text
     words = server.post(recording.read_bytes()).json()["words"]
@@ -80,7 +80,7 @@ def test_a_file_becomes_words_with_their_times(seen: Visit, server: Server, reco
     assert f"{recording.name}: " in seen.page.locator("#summary").inner_text()
 
 
-def test_an_example_is_one_click_and_a_word_is_another(seen: Visit, text: str) -> None:
+def test_a_click_transcribes_an_example_and_a_click_on_a_word_moves_to_it(seen: Visit, text: str) -> None:
     seen.page.get_by_role("button", name="Example").click()
     assert transcript(seen.page) == text
     start = float(seen.page.locator("#words tbody tr").nth(1).locator("td").nth(1).text_content())
@@ -92,7 +92,7 @@ def test_an_example_is_one_click_and_a_word_is_another(seen: Visit, text: str) -
     seen.page.wait_for_selector("#text .word.now")
 
 
-def test_the_words_lie_over_the_waveform(seen: Visit, recording: Path, text: str) -> None:
+def test_the_player_shows_the_words_and_the_waveform(seen: Visit, recording: Path, text: str) -> None:
     seen.page.set_input_files("#file", recording)
     transcript(seen.page)
     assert seen.page.locator("#player .timeline-words button").all_text_contents() == text.split()
@@ -101,7 +101,7 @@ def test_the_words_lie_over_the_waveform(seen: Visit, recording: Path, text: str
     wait_until(seen.page, drawn)
 
 
-def test_a_long_text_leaves_the_player_in_sight_and_follows_it(seen: Visit, recording: Path, tmp_path: Path) -> None:
+def test_the_player_stays_visible_and_a_long_text_follows_it(seen: Visit, recording: Path, tmp_path: Path) -> None:
     content, rate = soundfile.read(recording)
     soundfile.write(tmp_path / "long.flac", np.tile(content, 60), rate)
     seen.page.set_viewport_size({"width": 380, "height": 800})
@@ -113,7 +113,7 @@ def test_a_long_text_leaves_the_player_in_sight_and_follows_it(seen: Visit, reco
     wait_until(seen.page, "document.querySelector('#text').scrollTop > 100")
 
 
-def test_the_json_that_is_downloaded_is_the_answer(seen: Visit, server: Server, recording: Path) -> None:
+def test_the_downloaded_json_is_the_answer_of_the_server(seen: Visit, server: Server, recording: Path) -> None:
     seen.page.set_input_files("#file", recording)
     transcript(seen.page)
     with seen.page.expect_download() as download:
@@ -124,7 +124,7 @@ def test_the_json_that_is_downloaded_is_the_answer(seen: Visit, server: Server, 
     )
 
 
-def test_the_text_is_copied(chromium: Any, server: Server, recording: Path, text: str) -> None:
+def test_the_text_can_be_copied(chromium: Any, server: Server, recording: Path, text: str) -> None:
     seen = visit(chromium, server.address + "/")
     seen.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     seen.page.set_input_files("#file", recording)
@@ -147,7 +147,7 @@ def test_the_microphone_is_recorded_as_wav(seen: Visit) -> None:
     assert seen.page.get_by_role("button", name="Record").is_enabled()
 
 
-def test_a_recording_ends_before_it_is_too_large_to_be_sent(chromium: Any, fluent: Path) -> None:
+def test_a_recording_ends_before_it_is_too_large_to_send(chromium: Any, fluent: Path) -> None:
     with serving(fluent / "run", "--max-megabytes", "0.2") as server:  # two seconds
         seen = visit(chromium, server.address + "/")
         seen.page.get_by_role("button", name="Record").click()
@@ -157,7 +157,7 @@ def test_a_recording_ends_before_it_is_too_large_to_be_sent(chromium: Any, fluen
         seen.page.context.close()
 
 
-def test_a_microphone_that_is_forbidden_is_explained(chromium: Any, server: Server) -> None:
+def test_a_forbidden_microphone_is_explained(chromium: Any, server: Server) -> None:
     seen = visit(chromium, server.address + "/")
     seen.page.evaluate(
         "() => { navigator.mediaDevices.getUserMedia = "
@@ -168,7 +168,7 @@ def test_a_microphone_that_is_forbidden_is_explained(chromium: Any, server: Serv
     seen.page.context.close()
 
 
-def test_where_the_page_is_not_secure_the_button_says_why(chromium: Any, server: Server) -> None:
+def test_on_an_insecure_page_the_button_gives_the_reason(chromium: Any, server: Server) -> None:
     context = chromium.new_context()
     context.add_init_script("Object.defineProperty(window, 'isSecureContext', { value: false })")
     page = context.new_page()
@@ -178,7 +178,7 @@ def test_where_the_page_is_not_secure_the_button_says_why(chromium: Any, server:
     context.close()
 
 
-def test_errors_are_said_and_the_next_file_is_taken(
+def test_errors_are_shown_and_the_next_file_is_accepted(
     chromium: Any, server: Server, recording: Path, tmp_path: Path, text: str
 ) -> None:
     seen = visit(chromium, server.address + "/")
@@ -194,7 +194,7 @@ def test_errors_are_said_and_the_next_file_is_taken(
     seen.page.context.close()
 
 
-def test_a_server_that_is_gone_is_said(chromium: Any, fluent: Path, recording: Path) -> None:
+def test_a_stopped_server_is_reported(chromium: Any, fluent: Path, recording: Path) -> None:
     with serving(fluent / "run") as server:
         seen = visit(chromium, server.address + "/")
         assert seen.page.get_by_role("button", name="Example").count() == 0
@@ -204,7 +204,7 @@ def test_a_server_that_is_gone_is_said(chromium: Any, fluent: Path, recording: P
         seen.page.context.close()
 
 
-def test_a_file_can_be_dropped_and_two_cannot(seen: Visit, recording: Path, text: str) -> None:
+def test_one_file_can_be_dropped_but_not_two(seen: Visit, recording: Path, text: str) -> None:
     drop = """([base64, count]) => {
       const bytes = Uint8Array.from(atob(base64), (one) => one.charCodeAt(0)), data = new DataTransfer();
       for (let i = 0; i < count; i++) data.items.add(new File([bytes], `dropped-${i}.wav`));
@@ -212,13 +212,13 @@ def test_a_file_can_be_dropped_and_two_cannot(seen: Visit, recording: Path, text
         new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true }));
     }"""
     content = base64.b64encode(recording.read_bytes()).decode()
-    assert seen.page.evaluate(drop, [content, 2]) is False, "the browser would leave the page, and open the file"
+    assert seen.page.evaluate(drop, [content, 2]) is False, "otherwise the browser leaves the page and opens the file"
     assert "one recording at a time; those were 2" in problem(seen.page)
     seen.page.evaluate(drop, [content, 1])
     assert transcript(seen.page) == text
 
 
-def test_it_can_be_used_by_keyboard_alone(seen: Visit, text: str) -> None:
+def test_the_page_can_be_used_with_the_keyboard_alone(seen: Visit, text: str) -> None:
     focused = "document.activeElement.id || document.activeElement.textContent.trim()"
     reached = []
     for _ in range(7):
@@ -241,9 +241,9 @@ def test_it_can_be_used_by_keyboard_alone(seen: Visit, text: str) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [380, 1280])
-def test_it_is_readable_on_phone_and_desktop(chromium: Any, server: Server, width: int, scheme: str) -> None:
+def test_the_page_is_readable_on_phone_and_desktop(chromium: Any, server: Server, width: int, scheme: str) -> None:
     seen = visit(chromium, server.address + "/", width, 800, scheme)
-    seen.page.emulate_media(reduced_motion="reduce")  # a colour during a transition cannot be measured
+    seen.page.emulate_media(reduced_motion="reduce")  # colours cannot be measured during a transition
     assert poor_contrasts(seen.page) == []
     seen.page.get_by_role("button", name="Example").click()
     transcript(seen.page)
@@ -253,7 +253,7 @@ def test_it_is_readable_on_phone_and_desktop(chromium: Any, server: Server, widt
     seen.page.context.close()
 
 
-def test_the_endpoints_page_works_without_any_other_host(chromium: Any, server: Server) -> None:
+def test_the_page_of_endpoints_needs_no_other_host(chromium: Any, server: Server) -> None:
     seen = visit(chromium, server.address + "/docs")
     seen.page.get_by_role("button", name="POST /transcribe Recognise").click()
     seen.page.get_by_text("one recording: WAV, FLAC").wait_for()
@@ -269,7 +269,7 @@ def test_the_pages_forbid_other_hosts_and_foreign_frames(server: Server) -> None
         assert not re.search(r"https?:|\*", policy)
 
 
-def test_names_cannot_break_out_of_the_page() -> None:
+def test_malicious_names_are_displayed_as_text() -> None:
     hostile = "</script><script>alert(1)</script>\"'"
     page = demo_page(hostile, Limits(1, 1.0, 1.0), (ExampleAudio(hostile, Path("x")), ExampleAudio("b", Path("y"))))
     assert "<script>alert" not in page

@@ -33,7 +33,7 @@ def recognizer() -> Recognizer:
 
 
 def cut(samples: bytes, seed: int, most: int = 3000) -> list[bytes]:
-    """Cut samples at random; most messages are short."""
+    """Cut samples into messages at random; most are short."""
     generator, messages, at = random.Random(seed), [], 0
     while at < len(samples):
         size = 2 * generator.choice([1, 2, generator.randint(1, most)])
@@ -43,7 +43,7 @@ def cut(samples: bytes, seed: int, most: int = 3000) -> list[bytes]:
 
 
 def run(test: Callable[[Live], Awaitable[Any]], recognizer: Recognizer, limits: StreamLimits = LIMITS) -> Any:
-    """Run a test of a server; at the end no stream may be open."""
+    """Run a test of a server; at the end all streams must be closed."""
 
     async def within() -> Any:
         async with live(recognizer, limits) as server:
@@ -57,15 +57,17 @@ def run(test: Callable[[Live], Awaitable[Any]], recognizer: Recognizer, limits: 
     return asyncio.run(within())
 
 
-# ---- what is said
+# ---- words
 
 
-def test_clients_at_once_are_told_what_asr_stream_says_of_the_same_samples(recognizer: Recognizer) -> None:
+def test_concurrent_clients_get_the_words_of_asr_stream_for_their_samples(recognizer: Recognizer) -> None:
     spoken = [pcm(speech(seconds, seed, torch.float32)) for seed, seconds in enumerate((3.0, 0.0, 1.7, 4.1, 0.3))]
 
     async def test(server: Live) -> Any:
         replies = await asyncio.gather(*(say(server, cut(samples, seed)) for seed, samples in enumerate(spoken)))
-        assert server.metric("asr_turn_streams_sum") > server.metric("asr_turn_streams_count"), "none together"
+        assert server.metric("asr_turn_streams_sum") > server.metric("asr_turn_streams_count"), (
+            "no streams were recognised in one batch"
+        )
         return replies
 
     for samples, replies in zip(spoken, run(test, recognizer), strict=True):
@@ -82,7 +84,7 @@ def test_clients_at_once_are_told_what_asr_stream_says_of_the_same_samples(recog
             assert event["final"] or event["is_end"] or event["partial"] != before.get("partial", "")
 
 
-def test_words_come_while_somebody_speaks(recognizer: Recognizer) -> None:
+def test_words_arrive_while_a_client_speaks(recognizer: Recognizer) -> None:
     samples = pcm(speech(4.0, 3, torch.float32))
 
     async def test(server: Live) -> Any:
@@ -100,7 +102,7 @@ def test_words_come_while_somebody_speaks(recognizer: Recognizer) -> None:
 
 
 @pytest.mark.parametrize("rate", [48000, 44100])
-def test_another_sample_rate_is_resampled(recognizer: Recognizer, rate: int) -> None:
+def test_audio_with_another_sample_rate_is_resampled(recognizer: Recognizer, rate: int) -> None:
     samples = pcm(
         torch.nn.functional.interpolate(speech(2.0, 5, torch.float32)[None, None], rate * 2, mode="linear")[0, 0]
     )
@@ -111,7 +113,7 @@ def test_another_sample_rate_is_resampled(recognizer: Recognizer, rate: int) -> 
 
 
 @pytest.mark.parametrize("seconds", [0.8, AHEAD_SECONDS])
-def test_a_client_may_choose_its_chunk(seconds: float, recognizer: Recognizer) -> None:
+def test_a_client_may_choose_the_chunk_duration(seconds: float, recognizer: Recognizer) -> None:
     samples = pcm(speech(2.5 * seconds, 6, torch.float32))
     messages = [samples[begin : begin + RATE // 5] for begin in range(0, len(samples), RATE // 5)]
     replies = run(lambda server: say(server, messages, {"sample_rate": RATE, "chunk_seconds": seconds}), recognizer)
@@ -119,7 +121,7 @@ def test_a_client_may_choose_its_chunk(seconds: float, recognizer: Recognizer) -
     assert text(replies) == " ".join(word.text for word in alone(recognizer, from_pcm(samples), chunk_seconds=seconds))
 
 
-def test_a_model_that_cannot_go_on_looks_back_and_says_so() -> None:
+def test_a_model_that_does_not_stream_recognises_the_last_seconds_again_and_says_so() -> None:
     texts = sentences(3, seed=5, words=(3, 8))
 
     async def test(server: Live) -> Any:
@@ -174,7 +176,7 @@ BAD = {
 }
 
 
-def test_what_may_not_be_sent_is_one_line_and_the_next_is_heard(recognizer: Recognizer) -> None:
+def test_an_invalid_message_is_reported_in_one_line_and_the_next_client_is_served(recognizer: Recognizer) -> None:
     samples = pcm(speech(0.5, 1, torch.float32))
 
     async def test(server: Live) -> None:
@@ -193,14 +195,14 @@ def test_what_may_not_be_sent_is_one_line_and_the_next_is_heard(recognizer: Reco
     run(test, recognizer)
 
 
-def test_what_came_before_a_mistake_is_still_told(recognizer: Recognizer) -> None:
+def test_audio_before_an_error_is_still_recognised(recognizer: Recognizer) -> None:
     samples = pcm(speech(2.0, 2, torch.float32))
     replies, _ = run(bad(FIRST, samples, "oops"), recognizer)
     assert final_words(replies) == final_words(run(lambda server: say(server, [samples]), recognizer))
     assert "oops" in replies[-1]["error"]
 
 
-def test_a_message_that_is_too_large_closes_the_connection_by_its_name(recognizer: Recognizer) -> None:
+def test_a_message_that_is_too_large_closes_the_connection_with_its_name(recognizer: Recognizer) -> None:
     replies, code = run(bad(FIRST, bytes(MAX_MESSAGE_BYTES + 2)), recognizer)
     assert code == 1009
     assert not final_words(replies)
@@ -212,7 +214,7 @@ HANDSHAKE = (
 )
 
 
-def test_what_breaks_the_protocol_closes_the_connection_and_nothing_else(
+def test_a_protocol_violation_closes_only_its_own_connection(
     recognizer: Recognizer, caplog: pytest.LogCaptureFixture
 ) -> None:
     junk = (random.Random(1).randbytes(5000), b"\x82\x05hello", b"\xff" * 99, b"\x81\x82\0\0\0\0\xff\xff", b"")
@@ -226,7 +228,7 @@ def test_what_breaks_the_protocol_closes_the_connection_and_nothing_else(
             writer.write(content)
             if content:
                 async with asyncio.timeout(20):
-                    await reader.read()  # to its end
+                    await reader.read()  # until the connection is closed
             writer.close()
 
     run(test, recognizer)
@@ -237,7 +239,9 @@ EMPTY_PART, PING = b"\x00\x80\0\0\0\0", b"\x89\xfd\0\0\0\0" + bytes(125)  # fram
 
 
 @pytest.mark.parametrize("frame", [EMPTY_PART, PING], ids=["empty parts of a message", "pings that nobody reads"])
-def test_frames_that_are_no_message_are_counted(recognizer: Recognizer, frame: bytes) -> None:
+def test_a_flood_of_empty_frames_or_pings_needs_little_memory_and_disturbs_no_other_stream(
+    recognizer: Recognizer, frame: bytes
+) -> None:
     samples = pcm(speech(1.0, 2, torch.float32))
 
     async def flood(server: Live) -> int:
@@ -246,7 +250,7 @@ def test_frames_that_are_no_message_are_counted(recognizer: Recognizer, frame: b
         reader, writer = await asyncio.open_connection(host, int(port), limit=1)
         writer.write(HANDSHAKE.encode())
         await asyncio.sleep(0.2)
-        writer.write(b"\x01\x80\0\0\0\0" if frame == EMPTY_PART else b"")  # a text frame that is not finished
+        writer.write(b"\x01\x80\0\0\0\0" if frame == EMPTY_PART else b"")  # an unfinished text frame
         most = 0
         with contextlib.suppress(ConnectionError):
             for _ in range(50):
@@ -269,7 +273,7 @@ def test_frames_that_are_no_message_are_counted(recognizer: Recognizer, frame: b
     assert text(replies) == " ".join(word.text for word in alone(recognizer, from_pcm(samples)))
 
 
-def test_a_message_may_come_in_parts(recognizer: Recognizer) -> None:
+def test_a_message_may_be_fragmented(recognizer: Recognizer) -> None:
     samples = pcm(speech(1.0, 2, torch.float32))
 
     async def test(server: Live) -> Any:
@@ -282,7 +286,7 @@ def test_a_message_may_come_in_parts(recognizer: Recognizer) -> None:
     assert text(run(test, recognizer)) == " ".join(word.text for word in alone(recognizer, from_pcm(samples)))
 
 
-def test_whose_pages_may_speak_and_where(recognizer: Recognizer) -> None:
+def test_streams_are_refused_for_other_sites_hosts_and_paths(recognizer: Recognizer) -> None:
     async def refused(server: Live, address: str = "", path: str = "/stream", **options: Any) -> int:
         port = int(server.address.rsplit(":", 1)[1])
         with pytest.raises(InvalidStatus) as refusal:
@@ -306,7 +310,7 @@ def test_whose_pages_may_speak_and_where(recognizer: Recognizer) -> None:
 # ---- limits
 
 
-def test_more_streams_than_may_be_are_told_to_come_back(recognizer: Recognizer) -> None:
+def test_streams_beyond_the_maximum_are_refused_with_a_time_to_retry(recognizer: Recognizer) -> None:
     async def test(server: Live) -> None:
         async with server.connect() as first, server.connect() as other:
             for connection in (first, other):
@@ -325,7 +329,7 @@ def test_more_streams_than_may_be_are_told_to_come_back(recognizer: Recognizer) 
     run(test, recognizer, StreamLimits(2, 60, 20))
 
 
-def test_who_says_nothing_is_not_waited_for(recognizer: Recognizer) -> None:
+def test_a_silent_client_is_disconnected(recognizer: Recognizer) -> None:
     samples = pcm(speech(1.0, 2, torch.float32))
 
     async def test(server: Live) -> Any:
@@ -341,7 +345,7 @@ def test_who_says_nothing_is_not_waited_for(recognizer: Recognizer) -> None:
     )
 
 
-def test_a_stream_is_cut_where_it_becomes_too_long(recognizer: Recognizer) -> None:
+def test_a_stream_is_ended_at_its_maximum_duration(recognizer: Recognizer) -> None:
     limits = StreamLimits(4, 1.0, 20)
     second = pcm(speech(1.0, 2, torch.float32))
     replies, _ = run(bad(FIRST, second, bytes(2)), recognizer, limits)
@@ -356,7 +360,7 @@ def test_a_stream_is_cut_where_it_becomes_too_long(recognizer: Recognizer) -> No
     assert "at most 1 seconds" in run(slowly, recognizer, limits)[-1]["error"]
 
 
-def test_clients_that_vanish_leave_nothing_and_disturb_nobody(recognizer: Recognizer) -> None:
+def test_clients_that_disappear_leave_nothing_and_disturb_nobody(recognizer: Recognizer) -> None:
     samples = pcm(speech(2.0, 2, torch.float32))
 
     async def vanish(server: Live, *messages: "str | bytes") -> None:
@@ -384,7 +388,7 @@ def test_clients_that_vanish_leave_nothing_and_disturb_nobody(recognizer: Recogn
 
 
 class Hand:
-    """A WebSocket of the server's framework: received messages are set by hand, sent ones are stored."""
+    """A WebSocket of the server's framework: a test sets received messages, and reads the sent ones."""
 
     def __init__(self, deaf_after: int = 1000) -> None:
         self.coming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
@@ -404,13 +408,13 @@ class Hand:
         self.coming.put_nowait({"type": "websocket.receive", key: message})
 
 
-def test_who_sends_faster_than_is_heard_is_made_to_wait(recognizer: Recognizer) -> None:
+def test_a_client_that_sends_too_fast_is_slowed_down(recognizer: Recognizer) -> None:
     second = bytes(2 * RATE)
 
     async def test() -> None:
         sockets = service(recognizer).sockets
         sockets.streams.start()
-        with sockets.streams._changed:  # the net is busy, and reads nothing
+        with sockets.streams._changed:  # the net is busy, and takes no audio
             hand = Hand()
             for message in (FIRST, *[second] * 9, END):
                 hand.say(message)
@@ -426,7 +430,7 @@ def test_who_sends_faster_than_is_heard_is_made_to_wait(recognizer: Recognizer) 
     asyncio.run(test())
 
 
-def test_who_does_not_read_is_dropped_with_a_line(
+def test_a_client_that_does_not_read_is_dropped_and_logged(
     recognizer: Recognizer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(stream_client, "SEND_SECONDS", 0.1)
@@ -436,7 +440,7 @@ def test_who_does_not_read_is_dropped_with_a_line(
         served = service(recognizer)
         sockets = served.sockets
         sockets.streams.start()
-        deaf = Hand(deaf_after=2)  # it needs the acceptance and the start of the stream
+        deaf = Hand(deaf_after=2)  # the first two messages are the acceptance and the start of the stream
         for message in (FIRST, pcm(speech(2.0, 2, torch.float32))):
             deaf.say(message)
         await sockets.serve(deaf.socket)
@@ -460,7 +464,7 @@ def test_who_does_not_read_is_dropped_with_a_line(
     ],
     ids=["a fault", "memory"],
 )
-def test_a_fault_is_one_line_without_its_insides_and_the_next_is_heard(
+def test_an_internal_error_is_reported_in_one_line_without_details_and_the_next_client_is_served(
     recognizer: Recognizer, error: Exception, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -477,7 +481,7 @@ def test_a_fault_is_one_line_without_its_insides_and_the_next_is_heard(
     assert run(test, recognizer)[-1]["end"]
 
 
-def test_a_server_that_stops_tells_what_it_has_heard(recognizer: Recognizer) -> None:
+def test_a_stopping_server_sends_the_words_recognised_so_far(recognizer: Recognizer) -> None:
     samples = pcm(speech(2.0, 2, torch.float32))
 
     async def test(server: Live) -> Any:
@@ -497,7 +501,7 @@ def test_a_server_that_stops_tells_what_it_has_heard(recognizer: Recognizer) -> 
     assert words == [word.text for word in alone(recognizer, from_pcm(samples))]
 
 
-def test_a_server_whose_thread_has_ended_takes_no_stream(recognizer: Recognizer) -> None:
+def test_a_server_whose_thread_has_ended_refuses_streams(recognizer: Recognizer) -> None:
     async def test(server: Live) -> Any:
         server.service.sockets.streams.stop()
         return await bad(FIRST)(server)

@@ -46,19 +46,19 @@ from tests.processes import finish, start
         ),
     ],
 )
-def test_a_setting_that_does_not_hold_is_named_with_what_it_must_be(override: str, message: str) -> None:
+def test_an_invalid_setting_is_named_with_its_rule(override: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         settings_with(override)
 
 
 @pytest.mark.parametrize("override", ["trainer.strategy=abc", "trainer.devices=abc"])
-def test_what_lightning_does_not_take_is_one_line(override: str, tones: Path, tmp_path: Path) -> None:
+def test_arguments_refused_by_lightning_are_reported_in_one_line(override: str, tones: Path, tmp_path: Path) -> None:
     settings = resolved(*TINY, *tone_corpus(tones), f"run_dir={tmp_path / 'run'}", override)
     assert finish(start(settings, tmp_path / "log")) == 1
     text = (tmp_path / "log").read_text()
     assert "error: trainer must suit" in text, text
     assert "Traceback" not in text
-    assert not (tmp_path / "run").exists(), "nothing was begun"
+    assert not (tmp_path / "run").exists(), "no run was started"
 
 
 @pytest.mark.parametrize(
@@ -72,9 +72,7 @@ def test_what_lightning_does_not_take_is_one_line(override: str, tones: Path, tm
     ],
     ids=str,
 )
-def test_a_validation_must_not_be_in_the_middle_of_an_optimizer_step(
-    validation: list[str], holds: bool, tmp_path: Path
-) -> None:
+def test_a_validation_may_not_be_within_an_optimizer_step(validation: list[str], holds: bool, tmp_path: Path) -> None:
     settings = settings_with(*TINY, "trainer.accumulate_grad_batches=2", *validation)
     if holds:
         make_trainer(settings)
@@ -84,13 +82,13 @@ def test_a_validation_must_not_be_in_the_middle_of_an_optimizer_step(
 
 
 @pytest.mark.skipif(torch.backends.mps.is_available(), reason="it is there")
-def test_apples_device_is_accepted_as_a_setting_and_refused_where_it_is_absent() -> None:
+def test_apples_device_is_a_valid_setting_and_refused_where_it_is_absent() -> None:
     settings = settings_with("trainer.accelerator=mps")
     with pytest.raises(InputError, match=r"trainer\.accelerator must be available to torch; got mps"):
         make_trainer(settings)
 
 
-def test_an_absent_file_is_not_taken_for_a_dead_worker(tmp_path: Path) -> None:
+def test_an_absent_file_is_not_reported_as_a_dead_worker(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as absent:
         (tmp_path / "metrics.csv").open()
     assert not is_lost_worker(absent.value)

@@ -1,4 +1,4 @@
-"""Shards: the samples of the files, exactly equal training, completeness after a kill, refusal of differences."""
+"""Shards: they have the samples of the files, give equal trainings, survive kills, and must match their index."""
 
 import io
 import json
@@ -54,7 +54,7 @@ def waveforms(utterances: Sequence[Utterance], sample_rate: int = SAMPLE_RATE) -
     return [load_utterance(utterance, sample_rate) for utterance in utterances]
 
 
-def test_the_audio_in_shards_is_that_of_the_files_byte_for_byte(tones: Path, tmp_path: Path) -> None:
+def test_audio_in_shards_equals_the_files_byte_by_byte(tones: Path, tmp_path: Path) -> None:
     files = read_manifest(tones / "train.jsonl")
     sharded = write_shards(tones / "train.jsonl", tmp_path / "out", "--shard-megabytes", "0.3")
     assert len(list((tmp_path / "out").glob("train-*.tar"))) > 3
@@ -66,7 +66,7 @@ def test_the_audio_in_shards_is_that_of_the_files_byte_for_byte(tones: Path, tmp
             assert shard.read(utterance.extent.num_bytes) == Path(file.audio_filepath).read_bytes()
 
 
-def test_other_programs_read_the_shards_as_webdataset_writes_them(tones: Path, tmp_path: Path) -> None:
+def test_other_programs_read_the_shards_as_webdatasets(tones: Path, tmp_path: Path) -> None:
     files = read_manifest(tones / "valid.jsonl")
     write_shards(tones / "valid.jsonl", tmp_path / "out", "--shard-megabytes", "0.2")
     samples: dict[str, dict[str, bytes]] = {}
@@ -90,7 +90,7 @@ def test_other_programs_read_the_shards_as_webdataset_writes_them(tones: Path, t
     [("flac", "PCM_16", 1), ("flac", "PCM_24", 2), ("wav", "FLOAT", 1), ("wav", "PCM_16", 2), ("ogg", "VORBIS", 1)],
 )
 def test_segments_of_long_files_are_cut_without_loss(suffix: str, subtype: str, channels: int, tmp_path: Path) -> None:
-    rate = 22050  # it is resampled when it is read
+    rate = 22050  # resampled when read
     noise = np.random.default_rng(0).uniform(-1, 1, (5 * rate, channels)) * 0.9
     path = tmp_path / f"long.{suffix}"
     soundfile.write(path, noise, rate, subtype=subtype)
@@ -104,7 +104,7 @@ def test_segments_of_long_files_are_cut_without_loss(suffix: str, subtype: str, 
         assert torch.equal(expected, actual)
 
 
-def test_samples_that_are_integers_are_written_as_flac_and_others_as_they_are() -> None:
+def test_integer_samples_are_written_as_flac_and_others_unchanged() -> None:
     generator = torch.Generator().manual_seed(0)
     integers = torch.randint(-(2**15), 2**15, (1000,), generator=generator)
     finer = torch.randint(-(2**23), 2**23, (1000,), generator=generator)
@@ -119,7 +119,7 @@ def test_samples_that_are_integers_are_written_as_flac_and_others_as_they_are() 
         assert torch.equal(load_waveform("x", 8000, content=content), waveform)
 
 
-def test_opus_is_smaller_and_nearly_as_long(tones: Path, tmp_path: Path) -> None:
+def test_opus_is_smaller_and_has_nearly_the_same_length(tones: Path, tmp_path: Path) -> None:
     files = read_manifest(tones / "valid.jsonl")
     sharded = write_shards(tones / "valid.jsonl", tmp_path / "out", "--opus")
     for file, utterance in zip(files, sharded, strict=True):
@@ -128,7 +128,7 @@ def test_opus_is_smaller_and_nearly_as_long(tones: Path, tmp_path: Path) -> None
         assert abs(len(load_utterance(utterance, SAMPLE_RATE)) - len(load_utterance(file, SAMPLE_RATE))) < 400
 
 
-def test_opus_takes_sample_rates_that_it_does_not_have(tmp_path: Path) -> None:
+def test_opus_accepts_sample_rates_that_it_does_not_support(tmp_path: Path) -> None:
     samples = np.random.default_rng(0).uniform(-0.5, 0.5, 22050)
     soundfile.write(tmp_path / "a.wav", samples, 22050)
     write_manifest(tmp_path / "train.jsonl", [Utterance(str(tmp_path / "a.wav"), 1.0, "a", "a")])
@@ -136,7 +136,7 @@ def test_opus_takes_sample_rates_that_it_does_not_have(tmp_path: Path) -> None:
     assert abs(len(load_utterance(utterance, SAMPLE_RATE)) - SAMPLE_RATE) < 400
 
 
-def test_shards_are_not_packed_into_shards(tones: Path, tmp_path: Path) -> None:
+def test_shards_cannot_be_packed_into_shards(tones: Path, tmp_path: Path) -> None:
     write_shards(tones / "valid.jsonl", tmp_path / "out")
     with pytest.raises(
         InputError,
@@ -145,7 +145,7 @@ def test_shards_are_not_packed_into_shards(tones: Path, tmp_path: Path) -> None:
         write_shards(tmp_path / "out" / "index.arrow", tmp_path / "again")
 
 
-def test_training_on_shards_gives_the_bundle_of_training_on_files_to_the_bit(tones: Path, tmp_path: Path) -> None:
+def test_training_on_shards_gives_the_bundle_of_training_on_files_bit_for_bit(tones: Path, tmp_path: Path) -> None:
     for split in ("train", "valid", "test"):
         write_shards(tones / f"{split}.jsonl", tmp_path / "out" / split, "--shard-megabytes", "0.3")
     common = [*TINY, "trainer.max_epochs=2", "augment=[speed_perturb,spec_augment]", "data.num_workers=2"]
@@ -155,7 +155,7 @@ def test_training_on_shards_gives_the_bundle_of_training_on_files_to_the_bit(ton
     assert content_of(tmp_path / "shards/run/bundle") == content_of(tmp_path / "files/run/bundle")
 
 
-def test_training_on_shards_in_s3_gives_the_same_bundle_whatever_the_store_does_between(
+def test_training_on_shards_in_s3_gives_the_same_bundle_despite_faults_of_the_store(
     tones: Path, tmp_path: Path, s3: FaultyProxy
 ) -> None:
     for split in ("train", "valid", "test"):
@@ -167,16 +167,16 @@ def test_training_on_shards_in_s3_gives_the_same_bundle_whatever_the_store_does_
     corpus = [*tone_corpus(Path("tones")), "corpus.dir=s3://bucket/tones", *in_shards]
     s3.faults.extend(["slow_down", "reset", "", "cut", "", "", "hang", "", "reset_within"] * 2)
     train(settings_with(*common, *corpus, f"data.cache_dir={tmp_path / 'cache'}", f"run_dir={tmp_path / 's3/run'}"))
-    assert not s3.faults, "each fault has happened"
+    assert not s3.faults, "each fault must have occurred"
     assert content_of(tmp_path / "s3/run/bundle") == content_of(tmp_path / "files/run/bundle")
     del s3.requests[:]
     again = f"run_dir={tmp_path / 'again/run'}"
     train(settings_with(*common, *corpus, f"data.cache_dir={tmp_path / 'cache'}", again))
     assert content_of(tmp_path / "again/run/bundle") == content_of(tmp_path / "files/run/bundle")
-    assert [request for request in s3.requests if request[2]] == [], "what was fetched is on the local disk"
+    assert [request for request in s3.requests if request[2]] == [], "fetched ranges are on the local disk"
 
 
-def test_a_store_that_fails_ends_the_run_in_one_line_and_skips_nothing(
+def test_a_failing_store_ends_the_run_in_one_line_and_skips_nothing(
     tones: Path, tmp_path: Path, s3: FaultyProxy
 ) -> None:
     for split in ("train", "valid", "test"):
@@ -191,7 +191,7 @@ def test_a_store_that_fails_ends_the_run_in_one_line_and_skips_nothing(
     assert "\n" not in str(raised.value)
 
 
-def test_a_model_is_evaluated_and_transcribes_from_shards_as_from_files(
+def test_a_model_is_evaluated_and_transcribes_from_shards_like_from_files(
     tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     manifest, bundle = tones / "test.jsonl", str(ROOT / "tests" / "bundles" / "format-7")
@@ -209,7 +209,7 @@ def test_a_model_is_evaluated_and_transcribes_from_shards_as_from_files(
     assert [results[0][key] for key in counts] == [results[1][key] for key in counts]
 
 
-def test_a_killed_writer_continues_and_leaves_what_one_that_was_not_killed_leaves(tones: Path, tmp_path: Path) -> None:
+def test_a_killed_writer_continues_and_leaves_the_files_of_an_undisturbed_one(tones: Path, tmp_path: Path) -> None:
     program = (
         "import sys, time; from asr import shards; from asr.data import shard_writer\n"
         "shards.MIN_MEGABYTES = 0\nadd = shard_writer._add\n"
@@ -230,15 +230,15 @@ def test_a_killed_writer_continues_and_leaves_what_one_that_was_not_killed_leave
     assert content_of(tmp_path / "killed") == content_of(tmp_path / "whole")
 
 
-def test_shards_of_another_manifest_are_not_mixed(tones: Path, tmp_path: Path) -> None:
+def test_shards_of_another_manifest_are_not_mixed_in(tones: Path, tmp_path: Path) -> None:
     write_shards(tones / "train.jsonl", tmp_path / "out", "--prefix", "x")
-    (tmp_path / "out" / "index.arrow").unlink()  # as left by a killed run
+    (tmp_path / "out" / "index.arrow").unlink()  # a killed run leaves none
     with pytest.raises(InputError, match=r"must have the same manifests and settings; x-0"):
         write_shards(tones / "valid.jsonl", tmp_path / "out", "--prefix", "x")
 
 
 @pytest.mark.parametrize("later", ["0.02", "0.2", "1000"])
-def test_a_folder_keeps_the_size_of_its_shards(later: str, tones: Path, tmp_path: Path) -> None:
+def test_shard_size_cannot_be_changed_within_a_folder(later: str, tones: Path, tmp_path: Path) -> None:
     size = ["--shard-megabytes", "0.1"]
     write_shards(tones / "train.jsonl", tmp_path / "out", *size)
     assert len(list((tmp_path / "out").glob("*.tar"))) > 2
@@ -257,7 +257,7 @@ def test_the_index_of_another_manifest_is_not_replaced(tones: Path, tmp_path: Pa
     assert content_of(tmp_path / "out") == before
 
 
-def test_a_shard_that_is_not_that_of_its_index_ends_the_run_in_one_line(tones: Path, tmp_path: Path) -> None:
+def test_a_shard_that_contradicts_its_index_ends_the_run_in_one_line(tones: Path, tmp_path: Path) -> None:
     for split in ("train", "valid", "test"):
         write_shards(tones / f"{split}.jsonl", tmp_path / "out" / split)
     in_shards = [f"corpus.{split}=[{split}/index.arrow]" for split in ("train", "valid", "test")]
@@ -271,7 +271,7 @@ def test_a_shard_that_is_not_that_of_its_index_ends_the_run_in_one_line(tones: P
         train(run)
 
 
-def test_a_shard_truncated_under_a_run_is_no_fault_of_an_utterance(tones: Path, tmp_path: Path) -> None:
+def test_a_shard_truncated_during_a_run_is_not_attributed_to_an_utterance(tones: Path, tmp_path: Path) -> None:
     sharded = write_shards(tones / "train.jsonl", tmp_path / "out")
     [shard] = (tmp_path / "out").glob("*.tar")
     os.truncate(shard, shard.stat().st_size // 2)
@@ -280,7 +280,7 @@ def test_a_shard_truncated_under_a_run_is_no_fault_of_an_utterance(tones: Path, 
         load_utterance(sharded[-1], SAMPLE_RATE)
 
 
-def test_a_shard_that_is_exchanged_under_a_run_is_named(tones: Path, tmp_path: Path, s3: FaultyProxy) -> None:
+def test_a_shard_replaced_during_a_run_is_named(tones: Path, tmp_path: Path, s3: FaultyProxy) -> None:
     assert shards.main([str(tones / "train.jsonl"), "-o", "s3://bucket/exchanged"]) == 0
     assert shards.main([str(tones / "train.jsonl"), "-o", str(tmp_path)]) == 0
     for folder in ("s3://bucket/exchanged", str(tmp_path)):
@@ -294,7 +294,7 @@ def test_a_shard_that_is_exchanged_under_a_run_is_named(tones: Path, tmp_path: P
             load_utterance(utterances[0], SAMPLE_RATE)
 
 
-def test_audio_that_is_absent_is_named_and_no_shard_is_left(tones: Path, tmp_path: Path) -> None:
+def test_absent_audio_is_named_and_no_shard_is_left(tones: Path, tmp_path: Path) -> None:
     utterances = [*read_manifest(tones / "valid.jsonl"), Utterance(str(tmp_path / "absent.wav"), 1.0, "a", "x")]
     write_manifest(tmp_path / "train.jsonl", utterances)
     with pytest.raises(StoreError, match=r"absent\.wav: must be a file that can be read"):
@@ -309,7 +309,7 @@ def test_audio_that_is_absent_is_named_and_no_shard_is_left(tones: Path, tmp_pat
         (["--prefix", "../x"], "--prefix must be the beginning of a file name"),
     ],
 )
-def test_bad_options_are_refused(options: list[str], message: str, tones: Path, tmp_path: Path) -> None:
+def test_invalid_options_are_refused(options: list[str], message: str, tones: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=message):
         shards.main([str(tones / "valid.jsonl"), "-o", str(tmp_path / "out"), *options])
 

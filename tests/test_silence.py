@@ -43,26 +43,26 @@ def recording(*pieces: tuple[float, float], level: float = 1e-3) -> tuple[Tensor
 
 def cuts_of(waveform: Tensor, max_seconds: float, block_samples: int = 8000, **options: float) -> list[float]:
     """Return the cuts of the waveform in seconds, after checking invariants."""
-    stretches = list(cut_at_silences(waveform.split(block_samples), RATE, max_seconds=max_seconds, **options))
-    assert torch.equal(torch.cat([stretch for _, stretch in stretches]), waveform)
-    ends = list(itertools.accumulate(len(stretch) for _, stretch in stretches))
-    assert [start for start, _ in stretches] == [0, *ends[:-1]]
-    assert all(0 < len(stretch) <= max_seconds * RATE for _, stretch in stretches)
-    return [start / RATE for start, _ in stretches[1:]]
+    segments = list(cut_at_silences(waveform.split(block_samples), RATE, max_seconds=max_seconds, **options))
+    assert torch.equal(torch.cat([segment for _, segment in segments]), waveform)
+    ends = list(itertools.accumulate(len(segment) for _, segment in segments))
+    assert [start for start, _ in segments] == [0, *ends[:-1]]
+    assert all(0 < len(segment) <= max_seconds * RATE for _, segment in segments)
+    return [start / RATE for start, _ in segments[1:]]
 
 
-def near(found: list[float], expected: list[float], seconds: float = 0.05) -> bool:
-    return len(found) == len(expected) and all(
-        abs(value - target) <= seconds for value, target in zip(found, expected, strict=True)
+def near(actual: list[float], expected: list[float], seconds: float = 0.05) -> bool:
+    return len(actual) == len(expected) and all(
+        abs(value - target) <= seconds for value, target in zip(actual, expected, strict=True)
     )
 
 
-# ---- what always holds
+# ---- invariants
 
 
 @settings(max_examples=20, deadline=None)
 @given(data=st.data())
-def test_stretches_are_consecutive_and_complete_whatever_the_sound_and_the_blocks(data):
+def test_segments_are_consecutive_and_complete_for_any_sound_and_blocks(data):
     kinds = {"speech": speech, "noise": noise, "zeros": lambda seconds, seed: torch.zeros(round(seconds * RATE))}
     parts = data.draw(st.lists(st.tuples(st.sampled_from(sorted(kinds)), st.floats(0.001, 3)), min_size=1, max_size=5))
     waveform = torch.cat([torch.zeros(1), *(kinds[kind](seconds, seed=n) for n, (kind, seconds) in enumerate(parts))])
@@ -71,29 +71,29 @@ def test_stretches_are_consecutive_and_complete_whatever_the_sound_and_the_block
     borders = [end for end in itertools.accumulate(lengths) if end < len(waveform)]
     blocks = waveform.tensor_split(borders)
     cuts = cuts_of(waveform, max_seconds, len(waveform))
-    stretches = list(cut_at_silences(blocks, RATE, max_seconds=max_seconds))
-    assert [start / RATE for start, _ in stretches][1:] == cuts
-    assert torch.equal(torch.cat([stretch for _, stretch in stretches]), waveform)
+    segments = list(cut_at_silences(blocks, RATE, max_seconds=max_seconds))
+    assert [start / RATE for start, _ in segments][1:] == cuts
+    assert torch.equal(torch.cat([segment for _, segment in segments]), waveform)
 
 
 @pytest.mark.parametrize("samples", [1, 2, 319, 321])
-def test_stretches_of_a_few_samples_come_to_an_end(samples):
+def test_segments_of_a_few_samples_do_not_cause_an_endless_loop(samples):
     cuts_of(speech(0.05), samples / RATE)
 
 
-def test_no_sound_has_no_stretches():
+def test_an_empty_waveform_has_no_segments():
     assert list(cut_at_silences([], RATE, max_seconds=1.0)) == []
     assert list(cut_at_silences([torch.zeros(0)], RATE, max_seconds=1.0)) == []
 
 
-def test_what_fits_into_one_stretch_is_not_cut():
+def test_audio_that_fits_one_segment_is_not_cut():
     waveform, _ = recording((4, 2), (3.5, 0.5))
     assert len(waveform) == 10 * RATE
     assert cuts_of(waveform, 10.0) == []
     assert len(cuts_of(torch.cat([waveform, torch.zeros(1)]), 10.0)) == 1
 
 
-def test_no_more_is_read_than_the_next_stretch_needs():
+def test_segments_read_no_more_than_the_next_one_needs():
     """Memory is bounded: a segment is yielded after at most max_seconds and a block beyond the previous one."""
     read = 0
 
@@ -104,14 +104,14 @@ def test_no_more_is_read_than_the_next_stretch_needs():
             read += RATE
 
     ended = 0
-    for _, stretch in cut_at_silences(blocks(), RATE, max_seconds=20.0):
+    for _, segment in cut_at_silences(blocks(), RATE, max_seconds=20.0):
         assert read - ended <= 21 * RATE
-        assert stretch.untyped_storage().nbytes() == 4 * len(stretch)  # it holds only its own samples
-        ended += len(stretch)
+        assert segment.untyped_storage().nbytes() == 4 * len(segment)  # it owns only its own samples
+        ended += len(segment)
     assert ended == 300 * RATE
 
 
-# ---- where the cuts are
+# ---- positions of cuts
 
 
 @pytest.mark.parametrize("level", [0.0, 1e-5, 1e-3, 3e-3])
@@ -121,12 +121,12 @@ def test_planted_pauses_are_found(level, pause):
     assert near(cuts_of(waveform, 10.0), middles[:-1])
 
 
-def test_the_longest_pause_after_a_third_is_taken():
+def test_the_longest_pause_after_the_first_third_is_chosen():
     waveform, middles = recording((2, 0.5), (3, 0.4), (2, 0.7), (3, 0.5), (2, 0.4), (8, 0))
     assert near(cuts_of(waveform, 15.0)[:1], [middles[2]])
 
 
-def test_a_long_pause_ends_a_stretch_early_and_a_short_one_only_for_want_of_others():
+def test_a_long_pause_ends_a_segment_early_and_a_short_one_only_if_there_is_no_other():
     waveform, middles = recording((2, 1.3), (6, 0.5), (9, 0))
     assert near(cuts_of(waveform, 15.0)[:1], [middles[0]])
     assert near(cuts_of(waveform, 15.0, long_silence_seconds=2.0)[:1], [middles[1]])
@@ -135,14 +135,14 @@ def test_a_long_pause_ends_a_stretch_early_and_a_short_one_only_for_want_of_othe
     assert cuts_of(waveform, 15.0, min_silence_seconds=0.8)[0] > 10.0
 
 
-def test_a_pause_is_cut_once_and_not_halved_again_and_again():
+def test_a_long_pause_is_cut_only_once():
     waveform, middles = recording((5, 6), (11.5, 0))
     first, second = cuts_of(waveform, 12.0)
     assert near([first], middles[:1])
-    assert second == pytest.approx(11 - 0.15, abs=0.05)  # silence alone, then all the speech
+    assert second == pytest.approx(11 - 0.15, abs=0.05)  # first only silence, then all speech
 
 
-def test_long_silence_comes_in_long_stretches():
+def test_long_silence_becomes_long_segments():
     for silence in (torch.zeros(60 * RATE), torch.full((60 * RATE,), 0.3), noise(60.0), noise(60.0, 0.3)):
         assert len(cuts_of(silence, 10.0)) == 6  # five would need segments of 10 s each
 
@@ -154,7 +154,7 @@ def test_a_click_does_not_end_a_pause(background):
     assert near(cuts_of(waveform, 10.0), [6.25])
 
 
-def test_speech_without_a_pause_is_cut_where_the_last_third_is_quietest():
+def test_speech_without_a_pause_is_cut_at_the_quietest_point_of_the_last_third():
     waveform = speech(18.0) + noise(18.0, 0.02)
     for quiet, factor in ((3.0, 0.0), (7.5, 0.2), (8.8, 0.04)):  # seconds; the last third begins at 6.7
         waveform[round((quiet - 0.06) * RATE) : round((quiet + 0.06) * RATE)] *= factor
@@ -162,7 +162,7 @@ def test_speech_without_a_pause_is_cut_where_the_last_third_is_quietest():
 
 
 @pytest.mark.parametrize("factor", [0.01, 2**-10, 30.0])
-def test_loudness_and_a_constant_offset_change_nothing(factor):
+def test_loudness_and_a_constant_offset_do_not_change_the_cuts(factor):
     waveform, _ = recording((3, 0.35), (5, 0.7), (2, 1.2), (11, 0.3), (4, 0.4), (16, 0.5), (3, 0))
     cuts = cuts_of(waveform, 10.0)
     assert len(cuts) >= 4
@@ -171,7 +171,7 @@ def test_loudness_and_a_constant_offset_change_nothing(factor):
 
 
 @pytest.mark.parametrize(("front", "level"), [(0.0, 8e-3), (4e-4, 5e-3)])
-def test_digital_silence_or_a_far_fainter_part_does_not_hide_pauses_in_noise(front, level):
+def test_digital_silence_or_a_much_fainter_part_does_not_hide_pauses_in_noise(front, level):
     waveform, middles = recording((8, 0.6), (9, 0), level=level)
     for seconds in (1.0, 2.5):
         assert near(cuts_of(torch.cat([noise(seconds, front), waveform]), 12.0)[:1], [seconds + middles[0]])
@@ -204,6 +204,7 @@ def test_real_speech_is_cut_in_its_pauses(reading, max_seconds):
     for cut in cuts:
         frame = cut // FRAME
         around = loudness[max(0, frame - 500) : frame + 500]  # 10 s to either side
-        quiet += bool(loudness[frame - 5 : frame + 5].mean() < around.quantile(0.95) / 10**2.5)  # 25 dB below
+        # 25 dB below the loudness of the surroundings.
+        quiet += bool(loudness[frame - 5 : frame + 5].mean() < around.quantile(0.95) / 10**2.5)
     assert quiet >= 0.9 * len(cuts)
     assert len(cuts) <= 2.2 * len(waveform) / RATE / max_seconds  # segments keep their context

@@ -38,7 +38,7 @@ from tests.tones import SAMPLE_RATE, speak
 CONFIG = {"decode": {"name": "greedy"}, "normalizer": "basic"}
 SAID = "abc ba deaf cab"
 FAKE = Runtime(b"script", b"wasm", b"license")
-PATIENCE = 120_000  # milliseconds, for what should take a few seconds
+PATIENCE = 120_000  # milliseconds, for operations that should take a few seconds
 
 
 def bundle(card: str = "") -> Bundle:
@@ -57,7 +57,7 @@ def written(folder: Path, name: str = "tones", program: bytes = b"program", **ot
 # ---- the folder
 
 
-def test_a_page_is_its_files_and_says_what_it_downloads(tmp_path: Path) -> None:
+def test_a_page_consists_of_its_files_and_states_the_download_size(tmp_path: Path) -> None:
     (tmp_path / "a.flac").write_bytes(b"audio")
     program, runtime = bytes(5_000_000), Runtime(b"script", bytes(2_000_000), b"license")
     site = written(tmp_path / "site", program=program, runtime=runtime, examples=[tmp_path / "a.flac"], card="# A\n")
@@ -67,10 +67,10 @@ def test_a_page_is_its_files_and_says_what_it_downloads(tmp_path: Path) -> None:
     assert "http://" not in page.replace("http://www.w3.org", "")
     assert "https://" not in page
     assert "Record</button>" in page
-    assert "Captions" not in page  # they want a server
+    assert "Captions" not in page  # captions need a server
 
 
-def test_names_cannot_break_out_of_the_page(tmp_path: Path) -> None:
+def test_malicious_names_are_displayed_as_text(tmp_path: Path) -> None:
     hostile = "</script><script>alert(1)<script>\"'"
     (tmp_path / "<b>.wav").write_bytes(b"audio")
     page = (written(tmp_path / "site", hostile, examples=[tmp_path / "<b>.wav"]) / "index.html").read_text()
@@ -79,20 +79,20 @@ def test_names_cannot_break_out_of_the_page(tmp_path: Path) -> None:
     assert page.count("<script") == page.count("</script>")
 
 
-def test_whatever_changes_has_another_version_and_what_does_not_has_the_same(tmp_path: Path) -> None:
+def test_the_version_changes_with_the_content_and_only_with_it(tmp_path: Path) -> None:
     def version(folder: str, **others: Any) -> str:
-        [found] = re.findall(
+        [version_hash] = re.findall(
             r'VERSION = "(\w+)"', (written(tmp_path / folder, **others) / "service-worker.js").read_text()
         )
-        assert f'"version":"{found}"' in (tmp_path / folder / "index.html").read_text()
-        return found
+        assert f'"version":"{version_hash}"' in (tmp_path / folder / "index.html").read_text()
+        return version_hash
 
     first = version("a")
     assert version("b") == first
     assert len({first, version("c", program=b"another"), version("d", name="another"), version("e", card="c")}) == 4
 
 
-def test_an_older_page_is_replaced_as_a_whole_and_nothing_else_is(tmp_path: Path) -> None:
+def test_an_older_page_is_replaced_as_a_whole_and_other_files_are_not_changed(tmp_path: Path) -> None:
     (tmp_path / "a.wav").write_bytes(b"audio")
     site = written(tmp_path / "site", examples=[tmp_path / "a.wav"] * 2, card="card")
     assert (site / "example-1.wav").is_file()
@@ -110,29 +110,31 @@ def test_an_older_page_is_replaced_as_a_whole_and_nothing_else_is(tmp_path: Path
         ({"normalizer": "whisper_english"}, "must be as_written or basic; got whisper_english."),
     ],
 )
-def test_what_the_pages_script_cannot_do_is_refused(tmp_path: Path, config: dict[str, Any], message: str) -> None:
+def test_features_that_the_pages_script_does_not_support_are_refused(
+    tmp_path: Path, config: dict[str, Any], message: str
+) -> None:
     with pytest.raises(InputError, match=re.escape(message)):
         prepare_site(tmp_path / "site", CONFIG | config, [], print)
 
 
-def test_a_model_of_other_programs_has_no_page(tmp_path: Path) -> None:
+def test_a_model_of_several_programs_has_no_page(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"must be one program, .*; it is encoder\.onnx, joiner\.onnx\."):
         write_site(tmp_path / "x", "x", bundle(), listener(), {"encoder.onnx": b"", "joiner.onnx": b""}, FAKE, [])
     assert not (tmp_path / "x").exists()
 
 
-def test_an_example_that_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
+def test_an_unreadable_example_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "notes.wav").write_text("not audio")
     with pytest.raises(InputError, match=r"notes\.wav: must be audio that libsndfile reads"):
         prepare_site(tmp_path / "site", CONFIG, [tmp_path / "notes.wav"], print)
 
 
-# ---- what a page runs by
+# ---- the runtime of a page
 
 
 @pytest.fixture
 def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A registry's folder with a tarball of the requested hash, and an empty cache."""
+    """A folder that serves as the registry, with a tarball of the requested hash; the cache is empty."""
     folder = tmp_path / "registry" / "onnxruntime-web" / "-"
     folder.mkdir(parents=True)
     with tarfile.open(folder / "onnxruntime-web-1.30.0.tgz", "w:gz") as archive:
@@ -155,7 +157,7 @@ def cached_names(tmp_path: Path) -> list[str]:
     return [file.name for file in (tmp_path / "cache").rglob("*") if file.is_file()]
 
 
-def test_the_runtime_is_downloaded_once_and_comes_with_its_licence(
+def test_the_runtime_is_downloaded_once_and_includes_its_licence(
     published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serving_files(tmp_path / "registry") as address:
@@ -165,10 +167,10 @@ def test_the_runtime_is_downloaded_once_and_comes_with_its_licence(
     assert b"MIT License" in runtime.license
     assert b"Copyright (c) Microsoft Corporation" in runtime.license
     assert cached_names(tmp_path) == [published.name]
-    assert browser_runtime(lambda step: None) == runtime, "nobody is asked again: there is no registry any more"
+    assert browser_runtime(lambda step: None) == runtime, "no more requests: the registry no longer exists"
 
 
-def test_what_is_damaged_in_the_cache_is_downloaded_again(
+def test_damaged_files_in_the_cache_are_downloaded_again(
     published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "cache" / "asr").mkdir(parents=True)
@@ -179,7 +181,7 @@ def test_what_is_damaged_in_the_cache_is_downloaded_again(
     assert (tmp_path / "cache" / "asr" / published.name).read_bytes() == published.read_bytes()
 
 
-def test_another_file_than_was_published_is_refused_and_not_kept(
+def test_a_file_that_differs_from_the_published_one_is_refused_and_deleted(
     published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     published.write_bytes(b"something else")
@@ -202,7 +204,7 @@ def test_another_file_than_was_published_is_refused_and_not_kept(
         (False, r"^--web needs onnxruntime-web 1\.30\.0, downloaded once from http://\S+; .*[Cc]onnection refused"),
     ],
 )
-def test_without_network_or_package_it_says_what_is_missing_and_how_to_get_it(
+def test_without_network_or_package_the_error_says_what_is_missing_and_how_to_get_it(
     published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, served: bool, message: str
 ) -> None:
     published.unlink()
@@ -217,7 +219,7 @@ def test_without_network_or_package_it_says_what_is_missing_and_how_to_get_it(
     assert cached_names(tmp_path) == []
 
 
-def test_the_registry_is_the_environments_or_npms_or_the_public_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_registry_is_taken_from_the_environment_npm_or_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in runtimes.REGISTRY_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(runtimes, "_of_npm", lambda: None)
@@ -244,7 +246,7 @@ def runtime() -> Runtime:
 
 @pytest.fixture(scope="module")
 def recordings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Tones, by their peculiarity."""
+    """Recordings of tones, named after their peculiarity."""
     folder = tmp_path_factory.mktemp("recordings")
     noise = np.random.default_rng(0)
     sounds = {
@@ -316,19 +318,19 @@ def answer(page: Any) -> dict[str, Any]:
     return content
 
 
-def assert_same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
+def assert_same(actual: dict[str, Any], wanted: dict[str, Any]) -> None:
     """Compare texts and times exactly; confidences within the difference of two runtimes."""
-    assert found["text"] == wanted["text"]
-    assert found["duration"] == wanted["duration"]
-    assert [(word["text"], word["start"], word["end"]) for word in found["words"]] == [
+    assert actual["text"] == wanted["text"]
+    assert actual["duration"] == wanted["duration"]
+    assert [(word["text"], word["start"], word["end"]) for word in actual["words"]] == [
         (word["text"], word["start"], word["end"]) for word in wanted["words"]
     ]
-    for word, other in zip(found["words"], wanted["words"], strict=True):
+    for word, other in zip(actual["words"], wanted["words"], strict=True):
         assert word["confidence"] == pytest.approx(other["confidence"], abs=2e-3)
 
 
 @pytest.mark.parametrize("name", ["plain", "long", "silent", "stereo", "of another rate"])
-def test_a_file_becomes_the_words_that_asr_hears(
+def test_a_file_gives_the_words_that_asr_recognises(
     opened: Visit, recognizer: Recognizer, recordings: dict[str, Path], name: str
 ) -> None:
     opened.page.set_input_files("#file", recordings[name])
@@ -339,17 +341,17 @@ def test_a_file_becomes_the_words_that_asr_hears(
         return
     assert text == wanted.text
     assert len(text.split()) >= 4
-    assert len(opened.page.workers) == 1, "the net runs apart from what draws the page"
-    found = answer(opened.page)
-    assert found.pop("id") == recordings[name].name
-    assert found.keys() == wanted.as_dict().keys()
+    assert len(opened.page.workers) == 1, "the net runs in another thread than the page"
+    actual = answer(opened.page)
+    assert actual.pop("id") == recordings[name].name
+    assert actual.keys() == wanted.as_dict().keys()
     if name == "long":
         assert wanted.duration > 60
     if name != "of another rate":
-        assert_same(found, wanted.as_dict())
+        assert_same(actual, wanted.as_dict())
 
 
-def test_after_the_first_time_the_page_needs_no_network(chromium: Any, site: Path) -> None:
+def test_after_the_first_visit_the_page_needs_no_network(chromium: Any, site: Path) -> None:
     with serving_files(site) as address:
         seen = visit(chromium, address + "/")
         seen.page.get_by_role("button", name="Download it now").click()
@@ -362,14 +364,14 @@ def test_after_the_first_time_the_page_needs_no_network(chromium: Any, site: Pat
     seen.page.context.close()
 
 
-def test_the_microphone_is_recognised(opened: Visit) -> None:
+def test_the_microphone_is_transcribed(opened: Visit) -> None:
     opened.page.get_by_role("button", name="Record").click()
     opened.page.get_by_role("button", name=re.compile(r"Stop \([1-9]")).click()
     outcome(opened.page)
     assert re.match(r"microphone\.wav: \d+\.\d s", opened.page.locator("#summary").inner_text())
 
 
-def test_what_cannot_be_recognised_is_explained_and_the_next_one_is_taken(
+def test_a_file_that_cannot_be_recognised_is_explained_and_the_next_one_accepted(
     opened: Visit, recordings: dict[str, Path], tmp_path: Path
 ) -> None:
     (tmp_path / "notes.wav").write_text("not audio")
@@ -391,7 +393,7 @@ def test_what_cannot_be_recognised_is_explained_and_the_next_one_is_taken(
         ("recognizer.js", "recognizer.js must lie beside this page, and be whole; it cannot be run."),
     ],
 )
-def test_a_file_that_is_missing_on_the_server_is_named(
+def test_a_file_missing_on_the_server_is_named(
     chromium: Any, site: Path, tmp_path: Path, name: str, message: str
 ) -> None:
     for file in site.iterdir():
@@ -404,7 +406,7 @@ def test_a_file_that_is_missing_on_the_server_is_named(
         seen.page.context.close()
 
 
-def test_a_file_that_is_not_whole_on_the_server_is_named(chromium: Any, site: Path, tmp_path: Path) -> None:
+def test_an_incomplete_file_on_the_server_is_named(chromium: Any, site: Path, tmp_path: Path) -> None:
     for file in site.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes()[: 1000 if file.name == WAVEFORM else None])
     with serving_files(tmp_path) as address:
@@ -415,10 +417,10 @@ def test_a_file_that_is_not_whole_on_the_server_is_named(chromium: Any, site: Pa
         seen.page.context.close()
 
 
-def test_the_download_can_be_cancelled_and_begun_again(chromium: Any, address: str) -> None:
+def test_the_download_can_be_cancelled_and_restarted(chromium: Any, address: str) -> None:
     context = chromium.new_context(service_workers="block")
     page = context.new_page()
-    page.route("**/model-waveform.onnx*", lambda route: None)  # it never comes
+    page.route("**/model-waveform.onnx*", lambda route: None)  # the answer never arrives
     page.goto(address)
     page.get_by_role("button", name="Example").click()
     page.get_by_text("Downloading the model (").wait_for()
@@ -431,7 +433,7 @@ def test_the_download_can_be_cancelled_and_begun_again(chromium: Any, address: s
     context.close()
 
 
-def test_opened_as_a_file_it_says_how_to_serve_it(chromium: Any, site: Path) -> None:
+def test_opened_as_a_file_the_page_explains_how_to_serve_it(chromium: Any, site: Path) -> None:
     seen = visit(chromium, site / "index.html")
     assert "Run python -m http.server in its folder, and open localhost:8000" in outcome(seen.page)
     assert seen.page.get_by_role("button", name="Record").is_hidden()
@@ -440,9 +442,9 @@ def test_opened_as_a_file_it_says_how_to_serve_it(chromium: Any, site: Path) -> 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
-def test_it_is_readable_on_phone_and_desktop(chromium: Any, address: str, width: int, scheme: str) -> None:
+def test_the_page_is_readable_on_phone_and_desktop(chromium: Any, address: str, width: int, scheme: str) -> None:
     seen = visit(chromium, address, width, 800, scheme)
-    seen.page.emulate_media(reduced_motion="reduce")  # a colour during a transition cannot be measured
+    seen.page.emulate_media(reduced_motion="reduce")  # colours cannot be measured during a transition
     assert poor_contrasts(seen.page) == []
     assert overflow(seen.page) <= 0
     seen.page.get_by_role("button", name="Example").click()
@@ -459,7 +461,7 @@ def test_it_is_readable_on_phone_and_desktop(chromium: Any, address: str, width:
 @needs_model
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_real_speech_has_the_same_words_in_the_browser(
+def test_real_speech_gives_the_same_words_in_the_browser(
     runtime: Runtime, chromium: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert convert([str(MODEL), "-o", str(tmp_path / "english" / "bundle")]) == 0
@@ -487,6 +489,6 @@ def test_real_speech_has_the_same_words_in_the_browser(
         seen.page.context.close()
 
 
-def test_examples_are_for_the_page(tmp_path: Path) -> None:
+def test_examples_are_only_accepted_for_a_page(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"^--example needs --web; it is for the page\.$"):
         export(["a model", "-o", str(tmp_path / "x"), "--example", "a.wav"])

@@ -72,13 +72,13 @@ def expected(
         pytest.param(0, 0.0, 40, id="no frame"),
     ],
 )
-def test_words_times_confidence_and_score_are_those_of_asr(
+def test_words_times_confidence_and_score_equal_those_of_asr(
     page: Any, normalizer: str, num_frames: int, blank: float, most: int
 ) -> None:
     generator = torch.Generator().manual_seed(num_frames + most)
     logits = 4 * torch.randn(num_frames, len(PIECES), generator=generator)
     logits[:, 0] += blank
-    again = torch.rand(num_frames, generator=generator) < 0.4  # tokens that last
+    again = torch.rand(num_frames, generator=generator) < 0.4  # frames that repeat a token
     for frame in range(1, num_frames):
         if again[frame]:
             logits[frame] = logits[frame - 1]
@@ -93,24 +93,24 @@ def test_words_times_confidence_and_score_are_those_of_asr(
         "character_seconds": CHARACTER_SECONDS,
         "segment_frames": most,
     }
-    found = page.evaluate(MAKE, [log_probs.flatten().tolist(), len(PIECES), duration, settings])
+    actual = page.evaluate(MAKE, [log_probs.flatten().tolist(), len(PIECES), duration, settings])
     wanted = expected(log_probs, duration, normalizer, calibration, most)
     assert len(wanted["words"]) > 20 or blank > 20 or not num_frames
-    assert found.keys() == wanted.keys()
-    assert found["text"] == wanted["text"]
+    assert actual.keys() == wanted.keys()
+    assert actual["text"] == wanted["text"]
     for key in ("duration", "confidence", "score"):
-        assert found[key] == pytest.approx(wanted[key], abs=2e-3)
-    assert [word["text"] for word in found["words"]] == [word["text"] for word in wanted["words"]]
-    for word, other in zip(found["words"], wanted["words"], strict=True):
+        assert actual[key] == pytest.approx(wanted[key], abs=2e-3)
+    assert [word["text"] for word in actual["words"]] == [word["text"] for word in wanted["words"]]
+    for word, other in zip(actual["words"], wanted["words"], strict=True):
         assert [word["start"], word["end"]] == pytest.approx([other["start"], other["end"]], abs=1.1e-3)
         assert word["confidence"] == pytest.approx(other["confidence"], abs=2e-4)
-    assert [alternative["text"] for alternative in found["alternatives"]] == [
+    assert [alternative["text"] for alternative in actual["alternatives"]] == [
         alternative["text"] for alternative in wanted["alternatives"]
     ]
 
 
 @pytest.mark.parametrize("normalizer", ["basic", "as_written"])
-def test_every_character_is_normalised_as_python_does(page: Any, normalizer: str) -> None:
+def test_every_character_is_normalised_as_in_python(page: Any, normalizer: str) -> None:
     """All characters of this Python's Unicode except ideographs; separators of words never occur within one."""
     blocks = (range(0x20, 0x3400), range(0xA480, 0xAC20), range(0xF900, 0x10000), range(0x1D000, 0x1F200))
     characters = [chr(code) for block in blocks for code in block]
@@ -119,14 +119,14 @@ def test_every_character_is_normalised_as_python_does(page: Any, normalizer: str
     ]
     normalize = get_normalizer(normalizer)
     words = [f"a'{character}'B" for character in characters]
-    found = page.evaluate(
+    actual = page.evaluate(
         f"async (words) => {{ const {{ NORMALIZERS }} = await import('/transcript.js');"
         f"return words.split('\\n').map((word) => NORMALIZERS.{normalizer}(word).join(' ')).join('\\n'); }}",
         "\n".join(words),
     ).split("\n")
     different = [
         (word, normalized, normalize(word))
-        for word, normalized in zip(words, found, strict=True)
+        for word, normalized in zip(words, actual, strict=True)
         if normalized != normalize(word)
     ]
     assert different == []

@@ -71,7 +71,7 @@ def plain(waveform: np.ndarray, pad_mode: str) -> np.ndarray:
 @PAD_MODES
 @pytest.mark.parametrize("amplitude", [0.3, 1e-2, 1e-4])
 @pytest.mark.parametrize("num_samples", [3000, 3200, 700])
-def test_energies_are_the_recipes(pad_mode: str, amplitude: float, num_samples: int) -> None:
+def test_energies_equal_those_of_the_recipe(pad_mode: str, amplitude: float, num_samples: int) -> None:
     waveform = (amplitude * noise(num_samples)).astype(np.float32)
     expected = plain(waveform, pad_mode)
     features = slaney_fbank(pad_mode=pad_mode)
@@ -82,7 +82,7 @@ def test_energies_are_the_recipes(pad_mode: str, amplitude: float, num_samples: 
     np.testing.assert_allclose(features.energies(torch.from_numpy(waveform)).numpy(), expected, rtol=0, atol=5e-4)
 
 
-def test_reflection_is_heard_at_the_ends_and_nowhere_else() -> None:
+def test_only_frames_at_the_ends_depend_on_reflection() -> None:
     waveform = torch.from_numpy(0.1 * noise(3200))
     zeros, reflected = (slaney_fbank(pad_mode=pad_mode).energies(waveform) for pad_mode in ("zeros", "reflect"))
     differ = (zeros != reflected).any(dim=1)
@@ -91,7 +91,7 @@ def test_reflection_is_heard_at_the_ends_and_nowhere_else() -> None:
 
 
 @pytest.mark.parametrize(("sample_rate", "num_mel_bins"), [(16000, 80), (8000, 40), (44100, 128), (1000, 5)])
-def test_mel_weights_are_those_of_another_implementation(sample_rate: int, num_mel_bins: int) -> None:
+def test_mel_weights_equal_those_of_another_implementation(sample_rate: int, num_mel_bins: int) -> None:
     audio_utils = pytest.importorskip("transformers.audio_utils")
     features = slaney_fbank(sample_rate=sample_rate, num_mel_bins=num_mel_bins)
     expected = audio_utils.mel_filter_bank(
@@ -101,7 +101,7 @@ def test_mel_weights_are_those_of_another_implementation(sample_rate: int, num_m
 
 
 @pytest.mark.parametrize(("window_seconds", "hop_seconds"), [(0.025, 0.01), (0.0161, 0.00803), (0.032, 0.016)])
-def test_frames_are_those_of_a_centred_stft_for_odd_windows_and_powers_of_two_too(
+def test_frames_equal_those_of_a_centred_stft_also_for_odd_windows_and_powers_of_two(
     window_seconds: float, hop_seconds: float
 ) -> None:
     features = slaney_fbank(frame_length_seconds=window_seconds, frame_shift_seconds=hop_seconds, num_mel_bins=20)
@@ -120,17 +120,18 @@ def test_frames_are_those_of_a_centred_stft_for_odd_windows_and_powers_of_two_to
     )
     expected = (spectrum.abs().square().T @ features.mel.double() + 2.0**-24).log()
     num_frames = features.num_frames(5000)
-    # The window is kept in float32.
+    # The window is stored in float32.
     torch.testing.assert_close(features.energies(waveform), expected[:num_frames], rtol=0, atol=1e-5)
 
 
-def test_frames_are_the_same_whatever_block_they_are_computed_in() -> None:
+def test_frames_do_not_depend_on_the_block_they_are_computed_in() -> None:
     waveform = torch.from_numpy(0.1 * noise((2 * BLOCK_FRAMES + 4) * HOP)).float()
     together = slaney_fbank().energies(waveform)
     for frame in (3, BLOCK_FRAMES - 1, BLOCK_FRAMES, 2 * BLOCK_FRAMES):
         sample = frame * HOP
         alone = slaney_fbank().energies(waveform[sample - 3 * HOP : sample + 3 * HOP])[3]
-        torch.testing.assert_close(together[frame], alone, rtol=0, atol=1e-5)  # a single row is summed in another order
+        # The product of a single row is summed in another order.
+        torch.testing.assert_close(together[frame], alone, rtol=0, atol=1e-5)
 
 
 FEATURES = {pad_mode: slaney_fbank(pad_mode=pad_mode) for pad_mode in ("zeros", "reflect")}
@@ -139,7 +140,7 @@ FEATURES = {pad_mode: slaney_fbank(pad_mode=pad_mode) for pad_mode in ("zeros", 
 @PAD_MODES
 @settings(deadline=None, max_examples=50)
 @given(num_samples=st.one_of(st.integers(0, 2 * WINDOW), st.integers(0, 8000)))
-def test_num_frames_is_the_number_of_frames_that_come_out(pad_mode: str, num_samples: int) -> None:
+def test_num_frames_is_the_number_of_frames_returned(pad_mode: str, num_samples: int) -> None:
     features = FEATURES[pad_mode]
     out = features(torch.randn(num_samples))
     assert out.shape == (features.num_frames(num_samples), NUM_MEL_BINS)
@@ -153,29 +154,27 @@ def test_num_frames_is_the_number_of_frames_that_come_out(pad_mode: str, num_sam
     amplitude=st.one_of(st.just(0.0), st.floats(-126, 24).map(lambda power: 2.0**power), st.just(MAX_SAMPLE)),
     shape=st.sampled_from([(1.0, 1.0), (1.0, -1.0), (0.0, 0.0, 1.0), (1.0,) * 8 + (-1.0,) * 8]),
 )
-def test_features_of_whatever_audio_lets_through_are_finite(
-    pad_mode: str, amplitude: float, shape: tuple[float, ...]
-) -> None:
+def test_features_are_finite_for_any_accepted_audio(pad_mode: str, amplitude: float, shape: tuple[float, ...]) -> None:
     waveform = torch.from_numpy(amplitude * np.resize(shape, 2 * WINDOW)).float()
     assert FEATURES[pad_mode](waveform).isfinite().all()
 
 
-def test_digital_silence_is_the_floor_and_comes_out_as_zeros() -> None:
+def test_digital_silence_is_at_the_floor_and_normalised_to_zeros() -> None:
     silence = torch.zeros(2 * WINDOW)
     torch.testing.assert_close(FEATURES["zeros"].energies(silence), torch.full((5, 80), LOG_FLOOR), rtol=0, atol=1e-5)
     assert torch.equal(FEATURES["zeros"](silence), torch.zeros(5, 80))
 
 
-def test_cmvn_is_by_the_unbiased_deviation() -> None:
+def test_cmvn_divides_by_the_unbiased_deviation() -> None:
     features = torch.from_numpy(noise(50 * 4)).view(50, 4) * torch.tensor([0.5, 2.0, 0.0, 4.0]) + 8.0
     frames = features.numpy()
     expected = (frames - frames.mean(axis=0)) / (frames.std(axis=0, ddof=1) + 1e-5)
     np.testing.assert_allclose(UtteranceCMVN(eps=1e-5)(features).numpy(), expected, rtol=0, atol=1e-12)
     biased = (frames - frames.mean(axis=0)) / (frames.std(axis=0) + 1e-5)
-    assert np.abs(biased - expected).max() > 1e-2, "on 50 frames it can be told"
+    assert np.abs(biased - expected).max() > 1e-2, "with 50 frames the difference is measurable"
 
 
-def test_cmvn_makes_one_frame_zero_and_none_none() -> None:
+def test_cmvn_makes_a_single_frame_zero_and_accepts_no_frames() -> None:
     normalize = UtteranceCMVN(eps=1e-5)
     assert torch.equal(normalize(torch.randn(1, 5)), torch.zeros(1, 5))
     with warnings.catch_warnings():
@@ -185,14 +184,14 @@ def test_cmvn_makes_one_frame_zero_and_none_none() -> None:
 
 @needs_model
 @pytest.mark.parametrize("utterance", AUDIO)
-def test_features_of_real_speech_are_those_that_nemo_computed(utterance: str) -> None:
+def test_features_of_real_speech_equal_those_computed_by_nemo(utterance: str) -> None:
     off = np.abs(FEATURES["zeros"](audio(utterance)).numpy() - golden(utterance, "features"))
     assert off.max() < 5e-4
     assert np.median(off) < 1e-6
 
 
 @pytest.mark.parametrize("seconds", [0.04, 1.0, 7.123])
-def test_features_are_those_of_nemos_own_preprocessor(seconds: float) -> None:
+def test_features_equal_those_of_nemos_own_preprocessor(seconds: float) -> None:
     modules = pytest.importorskip("nemo.collections.asr.modules", reason="nemo_toolkit is not installed")
     theirs = modules.AudioToMelSpectrogramPreprocessor(
         window_size=0.025, features=NUM_MEL_BINS, n_fft=FFT_POINTS, dither=0.0, pad_to=0

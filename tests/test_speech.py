@@ -1,4 +1,4 @@
-"""Silent or steady audio does not reach the net; speech does: in equally loud noise, faint, or with an offset."""
+"""Silent or steady audio is not passed to the net; speech is: in equally loud noise, faint, or with an offset."""
 
 import json
 from collections.abc import Callable
@@ -39,17 +39,17 @@ def mixed(speech: Tensor, noise: Tensor, snr_db: float) -> Tensor:
 
 @pytest.mark.parametrize("seconds", [1.1, 8.0])
 @pytest.mark.parametrize("kind", STEADY)
-def test_what_is_silent_or_steady_holds_no_speech_however_loud(kind: str, seconds: float) -> None:
+def test_silent_or_steady_audio_is_not_speech_at_any_loudness(kind: str, seconds: float) -> None:
     for seed in range(2):
         noise = made(kind, seconds, seed)
         for gain in (1.0, 1e-2):
             assert not may_hold_speech(gain * noise, RATE)
-        assert not may_hold_speech(noise + 0.2, RATE), "a constant offset is no speech"
+        assert not may_hold_speech(noise + 0.2, RATE), "a constant offset is not speech"
 
 
-def test_in_doubt_it_is_speech() -> None:
-    assert may_hold_speech(made("tones", 4.0, 0), RATE), "music comes and goes, as speech does"
-    assert may_hold_speech(made("white", 0.9, 0), RATE), "a single sound is steady, too"
+def test_ambiguous_audio_is_treated_as_speech() -> None:
+    assert may_hold_speech(made("tones", 4.0, 0), RATE), "the level of music varies like that of speech"
+    assert may_hold_speech(made("white", 0.9, 0), RATE), "a single speech sound is also steady"
 
 
 CHANGES: dict[str, Callable[[Tensor], Tensor]] = {
@@ -66,14 +66,14 @@ CHANGES: dict[str, Callable[[Tensor], Tensor]] = {
 
 @needs_shared
 @pytest.mark.parametrize("change", CHANGES)
-def test_real_speech_is_always_heard(change: str) -> None:
+def test_real_speech_is_always_detected(change: str) -> None:
     for path in sorted((SHARED / "LibriSpeech" / "dev-mini").rglob("*.flac"))[::5]:
         assert may_hold_speech(CHANGES[change](load_waveform(path, RATE)[: 2 * RATE]), RATE), path
 
 
 @needs_shared
 @pytest.mark.parametrize("kind", ["white", "pink", "hum"])
-def test_real_speech_is_heard_in_noise_as_loud(kind: str) -> None:
+def test_real_speech_is_detected_in_equally_loud_noise(kind: str) -> None:
     for seed, path in enumerate(sorted((SHARED / "LibriSpeech" / "test-other-mini").rglob("*.flac"))[::8]):
         speech = load_waveform(path, RATE)
         assert may_hold_speech(mixed(speech, made(kind, len(speech) / RATE + 0.1, seed)[: len(speech)], 0.0), RATE), (
@@ -101,14 +101,14 @@ def in_16_bits(waveform: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("name", TONES)
-def test_tones_alone_hold_no_speech(name: str) -> None:
+def test_pure_tones_are_not_speech(name: str) -> None:
     for seconds in (1.1, 10.0):
         assert not may_hold_speech(in_16_bits(tone(name, round(seconds * RATE))), RATE)
 
 
 @needs_shared
 @pytest.mark.parametrize("name", TONES)
-def test_real_speech_is_heard_under_tones_a_hundred_times_as_loud(name: str) -> None:
+def test_real_speech_is_detected_under_tones_a_hundred_times_as_loud(name: str) -> None:
     paths = sorted((SHARED / "LibriSpeech" / "dev-mini").rglob("*.flac"))[:24]
     assert len(paths) == 24
     for path in paths:
@@ -118,8 +118,8 @@ def test_real_speech_is_heard_under_tones_a_hundred_times_as_loud(name: str) -> 
 
 
 @pytest.mark.parametrize("way", [None, at_silences])
-def test_long_recordings_without_speech_reach_no_net(way: Segmenter | None, fluent: Path) -> None:
-    """At least 35 s, as a whole recording, or a minute between two sentences, whose words keep their times."""
+def test_long_recordings_without_speech_are_not_passed_to_the_net(way: Segmenter | None, fluent: Path) -> None:
+    """A whole recording of at least 35 s, or a minute between two sentences, whose words keep their times."""
     recognizer = load_recognizer(fluent / "run")
     speech = torch.from_numpy(speak("ab cd ef")).float()
     hiss = 0.003 * torch.randn(95 * RATE, generator=torch.Generator().manual_seed(0))
@@ -135,14 +135,14 @@ def test_long_recordings_without_speech_reach_no_net(way: Segmenter | None, flue
         transcript = recognizer.transcribe(both, how, sample_rate=RATE)
         starts = [word.start for word in transcript.words]
         assert min(starts) < 1
-        assert max(starts) > (len(speech) + len(nothing)) / RATE, "words behind the silence are where they are said"
-        assert all(start < 26 or start > 66 for start in starts), "chunks in the middle do not reach the net"
+        assert max(starts) > (len(speech) + len(nothing)) / RATE, "words after the silence have their true times"
+        assert all(start < 26 or start > 66 for start in starts), "chunks in the middle are not passed to the net"
     hook.remove()
 
 
 @needs_shared
 @pytest.mark.slow
-def test_no_real_recording_is_taken_for_silence() -> None:
+def test_no_real_recording_is_treated_as_silence() -> None:
     paths = [path for kind in ("flac", "opus", "wav") for path in sorted(SHARED.rglob(f"*.{kind}"))]
     assert len(paths) > 5000
     assert [path for path in paths if not may_hold_speech(load_waveform(path, RATE), RATE)] == []

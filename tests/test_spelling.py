@@ -29,7 +29,7 @@ def made(folder: Path, text: Sequence[str] = TEXT, *options: str) -> tuple[Path,
 
 
 def entries(arpa: Path, order: int) -> dict[str, float]:
-    """Return the probabilities of the n-grams of an order."""
+    """Map the n-grams of an order to their probabilities."""
     section = arpa.read_text().partition(f"\\{order}-grams:\n")[2].partition("\n\n")[0]
     rows = [line.split("\t") for line in section.splitlines()]
     return {row[1]: 10 ** float(row[0]) for row in rows}
@@ -42,7 +42,7 @@ def log_prob(model: SpellingModel, word: str) -> float:
 
 @needs_kenlm
 def test_the_probabilities_of_all_strings_sum_to_one(tmp_path: Path) -> None:
-    """Strings of at most eight characters, plus longer strings by their prefixes."""
+    """The sum is over strings of at most eight characters, and over prefixes that represent all longer strings."""
     _, path = made(tmp_path, ["ab abb ba", "b aab bb", "bab a"])
     model = SpellingModel(str(path))
     alphabet = ["a", "b", "?"]  # the text has no question mark, so it is <unk>
@@ -53,7 +53,7 @@ def test_the_probabilities_of_all_strings_sum_to_one(tmp_path: Path) -> None:
 
 
 @needs_kenlm
-def test_characters_may_come_one_by_one_or_together(tmp_path: Path) -> None:
+def test_characters_may_be_scored_one_by_one_or_together(tmp_path: Path) -> None:
     model = SpellingModel(str(made(tmp_path)[1]))
     whole, _ = model.extend(model.start(), "catnap")
     first, state = model.extend(model.start(), "ca")
@@ -62,24 +62,24 @@ def test_characters_may_come_one_by_one_or_together(tmp_path: Path) -> None:
     assert first + second + third == pytest.approx(whole, abs=1e-6)
 
 
-def test_unknown_words_get_all_that_the_discounts_take_from_the_unigrams(tmp_path: Path) -> None:
+def test_unknown_words_get_all_mass_that_discounts_remove_from_the_unigrams(tmp_path: Path) -> None:
     """A unigram's count is the number of different words before it."""
     words, _ = made(tmp_path, TEXT, "--order", "2")
     pairs = {pair for line in TEXT for pair in zip(["<s>", *line.split()], [*line.split(), "</s>"], strict=True)}
     counts = Counter(second for _, second in pairs)
-    found = entries(words, 1)
-    discounts = (0.5, 1.0, 1.5)  # too little text for estimated discounts
+    probabilities = entries(words, 1)
+    discounts = (0.5, 1.0, 1.5)  # there is too little text to estimate discounts
     total = sum(counts.values())
     for word, count in counts.items():
-        assert found[word] == pytest.approx((count - discounts[min(count, 3) - 1]) / total, rel=1e-4)
+        assert probabilities[word] == pytest.approx((count - discounts[min(count, 3) - 1]) / total, rel=1e-4)
     taken = sum(discounts[min(count, 3) - 1] for count in counts.values())
-    assert found["<unk>"] == pytest.approx(taken / total, rel=1e-4)
-    assert sum(found.values()) - found["<s>"] == pytest.approx(1.0, abs=1e-5)
+    assert probabilities["<unk>"] == pytest.approx(taken / total, rel=1e-4)
+    assert sum(probabilities.values()) - probabilities["<s>"] == pytest.approx(1.0, abs=1e-5)
 
 
 @needs_kenlm
 @pytest.mark.parametrize("order", [2, 3])
-def test_behind_every_history_all_words_and_the_unknown_one_sum_to_one(tmp_path: Path, order: int) -> None:
+def test_after_every_history_all_words_and_the_unknown_one_sum_to_one(tmp_path: Path, order: int) -> None:
     words, _ = made(tmp_path, TEXT, "--order", str(order))
     model = NgramModel(words)
     for history in product([*sorted(model.words), "never"], repeat=order - 1):
@@ -90,7 +90,7 @@ def test_behind_every_history_all_words_and_the_unknown_one_sum_to_one(tmp_path:
         assert total + math.exp(model.end(state)) == pytest.approx(1.0, abs=1e-5)
 
 
-def test_without_spelling_the_model_is_what_it_was(tmp_path: Path) -> None:
+def test_without_spelling_the_model_does_not_change(tmp_path: Path) -> None:
     made(tmp_path)
     assert ngram([str(tmp_path / "text.txt"), "-o", str(tmp_path / "plain.arpa")]) == 0
     unigrams = entries(tmp_path / "plain.arpa", 1)
@@ -108,13 +108,13 @@ def test_unknown_words_are_spelled_like_the_rare_words_of_the_text(tmp_path: Pat
 
 
 @needs_kenlm
-def test_where_no_word_is_rare_all_are_examples(tmp_path: Path) -> None:
+def test_if_no_word_is_rare_all_words_are_examples(tmp_path: Path) -> None:
     _, path = made(tmp_path, ["ab ba"] * (MAX_COUNT + 1))
     assert {"a", "b"} < entries(path, 1).keys()
 
 
 @needs_kenlm
-def test_in_a_language_whose_model_is_known_the_most_probable_words_are_found(tmp_path: Path) -> None:
+def test_in_a_language_with_a_known_model_the_most_probable_words_are_found(tmp_path: Path) -> None:
     """All frames have equal scores for "a", "b" and space, so only the language decides."""
     draw = random.Random(1)
     language, spelling = Trigrams(["a", "ab"], draw), Trigrams("ab", draw)
@@ -135,15 +135,15 @@ def test_in_a_language_whose_model_is_known_the_most_probable_words_are_found(tm
         return language.sentence(words) + sum(spelling.sentence(word) for word in words if word not in ("a", "ab"))
 
     log_probs = torch.zeros(1, 6, len(pieces))
-    [found] = search.search(search.evidence(log_probs, torch.tensor([6])))
-    texts = {"".join(pieces[token] for token in hypothesis.tokens): hypothesis.score for hypothesis in found}
+    [hypotheses] = search.search(search.evidence(log_probs, torch.tensor([6])))
+    texts = {"".join(pieces[token] for token in hypothesis.tokens): hypothesis.score for hypothesis in hypotheses}
     assert len(texts) > 100
     for text, score in texts.items():
         assert score == pytest.approx(truth(text.split()), abs=1e-4)
 
 
 @needs_kenlm
-def test_the_perplexity_of_a_dev_text_counts_how_its_unknown_words_are_spelled(
+def test_the_perplexity_of_a_dev_text_includes_the_spelling_of_unknown_words(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     dev = ["the rat sat", "a cot", "the dog", "so sat the act", "a tag and a goat"]
@@ -165,7 +165,7 @@ def test_the_perplexity_of_a_dev_text_counts_how_its_unknown_words_are_spelled(
 
 
 @needs_kenlm
-def test_a_file_that_is_no_spelling_model_is_one_clear_line(tmp_path: Path) -> None:
+def test_an_invalid_spelling_model_is_reported_in_one_line(tmp_path: Path) -> None:
     words, spelling = made(tmp_path)
     with pytest.raises(InputError, match=r"words\.arpa: the entries of a spelling model must be single characters"):
         beam(["", " ", "a"], lm=str(words), spelling=str(words))
@@ -175,8 +175,8 @@ def test_a_file_that_is_no_spelling_model_is_one_clear_line(tmp_path: Path) -> N
 
 @needs_kenlm
 @pytest.mark.parametrize("unit", ["word", "token"])
-def test_a_spelling_model_given_as_the_language_model_is_refused_by_its_name(tmp_path: Path, unit: str) -> None:
-    """Its entries are letters, which could also be words, or tokens of a recogniser of characters."""
+def test_a_spelling_model_given_as_the_language_model_is_refused_by_name(tmp_path: Path, unit: str) -> None:
+    """The entries of a spelling model are letters, which could also be words or tokens."""
     _, spelling = made(tmp_path, ["pack my box with five dozen liquor jugs"])
     message = rf"spelling\.arpa: the entries .* be {unit}s; all \d+ are single characters, .* Give it by --spelling \("
     with pytest.raises(InputError, match=message):
@@ -194,9 +194,7 @@ def test_a_spelling_model_given_as_the_language_model_is_refused_by_its_name(tmp
         ),
     ],
 )
-def test_options_that_do_not_go_together_are_refused_before_the_work(
-    tmp_path: Path, options: list[str], message: str
-) -> None:
+def test_incompatible_options_are_refused_before_the_work(tmp_path: Path, options: list[str], message: str) -> None:
     (tmp_path / "text.txt").write_text("a b\n")
     paths = {"TEXT": str(tmp_path / "text.txt"), "OUTPUT": str(tmp_path / "words.arpa")}
     given = [paths.get(option, option) for option in options]

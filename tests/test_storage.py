@@ -25,9 +25,10 @@ from asr.training.hydra_command import run_job
 from tests.storing import FaultyProxy, storage
 
 CONTENT = random.Random(0).randbytes(200_000)
-SECRET = "X-Amz-Signature=5ec2e7"  # of a signed URL
+SECRET = "X-Amz-Signature=5ec2e7"  # the signature of a signed URL
 
-PASSING = ("slow_down", "reset", "cut", "reset_within", "ignore_range", "shorten")  # and of a server without ETags:
+# Temporary faults, also of a server without ETags.
+PASSING = ("slow_down", "reset", "cut", "reset_within", "ignore_range", "shorten")
 HANGING = ("hang", "hang_within", "drip")
 
 
@@ -44,10 +45,10 @@ def requests(s3: FaultyProxy, method: str) -> list[str | None]:
     return [byte_range for used, _, byte_range in s3.requests if used == method]
 
 
-# ---- what is read
+# ---- reading
 
 
-def test_a_range_of_an_object_and_of_a_file_is_what_stands_there(url: str, tmp_path: Path) -> None:
+def test_a_range_of_an_object_or_file_has_its_bytes(url: str, tmp_path: Path) -> None:
     file = tmp_path / "file"
     write_whole(str(file), CONTENT)
     drawn = random.Random(1)
@@ -60,21 +61,21 @@ def test_a_range_of_an_object_and_of_a_file_is_what_stands_there(url: str, tmp_p
             assert read_range(path, start, num_bytes) == CONTENT[start : start + num_bytes]
 
 
-def test_ranges_come_in_the_order_asked_for_and_neighbours_are_one_request(s3: FaultyProxy, url: str) -> None:
+def test_ranges_are_in_the_requested_order_and_neighbours_are_one_request(s3: FaultyProxy, url: str) -> None:
     places = [(0, 100), (150_000, 10), (100, 50), (120, 500), (0, 100), (7, 0), (199_999, 1)]
     contents = read_ranges([ByteRange(url, start, num_bytes) for start, num_bytes in places])
     assert contents == [CONTENT[start : start + num_bytes] for start, num_bytes in places]
     assert sorted(map(str, requests(s3, "GET"))) == ["bytes=0-619", "bytes=150000-199999"]
 
 
-def test_ranges_farther_apart_than_the_gap_are_fetched_at_once(s3: FaultyProxy, url: str) -> None:
+def test_ranges_farther_apart_than_the_gap_are_fetched_concurrently(s3: FaultyProxy, url: str) -> None:
     s3.delay_seconds = 0.3
     ranges = [ByteRange(url, 0, 5), ByteRange(url, 80_000, 5), ByteRange(url, 160_000, 5)]
     assert read_ranges(ranges) == [CONTENT[0:5], CONTENT[80_000:80_005], CONTENT[160_000:160_005]]
     assert len(requests(s3, "GET")) == s3.most_at_once == 3
 
 
-def test_an_object_larger_than_a_request_comes_in_parts(
+def test_an_object_larger_than_a_request_is_fetched_in_parts(
     s3: FaultyProxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(store, "REQUEST_BYTES", 70_000)
@@ -86,7 +87,7 @@ def test_an_object_larger_than_a_request_comes_in_parts(
     assert (tmp_path / "copy").read_bytes() == CONTENT
 
 
-def test_whole_files_of_all_kinds_are_read_at_once(
+def test_whole_files_of_all_kinds_are_read_concurrently(
     s3: FaultyProxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(store, "REQUEST_BYTES", 70_000)
@@ -108,32 +109,32 @@ def test_an_empty_object_is_read(s3: FaultyProxy) -> None:
 
 
 @pytest.mark.parametrize("key", ["a b+c.flac", "a%20b", "a#b", "ü", "x?y=1&z", "~!*'()[]", "a/b/c.tar"])
-def test_a_key_may_hold_any_character(s3: FaultyProxy, key: str) -> None:
+def test_a_key_may_contain_any_character(s3: FaultyProxy, key: str) -> None:
     write_whole(f"s3://bucket/keys/{key}", key.encode())
     assert read_whole(f"s3://bucket/keys/{key}") == key.encode()
     assert (f"s3://bucket/keys/{key}", len(key.encode())) in store.list_prefix("s3://bucket/keys")
 
 
-def test_a_prefix_lists_whole_names_only(s3: FaultyProxy) -> None:
+def test_a_prefix_lists_only_whole_names(s3: FaultyProxy) -> None:
     for name in ("list/b", "list/a/c", "listed"):
         write_whole(f"s3://bucket/{name}", b"12")
     assert store.list_prefix("s3://bucket/list") == [("s3://bucket/list/a/c", 2), ("s3://bucket/list/b", 2)]
 
 
-def test_a_file_is_written_to_a_store_from_the_disk(s3: FaultyProxy, tmp_path: Path) -> None:
+def test_a_local_file_is_uploaded_in_parts(s3: FaultyProxy, tmp_path: Path) -> None:
     (tmp_path / "large").write_bytes(CONTENT * 40)  # 8 MB: several parts
     write_whole("s3://bucket/from-disk", tmp_path / "large")
     assert read_whole("s3://bucket/from-disk") == CONTENT * 40
 
 
-def test_what_a_signed_url_names_is_read(s3: FaultyProxy, url: str) -> None:
+def test_an_object_at_a_signed_url_is_read(s3: FaultyProxy, url: str) -> None:
     signed = url.replace("s3://", f"http://127.0.0.1:{s3.port}/") + "?" + SECRET
     assert read_whole(signed) == CONTENT
     assert size_and_etag(signed) == size_and_etag(url)
     assert read_range(signed, 5, 10, etag=size_and_etag(url).etag) == CONTENT[5:15]
 
 
-def test_pythons_own_web_server_which_knows_neither_ranges_nor_etags_is_read(tmp_path: Path) -> None:
+def test_pythons_web_server_without_ranges_and_etags_is_supported(tmp_path: Path) -> None:
     names = ["plain", "a b#c%20d?.flac", "empty"]
     for name in names:
         (tmp_path / name).write_bytes(b"" if name == "empty" else CONTENT)
@@ -163,7 +164,7 @@ def test_pythons_own_web_server_which_knows_neither_ranges_nor_etags_is_read(tmp
 
 @pytest.mark.parametrize("fault", PASSING)
 @pytest.mark.parametrize("etag", [True, False], ids=["etag", "no etag"])
-def test_a_fault_that_passes_leaves_the_same_bytes(s3: FaultyProxy, url: str, fault: str, etag: bool) -> None:
+def test_a_temporary_fault_does_not_change_the_bytes(s3: FaultyProxy, url: str, fault: str, etag: bool) -> None:
     version = size_and_etag(url).etag if etag else None
     for faults in ([fault], ["", fault], [fault, "slow_down", fault]):
         s3.faults.extend(faults)
@@ -172,7 +173,7 @@ def test_a_fault_that_passes_leaves_the_same_bytes(s3: FaultyProxy, url: str, fa
         s3.faults.clear()
 
 
-def test_a_body_of_a_server_without_etags_that_ends_early_is_fetched_again(s3: FaultyProxy, url: str) -> None:
+def test_without_etags_a_truncated_body_is_fetched_again(s3: FaultyProxy, url: str) -> None:
     s3.faults.extend(["cut_no_etag", "cut_no_etag"])
     s3.forever = "no_etag"
     assert read_range(url, 5, 1000) == CONTENT[5:1005]
@@ -187,7 +188,9 @@ def test_a_server_that_hangs_is_asked_again(s3: FaultyProxy, url: str, fault: st
 
 
 @pytest.mark.parametrize("fault", [*(fault for fault in PASSING if fault != "ignore_range"), *HANGING])
-def test_a_fault_that_stays_is_one_line_that_names_object_and_cause(s3: FaultyProxy, url: str, fault: str) -> None:
+def test_a_permanent_fault_is_reported_in_one_line_that_names_object_and_cause(
+    s3: FaultyProxy, url: str, fault: str
+) -> None:
     session.configure(storage(retry_seconds=1, timeout_seconds=0.5))
     s3.forever = fault
     with pytest.raises(StoreError) as caught:
@@ -205,7 +208,7 @@ def test_a_fault_that_stays_is_one_line_that_names_object_and_cause(s3: FaultyPr
     assert "\n" not in message
 
 
-def test_a_server_that_is_not_there_is_one_line() -> None:
+def test_an_absent_server_is_reported_in_one_line() -> None:
     session.configure(storage(retry_seconds=0.5, timeout_seconds=0.5))
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
@@ -226,7 +229,7 @@ def in_a_child(read: Callable[[], Any]) -> Any:
 def test_a_request_that_obstore_would_wait_for_is_given_up(
     s3: FaultyProxy, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With obstore's time-outs disabled."""
+    """The time-outs of obstore are disabled."""
     monkeypatch.setattr(client, "time_limit", lambda request, settings: 0.5)
     s3.forever = "hang"
 
@@ -239,13 +242,13 @@ def test_a_request_that_obstore_would_wait_for_is_given_up(
 
 
 @pytest.mark.parametrize("fault", ["slow_down", "reset"])
-def test_writing_survives_a_fault_that_passes(s3: FaultyProxy, fault: str) -> None:
+def test_writing_survives_a_temporary_fault(s3: FaultyProxy, fault: str) -> None:
     s3.faults.extend([fault, fault])
     write_whole("s3://bucket/written", CONTENT)
     assert read_whole("s3://bucket/written") == CONTENT
 
 
-def test_expired_credentials_end_at_once_and_say_so(s3: FaultyProxy, url: str) -> None:
+def test_expired_credentials_are_reported_at_once(s3: FaultyProxy, url: str) -> None:
     s3.forever = "expired"
     s3.requests.clear()
     with pytest.raises(StoreError, match=r"403 Forbidden, ExpiredToken.*Renew the credentials"):
@@ -267,7 +270,7 @@ def test_absent_credentials_are_named(s3: FaultyProxy, url: str, monkeypatch: py
         ("s3://bucket/a//b", "empty path segment"),
     ],
 )
-def test_an_object_or_a_bucket_that_is_absent_is_named(s3: FaultyProxy, wanted: str, cause: str) -> None:
+def test_an_absent_object_or_bucket_is_named(s3: FaultyProxy, wanted: str, cause: str) -> None:
     for read in (lambda: read_range(wanted, 0, 10), lambda: read_whole(wanted)):
         with pytest.raises(StoreError, match=f"^{wanted}: .*{cause}") as caught:
             read()
@@ -275,7 +278,7 @@ def test_an_object_or_a_bucket_that_is_absent_is_named(s3: FaultyProxy, wanted: 
 
 
 @pytest.mark.parametrize("start", [len(CONTENT) - 5, len(CONTENT), len(CONTENT) + 1])
-def test_a_range_past_the_end_is_an_error_that_names_both_ends(url: str, start: int, tmp_path: Path) -> None:
+def test_a_range_beyond_the_end_is_an_error_that_names_both_ends(url: str, start: int, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(CONTENT)
     for path in (url, str(file)):
@@ -298,14 +301,14 @@ def test_an_object_that_changed_is_an_error_that_names_it(s3: FaultyProxy, url: 
             read_range(path, 0, 5, etag=version)
 
 
-def test_a_changed_object_is_found_where_the_server_ignores_conditions(s3: FaultyProxy, url: str) -> None:
+def test_a_changed_object_is_detected_even_if_the_server_ignores_conditions(s3: FaultyProxy, url: str) -> None:
     version = size_and_etag(url).etag
     s3.faults.append("other_etag")
     with pytest.raises(StoreError, match=r'must not change while it is in use.*now is "of-another-version"'):
         read_range(url, 0, 5, etag=version)
 
 
-def test_a_server_that_ignores_ranges_is_read_exactly_and_noted_once(
+def test_a_server_that_ignores_ranges_is_read_exactly_and_reported_once(
     s3: FaultyProxy, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     s3.forever = "ignore_range"
@@ -322,7 +325,7 @@ def test_a_server_that_ignores_ranges_is_read_exactly_and_noted_once(
     assert in_a_child(read) == ["bucket answers requests for byte ranges with whole objects"]
 
 
-def test_the_helper_is_started_again_where_someone_ends_it(url: str) -> None:
+def test_the_helper_is_restarted_if_it_is_killed(url: str) -> None:
     for _ in range(2):
         assert read_range(url, 0, 5) == CONTENT[:5]
         assert isinstance(session._session.access, session._Helper)
@@ -341,7 +344,7 @@ def test_an_absent_package_is_an_error_that_says_how_to_install_it(monkeypatch: 
 
 
 @pytest.mark.parametrize("fault", ["slow_down", "hang", "expired", "cut"])
-def test_no_message_has_a_signature_or_a_password(s3: FaultyProxy, url: str, fault: str) -> None:
+def test_no_message_contains_a_signature_or_a_password(s3: FaultyProxy, url: str, fault: str) -> None:
     session.configure(storage(retry_seconds=0.5, timeout_seconds=0.3))
     s3.forever = fault
     web = url.replace("s3://", f"http://user:5ec2e7@127.0.0.1:{s3.port}/") + "?" + SECRET
@@ -358,7 +361,9 @@ def test_a_command_line_is_logged_without_signatures() -> None:
     assert without_secrets(command) == "asr.train 'corpus.train=[https://h/a.jsonl,s3://b/x?y]' run_dir=x https://h/b"
 
 
-def test_a_training_refuses_settings_that_config_yaml_must_not_keep(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_training_refuses_settings_with_secrets_that_config_yaml_would_store(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with pytest.raises(SystemExit):
         run_job(lambda settings: None, {"corpus": {"train": [f"https://h/a.jsonl?{SECRET}"]}})
     error = capsys.readouterr().err
@@ -369,7 +374,7 @@ def test_a_training_refuses_settings_that_config_yaml_must_not_keep(capsys: pyte
 # ---- names
 
 
-def test_paths_and_urls_are_told_apart() -> None:
+def test_paths_and_urls_are_distinguished() -> None:
     urls = ("s3://b/k", "S3://b/k", "https://h/p", "http://h", "gs://b/k", "az://b/k")
     paths = ("a", "/a/b", "s3:/b", "C:\\x", "hf://owner/name", "a://b", "", Path("s3://b"))
     assert [path for path in (*urls, *paths) if is_url(path)] == [*urls]
@@ -389,11 +394,11 @@ def test_paths_and_urls_are_told_apart() -> None:
         ("https://h/x?sig=1", "a.flac", "https://h/x/a.flac"),
     ],
 )
-def test_a_path_relative_to_a_folder_is_found_in_it(base: str, relative: str, joined: str) -> None:
+def test_a_path_relative_to_a_folder_is_resolved(base: str, relative: str, joined: str) -> None:
     assert join(base, relative) == joined
 
 
-def test_the_folder_of_a_file_is_what_stands_before_its_name() -> None:
+def test_the_folder_of_a_file_is_the_part_before_its_name() -> None:
     names = ["s3://b/x/m.jsonl", "s3://b/m.jsonl", "https://h/x/m.jsonl?a=b/c", "/x/m.jsonl", "m.jsonl"]
     assert [folder_of(path) for path in names] == ["s3://b/x", "s3://b", "https://h/x", "/x", "."]
 

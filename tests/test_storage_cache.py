@@ -49,7 +49,7 @@ def expected() -> list[bytes]:
     return [CONTENT[start : start + 1000] for start in range(0, 100_000, 10_000)]
 
 
-def test_what_was_fetched_is_not_fetched_again(cached: FaultyProxy, tmp_path: Path) -> None:
+def test_fetched_ranges_are_not_fetched_again(cached: FaultyProxy, tmp_path: Path) -> None:
     wanted = places(size_and_etag(URL).etag)
     assert read_ranges(wanted[:5]) == expected()[:5]
     before = num_gets(cached)
@@ -63,19 +63,19 @@ def test_what_was_fetched_is_not_fetched_again(cached: FaultyProxy, tmp_path: Pa
     assert num_gets(cached) == before
 
 
-def test_an_object_written_anew_is_fetched_anew(cached: FaultyProxy) -> None:
+def test_an_object_that_changed_is_fetched_again(cached: FaultyProxy) -> None:
     assert read_whole(URL) == CONTENT
     write_whole(URL, CONTENT[::-1])
     assert read_whole(URL) == CONTENT[::-1]
 
 
-def test_a_range_whose_version_is_not_known_is_not_kept(cached: FaultyProxy, tmp_path: Path) -> None:
+def test_a_range_of_unknown_version_is_not_cached(cached: FaultyProxy, tmp_path: Path) -> None:
     assert read_range(URL, 0, 100) == CONTENT[:100]
     assert files(tmp_path / "cache") == []
 
 
 @pytest.mark.parametrize("damage", ["truncated", "emptied", "longer", "flipped", "another's", "absent", "a folder"])
-def test_a_damaged_file_is_fetched_again_and_mended(cached: FaultyProxy, tmp_path: Path, damage: str) -> None:
+def test_a_damaged_file_is_fetched_again_and_replaced(cached: FaultyProxy, tmp_path: Path, damage: str) -> None:
     wanted = places(size_and_etag(URL).etag)
     read_ranges(wanted)
     paths = files(tmp_path / "cache")
@@ -94,8 +94,8 @@ def test_a_damaged_file_is_fetched_again_and_mended(cached: FaultyProxy, tmp_pat
         assert [path.read_bytes() for path in paths] == stored
 
 
-def test_the_least_recently_used_are_removed_and_the_size_is_kept(tmp_path: Path) -> None:
-    most = NUM_FOLDERS * 10 * 1000  # ten ranges in each folder, on average
+def test_the_least_recently_used_files_are_removed_and_the_size_limit_is_kept(tmp_path: Path) -> None:
+    most = NUM_FOLDERS * 10 * 1000  # space for ten ranges in each folder, on average
     cache = RangeCache(tmp_path, most)
     ranges = [ByteRange("s3://bucket/x", start, 900, '"v"') for start in range(1500)]
     used_all_along = ranges[:10]
@@ -110,16 +110,16 @@ def test_the_least_recently_used_are_removed_and_the_size_is_kept(tmp_path: Path
     assert len(entries) > 0.7 * most / 1000
 
 
-def test_a_range_too_large_for_the_cache_is_not_kept(tmp_path: Path) -> None:
+def test_a_range_too_large_for_the_cache_is_not_cached(tmp_path: Path) -> None:
     cache = RangeCache(tmp_path, NUM_FOLDERS * MIN_FILES * 1000)
     cache.put({ByteRange("s3://bucket/x", 0, size, '"v"'): bytes(size) for size in (1000, 1001)})
     assert len(files(tmp_path)) == 1
 
 
-def test_a_full_disk_is_one_warning_and_the_bytes_are_right(
+def test_a_full_disk_is_one_warning_and_the_bytes_are_correct(
     cached: FaultyProxy, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No file may have more than 500 bytes: writing fails as on a full disk, after a part."""
+    """Files may have at most 500 bytes: writing then fails in the middle, as on a full disk."""
     wanted = places(size_and_etag(URL).etag)
     caplog.set_level(logging.WARNING, logger="asr")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -137,7 +137,7 @@ def test_a_full_disk_is_one_warning_and_the_bytes_are_right(
 
 
 @pytest.mark.parametrize("location", ["a file", "in a file"])
-def test_a_folder_that_cannot_be_made_is_one_warning(
+def test_a_folder_that_cannot_be_created_is_one_warning(
     cached: FaultyProxy, tmp_path: Path, caplog: pytest.LogCaptureFixture, location: str
 ) -> None:
     (tmp_path / "file").touch()
@@ -155,7 +155,7 @@ def write_until_killed(folder: Path) -> None:
         cache.put({ByteRange("s3://bucket/x", start % 50, 50_000, '"v"'): bytes([start % 50]) * 50_000})
 
 
-def test_processes_that_are_killed_while_they_write_leave_nothing_wrong(tmp_path: Path) -> None:
+def test_processes_killed_while_they_write_leave_no_wrong_content(tmp_path: Path) -> None:
     drawn = random.Random(0)
     for _ in range(8):
         writers = [multiprocessing.Process(target=write_until_killed, args=(tmp_path,)) for _ in range(2)]
@@ -172,7 +172,7 @@ def test_processes_that_are_killed_while_they_write_leave_nothing_wrong(tmp_path
     assert all(content == bytes([place.start]) * 50_000 for place, content in contents.items())
 
 
-def test_what_killed_processes_left_is_removed_after_an_hour(tmp_path: Path) -> None:
+def test_files_left_by_killed_processes_are_removed_after_an_hour(tmp_path: Path) -> None:
     cache = RangeCache(tmp_path, 10**9)
     wanted = ByteRange("s3://bucket/x", 0, 10, '"v"')
     folder = cache._path(wanted).parent

@@ -1,4 +1,4 @@
-"""Audio and manifests at URLs: the results for files, and a one-line error if a store fails."""
+"""Audio and manifests at URLs: results equal those for files, and a failing store is a one-line error."""
 
 import json
 import os
@@ -51,22 +51,22 @@ def corpus(tmp_path: Path, s3: FaultyProxy) -> Path:
 
 
 @pytest.mark.parametrize("suffix", ["0.wav", "1.flac", "2.ogg", "3.mp3"])
-@pytest.mark.parametrize("stretch", [{}, {"offset": 0.11, "duration": 0.2}], ids=["whole", "stretch"])
+@pytest.mark.parametrize("segment", [{}, {"offset": 0.11, "duration": 0.2}], ids=["whole", "segment"])
 def test_audio_at_a_url_decodes_to_the_bits_of_the_file(
-    corpus: Path, s3: FaultyProxy, suffix: str, stretch: dict[str, float]
+    corpus: Path, s3: FaultyProxy, suffix: str, segment: dict[str, float]
 ) -> None:
     file = corpus / "audio" / suffix
     url = f"s3://bucket/corpus/audio/{suffix}"
     signed = url.replace("s3://", f"http://127.0.0.1:{s3.port}/") + "?" + SIGNATURE
-    expected = load_waveform(file, 16_000, **stretch)  # type: ignore[arg-type]
+    expected = load_waveform(file, 16_000, **segment)  # type: ignore[arg-type]
     for given in (url, signed):
-        assert torch.equal(load_waveform(given, 16_000, **stretch), expected)  # type: ignore[arg-type]
+        assert torch.equal(load_waveform(given, 16_000, **segment), expected)  # type: ignore[arg-type]
         assert audio_info(given) == audio_info(file)
-    assert torch.equal(load_waveform("shard:7", 16_000, **stretch, content=file.read_bytes()), expected)  # type: ignore[arg-type]
+    assert torch.equal(load_waveform("shard:7", 16_000, **segment, content=file.read_bytes()), expected)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("damage", ["truncated", "emptied", "noise"])
-def test_audio_at_a_url_that_is_damaged_is_an_audio_error_that_names_it(corpus: Path, damage: str) -> None:
+def test_damaged_audio_at_a_url_is_an_audio_error_that_names_it(corpus: Path, damage: str) -> None:
     content = (corpus / "audio" / "0.wav").read_bytes()
     damaged = {"truncated": content[: len(content) // 2], "emptied": b"", "noise": b"noise" * 100}[damage]
     write_whole("s3://bucket/damaged.wav", damaged)
@@ -74,12 +74,12 @@ def test_audio_at_a_url_that_is_damaged_is_an_audio_error_that_names_it(corpus: 
         load_waveform("s3://bucket/damaged.wav", 16_000)
 
 
-def test_audio_that_a_store_does_not_give_is_no_audio_error(corpus: Path) -> None:
+def test_audio_that_a_store_cannot_deliver_is_not_an_audio_error(corpus: Path) -> None:
     with pytest.raises(StoreError, match=r"s3://bucket/corpus/audio/none\.wav: 404"):
         load_waveform("s3://bucket/corpus/audio/none.wav", 16_000)
 
 
-def test_a_manifest_at_a_url_is_that_of_the_file_with_urls(corpus: Path) -> None:
+def test_a_manifest_at_a_url_equals_the_local_one_with_urls(corpus: Path) -> None:
     of_file, of_url = read_manifest(corpus / "corpus.jsonl"), read_manifest("s3://bucket/corpus/corpus.jsonl")
     assert [line.audio_filepath for line in of_url] == [
         line.audio_filepath.replace(str(corpus), "s3://bucket/corpus") for line in of_file
@@ -104,7 +104,7 @@ def test_a_bad_line_of_a_manifest_at_a_url_is_named_without_the_signature(s3: Fa
     assert str(caught.value).startswith(f"{url}:1: must have the keys")
 
 
-def test_signatures_of_audio_are_no_part_of_ids(tmp_path: Path) -> None:
+def test_signatures_of_audio_are_not_part_of_ids(tmp_path: Path) -> None:
     (tmp_path / "m.jsonl").write_text(
         json.dumps({"audio_filepath": f"https://h/a.wav?{SIGNATURE}", "duration": 1, "text": ""})
     )
@@ -113,7 +113,7 @@ def test_signatures_of_audio_are_no_part_of_ids(tmp_path: Path) -> None:
     assert line.audio_filepath.endswith(SIGNATURE)
 
 
-def test_recordings_to_mix_in_come_from_a_url(corpus: Path) -> None:
+def test_noise_recordings_can_be_at_a_url(corpus: Path) -> None:
     for given in ("s3://bucket/corpus/corpus.jsonl", "s3://bucket/corpus/audio"):
         recordings = RecordingList(given, "augment.noise.path")
         assert len(recordings) == 4
@@ -138,14 +138,14 @@ def test_transcribing_urls_gives_the_texts_of_the_files(corpus: Path, capsys: py
     assert printed[0] == printed[1]
 
 
-def test_transcripts_of_a_url_lie_in_the_output_folder_as_the_audio_does_below_it(corpus: Path) -> None:
+def test_transcripts_are_in_the_folders_of_the_audio_below_the_url(corpus: Path) -> None:
     out = corpus / "out"
     paths = ["s3://bucket/corpus", "--output-dir", str(out), "--device", "cpu", "--num-workers", "2"]
     assert transcribe([BUNDLE, *paths]) == 0
     assert sorted(str(path.relative_to(out)) for path in out.rglob("*.txt")) == [f"audio/{n}.txt" for n in range(4)]
 
 
-def test_evaluating_a_manifest_at_a_url_scores_as_the_file_does(corpus: Path, s3: FaultyProxy) -> None:
+def test_evaluating_a_manifest_at_a_url_gives_the_results_of_the_file(corpus: Path, s3: FaultyProxy) -> None:
     signed = f"http://127.0.0.1:{s3.port}/bucket/corpus/signed.jsonl?{SIGNATURE}"
     lines = [json.loads(line) for line in (corpus / "corpus.jsonl").read_text("utf-8-sig").splitlines() if line]
     for line in lines:
@@ -171,10 +171,10 @@ def test_evaluating_a_manifest_at_a_url_scores_as_the_file_does(corpus: Path, s3
 
 @pytest.mark.parametrize("num_workers", ["0", "2"])
 @pytest.mark.parametrize("command", ["transcribe", "evaluate"])
-def test_a_command_ends_in_one_line_where_credentials_expire(
+def test_expired_credentials_end_a_command_in_one_line(
     corpus: Path, s3: FaultyProxy, command: str, num_workers: str
 ) -> None:
-    s3.faults.extend([""])  # the manifest still comes
+    s3.faults.extend([""])  # the manifest is still delivered
     s3.forever = "expired"
     arguments = [BUNDLE, "s3://bucket/corpus/corpus.jsonl", "--device", "cpu", "--num-workers", num_workers]
     run = [sys.executable, "-m", f"asr.{command}", *arguments]
@@ -186,7 +186,7 @@ def test_a_command_ends_in_one_line_where_credentials_expire(
     assert done.stdout == ""
 
 
-def test_the_wait_for_a_store_is_what_was_configured(s3: FaultyProxy) -> None:
+def test_the_configured_time_limit_of_a_store_is_used(s3: FaultyProxy) -> None:
     session.configure(storage(retry_seconds=0, timeout_seconds=5))
     s3.forever = "slow_down"
     with pytest.raises(StoreError, match="SlowDown"):

@@ -73,7 +73,7 @@ def server(folder: Path) -> Iterator[MortalS3]:
 
 @pytest.fixture
 def s3(server: MortalS3) -> Iterator[MortalS3]:
-    """A running server, whatever the previous test did."""
+    """A running server, whatever the previous test did to it."""
     yield server
     if not server.is_alive:
         server.start()
@@ -115,7 +115,7 @@ def begin(
 def errors(log: Path) -> list[str]:
     """Return the error lines of a training; there must be no traceback, except of a rank's loading processes.
 
-    They may outlive a killed rank for a moment, in which one of their threads loses the connection to it.
+    Loading processes may outlive a killed rank for a moment, in which a thread loses the connection to it.
     """
     lines = [line for line in log.read_text().splitlines() if not line.startswith("[rank")]
     assert not any("Traceback" in line for line in lines), lines
@@ -127,7 +127,7 @@ def same(run_dir: Path, whole: Path) -> bool:
 
 
 @pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_server_that_is_killed_and_comes_back_costs_a_training_time_only(
+def test_a_server_that_is_killed_and_restarted_only_delays_a_training(
     num_workers: int, whole: Path, s3: MortalS3, tmp_path: Path
 ) -> None:
     run_dir, log = tmp_path / "run", tmp_path / "log"
@@ -145,7 +145,7 @@ def test_a_server_that_is_killed_and_comes_back_costs_a_training_time_only(
     ("num_workers", "world_size"),
     [(0, 1), pytest.param(2, 1, marks=pytest.mark.slow), pytest.param(1, 2, marks=pytest.mark.slow)],
 )
-def test_a_server_that_stays_away_ends_a_training_in_a_line_that_says_how_to_resume(
+def test_a_server_that_stays_down_ends_a_training_in_one_line_that_says_how_to_resume(
     num_workers: int, world_size: int, request: pytest.FixtureRequest, s3: MortalS3, tmp_path: Path
 ) -> None:
     run_dir, log, undisturbed = tmp_path / "run", tmp_path / "log", request.getfixturevalue("whole")
@@ -169,7 +169,7 @@ def test_a_server_that_stays_away_ends_a_training_in_a_line_that_says_how_to_res
 
 
 @pytest.mark.slow
-def test_a_training_whose_loading_process_is_killed_is_resumed_with_another_number_of_them(
+def test_a_training_whose_loading_process_was_killed_resumes_with_another_number_of_them(
     whole: Path, s3: MortalS3, tmp_path: Path
 ) -> None:
     run_dir, log = tmp_path / "run", tmp_path / "log"
@@ -191,7 +191,7 @@ def test_a_training_whose_loading_process_is_killed_is_resumed_with_another_numb
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_training_of_two_ranks_of_which_one_is_killed_is_resumed(rank: int, s3: MortalS3, tmp_path: Path) -> None:
+def test_a_training_of_two_ranks_resumes_after_one_was_killed(rank: int, s3: MortalS3, tmp_path: Path) -> None:
     whole, run_dir, log = tmp_path / "whole", tmp_path / "run", tmp_path / "log"
     overrides = [*TWO, "data.num_workers=1", "checkpoint.every_steps=1"]
     assert finish(begin(s3, whole, tmp_path / "whole.log", *overrides, world_size=2)) == 0
@@ -203,7 +203,7 @@ def test_a_training_of_two_ranks_of_which_one_is_killed_is_resumed(rank: int, s3
     finish(running)
     end = time.monotonic() + PATIENCE
     while any(Path("/proc", str(worker)).exists() for worker in workers):
-        assert time.monotonic() < end, "a loading process lives on"
+        assert time.monotonic() < end, "a loading process is still alive"
         time.sleep(0.1)
     assert running[1 - rank].exitcode == 1
     [line] = errors(log)
@@ -221,9 +221,7 @@ def utterances_of_epochs(folder: Path) -> list[Counter[str]]:
 
 
 @pytest.mark.slow
-def test_a_training_killed_and_resumed_on_other_numbers_of_ranks_plays_each_occurrence_once(
-    s3: MortalS3, tmp_path: Path
-) -> None:
+def test_a_training_resumed_on_other_numbers_of_ranks_plays_each_occurrence_once(s3: MortalS3, tmp_path: Path) -> None:
     ids, undisturbed = tmp_path / "ids", tmp_path / "undisturbed"
     for path in (ids, undisturbed):
         path.mkdir()
@@ -242,7 +240,7 @@ def test_a_training_killed_and_resumed_on_other_numbers_of_ranks_plays_each_occu
     assert utterances_of_epochs(ids) == utterances_of_epochs(undisturbed)
 
 
-def test_a_cache_disk_that_is_full_costs_a_warning_and_no_bit(whole: Path, s3: MortalS3, tmp_path: Path) -> None:
+def test_a_full_cache_disk_causes_a_warning_and_changes_no_bit(whole: Path, s3: MortalS3, tmp_path: Path) -> None:
     run_dir, log, disk = tmp_path / "run", tmp_path / "log", tmp_path / "disk"
     disk.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", disk], capture_output=True).returncode:
@@ -273,9 +271,7 @@ def signed(tones: Path, s3: MortalS3, corpus: Path) -> list[str]:
     return [f"corpus.dir={corpus}", *manifests, "data.max_bad_fraction=0.5"]
 
 
-def test_signed_urls_are_in_nothing_that_a_training_leaves(
-    tones: Path, folder: Path, s3: MortalS3, tmp_path: Path
-) -> None:
+def test_no_file_of_a_training_contains_signed_urls(tones: Path, folder: Path, s3: MortalS3, tmp_path: Path) -> None:
     run_dir, log = tmp_path / "run", tmp_path / "log"
     overrides = signed(tones, s3, tmp_path / "signed")
     assert finish(begin(s3, run_dir, log, *overrides, "trainer.max_epochs=1")) == 0, log.read_text()

@@ -51,7 +51,7 @@ def right() -> bool:
     return read_range(URL, start, 500) == CONTENT[start : start + 500]
 
 
-def test_loading_processes_read_after_the_training_process_has_read() -> None:
+def test_loading_processes_can_read_after_the_training_process_has_read() -> None:
     assert right()
     items = list(DataLoader(Ranges(), batch_size=None, num_workers=3, multiprocessing_context="fork"))
     assert items == [[CONTENT[1000 * place : 1000 * place + 1000], "Client"] for place in range(40)]
@@ -59,14 +59,14 @@ def test_loading_processes_read_after_the_training_process_has_read() -> None:
     assert right()
 
 
-def test_loading_processes_read_where_faults_are_many(s3: FaultyProxy) -> None:
+def test_loading_processes_read_correctly_despite_many_faults(s3: FaultyProxy) -> None:
     s3.faults.extend(random.Random(0).choices(["", "slow_down", "reset", "cut", "reset_within"], k=60))
     items = list(DataLoader(Ranges(), batch_size=None, num_workers=3, multiprocessing_context="fork"))
     assert [content for content, _ in items] == [CONTENT[1000 * place : 1000 * place + 1000] for place in range(40)]
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_failure_in_a_loading_process_is_one_line(s3: FaultyProxy, num_workers: int) -> None:
+def test_a_failure_in_a_loading_process_is_reported_in_one_line(s3: FaultyProxy, num_workers: int) -> None:
     session.configure(storage(retry_seconds=0.5, timeout_seconds=0.5))
     s3.forever = "slow_down"
     context = "fork" if num_workers else None
@@ -84,7 +84,7 @@ def read_then_fork(done: "multiprocessing.Queue[tuple[bool, bool, str]]") -> Non
     child.join()
 
 
-def test_a_child_of_a_process_that_has_used_obstore_itself_reads_by_a_helper() -> None:
+def test_a_child_of_a_process_that_used_obstore_reads_through_a_helper() -> None:
     done: multiprocessing.Queue[tuple[bool, bool, str]] = multiprocessing.Queue()
     process = multiprocessing.Process(target=read_then_fork, args=(done,))
     process.start()
@@ -92,7 +92,7 @@ def test_a_child_of_a_process_that_has_used_obstore_itself_reads_by_a_helper() -
     process.join()
 
 
-def test_parent_and_children_read_at_once() -> None:
+def test_parent_and_children_can_read_concurrently() -> None:
     """A child must not use the socket of its parent's helper."""
     assert right()
     children = []
@@ -106,12 +106,12 @@ def test_parent_and_children_read_at_once() -> None:
     assert right()
 
 
-def test_threads_read_at_once() -> None:
+def test_threads_can_read_concurrently() -> None:
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(lambda _: right(), range(100)))
 
 
-def test_a_fork_while_another_thread_reads_leaves_a_child_that_can() -> None:
+def test_a_child_forked_while_another_thread_reads_can_read() -> None:
     stop = threading.Event()
 
     def read() -> None:
@@ -132,7 +132,7 @@ def test_a_fork_while_another_thread_reads_leaves_a_child_that_can() -> None:
         thread.join()
 
 
-def test_an_event_loop_of_the_caller_as_notebooks_have_does_no_harm() -> None:
+def test_reading_works_within_an_event_loop_as_in_notebooks() -> None:
     async def read() -> bool:
         return right()
 
@@ -175,7 +175,7 @@ def test_a_helper_ends_with_its_process(end: str) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1], ids=lambda number: number.name)
-def test_a_signal_to_all_processes_as_of_ctrl_c_or_slurm_leaves_the_helper(number: signal.Signals) -> None:
+def test_a_signal_to_all_processes_does_not_stop_the_helper(number: signal.Signals) -> None:
     code = f"""
 import signal
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):

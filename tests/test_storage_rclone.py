@@ -1,4 +1,4 @@
-"""A second S3 server, of another implementation: rclone's."""
+"""A second S3 server of another implementation, rclone."""
 
 import os
 import random
@@ -65,7 +65,7 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         server.kill()
 
 
-def test_what_is_written_is_read_in_whole_and_in_ranges(bucket: Path) -> None:
+def test_written_data_is_read_as_a_whole_and_in_ranges(bucket: Path) -> None:
     write_whole(URL, CONTENT)
     assert (bucket / "folder" / "a b.bin").read_bytes() == CONTENT
     info = size_and_etag(URL)
@@ -85,7 +85,7 @@ def test_a_large_file_is_written_in_parts_and_copied_back(bucket: Path, tmp_path
     assert (tmp_path / "copy").read_bytes() == CONTENT * 5
 
 
-def test_an_object_that_changed_is_found_though_the_server_ignores_conditions(bucket: Path) -> None:
+def test_a_changed_object_is_detected_although_the_server_ignores_conditions(bucket: Path) -> None:
     write_whole(URL, CONTENT)
     version = size_and_etag(URL).etag
     write_whole(URL, CONTENT[::-1])
@@ -93,7 +93,7 @@ def test_an_object_that_changed_is_found_though_the_server_ignores_conditions(bu
         read_range(URL, 0, 5, etag=version)
 
 
-def test_a_range_past_the_end_is_an_error(bucket: Path) -> None:
+def test_a_range_beyond_the_end_is_an_error(bucket: Path) -> None:
     write_whole(URL, CONTENT)
     for start in (len(CONTENT) - 5, len(CONTENT) + 5):
         with pytest.raises(StoreError, match="it has 7000000"):

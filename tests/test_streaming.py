@@ -1,4 +1,4 @@
-"""Streams: fed in pieces of any size, features, words and times equal those of the whole."""
+"""Streams: for pieces of any size, features, words and times equal those of one pass."""
 
 import functools
 import math
@@ -36,7 +36,7 @@ RATE = 16000
 
 
 def pieces(waveform: Tensor, seed: int, most: int = 5000) -> list[Tensor]:
-    """Cut at random; a piece may have no sample, or one."""
+    """Cut samples at random; a piece may have no sample, or a single one."""
     cuts, generator = [], random.Random(seed)
     while sum(cuts) < len(waveform):
         cuts.append(min(generator.choice([0, 1, generator.randint(1, most)]), len(waveform) - sum(cuts)))
@@ -55,7 +55,7 @@ FEATURES = [
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 @pytest.mark.parametrize("overrides", FEATURES, ids=" ".join)
-def test_features_of_pieces_are_those_of_the_whole(overrides: list[str], dtype: torch.dtype) -> None:
+def test_features_of_pieces_equal_those_of_the_whole(overrides: list[str], dtype: torch.dtype) -> None:
     features = build_features(resolved(*overrides, "features/normalize=global_cmvn"))
     features.normalize.mean, features.normalize.std = torch.randn(80), torch.rand(80) + 0.5
     for seed, num_samples in enumerate((0, 1, 159, 160, 399, 400, 401, 700, 9000, 20011)):
@@ -64,7 +64,7 @@ def test_features_of_pieces_are_those_of_the_whole(overrides: list[str], dtype: 
         for piece in pieces(waveform, seed):
             given, remainder = stream_features(features, piece, remainder)
             frames.append(given)
-            assert len(remainder.samples) < 2000, "what is kept does not grow"
+            assert len(remainder.samples) < 2000, "the stored samples do not grow"
         given, _ = stream_features(features, waveform[:0], remainder, at_end=True)
         expected = features(waveform)
         ours = torch.cat([*frames, given])
@@ -90,14 +90,15 @@ TRANSDUCERS = {
 
 
 def transducer(name: str = "transducer") -> Recognizer:
-    """A transducer that emits a token in some frames, and several in a few."""
+    """A transducer that emits one token in some frames, and several in a few."""
     overrides = TRANSDUCERS[name]
     decode = resolved(*overrides)["decode"]
     recognizer = streaming_recognizer(decode, head=(*overrides, "head/predictor=lstm"))
     joiner, predictor = joiner_of(recognizer), recognizer.model.head.predictor
     frames = recognizer.model.features(speech(4.0, 99))
     with torch.no_grad():
-        joiner.of_tokens.weight.mul_(1.0 if name == "transducer" else 0.2)  # so that frames decide, and no loop begins
+        # So that frames decide, and no endless loop begins.
+        joiner.of_tokens.weight.mul_(1.0 if name == "transducer" else 0.2)
         encoded = recognizer.model(frames[None], torch.tensor([len(frames)]))
         before = joiner.of_tokens(predictor(torch.randint(1, 9, (1, encoded.out.shape[1] - 1))))
         logits = joiner(joiner.of_frames(encoded.out), before)[0]
@@ -137,7 +138,8 @@ def streaming_recognizer(
     if recognizer.model.head.frame_head is None:
         return recognizer
     linear = recognizer.model.head.frame_head.linear
-    for _ in range(3):  # until no token is always the most likely; each step changes the input of the next block
+    # Until no token is the most likely one everywhere; each step changes the input of the next block.
+    for _ in range(3):
         frames = recognizer.model.features(speech(4.0, 99, dtype))
         with torch.no_grad():
             logits = linear(recognizer.model(frames[None], torch.tensor([len(frames)])).out[0])
@@ -157,7 +159,7 @@ def speech(seconds: float, seed: int, dtype: torch.dtype = torch.float64) -> Ten
 
 
 def whole(recognizer: Recognizer, waveform: Tensor) -> str:
-    """The text of one pass."""
+    """Return the text of one pass."""
     features = recognizer.model.features(waveform)
     if len(features) == 0:
         return ""
@@ -179,7 +181,7 @@ DECODERS = pytest.mark.parametrize("decode", ["greedy", "beam", *TRANSDUCERS])
 
 
 @DECODERS
-def test_the_text_of_a_stream_is_that_of_one_pass(decode: str) -> None:
+def test_the_text_of_a_stream_equals_that_of_one_pass(decode: str) -> None:
     recognizer = shared(decode)
     for seed, seconds in enumerate((0.0, 0.02, 0.3, 2.17, 6.0)):
         waveform = speech(seconds, seed)
@@ -189,25 +191,25 @@ def test_the_text_of_a_stream_is_that_of_one_pass(decode: str) -> None:
 
 
 @DECODERS
-def test_a_final_word_is_never_taken_back_and_partial_words_follow_it(decode: str) -> None:
+def test_a_final_word_is_never_revoked_and_partial_words_follow_it(decode: str) -> None:
     recognizer = shared(decode)
     waveform = speech(6.0, 4)
     captions = streamed(Stream(recognizer, endpoint_seconds=None), waveform, 1)
     text = whole(recognizer, waveform).split()
     so_far: list[str] = []
-    some_partial = 0
+    num_partial = 0
     for each in captions:
         so_far += [word.text for word in each.final]
         assert so_far == text[: len(so_far)]
-        some_partial += bool(each.partial)
-    assert some_partial
+        num_partial += bool(each.partial)
+    assert num_partial
     times = [(word.start, word.end) for each in captions for word in each.final]
     assert times == sorted(times)
     assert all(0 <= start < end <= 6.1 for start, end in times)
 
 
 @pytest.mark.parametrize("decode", ["greedy", *TRANSDUCERS])
-def test_what_is_settled_is_not_said_again_and_nothing_behind_it_is_lost(decode: str) -> None:
+def test_settled_tokens_are_not_repeated_and_later_ones_are_not_lost(decode: str) -> None:
     recognizer = shared(decode)
     frames = recognizer.model.features(speech(6.0, 4))
     encoded = recognizer.model(frames[None], torch.tensor([len(frames)]))
@@ -223,7 +225,7 @@ def test_what_is_settled_is_not_said_again_and_nothing_behind_it_is_lost(decode:
     assert len(settled_tokens) > 5
 
 
-def test_what_was_said_long_ago_is_final_whatever_the_beam_still_weighs() -> None:
+def test_old_words_are_final_even_if_the_beam_has_other_hypotheses() -> None:
     recognizer = streaming_recognizer({**BEAM, "beam_size": 64, "beam_threshold": 100.0})
     waveform = speech(8.0, 5)
 
@@ -240,10 +242,10 @@ def test_what_was_said_long_ago_is_final_whatever_the_beam_still_weighs() -> Non
     assert longest_wait(None)[0] > 2 * most
     starts = [word.start for each in captions for word in each.final]
     assert len(starts) > 10
-    assert starts == sorted(starts), "no word is said twice"
+    assert starts == sorted(starts), "no word is emitted twice"
 
 
-def test_other_chunks_are_those_of_another_pass() -> None:
+def test_a_stream_with_other_chunk_sizes_equals_one_pass_with_these_sizes() -> None:
     recognizer, waveform = streaming_recognizer(), speech(2.0, 7)
     encoder: Any = recognizer.model.encoder
     for chunk, left, right in ((1, 3, 0), (4, 0, 9), (20, 40, 2)):
@@ -254,7 +256,7 @@ def test_other_chunks_are_those_of_another_pass() -> None:
 
 
 @DECODERS
-def test_streams_that_come_and_go_in_a_batch_say_what_each_says_alone(decode: str) -> None:
+def test_streams_that_join_and_leave_a_batch_give_the_words_of_each_alone(decode: str) -> None:
     recognizer = shared(decode)
 
     def make(right: float) -> CachedStream:
@@ -262,10 +264,12 @@ def test_streams_that_come_and_go_in_a_batch_say_what_each_says_alone(decode: st
         return CachedStream(recognizer, settings)
 
     waveforms = [speech(seconds, seed) for seed, seconds in enumerate((3.0, 1.1, 2.0, 0.4))]
-    behind = (0.12, 0.0, 0.24, 0.12)
-    alone = [final_text(streamed(make(right), waveform, 0)) for right, waveform in zip(behind, waveforms, strict=True)]
+    look_aheads = (0.12, 0.0, 0.24, 0.12)
+    alone = [
+        final_text(streamed(make(right), waveform, 0)) for right, waveform in zip(look_aheads, waveforms, strict=True)
+    ]
     parts = [pieces(waveform, seed, 9000) for seed, waveform in enumerate(waveforms)]
-    streams, outputs = [make(right) for right in behind], [[] for _ in parts]
+    streams, outputs = [make(right) for right in look_aheads], [[] for _ in parts]
     starts = [0, 3, 1, 6]
     for turn in range(200):
         there = [n for n, start in enumerate(starts) if 0 <= turn - start < len(parts[n])]
@@ -276,7 +280,7 @@ def test_streams_that_come_and_go_in_a_batch_say_what_each_says_alone(decode: st
     assert [final_text(each) for each in outputs] == alone
 
 
-def test_what_a_stream_keeps_does_not_grow() -> None:
+def test_the_state_of_a_stream_does_not_grow() -> None:
     recognizer = streaming_recognizer({**BEAM, "beam_size": 2})
     stream = CachedStream(recognizer, StreamSettings(endpoint_seconds=1.0, settled_seconds=None))
     sizes = []
@@ -289,8 +293,8 @@ def test_what_a_stream_keeps_does_not_grow() -> None:
 
 
 @DECODERS
-def test_a_word_that_does_not_end_costs_no_more_with_each_chunk(decode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At most ten seconds of it are aligned with each chunk; text and times of the tokens equal those of one pass."""
+def test_the_cost_per_chunk_of_an_endless_word_is_bounded(decode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each chunk aligns at most ten seconds of the word; text and times of the tokens equal those of one pass."""
     is_transducer = decode in TRANSDUCERS
     recognizer = transducer(decode) if is_transducer else streaming_recognizer(BEAM if decode == "beam" else None)
     space = recognizer.model.tokenizer.pieces.index(" ")
@@ -320,7 +324,7 @@ def test_a_word_that_does_not_end_costs_no_more_with_each_chunk(decode: str, mon
     assert all(partial[0].start == word.start for partial in partials[len(partials) // 2 :])
 
 
-def test_silence_ends_a_stretch_of_speech() -> None:
+def test_silence_ends_a_segment_of_speech() -> None:
     recognizer = streaming_recognizer(dtype=torch.float32)
     stream = CachedStream(recognizer, StreamSettings(endpoint_seconds=0.2, settled_seconds=None))
     pieces_of = recognizer.model.tokenizer.pieces
@@ -347,7 +351,7 @@ def test_silence_ends_a_stretch_of_speech() -> None:
     assert [(word.text, round(word.start, 2)) for word in captions.partial] == [("b", 0.84)]
 
 
-def test_a_word_that_is_written_a_chunk_after_it_was_said_has_the_time_at_which_it_was_said() -> None:
+def test_a_word_emitted_one_chunk_late_has_the_time_at_which_it_was_spoken() -> None:
     recognizer = streaming_recognizer(dtype=torch.float32)
     stream = CachedStream(recognizer, StreamSettings(endpoint_seconds=None, settled_seconds=None))
     pieces_of = recognizer.model.tokenizer.pieces
@@ -360,10 +364,10 @@ def test_a_word_that_is_written_a_chunk_after_it_was_said_has_the_time_at_which_
         captions = stream.decode_chunk(torch.cat(chunk))
     [word] = captions.partial
     assert (word.text, round(word.start, 2), round(word.end, 2)) == ("a", 0.16, 0.20)
-    assert sum(map(len, stream._log_probs)) == 6, "no more is kept"
+    assert sum(map(len, stream._log_probs)) == 6, "no more audio is stored"
 
 
-def test_a_model_that_cannot_go_on_hears_the_last_seconds_again_and_says_so() -> None:
+def test_a_model_that_does_not_stream_recognises_the_last_seconds_again_and_says_so() -> None:
     recognizer = listener()
     for seed, sentence in enumerate(sentences(3, seed=5, words=(8, 12))):
         waveform = torch.from_numpy(speak(sentence)).float()
@@ -379,14 +383,14 @@ def test_a_model_that_cannot_go_on_hears_the_last_seconds_again_and_says_so() ->
             assert abs(word.start - reference.start) < 0.1
 
 
-def test_a_transducer_that_searches_a_beam_is_told_which_decoder_hears_streams() -> None:
+def test_for_a_transducer_with_beam_search_the_streaming_decoder_is_suggested() -> None:
     recognizer = streaming_recognizer(resolved("decode=transducer_beam")["decode"], head=["head=transducer"])
     assert Stream(recognizer).note.endswith(
         "TransducerBeam needs the whole utterance at once (choose --decode transducer_greedy)"
     )
 
 
-def test_a_stream_says_after_how_many_samples_it_goes_on() -> None:
+def test_a_stream_tells_the_number_of_samples_it_needs_to_continue() -> None:
     cached = CachedStream(shared("greedy"), StreamSettings(endpoint_seconds=None, settled_seconds=None))
     position = 0
     for _ in range(3):
@@ -403,7 +407,7 @@ def test_a_stream_says_after_how_many_samples_it_goes_on() -> None:
     assert (again.num_wanted, again.is_ready) == (1, False)
 
 
-def test_streams_that_look_back_are_recognised_as_one_batch_and_each_says_what_it_says_alone() -> None:
+def test_look_back_streams_in_one_batch_give_the_words_of_each_alone() -> None:
     recognizer = listener()
     texts = sentences(4, seed=8, words=(2, 9))
     waveforms = [torch.from_numpy(speak(text)).float() for text in texts]
@@ -465,7 +469,7 @@ def timed_words(text: str) -> Transcript:
         pytest.param("a@0.1-0.2 word@0.4-0.9", "", "a word", id="nothing is left"),
     ],
 )
-def test_words_that_are_recognised_again_are_neither_doubled_nor_cut(first: str, second: str, expected: str) -> None:
+def test_words_that_are_recognised_again_are_neither_repeated_nor_cut(first: str, second: str, expected: str) -> None:
     stream = LookBackStream(listener(), 0.5, 8.0)
     stream.hear(torch.zeros(3 * RATE))
     early = stream.take(timed_words(first))
@@ -474,7 +478,7 @@ def test_words_that_are_recognised_again_are_neither_doubled_nor_cut(first: str,
     assert final_text([early, stream.take(timed_words(second))]) == expected
 
 
-def test_a_stream_computes_with_the_threads_it_is_given_and_leaves_those_of_torch() -> None:
+def test_a_stream_uses_its_own_number_of_threads_and_restores_that_of_torch() -> None:
     before, seen = torch.get_num_threads(), []
     torch.set_num_threads(3)
     try:
@@ -489,7 +493,7 @@ def test_a_stream_computes_with_the_threads_it_is_given_and_leaves_those_of_torc
 
 
 @torch.no_grad()
-def test_looking_back_keeps_seconds_and_not_hours() -> None:
+def test_a_look_back_stream_stores_seconds_and_not_hours() -> None:
     stream = Stream(listener(), left_seconds=1.0)
     for _ in range(12):
         stream.feed(torch.zeros(5 * RATE))
@@ -509,20 +513,20 @@ def test_looking_back_keeps_seconds_and_not_hours() -> None:
         ),
     ],
 )
-def test_a_wrong_setting_is_one_line(settings: dict[str, float], message: str) -> None:
+def test_an_invalid_setting_is_reported_in_one_line(settings: dict[str, float], message: str) -> None:
     with pytest.raises(InputError) as refusal:
         Stream(shared("greedy"), **settings)
     assert str(refusal.value) == message
 
 
-def test_what_a_model_cannot_wait_for_is_refused() -> None:
+def test_a_look_ahead_that_the_model_does_not_support_is_refused() -> None:
     with pytest.raises(
         InputError, match=r"^right_seconds must be left out: .* needs the whole utterance at once .*; got 1\.$"
     ):
         Stream(listener(), right_seconds=1.0)
 
 
-def test_a_model_of_whole_utterances_alone_must_be_told_the_chunks() -> None:
+def test_a_model_without_chunk_frames_needs_chunk_seconds() -> None:
     recognizer = streaming_recognizer()
     recognizer.model.encoder.chunk_frames = None
     with pytest.raises(
@@ -533,7 +537,7 @@ def test_a_model_of_whole_utterances_alone_must_be_told_the_chunks() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_an_hour_is_heard_in_the_memory_of_a_minute() -> None:
+def test_an_hour_is_recognised_in_the_memory_of_a_minute() -> None:
     code = """
 import resource, torch
 from tests.test_streaming import speech, streaming_recognizer
@@ -555,14 +559,14 @@ print(words)
 
 
 @pytest.mark.parametrize("name", ["transducer alone", "tdt alone"])
-def test_a_long_recording_is_cut_where_a_transducer_without_ctc_writes_nothing(name: str) -> None:
-    """Its tokens depend on frames alone, so a new segment emits the tokens of one pass."""
+def test_a_long_recording_is_cut_where_a_transducer_without_ctc_emits_nothing(name: str) -> None:
+    """The tokens of this model depend only on frames, so that a new segment has the tokens of one pass."""
     recognizer = transducer(name)
     with torch.no_grad():
         joiner_of(recognizer).of_tokens.weight.zero_()
     recognizer.model.float()
     waveform = speech(40.0, 8, torch.float32)
-    chunks = Inference(chunks=ChunkBounds(4.8, 1.2))  # both are multiples of the encoder's own chunks
+    chunks = Inference(chunks=ChunkBounds(4.8, 1.2))  # multiples of the encoder's own chunks
     transcript = recognizer.transcribe(waveform, chunks, sample_rate=RATE)
     expected = whole(recognizer, waveform)
     assert transcript.text.replace(" ", "") == expected.replace(" ", "")
@@ -573,7 +577,7 @@ def test_a_long_recording_is_cut_where_a_transducer_without_ctc_writes_nothing(n
     assert all(0 < word.confidence < 1 for word in transcript.words)
 
 
-def test_a_net_that_gives_no_numbers_is_reported_without_a_frame_head_too() -> None:
+def test_a_net_with_non_finite_outputs_is_reported_also_without_a_frame_head() -> None:
     recognizer = transducer("tdt alone")
     with torch.no_grad():
         next(recognizer.model.encoder.parameters()).fill_(math.nan)

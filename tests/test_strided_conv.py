@@ -1,4 +1,4 @@
-"""The front-end by matrix products of blocks, compared with the two plain convolutions."""
+"""The front-end computed by matrix products in blocks, compared with two plain convolutions."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ def plainly(front_end: StridedConv, features: Tensor, lengths: Tensor) -> Tensor
     dim=st.integers(1, 20),
     block=st.sampled_from([1, 300, 2000, 10**6]),
 )
-def test_it_equals_two_convolutions_and_so_do_its_gradients(
+def test_the_output_and_its_gradients_equal_those_of_two_convolutions(
     lengths: list[int], more: int, dim: int, block: int
 ) -> None:
     torch.manual_seed(0)
@@ -51,7 +51,7 @@ def test_it_equals_two_convolutions_and_so_do_its_gradients(
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)  # sums of up to 100 frames
 
 
-def test_in_bfloat16_it_is_as_near_to_the_truth_as_the_convolutions_are() -> None:
+def test_in_bfloat16_the_error_is_no_larger_than_that_of_the_convolutions() -> None:
     torch.manual_seed(0)
     front_end = StridedConv(20, 16, num_channels=12, dropout=0.0)
     features, lengths = torch.randn(3, 90, 20), torch.tensor([90, 71, 30])
@@ -61,10 +61,10 @@ def test_in_bfloat16_it_is_as_near_to_the_truth_as_the_convolutions_are() -> Non
     def error(function: object, truth: list[Tensor] | None) -> list[float]:
         with torch.autocast("cpu", torch.bfloat16):
             out = function()  # type: ignore[operator]
-        found = [out * there, *torch.autograd.grad(out, list(front_end.parameters()), weights.to(out.dtype))]
+        results = [out * there, *torch.autograd.grad(out, list(front_end.parameters()), weights.to(out.dtype))]
         return [
             float((ours - exact).detach().norm() / exact.detach().norm())
-            for ours, exact in zip(found, truth or found, strict=True)
+            for ours, exact in zip(results, truth or results, strict=True)
         ]
 
     exact = plainly(front_end, features, lengths)
@@ -75,7 +75,7 @@ def test_in_bfloat16_it_is_as_near_to_the_truth_as_the_convolutions_are() -> Non
         assert mine < 2 * plain + 2**-8, (ours, theirs)  # one rounding to 8 bits
 
 
-def test_nothing_between_the_convolutions_is_kept() -> None:
+def test_no_activation_between_the_convolutions_is_stored() -> None:
     front_end = StridedConv(80, 32, num_channels=32, dropout=0.0)
     features, lengths = torch.randn(2, 400, 80), torch.tensor([400, 300])
     stored_sizes: dict[int, int] = {}

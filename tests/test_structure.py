@@ -21,7 +21,7 @@ from asr.run.settings import RunSettings, read_run_settings
 from asr.settings.read import Kind, as_mapping, entries
 from tests.conftest import CONF, ROOT, resolved, with_part
 
-# Folders, and the modules of the contract, from the lowest layer up: a line's modules import only from lines above it.
+# Folders, and the modules of the contract, from the lowest layer up: a line's modules import only from earlier lines.
 # Commands, which are in asr/ itself, are above all layers, and do not import each other.
 LAYERS = [
     ["errors"],
@@ -57,7 +57,7 @@ RECIPES_MAY = {
         "evaluation.utterances",
         "evaluation.word_errors",
         "recognition.confidence",
-    ),  # of automatic texts
+    ),  # pseudo-labels
     *("web.chart", "web.page"),
 }
 
@@ -84,7 +84,7 @@ def imported(tree: ast.Module) -> set[str]:
 
 
 def layer(module: str) -> int:
-    """Return the line of LAYERS of a module, by its first name; commands are after the last line."""
+    """Return the position of a module's line in LAYERS, by its first name; commands are after the last line."""
     first = module.split(".")[0]
     return next((number for number, names in enumerate(LAYERS) if first in names), len(LAYERS))
 
@@ -99,7 +99,7 @@ def test_a_module_imports_only_from_its_own_folder_and_from_lower_layers() -> No
             assert same_folder or layer(theirs) < layer(module), f"asr/{module} imports {name}"
 
 
-def test_the_map_of_the_package_names_every_folder_in_the_order_of_the_layers() -> None:
+def test_the_docstring_of_the_package_lists_every_folder_in_the_order_of_the_layers() -> None:
     doc = (importlib.import_module("asr").__doc__ or "").partition("from the lowest layer up")[2]
     lines = re.findall(r"^ {4}((?:\w+/ ?)+)", doc, re.MULTILINE)
     named = re.findall(r"\w+", " ".join(lines))
@@ -110,7 +110,7 @@ def test_the_map_of_the_package_names_every_folder_in_the_order_of_the_layers() 
     assert places == sorted(places)
 
 
-def test_folders_import_each_other_in_no_circle() -> None:
+def test_imports_between_folders_have_no_cycles() -> None:
     """Sub-folders are separate folders; imports for types alone do not count."""
     above: dict[str, set[str]] = {}
     for mine, theirs in arrows():
@@ -130,7 +130,7 @@ def test_folders_import_each_other_in_no_circle() -> None:
     assert circles == []
 
 
-def test_a_public_class_has_a_name_of_its_own() -> None:
+def test_every_public_class_has_a_unique_name() -> None:
     places: dict[str, list[str]] = {}
     for module, tree in modules("asr"):
         for node in tree.body:
@@ -157,7 +157,7 @@ def arrows() -> set[tuple[str, str]]:
     }
 
 
-def test_arrows_between_folders_stay_few() -> None:
+def test_there_are_few_imports_between_folders() -> None:
     """Imports inside functions count, imports for types alone do not."""
     between = {(mine, theirs) for mine, theirs in arrows() if is_folder(mine) and is_folder(theirs)}
     assert len(between) <= MAX_ARROWS
@@ -174,14 +174,14 @@ def without_types(tree: ast.Module) -> ast.Module:
     return ast.Module(body, type_ignores=[])
 
 
-def test_what_lies_in_the_package_itself_is_the_contract_and_the_commands() -> None:
+def test_the_package_folder_itself_contains_only_the_contract_and_the_commands() -> None:
     contract = {"__init__", "__main__", "interfaces", "errors", "lengths", "build"}
     assert {path.stem for path in (ROOT / "asr").glob("*.py")} == contract | set(COMMANDS)
     for command in COMMANDS:
         assert 'if __name__ == "__main__":' in (ROOT / "asr" / f"{command}.py").read_text(), command
 
 
-def test_the_package_lists_its_commands_without_torch() -> None:
+def test_the_package_lists_its_commands_without_importing_torch() -> None:
     code = "import sys, runpy\nrunpy.run_module('asr', run_name='__main__')\n"
     code += "assert not {'torch', 'hydra'} & sys.modules.keys()"
     ended = subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True, text=True)
@@ -193,19 +193,19 @@ def module_file(name: str) -> bool:
     return path.with_suffix(".py").is_file()
 
 
-def test_the_wheel_holds_every_package() -> None:
+def test_the_wheel_contains_every_package() -> None:
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     there = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "asr").rglob("__init__.py")}
     assert set(listed) == there | {"asr.conf"}
 
 
-def test_the_wheel_holds_what_pages_are_made_of() -> None:
+def test_the_wheel_contains_the_assets_of_pages() -> None:
     patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["asr.web"]
     files = {path for path in (ROOT / "asr" / "web").rglob("*.*") if path.suffix in (".css", ".html", ".js")}
     assert files == {path for pattern in patterns for path in (ROOT / "asr" / "web").glob(pattern)}
 
 
-def test_only_training_knows_lightning_and_hydra() -> None:
+def test_only_training_imports_lightning_and_hydra() -> None:
     for module, tree in modules("asr"):
         tops = {name.split(".")[0] for name in imported(tree)}
         assert "lightning" not in tops or module == "train" or module.startswith("training."), module
@@ -215,7 +215,7 @@ def test_only_training_knows_lightning_and_hydra() -> None:
 MAY_HOLD_CONFIGS = {"build", "checkpoint", "interchange", "onnx", "publishing"}  # they read and write component configs
 
 
-def test_settings_are_objects_and_a_mapping_called_config_is_one_where_components_are_built_or_stored() -> None:
+def test_the_name_config_occurs_only_where_components_are_built_or_stored() -> None:
     for module, tree in modules("asr"):
         if module.split(".")[0] in MAY_HOLD_CONFIGS:
             continue
@@ -224,7 +224,7 @@ def test_settings_are_objects_and_a_mapping_called_config_is_one_where_component
             assert name != "config", f"asr/{module}, line {getattr(node, 'lineno', 0)}"
 
 
-def test_recipes_import_the_lowest_layers_only() -> None:
+def test_recipes_import_only_the_lowest_layers() -> None:
     for module, tree in modules("recipes"):
         for name in imported(tree):
             if name.startswith("asr."):
@@ -279,21 +279,21 @@ def component_config(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("path", COMPONENTS, ids=str)
-def test_yaml_keys_are_the_keyword_only_parameters_and_each_is_documented(path: Path) -> None:
+def test_yaml_keys_equal_the_keyword_only_parameters_and_each_is_documented(path: Path) -> None:
     group, config = component_config(path)
     cls = build.component(group, config).func
     parameters = inspect.signature(cls).parameters.values()
     settings = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
     assert settings == config.keys() - {"name"}
-    assert all(p.default is p.empty for p in parameters), "a number has one home, and it is the YAML"
+    assert all(p.default is p.empty for p in parameters), "defaults are only in YAML files"
     documented = set(re.findall(r"^ +(\w+): ", inspect.getdoc(cls) or "", re.MULTILINE))
     assert settings <= documented, f"not documented: {settings - documented}"
     parts = {key for key, value in config.items() if isinstance(value, dict)}
-    assert build.rules(cls).keys() == settings - parts, "each says what it must be"
+    assert build.rules(cls).keys() == settings - parts, "each parameter has a rule"
 
 
 @pytest.mark.parametrize("path", COMPONENTS, ids=str)
-def test_a_config_file_is_named_like_its_class(path: Path) -> None:
+def test_a_config_file_is_named_after_its_class(path: Path) -> None:
     group, config = component_config(path)
     module = importlib.import_module(f"asr.{group.replace('/', '.')}.{config['name']}")
     assert build.component(group, config).func.__module__ == module.__name__
@@ -317,7 +317,7 @@ def test_each_setting_is_documented_and_has_a_rule(cls: type) -> None:
         assert (entry.rule is not None) == (entry.kind is Kind.SETTING)
 
 
-def test_settings_read_from_a_config_give_the_config_back() -> None:
+def test_settings_read_from_a_config_convert_back_to_it() -> None:
     for overrides in (["corpus=digits"], ["trainer=ddp", "+trainer.benchmark=true"], ["logger=[wandb]"]):
         config = resolved(*overrides)
         assert as_mapping(read_run_settings(config)) == {
@@ -325,7 +325,7 @@ def test_settings_read_from_a_config_give_the_config_back() -> None:
         } | {key: value for key, value in config.items() if key != "corpus"}
 
 
-def test_every_component_has_a_config_and_no_config_is_left_over() -> None:
+def test_every_component_has_a_config_and_every_config_a_component() -> None:
     named = {(group, config["name"]) for group, config in map(component_config, COMPONENTS)}
     for group in {group for group, _ in named}:
         for file in (ROOT / "asr" / group).glob("*.py"):
@@ -335,7 +335,7 @@ def test_every_component_has_a_config_and_no_config_is_left_over() -> None:
                 assert (group, file.stem) in named, f"{file} has no file in conf/{group}"
 
 
-def test_no_interpolation_crosses_components() -> None:
+def test_no_interpolation_refers_to_another_component() -> None:
     for path in sorted(CONF.rglob("*.yaml")):
         crossing = re.findall(r"\$\{[^}]*\}", path.read_text(encoding="utf-8"))
         assert set(crossing) <= {"${corpus.name}", "${run_dir}", "${now:%Y-%m-%d_%H-%M-%S}"}, path
@@ -345,7 +345,7 @@ EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
-def test_another_head_is_one_override_in_every_experiment(experiment: str) -> None:
+def test_another_head_needs_one_override_in_every_experiment(experiment: str) -> None:
     for head in ("ctc", "ctc_attention"):
         build.check_components(resolved(f"experiment={experiment}", f"head={head}"))
 

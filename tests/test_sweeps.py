@@ -32,16 +32,16 @@ def validated(run_dir: Path) -> float:
 
 
 @pytest.mark.slow
-def test_optuna_seeks_the_lowest_validation_wer(tones: Path, tmp_path: Path) -> None:
+def test_optuna_minimises_the_validation_wer(tones: Path, tmp_path: Path) -> None:
     pytest.importorskip("hydra_plugins.hydra_optuna_sweeper", reason="hydra-optuna-sweeper is not installed")
     runs = multirun(tmp_path, "sweep=[optuna]", "hydra.sweeper.n_trials=2", *tone_corpus(tones))
-    found = yaml.safe_load((runs / "optimization_results.yaml").read_text())
-    assert found["best_params"].keys() == set(SEARCHED)
-    assert found["best_value"] == pytest.approx(min(validated(runs / job) for job in "01"), abs=1e-4)
+    results = yaml.safe_load((runs / "optimization_results.yaml").read_text())
+    assert results["best_params"].keys() == set(SEARCHED)
+    assert results["best_value"] == pytest.approx(min(validated(runs / job) for job in "01"), abs=1e-4)
 
 
 @pytest.mark.slow
-def test_submitit_runs_each_job_in_a_process_of_its_own(tones: Path, tmp_path: Path) -> None:
+def test_submitit_runs_each_job_in_a_separate_process(tones: Path, tmp_path: Path) -> None:
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="hydra-submitit-launcher is not installed")
     runs = multirun(tmp_path, "hydra/launcher=submitit_local", "seed=1,2", *tone_corpus(tones))
     assert all("test" in json.loads((runs / job / "results.json").read_text()) for job in "01")
@@ -50,7 +50,7 @@ def test_submitit_runs_each_job_in_a_process_of_its_own(tones: Path, tmp_path: P
 @pytest.mark.parametrize(
     ("name", "package"), [("optuna", "hydra-optuna-sweeper"), ("slurm", "hydra-submitit-launcher")]
 )
-def test_a_sweep_without_its_package_says_what_to_install(
+def test_without_its_package_a_sweep_says_what_to_install(
     name: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def absent(package: str) -> None:

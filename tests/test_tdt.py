@@ -38,11 +38,11 @@ from tests.transducers import (
 
 DURATIONS = (0, 1, 3)
 
-Arcs = list[tuple[int, int, int, int]]  # arcs: frame, tokens before, token or blank, number of the duration
+Arcs = list[tuple[int, int, int, int]]  # frame, number of previous tokens, token or blank, index of the duration
 
 
 def paths(num_frames: int, tokens: tuple[int, ...], durations: tuple[int, ...] = DURATIONS) -> Iterator[Arcs]:
-    """Return all paths of the tokens that end with a blank that lands on the end of the frames."""
+    """Return all paths of the tokens; the last arc is a blank whose duration ends at the last frame."""
 
     def go(frame: int, written: int) -> Iterator[Arcs]:
         for number, duration in enumerate(durations):
@@ -61,7 +61,7 @@ def paths(num_frames: int, tokens: tuple[int, ...], durations: tuple[int, ...] =
 def enumerated(
     logits: Tensor, tokens: tuple[int, ...], sigma: float = 0.0, durations: tuple[int, ...] = DURATIONS
 ) -> Tensor:
-    """-log p(tokens), the sum over all paths, by logits (T', U + 1, V + D)."""
+    """Return -log p(tokens), summed over all paths, from logits (T', U + 1, V + D)."""
     vocab_size = logits.shape[-1] - len(durations)
     of_tokens = logits[..., :vocab_size].log_softmax(dim=-1) - sigma
     of_durations = logits[..., vocab_size:].log_softmax(dim=-1)
@@ -80,7 +80,7 @@ VOCAB_SIZE = 4
 
 
 @pytest.mark.parametrize("sigma", [0.0, 0.05])
-def test_loss_and_gradient_are_those_of_an_enumeration_of_all_paths(sigma: float) -> None:
+def test_loss_and_gradient_equal_those_of_an_enumeration_of_all_paths(sigma: float) -> None:
     torch.manual_seed(1)
     assert_loss_and_gradient(
         lambda *batch: tdt_loss(*batch, DURATIONS, sigma),
@@ -91,21 +91,21 @@ def test_loss_and_gradient_are_those_of_an_enumeration_of_all_paths(sigma: float
 
 
 @pytest.mark.parametrize("durations", [(0, 1), (0, 1, 2, 3, 4), (0, 1, 8)])
-def test_any_durations_are_summed_as_they_are_enumerated(durations: tuple[int, ...]) -> None:
+def test_the_loss_equals_the_enumeration_for_any_durations(durations: tuple[int, ...]) -> None:
     for num_frames, tokens in ((4, (1, 2)), (6, (2,)), (1, (1, 1))):
         logits = torch.randn(1, num_frames, len(tokens) + 1, 3 + len(durations), dtype=torch.float64)
         lengths = torch.tensor([num_frames]), torch.tensor([len(tokens)])
-        found = tdt_loss(logits, torch.tensor([tokens]), *lengths, durations)
-        torch.testing.assert_close(found[0], enumerated(logits[0], tokens, durations=durations), rtol=0, atol=1e-12)
+        loss = tdt_loss(logits, torch.tensor([tokens]), *lengths, durations)
+        torch.testing.assert_close(loss[0], enumerated(logits[0], tokens, durations=durations), rtol=0, atol=1e-12)
 
 
-def test_the_gradient_is_that_of_finite_differences() -> None:
+def test_the_gradient_equals_finite_differences() -> None:
     tokens, lengths, token_lengths = torch.tensor([[1, 2], [3, 0]]), torch.tensor([4, 3]), torch.tensor([2, 1])
     logits = torch.randn(2, 4, 3, VOCAB_SIZE + len(DURATIONS), dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda x: tdt_loss(x, tokens, lengths, token_lengths, DURATIONS, 0.1), logits)
 
 
-def test_the_loss_is_that_of_transformers() -> None:
+def test_the_loss_equals_that_of_transformers() -> None:
     witness = pytest.importorskip("transformers.loss.loss_tdt")
     logits = torch.randn(3, 40, 13, 9 + 5, requires_grad=True)
     tokens = torch.randint(1, 9, (3, 12))
@@ -114,7 +114,7 @@ def test_the_loss_is_that_of_transformers() -> None:
     theirs = witness.tdt_loss(
         *(logits[..., :9], logits[..., 9:], tokens, lengths, token_lengths, 0, durations, 0.02), reduction="none"
     )
-    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-4)  # theirs sums in float32
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-4)  # transformers sums in float32
     gradients = [torch.autograd.grad(loss.sum(), logits)[0] for loss in (ours, theirs)]
     torch.testing.assert_close(*gradients, rtol=0, atol=1e-4)
 
@@ -135,7 +135,7 @@ def test_long_utterances_have_finite_losses_and_gradients_in_each_precision() ->
         assert gradient.any()
 
 
-def test_an_utterance_without_frames_has_no_probability() -> None:
+def test_an_utterance_without_frames_has_probability_0() -> None:
     tokens, lengths = torch.tensor([[1], [1], [0]]), torch.tensor([0, 2, 0])
     logits = torch.randn(3, 2, 2, 3 + 3, requires_grad=True)
     loss = tdt_loss(logits, tokens, lengths, torch.tensor([1, 1, 0]), DURATIONS)
@@ -158,12 +158,12 @@ def head(predictor: str = "stateless", seed: int = 0, scale: float = 3.0, more: 
 
 
 def head_logits(made: Any, encoder_out: Tensor, tokens: tuple[int, ...]) -> Tensor:
-    """(T', D) and tokens to logits (T', U + 1, V + D), token by token."""
+    """Return logits (T', U + 1, V + D) of frames (T', D) and tokens, token by token."""
     return logits_of(made.predictor, made.duration_joiner, encoder_out, tokens)
 
 
 @pytest.mark.parametrize("more", [(), ("head.ctc_weight=0",), ("head.joint_activation=relu",)])
-def test_the_heads_loss_is_the_weighted_sum_of_its_own_and_ctcs(more: tuple[str, ...]) -> None:
+def test_the_loss_of_the_head_is_the_weighted_sum_of_its_own_and_the_ctc_loss(more: tuple[str, ...]) -> None:
     made, encoder_out, tokens = head(more=more), torch.randn(1, 4, DIM, dtype=torch.float64), (2, 1)
     losses = made.losses(Encoded(encoder_out, torch.tensor([4]), {}), torch.tensor([tokens]), torch.tensor([2]))
     own = enumerated(head_logits(made, encoder_out[0], tokens), tokens)
@@ -175,7 +175,7 @@ def test_the_heads_loss_is_the_weighted_sum_of_its_own_and_ctcs(more: tuple[str,
     assert made.min_frames([1, 1]) == (1 if weight == 0 else 3)
 
 
-def test_omega_is_how_often_a_batch_has_the_loss_without_durations_and_its_seed_decides() -> None:
+def test_omega_is_the_probability_of_a_loss_without_durations_drawn_from_the_seed() -> None:
     made = head(more=("head.omega=0.3", "head.ctc_weight=0", "head.sigma=0.05")).train()
     encoded = Encoded(torch.randn(2, 5, DIM, dtype=torch.float64), torch.tensor([5, 3]), {})
     tokens, lengths = torch.tensor([[2, 1], [3, 0]]), torch.tensor([2, 1])
@@ -199,7 +199,7 @@ def test_omega_is_how_often_a_batch_has_the_loss_without_durations_and_its_seed_
     assert not any(torch.allclose(made.losses(encoded, tokens, lengths)["loss"], without) for _ in range(20))
 
 
-def test_cells_are_the_numbers_of_the_largest_tensor() -> None:
+def test_cells_is_the_number_of_elements_of_the_largest_tensor() -> None:
     made, sizes = head(), []
     made.duration_joiner.output.register_forward_hook(
         lambda module, inputs, out: sizes.extend([inputs[0].numel(), out.numel()])
@@ -212,14 +212,14 @@ def test_cells_are_the_numbers_of_the_largest_tensor() -> None:
 @pytest.mark.parametrize(
     "durations", ["[1,2]", "[0,2]", "[0,1,1]", "[0,1,3,2]", "[0,1,1000]", "[0]", "[]", "[0,1.5]", "3"]
 )
-def test_durations_that_do_not_hold_are_refused(durations: str) -> None:
+def test_invalid_durations_are_refused(durations: str) -> None:
     with pytest.raises(
         InputError, match=r"^head\.durations must be a list of frame counts in ascending order, 0 and 1 first"
     ):
         component("head", resolved("head=tdt", f"head.durations={durations}")["head"])
 
 
-def test_searches_with_and_without_durations_are_not_taken_for_each_other() -> None:
+def test_searches_with_and_without_durations_refuse_each_others_heads() -> None:
     with pytest.raises(
         InputError, match=r"decode=transducer_greedy must have a head with a joiner; head=tdt has none\."
     ):
@@ -260,24 +260,24 @@ def plain_greedy(made: Any, encoder_out: Tensor, max_symbols: int) -> tuple[list
 
 @pytest.mark.parametrize("max_symbols", [1, 3])
 @pytest.mark.parametrize("predictor", PREDICTORS)
-def test_greedy_decoding_of_a_batch_is_a_plain_loop_over_each_utterance(predictor: str, max_symbols: int) -> None:
+def test_greedy_decoding_of_a_batch_equals_a_plain_loop_over_each_utterance(predictor: str, max_symbols: int) -> None:
     num_tokens, kinds = 0, set()
     for seed in range(5):
         made, lengths = head(predictor, seed=seed), torch.tensor([9, 0, 4, 1, 12])
         encoder_out = torch.randn(len(lengths), 14, DIM, dtype=torch.float64)
-        found = decoded(greedy(made, max_symbols), encoder_out, lengths)
-        for [hypothesis], row, length in zip(found, encoder_out, lengths.tolist(), strict=True):
+        hypotheses = decoded(greedy(made, max_symbols), encoder_out, lengths)
+        for [hypothesis], row, length in zip(hypotheses, encoder_out, lengths.tolist(), strict=True):
             tokens, score, frames, confidences = plain_greedy(made, row[:length], max_symbols)
             assert (hypothesis.tokens, hypothesis.frames) == (tokens, frames)
             assert hypothesis.score == pytest.approx(score, abs=1e-9)
             assert hypothesis.confidences == pytest.approx(confidences, abs=1e-9)
             num_tokens += len(tokens)
             kinds |= {span.end - span.start for span in frames}
-    assert num_tokens > 30, "there must be something to compare"
+    assert num_tokens > 30, "some hypotheses must have tokens"
     assert kinds >= {1, 3}
 
 
-def test_a_stream_in_chunks_of_any_length_writes_what_one_pass_writes() -> None:
+def test_a_stream_in_chunks_of_any_length_gives_the_hypothesis_of_one_pass() -> None:
     for seed in range(5):
         made = head("lstm", seed=seed)
         encoder_out, search = torch.randn(1, 40, DIM, dtype=torch.float64), greedy(made, 3)
@@ -291,7 +291,7 @@ def test_a_stream_in_chunks_of_any_length_writes_what_one_pass_writes() -> None:
             assert hypothesis.score == pytest.approx(whole.score)
 
 
-def test_junk_behind_an_utterance_changes_no_hypothesis() -> None:
+def test_junk_after_an_utterance_changes_no_hypothesis() -> None:
     made = head()
     assert_junk_changes_no_hypothesis([greedy(made), beam(made)])
 
@@ -300,14 +300,14 @@ def beam(made: Any, **settings: Any) -> TDTBeam:
     return TDTBeam(made, Pieces(PIECES), as_written, **search_settings("tdt_beam", **settings))  # type: ignore[arg-type]
 
 
-Best = tuple[float, list[Span], list[float]]  # of the most likely path: its score, frames and confidences
+Best = tuple[float, list[Span], list[float]]  # score, frames and confidences of the most likely path
 
 
 @lru_cache
 def spelt(
     predictor: str, num_frames: int, max_symbols: int
 ) -> tuple[Any, Tensor, dict[tuple[int, ...], tuple[float, Best]]]:
-    """Return a head, frames (T', D), and for all token sequences log p over all paths, and the best path."""
+    """Return a head, frames (T', D), and for each token sequence log p and its best path."""
     made, encoder_out = head(predictor), torch.randn(num_frames, DIM, dtype=torch.float64)
     ended: dict[tuple[int, ...], list[Best]] = {}
 
@@ -331,43 +331,43 @@ def spelt(
 
     with torch.no_grad():
         go(0, 0, (), (0.0, [], []))
-    found = {}
+    reference = {}
     for tokens, ways in ended.items():
         total = torch.tensor([score for score, *_ in ways], dtype=torch.float64).logsumexp(dim=0)
-        found[tokens] = float(total), max(ways, key=lambda path: path[0])
-    return made, encoder_out, found
+        reference[tokens] = float(total), max(ways, key=lambda path: path[0])
+    return made, encoder_out, reference
 
 
 @needs_kenlm
 @pytest.mark.parametrize("fused", FUSED)
-def test_a_wide_beam_finds_what_enumeration_of_all_paths_does(fused: str, tmp_path: Path) -> None:
-    for fusion, acoustic, found in wide_searches(fused, spelt, beam, tmp_path):
-        assert_finds(found, {tokens: score for tokens, (score, _) in acoustic.items()}, fusion)
-        for hypothesis in found:
+def test_a_wide_beam_finds_the_result_of_enumerating_all_paths(fused: str, tmp_path: Path) -> None:
+    for fusion, acoustic, hypotheses in wide_searches(fused, spelt, beam, tmp_path):
+        assert_finds(hypotheses, {tokens: score for tokens, (score, _) in acoustic.items()}, fusion)
+        for hypothesis in hypotheses:
             _, (_, frames, confidences) = acoustic[tuple(hypothesis.tokens)]
             assert hypothesis.frames == frames
             assert hypothesis.confidences == pytest.approx(confidences)
 
 
-def test_a_narrow_beam_keeps_no_more_than_its_size_and_finds_better_texts_with_more() -> None:
+def test_a_narrow_beam_keeps_at_most_its_size_and_a_wider_one_finds_better_texts() -> None:
     best = []
     for size in (1, 4, 32):
         scores = []
         for seed in range(6):
             made, encoder_out = head("lstm", seed=seed), torch.randn(1, 30, DIM, dtype=torch.float64)
-            [found] = decoded(beam(made, beam_size=size, tokens_per_frame=3), encoder_out, torch.tensor([30]))
-            assert len({tuple(hypothesis.tokens) for hypothesis in found}) == len(found) <= size
-            assert all(span.start < span.end <= 30 for hypothesis in found for span in hypothesis.frames or [])
-            scores.append(found[0].score)
+            [hypotheses] = decoded(beam(made, beam_size=size, tokens_per_frame=3), encoder_out, torch.tensor([30]))
+            assert len({tuple(hypothesis.tokens) for hypothesis in hypotheses}) == len(hypotheses) <= size
+            assert all(span.start < span.end <= 30 for hypothesis in hypotheses for span in hypothesis.frames or [])
+            scores.append(hypotheses[0].score)
         best.append(sum(scores))
     assert best[0] < best[1] < best[2]
 
 
 @pytest.mark.parametrize("threshold", [0.0, 0.01, 2.0])
-def test_a_beam_that_drops_nearly_all_still_ends(threshold: float) -> None:
+def test_a_beam_that_prunes_nearly_everything_terminates(threshold: float) -> None:
     for seed in range(8):
         made = head("gru", seed=seed)
-        [found] = decoded(
+        [hypotheses] = decoded(
             beam(made, beam_threshold=threshold), torch.randn(1, 25, DIM, dtype=torch.float64), torch.tensor([25])
         )
-        assert found
+        assert hypotheses

@@ -29,10 +29,10 @@ needs_whisper_normalizer = pytest.mark.skipif(
         ("a''b '''c' ' d", "a b c d"),
         ("well-known state_of_the_art 50%", "well known state of the art 50"),
         ("ﬁne ＦＵＬＬ Ｗｉｄｔｈ x²", "fine full width x2"),
-        ("20 ℃ 5 ㎒", "20 c 5 mhz"),  # only decomposition gives capitals
+        ("20 ℃ 5 ㎒", "20 c 5 mhz"),  # only compatibility decomposition gives capitals
         ("Äpfel ÉCOLE straße", "äpfel école straße"),
         ("e\u0301cole", "école"),
-        ("T\u0308 H\u0331", "ẗ ẖ"),  # only the lower case composes
+        ("T\u0308 H\u0331", "ẗ ẖ"),  # only lower-case letters compose
         ("हिन्दी में", "हिन्दी में"),
         ("क्षि'कि", "क्षि'कि"),  # the mark before the apostrophe is part of the word
         ("ПРИВЕТ, об'єкт", "привет об'єкт"),
@@ -41,7 +41,7 @@ needs_whisper_normalizer = pytest.mark.skipif(
         (" \u00a0\u2003 … ", ""),
     ],
 )
-def test_basic_keeps_words_and_drops_how_they_are_written(text: str, expected: str) -> None:
+def test_basic_keeps_words_and_removes_case_and_punctuation(text: str, expected: str) -> None:
     assert basic(text) == expected
 
 
@@ -50,7 +50,7 @@ def test_as_written_keeps_case_and_punctuation() -> None:
 
 
 @pytest.mark.parametrize("name", ["as_written", "basic"])
-def test_letters_with_marks_are_the_same_composed_or_not(name: str) -> None:
+def test_composed_and_decomposed_letters_are_equal(name: str) -> None:
     text = "Äpfel, Öl und süße Brötchen"
     composed, decomposed = (unicodedata.normalize(form, text) for form in ("NFC", "NFD"))
     assert composed != decomposed
@@ -69,21 +69,21 @@ def test_letters_with_marks_are_the_same_composed_or_not(name: str) -> None:
         ("", ""),
     ],
 )
-def test_whisper_english_writes_as_the_leaderboard_scores(text: str, expected: str) -> None:
+def test_whisper_english_normalises_like_the_leaderboard(text: str, expected: str) -> None:
     assert get_normalizer("whisper_english")(text) == expected
 
 
-def test_a_normaliser_whose_package_is_absent_is_one_line_that_says_what_to_install(
+def test_a_normalizer_with_an_absent_package_is_reported_in_one_line_that_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     normalize._whisper_english.cache_clear()
-    monkeypatch.setitem(sys.modules, "whisper_normalizer.english", None)  # as if it were not installed
+    monkeypatch.setitem(sys.modules, "whisper_normalizer.english", None)  # simulates that it is not installed
     with pytest.raises(InputError, match=r"must have the package .*: pip install -e '\.\[leaderboard\]'$") as raised:
         get_normalizer("whisper_english")
     assert "\n" not in str(raised.value)
 
 
-def test_texts_as_written_are_scored_without_case_and_punctuation_and_others_as_they_are() -> None:
+def test_texts_as_written_are_scored_without_case_and_punctuation_and_others_unchanged() -> None:
     assert scored_by(as_written) is basic
     assert scored_by(basic) is basic
     assert scored_by(normalize.whisper_english) is normalize.whisper_english
@@ -92,15 +92,15 @@ def test_texts_as_written_are_scored_without_case_and_punctuation_and_others_as_
 @pytest.mark.parametrize("name", ["as_written", "basic"])
 @given(text=st.text())
 @example(text="T\u0308")
-@example(text="\u0130\u0316")  # İ in lower case is two characters, whose marks have an order
+@example(text="\u0130\u0316")  # İ in lower case has two characters; their marks have a canonical order
 @example(text="'\u0301a'\u0301")
-def test_a_normalised_text_is_normalised(name: str, text: str) -> None:
+def test_normalising_twice_equals_normalising_once(name: str, text: str) -> None:
     once = get_normalizer(name)(text)
     assert get_normalizer(name)(once) == once
     assert once == " ".join(once.split())
 
 
-def test_every_capital_with_every_mark_is_normalised_once_and_for_all() -> None:
+def test_normalisation_is_idempotent_for_every_capital_with_every_mark() -> None:
     capitals = [chr(code) for code in range(0x250) if chr(code).lower() != chr(code)]
     marks = [chr(code) for code in range(0x300, 0x370)]
     assert [c + m for c in capitals for m in marks if basic(basic(c + m)) != basic(c + m)] == []
@@ -110,7 +110,7 @@ def test_every_capital_with_every_mark_is_normalised_once_and_for_all() -> None:
 @example("a'' '' 'b'")
 @example("'\u0301")
 @example("a_b")
-def test_basic_yields_letters_marks_digits_single_spaces_and_apostrophes_inside_words(text: str) -> None:
+def test_basic_yields_only_letters_marks_digits_single_spaces_and_inner_apostrophes(text: str) -> None:
     for word in basic(text).split(" "):
         for position, character in enumerate(word):
             if character == "'":
@@ -132,7 +132,7 @@ def test_an_unknown_name_is_an_error_that_lists_the_names() -> None:
         get_normalizer("whisper")
 
 
-def test_numbers_are_written_as_a_person_reads_them() -> None:
+def test_numbers_are_formatted_for_readers() -> None:
     assert [numbers.number(value) for value in (None, math.nan, 0, 1234567, 0.123456, 12345.6)] == [
         *("-", "-", "0", "1,234,567", "0.1235", "12,346")
     ]

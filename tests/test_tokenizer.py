@@ -18,7 +18,7 @@ from tests.conftest import CONF, resolved
 
 ALPHABET = "abcdefgh'éß7йक"
 NAMES = sorted(path.stem for path in (CONF / "tokenizer").glob("*.yaml"))
-SMALL = {"vocab_size": 40}  # for tokenizers with this setting; conf's value suits hours of speech
+SMALL = {"vocab_size": 40}  # for tokenizers with this setting; the default suits hours of speech
 
 WORDS = st.text(alphabet=ALPHABET, min_size=1, max_size=8)
 TEXTS = st.lists(WORDS, max_size=6).map(lambda words: basic(" ".join(words)))
@@ -53,7 +53,7 @@ EVERY = pytest.mark.parametrize("tokenizer", FITTED.values(), ids=FITTED.keys())
 @EVERY
 @settings(deadline=None)
 @given(text=TEXTS)
-def test_text_survives_encoding_and_no_id_is_the_blank(tokenizer: Tokenizer, text: str) -> None:
+def test_texts_survive_encoding_and_no_token_is_the_blank(tokenizer: Tokenizer, text: str) -> None:
     tokens = tokenizer.encode(text)
     assert tokenizer.decode(tokens) == text
     assert all(BLANK_ID < token < tokenizer.vocab_size for token in tokens)
@@ -62,7 +62,7 @@ def test_text_survives_encoding_and_no_id_is_the_blank(tokenizer: Tokenizer, tex
 @EVERY
 @settings(deadline=None)
 @given(data=st.data())
-def test_whatever_tokens_a_decoder_emits_are_words_parted_by_single_spaces(tokenizer: Tokenizer, data: Any) -> None:
+def test_any_decoded_tokens_are_words_separated_by_single_spaces(tokenizer: Tokenizer, data: Any) -> None:
     tokens = data.draw(st.lists(st.integers(BLANK_ID + 1, tokenizer.vocab_size - 1)))
     text = tokenizer.decode(tokens)
     assert text == " ".join(text.split())
@@ -72,19 +72,19 @@ def test_whatever_tokens_a_decoder_emits_are_words_parted_by_single_spaces(token
 @pytest.mark.parametrize(
     ("text", "character"),
     [
-        ("zab", "z"),  # at the beginning of a text,
-        ("ab zab", "z"),  # of a word,
-        ("ab azb c", "z"),  # in its middle,
-        ("ab cz", "z"),  # at its end
+        ("zab", "z"),  # at the start of a text
+        ("ab zab", "z"),  # at the start of a word
+        ("ab azb c", "z"),  # within a word
+        ("ab cz", "z"),  # at the end of a word
         ("ab z", "z"),
         ("ab zyz", "z"),  # the first of several
         ("abe\u0323", "\u0323"),  # a combining mark on a letter that is known
-        ("ab 😀 c", "😀"),  # beyond 16 bits
+        ("ab 😀 c", "😀"),  # a code point above 16 bits
         ("a😀b", "😀"),
-        ("AB", "A"),  # in lower case only
+        ("AB", "A"),  # the training text has only lower case
     ],
 )
-def test_a_character_that_training_did_not_have_is_an_error_that_names_it(
+def test_a_character_absent_from_the_training_text_is_an_error_that_names_it(
     tokenizer: Tokenizer, text: str, character: str
 ) -> None:
     with pytest.raises(InputError, match=f"{character!r} is not in the training text"):
@@ -92,7 +92,7 @@ def test_a_character_that_training_did_not_have_is_an_error_that_names_it(
 
 
 @EVERY
-def test_what_a_tokenizer_has_learnt_survives_its_files(tokenizer: Tokenizer) -> None:
+def test_a_fitted_tokenizer_is_saved_and_loaded(tokenizer: Tokenizer) -> None:
     name = type(tokenizer).__name__.lower()
     fresh = unfitted(name)
     fresh.load(tokenizer.files())
@@ -103,7 +103,7 @@ def test_what_a_tokenizer_has_learnt_survives_its_files(tokenizer: Tokenizer) ->
     assert fresh.vocab_size == tokenizer.vocab_size
 
 
-def test_characters_are_numbered_in_the_order_of_their_code_points_after_the_blank() -> None:
+def test_characters_are_numbered_by_code_point_after_the_blank() -> None:
     tokenizer = Char()
     tokenizer.fit(iter(["b a", "cab"]))
     assert tokenizer.vocab_size == 5
@@ -111,7 +111,7 @@ def test_characters_are_numbered_in_the_order_of_their_code_points_after_the_bla
 
 
 @pytest.mark.parametrize("algorithm", ["unigram", "bpe"])
-def test_the_same_texts_train_the_same_subwords_byte_for_byte(algorithm: str) -> None:
+def test_equal_texts_train_equal_subwords_byte_for_byte(algorithm: str) -> None:
     first, second = (SentencePiece(algorithm=algorithm, vocab_size=50) for _ in range(2))
     first.fit(training_texts())
     second.fit(iter(training_texts()))
@@ -119,7 +119,7 @@ def test_the_same_texts_train_the_same_subwords_byte_for_byte(algorithm: str) ->
 
 
 @pytest.mark.parametrize("algorithm", ["unigram", "bpe"])
-def test_subwords_are_as_many_as_asked_for_and_longer_than_characters(algorithm: str) -> None:
+def test_there_are_as_many_subwords_as_requested_and_some_are_longer_than_characters(algorithm: str) -> None:
     tokenizer = SentencePiece(algorithm=algorithm, vocab_size=60)
     tokenizer.fit(training_texts())
     (model,) = tokenizer.files().values()
@@ -130,7 +130,7 @@ def test_subwords_are_as_many_as_asked_for_and_longer_than_characters(algorithm:
 
 @pytest.mark.parametrize("algorithm", ["unigram", "bpe"])
 @pytest.mark.parametrize(("vocab_size", "reason"), [(5000, "too high"), (5, "smaller than required_chars")])
-def test_a_vocab_size_that_the_text_cannot_fill_or_that_cannot_hold_it_is_a_clear_error(
+def test_a_vocab_size_that_is_too_large_or_too_small_for_the_text_is_a_clear_error(
     algorithm: str, vocab_size: int, reason: str
 ) -> None:
     tokenizer = SentencePiece(algorithm=algorithm, vocab_size=vocab_size)
@@ -140,12 +140,12 @@ def test_a_vocab_size_that_the_text_cannot_fill_or_that_cannot_hold_it_is_a_clea
         tokenizer.fit(training_texts())
 
 
-def test_no_text_at_all_is_an_error() -> None:
+def test_an_empty_text_is_an_error() -> None:
     with pytest.raises(InputError):
         SentencePiece(algorithm="unigram", vocab_size=50).fit([])
 
 
-def test_an_algorithm_that_is_not_there_is_an_error() -> None:
+def test_an_unknown_algorithm_is_an_error() -> None:
     with pytest.raises(InputError, match=r"tokenizer\.algorithm must be one of unigram, bpe; got 'word'\."):
         component("tokenizer", {"name": "sentencepiece", "algorithm": "word", "vocab_size": 50})
 
@@ -167,7 +167,7 @@ def test_a_rare_character_is_covered(algorithm: str) -> None:
     assert tokenizer.decode(tokenizer.encode("aqa")) == "aqa"
 
 
-def test_subwords_take_the_text_as_it_is() -> None:
+def test_subwords_do_not_change_the_text() -> None:
     """asr.text.normalize normalises; SentencePiece's own normalisation would turn ﬁ into fi."""
     tokenizer = SentencePiece(algorithm="unigram", vocab_size=42)
     tokenizer.fit([*training_texts(), "ﬁ ² Å"])

@@ -1,4 +1,4 @@
-"""A head that is not frame-wise, its decoder, and parts of a block are added as a Python file and a YAML file each."""
+"""A head that is not frame-wise, its decoder, and parts of a block are added by one Python and one YAML file each."""
 
 import json
 import shutil
@@ -155,7 +155,7 @@ def run(house: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, cwd=house, capture_output=True, text=True, check=False)
 
 
-def test_it_trains_resumes_and_transcribes_what_is_short_or_long(house: Path, tones: Path) -> None:
+def test_the_new_head_trains_resumes_and_transcribes_short_and_long_recordings(house: Path, tones: Path) -> None:
     common = ["asr.train", "head=token_count", "decode=repeated", *TINY, *tone_corpus(tones), "run_dir=run"]
     for steps in (4, 8):
         ended = run(house, *common, f"trainer.max_steps={steps}", "resume.allow=[trainer.max_steps]")
@@ -172,7 +172,7 @@ def test_it_trains_resumes_and_transcribes_what_is_short_or_long(house: Path, to
     assert "Traceback" not in ended.stderr
 
 
-def test_a_decoder_that_its_head_cannot_serve_is_refused_by_name(house: Path, tones: Path) -> None:
+def test_a_decoder_that_does_not_fit_its_head_is_refused_by_name(house: Path, tones: Path) -> None:
     ended = run(house, "asr.train", "head=token_count", *TINY, *tone_corpus(tones), "run_dir=never")
     assert ended.returncode == 1
     assert "decode=greedy must have a head with a frame_head; head=token_count has none." in ended.stderr
@@ -183,7 +183,7 @@ def test_new_parts_of_a_block_train_and_are_in_the_bundle(house: Path, tones: Pa
     tiny = [setting for setting in TINY if not setting.startswith("encoder.convolution")]
     parts = [path.removeprefix("encoder/").split("/") for path in PARTS if path.startswith("encoder/")]
     chosen = [f"encoder/{group}={name}" for group, name in parts]
-    chosen.append("~encoder.convolution.kernel_size")  # which conformer_* set, and this encoder does not have
+    chosen.append("~encoder.convolution.kernel_size")  # conformer_* sets it, and this convolution does not have it
     ended = run(house, "asr.train", *chosen, *tiny, *tone_corpus(tones), "run_dir=parts", "trainer.max_steps=2")
     assert ended.returncode == 0, ended.stderr
     config = json.loads((house / "parts" / "bundle" / "config.json").read_text())["encoder"]

@@ -38,7 +38,7 @@ def losses(run_dir: Path) -> list[float]:
 
 @pytest.fixture(scope="session")
 def trained(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of three epochs on the tones."""
+    """The folder of a run of three epochs on the tones."""
     return run(tmp_path_factory.mktemp("trained") / "run", tones, "trainer.max_epochs=3")
 
 
@@ -47,12 +47,12 @@ def trained(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 GOLDEN = [5.446, 4.621, 4.1653, 3.732, 3.3764, 3.8501, 5.9435, 2.8854, 3.1237, 2.8824]
 
 
-def test_the_first_ten_losses_are_the_golden_ones(tones: Path, tmp_path: Path) -> None:
+def test_the_first_ten_losses_equal_the_golden_ones(tones: Path, tmp_path: Path) -> None:
     run_dir = run(tmp_path / "run", tones, "trainer.max_epochs=3", "head=ctc")
     assert losses(run_dir)[:10] == pytest.approx(GOLDEN, rel=2e-3)
 
 
-def test_a_run_leaves_everything_in_its_folder(trained: Path) -> None:
+def test_a_run_writes_all_its_files_into_its_folder(trained: Path) -> None:
     folders = {"bundle", "checkpoints", "fitted", "tensorboard"}
     files = {"config.yaml", "events.jsonl", "examples.jsonl", "metrics.csv", "report.html", "results.json", "train.log"}
     assert {path.name for path in trained.iterdir()} == folders | files
@@ -66,7 +66,7 @@ def test_a_run_leaves_everything_in_its_folder(trained: Path) -> None:
     assert bundled.keys() == {"format", "normalizer", "tokenizer", "features", "encoder", "head", "decode"}
 
 
-def test_a_finished_run_started_again_plans_no_further_epoch(
+def test_restarting_a_finished_run_plans_no_more_epochs(
     trained: Path, tones: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_dir = Path(shutil.copytree(trained, tmp_path / "run"))
@@ -86,7 +86,7 @@ def test_a_finished_run_started_again_plans_no_further_epoch(
     assert (run_dir / "results.json").read_bytes() == (trained / "results.json").read_bytes()
 
 
-def test_the_same_command_gives_the_same_bundle_byte_for_byte(trained: Path, tones: Path, tmp_path: Path) -> None:
+def test_equal_commands_give_equal_bundles_byte_for_byte(trained: Path, tones: Path, tmp_path: Path) -> None:
     again = run(tmp_path / "run", tones, "trainer.max_epochs=3")
     for file in sorted((trained / "bundle").iterdir()):
         assert (again / "bundle" / file.name).read_bytes() == file.read_bytes(), file.name
@@ -110,13 +110,13 @@ def test_the_schedule_ends_with_the_last_step(seed: int, accumulate: int, tones:
     assert all(rate > 0 for rate in rates[:-1])
 
 
-def test_worker_processes_do_not_change_the_result(trained: Path, tones: Path, tmp_path: Path) -> None:
+def test_the_number_of_workers_does_not_change_the_result(trained: Path, tones: Path, tmp_path: Path) -> None:
     again = run(tmp_path / "run", tones, "trainer.max_epochs=1", "data.num_workers=2", "schedule=noam")
     alone = run(tmp_path / "alone", tones, "trainer.max_epochs=1", "data.num_workers=0", "schedule=noam")
     assert losses(again) == losses(alone)
 
 
-def test_a_run_goes_on_where_it_ended(tones: Path, tmp_path: Path) -> None:
+def test_a_finished_run_is_extended_from_its_last_checkpoint(tones: Path, tmp_path: Path) -> None:
     whole = run(tmp_path / "whole", tones, "schedule=noam", "trainer.max_epochs=4", "augment=[spec_augment]")
     parts = run(tmp_path / "parts", tones, "schedule=noam", "trainer.max_epochs=2", "augment=[spec_augment]")
     longer = "resume.allow=[trainer.max_epochs]"
@@ -125,14 +125,14 @@ def test_a_run_goes_on_where_it_ended(tones: Path, tmp_path: Path) -> None:
     assert [int(row["step"]) for row in metrics(parts)] == list(range(1, 1 + len(losses(whole))))
 
 
-def test_going_on_under_other_settings_is_refused_and_says_which(trained: Path, tones: Path) -> None:
+def test_a_run_with_other_settings_is_not_resumed_and_the_difference_is_named(trained: Path, tones: Path) -> None:
     with pytest.raises(
         ValueError, match=r"contains a run with other settings.*Changed: optimizer\.lr: 0\.002 -> 0\.01\."
     ):
         run(trained, tones, "trainer.max_epochs=3", "optimizer.lr=0.01")
 
 
-def test_results_json_is_what_evaluate_and_jiwer_say(trained: Path, tones: Path, tmp_path: Path) -> None:
+def test_results_json_equals_the_results_of_evaluate_and_jiwer(trained: Path, tones: Path, tmp_path: Path) -> None:
     manifest = tones / "test.jsonl"
     assert evaluate([str(trained), str(manifest), "--output-dir", str(tmp_path), "--device", "cpu"]) == 0
     results = json.loads((trained / "results.json").read_text())["test"]
@@ -150,7 +150,7 @@ def test_the_average_bundle_is_the_mean_of_the_kept_checkpoints(select: str, ton
     average = [f"checkpoint.select={select}", "checkpoint.keep=2"]
     run_dir = run(tmp_path / "run", tones, "trainer.max_epochs=3", *average)
     checkpoints = kept_checkpoints(run_dir / "checkpoints")
-    assert all(checkpoint.score == 1.0 for checkpoint in checkpoints), "equally wrong"
+    assert all(checkpoint.score == 1.0 for checkpoint in checkpoints), "the error rates are equal"
     states = [torch.load(checkpoint.path, weights_only=True)["state_dict"] for checkpoint in checkpoints]
     chosen = states[:2] if select == "average_best" else states[-2:]
     bundle = load_file(run_dir / "bundle" / "weights.safetensors")
@@ -159,7 +159,7 @@ def test_the_average_bundle_is_the_mean_of_the_kept_checkpoints(select: str, ton
         torch.testing.assert_close(weight.double(), mean, atol=1e-7, rtol=1e-6)
 
 
-def test_checkpoints_are_chosen_by_their_names(tmp_path: Path) -> None:
+def test_checkpoints_are_selected_by_their_names(tmp_path: Path) -> None:
     names = ["5", "10-wer=0.9000", "20-wer=0.0400", "25", "30-wer=0.1590", "40-wer=0.1610", "41", "42"]
     for name in names:
         (tmp_path / f"step={name}.ckpt").touch()
@@ -169,16 +169,16 @@ def test_checkpoints_are_chosen_by_their_names(tmp_path: Path) -> None:
     def steps(selection: str, keep: int) -> list[int]:
         return [checkpoint.step for checkpoint in select(selection, checkpoints, keep)]
 
-    assert steps("average_best", 3) == [20, 30], "what is much worse than the best is not averaged"
+    assert steps("average_best", 3) == [20, 30], "checkpoints much worse than the best are not averaged"
     assert steps("average_best", 1) == steps("best", 3) == [20]
     assert steps("average_last", 2) == [30, 40]
     assert steps("last", 3) == [42]
-    # To resume from: the newest two. For the bundle: the best two, or the last two validated ones.
+    # The newest two are kept for resuming; the bundle uses the best two, or the last two validated ones.
     assert [checkpoint.step for checkpoint in superfluous("best", checkpoints, 2)] == [5, 10, 25, 40]
     assert [checkpoint.step for checkpoint in superfluous("average_last", checkpoints, 2)] == [5, 10, 20, 25]
 
 
-def test_a_run_folder_can_be_moved_and_the_run_goes_on_in_it(tones: Path, tmp_path: Path) -> None:
+def test_a_run_folder_can_be_moved_and_the_run_resumed(tones: Path, tmp_path: Path) -> None:
     run(tmp_path / "old", tones, "schedule=noam", "trainer.max_epochs=2")
     (tmp_path / "old").rename(tmp_path / "new")
     run(tmp_path / "new", tones, "schedule=noam", "trainer.max_epochs=3", "resume.allow=[trainer.max_epochs]")
@@ -195,7 +195,7 @@ def test_two_runs_in_one_process_each_log_to_their_own_folder(
         assert (tmp_path / name / "train.log").read_text().count("training utterances in the manifests") == 1
 
 
-def test_a_run_that_kept_nothing_does_not_lock_its_folder(tones: Path, tmp_path: Path) -> None:
+def test_a_run_without_checkpoints_does_not_block_its_folder(tones: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"encoder\.num_heads"):
         run(tmp_path / "run", tones, "trainer.max_epochs=1", "encoder.num_heads=5")
     run(tmp_path / "run", tones, "trainer.max_epochs=1")
@@ -215,9 +215,7 @@ def count_starts(path: Path) -> None:
     module._start_worker = begin_and_count
 
 
-def test_workers_of_the_training_are_started_once_a_run_and_those_of_validations_each_time(
-    tones: Path, tmp_path: Path
-) -> None:
+def test_training_workers_start_once_per_run_and_validation_workers_each_time(tones: Path, tmp_path: Path) -> None:
     overrides = [*TINY, *tone_corpus(tones), f"run_dir={tmp_path / 'run'}", "trainer.max_epochs=3", "corpus.test=[]"]
     settings = resolved(*overrides, "data.num_workers=1", "num_threads=1")
     assert finish(start(settings, tmp_path / "log", before=partial(count_starts, tmp_path / "starts"))) == 0

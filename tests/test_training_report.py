@@ -28,16 +28,16 @@ from tests.browser import browser, overflow, poor_contrasts, visit  # noqa: F401
 from tests.conftest import TINY, resolved, tone_corpus
 from tests.processes import finish, start
 
-MOST_SECONDS = 1.8  # of a training utterance: some of the tones are longer, and are dropped
+MOST_SECONDS = 1.8  # maximum for training; a few tones are longer, and are dropped
 
 
 @pytest.fixture(scope="module")
 def run_dir(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of five epochs on the tones."""
     path = tmp_path_factory.mktemp("report") / "run"
-    some = ["trainer.max_epochs=5", f"data.max_seconds={MOST_SECONDS}", "data.batch_seconds=4", "num_threads=1"]
+    overrides = ["trainer.max_epochs=5", f"data.max_seconds={MOST_SECONDS}", "data.batch_seconds=4", "num_threads=1"]
     tests = "corpus.test=[test.jsonl,valid.jsonl]"
-    settings = resolved(*TINY, *tone_corpus(tones), *some, tests, "optimizer.lr=8e-3", f"run_dir={path}")
+    settings = resolved(*TINY, *tone_corpus(tones), *overrides, tests, "optimizer.lr=8e-3", f"run_dir={path}")
     assert finish(start(settings, path.parent / "log")) == 0, (path.parent / "log").read_text()
     return path
 
@@ -45,15 +45,15 @@ def run_dir(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 START = Started(0, "Conformer", 2_628_237, 29, 712, 0.99, 9)
 
 
-def tell(run_dir: Path, *events: tuple[float, Event]) -> None:
-    """Add events to a run's file, each with its time."""
+def add_events(run_dir: Path, *events: tuple[float, Event]) -> None:
+    """Append events to a run's file, each with its time."""
     with pytest.MonkeyPatch.context() as patch:
         for moment, event in events:
             patch.setattr(time, "time", lambda moment=moment: moment)
             EventsFile(run_dir).append(event)
 
 
-def die_behind_the_first_epoch() -> None:
+def die_after_the_first_epoch() -> None:
     """Kill this process at the end of an epoch, after its checkpoint and its event."""
     from asr.training.progress import LogLines
 
@@ -72,25 +72,27 @@ def page_of(run_dir: Path) -> str:
 
 def tiles(page: str) -> dict[str, tuple[str, str]]:
     """Map labels to (value, text below it) of the headline."""
-    found = {}
+    by_label = {}
     for tile in re.findall(r'<div class="figure.*?</div>', page, re.DOTALL):
         label, value = (
             tile.split('<span class="value"')[0],
             tile.split('<span class="value"')[1].split('<span class="')[0],
         )
         below = re.findall(r'<span class="detail">(.*?)</span>', tile)
-        found[text(label)] = (text("<span" + value), "|".join(map(text, below)))
-    return found
+        by_label[text(label)] = (text("<span" + value), "|".join(map(text, below)))
+    return by_label
 
 
 def tables(page: str) -> dict[str, list[list[str]]]:
     """Map titles to the rows of a chart's table; the first row has the names of the columns."""
-    found = {}
+    by_title = {}
     for figure in re.findall(r"<figure.*?</figure>", page, re.DOTALL):
         title = re.search(r"<figcaption>(.*?)(<span|</figcaption>)", figure)
         rows = re.findall(r"<tr>(.*?)</tr>", figure)
-        found[text(title[1])] = [[text(cell) for cell in re.findall(r"<t[hd].*?>(.*?)</t[hd]>", row)] for row in rows]  # type: ignore[index]
-    return found
+        by_title[text(title[1])] = [
+            [text(cell) for cell in re.findall(r"<t[hd].*?>(.*?)</t[hd]>", row)] for row in rows
+        ]  # type: ignore[index]
+    return by_title
 
 
 def text(fragment: str) -> str:
@@ -111,17 +113,17 @@ def number(cell: str) -> float:
     return float(cell.removesuffix(" %")) / 100 if cell.endswith(" %") else float(cell)
 
 
-def test_a_training_ends_with_its_page_and_says_where(run_dir: Path) -> None:
+def test_a_training_ends_with_its_page_and_logs_its_path(run_dir: Path) -> None:
     assert (run_dir / "report.html").read_text() == page_of(run_dir)
     assert f"report written to {run_dir / 'report.html'}" in (run_dir / "train.log").read_text()
 
 
-def test_the_headline_is_what_the_files_say(run_dir: Path, tones: Path) -> None:
-    found = tiles(page_of(run_dir))
+def test_the_headline_has_the_figures_in_the_files(run_dir: Path, tones: Path) -> None:
+    headline = tiles(page_of(run_dir))
     results = json.loads((run_dir / "results.json").read_text())
     assert any(0 < result["wer"] < 1 for result in results.values())
     for name in ("test", "valid"):
-        value, detail = found[f"WER, {name}"]
+        value, detail = headline[f"WER, {name}"]
         assert value == f"{100 * results[name]['wer']:.2f} %"
         interval = results[name]["wer_interval"]
         assert (interval is None) == (results[name]["wer"] == 0)
@@ -131,17 +133,17 @@ def test_the_headline_is_what_the_files_say(run_dir: Path, tones: Path) -> None:
         assert detail == f"{interval_text}{results[name]['reference_words']} words"
     wers = column(run_dir, "valid/wer")
     step, best = min(wers, key=lambda point: point[1])
-    assert found["Best validation WER"][0] == f"{100 * best:.2f} %"
-    assert found["Best validation WER"][1].startswith(f"step {step}")
-    last = found.get("Last validation WER", found["Best validation WER"])
+    assert headline["Best validation WER"][0] == f"{100 * best:.2f} %"
+    assert headline["Best validation WER"][1].startswith(f"step {step}")
+    last = headline.get("Last validation WER", headline["Best validation WER"])
     assert last[0] == f"{100 * wers[-1][1]:.2f} %"
-    assert found["Optimizer steps"] == (rows(run_dir)[-1]["step"], "epoch 5")
+    assert headline["Optimizer steps"] == (rows(run_dir)[-1]["step"], "epoch 5")
     hours = sum(utterance.duration for utterance in read_manifest(tones / "train.jsonl")) / 3600
-    assert found["Audio trained on"][0] == f"about {round(5 * hours, 1):g} h"
+    assert headline["Audio trained on"][0] == f"about {round(5 * hours, 1):g} h"
 
 
-def test_the_tables_of_the_charts_are_the_columns_of_metrics_csv(run_dir: Path) -> None:
-    found = tables(page_of(run_dir))
+def test_the_tables_of_the_charts_equal_the_columns_of_metrics_csv(run_dir: Path) -> None:
+    shown_tables = tables(page_of(run_dir))
     expected = {
         "Validation WER": "valid/wer",
         "Gradient norm": "train/grad_norm",
@@ -152,38 +154,38 @@ def test_the_tables_of_the_charts_are_the_columns_of_metrics_csv(run_dir: Path) 
         "Blank": "valid/blank_ratio",
     }
     for title, name in expected.items():
-        [table] = [table for long, table in found.items() if long.startswith(f"{title}: ")]
+        [table] = [table for long, table in shown_tables.items() if long.startswith(f"{title}: ")]
         points = dict(column(run_dir, name))
         assert len(table) - 1 == min(len(points), 60), name
         for step, value in table[1:]:
             assert number(value) == pytest.approx(points[int(number(step))], rel=5.1e-4, abs=5.1e-4), name
-    [loss] = [table for title, table in found.items() if title.startswith("Loss")]
+    [loss] = [table for title, table in shown_tables.items() if title.startswith("Loss")]
     assert loss[0] == ["optimizer step", "training", "validation"]
     for name, place in (("train/loss", 1), ("valid/loss", 2)):
         shown = [(number(row[0]), number(row[place])) for row in loss[1:] if row[place] != "-"]
         points = dict(column(run_dir, name))
-        assert len(shown) >= min(len(points), 30)  # and at the steps of the other line
+        assert len(shown) >= min(len(points), 30)  # the table also has the steps of the other line
         for step, value in shown:
             assert value == pytest.approx(points[int(step)], rel=5.1e-4)
 
 
-def test_the_titles_of_the_charts_are_true(run_dir: Path) -> None:
+def test_the_titles_of_the_charts_describe_their_lines(run_dir: Path) -> None:
     titles = " | ".join(tables(page_of(run_dir)))
     padding = statistics.fmean(value for _, value in column(run_dir, "train/padding"))
     waiting = statistics.fmean(value for _, value in column(run_dir, "train/data_wait"))
     norms = [value for _, value in column(run_dir, "train/grad_norm")]
     assert f"Padding: {100 * padding:.1f} % of a batch's frames" in titles
     assert f"Waiting for data: {100 * waiting:.1f} % of a step's time" in titles
-    found = re.search(r"Gradient norm: (\S+) in the median, (\S+) at most", titles)
-    assert found is not None
-    assert number(found[1]) == pytest.approx(statistics.median(norms), rel=5.1e-3)
-    assert number(found[2]) == pytest.approx(max(norms), rel=5.1e-3)
+    match = re.search(r"Gradient norm: (\S+) in the median, (\S+) at most", titles)
+    assert match is not None
+    assert number(match[1]) == pytest.approx(statistics.median(norms), rel=5.1e-3)
+    assert number(match[2]) == pytest.approx(max(norms), rel=5.1e-3)
     clip = resolved()["trainer"]["gradient_clip_val"]
     clipped = f"before clipping to {clip:g}, in {sum(norm > clip for norm in norms)} of {len(norms)} logged steps"
     assert clipped in page_of(run_dir)
 
 
-def test_each_followed_utterance_is_shown_with_the_errors_that_jiwer_counts(run_dir: Path) -> None:
+def test_each_sampled_utterance_is_shown_with_the_errors_counted_by_jiwer(run_dir: Path) -> None:
     page = page_of(run_dir)
     lines = [json.loads(line) for line in (run_dir / "examples.jsonl").read_text().splitlines()]
     for name in {line["id"] for line in lines}:
@@ -207,7 +209,7 @@ def test_each_followed_utterance_is_shown_with_the_errors_that_jiwer_counts(run_
             assert text(hypothesis).split() == (line["hypothesis"].split() or ["nothing"] * (not line["reference"]))
 
 
-def test_what_was_dropped_is_told_and_the_settings_are_there(run_dir: Path, tones: Path) -> None:
+def test_dropped_utterances_and_settings_are_shown(run_dir: Path, tones: Path) -> None:
     page = page_of(run_dir)
     longer = [utterance for utterance in read_manifest(tones / "train.jsonl") if utterance.duration > MOST_SECONDS]
     assert longer
@@ -215,7 +217,7 @@ def test_what_was_dropped_is_told_and_the_settings_are_there(run_dir: Path, tone
     assert html.escape((run_dir / "config.yaml").read_text()) in page
 
 
-def test_the_events_are_read_as_the_run_was(run_dir: Path, tones: Path) -> None:
+def test_the_recorded_events_describe_the_run(run_dir: Path, tones: Path) -> None:
     history = read_history(run_dir / "events.jsonl")
     recognizer = load_recognizer(run_dir)
     parameters = sum(parameter.numel() for parameter in recognizer.model.parameters())
@@ -231,11 +233,13 @@ def test_the_events_are_read_as_the_run_was(run_dir: Path, tones: Path) -> None:
     assert 0 < history.wall_seconds < seconds[-1] - seconds[0] + 1e-6
 
 
-def test_the_time_is_that_of_all_starts_without_the_nights_between_them(tmp_path: Path) -> None:
+def test_the_time_is_the_sum_over_all_starts_without_the_pauses_between_them(tmp_path: Path) -> None:
     night = 80_000
     dropped, damaged = Warned("dropped 3: why (a, b, c)"), Warned("x.ckpt is damaged (why)\na second line of it")
-    tell(tmp_path, (0, START), (1, dropped), (10, Progress(20, 1, 20, 200)), (60, Progress(50, 1, 50, 200)))
-    tell(tmp_path, (night, damaged), (night + 1, START), (night + 1, dropped), (night + 31, Progress(350, 2, 150, 200)))
+    add_events(tmp_path, (0, START), (1, dropped), (10, Progress(20, 1, 20, 200)), (60, Progress(50, 1, 50, 200)))
+    add_events(
+        tmp_path, (night, damaged), (night + 1, START), (night + 1, dropped), (night + 31, Progress(350, 2, 150, 200))
+    )
     history = read_history(tmp_path / "events.jsonl")
     assert (history.starts, history.wall_seconds, history.passes) == (2, 90.0, 1.75)
     assert history.warnings == {dropped.message: 2, damaged.message: 1}
@@ -243,17 +247,17 @@ def test_the_time_is_that_of_all_starts_without_the_nights_between_them(tmp_path
     assert "why (a, b, c) (2 times)" in page
     assert "in 2 starts" in page
 
-    tell(tmp_path, (night + 20, Bundled()), (night + 40, Bundled()))  # the clock was set back
+    add_events(tmp_path, (night + 20, Bundled()), (night + 40, Bundled()))  # the clock was set back
     assert read_history(tmp_path / "events.jsonl").wall_seconds == 110.0
 
 
-def test_events_that_a_kill_or_a_disk_has_damaged_are_counted_and_the_others_read(tmp_path: Path) -> None:
+def test_events_damaged_by_a_kill_or_a_disk_are_counted_and_the_others_are_read(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
-    tell(tmp_path, (0, START), (10, Progress(10, 1, 10, 100)))
+    add_events(tmp_path, (0, START), (10, Progress(10, 1, 10, 100)))
     whole = path.read_bytes()
     for size in range(1, len(whole)):  # killed in the middle of any line
         path.write_bytes(whole[:size])
-        tell(tmp_path, (20, Progress(20, 1, 20, 100)))
+        add_events(tmp_path, (20, Progress(20, 1, 20, 100)))
         history = read_history(path)
         assert history.passes == 0.2
         left = whole[:size].splitlines()
@@ -275,7 +279,7 @@ def test_events_that_a_kill_or_a_disk_has_damaged_are_counted_and_the_others_rea
     assert f"Damaged lines of events.jsonl, which are left out: {len(bad)}." in page_of(tmp_path)
 
 
-def test_a_run_that_is_killed_and_resumed_keeps_what_it_told_before(tones: Path, tmp_path: Path) -> None:
+def test_a_killed_and_resumed_run_keeps_its_earlier_events(tones: Path, tmp_path: Path) -> None:
     settings = resolved(
         *TINY,
         *tone_corpus(tones),
@@ -284,7 +288,7 @@ def test_a_run_that_is_killed_and_resumed_keeps_what_it_told_before(tones: Path,
         "corpus.test=[]",
         f"run_dir={tmp_path / 'run'}",
     )
-    killed = start(settings, tmp_path / "log", before=die_behind_the_first_epoch)
+    killed = start(settings, tmp_path / "log", before=die_after_the_first_epoch)
     assert finish(killed) == -signal.SIGKILL
     path = tmp_path / "run" / "events.jsonl"
     earlier_events = path.read_bytes()
@@ -296,13 +300,13 @@ def test_a_run_that_is_killed_and_resumed_keeps_what_it_told_before(tones: Path,
     assert history.latest.step > history.first.step == 0
 
 
-def test_of_a_run_that_was_begun_before_there_were_events_the_page_says_so(run_dir: Path, tmp_path: Path) -> None:
+def test_the_page_of_an_older_run_without_events_says_so(run_dir: Path, tmp_path: Path) -> None:
     for name in ("config.yaml", "metrics.csv", "examples.jsonl", "train.log", "results.json"):
         shutil.copy(run_dir / name, tmp_path)
     page = page_of(tmp_path)
     assert "events.jsonl does not record how this run started; see train.log." in page
     assert tables(page).keys() == tables(page_of(run_dir)).keys()
-    tell(tmp_path, (0, replace(START, step=20)))
+    add_events(tmp_path, (0, replace(START, step=20)))
     assert "events.jsonl begins at step 20; earlier events are only in train.log." in page_of(tmp_path)
 
 
@@ -336,7 +340,7 @@ HEADER = "step,epoch,train/loss,train/grad_norm,valid/wer,valid/loss\r\n"
         ({"events.jsonl": "not events\n"}, "Damaged lines of events.jsonl, which are left out: 1."),
     ],
 )
-def test_of_a_run_of_which_there_is_little_the_page_says_what_there_is_not(
+def test_the_page_of_a_run_with_few_files_names_what_is_missing(
     files: dict[str, str], message: str, tmp_path: Path
 ) -> None:
     for name, content in files.items():
@@ -360,11 +364,11 @@ def long_run(folder: Path, lines: int) -> None:
             file.write("\n")
 
 
-def test_a_long_run_is_a_small_page_made_soon_with_its_extremes(tmp_path: Path) -> None:
+def test_a_long_run_has_a_small_page_that_is_made_fast_and_shows_extremes(tmp_path: Path) -> None:
     long_run(tmp_path, 100_000)
     begun = time.monotonic()
     page = page_of(tmp_path)
-    assert time.monotonic() - begun < 20, "a second or two on a machine that has nothing else to do"
+    assert time.monotonic() - begun < 20, "it takes a second or two on an idle machine"
     assert len(page) < 1_000_000
     [loss] = [figure for figure in re.findall(r"<figure.*?</figure>", page, re.DOTALL) if "Loss:" in figure]
     drawn = [
@@ -373,10 +377,10 @@ def test_a_long_run_is_a_small_page_made_soon_with_its_extremes(tmp_path: Path) 
         for y in re.findall(r" ([\d.]+)", path)
     ]
     top = min(drawn)
-    assert sum(y < top + 100 for y in drawn) == 1, "the one loss of 20 is far above the others"
+    assert sum(y < top + 100 for y in drawn) == 1, "the outlier, a loss of 20, is far above the others"
 
 
-def test_a_validation_before_the_first_step_is_not_taken_for_one_at_the_end(tmp_path: Path) -> None:
+def test_a_validation_before_the_first_step_is_not_mistaken_for_one_at_the_end(tmp_path: Path) -> None:
     header = "step,train/loss,valid/loss,valid/wer,valid/blank_ratio\r\n"
     lines = [f"{step},{3 - step / 60},,,\r\n" for step in range(20, 61, 20)]
     (tmp_path / "metrics.csv").write_text("".join([header, "0,,1.88,0.5,0.25\r\n", *lines]))
@@ -391,7 +395,7 @@ def test_a_validation_before_the_first_step_is_not_taken_for_one_at_the_end(tmp_
         assert ">60<" in figure, "all charts have the steps of the run"
 
 
-def test_a_training_curve_of_many_points_is_their_running_mean(tmp_path: Path) -> None:
+def test_a_training_curve_with_many_points_is_shown_as_a_running_mean(tmp_path: Path) -> None:
     long_run(tmp_path, 1000)
     page = page_of(tmp_path)
     assert "the mean of 25 neighbouring points" in page
@@ -419,14 +423,14 @@ def hostile(tmp_path: Path) -> Path:
     line = {"step": 1, "epoch": 1, "id": HOSTILE, "reference": HOSTILE, "hypothesis": HOSTILE[::-1]}
     (folder / "examples.jsonl").write_text(json.dumps(line) + "\n")
     (folder / "results.json").write_text(json.dumps({HOSTILE: {"wer": 0.5, "reference_words": 2}}))
-    tell(folder, (0, START), (1, Warned(HOSTILE)))
+    add_events(folder, (0, START), (1, Warned(HOSTILE)))
     (folder / "config.yaml").write_text("corpus: {name: '<b>x</b>'}\n")
     return folder
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [380, 1400])
-def test_the_page_is_quiet_and_fits_its_window(
+def test_the_page_has_no_errors_and_fits_its_window(
     width: int,
     scheme: str,
     run_dir: Path,
@@ -446,7 +450,7 @@ def test_the_page_is_quiet_and_fits_its_window(
         assert seen.page.title() == f"Training run {folder.name}"
 
 
-def test_each_chart_has_words_and_a_table_for_those_who_do_not_see_it(run_dir: Path, browser: Any) -> None:  # noqa: F811
+def test_each_chart_has_a_description_and_a_table(run_dir: Path, browser: Any) -> None:  # noqa: F811
     page = visit(browser, run_dir / "report.html").page
     charts = page.query_selector_all("figure.chart")
     assert len(charts) == 8
@@ -456,7 +460,7 @@ def test_each_chart_has_words_and_a_table_for_those_who_do_not_see_it(run_dir: P
         assert len(chart.query_selector_all("tbody tr")) > 1
 
 
-def test_a_chart_tells_the_values_of_a_point_under_the_pointer(run_dir: Path, browser: Any) -> None:  # noqa: F811
+def test_a_chart_shows_the_values_of_the_point_under_the_pointer(run_dir: Path, browser: Any) -> None:  # noqa: F811
     page = visit(browser, run_dir / "report.html").page
     page.locator("figure.chart", has_text="Validation WER").locator("svg .hit").last.hover()
     step, wer = column(run_dir, "valid/wer")[-1]
@@ -464,9 +468,9 @@ def test_a_chart_tells_the_values_of_a_point_under_the_pointer(run_dir: Path, br
     assert f"{100 * wer:.1f} %" in page.locator(".tip").inner_text()
 
 
-def test_a_page_that_cannot_be_written_is_a_warning_and_costs_nothing(tones: Path, tmp_path: Path) -> None:
+def test_a_page_that_cannot_be_written_is_only_a_warning(tones: Path, tmp_path: Path) -> None:
     path = tmp_path / "run" / "report.html"
-    path.mkdir(parents=True)  # nobody can write a file there
+    path.mkdir(parents=True)  # a folder in the place of the file
     settings = resolved(
         *TINY, *tone_corpus(tones), "trainer.max_epochs=1", "num_threads=1", f"run_dir={tmp_path / 'run'}"
     )
@@ -486,7 +490,7 @@ def break_the_page() -> None:
     training_report.training_page = fail
 
 
-def test_a_page_that_fails_by_our_own_fault_costs_nothing_either(tones: Path, tmp_path: Path) -> None:
+def test_an_internal_error_in_the_page_is_only_a_warning(tones: Path, tmp_path: Path) -> None:
     settings = resolved(
         *TINY, *tone_corpus(tones), "trainer.max_epochs=1", "num_threads=1", f"run_dir={tmp_path / 'run'}"
     )
@@ -497,7 +501,7 @@ def test_a_page_that_fails_by_our_own_fault_costs_nothing_either(tones: Path, tm
     assert (tmp_path / "run" / "results.json").is_file()
 
 
-def test_the_command_makes_the_page_of_a_run_that_has_not_ended(
+def test_the_command_makes_the_page_of_an_unfinished_run(
     run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     going_on = tmp_path / "going on"
@@ -517,7 +521,7 @@ def test_the_command_makes_the_page_of_a_run_that_has_not_ended(
         (["{run}", "--output", "{folder}"], "--output must be a file; '{folder}' is a folder. Give a name in it, "),
     ],
 )
-def test_what_the_command_cannot_use_is_named(
+def test_an_invalid_argument_of_the_command_is_named(
     arguments: list[str], message: str, run_dir: Path, tmp_path: Path
 ) -> None:
     names = {"absent": str(tmp_path / "absent"), "run": str(run_dir), "folder": str(tmp_path)}

@@ -60,7 +60,7 @@ def seen(batches: list[list[list[Item]]]) -> list[int]:
     return sorted(item.position for item in chain(*chain(*batches)))
 
 
-def test_what_cannot_be_trained_on_is_dropped_by_reason() -> None:
+def test_utterances_that_cannot_be_trained_on_are_dropped_by_reason() -> None:
     given = [
         Utterance("a", 3.0, "good", "a"),
         Utterance("b", 3.0, "", "b"),
@@ -77,7 +77,7 @@ def test_what_cannot_be_trained_on_is_dropped_by_reason() -> None:
     assert all(reason.startswith(start) for reason, start in zip(dataset.dropped, starts, strict=True))
 
 
-def test_only_the_first_utterances_that_can_be_trained_on_are_taken() -> None:
+def test_max_utterances_counts_only_utterances_that_can_be_trained_on() -> None:
     given = utterances(5)
     given[1] = Utterance("long", 13.0, "long", "long")
     chosen = training_set(given, max_train_utterances=3)
@@ -95,7 +95,7 @@ def test_an_epoch_sees_every_utterance_once_at_one_of_the_speeds(world_size: int
     assert {item.epoch for item in items} == {2}
 
 
-def test_bounds_hold_at_the_speed_played() -> None:
+def test_limits_hold_at_the_speed_played() -> None:
     given = utterances(200)
     plan = training_set(given, max_squared_seconds=150.0).epoch(start_of_epoch(0, 2))
     for batch in chain(*steps(plan)):
@@ -105,7 +105,7 @@ def test_bounds_hold_at_the_speed_played() -> None:
         assert len(batch) <= 16
 
 
-def test_the_bound_of_cells_holds_at_the_speed_played_and_what_it_cannot_hold_is_dropped() -> None:
+def test_the_limit_of_cells_holds_at_the_speed_played_and_larger_utterances_are_dropped() -> None:
     draw = torch.Generator().manual_seed(5)
     given = [
         replace(utterance, text="x" * int(torch.randint(1, 80, (1,), generator=draw))) for utterance in utterances(200)
@@ -128,10 +128,10 @@ def test_the_bound_of_cells_holds_at_the_speed_played_and_what_it_cannot_hold_is
         longest = max(utterance.duration / factor for utterance, factor in batch)
         sizes.append(len(batch) * cells(longest, max((utterance.text for utterance, _ in batch), key=len)))
     assert max(sizes) <= 60_000
-    assert sizes.index(max(sizes)) in plan.largest(), "memory is tried on it before training"
+    assert sizes.index(max(sizes)) in plan.largest(), "the trial of memory uses this batch"
 
 
-def test_a_summary_is_what_the_batches_add_up_to() -> None:
+def test_a_summary_equals_the_sum_over_its_batches() -> None:
     given = utterances(200)
     plan = training_set(given).epoch(start_of_epoch(0, 3))
     batches = list(chain(*steps(plan)))
@@ -147,7 +147,7 @@ def test_a_summary_is_what_the_batches_add_up_to() -> None:
     assert summary.shortest.padded_seconds == pytest.approx(min(padded))
 
 
-def test_the_largest_steps_hold_the_batches_of_most_seconds_and_of_most_seconds_squared() -> None:
+def test_the_largest_steps_are_those_with_the_most_seconds_and_the_most_squared_seconds() -> None:
     given = utterances(200)
     plan = training_set(given).epoch(start_of_epoch(0, 2))
     longest = [
@@ -162,7 +162,7 @@ def test_the_largest_steps_hold_the_batches_of_most_seconds_and_of_most_seconds_
     assert 1 <= len(plan.largest()) <= 2
 
 
-def test_a_plan_is_the_same_however_often_it_is_asked_for() -> None:
+def test_requesting_a_plan_again_gives_the_same_plan() -> None:
     position = Position(1, (Share(2, 3), Share(3, 0)))
     dataset, duplicate = training_set(utterances(150)), training_set(utterances(150))
     first = steps(dataset.epoch(position))
@@ -172,7 +172,7 @@ def test_a_plan_is_the_same_however_often_it_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize("batches", [0, 1, 7])
-def test_going_on_with_as_many_processes_is_the_tail_of_the_same_plan(batches: int) -> None:
+def test_resuming_with_the_same_number_of_processes_continues_the_same_plan(batches: int) -> None:
     data = training_set(utterances(150))
     whole = data.epoch(start_of_epoch(4, 2))
     rest = data.epoch(Position(4, (Share(2, batches),)))
@@ -185,7 +185,7 @@ def test_going_on_with_as_many_processes_is_the_tail_of_the_same_plan(batches: i
 @pytest.mark.parametrize(
     "shares", [[(1, 5), (2, 0)], [(2, 4), (3, 3), (1, 0)], [(4, 0), (2, 0)], [(2, 3), (3, 1), (2, 2), (5, 0)]]
 )
-def test_after_each_change_of_processes_the_rest_of_the_epoch_is_seen_and_nothing_twice(
+def test_after_each_change_of_processes_the_rest_of_the_epoch_is_seen_exactly_once(
     shares: list[tuple[int, int]],
 ) -> None:
     data = training_set(utterances(300))
@@ -200,12 +200,12 @@ def test_after_each_change_of_processes_the_rest_of_the_epoch_is_seen_and_nothin
     assert all(item.factor == factors[item.position] for item in chain(*chain(*everything)))
 
 
-def test_each_stretch_is_planned_anew_even_on_as_many_processes_as_an_earlier_one() -> None:
+def test_each_part_of_an_epoch_is_planned_again_even_for_an_earlier_number_of_processes() -> None:
     data = training_set(utterances(150))
     assert steps(data.epoch(Position(0, (Share(1, 0), Share(2, 0))))) != steps(data.epoch(start_of_epoch(0, 2)))
 
 
-def test_a_rest_of_fewer_utterances_than_processes_is_an_error() -> None:
+def test_fewer_remaining_utterances_than_processes_is_an_error() -> None:
     data = training_set(utterances(40))
     plan = data.epoch(start_of_epoch(0, 1))
     left = len(plan.items(len(plan) - 1, 0))
@@ -215,7 +215,7 @@ def test_a_rest_of_fewer_utterances_than_processes_is_an_error() -> None:
         data.epoch(position)
 
 
-def test_a_position_beyond_the_plan_is_an_error_since_the_data_must_have_changed() -> None:
+def test_a_position_beyond_the_plan_is_an_error_because_the_data_must_have_changed() -> None:
     with pytest.raises(InputError, match=r"its original data; got 999 completed batches of \d+ in epoch 3"):
         training_set(utterances(40)).epoch(Position(2, (Share(1, 999),)))
 
@@ -228,14 +228,14 @@ def test_utterances_that_are_too_long_when_slowed_keep_their_speed_and_are_count
     assert plan.kept_speed == unbound.speeds.of(slice(None)).tolist().count(0.9) > 0
 
 
-def test_frames_of_an_item_are_those_of_its_audio_at_its_speed() -> None:
+def test_the_frames_of_an_item_are_those_of_its_audio_at_its_speed() -> None:
     data = training_set([Utterance("a", 2.5, "hello", "a")])
     waveform = torch.randn(int(2.5 * SAMPLE_RATE))
     for factor in SPEED.factors:
         assert data.num_frames(Item(0, 0, factor)) == len(FEATURES.energies(SPEED(waveform, factor)))
 
 
-def test_nothing_left_to_train_on_is_an_error_that_says_why() -> None:
+def test_a_training_set_without_usable_utterances_is_an_error_that_gives_the_reasons() -> None:
     with pytest.raises(InputError, match=r"at least one training utterance must remain.*40 longer than 0\.5 s"):
         training_set(utterances(40), max_seconds=0.5)
 
@@ -243,10 +243,10 @@ def test_nothing_left_to_train_on_is_an_error_that_says_why() -> None:
 @pytest.mark.parametrize("world_size", [1, 2])
 @pytest.mark.parametrize("accumulate", [1, 3])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_steps_of_a_run_are_those_of_all_its_epochs(world_size: int, accumulate: int, seed: int) -> None:
+def test_the_steps_of_a_run_are_the_sum_over_all_its_epochs(world_size: int, accumulate: int, seed: int) -> None:
     dataset = training_set(utterances(300), seed=seed)
     epochs = [len(dataset.epoch(start_of_epoch(epoch, world_size))) for epoch in range(20)]
-    assert len(set(epochs)) > 1, "so it matters which"
+    assert len(set(epochs)) > 1, "epochs must have different numbers of batches"
     steps_of = [-(-batches // accumulate) for batches in epochs]
     for max_epochs in (1, 2, 20):
         total = dataset.total_steps(start_of_epoch(0, world_size), 0, RunBounds(max_epochs, -1, accumulate))
@@ -263,7 +263,7 @@ def test_the_steps_of_a_run_are_those_of_all_its_epochs(world_size: int, accumul
 
 
 @pytest.mark.parametrize("max_epochs", [None, -1])
-def test_a_run_without_a_bound_of_epochs_is_not_planned_to_its_end(
+def test_a_run_without_a_limit_of_epochs_is_not_planned_to_its_end(
     max_epochs: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset = training_set(utterances(30))
@@ -271,7 +271,7 @@ def test_a_run_without_a_bound_of_epochs_is_not_planned_to_its_end(
     assert dataset.total_steps(start_of_epoch(0, 1), 5, RunBounds(max_epochs, 10**9, 1)) == 10**9
 
 
-def test_steps_that_another_number_of_processes_goes_on_with_are_those_it_does() -> None:
+def test_remaining_steps_are_counted_for_the_new_number_of_processes() -> None:
     dataset = training_set(utterances(300))
     position = Position(3, (Share(2, 5),)).on(1)
     rest = len(dataset.epoch(position)) + sum(len(dataset.epoch(start_of_epoch(epoch, 1))) for epoch in (4, 5))
@@ -279,7 +279,7 @@ def test_steps_that_another_number_of_processes_goes_on_with_are_those_it_does()
 
 
 @pytest.mark.parametrize("max_cells", [None, 4000.0])
-def test_a_plan_made_in_blocks_of_a_few_utterances_is_that_made_at_once(
+def test_a_plan_computed_in_small_blocks_equals_one_computed_at_once(
     max_cells: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = utterances(300)
@@ -296,7 +296,7 @@ def test_a_plan_made_in_blocks_of_a_few_utterances_is_that_made_at_once(
     assert len(plans[0][0]) <= 299
 
 
-def test_of_a_large_set_the_first_epochs_are_planned_to_count_the_steps_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_for_a_large_set_the_steps_are_extrapolated_from_the_first_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     data = training_set(utterances(200))
     bounds = RunBounds(max_epochs=9, max_steps=None, accumulate=2)
     lengths = [math.ceil(len(data.epoch(start_of_epoch(epoch, 1))) / 2) for epoch in range(9)]

@@ -27,7 +27,7 @@ from tests.tones import GAP_SECONDS, LETTER_SECONDS, SAMPLE_RATE, speak
 
 @pytest.fixture
 def recordings(tmp_path: Path) -> Path:
-    """Six good files of all kinds, in a folder."""
+    """Six valid files of different kinds, in a folder."""
     folder = tmp_path / "recordings"
     (folder / "deeper").mkdir(parents=True)
     sound = speak("abcd ef")
@@ -41,7 +41,7 @@ def recordings(tmp_path: Path) -> Path:
     return folder
 
 
-def test_one_line_a_file_in_order_on_stdout(
+def test_stdout_has_one_line_per_file_in_order(
     trained: Path,  # noqa: F811
     recordings: Path,
     capsys: pytest.CaptureFixture[str],
@@ -55,7 +55,7 @@ def test_one_line_a_file_in_order_on_stdout(
     assert text[str(recordings / "tiny.wav")] == ""
 
 
-def test_bad_files_are_a_line_each_and_the_others_are_transcribed(
+def test_each_bad_file_is_reported_in_one_line_and_the_others_are_transcribed(
     trained: Path,  # noqa: F811
     recordings: Path,
     tmp_path: Path,
@@ -82,7 +82,7 @@ def test_bad_files_are_a_line_each_and_the_others_are_transcribed(
         assert named[0].startswith("error: ")
 
 
-def test_the_command_line_ends_cleanly(trained: Path, recordings: Path) -> None:  # noqa: F811
+def test_the_command_exits_without_a_traceback(trained: Path, recordings: Path) -> None:  # noqa: F811
     command = [sys.executable, "-m", "asr.transcribe", str(trained), str(recordings / "plain.wav")]
     good = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert good.returncode == 0
@@ -102,7 +102,7 @@ def json_lines(captured: str) -> list[dict[str, Any]]:
 
 
 def line_of(path: Path, **keys: Any) -> dict[str, Any]:
-    """Return a manifest's line for a whole file."""
+    """Return a manifest line for a whole file."""
     return {"audio_filepath": str(path), "duration": soundfile.info(str(path)).duration, **keys}
 
 
@@ -118,12 +118,12 @@ def manifest(path: Path, *lines: dict[str, Any] | str | bytes) -> Path:
 
 @pytest.fixture
 def recording(tmp_path: Path) -> Path:
-    """One good file."""
+    """A valid file."""
     soundfile.write(tmp_path / "said.wav", speak("abcd ef"), SAMPLE_RATE)
     return tmp_path / "said.wav"
 
 
-# What comes out.
+# Output.
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -140,7 +140,7 @@ def test_every_format_goes_to_stdout_or_to_files_that_keep_their_folders(
     assert (captured.out, captured.err) == ("", f"{recordings / 'tiny.wav'}: no speech\n")
     names = ["deeper/stereo", "layer3", "plain", "slow", "tiny", "vorbis"]
     written = sorted(str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*.*"))
-    assert written == [name + suffix for name in names], "and nothing unfinished"
+    assert written == [name + suffix for name in names], "there is no unfinished file"
     file = (tmp_path / "out" / f"plain{suffix}").read_text()
     if form == "txt":
         assert out == f"{plain}\t{file}"
@@ -151,7 +151,7 @@ def test_every_format_goes_to_stdout_or_to_files_that_keep_their_folders(
     assert FORMATS[form].single == (form in ("srt", "vtt", "textgrid"))
 
 
-def test_json_holds_words_with_times_and_confidence_and_the_utterances_own(
+def test_json_has_words_with_times_and_confidence_and_the_keys_of_the_manifest_line(
     fluent: Path, recording: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(fluent / "run", recording, "--format", "jsonl") == 0
@@ -166,7 +166,7 @@ def test_json_holds_words_with_times_and_confidence_and_the_utterances_own(
     assert line["alternatives"] == [{"text": "abcd ef", "score": line["score"]}]
 
 
-def test_alternatives_come_best_first_and_the_first_is_the_text(
+def test_alternatives_are_sorted_and_the_first_is_the_text(
     fluent: Path, recordings: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(fluent / "run", recordings, "--format", "jsonl", "--nbest", "5", "--beam", "8") == 0
@@ -180,7 +180,7 @@ def test_alternatives_come_best_first_and_the_first_is_the_text(
             assert len(texts) > 1
 
 
-def test_lower_precision_says_nearly_the_same(
+def test_lower_precision_gives_nearly_equal_texts(
     fluent: Path, recording: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scores = []
@@ -190,10 +190,10 @@ def test_lower_precision_says_nearly_the_same(
         assert line["text"] == "abcd ef"
         scores.append(line["score"])
     assert scores[0] == pytest.approx(scores[1], abs=0.5)
-    assert scores[0] != scores[1], "or nothing was computed in it"
+    assert scores[0] != scores[1], "otherwise bfloat16 was not used"
 
 
-def test_ctm_is_in_the_order_of_the_names_as_sclite_wants_it(
+def test_ctm_is_sorted_by_name_as_sclite_requires(
     fluent: Path, recording: Path, recordings: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(fluent / "run", recording, recordings / "plain.wav", "--format", "ctm") == 0
@@ -201,12 +201,12 @@ def test_ctm_is_in_the_order_of_the_names_as_sclite_wants_it(
 
 
 @pytest.mark.parametrize("form", ["srt", "vtt", "textgrid"])
-def test_a_format_of_one_recording_refuses_several_on_stdout(form: str, fluent: Path, recordings: Path) -> None:
+def test_a_format_for_one_recording_refuses_several_on_stdout(form: str, fluent: Path, recordings: Path) -> None:
     with pytest.raises(InputError, match=rf"^--format {form} needs --output-dir for several recordings.*got 6 rec"):
         run(fluent / "run", recordings, "--format", form)
 
 
-def test_recordings_that_would_share_a_file_or_a_name_are_both_named(
+def test_recordings_with_the_same_output_file_or_name_are_both_named(
     fluent: Path, recording: Path, recordings: Path, tmp_path: Path
 ) -> None:
     (recordings / "said.flac").write_bytes((recordings / "deeper" / "stereo.flac").read_bytes())
@@ -227,18 +227,18 @@ def test_recordings_that_would_share_a_file_or_a_name_are_both_named(
 # Manifests.
 
 
-def test_a_manifest_is_transcribed_in_its_order_stretches_and_all(
+def test_a_manifest_is_transcribed_in_order_including_segments(
     fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     step = LETTER_SECONDS + GAP_SECONDS
     soundfile.write(tmp_path / "two.flac", speak("abcd ef dbcd ef"), SAMPLE_RATE)
-    stretch = {"audio_filepath": "two.flac", "offset": 8 * step, "duration": 7 * step}
-    path = manifest(tmp_path / "m.jsonl", stretch, line_of(tmp_path / "two.flac", id="all", text=None), "")
+    segment = {"audio_filepath": "two.flac", "offset": 8 * step, "duration": 7 * step}
+    path = manifest(tmp_path / "m.jsonl", segment, line_of(tmp_path / "two.flac", id="all", text=None), "")
     assert run(fluent / "run", path) == 0
     assert capsys.readouterr().out == f"two.flac@{8 * step}\tdbcd ef\nall\tabcd ef dbcd ef\n"
 
 
-def test_the_same_id_in_two_manifests_is_two_recordings(
+def test_equal_ids_in_two_manifests_are_two_recordings(
     fluent: Path, recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     soundfile.write(tmp_path / "other.wav", speak("fe dcba"), SAMPLE_RATE)
@@ -251,10 +251,10 @@ def test_the_same_id_in_two_manifests_is_two_recordings(
 STRANGE_IDS = ["a/b", "../../up", "..", "", "nul\0", "line\nbreak", "漢字", "é" * 200, "x" * 300, "x" * 299 + "y"]
 
 
-def test_whatever_the_id_the_file_is_in_the_folder(
+def test_the_output_file_for_any_id_is_in_the_output_folder(
     fluent: Path, recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # The empty id is tested below: its output would be the file of "..".
+    # The empty id is tested below: its output would be a file of "..".
     ids = [utterance_id for utterance_id in STRANGE_IDS if utterance_id != ""]
     path = manifest(tmp_path / "m.jsonl", *(line_of(recording, id=utterance_id) for utterance_id in ids))
     out = tmp_path / "deeper" / "out"
@@ -272,7 +272,7 @@ def test_whatever_the_id_the_file_is_in_the_folder(
 @pytest.mark.parametrize(
     "name", [b"caf\xe9.wav", b"x" * 251 + b".wav", "é".encode() * 125 + b".wav", b"line\nbreak.wav"]
 )
-def test_whatever_the_name_of_a_recording_it_is_transcribed(
+def test_a_recording_with_any_file_name_is_transcribed(
     fluent: Path, recording: Path, tmp_path: Path, name: bytes, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     folder = tmp_path / "in"
@@ -292,7 +292,7 @@ def test_whatever_the_name_of_a_recording_it_is_transcribed(
 # Each bad recording is one line, and the others are transcribed.
 
 
-def test_ten_kinds_of_bad_audio_and_of_bad_lines_are_a_line_each(
+def test_each_of_ten_kinds_of_bad_audio_and_bad_lines_is_reported_in_one_line(
     fluent: Path, recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bad = tmp_path / "bad"
@@ -345,7 +345,7 @@ def test_ten_kinds_of_bad_audio_and_of_bad_lines_are_a_line_each(
         assert len([line for line in errors if name in line]) == 1, (name, captured.err)
 
 
-def test_a_short_id_does_not_pass_for_the_name_of_a_file(
+def test_a_short_id_is_not_taken_for_a_file_name(
     fluent: Path, recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = manifest(tmp_path / "m.jsonl", line_of(recording, id="a", offset=9.0))
@@ -414,7 +414,7 @@ def test_a_short_id_does_not_pass_for_the_name_of_a_file(
         (["--output-dir", "EMPTY/x"], r"^--output-dir must be a writable folder; .*: Not a directory\.$"),
     ],
 )
-def test_an_option_that_cannot_be_is_one_line(
+def test_an_invalid_option_is_reported_in_one_line(
     fluent: Path, recording: Path, tmp_path: Path, options: list[str], message: str
 ) -> None:
     (tmp_path / "empty").touch()
@@ -435,7 +435,7 @@ def test_an_option_that_cannot_be_is_one_line(
         ["--precision", "int8"],
     ],
 )
-def test_what_argparse_refuses_has_status_2(
+def test_an_error_of_argparse_has_status_2(
     fluent: Path, recording: Path, options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -444,7 +444,7 @@ def test_what_argparse_refuses_has_status_2(
     assert f"error: argument {options[0]}: invalid " in capsys.readouterr().err
 
 
-def test_without_flashlight_a_language_model_says_what_to_install(
+def test_without_flashlight_the_error_for_a_language_model_says_what_to_install(
     fluent: Path, recording: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("flashlight", "flashlight.lib.text.decoder.kenlm"):
@@ -455,7 +455,7 @@ def test_without_flashlight_a_language_model_says_what_to_install(
     assert offered["lm"][0].startswith("flashlight-text")
 
 
-def test_hotwords_say_which_can_be_and_how_often_they_were(
+def test_hotwords_that_cannot_be_used_are_named_and_used_ones_counted(
     fluent: Path, recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "names").write_text("ABCD ef\nabcd\n\ndead\nxyz\n!!\nabcd\n")
@@ -470,10 +470,10 @@ def test_hotwords_say_which_can_be_and_how_often_they_were(
     assert last == "hotwords: recognised abcd ef 2, abcd 2"
 
 
-# Where it is written.
+# Where output is written.
 
 
-def test_a_full_disk_is_one_line_and_leaves_whole_files(
+def test_a_full_disk_is_reported_in_one_line_and_leaves_complete_files(
     fluent: Path, recordings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from asr.system import files
@@ -484,7 +484,7 @@ def test_a_full_disk_is_one_line_and_leaves_whole_files(
     def full(descriptor: int) -> None:
         nonlocal count
         count += 1
-        if count > 4:  # for each file two names, of the file and of its folder
+        if count > 4:  # each file has two names, of the file and of its folder
             raise OSError(28, "No space left on device")
         synced(descriptor)
 
@@ -498,7 +498,7 @@ def test_a_full_disk_is_one_line_and_leaves_whole_files(
     assert all(path.suffix == ".txt" and path.read_text().endswith("\n") for path in written)
 
 
-def test_a_folder_that_cannot_be_written_to_is_one_line_before_the_work(
+def test_a_read_only_folder_is_reported_in_one_line_before_the_work(
     fluent: Path, recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # these tests may be run by root
@@ -516,7 +516,7 @@ def process(*arguments: str | Path, **how: Any) -> subprocess.Popen[str]:
     )
 
 
-def test_interrupted_it_leaves_whole_files_and_says_so(fluent: Path, recording: Path, tmp_path: Path) -> None:
+def test_an_interruption_leaves_complete_files_and_is_reported(fluent: Path, recording: Path, tmp_path: Path) -> None:
     lines = [line_of(recording, id=f"{number:05}") for number in range(20_000)]
     out = tmp_path / "out"
     running = process(fluent / "run", manifest(tmp_path / "m.jsonl", *lines), "--output-dir", out)
@@ -526,13 +526,13 @@ def test_interrupted_it_leaves_whole_files_and_says_so(fluent: Path, recording: 
         assert time.monotonic() < end
         time.sleep(0.01)
     running.send_signal(signal.SIGINT)
-    said_so = running.communicate(timeout=60)[1]
-    assert (running.returncode, said_so) == (130, "interrupted\n")
+    reported = running.communicate(timeout=60)[1]
+    assert (running.returncode, reported) == (130, "interrupted\n")
     assert {path.read_text() for path in out.glob("*.txt")} == {"abcd ef\n"}
     assert not [path for path in out.iterdir() if path.suffix != ".txt"]
 
 
-def test_a_reader_that_has_seen_enough_is_no_error_and_a_full_disk_is_one_line(
+def test_a_closed_output_pipe_is_no_error_and_a_full_disk_is_reported_in_one_line(
     fluent: Path, recording: Path, tmp_path: Path
 ) -> None:
     path = manifest(tmp_path / "m.jsonl", *(line_of(recording, id=str(number)) for number in range(600)))
@@ -552,7 +552,7 @@ def test_a_reader_that_has_seen_enough_is_no_error_and_a_full_disk_is_one_line(
     assert full.returncode == 1
 
 
-def test_evaluate_names_what_it_could_not_read_and_scores_the_rest(
+def test_evaluate_names_unreadable_utterances_and_scores_the_rest(
     trained: Path,  # noqa: F811
     tones: Path,
     tmp_path: Path,

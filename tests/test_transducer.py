@@ -51,18 +51,18 @@ def head(predictor: str = "stateless", vocab_size: int = len(PIECES), scale: flo
 
 
 def log_probs(made: Any, encoder_out: Tensor, tokens: tuple[int, ...]) -> Tensor:
-    """(T', D) and tokens to (T', U + 1, V), token by token."""
+    """Return log_probs (T', U + 1, V) of frames (T', D) and tokens, token by token."""
     return logits_of(made.predictor, made.joiner, encoder_out, tokens).log_softmax(dim=-1)
 
 
 def alignments(num_frames: int, num_tokens: int, most: int) -> Iterator[tuple[int, ...]]:
-    """List all alignments of this number of tokens with the frames: the number of tokens in each, at most `most`."""
+    """List all alignments: the number of tokens emitted in each frame, at most `most` per frame."""
     counts = product(range(min(most, num_tokens) + 1), repeat=num_frames)
     return (each for each in counts if sum(each) == num_tokens)
 
 
 def enumerated(log_probs: Tensor, tokens: tuple[int, ...], most: int = 99) -> Tensor:
-    """log p(tokens), the sum over all alignments, by log_probs (T', U + 1, V)."""
+    """Return log p(tokens), summed over all alignments, from log_probs (T', U + 1, V)."""
     paths = []
     for counts in alignments(len(log_probs), len(tokens), most):
         path, written = torch.zeros((), dtype=log_probs.dtype), 0
@@ -79,13 +79,13 @@ CASES = [((1, 2), 3), ((2,), 4), ((), 2), ((3, 3, 1), 1), ((1, 1), 2)]
 VOCAB_SIZE = 4
 
 
-def test_loss_and_gradient_are_those_of_an_enumeration_of_all_alignments() -> None:
+def test_loss_and_gradient_equal_those_of_an_enumeration_of_all_alignments() -> None:
     assert_loss_and_gradient(
         transducer_loss, lambda logits, tokens: -enumerated(logits.log_softmax(dim=-1), tokens), CASES, VOCAB_SIZE
     )
 
 
-def test_torchaudios_loss_is_the_plain_one() -> None:
+def test_torchaudios_loss_equals_the_plain_one() -> None:
     logits, tokens, lengths, token_lengths = batch_of(CASES, VOCAB_SIZE)
     single = logits.detach().float().requires_grad_()
     loss = transducer_loss(single, tokens, lengths, token_lengths)
@@ -95,13 +95,13 @@ def test_torchaudios_loss_is_the_plain_one() -> None:
     torch.testing.assert_close(gradient.double(), double, rtol=0, atol=1e-5)
 
 
-def test_the_plain_loss_is_taken_where_torchaudio_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_plain_loss_is_used_if_torchaudio_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     logits, tokens, lengths, token_lengths = (x.detach() for x in batch_of(CASES, VOCAB_SIZE))
     expected = transducer_loss(logits.float(), tokens, lengths, token_lengths)
     monkeypatch.delattr("torchaudio.functional.rnnt_loss")
-    found = transducer_loss(logits.float(), tokens, lengths, token_lengths)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
-    assert found.dtype == transducer_loss(logits.bfloat16(), tokens, lengths, token_lengths).dtype == torch.float32
+    loss = transducer_loss(logits.float(), tokens, lengths, token_lengths)
+    torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-5)
+    assert loss.dtype == transducer_loss(logits.bfloat16(), tokens, lengths, token_lengths).dtype == torch.float32
 
 
 @pytest.mark.parametrize("form", [transducer_loss_plainly, transducer_loss_by_torchaudio])
@@ -115,7 +115,7 @@ def test_long_utterances_have_finite_losses_and_gradients_in_float32(form: Any) 
     assert gradient.isfinite().all()
 
 
-def test_an_utterance_without_frames_has_no_probability() -> None:
+def test_an_utterance_without_frames_has_probability_0() -> None:
     tokens, lengths = torch.tensor([[1], [1]]), torch.tensor([0, 2])
     loss = transducer_loss(torch.randn(2, 2, 2, 3), tokens, lengths, torch.tensor([1, 1]))
     assert loss.isinf().tolist() == [True, False]
@@ -125,7 +125,7 @@ def test_an_utterance_without_frames_has_no_probability() -> None:
 
 
 @pytest.mark.parametrize("predictor", PREDICTORS)
-def test_a_prediction_network_gives_the_same_token_by_token_and_knows_nothing_of_what_follows(predictor: str) -> None:
+def test_a_prediction_network_is_equal_token_by_token_and_independent_of_later_tokens(predictor: str) -> None:
     network = head(predictor).predictor
     tokens = torch.tensor([[1, 2, 2, 3], [3, 1, 1, 2]])
     whole = network(tokens)
@@ -138,9 +138,9 @@ def test_a_prediction_network_gives_the_same_token_by_token_and_knows_nothing_of
     assert not torch.allclose(whole[0, 1], whole[1, 1])
 
 
-def test_the_stateless_network_is_the_papers_average() -> None:
+def test_the_stateless_network_equals_the_average_of_the_paper() -> None:
     network = head("stateless").predictor
-    tokens = [0, 0, 3, 1]  # two places
+    tokens = [0, 0, 3, 1]  # the network averages over two positions
     for place in range(1, len(tokens)):
         embedded = [network.embedding.weight[token] for token in tokens[place - 1 : place + 1]]
         average = torch.zeros(5, dtype=torch.float64)
@@ -151,7 +151,7 @@ def test_the_stateless_network_is_the_papers_average() -> None:
         torch.testing.assert_close(network(torch.tensor([[3, 1]]))[0, place - 1], expected, rtol=0, atol=1e-12)
 
 
-def test_the_heads_loss_is_the_weighted_sum_of_the_transducers_and_ctcs() -> None:
+def test_the_loss_of_the_head_is_the_weighted_sum_of_transducer_and_ctc_loss() -> None:
     made, encoder_out, tokens = head(), torch.randn(1, 4, DIM, dtype=torch.float64), (2, 1)
     losses = made.losses(Encoded(encoder_out, torch.tensor([4]), {}), torch.tensor([tokens]), torch.tensor([2]))
     transducer = -enumerated(log_probs(made, encoder_out[0], tokens), tokens)
@@ -160,7 +160,7 @@ def test_the_heads_loss_is_the_weighted_sum_of_the_transducers_and_ctcs() -> Non
     torch.testing.assert_close(losses["loss"][0], (1 - weight) * transducer + weight * losses["ctc"][0])
 
 
-def test_cells_are_the_numbers_of_the_largest_tensor() -> None:
+def test_cells_is_the_number_of_elements_of_the_largest_tensor() -> None:
     for vocab_size in (4, 50):  # less and more than the joiner's dimension
         made, sizes = head(vocab_size=vocab_size), []
         made.joiner.output.register_forward_hook(
@@ -171,7 +171,7 @@ def test_cells_are_the_numbers_of_the_largest_tensor() -> None:
         assert max(sizes) == 3 * made.cells(9, 4)
 
 
-def test_a_search_for_which_the_head_has_no_joiner_is_refused_and_the_head_brings_its_own() -> None:
+def test_a_search_that_needs_a_joiner_is_refused_without_one_and_the_head_selects_its_own() -> None:
     with pytest.raises(
         InputError, match=r"decode=transducer_greedy must have a head with a joiner; head=ctc has none\."
     ):
@@ -202,21 +202,21 @@ def plain_greedy(made: Any, encoder_out: Tensor, max_symbols: int) -> tuple[list
 
 @pytest.mark.parametrize("max_symbols", [1, 3])
 @pytest.mark.parametrize("predictor", PREDICTORS)
-def test_greedy_decoding_of_a_batch_is_a_plain_loop_over_each_utterance(predictor: str, max_symbols: int) -> None:
+def test_greedy_decoding_of_a_batch_equals_a_plain_loop_over_each_utterance(predictor: str, max_symbols: int) -> None:
     written = 0
     for seed in range(4):
         made, lengths = head(predictor, seed=seed), torch.tensor([9, 0, 4, 1, 12])
         encoder_out = torch.randn(len(lengths), 14, DIM, dtype=torch.float64)
-        found = decoded(greedy(made, max_symbols), encoder_out, lengths)
-        for [hypothesis], row, length in zip(found, encoder_out, lengths.tolist(), strict=True):
+        hypotheses = decoded(greedy(made, max_symbols), encoder_out, lengths)
+        for [hypothesis], row, length in zip(hypotheses, encoder_out, lengths.tolist(), strict=True):
             tokens, score = plain_greedy(made, row[:length], max_symbols)
             assert hypothesis.tokens == tokens
             assert hypothesis.score == pytest.approx(score, abs=1e-9)
             written += len(tokens)
-    assert written > 30, "there must be something to compare"
+    assert written > 30, "some hypotheses must have tokens"
 
 
-def test_junk_behind_an_utterance_changes_no_hypothesis() -> None:
+def test_junk_after_an_utterance_changes_no_hypothesis() -> None:
     made = head()
     assert_junk_changes_no_hypothesis([greedy(made), beam(made)])
 
@@ -239,22 +239,22 @@ def small(predictor: str, num_frames: int, max_symbols: int) -> tuple[Any, Tenso
 
 @needs_kenlm
 @pytest.mark.parametrize("fused", FUSED)
-def test_a_wide_beam_finds_what_enumeration_of_all_alignments_does(fused: str, tmp_path: Path) -> None:
-    for fusion, acoustic, found in wide_searches(fused, small, beam, tmp_path):
-        assert_finds(found, acoustic, fusion)
+def test_a_wide_beam_finds_the_result_of_enumerating_all_alignments(fused: str, tmp_path: Path) -> None:
+    for fusion, acoustic, hypotheses in wide_searches(fused, small, beam, tmp_path):
+        assert_finds(hypotheses, acoustic, fusion)
 
 
-def test_a_narrow_beam_keeps_no_more_than_its_size_and_counts_no_path_twice() -> None:
+def test_a_narrow_beam_keeps_at_most_its_size_and_counts_no_path_twice() -> None:
     made, encoder_out = head(), torch.randn(1, 20, DIM, dtype=torch.float64)
     best = []
     for size in (1, 4, 32):
-        [found] = decoded(beam(made, beam_size=size, max_symbols=20), encoder_out, torch.tensor([20]))
-        assert len({tuple(hypothesis.tokens) for hypothesis in found}) == len(found) <= size
-        for tokens, score, *_ in found:
+        [hypotheses] = decoded(beam(made, beam_size=size, max_symbols=20), encoder_out, torch.tensor([20]))
+        assert len({tuple(hypothesis.tokens) for hypothesis in hypotheses}) == len(hypotheses) <= size
+        for tokens, score, *_ in hypotheses:
             lengths = torch.tensor([20]), torch.tensor([len(tokens)])
             exact = transducer_loss(
                 log_probs(made, encoder_out[0], tuple(tokens)).detach()[None], torch.tensor([tokens]), *lengths
             )
-            assert score <= -float(exact) + 1e-9, "paths that were cut are not in it"
-        best.append(found[0].score)
+            assert score <= -float(exact) + 1e-9, "the score omits pruned paths"
+        best.append(hypotheses[0].score)
     assert best == sorted(best)

@@ -82,13 +82,13 @@ def torch_stack_with_the_weights_of(
                 weights[f"layers.{number}.{their_name}{kind}"] = ours[f"blocks.{number}.{our_name}{kind}"]
     stack = stack.double()
     stack.load_state_dict(weights)
-    return stack.train()  # dropout is 0 as in eval, whose fast path is another implementation
+    return stack.train()  # dropout is 0, so this equals eval mode, whose fast path is another implementation
 
 
 @pytest.mark.parametrize(("activation", "name"), [(ReLU, "relu"), (GELU, "gelu")])
 @pytest.mark.parametrize("residual", [PreNorm, PostNorm])
 @torch.no_grad()
-def test_the_stack_equals_torchs_own(residual: Any, activation: Any, name: str) -> None:
+def test_the_stack_equals_torchs(residual: Any, activation: Any, name: str) -> None:
     encoder = random_transformer(3, residual, activation)
     stack = torch_stack_with_the_weights_of(encoder, norm_first=residual is PreNorm, activation=name)
     lengths = torch.tensor([9, 4, 1])
@@ -102,7 +102,7 @@ def test_the_stack_equals_torchs_own(residual: Any, activation: Any, name: str) 
 
 @torch.no_grad()
 def test_sinusoidal_positions_are_added_to_the_input() -> None:
-    encoder = random_transformer(num_layers=0)  # leaves the sum and the last LayerNorm
+    encoder = random_transformer(num_layers=0)  # only the sum and the last LayerNorm are left
     features = torch.randn(1, 6, DIM, dtype=torch.float64)
     out = encoder(features, torch.tensor([6])).out
     summed = features.clone()
@@ -114,7 +114,7 @@ def test_sinusoidal_positions_are_added_to_the_input() -> None:
     torch.testing.assert_close(out, encoder.norm_output(summed), rtol=0, atol=1e-5)
 
 
-def test_a_dim_that_does_not_fit_its_heads_is_an_error_that_names_both() -> None:
+def test_a_dim_that_is_no_multiple_of_num_heads_is_an_error_that_names_both() -> None:
     config = {**resolved("encoder=transformer")["encoder"], "dim": 18, "num_heads": 4}
     must = r"encoder\.dim must be even and a multiple of encoder\.num_heads; got dim=18, num_heads=4\."
     with pytest.raises(InputError, match=must):

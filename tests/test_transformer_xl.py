@@ -93,7 +93,7 @@ def by_loops(encoder: TransformerXL, x: Tensor) -> Tensor:
         (4, 100, 0, PostNorm),
     ],
 )
-def test_segment_by_segment_is_one_pass_with_the_mask_and_so_are_its_gradients(
+def test_outputs_and_gradients_by_segments_equal_those_of_one_pass_with_the_mask(
     segment: int, training_memory: int, memory: int, residual: Any
 ) -> None:
     encoder = make(segment, training_memory, memory, residual)
@@ -118,7 +118,7 @@ def test_segment_by_segment_is_one_pass_with_the_mask_and_so_are_its_gradients(
 
 @pytest.mark.parametrize("frames", [1, 6, 7, 23, 60])
 @torch.no_grad()
-def test_the_form_of_one_pass_gives_the_same_taps_included(frames: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_one_pass_form_gives_equal_outputs_and_taps(frames: int, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = make(segment=6, training_memory=4, memory=9).eval()
     x, lengths = torch.randn(2, frames, DIM, dtype=torch.float64), torch.tensor([frames, (frames + 1) // 2])
     taps = {0: lambda x, padding: x.masked_fill(padding[:, :, None], 0.0).cos()}
@@ -130,7 +130,7 @@ def test_the_form_of_one_pass_gives_the_same_taps_included(frames: int, monkeypa
             torch.testing.assert_close(ours[number, :length], expected[number, :length], rtol=0, atol=1e-12)
 
 
-def test_what_comes_before_a_segment_has_no_gradient_and_counts_all_the_same() -> None:
+def test_frames_before_a_segment_have_no_gradient_but_affect_the_output() -> None:
     encoder = make(segment=3, training_memory=3, memory=3)
     x = torch.randn(1, 6, DIM, dtype=torch.float64, requires_grad=True)
     out = encoder(x, torch.tensor([6])).out
@@ -141,7 +141,7 @@ def test_what_comes_before_a_segment_has_no_gradient_and_counts_all_the_same() -
     assert not torch.allclose(encoder(changed, torch.tensor([6])).out[:, 3:], out[:, 3:])
 
 
-def test_a_dim_that_does_not_fit_its_heads_is_an_error_that_names_both() -> None:
+def test_a_dim_that_is_no_multiple_of_num_heads_is_an_error_that_names_both() -> None:
     config = {**resolved("encoder=transformer_xl")["encoder"], "dim": 18, "num_heads": 4}
     must = r"encoder\.dim must be even and a multiple of encoder\.num_heads; got dim=18, num_heads=4\."
     with pytest.raises(InputError, match=must):

@@ -1,4 +1,4 @@
-"""Use of a dev set: weights of the search, calibrated confidence, and a bundle that stores both."""
+"""Tuning on a dev set: weights of the search, calibrated confidence, and a bundle that stores both."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ from asr.tune import main as tune
 from asr.tune import weight_name
 from tests.crashing import Killed, dies_at
 
-ALWAYS = ["--attach", "always"]  # for dev sets that are too small for a certain gain
+ALWAYS = ["--attach", "always"]  # these dev sets are too small for a significant gain
 TUNED = ["README.md", "characters.json", "confidence.json", "config.json", "lm.arpa", "weights.safetensors"]
 
 
@@ -65,7 +65,7 @@ def decode_of(bundle: Path) -> dict[str, Any]:
 
 
 class Weights(NamedTuple):
-    """A trial's values."""
+    """The values of a trial."""
 
     lm_weight: float
     word_insertion_bonus: float
@@ -78,7 +78,7 @@ OWN = Weights(0.5, 1.0)
 def stub(
     errors: Callable[[Weights], int], own: Weights = OWN, three: bool = False
 ) -> tuple[Any, list[EncodedUtterance]]:
-    """A recogniser with a given number of errors in an utterance of a hundred words; it has values of its own."""
+    """A recogniser with a given number of errors in an utterance of a hundred words; `own` are its stored values."""
     tunable = {
         "lm_weight": Tunable(own.lm_weight, LM_WEIGHTS),
         "word_insertion_bonus": Tunable(own.word_insertion_bonus, WORD_INSERTION_BONUSES),
@@ -87,7 +87,7 @@ def stub(
 
     def search(evidence: int, values: dict[str, float]) -> list[list[int]]:
         """Return a hypothesis of a segment with the given number of wrong words."""
-        assert evidence == 2, "what was computed of the segment"
+        assert evidence == 2, "the evidence of the segment"
         wrong = errors(Weights(**values))
         return [[wrong]]
 
@@ -106,13 +106,13 @@ def stub(
 
 
 def two_valleys(weights: Weights) -> int:
-    """The deeper minimum is far from the start, behind a ridge: a descent ends in the other one."""
+    """Errors with two minima; the deeper one is far from the start, so that a descent ends in the other."""
     shallow = 10 + 8 * abs(weights.lm_weight - 0.5) + 3 * abs(weights.word_insertion_bonus - 2)
     deep = 5 + 30 * abs(weights.lm_weight - 2.0) + 10 * abs(weights.word_insertion_bonus + 1)
     return min(100, round(min(shallow, deep)))
 
 
-def test_of_two_values_all_combinations_are_tried_once() -> None:
+def test_with_two_values_all_combinations_are_tried_once() -> None:
     seen: list[Weights] = []
     search = search_values(*stub(two_valleys), lambda values, counts: seen.append(Weights(**values)))
     assert search.values[fewest_errors(search.trials)] == {"lm_weight": 2.0, "word_insertion_bonus": -1.0}
@@ -124,7 +124,7 @@ def test_of_two_values_all_combinations_are_tried_once() -> None:
 
 
 def test_the_first_trial_is_without_the_language_model() -> None:
-    """All settings of the language model are 0 then, which is one trial, not one for each bonus."""
+    """All settings of the language model are then 0: this is a single trial, not one for each bonus."""
     for three in (False, True):
         search = search_values(*stub(two_valleys, three=three), lambda values, counts: None)
         assert set(search.values[0].values()) == {0.0}
@@ -133,8 +133,8 @@ def test_the_first_trial_is_without_the_language_model() -> None:
 
 @pytest.mark.parametrize("three", [False, True])
 @pytest.mark.parametrize("seed", range(5))
-def test_where_the_search_begins_changes_nothing(seed: int, three: bool) -> None:
-    """With random errors: tuning gives equal results for a model that was tuned before, or has other values."""
+def test_the_start_of_the_search_does_not_change_its_result(seed: int, three: bool) -> None:
+    """Errors are random: tuning gives equal results for a model that was tuned before or has other values."""
 
     def errors(weights: Weights) -> int:
         return hash((weights, seed)) % 101
@@ -148,7 +148,7 @@ def test_where_the_search_begins_changes_nothing(seed: int, three: bool) -> None
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_of_three_values_no_two_can_be_changed_for_the_better(seed: int) -> None:
+def test_with_three_values_changing_two_of_the_chosen_ones_is_no_improvement(seed: int) -> None:
     def errors(weights: Weights) -> int:
         return 0 if weights.lm_weight == 0 else hash((weights, seed)) % 101
 
@@ -167,7 +167,7 @@ def test_of_three_values_no_two_can_be_changed_for_the_better(seed: int) -> None
 # The command.
 
 
-def test_the_bundle_holds_weights_model_and_calibration_and_uses_them_wherever_it_is(
+def test_the_bundle_contains_weights_model_and_calibration_and_uses_them_after_it_is_moved(
     bundle: Path, dev: Path, lm: Path, fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert tune([str(bundle), str(dev), "--lm", str(lm), "--beam", "4", *ALWAYS]) == 0
@@ -200,11 +200,13 @@ def test_the_bundle_holds_weights_model_and_calibration_and_uses_them_wherever_i
     assert recognizer.calibration != UNCALIBRATED
     assert transcribe([str(moved), str(fluent / "test.jsonl")]) == 0
     assert transcribe([str(moved), str(fluent / "test.jsonl"), "--decode", "greedy"]) == 0
-    assert transcribe([str(moved), str(fluent / "test.jsonl"), "--lm-weight", "0.1"]) == 0, "it has a model of its own"
+    assert transcribe([str(moved), str(fluent / "test.jsonl"), "--lm-weight", "0.1"]) == 0, (
+        "the bundle has its own language model"
+    )
 
 
 def _weights(line: str) -> tuple[float, float, float]:
-    """`LM weight 0.50, word insertion bonus  0.00, unknown score -4.00…`"""
+    """Return the weights in `LM weight 0.50, word insertion bonus 0.00, unknown score -4.00…`."""
     words = line.replace(",", " ").replace(":", " ").split()
     return float(words[2]), float(words[6]), float(words[9])
 
@@ -217,11 +219,13 @@ def _weights(line: str) -> tuple[float, float, float]:
         (["rescoring_weight", "lm_weight"], "sum of LM weight and rescoring weight"),
     ],
 )
-def test_the_weight_that_is_kept_small_has_the_name_that_its_trials_have(weights: list[str], name: str) -> None:
+def test_the_printed_name_of_the_language_model_weight_depends_on_the_decoder(weights: list[str], name: str) -> None:
     assert weight_name({**dict.fromkeys(weights, 0.1), "token_insertion_bonus": 0.0}) == name
 
 
-def test_without_lm_confidence_alone_is_tuned(bundle: Path, dev: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_language_model_only_confidence_is_tuned(
+    bundle: Path, dev: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = decode_of(bundle)
     assert tune([str(bundle), str(dev)]) == 0
     output = capsys.readouterr().out
@@ -231,7 +235,7 @@ def test_without_lm_confidence_alone_is_tuned(bundle: Path, dev: Path, capsys: p
     assert decode_of(bundle) == before == {"name": "greedy"}
 
 
-def test_a_gain_within_the_noise_attaches_nothing_and_says_so(
+def test_a_gain_within_the_noise_attaches_nothing_and_is_reported_as_such(
     bundle: Path, dev: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The language model's text is unrelated to the speech."""
@@ -247,7 +251,7 @@ def test_a_gain_within_the_noise_attaches_nothing_and_says_so(
     assert "Tuned on valid.jsonl: greedy search, as it was; confidence" in (bundle / "README.md").read_text()
 
 
-def test_of_several_dev_sets_each_is_reported(
+def test_several_dev_sets_are_reported_separately(
     bundle: Path, dev: Path, lm: Path, fluent: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sets = [str(dev), str(fluent / "test.jsonl")]
@@ -262,7 +266,7 @@ def test_of_several_dev_sets_each_is_reported(
     assert "Tuned on valid.jsonl, test.jsonl: beam search" in (bundle / "README.md").read_text()
 
 
-def test_a_spelling_model_is_kept_with_the_language_model(
+def test_a_spelling_model_is_stored_with_the_language_model(
     bundle: Path, dev: Path, tmp_path: Path, fluent: Path
 ) -> None:
     text = tmp_path / "text.txt"
@@ -278,13 +282,13 @@ def test_a_spelling_model_is_kept_with_the_language_model(
     assert transcribe([str(tmp_path / "moved"), str(fluent / "test.jsonl")]) == 0
 
 
-def test_tuning_again_starts_from_the_bundles_own_settings_and_another_model_replaces_its(
+def test_repeated_tuning_starts_from_the_settings_of_the_bundle_and_may_replace_its_language_model(
     bundle: Path, dev: Path, lm: Path, tmp_path: Path
 ) -> None:
     assert tune([str(bundle), str(dev), "--lm", str(lm), "--beam", "4", *ALWAYS]) == 0
     once = contents(bundle)
     assert tune([str(bundle), str(dev), *ALWAYS]) == 0
-    assert contents(bundle) == once, "the same dev set and model: not a byte changes"
+    assert contents(bundle) == once, "equal dev set and model: no byte changes"
 
     other = model_of(tmp_path / "other.arpa", ["fa fa", "be be be", "fa be"])
     assert tune([str(bundle), str(dev), "--lm", str(other), "--lm-weight", "0.2", *ALWAYS]) == 0
@@ -295,16 +299,16 @@ def test_tuning_again_starts_from_the_bundles_own_settings_and_another_model_rep
     before = contents(bundle)
     with pytest.raises(InputError, match=r"tuning must keep the decoder's files \(lm\); leave out --decode greedy"):
         tune([str(bundle), str(dev), "--decode", "greedy"])
-    assert contents(bundle) == before, "it may be the only copy there is"
+    assert contents(bundle) == before, "the bundle may have the only copy"
 
 
-def test_a_run_folder_means_its_bundle(fluent: Path, dev: Path, tmp_path: Path) -> None:
+def test_a_run_folder_stands_for_its_bundle(fluent: Path, dev: Path, tmp_path: Path) -> None:
     shutil.copytree(fluent / "run" / "bundle", tmp_path / "run" / "bundle")
     assert tune([str(tmp_path / "run"), str(dev)]) == 0
     assert (tmp_path / "run" / "bundle" / "confidence.json").is_file()
 
 
-def test_what_is_bad_in_a_dev_set_is_named_and_the_rest_is_tuned_on(
+def test_bad_utterances_of_a_dev_set_are_named_and_the_rest_is_used(
     bundle: Path, dev: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good = [
@@ -330,7 +334,7 @@ def test_what_is_bad_in_a_dev_set_is_named_and_the_rest_is_tuned_on(
 
 
 def silent(text: str) -> Callable[[Path, Path], list[str]]:
-    """A dev set of silence, with a text."""
+    """Return a dev set of silence with a text."""
 
     def make(folder: Path, bundle: Path) -> list[str]:
         import numpy as np
@@ -353,7 +357,7 @@ def with_file(option: str, content: bytes) -> Callable[[Path, Path], list[str]]:
     return make
 
 
-def beside(name: str) -> Callable[[Path, Path], list[str]]:
+def with_folder(name: str) -> Callable[[Path, Path], list[str]]:
     def make(folder: Path, bundle: Path) -> list[str]:
         (bundle / name).mkdir()
         return [str(bundle), "DEV"]
@@ -381,10 +385,10 @@ KENLM = b"mmap lm http://kheafield.com/code format version 5\n\0"
         (lambda folder, bundle: [str(bundle), "nowhere.jsonl"], r"^nowhere\.jsonl: no such manifest"),
         (lambda folder, bundle: ["some.ckpt", "DEV"], r"^some\.ckpt: MODEL must be a bundle or a run folder"),
         (lambda folder, bundle: [str(folder / "nowhere"), "DEV"], r"a model must be a run folder, a bundle or a"),
-        (beside("notes"), r"bundle: a folder to replace must be empty .*; it contains notes\."),
+        (with_folder("notes"), r"bundle: a folder to replace must be empty .*; it contains notes\."),
     ],
 )
-def test_what_cannot_be_tuned_is_one_line_before_the_search_and_the_bundle_is_untouched(
+def test_an_impossible_request_is_reported_in_one_line_before_the_search_and_the_bundle_does_not_change(
     bundle: Path, dev: Path, tmp_path: Path, arguments: Any, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def searched(*_: Any) -> None:
@@ -400,7 +404,7 @@ def test_what_cannot_be_tuned_is_one_line_before_the_search_and_the_bundle_is_un
 
 
 @pytest.mark.parametrize("call", [0, 3, 6, 7, 8, 9])
-def test_killed_while_it_writes_the_old_bundle_or_the_new_is_there_and_tuning_again_succeeds(
+def test_after_a_kill_during_writing_the_old_or_new_bundle_is_intact_and_tuning_can_be_repeated(
     bundle: Path, dev: Path, lm: Path, call: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = sorted(contents(bundle))
@@ -417,7 +421,7 @@ def test_killed_while_it_writes_the_old_bundle_or_the_new_is_there_and_tuning_ag
     assert not any(path.name.startswith(".") for path in bundle.parent.iterdir())
 
 
-def test_a_tuned_bundle_is_not_thrown_away_by_training_on(fluent: Path, dev: Path, tmp_path: Path) -> None:
+def test_continuing_the_training_does_not_overwrite_a_tuned_bundle(fluent: Path, dev: Path, tmp_path: Path) -> None:
     from asr.run.folder import open_run_dir
 
     shutil.copytree(fluent / "run" / "bundle", tmp_path / "run" / "bundle")

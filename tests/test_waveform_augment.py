@@ -1,4 +1,4 @@
-"""Noise, rooms, gain, codecs and edges: their effect on a waveform, which depends only on the seed."""
+"""Noise, rooms, gain, codecs and edges: their effect on a waveform depends only on the seed."""
 
 import itertools
 import json
@@ -52,7 +52,7 @@ def sounds(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def speech(num_samples: int = 2 * SAMPLE_RATE, seed: int = 0) -> Tensor:
-    """Noise that comes and goes."""
+    """Return noise whose loudness varies."""
     generator = torch.Generator().manual_seed(seed)
     loudness = torch.sin(torch.arange(num_samples) / 4000).square()
     return 0.1 * loudness * torch.randn(num_samples, generator=generator)
@@ -76,7 +76,7 @@ def power(waveform: Tensor) -> float:
     return float(waveform.double().square().mean())
 
 
-# ---- properties of all of them
+# ---- properties of all augmentations
 
 
 def configured(name: str, sounds: Path, probability: float) -> Any:
@@ -94,7 +94,7 @@ WAVEFORM = [name for name in NAMES if name not in ("speed_perturb", "spec_augmen
 
 @pytest.mark.parametrize("name", WAVEFORM)
 @pytest.mark.parametrize("num_samples", [1, 2, 401, 24321])
-def test_a_waveform_keeps_its_length_or_grows_by_what_is_said_and_stays_finite(
+def test_a_waveform_keeps_its_length_or_grows_by_the_declared_maximum_and_stays_finite(
     name: str, num_samples: int, sounds: Path
 ) -> None:
     augment = configured(name, sounds, 1.0)
@@ -107,11 +107,11 @@ def test_a_waveform_keeps_its_length_or_grows_by_what_is_said_and_stays_finite(
             assert num_samples <= len(out) <= most
             assert out.dtype == torch.float32
             assert out.isfinite().all()
-        assert torch.equal(waveform, before), "its input stays as it was"
+        assert torch.equal(waveform, before), "the input does not change"
 
 
 @pytest.mark.parametrize("name", WAVEFORM)
-def test_it_is_a_function_of_the_seed(name: str, sounds: Path) -> None:
+def test_the_output_is_a_function_of_the_seed(name: str, sounds: Path) -> None:
     augment = configured(name, sounds, 1.0)
 
     def augmented(*seed: int | str) -> Tensor:
@@ -125,7 +125,7 @@ def test_it_is_a_function_of_the_seed(name: str, sounds: Path) -> None:
 
 
 @pytest.mark.parametrize("name", WAVEFORM)
-def test_at_probability_0_nothing_is_changed_at_half_it_is_as_often_as_not(name: str, sounds: Path) -> None:
+def test_the_probability_is_the_fraction_of_waveforms_that_change(name: str, sounds: Path) -> None:
     waveform = speech(4000)
     never, sometimes = configured(name, sounds, 0.0), configured(name, sounds, 0.5)
     assert all(never(waveform) is waveform for _ in range(20))
@@ -138,7 +138,7 @@ def test_at_probability_0_nothing_is_changed_at_half_it_is_as_often_as_not(name:
 
 @settings(deadline=None, max_examples=40)
 @given(snr_db=st.floats(-20, 40), max_recordings=st.integers(1, 5), seed=st.integers(0, 1000))
-def test_noise_is_as_loud_as_asked_for_over_the_whole_utterance(
+def test_noise_over_the_whole_utterance_has_the_requested_ratio(
     snr_db: float, max_recordings: int, seed: int, sounds: Path
 ) -> None:
     waveform = speech()
@@ -147,7 +147,7 @@ def test_noise_is_as_loud_as_asked_for_over_the_whole_utterance(
     assert 10 * math.log10(power(waveform) / power(added)) == pytest.approx(snr_db, abs=1e-3)
 
 
-def test_the_ratio_is_drawn_between_both_ends(sounds: Path) -> None:
+def test_the_ratio_is_drawn_between_both_limits(sounds: Path) -> None:
     waveform, ratios = speech(8000), []
     augment = Noise(SAMPLE_RATE, recordings=recordings(sounds), probability=1.0, snr_db=[0, 20], max_recordings=1)
     for _ in range(100):
@@ -155,7 +155,7 @@ def test_the_ratio_is_drawn_between_both_ends(sounds: Path) -> None:
     assert 0 <= min(ratios) < 2 < 18 < max(ratios) <= 20
 
 
-def test_what_is_added_is_a_stretch_of_a_recording(sounds: Path) -> None:
+def test_the_added_noise_is_a_segment_of_a_recording(sounds: Path) -> None:
     recorded, waveform = torch.from_numpy(soundfile.read(sounds / "long.wav", dtype="float32")[0]), speech()
     starts = set()
     for _ in range(5):
@@ -163,20 +163,20 @@ def test_what_is_added_is_a_stretch_of_a_recording(sounds: Path) -> None:
         size = len(recorded) + len(added)
         matches = torch.fft.irfft(torch.fft.rfft(recorded, size) * torch.fft.rfft(added, size).conj(), size)
         start = int(matches[: len(recorded) - len(added) + 1].argmax())
-        stretch = recorded[start : start + len(added)]
-        assert torch.allclose(added / added.norm(), stretch / stretch.norm(), atol=1e-6)
+        segment = recorded[start : start + len(added)]
+        assert torch.allclose(added / added.norm(), segment / segment.norm(), atol=1e-6)
         starts.add(start)
     assert len(starts) == 5
 
 
-def test_a_recording_that_is_shorter_goes_round(sounds: Path) -> None:
+def test_a_recording_that_is_too_short_is_repeated(sounds: Path) -> None:
     waveform = speech()
     added = noise(sounds / "deep" / "short.flac")(waveform) - waveform
     length = SAMPLE_RATE // 4
     assert torch.allclose(added[length:], added[:-length], atol=1e-6)
 
 
-def test_several_recordings_at_once_are_equally_loud(tmp_path: Path) -> None:
+def test_several_recordings_added_at_once_are_equally_loud(tmp_path: Path) -> None:
     times = np.arange(SAMPLE_RATE) / SAMPLE_RATE
     for number, (frequency, loudness) in enumerate([(500, 0.5), (1000, 0.01), (2000, 0.1)]):
         tone = loudness * np.sin(2 * np.pi * frequency * times)
@@ -213,7 +213,7 @@ def test_recordings_are_the_files_of_a_folder_or_the_lines_of_a_manifest_without
         ("broken", r"must be a folder of audio, or a manifest; .*broken/a\.wav: must be "),
     ],
 )
-def test_recordings_that_cannot_be_used_are_one_line_that_names_the_setting(
+def test_unusable_recordings_are_reported_in_one_line_that_names_the_setting(
     name: str, message: str, tmp_path: Path
 ) -> None:
     (tmp_path / "empty").mkdir()
@@ -227,7 +227,7 @@ def test_recordings_that_cannot_be_used_are_one_line_that_names_the_setting(
 # ---- rooms
 
 
-def test_reverberation_is_the_plain_sum_over_the_impulse_response_from_the_direct_sound_on() -> None:
+def test_reverberation_is_the_plain_convolution_with_the_impulse_response_from_its_direct_sound() -> None:
     waveform, response, direct = speech(700), torch.randn(90), 13
     plain = torch.zeros(700, dtype=torch.float64)
     for at in range(700):
@@ -238,7 +238,7 @@ def test_reverberation_is_the_plain_sum_over_the_impulse_response_from_the_direc
     assert torch.allclose(reverberate(waveform, response, direct).double(), plain, atol=1e-6)
 
 
-def test_a_recorded_response_delays_nothing_and_leaves_the_utterance_as_loud_as_it_is(tmp_path: Path) -> None:
+def test_a_recorded_response_changes_neither_the_delay_nor_the_loudness(tmp_path: Path) -> None:
     late = np.zeros(3000)
     late[700] = 0.25
     soundfile.write(tmp_path / "late.wav", late, SAMPLE_RATE, "FLOAT")
@@ -282,8 +282,8 @@ def test_the_image_method_sums_the_mirror_images_of_the_source() -> None:
 
 
 @pytest.mark.parametrize("rt60", [0.2, 0.4])
-def test_a_room_fades_as_long_as_asked_for(rt60: float) -> None:
-    """By Schroeder's integral, from -5 to -25 dB, extended to 60; approximately, like Eyring's formula."""
+def test_a_room_has_the_requested_reverberation_time(rt60: float) -> None:
+    """It is measured by Schroeder's integral from -5 to -25 dB, times 3; Eyring's formula is approximate."""
     size = [6.0, 5.0, 3.0]
     response = impulse_response(size, [1.5, 1.2, 1.4], [4.1, 3.3, 1.6], reflection(size, rt60), SAMPLE_RATE, rt60)
     left = 10 * (response.square().flip(0).cumsum(0).flip(0) / response.square().sum()).log10()
@@ -291,7 +291,7 @@ def test_a_room_fades_as_long_as_asked_for(rt60: float) -> None:
     assert 0.8 * rt60 < 3 * (last - first) / SAMPLE_RATE < 1.6 * rt60
 
 
-def test_in_a_simulated_room_the_direct_sound_comes_first_and_when_it_came_before() -> None:
+def test_in_a_simulated_room_the_direct_sound_comes_first_and_is_not_delayed() -> None:
     click = torch.zeros(8000)
     click[1000] = 1.0
     augment = SimulatedRoom(
@@ -311,9 +311,9 @@ def codec(*names: str, sample_rate: int = SAMPLE_RATE, compression: float = 0.3)
     return Codec(sample_rate, probability=1.0, codecs=list(names), compression=[compression, compression])
 
 
-def test_mu_law_is_that_of_g_711() -> None:
-    """|x| + 33, of 14 bits, is from 2**(e + 5) to below twice that; the next four bits are stored: 255 levels."""
-    samples = torch.arange(-32634, 32636, 4)  # no value is on the border of two levels
+def test_mu_law_equals_that_of_g_711() -> None:
+    """For exponent e, |x| + 33 (14 bits) is in [2**(e + 5), 2**(e + 6)); the next four bits are stored: 255 levels."""
+    samples = torch.arange(-32634, 32636, 4)  # no value is on the boundary of two levels
     size = samples.abs() // 4 + 33
     exponent = size.double().log2().floor() - 5
     mantissa = (size / 2 ** (exponent + 1)).floor()
@@ -323,7 +323,7 @@ def test_mu_law_is_that_of_g_711() -> None:
     assert torch.equal(out.double(), levels)
 
 
-def test_the_telephone_lets_nothing_through_above_4_khz() -> None:
+def test_the_telephone_transmits_nothing_above_4_khz() -> None:
     times = torch.arange(SAMPLE_RATE) / SAMPLE_RATE
     for frequency, passes in ((300, True), (1000, True), (3000, True), (4400, False), (6000, False)):
         tone = 0.5 * torch.sin(2 * math.pi * frequency * times)
@@ -333,7 +333,7 @@ def test_the_telephone_lets_nothing_through_above_4_khz() -> None:
 
 
 @pytest.mark.parametrize("name", CODECS)
-def test_a_codec_delays_nothing_and_leaves_what_was_said(name: str) -> None:
+def test_a_codec_adds_no_delay_and_preserves_speech(name: str) -> None:
     low = torch.fft.rfft(speech())
     low[len(low) // 3 :] = 0  # a third of 8 kHz, which all codecs transmit
     waveform = torch.fft.irfft(low, len(speech()))
@@ -348,7 +348,7 @@ def test_a_codec_delays_nothing_and_leaves_what_was_said(name: str) -> None:
 # ---- gain and edges
 
 
-def test_gain_is_a_factor_between_both_ends(sounds: Path) -> None:
+def test_gain_is_a_factor_between_both_limits(sounds: Path) -> None:
     augment = configured("gain", sounds, 1.0)
     ratios = []
     for _ in range(100):
@@ -365,7 +365,7 @@ def edges(noise_probability: float) -> Edges:
     )
 
 
-def test_edges_leave_the_utterance_whole_between_silence() -> None:
+def test_edges_put_the_unchanged_utterance_between_silence() -> None:
     waveform, added = speech(4000) + 1.0, []
     for _ in range(50):
         out = edges(0.0)(waveform)
@@ -377,7 +377,7 @@ def test_edges_leave_the_utterance_whole_between_silence() -> None:
     assert 0 <= min(added) < 800 < 7200 < max(added) <= 8000
 
 
-def test_noise_at_the_edges_is_as_low_as_asked_for() -> None:
+def test_noise_at_the_edges_has_the_requested_level() -> None:
     waveform, levels = torch.ones(4), []
     for _ in range(50):
         out = edges(1.0)(waveform)
@@ -392,7 +392,7 @@ def features_and_reference() -> tuple[Any, Reference]:
     return features, Reference(lambda text: [1] * len(text), len, lambda frames: frames // 4)
 
 
-def test_the_batch_plan_leaves_room_for_what_the_edges_add(tmp_path: Path) -> None:
+def test_the_batch_plan_reserves_the_seconds_that_edges_add(tmp_path: Path) -> None:
     features, reference = features_and_reference()
     config = resolved("augment=[speed_perturb,edges]", "data.batch_seconds=12", "augment.edges.probability=1.0")
     augmentation = build_augmentation(config, SAMPLE_RATE)
@@ -427,7 +427,9 @@ def test_the_batch_plan_leaves_room_for_what_the_edges_add(tmp_path: Path) -> No
 # ---- in training
 
 
-def test_a_recording_that_cannot_be_read_any_more_is_a_rejection_with_its_name(tmp_path: Path, sounds: Path) -> None:
+def test_a_noise_recording_that_became_unreadable_rejects_the_utterance_and_is_named(
+    tmp_path: Path, sounds: Path
+) -> None:
     features, reference = features_and_reference()
     path = tmp_path / "noise" / "a.wav"
     path.parent.mkdir()
@@ -441,7 +443,7 @@ def test_a_recording_that_cannot_be_read_any_more_is_a_rejection_with_its_name(t
     assert rejected.reason == f"{path}: must be a readable audio file; there is no such file."
 
 
-def test_recordings_are_compared_by_what_they_hold_and_not_by_their_place(sounds: Path, tmp_path: Path) -> None:
+def test_recordings_are_compared_by_content_and_not_by_path(sounds: Path, tmp_path: Path) -> None:
     import shutil
 
     def settings_of(folder: Path) -> dict[str, Any]:
@@ -465,7 +467,7 @@ def noisy_run(corpus: Path) -> list[str]:
     return [*tiny, *tone_corpus(corpus), names, "trainer.max_steps=2"]
 
 
-def test_a_run_whose_recordings_are_not_there_does_not_begin(tones: Path, tmp_path: Path) -> None:
+def test_a_run_whose_recordings_are_absent_does_not_start(tones: Path, tmp_path: Path) -> None:
     from asr.train import train
 
     missing = ["augment.noise.recordings=nowhere", f"run_dir={tmp_path / 'run'}"]
@@ -477,15 +479,13 @@ def test_a_run_whose_recordings_are_not_there_does_not_begin(tones: Path, tmp_pa
 
 
 @pytest.mark.slow
-def test_training_with_noise_leaves_a_bundle_that_knows_nothing_of_it(
-    tones: Path, sounds: Path, tmp_path: Path
-) -> None:
+def test_training_with_noise_leaves_a_bundle_without_the_recordings(tones: Path, sounds: Path, tmp_path: Path) -> None:
     from asr.train import train
 
     run = noisy_run(tones)
     noisy = f"augment.noise.recordings={sounds}"
     train(settings_with(*run, noisy, f"run_dir={tmp_path / 'run'}"))
-    held = json.loads((tmp_path / "run" / "bundle" / "config.json").read_text())
-    assert "augment" not in held
-    assert str(sounds) not in json.dumps(held)
+    config = json.loads((tmp_path / "run" / "bundle" / "config.json").read_text())
+    assert "augment" not in config
+    assert str(sounds) not in json.dumps(config)
     assert "augment" not in model_config(resolved(*run))

@@ -1,4 +1,4 @@
-"""Features computed for a batch on the device equal those computed one by one in data workers."""
+"""Features computed for a batch on the device equal those computed for each utterance in data workers."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +27,7 @@ AUGMENT = "augment=[speed_perturb,gain,edges,spec_augment]"
 
 
 def batches(utterances: list[Utterance], overrides: list[str], items: list[Item], views: int) -> list[Batch]:
-    """The batches of both ways: on the CPU one by one, and all at once."""
+    """The batches of both ways: computed on the CPU one by one, and all at once."""
     config = resolved(AUGMENT, *overrides)
     features, augmentation = build_features(config), build_augmentation(config, SAMPLE_RATE)
     reference = replace(REFERENCE, views=views)
@@ -42,31 +42,29 @@ def batches(utterances: list[Utterance], overrides: list[str], items: list[Item]
 @pytest.mark.parametrize(
     "overrides", [[], ["features=slaney_fbank"], ["features/normalize=loud_frame_cmvn"]], ids="-".join
 )
-def test_batches_are_equal_within_float32_and_their_masks_are_the_same(
-    overrides: list[str], views: int, tones: Path
-) -> None:
+def test_batches_are_equal_within_float32_and_have_equal_masks(overrides: list[str], views: int, tones: Path) -> None:
     utterances = read_manifest(tones / "train.jsonl")[:6]
     items = [Item(2, position, (0.9, 1.0, 1.1)[position % 3]) for position in (4, 0, 5, 2)]
-    expected, found = batches(utterances, overrides, items, views)
-    assert found.utterances == expected.utterances
+    expected, actual = batches(utterances, overrides, items, views)
+    assert actual.utterances == expected.utterances
     for name in ("feature_lengths", "tokens", "token_lengths"):
-        assert torch.equal(getattr(found, name), getattr(expected, name)), name
-    assert found.features.shape == expected.features.shape
-    assert found.features.shape[1] == LENGTHS.of(int(found.feature_lengths.max()))
+        assert torch.equal(getattr(actual, name), getattr(expected, name)), name
+    assert actual.features.shape == expected.features.shape
+    assert actual.features.shape[1] == LENGTHS.of(int(actual.feature_lengths.max()))
     masks = 0
-    for row, length in enumerate(found.feature_lengths.tolist()):
-        mine, theirs = found.features[row, :length], expected.features[row, :length]
+    for row, length in enumerate(actual.feature_lengths.tolist()):
+        mine, theirs = actual.features[row, :length], expected.features[row, :length]
         assert torch.equal(mine == 0, theirs == 0)
         masks += int((mine == 0).sum())
         # Digital silence, which `edges` adds, only has the energy of rounding errors.
         torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=5e-3)
     assert masks > 0
     if views == 2:
-        halves = found.features.chunk(2)
-        assert not torch.equal(*halves), "views have masks of their own"
+        halves = actual.features.chunk(2)
+        assert not torch.equal(*halves), "views have different masks"
 
 
-def test_an_utterance_has_the_same_masks_in_any_batch_and_other_ones_in_another_epoch(tones: Path) -> None:
+def test_an_utterance_has_equal_masks_in_any_batch_and_others_in_another_epoch(tones: Path) -> None:
     utterances = read_manifest(tones / "train.jsonl")[:6]
 
     def zeros(items: list[Item]) -> Tensor:
@@ -78,8 +76,8 @@ def test_an_utterance_has_the_same_masks_in_any_batch_and_other_ones_in_another_
     assert not torch.equal(zeros([Item(1, 1, 1.0)]), alone)
 
 
-def test_masks_are_drawn_as_they_are_put_on() -> None:
-    """In the order of the draws: masks over bins, then over frames; for each its length, then its start."""
+def test_masks_are_drawn_in_the_order_in_which_they_are_applied() -> None:
+    """The order is: masks over bins, then over frames; the length of each mask, then its start."""
     augment = SpecAugment(num_freq_masks=2, freq_mask_bins=27, num_time_masks=3, time_mask_fraction=0.1)
     for seed, frames in enumerate((200, 57, 9, 0)):
         features = torch.randn(frames, 80)
@@ -96,7 +94,7 @@ def test_masks_are_drawn_as_they_are_put_on() -> None:
         assert torch.equal(masked(features[None], augment.draw(frames, 80)[None])[0], expected)
 
 
-def test_what_cannot_be_read_is_passed_on_and_a_batch_of_nothing_else_is_empty(tones: Path) -> None:
+def test_unreadable_utterances_are_returned_separately_and_a_batch_of_them_alone_is_empty(tones: Path) -> None:
     [utterance] = read_manifest(tones / "train.jsonl")[:1]
     features = build_features(resolved())
     front_end, rejected = FrontEnd(features), Rejected(utterance, "no audio")
@@ -121,7 +119,7 @@ def test_all_tensors_of_a_batch_move_and_are_page_locked(tones: Path, monkeypatc
         assert changed.rest.utterances == tuple(utterances)
 
 
-def test_an_augmentation_of_features_that_is_no_mask_is_refused_by_name() -> None:
+def test_an_augmentation_of_features_that_is_not_a_mask_is_refused_by_name() -> None:
     class Blur:
         stage = "features"
         masks = None
@@ -133,13 +131,13 @@ def test_an_augmentation_of_features_that_is_no_mask_is_refused_by_name() -> Non
         without_features(Augmentation(features=[Blur()]), 80)
 
 
-def test_a_training_has_the_losses_that_it_has_with_features_of_the_loader(tones: Path, tmp_path: Path) -> None:
-    found = []
+def test_a_training_has_the_losses_of_one_with_features_from_the_loader(tones: Path, tmp_path: Path) -> None:
+    runs = []
     for where in ("cpu", "device"):
         run_dir = tmp_path / where
         few = ["trainer.max_steps=6", "corpus.test=[]", "data.lengths_per_doubling=16", f"data.features_on={where}"]
         tiny = [override for override in TINY if not override.startswith("augment")]
         train(settings_with(*tiny, *tone_corpus(tones), AUGMENT, *few, f"run_dir={run_dir}"))
-        found.append([float(row["train/loss"]) for row in metrics(run_dir)])
-    assert found[1] == pytest.approx(found[0], rel=2e-3)
-    assert found[1] != found[0], "they were computed in another way"
+        runs.append([float(row["train/loss"]) for row in metrics(run_dir)])
+    assert runs[1] == pytest.approx(runs[0], rel=2e-3)
+    assert runs[1] != runs[0], "the features were computed in another way"

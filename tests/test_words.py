@@ -1,4 +1,4 @@
-"""Words: equal to the text; their times: those of the best path, and of the sounds themselves."""
+"""Words equal the text; their times equal those of the best path, and of the sounds themselves."""
 
 import itertools
 import math
@@ -36,19 +36,19 @@ from tests.test_tokenizer import FITTED
 from tests.test_train import trained  # noqa: F401
 from tests.tones import GAP_SECONDS, LETTER_SECONDS, SAMPLE_RATE, sentences, speak
 
-SHORT = sentences(20, seed=12, words=(1, 2))  # of 1.6 s at most, so that there is a pause wherever one is looked for
-TOLERANCE = 0.08  # seconds, by which a word may begin too early or too late
+SHORT = sentences(20, seed=12, words=(1, 2))  # at most 1.6 s, so that every search interval contains a pause
+TOLERANCE = 0.08  # seconds by which the start of a word may deviate
 
 # ---- the path
 
 
 def states(tokens: list[int]) -> list[int]:
-    """Tokens with blanks around them."""
+    """Return the tokens with blanks around them."""
     return [state for token in tokens for state in (BLANK_ID, token)] + [BLANK_ID]
 
 
 def best_path(log_probs: Tensor, tokens: list[int]) -> tuple[float, list[int]]:
-    """Viterbi in loops: log-probability of the best path that spells `tokens`, and its state at each frame."""
+    """Return log-probability and states of the best path that spells `tokens`, by Viterbi in loops."""
     wanted = states(tokens)
     scores = [[-math.inf] * len(wanted) for _ in log_probs]
     came_from = [[0] * len(wanted) for _ in log_probs]
@@ -70,7 +70,7 @@ def best_path(log_probs: Tensor, tokens: list[int]) -> tuple[float, list[int]]:
 
 
 def score(log_probs: Tensor, tokens: list[int], spans: list[Span]) -> float:
-    """Return the log-probability of the path in which these frames spell these tokens, and the others the blank."""
+    """Return the log-probability of the path with these tokens in these frames, and blanks in the other frames."""
     path = [BLANK_ID] * len(log_probs)
     for token, span in zip(tokens, spans, strict=True):
         path[span.start : span.end] = [token] * (span.end - span.start)
@@ -83,7 +83,7 @@ ALIGNED = st.tuples(st.lists(st.integers(1, 3), max_size=6), st.integers(0, 8), 
 @pytest.mark.parametrize("max_cells", [MAX_CELLS, 0], ids=["at once", "in parts"])
 @settings(deadline=None)
 @given(drawn=ALIGNED)
-def test_spans_are_the_best_path_that_spells_the_tokens(max_cells: int, drawn: tuple[list[int], int, int]) -> None:
+def test_spans_equal_the_best_path_that_spells_the_tokens(max_cells: int, drawn: tuple[list[int], int, int]) -> None:
     tokens, more, seed = drawn
     repeats = sum(token == next_token for token, next_token in itertools.pairwise(tokens))
     num_frames = len(tokens) + repeats + more
@@ -95,7 +95,7 @@ def test_spans_are_the_best_path_that_spells_the_tokens(max_cells: int, drawn: t
     assert len(spans) == len(tokens)
     assert all(0 <= span.start < span.end <= num_frames for span in spans)
     for (token, before), (next_token, after) in itertools.pairwise(zip(tokens, spans, strict=True)):
-        assert before.end + (token == next_token) <= after.start, "a blank parts a token from itself"
+        assert before.end + (token == next_token) <= after.start, "a blank separates equal tokens"
     if tokens:
         best, path = best_path(log_probs, tokens)
         assert score(log_probs, tokens, spans) == pytest.approx(best, abs=1e-4)  # the search is in float32
@@ -108,21 +108,21 @@ def test_spans_are_the_best_path_that_spells_the_tokens(max_cells: int, drawn: t
         assert float(deficits.sum()) == pytest.approx(loss, abs=1e-4)
 
 
-def test_what_the_net_writes_itself_has_no_deficit() -> None:
+def test_the_most_likely_tokens_of_the_net_have_no_deficit() -> None:
     log_probs = torch.randn(50, 5).log_softmax(dim=-1)
     tokens = [token for token, _ in itertools.groupby(log_probs.argmax(dim=-1).tolist()) if token != BLANK_ID]
     assert (frame_deficits(log_probs, tokens, token_spans(log_probs, tokens)) == 0).all()
 
 
 @pytest.mark.parametrize("max_cells", [MAX_CELLS, 0], ids=["at once", "in parts"])
-def test_a_token_that_cannot_be_is_spelt_all_the_same(max_cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_impossible_token_is_also_aligned(max_cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alignment, "MAX_CELLS", max_cells)
     log_probs = torch.zeros(6, 4)
     log_probs[:, 2] = -math.inf
     assert len(token_spans(log_probs, [1, 2, 3])) == 3
 
 
-def test_a_path_that_is_found_in_many_parts_is_that_of_the_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_computed_in_many_parts_equals_that_of_the_loops(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alignment, "MAX_CELLS", 0)
     blocks: list[int] = []
     advance = alignment._advance
@@ -141,11 +141,11 @@ def test_a_path_that_is_found_in_many_parts_is_that_of_the_loops(monkeypatch: py
     assert sum(blocks) == 2 * 400
 
 
-# ---- tokens to words
+# ---- from tokens to words
 
 
 def odd_characters() -> Char:
-    """Characters that normalise to nothing, to two words, or into the letter before them."""
+    """Texts with characters that normalise to nothing, to two words, or into the previous letter."""
     tokenizer = Char()
     marks = "\N{COMBINING ACUTE ACCENT}\N{COMBINING CEDILLA}\N{DEVANAGARI SIGN VIRAMA}"
     quotes = "'\N{RIGHT SINGLE QUOTATION MARK}\N{EM DASH}-.\N{NO-BREAK SPACE}"
@@ -168,7 +168,7 @@ def written(tokens: list[int], vocab_size: int, repeat: int) -> Tensor:
 @pytest.mark.parametrize("name", sorted(TOKENIZERS))
 @settings(deadline=None, max_examples=60)
 @given(data=st.data(), repeat=st.integers(1, 2))
-def test_the_words_are_those_of_the_validation_hypothesis(
+def test_the_words_equal_those_of_the_validation_hypothesis(
     name: str, normalizer: str, data: st.DataObject, repeat: int
 ) -> None:
     recognizer = listener()
@@ -193,7 +193,7 @@ def test_the_words_are_those_of_the_validation_hypothesis(
 
 
 @given(pieces=st.lists(st.text("ab ", max_size=4), min_size=1, max_size=6), data=st.data())
-def test_each_word_is_within_the_tokens_that_spell_it(pieces: list[str], data: st.DataObject) -> None:
+def test_each_word_has_the_positions_of_the_tokens_that_spell_it(pieces: list[str], data: st.DataObject) -> None:
     tokens = data.draw(st.lists(st.integers(0, len(pieces) - 1), max_size=10))
     written_by = [(character, position) for position, token in enumerate(tokens) for character in pieces[token]]
     expected = []
@@ -210,7 +210,7 @@ def test_each_word_is_within_the_tokens_that_spell_it(pieces: list[str], data: s
 
 
 def spoken(texts: list[str], pauses: list[float], seed: int = 0) -> tuple[Tensor, list[tuple[str, float]]]:
-    """Texts, each after a pause, in noise; and the start of each word in seconds."""
+    """Return audio of texts, each after a pause, in noise; and the start of each word in seconds."""
     parts, words, now = [], [], 0.0
     for text, pause in zip(texts, pauses, strict=True):
         parts += [torch.zeros(round(pause * SAMPLE_RATE)), torch.from_numpy(speak(text))]
@@ -223,8 +223,8 @@ def spoken(texts: list[str], pauses: list[float], seed: int = 0) -> tuple[Tensor
     return waveform + 0.003 * torch.randn(len(waveform), generator=torch.Generator().manual_seed(seed)), words
 
 
-def share_within(found: list[float], expected: list[float]) -> float:
-    near = [abs(value - target) <= TOLERANCE for value, target in zip(found, expected, strict=True)]
+def share_within(actual: list[float], expected: list[float]) -> float:
+    near = [abs(value - target) <= TOLERANCE for value, target in zip(actual, expected, strict=True)]
     return sum(near) / len(near)
 
 
@@ -236,7 +236,7 @@ CHUNKS = {
 
 
 @pytest.mark.parametrize("way", sorted(CHUNKS))
-def test_words_begin_and_end_when_they_sound(way: str) -> None:
+def test_words_have_the_times_of_their_sounds(way: str) -> None:
     texts = SHORT
     waveform, words = spoken(texts, [0.3] * len(texts))
     [transcript] = listener().transcribe([waveform], CHUNKS[way], sample_rate=SAMPLE_RATE)
@@ -250,7 +250,7 @@ def test_words_begin_and_end_when_they_sound(way: str) -> None:
 
 @pytest.mark.parametrize("way", sorted(CHUNKS))
 @pytest.mark.parametrize("silence", [0.5, 1.0, 3.7])
-def test_silence_that_is_inserted_moves_what_is_behind_it(way: str, silence: float) -> None:
+def test_inserted_silence_shifts_the_words_after_it(way: str, silence: float) -> None:
     texts = SHORT
     pauses = [0.3] * len(texts)
     for place in (0, 10):
@@ -276,8 +276,8 @@ def test_words_last_as_long_as_their_characters_and_end_before_the_next(pieces: 
         now = begin + data.draw(st.integers(1, 3))
         frames.append(Span(begin, now))
     words = spell(tokens, pieces)
-    found = word_times(words, frames, 0.04, 2.0, 2.0 + 0.04 * now)
-    for number, (word, (begin, end)) in enumerate(zip(words, found, strict=True)):
+    times = word_times(words, frames, 0.04, 2.0, 2.0 + 0.04 * now)
+    for number, (word, (begin, end)) in enumerate(zip(words, times, strict=True)):
         assert begin == pytest.approx(2.0 + 0.04 * frames[word.first].start)
         expected = 2.0 + 0.04 * frames[word.last].end + 0.05 * (word.tail - 1)
         following = frames[words[number + 1].first].start if number + 1 < len(words) else now
@@ -298,20 +298,20 @@ def ends_by_energy(words: Sequence[Word], waveform: Tensor) -> list[tuple[float,
     hop = SAMPLE_RATE // 100
     frames = waveform[: len(waveform) // hop * hop].reshape(-1, hop).square().mean(dim=1).clamp(min=1e-10)
     quiet = (10 * torch.log10(frames / frames.max())) < -25
-    found = []
+    ends = []
     for word, following in itertools.pairwise(words):
         first, last = round(word.start * 100) + 4, round(following.start * 100)
         lasting = [frame for frame in range(first, last - 9) if quiet[frame : frame + 10].all()]
         if lasting and last - first > 30:
-            found.append((word.end, lasting[0] / 100))
-    return found
+            ends.append((word.end, lasting[0] / 100))
+    return ends
 
 
 @needs_model
 @needs_shared
 @pytest.mark.slow
-def test_words_of_a_subword_model_end_where_the_sound_does(tmp_path: Path) -> None:
-    """On dev-mini with the English model, whose tokens last one frame each."""
+def test_words_of_a_subword_model_end_where_the_sound_ends(tmp_path: Path) -> None:
+    """The speech is dev-mini; the tokens of the English model last one frame each."""
     assert convert([str(MODEL), "-o", str(tmp_path / "english")]) == 0
     assert prepare(["--corpus-dir", str(SHARED / "LibriSpeech"), "--output-dir", str(tmp_path)]) == 0
     recognizer = load_recognizer(tmp_path / "english")
@@ -329,14 +329,14 @@ def test_words_of_a_subword_model_end_where_the_sound_does(tmp_path: Path) -> No
 
 
 def test_the_last_word_ends_within_the_recording() -> None:
-    """Its last frame begins before the end of the sound, but is longer than the rest."""
+    """The last frame begins before the end of the sound and extends beyond it."""
     waveform = torch.from_numpy(speak("ab"))[: round(0.27 * SAMPLE_RATE)]
     [transcript] = listener().transcribe([waveform], sample_rate=SAMPLE_RATE)
     assert transcript.words[-1].end <= transcript.duration == len(waveform) / SAMPLE_RATE
 
 
 def reference_starts(recognizer: Recognizer, log_probs: Tensor, tokens: list[int]) -> list[float]:
-    """Return the starts of the words of `tokens`: the loops above, over one pass."""
+    """Return the starts of the words of `tokens`, by the loops above, over one pass."""
     _, path = best_path(log_probs, tokens)
     firsts = [path.index(2 * position + 1) for position in range(len(tokens))]
     spaced = [" ", *(recognizer.model.tokenizer.pieces[token] for token in tokens)]
@@ -355,7 +355,7 @@ def one_pass(recognizer: Recognizer, waveform: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("way", sorted(CHUNKS))
-def test_words_begin_where_the_loops_put_them_in_one_pass(way: str) -> None:
+def test_words_begin_at_the_times_of_the_loops_over_one_pass(way: str) -> None:
     recognizer = listener()
     waveform, _ = spoken(SHORT[:8], [0.3, 0.5, 1.1, 0.2, 0.3, 2.0, 0.4, 0.3], seed=5)
     [transcript] = recognizer.transcribe([waveform], CHUNKS[way], sample_rate=SAMPLE_RATE)
@@ -365,7 +365,7 @@ def test_words_begin_where_the_loops_put_them_in_one_pass(way: str) -> None:
     assert [word.start for word in transcript.words] == pytest.approx(expected, abs=1e-6)
 
 
-def test_a_text_is_aligned_to_a_trained_net_as_the_loops_align_it(trained: Path, tones: Path) -> None:  # noqa: F811
+def test_a_text_is_aligned_to_a_trained_net_as_by_the_loops(trained: Path, tones: Path) -> None:  # noqa: F811
     recognizer = load_recognizer(trained)
     for utterance in read_manifest(tones / "test.jsonl"):
         log_probs = recognizer.log_probs(one_pass(recognizer, load_waveform(utterance.audio_filepath, SAMPLE_RATE)))
@@ -376,7 +376,7 @@ def test_a_text_is_aligned_to_a_trained_net_as_the_loops_align_it(trained: Path,
 
 @pytest.mark.parametrize("sample_rate", [8000, 11_025, 16_000, 22_050, 44_100, 48_000])
 @pytest.mark.parametrize("shift", [0.01, 0.0125, 0.015])
-def test_frames_stay_where_their_samples_are_however_long_the_recording(sample_rate: int, shift: float) -> None:
+def test_times_of_frames_are_exact_in_recordings_of_any_length(sample_rate: int, shift: float) -> None:
     """A shift may be a fraction of a sample; inconsistent rounding would make times drift."""
     config = resolved(*TINY, f"features.sample_rate={sample_rate}", f"features.frame_shift_seconds={shift}")
     tokenizer, features = build_tokenizer(config), build_features(config)

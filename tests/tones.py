@@ -1,4 +1,4 @@
-"""A language of pure tones, for tests whose speech a tiny net can learn in seconds: each letter is a pitch."""
+"""A language of pure tones, which a tiny net can learn in seconds: each letter is a pitch."""
 
 from pathlib import Path
 
@@ -37,7 +37,7 @@ def write_corpus(folder: Path, texts: dict[str, list[str]], seed: int = 0) -> No
 
 
 def sentences(count: int, seed: int, words: tuple[int, int] = (1, 4)) -> list[str]:
-    """Draw sentences of words of two to four letters, no two letters in a row the same."""
+    """Draw sentences of words of two to four letters; neighbouring letters differ."""
     draw = np.random.default_rng(seed)
     letters = "abcdef"
 

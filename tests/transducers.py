@@ -1,4 +1,4 @@
-"""Shared by the tests of transducers with and without durations: small heads, batches with junk, common checks."""
+"""Shared by the tests of transducers with and without durations: small heads, batches with junk, and checks."""
 
 import math
 import random
@@ -40,7 +40,7 @@ def random_head(config: dict[str, Any], joiner: str, vocab_size: int, seed: int,
 
 
 def logits_of(predictor: Any, joiner: Any, encoder_out: Tensor, tokens: Sequence[int]) -> Tensor:
-    """(T', D) and tokens to logits (T', U + 1, ...), token by token."""
+    """Return logits (T', U + 1, ...) of frames (T', D) and tokens, token by token."""
     out, state = predictor.step(torch.tensor([0]), predictor.initial_state(1))
     outs = [out]
     for token in tokens:
@@ -51,7 +51,7 @@ def logits_of(predictor: Any, joiner: Any, encoder_out: Tensor, tokens: Sequence
 
 
 def batch_of(cases: Sequence[Case], width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Logits (B, T', U + 1, width), tokens, lengths and token lengths, with junk in all that is padding."""
+    """Return logits (B, T', U + 1, width), tokens, lengths and token lengths, with junk as padding."""
     lengths = torch.tensor([frames for _, frames in cases])
     token_lengths = torch.tensor([len(tokens) for tokens, _ in cases])
     logits = torch.full((len(cases), 7, 6, width), math.nan, dtype=torch.float64)
@@ -84,7 +84,7 @@ def assert_loss_and_gradient(
 
 
 def assert_junk_changes_no_hypothesis(decoders: Iterable[Any]) -> None:
-    """NaN after the end of an utterance changes no hypothesis, nor does the rest of the batch change its tokens."""
+    """Check that neither NaN after the end of an utterance nor the rest of the batch changes its hypothesis."""
     lengths = torch.tensor([7, 3])
     encoder_out = torch.randn(2, 7, DIM, dtype=torch.float64)
     junk = encoder_out.clone()
@@ -96,7 +96,7 @@ def assert_junk_changes_no_hypothesis(decoders: Iterable[Any]) -> None:
 
 
 def random_fusion(fused: str, seed: int) -> Fusion:
-    """The plain reference of a shallow fusion with random figures; `fused` is one of FUSED."""
+    """Return the plain reference of a shallow fusion with random numbers; `fused` is one of FUSED."""
     draw = random.Random(f"{fused} {seed}")
     names = [piece.replace(" ", "\N{LOWER ONE EIGHTH BLOCK}") for piece in PIECES[1:]]
     words = {"words": ["a", "b", "ab", "ba"], "tokens": names, "spelled": ["a", "ba"], "all": ["a", "ab", "ba"]}
@@ -118,10 +118,10 @@ def wide_searches(
 
     Args:
         fused: one of FUSED.
-        spelled: makes a head, frames (T', D), and a reference of all that they spell, given a predictor, T' and the
-            number of tokens that a frame may have.
-        beam: makes the search of a head and settings.
-        folder: for files of language models.
+        spelled: makes a head, frames (T', D), and a reference of all hypotheses, from a predictor, T', and the
+            maximum number of tokens per frame.
+        beam: makes a search from a head and settings.
+        folder: folder for files of language models.
 
     Yields:
         The fusion, the reference, and the n-best list.
@@ -132,15 +132,15 @@ def wide_searches(
         for num_frames, max_symbols in ((3, 1), (2, 2)):
             made, encoder_out, reference = spelled(predictor, num_frames, max_symbols)
             search = beam(made, **WIDE, **settings, max_symbols=max_symbols)
-            [found] = decoded(search, encoder_out[None], torch.tensor([num_frames]))
-            yield fusion, reference, found
+            [hypotheses] = decoded(search, encoder_out[None], torch.tensor([num_frames]))
+            yield fusion, reference, hypotheses
 
 
-def assert_finds(found: Sequence[Any], acoustic: dict[tuple[int, ...], float], fusion: Fusion) -> None:
+def assert_finds(hypotheses: Sequence[Any], acoustic: dict[tuple[int, ...], float], fusion: Fusion) -> None:
     """Compare an n-best list with the scores of all hypotheses, by enumeration, plus their fusion."""
     gains = {tokens: fusion.score(tokens) for tokens in acoustic}
     expected = {tokens: acoustic[tokens] + gain for tokens, gain in gains.items() if gain is not None}
-    scores = [hypothesis.score for hypothesis in found]
+    scores = [hypothesis.score for hypothesis in hypotheses]
     assert scores == sorted(scores, reverse=True)
-    by_tokens = {tuple(hypothesis.tokens): hypothesis.score for hypothesis in found}
+    by_tokens = {tuple(hypothesis.tokens): hypothesis.score for hypothesis in hypotheses}
     assert by_tokens == pytest.approx(expected, abs=1e-4)  # the language model's figures are float32
