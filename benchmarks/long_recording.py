@@ -157,7 +157,7 @@ def measure(
     """Transcribe a recording.
 
     Returns:
-        Seconds, CPU seconds, peak memory in MB, peak memory above that after the first chunk, words, WER.
+        Seconds, CPU seconds, peak memory in MB, increase of the peak since the first chunk in MB, words, WER.
     """
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 0)) or torch.get_num_threads())
     recognizer = load_recognizer(model)
