@@ -141,7 +141,7 @@ def _lengths(options: argparse.Namespace, utterances: list[Utterance], settings:
         method_settings = [replace(settings, segmenter=SEGMENTERS[method]) for method in options.methods]
         turns = [
             # new processes, so that none of them reuses freed memory
-            [in_fresh_process(measure, options.model, recording, own) for own in method_settings]
+            [in_fresh_process(measure, options.model, recording, method_setting) for method_setting in method_settings]
             for _ in range(options.turns)
         ]
         for method, figures in zip(options.methods, zip(*turns, strict=True), strict=True):
