@@ -1,4 +1,4 @@
-"""python -m benchmarks.bulk: overhead of bulk jobs: parts, Ray workers, and bookkeeping of large jobs."""
+"""python -m benchmarks.bulk: overhead of --parts, of Ray workers, and of the bookkeeping of large jobs."""
 
 import argparse
 import functools
@@ -159,7 +159,7 @@ def _entries(path: Path) -> Iterator[dict[str, Any]]:
 
 
 class _Counts:
-    """Counts the requests of the bookkeeping to the output's store, and its written bytes, once this object exists."""
+    """Counts the bookkeeping's requests to the output's store, and its written bytes, after the object is created."""
 
     def __init__(self) -> None:
         self.writes = self.reads = self.listings = self.written_bytes = 0

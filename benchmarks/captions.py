@@ -2,8 +2,8 @@
 
 The benchmark starts a server on this machine, whose network runs on one thread. Clients send audio in real time, and
 start at different times. Latency is the time from sending the last sample that an event covers to receiving the event.
-Clients per core are the seconds of audio sent by all clients, divided by the server's CPU seconds; more clients share
-each batch of the network, so the figure grows with their number.
+"Clients per core" is the audio of all clients in seconds, divided by the server's CPU seconds. It grows with the number
+of clients, because they share the batches of the network.
 """
 
 import argparse

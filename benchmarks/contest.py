@@ -126,14 +126,14 @@ def contest(work: Work, options: argparse.Namespace) -> None:
     by_seconds = [
         (max(1, round(seconds / MAX_UTTERANCE_SECONDS)), MAX_UTTERANCE_SECONDS) for seconds in options.batch_seconds
     ]
-    for size, (count, longest) in itertools.product(options.sizes, [*options.batches, *by_seconds]):
+    for size, (count, max_seconds) in itertools.product(options.sizes, [*options.batches, *by_seconds]):
         dim = encoder_config(encoder_of_size(size))["dim"] if options.without_front_end else None
-        batch = Batch(*(part.to(options.device) for part in make_batch(count, longest, blocks_dim=dim)))
+        batch = Batch(*(part.to(options.device) for part in make_batch(count, max_seconds, blocks_dim=dim)))
         statistics: dict[str, NetStatistics] = {}
         contenders = enter(_makers(work, options, size, batch, statistics), expected=(RuntimeError,))
         if OURS in options.contenders and OURS not in contenders:
             raise InputError(
-                f"asr's network must run; size {size}, batch {count}x{longest:g} failed with the error printed above."
+                f"asr's network must run; size {size}, batch {count}x{max_seconds:g} failed as printed above."
             )
         turns = race(contenders, turns=options.turns, warm_up=0, synchronize=synchronizer(options.device))
         durations = {name: turn.seconds if on_card else turn.cpu_seconds for name, turn in turns.items()}
@@ -142,7 +142,7 @@ def contest(work: Work, options: argparse.Namespace) -> None:
         audio_hours = float(batch.lengths.sum()) / frames_per_second / 3600
         for name, seconds in durations.items():
             net = statistics[name]
-            values = {"size": size, "batch": f"{count}x{longest:g}", "contender": name}
+            values = {"size": size, "batch": f"{count}x{max_seconds:g}", "contender": name}
             values |= {
                 "ms": 1000 * turns[name].seconds,
                 time_heading: 1000 * seconds,

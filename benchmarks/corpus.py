@@ -136,7 +136,7 @@ def tokenizer() -> SentencePiece:
 
 
 def reference() -> Reference:
-    """Return the reference rules of a CTC model with this tokenizer."""
+    """Return a CTC model's encoding of texts, minimum of frames and output lengths, as TrainingSet needs them."""
     return Reference(tokenizer().encode, CTC.min_frames, StridedConv.output_lengths)
 
 

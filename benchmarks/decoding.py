@@ -67,13 +67,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.decoding", description=__doc__)
     add_model(parser)
     parser.add_argument(
-        "--lm", metavar="FILE", help=f"ARPA model of words, which are the lexicon (default: trigrams of {TEXTS})"
+        "--lm", metavar="FILE", help=f"ARPA language model, whose words are the lexicon (default: trigrams of {TEXTS})"
     )
     parser.add_argument("--spelling", metavar="FILE", help="spelling model of unknown words (asr.ngram --spelling)")
     parser.add_argument(
         "--language-model", metavar="MODEL", help="neural language model (asr.train_lm) that rescores LM searches"
     )
-    parser.add_argument("--dev", metavar="MANIFEST", help="tunes each decoder's weights (default: those of conf)")
+    parser.add_argument("--dev", metavar="MANIFEST", help="tune each decoder's weights on it (default: use conf's)")
     parser.add_argument(
         "--beams", type=int, nargs="+", default=[4, 16, 50], metavar="N", help="beam sizes; other toolkits use the last"
     )
@@ -247,7 +247,7 @@ def families(
 
 
 def ours(recognizer: Recognizer, **settings: Any) -> Beam:
-    """Make asr's beam search with conf's settings, except those options."""
+    """Make asr's beam search with conf's settings, overridden by `settings`."""
     fusion_settings = {key: value for key, value in settings.items() if key in CONF["fusion"]}
     search_settings = {key: value for key, value in settings.items() if key not in fusion_settings}
     make = component("decode", {**CONF, **search_settings, "fusion": CONF["fusion"] | fusion_settings})

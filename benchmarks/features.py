@@ -25,7 +25,7 @@ from benchmarks.results import Results, fixed, share
 
 SAMPLE_RATE, NUM_MEL_BINS, FFT_POINTS = 16000, 80, 512
 OURS, KALDI, BOUND = "asr", "torchaudio, Kaldi's", "FFT and product only"
-UTTERANCES = 10  # per turn; all lengths differ, as in a corpus, so that memory is not reused without reallocation
+UTTERANCES = 10  # per turn; all lengths differ, as in a corpus, so that the allocator cannot reuse blocks of equal size
 MIN_LENGTH_FACTOR, MAX_LENGTH_FACTOR = 0.7, 1.3  # shortest and longest utterance divided by the nominal length
 
 Featurize = Callable[[Tensor], Tensor]  # (S,) to (T, F)
@@ -192,7 +192,7 @@ def _apply_to_all(featurize: Callable[[Tensor], object], waveforms: list[Tensor]
         featurize(waveform)
 
 
-_barrier: Barrier  # all parallel processes start their timed work at it
+_barrier: Barrier  # the parallel processes wait for each other here before their timed work
 
 
 def _initialize_process(barrier: Barrier) -> None:

@@ -44,7 +44,7 @@ TEXTS, AUDIO_FILES = 20_000, 64  # number of distinct texts and files
 SECONDS = (1.5, 17.0)  # shortest and longest utterance
 WORKERS, RANKS = 4, 2  # in the row that measures memory of loading
 POLL_SECONDS = 0.02  # interval between measurements of a process's anonymous memory
-LATE_EPOCH = 3  # epochs count from 0
+LATE_EPOCH = 3  # the fourth epoch, because epochs count from 0
 MAX_CHARACTERS_PER_SECOND = 15  # upper bound of a text's speaking rate
 
 TOKENIZER = Char()

@@ -141,7 +141,7 @@ def _lengths(options: argparse.Namespace, utterances: list[Utterance], settings:
         method_settings = [replace(settings, segmenter=SEGMENTERS[method]) for method in options.methods]
         turns = [
             # new processes, so that none of them reuses freed memory
-            [in_fresh_process(measure, options.model, recording, own) for own in method_settings]
+            [in_fresh_process(measure, options.model, recording, method_setting) for method_setting in method_settings]
             for _ in range(options.turns)
         ]
         for method, figures in zip(options.methods, zip(*turns, strict=True), strict=True):
@@ -157,7 +157,7 @@ def measure(
     """Transcribe a recording.
 
     Returns:
-        Seconds, CPU seconds, peak memory in MB, peak memory above that after the first chunk, words, WER.
+        Seconds, CPU seconds, peak memory in MB, increase of the peak since the first chunk in MB, words, WER.
     """
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 0)) or torch.get_num_threads())
     recognizer = load_recognizer(model)

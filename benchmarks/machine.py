@@ -51,7 +51,7 @@ def synchronizer(device: str) -> Callable[[], object]:
 
 
 def measure(device: str = "cpu", dtype: torch.dtype = torch.float32, turns: int = TURNS) -> Machine:
-    """Measure a device's rates of matrix products in `dtype` and of copies: per CPU second, or on a GPU per second."""
+    """Measure the rates of matrix products in `dtype` and of copies: on a CPU per CPU second, on a GPU per second."""
     on_card = device.startswith("cuda")
     if on_card and not torch.cuda.is_available():
         raise InputError(f"--device must be available; got {device}, but this machine has no CUDA device. Use cpu.")

@@ -179,13 +179,13 @@ def _front_end(config: dict[str, Any], shape: Shape) -> nn.Module:
     return FrontEnd(NUM_MEL_BINS, shape.num_channels, shape.dim, shape.dropout)
 
 
-def make_batch(count: int, longest: float, *, blocks_dim: int | None = None) -> Batch:
-    """Make `count` utterances, evenly spaced from MIN_LENGTH_FRACTION of `longest` (seconds) to `longest`.
+def make_batch(count: int, max_seconds: float, *, blocks_dim: int | None = None) -> Batch:
+    """Make `count` utterances, with lengths evenly spaced from MIN_LENGTH_FRACTION * max_seconds to max_seconds.
 
     Args:
         blocks_dim: dimension D of inputs for the blocks alone; None: the inputs are features.
     """
-    seconds = longest * (torch.linspace(1.0, MIN_LENGTH_FRACTION, count) if count > 1 else torch.ones(1))
+    seconds = max_seconds * (torch.linspace(1.0, MIN_LENGTH_FRACTION, count) if count > 1 else torch.ones(1))
     frames_per_second = FRAMES_PER_SECOND if blocks_dim is None else BLOCK_FRAMES_PER_SECOND
     lengths, token_lengths = (seconds * frames_per_second).long(), (seconds * TOKENS_PER_SECOND).long()
     generator = torch.Generator().manual_seed(0)

@@ -1,4 +1,4 @@
-"""python -m benchmarks.parts: times of the parts of a training step, beside common implementations of some parts."""
+"""python -m benchmarks.parts: time of each part of a training step, compared with common implementations."""
 
 import argparse
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""python -m benchmarks.plan: padding, mixing, time and memory of the batch plan."""
+"""python -m benchmarks.plan: padding, mixing of utterances, time and memory of the batch plan."""
 
 import argparse
 import itertools

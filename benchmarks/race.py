@@ -55,7 +55,10 @@ def race(
             turn = Turn((time.perf_counter() - start) / times, (cpu_seconds() - cpu_start) / times)
             if round_number >= warm_up:
                 timed_turns[name].append(turn)
-    return {name: Turn(*map(statistics.median, zip(*own, strict=True))) for name, own in timed_turns.items()}
+    return {
+        name: Turn(*map(statistics.median, zip(*contender_turns, strict=True)))
+        for name, contender_turns in timed_turns.items()
+    }
 
 
 def cpu_seconds() -> float:

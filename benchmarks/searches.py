@@ -92,7 +92,7 @@ def compare(table: Results, name: str, recognizer: Recognizer, utterances: Seque
     for search, hypotheses in texts.items():
         ours = search if search.startswith("asr") else ours
         wer = total(map(count_errors, references, hypotheses)).rate
-        num_differing = sum(text != own for text, own in zip(hypotheses, texts[ours], strict=True))
+        num_differing = sum(text != reference for text, reference in zip(hypotheses, texts[ours], strict=True))
         figures = len(encodings) / durations[search], durations[search] / seconds, durations[search] / durations[ours]
         table.row(name, search, wer, f"{num_differing} of {len(encodings)}", *figures)
 

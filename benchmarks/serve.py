@@ -94,9 +94,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print one row per number of clients and server."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serve", description=__doc__)
     add_model(parser)
-    parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 16, 64], metavar="N", help="client counts")
     parser.add_argument(
-        "--max-batch", type=int, nargs="+", default=[1, 8], metavar="N", help="one server each (default: 1 8)"
+        "--clients", type=int, nargs="+", default=[1, 4, 16, 64], metavar="N", help="numbers of clients"
+    )
+    parser.add_argument(
+        "--max-batch",
+        type=int,
+        nargs="+",
+        default=[1, 8],
+        metavar="N",
+        help="--max-batch of each server (default: 1 8)",
     )
     parser.add_argument("--seconds", type=float, default=10, metavar="S", help="length of a recording (default: 10)")
     parser.add_argument("--num-threads", type=int, metavar="N", help="threads of each server (default: torch's)")

@@ -1,4 +1,4 @@
-"""python -m benchmarks.startup: start-up times of commands, beside the imports that they need.
+"""python -m benchmarks.startup: start-up times of commands, compared with the imports that they need.
 
 Each program starts in a new process. The time ends when the program prints an expected line: the end of an import, the
 transcript, or the log line of the first training step. The process is then killed. Before the timed runs, each program

@@ -1,4 +1,4 @@
-"""python -m benchmarks.train_step: training steps of asr's Conformer and of equally large ones of other toolkits."""
+"""python -m benchmarks.train_step: training steps of Conformers of equal size in asr and other toolkits."""
 
 import argparse
 from collections.abc import Callable, Sequence

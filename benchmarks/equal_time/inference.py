@@ -22,7 +22,7 @@ def rates(runs: Mapping[str, Path]) -> dict[str, float]:
     """
     torch.set_num_threads(1)
     recognizers = {name: load_recognizer(run) for name, run in runs.items()}
-    utterances = {name: test_utterances(run) for name, run in runs.items()}
+    utterances = {name: read_test_utterances(run) for name, run in runs.items()}
     seconds = dict.fromkeys(runs, 0.0)
     for turn in range(1 + TURNS):  # turn 0 is a warm-up
         for name, recognizer in recognizers.items():
@@ -33,7 +33,7 @@ def rates(runs: Mapping[str, Path]) -> dict[str, float]:
     return {name: TURNS * sum(utterance.duration for utterance in utterances[name]) / seconds[name] for name in runs}
 
 
-def test_utterances(run: Path) -> list[Utterance]:
+def read_test_utterances(run: Path) -> list[Utterance]:
     """Read the first MAX_UTTERANCES utterances of a run's first test manifest."""
     corpus = yaml.safe_load((run / CONFIG).read_text(encoding="utf-8"))["corpus"]
     return read_manifest(Path(corpus["dir"], corpus["test"][0]))[:MAX_UTTERANCES]

@@ -52,7 +52,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="cuda", help="default: cuda")
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="bfloat16", help="default: bfloat16")
     parser.add_argument(
-        "--batch-seconds", nargs="+", type=float, default=[100, 400, 1600], metavar="S", help="audio in a batch"
+        "--batch-seconds",
+        nargs="+",
+        type=float,
+        default=[100, 400, 1600],
+        metavar="S",
+        help="seconds of audio in a batch",
     )
     parser.add_argument(
         "--utterances", type=int, default=500, metavar="N", help="utterances of noise, 2 to 17 s each (default: 500)"

@@ -12,7 +12,7 @@ from benchmarks.gpu.steps import LOG, Step
 
 OUTCOME = "outcome.json"
 TEST = re.compile(r"^(tests/\S+::.+?) (PASSED|FAILED|ERROR|SKIPPED)", re.MULTILINE)
-MAX_LOG_CHARACTERS = 20_000  # gpu.json has the last characters of each log
+MAX_LOG_CHARACTERS = 20_000  # gpu.json has only the end of each log
 
 
 def write_report(output_dir: Path, facts: Mapping[str, object], steps: Mapping[str, Step]) -> None:

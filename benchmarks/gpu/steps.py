@@ -88,7 +88,7 @@ def steps_of(device: str, tiny: bool, models: Sequence[str], audio: Sequence[str
         steps[f"compiled_{size}"] = _train_step(f"compiled steps of {size}", [*bf16, *compiled, *folder], 4)
     if not tiny:
         return steps
-    return {name: steps[name]._replace(arguments=[*steps[name].arguments, *more]) for name, more in TINY.items()}
+    return {name: steps[name]._replace(arguments=[*steps[name].arguments, *extra]) for name, extra in TINY.items()}
 
 
 def _train_step(description: str, arguments: Sequence[str], minutes: float) -> Step:

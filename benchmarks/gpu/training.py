@@ -77,7 +77,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--utterances", type=int, default=200, metavar="N", help="utterances in the corpus (default: 200)"
     )
     parser.add_argument(
-        "--words", type=int, default=4, metavar="N", help="longest utterance, of half a second per word"
+        "--words",
+        type=int,
+        default=4,
+        metavar="N",
+        help="words of the longest utterance, half a second each (default: 4)",
     )
     parser.add_argument("--overrides", nargs="*", default=[], metavar="KEY=VALUE", help="settings of every training")
     results.add_options(parser)
@@ -139,7 +143,7 @@ def forecast_of(settings: RunSettings) -> str:
 
 
 def run(settings: RunSettings, device: str) -> Run:
-    """Train, and return the measurements. If the training stops with an error, such as a non-finite loss, return it."""
+    """Train, and return the measurements; they include the error of a training that stops early."""
     on_card = device.startswith("cuda")
     if on_card:
         torch.cuda.empty_cache()
