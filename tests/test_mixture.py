@@ -180,7 +180,10 @@ def test_a_mixture_killed_and_resumed_ends_with_the_bits_of_one_left_alone(two: 
         ("[{manifest:train.jsonl,wieght:2}]", "weights above 0 and at most 1000"),
         ("[{weight:2}]", "weights above 0 and at most 1000"),
         ("[]", "corpus.train must be a list"),
-        ("[train.jsonl,train.jsonl]", "must name each manifest once; got .* Give it a weight of 2"),
+        (
+            "[train.jsonl,train.jsonl]",
+            "must name each manifest once; got .* To train on it twice, give it a weight of 2",
+        ),
     ],
 )
 def test_a_mixture_that_cannot_be_is_one_line(value: str, message: str, two: Path) -> None:
