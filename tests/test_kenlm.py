@@ -107,10 +107,10 @@ def check_error(path: Path) -> str:
 
 
 ONE_LINE: dict[str, tuple[Callable[[str], str | bytes], str]] = {
-    "empty": (lambda text: "", "it begins otherwise"),
-    "a text": (lambda text: "We went to New York.\n", "it begins otherwise"),
-    "compressed": (lambda text: gzip.compress(text.encode()), r"ARPA (not compressed)"),
-    "random bytes": (lambda text: random.Random(0).randbytes(5000), "it begins otherwise"),
+    "empty": (lambda text: "", "it begins differently"),
+    "a text": (lambda text: "We went to New York.\n", "it begins differently"),
+    "compressed": (lambda text: gzip.compress(text.encode()), r"an uncompressed ARPA file"),
+    "random bytes": (lambda text: random.Random(0).randbytes(5000), "it begins differently"),
     "cut in its head": (lambda text: text[:8], "line 2 must count n-grams, as in ngram 1=12, in ascending order to 6"),
     "cut in its words": (
         lambda text: text[: text.index("york")],
@@ -135,7 +135,7 @@ ONE_LINE: dict[str, tuple[Callable[[str], str | bytes], str]] = {
     "a probability above 1": (lambda text: text.replace("\n-", "\n", 1), "line 7 must be a 1-gram"),
     "a word twice": (lambda text: text.replace("york", "new"), "Duplicate entry in dictionary 'new'"),
     "an unheard-of word": (lambda text: text[::-1].replace("kroy", "kroj", 1)[::-1], "Word jork was not seen"),
-    "no <unk>": (lambda text: text.replace("\t<unk>", "\tunk"), "must have an entry <unk>; this one has none"),
+    "no <unk>": (lambda text: text.replace("\t<unk>", "\tunk"), "must have the entry <unk>; it has no such entry"),
     "no </s>": (lambda text: text.replace("</s>", "s"), "KenLM says"),
     "not UTF-8": (lambda text: text.encode().replace("é".encode(), b"\xe9"), "can't decode byte 0xe9"),
 }

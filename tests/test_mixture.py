@@ -186,7 +186,10 @@ def test_a_killed_and_resumed_mixture_ends_with_the_bits_of_an_undisturbed_one(t
         ("[{manifest:train.jsonl,wieght:2}]", "weights above 0 and at most 1000"),
         ("[{weight:2}]", "weights above 0 and at most 1000"),
         ("[]", "corpus.train must be a list"),
-        ("[train.jsonl,train.jsonl]", "must name each manifest once; got .* Give it a weight of 2"),
+        (
+            "[train.jsonl,train.jsonl]",
+            "must name each manifest once; got .* To train on it twice, give it a weight of 2",
+        ),
     ],
 )
 def test_an_invalid_mixture_is_reported_in_one_line(value: str, message: str, two: Path) -> None:

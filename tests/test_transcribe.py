@@ -391,7 +391,7 @@ def test_a_short_id_is_not_taken_for_a_file_name(
             ["--lm", "gone.arpa"],
             r"^gone\.arpa: must be a readable language model; No such file or directory\.$",
         ),
-        (["--lm", "GARBAGE"], r"garbage: must be a language model, ARPA \(not compressed\) or a KenLM binary"),
+        (["--lm", "GARBAGE"], r"garbage: must be an uncompressed ARPA file or a KenLM binary"),
         (["--lm", ""], r"^--lm must be a file; got an empty name\.$"),
         (
             ["--decode", "greedy", "--lm", "x"],
