@@ -535,22 +535,25 @@ if __name__ == "__main__":
 WAITS = "time.sleep(1000)"  # like a collective operation that other ranks never join
 
 
-def ended(harm: dict[str, str], tones: Path, folder: Path, world_size: int) -> subprocess.CompletedProcess[str]:
+def ended(
+    harm: dict[str, str], tones: Path, folder: Path, world_size: int, strategy: str = "ddp"
+) -> subprocess.CompletedProcess[str]:
     """Train with code that runs in processes before the fourth step; return when all processes have ended."""
     (folder / "program.py").write_text(PROGRAM)
-    settings = [*RUN, *tone_corpus(tones), "run_dir=run", "trainer.strategy=ddp", f"trainer.devices={world_size}"]
+    processes = [f"trainer.strategy={strategy}", f"trainer.devices={world_size}"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **harm}
-    command = [sys.executable, "program.py", *settings]
+    command = [sys.executable, "program.py", *RUN, *tone_corpus(tones), "run_dir=run", *processes]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE)
-    processes = [Path("/proc", path.name) for path in (folder / "processes").iterdir()]
-    assert len(processes) == world_size
+    folders = [Path("/proc", path.name) for path in (folder / "processes").iterdir()]
+    assert len(folders) == world_size
     end = time.monotonic() + PATIENCE
-    while any(process.exists() for process in processes):
+    while any(path.exists() for path in folders):
         assert time.monotonic() < end, "a process is still alive"
         time.sleep(0.1)
     return done
 
 
+@pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("harm", "world_size", "named"),
     [
@@ -566,9 +569,9 @@ def ended(harm: dict[str, str], tones: Path, folder: Path, world_size: int) -> s
     ids=["killed", "a bug", "crashed while the others wait"],
 )
 def test_a_process_that_dies_is_named_in_one_line_and_no_other_process_remains(
-    harm: dict[str, str], world_size: int, named: str, tones: Path, tmp_path: Path
+    harm: dict[str, str], world_size: int, named: str, strategy: str, tones: Path, tmp_path: Path
 ) -> None:
-    done = ended(harm, tones, tmp_path, world_size)
+    done = ended(harm, tones, tmp_path, world_size, strategy)
     assert done.returncode == 1
     line = f"error: all {world_size} processes must run to the end; {named}. Run the same command to resume."
     for text in (done.stderr, (tmp_path / "run" / "train.log").read_text()):
