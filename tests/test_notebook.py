@@ -42,17 +42,18 @@ def test_its_page_shows_the_cells_and_links_to_the_file() -> None:
 
 
 @pytest.mark.slow
-def test_it_runs_and_fine_tuning_makes_fewer_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_runs_and_fine_tuning_makes_fewer_errors(tmp_path: Path) -> None:
     """In a folder of its own: the notebook writes beside the package recipes."""
     import nbformat
     from nbclient import NotebookClient
 
     (tmp_path / "recipes").symlink_to(ROOT / "recipes")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (tmp_path, ROOT))))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "IPYTHONDIR": str(tmp_path / "ipython")}
+    environment["PYTHONPATH"] = os.pathsep.join(map(str, (tmp_path, ROOT)))
+    del environment["PYTEST_CURRENT_TEST"]  # ipykernel would not show what the commands print
     notebook = nbformat.read(NOTEBOOK, as_version=4)
-    NotebookClient(notebook, timeout=250, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    client = NotebookClient(notebook, timeout=250, resources={"metadata": {"path": str(tmp_path)}})
+    client.execute(env=environment)
 
     runs = tmp_path / "runs" / "fine_tune"
     before, after = (json.loads((runs / name / "results.json").read_text()) for name in ("first", "second"))
