@@ -184,12 +184,16 @@ def test_the_command_exits_with_status_1_and_without_a_traceback(tmp_path: Path,
         ("augment=[nois]", "augment must be one of codec, .*; got 'nois'. Did you mean noise?"),
         ("corpus=absent", "corpus must be one of common_voice, .*; got 'absent'."),
         ("encoder.num_layer=3", "encoder.num_layer must be a setting; encoder has activation, .* mean num_layers?"),
+        ("data.batch=3", "data.batch must be a setting; data has batch_seconds, .*. Did you mean batch_seconds?"),
         ("foo=3", "foo must be a setting; the config has augment, .*trainer."),
         (
             "trainer.max_epoch=3",
             "trainer has .* mean max_epochs? +trainer.max_epoch=VALUE passes max_epoch to Lightning's Trainer.",
         ),
-        ("head/predictor=lstm", "Could not override 'head/predictor'. No match in the defaults list."),
+        (
+            "head/predictor=lstm",
+            "head/predictor must be a part of the chosen head. Choose one that has it: head=tdt, head=transducer.",
+        ),
         ("1 2", "an override must be KEY=VALUE, in quotes if it has spaces; got '1 2'."),
     ],
 )

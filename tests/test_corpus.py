@@ -52,3 +52,12 @@ def test_a_recipe_refuses_a_folder_with_files_that_it_would_replace(
         "--output-dir must be a folder without files that recipes.mini.prepare would replace" in capfd.readouterr().err
     )
     assert content(mine) == before
+
+
+def test_a_command_that_does_not_make_the_manifests_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    must = (
+        r"^corpus mine: corpus\.prepare must make the manifests; recipes\.convert ended without an error, but \S+train"
+    )
+    with pytest.raises(InputError, match=must):
+        prepare(tmp_path / "new", "corpus.name=mine", "corpus.prepare='recipes.convert --help'")
+    assert "usage: python -m recipes.convert" in capfd.readouterr().out

@@ -290,6 +290,15 @@ def test_a_range_beyond_the_end_is_an_error_that_names_both_ends(url: str, start
         read_range(url, -1, 10)
 
 
+def test_of_several_absent_objects_the_first_is_named_with_its_bucket(s3: FaultyProxy) -> None:
+    """A server answers a HEAD request without saying whether the object or its bucket is absent."""
+    write_whole("s3://bucket/a-0.tar", b"shard")
+    advice = r"404 Not Found; the object or the bucket bucket does not exist\.$"
+    for _ in range(5):
+        with pytest.raises(StoreError, match=rf"^s3://bucket/a-1\.tar: {advice}"):
+            store.sizes_and_etags([f"s3://bucket/a-{number}.tar" for number in range(9)])
+
+
 def test_an_object_that_changed_is_an_error_that_names_it(s3: FaultyProxy, url: str, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(CONTENT)

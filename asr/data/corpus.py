@@ -159,6 +159,10 @@ def prepare_if_absent(settings: CorpusSettings) -> None:
     made = subprocess.run(command, check=False, preexec_fn=partial(die_with_parent, os.getpid()))
     if made.returncode != 0:
         raise InputError(f"corpus {settings.name}: {module} ended with status {made.returncode}; its message is above.")
+    if missing := [path for path in absent if not os.path.isfile(path)]:
+        must = f"corpus {settings.name}: corpus.prepare must make the manifests; {module} ended without an error"
+        advice = "Correct corpus.prepare, or the names in corpus.train, .valid, .test or .also_test."
+        raise InputError(f"{must}, but {missing[0]} does not exist. {advice}")
 
 
 def _check_declared(settings: CorpusSettings, how: str, absent: str) -> None:

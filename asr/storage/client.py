@@ -133,17 +133,18 @@ class Client:
             Put whether the object was written.
 
         Raises:
-            StoreError: a request failed; the error of the first such request.
+            StoreError: a request failed; the error is that of the first failed request in the given order.
         """
         return asyncio.run_coroutine_threadsafe(self._run(requests, settings), self._loop).result()
 
     async def _run(self, requests: Sequence[Request], settings: StorageSettings) -> list[Any]:
         tasks = [asyncio.ensure_future(self._answer(request, settings)) for request in requests]
         try:
-            return await asyncio.gather(*tasks)
+            return [await task for task in tasks]
         finally:
             for task in tasks:
-                task.cancel()
+                if not task.cancel() and not task.cancelled():
+                    task.exception()  # otherwise asyncio logs the failures of later requests
 
     async def _answer(self, request: Request, settings: StorageSettings) -> Any:
         limit = time_limit(request, settings)
@@ -155,7 +156,7 @@ class Client:
             except TimeoutError:
                 cause = f"no answer within {limit:.0f} seconds"
             except FileNotFoundError as error:
-                cause = _cause(error, "no such object")
+                cause = _missing(error, request.url)
             except (_Incomplete, self._obstore.exceptions.BaseError, OSError, ValueError) as error:
                 cause = _cause(error)
             raise UnreachableStoreError(f"{printable_url(request.url)}: {cause}.") from None
@@ -368,6 +369,14 @@ def _cause(error: Exception, otherwise: str = "") -> str:
     retries = re.search(r"after (\d+) retries", text)
     cause = one_line(unquote(cause)).rstrip(".") + (f", after {retries[1]} retries" if retries else "")
     return cause + _advice(text)
+
+
+def _missing(error: Exception, url: str) -> str:
+    """Describe in one line that an object is missing; the answer to a HEAD request does not say if its bucket is."""
+    cause = _cause(error, "no such object")
+    if scheme(url) in HTTP or "NoSuch" in cause:
+        return cause
+    return f"{cause}; the object or the bucket {bucket(url)} does not exist"
 
 
 def _advice(text: str) -> str:

@@ -263,7 +263,8 @@ def _opened(path: str) -> Iterator[int]:
         finally:
             os.close(descriptor)
     except (OSError, ValueError) as error:  # ValueError: a null byte
-        raise StoreError(f"{path}: must be a file that can be read; {one_line(error)}.") from None
+        reason = getattr(error, "strerror", None) or one_line(error)
+        raise StoreError(f"{path}: must be a file that can be read; {reason}.") from None
 
 
 def _local_info(descriptor: int) -> ObjectInfo:

@@ -136,12 +136,22 @@ def composition_error(error: "CompactHydraException") -> str:
             more = f" +{cause.full_key}=VALUE passes {key} to Lightning's Trainer." if section == "trainer" else ""
             has = f"{section or 'the config'} has {', '.join(keys)}"
             return f"{cause.full_key} must be a setting; {has}.{_similar(key, keys)}{more}"
+    absent = re.match(r"Could not override '([a-z_]+)/([a-z_]+)'", str(error))
+    if absent and (owners := _with_part(*absent.groups())):
+        choices = ", ".join(f"{absent[1]}={owner}" for owner in owners)
+        return f"{absent[1]}/{absent[2]} must be a part of the chosen {absent[1]}. Choose one that has it: {choices}."
     return _one_line([*str(error).splitlines(), *(str(cause).splitlines() if cause else [])])
 
 
+def _with_part(group: str, part: str) -> list[str]:
+    """Return the files of a group in conf/ that have a part."""
+    files = sorted(CONF.joinpath(group).glob("*.yaml"))
+    return [file.stem for file in files if re.search(rf"^ *- {part}: ", file.read_text(encoding="utf-8"), re.MULTILINE)]
+
+
 def _similar(name: str, names: Collection[str]) -> str:
-    matches = get_close_matches(name, names, n=1)
-    return f" Did you mean {matches[0]}?" if matches else ""
+    matches = get_close_matches(name, names, n=1) or [other for other in names if name in other.split("_")]
+    return f" Did you mean {matches[0]}?" if len(matches) == 1 else ""
 
 
 def _one_line(lines: Iterable[str]) -> str:
