@@ -106,7 +106,7 @@ def _saved_transducer(kind: str, options: tuple[tuple[str, Any], ...], has_blank
     with torch.no_grad():
         made.joint.head.weight.mul_(3.0)
         made.joint.head.bias[blank] += 3.0
-        # transformers selects a token among logits that include durations; a constant does not change its loss.
+        # transformers compares logits of tokens with those of durations; a constant does not change the durations.
         made.joint.head.bias[blank + 1 :] -= 1000.0
         made.joint.head.bias[blank + 1 : blank + 2] -= 4.0  # its greedy TDT search has no limit of tokens per frame
     made.generation_config.decoder_start_token_id = blank  # the published models have this value

@@ -85,7 +85,7 @@ def scores(manifest: Path) -> list[float]:
 def test_a_long_recording_becomes_segments_with_their_texts_as_written(
     fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(alignment, "MAX_CELLS", 0)  # like hours of audio
+    monkeypatch.setattr(alignment, "MAX_CELLS", 0)  # align in parts, as for hours of audio
     spoken_texts = sentences(24, seed=5, words=(3, 4))
     written = [f"{text.title()}." for text in spoken_texts]
     wrong = "Fedcba, fed cab: dab!"
@@ -176,7 +176,7 @@ def test_invalid_options_of_segments_are_reported_in_one_line(
 def test_eleven_minutes_of_real_speech_are_segmented_and_a_passage_of_wrong_text_is_found(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(alignment, "MAX_CELLS", 0)  # like hours of audio
+    monkeypatch.setattr(alignment, "MAX_CELLS", 0)  # align in parts, as for hours of audio
     subprocess.run([sys.executable, "-m", "asr.convert", str(MODEL), "-o", str(tmp_path / "m")], cwd=ROOT, check=True)
     folder = SHARED / "LibriSpeech" / "test-clean-mini"
     lines = [line.split(" ", 1) for path in sorted(folder.rglob("*.txt")) for line in path.read_text().splitlines()]

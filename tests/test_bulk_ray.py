@@ -72,7 +72,7 @@ def test_deaths_not_caused_by_an_utterance_end_the_job_in_one_line() -> None:
                 part.tried()
 
 
-def test_one_death_is_retried() -> None:
+def test_a_part_is_retried_after_one_death_of_its_worker() -> None:
     part = _Part(PartTask(0, [Utterance("a.wav", 1.0, "", "a")], True, {}))
     part.died("NodeDiedError")
     assert part.next_task == part.task

@@ -294,7 +294,7 @@ def test_a_feature_normalisation_that_sees_future_frames_is_refused_and_another_
     assert str(refusal.value) == f"{must}{normalize} does. Take features/normalize=global_cmvn."
 
 
-def test_its_config_selects_a_feature_normalisation_without_future_frames() -> None:
+def test_the_config_selects_a_feature_normalisation_without_future_frames() -> None:
     assert resolved("encoder=conformer_streaming_s")["features"]["normalize"]["name"] == "global_cmvn"
 
 

@@ -94,7 +94,7 @@ def test_encoder_joint_network_and_losses_equal_nemos(kind: str, models: Path) -
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
-def test_greedy_texts_equal_nemos_and_nemo_gives_them_from_our_archive(kind: str, models: Path) -> None:
+def test_greedy_texts_equal_those_of_nemo_which_also_reads_our_archive(kind: str, models: Path) -> None:
     expected = torch.load(models / kind / "expected.pt", weights_only=True)["texts"]
     assert sum(map(len, expected)) > 10, "the texts must not be empty"
     transcripts = load_recognizer(models / kind / "ours").transcribe(WAVEFORMS, sample_rate=SAMPLE_RATE)

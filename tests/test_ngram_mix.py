@@ -95,7 +95,7 @@ def test_a_mixture_lists_the_n_grams_of_all_models_with_the_weighted_mean_of_the
         assert min(backoffs) * (1 - EXACT) <= mixture.backoffs.get(context, 1.0) <= max(backoffs) * (1 + EXACT)
 
 
-def test_the_words_not_listed_after_a_context_share_the_mixtures_probability_of_all_of_them() -> None:
+def test_words_not_listed_after_a_context_have_in_total_the_probability_of_the_mixture() -> None:
     models = [model_of([list("abcd"), list("abd")], 3), model_of([list("aeb"), list("bec"), list("dd")], 3)]
     shares = np.array([0.3, 0.7])
     mixture, parts = Plain(interpolate(models, shares, len(WORDS)), len(WORDS)), [Plain(m, len(WORDS)) for m in models]

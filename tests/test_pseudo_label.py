@@ -385,7 +385,7 @@ def test_tenths_by_confidence_have_the_errors_of_their_utterances(
     assert shown[2:] == expected
 
 
-def test_the_page_of_tenths_shows_errors_over_expected_errors(tmp_path: Path) -> None:
+def test_the_page_shows_the_errors_of_each_tenth_over_its_expected_errors(tmp_path: Path) -> None:
     rows = [scored(f"u{number}", "yes no", "yes yes", *[number / 100] * 2) for number in range(1, 51)]
     file, drawn = write(tmp_path / "<b>.jsonl", *rows), tmp_path / "page.html"
     assert deciles.main([str(file), "--page", str(drawn)]) == 0
@@ -404,7 +404,7 @@ def test_the_page_of_tenths_shows_errors_over_expected_errors(tmp_path: Path) ->
         (10, ["--dev", "a.jsonl", "b.jsonl"], "--dev must name one file for each JSONL; got 2 for 1."),
     ],
 )
-def test_input_without_tenths_is_reported_in_one_line(
+def test_input_that_cannot_be_divided_into_tenths_by_confidence_is_reported_in_one_line(
     count: int, options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = write(tmp_path / "few.jsonl", *(scored(f"u{number}", "yes", "no", 0.5) for number in range(count)))

@@ -321,7 +321,7 @@ def test_fewer_utterances_than_ranks_is_an_error() -> None:
         plan(random_durations(3), world_size=4)
 
 
-def test_fewer_indivisible_batches_than_needed_for_all_ranks_are_an_error() -> None:
+def test_batches_of_one_utterance_that_do_not_suffice_for_all_ranks_are_an_error() -> None:
     """Three batches of one utterance cannot be halved into four: a rank would have no work."""
     with pytest.raises(InputError, match=r"3 batches .* 2 ranks"):
         plan(torch.tensor([50.0, 50.0, 50.0], dtype=torch.float64), world_size=2)

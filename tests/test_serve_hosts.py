@@ -44,7 +44,7 @@ def ask(server: Server, host: str, method: str = "GET", path: str = "/health", *
 # ---- hosts
 
 
-def test_an_unknown_host_name_gets_nothing(server: Server) -> None:
+def test_a_request_to_an_unknown_host_name_is_refused(server: Server) -> None:
     for host in FOREIGN:
         for method, path in (("GET", "/metrics"), ("GET", "/examples/0"), ("GET", "/"), ("POST", "/transcribe")):
             status, body = ask(server, host, method, path)
@@ -160,7 +160,7 @@ def misled() -> Iterator[Any]:
     yield from launched("--host-resolver-rules=MAP *.example 127.0.0.1")
 
 
-def test_a_name_rebound_to_this_machine_gets_nothing(misled: Any, server: Server) -> None:
+def test_a_foreign_host_name_rebound_to_this_machine_is_refused(misled: Any, server: Server) -> None:
     page = visit(misled, f"http://evil.example:{server.port}/examples/0").page
     assert "the host must be a known name of the server" in page.locator("body").inner_text()
     read = "fetch('/metrics').then(answer => answer.text())"
