@@ -12,6 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from asr.errors import InputError
+from asr.kernels.matrix_products import onednn
 from benchmarks import results
 from benchmarks.machine import TURNS, about, measure, synchronizer
 from benchmarks.nets import (
@@ -96,6 +97,9 @@ def add_options(parser: argparse.ArgumentParser, batches: list[str]) -> None:
     )
     parser.add_argument("--without-front-end", action="store_true", help="the blocks alone, from (B, T', D)")
     parser.add_argument("--compile", action="store_true", help="each contender with its blocks compiled, too")
+    parser.add_argument(
+        "--onednn", action="store_true", help="each contender with float32 matrix products by oneDNN, too"
+    )
     results.add_options(parser)
 
 
@@ -138,13 +142,14 @@ def _makers(
 ) -> dict[str, Callable[[], Contender]]:
     """Give what makes each contender and each variant, runs it twice, and notes what is known of it then."""
 
-    def make(contender: str, encoder_name: str, named: str, prepare: Prepare) -> Contender:
+    def make(contender: str, encoder_name: str, named: str, prepare: Prepare, by_onednn: bool) -> Contender:
         torch.manual_seed(0)
         before = _allocated(given.device)
         net = make_net(contender, encoder_name, with_front_end=not given.without_front_end).to(given.device)
         flops = count_flops(net, batch.features, batch.lengths, backward=work.backward)
         prepare(net, batch)
         run = work.ready(net, batch)
+        run = with_onednn(run) if by_onednn else run
         run()  # compiles, finds algorithms, fills the allocator
         peak = _peak(run, given.device)
         parameters = sum(parameter.numel() for parameter in net.parameters())
@@ -152,10 +157,23 @@ def _makers(
         return run
 
     return {
-        name + behind: functools.partial(make, contender, encoder_name, name + behind, prepare)
+        (named := name + behind + libraries): functools.partial(
+            make, contender, encoder_name, named, prepare, bool(libraries)
+        )
         for name, (contender, encoder_name) in entries(given.contenders, size, given.attentions).items()
         for behind, prepare in work.variants(contender).items()
+        for libraries in ["", *([", oneDNN"] if given.onednn else [])]
     }
+
+
+def with_onednn(run: Contender) -> Contender:
+    """Switch torch's matrix products to oneDNN while a contender runs; the others keep torch's choice."""
+
+    def switched() -> object:
+        with onednn():
+            return run()
+
+    return switched
 
 
 def compile_blocks(net: Net, batch: Batch) -> None:

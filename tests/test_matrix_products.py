@@ -30,6 +30,11 @@ needs_onednn = pytest.mark.skipif(
 )
 
 
+def switch_of_torch() -> Any:
+    mkldnn: Any = torch.backends.mkldnn  # its type lacks `matmul`
+    return mkldnn.matmul
+
+
 @pytest.fixture(autouse=True)
 def _own_state(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test is a process of its own: no command, torch's choice."""
@@ -114,16 +119,16 @@ def test_only_commands_choose_and_only_for_large_batches(switched: list[None], m
         pass
     assert switched == []
     with large_products(MIN_FRAMES):
-        assert torch.backends.mkldnn.matmul.fp32_precision == "bf16"
+        assert switch_of_torch().fp32_precision == "bf16"
     assert len(switched) == 1
 
 
 def test_torchs_precision_can_be_read_after_a_batch_also_if_it_failed(switched: list[None]) -> None:
     matrix_products.adopt("cpu")
-    before = torch.backends.mkldnn.matmul.fp32_precision
+    before = switch_of_torch().fp32_precision
     with pytest.raises(ZeroDivisionError), large_products(MIN_FRAMES):
         raise ZeroDivisionError
-    assert torch.backends.mkldnn.matmul.fp32_precision == before
+    assert switch_of_torch().fp32_precision == before
     assert torch.get_float32_matmul_precision() == "highest"
 
 

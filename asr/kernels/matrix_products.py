@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 TORCH, ONEDNN = "torch", "oneDNN"  # names of the forms, in results.json
 MIN_FRAMES = 512  # encoder frames of a batch, with padding; at 250 frames (10 s) MKL is as fast, at fewer faster
@@ -146,7 +147,8 @@ def onednn() -> Iterator[None]:
     """Multiply by oneDNN in this context, in all threads of the process."""
     import torch
 
-    switch = torch.backends.mkldnn.matmul
+    mkldnn: Any = torch.backends.mkldnn  # its type lacks `matmul`
+    switch = mkldnn.matmul
     before = switch.fp32_precision
     switch.fp32_precision = "bf16"
     try:
