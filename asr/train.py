@@ -24,6 +24,7 @@ def train(settings: "RunSettings") -> float | None:
     from asr import build
     from asr.data.selection import check_dropped
     from asr.data.training_set import TrainingSet
+    from asr.kernels.matrix_products import adopt
     from asr.report.training import leave_report
     from asr.run.outcome import best_wer, check_learnt, finish
     from asr.run.preparation import prepare, training_counts
@@ -39,6 +40,8 @@ def train(settings: "RunSettings") -> float | None:
 
     configure(settings.data.storage)
     trainer = make_trainer(settings)
+    if not settings.compile_blocks:  # the compiler asks for torch's precision, which raises while oneDNN is on
+        adopt(trainer.strategy.root_device.type)
     prepared = first_then_all(trainer, partial(prepare, settings, trainer.global_rank, trainer.world_size))
     state, corpus, features, seed = prepared.state, prepared.corpus, prepared.features, settings.seed
 

@@ -113,6 +113,16 @@ def test_nets_take_turns_and_each_has_its_row(
     assert capsys.readouterr().out.count("| xs | 2x1 |") == 3
 
 
+def test_each_contender_takes_turns_with_products_by_onednn_and_torchs_choice_is_unchanged_after_it(
+    tmp_path: Path,
+) -> None:
+    options = ["--contenders", OURS, "--attentions", "--onednn", "--batches", "2x1", "--output-dir", str(tmp_path)]
+    assert inference.main([*TINY, *options]) == 0
+    rows = json.loads((tmp_path / "inference.json").read_text())["rows"]
+    assert [row["contender"] for row in rows] == [OURS, f"{OURS}, oneDNN"]
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
 def test_a_peer_that_is_not_installed_is_named_and_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,6 +18,7 @@ from asr.bulk.parts import PartTask
 from asr.bulk.transcription import PartResult, transcribe_part
 from asr.data.manifest import Utterance
 from asr.errors import InputError, StoreError, how_to_install, is_out_of_memory, one_line
+from asr.kernels.matrix_products import permit
 from asr.recognition.inference import Inference
 from asr.recognition.recognizer import Recognizer
 from asr.system.processes import spin_briefly
@@ -255,6 +256,7 @@ def work(task: PartTask, is_search: bool, worker: Worker) -> Outcome:
     try:
         if worker.key not in _recognizers:
             spin_briefly()
+            permit()
             _recognizers.clear()
             _recognizers[worker.key] = worker.load()
         transcribe = partial(transcribe_part, _recognizers[worker.key], task, worker.inference)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from asr.errors import InputError, StoreError, is_out_of_memory
+from asr.kernels.matrix_products import adopt, permit
 from asr.settings.conf import CONF
 from asr.settings.rule import WORKERS
 from asr.system.files import NO_ROOM
@@ -116,13 +117,13 @@ def finite(text: str) -> float:
 finite.__name__ = "number"  # for argparse's message: invalid number value
 
 
-def load_model(options: argparse.Namespace) -> "Recognizer":
-    """Load the model of the options, with their decoder and on their device."""
+def load_model(options: argparse.Namespace, *, computes_in_threads: bool = False) -> "Recognizer":
+    """Load the model of the options, with their decoder and on their device; for the last argument see `place`."""
     from asr.interchange.models import load_recognizer
 
     recognizer = load_recognizer(options.model, decode=decoder(options), base=options.base)
     check_used(recognizer, options)
-    return place(recognizer, options)
+    return place(recognizer, options, computes_in_threads=computes_in_threads)
 
 
 def check_used(recognizer: "Recognizer", options: argparse.Namespace) -> None:
@@ -147,8 +148,15 @@ def _named(key: str) -> str:
     return "--" + key.replace("_", "-")
 
 
-def place(recognizer: "Recognizer", options: argparse.Namespace) -> "Recognizer":
-    """Move a recogniser to the device of the options, and set its precision."""
+def place(recognizer: "Recognizer", options: argparse.Namespace, *, computes_in_threads: bool = False) -> "Recognizer":
+    """Move a recogniser to the device of the options, and set its precision.
+
+    Args:
+        recognizer: to move.
+        options: of the command.
+        computes_in_threads: whether several threads compute at the same time; then torch chooses the library of matrix
+            products, because another choice would change the products of all threads.
+    """
     import torch
 
     is_program = recognizer.model.is_program
@@ -158,7 +166,10 @@ def place(recognizer: "Recognizer", options: argparse.Namespace) -> "Recognizer"
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() and not is_program else "cpu"
     recognizer.recording_encoder.precision = None if is_program else getattr(torch, options.precision)
-    return recognizer.to(device, "--device")
+    placed = recognizer.to(device, "--device")
+    if not computes_in_threads:
+        adopt(placed.model.device.type)
+    return placed
 
 
 def decoder(options: argparse.Namespace) -> dict[str, Any]:
@@ -260,6 +271,7 @@ def complain_of(name: str, reason: str) -> None:
 def run_command(command: Callable[[Sequence[str] | None], int]) -> None:
     """Run a command and exit: an InputError or StoreError is one line and status 1, Ctrl-C status 130."""
     spin_briefly()
+    permit()
     try:
         status = command(None)
         sys.stdout.flush()

@@ -11,6 +11,7 @@ from asr.data.manifest import Utterance
 from asr.evaluation.analysis import rates
 from asr.evaluation.utterances import Scored, score, show_writing
 from asr.evaluation.word_errors import ErrorCounts, total
+from asr.kernels.matrix_products import form
 from asr.recognition.inference import INFERENCE, Inference
 from asr.recognition.recognizer import Recognizer
 from asr.text.normalize import Normalizer
@@ -41,7 +42,10 @@ class Evaluation:
         return total(result.counts for result in self.scored)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the entry of results.json: rates, intervals, and the numbers of scored and unreadable utterances."""
+        """Return the entry of results.json: rates, intervals, and the numbers of scored and unreadable utterances.
+
+        `matrix_products` is the library that multiplied in this process, from `asr.kernels.matrix_products`.
+        """
         figures = rates(self.scored)
         words, characters, raw = figures["words"], figures["characters"], figures["raw_words"]
         return {
@@ -60,6 +64,7 @@ class Evaluation:
             "raw_wer_interval": raw["interval"],
             "wordless": self.wordless,
             "normalizer": self.normalizer,
+            "matrix_products": form(),
             "utterances": len(self.scored),
             "speakers": len({result.utterance.speaker for result in self.scored} - {None}),
             "not_scored": len(self.rejected),

@@ -17,6 +17,7 @@ from asr.data.batch_plan import BatchBounds, BatchSampler, plan_evaluation
 from asr.data.dataset import SpeechDataset, load_utterance, stream_utterance
 from asr.data.manifest import Utterance
 from asr.errors import AudioError
+from asr.kernels.matrix_products import large_products
 from asr.recognition.chunks import ChunkBounds
 from asr.recognition.long_form import Segment, Segmenter, Segments
 from asr.recognition.model import Model
@@ -164,7 +165,8 @@ class RecordingEncoder:
         if len(batch) == 0 or batch.features.shape[1] == 0:  # too short for a single frame
             return [torch.zeros(0, model.encoder.output_dim, device=model.device)] * len(batch)
         moved = batch.to(model.device)
-        with self.autocast():
+        num_frames = len(batch) * batch.features.shape[1] // model.encoder.stride
+        with self.autocast(), large_products(num_frames):
             encoded = model(moved.features, moved.feature_lengths)
         return [out[:length] for out, length in zip(encoded.out, encoded.lengths.tolist(), strict=True)]
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 import asr
+from asr.kernels.matrix_products import TORCH, form
 from asr.storage.location import without_secrets
 
 LIBRARIES = ("torch", "torchaudio", "lightning", "hydra-core", "sentencepiece")
@@ -27,7 +28,7 @@ class Provenance:
         command: as it was typed.
         code: version of asr; in a git checkout, with the commit.
         libraries: versions of Python and of `LIBRARIES`.
-        machine: system, number of cores, GPUs.
+        machine: system, number of cores, GPUs, and the library of matrix products if it is not torch's choice.
     """
 
     command: str
@@ -41,6 +42,8 @@ def provenance() -> Provenance:
     libraries = [f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in LIBRARIES)]
     gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
     machine = [f"{platform.system()} {platform.machine()}", f"{os.cpu_count()} cores", *gpus]
+    if form() != TORCH:
+        machine.append(f"matrix products by {form()}")
     return Provenance(without_secrets(shlex.join(sys.orig_argv)), _code(), ", ".join(libraries), ", ".join(machine))
 
 

@@ -13,6 +13,7 @@ from asr.checkpoint.load import CHECKPOINT_KEY, read_checkpoint
 from asr.checkpoint.saved import newest_intact
 from asr.data.position import Position
 from asr.errors import InputError
+from asr.kernels.matrix_products import TORCH, form
 from asr.run.settings import CHOSEN_COMPONENTS, COMPONENTS
 from asr.settings.conf import run_defaults
 
@@ -42,6 +43,7 @@ FREE = (
     "trainer.num_nodes",
     "trainer.strategy",
     "trainer.log_every_n_steps",
+    "matrix_products",  # logged if it changes (`note_matrix_products`): it depends on the machine, not on the user
 )
 ALLOWED = ("world_size", "trainer", "schedule", "early_stopping", "num_threads")  # in resume.allow
 
@@ -116,7 +118,13 @@ def run_settings(
         world_size: number of processes.
     """
     learnt = {name: hashlib.sha256(content).hexdigest()[:16] for name, content in fitted.items()}
-    return {**resolved, "world_size": world_size, "manifests": dict(manifests), "fitted": learnt}
+    return {
+        **resolved,
+        "world_size": world_size,
+        "manifests": dict(manifests),
+        "fitted": learnt,
+        "matrix_products": form(),
+    }
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, str]:
@@ -171,6 +179,23 @@ def check_allowed(changed: Mapping[str, str], run_dir: Path, allow: Sequence[str
     if changed:
         logger.warning("resumed with changed settings, as resume.allow permits: %s", "; ".join(changed.values()))
         logger.warning("from now on the run is no longer bit for bit the run with the original settings")
+
+
+def note_matrix_products(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    """Log if another library than before multiplies matrices; earlier versions of asr always used torch's choice.
+
+    Args:
+        old: settings in the checkpoint.
+        new: settings of this process.
+    """
+    before, now = (settings.get("matrix_products", TORCH) for settings in (old, new))
+    if before != now:
+        names = {TORCH: "the library that torch chooses"}
+        logger.warning(
+            "matrix products were computed by %s, and are now computed by %s: from now on losses differ in their last "
+            "digits, and the run is no longer bit for bit the run that was begun",
+            *(names.get(name, name) for name in (before, now)),
+        )
 
 
 def differences(old: Any, new: Any, key: str = "") -> dict[str, str]:

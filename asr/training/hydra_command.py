@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asr.errors import InputError, StoreError, how_to_install
+from asr.kernels.matrix_products import permit
 from asr.settings.conf import CONF
 from asr.storage.location import without_secrets
 from asr.system.files import NO_ROOM
@@ -81,6 +82,7 @@ def experiment_command(command: Command, root: str = "train", read: Reader = rea
         from hydra.core.hydra_config import HydraConfig
         from omegaconf import OmegaConf
 
+        permit()
         resolved: dict[str, Any] = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
         return run_job(partial(_in_own_folder, command, failed), resolved, HydraConfig.get().overrides.task, read)
 
