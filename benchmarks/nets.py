@@ -113,7 +113,7 @@ class PeerEncoder(nn.Module):
 
 
 class NoFrontEnd(nn.Module):
-    """Replaces the front-end if the blocks alone are timed, whose inputs are (B, T', D)."""
+    """Replaces the front-end when the blocks alone are timed; the inputs are then (B, T', D)."""
 
     def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Return both unchanged."""

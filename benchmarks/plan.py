@@ -96,7 +96,7 @@ def draw_durations(count: int, folder: Path, seed: int = 0) -> Tensor:
 
 
 def measure(count: int, folder: Path, bounds: BatchBounds, jitter: float, world_size: int) -> PlanFigures:
-    """Plan two epochs, and measure the first plan and the change to the second."""
+    """Measure the plan of the first epoch, and the share of batch-mates that change in the second epoch."""
     durations, order = draw_durations(count, folder), BatchOrder(jitter, sorted_epochs=0)
 
     def plan(epoch: int) -> Plan:
