@@ -256,6 +256,9 @@ class RunSettings:
                 raise InputError(f"compile_blocks {must.format('false', 'true')}")
             if self.graph_memory:
                 raise InputError(f"graph_memory {must.format('0', self.graph_memory)}")
+            if self.components["encoder"].get("name") == "transformer_xl":
+                must = "trainer.strategy must be ddp with encoder=transformer_xl"
+                raise InputError(f"{must}, whose number of passes through a block depends on the batch; got fsdp.")
 
     def _check_adapter(self, name: str) -> None:
         """Check the settings that an adapter depends on.
