@@ -1,6 +1,5 @@
 """python -m asr.average RUN_DIR|CHECKPOINT... --output-dir DIR: average checkpoints and write a bundle."""
 
-import argparse
 import hashlib
 import sys
 from collections.abc import Sequence
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asr.cli.command import run_command
+from asr.cli.parser import CommandParser
 from asr.errors import InputError
 from asr.system.files import real
 from asr.text.printable import printable
@@ -21,7 +21,7 @@ SHARE = 0.3  # default share of --start
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Average checkpoints; print their names and the bundle's path."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="python -m asr.average",
         description="Write a bundle whose weights are the average of several checkpoints of a run.",
     )

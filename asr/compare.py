@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asr.cli.command import audio_progress, run_command
+from asr.cli.parser import CommandParser
 from asr.cli.report_options import add_report, audio_budget
 from asr.cli.table import lay_out, short_name
 from asr.errors import InputError
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse and check the command line."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="python -m asr.compare",
         description="Test whether one model has fewer errors than another.",
         epilog="Several manifests together: <(cat A/*.utterances.jsonl) <(cat B/*.utterances.jsonl)",

@@ -1,12 +1,12 @@
 """python -m asr.convert MODEL -o OUTPUT: convert another toolkit's model to a bundle, or a bundle to its format."""
 
-import argparse
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asr.cli.command import run_command
+from asr.cli.parser import CommandParser
 from asr.errors import InputError
 from asr.system.files import check_output, message_stream, real, write_whole
 
@@ -19,7 +19,7 @@ PAD_MODES = ("zeros", "reflect")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Convert; print the output and the account of tensors."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="python -m asr.convert",
         description="Convert a Conformer or Fast Conformer of NVIDIA NeMo, or a Parakeet of transformers, with CTC, "
         "RNNT or TDT, to a bundle; or a bundle to NeMo (--to nemo) or, if its encoder is a Fast Conformer, to "

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asr.cli.command import DECODERS, add_base, audio_progress, check_language, progress_bar, run_command
+from asr.cli.parser import CommandParser
 from asr.errors import InputError
 from asr.system.files import real
 
@@ -94,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
         "Export a model to ONNX, for runtimes without torch and for asr.evaluate and asr.transcribe. Or, with "
         "--to huggingface, to a folder that transformers loads as ParakeetForCTC, RNNT or TDT, with a model card."
     )
-    parser = argparse.ArgumentParser(prog="python -m asr.export", description=description)
+    parser = CommandParser(prog="python -m asr.export", description=description)
     parser.add_argument("model", metavar="MODEL", help="a run folder, a bundle, or a .ckpt")
     add_base(parser)
     output = "folder for the programs, tokens.txt and README.md; it must not exist, be empty, or contain only an older "

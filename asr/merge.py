@@ -1,18 +1,18 @@
 """python -m asr.merge ADAPTER --base MODEL -o FOLDER: merge an adapter into its base."""
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from asr.cli.command import add_base, run_command
+from asr.cli.parser import CommandParser
 from asr.system.files import real
 from asr.text.printable import printable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Merge; print the names of the output, adapter and base."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="python -m asr.merge",
         description="Merge an adapter (adapter=lora) into its base, and write a bundle of the whole model.",
     )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from asr.cli.command import complain, progress_bar, run_command
 from asr.cli.mixture_options import add_mixture, check_mixture
+from asr.cli.parser import CommandParser
 from asr.cli.table import lay_out
 from asr.data.text_lines import text_lines
 from asr.errors import InputError
@@ -100,7 +101,7 @@ def _estimate(
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="python -m asr.ngram",
         description="Build an n-gram language model, with modified Kneser-Ney smoothing, as an ARPA file.",
     )

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asr.cli.command import run_command
+from asr.cli.parser import CommandParser
 from asr.cli.table import lay_out
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="python -m asr.perplexity",
         description="Print the perplexity per word of texts by language models over a recogniser's tokens, with its "
         "95 % interval, a bootstrap over sentences. The end of a sentence counts as a word, as KenLM counts.",

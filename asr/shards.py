@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asr.cli.command import finite, progress_bar, run_command
+from asr.cli.parser import CommandParser
 from asr.errors import InputError
 from asr.text.numbers import counted
 
@@ -107,7 +108,7 @@ def _foreign_utterances(
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="python -m asr.shards",
         description="Write the audio of manifests into tar files (WebDataset's naming), and an index of byte ranges "
         "that asr.train and other commands accept instead of a manifest. Audio files are copied unchanged; segments of "

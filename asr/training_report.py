@@ -1,10 +1,10 @@
 """python -m asr.training_report RUN_DIR: write the report of a run, also before its end, when training writes it."""
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
 from asr.cli.command import run_command
+from asr.cli.parser import CommandParser
 from asr.errors import InputError
 from asr.report.training import read_record, training_page
 from asr.run.names import CONFIG, METRICS, REPORT
@@ -13,7 +13,7 @@ from asr.system.files import check_output, message_stream, write_output
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the report of a finished or unfinished run."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="python -m asr.training_report", description="Write the report of a training run, finished or not."
     )
     parser.add_argument("run_dir", metavar="RUN_DIR", type=Path, help="run folder of asr.train")

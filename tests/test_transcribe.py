@@ -444,6 +444,17 @@ def test_an_error_of_argparse_has_status_2(
     assert f"error: argument {options[0]}: invalid " in capsys.readouterr().err
 
 
+def test_a_misspelt_option_is_one_line_that_names_the_similar_option(capsys: pytest.CaptureFixture[str]) -> None:
+    for options, hint in (
+        (["--fromat", "srt"], "Did you mean --format?"),
+        (["--nonsense"], "python -m asr.transcribe --help lists the options."),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            run("model", "recording.wav", *options)
+        assert ended.value.code == 2
+        assert capsys.readouterr().err == f"error: unrecognized arguments: {' '.join(options)}. {hint}\n"
+
+
 def test_without_flashlight_the_error_for_a_language_model_says_what_to_install(
     fluent: Path, recording: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from asr.cli.parser import CommandParser
 from asr.errors import InputError, StoreError, is_out_of_memory
 from asr.kernels.matrix_products import adopt, permit
 from asr.settings.conf import CONF
@@ -43,7 +44,7 @@ def model_parser(
     workers: bool = True,
 ) -> argparse.ArgumentParser:
     """Make a parser with MODEL and the options of inference; `workers` adds --num-workers."""
-    parser = argparse.ArgumentParser(prog=f"python -m asr.{command}", description=description)
+    parser = CommandParser(prog=f"python -m asr.{command}", description=description)
     parser.add_argument("model", metavar="MODEL", help=model)
     add_base(parser)
     net = parser.add_argument_group("inference")
