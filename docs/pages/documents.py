@@ -39,9 +39,9 @@ class DocumentPages:
         for source, page in self.pages.items():
             text = (ROOT / source).read_text(encoding="utf-8")
             if source.endswith(NOTEBOOK):
-                path = PurePosixPath(page).with_suffix(NOTEBOOK)
-                self.contents[str(path)] = text
-                text = notebook_markdown(text, path.name)
+                notebook = PurePosixPath(page).with_suffix(NOTEBOOK)
+                self.contents[str(notebook)] = text
+                text = notebook_markdown(text, notebook.name)
             introduction, *others = sections(text) if source == BENCHMARKS else [text]
             parts = {page: introduction} | {_section_page(section): raised(section) for section in others}
             for path, part in parts.items():
