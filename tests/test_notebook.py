@@ -42,6 +42,7 @@ def test_its_page_shows_the_cells_and_links_to_the_file() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # a minute of processor time; processors are shared
 def test_it_runs_and_fine_tuning_makes_fewer_errors(tmp_path: Path) -> None:
     """In a folder of its own: the notebook writes beside the package recipes."""
     import nbformat
@@ -52,7 +53,7 @@ def test_it_runs_and_fine_tuning_makes_fewer_errors(tmp_path: Path) -> None:
     environment["PYTHONPATH"] = os.pathsep.join(map(str, (tmp_path, ROOT)))
     del environment["PYTEST_CURRENT_TEST"]  # ipykernel would not show what the commands print
     notebook = nbformat.read(NOTEBOOK, as_version=4)
-    client = NotebookClient(notebook, timeout=250, resources={"metadata": {"path": str(tmp_path)}})
+    client = NotebookClient(notebook, timeout=400, resources={"metadata": {"path": str(tmp_path)}})
     client.execute(env=environment)
 
     runs = tmp_path / "runs" / "fine_tune"
