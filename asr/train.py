@@ -24,11 +24,11 @@ def train(settings: "RunSettings") -> float | None:
     from asr import build
     from asr.data.selection import check_dropped
     from asr.data.training_set import TrainingSet
-    from asr.kernels.matrix_products import adopt
     from asr.report.training import leave_report
     from asr.run.outcome import best_wer, check_learnt, finish
     from asr.run.preparation import prepare, training_counts
     from asr.storage.session import configure
+    from asr.system.matrix_products import adopt
     from asr.training.callbacks import besides_steps
     from asr.training.data_module import SpeechData
     from asr.training.distributed import first_then_all

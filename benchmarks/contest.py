@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from asr.errors import InputError
-from asr.kernels.matrix_products import onednn
+from asr.system.matrix_products import onednn
 from benchmarks import results
 from benchmarks.machine import TURNS, about, measure, synchronizer
 from benchmarks.nets import (

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from asr.cli.command import place
-from asr.kernels import matrix_products
-from asr.kernels.matrix_products import MIN_FRAMES, ONEDNN, TORCH, Processor, choose, large_products, read_processor
 from asr.run.events import read_history
+from asr.system import matrix_products
+from asr.system.matrix_products import MIN_FRAMES, ONEDNN, TORCH, Processor, choose, large_products, read_processor
 from asr.train import train
 from tests.conftest import TINY, settings_with, tone_corpus
 from tests.processes import bundle, metrics

@@ -18,9 +18,9 @@ from asr.bulk.parts import PartTask
 from asr.bulk.transcription import PartResult, transcribe_part
 from asr.data.manifest import Utterance
 from asr.errors import InputError, StoreError, how_to_install, is_out_of_memory, one_line
-from asr.kernels.matrix_products import permit
 from asr.recognition.inference import Inference
 from asr.recognition.recognizer import Recognizer
+from asr.system.matrix_products import permit
 from asr.system.processes import spin_briefly
 
 MAX_DEATHS = 3  # number of crashes in a part before the utterance that causes them is searched

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from asr.cli.parser import CommandParser
 from asr.errors import InputError, StoreError, is_out_of_memory
-from asr.kernels.matrix_products import adopt, permit
 from asr.settings.conf import CONF
 from asr.settings.rule import WORKERS
 from asr.system.files import NO_ROOM
+from asr.system.matrix_products import adopt, permit
 from asr.system.processes import INTERRUPTED, reader_has_gone, spin_briefly
 from asr.text.printable import printable
 

@@ -11,9 +11,9 @@ from asr.data.manifest import Utterance
 from asr.evaluation.analysis import rates
 from asr.evaluation.utterances import Scored, score, show_writing
 from asr.evaluation.word_errors import ErrorCounts, total
-from asr.kernels.matrix_products import form
 from asr.recognition.inference import INFERENCE, Inference
 from asr.recognition.recognizer import Recognizer
+from asr.system.matrix_products import form
 from asr.text.normalize import Normalizer
 from asr.text.numbers import percent
 
@@ -44,7 +44,7 @@ class Evaluation:
     def as_dict(self) -> dict[str, Any]:
         """Return the entry of results.json: rates, intervals, and the numbers of scored and unreadable utterances.
 
-        `matrix_products` is the library that multiplied in this process, from `asr.kernels.matrix_products`.
+        `matrix_products` is the library that multiplied in this process, from `asr.system.matrix_products`.
         """
         figures = rates(self.scored)
         words, characters, raw = figures["words"], figures["characters"], figures["raw_words"]

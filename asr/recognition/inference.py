@@ -17,12 +17,12 @@ from asr.data.batch_plan import BatchBounds, BatchSampler, plan_evaluation
 from asr.data.dataset import SpeechDataset, load_utterance, stream_utterance
 from asr.data.manifest import Utterance
 from asr.errors import AudioError
-from asr.kernels.matrix_products import large_products
 from asr.recognition.chunks import ChunkBounds
 from asr.recognition.long_form import Segment, Segmenter, Segments
 from asr.recognition.model import Model
 from asr.recognition.speech import may_hold_speech
 from asr.storage.location import printable_url
+from asr.system.matrix_products import large_products
 
 BATCHES = BatchBounds(batch_seconds=200, max_utterances=64)
 CHUNKS = ChunkBounds(chunk_seconds=30, context_seconds=4)

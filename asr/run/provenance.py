@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 
 import asr
-from asr.kernels.matrix_products import TORCH, form
 from asr.storage.location import without_secrets
+from asr.system.matrix_products import TORCH, form
 
 LIBRARIES = ("torch", "torchaudio", "lightning", "hydra-core", "sentencepiece")
 GIT_SECONDS = 10  # timeout of git

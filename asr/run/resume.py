@@ -13,9 +13,9 @@ from asr.checkpoint.load import CHECKPOINT_KEY, read_checkpoint
 from asr.checkpoint.saved import newest_intact
 from asr.data.position import Position
 from asr.errors import InputError
-from asr.kernels.matrix_products import TORCH, form
 from asr.run.settings import CHOSEN_COMPONENTS, COMPONENTS
 from asr.settings.conf import run_defaults
+from asr.system.matrix_products import TORCH, form
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 
-from asr.kernels.matrix_products import MIN_FRAMES, large_products
+from asr.system.matrix_products import MIN_FRAMES, large_products
 
 
 class BatchProducts(pl.Callback):

@@ -7,7 +7,7 @@ import lightning.pytorch as pl
 from lightning.pytorch.callbacks import LambdaCallback
 
 from asr.checkpoint.saved import PERPLEXITY
-from asr.kernels.matrix_products import TORCH, form
+from asr.system.matrix_products import TORCH, form
 from asr.training.batch_products import BatchProducts
 from asr.training.blank import StuckAtBlank
 from asr.training.early_stopping import Patience

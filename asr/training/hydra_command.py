@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asr.errors import InputError, StoreError, how_to_install
-from asr.kernels.matrix_products import permit
 from asr.settings.conf import CONF
 from asr.storage.location import without_secrets
 from asr.system.files import NO_ROOM
+from asr.system.matrix_products import permit
 from asr.system.processes import INTERRUPTED, end_without_reader, keep_memory, reader_has_gone, spin_briefly
 from asr.text.printable import LineFormatter
 from asr.training.signals import Stopped, requeue
