@@ -62,7 +62,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     table = Results("remote_peers", columns, bars="CPU s/audio hour")
     try:
         manifest = write_corpus(folder, options.utterances)
-        installed = {name: contender for name, contender in CONTENDERS.items() if find_spec(contender.package)}
+        installed = {
+            name: contender for name, contender in CONTENDERS.items() if all(map(find_spec, contender.packages))
+        }
         for contender in installed.values():
             contender.write(folder, manifest)
         costs: dict[str, list[tuple[float, float]]] = {name: [] for name in installed}
@@ -195,23 +197,23 @@ class Contender(NamedTuple):
     """A reader.
 
     Args:
-        package: name of the package that must be installed.
+        packages: names of the packages that must be installed.
         order: order in which it reads utterances.
         write: writes a manifest's audio as shards to a folder.
         read: yields waveforms (S,), given the folder and the server's address.
     """
 
-    package: str
+    packages: tuple[str, ...]
     order: str
     write: Callable[[Path, Path], None]
     read: Callable[[Path, str], Iterator[Tensor]]
 
 
 CONTENDERS = {
-    "asr": Contender("obstore", "random", write_asr, read_asr),
-    "WebDataset": Contender("webdataset", "shard order", write_nothing, read_webdataset),
-    "lhotse Shar": Contender("lhotse", "shard order", write_shar, read_shar),
-    "datasets": Contender("datasets", "shard order", write_parquet, read_parquet),
+    "asr": Contender(("obstore",), "random", write_asr, read_asr),
+    "WebDataset": Contender(("webdataset",), "shard order", write_nothing, read_webdataset),
+    "lhotse Shar": Contender(("lhotse", "smart_open"), "shard order", write_shar, read_shar),
+    "datasets": Contender(("datasets",), "shard order", write_parquet, read_parquet),
 }
 
 if __name__ == "__main__":
