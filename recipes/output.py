@@ -21,7 +21,7 @@ def claim(output_dir: Path, recipe: str, names: Iterable[str], option: str = "--
     Args:
         output_dir: output folder of the recipe.
         recipe: name of the recipe, such as `recipes.mini.prepare`.
-        names: of files and folders below `output_dir`.
+        names: names of files and folders below `output_dir`.
         option: name of the option that gives the folder, for the message.
 
     Raises:
@@ -35,7 +35,7 @@ def claim(output_dir: Path, recipe: str, names: Iterable[str], option: str = "--
     if foreign:
         condition = f"{option} must be a folder without files that {recipe} would replace and did not write"
         content = f"{output_dir} holds {', '.join(foreign[:3])}{' and others' if len(foreign) > 3 else ''}"
-        raise InputError(f"{condition}; {content}. Give another folder, or move them.")
+        raise InputError(f"{condition}; {content}. Give another folder, or move these files.")
     output_dir.mkdir(parents=True, exist_ok=True)
     write_whole_text(path, "".join(f"{line}\n" for line in sorted(lines | {*line_of.values()})))
 

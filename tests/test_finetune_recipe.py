@@ -83,8 +83,8 @@ def test_words_in_only_one_of_the_files_are_not_compared(tmp_path: Path, capsys:
     assert word_times.main([first, second]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "2 words in common",
-        "starts: 0.200 s apart in the median, 0.200 s at 95 %, 0.0 % by less than 0.1 s",
-        "ends: 0.200 s apart in the median, 0.380 s at 95 %, 50.0 % by less than 0.1 s",
+        "starts differ by 0.200 s (median), 0.200 s (95th percentile); 0.0 % of the words differ by less than 0.1 s",
+        "ends differ by 0.200 s (median), 0.380 s (95th percentile); 50.0 % of the words differ by less than 0.1 s",
     ]
 
 

@@ -39,8 +39,8 @@ def test_no_speaker_is_in_both_parts_and_no_utterance_is_lost(
 @pytest.mark.parametrize(
     ("speakers", "options", "message"),
     [
-        (["a", None], [], "each utterance must name its speaker, to hold speakers out; 1 does not."),
-        (["a", "a"], [], "there must be at least two speakers, to hold one out; got 1."),
+        (["a", None], [], "each utterance must name its speaker; 1 does not."),
+        (["a", "a"], [], "there must be at least two speakers, one for each split; got 1."),
         (["a", "b"], ["--fraction", "1"], "--fraction must be more than 0 and less than 1; got 1.0."),
     ],
 )

@@ -364,7 +364,7 @@ def test_an_endless_answer_without_a_length_is_cut_off(tmp_path, mirror, capsys)
 
     mirror.otherwise = endless
     assert fetch(tmp_path, mirror) == 1
-    assert f"must have {len(ARCHIVE)} bytes; more came." in capsys.readouterr().err
+    assert f"must have {len(ARCHIVE)} bytes; the server sent more." in capsys.readouterr().err
 
 
 def test_an_archive_with_another_checksum_is_deleted_and_not_unpacked(tmp_path, mirror, capsys):
@@ -416,7 +416,7 @@ def test_the_disk_must_have_space_for_one_archive_at_a_time_or_for_all_that_are_
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["--subsets", "dev-clan"], "--download needs --subsets, out of dev-clean, dev-other, test-clean"),
+        (["--subsets", "dev-clan"], "--download needs --subsets, chosen from dev-clean, dev-other, test-clean"),
         (["--subsets", "dev-clean", "train-mini"], "dev-clean-2; got train-mini."),
         ([], "dev-clean-2; got no --subsets."),
         (["--subsets", "dev-clean", "--mirror", "moon"], "--mirror must be one of openslr, us, eu, cn, or an http(s)"),
@@ -479,7 +479,7 @@ def test_an_archive_member_that_leaves_the_folder_or_is_a_link_is_refused(
     mirror.content = make_archive(*extra)
     monkeypatch.setitem(SUBSETS, "dev-clean", facts(mirror.content))
     assert fetch(tmp_path, mirror) == 1
-    assert f"{named!r} {why}. Nothing was unpacked; delete it" in capsys.readouterr().err
+    assert f"{named!r} {why}. Nothing was unpacked; delete the archive" in capsys.readouterr().err
     assert corpus_contents(tmp_path) == ["dev-clean.tar.gz.part"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus"]
     assert not Path("/tmp/librispeech-evil").exists()

@@ -100,7 +100,8 @@ def test_a_language_model_is_fetched_verified_and_unpacked_in_lower_case(tmp_pat
     assert folder_contents(tmp_path) == [f"{MODEL}.arpa"]
     assert arpa_of(tmp_path).read_bytes() == ARPA.lower()
     captured = capsys.readouterr()
-    assert captured.out == f"{arpa_of(tmp_path)}: words in lower case, as asr.text.normalize.basic writes them.\n"
+    ready = "is ready; its words are in lower case, like the output of asr.text.normalize.basic."
+    assert captured.out == f"{arpa_of(tmp_path)} {ready}\n"
     assert f"{MODEL}.arpa: verified and unpacked; the archive was removed (--keep-archives keeps it)" in captured.err
 
 
@@ -132,7 +133,7 @@ def test_a_complete_language_model_is_not_changed(tmp_path, mirror, capsys):
 def test_another_file_in_its_place_is_an_error_and_not_changed(tmp_path, mirror, capsys, content):
     arpa_of(tmp_path).write_bytes(content)
     assert fetch(tmp_path, mirror) == 1
-    assert "or a complete language model in lower case; it is another file. Move it away." in capsys.readouterr().err
+    assert "must be a complete language model in lower case; it is not. Move it away." in capsys.readouterr().err
     assert arpa_of(tmp_path).read_bytes() == content
     assert mirror.starts == []
 
@@ -209,7 +210,7 @@ def test_existing_files_do_not_count_towards_the_required_disk_space(tmp_path, m
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["--models", "5-gram"], "--models must be out of 3-gram, 3-gram.pruned.1e-7, 3-gram.pruned.3e-7, 4-gram; got"),
+        (["--models", "5-gram"], "--models must be chosen from 3-gram, 3-gram.pruned.1e-7, 3-gram.pruned.3e-7, 4-gram"),
         (["--models", "3-gram", "3-gram.arpa"], "got 3-gram.arpa."),
         (["--models", "3-gram", "--mirror", "moon"], "--mirror must be one of openslr, us, eu, cn, or an http(s) URL"),
         (["--models", "3-gram", "--mirror", "file:///etc"], "or an http(s) URL; got 'file:///etc'."),
@@ -257,7 +258,7 @@ def test_a_word_not_in_ascii_capitals_is_refused_because_two_words_might_become_
 
 
 def test_an_unknown_word_in_both_cases_is_refused():
-    with pytest.raises(ValueError, match="must be either <unk> or <UNK>; it has both"):
+    with pytest.raises(ValueError, match="must spell the unknown word either <unk> or <UNK>; it has both spellings"):
         in_lower_case(arpa("-1\t<UNK>", "-1\t<unk>"))
 
 
@@ -288,7 +289,8 @@ NOT_CAPITALS = ARPA.replace(b"\tTHE\t", b"\tThe\t")
         (gzip.compress(ARPA[:90_000]), "must be a whole ARPA file, which ends with \\end\\"),
         (
             gzip.compress(NOT_CAPITALS),
-            "words must be in ASCII capitals to be put in lower case; it has the line b'-2.5",
+            "all words of the file must be in ASCII capitals, so that they can be converted to lower case; "
+            "this line is not: b'-2.5",
         ),
     ],
     ids=["cut off", "checksum", "length", "damaged", "not gzip", "empty", "not ARPA", "half", "not capitals"],

@@ -261,7 +261,7 @@ def test_a_flac_without_a_length_in_its_header_is_an_error(corpus, capsys):
     content[22:26] = bytes(4)
     path.write_bytes(content)
     assert prepare(corpus) == 1
-    assert "19-198-0000.flac: its header must say how long it is; it does not" in capsys.readouterr().err
+    assert "19-198-0000.flac: its header must contain its length; it does not" in capsys.readouterr().err
 
 
 def test_damage_in_one_subset_does_not_prevent_the_preparation_of_the_others(corpus, capsys):

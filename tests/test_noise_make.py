@@ -56,7 +56,7 @@ def test_equal_options_give_equal_bytes_and_another_seed_gives_others(tones: Pat
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "error: --speech must name a manifest to make babble of; give one, or --kinds without babble.\n"),
+        ([], "error: --speech must name a manifest, from which babble is made; give one, or leave out babble.\n"),
         (["--number", "0"], "error: --number must be at least 1, --seconds from 0.1 to 3600; got 0, 30.0.\n"),
         (["--speech", "none.jsonl"], "error: none.jsonl: no such manifest. Give the path of a JSONL file with one "),
     ],

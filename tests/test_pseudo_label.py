@@ -317,7 +317,7 @@ def test_an_empty_manifest_is_never_written(tmp_path: Path, capsys: pytest.Captu
     file = write(tmp_path / "texts.jsonl", entry("a", ""), entry("b", "x", 0.5, duration=99.0))
     assert main([str(file), "--output-dir", str(tmp_path / "out")]) == 1
     shown = capsys.readouterr()
-    assert "a text must pass all filters; none did." in shown.err
+    assert "at least one text must pass all filters; the table shows why none did." in shown.err
     assert "no words" in shown.out
     assert not (tmp_path / "out").exists()
 

@@ -1,1 +1,1 @@
-"""The Markdown files of the site: documents of the repository, and reference pages made of settings and code."""
+"""The Markdown files of the site: documents of the repository, and reference pages generated from settings and code."""

@@ -1,4 +1,4 @@
-"""python -m docs.pages DIR: write the Markdown files of the site, which mkdocs then builds (make docs)."""
+"""python -m docs.pages DIR: write the Markdown files from which mkdocs then builds the site (make docs)."""
 
 import shutil
 import sys
@@ -12,7 +12,7 @@ from docs.pages.settings import settings_pages
 
 
 def main(folder: Path) -> None:
-    """Write all pages and the site's own files into an emptied folder."""
+    """Empty the folder, and write all pages and the assets of the site into it."""
     shutil.rmtree(folder, ignore_errors=True)
     pages = DocumentPages().contents | reference_pages()
     for path, content in pages.items():
@@ -23,13 +23,13 @@ def main(folder: Path) -> None:
 
 
 def reference_pages() -> dict[str, str]:
-    """Return the pages that are made of the code and of conf/: by path in the site."""
+    """Return the text of each page that is generated from the code and from conf/, keyed by its path in the site."""
     rows = [
         ["[Settings](settings/index.md)", "each setting with its rule, its default and its meaning"],
         ["[Command line](commands/index.md)", "each command with its options"],
         ["[Python](python/index.md)", "classes and functions of `import asr`, and the Protocols of components"],
     ]
-    about = "Made of the code and of `conf/`. Terms and units: [contributing](../project/contributing.md#terms)."
+    about = "Generated from the code and `conf/`. Terms and units: [contributing](../project/contributing.md#terms)."
     index = f"# Reference\n\n{about}\n\n{table(['pages', 'content'], rows)}"
     return {"reference/index.md": index} | settings_pages() | commands_pages() | python_pages()
 

@@ -10,15 +10,16 @@ from asr.__main__ import COMMANDS
 from docs.pages.markdown import table
 
 FOLDER = "reference/commands"
-OVERRIDES = {"train": "index", "plan": "index", "doctor": "index", "train_lm": "train_lm"}  # pages of their settings
+# The commands that take overrides, and the page of their settings.
+OVERRIDES = {"train": "index", "plan": "index", "doctor": "index", "train_lm": "train_lm"}
 
 
 class _ParserError(Exception):
-    """Carries the parser of a command out of its `main`."""
+    """Raised to stop the `main` of a command and to carry its parser to the caller."""
 
 
 def commands_pages() -> dict[str, str]:
-    """Return the pages: by path in the site."""
+    """Return the text of each page, keyed by its path in the site."""
     about = (
         "`asr COMMAND` and `python -m asr.COMMAND` are the same program; `--help` prints the options. Exit statuses: 0 "
     )
@@ -33,7 +34,7 @@ def commands_pages() -> dict[str, str]:
 
 
 def parser_of(command: str) -> argparse.ArgumentParser:
-    """Return the parser that a command makes."""
+    """Return the argument parser of a command."""
 
     def caught(parser: argparse.ArgumentParser, *_: object) -> None:
         raise _ParserError(parser)

@@ -1,4 +1,4 @@
-"""The documents of the repository as pages of the site: where each page lies, and its links."""
+"""The documents of the repository as pages of the site: the path of each page, and its links."""
 
 import os
 from functools import partial
@@ -8,14 +8,14 @@ from docs.pages.markdown import anchors, raised, sections, with_links
 from docs.pages.notebook import notebook_markdown
 
 ROOT = Path(__file__).parents[2]
-BENCHMARKS = "benchmarks/README.md"  # a page for each of its sections
+BENCHMARKS = "benchmarks/README.md"  # each of its sections becomes a page
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".js": "javascript"}
 PICTURES = {".png", ".svg"}
 NOTEBOOK = ".ipynb"
 
 
 def documents() -> dict[str, str]:
-    """Return the page of each document; both are paths, from the root of the repository and of the site."""
+    """Return a dict from the path of each document in the repository to the path of its page in the site."""
     guide = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
     notebooks = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob(f"*/*{NOTEBOOK}"))
     recipes = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "recipes").glob("*/README.md"))
@@ -30,7 +30,7 @@ class DocumentPages:
     """The pages of all documents, and the files that they link to.
 
     Attributes:
-        contents: text or bytes by path in the site.
+        contents: text or bytes of each file, keyed by its path in the site.
     """
 
     def __init__(self) -> None:
@@ -48,12 +48,12 @@ class DocumentPages:
                 self.contents[path] = with_links(part, partial(self._target, source, path))
 
     def _target(self, source: str, page: str, target: str) -> str:
-        """Return the target of a link in the site; a file that is no document becomes a page of its own.
+        """Return the target of a link in the site; a linked file that is not a document becomes a page or a picture.
 
         Args:
-            source: the document.
-            page: the page of the site that has the link.
-            target: of the link in the document.
+            source: path of the document.
+            page: path of the page in the site that has the link.
+            target: target of the link in the document.
         """
         path, _, anchor = target.partition("#")
         linked = os.path.normpath(PurePosixPath(source).parent / path) if path else source
@@ -66,7 +66,7 @@ class DocumentPages:
         return f"{relative}#{anchor}" if anchor else relative
 
     def _add(self, path: str) -> str:
-        """Add a file of the repository: a picture as it is, a text as a page with a code block; return its path."""
+        """Add a picture unchanged, or a text file as a page with a code block; return the path in the site."""
         file = ROOT / path
         if file.suffix in PICTURES:
             self.contents[path] = file.read_bytes()

@@ -1,4 +1,4 @@
-"""Markdown: anchors of headings, targets of links, sections."""
+"""Helpers for Markdown: anchors of headings, targets of links, sections and tables."""
 
 import re
 from collections.abc import Callable
@@ -10,7 +10,7 @@ HEADING = re.compile(r"^(#{1,6}) (.+?)\s*$", re.MULTILINE)
 
 
 def anchors(text: str) -> list[str]:
-    """Return the anchors of the headings in order, as GitHub and the site form them."""
+    """Return the anchors of the headings in order; GitHub and the site give headings the same anchors."""
     formed: list[str] = []
     for _, heading in HEADING.findall(BLOCK.sub("", text)):
         shown = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
@@ -27,7 +27,7 @@ def links(text: str) -> list[str]:
 
 
 def spans(text: str) -> list[str]:
-    """Return the contents of `...` outside of code blocks, on one line each."""
+    """Return the contents of each `...` outside of code blocks, with line breaks replaced by spaces."""
     return [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", BLOCK.sub("", text))]
 
 
@@ -50,7 +50,7 @@ def sections(text: str) -> list[str]:
 
 
 def raised(section: str) -> str:
-    """Return a section as a document of its own: each heading one level higher."""
+    """Return a section as a separate document, in which each heading is one level higher."""
     return "".join(
         part if part.startswith("```") else re.sub(r"^#(#+ )", r"\1", part, flags=re.MULTILINE)
         for part in re.split(rf"({BLOCK.pattern})", section, flags=re.MULTILINE | re.DOTALL)
@@ -58,7 +58,7 @@ def raised(section: str) -> str:
 
 
 def table(header: list[str], rows: list[list[str]]) -> str:
-    """Return a table. Cells are Markdown of one line; a | in a cell is escaped."""
+    """Return a table in Markdown. Line breaks in cells become spaces, and a | in a cell is escaped."""
     lines = [header, ["---"] * len(header), *rows]
     escaped = ([" ".join(cell.split()).replace("|", "\\|") for cell in line] for line in lines)
     return "\n".join(f"| {' | '.join(line)} |" for line in escaped) + "\n"

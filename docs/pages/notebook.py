@@ -8,7 +8,7 @@ def notebook_markdown(text: str, name: str) -> str:
 
     Args:
         text: the notebook, in JSON.
-        name: of the file, in the folder of the page.
+        name: name of the notebook file, which is in the folder of the page.
     """
     first, *others = (_cell(cell) for cell in json.loads(text)["cells"])
     title, _, introduction = first.partition("\n")

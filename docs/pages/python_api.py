@@ -8,17 +8,17 @@ from docs.pages.markdown import spans
 
 RECOGNIZER = "asr.recognition.recognizer.Recognizer"
 FOLDER = "reference/python"
-EXTEND = ROOT / "docs" / "guide" / "extend.md"  # names the modules to read
+EXTEND = ROOT / "docs" / "guide" / "extend.md"  # this document names the modules to read first
 CONTRACT = ("asr.interfaces", "asr.lengths", "asr.settings.rule")
 
 
 def python_pages() -> dict[str, str]:
-    """Return the pages: by path in the site."""
+    """Return the text of each page, keyed by its path in the site."""
     classes = [name for name in asr.__all__ if not name.startswith("_")]
     exported = {f"{asr.MODULES.get(name, 'asr.errors')}.{name}": f"asr.{name}" for name in classes}
     about = "`import asr` gives these names; [how stable they are](../../guide/stability.md). "
     about += "Examples: [transcribe](../../guide/transcribe.md#in-python), [streaming](../../guide/streaming.md)."
-    for_parts = "What a component of your own must do, and may use: [extend](../../guide/extend.md)."
+    for_parts = "What a component of your own must implement, and what it may use: [extend](../../guide/extend.md)."
     to_read = "Modules that [extend](../../guide/extend.md#ten-files-to-read-first) names, in alphabetical order."
     modules = sorted(extension_modules() - {*CONTRACT, *asr.MODULES.values()})
     pages = {
@@ -40,9 +40,10 @@ def extension_modules() -> set[str]:
 
 
 def _page(title: str, about: str, names: Mapping[str, str]) -> str:
-    """Return a page with a section for each object, given its path and its heading.
+    """Return a page with a section for each object; `names` maps the path of an object to its heading.
 
-    Of the recogniser it has the methods that are public; of Protocols also methods without a docstring.
+    The section on the recogniser has only its public methods. Sections on Protocols also have methods without a
+    docstring.
     """
     parts = [f"# {title}\n\n{about}\n"]
     for path, heading in names.items():

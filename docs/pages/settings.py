@@ -1,4 +1,4 @@
-"""Reference of the settings: a table for each section and component, of rules, defaults, docstrings and comments."""
+"""Reference of the settings: a table of rules, defaults, docstrings and comments for each section and component."""
 
 import inspect
 import re
@@ -18,19 +18,19 @@ from asr.text.normalize import NORMALIZERS
 from docs.pages.markdown import table
 
 FOLDER = "reference/settings"
-PLAIN_GROUPS = {  # files of overrides, and what they are; all other groups hold components
+PLAIN_GROUPS = {  # groups of overrides, and a description of each; all other groups in conf/ contain components
     "corpus": "Manifests of a corpus: audio and text. Keys and rules: [asr.train](index.md#corpus).",
     "experiment": "Overrides of all settings, for a corpus or a purpose: `experiment=finetune`.",
     "trainer": "Devices, precision and length of a training. Keys and rules: [asr.train](index.md#trainer).",
     "debug": "Overrides that find faults in minutes: `debug=overfit`.",
     "sweep": "How `--multirun` chooses its jobs, and where they run: `sweep=[optuna]`.",
 }
-END_OF_DOCUMENT = "...\n"  # after a value that is not a collection
+END_OF_DOCUMENT = "...\n"  # YAML writes this after a value that is not a collection
 HEADER = ["setting", "must be", "default", "meaning"]
 
 
 def settings_pages() -> dict[str, str]:
-    """Return the pages: by path in the site."""
+    """Return the text of each page, keyed by its path in the site."""
     groups = sorted(folder.name for folder in CONF.iterdir() if folder.is_dir())
     pages = {
         "index": _run_page("train", RunSettings),
@@ -48,7 +48,7 @@ def argument_docs(documented: object) -> dict[str, str]:
 
 
 def comments(text: str) -> dict[str, str]:
-    """Return the comment at the end of each setting's line in a YAML file, by dotted key.
+    """Return the comment at the end of each setting's line in a YAML file, keyed by the dotted name of the setting.
 
     Keys of a mapping on one line, such as `ema: {decay: null}`, have the comment of that line.
     """
@@ -68,7 +68,7 @@ def comments(text: str) -> dict[str, str]:
 
 
 def shown(value: object) -> str:
-    """Return a value as it is written in a YAML file, in code."""
+    """Return a value in YAML, formatted as code in Markdown."""
     text = yaml.safe_dump(value, default_flow_style=True, width=10_000, allow_unicode=True)
     return f"`{text.removesuffix(END_OF_DOCUMENT).strip()}`"
 
@@ -116,7 +116,10 @@ def _run_page(root: str, settings: type) -> str:
 
 
 def _rows(settings: type, values: Mapping[str, Any], notes: Mapping[str, str], prefix: str = "") -> list[list[str]]:
-    """Return a row for each setting of a dataclass and of its groups, without those of its sections."""
+    """Return a row for each setting of a dataclass and of its inlined dataclasses.
+
+    Its sections are left out, because they have tables of their own.
+    """
     meanings, rows = argument_docs(settings), []
     for entry in entries(settings):
         if entry.kind is Kind.INLINE:
@@ -134,7 +137,7 @@ def _default(entry: Entry, values: Mapping[str, Any]) -> str:
 
 
 def _plain_page(group: str) -> str:
-    """Return the page of a group of overrides: its files."""
+    """Return the page of a group of overrides, which shows the contents of each of its files."""
     parts = [f"# {group}\n\n{PLAIN_GROUPS[group]}\n"]
     for path in sorted((CONF / group).glob("*.yaml")):
         parts.append(f"## {path.stem}\n\n```yaml\n{path.read_text(encoding='utf-8')}```\n")
@@ -142,14 +145,14 @@ def _plain_page(group: str) -> str:
 
 
 def _component_page(group: str) -> str:
-    """Return the page of a group of components: a section for each class, then those of its parts."""
+    """Return the page of a group of components: a section for each class, followed by the sections of its parts."""
     example = "augment=[noise,spec_augment]" if group == "augment" else f"{group}={names(group)[0]}"
     intro = f"A file of `conf/{group}/` configures a class in `asr/{_package(group)}/`: `{example}`."
     parts = [f"# {group}\n\n{intro}\n"]
     for folder in [CONF / group, *sorted(path for path in (CONF / group).rglob("*") if path.is_dir())]:
         mine = folder.relative_to(CONF).as_posix()
         if mine != group:
-            parts.append(f"## {mine}\n\nA part: `{mine}={names(mine)[0]}`.\n")
+            parts.append(f"## {mine}\n\nFiles of this part are chosen by an override: `{mine}={names(mine)[0]}`.\n")
         classes: dict[str, list[str]] = {}
         for name in names(mine):
             classes.setdefault(default_settings(mine, name).get("name", name), []).append(name)
@@ -182,14 +185,17 @@ def _class_section(group: str, name: str, files: list[str]) -> str:
 
 
 def _defaults(values: Mapping[str, str]) -> str:
-    """Return the default of several files: the most frequent value, then the files with another one."""
+    """Return a setting's most frequent default among several files, followed by each file with another default."""
     usual = Counter(values.values()).most_common(1)[0][0]
     others = [f"{file}: {value}" for file, value in values.items() if value != usual]
     return "<br>".join([usual, *others])
 
 
 def _comment(key: str, notes: Mapping[str, Mapping[str, str]]) -> str:
-    """Return the comments of several files on a setting; a comment of some files only is preceded by their names."""
+    """Return the comments of several files on a setting.
+
+    Unless all files have the same comment, each comment follows the names of its files.
+    """
     files: dict[str, list[str]] = {}
     for file, by_key in notes.items():
         if key in by_key:

@@ -10,8 +10,8 @@
     python -m recipes.convert ljspeech LJSpeech-1.1 train.jsonl
 
 Manifests refer to the existing audio files; only Parquet files contain audio, which is written to --audio-dir. Lines
-that cannot be converted are listed with file and line number. No manifest is written then, unless --skip-bad leaves
-these lines out. Texts are not changed: asr.train normalises them.
+that cannot be converted are listed with file and line number. If there are such lines, no manifest is written, unless
+--skip-bad is given, which leaves them out. Texts are not changed: asr.train normalises them.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Common Voice: validated.tsv, train.tsv, ..., in the folder that contains clips."""
+"""Tables of Common Voice (validated.tsv, train.tsv and others), in the folder that contains the folder clips."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -14,7 +14,7 @@ from asr.data.manifest import Utterance, parse_utterance
 from asr.errors import InputError
 
 THREADS = 8  # reading headers is limited by the disk
-CHUNK = 4096  # entries completed at a time
+CHUNK = 4096  # entries whose audio is examined at a time
 TEXT_COLUMNS = ("text", "transcription", "sentence", "transcript", "normalized_text")
 SPEAKER_COLUMNS = ("speaker", "speaker_id", "client_id")
 
@@ -26,11 +26,11 @@ class Entry:
     Args:
         where: place in the source, file:line.
         audio: path of the audio file.
-        text: of the utterance.
-        id: unique in a source; None: the name of the audio file is used.
+        text: transcript of the utterance.
+        id: id that is unique in a source; None: the name of the audio file is used.
         speaker: name of the speaker; None: unknown.
         offset: beginning in the file, in seconds; None: the utterance is the whole file.
-        duration: in seconds; None: to the end of the file, whose length is read.
+        duration: duration in seconds; None: up to the end of the file, whose length is read from the file.
     """
 
     where: str

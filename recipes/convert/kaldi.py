@@ -12,11 +12,11 @@ from asr.data.manifest import named_lines
 from asr.errors import InputError
 from recipes.convert.entry import Entry, Options, Problems
 
-Table = dict[str, tuple[str, str]]  # by key: its place (file:line), and the rest of the line
+Table = dict[str, tuple[str, str]]  # from the key of a line to its place (file:line) and the rest of the line
 
 
 class Segment(NamedTuple):
-    """A line of the file segments: recording, start and end in seconds; None for the whole recording."""
+    """A segment of a recording: start and duration in seconds; None if the segment is the whole recording."""
 
     where: str
     recording: str
@@ -52,7 +52,7 @@ def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
 
 
 def _table(path: Path, problems: Problems, may_be_empty: bool = False) -> Table:
-    """Read lines with a key and a value."""
+    """Read a file whose lines consist of a key and a value."""
     table: Table = {}
     for where, line in named_lines(path, "a file of a Kaldi data directory"):
         key, *rest = line.split(maxsplit=1)

@@ -68,15 +68,13 @@ def _entry(
     start: float,
     duration: float,
 ) -> Entry:
-    """Return an entry for a segment of a recording; the whole recording has no offset."""
+    """Return an entry for a segment of a recording; its offset is None if the segment is the whole recording."""
     if recording.get("transforms"):
-        raise InputError("audio must be as it is in its file; this recording is changed when it is loaded (transforms)")
+        raise InputError("audio must not have transforms, which lhotse applies on loading; this recording has some")
     sources = recording["sources"]
     if len(sources) != 1 or sources[0].get("type") != "file":
         kinds = ", ".join(str(source.get("type")) for source in sources)
-        raise InputError(
-            f"a recording must be one file; got {kinds or 'none'}: commands and addresses are not followed"
-        )
+        raise InputError(f"a recording must be one file; got {kinds or 'none'}. Commands and URLs are not supported")
     whole = start == 0 and abs(duration - float(recording["duration"])) < 1e-3
     return Entry(where, root / sources[0]["source"], text, identity, speaker, None if whole else start, duration)
 

@@ -10,7 +10,7 @@ from asr.text.printable import printable
 from recipes.command import complain
 from recipes.convert.entry import Entry, Problems, utterances
 
-MAX_NAMED = 10  # problems
+MAX_NAMED = 10  # maximum number of printed problems
 
 
 def taken_over(source: Path, entries: Iterable[Entry], problems: Problems, *, skip_bad: bool) -> list[Utterance]:

@@ -18,7 +18,7 @@ def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
         try:
             row = parse_object(line, where)
             if "shard_id" in row or SHARDS.search(str(row.get("audio_filepath"))):
-                raise InputError(f"{where}: audio must be in files; this manifest is of tarred audio. Unpack it first.")
+                raise InputError(f"{where}: audio must be in files; this manifest names tar files. Unpack them first.")
             utterance = parse_utterance(row, where, root)
         except InputError as error:
             problems.messages.append(str(error))

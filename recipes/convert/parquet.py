@@ -14,8 +14,8 @@ from recipes.output import claim
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
 
-ROWS = 16  # read at a time, because audio may be long
-MAX_RATIO = 20  # of bytes of audio to bytes of the file: audio is hardly compressible
+ROWS = 16  # number of rows read at a time; few, because audio may be long
+MAX_RATIO = 20  # maximum ratio of bytes of audio to bytes of the file: audio is hardly compressible
 SPARE_BYTES = 64 << 20  # allowed in addition to MAX_RATIO, because small files of silence compress well
 MAGIC = ((b"RIFF", ".wav"), (b"fLaC", ".flac"), (b"OggS", ".ogg"), (b"ID3", ".mp3"), (b"\xff", ".mp3"))
 SUBTLE = re.compile(r"[^\w.-]|^\.+")  # characters with a special meaning in names of files
@@ -110,7 +110,7 @@ def _entry(
         return
     path = audio_dir / folder / f"{int(where.rpartition(':')[2]):08d}{suffix}"
     if os.path.realpath(path) != os.path.join(os.path.realpath(audio_dir), folder, path.name):
-        raise InputError(f"{path}: must lie in --audio-dir; it is a link, or in one, to {os.path.realpath(path)}.")
+        raise InputError(f"{path}: must lie in --audio-dir; a link leads from it to {os.path.realpath(path)}.")
     write_whole(path, lambda file: file.write(content))
     identity = row.get("id")
     name = f"{'_'.join(folder.parts)}-{path.stem}" if identity is None else str(identity)

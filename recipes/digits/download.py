@@ -18,7 +18,7 @@ from recipes.digits.recordings import missing_recordings, read_recordings
 from recipes.librispeech.unpack import safe_member
 
 URL = "https://github.com/Jakobovski/free-spoken-digit-dataset/archive/refs/tags/v1.0.10.tar.gz"
-_TIMEOUT_SECONDS = 60.0  # without any data
+_TIMEOUT_SECONDS = 60.0  # time without any data after which the download fails
 _CHUNK_BYTES = 1 << 16
 
 
@@ -60,7 +60,7 @@ def _fetch(url: str, archive: Path) -> None:
         TextColumn("fetching"),
         DownloadColumn(),
         TransferSpeedColumn(),
-    )  # the server sends no length
+    )  # no bar, because the server does not send the length
     with (
         Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress,
         archive.open("wb") as out,

@@ -87,7 +87,7 @@ def leave_out(recordings: list[Recording], speaker: str) -> Splits:
 
 
 def _all_manifests(recordings: list[Recording]) -> Splits:
-    """Return the recordings of each manifest, by its name.
+    """Return a dict from the name of each manifest to its recordings.
 
     Raises:
         InputError: a manifest would be empty.
@@ -147,7 +147,7 @@ def _report_findings(findings: Findings) -> None:
 
 
 def _named(names: list[str]) -> str:
-    """Return a phrase with the number of names, the first names, and the verb in the right number."""
+    """Return "2 (a, b) are" or "1 (a) is": how many names there are, the first few of them, and the matching verb."""
     more = ", ..." if len(names) > _MAX_NAMED else ""
     return f"{len(names)} ({', '.join(names[:_MAX_NAMED])}{more}) {'is' if len(names) == 1 else 'are'}"
 

@@ -1,4 +1,4 @@
-"""Reads a folder of spoken digits, whose file names are {digit}_{speaker}_{index}.wav."""
+"""Read a folder of spoken digits, whose file names are {digit}_{speaker}_{index}.wav."""
 
 import re
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ import soundfile
 from asr.errors import InputError
 
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-SPEAKERS = ("george", "jackson", "lucas", "nicolas", "theo", "yweweler")  # of version 1.0.10
-INDICES = range(50)  # of each digit and speaker
+SPEAKERS = ("george", "jackson", "lucas", "nicolas", "theo", "yweweler")  # the speakers of version 1.0.10
+INDICES = range(50)  # indices of the recordings of each digit by each speaker
 _NAME = re.compile(r"([0-9])_([A-Za-z][A-Za-z0-9-]*)_(0|[1-9][0-9]*)\.wav")
 
 

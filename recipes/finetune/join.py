@@ -2,8 +2,9 @@
 
     python -m recipes.finetune.join speech/test.jsonl --repeat 6 --wrong 3 --output-dir data/joined
 
-writes `joined.flac`, `joined.jsonl` (the recording as one utterance with one text) and `parts.jsonl` (each utterance as
-a segment of the recording). The order is drawn again for each repetition; there is no pause between utterances.
+This writes `joined.flac`, `joined.jsonl` (the recording as one utterance with one text) and `parts.jsonl` (each
+utterance as a segment of the recording). Each repetition has the utterances in another random order; there is no pause
+between utterances.
 """
 
 import argparse
@@ -36,7 +37,7 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def in_order(utterances: Sequence[Utterance], repeat: int, seed: int) -> list[Utterance]:
-    """Draw the order of the utterances, and give each repetition its own id.
+    """Return `repeat` copies of the utterances, each copy in a random order and with ids of its own.
 
     Raises:
         InputError: `repeat` is less than 1.
@@ -55,8 +56,9 @@ def join(utterances: Sequence[Utterance], output_dir: Path, num_wrong: int) -> t
 
     Args:
         utterances: in the order of the recording.
-        output_dir: of the files.
-        num_wrong: number of utterances in the middle that get the texts of the first ones, only in `joined.jsonl`.
+        output_dir: folder of the files.
+        num_wrong: number of utterances in the middle whose texts are replaced, in `joined.jsonl` only, by those of the
+            first utterances.
 
     Raises:
         InputError: audio cannot be read, or there are too few utterances for this number of wrong texts.

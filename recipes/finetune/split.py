@@ -2,7 +2,7 @@
 
     python -m recipes.finetune.split speech/train.jsonl --output-dir data/mine
 
-writes `train.jsonl` and `valid.jsonl`: no speaker is in both, and the choice of speakers depends only on the seed.
+This writes `train.jsonl` and `valid.jsonl`: no speaker is in both, and the choice of speakers depends only on the seed.
 """
 
 import argparse
@@ -40,8 +40,8 @@ def by_speaker(utterances: Sequence[Utterance], fraction: float, seed: int) -> S
 
     Args:
         utterances: each with its speaker.
-        fraction: of the speakers for validation; each split gets at least one speaker.
-        seed: of the choice.
+        fraction: fraction of the speakers that are used for validation; each split gets at least one speaker.
+        seed: seed of the random choice of speakers.
 
     Raises:
         InputError: an utterance has no speaker, or there is only one speaker.
@@ -50,10 +50,10 @@ def by_speaker(utterances: Sequence[Utterance], fraction: float, seed: int) -> S
         raise InputError(f"--fraction must be more than 0 and less than 1; got {fraction}.")
     for utterance in utterances:
         if utterance.speaker is None:
-            raise InputError(f"each utterance must name its speaker, to hold speakers out; {utterance.id} does not.")
+            raise InputError(f"each utterance must name its speaker; {utterance.id} does not.")
     speakers = sorted({utterance.speaker for utterance in utterances if utterance.speaker is not None})
     if len(speakers) < 2:
-        raise InputError(f"there must be at least two speakers, to hold one out; got {len(speakers)}.")
+        raise InputError(f"there must be at least two speakers, one for each split; got {len(speakers)}.")
     number = min(max(1, round(fraction * len(speakers))), len(speakers) - 1)
     valid = set(random.Random(seed).sample(speakers, number))
     return {

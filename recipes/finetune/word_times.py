@@ -36,11 +36,12 @@ def _run(options: argparse.Namespace) -> None:
     for edge, seconds in zip(("starts", "ends"), np.abs(differences).T, strict=True):
         median, largest = np.quantile(seconds, (0.5, 0.95))
         near = 100 * np.mean(seconds < 0.1)
-        print(f"{edge}: {median:.3f} s apart in the median, {largest:.3f} s at 95 %, {near:.1f} % by less than 0.1 s")
+        differ = f"{edge} differ by {median:.3f} s (median), {largest:.3f} s (95th percentile)"
+        print(f"{differ}; {near:.1f} % of the words differ by less than 0.1 s")
 
 
 def read_words(path: Path) -> dict[str, Words]:
-    """Read the words of each utterance, by its id.
+    """Return a dict from the id of each utterance to its words.
 
     Raises:
         InputError: a line has no id or no words.
@@ -55,7 +56,7 @@ def read_words(path: Path) -> dict[str, Words]:
 
 
 def compare(first: Words, second: Words) -> list[tuple[float, float]]:
-    """Pair equal words in order; return start and end of the first word minus those of the second, in seconds."""
+    """Pair equal words in order; return the differences of starts and of ends in each pair, first minus second (s)."""
     texts, other_texts = ([word["text"] for word in words] for words in (first, second))
     blocks = SequenceMatcher(None, texts, other_texts, autojunk=False).get_matching_blocks()
     pairs = [(first[a + number], second[b + number]) for a, b, length in blocks for number in range(length)]

@@ -11,7 +11,7 @@ class Subset:
     """Published facts about a subset, which a copy of the corpus is checked against.
 
     Args:
-        num_utterances: of the whole subset.
+        num_utterances: number of utterances of the whole subset.
         hours: hours of speech, accurate to HOURS_TOLERANCE.
         archive_bytes: size of the archive `<subset>.tar.gz`.
         md5: checksum of the archive, as in OpenSLR's md5sum.txt.
@@ -25,9 +25,9 @@ class Subset:
     resource: int = 12
 
 
-MINI = 31  # resource of small parts of LibriSpeech, for experiments; dev-clean-2 and train-clean-5 share no speakers
+MINI = 31  # OpenSLR's number of Mini LibriSpeech; dev-clean-2 and train-clean-5 share no speakers
 
-# Hours: table 1 of the paper. The archives have 5.39, 5.12, 5.40, 5.34, 100.59, 363.61 and 496.86 h, in this order.
+# The hours are those of table 1 of the paper. The archives have 5.39, 5.12, 5.40, 5.34, 100.59, 363.61 and 496.86 h.
 SUBSETS = {
     "dev-clean": Subset(2703, 5.4, 337926286, "42e2234ba48799c1f50f24a7926300a1"),
     "dev-other": Subset(2864, 5.3, 314305928, "c8d0bcc9cca99d4f8b62fcc847357931"),
@@ -72,7 +72,7 @@ def find_subsets(corpus_dir: Path, names: list[str]) -> list[Path]:
     if not corpus_dir.is_dir():
         raise InputError(
             f"--corpus-dir must be a folder that holds LibriSpeech; {corpus_dir} is not a folder. "
-            "Give another, or download the corpus with --download."
+            "Give another folder, or download the corpus with --download."
         )
     root = corpus_root(corpus_dir)
     if not names:

@@ -44,7 +44,7 @@ class Archive:
     Args:
         url: address of the archive.
         path: path of the archive on disk.
-        size: in bytes.
+        size: size in bytes.
         md5: published checksum.
     """
 
@@ -66,7 +66,7 @@ def download(names: list[str], corpus_dir: Path, mirror: str, *, keep_archives: 
     `<subset>.tar.gz.part`, which a later run resumes.
 
     Args:
-        names: of subsets.
+        names: names of subsets.
         corpus_dir: created if absent.
         mirror: a name in MIRRORS, or the base URL of another copy.
         keep_archives: whether a downloaded archive stays as `<subset>.tar.gz` after it has been unpacked.
@@ -78,7 +78,7 @@ def download(names: list[str], corpus_dir: Path, mirror: str, *, keep_archives: 
     unknown = [name for name in names if name not in SUBSETS]
     if not names or unknown:
         given = ", ".join(unknown) or "no --subsets"
-        raise InputError(f"--download needs --subsets, out of {', '.join(SUBSETS)}; got {given}.")
+        raise InputError(f"--download needs --subsets, chosen from {', '.join(SUBSETS)}; got {given}.")
     urls = {name: f"{mirror_url(mirror, SUBSETS[name].resource)}/{name}.tar.gz" for name in names}
     corpus_dir.mkdir(parents=True, exist_ok=True)
     root = corpus_root(corpus_dir)
@@ -113,7 +113,7 @@ def checked_url(mirror: str, others: str = "") -> str:
         others: other accepted values, for the message.
 
     Raises:
-        InputError: it is not an http(s) URL.
+        InputError: the mirror is not an http(s) URL.
     """
     try:
         parts = urlsplit(mirror)
@@ -129,13 +129,13 @@ def check_disk_space(archives: list[Archive], *, unpacked_per_byte: float, keep_
     """Check that the archives, and their contents, will fit on the disk of their common folder.
 
     Args:
-        archives: to download and unpack.
+        archives: the archives to download and unpack.
         unpacked_per_byte: unpacked bytes per byte of an archive.
-        keep_archives: whether the archives stay.
-        advice: what to do if they do not fit.
+        keep_archives: whether the archives remain on the disk after they have been unpacked.
+        advice: what the user can do if the archives do not fit; ends the message.
 
     Raises:
-        InputError: they do not fit; the message has the bytes needed and free.
+        InputError: the archives do not fit; the message names the bytes needed and the bytes free.
     """
     if not archives:
         return
@@ -166,8 +166,8 @@ def fetch_and_unpack_all(
         archives: keyed by the path to unpack to; all archives are in one folder.
         unpack: called with the archive's path, the path to unpack it to, and the progress.
         unpacked_per_byte: unpacked bytes per byte of an archive.
-        keep_archives: whether downloaded archives stay.
-        advice: what to do if the disk is too small.
+        keep_archives: whether downloaded archives remain on the disk.
+        advice: what the user can do if the disk is too small; ends the message.
 
     Raises:
         InputError: the disk is too small, or an archive cannot be downloaded, has the wrong checksum, or cannot be
@@ -203,7 +203,7 @@ def fetch_and_unpack(
         unpacked: path to unpack it to.
         unpack: called with the archive's path, `unpacked` and the progress; unpacks it completely or not at all.
         progress: shows transfers and unpacking.
-        keep_archives: whether a downloaded archive stays.
+        keep_archives: whether a downloaded archive remains on the disk.
 
     Raises:
         InputError: the archive cannot be downloaded, has the wrong checksum, or cannot be unpacked.
@@ -242,7 +242,8 @@ def fetch(url: str, part: Path, size: int, progress: Progress) -> None:
     limit, so that 30 GB can arrive over a bad connection.
 
     Raises:
-        InputError: the server does not have the file, its file has another size, or it interrupts too often.
+        InputError: the server does not have the file, the file has another size, or the server interrupts the
+            transfer too often.
     """
     if _size(part) > size:
         say(f"{part}: is longer than the archive ({_size(part)} > {size} bytes); deleted, to download it again.")
@@ -304,7 +305,8 @@ def _transfer(url: str, part: Path, size: int, progress: Progress) -> None:
                     position += len(chunk)
                     progress.update(task, completed=position)
                     if position > size:
-                        raise InputError(f"{url}: must have {size} bytes; more came. Choose another --mirror.")
+                        must = f"{url}: must have {size} bytes"
+                        raise InputError(f"{must}; the server sent more. Choose another --mirror.")
         finally:
             progress.remove_task(task)
     if position < size:

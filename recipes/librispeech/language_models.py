@@ -30,7 +30,7 @@ from recipes.librispeech.download import (
 RECIPE = "recipes.librispeech.language_models"
 LANGUAGE_MODELS_RESOURCE = 11  # OpenSLR's number
 # Bytes and MD5 of <model>.arpa.gz. Bytes: kaldi, egs/librispeech/s5/local/download_lm.sh. MD5: pytorch-database-prep by
-# S. Robertson (github.com/sdrobert), librispeech.py, whose sums of the subsets are those of OpenSLR's md5sum.txt.
+# S. Robertson (github.com/sdrobert), librispeech.py; its checksums of the subsets equal those of OpenSLR's md5sum.txt.
 LANGUAGE_MODELS = {
     "3-gram": (759636181, "74cbb837e582378c26c602e1c8cbcb9c"),
     "3-gram.pruned.1e-7": (34094057, "9a0f1325bcaf3a0f7b7be4be10823c2a"),
@@ -39,7 +39,7 @@ LANGUAGE_MODELS = {
 }
 UNPACKED_PER_BYTE = 4.0  # a cautious estimate, since no size is published; gzip compresses ARPA text about three-fold
 BLOCK_BYTES = 1 << 20
-BEGIN, END = b"\\data\\", b"\\end\\"  # of an ARPA file, except empty lines
+BEGIN, END = b"\\data\\", b"\\end\\"  # first and last line of an ARPA file, except empty lines
 
 # Pairs of neighbouring bytes reveal text that is not in capitals. For this, each byte is mapped to its class:
 # lower-case letter (a), capital or apostrophe (A), space or tab (a space), non-ASCII byte (!), other (a dot).
@@ -51,7 +51,7 @@ _NEIGHBOURS = bytes(
     else ord(".")
     for byte in range(256)
 )  # fmt: skip
-_WRONG = (b" a", b"Aa", b"!")  # words that begin or continue in lower case; letters outside ASCII
+_WRONG = (b" a", b"Aa", b"!")  # in these classes: lower case after a space; lower case after a capital; non-ASCII
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -62,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> None:
     keep = options.keep_archives
     for path in fetch_language_models(options.models, options.output_dir, options.mirror, keep_archives=keep):
-        print(f"{path}: words in lower case, as asr.text.normalize.basic writes them.")
+        print(f"{path} is ready; its words are in lower case, like the output of asr.text.normalize.basic.")
 
 
 def fetch_language_models(models: list[str], output_dir: Path, mirror: str, *, keep_archives: bool) -> list[Path]:
@@ -83,7 +83,7 @@ def fetch_language_models(models: list[str], output_dir: Path, mirror: str, *, k
     """
     unknown = [model for model in models if model not in LANGUAGE_MODELS]
     if unknown:
-        raise InputError(f"--models must be out of {', '.join(LANGUAGE_MODELS)}; got {', '.join(unknown)}.")
+        raise InputError(f"--models must be chosen from {', '.join(LANGUAGE_MODELS)}; got {', '.join(unknown)}.")
     base_url = mirror_url(mirror, LANGUAGE_MODELS_RESOURCE)
     output_dir.mkdir(parents=True, exist_ok=True)
     paths = {model: output_dir / f"{model}.arpa" for model in models}
@@ -123,7 +123,7 @@ def unpack_arpa(archive: Path, path: Path, progress: Progress) -> None:
             f"{archive}: must be unpacked to {path}; {reason}. Make room, or give another --output-dir."
         ) from None
     except InputError as error:
-        raise InputError(f"{archive}: {error}. It was not unpacked; choose another --mirror.") from None
+        raise InputError(f"{archive}: {error}. The archive was not unpacked; choose another --mirror.") from None
 
 
 def lower_case(text: BufferedIOBase) -> Iterator[bytes]:
@@ -143,10 +143,11 @@ def lower_case(text: BufferedIOBase) -> Iterator[bytes]:
         position = max(neighbours.find(wrong) for wrong in _WRONG)
         if position >= 0:
             line = lines[lines.rfind(b"\n", 0, position) + 1 :].split(b"\n", 1)[0]
-            raise InputError(f"words must be in ASCII capitals to be put in lower case; it has the line {line!r}")
+            must = "all words of the file must be in ASCII capitals, so that they can be converted to lower case"
+            raise InputError(f"{must}; this line is not: {line!r}")
         spellings |= {spelling for spelling in (b"<unk>", b"<UNK>") if spelling in lines}
         if len(spellings) > 1:
-            raise InputError("the unknown word must be either <unk> or <UNK>; it has both")
+            raise InputError("the file must spell the unknown word either <unk> or <UNK>; it has both spellings")
         yield lines.lower()
         tail = (tail + lines)[-BLOCK_BYTES:]
     if not tail.rstrip().endswith(END):
@@ -167,7 +168,10 @@ def _whole_lines(text: BufferedIOBase) -> Iterator[bytes]:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether the language model is complete, judged by its beginning, end and case; files are written atomically."""
+    """Whether the file exists; if it does, check that it is a complete language model in lower case.
+
+    Only its beginning and end are read. That suffices, because files are written atomically.
+    """
     if not path.exists():
         return False
     with path.open("rb") as text:
@@ -176,7 +180,7 @@ def _is_whole(path: Path) -> bool:
         tail = text.read()
     if not (head.lstrip().startswith(BEGIN) and tail.rstrip().endswith(END) and head + tail == (head + tail).lower()):
         raise InputError(
-            f"{path}: must be absent, or a complete language model in lower case; it is another file. Move it away."
+            f"{path}: if this file exists, it must be a complete language model in lower case; it is not. Move it away."
         )
     say(f"{path}: exists and is complete; not fetched.")
     _archive("", path).part.unlink(missing_ok=True)  # left by a run killed before this step

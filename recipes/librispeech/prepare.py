@@ -65,7 +65,7 @@ def compare_with_published(name: str, num_utterances: int, hours: float) -> Comp
         )
         return Completeness("partial", sentence)
     if num_utterances > published.num_utterances:
-        raise InputError(f"{name}: must hold {totals}; it holds {content}. Remove what does not belong to {name}.")
+        raise InputError(f"{name}: must hold {totals}; it holds {content}. Remove files of other subsets.")
     if abs(hours - published.hours) > HOURS_TOLERANCE:
         raise InputError(
             f"{name}: its {num_utterances} utterances must last {published.hours} h (within {HOURS_TOLERANCE}); "

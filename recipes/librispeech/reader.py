@@ -63,7 +63,7 @@ class Line(NamedTuple):
 
 
 def find_chapters(subset_dir: Path) -> tuple[list[Path], list[Problem]]:
-    """Return the chapter folders of a subset in order, and problems for audio and transcripts above them."""
+    """Return the chapter folders of a subset in order, and problems for audio and transcripts outside these folders."""
     chapters: list[Path] = []
     stray: list[Path] = []
     for speaker in sorted(subset_dir.iterdir()):
@@ -131,7 +131,7 @@ def read_duration(audio: Path) -> float:
     except soundfile.LibsndfileError as error:
         raise InputError(f"must be a FLAC file; libsndfile says: {error.error_string}") from None
     if not 0 < info.frames <= MAX_FRAMES:
-        raise InputError("its header must say how long it is; it does not")
+        raise InputError("its header must contain its length; it does not")
     return float(info.frames / info.samplerate)
 
 

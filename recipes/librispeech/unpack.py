@@ -24,7 +24,7 @@ def unpack(archive: Path, root: Path, subset: str, progress: Progress) -> None:
 
 
 def unpack_corpus(archive: Path, folder: Path, sign: str, progress: Progress) -> None:
-    """Unpack to `folder` the folder of the archive that contains a file matching the pattern `sign`.
+    """Find the folder in the archive that has a file matching the pattern `sign`, and unpack this folder to `folder`.
 
     Raises:
         InputError: as for `unpack`, or not exactly one folder contains such a file.
@@ -41,7 +41,8 @@ def unpack_corpus(archive: Path, folder: Path, sign: str, progress: Progress) ->
 def unpacked(archive: Path, root: Path, name: str, progress: Progress) -> Iterator[Path]:
     """Unpack into a hidden folder in `root`, which is removed when the context ends.
 
-    As its last step, the caller moves the wanted files out. So an interrupted or killed run leaves no folder `name`.
+    The caller moves the wanted files out only as its last step. So an interrupted or killed run leaves no incomplete
+    folder `name`.
     """
     unpacking = unpacking_dir(root, name)
     try:
@@ -91,7 +92,7 @@ def _extract(archive: Path, destination: Path, progress: Progress) -> None:
             tar.extractall(destination, filter=safe_member)
         except InputError as error:
             raise InputError(
-                f"{archive}: {error}. Nothing was unpacked; delete it, and get it from elsewhere."
+                f"{archive}: {error}. Nothing was unpacked; delete the archive, and get it from another server."
             ) from None
 
 

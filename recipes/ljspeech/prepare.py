@@ -1,4 +1,4 @@
-"""Write the manifests of LJSpeech (Ito and Johnson 2017): one reader, seven books of LibriVox, a day of speech.
+"""Write the manifests of LJSpeech (Ito and Johnson 2017): a day of speech by one reader, from seven books.
 
     python -m recipes.ljspeech.prepare --corpus-dir LJSpeech-1.1 --output-dir data/ljspeech
     python -m recipes.ljspeech.prepare --corpus-dir LJSpeech-1.1 --output-dir data/ljspeech --download
@@ -31,7 +31,7 @@ HOME = "https://data.keithito.com/data/speech"
 ARCHIVE, ARCHIVE_BYTES, MD5 = "LJSpeech-1.1.tar.bz2", 2748572632, "c4763be9595ddfa79c2fc6eaeb3b6c8e"
 NUM_UTTERANCES = 13100
 UNPACKED_PER_BYTE = 1.4
-HELD_OUT = {"LJ049": "valid", "LJ050": "test"}  # chapters
+HELD_OUT = {"LJ049": "valid", "LJ050": "test"}  # the split of each chapter that is not for training
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 # espeak has few female voices; in train, each female voice is used twice as often as a male voice.
 _WOMEN = ("f2", "f3", "linda", "belinda", "Annie", "Andrea", "grandma", "steph")
 
-# Similar variants are in the same split (linda and belinda; the five similar to Hugo). Excluded are whispers, robots,
-# echoes, formant synthesis (klatt), and variants whose mel cepstra are far from all other variants.
+# Similar variants are in the same split (linda and belinda; the five similar to Hugo). Whispers, robots, echoes,
+# formant synthesis (klatt), and variants whose mel cepstra are far from those of all other variants are excluded.
 VARIANTS: dict[str, tuple[str, ...]] = {
     "train": (
         *_WOMEN,

@@ -43,7 +43,7 @@ class Espeak:
                 f"espeak-ng must find its voices in {self._data_dir}; it does not. Reinstall espeakng-loader; if this "
                 "path has more than 150 characters, choose a shorter one, because espeak-ng truncates it."
             )
-        if hasattr(self._library, "espeak_ng_SetRandSeed"):  # since 1.52; its default seed is the time of day
+        if hasattr(self._library, "espeak_ng_SetRandSeed"):  # since 1.52; the default seed is the time of day
             self._library.espeak_ng_SetRandSeed(ctypes.c_long(1))
         self._received: list[np.ndarray] = []
         self._callback = _Callback(self._receive)  # stored here, because the library does not keep a reference to it

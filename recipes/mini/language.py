@@ -11,9 +11,10 @@ class Language(NamedTuple):
     """A language of the corpus.
 
     Args:
-        grammar: of its sentences.
-        unlike: kinds whose alternatives may occur only once in a sentence; excludes `the bank is near the bank`.
-        accents: espeak-ng's names.
+        grammar: grammar of the sentences.
+        unlike: kinds of which a sentence must not contain the same alternative twice, such as places: this excludes
+            `the bank is near the bank`.
+        accents: espeak-ng's names of the accents.
     """
 
     grammar: Grammar

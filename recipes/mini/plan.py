@@ -11,7 +11,7 @@ from recipes.mini.grammar import sentences
 from recipes.mini.language import Language
 
 SPLITS = ("train", "valid", "test")
-_HELD_OUT = {"valid": 100, "test": 200}  # utterances, with at least an hour of training speech
+_HELD_OUT = {"valid": 100, "test": 200}  # number of utterances if there is at least an hour of training speech
 _TALKS = 0.4  # share of training utterances with several sentences; without them, models recognise words in pauses
 _MAX_SENTENCES = 5
 _MAX_PAUSE_SECONDS = 0.8

@@ -1,4 +1,4 @@
-"""A corpus without download: espeak-ng speaks two hours of everyday sentences in many voices.
+"""Write a corpus without a download: espeak-ng speaks two hours of everyday sentences in many voices.
 
 python -m recipes.mini.prepare --output-dir data/mini
 python -m recipes.mini.prepare --language german --output-dir data/mini_german
@@ -54,17 +54,17 @@ def prepare(
 
     Args:
         output_dir: folder of the corpus.
-        hours: of training speech, approximately.
-        seed: of sentences, voices and rooms.
+        hours: approximate number of hours of training speech.
+        seed: seed of the choice of sentences, voices and rooms.
         num_processes: number of processes that run at the same time.
-        language: of the corpus.
+        language: language of the corpus.
 
     Returns:
         The utterances of each split.
 
     Raises:
-        InputError: an argument is out of range, the folder has files of these names that this recipe did not write,
-            another process writes there, or espeak-ng is missing or fails.
+        InputError: an argument is out of range, the folder has files that this recipe would replace
+            and did not write, another process writes there, or espeak-ng is missing or fails.
         OSError: the folder cannot be written.
     """
     if not (math.isfinite(hours) and 0 < hours <= _MAX_HOURS):

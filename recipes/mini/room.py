@@ -19,10 +19,10 @@ def record(
     """Return a waveform at 16 kHz of the sentences in a room, with random moderate echo, noise and level.
 
     Args:
-        sentences: samples of each.
+        sentences: samples of each sentence.
         pauses: seconds of room noise before each sentence.
         silences: seconds of (nearly) digital silence before and after the recording.
-        sample_rate: of the samples, in Hz.
+        sample_rate: sample rate of the sentences, in Hz.
         random: generator for the room.
     """
     spoken = [_trim(resample(samples / 32768, sample_rate)) for samples in sentences]

@@ -1,4 +1,4 @@
-"""Make recordings without intelligible speech: noise to mix into speech, and audio for tests without any word.
+"""Make recordings without intelligible speech: noise to mix into speech, and audio without words for tests.
 
     python -m recipes.noise.make --output-dir data/noise/train --speech train.jsonl
     python -m recipes.noise.make --output-dir data/noise/test --speech dev.jsonl --seed 1
@@ -28,7 +28,7 @@ from recipes.output import claim
 
 SAMPLE_RATE = 16_000
 LOUDNESS_DB = (-35, -20)  # of a recording: its mean square, in dB relative to 1
-VOICES = (3, 8)  # of babble
+VOICES = (3, 8)  # minimum and maximum number of voices in babble
 PEAK = 0.99
 
 Random = np.random.Generator
@@ -46,7 +46,7 @@ def _run(options: argparse.Namespace) -> None:
             f"--number must be at least 1, --seconds from 0.1 to 3600; got {options.number}, {options.seconds}."
         )
     if "babble" in options.kinds and options.speech is None:
-        raise InputError("--speech must name a manifest to make babble of; give one, or --kinds without babble.")
+        raise InputError("--speech must name a manifest, from which babble is made; give one, or leave out babble.")
     makers = MAKERS | ({"babble": partial(babble, read_manifest(options.speech))} if options.speech else {})
     names = [name for kind in options.kinds for name in (kind, f"{kind}.jsonl")]
     claim(options.output_dir, "recipes.noise.make", names)

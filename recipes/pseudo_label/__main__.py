@@ -4,9 +4,9 @@
     python -m asr.transcribe MODEL untranscribed.jsonl --parts --output-dir texts
     python -m recipes.pseudo_label texts --dev dev/dev.utterances.jsonl --keep 0.7 --output-dir data/pseudo_label
 
-writes `pseudo.jsonl`, a manifest with the confidence of each line, and `left_out.jsonl`, with the id of each excluded
-utterance and the reason. It prints the number of utterances excluded for each reason; if several reasons apply to an
-utterance, only the first one counts.
+This writes `pseudo.jsonl`, a manifest with the confidence of each line, and `left_out.jsonl`, with the id of each
+excluded utterance and the reason. It prints the number of utterances excluded for each reason; if several reasons apply
+to an utterance, only the first one counts.
 
 TEXTS is the folder of a bulk job (if it has files of segments, only these are read), a file of `asr.transcribe --format
 jsonl` together with --manifest, or NAME.utterances.jsonl of `asr.evaluate`, whose references are not read.
@@ -45,7 +45,7 @@ def _run(options: argparse.Namespace) -> None:
     chosen, left_out = sort_out(texts, reasons(limits, second), options.keep)
     _print_table(output.failures, left_out, chosen)
     if not chosen:
-        raise InputError(f"{options.texts}: a text must pass all filters; none did. The table has the reasons.")
+        raise InputError(f"{options.texts}: at least one text must pass all filters; the table shows why none did.")
     claim(options.output_dir, "recipes.pseudo_label", [PSEUDO, LEFT_OUT])
     _write(options.output_dir / PSEUDO, (text.as_dict() for text in chosen))
     entries = [{"id": name, "reason": "not transcribed"} for name in output.failures]

@@ -3,7 +3,7 @@
     python -m asr.evaluate MODEL transcribed.jsonl --output-dir out
     python -m recipes.pseudo_label.deciles out/transcribed.utterances.jsonl --dev dev/dev.utterances.jsonl
 
-sorts the utterances by confidence and prints the word error rate of each tenth. --page draws this rate over the
+This sorts the utterances by confidence and prints the word error rate of each tenth. --page draws this rate over the
 expected rate (1 minus the mean confidence), with 95 % intervals.
 """
 
@@ -39,7 +39,7 @@ class Bin(NamedTuple):
         mean: mean confidence.
         utterances: number of utterances.
         words: number of words in their references.
-        wer: a fraction.
+        wer: word error rate, as a fraction.
         interval: 95 % interval of `wer` over the utterances; None: too few utterances, or no errors.
     """
 

@@ -21,7 +21,7 @@ class Limits:
         min_confidence: minimum of the calibrated mean confidence of its words.
         seconds: minimum and maximum length of the audio.
         words: minimum and maximum number of words.
-        characters_per_second: minimum and maximum, without spaces.
+        characters_per_second: minimum and maximum number of characters per second, without spaces.
         max_repeats: maximum number of consecutive occurrences of a phrase of at most four words.
         characters: accepted characters, besides spaces; None: letters, digits and punctuation of any script.
         max_disagreement: maximum number of word errors between both models' texts, divided by the longer text's words.
@@ -40,7 +40,7 @@ Reason = Callable[[AutomaticText], bool]
 
 
 def reasons(limits: Limits, second: Mapping[str, AutomaticText] | None) -> dict[str, Reason]:
-    """Return the tests that exclude a text, by the name of the reason, in the order in which they are applied.
+    """Return a dict from each reason to the test that excludes a text for this reason, in the order of application.
 
     Args:
         limits: limits of the filters.
@@ -65,11 +65,11 @@ def reasons(limits: Limits, second: Mapping[str, AutomaticText] | None) -> dict[
 def sort_out(
     texts: Sequence[AutomaticText], tests: Mapping[str, Reason], keep: float
 ) -> tuple[list[AutomaticText], dict[str, list[AutomaticText]]]:
-    """Return the texts for training, in their order, and the excluded texts by the first reason that applies.
+    """Return the texts for training, in the given order, and a dict from each reason to the texts excluded for it.
 
     Args:
         texts: any number of texts.
-        tests: tests by the name of the reason.
+        tests: dict from each reason to its test; the first test that excludes a text gives the reason.
         keep: fraction of the passing texts to train on; the texts of highest confidence are chosen.
     """
     left_out: dict[str, list[AutomaticText]] = {name: [] for name in tests}

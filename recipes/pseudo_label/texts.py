@@ -23,14 +23,14 @@ class AutomaticText:
 
     Args:
         utterance: the utterance; its text is the recognised text.
-        confidence: calibrated mean confidence of its words, from 0 to 1; None: it has no words.
+        confidence: calibrated mean confidence of the words, from 0 to 1; None: the text has no words.
     """
 
     utterance: Utterance
     confidence: float | None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the line of a manifest."""
+        """Return the keys and values of a manifest's line for this text."""
         utterance = self.utterance
         line: dict[str, Any] = {"id": utterance.id, "audio_filepath": absolute(utterance.audio_filepath)}
         line |= {"duration": utterance.duration}
@@ -41,10 +41,10 @@ class AutomaticText:
 
 @dataclass(frozen=True)
 class AutomaticTexts:
-    """The texts of one output.
+    """The texts that one command recognised.
 
     Args:
-        texts: by id, in the order of the files.
+        texts: dict from the id of each utterance to its text, in the order of the files.
         failures: ids of utterances without a text, because they could not be recognised.
     """
 
@@ -103,7 +103,7 @@ def _files(path: str) -> tuple[list[str], tuple[str, ...]]:
     names = {os.path.basename(file): file for file in paths if file.endswith(".jsonl")}
     if FAILURES not in names:
         must = f"{path}: must be a finished job of asr.transcribe --parts; it has no {FAILURES}"
-        raise InputError(f"{must}. Run the same asr.transcribe again; it resumes.")
+        raise InputError(f"{must}. Run the same asr.transcribe command again; it resumes.")
     failures = [parse_object(line, where) for where, line in named_lines(names[FAILURES], "failures")]
     kind = "segments-" if any(name.startswith("segments-") for name in names) else "part-"
     files = [names[name] for name in sorted(names) if name.startswith(kind)]
