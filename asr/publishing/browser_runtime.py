@@ -23,10 +23,7 @@ from asr.system.files import write_whole
 
 PACKAGE, VERSION = "onnxruntime-web", "1.30.0"
 SHA512 = "q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7QmRMDs1SigqR4CXAfKYQ=="  # in npm's format
-SCRIPT, WASM = (
-    "package/dist/ort.wasm.bundle.min.mjs",
-    "package/dist/ort-wasm-simd-threaded.wasm",
-)  # the page runs one thread
+SCRIPT, WASM = "package/dist/ort.wasm.bundle.min.mjs", "package/dist/ort-wasm-simd-threaded.wasm"
 # Licence files of the package onnxruntime, built from the same sources; onnxruntime-web's tarball has no licence files.
 LICENSES = ("LICENSE", "ThirdPartyNotices.txt")
 NPM = "https://registry.npmjs.org/"

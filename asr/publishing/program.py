@@ -74,9 +74,7 @@ def export_net(net: Net) -> "ModelProto":
     """
     num_bytes = sum(weight.numel() * weight.element_size() for weight in net.state_dict().values())
     if num_bytes > MAX_BYTES:
-        must = (
-            f"an exported model must have less than {MAX_BYTES / 2**30:.0f} GiB of weights, the limit of an ONNX file"
-        )
+        must = f"an exported model must have less than {MAX_BYTES / 2**30:.0f} GiB of weights, ONNX's limit"
         raise InputError(f"{must}; got {num_bytes / 2**30:.1f}.")
     lengths = torch.tensor([EXAMPLE_FRAMES, EXAMPLE_FRAMES // 2])
     example = (torch.randn(2, EXAMPLE_FRAMES, net.model.features.dim), lengths)
