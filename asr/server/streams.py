@@ -69,7 +69,7 @@ class Speech:
         self._arrivals: deque[tuple[int, float]] = deque()  # number of bytes received so far, time of their arrival
         self._num_taken = 0  # number of bytes taken by turns
         self._wanted = 0  # number of bytes that complete the next chunk
-        self._num_samples = 0  # number of samples processed by turns
+        self._num_samples = 0  # number of samples that earlier turns have processed
         self.want()
 
     @property
