@@ -345,7 +345,7 @@ def test_a_head_without_frame_outputs_is_refused(bundle: Path) -> None:
     model = load_recognizer(bundle).model
     del model.head
     model.head = type("Words", (), {"frame_head": None})()
-    with pytest.raises(InputError, match=r"must have a CTC head, or a decoder of its transducer; Words has none"):
+    with pytest.raises(InputError, match=r"CTC head, or a transducer and a decoder that uses it; Words has no CTC"):
         program.ctc_net(model)
 
 

@@ -188,7 +188,7 @@ def test_a_file_that_differs_from_the_published_one_is_refused_and_deleted(
     with serving_files(tmp_path / "registry") as address:
         use_registry(monkeypatch, address)
         with pytest.raises(
-            InputError, match=r"^--web needs .*; the download has another \(14 bytes\)\. Nothing was stored"
+            InputError, match=r"^--web .*; the downloaded file \(14 bytes\) has a different sha512\. Nothing was stored"
         ):
             browser_runtime(lambda step: None)
     assert cached_names(tmp_path) == []

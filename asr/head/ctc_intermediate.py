@@ -40,7 +40,7 @@ class CTCIntermediate(nn.Module):
 
     @property
     def taps(self) -> dict[int, Tap]:
-        """Taps of the intermediate blocks, which do not change their outputs."""
+        """Functions that are applied to the outputs of the intermediate blocks; they do not change the outputs."""
         return dict.fromkeys(self.tapped, unchanged)
 
     @property

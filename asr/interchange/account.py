@@ -15,20 +15,20 @@ from asr.errors import InputError
 from asr.features.slaney_fbank import SlaneyFbank
 from asr.interchange.tensors import COUNTER
 
-COMPARED = 1e-5  # tolerance of recomputed tensors, in addition to the rounding of their type
+COMPARED = 1e-5  # tolerance for tensors that asr computes again, in addition to the rounding of their type
 HEAD = "head.linear"
 QKV = "attention.qkv"
 U_AND_V = ("attention.u", "attention.v")
-POINTWISE = ("convolution.pointwise1", "convolution.pointwise2")  # the other toolkits have convolutions over one frame
+POINTWISE = ("convolution.pointwise1", "convolution.pointwise2")  # other toolkits: convolutions
 FOLDED = "encoder.subsampling.linear."
-BATCH_NORM = re.compile(r"encoder\.blocks\.\d+\.convolution\.norm\.running_mean")  # one tensor of each norm
+BATCH_NORM = re.compile(r"encoder\.blocks\.\d+\.convolution\.norm\.running_mean")  # a tensor that every norm has
 STAGES = {
     "0": 0,
     "1.0": 2,
     "1.1": 3,
     "2.0": 5,
     "2.1": 6,
-}  # convolutions of depthwise_conv: asr's name, and the number in the other toolkits
+}  # convolutions of depthwise_conv: asr's name and the number in the other toolkits
 
 
 class Names(NamedTuple):
@@ -57,7 +57,7 @@ class Names(NamedTuple):
 def block_names(
     qkv: tuple[str, str, str], position: str, biases: tuple[str, str], output: str, norm: str
 ) -> dict[str, str | tuple[str, ...]]:
-    """Return another toolkit's names of the parts of a block, by our names.
+    """Map asr's names of the parts of a block to another toolkit's names.
 
     Args:
         qkv: names of the attention's projections to queries, keys and values.
@@ -90,7 +90,7 @@ def block_names(
 
 
 def stages(theirs: str) -> dict[str, str]:
-    """Map the convolutions of subsampling=depthwise_conv to the list `theirs`, which also contains activations."""
+    """Map asr's convolutions of subsampling=depthwise_conv to their names in the list `theirs` of layers."""
     return {f"encoder.subsampling.stages.{ours}": f"{theirs}.{number}" for ours, number in STAGES.items()}
 
 
@@ -117,7 +117,14 @@ class Row(NamedTuple):
 
 
 class Account(NamedTuple):
-    """Numbers of tensors that were taken, folded into others, compared, and not needed."""
+    """Numbers of the other toolkit's tensors by use.
+
+    Args:
+        taken: tensors that were converted.
+        folded: biases that were added to another bias, and weights that were multiplied by `Weights.scale`.
+        compared: tensors that asr computes and compared with its own.
+        not_needed: tensors without a use.
+    """
 
     taken: int
     folded: int
@@ -150,7 +157,7 @@ def outputs(blank: int | None, layout: Layout = SAME) -> Layout:
 
 
 def row(ours: str, names: Names) -> Row:
-    """Return the correspondence of one of asr's tensors.
+    """Return the counterparts of one of asr's tensors, and the conversion.
 
     Raises:
         InputError: the toolkit has no counterpart of the tensor.
@@ -183,7 +190,7 @@ def take(
     features: SlaneyFbank,
     scale: float,
 ) -> tuple[dict[str, Tensor], Account]:
-    """Convert the other toolkit's tensors to asr's, and account for each.
+    """Convert the other toolkit's tensors to asr's; each must be used or be known as unneeded.
 
     Args:
         tensors: tensors of the other toolkit, by name.
@@ -193,7 +200,7 @@ def take(
         scale: factor by which the other toolkit multiplies the subsampling's output.
 
     Raises:
-        InputError: a tensor is missing, left over, of another shape, not finite, or differs from the computed tensor.
+        InputError: a tensor is missing, unused, of another shape, not finite, or differs from the computed tensor.
     """
     left = dict(tensors)
     ours: dict[str, Tensor] = {}
@@ -204,7 +211,7 @@ def take(
         parts = [_take(left, part, size) for part, size in zip(theirs, layout.shapes(shape), strict=True)]
         ours[name] = layout.join(*parts).clone(
             memory_format=torch.contiguous_format
-        )  # a copy, because the other toolkit's layers may share a tensor
+        )  # cloned, because the other toolkit's layers may share a tensor
         if scale != 1 and name.startswith(FOLDED):
             ours[name] = (ours[name].double() * scale).float()
             folded += 1
@@ -214,14 +221,14 @@ def take(
     left_over = sorted(left.keys() - set(unneeded))
     if left_over:
         more = f", and {len(left_over) - 1:,} others" if len(left_over) > 1 else ""
-        raise InputError(f"every tensor must have its place in our Conformer-CTC; {left_over[0]}{more} has none.")
+        raise InputError(f"every tensor must have a counterpart in asr's model; {left_over[0]}{more} has none.")
     return ours, Account(taken, folded, len(compared), len(unneeded))
 
 
 def _take(left: dict[str, Tensor], name: str, shape: Sequence[int]) -> Tensor:
     """Remove a tensor from the remaining tensors, check it, and return it in float32."""
     if name not in left:
-        raise InputError(f"{name} must be there, {tuple(shape)}; it is missing.")
+        raise InputError(f"the weights must contain {name}, of shape {tuple(shape)}; it is missing.")
     tensor = left.pop(name)
     if tensor.shape != tuple(shape):
         raise InputError(f"{name} must be {tuple(shape)}, as the config says; got {tuple(tensor.shape)}.")
@@ -242,7 +249,7 @@ def _compare(left: dict[str, Tensor], name: str, computed: Tensor) -> float:
 
 
 def give(weights: Mapping[str, Tensor], names: Names, features: SlaneyFbank) -> dict[str, Tensor]:
-    """Convert asr's tensors to the toolkit's; add its computed tensors and the counters of its batch norms.
+    """Convert asr's tensors to the toolkit's; add tensors that it computes, and the counters of its batch norms.
 
     Raises:
         InputError: the toolkit has no counterpart of a tensor.

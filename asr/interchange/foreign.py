@@ -17,7 +17,7 @@ from asr.interchange.account import Account, Names, take
 from asr.interchange.tensors import load_tensors
 from asr.settings.conf import default_settings
 
-EPS = 1e-5  # eps of the toolkits' norms
+EPS = 1e-5  # eps of the norms in the other toolkits
 JOINT_ACTIVATIONS = ("relu", "tanh")  # activations of transducers that asr's joiner supports
 SAFE_PIECES = set("▁'- ")  # characters that may occur in a model without case and punctuation
 CURES = {
@@ -82,7 +82,7 @@ class Converted(NamedTuple):
 
     Args:
         bundle: bundle without a card.
-        account: account of the tensors.
+        account: numbers of tensors by use.
         weights_sha256: SHA-256 of the file of the tensors.
         writer: toolkit and version according to the config; "" if the config does not have them.
     """
@@ -112,7 +112,7 @@ def convert(
         head: config of asr's head and its decoder.
 
     Returns:
-        The bundle, the account of the tensors, and the SHA-256 of their file.
+        The bundle, the numbers of tensors by use, and the SHA-256 of the file of the tensors.
 
     Raises:
         InputError: a tensor has no counterpart, or a setting is invalid.
@@ -129,12 +129,12 @@ def convert(
     tensors = load_tensors(weights.content, weights.file)
     ours, account = take(tensors, shapes, weights.names, slaney, weights.scale)
     bundle = Bundle(config, vocabulary.files, ours, card="")
-    bundle_recognizer(bundle, path)  # checks that the bundle loads
+    bundle_recognizer(bundle, path)  # raises an error if the bundle does not load
     return bundle, account, hashlib.sha256(weights.content).hexdigest()
 
 
 def _shapes(config: Mapping[str, Any], files: dict[str, bytes]) -> tuple[dict[str, torch.Size], SlaneyFbank]:
-    """Return the shapes of a model's tensors, and its features; the network is built without memory."""
+    """Return the shapes of a model's tensors, and its features; the network is built without allocating weights."""
     tokenizer, features = build_tokenizer(config), build_features(config)
     tokenizer.load(files)
     assert isinstance(features, SlaneyFbank)
@@ -186,7 +186,7 @@ def check_parts(
 
 @contextmanager
 def errors_of(path: Path) -> Iterator[None]:
-    """Put the model's path at the beginning of an error's message, unless the message begins with it."""
+    """Put the model's path at the beginning of an error's message, unless it is there already."""
     try:
         yield
     except InputError as error:

@@ -26,11 +26,11 @@ from asr.system.learnt import parse_json
 logger = logging.getLogger(__name__)
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
-FILE_NAME = re.compile(r"\w[\w.+-]*", re.ASCII)  # names of files to download: not in a folder, not hidden
+FILE_NAME = re.compile(r"\w[\w.+-]*", re.ASCII)  # names of files to download, which are not in a folder and not hidden
 BUNDLE_FILES = (".json", ".safetensors", ".model", ".txt", ".arpa", ".md")
 MAX_FILES = 100
 NEMO = ".nemo"
-SHA256, GIT_SHA1 = 64, 40  # hexadecimal digits
+SHA256, GIT_SHA1 = 64, 40  # numbers of hexadecimal digits
 BLOCK = 1 << 20
 
 
@@ -83,7 +83,7 @@ def download(text: str) -> Download:
     except Exception as error:  # any error of the client's HTTP library or of the disk
         if isinstance(error, OSError) and error.errno in NO_ROOM:
             must = f"{text}: the disk must have room for the model, in {root}; {error.strerror}"
-            raise InputError(f"{must}. Make some, or set HF_HOME to a folder on another disk.") from None
+            raise InputError(f"{must}. Free some space, or set HF_HOME to a folder on another disk.") from None
         raise InputError(f"{text}: the model must exist, and its server must answer; {_reason(error)}") from None
     archives = [name for name in listing.names if name.endswith(NEMO)]
     card = (folder / CARD).read_text(encoding="utf-8", errors="replace") if CARD in listing.names else ""
@@ -99,7 +99,7 @@ class _Listing(NamedTuple):
 
 
 def _look_up(address: Address, root: Path) -> _Listing:
-    """Request commit and files from the server; if it does not respond, use its last response."""
+    """Request the commit and the names of the files from the server; if it does not answer, use its last answer."""
     from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -110,7 +110,7 @@ def _look_up(address: Address, root: Path) -> _Listing:
         model = HfApi(_endpoint()).model_info(
             address.repository, revision=address.revision, timeout=constants.HF_HUB_ETAG_TIMEOUT
         )
-    except HfHubHTTPError:  # the server has answered
+    except HfHubHTTPError:  # the server has answered with an error, which must not be hidden
         raise
     except Exception as error:  # any error of the client's HTTP library
         if not stored.is_file():
@@ -148,7 +148,7 @@ def _chosen(names: list[str]) -> list[str]:
 
 
 def _endpoint() -> str | None:
-    """Return the server that the environment names; None: the client's default."""
+    """Return the address of the server from the environment; None: the client's default."""
     return os.environ.get("HF_ENDPOINT") or None
 
 
@@ -187,7 +187,7 @@ def _download(address: Address, commit: str, name: str, folder: Path) -> None:
 
 
 def _digest(file: BinaryIO, digits: int) -> str:
-    """Return a file's SHA-256, or git's SHA-1 of it."""
+    """Return a file's SHA-256, or the SHA-1 that git computes."""
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     digest = hashlib.sha256() if digits == SHA256 else hashlib.sha1(f"blob {size}\0".encode(), usedforsecurity=False)

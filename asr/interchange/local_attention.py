@@ -34,5 +34,5 @@ def with_local_attention(bundle: Bundle, context: int, path: Path) -> Bundle:
     local = {"name": LOCAL_ATTENTION, "context": context, "bias": attention["bias"]}
     changed = replace(bundle, config={**bundle.config, "encoder": {**encoder, "attention": local}})
     with errors_of(path):
-        bundle_recognizer(changed, path)  # checks that the bundle loads
+        bundle_recognizer(changed, path)  # raises an error if the bundle does not load
     return changed

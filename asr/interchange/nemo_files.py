@@ -2,7 +2,7 @@
 
 CONFIG, WEIGHTS = "model_config.yaml", "model_weights.ckpt"
 SAFETENSORS = "model.safetensors"  # another name of the weights, in a folder
-TOKENIZER = "tokenizer.model"  # end of the name; in an archive, a hash precedes it
+TOKENIZER = "tokenizer.model"  # end of a file name; in an archive, the name begins with a hash
 VOCABULARY = "vocab.txt"
 
 

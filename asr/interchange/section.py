@@ -48,7 +48,7 @@ def as_yaml(value: object) -> str:
 
 
 def whole(settings: Section, name: str, default: int | None = None) -> int:
-    """Return a whole number; `name` is section and key.
+    """Return a setting that is a whole number; `name` is its section and key, such as "encoder.dim".
 
     Raises:
         InputError: the value is not a whole number.

@@ -33,13 +33,13 @@ def load_tensors(content: bytes, name: str) -> dict[str, Tensor]:
     _check_zip(content, name)
     try:
         state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises errors of almost any kind for a faulty file
+    except Exception as error:  # torch raises errors of almost any class for a damaged file
         raise InputError(
             f"{name} must hold only tensors, and nothing that could run code; {why_not_loaded(error)}."
         ) from None
     tensors = dict(_tensors(state, name))
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-    if size > 2 * len(content):  # tensors that share their elements
+    if size > 2 * len(content):  # a small file can have large tensors if they share their elements
         raise InputError(f"{name} must contain the numbers of all its tensors; these need {size:,} bytes.")
     return tensors
 
@@ -55,7 +55,7 @@ def _load_safetensors(content: bytes, name: str) -> dict[str, Tensor]:
 
 
 def _check_zip(content: bytes, name: str) -> None:
-    """Check that a zip file, which torch unpacks, is not compressed or larger than the file."""
+    """Check that a zip file, which torch unpacks, is not compressed and unpacks to no more bytes than it has."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             records = archive.infolist()
@@ -75,7 +75,7 @@ def _tensors(state: Any, name: str) -> Iterator[tuple[str, Tensor]]:
         raise InputError(f"{name} must hold tensors by name; got {shown(type(state).__name__)}.")
     for key, tensor in state.items():
         is_plain = isinstance(tensor, Tensor) and tensor.layout == torch.strided and not tensor.is_quantized
-        if is_plain and tensor.device.type != "cpu":  # device meta: a tensor without numbers
+        if is_plain and tensor.device.type != "cpu":  # for example the device meta, whose tensors have no numbers
             raise InputError(f"{name} must hold the numbers of its tensors; {shown(key)} has none.")
         if not isinstance(key, str) or not is_plain or not (tensor.is_floating_point() or key.endswith(COUNTER)):
             raise InputError(

@@ -22,7 +22,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, hidden: Tensor, dropout: D
         (B, H, Q, D / H); finite even if a query may not attend to any key.
     """
     drops = dropout.training and dropout.p > 0
-    # On a CPU, torch has no fused form with dropout, and draws masks slowly.
+    # On a CPU, torch has no fused attention with dropout, and draws dropout masks slowly.
     form = attend_plainly if drops and query.device.type == "cpu" else attend_fused
     return form(query, key, value, hidden, dropout)
 

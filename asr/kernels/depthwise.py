@@ -29,7 +29,7 @@ def depthwise_plainly(x: Tensor, weight: Tensor, bias: Tensor | None, dilation: 
 
 
 def depthwise_as_image(x: Tensor, weight: Tensor, bias: Tensor | None, dilation: int = 1) -> Tensor:
-    """Convolve frames as images of one row, because CPU libraries then use x in its layout, channels last."""
+    """Convolve sequences as images of one row, because CPU libraries then read x as it is stored, channels last."""
     image = x.transpose(1, 2)[:, :, None]  # (B, D, 1, T)
     if x.is_cuda:
         image = image.contiguous()  # cuDNN is three times as fast with channels first

@@ -4,8 +4,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-# The memory-efficient kernel needs multiples of this number: the elements of a head, in 16-bit types (to which autocast
-# may cast later), and the elements from one row of an additive mask to the next.
+# The memory-efficient kernel requires that two sizes are multiples of this number: the dimension of a head in 16-bit
+# types (to which autocast may cast later), and the stride, in elements, of the rows of an additive mask.
 MULTIPLE = 8
 # On Hopper torch would prefer cuDNN's kernel. It returns no gradient of an additive mask, and has returned NaN
 # gradients with masks (pytorch issues 139298 and 196678). The flash kernel accepts no mask.
@@ -22,7 +22,7 @@ def fused_attention(
         key: (..., K, D), like `value`.
         mask: (..., Q or 1, K), added to the scores; or bool, True where a query may attend to a key.
         dropout: probability that a weight is dropped.
-        scale: None: 1 / sqrt(D).
+        scale: factor of the scores; None: 1 / sqrt(D).
 
     Returns:
         (..., Q, D).
@@ -41,7 +41,7 @@ def padded_attention(
     Zeros change no score, and the additional outputs are removed. Weights and dropout have the shape (Q, K) as before.
     """
     head_dim = query.shape[-1]
-    scale = head_dim**-0.5 if scale is None else scale  # of the dimensions before padding
+    scale = head_dim**-0.5 if scale is None else scale  # from the dimension before padding
     if more := -head_dim % MULTIPLE:
         query, key, value = (F.pad(part, (0, more)) for part in (query, key, value))
     if mask.is_floating_point() and mask.stride(-2) % MULTIPLE:

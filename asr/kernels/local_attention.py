@@ -22,14 +22,14 @@ def attend_near(projections: Projections, padding_mask: Tensor, dropout: Dropout
     """
     if wants_plain():
         form = attend_near_plainly
-    else:  # for up to three blocks, computing all scores is less work than blocks with their neighbours
+    else:  # up to three blocks: all scores are less work than the scores of blocks with their neighbours
         few = 4 * projections.key.shape[2] <= 3 * (projections.distance.shape[1] + 1)
         form = attend_near_at_once if few else attend_near_by_blocks
     return form(projections, padding_mask, dropout)
 
 
 def attend_near_plainly(projections: Projections, padding_mask: Tensor, dropout: Dropout) -> Tensor:
-    """Compute all scores at once, and hide frames that are further away."""
+    """Compute all scores at once, and hide frames more than W away."""
     key = projections.key
     width, frame = _width(projections), torch.arange(key.shape[2], device=key.device)
     difference = frame[:, None] - frame  # (T, T), query less key
@@ -39,7 +39,7 @@ def attend_near_plainly(projections: Projections, padding_mask: Tensor, dropout:
 
 
 def attend_near_at_once(projections: Projections, padding_mask: Tensor, dropout: Dropout) -> Tensor:
-    """Attend to all frames, but hide frames that are further away; suits short inputs."""
+    """Attend to all frames, but hide frames more than W away; this is fast for short inputs."""
     width, frames, device = _width(projections), projections.key.shape[2], projections.key.device
     difference = torch.arange(frames - 1, -frames, -1, device=device)
     distance = projections.distance[:, (2 * width - 1 - difference).clamp(0, 4 * width - 2)]  # (H, 2T - 1, D / H)

@@ -1,4 +1,4 @@
-"""Recurrent cells over frames, step by step; torch's cells are faster, but export a fixed length."""
+"""Recurrent cells over frames, step by step; torch's cells are faster, but export fixes the number of frames."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ def recur(cell: nn.LSTM | nn.GRU, x: Tensor) -> Tensor:
 
     Args:
         cell: torch's cell with one layer and one direction, batch first. While a program is exported, only its weights
-            are used, because torch's own program would have a fixed number of frames.
+            are used, because torch exports the cell for a fixed number of frames.
         x: (B, T, D).
 
     Returns:
@@ -25,7 +25,10 @@ def recur(cell: nn.LSTM | nn.GRU, x: Tensor) -> Tensor:
 
 
 def lstm_plainly(x: Tensor, weight_x: Tensor, weight_h: Tensor, bias_x: Tensor, bias_h: Tensor) -> Tensor:
-    """Long short-term memory; the weights (4 H, D), (4 H, H) are of input gate, forget gate, new value, output gate."""
+    """Run a long short-term memory.
+
+    The rows of the weights, (4 H, D) and (4 H, H), belong to input gate, forget gate, new value and output gate.
+    """
 
     def step(state: tuple[Tensor, Tensor], given: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
         hidden, memory = _remember(given + linear(state[0], weight_h, bias_h), state[1])
@@ -39,9 +42,10 @@ def step_lstm(layers: nn.LSTM, x: Tensor, hidden: Tensor, memory: Tensor) -> tup
     """Advance by one frame.
 
     Args:
-        layers: torch's cells of one direction, batch first. They run in training, for their dropout, and on a GPU. On a
-            CPU they repack their weights for each frame, which takes ten times as long as the frame (dimension 640,
-            one utterance, one core); in an exported program their state has other dimensions.
+        layers: torch's cells of one direction, batch first. The cells run in training, because they apply dropout, and
+            on a GPU. Otherwise only their weights are used: on a CPU, the cells would repack the weights for each
+            frame, which takes ten times as long as the frame (dimension 640, one utterance, one core); in an exported
+            program, their state would have other dimensions.
         x: (B, D).
         hidden: state of each layer, (L, B, H).
         memory: memory of each layer, (L, B, H).
@@ -69,7 +73,10 @@ def _remember(gates: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def gru_plainly(x: Tensor, weight_x: Tensor, weight_h: Tensor, bias_x: Tensor, bias_h: Tensor) -> Tensor:
-    """Gated recurrent unit; the weights (3 H, D), (3 H, H) are of reset gate, update gate and new value."""
+    """Run a gated recurrent unit.
+
+    The rows of the weights, (3 H, D) and (3 H, H), belong to reset gate, update gate and new value.
+    """
 
     def step(hidden: Tensor, given: Tensor) -> tuple[Tensor, Tensor]:
         reset_x, update_x, new_x = given.chunk(3, dim=-1)
@@ -83,7 +90,7 @@ def gru_plainly(x: Tensor, weight_x: Tensor, weight_h: Tensor, bias_x: Tensor, b
 
 
 def _scan(step: Callable[..., tuple[object, Tensor]], start: object, given: Tensor) -> Tensor:
-    """Carry a state through any number of frames, (B, T, G)."""
-    from torch._higher_order_ops.scan import scan  # imports the compiler
+    """Apply `step` to the frames of `given`, (B, T, G), in order; when exported, T is not fixed."""
+    from torch._higher_order_ops.scan import scan  # imported here because it loads the compiler
 
     return scan(step, start, given.transpose(0, 1))[1].transpose(0, 1)

@@ -13,7 +13,7 @@ from asr.kernels.choice import wants_plain
 from asr.kernels.dropout import Dropout
 from asr.kernels.fused_attention import fused_attention
 
-CPU_BLOCK, BLOCK = 2**18, 2**28  # number of scores in memory at a time, which fit into a core's cache or a GPU
+CPU_BLOCK, BLOCK = 2**18, 2**28  # number of scores in memory at a time, for a core's cache and for a GPU
 MIN_QUERIES = 64  # minimum number of queries at a time, because small matrix products are slow
 
 
@@ -25,7 +25,8 @@ class Projections(NamedTuple):
         to_distance: q + v, (B, H, Q, D / H).
         key: (B, H, K, D / H).
         value: (B, H, K, D / H).
-        distance: r, (H, distances, D / H), in descending order; positive if the key is before the query.
+        distance: r of each distance, (H, distances, D / H), in descending order; a distance is positive if the key is
+            before the query.
     """
 
     to_key: Tensor
@@ -39,7 +40,7 @@ def attend(projections: Projections, hidden: Tensor, dropout: Dropout) -> Tensor
     """Attend from Q consecutive queries to K consecutive keys.
 
     Args:
-        projections: projections with Q + K - 1 distances, the first from the last query to the first key.
+        projections: projections with Q + K - 1 distances; the first is the distance of the last query to the first key.
         hidden: True where a query must not attend to a key, (B, Q or 1, K).
         dropout: dropout of the weights.
 
@@ -58,7 +59,7 @@ def attend_plainly(projections: Projections, hidden: Tensor, dropout: Dropout) -
 
 
 def weighted_values(projections: Projections, column: Tensor, hidden: Tensor, dropout: Dropout) -> Tensor:
-    """Weigh values by the softmax of their scores; `column` is the index in `distance` for each pair, (Q, K)."""
+    """Weigh values by the softmax of their scores; `column` (Q, K) is the index in `distance` for each pair."""
     to_key, to_distance, key, value, distance = projections
     by_distance = to_distance @ distance.transpose(-1, -2)  # (B, H, Q, distances)
     by_distance = by_distance.gather(3, column.expand(*by_distance.shape[:2], -1, -1))  # (B, H, Q, K)
@@ -67,7 +68,7 @@ def weighted_values(projections: Projections, column: Tensor, hidden: Tensor, dr
 
 
 def attend_by_blocks(projections: Projections, hidden: Tensor, dropout: Dropout) -> Tensor:
-    """Attend from a few utterances, heads and queries at a time, using only the distances between them and the keys.
+    """Compute a few utterances, heads and queries at a time, with the distances between these queries and the keys.
 
     The scores fit into a CPU's cache, and without gradients memory is linear in K. The result is exact.
     """
@@ -98,7 +99,7 @@ def _by_rows(
     key: Tensor,
     value: Tensor,
 ) -> Tensor:
-    """Attend from `size` queries at a time; distance (1, H, D / H, Q + K - 1)."""
+    """Attend from `size` queries at a time; `distance` is (1, H, D / H, Q + K - 1)."""
     first, queries, columns = 0, to_key.shape[2], distance.shape[3]
     out = value.new_empty(to_key.shape)  # allocated once: rows allocated one by one would fragment the memory
     for by_key, by_distance, part_bias in zip(
@@ -116,15 +117,16 @@ def _weighted(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, dropout: 
     if query.is_cuda:
         p = dropout.p if dropout.training else 0.0
         return fused_attention(query, key, value, bias, dropout=p, scale=1.0)
-    # On a CPU, torch has no fast form with a bias and gradients.
+    # On a CPU, torch has no fused attention with a bias and gradients.
     return dropout((bias + query @ key.transpose(-1, -2)).softmax(dim=-1)) @ value
 
 
 def relative_shift(scores: Tensor) -> Tensor:
     """Convert scores by distance to scores by key, for Q consecutive queries.
 
-    Row i of the result starts at column Q-1-i of row i. In memory this is one element earlier in each row, so the
-    result is a view with rows of Q+K-2 elements; nothing is copied.
+    Row i of the result is row i of the scores from column Q-1-i on. This column is one less in each row, so in memory
+    the rows of the result begin Q+K-2 elements apart, while the rows of the scores begin Q+K-1 elements apart. The
+    result is a view with this stride; nothing is copied.
 
     Args:
         scores: (B, H, Q, Q + K - 1), by descending distance.

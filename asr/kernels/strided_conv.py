@@ -1,4 +1,4 @@
-"""Two 3x3 convolutions of stride 2, each with ReLU: a plain form, and a form of matrix products of blocks."""
+"""Two 3x3 convolutions of stride 2, each with ReLU: a plain form, and a form by matrix products of blocks."""
 
 from typing import Any
 
@@ -50,7 +50,7 @@ def convolve_twice_plainly(
 def convolve_twice_by_blocks(
     features: Tensor, lengths: Tensor, weight1: Tensor, bias1: Tensor, weight2: Tensor, bias2: Tensor
 ) -> Tensor:
-    """Use matrix products of `_windows`, a few frames at a time (`_ConvolveTwice`)."""
+    """Multiply `_windows` by matrices of weights, a few frames at a time (`_ConvolveTwice`)."""
     first = torch.cat([weight1.flatten(1), bias1[:, None]], dim=1).T  # (10, C)
     second = weight2.permute(2, 3, 1, 0).flatten(1, 2)  # (3, 3C, C)
     x: Tensor = _ConvolveTwice.apply(features, lengths, first, second, bias2)  # (N, F/4, C)
@@ -82,17 +82,19 @@ def _windows(features: Tensor, lengths: Tensor) -> Tensor:
     """Arrange the input of the first convolution: the 3x3 features of each output, and a 1 for its bias.
 
     The utterances follow each other, with at least one encoder frame of silence in between: N = B (T' + 1) frames.
-    Encoder frame n covers the first convolution's frames 2n - 1, 2n and 2n + 1, and its frequency f covers 2f - 1, 2f
-    and 2f + 1.
+    The second convolution computes frame n from the first convolution's frames 2n - 1, 2n and 2n + 1, and frequency f
+    from its frequencies 2f - 1, 2f and 2f + 1.
 
     Returns:
-        (2, N + 1, F/4, 3, 10): frames 2n - 1, and 2n; frequencies 2f - 1 .. 2f + 1. All 0 in padding.
+        (2, N + 1, F/4, 3, 10). The dimensions are: frames 2n - 1 or frames 2n; n; f; frequencies 2f - 1 to 2f + 1; the
+        3x3 features and the 1. All numbers are 0 in padding.
     """
     frames, dim = features.shape[1:]
-    frames1, dim1 = 2 * (halved(halved(frames)) + 1), halved(dim)  # size of its output, with two silent frames
+    frames1, dim1 = 2 * (halved(halved(frames)) + 1), halved(dim)  # the first convolution's output, with silence
     dim2 = halved(dim1)
     x = features.masked_fill(padding_mask(lengths, frames)[:, :, None], 0.0)
-    # Frame -1 and frequency -1 of the first convolution begin at frame and frequency -3 of the features.
+    # The outputs of the first convolution begin at frame -1 and frequency -1, which read the features from frame -3 and
+    # frequency -3 on.
     x = F.pad(x, (3, 4 * dim2 - dim, 0, 2 * frames1 - frames)).flatten(0, 1)
     x = F.pad(x, (0, 0, 3, 2))
     x = x.unfold(0, 3, 2).unfold(1, 3, 2).unfold(1, 3, 2)  # (2N + 2, F/4, 3, 3, 3): time, frequency, position
@@ -163,7 +165,7 @@ class _ConvolveTwice(torch.autograd.Function):
 
 
 def _blocks(out: Tensor) -> list[tuple[int, int]]:
-    """Return first frame and end of each block of `out`, (N, F/4, C)."""
+    """Return the first frame of each block of `out`, (N, F/4, C), and the frame after its last frame."""
     max_values = CPU_BLOCK * torch.get_num_threads() if out.device.type == "cpu" else BLOCK
     size = max(1, max_values // (2 * KERNEL_SIZE * out[0].numel()))
     return [(first, min(first + size, len(out))) for first in range(0, len(out), size)]

@@ -1,4 +1,4 @@
-"""The loss of the token-and-duration transducer; its exact gradient needs memory for one more tensor of logits."""
+"""The loss of the token-and-duration transducer; its exact gradient is stored in one more tensor like the logits."""
 
 import math
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ def tdt_loss(
 
 
 class _TDTLoss(torch.autograd.Function):
-    """Its gradient is a softmax times the posterior of each cell, minus the posteriors of the arcs from this cell."""
+    """The loss; its gradient in each cell is the softmax times the cell's posterior, minus its arcs' posteriors."""
 
     @staticmethod
     def forward(
@@ -111,17 +111,18 @@ class Posteriors(NamedTuple):
 
 
 class _Lattice(NamedTuple):
-    """All arcs between cells, by diagonal; the cell of frame t after u tokens is on diagonal t + u, of N diagonals.
+    """All arcs between cells; the cell of frame t after u tokens is in column u, on diagonal t + u of N diagonals.
 
     A blank of duration d leads to diagonal t + u + d, a token to t + u + d + 1. So every arc leads to a later diagonal,
     and all cells of a diagonal are computed at once.
 
     Args:
-        arcs: log-probabilities, (N, K, B, U + 1), by the diagonal where they begin and the column where they end:
-            blanks of each duration but 0, then tokens of each duration.
-        steps: number of diagonals from the beginning to the end of each kind of arc, (K,).
-        num_blanks: number of kinds of arcs, of the K, that are blanks.
-        ends: diagonal on which each utterance ends, (B,), in column `token_lengths`.
+        arcs: log-probabilities, (N, K, B, U + 1). Dimension N is the diagonal on which an arc begins, dimension U + 1
+            the column in which it ends. The K kinds of arcs are blanks of each duration except 0, then tokens of each
+            duration.
+        steps: number of diagonals by which each kind of arc advances, (K,).
+        num_blanks: number of kinds of arcs that are blanks.
+        ends: diagonal of the last cell of each utterance, (B,); its column is `token_lengths`.
         token_lengths: (B,).
     """
 
@@ -158,7 +159,7 @@ def _paths(
     cell = torch.arange(num_frames, device=lengths.device)[:, None] + column  # (T', U + 1)
     num_blanks = lattice.num_blanks
     blanks = taken[cell, :num_blanks, :, column].permute(3, 0, 1, 2)  # (B, T', U + 1, K)
-    taken = F.pad(taken[:, num_blanks:, :, 1:], (0, 1))  # arranged by the column where they begin
+    taken = F.pad(taken[:, num_blanks:, :, 1:], (0, 1))  # arcs of tokens, by the column in which they begin
     arcs = taken[cell, :, :, column].permute(3, 0, 1, 2).contiguous()  # (B, T', U + 1, D)
     token_posteriors = arcs.sum(dim=-1)
     arcs[..., [number for number, frames in enumerate(durations) if frames > 0]] += blanks
@@ -168,7 +169,7 @@ def _paths(
 def _lattice(
     blank: Tensor, token: Tensor, duration: Tensor, lengths: Tensor, token_lengths: Tensor, durations: tuple[int, ...]
 ) -> _Lattice:
-    """Arrange the arcs; arguments as for `_paths`. An arc that no path takes is NEVER."""
+    """Arrange the arcs; arguments as for `_paths`. Arcs that no path can take have the log-probability NEVER."""
     (num_frames, num_columns), device = blank.shape[1:], blank.device
     frames = torch.tensor(durations, device=device)  # (D,)
     column = torch.arange(num_columns, device=device)[:, None]  # (U + 1, 1)
@@ -177,7 +178,7 @@ def _lattice(
     may_write = (frames < left) & (column < token_lengths[:, None, None, None])
     blanks = (blank[..., None] + duration).masked_fill(~may_blank, NEVER)[..., frames > 0]
     tokens = (token[..., None] + duration).masked_fill(~may_write, NEVER)
-    tokens = F.pad(tokens, (0, 0, 1, 0), value=NEVER)[:, :, :-1]  # move each arc to the column where it ends
+    tokens = F.pad(tokens, (0, 0, 1, 0), value=NEVER)[:, :, :-1]  # move each arc to the column in which it ends
     diagonal = torch.arange(num_frames + num_columns, device=device)[:, None]
     arcs = []
     for kind, begins in ((blanks, column[:, 0]), (tokens, column[:, 0] - 1)):
@@ -200,7 +201,7 @@ def _forward(lattice: _Lattice) -> tuple[Tensor, Tensor]:
     arcs, steps, num_blanks = lattice.arcs, lattice.steps, lattice.num_blanks
     num_diagonals, num_kinds = arcs.shape[:2]
     longest, kind = int(steps.max()), torch.arange(num_kinds, device=arcs.device)
-    sums = F.pad(arcs, (0,) * 6 + (longest, 0), value=NEVER)  # row n + longest is diagonal n
+    sums = F.pad(arcs, (0,) * 6 + (longest, 0), value=NEVER)  # row n + longest has the arcs of diagonal n
     alphas = arcs.new_full((num_diagonals + longest, *arcs.shape[2:]), NEVER)
     alphas[0, :, 0] = 0.0
     for number in range(num_diagonals):

@@ -64,7 +64,7 @@ def transducer_loss_plainly(logits: Tensor, tokens: Tensor, lengths: Tensor, tok
 
 
 def transducer_loss_by_torchaudio(logits: Tensor, tokens: Tensor, lengths: Tensor, token_lengths: Tensor) -> Tensor:
-    """Use torchaudio, which needs the exact number of frames and tokens of the longest utterance, and int32."""
+    """Use torchaudio, which needs int32, and no more frames and tokens than the longest utterance has."""
     num_frames, num_tokens = int(lengths.max()), int(token_lengths.max())
     loss: Tensor = torchaudio.functional.rnnt_loss(
         logits[:, :num_frames, : num_tokens + 1].contiguous(),

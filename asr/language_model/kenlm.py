@@ -103,7 +103,7 @@ def _binary_words(content: mmap.mmap) -> list[str]:
     while has_words and content[begin:].count(b"\0") < number:
         begin = content.rfind(b"<unk>\0", 0, begin)
         if begin < 0:
-            raise ValueError("it ends before its words")
+            raise ValueError("it is truncated: the words at its end are incomplete")
     if not has_words:
         raise ValueError("it must contain its words; build it without -v, or give the ARPA file")
     return [word.decode() for word in content[begin:].split(b"\0") if word]

@@ -9,10 +9,11 @@ from asr.interfaces import BOUNDARY_ID, State, TokenModel
 
 
 class TokenHistory:
-    """The language-model state of a hypothesis: initially before its last token; after `read`, after its last token.
+    """The language-model state of a hypothesis.
 
     Args:
-        state: state before the last token, a batch of 1.
+        state: state before the last token, a batch of 1; `TokenHistories.read` replaces it by the state after this
+            token.
         token: the last token.
     """
 

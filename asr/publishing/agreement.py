@@ -15,7 +15,8 @@ from asr.onnx.session import run_net, session
 from asr.publishing.program import SHERPA_INPUTS, Net
 from asr.recognition.recognizer import Recognizer
 
-TOLERANCE = 0.01  # of log_probs: ten times the difference between float32 and float64 in a net of 16 blocks
+# Maximum difference of log_probs: ten times the difference between float32 and float64 in a net of 16 blocks.
+TOLERANCE = 0.01
 SECONDS = (0.3, 1.0, 3.7, 11.2)  # lengths of synthetic audio
 MAX_SECONDS = 30.0  # maximum length of a recording to compare
 JUNK = float("nan")  # padding after an utterance's end
@@ -57,7 +58,7 @@ class ProgramDifference(NamedTuple):
 
 
 def made_audio(sample_rate: int) -> dict[str, Tensor]:
-    """Return sounds of several lengths, by name: harmonics of a voice that swell and fade, and noise."""
+    """Return synthetic sounds of several lengths, by name: voice-like harmonics that swell and fade, and noise."""
     generator = torch.Generator().manual_seed(0)
     made = {}
     for seconds in SECONDS:
@@ -137,7 +138,7 @@ def check(program: str, difference: ProgramDifference) -> None:
 
 
 class ExpectedOutput(NamedTuple):
-    """Output of the torch model for a recording: the program's outputs for all frames, (T', ...), and the text."""
+    """Correct output of a program for a recording: its outputs, joined, (T', ...), and the text that they decode to."""
 
     out: Tensor
     text: str
@@ -154,7 +155,7 @@ def _reference(recognizer: Recognizer, net: Net, features: Tensor) -> ExpectedOu
 def _worse(
     worst: ProgramDifference, name: str, expected: ExpectedOutput, out: Tensor, recognizer: Recognizer
 ) -> ProgramDifference:
-    """Compare a recording's outputs; return the larger of its difference and the previous recordings' difference."""
+    """Compare a recording's output with the expected output; return the largest difference so far."""
     if out.shape != expected.out.shape:
         return worst._replace(largest=float("inf"), where=f"{name}: {len(out)} frames, not {len(expected.out)}")
     worst = worst._replace(texts=worst.texts + (_text(recognizer, out) != expected.text))

@@ -23,11 +23,9 @@ from asr.system.files import write_whole
 
 PACKAGE, VERSION = "onnxruntime-web", "1.30.0"
 SHA512 = "q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7QmRMDs1SigqR4CXAfKYQ=="  # in npm's format
-SCRIPT, WASM = "package/dist/ort.wasm.bundle.min.mjs", "package/dist/ort-wasm-simd-threaded.wasm"  # single-threaded
-LICENSES = (
-    "LICENSE",
-    "ThirdPartyNotices.txt",
-)  # from the package onnxruntime, built from the same sources; the tarball has none
+SCRIPT, WASM = "package/dist/ort.wasm.bundle.min.mjs", "package/dist/ort-wasm-simd-threaded.wasm"
+# Licence files of the package onnxruntime, built from the same sources; onnxruntime-web's tarball has no licence files.
+LICENSES = ("LICENSE", "ThirdPartyNotices.txt")
 NPM = "https://registry.npmjs.org/"
 REGISTRY_VARIABLES = ("npm_config_registry", "NPM_CONFIG_REGISTRY")
 PATIENCE = 60  # timeout in seconds
@@ -72,7 +70,7 @@ def browser_runtime(on_step: Callable[[str], None]) -> Runtime:
 
 
 def registry() -> str:
-    """Return the npm registry: that of the environment or of npm's configuration, else the public registry.
+    """Return the npm registry's address, from the environment, else npm's configuration, else the public registry.
 
     Raises:
         InputError: the address is not http:// or https://.
@@ -118,8 +116,8 @@ def _downloaded(path: Path, on_step: Callable[[str], None]) -> bytes:
         if _is_published(tarball.getvalue()):
             return tarball.getvalue()
         raise InputError(
-            f"{must}, with the sha512 of its publication; the download has another ({tarball.tell():,} bytes). "
-            f"Nothing was stored; ask the operator of that registry."
+            f"{must}, and its sha512 must be the published one; the downloaded file ({tarball.tell():,} bytes) has a "
+            f"different sha512. Nothing was stored; ask the operator of that registry."
         )
     other = "Name another registry by NPM_CONFIG_REGISTRY, or put the file there by hand"
     raise InputError(f"{must}; {' '.join(reason.split())}. {other}: {path}")

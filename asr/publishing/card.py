@@ -183,7 +183,7 @@ def described(program: "ModelProto") -> str:
 
 
 def _quoted(model_card: str) -> str:
-    """Return the card of the exported model, as a quotation."""
+    """Return the original model's card as a Markdown quotation."""
     if not model_card.strip():
         return ""
     lines = "\n".join(f"> {line}".rstrip() for line in model_card.strip().splitlines())

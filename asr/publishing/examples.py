@@ -1,4 +1,4 @@
-"""Programs of an exported model's README.md: Python without torch."""
+"""Example programs for an exported model's README.md, in Python without torch."""
 
 from typing import cast
 
@@ -155,12 +155,12 @@ def _ends(model: Model) -> dict[str, str]:
 
 
 def of_ctc(model: Model) -> str:
-    """Return the program of a model with log_probs."""
+    """Return the example program for a model whose output is log_probs."""
     return CTC.format(**_ends(model))
 
 
 def of_transducer(model: Model, max_symbols: int | None) -> str:
-    """Return the program of a transducer with at most `max_symbols` tokens in a frame."""
+    """Return the example program for a transducer that emits at most `max_symbols` tokens in a frame."""
     predictor, _, durations = parts_of(model.head)
     state = predictor.initial_state(1)
     loop = TDT_LOOP if durations else RNNT_LOOP
@@ -173,12 +173,12 @@ def of_transducer(model: Model, max_symbols: int | None) -> str:
 
 
 def by_sherpa(is_transducer: bool) -> str:
-    """Return the program that recognises with sherpa-onnx."""
+    """Return the example program that recognises with sherpa-onnx."""
     return _SHERPA.format(recognizer=_SHERPA_TRANSDUCER if is_transducer else _SHERPA_CTC)
 
 
 def of_stream(model: Model) -> str:
-    """Return the program that recognises a stream."""
+    """Return the example program that recognises a stream."""
     features, encoder = model.features, cast(StreamingEncoder, model.encoder)
     chunk = chunk_frames(encoder)
     return STREAM.format(

@@ -31,7 +31,7 @@ def replace_exported(
         folder: path of the folder.
         bundle: bundle of the model.
         programs: ONNX files by name.
-        tokens: contents of tokens.txt, and of the file in sherpa-onnx's order if there is one, by name.
+        tokens: contents of the token files, by name: tokens.txt, and a file in sherpa-onnx's order if there is one.
         card: text of README.md.
 
     Raises:

@@ -25,7 +25,7 @@ class Figures(NamedTuple):
     """Measurements of a model's programs.
 
     Args:
-        num_bytes: size of the programs that run from features.
+        num_bytes: size of the programs whose input is features.
         speed: seconds of audio per second, for 10 s of features on one thread.
         wer: word error rate; None: not measured.
         wer_interval: 95 % interval of the WER; None: there is none.
@@ -43,7 +43,7 @@ class Figures(NamedTuple):
 
 
 def speeds(recognizer: Recognizer, programs: dict[str, bytes], net: Net) -> dict[str, float]:
-    """Time programs in turns, so that other load on the machine affects all programs equally.
+    """Time programs alternately, so that other load on the machine affects all programs equally.
 
     Args:
         recognizer: recogniser whose features are the input.
@@ -59,7 +59,7 @@ def speeds(recognizer: Recognizer, programs: dict[str, bytes], net: Net) -> dict
         for name, program in opened.items():
             start = time.perf_counter()
             run(program, given, lengths)
-            if turn:  # the first is a warm-up
+            if turn:  # the first turn is a warm-up
                 taken[name].append(time.perf_counter() - start)
     return {name: SECONDS / median(seconds) for name, seconds in taken.items()}
 

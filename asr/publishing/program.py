@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 OPSET = 18
 SHERPA_MELS = 80  # mel bins that sherpa-onnx computes for CTC
 SHERPA_INPUTS = ("audio_signal", "length")
-BATCH = {0: "batch"}  # the first dimension of all inputs, of any size
+BATCH = {0: "batch"}  # the first dimension of all inputs, which may have any size
 OUT_FRAMES = "encoder_frames"  # name of the dimension of output frames
 MAX_BYTES = 2**31 - 1  # maximum size of an ONNX file
-PREFIX = "front_end/"  # prefix of the names in a front-end
-EXAMPLE_FRAMES, EXAMPLE_SAMPLES = 333, 54_321  # of the example inputs; a program accepts any number
+PREFIX = "front_end/"  # prefix of all names in the front-end's program
+EXAMPLE_FRAMES, EXAMPLE_SAMPLES = 333, 54_321  # lengths of the example inputs; a program accepts any length
 
 
 class Net(nn.Module):
@@ -60,20 +60,21 @@ def ctc_net(model: Model) -> Net:
     """
     head = model.head.frame_head
     if head is None:
-        must = "an exported model must have a CTC head, or a decoder of its transducer"
-        raise InputError(f"{must}; {type(model.head).__name__} has none, and other heads are not exported yet.")
+        must = "an exported model must have a CTC head, or a transducer and a decoder that uses it"
+        given = f"{type(model.head).__name__} has no CTC head, and heads of other kinds cannot be exported yet"
+        raise InputError(f"{must}; {given}.")
     return Net(model, NET_OUTPUTS, lambda encoded: (head.log_probs(encoded.out),))
 
 
 def export_net(net: Net) -> "ModelProto":
-    """Export the part of a model after its features.
+    """Export the part of a model that follows the features.
 
     Raises:
         InputError: the program is too large for an ONNX file.
     """
     num_bytes = sum(weight.numel() * weight.element_size() for weight in net.state_dict().values())
     if num_bytes > MAX_BYTES:
-        must = f"an exported model must have less than {MAX_BYTES / 2**30:.0f} GiB of weights, as ONNX files do"
+        must = f"an exported model must have less than {MAX_BYTES / 2**30:.0f} GiB of weights, ONNX's limit"
         raise InputError(f"{must}; got {num_bytes / 2**30:.1f}.")
     lengths = torch.tensor([EXAMPLE_FRAMES, EXAMPLE_FRAMES // 2])
     example = (torch.randn(2, EXAMPLE_FRAMES, net.model.features.dim), lengths)
@@ -93,12 +94,12 @@ def export_front_end(model: Model) -> "ModelProto":
 
 
 def joined(front_end: "ModelProto", net: "ModelProto") -> "ModelProto":
-    """Join features and a net to one program from waveforms (B, S) and sample_counts (B,) to the outputs of the net."""
+    """Join two programs to one that maps waveforms (B, S) and sample_counts (B,) to the outputs of the net."""
     from onnx.compose import add_prefix, merge_models
 
     connections = [(PREFIX + name, name) for name in NET_INPUTS]
     program = merge_models(add_prefix(front_end, PREFIX), net, connections)
-    del program.opset_import[1:]  # equal in both
+    del program.opset_import[1:]  # the joined program lists the operator sets of both programs, which are equal
     _rename(program, {PREFIX + name: name for name in FRONT_END_INPUTS})
     return _plain(program)
 
@@ -137,7 +138,7 @@ def take_sherpa_inputs(program: "ModelProto") -> None:
 def is_for_sherpa(features: Mapping[str, Any], is_transducer: bool) -> bool:
     """Whether features, according to their config, equal the features that sherpa-onnx computes for a NeMo model.
 
-    For a transducer, sherpa-onnx reads the number of mel bins from the program; for CTC it is 80.
+    For a transducer, sherpa-onnx reads the number of mel bins from the program; for CTC the number is 80.
     """
     name, normalize = SlaneyFbank.__module__.rpartition(".")[2], features["normalize"]["name"]
     computed = {"sample_rate": 16000, "frame_length_seconds": 0.025, "frame_shift_seconds": 0.01}
@@ -196,7 +197,7 @@ def _quiet() -> Iterator[None]:
 def _plain(program: "ModelProto") -> "ModelProto":
     """Remove metadata, which contain lines of asr's code and paths of this machine."""
     graph = program.graph
-    del graph.value_info[:]  # stored shapes, which quantization would make wrong
+    del graph.value_info[:]  # shapes of intermediate results, which would be wrong after quantization
     for part in (program, graph, *graph.node, *graph.initializer, *graph.input, *graph.output):
         del part.metadata_props[:]
         part.doc_string = ""

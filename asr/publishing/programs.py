@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 FORMS = {PROGRAM: OF_FEATURES, ENCODER: OF_FEATURES, SHERPA: OF_SHERPA} | dict.fromkeys(NETS.values(), OF_WAVEFORMS)
-JOINERS = ("joiner", "duration_joiner")  # of RNNT and TDT, in the `needs` of decoders
+JOINERS = ("joiner", "duration_joiner")  # names of the joiners of RNNT and TDT in the `needs` of decoders
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")  # the extra `onnx`
 OnStep = Callable[[str], None]
 Parts = Mapping[str, "ModelProto"]  # programs by the names of their files, including the features
@@ -65,7 +65,7 @@ def is_transducer(recognizer: Recognizer) -> bool:
 
 
 def net_of(recognizer: Recognizer) -> tuple[str, Net]:
-    """Return the net to export and its file name, as the decoder requires."""
+    """Return the file name and the net of the program that the decoder requires."""
     if is_transducer(recognizer):
         return ENCODER, transducer_programs.transducer_net(recognizer.model)
     return PROGRAM, ctc_net(recognizer.model)
@@ -118,7 +118,7 @@ def all_programs(parts: Parts, recognizer: Recognizer, config: Config) -> "dict[
 
 
 def size(parts: Parts) -> int:
-    """Return the total size in bytes of the programs that run from features."""
+    """Return the total size in bytes of the programs whose input is features."""
     return sum(part.ByteSize() for name, part in parts.items() if name in OPENED and name != STEP)
 
 

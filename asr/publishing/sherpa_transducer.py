@@ -2,8 +2,8 @@
 
 *Source*: the parakeet-tdt export scripts and the reader for NeMo transducers in sherpa-onnx 2.0. sherpa-onnx's decoder
 is asr's prediction network. It starts with two state tensors of zeros, (L, B, P) each; sherpa-onnx reads their sizes
-from the encoder's metadata. The index of a TDT's duration logit is the duration, so durations must be 0, 1, 2, and so
-on.
+from the encoder's metadata. sherpa-onnx uses the index of a TDT's duration logit as the duration, so durations must be
+0, 1, 2, and so on.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ from asr.recognition.model import Model
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-MAX_SYMBOLS = {False: 10, True: 5}  # sherpa-onnx's maximum of tokens in a frame; key: whether there are durations
+MAX_SYMBOLS = {False: 10, True: 5}  # maximum number of tokens in a frame in sherpa-onnx; key: whether it is a TDT
 ENCODER_NAMES = (SHERPA_INPUTS, ("outputs", "encoded_lengths"))
 DECODER_NAMES = (
     ("targets", "target_length", "states_0", "states_1"),
@@ -46,9 +46,10 @@ def tokens_in_order(tokens: Sequence[str]) -> list[str]:
 
 
 class SherpaDecoder(nn.Module):
-    """A step of a prediction network: tokens (B, 1) int32, and two state tensors, (L, B, P) each.
+    """A step of a prediction network.
 
-    The step returns the joiner's input, (B, J, 1), the given lengths, and the states after the token.
+    The inputs are tokens (B, 1) int32, their lengths (B,), and two state tensors, (L, B, P) each. The outputs are the
+    joiner's input, (B, J, 1), the unchanged lengths, and the states after the token.
     """
 
     def __init__(self, head: Head, vocab_size: int) -> None:
@@ -68,7 +69,7 @@ class SherpaDecoder(nn.Module):
 
 
 class SherpaJoiner(nn.Module):
-    """The joiner: maps the inputs of a frame and of earlier tokens, (B, J, 1) each, to (B, 1, 1, V + durations)."""
+    """The joiner, which maps its inputs from a frame and from earlier tokens, (B, J, 1) each, to (B, 1, 1, V + D)."""
 
     def __init__(self, head: Head, vocab_size: int) -> None:
         super().__init__()
@@ -85,8 +86,8 @@ class SherpaJoiner(nn.Module):
 def to_sherpa(state: Tensor) -> tuple[Tensor, Tensor]:
     """Convert a prediction network's state, batch first, to the two tensors (L, B, P) of sherpa-onnx.
 
-    An LSTM has two tensors. For other networks the second tensor is not used; a network that stores N tokens has
-    (N, B, 1).
+    An LSTM uses both tensors. Other networks use only the first; if the state is the last N tokens, the first tensor
+    is (N, B, 1).
     """
     if state.dim() == 4:
         first, second = state.permute(1, 2, 0, 3).unbind()
@@ -96,15 +97,15 @@ def to_sherpa(state: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def from_sherpa(first: Tensor, second: Tensor, num_dims: int, dtype: torch.dtype) -> Tensor:
-    """Convert the two tensors to the state, of `num_dims` dimensions, of a prediction network."""
+    """Convert sherpa-onnx's two tensors to a prediction network's state, which has `num_dims` dimensions."""
     if num_dims == 4:
         return torch.stack([first, second]).permute(2, 0, 1, 3)
-    layers = (first + 0 * second).transpose(0, 1)  # an unused input would be left out of the program
+    layers = (first + 0 * second).transpose(0, 1)  # 0 * second: the export would leave out an unused input
     return (layers if num_dims == 3 else layers[:, :, 0]).to(dtype)
 
 
 def export_sherpa_head(model: Model) -> "dict[str, ModelProto]":
-    """Export decoder and joiner, by the names of their files."""
+    """Export decoder and joiner; return the programs by file name."""
     head, vocab_size = model.head, model.tokenizer.vocab_size
     decoder, joiner = SherpaDecoder(head, vocab_size), SherpaJoiner(head, vocab_size)
     targets = torch.zeros(2, 1, dtype=torch.int32)
@@ -181,7 +182,10 @@ def _drop_unused(program: "ModelProto") -> None:
 
 @torch.inference_mode()
 def difference(model: Model, programs: "Mapping[str, ModelProto]", audio: Mapping[str, Tensor]) -> ProgramDifference:
-    """Compare the three programs with the model: frames of each recording, and single tokens of the last recording.
+    """Compare the outputs of the three programs with the model's.
+
+    The encoder is compared in all frames of each recording, the decoder and the joiner in the first frames of the last
+    recording.
 
     Args:
         model: torch model.

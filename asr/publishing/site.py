@@ -23,7 +23,7 @@ PARTS = ("recognizer.js", "transcript.js", "collector.js")  # scripts that run i
 ALWAYS = (PAGE, SERVICE_WORKER, *PARTS, WAVEFORM, SCRIPT, WASM, LICENSE)
 LARGE = (WAVEFORM, WASM)  # files that are downloaded before the first recognition
 NORMALIZERS = ("as_written", "basic")  # implemented in transcript.js
-MAX_SECONDS = 1800  # maximum length of a recording, which a browser decodes as a whole: 48 kHz stereo takes 700 MB
+MAX_SECONDS = 1800  # maximum length of a recording; a browser decodes it as a whole, 48 kHz stereo to 700 MB
 ALLOWED = {"connect-src": "'self'", "script-src": "'self'", "worker-src": "'self'"}
 LOAD = '<button type="button" id="load">Download it now</button>'
 
@@ -60,7 +60,7 @@ def site_files(
         name: name of the model.
         recognizer: recogniser of the model.
         config: config of the model.
-        program: program from waveforms.
+        program: program whose input is waveforms.
         runtime: runtime of the program.
         examples: recordings that the page offers.
         card: card of the model; may be empty.

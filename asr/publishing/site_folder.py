@@ -60,7 +60,7 @@ def write_site(
         Megabytes that a browser downloads before it can recognise.
 
     Raises:
-        InputError: the model is not a single program, or as for `replace_bundle`.
+        InputError: the model is exported as several programs, or `replace_bundle` would refuse the folder.
     """
     if WAVEFORM not in programs:
         must = "the model of a page must be one program, from whole recordings to log_probs"

@@ -1,4 +1,4 @@
-"""Export of a stream's step: features and a state to log_probs and the next state."""
+"""Export of a step of a stream, which maps features and a state to log_probs and the next state."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
@@ -23,7 +23,12 @@ EXAMPLE_CHUNK = 6  # encoder frames of the example input; a step accepts any num
 
 
 class Step(nn.Module):
-    """Maps features (B, T, F), feature_lengths (B,), state to log_probs (B, T', V), log_probs_lengths (B,), state."""
+    """Maps features and a state to log_probs and the next state.
+
+    Shapes:
+        features: (B, T, F), feature_lengths (B,).
+        log_probs: (B, T', V), log_probs_lengths (B,).
+    """
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -46,7 +51,7 @@ def export_step(model: Model) -> "ModelProto":
     example = (torch.randn(2, frames, model.features.dim), torch.full((2,), frames), [*state.values()])
     dynamic = (BATCH | {1: "frames"}, BATCH, [BATCH] * len(state))
     program = write_down(Step(model), example, step_names(state), dynamic)
-    for value in program.graph.output[-len(state) :]:  # the output's sizes are known from the input
+    for value in program.graph.output[-len(state) :]:  # the next state has the sizes of the previous state
         dimensions = value.type.tensor_type.shape.dim[1:]
         for dimension, size in zip(dimensions, state[value.name.removeprefix(NEXT)].shape[1:], strict=True):
             dimension.dim_value = size
@@ -55,7 +60,7 @@ def export_step(model: Model) -> "ModelProto":
 
 @torch.inference_mode()
 def difference(expected: Recognizer, actual: Recognizer, audio: Mapping[str, Tensor]) -> ProgramDifference:
-    """Compare the program of a step with the model: each recording as a stream, and all of them as a batch of streams.
+    """Compare log_probs of each recording as a stream, and texts of all recordings as a batch of streams.
 
     Args:
         expected: the model's recogniser.
@@ -87,7 +92,7 @@ def difference(expected: Recognizer, actual: Recognizer, audio: Mapping[str, Ten
 
 
 def chunk_frames(encoder: StreamingEncoder) -> int:
-    """Return the encoder frames of the chunks in an example: the encoder's recommendation, or 24."""
+    """Return the number of encoder frames in a chunk: the encoder's recommendation, or 24 if there is none."""
     return encoder.chunk_frames or 4 * EXAMPLE_CHUNK
 
 

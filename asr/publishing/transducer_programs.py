@@ -15,7 +15,7 @@ from asr.recognition.model import Model
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-BATCHES, NUM_TOKENS = (1, 2, 5), 4  # batch sizes and numbers of tokens compared
+BATCHES, NUM_TOKENS = (1, 2, 5), 4  # batch sizes that are compared, and number of tokens in each comparison
 
 
 def transducer_net(model: Model) -> Net:
@@ -64,7 +64,7 @@ class Join(nn.Module):
 
 
 def export_head(model: Model) -> "dict[str, ModelProto]":
-    """Export prediction network and joiner, by the names of their files."""
+    """Export prediction network and joiner; return the programs by file name."""
     head = model.head
     tokens, state = torch.zeros(2, dtype=torch.int64), parts_of(head).predictor.initial_state(2)
     out, _ = PredictorStep(head)(tokens, state)

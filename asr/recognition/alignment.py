@@ -63,7 +63,7 @@ def _best_states(log_probs: Tensor, labels: Tensor) -> Tensor:
     scores[0] = 0.0  # before the first frame, so that a path begins in the first state or in the second
     at_begin: list[Tensor] = []
     for begin in begins:
-        scores = scores - scores.max()  # keeps the precision of long sums
+        scores = scores - scores.max()  # the best score is 0, so that long sums stay precise
         at_begin.append(scores)
         scores = _advance(scores, _costs(log_probs[begin : begin + size]), labels)
     states = torch.empty(num_frames, dtype=torch.int64)
@@ -80,7 +80,7 @@ def _best_states(log_probs: Tensor, labels: Tensor) -> Tensor:
 
 
 def _costs(log_probs: Tensor) -> Tensor:
-    """Shift log_probs (T', V) so that the most likely token of each frame has 0, which keeps sums small."""
+    """Shift log_probs (T', V) so that the most likely token of each frame has the value 0, which keeps sums small."""
     log_probs = log_probs.float()
     return (log_probs - log_probs.max(dim=-1, keepdim=True).values).clamp(min=FLOOR)
 

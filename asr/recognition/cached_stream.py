@@ -67,7 +67,7 @@ class CachedStream:
         self._decoded = self.decode.initial_state()
         self._placed = NO_TOKENS  # first tokens of a long unfinished word, dropped from the decoder's state
         self._hypothesis = NO_TOKENS  # tokens after `_placed`
-        self._log_probs: list[Tensor] = []  # of the frame head, if there is one, from frame `_start` on
+        self._log_probs: list[Tensor] = []  # output of the frame head, if there is one, from frame `_start` on
         self._start = 0  # encoder frame at which `_log_probs` begin; earlier frames were dropped
         self._num_frames = 0  # encoder frames decoded so far
         self._last_chunk = 0  # encoder frames of the last chunk
@@ -93,7 +93,7 @@ class CachedStream:
 
     @property
     def num_wanted(self) -> int:
-        """Samples after which the next chunk is complete."""
+        """Number of samples after which the next chunk is complete."""
         features, remainder = self.recognizer.model.features, self._remainder
         missing = self.chunk + self.right - len(self._features)
         last = remainder.frames + missing - 1  # last frame of the right context, counted from the start of `remainder`
@@ -275,5 +275,5 @@ def with_room(features: Tensor, chunk: int, right: int) -> Tensor:
 
 
 def _frames(seconds: float | None, frame_seconds: float, *, least: int, default: FramesOrNone) -> int | FramesOrNone:
-    """Convert seconds to a number of encoder frames, at least `least`; None gives the default."""
+    """Convert seconds to a number of encoder frames, at least `least`; None is converted to the default."""
     return default if seconds is None else max(least, round(seconds / frame_seconds))

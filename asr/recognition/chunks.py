@@ -73,7 +73,7 @@ def cut_chunks(blocks: Iterable[Tensor], chunk: int, context: int) -> Iterator[C
 def stitch(chunks: Iterable[tuple[int, int, Tensor]]) -> Iterator[tuple[int, Tensor]]:
     """Join the encoder_out (T', D) of overlapping chunks.
 
-    A chunk's frames are used from its first frame to keep up to the next chunk's first frame to keep.
+    The frames used of a chunk begin at its first frame to keep, and end where those of the next chunk begin.
 
     Args:
         chunks: for each chunk, in order: first frame, first frame to keep, and encoder_out, which has no frames if the
@@ -104,7 +104,7 @@ def cut_at_pauses(
     Args:
         pieces: pieces of the stream, each with its first frame.
         max_frames: maximum length of a segment.
-        pause: returns the frame of encoder_out (T', D) to cut at.
+        pause: returns the frame at which to cut encoder_out (T', D).
     """
     buffered: list[Tensor] = []
     start, num_segments = 0, 0

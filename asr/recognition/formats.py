@@ -22,7 +22,7 @@ from asr.recognition.transcript import Transcript, Word
 MAX_LINES = 2
 MAX_LINE_CHARACTERS = 42  # a longer word gets a line of its own, because words are not split
 MAX_CUE_MILLISECONDS = 7000
-MIN_CUE_MILLISECONDS = 1000  # unless the next cue begins earlier
+MIN_CUE_MILLISECONDS = 1000  # minimum duration of a cue, unless the next cue begins earlier
 MAX_PAUSE_MILLISECONDS = 800  # a longer pause begins a new cue
 
 Writer = Callable[[str, Transcript], str]  # given the recording's path or the utterance's id, and the transcript

@@ -49,7 +49,7 @@ def in_chunks(
         sample_rate: of the waveform, in Hz.
         frame_samples: samples per encoder frame.
         bounds: sizes of the chunks.
-        pause: returns the frame of encoder_out (T', D) to cut at.
+        pause: returns the frame at which to cut encoder_out (T', D).
     """
     chunk_samples, context_samples = bounds.samples(sample_rate, frame_samples)
     pending: list[Chunk] = []  # chunks sent to the encoder, without their waveforms

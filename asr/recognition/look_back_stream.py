@@ -33,9 +33,9 @@ class LookBackStream:
         self.chunk_seconds = chunk_seconds
         self.at_end = False
         self._chunk, self._look_back = round(chunk_seconds * rate), round(look_back_seconds * rate)
-        self.samples = torch.zeros(0)  # from `_start` on; recognised with the next chunk
+        self.samples = torch.zeros(0)  # samples of the stream from `_start` on; recognised with the next chunk
         self._start = 0  # position of `samples` in the stream
-        self._num_new = 0  # samples that were not recognised yet
+        self._num_new = 0  # number of samples that were not recognised yet
         self._final_until = 0.0  # time in seconds up to which words are final
         self._final: list[Word] = []  # final words within `samples`
         self._partial: list[Word] = []
@@ -48,7 +48,7 @@ class LookBackStream:
 
     @property
     def num_wanted(self) -> int:
-        """Samples after which the next chunk is complete."""
+        """Number of samples after which the next chunk is complete."""
         return max(0, self._chunk - self._num_new)
 
     @property

@@ -58,7 +58,7 @@ class Model(nn.Module):
 
     @property
     def is_program(self) -> bool:
-        """Whether another library runs the net on the CPU; torch then has no weights."""
+        """Whether another library runs the net on the CPU; then the model has no torch weights."""
         return next(self.parameters(), None) is None
 
     @property

@@ -84,7 +84,7 @@ def _energies(waveform: Tensor, frame_samples: int) -> Tensor:
 
 
 def _cut_frame(energies: Tensor, min_frames: int, long_frames: int) -> float:
-    """Choose the position to cut at, in frames from the first, above 0."""
+    """Choose the position of a cut, in frames from the start of the segment; it is above 0."""
     num_frames = len(energies)
     pauses = [pause for pause in _pauses(_silent(energies)) if pause.end - pause.begin >= min_frames]
     within = [
@@ -120,7 +120,7 @@ def _silent(energies: Tensor) -> Tensor:
 
 
 def _neighbours(energies: Tensor) -> Tensor:
-    """Return each frame with its neighbours, (T,) -> (T, SMOOTHED_FRAMES); the first and last values are repeated."""
+    """Return the values around each frame, (T,) -> (T, SMOOTHED_FRAMES); the first and last values are repeated."""
     reach = SMOOTHED_FRAMES // 2
     return torch.cat([energies[:1].expand(reach), energies, energies[-1:].expand(reach)]).unfold(0, SMOOTHED_FRAMES, 1)
 

@@ -10,8 +10,9 @@ FRAME_SECONDS = 0.256  # long enough to separate the harmonics of a 50 Hz hum; s
 HOP_SECONDS = 0.064
 SMOOTHED_FRAMES = 2  # averaging this many frames reduces the beats of tones and the variation of noise
 BANDS = (100, 300, 600, 1000, 1500, 2200, 3200)  # edges of frequency bands in Hz; speech stands out in at least one
-CHANGING_FLOOR = 1e-3  # relative to the changing power; leakage into other bins up to this size counts as steady
-STEADY_FLOOR = 1e-8  # relative to all power; leakage of a steady tone and rounding have this size
+# Fraction of the power that changes over time; less may be leakage from other bins, and counts as steady.
+CHANGING_FLOOR = 1e-3
+STEADY_FLOOR = 1e-8  # fraction of the total power; leakage of a steady tone and rounding errors have this size
 QUIET = 0.1  # fraction of the frames that count as quiet
 # Noise and tones rise by at most 4 dB; speech in equally loud pink noise by 13 dB; speech 40 dB below a hum by 8 dB.
 MIN_RISE_DB = 6.0
@@ -21,9 +22,10 @@ def may_hold_speech(waveform: Tensor, sample_rate: int) -> bool:
     """Return whether a recording (S,) may contain speech; True in doubt.
 
     The level of speech changes: in at least one frequency band it rises far above the level between words. Silence,
-    hiss, tones, hum, and noise outside the frequencies of speech do not change like this. Each band has two levels: its
-    power, and the power of its bins relative to the mean of each bin. In the second level, a steady tone of any
-    loudness masks only its own bins. Music and clicks change like speech; only the net can reject them.
+    hiss, tones, hum, and noise outside the frequencies of speech do not change like this. The level of each band is
+    measured in two ways: as the power of its bins, and as the power of its bins after each bin is divided by its mean
+    over time. In the second measure, a steady tone of any loudness hides speech only in the tone's own bins.
+    Music and clicks change like speech; only the net can reject them.
     """
     frame, hop = round(FRAME_SECONDS * sample_rate), round(HOP_SECONDS * sample_rate)
     if len(waveform) < MIN_SECONDS * sample_rate or sample_rate < 2 * BANDS[-1]:

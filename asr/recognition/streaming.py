@@ -33,7 +33,7 @@ class Ears(Protocol):
 
     @property
     def num_wanted(self) -> int:
-        """Samples after which the next chunk is complete."""
+        """Number of samples after which the next chunk is complete."""
 
     def hear(self, waveform: Tensor, at_end: bool = False) -> None:
         """Buffer more of the waveform; `Stream.advance` recognises complete chunks."""

@@ -21,7 +21,7 @@ from asr.server.problems import UnusableError, problem
 
 ANY = "*"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]*)?")  # in lower case
+AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]*)?")  # host and port, in lower case
 
 HOST_MUST = "the host must be a known name of the server"
 ORIGIN_MUST = "a recording must not be sent by a page of another site"  # a recording or a stream

@@ -154,7 +154,7 @@ class Jobs:
         """Wait until the thread has ended, for at most `seconds`."""
         self._thread.join(seconds)
 
-    # ---- in the thread
+    # ---- methods that run in the thread
 
     def _run(self) -> None:
         if self._num_threads is not None:

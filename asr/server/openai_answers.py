@@ -103,7 +103,7 @@ class OpenAIModel(BaseModel):
 
 
 class OpenAIModels(BaseModel):
-    """List with the served model."""
+    """List that contains only the served model."""
 
     model_config = ConfigDict(extra="forbid")
     object: Literal["list"]

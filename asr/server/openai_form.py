@@ -14,7 +14,7 @@ from asr.server.schema import UPLOADED
 from asr.server.upload import FIELD, Fields, shown_text
 
 Granularity = Literal["word", "segment"]
-CODES = {"missing": "missing_required_parameter", "extra_forbidden": "unknown_parameter"}  # pydantic's to OpenAI's
+CODES = {"missing": "missing_required_parameter", "extra_forbidden": "unknown_parameter"}  # pydantic's code: OpenAI's
 INVALID, UNSUPPORTED = "invalid_value", "unsupported_value"
 PROMPT_MUST = (
     "prompt must be empty, since this model takes no text beside the audio; got {}. "

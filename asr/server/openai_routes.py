@@ -79,7 +79,7 @@ def _add_transcriptions(app: FastAPI, service: Service) -> None:
     async def transcriptions(
         request: Request, upload: Annotated[Upload[TranscriptionForm], Depends(received)]
     ) -> Response:
-        """Answer with the text, as subtitles, with times, or as events during recognition."""
+        """Answer, as requested, with plain text, subtitles, text with times, or events sent during recognition."""
         form = upload.options
         if form.stream:
             return await _stream(request, service, upload)

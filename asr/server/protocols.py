@@ -14,7 +14,7 @@ from websockets.frames import CloseCode, Frame
 from websockets.http11 import Request, Response
 
 FRAMES_A_SECOND = 200  # allowed frames without a message: pings, pongs, and fragments after the first
-SPARE_FRAMES = 1_000  # number of frames allowed in addition to this rate
+SPARE_FRAMES = 1_000  # number of frames that a client may send in addition to the allowed rate
 JSON = "application/json"
 
 

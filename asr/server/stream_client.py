@@ -30,11 +30,11 @@ MAX_MESSAGE_BYTES = 1 << 18  # maximum size of a message
 AHEAD_SECONDS = 5.0  # maximum seconds of buffered audio, or the length of the next chunk if it is longer
 SEND_SECONDS = 10.0  # timeout for a client to read a message
 MESSAGES_A_SECOND = 1000  # allowed messages per second of audio; limited because each message takes some time
-SPARE_MESSAGES = 1000  # number of messages allowed in addition to this rate
+SPARE_MESSAGES = 1000  # number of messages allowed in addition to the rate MESSAGES_A_SECOND
 SHOWN = 40  # maximum number of characters of a client's text in an answer
 
 EXAMPLE = '{"sample_rate": 16000}'
-NORMAL, POLICY, FAULT, RESTART, LATER = 1000, 1008, 1011, 1012, 1013  # how a WebSocket is closed: RFC 6455, 7.4
+NORMAL, POLICY, FAULT, RESTART, LATER = 1000, 1008, 1011, 1012, 1013  # closing codes of RFC 6455, section 7.4
 
 # How streams end, for the metrics:
 ENDED, GONE, DROPPED, REFUSED = "ended", "gone", "dropped", "refused"

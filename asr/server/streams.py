@@ -26,7 +26,7 @@ from asr.recognition.streaming import Stream
 from asr.server.jobs import StoppedError
 
 SAMPLE_BYTES = 2
-NO_CHUNK_SECONDS = 0.64  # for models without a recommended chunk
+NO_CHUNK_SECONDS = 0.64  # duration of a chunk for models without a recommended duration
 
 logger = logging.getLogger(__name__)
 
@@ -67,9 +67,9 @@ class Speech:
         self._resampler = Resampler(sample_rate, stream.sample_rate)
         self._waiting = bytearray()
         self._arrivals: deque[tuple[int, float]] = deque()  # number of bytes received so far, time of their arrival
-        self._num_taken = 0  # number of bytes taken by turns
+        self._num_taken = 0  # number of bytes that the turns so far have taken
         self._wanted = 0  # number of bytes that complete the next chunk
-        self._num_samples = 0  # number of samples processed by turns
+        self._num_samples = 0  # number of samples that earlier turns have processed
         self.want()
 
     @property
@@ -221,7 +221,7 @@ class Streams:
             self._ready[speech] = None
             self._changed.notify()
 
-    # ---- in the thread
+    # ---- methods that run in the thread
 
     def _run(self) -> None:
         if self._num_threads is not None:

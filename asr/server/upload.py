@@ -34,7 +34,7 @@ MAX_FIELD_BYTES = 1 << 14
 NUM_EXAMINED = 2  # files examined at a time, because MP3 and Ogg files are read into memory
 FILE_MUST = f"the form must hold one recording, in the field `{FIELD}`"
 SHOWN = 40  # characters of a client's text in an answer
-EXAMINED_RATE = 16000  # an arbitrary rate in Hz, to count seconds
+EXAMINED_RATE = 16000  # an arbitrary sample rate in Hz, used to measure seconds
 
 _number = itertools.count()
 

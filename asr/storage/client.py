@@ -352,7 +352,7 @@ def _changed(url: str, how: str) -> StoreError:
 
 
 def _cause(error: Exception, otherwise: str = "") -> str:
-    """Describe in one line why a request failed, without secrets: queries of URLs, bodies with keys."""
+    """Describe in one line why a request failed; leave out possible secrets, such as a URL's query or a body's keys."""
     text, _, details = str(error).partition("Debug source:")
     status = re.search(r"status code: (\d{3} ?[A-Za-z -]*)", text)
     if status:

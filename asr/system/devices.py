@@ -20,6 +20,6 @@ def usable_device(device: str | torch.device, name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0].partition(". ")[0].rstrip(".")
         reason = "no such kind of device" if reason.startswith("Expected one of") else reason
-        reason = "this torch does not support it" if reason.startswith("Could not run") else reason  # mps, not on a Mac
+        reason = "this torch does not support it" if reason.startswith("Could not run") else reason  # mps without a Mac
         raise InputError(f"{name} must be a device that torch can use here; got {str(device)!r}: {reason}.") from None
     return torch.device(device)

@@ -16,7 +16,7 @@ from typing import AnyStr, BinaryIO, TextIO
 from asr.errors import InputError
 
 UNFINISHED = ".unfinished"  # suffix of a temporary file's name, which begins with a dot
-MAX_LINKS = 40  # length of a chain of links, as in Linux
+MAX_LINKS = 40  # maximum length of a chain of links, as in Linux
 STDOUT = 1
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errno if the disk, a quota or the maximum file size is exceeded
 
@@ -127,7 +127,7 @@ def _descriptor(path: Path) -> int | None:
 
 
 def real(path: str | Path) -> Path:
-    """Return the absolute path with all links resolved; for a cycle of links, one of its links."""
+    """Return the absolute path with all links resolved; for a cycle of links, the path of one of the links."""
     return Path(os.path.realpath(path))  # Path.resolve raises RuntimeError for a cycle
 
 
@@ -200,7 +200,7 @@ def message_stream(*outputs: Path | None) -> TextIO:
 
 
 def bounded_lines(readline: Callable[[int], AnyStr], longest: int, where: str) -> Iterator[tuple[str, AnyStr]]:
-    """Yield lines with their `where:number`; the limit of their length bounds the memory.
+    """Yield each line with its position, `where:number`; the maximum length of a line bounds the memory.
 
     Args:
         readline: method of the open text or binary file; its argument is the maximum length to read.
@@ -208,7 +208,7 @@ def bounded_lines(readline: Callable[[int], AnyStr], longest: int, where: str) -
         where: name of the file.
 
     Raises:
-        InputError: a line is longer.
+        InputError: a line is longer than `longest`.
     """
     number = 0
     while line := readline(longest + 1):

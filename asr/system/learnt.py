@@ -6,16 +6,16 @@ from typing import Any
 
 from asr.errors import InputError, one_line
 
-MAX_BYTES = 64 << 20  # ample: the largest of these files is a tokenizer's model of a few megabytes
+MAX_BYTES = 64 << 20  # maximum size of a file; the largest are tokenizers' models of a few megabytes
 
 
 def to_json(name: str, value: Any) -> dict[str, bytes]:
-    """Write plain values to a file."""
+    """Return a file, by name, that contains plain values as JSON."""
     return {name: (json.dumps(value, ensure_ascii=False) + "\n").encode()}
 
 
 def from_json(files: Mapping[str, bytes], name: str) -> Any:
-    """Read a file of `to_json`.
+    """Read a file that `to_json` has written.
 
     Raises:
         KeyError: the file is absent.

@@ -1,14 +1,15 @@
 """Choice of the library for float32 matrix products on a CPU: torch's own choice, or oneDNN for large products.
 
-On x86 torch multiplies float32 matrices by MKL, which gives AMD's processors its code for AVX2. On processors whose
-AVX-512 units are 512 bits wide this is half of their rate; oneDNN, which torch contains, has AVX-512 code for all
-vendors. Only commands choose oneDNN (`adopt`), and only for batches (`large_products`): a call costs oneDNN 10
-microseconds more, so products of few rows (single utterances, streams, decoding) stay with MKL.
+On x86, torch uses MKL to multiply float32 matrices, and MKL runs its code for AVX2 on AMD's processors. On processors
+whose AVX-512 units are 512 bits wide, this code reaches half of the possible speed; oneDNN, which torch contains, runs
+AVX-512 code on the processors of all vendors. Only commands choose oneDNN (`adopt`), and only for batches
+(`large_products`): a call of oneDNN takes 10 microseconds longer, so MKL computes products of few rows (single
+utterances, streams, decoding).
 
-torch's switch is called `fp32_precision = "bf16"`, because oneDNN then may multiply in bfloat16. Without AMX it has no
-faster code for bfloat16 and computes in float32, which `is_exact` checks. The switch is global to the process, and
-while it is on, `torch.get_float32_matmul_precision` raises; so it is on only inside of `large_products`, and never in a
-process whose threads compute at the same time.
+torch's switch is called `fp32_precision = "bf16"`, because oneDNN then may multiply in bfloat16. On a processor without
+AMX, oneDNN has no faster code for bfloat16 and computes in float32, which `is_exact` checks. The switch is global to
+the process, and while it is on, `torch.get_float32_matmul_precision` raises an error; so it is on only inside of
+`large_products`, and never in a process whose threads compute at the same time.
 """
 
 import logging
@@ -19,18 +20,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-TORCH, ONEDNN = "torch", "oneDNN"  # names of the forms, in results.json
-MIN_FRAMES = 512  # encoder frames of a batch, with padding; at 250 frames (10 s) MKL is as fast, at fewer faster
-AMD_WITH_WIDE_UNITS = 26  # family 1Ah, Zen 5; earlier families compute 512 bits in two halves, so AVX2 is as fast
-SMALL = 2.0**-12  # 1 + SMALL is a float32, but no bfloat16 (8 bits) and no float16 (11 bits)
-MAX_ERROR_RATIO = 4.0  # to MKL's error; bfloat16's is thousands of times as large
+TORCH, ONEDNN = "torch", "oneDNN"  # names of the libraries, in results.json
+# Minimum number of encoder frames, with padding, of a batch for oneDNN. At 250 frames (10 s) both libraries are equally
+# fast; at fewer frames MKL is faster.
+MIN_FRAMES = 512
+AMD_WITH_WIDE_UNITS = 26  # Zen 5, family 1Ah; earlier families compute 512 bits in two halves, no faster than AVX2
+SMALL = 2.0**-12  # float32 can represent 1 + SMALL; bfloat16 (8 bits) and float16 (11 bits) cannot
+MAX_ERROR_RATIO = 4.0  # of oneDNN's error to MKL's; the error in bfloat16 would be thousands of times MKL's
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """Properties of a processor that decide the choice.
+    """Properties of a processor that determine the library.
 
     Args:
         vendor: as in CPUID, such as "AuthenticAMD" or "GenuineIntel"; "" if unknown.
@@ -46,30 +49,30 @@ class Processor:
 
 
 class _Process:
-    """State of this process."""
+    """Whether this process is a command, and its library for matrix products."""
 
     is_command = False
     form = TORCH
 
 
 def permit() -> None:
-    """Let `adopt` choose in this process; the entry points of commands call this, a library's caller does not."""
+    """Let `adopt` choose oneDNN in this process; only the entry points of commands call this function."""
     _Process.is_command = True
 
 
 def form() -> str:
-    """Return the form of this process: `TORCH` or `ONEDNN`."""
+    """Return the library for matrix products in this process: `TORCH` or `ONEDNN`."""
     return _Process.form
 
 
 def adopt(device_type: str) -> str:
-    """Choose the form of this process; nothing changes unless the process is a command (`permit`).
+    """Choose the library for matrix products in this process; it is `TORCH` unless the process is a command (`permit`).
 
     Args:
-        device_type: of the device that the command computes on, such as "cpu".
+        device_type: type of the device that the command computes on, such as "cpu".
 
     Returns:
-        The form.
+        The name of the library.
     """
     _Process.form = TORCH
     if _Process.is_command and choose(this_processor(), device_type) == ONEDNN:
@@ -82,13 +85,13 @@ def adopt(device_type: str) -> str:
 
 
 def choose(processor: Processor, device_type: str) -> str:
-    """Return the faster form for batches on a device, from the kind of processor alone."""
+    """Return the library that is faster for batches on a device; only the kind of processor is considered."""
     is_wide = processor.vendor == "AuthenticAMD" and processor.family >= AMD_WITH_WIDE_UNITS
     return ONEDNN if device_type == "cpu" and is_wide and processor.has_avx512 and not processor.has_amx else TORCH
 
 
 def this_processor() -> Processor:
-    """Read the properties of this machine's processor; Linux only, elsewhere the vendor is unknown."""
+    """Read the properties of this machine's processor; the vendor is unknown except on Linux."""
     import torch
 
     cpuinfo = Path("/proc/cpuinfo")
@@ -97,7 +100,7 @@ def this_processor() -> Processor:
 
 
 def read_processor(cpuinfo: str, *, has_amx: bool) -> Processor:
-    """Read /proc/cpuinfo; the first of the processors counts."""
+    """Read the properties of the first processor from the text of /proc/cpuinfo."""
     first = cpuinfo.partition("\n\n")[0]
     pairs = (line.partition(":") for line in first.splitlines())
     fields = {key.strip(): value.strip() for key, _, value in pairs}
@@ -111,7 +114,7 @@ def read_processor(cpuinfo: str, *, has_amx: bool) -> Processor:
 
 
 def is_exact() -> bool:
-    """Multiply by both forms: whether oneDNN's products have float32's precision on this processor."""
+    """Return whether oneDNN's products have float32's precision on this processor; they are compared with torch's."""
     import torch
 
     generator = torch.Generator().manual_seed(0)
@@ -130,10 +133,10 @@ def is_exact() -> bool:
 
 @contextmanager
 def large_products(num_frames: int) -> Iterator[None]:
-    """Use the form of this process for the products in this context.
+    """Use the library that `adopt` has chosen for the matrix products in this context.
 
     Args:
-        num_frames: encoder frames of the batch, with padding; below `MIN_FRAMES` torch chooses.
+        num_frames: encoder frames of the batch, with padding; below `MIN_FRAMES` torch chooses the library.
     """
     if _Process.form == ONEDNN and num_frames >= MIN_FRAMES:
         with onednn():
@@ -144,7 +147,7 @@ def large_products(num_frames: int) -> Iterator[None]:
 
 @contextmanager
 def onednn() -> Iterator[None]:
-    """Multiply by oneDNN in this context, in all threads of the process."""
+    """Use oneDNN for matrix products in this context, in all threads of the process."""
     import torch
 
     mkldnn: Any = torch.backends.mkldnn  # its type lacks `matmul`

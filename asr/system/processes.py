@@ -1,4 +1,4 @@
-"""Process settings of Linux and OpenMP: end with the parent, memory allocation, broken pipes, thread waiting."""
+"""Process settings of Linux and OpenMP: ending with the parent, memory allocation, broken pipes, waiting of threads."""
 
 import ctypes
 import gc
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-INTERRUPTED = 130  # exit status after Ctrl-C: 128 + SIGINT, as shells count
+INTERRUPTED = 130  # exit status after Ctrl-C: 128 + SIGINT, as in shells
 SPINS = 1000  # number of spins, which take a few microseconds
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
@@ -49,8 +49,9 @@ def return_memory() -> None:
 def shared_memory() -> Iterator[None]:
     """Let processes that are forked in this context share as much memory as possible with this process.
 
-    First, freed memory is returned to Linux. Then existing objects are excluded from Python's garbage collection, in
-    the children permanently, because the collector writes to each object that it examines, so Linux copies its page.
+    First, freed memory is returned to Linux. Then existing objects are excluded from Python's garbage collection,
+    because the collector writes to each object that it examines, and Linux would copy the page of memory with the
+    object. In the forked processes the objects remain excluded.
     """
     if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "malloc_trim"):  # not in musl
         ctypes.CDLL(None).malloc_trim(0)
@@ -74,8 +75,8 @@ def reader_has_gone() -> bool:
     try:
         pipe = select.poll()
         pipe.register(sys.stdout.fileno(), 0)
-        return any(event & select.POLLERR for _, event in pipe.poll(0))  # if lines are flushed immediately
-    except OSError:  # not a file, for example in a test
+        return any(event & select.POLLERR for _, event in pipe.poll(0))  # an earlier flush may have written the rest
+    except OSError:  # stdout is not a file, for example in a test
         return False
 
 

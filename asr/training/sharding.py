@@ -69,8 +69,8 @@ def is_sharded(trainer: pl.Trainer) -> bool:
 def shard_in_fit(trainer: pl.Trainer, task: Any, blocks: Iterable[nn.Module], methods: Sequence[str]) -> None:
     """Make `fit` shard the weights of a task, if the trainer's strategy is `fsdp`.
 
-    Each block is gathered as a whole while it computes, forward and backward, and the other weights together while one
-    of the methods does.
+    The weights of a block are gathered while the block computes, forward and backward. The weights outside of the
+    blocks are gathered together while one of `methods` runs.
 
     Args:
         trainer: of the run.
@@ -148,7 +148,7 @@ def _divided(optimizer: Optimizer, state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _part(value: Any, like: Tensor | None) -> Any:
-    """Return this process's part of a whole tensor, if a tensor of the same shape is sharded."""
+    """Return this process's part of a tensor if `like` is a sharded tensor of its shape; otherwise the value."""
     if isinstance(value, DTensor) or not isinstance(value, Tensor) or not isinstance(like, DTensor):
         return value
     if value.shape != like.shape:  # the optimizer's count of steps

@@ -89,7 +89,10 @@ class LanguageModelTask(pl.LightningModule):
         torch.manual_seed(derive_seed(self._seed, self.current_epoch, batch_idx, self.global_rank))
 
     def training_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
-        """Sum the losses of a batch, times the divisors of the mean over ranks and of Lightning's accumulation."""
+        """Sum the losses of a batch, times the number of ranks and the number of accumulated batches.
+
+        torch and Lightning divide by these numbers.
+        """
         loss = self.losses(batch)["loss"].sum()
         tokens = batch.token_lengths.sum() + len(batch)
         self._sums.append(torch.stack([loss.detach().to(exact(self.device)), tokens.to(exact(self.device))]))

@@ -213,7 +213,10 @@ def _lying(
     room: float,
     mark: Callable[[Plane, Column, float, float, float], Iterable[str]],
 ) -> str:
-    """Draw a row for each name, `room` units wide; `mark` draws a value, given the middle and height of the row."""
+    """Draw a row for each name.
+
+    Names are shortened to `room` units. `mark` draws a value, given the middle and height of the row.
+    """
     step = 17.0 if len(rows) <= NAMED_ROWS else max(2.0, min(8.0, 300.0 / len(rows)))
     step = min(24.0, max(step, 160.0 / max(len(rows), 1)))  # a few rows are spread out
     names = [shorten(row.name, room) if len(rows) <= NAMED_ROWS else "" for row in rows]

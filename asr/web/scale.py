@@ -30,7 +30,7 @@ class Axis:
     log: bool = False
 
     def tick(self, value: float) -> str:
-        """Format a value at the axis; round numbers without decimals."""
+        """Format a value at the axis; decimals that are all zero are left out."""
         return re.sub(r"\.0+(?=\D|$)", "", self.write(value))
 
 

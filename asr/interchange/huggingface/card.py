@@ -8,7 +8,7 @@ import yaml
 
 from asr.text.numbers import interval, number, rate
 
-TASK = "automatic-speech-recognition"  # the hub's name
+TASK = "automatic-speech-recognition"  # the hub's name of speech recognition
 TAGS = ("speech", "fast-conformer")
 KINDS = {"ctc": "CTC", "transducer": "RNNT", "tdt": "TDT"}  # asr's head: suffix of transformers' class
 
@@ -76,7 +76,7 @@ def model_card(
 
 
 def _index(name: str, results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return a model's results for the hub, with error rates in percent."""
+    """Return a model's results in the hub's format, with error rates in percent."""
     rows = [
         {
             "task": {"type": TASK},

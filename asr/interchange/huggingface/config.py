@@ -21,7 +21,7 @@ ARCHITECTURES = {  # asr's head: transformers' class and model_type
     "transducer": ("ParakeetForRNNT", "parakeet_rnnt"),
     "tdt": ("ParakeetForTDT", "parakeet_tdt"),
 }
-MAX_FRAMES = 5_000  # transformers stores this number of positions, but an encoder accepts longer inputs
+MAX_FRAMES = 5_000  # a required setting of transformers; its encoders also accept longer inputs
 
 # Keys without effect on a trained model's output, in addition to keys that are checked or converted.
 GENERAL_KEYS = {
@@ -134,10 +134,10 @@ def head_config(config: Section) -> HeadConfig:
 
 
 def blank_of(config: Section) -> tuple[int, int]:
-    """Return the number of tokens, including the blank, and the blank's index.
+    """Return the number of tokens, including the blank, and the index of the blank.
 
     Raises:
-        InputError: both numbers are inconsistent.
+        InputError: the index is not below the number of tokens.
     """
     is_ctc = config.get("model_type") == "parakeet_ctc"
     key, size, last = ("pad_token_id", 1025, 1024) if is_ctc else ("blank_token_id", 8193, 8192)
@@ -213,7 +213,7 @@ def features_config(config: Section, theirs: Section, pad_mode: str) -> dict[str
 
 
 def huggingface_config(config: Mapping[str, Any], vocab_size: int, blank: int) -> dict[str, Any]:
-    """Convert the config of an asr model to transformers'.
+    """Convert the config of an asr model to a config of transformers.
 
     Args:
         config: of the asr model.
@@ -253,7 +253,7 @@ def huggingface_config(config: Mapping[str, Any], vocab_size: int, blank: int) -
             "subsampling_conv_kernel_size": 3,
             "subsampling_conv_stride": 2,
             "num_mel_bins": features["num_mel_bins"],
-            "scale_input": False,  # asr's weights of the subsampling include the scale
+            "scale_input": False,  # asr's weights of the subsampling contain the scale
             "dropout": encoder["subsampling"]["dropout"],
             "dropout_positions": 0.0,
             "layerdrop": 0.0,

@@ -35,7 +35,7 @@ from asr.interchange.huggingface_files import (
 )
 from asr.interchange.section import Section
 
-CTC_BESIDE = "head.ctc."  # prefix of the tensors of a CTC head beside a transducer
+CTC_BESIDE = "head.ctc."  # prefix of the names of a CTC head's tensors in a model with a transducer
 
 
 def from_huggingface(path: Path, pad_mode: str) -> Converted:
@@ -94,12 +94,12 @@ def to_huggingface(bundle: Bundle, path: Path) -> dict[str, bytes]:
 
 
 def names_left_out(bundle: Bundle) -> list[str]:
-    """List the tensors of a CTC head beside a transducer, which the folder for transformers does not contain."""
+    """List the tensors of a transducer's additional CTC head, which the folder for transformers does not contain."""
     return [name for name in bundle.weights if name.startswith(CTC_BESIDE)]
 
 
 def _transducer_files(config: Section, tokenizer: Written) -> dict[str, bytes]:
-    """Return two config files of a transducer: generation (the search's start token) and processor (decoding)."""
+    """Return a transducer's configs for generation (the start token of the search) and for the processor (decoding)."""
     kind = config["model_type"].removeprefix("parakeet_")
     processor = {"processor_class": "ParakeetProcessor", "decoder_type": kind, "blank_token": tokenizer.blank_piece}
     generation = {"decoder_start_token_id": tokenizer.blank, "pad_token_id": tokenizer.blank}

@@ -24,7 +24,7 @@ WRITTEN = (CONFIG, GENERATION, PREPROCESSOR, PROCESSOR, TOKENIZER, TOKENIZER_CON
 
 
 def is_huggingface(path: Path) -> bool:
-    """Whether a path is a folder of transformers; a folder with a `.nemo` archive's files is not."""
+    """Whether a path is a folder saved by transformers, and not a folder with the files of a `.nemo` archive."""
     return path.is_dir() and (path / CONFIG).exists()
 
 

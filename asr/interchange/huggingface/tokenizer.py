@@ -11,8 +11,8 @@ from asr.interchange.foreign import Vocabulary
 from asr.tokenizer import sentencepiece as subwords
 from asr.tokenizer.huggingface import FILE, SPACE, HuggingFace, names, unknown_piece
 
-BLANK = "<pad>"  # Parakeet-CTC's name
-OTHER_BLANKS = ("<blank>", "<|blank|>")  # names for a blank that is added; the first one that is not a piece is used
+BLANK = "<pad>"  # name of the blank in Parakeet-CTC
+OTHER_BLANKS = ("<blank>", "<|blank|>")  # names for a blank that is added; the first name that is no piece is used
 
 
 class Written(NamedTuple):
@@ -78,7 +78,7 @@ def give_vocabulary(config: Mapping[str, Any], learnt: Mapping[str, bytes]) -> W
     else:
         must = "tokenizer must be huggingface or sentencepiece for conversion to Hugging Face"
         raise InputError(f"{must}; got {shown(config['name'])}.")
-    HuggingFace(vocab_size=config["vocab_size"], blank_piece=blank).load({FILE: content})  # checks that it loads
+    HuggingFace(vocab_size=config["vocab_size"], blank_piece=blank).load({FILE: content})  # raises if it is invalid
     settings = {
         "tokenizer_class": "ParakeetTokenizer",
         "processor_class": "ParakeetProcessor",
@@ -111,7 +111,7 @@ def _unigram(scores: Mapping[str, float]) -> dict[str, Any]:
 
 
 def _bpe(scores: Mapping[str, float], ids: Mapping[str, int]) -> dict[str, Any]:
-    """Return a BPE model whose merges are all pairs of pieces that join to a piece, by decreasing score."""
+    """Return a BPE model. Its merges are all pairs of pieces whose concatenation is a piece, by decreasing score."""
     pairs = [(name[:at], name[at:]) for name in scores for at in range(1, len(name))]
     pairs = [pair for pair in pairs if pair[0] in scores and pair[1] in scores]
     merges = sorted(pairs, key=lambda pair: (-scores["".join(pair)], ids[pair[0]], ids[pair[1]]))

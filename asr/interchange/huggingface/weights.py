@@ -10,15 +10,15 @@ BLOCK = block_names(("q_proj", "k_proj", "v_proj"), "relative_k_proj", ("bias_u"
 
 
 def names(blank: int) -> Names:
-    """Return the names of a Parakeet-CTC; `blank` is the index of the blank among its outputs."""
+    """Return the names of a Parakeet-CTC's tensors; `blank` is the index of the blank among its outputs."""
     return Names("Hugging Face", OUTSIDE, "encoder.layers", BLOCK, computed={}, blank=blank)
 
 
 def transducer_names(blank: int, joiner: str) -> Names:
-    """Return the names of a Parakeet-RNNT or TDT.
+    """Return the names of the tensors of a Parakeet-RNNT or Parakeet-TDT.
 
     Args:
-        blank: index of the blank among the tokens; durations follow the tokens in the joint network's outputs.
+        blank: index of the blank among the tokens, which precede the durations in the joint network's outputs.
         joiner: name of the joiner in asr's head.
     """
     begin = f"head.{joiner}"

@@ -24,7 +24,7 @@ MAX_RATIO = 20  # maximum ratio of unpacked bytes to bytes of the archive; weigh
 MAX_HEADER_BYTES = 1 << 20  # maximum number of bytes before a member's content
 BLOCK = 1 << 18  # bytes that tarfile reads at a time
 GZIP = b"\x1f\x8b"
-HASHED = "nemo:"  # in a config, prefix of the name of a file in the archive
+HASHED = "nemo:"  # in a config, the prefix that marks the name of a file in the archive
 DAMAGED = (  # errors of tarfile and gzip
     *(tarfile.TarError, zlib.error, OSError, EOFError),
     *(ValueError, LookupError, OverflowError, RecursionError),
@@ -93,7 +93,7 @@ def _read_archive(path: Path) -> dict[str, bytes]:
                     raise InputError(f"{path}: an archive must hold at most {MAX_MEMBERS:,} members; there are more.")
                 if left < 0:
                     must = f"{path}: an archive must unpack to at most {MAX_RATIO} times its own bytes"
-                    raise InputError(f"{must}; {shown(name)} is beyond them.")
+                    raise InputError(f"{must}; with {shown(name)} it unpacks to more.")
                 seen.add(name)
                 wanted = is_wanted(name) and member.isreg()
                 if wanted:
@@ -120,7 +120,7 @@ def _checked_name(path: Path, member: tarfile.TarInfo) -> str:
 def _content(archive: tarfile.TarFile, member: tarfile.TarInfo, is_wanted: bool) -> bytes:
     """Read a member to its end; return its content if it is wanted."""
     file = archive.extractfile(member)
-    if file is None:  # a folder
+    if file is None:  # the member is a folder
         return b""
     if is_wanted:
         return file.read()
@@ -154,7 +154,7 @@ def tokenizer_file(files: Mapping[str, bytes], named: object, path: Path) -> byt
 
 
 def hashed(name: str, content: bytes) -> str:
-    """Return a tokenizer's file name in NeMo's archives."""
+    """Return the name of a tokenizer's file in NeMo's archives, which contains a hash."""
     return f"{hashlib.md5(content, usedforsecurity=False).hexdigest()}_{name}"
 
 

@@ -54,9 +54,9 @@ PREPROCESSOR_KEYS = {
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML's safe loader without numbers to base 60: `1:30` remains a text, because long ones take minutes to parse.
+    """PyYAML's safe loader without numbers to base 60, which take minutes to parse if they are long; `1:30` stays text.
 
-    It is not based on libyaml's loader, which crashes on deeply nested brackets.
+    The class does not use libyaml, which crashes on deeply nested brackets.
     """
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int | str:
@@ -79,14 +79,14 @@ def parse(content: bytes, where: object) -> dict[str, Any]:
     if len(content) > MAX_YAML_BYTES:
         raise InputError(f"{where} must have at most {MAX_YAML_BYTES:,} bytes; it has {len(content):,}.")
     try:
-        config = yaml.load(content, _Loader)  # a subclass of SafeLoader
+        config = yaml.load(content, _Loader)  # safe: _Loader is a subclass of SafeLoader
     except (yaml.YAMLError, ValueError, LookupError, OverflowError, RecursionError) as error:
         raise InputError(f"{where} must be YAML of plain values; {one_line(error) or 'it is damaged'}.") from None
     return dict(mapping(config, str(where)))
 
 
 def ctc_head(config: Section) -> CTCHead:
-    """Return the CTC head, which may be beside a transducer.
+    """Return the CTC head; the model may also have a transducer.
 
     Raises:
         InputError: there is no CTC head, or asr does not support it.
@@ -226,7 +226,7 @@ def features_config(config: Section, pad_mode: str) -> dict[str, Any]:
 
 
 def nemo_config(config: Section, vocabulary: list[str], tokenizer: Section) -> dict[str, Any]:
-    """Convert the config of an asr model, without its head, to NeMo's.
+    """Convert the config of an asr model, without its head, to a config of NeMo.
 
     Args:
         config: config of the asr model.
@@ -304,7 +304,7 @@ def _nemo_encoder(encoder: Section, num_mel_bins: int) -> dict[str, Any]:
         "self_attention_model": ATTENTIONS[attention["name"]],
         **({"att_context_size": 2 * [attention["context"]]} if attention["name"] == LOCAL_ATTENTION else {}),
         "n_heads": encoder["num_heads"],
-        "xscaling": False,  # asr's weights of the subsampling include the scale
+        "xscaling": False,  # asr's weights of the subsampling contain the scale
         "untie_biases": True,
         "conv_kernel_size": encoder["convolution"]["kernel_size"],
         "conv_norm_type": "batch_norm",

@@ -19,14 +19,14 @@ from asr.system.learnt import to_json
 from asr.tokenizer import char
 from asr.tokenizer.sentencepiece import FILE
 
-PIECES, TRAINER = 1, 2  # fields of a model
-MODEL_TYPE = 3  # field of TRAINER
-ALGORITHMS = {1: "unigram", 2: "bpe"}  # SentencePiece's numbers
+PIECES, TRAINER = 1, 2  # numbers of the fields of a SentencePiece model
+MODEL_TYPE = 3  # number of a field of the message TRAINER
+ALGORITHMS = {1: "unigram", 2: "bpe"}  # SentencePiece's numbers for its algorithms
 BLANK = "<blank>"
 
 
 class _Field(NamedTuple):
-    """A field of a message: its bytes `begin` to `end`, with the tag before the value."""
+    """A field of a protobuf message; its bytes from `begin` to `end` include the tag before the value."""
 
     number: int
     value: int | bytes
@@ -74,7 +74,7 @@ def give_vocabulary(
         learnt: files of asr's tokenizer.
         pieces_with_blank: text of each id.
     """
-    if FILE not in learnt:  # characters
+    if FILE not in learnt:  # the tokens are characters
         return list(pieces_with_blank[1:]), {}, []
     model = without_blank(learnt[FILE])
     names = pieces(model)
@@ -179,20 +179,20 @@ def _encoded(number: int) -> bytes:
 
 
 def _written(number: int, value: int | bytes) -> bytes:
-    """Encode a field of a message."""
+    """Encode a field of a protobuf message."""
     if isinstance(value, int):
         return _encoded(number << 3) + _encoded(value)
     return _encoded(number << 3 | 2) + _encoded(len(value)) + value
 
 
 def _special(unknown: int, blank: int) -> bytes:
-    """Encode the special pieces as settings of the training: unk_id, bos_id, eos_id, pad_id, pad_piece."""
+    """Encode unk_id, bos_id, eos_id, pad_id and pad_piece, settings of the training that name the special pieces."""
     ids = {40: unknown, 41: -1, 42: -1, 43: blank}
     settings = b"".join(_written(field, number) for field, number in ids.items())
     return _written(TRAINER, settings + (_written(48, BLANK.encode()) if blank >= 0 else b""))
 
 
-CONTROL = 3  # kind of a piece that does not spell text
+CONTROL = 3  # number of the kind of pieces that spell no text
 _BLANK_PIECE = _written(
     PIECES, _written(1, BLANK.encode()) + _encoded(2 << 3 | 5) + struct.pack("<f", 0.0) + _written(3, CONTROL)
 )

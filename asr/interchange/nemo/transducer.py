@@ -11,7 +11,8 @@ from asr.interchange.nemo.weights import FRONT_END, names
 from asr.interchange.section import Section, as_yaml, check, mapping, whole
 from asr.settings.conf import default_settings
 
-MAX_SYMBOLS = 10  # in a frame, from NeMo's recipes; used for asr's decoders that do not have this setting
+# Maximum number of symbols in a frame, from NeMo's recipes; written if asr's decoder does not have this setting.
+MAX_SYMBOLS = 10
 FUSED_BATCH_SIZE = 4  # batch size of joint network and loss in NeMo's recipes; only training uses it
 DECODER_KEYS = {"_target_", "prednet", "vocab_size", "random_state_sampling"}
 PREDNET_KEYS = {
@@ -26,7 +27,7 @@ JOINTNET_KEYS = {"joint_hidden", "encoder_hidden", "pred_hidden", "dropout"}
 
 
 class NemoTransducer(NamedTuple):
-    """A transducer of NeMo's.
+    """A transducer in NeMo's format, converted.
 
     Args:
         config: config of asr's head and its decoder.
@@ -70,7 +71,7 @@ def transducer(config: Section) -> NemoTransducer:
         **({"durations": durations, **_loss(config)} if durations else {}),
     }
     if isinstance(auxiliary, Mapping):
-        ctc_head(config)  # checks that asr supports it
+        ctc_head(config)  # checks that asr supports the CTC head
     decode = default_settings("decode", f"{name}_greedy") | _max_symbols(config)
     joiner = "duration_joiner" if durations else "joiner"
     linear, blank = _last_layer(jointnet.get("dropout") or 0.0), whole(network, "decoder.vocab_size")
@@ -79,9 +80,8 @@ def transducer(config: Section) -> NemoTransducer:
 
 def _predictor(prednet: Section) -> dict[str, Any]:
     dim = whole(prednet, "decoder.prednet.pred_hidden")
-    check(
-        prednet, "decoder.prednet", PREDNET_KEYS, {"rnn_hidden_size": (-1, (-1, None, dim))}
-    )  # with another size, the output would be projected
+    # An LSTM of another size would have a projection at its output, which asr does not have.
+    check(prednet, "decoder.prednet", PREDNET_KEYS, {"rnn_hidden_size": (-1, (-1, None, dim))})
     return {
         "name": "lstm",
         "dim": dim,
