@@ -25,7 +25,7 @@ CASES: list[tuple[dict[str, Any], Callable[[float], float]]] = [
 ]
 
 
-def test_every_activation_of_conf_has_a_formula_here() -> None:
+def test_every_activation_of_conf_has_a_formula_in_this_file() -> None:
     named = {path.stem for path in (CONF / "encoder" / "activation").glob("*.yaml")}
     assert named == {config["name"] for config, _ in CASES}
 

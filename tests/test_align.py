@@ -150,7 +150,7 @@ def test_a_wrong_word_has_the_lowest_confidence(
     assert confidences[2] < 0.01
 
 
-def test_each_utterance_that_cannot_be_aligned_gets_one_line_and_the_others_are_aligned(
+def test_each_utterance_that_cannot_be_aligned_gets_one_error_line_and_the_others_are_aligned(
     fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "empty.wav").touch()

@@ -96,7 +96,7 @@ def test_attention_equals_the_formula_of_the_paper_in_plain_loops() -> None:
 # Scores per block: of some queries, of some utterances, or all.
 @pytest.mark.parametrize("block", [1, 50, 100, 200, 10**6])
 @pytest.mark.parametrize("frames", [1, 2, 7, 24])
-def test_attention_in_blocks_equals_attention_at_once_and_so_do_its_gradients(
+def test_attention_and_its_gradients_are_equal_in_blocks_and_at_once(
     frames: int, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attention = random_attention()

@@ -343,7 +343,7 @@ def test_a_segment_shorter_than_one_sample_is_refused(save):
     assert "shorter than one sample" in refusal(save(encoded("wav")), offset=1.0, duration=1e-6)
 
 
-def test_only_the_segment_of_a_long_file_is_decoded(save, monkeypatch):
+def test_only_the_requested_segment_of_a_long_file_is_decoded(save, monkeypatch):
     decoded = 0
     read = audio._Sound.read
 
@@ -507,7 +507,7 @@ def end_of_stream(path: Path, **options: float) -> tuple[list[torch.Tensor], str
 
 
 @pytest.mark.parametrize("name", CHECKED)
-def test_a_stream_of_a_truncated_file_ends_with_the_error_of_loading_it(name, save):
+def test_streaming_and_loading_a_truncated_file_end_with_the_same_error(name, save):
     path = save(encoded(name)[: -len(encoded(name)) // 3])
     blocks, message = end_of_stream(path, block_seconds=0.1)
     assert message == refusal(path)

@@ -9,7 +9,7 @@ from benchmarks import large_corpus, planned_corpus
 
 
 @pytest.mark.slow
-def test_a_small_corpus_gives_all_rows(tmp_path: Path) -> None:
+def test_the_benchmark_of_large_corpora_prints_all_rows_for_a_small_corpus(tmp_path: Path) -> None:
     options = ["--lines", "3000", "--world-size", "2", "--batches", "3", "--batch-seconds", "60"]
     assert large_corpus.main([*options, "--output-dir", str(tmp_path)]) == 0
     rows = json.loads((tmp_path / "large_corpus.json").read_text())["rows"]
@@ -18,7 +18,7 @@ def test_a_small_corpus_gives_all_rows(tmp_path: Path) -> None:
     assert not (tmp_path / "large_corpus").exists()
 
 
-def test_a_planned_corpus_gives_a_row_for_each_size(tmp_path: Path) -> None:
+def test_the_benchmark_of_planned_corpora_prints_a_row_for_each_size(tmp_path: Path) -> None:
     options = ["--lines", "3000", "6000", "--ranks", "4", "--batch-seconds", "60"]
     assert planned_corpus.main([*options, "--output-dir", str(tmp_path)]) == 0
     rows = json.loads((tmp_path / "planned_corpus.json").read_text())["rows"]

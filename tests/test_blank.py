@@ -19,7 +19,7 @@ from asr.training.blank import StuckAtBlank
         ([None, None, None], 0),  # a head without frames
     ],
 )
-def test_only_blanks_in_two_consecutive_validations_is_one_warning(
+def test_two_consecutive_validations_with_only_blanks_cause_one_warning(
     ratios: list[float | None], warnings: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     callback = StuckAtBlank()

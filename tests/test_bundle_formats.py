@@ -45,7 +45,9 @@ def test_an_adapter_of_format_9_with_its_base_gives_the_log_probs_of_its_creatio
         ({"features": {"normalize": {"name": "per_utterance"}}},) * 2,
     ],
 )
-def test_format_3_renamed_settings(was: dict[str, Any], today: dict[str, Any]) -> None:
+def test_settings_that_format_3_renamed_are_read_under_their_new_names(
+    was: dict[str, Any], today: dict[str, Any]
+) -> None:
     assert of_today({"format": 2, **was}, "a bundle") == today
 
 

@@ -255,7 +255,9 @@ def test_the_output_says_if_nothing_changed_and_speakers_are_unknown(
     assert "changed" not in output
 
 
-def test_without_words_in_the_references_there_is_no_rate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_words_in_the_references_there_is_no_error_rate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = write_scored(tmp_path / "a.jsonl", [scored("", "a")])
     assert main([str(path), str(path)]) == 0
     assert "no rate, because the references have no words" in capsys.readouterr().out

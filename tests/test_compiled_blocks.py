@@ -164,7 +164,7 @@ def test_blocks_with_recomputed_activations_are_not_compiled(caplog: pytest.LogC
     assert compile_messages(caplog)[0].endswith("gradient_checkpointing=true runs them twice")
 
 
-def test_a_copy_uses_its_own_weights() -> None:
+def test_a_copy_of_an_encoder_uses_its_own_weights() -> None:
     encoder = make_encoder()
     steps(encoder, CompiledBlocks(encoder, Stub(polls=1)))
     theirs = copy.deepcopy(encoder)
@@ -214,7 +214,7 @@ def test_one_program_serves_all_blocks_and_lengths(encoder: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_a_training_with_the_real_compiler_has_the_losses_of_one_without(
+def test_a_training_with_the_real_compiler_has_the_losses_of_an_uncompiled_training(
     tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """inductor compiles on the CPU with a C++ compiler: first during the training, then from its cache."""

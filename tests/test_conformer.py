@@ -91,7 +91,7 @@ def parakeet_with_the_weights_of(block: ConformerBlock) -> ParakeetEncoderBlock:
 
 
 @torch.no_grad()
-def test_a_block_equals_parakeets_in_transformers() -> None:
+def test_a_block_equals_the_parakeet_block_of_transformers() -> None:
     ours = random_block().eval()
     theirs = parakeet_with_the_weights_of(ours).eval()
     lengths = [13, 7, 1]
@@ -105,7 +105,7 @@ def test_a_block_equals_parakeets_in_transformers() -> None:
         torch.testing.assert_close(out[b, :length], expected[b, :length], rtol=0, atol=1e-9)
 
 
-def test_a_block_in_training_equals_parakeets_without_padding() -> None:
+def test_in_training_a_block_equals_the_parakeet_block_if_there_is_no_padding() -> None:
     # Parakeet's batch normalisation includes padded frames, so outputs with padding cannot be compared.
     ours = random_block().train()
     theirs = parakeet_with_the_weights_of(ours).train()

@@ -184,7 +184,7 @@ def convolution_by_loops(convolution: Any, x: Tensor, before: Tensor) -> Tensor:
     ("chunk", "left", "right", "frames"), [(3, 4, 2, 11), (1, 2, 0, 7), (5, 0, 7, 12), (20, 3, 4, 9), (2, 3, 1, 8)]
 )
 @torch.no_grad()
-def test_the_whole_utterance_equals_the_equations_of_the_papers_term_by_term(
+def test_the_output_for_a_whole_utterance_equals_the_papers_equations_term_by_term(
     chunk: int, left: int, right: int, frames: int
 ) -> None:
     sizes = {"chunk_frames": chunk, "left_frames": left, "right_frames": right}
@@ -219,7 +219,7 @@ def test_the_whole_utterance_equals_the_equations_of_the_papers_term_by_term(
 
 
 @torch.no_grad()
-def test_with_a_single_chunk_it_equals_a_conformer_with_the_same_weights() -> None:
+def test_with_a_single_chunk_the_encoder_equals_a_conformer_with_the_same_weights() -> None:
     streaming = make(["encoder=conformer_streaming_xs"], chunk_frames=None)
     config = overridden(resolved("encoder=conformer_xs")["encoder"], SMALL)
     conformer: Any = component("encoder", config)(NUM_MEL_BINS).double().eval()

@@ -579,7 +579,7 @@ def test_an_output_folder_that_could_not_be_loaded_is_not_written(tmp_path: Path
         main([str(path), "-o", str(tmp_path / "bundle" / "sub")])
 
 
-def test_a_checkpoint_must_become_a_bundle_first(tmp_path: Path) -> None:
+def test_a_checkpoint_is_refused_with_the_command_that_makes_it_a_bundle(tmp_path: Path) -> None:
     (tmp_path / "step=1.ckpt").touch()
     message = (
         r"a run folder or a bundle here; this is a checkpoint\. python -m asr\.average .*step=1\.ckpt --output-dir"

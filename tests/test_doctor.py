@@ -206,7 +206,7 @@ def test_a_training_manifest_without_a_valid_line_is_refused_by_its_first_error(
         doctor(settings_with(*TINY, *overrides, f"run_dir={tmp_path / 'run'}"))
 
 
-def test_texts_of_which_the_model_can_write_none_leave_nothing_to_train_on(
+def test_if_the_model_can_spell_none_of_the_texts_nothing_is_left_to_train_on(
     fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for split in ("train", "valid", "test"):

@@ -104,7 +104,7 @@ def test_an_unknown_normalizer_is_refused_before_the_model_is_loaded(tones: Path
         evaluate(["no-model", str(tones / "test.jsonl"), "--normalizer", "b"])
 
 
-def test_several_manifests_are_summed_over_their_utterances() -> None:
+def test_the_totals_of_several_manifests_are_sums_over_their_utterances() -> None:
     first = Evaluation(simulated(30, seed=1), [], 2.0, "basic")
     second = Evaluation(
         [scored("a b", "a", subset="two")], [Rejected(scored("", "").utterance, "broken")], 3.0, "basic"

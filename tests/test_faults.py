@@ -151,7 +151,7 @@ def limit_file_size(num_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, num_bytes))
 
 
-def test_a_full_disk_costs_none_of_the_existing_files(whole: Path, tones: Path, tmp_path: Path) -> None:
+def test_a_full_disk_destroys_no_existing_file(whole: Path, tones: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     checkpoints = half(run_dir, tones, tmp_path / "log")
     contents = {path: path.read_bytes() for path in checkpoints}

@@ -128,7 +128,9 @@ def write_weights(folder: Path) -> None:
     RecognitionTask.on_train_end = write  # type: ignore[method-assign]
 
 
-def test_a_resumed_run_finds_its_moved_start_and_refuses_another(fluent: Path, tones: Path, tmp_path: Path) -> None:
+def test_a_resumed_run_finds_its_moved_start_model_and_refuses_another_one(
+    fluent: Path, tones: Path, tmp_path: Path
+) -> None:
     model = shutil.copytree(fluent / "run" / "bundle", tmp_path / "model")
     begun = start(
         config(tmp_path / "run", model, tones, "trainer.max_steps=5"),

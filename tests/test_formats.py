@@ -268,7 +268,9 @@ X, Y = "x" * 42, "y" * 42
         ([(X, 1, 1.9), (Y, 1, 1.9), ("z", 1, 1.9)], 9.0, [(1, 1.6, f"{X}\n{Y}"), (1.6, 2.6, "z")]),
     ],
 )
-def test_cues_of_examples(words: list[Span], duration: float, expected: list[Cue]) -> None:
+def test_the_words_of_each_example_are_divided_into_exactly_the_expected_cues(
+    words: list[Span], duration: float, expected: list[Cue]
+) -> None:
     transcript = spoken(*words, duration=duration)
     for name, read in READERS.values():
         assert read(file_of(name, transcript)) == expected
@@ -293,7 +295,7 @@ def test_times_of_subtitles_are_rounded_as_a_whole(seconds: float, expected: str
     assert abs(cue.start - timedelta(seconds=seconds)) <= timedelta(seconds=ROUNDING)
 
 
-def test_subtitles_of_examples_have_exactly_this_text() -> None:
+def test_subtitles_of_example_transcripts_have_exactly_this_text() -> None:
     transcript = spoken(("cats", 0.52, 0.8), ("&", 0.8, 1), ("<dogs>", 1, 1.6), ("a-->b", 3, 4.5), duration=5)
     assert file_of("srt", transcript) == (
         "1\n00:00:00,520 --> 00:00:01,600\ncats & <dogs>\n\n2\n00:00:03,000 --> 00:00:04,500\na→b\n"

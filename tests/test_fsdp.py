@@ -170,7 +170,7 @@ def test_a_checkpoint_of_fsdp_resumes_with_ddp_and_the_other_way_round(tones: Pa
 
 
 @pytest.mark.slow
-def test_another_number_of_processes_resumes_if_it_is_allowed(tones: Path, tmp_path: Path) -> None:
+def test_a_run_resumes_on_another_number_of_processes_if_that_is_permitted(tones: Path, tmp_path: Path) -> None:
     overrides = [*TINY, *tone_corpus(tones), *SHORT, "trainer.strategy=fsdp", "trainer.max_epochs=2", "ema.decay=0.9"]
     run_dir, output = tmp_path / "run", tmp_path / "run.log"
     running = start(
@@ -199,7 +199,7 @@ def test_one_process_has_the_losses_of_a_training_without_fsdp(tones: Path, tmp_
 
 
 @pytest.mark.slow
-def test_an_adapter_trains_and_resumes(fluent: Path, tones: Path, tmp_path: Path) -> None:
+def test_an_adapter_trains_and_resumes_with_fsdp(fluent: Path, tones: Path, tmp_path: Path) -> None:
     """Its checkpoints have no frozen weights; resumption adds them."""
     overrides = [line for line in TINY if line.startswith(("trainer", "data", "schedule", "augment", "checkpoint"))]
     overrides += [*tone_corpus(tones), *SHARDED, f"init.from={fluent / 'run'}", "adapter=lora", "adapter.rank=2"]
@@ -238,12 +238,12 @@ def test_a_language_model_has_the_losses_of_ddp(name: str, texts: list[str], tmp
         ("trainer.precision=16-mixed", r"trainer\.precision must be 32-true or bf16-mixed with .*; got 16-mixed\."),
     ],
 )
-def test_what_does_not_go_with_it_is_refused(override: str, refusal: str) -> None:
+def test_settings_that_fsdp_does_not_support_are_refused(override: str, refusal: str) -> None:
     with pytest.raises(InputError, match=refusal):
         settings_with("trainer.strategy=fsdp", override)
 
 
-def test_a_language_model_refuses_half_precision_with_it() -> None:
+def test_training_a_language_model_with_fsdp_in_half_precision_is_refused() -> None:
     overrides = [
         "trainer.strategy=fsdp",
         "trainer.precision=16-mixed",

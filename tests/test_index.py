@@ -143,7 +143,9 @@ def test_an_absent_or_empty_manifest_is_named(content: bytes | None, tmp_path: P
         cache.utterances(path)
 
 
-def test_a_changed_manifest_gets_another_index_and_a_copy_of_it_the_same_one(tmp_path: Path, cache: IndexCache) -> None:
+def test_a_changed_manifest_gets_another_index_and_a_copy_of_a_manifest_shares_its_index(
+    tmp_path: Path, cache: IndexCache
+) -> None:
     path = write_lines(tmp_path / "train.jsonl", 9)
     first = cache.utterances(path)
     (tmp_path / "moved").mkdir()

@@ -75,7 +75,9 @@ def switched(monkeypatch: pytest.MonkeyPatch) -> list[None]:
         (Processor("", 0, has_avx512=False, has_amx=False), "cpu", TORCH),
     ],
 )
-def test_the_kind_of_processor_and_the_device_decide(processor: Processor, device: str, expected: str) -> None:
+def test_the_kind_of_processor_and_the_device_determine_whether_onednn_is_chosen(
+    processor: Processor, device: str, expected: str
+) -> None:
     assert choose(processor, device) == expected
 
 
@@ -109,7 +111,9 @@ def test_products_in_bfloat16_are_refused(
     assert "oneDNN's are not exact on this processor" in caplog.text
 
 
-def test_only_commands_choose_and_only_for_large_batches(switched: list[None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_commands_choose_onednn_and_only_for_large_batches(
+    switched: list[None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(matrix_products._Process, "is_command", False)
     assert matrix_products.adopt("cpu") == TORCH, "a library's caller"
     matrix_products.permit()
@@ -123,7 +127,7 @@ def test_only_commands_choose_and_only_for_large_batches(switched: list[None], m
     assert len(switched) == 1
 
 
-def test_torchs_precision_can_be_read_after_a_batch_also_if_it_failed(switched: list[None]) -> None:
+def test_torchs_precision_can_be_read_after_a_batch_even_if_the_batch_failed(switched: list[None]) -> None:
     matrix_products.adopt("cpu")
     before = switch_of_torch().fp32_precision
     with pytest.raises(ZeroDivisionError), large_products(MIN_FRAMES):
@@ -133,7 +137,7 @@ def test_torchs_precision_can_be_read_after_a_batch_also_if_it_failed(switched: 
 
 
 @pytest.mark.parametrize("computes_in_threads", [False, True])
-def test_a_command_whose_threads_compute_leaves_the_choice_to_torch(
+def test_a_command_that_computes_in_several_threads_leaves_the_choice_to_torch(
     computes_in_threads: bool, switched: list[None]
 ) -> None:
     model = SimpleNamespace(is_program=False, device=torch.device("cpu"))
@@ -178,7 +182,7 @@ def weights(run_dir: Path) -> bytes:
 
 
 @needs_onednn
-def test_a_run_that_was_begun_with_torchs_choice_resumes_and_says_what_changed(
+def test_a_run_begun_with_torchs_choice_resumes_with_onednn_and_logs_the_change(
     switched: list[None], tones: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(matrix_products._Process, "is_command", False)

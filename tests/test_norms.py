@@ -79,7 +79,7 @@ def random_batch() -> tuple[Tensor, Tensor]:
     return x, padding
 
 
-def test_every_norm_has_a_reference_here() -> None:
+def test_every_norm_has_a_reference_implementation_in_this_file() -> None:
     named = {path.stem for path in (CONF / "encoder" / "norm").glob("*.yaml")}
     assert named == PLAIN.keys() | {"masked_batch_norm"}  # masked_batch_norm is in test_batch_norm.py
 

@@ -125,7 +125,7 @@ def test_texts_for_which_a_second_model_has_another_text_or_none_are_dropped() -
 
 
 @pytest.mark.parametrize("character", ["⁇", "\ufffd", "\x07", "☃", "€"])
-def test_symbols_of_no_language_are_refused_unless_they_are_listed(character: str) -> None:
+def test_symbols_that_belong_to_no_language_are_refused_unless_they_are_listed(character: str) -> None:
     assert not has_only(f"a{character}", None)
     assert has_only(f"a{character}", frozenset(f"a{character}"))
 

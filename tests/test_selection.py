@@ -46,7 +46,7 @@ def test_the_weakest_language_model_within_one_standard_error_is_chosen() -> Non
     assert choose(made) == expected
 
 
-def test_a_gain_in_every_utterance_is_not_sacrificed_for_a_weaker_model() -> None:
+def test_a_language_model_that_helps_every_utterance_equally_gets_its_best_weight() -> None:
     """If all differences are equal, the standard error is 0."""
     assert choose(trials([[3, 3, 3], [2, 2, 2], [1, 1, 1]])) == 2
 

@@ -358,7 +358,7 @@ def test_names_that_are_not_utf_8_are_shown_with_escapes(tmp_path: Path) -> None
         assert names[0] in request_to(served, "GET", path).text.replace(r"\\", "\\")
 
 
-def test_without_its_packages_the_error_says_what_to_install() -> None:
+def test_without_the_packages_of_the_server_the_error_says_what_to_install() -> None:
     code = "import sys\nfor name in ('fastapi', 'uvicorn'): sys.modules[name] = None\n"
     code += "import importlib.util as u; find = u.find_spec\n"
     code += "u.find_spec = lambda name: None if name in ('fastapi', 'uvicorn') else find(name)\n"

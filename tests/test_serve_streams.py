@@ -121,7 +121,7 @@ def test_a_client_may_choose_the_chunk_duration(seconds: float, recognizer: Reco
     assert text(replies) == " ".join(word.text for word in alone(recognizer, from_pcm(samples), chunk_seconds=seconds))
 
 
-def test_a_model_that_does_not_stream_recognises_the_last_seconds_again_and_says_so() -> None:
+def test_a_model_that_does_not_stream_recognises_the_last_seconds_again_and_reports_it() -> None:
     texts = sentences(3, seed=5, words=(3, 8))
 
     async def test(server: Live) -> Any:

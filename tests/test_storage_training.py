@@ -35,7 +35,7 @@ def weights(run_dir: Path) -> bytes:
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_training_from_a_store_with_faults_and_a_cache_has_the_bits_of_one_from_files(
+def test_training_from_a_store_with_faults_and_a_cache_gives_the_bits_of_training_from_files(
     tones: Path, uploaded: str, s3: FaultyProxy, tmp_path: Path, num_workers: int
 ) -> None:
     two_epochs = "trainer.max_epochs=2"  # workers start once

@@ -55,7 +55,7 @@ FEATURES = [
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 @pytest.mark.parametrize("overrides", FEATURES, ids=" ".join)
-def test_features_of_pieces_equal_those_of_the_whole(overrides: list[str], dtype: torch.dtype) -> None:
+def test_features_of_pieces_equal_those_of_the_whole_waveform(overrides: list[str], dtype: torch.dtype) -> None:
     features = build_features(resolved(*overrides, "features/normalize=global_cmvn"))
     features.normalize.mean, features.normalize.std = torch.randn(80), torch.rand(80) + 0.5
     for seed, num_samples in enumerate((0, 1, 159, 160, 399, 400, 401, 700, 9000, 20011)):
@@ -367,7 +367,7 @@ def test_a_word_emitted_one_chunk_late_has_the_time_at_which_it_was_spoken() -> 
     assert sum(map(len, stream._log_probs)) == 6, "no more audio is stored"
 
 
-def test_a_model_that_does_not_stream_recognises_the_last_seconds_again_and_says_so() -> None:
+def test_a_model_that_does_not_stream_recognises_the_last_seconds_again_and_reports_it() -> None:
     recognizer = listener()
     for seed, sentence in enumerate(sentences(3, seed=5, words=(8, 12))):
         waveform = torch.from_numpy(speak(sentence)).float()

@@ -112,7 +112,7 @@ def two_valleys(weights: Weights) -> int:
     return min(100, round(min(shallow, deep)))
 
 
-def test_with_two_values_all_combinations_are_tried_once() -> None:
+def test_with_two_tuned_values_all_combinations_are_tried_once() -> None:
     seen: list[Weights] = []
     search = search_values(*stub(two_valleys), lambda values, counts: seen.append(Weights(**values)))
     assert search.values[fewest_errors(search.trials)] == {"lm_weight": 2.0, "word_insertion_bonus": -1.0}
