@@ -43,7 +43,7 @@ Check = Callable[..., None]
 
 @pytest.fixture
 def check(chromium: Any, axe: str) -> Check:  # noqa: F811
-    """A function that opens a page in each window, brings it into a state, and has axe-core find nothing."""
+    """A function that opens a page in windows of each size, prepares it, and checks that axe-core finds no fault."""
 
     def check(address: Path | str, prepare: Callable[[Any], object] = lambda page: None) -> None:
         found = {}
@@ -59,13 +59,13 @@ def check(chromium: Any, axe: str) -> Check:  # noqa: F811
 
 
 def open_all(page: Any) -> None:
-    """Open what can be folded."""
+    """Unfold all parts of the page that are folded."""
     page.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
 
 
 @pytest.fixture(scope="module")
 def evaluation(fluent: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with report.html and test.utterances.jsonl of an evaluation; each reference has a word too many."""
+    """A folder with report.html and test.utterances.jsonl of an evaluation; each reference has an unspoken word."""
     folder = tmp_path_factory.mktemp("evaluation")
     lines = [json.loads(line) for line in (fluent / "test.jsonl").read_text().splitlines()]
     for number, line in enumerate(lines):

@@ -14,7 +14,7 @@ X = [-30.0, -3.0, -0.7, 0.0, 0.2, 1.0, 4.5, 30.0]
 
 
 def swish(beta: float) -> Callable[[float], float]:
-    """arXiv:1710.05941, equation 1."""
+    """Compute Swish: arXiv:1710.05941, equation 1."""
     return lambda x: x / (1 + math.exp(-beta * x))
 
 

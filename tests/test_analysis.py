@@ -251,7 +251,7 @@ def test_utterances_are_counted_by_wer_with_separate_bins_for_perfect_and_hopele
 
 
 def test_figures_of_5000_utterances_are_computed_in_seconds() -> None:
-    """It took 3 s on one core; the bound leaves room for a busy machine."""
+    """The computation took 3 s on one core; the bound leaves room for a busy machine."""
     rows = simulated(5000, seed=2)
     started = time.process_time()
     figures(rows)

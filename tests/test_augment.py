@@ -69,7 +69,7 @@ def test_mask_widths_take_every_value_from_0_to_below_the_limit(axis: str) -> No
 
 
 def test_torchaudios_spec_augment_limits_frequency_masks_by_the_fraction_meant_for_time() -> None:
-    """Reason for our own implementation: with p=0.05, torchaudio limits masks to 0.05 of 80 bins, 4 bins, for any F."""
+    """This is why asr has its own implementation: with p=0.05, torchaudio limits masks to 4 of 80 bins, for any F."""
     theirs = transforms.SpecAugment(
         n_time_masks=0, time_mask_param=1000, n_freq_masks=1, freq_mask_param=27, p=0.05, zero_masking=True
     )

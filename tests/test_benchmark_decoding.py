@@ -1,4 +1,4 @@
-"""The benchmark of decoders: all decode the same input, and each has a row."""
+"""The benchmark of decoders: all decoders have the same input, and each has a row."""
 
 import json
 from pathlib import Path

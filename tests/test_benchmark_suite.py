@@ -1,4 +1,4 @@
-"""The suite runs all benchmarks even if one fails; those of programs and of a trained model give their rows."""
+"""The suite runs all benchmarks even if one fails; other benchmarks print the expected rows."""
 
 import json
 from pathlib import Path

@@ -88,7 +88,7 @@ def test_a_peer_has_the_output_shape_parameters_and_operations_of_our_network(
 def test_each_multiply_add_is_counted_as_two_operations() -> None:
     dim, batch = 16, make_batch(2, 1.0, blocks_dim=16)
     net = Net(lambda x, lengths: Encoded(x, lengths, {}), torch.nn.ModuleList(), dim)  # type: ignore[arg-type]
-    products = 2 * 25 * dim * VOCAB_SIZE  # the head's, of padding too
+    products = 2 * 25 * dim * VOCAB_SIZE  # operations of the head, including those on padded frames
     assert count_flops(net, batch.features, batch.lengths, backward=False) == 2 * products
     assert count_flops(net, batch.features, batch.lengths, backward=True) == 3 * 2 * products
 

@@ -272,12 +272,12 @@ def collapse(best: list[int]) -> list[int]:
 
 
 def pause(frames: Tensor) -> int:
-    """Choose the cut in frames that are negated log_probs."""
+    """Choose where to cut; the frames are negated log_probs."""
     return pause_in_blanks(-frames)
 
 
 def longest_pause(best: list[int]) -> int:
-    """Return the middle of the longest run of blanks in the second half; of equal ones the first."""
+    """Return the middle of the longest run of blanks in the second half, or of the first of equally long runs."""
     half, runs, run = len(best) // 2, [], []
     for frame in range(half, len(best) + 1):
         if frame < len(best) and best[frame] == BLANK_ID:

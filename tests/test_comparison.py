@@ -336,7 +336,7 @@ def test_names_with_terminal_control_characters_are_escaped(tmp_path: Path) -> N
 
 
 def test_5000_utterances_are_compared_in_seconds(tmp_path: Path) -> None:
-    """It took 3.5 s of one core, with reading; the bound allows for a slower core."""
+    """Reading and comparing took 3.5 s on one core; the bound allows for a slower core."""
     paths = [write_scored(tmp_path / f"{seed}.jsonl", simulated(5000, seed=seed)) for seed in (1, 2)]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert run(*paths).returncode == 0

@@ -14,7 +14,7 @@ from tests.listener import listener
 
 
 def tsallis(probabilities: list[float], index: float = 1 / 2) -> float:
-    """arXiv:2212.08703, section 3.3, with the entropy of section 3.2, term by term."""
+    """Compute the confidence of arXiv:2212.08703, section 3.3, from the entropy of section 3.2, term by term."""
 
     def entropy(distribution: list[float]) -> float:
         return sum(probability**index for probability in distribution if probability > 0) - 1

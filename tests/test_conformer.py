@@ -67,7 +67,7 @@ def parakeet_with_the_weights_of(block: ConformerBlock) -> ParakeetEncoderBlock:
         num_attention_heads=HEADS,
         intermediate_size=FEED_FORWARD_DIM,
         conv_kernel_size=KERNEL_SIZE,
-        attn_implementation="sdpa",  # its eager attention takes the softmax in float32
+        attn_implementation="sdpa",  # the eager attention of transformers takes the softmax in float32
         dropout=0.0,
         activation_dropout=0.0,
         attention_dropout=0.0,

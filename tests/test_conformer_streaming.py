@@ -146,7 +146,7 @@ def test_the_state_of_a_stream_does_not_grow() -> None:
 
 
 def attention_by_loops(attention: Any, x: Tensor, before: Tensor) -> Tensor:
-    """arXiv:1901.02860, section 3.3, for the frames of a row (Q, D) and those before them (M, D), term by term."""
+    """Compute attention for a row of frames (Q, D) after earlier frames (M, D): arXiv:1901.02860, section 3.3."""
     dim = x.shape[1]
     heads, rows = attention.num_heads, []
     size = dim // heads
@@ -168,7 +168,10 @@ def attention_by_loops(attention: Any, x: Tensor, before: Tensor) -> Tensor:
 
 
 def convolution_by_loops(convolution: Any, x: Tensor, before: Tensor) -> Tensor:
-    """arXiv:2005.08100, figure 2, for the frames of a row (Q, D): the kernel sees frames before them, none after."""
+    """Compute the convolution module of arXiv:2005.08100, figure 2, for a row of frames (Q, D).
+
+    The kernel also sees the frames before the row, but none after the row.
+    """
     gated = nn.functional.glu(convolution.pointwise1(torch.cat([before, x])))
     weight, bias = convolution.depthwise.weight[:, 0], convolution.depthwise.bias
     half = weight.shape[1] // 2

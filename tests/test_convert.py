@@ -643,7 +643,7 @@ def test_a_model_saved_by_nemo_gives_nemos_log_probs_and_converts_back(config: d
         model.preprocessor.featurizer.dither = 0.0
         with torch.no_grad():
             out, lengths, _ = model(input_signal=waveform[None], input_signal_length=torch.tensor([len(waveform)]))
-        return out[0, : int(lengths[0])].roll(1, dims=1)  # the blank first
+        return out[0, : int(lengths[0])].roll(1, dims=1)  # move the blank to the first position
 
     expected = log_probs(theirs)
     assert main([str(tmp_path / "theirs.nemo"), "-o", str(tmp_path / "ours")]) == 0

@@ -53,12 +53,12 @@ def assert_same(parts: Path, whole: Path) -> None:
 @pytest.mark.parametrize(
     "moments",
     [
-        [die_after_the_first_checkpoint],  # while weights are frozen
+        [die_after_the_first_checkpoint],  # killed while weights are frozen
         pytest.param(
             [
-                partial(die_in, "asr.training.task.count_errors"),  # in the validation before the first step
+                partial(die_in, "asr.training.task.count_errors"),  # killed in the validation before the first step
                 die_after_the_first_checkpoint,
-                die_after_the_first_checkpoint,  # after weights were unfrozen
+                die_after_the_first_checkpoint,  # killed after weights were unfrozen
                 partial(die_in, "asr.run.gains.compare"),
             ],
             marks=pytest.mark.slow,

@@ -19,7 +19,7 @@ from tests.conftest import ROOT
 
 @pytest.fixture
 def at_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The steps run in the root of the checkout."""
+    """Change to the root of the checkout, where the steps run."""
     monkeypatch.chdir(ROOT)
 
 
@@ -64,7 +64,7 @@ def main(arguments):
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return a program in the form of a step."""
+    """Write a module that can run as a step; return its name."""
     (tmp_path / "program_of_a_step.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
     return "program_of_a_step"
@@ -73,7 +73,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_a_step_that_exceeds_its_time_limit_is_killed_with_its_child_processes(module: str, tmp_path: Path) -> None:
     step = Step("", module, ["slow"], 1, "result.json")
     log = tmp_path / LOG
-    limit = 10.0  # by then it must have started a process
+    limit = 10.0  # seconds in which the step must have started a child process
     assert run(step, tmp_path, limit, "cpu") == "stopped after its time limit of 10 s"
     child = int(log.read_text().partition("child ")[2].partition(".")[0])
     for _ in range(100):

@@ -68,7 +68,7 @@ def test_losses_and_gradients_are_equal_alone_and_in_any_batch(head: str, junk: 
 
 
 def plain_ctc(encoder_out: Tensor, weight: Tensor, bias: Tensor, tokens: list[int]) -> Tensor:
-    """-log p(tokens) by the forward recursion over blank-extended tokens, frame by frame; encoder_out (T', D)."""
+    """Compute -log p(tokens) from encoder_out (T', D) by the forward recursion over tokens with blanks between them."""
     log_probs = (encoder_out @ weight.T + bias).log_softmax(dim=-1)
     states = [0]
     for token in tokens:

@@ -248,7 +248,7 @@ def test_ids_of_several_manifests_are_compared_once_for_all_processes(
         return [part for path in paths for part in cache.utterances(path).parts]
 
     expected = with_known_ids(parts())
-    assert expected == {2}  # c has the ids of a
+    assert expected == {2}  # only manifest number 2, c, repeats ids: those of a
     assert cache.with_known_ids(parts()) == expected
     monkeypatch.setattr(index_cache, "with_known_ids", lambda parts: pytest.fail("it was computed again"))
     assert cache.with_known_ids(parts()) == expected
@@ -341,7 +341,7 @@ def test_the_fingerprint_of_columns_equals_that_of_utterances(tmp_path: Path, ca
     expected = fingerprint(list(utterances))
     assert expected.startswith("23 utterances, sha256 ")
     assert stored_fingerprint(utterances, cache, "upper") == expected
-    assert stored_fingerprint(utterances, cache, "upper") == expected  # from disk
+    assert stored_fingerprint(utterances, cache, "upper") == expected  # read from disk
     assert stored_fingerprint(utterances.normalized(str.lower), cache, "upper") == fingerprint(
         list(utterances.normalized(str.lower))
     )

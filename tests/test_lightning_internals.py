@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 from asr.data.position import Position, Share
 from asr.training import lightning_internals as internals
 
-BATCHES = 4  # per epoch
+BATCHES = 4  # batches per epoch
 
 
 class Line(pl.LightningModule):

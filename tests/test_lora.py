@@ -96,7 +96,7 @@ def test_an_adapted_encoder_starts_with_the_outputs_of_its_base_and_only_adapter
 
 @pytest.mark.parametrize("encoder", ADAPTABLE)
 def test_merged_weights_give_the_outputs_of_the_adapted_net(encoder: str) -> None:
-    """So adapters cover every use of a layer: in float64 the outputs differ only by rounding."""
+    """This proves that adapters cover every use of a layer: in float64 the outputs differ only by rounding."""
     net, base = Net(f"encoder={encoder}").eval(), Net(f"encoder={encoder}").eval()
     adapter = insert(net, modules=blocks_of(encoder))
     stir(net)

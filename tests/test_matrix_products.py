@@ -37,14 +37,14 @@ def switch_of_torch() -> Any:
 
 @pytest.fixture(autouse=True)
 def _own_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test is a process of its own: no command, torch's choice."""
+    """Reset the state before each test: this process is no command, and torch chooses the library."""
     monkeypatch.setattr(matrix_products._Process, "is_command", False)
     monkeypatch.setattr(matrix_products._Process, "form", TORCH)
 
 
 @pytest.fixture
 def switched(monkeypatch: pytest.MonkeyPatch) -> list[None]:
-    """This process is a command on a Zen 5; the list has an entry for each time that oneDNN was switched on."""
+    """Make this process a command on a Zen 5; return a list with an entry for each time that oneDNN is switched on."""
     entries: list[None] = []
 
     @contextmanager
@@ -85,7 +85,8 @@ def test_a_processor_is_read_from_the_first_entry_of_cpuinfo() -> None:
     first = "processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 26\nflags\t\t: fpu avx2 avx512f\n"
     second = "\nprocessor\t: 1\nvendor_id\t: GenuineIntel\ncpu family\t: 6\nflags\t\t: fpu\n"
     assert read_processor(first + second, has_amx=False) == ZEN5
-    for text in ("", "processor\t: 0\nCPU implementer\t: 0x41\nFeatures\t: fp asimd\n"):  # no Linux; Arm
+    # an empty file, as if not on Linux; an Arm processor
+    for text in ("", "processor\t: 0\nCPU implementer\t: 0x41\nFeatures\t: fp asimd\n"):
         assert read_processor(text, has_amx=False) == Processor("", 0, has_avx512=False, has_amx=False)
 
 

@@ -109,7 +109,7 @@ def test_hypotheses_of_any_lengths_can_share_a_batch_and_are_separated_by_indexi
 
 
 def attention_by_loops(attention: Any, x: Tensor, memory: int) -> Tensor:
-    """arXiv:1901.02860, section 3.3, for one text (U, D): a token sees `memory` tokens and itself, term by term."""
+    """Compute attention of a text (U, D): a token sees `memory` tokens and itself (arXiv:1901.02860, section 3.3)."""
     dim, heads = x.shape[1], attention.num_heads
     size = dim // heads
     query, key, value = attention.qkv(x).split(dim, dim=-1)

@@ -18,7 +18,7 @@ from tests.conftest import ROOT, TINY, resolved
 from tests.test_neural_lm_rescoring import MODELS, alone, stored, token_model
 
 WEIGHT = 0.8
-WIDE = {  # the beam drops nothing
+WIDE = {  # so wide that the beam drops no hypothesis
     "beam": {"beam_size": 10_000, "beam_threshold": 1000.0, "tokens_per_frame": 100, "token_threshold": -1000.0},
     "joint_beam": {"beam_size": 10_000, "beam_threshold": 1000.0, "tokens_per_step": 100},
     "transducer_beam": {"beam_size": 10_000, "beam_threshold": 1000.0, "tokens_per_frame": 100, "max_symbols": 2},

@@ -37,7 +37,7 @@ def plain_instance_norm(norm: Any, utterances: list[Tensor]) -> list[Tensor]:
 
 
 def plain_switchable_norm(norm: SwitchableNorm, utterances: list[Tensor]) -> list[Tensor]:
-    """arXiv:1806.10779, equations 3 to 5."""
+    """Compute switchable normalisation: arXiv:1806.10779, equations 3 to 5."""
     frames = torch.cat(utterances)
     batch = (frames.mean(dim=0), frames.var(dim=0, correction=0))
     if not norm.training:

@@ -44,7 +44,7 @@ def test_the_page_of_the_notebook_shows_its_cells_and_links_to_its_file() -> Non
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # a minute of processor time; processors are shared
 def test_the_notebook_runs_and_the_fine_tuned_model_makes_fewer_errors(tmp_path: Path) -> None:
-    """In a folder of its own: the notebook writes beside the package recipes."""
+    """The notebook runs in a temporary folder, because it writes files beside the package recipes."""
     import nbformat
     from nbclient import NotebookClient
 

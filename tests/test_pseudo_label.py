@@ -53,7 +53,7 @@ def reason_of(limits: Limits, tried: AutomaticText, second: dict[str, AutomaticT
         (replace(ANY, seconds=(1.0, 3.0)), text("a b", duration=1.0), text("a b", duration=0.99), "duration"),
         (replace(ANY, words=(2, 3)), text("a b"), text("a"), "number of words"),
         (replace(ANY, words=(2, 3)), text("a b c"), text("a b c d"), "number of words"),
-        # The audio has 2 s.
+        # The audio is 2 s long.
         (replace(ANY, characters_per_second=(2.0, 3.0)), text("abc def"), text("abc defg"), "speaking rate"),
         (replace(ANY, characters_per_second=(2.0, 3.0)), text("ab cd"), text("ab c"), "speaking rate"),
         (replace(ANY, characters=frozenset("abc'")), text("a b'c"), text("a b-c"), "characters"),

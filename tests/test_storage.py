@@ -34,7 +34,7 @@ HANGING = ("hang", "hang_within", "drip")
 
 @pytest.fixture
 def url(s3: FaultyProxy, request: pytest.FixtureRequest) -> str:
-    """An object of CONTENT."""
+    """The URL of an object with the bytes CONTENT."""
     url = f"s3://bucket/{request.node.name}.bin"
     write_whole(url, CONTENT)
     s3.requests.clear()

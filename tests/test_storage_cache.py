@@ -25,7 +25,7 @@ URL = "s3://bucket/cached"
 
 @pytest.fixture
 def cached(s3: FaultyProxy, tmp_path: Path) -> Iterator[FaultyProxy]:
-    """An object of CONTENT at URL; its ranges are cached in the folder `cache`."""
+    """The object at URL has the bytes CONTENT; its ranges are cached in the folder `cache`."""
     session.configure(storage(5, 2, str(tmp_path / "cache")))
     range_cache.cache_clear()
     write_whole(URL, CONTENT)

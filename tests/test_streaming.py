@@ -97,7 +97,7 @@ def transducer(name: str = "transducer") -> Recognizer:
     joiner, predictor = joiner_of(recognizer), recognizer.model.head.predictor
     frames = recognizer.model.features(speech(4.0, 99))
     with torch.no_grad():
-        # So that frames decide, and no endless loop begins.
+        # Weaken the influence of tokens, so that frames decide and no endless loop begins.
         joiner.of_tokens.weight.mul_(1.0 if name == "transducer" else 0.2)
         encoded = recognizer.model(frames[None], torch.tensor([len(frames)]))
         before = joiner.of_tokens(predictor(torch.randint(1, 9, (1, encoded.out.shape[1] - 1))))
@@ -138,7 +138,7 @@ def streaming_recognizer(
     if recognizer.model.head.frame_head is None:
         return recognizer
     linear = recognizer.model.head.frame_head.linear
-    # Until no token is the most likely one everywhere; each step changes the input of the next block.
+    # Repeat until no token is the most likely one everywhere: each step changes the input of the next block.
     for _ in range(3):
         frames = recognizer.model.features(speech(4.0, 99, dtype))
         with torch.no_grad():

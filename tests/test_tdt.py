@@ -38,7 +38,8 @@ from tests.transducers import (
 
 DURATIONS = (0, 1, 3)
 
-Arcs = list[tuple[int, int, int, int]]  # frame, number of previous tokens, token or blank, index of the duration
+# arcs of a path: frame, number of previous tokens, token or blank, index of the duration
+Arcs = list[tuple[int, int, int, int]]
 
 
 def paths(num_frames: int, tokens: tuple[int, ...], durations: tuple[int, ...] = DURATIONS) -> Iterator[Arcs]:

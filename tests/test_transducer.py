@@ -163,7 +163,7 @@ def test_the_loss_of_the_head_is_the_weighted_sum_of_transducer_and_ctc_loss() -
 
 
 def test_cells_is_the_number_of_elements_of_the_largest_tensor() -> None:
-    for vocab_size in (4, 50):  # less and more than the joiner's dimension
+    for vocab_size in (4, 50):  # a vocabulary smaller and one larger than the joiner's dimension
         made, sizes = head(vocab_size=vocab_size), []
         made.joiner.output.register_forward_hook(
             lambda module, inputs, out, sizes=sizes: sizes.extend([inputs[0].numel(), out.numel()])

@@ -206,7 +206,7 @@ def test_the_bundle_contains_weights_model_and_calibration_and_uses_them_after_i
 
 
 def _weights(line: str) -> tuple[float, float, float]:
-    """Return the weights in `LM weight 0.50, word insertion bonus 0.00, unknown score -4.00…`."""
+    """Return the numbers in a line `LM weight 0.50, word insertion bonus 0.00, unknown score -4.00…`."""
     words = line.replace(",", " ").replace(":", " ").split()
     return float(words[2]), float(words[6]), float(words[9])
 

@@ -281,7 +281,8 @@ def test_words_last_as_long_as_their_characters_and_end_before_the_next(pieces: 
         assert begin == pytest.approx(2.0 + 0.04 * frames[word.first].start)
         expected = 2.0 + 0.04 * frames[word.last].end + 0.05 * (word.tail - 1)
         following = frames[words[number + 1].first].start if number + 1 < len(words) else now
-        nearest = 2.0 + 0.04 * max(following, frames[word.first].start + 1)  # a token may spell several words
+        # words that share a token have its start, too
+        nearest = 2.0 + 0.04 * max(following, frames[word.first].start + 1)
         assert end == pytest.approx(min(expected, nearest))
 
 
