@@ -124,7 +124,7 @@ def _paths(utterances: Sequence[Utterance]) -> list[str]:
 
 
 def joined(utterances: Sequence[Utterance], seconds: float, sample_rate: int) -> np.ndarray:
-    """Concatenate recordings, and cut or repeat the result to `seconds`."""
+    """Concatenate recordings; cut or repeat the result so that it has `seconds`."""
     waveforms = [load_waveform(path, sample_rate).numpy() for path in _paths(utterances[:20])]
     return np.resize(np.concatenate(waveforms), round(seconds * sample_rate))
 

@@ -47,19 +47,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.add_argument("model", metavar="MODEL")
         command.add_argument("manifest", metavar="MANIFEST")
         command.add_argument(
-            "--part-hours", type=float, default=0.1, metavar="H", help="audio of a part (default: 0.1)"
+            "--part-hours", type=float, default=0.1, metavar="H", help="hours of audio in a part (default: 0.1)"
         )
     simulation = commands.add_parser("simulate", help="run a large job with simulated recognition")
     simulation.add_argument(
-        "--hours", type=float, default=10_000, metavar="H", help="audio of the corpus (default: 10000)"
+        "--hours", type=float, default=10_000, metavar="H", help="hours of audio in the corpus (default: 10000)"
     )
-    simulation.add_argument("--gpus", type=int, default=8, metavar="N", help="simulated workers (default: 8)")
+    simulation.add_argument("--gpus", type=int, default=8, metavar="N", help="number of simulated workers (default: 8)")
     simulation.add_argument(
         "--rtfx", type=float, default=500, metavar="X", help="audio seconds per second of each worker (default: 500)"
     )
     listing = commands.add_parser("listing", help="start a job in a folder with many finished parts")
     listing.add_argument(
-        "--parts", type=int, default=1_000_000, metavar="N", help="parts in the folder (default: 1000000)"
+        "--parts",
+        type=int,
+        default=1_000_000,
+        metavar="N",
+        help="number of finished parts in the folder (default: 1000000)",
     )
     for command in (plain, ray, simulation, listing):
         results.add_options(command)
@@ -116,7 +120,7 @@ def _plain(options: argparse.Namespace) -> Results:
 
 
 def _ratios(times: Sequence[tuple[float, float]], plain: Sequence[tuple[float, float]]) -> list[float]:
-    """Return the medians over the turns of two ratios to `plain`, that of seconds and that of CPU seconds."""
+    """Return the median ratio to `plain` over the turns, once for seconds and once for CPU seconds."""
     ratios = ((turn[0] / base[0], turn[1] / base[1]) for turn, base in zip(times, plain, strict=True))
     return [median(column) for column in zip(*ratios, strict=True)]
 

@@ -53,7 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="N",
         help="numbers of clients, one row each (default: 1 8 32)",
     )
-    parser.add_argument("--seconds", type=float, default=20, metavar="S", help="audio of each client (default: 20)")
+    parser.add_argument(
+        "--seconds", type=float, default=20, metavar="S", help="seconds of audio that each client sends (default: 20)"
+    )
     parser.add_argument("--chunk-seconds", type=float, metavar="S", help="length of a chunk (default: the model's)")
     results.add_options(parser)
     options = parser.parse_args(arguments)
@@ -126,7 +128,7 @@ async def _run_clients(server: Server, recordings: Sequence[bytes]) -> list[tupl
 async def _run_client(server: Server, samples: bytes, delay: float) -> tuple[list[float], int]:
     """After `delay` seconds, send samples in real time; return the latency of each event, and the number of words."""
     size = 2 * round(MESSAGE_SECONDS * SAMPLE_RATE)
-    sending_times: list[float] = []  # of each message
+    sending_times: list[float] = []  # time at which each message was sent
     await asyncio.sleep(delay)
     async with connect(server.address.replace("http", "ws", 1) + "/stream", compression=None) as connection:
         await connection.send(json.dumps({"sample_rate": SAMPLE_RATE}))
@@ -147,7 +149,8 @@ async def _receive(connection: ClientConnection, sending_times: Sequence[float])
         if "error" in event:
             raise InputError(event["error"])
         if "final" in event:
-            last_message = math.ceil(event["heard"] / MESSAGE_SECONDS - 1e-6) - 1  # contained the event's last sample
+            # number of the message with the event's last sample
+            last_message = math.ceil(event["heard"] / MESSAGE_SECONDS - 1e-6) - 1
             sent = sending_times[min(max(0, last_message), len(sending_times) - 1)]
             latencies.append(time.monotonic() - sent)
             words += len(event["final"])

@@ -74,7 +74,7 @@ def add_options(parser: argparse.ArgumentParser, batches: list[str]) -> None:
         "--sizes",
         nargs="+",
         default=["s", "m"],
-        help="sizes of conf/encoder/conformer_*.yaml, or names of other encoders there, such as fast_conformer_l",
+        help="sizes of conf/encoder/conformer_*.yaml, or names of encoders in conf/encoder, such as fast_conformer_l",
     )
     min_length = f"{MIN_LENGTH_FRACTION:.0%}".replace("%", " %%")
     parser.add_argument(
@@ -100,7 +100,7 @@ def add_options(parser: argparse.ArgumentParser, batches: list[str]) -> None:
         choices=ATTENTIONS,
         default=["rotary_attention"],
         metavar="NAME",
-        help="also time our encoder with each of these (default: rotary_attention)",
+        help="attentions with each of which our encoder is also timed (default: rotary_attention)",
     )
     parser.add_argument("--without-front-end", action="store_true", help="time the blocks alone, on inputs (B, T', D)")
     parser.add_argument("--compile", action="store_true", help="also time each contender with compiled blocks")
@@ -213,8 +213,9 @@ def count_flops(net: nn.Module, *inputs: Tensor, backward: bool) -> float:
     counter treats the weight gradient of a depthwise convolution as that of a full one.
     """
     net.eval()
-    counter = FlopCounterMode(display=False, custom_mapping={torch.ops.aten.addmm_: _product})  # it lacks addmm_
-    with torch.no_grad(), counter, sdpa_kernel(SDPBackend.MATH):  # it counts plain products only
+    # FlopCounterMode lacks addmm_
+    counter = FlopCounterMode(display=False, custom_mapping={torch.ops.aten.addmm_: _product})
+    with torch.no_grad(), counter, sdpa_kernel(SDPBackend.MATH):  # FlopCounterMode counts plain products only
         net(*inputs)
     return float(counter.get_total_flops()) * (3 if backward else 1)
 

@@ -136,7 +136,7 @@ def tokenizer() -> SentencePiece:
 
 
 def reference() -> Reference:
-    """Return a CTC model's encoding of texts, minimum of frames and output lengths, as TrainingSet needs them."""
+    """Return what TrainingSet needs from a CTC model: encoding of texts, minimum number of frames, output lengths."""
     return Reference(tokenizer().encode, CTC.min_frames, StridedConv.output_lengths)
 
 
@@ -152,7 +152,7 @@ def encode_alone(folder: Path) -> Cost:
 
 
 def count(folder: Path) -> Cost:
-    """Measure the count of the tokens of all texts, with one process per core."""
+    """Measure how long it takes to count the tokens of all texts, with one process per core."""
     corpus, rules = utterances(folder), reference()
     return measured(lambda: stored_counts(corpus, rules, IndexCache(folder / "cache"), "sentencepiece"))
 
@@ -179,7 +179,7 @@ def open_and_plan(folder: Path, world_size: int, batch_seconds: float) -> Cost:
 
 
 def count_steps(folder: Path, world_size: int, batch_seconds: float) -> Cost:
-    """Measure the count of optimizer steps of a run of 100 epochs."""
+    """Measure how long it takes to count the optimizer steps of a run of 100 epochs."""
     rules = reference()
     counts = stored_counts(utterances(folder), rules, IndexCache(folder / "cache"), "sentencepiece")
     data, bounds = training_set(utterances(folder), batch_seconds, counts, rules), RunBounds(100, None, 1)

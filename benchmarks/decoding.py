@@ -45,7 +45,7 @@ from benchmarks.results import Results, fixed, share
 TEXTS = "data/mini/train.jsonl"
 CONF = default_settings("decode", "beam")
 PYCTCDECODE_PRUNING = {"beam_threshold": 10.0, "token_threshold": -5.0}  # pyctcdecode's defaults
-TUNABLE = {  # weights of a language model, in every decoder
+TUNABLE = {  # the weights that are tuned with a language model, in every decoder
     "lm_weight": Tunable(CONF["fusion"]["lm_weight"], LM_WEIGHTS),
     "word_insertion_bonus": Tunable(CONF["fusion"]["word_insertion_bonus"], WORD_INSERTION_BONUSES),
 }
@@ -71,11 +71,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--spelling", metavar="FILE", help="spelling model of unknown words (asr.ngram --spelling)")
     parser.add_argument(
-        "--language-model", metavar="MODEL", help="neural language model (asr.train_lm) that rescores LM searches"
+        "--language-model",
+        metavar="MODEL",
+        help="neural language model (asr.train_lm) that rescores the beam searches with an LM",
     )
-    parser.add_argument("--dev", metavar="MANIFEST", help="tune each decoder's weights on it (default: use conf's)")
     parser.add_argument(
-        "--beams", type=int, nargs="+", default=[4, 16, 50], metavar="N", help="beam sizes; other toolkits use the last"
+        "--dev", metavar="MANIFEST", help="dev set on which each decoder's weights are tuned (default: use conf's)"
+    )
+    parser.add_argument(
+        "--beams",
+        type=int,
+        nargs="+",
+        default=[4, 16, 50],
+        metavar="N",
+        help="beam sizes of asr; other toolkits use the last one",
     )
     results.add_options(parser)
     options = parser.parse_args(arguments)
@@ -195,7 +204,7 @@ def make_decoders(
 def rescorers(
     recognizer: Recognizer, language_model: str, lm: str, spelling: str | None, decoders: Mapping[str, Contender]
 ) -> dict[str, Contender]:
-    """Make variants of the LM searches that rescore all hypotheses of the beam with a neural language model."""
+    """Make variants of the beam searches with an LM that rescore all hypotheses with a neural language model."""
     model = load_token_model(language_model, recognizer.model.tokenizer, "--language-model")
     settings = default_settings("decode", "lm_rescoring")
 

@@ -41,7 +41,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--workers", nargs="*", type=int, default=range(1, cores + 1), metavar="N", help="numbers of parallel processes"
     )
-    parser.add_argument("--worker-seconds", type=float, default=3.0, metavar="S", help="duration of parallel work")
+    parser.add_argument(
+        "--worker-seconds",
+        type=float,
+        default=3.0,
+        metavar="S",
+        help="seconds for which the parallel processes are measured (default: 3)",
+    )
     results.add_options(parser)
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)

@@ -42,7 +42,7 @@ from benchmarks.results import Results, fixed
 
 TEXTS, AUDIO_FILES = 20_000, 64  # number of distinct texts and files
 SECONDS = (1.5, 17.0)  # shortest and longest utterance
-WORKERS, RANKS = 4, 2  # in the row that measures memory of loading
+WORKERS, RANKS = 4, 2  # numbers in the row that measures the memory of loading
 POLL_SECONDS = 0.02  # interval between measurements of a process's anonymous memory
 LATE_EPOCH = 3  # the fourth epoch, because epochs count from 0
 MAX_CHARACTERS_PER_SECOND = 15  # upper bound of a text's speaking rate
@@ -159,7 +159,7 @@ def resume(folder: Path, world_size: int, batch_seconds: float) -> Cost:
 
 
 def count_steps(folder: Path, world_size: int, batch_seconds: float) -> Cost:
-    """Measure the count of optimizer steps of a run of 100 epochs."""
+    """Measure how long it takes to count the optimizer steps of a run of 100 epochs."""
     data, bounds = open_training_set(folder, batch_seconds), RunBounds(100, None, 1)
     return measured(lambda: data.total_steps(start_of_epoch(0, world_size), 0, bounds))
 

@@ -72,7 +72,7 @@ class Ours:
 
 
 class Alone:
-    """asr's audio decoding and features in a plain loop, without batches or workers."""
+    """A plain loop over asr's audio decoding and features, without batches or workers."""
 
     def __init__(self, corpus: Corpus) -> None:
         self.utterances = corpus.utterances

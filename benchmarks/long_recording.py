@@ -38,7 +38,7 @@ from benchmarks.race import cpu_seconds
 from benchmarks.results import Results, fixed, share
 
 SEGMENTERS = {"chunks": None, "silence": at_silences}  # methods of cutting a recording
-SAMPLE_RATE = 16000  # of the generated recordings
+SAMPLE_RATE = 16000  # sample rate of the generated recordings
 NOISE = 3e-4  # standard deviation of the noise in pauses
 NEAR_SECONDS = 1.0  # a word is near a seam if they are at most this far apart
 COMPARED_SECONDS = (60, 120)  # shortest and longest recording of --compare
@@ -83,9 +83,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--segment", nargs="+", choices=sorted(SEGMENTERS), default=["chunks", "silence"], dest="methods"
     )
     parser.add_argument(
-        "--pause", type=float, default=0.4, metavar="S", help="faint noise between utterances (default: 0.4)"
+        "--pause",
+        type=float,
+        default=0.4,
+        metavar="S",
+        help="duration of the faint noise between utterances (default: 0.4)",
     )
-    parser.add_argument("--compare", action="store_true", help="compare with one pass, on recordings of 1 to 2 minutes")
+    parser.add_argument(
+        "--compare",
+        action="store_true",
+        help="compare recognition in parts with one pass, on recordings of 1 to 2 minutes",
+    )
     parser.add_argument(
         "--recordings", type=int, default=10, metavar="N", help="number of recordings of --compare (default: 10)"
     )

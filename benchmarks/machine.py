@@ -27,7 +27,7 @@ PACKAGES = (
 )
 
 
-TURNS = 7  # timed matrix products and copies, of which the median counts
+TURNS = 7  # number of timed matrix products and copies; the median is reported
 
 
 class Machine(NamedTuple):

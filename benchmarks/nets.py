@@ -128,7 +128,7 @@ def encoder_config(overrides: str) -> dict[str, Any]:
 
 
 def shape_of(config: dict[str, Any]) -> Shape:
-    """Return the sizes in our encoder's settings that the peers copy."""
+    """Return the sizes of our encoder, which the peers copy."""
     return Shape(
         **{key: config[key] for key in ("dim", "num_layers", "num_heads", "dropout")},
         feed_forward_dim=round(config["feed_forward_factor"] * config["dim"]),

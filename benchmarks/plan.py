@@ -22,7 +22,7 @@ from benchmarks.results import Results, fixed, share
 
 ROOT = Path(__file__).resolve().parent.parent
 TRAIN_MINI = ROOT.parent / "shared" / "data" / "LibriSpeech" / "train-mini"
-NUM_DOMINANT_SPEAKERS = 3  # they have a hundred utterances each; the others have one or two
+NUM_DOMINANT_SPEAKERS = 3  # each has a hundred utterances; each other speaker has one or two
 
 
 class PlanFigures(NamedTuple):

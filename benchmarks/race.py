@@ -40,7 +40,7 @@ def race(
 
     Args:
         turns: number of timed rounds.
-        warm_up: number of untimed rounds before them.
+        warm_up: number of untimed rounds before the timed ones.
         times: number of runs of a contender in a turn, which are averaged.
         synchronize: waits until the device has finished all work queued so far.
     """

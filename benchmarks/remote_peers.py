@@ -39,9 +39,9 @@ from benchmarks.machine import about
 from benchmarks.remote import SAMPLE_RATE, range_server, write_corpus
 from benchmarks.results import Results, fixed
 
-BATCH = 20  # utterances
+BATCH = 20  # utterances in a batch
 SHARD_MEGABYTES = 10.0
-SHARD_UTTERANCES = 30  # per shard of lhotse and datasets; about SHARD_MEGABYTES
+SHARD_UTTERANCES = 30  # utterances in a shard of lhotse and datasets, about SHARD_MEGABYTES
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -194,7 +194,7 @@ def _decode(content: bytes) -> Tensor:
 
 
 class Contender(NamedTuple):
-    """A reader.
+    """A reader of shards that takes part in the comparison.
 
     Args:
         packages: names of the packages that must be installed.

@@ -38,9 +38,9 @@ from benchmarks.results import Results, fixed
 from benchmarks.train_step import training_step
 
 FACTORS = (1, 10, 100)
-RECORDINGS = 16  # different ones, of which manifests of any size are made
+RECORDINGS = 16  # number of different recordings, which manifests of any size repeat
 SECONDS = 10.0  # duration of a recording
-PAUSE_SECONDS = 0.4  # between the utterances of a recording
+PAUSE_SECONDS = 0.4  # pause between the utterances of a recording
 STEP_SECONDS = 2.0  # duration of the utterances of a training step
 VALIDATION_STEPS = 100  # training steps from one validation to the next
 MANIFEST = "recordings.jsonl"
@@ -50,9 +50,9 @@ class Task(NamedTuple):
     """Work whose time and memory are measured.
 
     Args:
-        name: what is done.
-        unit: what the amount counts.
-        amount: of the smallest size.
+        name: name of the task.
+        unit: unit of the amount.
+        amount: amount of work at the smallest size.
         run: called with the folder, the model and the amount; returns the cost.
     """
 
@@ -66,11 +66,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print a row for each task and size."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
     add_model(parser)
-    parser.add_argument("--factors", type=int, nargs="+", default=FACTORS, metavar="N", help="of the work (1 10 100)")
-    parser.add_argument("--share", type=float, default=1.0, metavar="X", help="smallest amounts times X (1)")
+    parser.add_argument(
+        "--factors",
+        type=int,
+        nargs="+",
+        default=FACTORS,
+        metavar="N",
+        help="factors by which the smallest amounts of work are multiplied, one row each (default: 1 10 100)",
+    )
+    parser.add_argument(
+        "--share",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="factor by which the smallest amount of work of every task is multiplied (default: 1)",
+    )
     names = [task.name for task in TASKS]
     parser.add_argument(
-        "--tasks", nargs="+", choices=names, default=names, metavar="NAME", help="some of the tasks (all)"
+        "--tasks", nargs="+", choices=names, default=names, metavar="NAME", help="tasks to measure (default: all)"
     )
     results.add_options(parser)
     options = parser.parse_args(arguments)
@@ -157,7 +170,7 @@ def write_scored(folder: Path, name: str, amount: float, every: int) -> Path:
 
 
 def quiet(function: Callable[[], object]) -> Cost:
-    """Measure a command without its output."""
+    """Measure a command, and discard its output."""
     with (Path("/dev/null")).open("w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
         return measured(function)
 
@@ -205,7 +218,7 @@ def evaluate_utterances(folder: Path, model: str, amount: float) -> Cost:
 
 
 def page_of_evaluation(folder: Path, model: str, amount: float) -> Cost:
-    """Measure the page of an evaluation, from results that are written, without recordings."""
+    """Measure how the page of an evaluation is made from written results, without recordings."""
     path = write_scored(folder, "page", amount, every=3)
     return measured(lambda: evaluation_report(read_scored(path), About("Scale", [("Model", model)]), NO_CLIPS))
 
@@ -219,7 +232,7 @@ def page_of_comparison(folder: Path, model: str, amount: float) -> Cost:
 
 
 def page_of_training(folder: Path, model: str, amount: float) -> Cost:
-    """Measure the report of a run of this many logged steps."""
+    """Measure how the report of a run with this many logged steps is made."""
     run_dir = folder / f"run-{int(amount)}"
     run_dir.mkdir()
     with (run_dir / METRICS).open("w", encoding="utf-8") as file:
@@ -253,7 +266,7 @@ TASKS = (
     Task("training step of one utterance", "s", 2, step_of_seconds),
     Task("recognition", "recordings of 10 s", 2, recognize_utterances),
     Task("recognition of one recording", "s", 18, recognize_seconds),
-    Task("asr.evaluate with its report", "recordings of 10 s", 36, evaluate_utterances),  # 10 hours in the end
+    Task("asr.evaluate with its report", "recordings of 10 s", 36, evaluate_utterances),  # 10 hours at the largest size
     Task("page of an evaluation", "utterances", 200, page_of_evaluation),
     Task("asr.compare with its page", "utterances", 1_000, page_of_comparison),
     Task("page of a run", "logged steps", 1_000, page_of_training),

@@ -30,7 +30,7 @@ from benchmarks.machine import about, peak_memory, peak_memory_reset
 from benchmarks.model import add_model, read_utterances
 from benchmarks.results import Results, fixed
 
-SAMPLE_RATE = 16000  # of the recordings, which are 16-bit WAV
+SAMPLE_RATE = 16000  # sample rate of the recordings, which are 16-bit WAV
 NUM_RECORDINGS = 16  # distinct recordings
 MIN_REQUESTS = 32  # requests per turn, if REQUESTS_PER_CLIENT gives fewer
 REQUESTS_PER_CLIENT = 4
@@ -67,7 +67,7 @@ class Server:
 
 @dataclass
 class Cell:
-    """Measurements with one server and one number of clients, over all turns.
+    """Measurements with one server and one number of clients: a cell of the table, over all turns.
 
     Args:
         latencies: seconds of each request.
@@ -205,7 +205,7 @@ def send_requests(server: Server, recordings: Sequence[bytes], clients: int, req
 
 
 def measure(cell: Cell, server: Server, recordings: Sequence[bytes], clients: int) -> None:
-    """Add the measurements of one turn to a cell."""
+    """Send one round of requests to the server; add its latencies, rate, batch size and memory to `cell`."""
     requests = max(MIN_REQUESTS, REQUESTS_PER_CLIENT * clients)
     peak_memory_reset(server.process.pid)
     counts_before = server.batches()

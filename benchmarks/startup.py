@@ -26,10 +26,10 @@ from benchmarks.race import Contender, enter, race
 from benchmarks.results import Results, fixed
 
 ROOT = Path(__file__).resolve().parent.parent
-SAMPLE_RATE, SECONDS = 16000, 10  # of the transcribed file
+SAMPLE_RATE, SECONDS = 16000, 10  # of the transcribed recording
 TORCH, LIGHTNING = "import torch", "import lightning"
 OURS = "import asr; asr.load_recognizer"
-PEERS = (  # first import in the documentation of other toolkits
+PEERS = (  # the first import statement that the documentation of each other toolkit shows
     "from transformers import pipeline",
     "from speechbrain.inference.ASR import EncoderASR",
     "from espnet2.bin.asr_inference import Speech2Text",

@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--batch-seconds", type=float, default=80.0, metavar="S", help="seconds of audio in the batch (default: 80)"
     )
     parser.add_argument(
-        "--most", type=int, default=20, metavar="N", help="number of kernels with a row of their own (default: 20)"
+        "--most", type=int, default=20, metavar="N", help="number of slowest kernels that get a row each (default: 20)"
     )
     results.add_options(parser)
     options = parser.parse_args(arguments)

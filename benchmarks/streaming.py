@@ -169,7 +169,7 @@ def recognize_whole(recognizer: Recognizer, recording: Recording) -> TimedWords:
 
 @torch.inference_mode()
 def streams_per_core(recognizer: Recognizer, recordings: Sequence[Recording], streams: Sequence[CachedStream]) -> float:
-    """Return the number of streams that one core can process in real time, in batches of all `streams`."""
+    """Return the number of streams that one core processes in real time, measured with all streams in one batch."""
     number, size = len(streams), round(streams[0].chunk_seconds * recognizer.model.features.sample_rate)
     waveforms = [recordings[index % len(recordings)].waveform for index in range(number)]
     length = min(map(len, waveforms)) // size * size or min(map(len, waveforms))

@@ -1,4 +1,4 @@
-"""axe-core, which finds faults of accessibility in a page: from the path in AXE_CORE, or from the npm registry."""
+"""Runs axe-core, which finds accessibility faults in a page; its script is at AXE_CORE or in the npm registry."""
 
 import base64
 import hashlib
@@ -24,7 +24,7 @@ RUN = "axe.run(document, {preload: false, resultTypes: ['violations']})"  # prel
 
 @pytest.fixture(scope="module")
 def axe() -> str:
-    """The script; it is under the MPL-2.0, so that it is no file of this repository."""
+    """The script of axe-core; its licence is MPL-2.0, so it is not a file of this repository."""
     path = os.environ.get("AXE_CORE")
     return Path(path).read_text(encoding="utf-8") if path else _downloaded()
 
@@ -43,7 +43,7 @@ def _downloaded() -> str:
 
 
 def faults(page: Any, axe: str) -> list[str]:
-    """List what is of serious or critical impact in the page as it is now: the rule, the element and the advice."""
+    """List the faults of serious or critical impact in the page's present state: rule, element and advice."""
     page.evaluate(DRAWN)
     page.evaluate(axe)
     return [

@@ -18,7 +18,7 @@ from tests.tones import SAMPLE_RATE, sentences, speak
 BUNDLE = ROOT / "tests" / "bundles" / "format-7"
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(["asr.transcribe", "asr.bulk.job", "asr.bulk.local", "asr.bulk.report"])
-PART_HOURS = 6 / 3600  # hours; a part then has a few utterances
+PART_HOURS = 6 / 3600  # hours of audio in a part, which then has a few utterances
 BAD = ("missing", "empty", "text", "nan", "half")
 
 
@@ -115,8 +115,8 @@ def start(
     """Start asr.transcribe in a separate process.
 
     Args:
-        arguments: of the command.
-        output: file for what it prints.
+        arguments: arguments of the command.
+        output: file for the output of the command.
         max_bytes: maximum size of a file, which simulates a full disk.
         before: called before the command, to inject a fault.
     """

@@ -60,7 +60,7 @@ def settings_with(*overrides: str) -> RunSettings:
 
 
 class OtherPart(NamedTuple):
-    """A part that no default of an encoder uses, by its file in conf/encoder."""
+    """A part that is not the default of its encoder, such as another norm: file conf/encoder/<group>/<name>.yaml."""
 
     encoder: str
     group: str
@@ -84,7 +84,7 @@ NOT_CHUNK_BY_CHUNK = (  # parts that a streaming encoder does not accept
 
 
 def takes(encoder: str, part: str) -> bool:
-    """Whether an encoder accepts a part."""
+    """Return whether an encoder accepts a part."""
     return "streaming" not in encoder or part not in NOT_CHUNK_BY_CHUNK
 
 
@@ -110,7 +110,7 @@ def with_part(group: str, name: str) -> list[str]:
 
 
 def overridden(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Apply only the changes whose key the config, or one of its parts, has: encoders have different keys."""
+    """Apply the changes whose key exists in the config or in one of its parts; encoders have different keys."""
     changed = {key: changes[key] for key in config.keys() & changes.keys() if not isinstance(changes[key], dict)}
     parts = {key: overridden(config[key], changes[key]) for key in config.keys() & changes.keys() - changed.keys()}
     return config | changed | parts
@@ -181,6 +181,6 @@ def s3(s3_proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fault
     session.configure(storage())
     yield s3_proxy
     if s3_proxy.ignored_ranges:
-        session.close()  # the session remembers that it ignored ranges
+        session.close()  # the session remembers that a server ignored ranges
     session.configure(None)
     s3_proxy.reset()

@@ -18,7 +18,7 @@ class Killed(BaseException):
 
 @contextmanager
 def dies_at(call: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Raise Killed at this number of the SYSTEM_CALLS that write a bundle; calls in a `finally` then do nothing.
+    """Raise Killed at the SYSTEM_CALL of this number while a bundle is written; calls in a `finally` then do nothing.
 
     Yields:
         The list of the names of the calls so far.

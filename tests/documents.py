@@ -34,7 +34,7 @@ def prose(document: Path) -> str:
 
 
 def code_spans(document: Path) -> list[str]:
-    """Contents of `...` in the prose, on one line each."""
+    """Return the contents of each `...` in the prose, on one line each."""
     return markdown.spans(document.read_text(encoding="utf-8"))
 
 

@@ -28,7 +28,7 @@ WIDE = {
     "beam_threshold": math.inf,
     "tokens_per_frame": 10**6,
     "token_threshold": -math.inf,
-}  # the beam drops nothing
+}  # so wide that the beam drops no hypothesis
 
 
 class Pieces:
@@ -188,7 +188,7 @@ def drawn_fusion(
         draw.sample(SOME_WORDS, 5) if lexicon else None,
         draw.sample(PHRASES, 5) if hotwords else (),
         {name: draw.uniform(0, 3) * (-1 if name == "unknown_score" else 1) for name in NUMBERS},
-        Trigrams("ab", draw) if lm_unit == "spelled" else None,  # this model has no c
+        Trigrams("ab", draw) if lm_unit == "spelled" else None,  # the spelling model does not know the letter c
     )
 
 

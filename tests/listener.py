@@ -60,12 +60,12 @@ class Ear(nn.Module):
 
 
 def _earlier(loud: Tensor, frames: int) -> Tensor:
-    """Whether the frame `frames` earlier was loud; False outside the utterance, (B, T')."""
+    """Return (B, T'): whether the frame `frames` earlier was loud; False outside the utterance."""
     return nn.functional.pad(loud, (frames, -frames))
 
 
 class LogSoftmax(nn.Module):
-    """A head without weights: encoder_out are the scores."""
+    """A head without weights, which takes encoder_out as its scores."""
 
     loss_names = ()
     taps = NO_TAPS

@@ -36,7 +36,8 @@ def leaves(config: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
         for key, value in config.items():
             yield from leaves(value, (*path, key))
     elif isinstance(config, list):
-        for position, value in enumerate(config[:3]):  # the other entries are similar
+        # only the first entries of a list, because the others are similar
+        for position, value in enumerate(config[:3]):
             yield from leaves(value, (*path, position))
 
 

@@ -66,7 +66,7 @@ def sentencepiece_model(num_pieces: int = 40, bos_id: int = -1) -> bytes:
 
 
 def vocabulary() -> list[str]:
-    """The pieces of `sentencepiece_model`."""
+    """Return the pieces of `sentencepiece_model`."""
     processor = sentencepiece.SentencePieceProcessor(model_proto=sentencepiece_model())
     return [processor.id_to_piece(number) for number in range(processor.vocab_size())]
 
@@ -118,7 +118,7 @@ def shapes(num_classes: int, head: str = "decoder", is_fast: bool = False) -> di
     Args:
         num_classes: outputs without the blank.
         head: prefix of the names of the head's tensors.
-        is_fast: with the encoder's settings `FAST`.
+        is_fast: whether the encoder has the settings `FAST`.
     """
     named: dict[str, tuple[int, ...]] = {}
 

@@ -54,7 +54,8 @@ def randomized(model: torch.nn.Module, seed: int = 0) -> Any:
 
 def encoder(**options: Any) -> ParakeetEncoder:
     """The tiny encoder, in float32."""
-    config = ParakeetEncoderConfig(**ENCODER, **options, attn_implementation="sdpa")  # eager softmax is in float32
+    # eager attention would take the softmax in float32
+    config = ParakeetEncoderConfig(**ENCODER, **options, attn_implementation="sdpa")
     return randomized(ParakeetEncoder(config))
 
 
@@ -67,7 +68,7 @@ def tokenizer_without_blank() -> ParakeetTokenizer:
 
 
 def tokenizer() -> ParakeetTokenizer:
-    """Return this tokenizer with the blank appended."""
+    """Return `tokenizer_without_blank` with the blank appended."""
     made = tokenizer_without_blank()
     special = {name: AddedToken(name, normalized=False, special=True) for name in ("<pad>", "<unk>")}
     made.add_tokens([special["<pad>"]])

@@ -96,7 +96,7 @@ def kill(processes: list[BaseProcess]) -> None:
 
 
 def wait_for(condition: Callable[[], bool], processes: list[BaseProcess]) -> bool:
-    """Wait until a condition is true; return False if the first process ends before."""
+    """Wait until a condition is true; return False if the first process ends before that."""
     end = time.monotonic() + PATIENCE
     while not condition():
         if not processes[0].is_alive():

@@ -109,7 +109,7 @@ def multipart(content: bytes, name: str = 'name="file"; filename="a.wav"', bound
 
 
 def request_head(*lines: str, boundary: str = "b0undary") -> bytes:
-    """Return the header of an upload, with additional lines."""
+    """Return the HTTP header of an upload, with additional lines."""
     own = ["POST /transcribe HTTP/1.1", "Host: localhost", f"Content-Type: multipart/form-data; boundary={boundary}"]
     return "\r\n".join([*own, *lines, "", ""]).encode()
 

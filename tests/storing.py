@@ -158,13 +158,13 @@ class FaultyProxy:
         self.ignored_ranges = False
 
     def close(self) -> None:
-        with suppress(OSError):  # it is closed
+        with suppress(OSError):  # the socket is already closed
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
     def _close_in_child(self) -> None:
         for inherited in list(self._sockets):
-            with suppress(OSError):  # it is closed
+            with suppress(OSError):  # the socket is already closed
                 os.close(inherited.detach())
 
     def _accept(self) -> None:
@@ -183,7 +183,7 @@ class FaultyProxy:
         self._sockets.discard(client)
 
     def _one(self, client: socket.socket, lines: BinaryIO) -> bool:
-        """Answer one request of a connection; return whether another request may follow."""
+        """Answer one request of a connection; return whether another one may follow."""
         first = lines.readline().decode()
         if not first:
             return False

@@ -43,7 +43,7 @@ Check = Callable[..., None]
 
 @pytest.fixture
 def check(chromium: Any, axe: str) -> Check:  # noqa: F811
-    """A function that opens a page in each window, brings it into a state, and has axe-core find nothing."""
+    """A function that opens a page in windows of each size, prepares it, and checks that axe-core finds no fault."""
 
     def check(address: Path | str, prepare: Callable[[Any], object] = lambda page: None) -> None:
         found = {}
@@ -59,13 +59,13 @@ def check(chromium: Any, axe: str) -> Check:  # noqa: F811
 
 
 def open_all(page: Any) -> None:
-    """Open what can be folded."""
+    """Unfold all parts of the page that are folded."""
     page.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
 
 
 @pytest.fixture(scope="module")
 def evaluation(fluent: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with report.html and test.utterances.jsonl of an evaluation; each reference has a word too many."""
+    """A folder with report.html and test.utterances.jsonl of an evaluation; each reference has an unspoken word."""
     folder = tmp_path_factory.mktemp("evaluation")
     lines = [json.loads(line) for line in (fluent / "test.jsonl").read_text().splitlines()]
     for number, line in enumerate(lines):
@@ -78,7 +78,7 @@ def evaluation(fluent: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_report_of_a_training(fluent: Path, check: Check) -> None:
+def test_axe_core_finds_no_fault_in_the_report_of_a_training(fluent: Path, check: Check) -> None:
     check(fluent / "run" / "report.html", open_all)
 
 
@@ -87,12 +87,12 @@ def open_first_utterance(page: Any) -> None:
     wait_until(page, "document.querySelector('.player canvas')?.hidden === false")
 
 
-def test_the_report_of_an_evaluation(evaluation: Path, check: Check) -> None:
+def test_axe_core_finds_no_fault_in_the_report_of_an_evaluation(evaluation: Path, check: Check) -> None:
     check(evaluation / "report.html", open_all)
     check(evaluation / "report.html", open_first_utterance)
 
 
-def test_the_report_of_a_comparison(evaluation: Path, check: Check) -> None:
+def test_axe_core_finds_no_fault_in_the_report_of_a_comparison(evaluation: Path, check: Check) -> None:
     lines = [json.loads(line) for line in (evaluation / "test.utterances.jsonl").read_text().splitlines()]
     for line in lines[::3]:
         line["words"][0]["text"] = "wrong"
@@ -104,7 +104,7 @@ def test_the_report_of_a_comparison(evaluation: Path, check: Check) -> None:
     check(evaluation / "comparison.html", open_first_utterance)
 
 
-def test_the_report_of_the_doctor(tmp_path: Path, check: Check) -> None:
+def test_axe_core_finds_no_fault_in_the_report_of_the_doctor(tmp_path: Path, check: Check) -> None:
     corpus = Corpus(tmp_path)
     plant(corpus)
     with pytest.raises(InputError, match="training should not start"):
@@ -112,7 +112,7 @@ def test_the_report_of_the_doctor(tmp_path: Path, check: Check) -> None:
     check(tmp_path / "run" / "doctor.html", open_all)
 
 
-def test_the_report_of_a_bulk_job(tmp_path: Path, check: Check) -> None:
+def test_axe_core_finds_no_fault_in_the_report_of_a_bulk_job(tmp_path: Path, check: Check) -> None:
     output = finished_job(write_input(tmp_path / "input", count=6), tmp_path, "--segments")
     check(output / "report.html", open_all)
 
@@ -123,7 +123,7 @@ def transcribed(page: Any) -> None:
     open_all(page)
 
 
-def test_the_page_of_a_server(fluent: Path, check: Check, tmp_path: Path) -> None:
+def test_axe_core_finds_no_fault_in_the_page_of_a_server(fluent: Path, check: Check, tmp_path: Path) -> None:
     (tmp_path / "notes.wav").write_text("not audio")
 
     def refused(page: Any) -> None:
@@ -136,7 +136,7 @@ def test_the_page_of_a_server(fluent: Path, check: Check, tmp_path: Path) -> Non
         check(server.address + "/", refused)
 
 
-def test_captions(check: Check) -> None:
+def test_axe_core_finds_no_fault_in_the_page_during_captions(check: Check) -> None:
     def captioned(page: Any) -> None:
         page.get_by_role("button", name="Captions", exact=True).click()
         wait_until(page, "document.querySelector('#lines').textContent.trim().length > 3", 60)
@@ -153,11 +153,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_the_documentation_site(site: str, page: str, check: Check) -> None:
+def test_axe_core_finds_no_fault_in_the_documentation_site(site: str, page: str, check: Check) -> None:
     check(f"{site}/{page}")
 
 
-def test_the_search_of_the_documentation_site(site: str, check: Check) -> None:
+def test_axe_core_finds_no_fault_in_the_search_of_the_documentation_site(site: str, check: Check) -> None:
     def search(page: Any) -> None:
         page.locator("label[for=__search]:visible, input[name=query]:visible").first.click()
         page.keyboard.type("hotword")

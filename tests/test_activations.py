@@ -14,7 +14,7 @@ X = [-30.0, -3.0, -0.7, 0.0, 0.2, 1.0, 4.5, 30.0]
 
 
 def swish(beta: float) -> Callable[[float], float]:
-    """arXiv:1710.05941, equation 1."""
+    """Compute Swish: arXiv:1710.05941, equation 1."""
     return lambda x: x / (1 + math.exp(-beta * x))
 
 
@@ -25,7 +25,7 @@ CASES: list[tuple[dict[str, Any], Callable[[float], float]]] = [
 ]
 
 
-def test_every_activation_of_conf_has_a_formula_here() -> None:
+def test_every_activation_of_conf_has_a_formula_in_this_file() -> None:
     named = {path.stem for path in (CONF / "encoder" / "activation").glob("*.yaml")}
     assert named == {config["name"] for config, _ in CASES}
 

@@ -53,7 +53,7 @@ def test_words_have_the_times_at_which_they_are_spoken(fluent: Path, capsys: pyt
         words = [(word["start"], word["end"]) for word in line["words"]]
         for (start, end), (true_start, true_end) in zip(words, true_times(utterance.text), strict=True):
             assert start < end <= utterance.duration
-            # CTC emits a letter anywhere within it, so times differ by at most a letter and a frame.
+            # CTC emits a letter anywhere within its sound, so times differ by at most a letter and a frame.
             assert abs(start - true_start) <= LETTER_SECONDS + FRAME
             assert abs(end - true_end) <= LETTER_SECONDS + FRAME
         assert all(0 <= word["confidence"] <= 1 for word in line["words"])
@@ -89,7 +89,7 @@ def planted(utterances: list[Utterance]) -> dict[str, str]:
         words = utterance.text.split()
         at = number % len(words)
         if number % 3 == 0:
-            # Each letter becomes another one.
+            # Each letter is replaced by another one.
             words[at] = "".join("fedcba"["abcdef".index(letter)] for letter in words[at])
         elif number % 3 == 1:
             words.insert(at, "fadbe" if words[at] != "fadbe" else "ebdaf")
@@ -150,7 +150,7 @@ def test_a_wrong_word_has_the_lowest_confidence(
     assert confidences[2] < 0.01
 
 
-def test_each_utterance_that_cannot_be_aligned_gets_one_line_and_the_others_are_aligned(
+def test_each_utterance_that_cannot_be_aligned_gets_one_error_line_and_the_others_are_aligned(
     fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "empty.wav").touch()

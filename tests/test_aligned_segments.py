@@ -57,7 +57,7 @@ def test_each_normalised_word_is_paired_with_its_original_text(
     assert written_words(text, words, basic) == expected
 
 
-def test_words_as_written_are_their_own_original_text() -> None:
+def test_without_normalisation_each_word_is_its_own_original_text() -> None:
     text = "Don't — STOP!"
     assert written_words(text, text.split(), as_written) == text.split()
 

@@ -68,7 +68,9 @@ def test_errors_in_texts_as_written_are_counted_separately() -> None:
 
 
 @pytest.mark.parametrize("known", [0, 20, MIN_UNITS - 1])
-def test_an_interval_over_speakers_exists_only_if_every_utterance_names_one_and_there_are_enough(known: int) -> None:
+def test_an_interval_over_speakers_exists_only_if_every_utterance_has_a_speaker_and_there_are_enough_speakers(
+    known: int,
+) -> None:
     rows = [
         scored("a b", "a c", name=str(number), speaker=str(number) if number < known else None) for number in range(40)
     ]
@@ -98,7 +100,7 @@ def test_rows_of_a_breakdown_contain_every_utterance_once(
 
 
 @pytest.mark.parametrize("kind", GROUPINGS)
-def test_several_systems_have_the_rows_that_each_has_on_its_own(kind: str) -> None:
+def test_rows_of_several_systems_equal_the_rows_of_each_system_alone(kind: str) -> None:
     systems = [simulated(300, seed=seed) for seed in (1, 2, 3)]
     together = breakdown(systems, kind)
     assert together == [figures(system)["by"][kind] for system in systems]
@@ -122,7 +124,7 @@ def test_subsets_are_in_the_order_given() -> None:
     assert [(row["name"], row["errors"]) for row in figures(rows)["by"]["subset"]] == [("z", 2), ("a", 1), ("b", 1)]
 
 
-def test_durations_are_divided_at_round_seconds(rows: list[Scored], report: dict[str, Any]) -> None:
+def test_bins_of_durations_have_edges_at_round_seconds(rows: list[Scored], report: dict[str, Any]) -> None:
     for row in report["by"]["duration"]:
         low, _, high, unit = row["name"].split()
         assert unit == "s"
@@ -249,7 +251,7 @@ def test_utterances_are_counted_by_wer_with_separate_bins_for_perfect_and_hopele
 
 
 def test_figures_of_5000_utterances_are_computed_in_seconds() -> None:
-    """It took 3 s on one core; the bound leaves room for a busy machine."""
+    """The computation took 3 s on one core; the bound leaves room for a busy machine."""
     rows = simulated(5000, seed=2)
     started = time.process_time()
     figures(rows)

@@ -32,7 +32,7 @@ def random(attention: Attention) -> Attention:
 
 
 def encoding(distance: int, dim: int) -> list[float]:
-    """arXiv:1706.03762, section 3.5: channels 2i and 2i + 1 are sine and cosine of distance / 10000^(2i / dim)."""
+    """Encode a distance (arXiv:1706.03762, section 3.5): channels 2i, 2i + 1: sin, cos of d / 10000^(2i / dim)."""
     angles = [distance / 10000 ** (2 * (channel // 2) / dim) for channel in range(dim)]
     return [math.cos(angle) if channel % 2 else math.sin(angle) for channel, angle in enumerate(angles)]
 
@@ -46,7 +46,7 @@ def encodings(num_frames: int, dim: int) -> Tensor:
 def attention_by_loops(
     attention: RelativeAttention | LocalAttention, x: Tensor, lengths: list[int], context: float = math.inf
 ) -> Tensor:
-    """Transformer-XL, arXiv:1901.02860, section 3.3, term by term; frames after an utterance's end stay zero."""
+    """Compute attention (arXiv:1901.02860, section 3.3) term by term; frames after an utterance's end stay zero."""
     batch, dim = len(x), x.shape[-1]
     heads, size = attention.num_heads, dim // attention.num_heads
     query, key, value = attention.qkv(x).split(dim, dim=-1)
@@ -93,10 +93,10 @@ def test_attention_equals_the_formula_of_the_paper_in_plain_loops() -> None:
         torch.testing.assert_close(out[b, :length], expected[b, :length], rtol=0, atol=1e-12)  # float64 rounding
 
 
-# Scores per block: of some queries, of some utterances, or all.
+# Numbers of scores per block: a block has the scores of some queries, of some utterances, or of all.
 @pytest.mark.parametrize("block", [1, 50, 100, 200, 10**6])
 @pytest.mark.parametrize("frames", [1, 2, 7, 24])
-def test_attention_in_blocks_equals_attention_at_once_and_so_do_its_gradients(
+def test_attention_and_its_gradients_are_equal_in_blocks_and_at_once(
     frames: int, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attention = random_attention()

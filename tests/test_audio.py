@@ -174,7 +174,7 @@ def test_files_longer_than_one_block_are_joined_without_a_discontinuity(name, sa
 def test_float_samples_above_1_are_not_changed(save):
     samples = np.array([0.0, 1.5, -3.0, 0.25], dtype=np.float32)
     assert load_waveform(save(encode(samples, RATE, "WAV", "FLOAT")), RATE).tolist() == samples.tolist()
-    for largest in (2.0**15, 2.0**23, 2.0**24):  # integers as they are
+    for largest in (2.0**15, 2.0**23, 2.0**24):  # integer samples that were not scaled to 1
         large = np.linspace(-largest, largest, 1000, dtype=np.float32)
         assert load_waveform(save(encode(large, RATE, "WAV", "FLOAT")), RATE).tolist() == large.tolist()
 
@@ -183,7 +183,7 @@ def test_float_samples_above_1_are_not_changed(save):
 
 
 def resampled_by_definition(samples: np.ndarray, source: int, target: int, which: Iterable[int] = ()) -> np.ndarray:
-    """Compute all or some new samples in float64: old samples weighted by a Kaiser-windowed sinc around them."""
+    """Compute new samples in float64, each a sum of the old samples weighted by a Kaiser-windowed sinc around it."""
     cutoff = min(source, target) * 0.9475937167399596  # cutoff of kaiser_best, in Hz, times two
     half_width = 64 / cutoff  # seconds on each side: 64 zero crossings
     beta = 14.769656459379492
@@ -250,7 +250,7 @@ def test_the_pass_band_ends_slightly_below_half_the_lower_rate(source, target):
         """Return the level in dB of a resampled tone of 0 dB, away from both ends."""
         tone = torch.from_numpy(2 * sine(0.4, source, frequency * target)).float()
         waveform = resampled([tone], source, target)
-        middle = waveform[target // 10 : -target // 10].double()  # whole periods
+        middle = waveform[target // 10 : -target // 10].double()  # a whole number of periods of the tone
         return 10 * math.log10(2 * float(middle.square().mean()) + 1e-20)
 
     levels = [decibels(frequency) for frequency in (0.01, 0.2, 0.4, 0.45)]
@@ -262,7 +262,7 @@ def test_the_pass_band_ends_slightly_below_half_the_lower_rate(source, target):
 
 
 def test_frequencies_that_the_lower_rate_cannot_represent_are_removed(save):
-    tone = sine(0.5, 48000, frequency=9000)  # would fold to 7 kHz
+    tone = sine(0.5, 48000, frequency=9000)  # without a filter, aliasing would move this tone to 7 kHz
     waveform = load_waveform(save(encode(tone, 48000, "WAV", "FLOAT")), 16000)
     assert waveform[1000:-1000].abs().max() < 1e-4  # 74 dB below the tone
 
@@ -343,7 +343,7 @@ def test_a_segment_shorter_than_one_sample_is_refused(save):
     assert "shorter than one sample" in refusal(save(encoded("wav")), offset=1.0, duration=1e-6)
 
 
-def test_only_the_segment_of_a_long_file_is_decoded(save, monkeypatch):
+def test_only_the_requested_segment_of_a_long_file_is_decoded(save, monkeypatch):
     decoded = 0
     read = audio._Sound.read
 
@@ -507,13 +507,14 @@ def end_of_stream(path: Path, **options: float) -> tuple[list[torch.Tensor], str
 
 
 @pytest.mark.parametrize("name", CHECKED)
-def test_a_stream_of_a_truncated_file_ends_with_the_error_of_loading_it(name, save):
+def test_streaming_and_loading_a_truncated_file_end_with_the_same_error(name, save):
     path = save(encoded(name)[: -len(encoded(name)) // 3])
     blocks, message = end_of_stream(path, block_seconds=0.1)
     assert message == refusal(path)
     assert "truncated" in message
     whole = load_waveform(save(encoded(name), "whole"), RATE)
-    assert (len(blocks) > 5) == (name == "flac")  # in other formats the header reveals the fault
+    # only FLAC gives blocks first; in other formats the header reveals the fault
+    assert (len(blocks) > 5) == (name == "flac")
     if blocks:
         assert torch.equal(torch.cat(blocks), whole[: sum(map(len, blocks))])
 
@@ -662,7 +663,7 @@ def test_a_file_truncated_at_any_byte_is_refused(name, save, data):
     whole = encoded(name)
     cut = data.draw(st.one_of(st.integers(1, len(whole) - 1), st.integers(len(whole) - 50, len(whole) - 1)), "cut")
     if name == "mp3":
-        assume(cut != whole.rindex(whole[:3]))  # exactly before the last frame: see the next test
+        assume(cut != whole.rindex(whole[:3]))  # the next test covers a cut exactly before the last frame
     refusal(save(whole[:cut]))
 
 
@@ -691,7 +692,7 @@ def test_a_flac_file_cut_between_two_frames_is_refused(save):
     assert len(frames) > 10
     for position in frames:
         assert "truncated" in refusal(save(whole[:position]))
-    message = refusal(save(whole[: frames[-2]]), offset=4.0, duration=0.05)  # after the cut
+    message = refusal(save(whole[: frames[-2]]), offset=4.0, duration=0.05)  # this segment is after the cut
     assert "truncated" in message
 
 
@@ -707,7 +708,8 @@ def test_an_mp3_cut_between_two_frames_is_refused_if_it_has_a_header(save):
     *starts, last = frame_starts(whole)[1:]
     for start in starts:
         assert "frames are there" in refusal(save(whole[:start]))
-    assert len(load_waveform(save(whole[:last]), RATE)) > 4.1 * RATE - 1152  # as documented
+    # the documented exception: such a cut is not detected
+    assert len(load_waveform(save(whole[:last]), RATE)) > 4.1 * RATE - 1152
 
 
 def test_an_mp3_without_a_header_is_refused_only_if_cut_within_a_frame(save):
@@ -716,7 +718,8 @@ def test_an_mp3_without_a_header_is_refused_only_if_cut_within_a_frame(save):
     for start in starts[3:8]:
         for extra in (1, 2, 3, 4, 100):
             assert "is cut off" in refusal(save(bare[: start + extra]))
-        assert len(load_waveform(save(bare[:start]), RATE)) == starts.index(start) * 576 - 529  # as documented
+        # the documented exception: such a cut is not detected
+        assert len(load_waveform(save(bare[:start]), RATE)) == starts.index(start) * 576 - 529
 
 
 def test_a_header_that_declares_an_excessive_size_costs_no_memory(save):

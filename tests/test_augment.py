@@ -52,7 +52,7 @@ def test_masks_are_zeros_over_whole_frames_and_bins_within_their_limits() -> Non
 
 
 @pytest.mark.parametrize("axis", ["time", "frequency"])
-def test_one_mask_has_every_width_from_0_to_below_its_limit(axis: str) -> None:
+def test_mask_widths_take_every_value_from_0_to_below_the_limit(axis: str) -> None:
     widths = set()
     for _ in range(10 * DRAWS):
         if axis == "time":
@@ -69,7 +69,7 @@ def test_one_mask_has_every_width_from_0_to_below_its_limit(axis: str) -> None:
 
 
 def test_torchaudios_spec_augment_limits_frequency_masks_by_the_fraction_meant_for_time() -> None:
-    """Reason for our own implementation: with p=0.05, torchaudio limits masks to 0.05 of 80 bins, 4 bins, for any F."""
+    """This is why asr has its own implementation: with p=0.05, torchaudio limits masks to 4 of 80 bins, for any F."""
     theirs = transforms.SpecAugment(
         n_time_masks=0, time_mask_param=1000, n_freq_masks=1, freq_mask_param=27, p=0.05, zero_masking=True
     )
@@ -123,7 +123,7 @@ def test_masks_are_a_function_of_the_seed() -> None:
     assert not torch.equal(augmented(1, "a"), augmented(1, "b"))
 
 
-def test_a_seed_is_equal_on_every_machine_and_differs_for_other_parts() -> None:
+def test_a_derived_seed_is_equal_on_every_machine_and_differs_if_any_of_its_parts_differs() -> None:
     assert derive_seed(0, 1, "a") == 8155858023006403250
     others = [
         derive_seed(*parts) for parts in ((1, 0, "a"), (0, 1, "b"), (0, "1", "a"), (0, 1), (0, 1, "a", 0), (0, 11))

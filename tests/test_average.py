@@ -78,7 +78,7 @@ def mean_of(paths: list[Path]) -> dict[str, Tensor]:
     }
 
 
-def test_a_share_of_the_start_weights_is_mixed_in(
+def test_a_share_of_the_start_model_is_mixed_into_the_average(
     run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     start, out, chosen = tmp_path / "start", tmp_path / "out", checkpoints(run_dir, 20, 40)
@@ -127,7 +127,7 @@ def assert_weights(bundle: Path, expected: dict[str, Tensor]) -> None:
 @pytest.mark.parametrize(
     ("options", "steps"),
     [
-        ([], [20, 40, 50, 30]),  # 0.9 is far from 0.2: training had hardly begun
+        ([], [20, 40, 50, 30]),  # step 10 is left out: its WER of 0.9 is far from the best, 0.2
         (["--best", "1"], [20]),
         (["--best", "2"], [20, 40]),  # if WERs are equal, the older checkpoint is chosen
         (["--last", "2"], [40, 50]),
@@ -154,7 +154,7 @@ def test_the_bundle_of_a_run_is_the_float64_mean_of_the_chosen_checkpoints(
     assert [path.name for path in out.parent.iterdir()] == ["out"]
 
 
-def test_all_checkpoints_given_as_files_are_averaged_validated_or_not(run_dir: Path, tmp_path: Path) -> None:
+def test_checkpoints_given_as_files_are_averaged_even_if_they_were_not_validated(run_dir: Path, tmp_path: Path) -> None:
     files = [*checkpoints(run_dir, 60, 10, 25), save(tmp_path / "elsewhere.ckpt", weights=7)]
     assert average([*map(str, files), "--output-dir", str(tmp_path / "out")]) == 0
     assert_weights(tmp_path / "out", mean_of(files))
@@ -352,7 +352,7 @@ def is_whole(bundle: Path, card: str) -> bool:
     return names == BUNDLE_FILES and (bundle / "README.md").read_text() == card
 
 
-def test_an_older_bundle_is_replaced_also_through_a_link(run_dir: Path, tmp_path: Path, old_bundle: Path) -> None:
+def test_an_older_bundle_is_replaced_even_through_a_link(run_dir: Path, tmp_path: Path, old_bundle: Path) -> None:
     (tmp_path / "link").symlink_to(old_bundle)
     write_bundle(tmp_path / "link", checkpoints(run_dir, 20, 30), "new")
     assert (tmp_path / "link").is_symlink()

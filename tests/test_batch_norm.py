@@ -162,7 +162,9 @@ def _one_rank(rank: int, folder: Path, shares: list[slice]) -> None:
 
 
 @pytest.mark.parametrize("make", [MaskedBatchNorm, pytest.param(SwitchableNorm, marks=pytest.mark.slow)])
-def test_two_ranks_with_unequal_shares_equal_one_process_with_the_whole_batch(make: Any, tmp_path: Path) -> None:
+def test_two_ranks_with_unequal_shares_give_the_results_of_one_process_with_the_whole_batch(
+    make: Any, tmp_path: Path
+) -> None:
     norm = drawn(make(DIM, momentum=0.1, eps=1e-5))
     x, padding = random_batch()
     weights = torch.randn_like(x)

@@ -283,7 +283,7 @@ def test_frames_after_the_end_are_never_read(junk: float) -> None:
 
 
 @needs_kenlm
-def test_an_utterance_without_frames_is_an_empty_text_with_the_score_of_its_end(tmp_path: Path) -> None:
+def test_an_utterance_without_frames_has_an_empty_text_with_the_score_of_the_end(tmp_path: Path) -> None:
     model = Trigrams(["a"], random.Random(0))
     search = beam(LETTERS, lm=model.write(tmp_path / "lm.arpa"), lm_weight=0.7)
     [[empty]] = decoded(search, torch.zeros(1, 0, len(LETTERS)), torch.tensor([0]))
@@ -447,7 +447,7 @@ def test_a_lexicon_is_normalised_and_words_that_cannot_be_spelled_are_counted(
 
 
 @needs_kenlm
-def test_a_search_with_other_values_equals_a_decoder_made_with_them(tmp_path: Path) -> None:
+def test_values_passed_to_a_search_have_the_effect_of_settings_of_its_decoder(tmp_path: Path) -> None:
     lm = Trigrams(SOME_WORDS[:4], random.Random(0)).write(tmp_path / "lm.arpa")
     values = {"lm_weight": 0.9, "word_insertion_bonus": 2.0, "unknown_score": -1.5}
     plain, other = beam(LETTERS, **WIDE, lm=lm), beam(LETTERS, **WIDE, lm=lm, **values)

@@ -26,7 +26,7 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_features_of_one_and_of_several_processes_have_their_rows(tmp_path: Path) -> None:
+def test_the_benchmark_of_features_has_rows_for_one_process_and_for_several_processes(tmp_path: Path) -> None:
     options = ["--seconds", "0.5", "--turns", "1", "--workers", "1", "2", "--worker-seconds", "0.05"]
     assert features.main([*options, "--output-dir", str(tmp_path)]) == 0
     alone = {row["contender"]: row for row in rows(tmp_path / "features.json")}
@@ -37,7 +37,7 @@ def test_features_of_one_and_of_several_processes_have_their_rows(tmp_path: Path
     assert together == [(OURS, "1"), (OURS, "2"), (KALDI, "1"), (KALDI, "2")]
 
 
-def test_no_two_of_the_timed_utterances_are_equally_long() -> None:
+def test_all_timed_utterances_have_different_lengths() -> None:
     lengths = [len(waveform) for waveform in make_waveforms(2.0)]
     assert len(set(lengths)) == len(lengths)
     assert sum(lengths) == pytest.approx(2.0 * SAMPLE_RATE * len(lengths), rel=1e-4)
@@ -57,7 +57,7 @@ def test_all_loaders_deliver_the_same_audio(corpus: Corpus) -> None:
     assert sum(Ours(corpus, ["speed_perturb"])) != frames
 
 
-def test_a_replayed_trainer_takes_its_time_for_each_batch(corpus: Corpus) -> None:
+def test_a_simulated_trainer_takes_the_time_of_its_rate_for_each_batch(corpus: Corpus) -> None:
     audio_seconds = sum(Alone(corpus)) / loading.FRAMES_PER_SECOND
     waits = loading.replay(corpus, 1, rate=2 * audio_seconds)
     assert waits.audio_seconds == pytest.approx(audio_seconds, rel=0.11)  # at speeds of 0.9 to 1.1
@@ -67,7 +67,9 @@ def test_a_replayed_trainer_takes_its_time_for_each_batch(corpus: Corpus) -> Non
     assert waits.next_epoch > 0
 
 
-def test_noise_replaces_absent_audio_and_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_there_is_no_audio_noise_is_used_and_named_as_the_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(loading, "TRAIN_MINI", tmp_path / "absent")
     with loading.corpus_of([], 3, 60.0) as drawn:
         assert "noise" in drawn.source

@@ -1,4 +1,4 @@
-"""The benchmark of decoders: all decode the same input, and each has a row."""
+"""The benchmark of decoders: all decoders have the same input, and each has a row."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from benchmarks import decoding
 from tests.test_neural_lm_rescoring import stored, token_model
 
 
-def test_every_decoder_has_a_row_and_the_weights_of_its_family(
+def test_every_decoder_has_a_row_and_decoders_of_a_group_have_equal_weights(
     fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lm, valid, test = str(tmp_path / "lm.arpa"), str(fluent / "valid.jsonl"), str(fluent / "test.jsonl")

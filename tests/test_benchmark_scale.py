@@ -10,13 +10,14 @@ from benchmarks import scale
 from benchmarks.corpus import Cost
 
 
-def test_slopes_are_the_exponents_of_growth() -> None:
-    small, large = Cost(2.0, 0.0, 3.0), Cost(200.0, 0.0, 30.0)  # ten times the work, squared and linear
+def test_slopes_are_the_exponents_with_which_time_and_memory_grow() -> None:
+    # for ten times the work: time grows with the square, memory linearly
+    small, large = Cost(2.0, 0.0, 3.0), Cost(200.0, 0.0, 30.0)
     assert scale.slopes_of(5, small, 50, large) == pytest.approx([2.0, 1.0])
-    assert scale.slopes_of(5, Cost(2.0, 0.0, 0.0), 50, large)[1] is None, "no slope from nothing"
+    assert scale.slopes_of(5, Cost(2.0, 0.0, 0.0), 50, large)[1] is None, "there is no slope if one of the values is 0"
 
 
-def test_written_results_have_one_error_in_each_third_utterance(tmp_path: Path) -> None:
+def test_results_written_with_every_3_have_an_error_in_each_third_utterance(tmp_path: Path) -> None:
     line = {"audio_filepath": str(tmp_path / "0.wav"), "duration": 2.0, "text": "ONE TWO THREE", "speaker": "s"}
     (tmp_path / scale.MANIFEST).write_text(json.dumps(line) + "\n")
     results = read_scored(str(scale.write_scored(tmp_path, "page", 10, every=3)))

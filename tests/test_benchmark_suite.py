@@ -1,4 +1,4 @@
-"""The suite runs all benchmarks even if one fails; those of programs and of a trained model give their rows."""
+"""The suite runs all benchmarks even if one fails; other benchmarks print the expected rows."""
 
 import json
 from pathlib import Path
@@ -13,12 +13,12 @@ from tests.conftest import ROOT
 from tests.test_average import save
 
 
-def test_the_suite_names_every_benchmark() -> None:
+def test_the_suite_contains_every_benchmark() -> None:
     programs = {path.stem for path in (ROOT / "benchmarks").glob("*.py") if "run_command(main)" in path.read_text()}
     assert programs == {*suite.SUITE, "suite", "remote_server"}  # the server is started by `remote`
 
 
-def test_a_benchmark_that_fails_is_named_and_the_next_one_runs(
+def test_a_benchmark_that_fails_is_named_and_the_next_benchmark_runs(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
@@ -33,12 +33,14 @@ def test_a_benchmark_that_fails_is_named_and_the_next_one_runs(
     assert "results: done after" in index
 
 
-def test_the_suite_ends_well_if_all_benchmarks_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_suite_exits_with_status_0_if_all_benchmarks_succeed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(ROOT)
     assert suite.main(["results", "--output-dir", str(tmp_path)]) == 0
 
 
-def test_a_program_is_timed_until_it_prints_its_line(tmp_path: Path) -> None:
+def test_a_program_is_timed_until_it_prints_the_expected_line(tmp_path: Path) -> None:
     last = tmp_path / "last"
     code = f"import time; print('begun', flush=True); time.sleep(60); open({str(last)!r}, 'w')"
     assert race({"program": lambda: startup.run(["-c", code], "beg")}, turns=1, warm_up=0)["program"].seconds < 30
@@ -49,7 +51,7 @@ def test_a_program_is_timed_until_it_prints_its_line(tmp_path: Path) -> None:
         startup.run(["-c", "print('so'); raise SystemExit(3)"])
 
 
-def test_the_cpu_time_of_a_turn_is_that_of_its_programs_too() -> None:
+def test_the_cpu_time_of_a_turn_includes_the_programs_that_it_starts() -> None:
     code = "import time\nwhile time.process_time() < 0.5: pass"
     turn = race({"program": lambda: startup.run(["-c", code])}, turns=1, warm_up=0)["program"]
     assert turn.cpu_seconds >= 0.5
@@ -66,7 +68,7 @@ def rows(folder: Path, name: str) -> list[dict[str, object]]:
     return json.loads((folder / f"{name}.json").read_text())["rows"]
 
 
-def test_the_plan_has_a_row_for_each_number_of_utterances_and_ranks(tmp_path: Path) -> None:
+def test_the_benchmark_of_the_plan_has_a_row_for_each_number_of_utterances_and_ranks(tmp_path: Path) -> None:
     absent = str(tmp_path / "absent")
     options = ["--utterances", "2000", "--world-size", "1", "2", "--turns", "1", "--train-mini", absent]
     assert plan.main([*options, "--output-dir", str(tmp_path)]) == 0
@@ -77,7 +79,9 @@ def test_the_plan_has_a_row_for_each_number_of_utterances_and_ranks(tmp_path: Pa
     assert first["seconds"] > 0  # type: ignore[operator]
 
 
-def test_long_recordings_have_a_row_for_each_length_and_way_to_cut(fluent: Path, tmp_path: Path) -> None:
+def test_the_benchmark_of_long_recordings_has_a_row_for_each_length_and_method_of_cutting(
+    fluent: Path, tmp_path: Path
+) -> None:
     options = [str(fluent / "run"), str(fluent / "test.jsonl"), "--output-dir", str(tmp_path)]
     assert long_recording.main([*options, "--minutes", "0.1", "--chunk", "2"]) == 0
     found = rows(tmp_path, "long_recording")
@@ -87,7 +91,7 @@ def test_long_recordings_have_a_row_for_each_length_and_way_to_cut(fluent: Path,
     assert row["words"] > 0  # type: ignore[operator]
 
 
-def test_silence_has_a_row_for_each_kind_around_speech_and_each_kind_of_non_speech(
+def test_the_benchmark_of_silence_has_a_row_for_each_kind_of_silence_and_of_non_speech(
     fluent: Path, tmp_path: Path
 ) -> None:
     options = [str(fluent / "run"), str(fluent / "test.jsonl"), "--output-dir", str(tmp_path)]
@@ -98,7 +102,7 @@ def test_silence_has_a_row_for_each_kind_around_speech_and_each_kind_of_non_spee
     assert found[1]["WER"] < 0.3  # type: ignore[operator]  # the gaps of tones are silent as well
 
 
-def test_a_server_has_a_row_for_each_number_of_clients(fluent: Path, tmp_path: Path) -> None:
+def test_the_benchmark_of_the_server_has_a_row_for_each_number_of_clients(fluent: Path, tmp_path: Path) -> None:
     options = [str(fluent / "run"), str(fluent / "test.jsonl"), "--clients", "2", "--max-batch", "2", "--turns", "1"]
     assert serve.main([*options, "--seconds", "1", "--output-dir", str(tmp_path)]) == 0
     [row] = rows(tmp_path, "serve")
@@ -108,7 +112,7 @@ def test_a_server_has_a_row_for_each_number_of_clients(fluent: Path, tmp_path: P
 
 
 @pytest.mark.slow
-def test_captions_have_a_row_for_each_number_of_clients(fluent: Path, tmp_path: Path) -> None:
+def test_the_benchmark_of_captions_has_a_row_for_each_number_of_clients(fluent: Path, tmp_path: Path) -> None:
     options = [str(fluent / "run"), str(fluent / "test.jsonl"), "--clients", "2", "--seconds", "4"]
     assert captions.main([*options, "--output-dir", str(tmp_path)]) == 0
     [row] = rows(tmp_path, "captions")
@@ -118,7 +122,7 @@ def test_captions_have_a_row_for_each_number_of_clients(fluent: Path, tmp_path: 
     assert 0 < row["p50 s"] <= row["p99 s"]  # type: ignore[operator]
 
 
-def test_without_a_model_a_benchmark_says_how_one_is_made(
+def test_if_the_default_model_is_absent_the_error_says_how_to_train_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -128,7 +132,7 @@ def test_without_a_model_a_benchmark_says_how_one_is_made(
         assert "MODEL must exist; runs/mini does not. Run make demo to train runs/mini" in capsys.readouterr().err
 
 
-def test_audio_behind_a_network_is_read_whole_by_every_reader(tmp_path: Path) -> None:
+def test_every_reader_reads_all_audio_from_a_server_with_latency(tmp_path: Path) -> None:
     few = ["--utterances", "41", "--latency-ms", "1", "--turns", "1", "--output-dir", str(tmp_path)]
     assert remote.main([*few, "--workers", "1"]) == 0
     assert [row["audio in"] for row in rows(tmp_path, "remote")] == [
@@ -143,7 +147,9 @@ def test_audio_behind_a_network_is_read_whole_by_every_reader(tmp_path: Path) ->
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == []
 
 
-def test_a_benchmark_runs_where_its_peers_are_if_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_benchmark_runs_in_the_environment_of_its_peers_if_that_environment_exists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(suite.sys, "prefix", str(tmp_path / "venv"))
     assert suite.interpreter("train_step") == suite.interpreter("plan") == suite.sys.executable
     own = tmp_path / "venv-nets" / "bin" / "python"
@@ -153,14 +159,14 @@ def test_a_benchmark_runs_where_its_peers_are_if_that_is_there(tmp_path: Path, m
     assert suite.interpreter("plan") == suite.sys.executable
 
 
-def test_every_environment_is_made_by_make_bench() -> None:
+def test_make_bench_makes_every_environment() -> None:
     files = {path.stem for path in (ROOT / "benchmarks" / "environments").glob("*.txt")}
     [rule] = [line for line in (ROOT / "Makefile").read_text().splitlines() if line.startswith("bench:")]
     assert files == set(suite.ENVIRONMENTS.values())
     assert {f".venv-{name}" for name in files} <= set(rule.split())
 
 
-def test_searches_have_rows_of_a_head_that_they_know(
+def test_searches_are_timed_for_supported_heads_and_other_heads_are_refused(
     fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sizes = ["head=transducer", "head/predictor=lstm", "head.predictor.dim=16", "head.joint_dim=24"]

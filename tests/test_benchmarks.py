@@ -27,7 +27,7 @@ PROGRAMS = [
 TINY = ["--sizes", "xs", "--turns", "1", "--contenders", OURS, "Parakeet"]
 
 
-def test_every_benchmark_explains_its_options() -> None:
+def test_every_benchmark_prints_its_help() -> None:
     code = """
 import runpy, sys
 for name in sys.argv[1:]:
@@ -46,7 +46,7 @@ for name in sys.argv[1:]:
 
 
 @pytest.mark.slow
-def test_a_profile_has_the_longest_kernels_and_what_a_ctc_loss_costs(tmp_path: Path) -> None:
+def test_a_profile_has_the_slowest_kernels_and_the_time_of_the_ctc_loss(tmp_path: Path) -> None:
     few = ["--size", "xs", "--batch-seconds", "1", "--most", "5", "--turns", "1"]
     assert step_profile.main([*few, "--output-dir", str(tmp_path)]) == 0
     rows = json.loads((tmp_path / "step_profile.json").read_text())["rows"]
@@ -59,7 +59,7 @@ def test_a_profile_has_the_longest_kernels_and_what_a_ctc_loss_costs(tmp_path: P
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is here")
 @pytest.mark.parametrize("benchmark", [train_step, inference, step_profile])
-def test_without_a_gpu_a_benchmark_of_one_is_refused_in_a_line(benchmark: Any) -> None:
+def test_without_a_gpu_device_cuda_is_refused_in_one_line(benchmark: Any) -> None:
     with pytest.raises(
         InputError, match=r"^--device must be available; got cuda, but this machine has no CUDA device\. Use cpu\.$"
     ):
@@ -69,7 +69,9 @@ def test_without_a_gpu_a_benchmark_of_one_is_refused_in_a_line(benchmark: Any) -
 @pytest.mark.parametrize(
     ("encoder", "with_front_end"), [("conformer_xs", True), ("conformer_xs", False), ("fast_conformer_s", True)]
 )
-def test_a_peer_is_of_our_shape_and_does_our_work(encoder: str, with_front_end: bool) -> None:
+def test_a_peer_has_the_output_shape_parameters_and_operations_of_our_network(
+    encoder: str, with_front_end: bool
+) -> None:
     pytest.importorskip("transformers")
     batch = make_batch(3, 1.0, blocks_dim=None if with_front_end else 144)
     mine, theirs = (make_net(name, encoder, with_front_end=with_front_end) for name in (OURS, "Parakeet"))
@@ -83,15 +85,15 @@ def test_a_peer_is_of_our_shape_and_does_our_work(encoder: str, with_front_end: 
     assert their_flops == pytest.approx(flops, rel=0.1)  # Parakeet projects the positions again for each utterance
 
 
-def test_operations_are_counted_two_for_each_product() -> None:
+def test_each_multiply_add_is_counted_as_two_operations() -> None:
     dim, batch = 16, make_batch(2, 1.0, blocks_dim=16)
     net = Net(lambda x, lengths: Encoded(x, lengths, {}), torch.nn.ModuleList(), dim)  # type: ignore[arg-type]
-    products = 2 * 25 * dim * VOCAB_SIZE  # the head's, of padding too
+    products = 2 * 25 * dim * VOCAB_SIZE  # operations of the head, including those on padded frames
     assert count_flops(net, batch.features, batch.lengths, backward=False) == 2 * products
     assert count_flops(net, batch.features, batch.lengths, backward=True) == 3 * 2 * products
 
 
-def test_a_batch_is_ragged_in_even_steps() -> None:
+def test_the_lengths_of_a_batch_are_evenly_spaced() -> None:
     batch = make_batch(5, 10.0)
     assert batch.lengths.tolist() == [1000, 900, 800, 700, 600]
     assert batch.features.shape == (5, 1000, 80)
@@ -100,7 +102,7 @@ def test_a_batch_is_ragged_in_even_steps() -> None:
 
 
 @pytest.mark.parametrize(("benchmark", "more"), [(train_step, ["--precision", "bfloat16"]), (inference, [])])
-def test_nets_take_turns_and_each_has_its_row(
+def test_each_network_has_a_row_with_its_speed_relative_to_the_fastest_peer(
     benchmark: object, more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("transformers")
@@ -113,7 +115,7 @@ def test_nets_take_turns_and_each_has_its_row(
     assert capsys.readouterr().out.count("| xs | 2x1 |") == 3
 
 
-def test_each_contender_takes_turns_with_products_by_onednn_and_torchs_choice_is_unchanged_after_it(
+def test_option_onednn_adds_a_row_per_contender_and_restores_torchs_choice(
     tmp_path: Path,
 ) -> None:
     options = ["--contenders", OURS, "--attentions", "--onednn", "--batches", "2x1", "--output-dir", str(tmp_path)]
@@ -123,7 +125,7 @@ def test_each_contender_takes_turns_with_products_by_onednn_and_torchs_choice_is
     assert torch.get_float32_matmul_precision() == "highest"
 
 
-def test_a_peer_that_is_not_installed_is_named_and_left_out(
+def test_a_peer_that_is_not_installed_is_reported_and_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(nets.PEERS, "Parakeet", "benchmarks.peers.absent")
@@ -134,7 +136,7 @@ def test_a_peer_that_is_not_installed_is_named_and_left_out(
     assert "Parakeet: left out: No module named" in capsys.readouterr().out
 
 
-def test_long_audio_stops_asking_a_contender_that_reaches_a_limit(tmp_path: Path) -> None:
+def test_in_long_audio_a_contender_that_exceeds_a_limit_runs_no_longer_lengths(tmp_path: Path) -> None:
     options = ["--sizes", "xs", "--turns", "1", "--contenders", OURS, "--output-dir", str(tmp_path)]
     options += ["--seconds", "120", "3600", "4000", "--limit-gb", "0.9", "--limit-seconds", "200"]
     assert long_audio.main(options) == 0
@@ -146,7 +148,7 @@ def test_long_audio_stops_asking_a_contender_that_reaches_a_limit(tmp_path: Path
     assert 0 < rows[0]["GB above the model"] < 0.2
 
 
-def test_every_part_of_a_step_has_its_row(tmp_path: Path) -> None:
+def test_every_part_of_a_training_step_has_a_row(tmp_path: Path) -> None:
     assert parts.main(["--sizes", "xs", "--turns", "1", "--output-dir", str(tmp_path)]) == 0
     found = {row["part"]: row for row in json.loads((tmp_path / "parts.json").read_text())["rows"]}
     assert found["the step"]["of the step"] == 1.0
@@ -156,7 +158,7 @@ def test_every_part_of_a_step_has_its_row(tmp_path: Path) -> None:
     }
 
 
-def test_the_usual_convolution_gives_the_output_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_common_implementation_of_the_convolution_gives_the_output_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     norm = partial(MaskedBatchNorm, momentum=0.1, eps=1e-5)
     torch.manual_seed(0)
     swish = partial(Swish, beta=1.0)

@@ -13,13 +13,13 @@ from asr.training.blank import StuckAtBlank
 @pytest.mark.parametrize(
     ("ratios", "warnings"),
     [
-        ([1.0, 0.999, 1.0, 1.0], 1),  # reported once
-        ([1.0, 0.9, 1.0, 0.9], 0),  # it emits tokens in between
-        ([0.9, 0.8, 1.0, 1.0], 1),  # it emitted tokens before, and stopped
-        ([None, None, None], 0),  # a head without frames
+        ([1.0, 0.999, 1.0, 1.0], 1),  # only the first two such validations are reported
+        ([1.0, 0.9, 1.0, 0.9], 0),  # the model emits tokens between the validations with only blanks
+        ([0.9, 0.8, 1.0, 1.0], 1),  # the model first emitted tokens, and then only blanks
+        ([None, None, None], 0),  # a head without frame outputs has no blank ratio
     ],
 )
-def test_only_blanks_in_two_consecutive_validations_is_one_warning(
+def test_two_consecutive_validations_with_only_blanks_cause_one_warning(
     ratios: list[float | None], warnings: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     callback = StuckAtBlank()

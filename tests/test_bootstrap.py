@@ -60,7 +60,7 @@ def test_every_draw_has_as_many_rows_as_the_data_for_any_chunk_size(monkeypatch:
 
 
 def test_an_interval_equals_that_of_kaldialign() -> None:
-    """Within 5 % of the width: kaldialign takes the mean and 1.96 deviations of 10,000 draws."""
+    """The tolerance is 5 % of the width, because kaldialign takes the mean and 1.96 deviations of 10,000 draws."""
     generator = np.random.default_rng(3)
     errors, lengths = simulated(generator, 600)
     references = [["a"] * int(length) for length in lengths]
@@ -95,7 +95,7 @@ def test_several_kinds_of_errors_each_have_their_own_interval() -> None:
         ([], [], None),
         ([1.0] * (MIN_UNITS - 1), [10.0] * (MIN_UNITS - 1), None),  # too few to draw from
         ([1.0] * MIN_UNITS, [10.0] * MIN_UNITS, (0.1, 0.1)),
-        ([0.0] * 9, [10.0] * 9, None),  # without errors, nothing is known about their number on other data
+        ([0.0] * 9, [10.0] * 9, None),  # without errors, the error rate on other data cannot be estimated
         ([1.0] * 9, [0.0] * 9, None),  # no words in the references
         ([3.0] * 5, [0.0] * 4 + [1.0], (3.0, 15.0)),  # draws that lack the utterance with a word have no rate
     ],
@@ -130,7 +130,7 @@ def test_clusters_are_summed_as_in_a_plain_loop_in_the_order_of_their_names() ->
 
 
 def test_the_interval_over_utterances_contains_the_true_rate_as_often_as_stated() -> None:
-    """90 % to 98 % of 400 intervals; a longer simulation gave 93.4 % of 2,000, and the standard error is 1.2 %."""
+    """90 % to 98 % of 400 intervals must contain it; in a longer simulation 93.4 % did (standard error 1.2 %)."""
     generator = np.random.default_rng(6)
     hits = 0
     for _ in range(400):
@@ -141,7 +141,7 @@ def test_the_interval_over_utterances_contains_the_true_rate_as_often_as_stated(
 
 
 def test_only_the_interval_over_speakers_contains_the_rate_of_other_speakers() -> None:
-    """20 speakers of 30 utterances; each speaker has a WER, whose mean over all speakers is 10 %."""
+    """There are 20 speakers with 30 utterances each; each speaker has a WER, whose mean over all speakers is 10 %."""
     generator = np.random.default_rng(7)
     names = [str(speaker) for speaker in range(20) for _ in range(30)]
     hits = {"utterances": 0, "speakers": 0}
@@ -158,7 +158,7 @@ def test_only_the_interval_over_speakers_contains_the_rate_of_other_speakers() -
 
 
 def errors_of_2600(generator: np.random.Generator) -> tuple[Array, Array]:
-    """The requirement on the comparison: 2,600 utterances of 20 words, WER 10 %."""
+    """Draw the errors for which the comparison has a requirement: 2,600 utterances of 20 words with a WER of 10 %."""
     return generator.binomial(20, 0.1, 2600).astype(float), np.full(2600, 20.0)
 
 
@@ -221,7 +221,7 @@ def test_a_p_value_is_two_sided_never_0_and_1_without_differences() -> None:
 
 
 def test_one_changed_utterance_is_not_significant() -> None:
-    """A third of the draws do not contain it."""
+    """A third of the draws do not contain the changed utterance."""
     a, lengths = np.full(100, 2.0), np.full(100, 20.0)
     b = a.copy()
     b[17] = 0

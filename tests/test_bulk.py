@@ -278,7 +278,7 @@ def test_other_settings_in_the_same_folder_are_refused(
             transcribe(job_options(source, tmp_path, *options))
 
 
-def test_a_default_given_explicitly_is_not_another_setting(source: Path, tmp_path: Path) -> None:
+def test_giving_a_default_explicitly_does_not_count_as_another_setting(source: Path, tmp_path: Path) -> None:
     transcribe(job_options(source, tmp_path, "--part", "1/9"))
     defaults = ["--batch-seconds", "200", "--chunk", "30", "--context", "4"]
     transcribe(job_options(source, tmp_path, "--part", "2/9", *defaults))
@@ -306,7 +306,7 @@ def test_a_dry_run_writes_nothing(source: Path, tmp_path: Path, capsys: pytest.C
     assert "requests: 29 reads of audio" in shown
 
 
-def test_segments_are_a_manifest_with_the_words_of_the_texts(fluent: Path, tmp_path: Path) -> None:
+def test_segments_form_a_manifest_with_the_words_of_the_texts(fluent: Path, tmp_path: Path) -> None:
     (tmp_path / "audio").mkdir()
     pause = np.zeros(SAMPLE_RATE, np.float32)
     long = np.concatenate([piece for number in range(12) for piece in (speak("abcd efab cdef abde"), pause)])
@@ -424,7 +424,7 @@ def test_incompatible_options_are_refused(more: list[str], message: str, source:
         transcribe(job_options(source, tmp_path, *more))
 
 
-def test_options_of_bulk_jobs_need_parts(source: Path, tmp_path: Path) -> None:
+def test_options_of_bulk_jobs_are_refused_without_the_option_parts(source: Path, tmp_path: Path) -> None:
     for more in (["--segments"], ["--part", "1/2"], ["--dry-run"], ["--engine", "ray"]):
         with pytest.raises(InputError, match=f"{more[0]} needs --parts"):
             transcribe([str(BUNDLE), str(source), *more])

@@ -90,14 +90,14 @@ def test_an_untrusted_bundle_can_name_only_its_own_files(bundle: Path, key: str,
 
 
 @pytest.mark.parametrize("key", FILES)
-def test_a_named_file_must_exist(bundle: Path, key: str) -> None:
+def test_a_bundle_that_names_an_absent_file_is_refused(bundle: Path, key: str) -> None:
     (bundle / FILES[key]).unlink()
     with pytest.raises(InputError, match=rf"decode\.fusion\.{key} must be the bundle's own file {FILES[key]}; got"):
         load_recognizer(bundle)
 
 
 @pytest.mark.parametrize("name", [*FILES.values(), "characters.json", "weights.safetensors", "notes.txt"])
-def test_no_link_leads_out_of_a_bundle(bundle: Path, tmp_path: Path, name: str) -> None:
+def test_a_link_that_leads_out_of_a_bundle_is_refused(bundle: Path, tmp_path: Path, name: str) -> None:
     """asr.tune would copy the link's target into the bundle, which may be published."""
     outside = tmp_path / "private"
     (bundle / name).touch()

@@ -1,4 +1,4 @@
-"""Bundles of earlier versions load, and give their log_probs."""
+"""Bundles of earlier formats still load, and give the log_probs that were stored when they were made."""
 
 import json
 import shutil
@@ -45,13 +45,15 @@ def test_an_adapter_of_format_9_with_its_base_gives_the_log_probs_of_its_creatio
         ({"features": {"normalize": {"name": "per_utterance"}}},) * 2,
     ],
 )
-def test_format_3_renamed_settings(was: dict[str, Any], today: dict[str, Any]) -> None:
+def test_settings_that_format_3_renamed_are_read_under_their_new_names(
+    was: dict[str, Any], today: dict[str, Any]
+) -> None:
     assert of_today({"format": 2, **was}, "a bundle") == today
 
 
 def test_up_to_format_3_the_fusion_settings_were_settings_of_the_search() -> None:
     today = resolved("decode=joint_beam")["decode"]
-    renamed = {"word_insertion_bonus": "word_score"}  # format 6 renamed it
+    renamed = {"word_insertion_bonus": "word_score"}  # format 6 renamed this setting
     new = ("name", "spelling")
     fusion = {renamed.get(key, key): value for key, value in today["fusion"].items() if key not in new}
     written = {key: value for key, value in today.items() if key != "fusion"} | fusion

@@ -50,7 +50,7 @@ def test_samples_read_from_a_pipe_do_not_depend_on_where_reads_end() -> None:
 
 
 @pytest.mark.parametrize("rate", [None, 8000])
-def test_a_pipe_and_a_file_give_the_same_line(
+def test_equal_audio_from_a_pipe_and_from_a_file_gives_the_same_line(
     rate: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     samples = speak(SENTENCE)

@@ -246,7 +246,7 @@ class Front(nn.Module):
 
 
 @pytest.mark.parametrize("num_samples", [16000, 41_234, 3 * 16000 + 639])
-def test_real_features_and_front_end_differ_only_by_rounding(num_samples: int) -> None:
+def test_with_real_features_chunks_and_one_pass_differ_only_by_rounding(num_samples: int) -> None:
     """The tolerance is 1e-5: matrix products (mel filters, linear layer) of other sizes sum in another order."""
     features = build_features({"features": resolved("features/normalize=global_cmvn")["features"]})
     features.normalize.fit([8 + 4 * torch.tensor([[-1.0], [1.0]]).expand(2, features.dim)])
@@ -272,12 +272,12 @@ def collapse(best: list[int]) -> list[int]:
 
 
 def pause(frames: Tensor) -> int:
-    """Choose the cut in frames that are negated log_probs."""
+    """Choose where to cut; the frames are negated log_probs."""
     return pause_in_blanks(-frames)
 
 
 def longest_pause(best: list[int]) -> int:
-    """Return the middle of the longest run of blanks in the second half; of equal ones the first."""
+    """Return the middle of the longest run of blanks in the second half, or of the first of equally long runs."""
     half, runs, run = len(best) // 2, [], []
     for frame in range(half, len(best) + 1):
         if frame < len(best) and best[frame] == BLANK_ID:

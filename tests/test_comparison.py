@@ -255,7 +255,9 @@ def test_the_output_says_if_nothing_changed_and_speakers_are_unknown(
     assert "changed" not in output
 
 
-def test_without_words_in_the_references_there_is_no_rate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_words_in_the_references_there_is_no_error_rate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = write_scored(tmp_path / "a.jsonl", [scored("", "a")])
     assert main([str(path), str(path)]) == 0
     assert "no rate, because the references have no words" in capsys.readouterr().out
@@ -334,7 +336,7 @@ def test_names_with_terminal_control_characters_are_escaped(tmp_path: Path) -> N
 
 
 def test_5000_utterances_are_compared_in_seconds(tmp_path: Path) -> None:
-    """It took 3.5 s of one core, with reading; the bound allows for a slower core."""
+    """Reading and comparing took 3.5 s on one core; the bound allows for a slower core."""
     paths = [write_scored(tmp_path / f"{seed}.jsonl", simulated(5000, seed=seed)) for seed in (1, 2)]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert run(*paths).returncode == 0

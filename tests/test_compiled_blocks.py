@@ -28,7 +28,7 @@ NUM_MEL_BINS = 20
 
 
 class CannotCompile(Exception):  # noqa: N818  # as the compiler's errors are called
-    """The stub's error at its first call."""
+    """The error that the stub compiler raises."""
 
 
 class Stub:
@@ -113,9 +113,9 @@ def test_training_starts_uncompiled_and_switches_when_the_program_is_ready(caplo
     assert steps(encoder, CompiledBlocks(encoder, stub)) == steps(make_encoder(), None)
     begins, changes = compile_messages(caplog)
     assert begins == "the encoder's blocks are being compiled in the background; training starts uncompiled"
-    # Shape seen in one step, compiler queried in two.
+    # The first step shows the shape of the batch, and in the next two steps the compiler is queried.
     assert re.fullmatch(r"step 4: the encoder's blocks run compiled, after \d+ s", changes)
-    assert stub.blocks == {id(block): 3 for block in encoder.blocks}  # steps 4, 5, 6
+    assert stub.blocks == {id(block): 3 for block in encoder.blocks}  # one call in each of the steps 4, 5 and 6
     assert stub.stopped
     encoder.eval()(*batch(0))
     with torch.no_grad():
@@ -164,7 +164,7 @@ def test_blocks_with_recomputed_activations_are_not_compiled(caplog: pytest.LogC
     assert compile_messages(caplog)[0].endswith("gradient_checkpointing=true runs them twice")
 
 
-def test_a_copy_uses_its_own_weights() -> None:
+def test_a_copy_of_an_encoder_uses_its_own_weights() -> None:
     encoder = make_encoder()
     steps(encoder, CompiledBlocks(encoder, Stub(polls=1)))
     theirs = copy.deepcopy(encoder)
@@ -214,7 +214,7 @@ def test_one_program_serves_all_blocks_and_lengths(encoder: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_a_training_with_the_real_compiler_has_the_losses_of_one_without(
+def test_a_training_with_the_real_compiler_has_the_losses_of_an_uncompiled_training(
     tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """inductor compiles on the CPU with a C++ compiler: first during the training, then from its cache."""

@@ -14,7 +14,7 @@ from tests.listener import listener
 
 
 def tsallis(probabilities: list[float], index: float = 1 / 2) -> float:
-    """arXiv:2212.08703, section 3.3, with the entropy of section 3.2, term by term."""
+    """Compute the confidence of arXiv:2212.08703, section 3.3, from the entropy of section 3.2, term by term."""
 
     def entropy(distribution: list[float]) -> float:
         return sum(probability**index for probability in distribution if probability > 0) - 1
@@ -42,7 +42,7 @@ def test_rounding_leaves_the_confidence_between_0_and_1() -> None:
 
 
 @pytest.mark.parametrize("vocab_size", [2, 29, 5000])
-def test_a_uniform_distribution_has_confidence_0_and_a_certain_one_1(vocab_size: int) -> None:
+def test_the_confidence_is_0_for_a_uniform_distribution_and_1_for_a_certain_one(vocab_size: int) -> None:
     uniform = torch.full((3, vocab_size), -math.log(vocab_size))
     assert frame_confidence(uniform).tolist() == pytest.approx([0.0] * 3, abs=1e-4)  # float32
     certain = torch.full((1, vocab_size), -math.inf)
@@ -98,7 +98,7 @@ def drawn(curve: Calibration, count: int, seed: int) -> tuple[list[float], list[
 
 
 @pytest.mark.parametrize("planted", [Calibration(1.0, 0.0), Calibration(0.4, -1.0), Calibration(2.5, 1.2)])
-def test_the_curve_behind_simulated_words_is_estimated(planted: Calibration) -> None:
+def test_the_curve_that_simulated_words_follow_is_recovered(planted: Calibration) -> None:
     """The tolerance is four standard errors for 20,000 words, about 0.04 and 0.03."""
     fitted = calibrate(*drawn(planted, 20_000, seed=1))
     assert fitted.slope == pytest.approx(planted.slope, abs=0.16)
@@ -178,7 +178,7 @@ def test_calibration_reduces_the_error_on_other_words() -> None:
     assert after < 0.06
 
 
-def test_a_bundle_stores_the_curve() -> None:
+def test_a_bundle_stores_the_confidence_curve() -> None:
     curve = Calibration(0.7, -1 / 3)
     assert load_calibration(curve.files()) == curve
     assert load_calibration({}) == UNCALIBRATED
@@ -188,6 +188,6 @@ def test_a_bundle_stores_the_curve() -> None:
     "content",
     [b"", b"[]", b"{}", b'{"slope": 1}', b'{"slope": "x", "intercept": 0}', b'{"slope": NaN, "intercept": 0}'],
 )
-def test_a_damaged_curve_is_refused(content: bytes) -> None:
+def test_a_damaged_confidence_curve_is_refused(content: bytes) -> None:
     with pytest.raises(InputError, match=r"confidence\.json must hold slope and intercept; it is damaged"):
         load_calibration({"confidence.json": content})

@@ -67,7 +67,7 @@ def parakeet_with_the_weights_of(block: ConformerBlock) -> ParakeetEncoderBlock:
         num_attention_heads=HEADS,
         intermediate_size=FEED_FORWARD_DIM,
         conv_kernel_size=KERNEL_SIZE,
-        attn_implementation="sdpa",  # its eager attention takes the softmax in float32
+        attn_implementation="sdpa",  # the eager attention of transformers takes the softmax in float32
         dropout=0.0,
         activation_dropout=0.0,
         attention_dropout=0.0,
@@ -91,7 +91,7 @@ def parakeet_with_the_weights_of(block: ConformerBlock) -> ParakeetEncoderBlock:
 
 
 @torch.no_grad()
-def test_a_block_equals_parakeets_in_transformers() -> None:
+def test_a_block_equals_the_parakeet_block_of_transformers() -> None:
     ours = random_block().eval()
     theirs = parakeet_with_the_weights_of(ours).eval()
     lengths = [13, 7, 1]
@@ -105,7 +105,7 @@ def test_a_block_equals_parakeets_in_transformers() -> None:
         torch.testing.assert_close(out[b, :length], expected[b, :length], rtol=0, atol=1e-9)
 
 
-def test_a_block_in_training_equals_parakeets_without_padding() -> None:
+def test_in_training_a_block_equals_the_parakeet_block_if_there_is_no_padding() -> None:
     # Parakeet's batch normalisation includes padded frames, so outputs with padding cannot be compared.
     ours = random_block().train()
     theirs = parakeet_with_the_weights_of(ours).train()

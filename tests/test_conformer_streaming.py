@@ -146,7 +146,7 @@ def test_the_state_of_a_stream_does_not_grow() -> None:
 
 
 def attention_by_loops(attention: Any, x: Tensor, before: Tensor) -> Tensor:
-    """arXiv:1901.02860, section 3.3, for the frames of a row (Q, D) and those before them (M, D), term by term."""
+    """Compute attention for a row of frames (Q, D) after earlier frames (M, D): arXiv:1901.02860, section 3.3."""
     dim = x.shape[1]
     heads, rows = attention.num_heads, []
     size = dim // heads
@@ -168,7 +168,10 @@ def attention_by_loops(attention: Any, x: Tensor, before: Tensor) -> Tensor:
 
 
 def convolution_by_loops(convolution: Any, x: Tensor, before: Tensor) -> Tensor:
-    """arXiv:2005.08100, figure 2, for the frames of a row (Q, D): the kernel sees frames before them, none after."""
+    """Compute the convolution module of arXiv:2005.08100, figure 2, for a row of frames (Q, D).
+
+    The kernel also sees the frames before the row, but none after the row.
+    """
     gated = nn.functional.glu(convolution.pointwise1(torch.cat([before, x])))
     weight, bias = convolution.depthwise.weight[:, 0], convolution.depthwise.bias
     half = weight.shape[1] // 2
@@ -184,7 +187,7 @@ def convolution_by_loops(convolution: Any, x: Tensor, before: Tensor) -> Tensor:
     ("chunk", "left", "right", "frames"), [(3, 4, 2, 11), (1, 2, 0, 7), (5, 0, 7, 12), (20, 3, 4, 9), (2, 3, 1, 8)]
 )
 @torch.no_grad()
-def test_the_whole_utterance_equals_the_equations_of_the_papers_term_by_term(
+def test_the_output_for_a_whole_utterance_equals_the_papers_equations_term_by_term(
     chunk: int, left: int, right: int, frames: int
 ) -> None:
     sizes = {"chunk_frames": chunk, "left_frames": left, "right_frames": right}
@@ -219,7 +222,7 @@ def test_the_whole_utterance_equals_the_equations_of_the_papers_term_by_term(
 
 
 @torch.no_grad()
-def test_with_a_single_chunk_it_equals_a_conformer_with_the_same_weights() -> None:
+def test_with_a_single_chunk_the_encoder_equals_a_conformer_with_the_same_weights() -> None:
     streaming = make(["encoder=conformer_streaming_xs"], chunk_frames=None)
     config = overridden(resolved("encoder=conformer_xs")["encoder"], SMALL)
     conformer: Any = component("encoder", config)(NUM_MEL_BINS).double().eval()

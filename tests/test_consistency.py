@@ -41,7 +41,7 @@ def padded_tokens() -> Tensor:
 
 
 def plain_loss(made: Any, views: Tensor, tokens: list[int]) -> Tensor:
-    """Equations 2 to 4 of arXiv:2410.05101 for an utterance's two views, (2, T', D), frame by frame."""
+    """Compute equations 2 to 4 of arXiv:2410.05101 for an utterance's two views (2, T', D), frame by frame."""
     linear = made.ctc.linear
     lengths, ids = (len(views[0]),), torch.tensor([tokens])
     log_probs = [linear(view).log_softmax(dim=-1)[:, None] for view in views]

@@ -579,7 +579,7 @@ def test_an_output_folder_that_could_not_be_loaded_is_not_written(tmp_path: Path
         main([str(path), "-o", str(tmp_path / "bundle" / "sub")])
 
 
-def test_a_checkpoint_must_become_a_bundle_first(tmp_path: Path) -> None:
+def test_a_checkpoint_is_refused_with_the_command_that_makes_it_a_bundle(tmp_path: Path) -> None:
     (tmp_path / "step=1.ckpt").touch()
     message = (
         r"a run folder or a bundle here; this is a checkpoint\. python -m asr\.average .*step=1\.ckpt --output-dir"
@@ -643,7 +643,7 @@ def test_a_model_saved_by_nemo_gives_nemos_log_probs_and_converts_back(config: d
         model.preprocessor.featurizer.dither = 0.0
         with torch.no_grad():
             out, lengths, _ = model(input_signal=waveform[None], input_signal_length=torch.tensor([len(waveform)]))
-        return out[0, : int(lengths[0])].roll(1, dims=1)  # the blank first
+        return out[0, : int(lengths[0])].roll(1, dims=1)  # move the blank to the first position
 
     expected = log_probs(theirs)
     assert main([str(tmp_path / "theirs.nemo"), "-o", str(tmp_path / "ours")]) == 0

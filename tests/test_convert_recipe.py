@@ -242,7 +242,7 @@ def test_parquet_files_written_by_pyarrow_are_converted(tmp_path: Path) -> None:
     table = pyarrow.table({"audio": audio, "sentence": TEXTS, "id": NAMES})
     parquet.write_table(table, tmp_path / "x.parquet")
     arguments = ["parquet", str(tmp_path / "x.parquet"), str(tmp_path / "converted.jsonl")]
-    assert main(arguments) == 1  # the output for audio is not given
+    assert main(arguments) == 1  # --audio-dir is absent, but the audio must be extracted
     assert main([*arguments, "--audio-dir", str(tmp_path / "out"), "--skip-bad"]) == 0
     utterances = read_manifest(tmp_path / "converted.jsonl")
     assert [utterance.id for utterance in utterances] == [name for name in NAMES if name != NAMES[3]]
@@ -260,7 +260,7 @@ def parquet_file(path: Path, audio: list[bytes], **options: Any) -> Path:
 
 
 def main_raising(arguments: list[str]) -> None:
-    """Run the command so that its error is raised."""
+    """Run the command, and raise its error instead of printing it."""
     parser = argparse.ArgumentParser()
     _add_options(parser.add_argument)
     _convert(parser.parse_args(arguments))
@@ -379,7 +379,7 @@ def changed(**values: Any) -> Callable[[str], str]:
     return lambda line: json.dumps(json.loads(line) | values)
 
 
-BROKEN = {  # source, file and line to change, the change, and the expected error
+BROKEN = {  # source format, file and line to change, function that changes the line, and expected error
     "a command": ("kaldi", "wav.scp", 2, lambda _: "utterance-1 sox x.wav - |", r"commands are not run"),
     "a place in an archive": ("kaldi", "wav.scp", 2, lambda _: "utterance-1 raw.ark:17", r"an archive"),
     "a key alone": ("kaldi", "wav.scp", 3, lambda _: "utterance-2", r"a key and a value"),

@@ -16,7 +16,7 @@ LENGTHS = [9, 1, 6]
 
 
 class Half(nn.Module):
-    """A placeholder for a norm, which makes its position visible."""
+    """A stand-in for a norm that halves its input, so that its position in the module affects the output."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()

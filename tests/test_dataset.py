@@ -171,7 +171,7 @@ def test_an_utterance_with_an_offset_is_that_segment_of_its_file(
     segment = replace(utterances[0], offset=0.1, duration=0.25)
     example = good(SpeechDataset([segment], features)[Item(0, 0, 1.0)])
     assert torch.equal(example.features, features(torch.from_numpy(samples[1600 : 1600 + 4000])))
-    assert len(example.tokens) == 0  # no reference text was requested
+    assert len(example.tokens) == 0  # the data set was made without reference texts
 
 
 def test_a_text_too_long_for_its_audio_is_rejected_exactly_at_the_limit_of_ctc(
@@ -274,7 +274,7 @@ def test_a_speed_is_feasible_if_the_tokens_fit_the_frames_at_that_speed(
     candidates, expected = [], []
     for utterance in utterances[:5]:
         left = [encoder_frames(utterance, features, factor) for factor in SPEED.factors]
-        for count in range(min(left) - 1, left[1] + 1):  # 1.0 leaves this number of frames
+        for count in range(min(left) - 1, left[1] + 1):  # number of frames that are left at speed 1.0
             candidates.append(replace(with_tokens(utterance, count), id=f"{utterance.id}-{count}"))
             expected.append([frames >= count for frames in left])
     selection = selected(candidates, features, SelectionBounds(0, 100))

@@ -89,7 +89,7 @@ if __name__ == "__main__":
     assert sorted(path.name for path in tmp_path.glob("?-*")) == ["0-True", "1-True"]
 
 
-def test_two_processes_validate_like_one(tones: Path, tmp_path: Path) -> None:
+def test_two_processes_give_the_validation_results_of_one(tones: Path, tmp_path: Path) -> None:
     """The learning rate is 0, and there are no batch statistics, so that both runs have equal weights."""
     still = ["optimizer.lr=0", "encoder/norm=layer_norm", "trainer.max_epochs=1", "num_threads=1"]
     results = []

@@ -20,7 +20,7 @@ EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 SMALL = [line for line in TINY if not line.startswith(("augment", "data", "checkpoint", "schedule"))]
 
 
-# These emit letters only late in training.
+# Recurrent encoders emit letters only late in training, so they get these settings.
 RECURRENT = ["encoder.dim=128", "optimizer.lr=3e-3", "trainer.max_steps=400"]
 
 

@@ -191,7 +191,7 @@ def test_the_download_unpacks_only_the_recordings(served: tuple[Path, str], tmp_
         ("link.tar.gz", "is a link or a device"),
     ],
 )
-def test_a_download_of_another_file_leaves_nothing(
+def test_a_download_of_another_file_leaves_no_files(
     name: str, complaint: str, served: tuple[Path, str], tmp_path: Path
 ) -> None:
     folder, url = served

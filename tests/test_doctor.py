@@ -206,7 +206,7 @@ def test_a_training_manifest_without_a_valid_line_is_refused_by_its_first_error(
         doctor(settings_with(*TINY, *overrides, f"run_dir={tmp_path / 'run'}"))
 
 
-def test_texts_of_which_the_model_can_write_none_leave_nothing_to_train_on(
+def test_if_the_model_can_spell_none_of_the_texts_nothing_is_left_to_train_on(
     fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for split in ("train", "valid", "test"):
@@ -364,7 +364,7 @@ def test_insufficient_disk_space_is_an_error_and_the_folder_need_not_exist(tmp_p
     settings = settings_with(f"run_dir={tmp_path / 'a' / 'b'}", "checkpoint.keep=3")
     free = shutil.disk_usage(tmp_path).free
     assert disk(free / 100, 0.0, settings)[1] == []
-    (finding,) = disk(free / 3, 0.0, settings)[1]  # six checkpoints
+    (finding,) = disk(free / 3, 0.0, settings)[1]  # the run needs space for six checkpoints
     assert finding.severity == Severity.ERROR
     assert "up to 6 checkpoints" in finding.message
 
@@ -456,7 +456,8 @@ def test_a_sample_is_spread_evenly_and_depends_only_on_the_seed(in_shards: str, 
     corpus = read_corpus(settings_with(*of_shards(in_shards)).corpus, str, IndexCache().utterances)
     first, facts = sampled(corpus, 12, seed=0)
     names = list(first.train.ids)
-    assert [int(name.removeprefix("train-")) // 4 for name in names] == list(range(12))  # one of each four
+    # one of each four utterances is drawn
+    assert [int(name.removeprefix("train-")) // 4 for name in names] == list(range(12))
     assert list(sampled(corpus, 12, seed=0)[0].train.ids) == names
     assert list(sampled(corpus, 12, seed=1)[0].train.ids) != names
     assert [name for name, _ in facts] == ["train, sampled"]

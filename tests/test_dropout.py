@@ -26,7 +26,7 @@ def test_each_value_is_dropped_independently() -> None:
         flat = zero.flatten()
         correlation = float((flat[:-shift] * flat[shift:]).mean() / 0.25)
         assert abs(correlation) < 5 / flat.numel() ** 0.5
-    # The expectation for fair coins.
+    # The mean deviation equals the expectation for fair coins.
     assert abs(float(zero.mean(dim=0).abs().mean()) - 0.5 * (2 / torch.pi / 400) ** 0.5) < 0.002
 
 

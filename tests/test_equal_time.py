@@ -1,4 +1,4 @@
-"""Rows of overrides are trained for an equal time, and their results are one table."""
+"""benchmarks.equal_time trains each row of overrides for an equal time, and prints the results as one table."""
 
 import random
 from pathlib import Path
@@ -13,11 +13,11 @@ from tests.conftest import TINY, resolved, tone_corpus
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 RECIPE = Path(__file__).parents[1] / "benchmarks" / "equal_time"
 SENTENCES = [" ".join("".join(random.Random(9 * n + w).choices(LETTERS, k=6)) for w in range(9)) for n in range(100)]
-SIZES = (0.8, 1.35)  # of the first row's parameters
+SIZES = (0.8, 1.35)  # smallest and largest permitted size, divided by that of the first row's encoder
 
 
 @pytest.mark.parametrize("file", sorted(path.name for path in RECIPE.glob("*.yaml")))
-def test_every_row_is_a_model_of_about_the_size_of_the_first(file: str) -> None:
+def test_the_encoder_of_every_row_has_about_the_size_of_the_first_rows_encoder(file: str) -> None:
     sizes = {}
     for name, overrides in read_rows(RECIPE / file).items():
         config = resolved(*overrides)
@@ -30,7 +30,7 @@ def test_every_row_is_a_model_of_about_the_size_of_the_first(file: str) -> None:
 
 
 @pytest.mark.slow
-def test_rows_take_the_time_they_are_given_and_are_not_trained_twice(
+def test_each_row_is_trained_once_and_has_a_line_in_the_table(
     tones: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     rows = tmp_path / "rows.yaml"
@@ -57,7 +57,7 @@ def test_rows_take_the_time_they_are_given_and_are_not_trained_twice(
         ("a: [encoder=none_such]", [], "row a: In 'train': Could not find 'encoder/none_such'"),
     ],
 )
-def test_what_cannot_be_trained_is_refused_in_a_line(
+def test_invalid_rows_and_options_are_refused_in_one_line(
     content: str, arguments: list[str], message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "rows.yaml").write_text(content)

@@ -104,7 +104,7 @@ def test_an_unknown_normalizer_is_refused_before_the_model_is_loaded(tones: Path
         evaluate(["no-model", str(tones / "test.jsonl"), "--normalizer", "b"])
 
 
-def test_several_manifests_are_summed_over_their_utterances() -> None:
+def test_the_totals_of_several_manifests_are_sums_over_their_utterances() -> None:
     first = Evaluation(simulated(30, seed=1), [], 2.0, "basic")
     second = Evaluation(
         [scored("a b", "a", subset="two")], [Rejected(scored("", "").utterance, "broken")], 3.0, "basic"
@@ -158,7 +158,7 @@ def test_speakers_are_also_resampled_if_there_are_enough() -> None:
 
 
 def test_without_an_interval_the_table_gives_the_reason() -> None:
-    """No error on 40 utterances is no evidence that there will be none on others."""
+    """That 40 utterances have no error does not imply that others have none."""
     perfect = [scored("a b", "a b", name=str(number)) for number in range(40)]
     output = table([("perfect", summary(Evaluation(perfect, [], 1.0, "basic")))])
     assert output.splitlines()[1].split()[3:5] == ["0.00", "-"]

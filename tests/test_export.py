@@ -31,7 +31,7 @@ def batch(number: int, frames: int) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("overrides", CASES, ids=str)
 @torch.no_grad()
-def test_the_exported_program_gives_equal_numbers_for_other_shapes(overrides: list[str]) -> None:
+def test_an_exported_encoder_gives_the_outputs_of_torch_for_other_shapes(overrides: list[str]) -> None:
     config = resolved(*overrides)
     encoder: nn.Module = component("encoder", overridden(config["encoder"], SMALL))(build_features(config).dim).eval()
     utterances, frames = Dim.DYNAMIC, Dim.DYNAMIC

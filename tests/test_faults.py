@@ -86,7 +86,7 @@ def flip_a_bit(path: Path) -> None:
     with zipfile.ZipFile(path) as file:
         largest = max(file.infolist(), key=lambda member: member.file_size)
     content = bytearray(path.read_bytes())
-    content[largest.header_offset + largest.file_size // 2] ^= 16  # after the header, before the end
+    content[largest.header_offset + largest.file_size // 2] ^= 16  # a byte in the middle of the largest file's content
     path.write_bytes(content)
 
 
@@ -151,7 +151,7 @@ def limit_file_size(num_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, num_bytes))
 
 
-def test_a_full_disk_costs_none_of_the_existing_files(whole: Path, tones: Path, tmp_path: Path) -> None:
+def test_a_full_disk_destroys_no_existing_file(whole: Path, tones: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     checkpoints = half(run_dir, tones, tmp_path / "log")
     contents = {path: path.read_bytes() for path in checkpoints}
@@ -280,7 +280,8 @@ def test_more_unreadable_files_than_max_bad_fraction_stop_the_training(
     for number in range(4):
         (corpus / "audio" / f"train-{number}.flac").write_bytes(b"not audio")
     processes = TWO if world_size > 1 else []
-    settings = config(tmp_path / "run", corpus, *processes, "data.max_bad_fraction=0.05")  # 2.4 of 48
+    # at most 2.4 of the 48 files may be bad
+    settings = config(tmp_path / "run", corpus, *processes, "data.max_bad_fraction=0.05")
     assert finish(start(settings, tmp_path / "log", world_size=world_size)) == 1
     assert "at most 2.4 unreadable utterances (data.max_bad_fraction); got " in error(tmp_path / "log")
 
@@ -454,7 +455,7 @@ def test_ctrl_c_twice_stops_at_once(tones: Path, tmp_path: Path) -> None:
         with contextlib.suppress(ProcessLookupError):  # it may have ended already
             os.kill(running[0].pid, signal.SIGINT)
         time.sleep(0.005)
-    assert finish(running) in (130, -signal.SIGINT)  # the latter: a signal during the end of Python
+    assert finish(running) in (130, -signal.SIGINT)  # -SIGINT if the signal arrives while Python is shutting down
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "CANCELLED"])
@@ -588,6 +589,6 @@ def test_no_process_outlives_the_first_process(tones: Path, tmp_path: Path) -> N
 def test_a_process_whose_parent_is_already_gone_ends(tones: Path, tmp_path: Path) -> None:
     """Otherwise the process would wait for half an hour."""
     settings = config(tmp_path / "run", tones, *TWO)
-    late = {"LOCAL_RANK": "1", STARTED_BY_FIRST: "1"}  # not its actual parent
+    late = {"LOCAL_RANK": "1", STARTED_BY_FIRST: "1"}  # process id that is not the parent of this process
     assert finish(start(settings, tmp_path / "log", environment=late)) == 0
     assert (tmp_path / "log").read_text() == ""

@@ -22,7 +22,7 @@ from asr.features.normalize.per_utterance import PerUtterance
 from tests.conftest import resolved
 
 SAMPLE_RATE, NUM_MEL_BINS, WINDOW, SHIFT, FFT_POINTS = 16000, 80, 400, 160, 512
-LOG_FLOOR = math.log(np.finfo(np.float32).eps)  # Kaldi's: -15.9
+LOG_FLOOR = math.log(np.finfo(np.float32).eps)  # Kaldi's floor, -15.9
 
 
 def fbank(*overrides: str) -> Fbank:
@@ -59,7 +59,8 @@ def kaldi_fbank(waveform: np.ndarray) -> np.ndarray:
     samples = waveform.astype(np.float64)
     povey = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(WINDOW) / (WINDOW - 1))) ** 0.85
     rows = []
-    for start in range(0, len(samples) - WINDOW + 1, SHIFT):  # snip_edges
+    # frames that are completely inside, as with Kaldi's snip_edges
+    for start in range(0, len(samples) - WINDOW + 1, SHIFT):
         window = samples[start : start + WINDOW]
         window = window - window.mean()
         window = window - 0.97 * np.concatenate([window[:1], window[:-1]])
@@ -240,7 +241,7 @@ def test_utterance_cmvn_makes_a_single_frame_zero_and_accepts_no_frames() -> Non
     normalize = PerUtterance(min_std=1e-5)
     assert torch.equal(normalize(random_features(1)), torch.zeros(1, 5))
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # torch warns about the deviation of no values
+        warnings.simplefilter("error")  # torch warns if the standard deviation of no values is computed
         assert normalize(torch.zeros(0, 5)).shape == (0, 5)
 
 
@@ -282,7 +283,7 @@ def test_inserted_silence_does_not_change_loud_frames_and_gets_their_lowest_valu
 
 def test_loud_frame_cmvn_makes_a_single_frame_and_silence_zero_and_accepts_no_frames() -> None:
     assert torch.equal(LOUD(random_features(1)), torch.zeros(1, 5))
-    for num_frames in (4, 2997):  # rounding of a sum of this length
+    for num_frames in (4, 2997):  # a short and a long sum, which differ in rounding
         assert torch.equal(LOUD(torch.full((num_frames, 5), LOG_FLOOR)), torch.zeros(num_frames, 5))
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -53,12 +53,12 @@ def assert_same(parts: Path, whole: Path) -> None:
 @pytest.mark.parametrize(
     "moments",
     [
-        [die_after_the_first_checkpoint],  # while weights are frozen
+        [die_after_the_first_checkpoint],  # killed while weights are frozen
         pytest.param(
             [
-                partial(die_in, "asr.training.task.count_errors"),  # in the validation before the first step
+                partial(die_in, "asr.training.task.count_errors"),  # killed in the validation before the first step
                 die_after_the_first_checkpoint,
-                die_after_the_first_checkpoint,  # after weights were unfrozen
+                die_after_the_first_checkpoint,  # killed after weights were unfrozen
                 partial(die_in, "asr.run.gains.compare"),
             ],
             marks=pytest.mark.slow,
@@ -128,7 +128,9 @@ def write_weights(folder: Path) -> None:
     RecognitionTask.on_train_end = write  # type: ignore[method-assign]
 
 
-def test_a_resumed_run_finds_its_moved_start_and_refuses_another(fluent: Path, tones: Path, tmp_path: Path) -> None:
+def test_a_resumed_run_finds_its_moved_start_model_and_refuses_another_one(
+    fluent: Path, tones: Path, tmp_path: Path
+) -> None:
     model = shutil.copytree(fluent / "run" / "bundle", tmp_path / "model")
     begun = start(
         config(tmp_path / "run", model, tones, "trainer.max_steps=5"),

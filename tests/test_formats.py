@@ -28,7 +28,7 @@ from asr.recognition.transcript import Alternative, Transcript, Word
 
 ROUNDING = 0.0005 + 1e-9  # seconds: times are written to the millisecond
 
-# Cores may be shared.
+# There is no time limit, because cores may be shared.
 read_back = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 Span = tuple[str, float, float]  # a text, and its start and end in seconds
@@ -113,7 +113,7 @@ def test_json_contains_the_transcript_and_the_name_of_the_recording(
     written = file_of("json", transcript, "a/ü.wav")
     assert json.loads(written) == expected
     assert list(json.loads(written)) == list(expected)  # the recording comes first
-    assert "ü" in written  # not \u00fc
+    assert "ü" in written  # non-ASCII letters are not escaped as \u00fc
     assert json.loads(file_of("jsonl", transcript, "a/ü.wav")) == expected
 
 
@@ -252,14 +252,15 @@ X, Y = "x" * 42, "y" * 42
 @pytest.mark.parametrize(
     ("words", "duration", "expected"),
     [
-        ([("a", 0, 0.1)], 9.0, [(0, 1, "a")]),  # extended, so that it can be read
-        ([("a", 0, 0.1)], 0.5, [(0, 0.5, "a")]),  # not beyond the end of the recording
-        ([("a", 0, 0.1)], 0.05, [(0, 0.1, "a")]),  # except by rounding of its end
-        ([("a", 0, 0.1), ("b", 0.901, 2)], 9.0, [(0, 0.901, "a"), (0.901, 2, "b")]),  # not beyond the next cue
+        ([("a", 0, 0.1)], 9.0, [(0, 1, "a")]),  # the cue is extended, so that it can be read
+        ([("a", 0, 0.1)], 0.5, [(0, 0.5, "a")]),  # the cue is not extended beyond the end of the recording
+        ([("a", 0, 0.1)], 0.05, [(0, 0.1, "a")]),  # rounding may move the end of the cue beyond that of the recording
+        # the cue is not extended beyond the start of the next cue
+        ([("a", 0, 0.1), ("b", 0.901, 2)], 9.0, [(0, 0.901, "a"), (0.901, 2, "b")]),
         ([("a", 0, 0.1), ("b", 0.9, 2)], 9.0, [(0, 2, "a b")]),
         ([("a", 0, 3), ("b", 3, 6), ("c", 6, 7)], 9.0, [(0, 7, "a b c")]),
         ([("a", 0, 3), ("b", 3, 6), ("c", 6, 7.001)], 9.0, [(0, 6, "a b"), (6, 7.001, "c")]),
-        ([("a", 0, 10), ("b", 10, 11)], 11.0, [(0, 7, "a"), (10, 11, "b")]),  # a long word is no exception
+        ([("a", 0, 10), ("b", 10, 11)], 11.0, [(0, 7, "a"), (10, 11, "b")]),  # the cue of a long word is shortened, too
         ([("x" * 20, 0, 1), ("y" * 21, 1, 2)], 9.0, [(0, 2, "x" * 20 + " " + "y" * 21)]),
         ([("x" * 20, 0, 1), ("y" * 22, 1, 2)], 9.0, [(0, 2, "x" * 20 + "\n" + "y" * 22)]),
         ([(X, 0, 1), (Y, 1, 2), ("z", 2, 3)], 9.0, [(0, 2, f"{X}\n{Y}"), (2, 3, "z")]),
@@ -268,7 +269,9 @@ X, Y = "x" * 42, "y" * 42
         ([(X, 1, 1.9), (Y, 1, 1.9), ("z", 1, 1.9)], 9.0, [(1, 1.6, f"{X}\n{Y}"), (1.6, 2.6, "z")]),
     ],
 )
-def test_cues_of_examples(words: list[Span], duration: float, expected: list[Cue]) -> None:
+def test_the_words_of_each_example_are_divided_into_exactly_the_expected_cues(
+    words: list[Span], duration: float, expected: list[Cue]
+) -> None:
     transcript = spoken(*words, duration=duration)
     for name, read in READERS.values():
         assert read(file_of(name, transcript)) == expected
@@ -293,7 +296,7 @@ def test_times_of_subtitles_are_rounded_as_a_whole(seconds: float, expected: str
     assert abs(cue.start - timedelta(seconds=seconds)) <= timedelta(seconds=ROUNDING)
 
 
-def test_subtitles_of_examples_have_exactly_this_text() -> None:
+def test_subtitles_of_example_transcripts_have_exactly_this_text() -> None:
     transcript = spoken(("cats", 0.52, 0.8), ("&", 0.8, 1), ("<dogs>", 1, 1.6), ("a-->b", 3, 4.5), duration=5)
     assert file_of("srt", transcript) == (
         "1\n00:00:00,520 --> 00:00:01,600\ncats & <dogs>\n\n2\n00:00:03,000 --> 00:00:04,500\na→b\n"
@@ -471,9 +474,10 @@ def test_a_textgrid_gives_praat_the_times_of_words(transcript: Transcript) -> No
     ("words", "duration", "expected"),
     [
         ([("a", 0, 1)], 2.0, [(0, 1, "a"), (1, 2, "")]),
-        ([("a", 0.5, 2.001)], 2.0, [(0, 0.5, ""), (0.5, 2.001, "a")]),  # after the end of the recording
-        ([("a", 0, 2), ("b", 1, 3)], 3.0, [(0, 1, "a"), (1, 3, "b")]),  # overlapping
-        ([("a", 0, 1), ("b", 0, 1), ("c", 1, 2)], 2.0, [(0, 0.5, "a"), (0.5, 1, "b"), (1, 2, "c")]),  # equal times
+        ([("a", 0.5, 2.001)], 2.0, [(0, 0.5, ""), (0.5, 2.001, "a")]),  # the word ends after the end of the recording
+        ([("a", 0, 2), ("b", 1, 3)], 3.0, [(0, 1, "a"), (1, 3, "b")]),  # the words overlap
+        # two words have equal times
+        ([("a", 0, 1), ("b", 0, 1), ("c", 1, 2)], 2.0, [(0, 0.5, "a"), (0.5, 1, "b"), (1, 2, "c")]),
         ([("a", 0, 0), ("b", 0, 1)], 1.0, [(0, 0.5, "a"), (0.5, 1, "b")]),
         ([("a", 1, 1), ("b", 1, 1)], 2.0, [(0, 1, ""), (1, 1.001, "a"), (1.001, 1.002, "b"), (1.002, 2, "")]),
         ([("a", 0, 0), ("b", 0, 0), ("c", 0.001, 1)], 1.0, [(0, 0.001, "a"), (0.001, 0.002, "b"), (0.002, 1, "c")]),

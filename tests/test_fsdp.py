@@ -22,7 +22,7 @@ from tests.processes import bundle, examples, finish, kill, metrics, resumptions
 from tests.test_heads_with_encoders import HEADS, SMALL, TINY_ENCODER
 from tests.test_neural_lm_training import RUN as TEXT_RUN
 from tests.test_neural_lm_training import SMALL as SMALL_TOKEN_MODELS
-from tests.test_neural_lm_training import texts as texts  # a fixture
+from tests.test_neural_lm_training import texts as texts  # import a fixture
 from tests.test_resume import RUN
 
 SHARDED = ["trainer.strategy=fsdp", "trainer.devices=2"]
@@ -75,7 +75,7 @@ def keep_sizes(folder: Path) -> None:
 
 
 def test_two_processes_have_the_losses_of_ddp_and_half_of_the_weights_each(tones: Path, tmp_path: Path) -> None:
-    """Dropout, clipping and a moving average included; one process reads the bundle."""
+    """The training has dropout, clipping and a moving average; one process reads the bundle."""
     chosen = ["encoder.dropout=0.1", "trainer.max_epochs=1", "ema.decay=0.9", "data.batch_seconds=4", NO_BATCH_NORM]
     config = partial(resolved, *TINY, *tone_corpus(tones), *SHORT, *chosen, "trainer.devices=2")
     ddp = trained(tmp_path, "ddp", config("trainer.strategy=ddp"))
@@ -134,7 +134,7 @@ def test_every_head_and_every_encoder_has_the_losses_of_ddp(chosen: list[str], t
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
 def test_a_run_that_is_killed_resumes_to_the_same_bits(precision: str, tones: Path, tmp_path: Path) -> None:
-    """With batch statistics, dropout, augmentation, accumulation and a moving average."""
+    """The run has batch statistics, dropout, augmentation, accumulation and a moving average."""
     output = tmp_path / "parts.log"
     overrides = [*RUN, *tone_corpus(tones), *SHARDED, f"trainer.precision={precision}"]
     whole, parts = trained(tmp_path, "whole", resolved(*overrides)), tmp_path / "parts"
@@ -152,7 +152,7 @@ def test_a_run_that_is_killed_resumes_to_the_same_bits(precision: str, tones: Pa
 
 @pytest.mark.slow
 def test_a_checkpoint_of_fsdp_resumes_with_ddp_and_the_other_way_round(tones: Path, tmp_path: Path) -> None:
-    """Both write whole tensors and the same state of the optimizer."""
+    """Both strategies write whole tensors and the same state of the optimizer."""
     overrides = [
         *TINY,
         *tone_corpus(tones),
@@ -170,7 +170,7 @@ def test_a_checkpoint_of_fsdp_resumes_with_ddp_and_the_other_way_round(tones: Pa
 
 
 @pytest.mark.slow
-def test_another_number_of_processes_resumes_if_it_is_allowed(tones: Path, tmp_path: Path) -> None:
+def test_a_run_resumes_on_another_number_of_processes_if_that_is_permitted(tones: Path, tmp_path: Path) -> None:
     overrides = [*TINY, *tone_corpus(tones), *SHORT, "trainer.strategy=fsdp", "trainer.max_epochs=2", "ema.decay=0.9"]
     run_dir, output = tmp_path / "run", tmp_path / "run.log"
     running = start(
@@ -199,8 +199,8 @@ def test_one_process_has_the_losses_of_a_training_without_fsdp(tones: Path, tmp_
 
 
 @pytest.mark.slow
-def test_an_adapter_trains_and_resumes(fluent: Path, tones: Path, tmp_path: Path) -> None:
-    """Its checkpoints have no frozen weights; resumption adds them."""
+def test_an_adapter_trains_and_resumes_with_fsdp(fluent: Path, tones: Path, tmp_path: Path) -> None:
+    """Checkpoints of an adapter have no frozen weights; resumption adds them."""
     overrides = [line for line in TINY if line.startswith(("trainer", "data", "schedule", "augment", "checkpoint"))]
     overrides += [*tone_corpus(tones), *SHARDED, f"init.from={fluent / 'run'}", "adapter=lora", "adapter.rank=2"]
     overrides += ["adapter.alpha=4", "ema.decay=0.9", "resume.allow=[trainer.max_epochs]"]
@@ -238,12 +238,12 @@ def test_a_language_model_has_the_losses_of_ddp(name: str, texts: list[str], tmp
         ("trainer.precision=16-mixed", r"trainer\.precision must be 32-true or bf16-mixed with .*; got 16-mixed\."),
     ],
 )
-def test_what_does_not_go_with_it_is_refused(override: str, refusal: str) -> None:
+def test_settings_that_fsdp_does_not_support_are_refused(override: str, refusal: str) -> None:
     with pytest.raises(InputError, match=refusal):
         settings_with("trainer.strategy=fsdp", override)
 
 
-def test_a_language_model_refuses_half_precision_with_it() -> None:
+def test_training_a_language_model_with_fsdp_in_half_precision_is_refused() -> None:
     overrides = [
         "trainer.strategy=fsdp",
         "trainer.precision=16-mixed",

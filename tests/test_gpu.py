@@ -47,7 +47,9 @@ def test_log_probs_and_gradients_equal_those_of_the_cpu(encoder: str) -> None:
 
 
 @pytest.mark.parametrize("how", [["trainer=gpu"], ["trainer=ddp", "trainer.devices=1"]])
-def test_training_in_bf16_follows_the_cpu(how: list[str], tones: Path, tmp_path: Path) -> None:
+def test_the_losses_of_training_in_bf16_are_close_to_those_of_the_cpu(
+    how: list[str], tones: Path, tmp_path: Path
+) -> None:
     tiny = [override for override in TINY if not override.startswith("trainer.accelerator")]
     common = [*tone_corpus(tones), "trainer.max_epochs=2", "trainer.log_every_n_steps=1"]
     train(settings_with(*TINY, *common, f"run_dir={tmp_path / 'cpu'}"))

@@ -19,11 +19,11 @@ from tests.conftest import ROOT
 
 @pytest.fixture
 def at_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The steps run in the root of the checkout."""
+    """Change to the root of the checkout, where the steps run."""
     monkeypatch.chdir(ROOT)
 
 
-def test_all_kinds_of_steps_run_on_a_processor_and_their_results_are_in_two_files(
+def test_every_kind_of_step_runs_on_a_cpu_and_all_results_are_in_two_files(
     at_root: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("transformers")
@@ -64,16 +64,16 @@ def main(arguments):
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return a program in the form of a step."""
+    """Write a module that can run as a step; return its name."""
     (tmp_path / "program_of_a_step.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
     return "program_of_a_step"
 
 
-def test_a_step_that_takes_too_long_is_ended_with_all_that_it_started(module: str, tmp_path: Path) -> None:
+def test_a_step_that_exceeds_its_time_limit_is_killed_with_its_child_processes(module: str, tmp_path: Path) -> None:
     step = Step("", module, ["slow"], 1, "result.json")
     log = tmp_path / LOG
-    limit = 10.0  # by then it must have started a process
+    limit = 10.0  # seconds in which the step must have started a child process
     assert run(step, tmp_path, limit, "cpu") == "stopped after its time limit of 10 s"
     child = int(log.read_text().partition("child ")[2].partition(".")[0])
     for _ in range(100):
@@ -92,14 +92,16 @@ def test_a_step_that_takes_too_long_is_ended_with_all_that_it_started(module: st
         (["refused"], "failed with status 1", "begun\nerror: the audio must be there; got none.\n"),
     ],
 )
-def test_a_step_leaves_its_outcome_and_its_log(
+def test_the_outcome_and_the_log_of_a_step_are_stored(
     arguments: list[str], outcome: str, log_text: str, module: str, tmp_path: Path
 ) -> None:
     assert run(Step("", module, arguments, 1, "result.json"), tmp_path, 60, "cpu") == outcome
     assert (tmp_path / LOG).read_text() == log_text
 
 
-def test_without_time_a_step_is_named_and_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_step_for_which_no_time_is_left_is_named_and_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["--device", "cpu", "--minutes", "0.1", "--steps", "kernels", "--output-dir", str(tmp_path)]) == 1
     shown = capsys.readouterr()
     assert "error: every step must finish; these did not: kernels (no time was left)" in shown.err
@@ -114,14 +116,14 @@ def test_an_unknown_step_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is here")
-def test_without_a_gpu_it_is_refused_in_a_line() -> None:
+def test_without_a_gpu_the_benchmark_ends_with_a_one_line_error() -> None:
     with pytest.raises(
         InputError, match=r"^--device must be available; got cuda, but this machine has no CUDA device\. Use cpu\.$"
     ):
         main([])
 
 
-def test_the_steps_of_a_gpu_fit_its_options() -> None:
+def test_the_programs_of_the_steps_accept_the_arguments_of_the_steps() -> None:
     """The parsers of the programs accept the arguments of each step; nothing is run."""
     import importlib
 
@@ -139,7 +141,7 @@ def step_row(contender: str, batch: str, ms: float) -> dict[str, Any]:
     return {"contender": contender, "batch": batch, "ms": ms, "of matmul": 0.4 / ms}
 
 
-def test_goals_are_judged_by_our_fastest_form_against_eager_parakeet() -> None:
+def test_step_time_goals_compare_our_fastest_variant_with_eager_parakeet() -> None:
     rows = [step_row(name, "7x14", ms) for name, ms in (("ours", 100), ("ours, CUDA graphs", 25), ("Parakeet", 90))]
     rows += [
         step_row("ours", "29x14", 100),
@@ -152,7 +154,7 @@ def test_goals_are_judged_by_our_fastest_form_against_eager_parakeet() -> None:
     assert verdicts["step of m, 100 s"] == (NOT_RUN, NOT_RUN)
 
 
-def test_a_kernel_that_is_not_the_efficient_one_is_named() -> None:
+def test_an_encoder_that_runs_an_inefficient_kernel_is_named() -> None:
     rows = [
         {"encoder": "a", "precision": "bfloat16", "kernels": "efficient_attention", "finite": "yes"},
         {"encoder": "b", "precision": "bfloat16", "kernels": "attention_math", "finite": "no"},
@@ -164,7 +166,7 @@ def test_a_kernel_that_is_not_the_efficient_one_is_named() -> None:
     assert verdicts["outputs and gradients of every encoder"] == ("4 passes; b", "no")
 
 
-def test_losses_that_are_far_from_a_processors_or_not_finite_miss_the_goal() -> None:
+def test_losses_that_differ_much_from_those_of_the_cpu_or_are_not_finite_miss_the_goal() -> None:
     row = {"run": "bfloat16", "mean loss difference": 0.01, "not finite": 0, "steps": 300, "ended": "yes"}
     goal = "losses of 300 steps in bfloat16"
     for change, met in (({}, "yes"), ({"mean loss difference": 0.04}, "no"), ({"ended": "loss is not finite"}, "no")):

@@ -68,7 +68,7 @@ def test_losses_and_gradients_are_equal_alone_and_in_any_batch(head: str, junk: 
 
 
 def plain_ctc(encoder_out: Tensor, weight: Tensor, bias: Tensor, tokens: list[int]) -> Tensor:
-    """-log p(tokens) by the forward recursion over blank-extended tokens, frame by frame; encoder_out (T', D)."""
+    """Compute -log p(tokens) from encoder_out (T', D) by the forward recursion over tokens with blanks between them."""
     log_probs = (encoder_out @ weight.T + bias).log_softmax(dim=-1)
     states = [0]
     for token in tokens:
@@ -88,7 +88,7 @@ def plain_ctc(encoder_out: Tensor, weight: Tensor, bias: Tensor, tokens: list[in
 
 
 @pytest.mark.parametrize("head", ["ctc_intermediate", "ctc_self_conditioned"])
-def test_intermediate_losses_equal_the_sum_over_block_outputs_of_the_paper(head: str) -> None:
+def test_the_intermediate_loss_equals_the_papers_sum_over_block_outputs(head: str) -> None:
     net = Net(head)
     settings = resolved(f"head={head}")["head"]
     frames = torch.randn(1, 33, NUM_MEL_BINS, dtype=torch.float64)
@@ -126,7 +126,7 @@ def test_more_intermediate_blocks_than_available_are_refused_in_one_line() -> No
         evenly_spaced(3, 3)
 
 
-def test_a_tap_sees_the_output_before_it_changes_it_and_the_next_block_gets_the_changed_one() -> None:
+def test_the_output_of_a_tapped_block_is_returned_unchanged_and_the_next_block_gets_the_changed_output() -> None:
     net = Net("ctc")
     frames, lengths = torch.randn(2, 40, NUM_MEL_BINS, dtype=torch.float64), torch.tensor([40, 23])
     seen: list[Any] = []

@@ -99,7 +99,7 @@ OWN = {
     ("head", "decode"),
     [pytest.param(*pair, marks=[pytest.mark.slow] * (pair[1] not in OWN.get(pair[0], ()))) for pair in PAIRS],
 )
-def test_a_pair_transcribes_in_any_batch_length_and_precision(head: str, decode: str) -> None:
+def test_each_head_and_decoder_transcribe_in_any_batch_length_and_precision(head: str, decode: str) -> None:
     config, model = untrained(head, decode)
     if lacking(model.head, config["decode"]):
         pytest.skip("the decoder needs what the head has not")
@@ -120,7 +120,7 @@ def test_a_pair_transcribes_in_any_batch_length_and_precision(head: str, decode:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("head", "decode"), PAIRS)
-def test_a_pair_trains_resumes_exactly_and_its_bundle_transcribes_like_the_run(
+def test_each_head_and_decoder_train_resume_exactly_and_their_bundle_transcribes_like_the_run(
     head: str, decode: str, tones: Path, tmp_path: Path
 ) -> None:
     common = [*TINY, *SMALL, *tone_corpus(tones), "encoder.num_layers=4", *chosen(head), f"decode={decode}"]

@@ -107,7 +107,7 @@ def test_every_head_trains_every_weight_of_every_encoder(encoder: str, head: str
 
 @pytest.mark.parametrize("encoder", SMALLEST_ENCODERS)
 @torch.no_grad()
-def test_a_tap_changes_the_input_of_the_next_block_and_its_blocks_output_is_returned(encoder: str) -> None:
+def test_a_tap_changes_the_input_of_the_next_block_and_the_unchanged_output_is_returned(encoder: str) -> None:
     torch.manual_seed(0)
     small = {"dim": 16, "num_heads": 2, "num_layers": 2, "dropout": 0.0, "subsampling": {"num_channels": 2}}
     net = component("encoder", overridden(resolved(f"encoder={encoder}")["encoder"], small))(20).eval()

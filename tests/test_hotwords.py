@@ -63,8 +63,8 @@ def test_a_completed_phrase_gets_no_bonus_twice() -> None:
     [
         ("yor", [0.25, 0.5, 0.75], 0),  # the text ends before the phrase does
         ("yord", [0.25, 0.5, 0.75, 0], 0),
-        ("yorke", [0.25, 0.5, 0.75, 1, 0], 0),  # not at the end of a word
-        ("ayork", [0] * 5, 0),  # not at the beginning of a word
+        ("yorke", [0.25, 0.5, 0.75, 1, 0], 0),  # the phrase does not end at the end of a word
+        ("ayork", [0] * 5, 0),  # the phrase does not begin at the beginning of a word
         ("york e", [0.25, 0.5, 0.75, 1, 1, 1], 1),
         ("a york", [0, 0, 0.25, 0.5, 0.75, 1], 1),
     ],

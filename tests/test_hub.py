@@ -141,7 +141,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     monkeypatch.setattr(constants, "HF_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.3)
     monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1000)  # default 10 MB; an incomplete chunk is lost
-    # The pause between two attempts.
+    # Shorten the pause between two attempts.
     monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda seconds: None)
     yield served
     served.close()

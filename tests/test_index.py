@@ -143,7 +143,9 @@ def test_an_absent_or_empty_manifest_is_named(content: bytes | None, tmp_path: P
         cache.utterances(path)
 
 
-def test_a_changed_manifest_gets_another_index_and_a_copy_of_it_the_same_one(tmp_path: Path, cache: IndexCache) -> None:
+def test_a_changed_manifest_gets_another_index_and_a_copy_of_a_manifest_shares_its_index(
+    tmp_path: Path, cache: IndexCache
+) -> None:
     path = write_lines(tmp_path / "train.jsonl", 9)
     first = cache.utterances(path)
     (tmp_path / "moved").mkdir()
@@ -246,7 +248,7 @@ def test_ids_of_several_manifests_are_compared_once_for_all_processes(
         return [part for path in paths for part in cache.utterances(path).parts]
 
     expected = with_known_ids(parts())
-    assert expected == {2}  # c has the ids of a
+    assert expected == {2}  # only manifest number 2, c, repeats ids: those of a
     assert cache.with_known_ids(parts()) == expected
     monkeypatch.setattr(index_cache, "with_known_ids", lambda parts: pytest.fail("it was computed again"))
     assert cache.with_known_ids(parts()) == expected
@@ -339,7 +341,7 @@ def test_the_fingerprint_of_columns_equals_that_of_utterances(tmp_path: Path, ca
     expected = fingerprint(list(utterances))
     assert expected.startswith("23 utterances, sha256 ")
     assert stored_fingerprint(utterances, cache, "upper") == expected
-    assert stored_fingerprint(utterances, cache, "upper") == expected  # from disk
+    assert stored_fingerprint(utterances, cache, "upper") == expected  # read from disk
     assert stored_fingerprint(utterances.normalized(str.lower), cache, "upper") == fingerprint(
         list(utterances.normalized(str.lower))
     )

@@ -42,7 +42,7 @@ def fresh(config: dict[str, Any], texts: list[str]) -> Any:
     return build_model(config, tokenizer, build_features(config))
 
 
-def test_the_components_are_the_models_except_those_replaced_by_name(fluent: Path) -> None:
+def test_components_come_from_the_start_model_except_those_replaced_by_name(fluent: Path) -> None:
     own = start_config(fluent / "run")
     assert own.components["encoder"]["dim"] == 32, "and not conf's 144"
     assert own.components["optimizer"] == resolved()["optimizer"]
@@ -88,7 +88,9 @@ def test_a_streaming_encoder_loads_every_tensor_of_a_conformer(fluent: Path, cap
     assert f"{len(start.bundle.weights)} tensors loaded, 0 fresh, 0 unused" in caplog.text
 
 
-def test_a_new_tokenizer_keeps_the_rows_of_the_pieces_in_both(fluent: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_new_tokenizer_keeps_the_rows_of_the_pieces_that_both_tokenizers_have(
+    fluent: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     config = start_config(fluent / "run", "tokenizer=char")
     start = start_of(config.init)
     assert start is not None
@@ -212,7 +214,7 @@ def test_weights_may_be_frozen_for_all_steps_of_a_run(fluent: Path, tones: Path,
     assert metrics(runs[0]) == metrics(runs[1])
 
 
-def test_the_start_is_validated_once_before_the_first_step(
+def test_the_start_model_is_validated_once_before_the_first_step(
     fluent: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "asr")
@@ -276,7 +278,7 @@ def test_the_reported_gain_and_forgetting_equal_those_of_evaluate_and_compare(
     assert page.count("not trained for: corpus.also_test") == 1
 
 
-def test_a_start_with_another_kind_of_head_recognises_with_its_own_decoder(fluent: Path) -> None:
+def test_a_start_model_with_another_kind_of_head_recognises_with_its_own_decoder(fluent: Path) -> None:
     start = start_of(start_config(fluent / "run").init)
     assert start is not None
     beam, transducer = (default_settings("decode", name) for name in ("beam", "transducer_greedy"))

@@ -117,7 +117,8 @@ def test_concurrent_recordings_give_the_transcripts_of_each_one_alone(
         assert transcript.text == alone[path].text
         assert [word.start for word in transcript.words] == [word.start for word in alone[path].words]
         for word, same in zip(transcript.words, alone[path].words, strict=True):
-            assert word.confidence == pytest.approx(same.confidence, abs=1e-4)  # as for asr.transcribe
+            # the tolerance of asr.transcribe in batches
+            assert word.confidence == pytest.approx(same.confidence, abs=1e-4)
 
     with ThreadPoolExecutor(16) as clients:
         list(clients.map(ask, [path for _, path in recordings] * 4))
@@ -219,7 +220,7 @@ def test_withdrawing_a_long_recording_ends_it_at_the_next_segment(
         nonlocal segments
         segments += 1
         if segments == 2:
-            assert not jobs.withdraw(long)  # it has already begun
+            assert not jobs.withdraw(long)  # recognition of this recording has already begun
 
     before_each_segment(count)
     jobs.submit(long)

@@ -30,7 +30,8 @@ from tests.test_beam import LETTERS, SUBWORDS, needs_kenlm
 from tests.test_ctc import collapse
 from tests.test_ctc_attention import DIM, VOCAB_SIZE, joint_head
 
-ALL = {"beam_size": 10_000, "beam_threshold": 1_000.0, "tokens_per_step": 10_000}  # the beam drops nothing
+# so wide that the beam drops no hypothesis
+ALL = {"beam_size": 10_000, "beam_threshold": 1_000.0, "tokens_per_step": 10_000}
 
 
 def total(log_probs: Iterable[float]) -> float:

@@ -243,7 +243,9 @@ def test_files_of_other_tools_are_read(arpa: Path, model: Trigrams) -> None:
 
 
 @pytest.mark.parametrize("piece", [64, 1000])
-def test_pieces_of_any_size_are_read_alike(arpa: Path, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_arpa_file_read_in_pieces_of_any_size_gives_the_same_words_and_errors(
+    arpa: Path, piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("asr.language_model.arpa._PIECE", piece)
     assert vocabulary(arpa) == [*NOT_WORDS, *WORDS]
     arpa.write_text(arpa.read_text().replace("\\end\\", "-1\tnew york\n\\end\\"))

@@ -85,7 +85,7 @@ def part_of(folder: Path) -> Path:
     return arpa_of(folder).with_name(f"{MODEL}.arpa.gz.part")
 
 
-def test_there_are_four_published_models_of_these_sizes():
+def test_the_four_published_models_have_the_known_sizes():
     megabytes = {name: round(size / 1e6) for name, (size, _) in LANGUAGE_MODELS.items()}
     assert megabytes == {"3-gram": 760, "3-gram.pruned.1e-7": 34, "3-gram.pruned.3e-7": 14, "4-gram": 1355}
     assert all(re.fullmatch("[0-9a-f]{32}", md5) for _, md5 in LANGUAGE_MODELS.values())
@@ -130,7 +130,7 @@ def test_a_complete_language_model_is_not_changed(tmp_path, mirror, capsys):
 @pytest.mark.parametrize(
     "content", [b"", ARPA, ARPA.lower()[:-10], ARPA.lower()[10:]], ids=["empty", "capitals", "no end", "no begin"]
 )
-def test_another_file_in_its_place_is_an_error_and_not_changed(tmp_path, mirror, capsys, content):
+def test_another_file_in_the_place_of_the_model_is_an_error_and_is_not_changed(tmp_path, mirror, capsys, content):
     arpa_of(tmp_path).write_bytes(content)
     assert fetch(tmp_path, mirror) == 1
     assert "must be a complete language model in lower case; it is not. Move it away." in capsys.readouterr().err

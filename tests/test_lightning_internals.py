@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 from asr.data.position import Position, Share
 from asr.training import lightning_internals as internals
 
-BATCHES = 4  # per epoch
+BATCHES = 4  # batches per epoch
 
 
 class Line(pl.LightningModule):
@@ -157,7 +157,7 @@ def test_a_removed_metric_is_in_no_line_until_it_is_logged_again() -> None:
     assert [line.get("sometimes") for line in lines if "weight" in line] == [0.0, None, None, 3.0]
 
 
-def test_a_full_checkpoint_is_what_lightning_saves(tmp_path: Path) -> None:
+def test_full_checkpoint_returns_the_content_that_lightning_saves(tmp_path: Path) -> None:
     ours = trainer(max_epochs=1)
     fit(ours)
     ours.save_checkpoint(tmp_path / "checkpoint")

@@ -327,7 +327,7 @@ def test_the_n_best_are_the_best_of_all_combinations_over_the_segments(seed: int
 
 
 @WAYS
-def test_without_n_best_the_best_hypothesis_is_the_text(recognizer: Recognizer, way: str) -> None:
+def test_without_n_best_the_only_hypothesis_is_the_text(recognizer: Recognizer, way: str) -> None:
     [transcript] = recognizer.transcribe([recording(TEXTS)], inference(way, nbest=3), sample_rate=SAMPLE_RATE)
     assert [alternative.text for alternative in transcript.alternatives] == [transcript.text]
 
@@ -350,7 +350,9 @@ def test_segments_between_silences_are_recognised_separately(recognizer: Recogni
 
 @WAYS
 @pytest.mark.parametrize(("batch_seconds", "most"), [(1.0, 1), (7.0, 2), (100.0, 8)])
-def test_no_more_audio_is_in_the_net_at_once_than_a_batch_may_have(way: str, batch_seconds: float, most: int) -> None:
+def test_the_net_never_processes_more_audio_at_once_than_a_batch_may_have(
+    way: str, batch_seconds: float, most: int
+) -> None:
     """Memory is bounded for any length: chunks have 3 s, and at most 8 are in the net at once."""
     recognizer = listener()
     sizes: list[tuple[int, int]] = []

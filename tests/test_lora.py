@@ -71,7 +71,7 @@ def blocks_of(encoder: str) -> list[str]:
 ADAPTABLE = [name for name in SMALLEST_ENCODERS if blocks_of(name)]
 
 
-def test_an_adapter_adds_the_equation_of_the_paper_to_a_layer() -> None:
+def test_an_adapter_adds_the_papers_term_to_the_output_of_a_layer() -> None:
     net = nn.Sequential(nn.Linear(5, 7))
     weight, bias, x = net[0].weight.clone(), net[0].bias.clone(), torch.randn(4, 2, 5)
     insert(net, modules=["0"], rank=2, alpha=3)
@@ -96,7 +96,7 @@ def test_an_adapted_encoder_starts_with_the_outputs_of_its_base_and_only_adapter
 
 @pytest.mark.parametrize("encoder", ADAPTABLE)
 def test_merged_weights_give_the_outputs_of_the_adapted_net(encoder: str) -> None:
-    """So adapters cover every use of a layer: in float64 the outputs differ only by rounding."""
+    """This proves that adapters cover every use of a layer: in float64 the outputs differ only by rounding."""
     net, base = Net(f"encoder={encoder}").eval(), Net(f"encoder={encoder}").eval()
     adapter = insert(net, modules=blocks_of(encoder))
     stir(net)
@@ -133,7 +133,7 @@ def test_merged_heads_have_the_losses_of_adapted_ones(head: str) -> None:
     assert not torch.allclose(loss(merged), before)
 
 
-def test_merging_agrees_with_peft() -> None:
+def test_merged_weights_equal_those_of_peft() -> None:
     peft = pytest.importorskip("peft", reason="peft is not installed: pip install -e '.[test-all]'")
     theirs = nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 4)).double()
     base = {name: weight.clone() for name, weight in theirs.state_dict().items()}

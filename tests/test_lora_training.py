@@ -103,7 +103,7 @@ def test_a_merged_bundle_is_a_whole_model_with_equal_outputs(
 ) -> None:
     merged = tmp_path / "merged"
     given = [str(adapted), "--base", str(fluent / "run"), "-o", str(merged)]
-    for _ in range(2):  # the second replaces the first
+    for _ in range(2):  # the second bundle replaces the first
         assert merge_main(given) == 0
         assert capsys.readouterr().out == f"{merged}: {adapted} merged into {fluent / 'run'}\n"
     assert json.loads((merged / "config.json").read_text()).keys() == {"format", *MODEL_KEYS}

@@ -28,7 +28,7 @@ def test_a_written_manifest_is_read_back(tmp_path: Path) -> None:
     assert read_manifest(tmp_path / "m.jsonl") == utterances
 
 
-def test_audio_below_the_manifest_may_be_moved_with_it(tmp_path: Path) -> None:
+def test_audio_in_the_folder_of_a_manifest_may_be_moved_with_the_manifest(tmp_path: Path) -> None:
     (tmp_path / "old").mkdir()
     write_manifest(tmp_path / "old" / "m.jsonl", [Utterance(str(tmp_path / "old" / "a.flac"), 1.0, "x", "a")])
     (tmp_path / "old").rename(tmp_path / "new")

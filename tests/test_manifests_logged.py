@@ -154,7 +154,7 @@ def test_with_one_process_or_two_training_losses_equal_validation_losses_on_the_
         assert finish(start(config, tmp_path / "log", world_size=world_size)) == 0, (tmp_path / "log").read_text()
         for name in NAMES:
             train, valid = (column(run_dir, f"{kind}/loss/{name}") for kind in ("train", "valid"))
-            assert len(train) == len(valid) == 4  # one step and one validation per epoch
+            assert len(train) == len(valid) == 4  # each epoch has one step and one validation
             assert train[1:] == pytest.approx(valid[:-1], rel=1e-5)
     for name in NAMES:
         single_process, both = (column(tmp_path / count, f"train/loss/{name}") for count in ("1", "2"))

@@ -37,14 +37,14 @@ def switch_of_torch() -> Any:
 
 @pytest.fixture(autouse=True)
 def _own_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test is a process of its own: no command, torch's choice."""
+    """Reset the state before each test: this process is no command, and torch chooses the library."""
     monkeypatch.setattr(matrix_products._Process, "is_command", False)
     monkeypatch.setattr(matrix_products._Process, "form", TORCH)
 
 
 @pytest.fixture
 def switched(monkeypatch: pytest.MonkeyPatch) -> list[None]:
-    """This process is a command on a Zen 5; the list has an entry for each time that oneDNN was switched on."""
+    """Make this process a command on a Zen 5; return a list with an entry for each time that oneDNN is switched on."""
     entries: list[None] = []
 
     @contextmanager
@@ -75,7 +75,9 @@ def switched(monkeypatch: pytest.MonkeyPatch) -> list[None]:
         (Processor("", 0, has_avx512=False, has_amx=False), "cpu", TORCH),
     ],
 )
-def test_the_kind_of_processor_and_the_device_decide(processor: Processor, device: str, expected: str) -> None:
+def test_the_kind_of_processor_and_the_device_determine_whether_onednn_is_chosen(
+    processor: Processor, device: str, expected: str
+) -> None:
     assert choose(processor, device) == expected
 
 
@@ -83,7 +85,8 @@ def test_a_processor_is_read_from_the_first_entry_of_cpuinfo() -> None:
     first = "processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 26\nflags\t\t: fpu avx2 avx512f\n"
     second = "\nprocessor\t: 1\nvendor_id\t: GenuineIntel\ncpu family\t: 6\nflags\t\t: fpu\n"
     assert read_processor(first + second, has_amx=False) == ZEN5
-    for text in ("", "processor\t: 0\nCPU implementer\t: 0x41\nFeatures\t: fp asimd\n"):  # no Linux; Arm
+    # an empty file, as if not on Linux; an Arm processor
+    for text in ("", "processor\t: 0\nCPU implementer\t: 0x41\nFeatures\t: fp asimd\n"):
         assert read_processor(text, has_amx=False) == Processor("", 0, has_avx512=False, has_amx=False)
 
 
@@ -109,7 +112,9 @@ def test_products_in_bfloat16_are_refused(
     assert "oneDNN's are not exact on this processor" in caplog.text
 
 
-def test_only_commands_choose_and_only_for_large_batches(switched: list[None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_commands_choose_onednn_and_only_for_large_batches(
+    switched: list[None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(matrix_products._Process, "is_command", False)
     assert matrix_products.adopt("cpu") == TORCH, "a library's caller"
     matrix_products.permit()
@@ -123,7 +128,7 @@ def test_only_commands_choose_and_only_for_large_batches(switched: list[None], m
     assert len(switched) == 1
 
 
-def test_torchs_precision_can_be_read_after_a_batch_also_if_it_failed(switched: list[None]) -> None:
+def test_torchs_precision_can_be_read_after_a_batch_even_if_the_batch_failed(switched: list[None]) -> None:
     matrix_products.adopt("cpu")
     before = switch_of_torch().fp32_precision
     with pytest.raises(ZeroDivisionError), large_products(MIN_FRAMES):
@@ -133,7 +138,7 @@ def test_torchs_precision_can_be_read_after_a_batch_also_if_it_failed(switched: 
 
 
 @pytest.mark.parametrize("computes_in_threads", [False, True])
-def test_a_command_whose_threads_compute_leaves_the_choice_to_torch(
+def test_a_command_that_computes_in_several_threads_leaves_the_choice_to_torch(
     computes_in_threads: bool, switched: list[None]
 ) -> None:
     model = SimpleNamespace(is_program=False, device=torch.device("cpu"))
@@ -178,7 +183,7 @@ def weights(run_dir: Path) -> bytes:
 
 
 @needs_onednn
-def test_a_run_that_was_begun_with_torchs_choice_resumes_and_says_what_changed(
+def test_a_run_begun_with_torchs_choice_resumes_with_onednn_and_logs_the_change(
     switched: list[None], tones: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(matrix_products._Process, "is_command", False)

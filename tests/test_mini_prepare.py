@@ -259,7 +259,8 @@ def test_without_espeak_the_error_gives_the_command_that_installs_it(tmp_path: P
     ("blocked", "arguments"),
     [
         ("mini", []),  # a file where the folder should be
-        ("mini/audio/train/train-00001.flac/a_folder", []),  # an error in a worker process while it writes
+        # a folder in the place of a file, so that a worker process cannot write
+        ("mini/audio/train/train-00001.flac/a_folder", []),
         (None, ["--hours", "0"]),
         (None, ["--hours", "nan"]),
         (None, ["--num-processes", "0"]),

@@ -76,7 +76,7 @@ def test_shares_are_hours_times_weight_to_the_power_of_temperature_normalised(te
     total = 10 + 4 + 0.05
     assert shares == pytest.approx([total * power / sum(powers) for power in powers])
     if temperature == 1:
-        assert means == weights  # exact: a weight of 2 means two occurrences of each
+        assert means == weights  # exactly equal, because a weight of 2 means two occurrences of each utterance
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.3, 1.0])

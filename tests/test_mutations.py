@@ -274,13 +274,13 @@ def accepted() -> Iterator[dict[str, Any]]:
     return filter(is_accepted, random.Random(1).sample(mutated, len(mutated)))
 
 
-def test_accepted_settings_train(tones: Path, tmp_path: Path) -> None:
+def test_a_training_with_one_changed_setting_that_is_accepted_succeeds(tones: Path, tmp_path: Path) -> None:
     assert_they_train(list(itertools.islice(accepted(), 5)), tones, tmp_path, share=0.5)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_every_accepted_setting_trains(tones: Path, tmp_path: Path) -> None:
+def test_a_training_with_any_changed_setting_that_is_accepted_succeeds(tones: Path, tmp_path: Path) -> None:
     assert_they_train(list(accepted()), tones, tmp_path, share=0.85)
 
 

@@ -112,7 +112,7 @@ def logits(weights: dict[str, Tensor], encoder_out: Tensor, tokens: list[int]) -
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_model_of_nemo_gives_its_logits_and_is_usable(kind: str, tmp_path: Path) -> None:
+def test_a_converted_model_of_nemo_gives_nemos_logits_and_can_be_used(kind: str, tmp_path: Path) -> None:
     weights = state(kind)
     assert main([str(archive(tmp_path, config(kind), weights)), "-o", str(tmp_path / "ours")]) == 0
     recognizer = load_recognizer(tmp_path / "ours")

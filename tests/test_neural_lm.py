@@ -92,7 +92,7 @@ def test_a_token_does_not_affect_earlier_tokens_and_padding_affects_none(model: 
     torch.testing.assert_close(together[1:], whole(model, long), rtol=0, atol=1e-10)
 
 
-def test_hypotheses_of_any_lengths_continue_in_one_batch_and_separate_by_indexing(model: Any) -> None:
+def test_hypotheses_of_any_lengths_can_share_a_batch_and_are_separated_by_indexing(model: Any) -> None:
     tokens = [texts(1, length) for length in (1, 4, 9, 2)]
     states = [model(text, model.initial_state(1))[1] for text in tokens]
     nexts = torch.tensor([[4], [7], [1], [1]])
@@ -109,7 +109,7 @@ def test_hypotheses_of_any_lengths_continue_in_one_batch_and_separate_by_indexin
 
 
 def attention_by_loops(attention: Any, x: Tensor, memory: int) -> Tensor:
-    """arXiv:1901.02860, section 3.3, for one text (U, D): a token sees `memory` tokens and itself, term by term."""
+    """Compute attention of a text (U, D): a token sees `memory` tokens and itself (arXiv:1901.02860, section 3.3)."""
     dim, heads = x.shape[1], attention.num_heads
     size = dim // heads
     query, key, value = attention.qkv(x).split(dim, dim=-1)

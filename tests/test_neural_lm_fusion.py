@@ -18,7 +18,7 @@ from tests.conftest import ROOT, TINY, resolved
 from tests.test_neural_lm_rescoring import MODELS, alone, stored, token_model
 
 WEIGHT = 0.8
-WIDE = {  # the beam drops nothing
+WIDE = {  # so wide that the beam drops no hypothesis
     "beam": {"beam_size": 10_000, "beam_threshold": 1000.0, "tokens_per_frame": 100, "token_threshold": -1000.0},
     "joint_beam": {"beam_size": 10_000, "beam_threshold": 1000.0, "tokens_per_step": 100},
     "transducer_beam": {"beam_size": 10_000, "beam_threshold": 1000.0, "tokens_per_frame": 100, "max_symbols": 2},
@@ -109,7 +109,7 @@ def test_a_frame_costs_at_most_one_call_with_one_row_per_hypothesis(tmp_path: Pa
 
 
 @pytest.mark.parametrize("lm", MODELS)
-def test_searching_chunk_by_chunk_equals_searching_the_whole(lm: str, tmp_path: Path) -> None:
+def test_searching_chunk_by_chunk_equals_searching_the_whole_utterance(lm: str, tmp_path: Path) -> None:
     config, model = net("beam")
     language_model = token_model(lm, model.tokenizer.vocab_size)
     path = stored(tmp_path / "lm.safetensors", language_model, list(model.tokenizer.pieces), lm)

@@ -160,7 +160,9 @@ def test_each_text_of_an_utterance_is_scored_once_for_all_weights(first_hypothes
     assert first != again
 
 
-def test_the_tunable_values_are_its_own_and_those_of_the_first_pass(first_hypotheses: list[list[Hypothesis]]) -> None:
+def test_the_tunable_values_are_those_of_rescoring_and_those_of_the_first_pass(
+    first_hypotheses: list[list[Hypothesis]],
+) -> None:
     decode = rescoring(token_model())
     assert list(decode.tunable) == ["rescoring_weight", "token_insertion_bonus", "beta"]
     without = rescoring(None)

@@ -41,7 +41,8 @@ SMALL = {
     "transformer_xl": ["token_model=transformer_xl", "token_model.dim=16", "token_model.num_layers=2"],
 }
 TWO = ["trainer.strategy=ddp", "trainer.devices=2"]
-AS_MANY_STEPS = ["text.batch_tokens=45"]  # gives equal steps on two processes; a run can be killed within an epoch
+# equal numbers of steps on one process and on two; a run can be killed within an epoch
+AS_MANY_STEPS = ["text.batch_tokens=45"]
 BF16 = ["trainer.precision=bf16-mixed"]
 EVERY_STEPS = 3
 RUN = [

@@ -175,7 +175,9 @@ def assert_equal_to_reference(model: Arpa, expected: dict[Gram, tuple[float, flo
         )
 
 
-def test_two_sentences_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_model_of_two_sentences_equals_a_calculation_by_hand(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The text is <s> a b </s> and <s> a </s>. There are too few counts to estimate discounts, so they are 0.5, 1, 1.5.
 
     Counts of bigrams: `<s> a` 2, `a b` 1, `a </s>` 1, `b </s>` 1.
@@ -247,7 +249,9 @@ def test_estimated_discounts_give_the_model_of_a_plain_implementation(
 
 @pytest.mark.parametrize("order", [1, 2, 3, 5, 6])
 @pytest.mark.parametrize("spread", [1, 1500], ids=["in one column", "from order 4 on in two columns"])
-def test_the_memory_limit_and_the_order_of_lines_do_not_matter(tmp_path: Path, order: int, spread: int) -> None:
+def test_the_memory_limit_and_the_order_of_lines_do_not_change_the_model(
+    tmp_path: Path, order: int, spread: int
+) -> None:
     sentences = [[int(word[1:]) for word in sentence] for sentence in random_sentences(7, 50, words=30)]
     vocab_size = 30 * spread + 3
 
@@ -380,7 +384,7 @@ def test_texts_are_normalised_and_read_from_several_files(tmp_path: Path) -> Non
         st.sampled_from("aΣ\u03c3é\u0301'\u2019\u00a0\u2003\u3000 \t\x1c\x85\u00a8ﬁ-1\u200dİ") | st.characters()
     )
 )
-def test_normalizers_by_words_do_not_look_beyond_white_space(name: str, text: str) -> None:
+def test_a_normalizer_that_works_word_by_word_does_not_depend_on_neighbouring_words(name: str, text: str) -> None:
     """Because of this, each different word need be normalised only once."""
     normalize = NORMALIZERS[name]
     assert normalize(text).split() == [part for word in text.split() for part in normalize(word).split()]

@@ -132,7 +132,7 @@ def test_a_context_after_which_every_word_is_listed_has_a_finite_backoff() -> No
     assert second.log_probs == pytest.approx(np.full(2, half))
 
 
-def test_with_a_weight_close_to_1_a_model_is_the_mixture_for_its_listed_n_grams() -> None:
+def test_if_the_weight_of_a_model_is_close_to_1_the_mixture_equals_this_model_for_its_listed_n_grams() -> None:
     first, second = (model_of([list(text)], 3) for text in ("abcab", "edc"))
     mixture, expected = (
         Plain(model, len(WORDS))

@@ -108,7 +108,7 @@ def test_only_logged_steps_wait_for_the_device(
 def test_a_non_finite_loss_that_is_found_late_is_attributed_to_its_own_step(
     tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is found before a checkpoint of the damaged weights is written."""
+    """The loss is found before a checkpoint of the damaged weights is written."""
     compute, ids = RecognitionTask.losses, []
 
     def spoilt(self: RecognitionTask, batch: Batch) -> Mapping[str, Tensor]:

@@ -37,7 +37,7 @@ def plain_instance_norm(norm: Any, utterances: list[Tensor]) -> list[Tensor]:
 
 
 def plain_switchable_norm(norm: SwitchableNorm, utterances: list[Tensor]) -> list[Tensor]:
-    """arXiv:1806.10779, equations 3 to 5."""
+    """Compute switchable normalisation: arXiv:1806.10779, equations 3 to 5."""
     frames = torch.cat(utterances)
     batch = (frames.mean(dim=0), frames.var(dim=0, correction=0))
     if not norm.training:
@@ -79,7 +79,7 @@ def random_batch() -> tuple[Tensor, Tensor]:
     return x, padding
 
 
-def test_every_norm_has_a_reference_here() -> None:
+def test_every_norm_has_a_reference_implementation_in_this_file() -> None:
     named = {path.stem for path in (CONF / "encoder" / "norm").glob("*.yaml")}
     assert named == PLAIN.keys() | {"masked_batch_norm"}  # masked_batch_norm is in test_batch_norm.py
 

@@ -19,18 +19,18 @@ def source(cell: dict[str, list[str]]) -> str:
     return "".join(cell["source"])
 
 
-def test_it_has_no_outputs() -> None:
+def test_the_notebook_has_no_outputs() -> None:
     code = [cell for cell in CELLS if cell["cell_type"] == "code"]
     assert [(cell["outputs"], cell["execution_count"]) for cell in code] == [([], None)] * len(code)
 
 
-def test_its_links_lead_to_files() -> None:
+def test_the_links_of_the_notebook_lead_to_files() -> None:
     targets = [target for cell in CELLS if cell["cell_type"] == "markdown" for target in links(source(cell))]
     assert targets
     assert all((NOTEBOOK.parent / target).is_file() for target in targets)
 
 
-def test_its_page_shows_the_cells_and_links_to_the_file() -> None:
+def test_the_page_of_the_notebook_shows_its_cells_and_links_to_its_file() -> None:
     contents = DocumentPages().contents
     page = contents["tutorials/fine_tune.md"]
     assert contents["tutorials/fine_tune.ipynb"] == NOTEBOOK.read_text(encoding="utf-8")
@@ -43,8 +43,8 @@ def test_its_page_shows_the_cells_and_links_to_the_file() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # a minute of processor time; processors are shared
-def test_it_runs_and_fine_tuning_makes_fewer_errors(tmp_path: Path) -> None:
-    """In a folder of its own: the notebook writes beside the package recipes."""
+def test_the_notebook_runs_and_the_fine_tuned_model_makes_fewer_errors(tmp_path: Path) -> None:
+    """The notebook runs in a temporary folder, because it writes files beside the package recipes."""
     import nbformat
     from nbclient import NotebookClient
 

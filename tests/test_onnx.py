@@ -90,7 +90,7 @@ def test_batched_features_equal_those_of_each_utterance_whatever_follows_it(name
         for waveform, frames, length in zip(waveforms, out, lengths.tolist(), strict=True):
             expected = features(waveform)
             assert len(expected) == length
-            short = len(expected) < 3  # their deviation is almost 0, so the quotient is noise
+            short = len(expected) < 3  # frames so few that their deviation is almost 0, so dividing by it gives noise
             torch.testing.assert_close(frames[:length], expected, rtol=1e-3, atol=0.01 if short else 2e-4)
 
 
@@ -212,7 +212,7 @@ def test_features_inside_the_program_give_equal_log_probs(exported: Path, bundle
         torch.testing.assert_close(log_probs[:, : lengths[0]], expected, rtol=0, atol=2e-3)  # logits are scaled by 30
 
 
-WITHOUT_TORCH = "import sys\nsys.modules['torch'] = None\n"  # importing it fails
+WITHOUT_TORCH = "import sys\nsys.modules['torch'] = None\n"  # importing torch then fails
 
 
 def follow(folder: Path, number: int, recording: Path, tmp_path: Path) -> str:

@@ -306,7 +306,7 @@ def test_the_stream_in_the_readme_needs_no_torch_and_gives_the_text_of_one_pass(
 ) -> None:
     for recording in recordings(tmp_path):
         [expected] = load_recognizer(streaming_folder / "bundle").transcribe([recording], sample_rate=16_000)
-        for number in range(2):  # first as a whole recording, then as a stream
+        for number in range(2):  # program 0 of the README reads a whole recording, program 1 a stream
             assert follow(streaming_folder / "exported", number, recording, tmp_path).split() == expected.text.split()
 
 

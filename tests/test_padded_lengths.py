@@ -63,7 +63,7 @@ def test_batches_have_the_lengths_counted_by_the_plan() -> None:
     assert sorted(item.position for step in range(len(epoch)) for item in epoch.items(step, 0)) == list(range(300))
 
 
-def test_without_the_setting_the_plan_does_not_change() -> None:
+def test_without_lengths_per_doubling_the_plan_does_not_round_lengths() -> None:
     """The padded seconds equal those of the longest utterance exactly."""
     chosen, epoch = planned(lengths_per_doubling=None)
     assert torch.equal(epoch.padded, epoch.durations)

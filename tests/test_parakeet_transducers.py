@@ -165,7 +165,7 @@ def test_a_bundle_converts_back_with_equal_tensors_and_texts(kind: str, has_blan
     ]
 
 
-def test_transformers_gets_the_transducer_of_a_hybrid_and_the_command_names_the_rest(
+def test_of_a_hybrid_only_the_transducer_is_exported_and_the_command_names_the_other_tensors(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     network = ["head/predictor=lstm", "head.predictor.dim=12", "head.joint_dim=12", "head.joint_activation=relu"]

@@ -83,7 +83,7 @@ def test_an_unknown_precision_is_refused(precision: str) -> None:
 
 
 def covering_pairs() -> list[tuple[str, str]]:
-    """Return a pair for each head, and for each decoder that is in none of those pairs."""
+    """Return a pair of head and decoder for each head, and one for each decoder that is in none of these pairs."""
     possible = [pair for pair in PAIRS if not lacking(untrained(*pair)[1].head, default_settings("decode", pair[1]))]
     of_heads = {head: (head, decode) for head, decode in reversed(possible)}
     of_decoders = {decode: (head, decode) for head, decode in possible}

@@ -71,7 +71,7 @@ def test_without_priors_or_weight_the_result_equals_beam_search(settings: dict[s
     assert search.tunable.keys() == ({"prior_weight"} if settings["label_priors"] else set())
 
 
-def test_searching_chunk_by_chunk_equals_searching_the_whole() -> None:
+def test_searching_chunk_by_chunk_equals_searching_the_whole_utterance() -> None:
     search = prior_beam(label_priors=PRIORS, prior_weight=0.5)
     log_probs = random_log_probs(30, len(PIECES))
     states = [search.initial_state()]

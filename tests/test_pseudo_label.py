@@ -53,7 +53,7 @@ def reason_of(limits: Limits, tried: AutomaticText, second: dict[str, AutomaticT
         (replace(ANY, seconds=(1.0, 3.0)), text("a b", duration=1.0), text("a b", duration=0.99), "duration"),
         (replace(ANY, words=(2, 3)), text("a b"), text("a"), "number of words"),
         (replace(ANY, words=(2, 3)), text("a b c"), text("a b c d"), "number of words"),
-        # The audio has 2 s.
+        # The audio is 2 s long.
         (replace(ANY, characters_per_second=(2.0, 3.0)), text("abc def"), text("abc defg"), "speaking rate"),
         (replace(ANY, characters_per_second=(2.0, 3.0)), text("ab cd"), text("ab c"), "speaking rate"),
         (replace(ANY, characters=frozenset("abc'")), text("a b'c"), text("a b-c"), "characters"),
@@ -125,7 +125,7 @@ def test_texts_for_which_a_second_model_has_another_text_or_none_are_dropped() -
 
 
 @pytest.mark.parametrize("character", ["⁇", "\ufffd", "\x07", "☃", "€"])
-def test_symbols_of_no_language_are_refused_unless_they_are_listed(character: str) -> None:
+def test_symbols_that_belong_to_no_language_are_refused_unless_they_are_listed(character: str) -> None:
     assert not has_only(f"a{character}", None)
     assert has_only(f"a{character}", frozenset(f"a{character}"))
 

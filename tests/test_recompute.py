@@ -178,7 +178,9 @@ def test_nothing_is_recomputed_in_evaluation_or_without_gradients(monkeypatch: p
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda encoder: pickle.loads(pickle.dumps(encoder))])
-def test_a_copy_uses_its_own_weights_and_still_recomputes(copied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_of_an_encoder_uses_its_own_weights_and_still_recomputes(
+    copied: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     encoder = make_encoder(BATCH_NORM, recompute=True)
     theirs = copied(encoder)
     with torch.no_grad():

@@ -54,7 +54,7 @@ def test_bins_have_equal_numbers_of_words_for_any_distribution_of_confidence() -
 
 
 def test_the_calibration_error_is_the_mean_difference_of_confidence_and_accuracy() -> None:
-    """Half of 40 words with confidence 0.9 are right, and half of 60 with 0.2: 0.4 * 0.4 + 0.6 * 0.3."""
+    """Half of 40 words with confidence 0.9 and half of 60 with 0.2 are right: the error is 0.4 * 0.4 + 0.6 * 0.3."""
     confidences = [0.9] * 40 + [0.2] * 60
     right = [True] * 20 + [False] * 20 + [True] * 30 + [False] * 30
     assert calibration_error(reliability(confidences, right)) == pytest.approx(0.34)

@@ -362,10 +362,10 @@ def die_in(where: str) -> None:
 @pytest.mark.parametrize(
     "where",
     [
-        "asr.run.folder.save_fitted",  # after the tokenizer is fitted
+        "asr.run.folder.save_fitted",  # killed after the tokenizer is fitted
         "asr.run.folder.save_config",
         "asr.training.checkpointing.superfluous",  # the new checkpoint is written, but no older one is removed
-        "asr.training.task.count_errors",  # in the first validation
+        "asr.training.task.count_errors",  # killed in the first validation
         "asr.run.outcome.make_bundle",
         "asr.checkpoint.bundle._swap",  # the bundle is complete beside its final path
         "asr.run.outcome.test_bundle",

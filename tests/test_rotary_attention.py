@@ -14,7 +14,7 @@ DIM, HEADS = 12, 3
 
 
 def attention_by_loops(attention: RotaryAttention, x: Tensor, lengths: list[int]) -> Tensor:
-    """arXiv:2104.09864, equations 14 to 16, with their matrices; frames after an utterance's end stay zero."""
+    """Apply the matrices of arXiv:2104.09864, equations 14 to 16; frames after an utterance's end stay zero."""
     size = DIM // HEADS
     query, key, value = attention.qkv(x).split(DIM, dim=-1)
 

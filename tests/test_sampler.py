@@ -60,7 +60,7 @@ def all_batches(plan: Plan) -> list[list[int]]:
 
 
 def holds(batch: list[int], durations: list[float], bounds: BatchBounds) -> bool:
-    """Whether a batch is within the bounds; a single utterance always is."""
+    """Return whether a batch is within the bounds; a single utterance always is."""
     longest, number = max(durations[index] for index in batch), len(batch)
     squared = bounds.max_squared_seconds is None or longest * longest * number <= bounds.max_squared_seconds
     return number == 1 or (longest * number <= bounds.batch_seconds and number <= bounds.max_utterances and squared)
@@ -270,7 +270,7 @@ def test_a_small_corpus_is_also_padded_little(count: int) -> None:
     """Batches have about five utterances; jitter is limited, because it would otherwise undo the sorting."""
     durations = random_durations(count)
     first, second = plan(durations, jitter=1e9), plan(durations, jitter=1e9, epoch=1)
-    assert padding(first, durations) < 0.15  # in random order it would be a third
+    assert padding(first, durations) < 0.15  # in random order the padding would be a third
     assert changed_mates(first, second) > 0.75
 
 
@@ -374,7 +374,7 @@ def test_speeds_are_uniform_and_drawn_again_in_each_epoch() -> None:
         assert abs(first.tolist().count(factor) - 1000) < 100  # four standard deviations
     assert torch.equal(drawn(0, 0), first)
     for other in (drawn(0, 1), drawn(1, 0)):
-        assert 0.2 < float((other == first).double().mean()) < 0.5  # a third by chance
+        assert 0.2 < float((other == first).double().mean()) < 0.5  # a third of the speeds agree by chance
 
 
 def test_evaluation_plays_each_utterance_at_its_own_speed() -> None:

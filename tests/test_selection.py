@@ -46,8 +46,8 @@ def test_the_weakest_language_model_within_one_standard_error_is_chosen() -> Non
     assert choose(made) == expected
 
 
-def test_a_gain_in_every_utterance_is_not_sacrificed_for_a_weaker_model() -> None:
-    """If all differences are equal, the standard error is 0."""
+def test_a_language_model_that_helps_every_utterance_equally_gets_its_best_weight() -> None:
+    """All differences are equal, so their standard error is 0, and no smaller weight is within one standard error."""
     assert choose(trials([[3, 3, 3], [2, 2, 2], [1, 1, 1]])) == 2
 
 

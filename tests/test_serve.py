@@ -46,7 +46,8 @@ from tests.serving import Server, answer, multipart, request_head, serving
 from tests.test_serve_bad_input import SAID, encoded, one_line, open_files
 from tests.tones import SAMPLE_RATE, sentences, speak
 
-LONG = encoded(np.concatenate([speak(text + "  ") for text in sentences(150, seed=6)]), "FLAC")  # a few minutes
+# a recording of a few minutes
+LONG = encoded(np.concatenate([speak(text + "  ") for text in sentences(150, seed=6)]), "FLAC")
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +109,7 @@ def test_concurrent_requests_get_the_answers_of_separate_ones(server: Server, fl
         assert answered["id"] == file.name
         for word, same in zip(answered["words"], expected["words"], strict=True):
             assert (word["text"], word["start"], word["end"]) == (same["text"], same["start"], same["end"])
-            assert word["confidence"] == pytest.approx(same["confidence"], abs=1.1e-4)  # rounded to 1e-4
+            assert word["confidence"] == pytest.approx(same["confidence"], abs=1.1e-4)  # both are rounded to 1e-4
 
 
 def test_a_curl_command_suffices_as_client(server: Server, tmp_path: Path) -> None:
@@ -229,7 +230,7 @@ def test_requests_beyond_the_queue_are_refused_with_a_time_to_retry(fluent: Path
 def test_a_request_that_would_be_refused_is_refused_before_the_upload(fluent: Path) -> None:
     def status_of(server: Server) -> int:
         with server.connect() as connection:
-            connection.sendall(request_head("Content-Length: 1000000"))  # but none of these bytes
+            connection.sendall(request_head("Content-Length: 1000000"))  # none of these bytes is sent
             return answer(connection)[0]
 
     with serving(fluent / "run", "--queue", "2", "--upload-seconds", "30") as server:
@@ -261,7 +262,7 @@ def test_recordings_of_disconnected_clients_are_not_transcribed(fluent: Path) ->
             server.wait_for_log("POST /transcribe 499")
         assert server.post(SAID).status_code == 200
         assert server.get("/health").json()["waiting"] == 0
-        assert server.metric("asr_audio_seconds_total") < 10  # only the last recording
+        assert server.metric("asr_audio_seconds_total") < 10  # only the last recording was recognised
         assert not [path for path in open_files(server.process.pid) if str(server.scratch) in str(path)]
         assert not list(server.scratch.iterdir())
 
@@ -358,7 +359,7 @@ def test_names_that_are_not_utf_8_are_shown_with_escapes(tmp_path: Path) -> None
         assert names[0] in request_to(served, "GET", path).text.replace(r"\\", "\\")
 
 
-def test_without_its_packages_the_error_says_what_to_install() -> None:
+def test_without_the_packages_of_the_server_the_error_says_what_to_install() -> None:
     code = "import sys\nfor name in ('fastapi', 'uvicorn'): sys.modules[name] = None\n"
     code += "import importlib.util as u; find = u.find_spec\n"
     code += "u.find_spec = lambda name: None if name in ('fastapi', 'uvicorn') else find(name)\n"

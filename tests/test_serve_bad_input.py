@@ -317,7 +317,8 @@ def chunks(total: int) -> Iterator[bytes]:
 def test_a_gigabyte_is_refused_at_the_size_limit_for_any_declared_length(server: Server) -> None:
     before = resident(server)
     headers = {"content-type": "multipart/form-data; boundary=b0undary"}
-    response = post(server, content=chunks(1_000_000_000), headers=headers)  # chunked, without a declared length
+    # the body is sent in chunks, without a declared length
+    response = post(server, content=chunks(1_000_000_000), headers=headers)
     assert response.status_code == 413
     assert "at most 3 megabytes" in line(response)
     assert resident(server) - before < 50e6
@@ -398,7 +399,7 @@ def test_requests_that_are_not_http_do_not_stop_the_server(server: Server) -> No
         b"GET\r\n\r\n",
         bytes(1000),
         b"POST /transcribe HTTP/1.1\r\nContent-Length: x\r\n\r\n",
-        b"GET / HTTP/1.1\r\n\r\n",  # without a host
+        b"GET / HTTP/1.1\r\n\r\n",  # this request has no Host header
         b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n",
         b"GET /" + b"a" * 100_000,
         request_head("Transfer-Encoding: chunked") + b"no number\r\n",

@@ -106,7 +106,7 @@ def test_words_are_shown_while_they_are_spoken_and_become_final(chromium_of_few_
     assert seen.complaints == []
 
 
-def test_a_busy_server_says_so_and_accepts_the_next_client(seen: Visit, chromium: Any, server: Server) -> None:
+def test_a_busy_server_is_reported_and_accepts_the_next_client(seen: Visit, chromium: Any, server: Server) -> None:
     other = visit(chromium, server.address + "/")
     button(other.page, START).click()
     button(other.page, STOP).wait_for()

@@ -84,7 +84,9 @@ LOOPBACK = "localhost 127.0.0.1 127.0.0.1:8000 [::1] [::1]:8000 [0:0::0:1] LOCAL
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_a_server_answers_to_these_hosts(given: tuple[str, str, list[str]], known: str, unknown: str) -> None:
+def test_a_server_answers_requests_for_known_hosts_and_for_no_others(
+    given: tuple[str, str, list[str]], known: str, unknown: str
+) -> None:
     hosts = known_hosts(*given)
     assert [host for host in known.split() if not hosts.has(host_of(host))] == []
     assert [host for host in unknown.split() if hosts.has(host_of(host))] == []

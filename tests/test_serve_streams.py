@@ -121,7 +121,7 @@ def test_a_client_may_choose_the_chunk_duration(seconds: float, recognizer: Reco
     assert text(replies) == " ".join(word.text for word in alone(recognizer, from_pcm(samples), chunk_seconds=seconds))
 
 
-def test_a_model_that_does_not_stream_recognises_the_last_seconds_again_and_says_so() -> None:
+def test_a_model_that_does_not_stream_recognises_the_last_seconds_again_and_reports_it() -> None:
     texts = sentences(3, seed=5, words=(3, 8))
 
     async def test(server: Live) -> Any:
@@ -228,7 +228,7 @@ def test_a_protocol_violation_closes_only_its_own_connection(
             writer.write(content)
             if content:
                 async with asyncio.timeout(20):
-                    await reader.read()  # until the connection is closed
+                    await reader.read()  # read until the connection is closed
             writer.close()
 
     run(test, recognizer)
@@ -260,7 +260,7 @@ def test_a_flood_of_empty_frames_or_pings_needs_little_memory_and_disturbs_no_ot
                 connections = server.server.server_state.connections
                 most = max([most, *(connection.transport.get_write_buffer_size() for connection in connections)])
             async with asyncio.timeout(20):
-                await reader.read()  # until the server closes the connection
+                await reader.read()  # read until the server closes the connection
         writer.close()
         return most
 
@@ -414,7 +414,7 @@ def test_a_client_that_sends_too_fast_is_slowed_down(recognizer: Recognizer) -> 
     async def test() -> None:
         sockets = service(recognizer).sockets
         sockets.streams.start()
-        with sockets.streams._changed:  # the net is busy, and takes no audio
+        with sockets.streams._changed:  # while this lock is held, the net is busy and takes no audio
             hand = Hand()
             for message in (FIRST, *[second] * 9, END):
                 hand.say(message)

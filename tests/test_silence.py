@@ -106,7 +106,7 @@ def test_segments_read_no_more_than_the_next_one_needs():
     ended = 0
     for _, segment in cut_at_silences(blocks(), RATE, max_seconds=20.0):
         assert read - ended <= 21 * RATE
-        assert segment.untyped_storage().nbytes() == 4 * len(segment)  # it owns only its own samples
+        assert segment.untyped_storage().nbytes() == 4 * len(segment)  # the segment's storage has only its own samples
         ended += len(segment)
     assert ended == 300 * RATE
 
@@ -139,7 +139,8 @@ def test_a_long_pause_is_cut_only_once():
     waveform, middles = recording((5, 6), (11.5, 0))
     first, second = cuts_of(waveform, 12.0)
     assert near([first], middles[:1])
-    assert second == pytest.approx(11 - 0.15, abs=0.05)  # first only silence, then all speech
+    # the second segment contains the silence, the third all later speech
+    assert second == pytest.approx(11 - 0.15, abs=0.05)
 
 
 def test_long_silence_becomes_long_segments():

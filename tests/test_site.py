@@ -117,7 +117,7 @@ def test_features_that_the_pages_script_does_not_support_are_refused(
         prepare_site(tmp_path / "site", CONFIG | config, [], print)
 
 
-def test_a_model_of_several_programs_has_no_page(tmp_path: Path) -> None:
+def test_a_model_exported_as_several_onnx_files_is_refused_for_the_web_page(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"must be one program, .*; it is encoder\.onnx, joiner\.onnx\."):
         write_site(tmp_path / "x", "x", bundle(), listener(), {"encoder.onnx": b"", "joiner.onnx": b""}, FAKE, [])
     assert not (tmp_path / "x").exists()

@@ -71,7 +71,7 @@ def plain(waveform: np.ndarray, pad_mode: str) -> np.ndarray:
 @PAD_MODES
 @pytest.mark.parametrize("amplitude", [0.3, 1e-2, 1e-4])
 @pytest.mark.parametrize("num_samples", [3000, 3200, 700])
-def test_energies_equal_those_of_the_recipe(pad_mode: str, amplitude: float, num_samples: int) -> None:
+def test_energies_equal_those_of_nemos_recipe_in_numpy(pad_mode: str, amplitude: float, num_samples: int) -> None:
     waveform = (amplitude * noise(num_samples)).astype(np.float32)
     expected = plain(waveform, pad_mode)
     features = slaney_fbank(pad_mode=pad_mode)

@@ -148,7 +148,7 @@ def test_no_real_recording_is_treated_as_silence() -> None:
     assert [path for path in paths if not may_hold_speech(load_waveform(path, RATE), RATE)] == []
 
 
-def test_a_transcript_without_speech_has_no_words_and_says_so(
+def test_a_transcript_without_speech_has_no_words_and_its_field_speech_is_false(
     fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     speech, noise = torch.from_numpy(speak("ab cd ef")).float(), 0.1 * torch.randn(round(4.4 * RATE))

@@ -79,7 +79,9 @@ def test_unknown_words_get_all_mass_that_discounts_remove_from_the_unigrams(tmp_
 
 @needs_kenlm
 @pytest.mark.parametrize("order", [2, 3])
-def test_after_every_history_all_words_and_the_unknown_one_sum_to_one(tmp_path: Path, order: int) -> None:
+def test_after_every_history_the_probabilities_of_all_known_words_and_of_the_unknown_word_sum_to_one(
+    tmp_path: Path, order: int
+) -> None:
     words, _ = made(tmp_path, TEXT, "--order", str(order))
     model = NgramModel(words)
     for history in product([*sorted(model.words), "never"], repeat=order - 1):
@@ -108,7 +110,7 @@ def test_unknown_words_are_spelled_like_the_rare_words_of_the_text(tmp_path: Pat
 
 
 @needs_kenlm
-def test_if_no_word_is_rare_all_words_are_examples(tmp_path: Path) -> None:
+def test_if_no_word_is_rare_the_spelling_model_is_estimated_from_all_words(tmp_path: Path) -> None:
     _, path = made(tmp_path, ["ab ba"] * (MAX_COUNT + 1))
     assert {"a", "b"} < entries(path, 1).keys()
 

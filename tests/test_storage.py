@@ -34,7 +34,7 @@ HANGING = ("hang", "hang_within", "drip")
 
 @pytest.fixture
 def url(s3: FaultyProxy, request: pytest.FixtureRequest) -> str:
-    """An object of CONTENT."""
+    """The URL of an object with the bytes CONTENT."""
     url = f"s3://bucket/{request.node.name}.bin"
     write_whole(url, CONTENT)
     s3.requests.clear()
@@ -226,7 +226,7 @@ def in_a_child(read: Callable[[], Any]) -> Any:
     return result
 
 
-def test_a_request_that_obstore_would_wait_for_is_given_up(
+def test_a_request_for_which_obstore_would_wait_forever_is_abandoned(
     s3: FaultyProxy, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The time-outs of obstore are disabled."""
@@ -278,7 +278,9 @@ def test_an_absent_object_or_bucket_is_named(s3: FaultyProxy, wanted: str, cause
 
 
 @pytest.mark.parametrize("start", [len(CONTENT) - 5, len(CONTENT), len(CONTENT) + 1])
-def test_a_range_beyond_the_end_is_an_error_that_names_both_ends(url: str, start: int, tmp_path: Path) -> None:
+def test_a_range_beyond_the_end_of_an_object_causes_an_error_that_names_both_ends(
+    url: str, start: int, tmp_path: Path
+) -> None:
     file = tmp_path / "file"
     file.write_bytes(CONTENT)
     for path in (url, str(file)):
@@ -299,7 +301,7 @@ def test_of_several_absent_objects_the_first_is_named_with_its_bucket(s3: Faulty
             store.sizes_and_etags([f"s3://bucket/a-{number}.tar" for number in range(9)])
 
 
-def test_an_object_that_changed_is_an_error_that_names_it(s3: FaultyProxy, url: str, tmp_path: Path) -> None:
+def test_a_changed_object_causes_an_error_that_names_it(s3: FaultyProxy, url: str, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(CONTENT)
     for path in (url, str(file)):

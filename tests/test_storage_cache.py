@@ -25,7 +25,7 @@ URL = "s3://bucket/cached"
 
 @pytest.fixture
 def cached(s3: FaultyProxy, tmp_path: Path) -> Iterator[FaultyProxy]:
-    """An object of CONTENT at URL; its ranges are cached in the folder `cache`."""
+    """The object at URL has the bytes CONTENT; its ranges are cached in the folder `cache`."""
     session.configure(storage(5, 2, str(tmp_path / "cache")))
     range_cache.cache_clear()
     write_whole(URL, CONTENT)
@@ -116,7 +116,7 @@ def test_a_range_too_large_for_the_cache_is_not_cached(tmp_path: Path) -> None:
     assert len(files(tmp_path)) == 1
 
 
-def test_a_full_disk_is_one_warning_and_the_bytes_are_correct(
+def test_a_full_disk_causes_one_warning_and_the_bytes_are_correct(
     cached: FaultyProxy, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Files may have at most 500 bytes: writing then fails in the middle, as on a full disk."""
@@ -137,7 +137,7 @@ def test_a_full_disk_is_one_warning_and_the_bytes_are_correct(
 
 
 @pytest.mark.parametrize("location", ["a file", "in a file"])
-def test_a_folder_that_cannot_be_created_is_one_warning(
+def test_a_cache_folder_that_cannot_be_created_causes_one_warning(
     cached: FaultyProxy, tmp_path: Path, caplog: pytest.LogCaptureFixture, location: str
 ) -> None:
     (tmp_path / "file").touch()

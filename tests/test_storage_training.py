@@ -35,16 +35,16 @@ def weights(run_dir: Path) -> bytes:
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_training_from_a_store_with_faults_and_a_cache_has_the_bits_of_one_from_files(
+def test_training_from_a_store_with_faults_and_a_cache_gives_the_bits_of_training_from_files(
     tones: Path, uploaded: str, s3: FaultyProxy, tmp_path: Path, num_workers: int
 ) -> None:
-    two_epochs = "trainer.max_epochs=2"  # workers start once
+    two_epochs = "trainer.max_epochs=2"  # because workers start once per run, and must also serve the second epoch
     train(settings(tones, tmp_path / "files", two_epochs))
     drawn = random.Random(0)
     s3.faults.extend(drawn.choice(FAULTS) if drawn.random() < 0.3 else "" for _ in range(150))
     more = [two_epochs, f"data.num_workers={num_workers}", f"data.cache_dir={tmp_path / 'cache'}"]
     train(settings(uploaded, tmp_path / "store", *more))
-    assert len(s3.faults) < 80  # out of 150: some faults occurred
+    assert len(s3.faults) < 80  # fewer than 80 of 150 answers are left, so some faults occurred
     assert weights(tmp_path / "store") == weights(tmp_path / "files")
     assert any((tmp_path / "cache").rglob("*"))
 

@@ -55,7 +55,7 @@ FEATURES = [
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 @pytest.mark.parametrize("overrides", FEATURES, ids=" ".join)
-def test_features_of_pieces_equal_those_of_the_whole(overrides: list[str], dtype: torch.dtype) -> None:
+def test_features_of_pieces_equal_those_of_the_whole_waveform(overrides: list[str], dtype: torch.dtype) -> None:
     features = build_features(resolved(*overrides, "features/normalize=global_cmvn"))
     features.normalize.mean, features.normalize.std = torch.randn(80), torch.rand(80) + 0.5
     for seed, num_samples in enumerate((0, 1, 159, 160, 399, 400, 401, 700, 9000, 20011)):
@@ -97,7 +97,7 @@ def transducer(name: str = "transducer") -> Recognizer:
     joiner, predictor = joiner_of(recognizer), recognizer.model.head.predictor
     frames = recognizer.model.features(speech(4.0, 99))
     with torch.no_grad():
-        # So that frames decide, and no endless loop begins.
+        # Weaken the influence of tokens, so that frames decide and no endless loop begins.
         joiner.of_tokens.weight.mul_(1.0 if name == "transducer" else 0.2)
         encoded = recognizer.model(frames[None], torch.tensor([len(frames)]))
         before = joiner.of_tokens(predictor(torch.randint(1, 9, (1, encoded.out.shape[1] - 1))))
@@ -138,7 +138,7 @@ def streaming_recognizer(
     if recognizer.model.head.frame_head is None:
         return recognizer
     linear = recognizer.model.head.frame_head.linear
-    # Until no token is the most likely one everywhere; each step changes the input of the next block.
+    # Repeat until no token is the most likely one everywhere: each step changes the input of the next block.
     for _ in range(3):
         frames = recognizer.model.features(speech(4.0, 99, dtype))
         with torch.no_grad():
@@ -367,7 +367,7 @@ def test_a_word_emitted_one_chunk_late_has_the_time_at_which_it_was_spoken() -> 
     assert sum(map(len, stream._log_probs)) == 6, "no more audio is stored"
 
 
-def test_a_model_that_does_not_stream_recognises_the_last_seconds_again_and_says_so() -> None:
+def test_a_model_that_does_not_stream_recognises_the_last_seconds_again_and_reports_it() -> None:
     recognizer = listener()
     for seed, sentence in enumerate(sentences(3, seed=5, words=(8, 12))):
         waveform = torch.from_numpy(speak(sentence)).float()

@@ -50,7 +50,7 @@ def test_submitit_runs_each_job_in_a_separate_process(tones: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("name", "package"), [("optuna", "hydra-optuna-sweeper"), ("slurm", "hydra-submitit-launcher")]
 )
-def test_without_its_package_a_sweep_says_what_to_install(
+def test_if_the_package_of_a_sweep_is_absent_the_error_says_what_to_install(
     name: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def absent(package: str) -> None:

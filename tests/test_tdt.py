@@ -38,7 +38,8 @@ from tests.transducers import (
 
 DURATIONS = (0, 1, 3)
 
-Arcs = list[tuple[int, int, int, int]]  # frame, number of previous tokens, token or blank, index of the duration
+# arcs of a path: frame, number of previous tokens, token or blank, index of the duration
+Arcs = list[tuple[int, int, int, int]]
 
 
 def paths(num_frames: int, tokens: tuple[int, ...], durations: tuple[int, ...] = DURATIONS) -> Iterator[Arcs]:
@@ -175,7 +176,7 @@ def test_the_loss_of_the_head_is_the_weighted_sum_of_its_own_and_the_ctc_loss(mo
     assert made.min_frames([1, 1]) == (1 if weight == 0 else 3)
 
 
-def test_omega_is_the_probability_of_a_loss_without_durations_drawn_from_the_seed() -> None:
+def test_omega_is_the_probability_of_a_loss_without_durations_and_the_draw_depends_on_the_seed() -> None:
     made = head(more=("head.omega=0.3", "head.ctc_weight=0", "head.sigma=0.05")).train()
     encoded = Encoded(torch.randn(2, 5, DIM, dtype=torch.float64), torch.tensor([5, 3]), {})
     tokens, lengths = torch.tensor([[2, 1], [3, 0]]), torch.tensor([2, 1])

@@ -41,11 +41,11 @@ needs_whisper_normalizer = pytest.mark.skipif(
         (" \u00a0\u2003 … ", ""),
     ],
 )
-def test_basic_keeps_words_and_removes_case_and_punctuation(text: str, expected: str) -> None:
+def test_the_basic_normalizer_keeps_words_and_removes_case_and_punctuation(text: str, expected: str) -> None:
     assert basic(text) == expected
 
 
-def test_as_written_keeps_case_and_punctuation() -> None:
+def test_the_as_written_normalizer_keeps_case_and_punctuation() -> None:
     assert as_written("  Don’t —\t“STOP”,\n3  o'clock! ") == "Don’t — “STOP”, 3 o'clock!"
 
 
@@ -110,7 +110,7 @@ def test_normalisation_is_idempotent_for_every_capital_with_every_mark() -> None
 @example("a'' '' 'b'")
 @example("'\u0301")
 @example("a_b")
-def test_basic_yields_only_letters_marks_digits_single_spaces_and_inner_apostrophes(text: str) -> None:
+def test_the_basic_normalizer_yields_only_letters_marks_digits_single_spaces_and_inner_apostrophes(text: str) -> None:
     for word in basic(text).split(" "):
         for position, character in enumerate(word):
             if character == "'":
@@ -121,7 +121,7 @@ def test_basic_yields_only_letters_marks_digits_single_spaces_and_inner_apostrop
 
 
 @given(st.text())
-def test_basic_yields_lower_case(text: str) -> None:
+def test_the_basic_normalizer_yields_lower_case(text: str) -> None:
     assert basic(text) == basic(text).lower()
 
 

@@ -247,7 +247,8 @@ def test_the_time_is_the_sum_over_all_starts_without_the_pauses_between_them(tmp
     assert "why (a, b, c) (2 times)" in page
     assert "in 2 starts" in page
 
-    add_events(tmp_path, (night + 20, Bundled()), (night + 40, Bundled()))  # the clock was set back
+    # the clock was set back between these events
+    add_events(tmp_path, (night + 20, Bundled()), (night + 40, Bundled()))
     assert read_history(tmp_path / "events.jsonl").wall_seconds == 110.0
 
 

@@ -254,7 +254,7 @@ def test_the_steps_of_a_run_are_the_sum_over_all_its_epochs(world_size: int, acc
     for max_steps in (1, 50, sum(steps_of), sum(steps_of) + 1):
         total = dataset.total_steps(start_of_epoch(0, world_size), 0, RunBounds(20, max_steps, accumulate))
         assert total == min(max_steps, sum(steps_of))
-    # A resumed run gives the same number, and a complete run adds no steps.
+    # A resumed run has the same total number of steps, and a finished run adds none.
     for epoch, done in ((7, 0), (7, 2), (19, 4)):
         position = Position(epoch, (Share(world_size, done * accumulate),))
         steps_done = sum(steps_of[:epoch]) + done

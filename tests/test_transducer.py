@@ -85,7 +85,7 @@ def test_loss_and_gradient_equal_those_of_an_enumeration_of_all_alignments() -> 
     )
 
 
-def test_torchaudios_loss_equals_the_plain_one() -> None:
+def test_torchaudios_transducer_loss_equals_the_plain_implementation() -> None:
     logits, tokens, lengths, token_lengths = batch_of(CASES, VOCAB_SIZE)
     single = logits.detach().float().requires_grad_()
     loss = transducer_loss(single, tokens, lengths, token_lengths)
@@ -125,7 +125,9 @@ def test_an_utterance_without_frames_has_probability_0() -> None:
 
 
 @pytest.mark.parametrize("predictor", PREDICTORS)
-def test_a_prediction_network_is_equal_token_by_token_and_independent_of_later_tokens(predictor: str) -> None:
+def test_a_prediction_network_gives_the_same_output_token_by_token_as_at_once_and_ignores_later_tokens(
+    predictor: str,
+) -> None:
     network = head(predictor).predictor
     tokens = torch.tensor([[1, 2, 2, 3], [3, 1, 1, 2]])
     whole = network(tokens)
@@ -138,7 +140,7 @@ def test_a_prediction_network_is_equal_token_by_token_and_independent_of_later_t
     assert not torch.allclose(whole[0, 1], whole[1, 1])
 
 
-def test_the_stateless_network_equals_the_average_of_the_paper() -> None:
+def test_the_stateless_prediction_network_equals_the_papers_average_of_embeddings() -> None:
     network = head("stateless").predictor
     tokens = [0, 0, 3, 1]  # the network averages over two positions
     for place in range(1, len(tokens)):
@@ -161,7 +163,7 @@ def test_the_loss_of_the_head_is_the_weighted_sum_of_transducer_and_ctc_loss() -
 
 
 def test_cells_is_the_number_of_elements_of_the_largest_tensor() -> None:
-    for vocab_size in (4, 50):  # less and more than the joiner's dimension
+    for vocab_size in (4, 50):  # a vocabulary smaller and one larger than the joiner's dimension
         made, sizes = head(vocab_size=vocab_size), []
         made.joiner.output.register_forward_hook(
             lambda module, inputs, out, sizes=sizes: sizes.extend([inputs[0].numel(), out.numel()])

@@ -88,7 +88,7 @@ def torch_stack_with_the_weights_of(
 @pytest.mark.parametrize(("activation", "name"), [(ReLU, "relu"), (GELU, "gelu")])
 @pytest.mark.parametrize("residual", [PreNorm, PostNorm])
 @torch.no_grad()
-def test_the_stack_equals_torchs(residual: Any, activation: Any, name: str) -> None:
+def test_the_stack_of_blocks_equals_torchs_transformer_encoder(residual: Any, activation: Any, name: str) -> None:
     encoder = random_transformer(3, residual, activation)
     stack = torch_stack_with_the_weights_of(encoder, norm_first=residual is PreNorm, activation=name)
     lengths = torch.tensor([9, 4, 1])

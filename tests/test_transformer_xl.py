@@ -44,7 +44,7 @@ def make(segment: int, training_memory: int, memory: int, residual: Any = PreNor
 
 
 def attention_by_loops(attention: Any, x: Tensor, remembered: Tensor, segment: int, memory: int) -> Tensor:
-    """arXiv:1901.02860, section 3.3, for one utterance (T, D): which frames see which, term by term."""
+    """Compute attention of one utterance (T, D), term by term, over visible frames: arXiv:1901.02860, section 3.3."""
     size = DIM // HEADS
     query, key, value = attention.qkv(x).split(DIM, dim=-1)
     _, old_key, old_value = attention.qkv(remembered).split(DIM, dim=-1)

@@ -112,7 +112,7 @@ def two_valleys(weights: Weights) -> int:
     return min(100, round(min(shallow, deep)))
 
 
-def test_with_two_values_all_combinations_are_tried_once() -> None:
+def test_with_two_tuned_values_all_combinations_are_tried_once() -> None:
     seen: list[Weights] = []
     search = search_values(*stub(two_valleys), lambda values, counts: seen.append(Weights(**values)))
     assert search.values[fewest_errors(search.trials)] == {"lm_weight": 2.0, "word_insertion_bonus": -1.0}
@@ -206,7 +206,7 @@ def test_the_bundle_contains_weights_model_and_calibration_and_uses_them_after_i
 
 
 def _weights(line: str) -> tuple[float, float, float]:
-    """Return the weights in `LM weight 0.50, word insertion bonus 0.00, unknown score -4.00…`."""
+    """Return the numbers in a line `LM weight 0.50, word insertion bonus 0.00, unknown score -4.00…`."""
     words = line.replace(",", " ").replace(":", " ").split()
     return float(words[2]), float(words[6]), float(words[9])
 

@@ -42,7 +42,9 @@ def batches(utterances: list[Utterance], overrides: list[str], items: list[Item]
 @pytest.mark.parametrize(
     "overrides", [[], ["features=slaney_fbank"], ["features/normalize=loud_frame_cmvn"]], ids="-".join
 )
-def test_batches_are_equal_within_float32_and_have_equal_masks(overrides: list[str], views: int, tones: Path) -> None:
+def test_batches_of_both_ways_are_equal_within_float32_rounding_and_have_equal_masks(
+    overrides: list[str], views: int, tones: Path
+) -> None:
     utterances = read_manifest(tones / "train.jsonl")[:6]
     items = [Item(2, position, (0.9, 1.0, 1.1)[position % 3]) for position in (4, 0, 5, 2)]
     expected, actual = batches(utterances, overrides, items, views)

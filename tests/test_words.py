@@ -108,7 +108,7 @@ def test_spans_equal_the_best_path_that_spells_the_tokens(max_cells: int, drawn:
         assert float(deficits.sum()) == pytest.approx(loss, abs=1e-4)
 
 
-def test_the_most_likely_tokens_of_the_net_have_no_deficit() -> None:
+def test_the_most_likely_tokens_have_a_deficit_of_0_in_every_frame() -> None:
     log_probs = torch.randn(50, 5).log_softmax(dim=-1)
     tokens = [token for token, _ in itertools.groupby(log_probs.argmax(dim=-1).tolist()) if token != BLANK_ID]
     assert (frame_deficits(log_probs, tokens, token_spans(log_probs, tokens)) == 0).all()
@@ -122,7 +122,7 @@ def test_an_impossible_token_is_also_aligned(max_cells: int, monkeypatch: pytest
     assert len(token_spans(log_probs, [1, 2, 3])) == 3
 
 
-def test_a_path_computed_in_many_parts_equals_that_of_the_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_computed_in_many_parts_equals_the_path_found_by_plain_loops(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alignment, "MAX_CELLS", 0)
     blocks: list[int] = []
     advance = alignment._advance
@@ -281,7 +281,8 @@ def test_words_last_as_long_as_their_characters_and_end_before_the_next(pieces: 
         assert begin == pytest.approx(2.0 + 0.04 * frames[word.first].start)
         expected = 2.0 + 0.04 * frames[word.last].end + 0.05 * (word.tail - 1)
         following = frames[words[number + 1].first].start if number + 1 < len(words) else now
-        nearest = 2.0 + 0.04 * max(following, frames[word.first].start + 1)  # a token may spell several words
+        # words that share a token have its start, too
+        nearest = 2.0 + 0.04 * max(following, frames[word.first].start + 1)
         assert end == pytest.approx(min(expected, nearest))
 
 
@@ -355,7 +356,7 @@ def one_pass(recognizer: Recognizer, waveform: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("way", sorted(CHUNKS))
-def test_words_begin_at_the_times_of_the_loops_over_one_pass(way: str) -> None:
+def test_words_begin_at_the_times_that_plain_loops_over_one_pass_find(way: str) -> None:
     recognizer = listener()
     waveform, _ = spoken(SHORT[:8], [0.3, 0.5, 1.1, 0.2, 0.3, 2.0, 0.4, 0.3], seed=5)
     [transcript] = recognizer.transcribe([waveform], CHUNKS[way], sample_rate=SAMPLE_RATE)

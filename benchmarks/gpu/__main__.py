@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--device", choices=("cuda", "cpu"), default="cuda", help="cpu: tiny sizes, to test the program"
     )
     parser.add_argument(
-        "--steps", nargs="+", metavar="NAME", help="steps to run; DIR keeps earlier results of other steps"
+        "--steps", nargs="+", metavar="NAME", help="steps to run; earlier results of other steps stay in DIR"
     )
     parser.add_argument(
         "--models", nargs="*", default=[], metavar="MODEL", help="models for recognition (default: random weights)"

@@ -43,7 +43,9 @@ TEXTS = ["the quick brown fox jumps over a lazy dog"]  # fits a tokenizer of let
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print one row per model, decoder and batch size."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.recognition", description=__doc__)
-    parser.add_argument("--models", nargs="*", default=[], metavar="MODEL", help="run folders or bundles")
+    parser.add_argument(
+        "--models", nargs="*", default=[], metavar="MODEL", help="run folders or bundles (default: random weights)"
+    )
     parser.add_argument(
         "--audio", nargs="*", default=[], metavar="AUDIO", help="manifests, files or folders (default: noise)"
     )

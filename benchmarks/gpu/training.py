@@ -33,7 +33,7 @@ from benchmarks.results import Results, fixed, share
 from tests.tones import sentences, write_corpus
 
 NAME = "gpu_training"
-ENDED = "yes"  # the training reached its number of steps
+ENDED = "yes"  # value of `ended` if the training reached its number of steps
 REFERENCE = "CPU, float32"
 RUNS = {  # trainings on the device, and their overrides for asr.train
     "float32": ["trainer.precision=32-true"],
