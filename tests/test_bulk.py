@@ -245,7 +245,7 @@ def test_a_model_that_changed_between_two_starts_is_refused(source: Path, tmp_pa
     weights[name].view(-1)[0] += 1e-3
     save_file(weights, model / "weights.safetensors")
     before = files_of(tmp_path / "out")
-    with pytest.raises(InputError, match=r"its parts differ in model\. Give another --output-dir"):
+    with pytest.raises(InputError, match=r"its parts differ from this job in model\. Give another --output-dir"):
         transcribe(job_options(source, tmp_path / "out", model=model))
     with pytest.raises(InputError, match="differ in model"):
         transcribe(job_options(source, tmp_path / "out", "--dry-run", model=model))
@@ -274,7 +274,9 @@ def test_other_settings_in_the_same_folder_are_refused(
 ) -> None:
     transcribe(job_options(source, tmp_path, "--part", "1/9"))
     for options in (more, [*more, "--dry-run"]):
-        with pytest.raises(InputError, match=re.escape(f"its parts differ in settings ({change}). Give another")):
+        with pytest.raises(
+            InputError, match=re.escape(f"its parts differ from this job in settings ({change}). Give another")
+        ):
             transcribe(job_options(source, tmp_path, *options))
 
 
@@ -287,7 +289,7 @@ def test_giving_a_default_explicitly_does_not_count_as_another_setting(source: P
 
 def test_another_input_in_the_same_folder_is_refused(source: Path, tmp_path: Path) -> None:
     transcribe(job_options(source, tmp_path, "--part", "1/9"))
-    with pytest.raises(InputError, match="its parts differ in input"):
+    with pytest.raises(InputError, match="its parts differ from this job in input"):
         transcribe(job_options(source.parent / "audio", tmp_path))
 
 

@@ -9,7 +9,7 @@ from asr.errors import AudioError, TruncatedError
 
 
 class Container(NamedTuple):
-    """Corrections to what libsndfile reads from a file: a valid header, or a number that it does not report.
+    """Corrections to what libsndfile reads from a file: a valid header, or a number that libsndfile does not report.
 
     Args:
         mended: the whole file with a corrected header; None if libsndfile understands the original header.
@@ -37,10 +37,18 @@ def truncated(name: str, finding: str) -> TruncatedError:
 
 
 class _Chunks(NamedTuple):
-    """Layout of a format of chunks: position of the first chunk, header of a chunk, identifier of the audio chunk."""
+    """Layout of a file format that consists of chunks.
+
+    Args:
+        start: position of the first chunk.
+        head: struct format of a chunk's header: identifier and length.
+        audio: identifier of the audio chunk.
+        align: a chunk is padded to a multiple of this number of bytes.
+        length_counts_head: whether a chunk's length includes its header.
+    """
 
     start: int
-    head: str  # struct format: identifier and length
+    head: str
     audio: bytes
     align: int = 2
     length_counts_head: bool = False
@@ -54,7 +62,7 @@ _CHUNKED = {
     b"caff": _Chunks(8, ">4sQ", b"data", align=1),
     b"riff": _Chunks(40, "<16sQ", b"data", align=8, length_counts_head=True),  # W64
 }
-_MAX_CHUNKS = 1000  # bounds the time for a malicious file
+_MAX_CHUNKS = 1000  # limits the time that a malicious file can take
 
 
 def _read_chunks(file: io.FileIO, size: int, name: str) -> Container:
@@ -97,7 +105,7 @@ def _find_audio_chunk(file: io.FileIO, size: int, layout: _Chunks) -> tuple[int,
         position += head_length
         if layout.length_counts_head:
             length = max(0, length - head_length)
-        if identifier == b"ds64":  # RF64: the true lengths, if the other headers have 2**32 - 1
+        if identifier == b"ds64":  # RF64: lengths that apply where another header has 2**32 - 1
             outer, wide = struct.unpack("<QQ", file.read(16).ljust(16, b"\0"))
             end = 8 + outer
         if identifier.startswith(layout.audio):
@@ -121,7 +129,7 @@ def _count_last_page(data: bytes, name: str) -> int:
     *Source*: RFC 3533, section 6.
     """
     position, ended = 0, False
-    before, last = 0, 0  # samples up to the ends of the second last page and of the last page
+    before, last = 0, 0  # number of samples up to the end of the second-to-last page, of the last page
     while data.startswith(b"OggS", position) and position + 27 <= len(data):
         flags, num_segments = data[position + 5], data[position + 26]
         if ended and flags & 2:  # a page that begins a stream
@@ -147,10 +155,10 @@ _MP3_JUNK = 1 << 16  # maximum number of bytes between the tags and the first fr
 
 
 def _mend_mp3(data: bytes, name: str) -> bytes | None:
-    """Count the frames of an MP3 file, and declare them in a Xing header unless the file's own is correct.
+    """Count the frames of an MP3 file; declare their number in a Xing header unless the file's own header is correct.
 
-    Without a header, libsndfile estimates the length from one frame's bit rate. In several joined files, it trusts the
-    header of the first file. In both cases it ignores all frames after the assumed length.
+    Without a Xing header, libsndfile estimates the length from one frame's bit rate. If several files have been joined
+    to one, it trusts the header of the first. In both cases it ignores all frames after the assumed length.
 
     *Source*: ISO 11172-3, section 2.4; for the Xing header, parse.c of mpg123.
     """
@@ -174,9 +182,9 @@ def _mend_mp3(data: bytes, name: str) -> bytes | None:
 
 
 def _count_mp3_frames(data: bytes, position: int, name: str) -> int:
-    """Count the frames from `position` on; skip tags and other bytes between them."""
+    """Count the frames from `position` on; skip tags and other bytes between frames."""
     kind = _mp3_kind(data[position : position + 3])
-    lengths: dict[bytes, int] = {}  # cached, because few headers occur and an hour has 140,000 frames
+    lengths: dict[bytes, int] = {}  # cached, because an hour has 140,000 frames but few different headers
     count = 0
     while position >= 0:
         header = data[position : position + 3]
@@ -194,7 +202,7 @@ def _count_mp3_frames(data: bytes, position: int, name: str) -> int:
 
 
 def _next_mp3_frame(data: bytes, position: int, limit: int, kind: bytes | None = None) -> int:
-    """Return the position of a frame (of a given kind, or any) followed by another frame or the end; -1 if none."""
+    """Return the position of a frame (of a given kind, or any) that is followed by a frame or the end; -1: none."""
     for match in _MP3_HEADER.finditer(data, position, limit):
         length, own_kind = _mp3_frame_length(match[0]), _mp3_kind(match[0])
         after = match.start() + length
@@ -205,7 +213,7 @@ def _next_mp3_frame(data: bytes, position: int, limit: int, kind: bytes | None =
 
 
 def _mp3_kind(header: bytes) -> bytes:
-    """Return the bits that all frame headers of a file share (version, layer, sample rate); empty: not a header."""
+    """Return the bits that all frame headers of a file share (version, layer, sample rate); b"": not a header."""
     return bytes((header[1] | 1, header[2] & 0x0C)) if _MP3_HEADER.match(header) else b""
 
 
@@ -213,14 +221,16 @@ def _mp3_frame_length(header: bytes) -> int:
     """Return the length in bytes of the frame with this header; 0 if the bytes are not a header."""
     if not _MP3_HEADER.match(header) or header[2] & 0x0C == 0x0C:
         return 0
-    version = {3: 1, 2: 2, 0: 4}[header[1] >> 3 & 3]  # 4: version 2.5; each version halves the rates
-    rate = (44100, 48000, 32000)[header[2] >> 2 & 3] // version
-    kbits = (_MP3_KBITS if version == 1 else _MP3_KBITS_LOW)[(header[2] >> 4) - 1]
-    return (144000 if version == 1 else 72000) * kbits // rate + (header[2] >> 1 & 1)
+    divisor = {3: 1, 2: 2, 0: 4}[
+        header[1] >> 3 & 3
+    ]  # versions 2 and 2.5 have a half and a quarter of version 1's rates
+    rate = (44100, 48000, 32000)[header[2] >> 2 & 3] // divisor
+    kbits = (_MP3_KBITS if divisor == 1 else _MP3_KBITS_LOW)[(header[2] >> 4) - 1]
+    return (144000 if divisor == 1 else 72000) * kbits // rate + (header[2] >> 1 & 1)
 
 
 def _xing_position(header: bytes) -> int:
-    """Return the position of a Xing header in a frame: after the frame's header of four bytes and side information."""
+    """Return the position of a Xing header in a frame: after the frame's header (four bytes) and side information."""
     mono, version1 = header[3] >> 6 == 3, bool(header[1] & 8)
     return 4 + ((17 if mono else 32) if version1 else (9 if mono else 17))
 
@@ -241,7 +251,7 @@ def _xing_frames(frame: bytes) -> int | None:
 
 def _xing_header(first: bytes, num_frames: int) -> bytes:
     """Return a frame to insert before a file's first frame; it declares the number of frames after it."""
-    bit_rate = 8 << 4  # 112 or 64 kbit/s: mpg123 reads the header only in frames of at least 120 bytes
+    bit_rate = 8 << 4  # means 112 or 64 kbit/s; mpg123 reads the Xing header only in frames of at least 120 bytes
     header = bytes((0xFF, first[1] | 1, bit_rate | first[2] & 0x0C, first[3]))
     frame = header.ljust(_xing_position(header), b"\0") + b"Xing" + struct.pack(">II", 1, num_frames)
     return frame.ljust(_mp3_frame_length(header[:3]), b"\0")

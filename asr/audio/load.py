@@ -29,17 +29,18 @@ AUDIO_SUFFIXES = (".aif", ".aiff", ".flac", ".mp3", ".oga", ".ogg", ".opus", ".w
 
 END_TOLERANCE_SECONDS = 0.02  # manifests round offset and duration, mostly to 10 ms
 LEAD_IN_SECONDS = 1.0  # MP3 and Opus frames depend on previous ones: MP3's bit reservoir has at most 0.6 s
-BLOCK_SAMPLES = 1 << 18  # decoded at a time, so that memory depends on actual samples, not on a header's number
+BLOCK_SAMPLES = 1 << 18  # samples decoded at a time, so that a wrong length in a header cannot exhaust memory
 MIN_SAMPLE_RATE, MAX_SAMPLE_RATE = 1000, 1_000_000  # a header with other values is damaged
 MAX_SAMPLE = 2.0**24  # float files may contain unscaled 24-bit integers; larger values mean damage and would overflow
-CANCELLED = 0.01  # channels cancel out below this ratio of the power of their mean to that of independent channels
+# A warning is given if the power of the channels' mean is below this fraction of its value for independent channels.
+CANCELLED = 0.01
 SAMPLES_MUST = f"samples must lie between -{MAX_SAMPLE:.0f} and {MAX_SAMPLE:.0f}"
 
 logger = logging.getLogger("asr.audio.load")
 
 
 class AudioInfo(NamedTuple):
-    """Format and length of a file; `num_samples` counts each channel once."""
+    """Format and length of a file; `num_samples` is the number of samples of each channel."""
 
     sample_rate: int
     num_channels: int
@@ -58,7 +59,7 @@ def load_waveform(
 
     The segment is from `offset` to `offset + duration` seconds, each rounded to the nearest sample of the file, so
     adjacent segments neither share nor lose samples. The segment is resampled as if silence surrounded it. Only the
-    segment is decoded, with at most a second or an Ogg page before it. The headers are always checked; for this, Ogg
+    segment is decoded, and at most one second or one Ogg page before it. The headers are always checked; for this, Ogg
     and MP3 files are read as a whole, but not decoded.
 
     Samples of float files may exceed [-1, 1], up to MAX_SAMPLE; nothing is scaled or clipped.
@@ -102,14 +103,15 @@ def stream_waveform(
 ) -> Iterator[torch.Tensor]:
     """Decode like `load_waveform`, block by block; the joined blocks equal its result bit for bit.
 
-    The file is decoded once, from front to back. Memory is bounded by a block, for audio of any length; but an Ogg file
-    is in memory while its headers are checked, and an MP3 file, or a WAV file without a length, until the end.
+    The file is decoded once, from front to back. Memory holds one block, whatever the length of the audio. But
+    an Ogg file is in memory while its headers are checked; an MP3 file, or a WAV file without a length, is in memory
+    until it has been decoded.
 
-    An error is raised where it occurs in the file, possibly after good blocks. After the first unusable sample no more
-    blocks are yielded; the rest is decoded to count the unusable samples.
+    An error is raised where it occurs in the file, after the blocks before it have been yielded. After the first
+    unusable sample no more blocks are yielded; the rest is decoded to count the unusable samples.
 
     Args:
-        path: as for `load_waveform`; sample_rate, offset, duration and content, too.
+        path, sample_rate, offset, duration, content: as for `load_waveform`.
         block_seconds: length of a block, between one sample and BLOCK_SAMPLES; resampled blocks have one second.
 
     Shapes:
@@ -146,7 +148,7 @@ def unusable_samples(waveform: torch.Tensor) -> torch.Tensor:
 
 
 def audio_info(path: str | Path, content: bytes | None = None) -> AudioInfo:
-    """Return the format and length of a file from its headers, which are checked as for loading.
+    """Return the format and length of a file from its headers, which are checked as in `load_waveform`.
 
     A file whose headers have no length is decoded.
 
@@ -277,7 +279,7 @@ def _open_file(path: str | Path, name: str) -> io.FileIO:
 
 
 def _in_memory(content: bytes, name: str) -> io.FileIO:
-    """Return an anonymous file with this content, in memory on Linux, because libsndfile needs a file."""
+    """Return an anonymous file with this content (on Linux it is in memory), because libsndfile needs a file."""
     if not content:
         raise AudioError(f"{name}: must be an audio file; it is empty (0 bytes).")
     if hasattr(os, "memfd_create"):
@@ -292,7 +294,7 @@ def _in_memory(content: bytes, name: str) -> io.FileIO:
 
 
 def _num_samples(sound: _Sound) -> int | None:
-    """Return the number of samples of each channel; None if the header has none (libsndfile: 2**63 - 1)."""
+    """Return the number of samples of each channel; None if the header has no number (libsndfile reports 2**63 - 1)."""
     return int(sound.frames) if sound.frames < 1 << 62 else None
 
 
@@ -335,7 +337,7 @@ def _warn_of_cancelled(name: str, decibels: float) -> None:
 
 
 def _seek_point(sound: _Sound, start: int, last_page_samples: int) -> int:
-    """Return the position at which decoding must start so that samples from `start` on equal a full decoding."""
+    """Return the position at which decoding must start to get the samples that a full decoding has from `start` on."""
     if sound.subtype == "VORBIS":  # libsndfile 1.2.2 seeks to a wrong position within the last page
         return max(0, min(start, sound.frames - last_page_samples))
     if sound.subtype == "OPUS" or sound.format == "MP3":
@@ -346,7 +348,7 @@ def _seek_point(sound: _Sound, start: int, last_page_samples: int) -> int:
 def _checked(
     blocks: Iterator[torch.Tensor], sound: _Sound, start: int, stop: int | None, name: str
 ) -> Iterator[torch.Tensor]:
-    """Yield blocks up to the first unusable sample; at the end, raise for missing or unusable samples."""
+    """Yield blocks up to the first unusable sample; at the end, raise an error if samples are missing or unusable."""
     rate, known = sound.samplerate, _num_samples(sound)
     if known is not None:
         _count_wanted(start, stop, known, known, rate, name)
@@ -370,7 +372,7 @@ def _count_wanted(start: int, stop: int | None, available: int, known: int | Non
     """Return the number of samples of a segment in a file of `available` samples.
 
     Args:
-        known: number of samples in the file's header; None: the header has none.
+        known: number of samples according to the file's header; None: the header has no number.
     """
     if available == 0:
         raise AudioError(f"{name}: must hold sound; it holds 0 samples.")
@@ -387,7 +389,7 @@ def _count_wanted(start: int, stop: int | None, available: int, known: int | Non
 
 @functools.cache
 def _note_conversion(source_rate: int, num_channels: int, sample_rate: int) -> None:
-    """Log the conversion of files of this kind, once for each kind (by the cache)."""
+    """Log how files with this rate and number of channels are converted; the cache makes this happen only once."""
     steps = []
     if num_channels > 1:
         steps.append("mixed down to mono")

@@ -4,9 +4,9 @@ Each new sample is the sum of the old samples around it, weighted by a Kaiser-wi
 torchaudio's documentation gives for resampy's 'kaiser_best'. It is only slightly slower than torchaudio's default
 (4 ms for 15 s from 44.1 kHz), with far less aliasing.
 
-Pass band, relative to the lower rate: frequencies up to 0.45 change by at most 0.02 dB; from 0.507 on they are
-attenuated by 100 dB and more. For 16 kHz these are 7.2 kHz and 8.1 kHz; 7.5 kHz loses 3 dB, 7.58 kHz 6 dB, 7.9 kHz
-39 dB.
+Frequencies up to 0.45 times the lower rate change by at most 0.02 dB; frequencies from 0.507 times the lower rate on
+are attenuated by 100 dB or more. If the lower rate is 16 kHz, these limits are 7.2 kHz and 8.1 kHz; between them the
+attenuation is 3 dB at 7.5 kHz, 6 dB at 7.58 kHz, and 39 dB at 7.9 kHz.
 """
 
 import functools
@@ -20,20 +20,22 @@ ZERO_CROSSINGS = 64  # number of zero crossings of the sinc on each side
 ROLLOFF = 0.9475937167399596  # frequency with a loss of 6 dB, relative to half the lower rate
 BETA = 14.769656459379492  # parameter of the Kaiser window
 
-MAX_KERNEL_SIZE = 1 << 19  # numbers in the kernel of a simple ratio, without its reach: 2 MiB
+# Maximum number of coefficients of a kernel, not counting those for neighbouring samples on each side of a hop: 2 MiB.
+MAX_KERNEL_SIZE = 1 << 19
 NUM_KERNELS = 8  # number of cached kernels, each of a few MiB at most
-GRID = 8  # minimum number of grid points per sample of the lower rate
-POINTS = 8  # grid points for a new sample: errors of samples in [-1, 1] are below 2e-6, as with a float32 kernel
-PHASES = 64  # minimum number of phases of a kernel, if it can be chosen, because fewer phases are slower
+# Settings of `_Interpolation`.
+GRID = 8  # minimum number of grid points per sample at the lower rate
+POINTS = 8  # number of grid points that determine an output sample; errors are below 2e-6, as with a float32 kernel
+PHASES = 64  # minimum number of filters in the kernel; kernels with fewer filters are slower
 
 
 def resampled(
     blocks: Iterable[Tensor], source_rate: int, target_rate: int, piece_seconds: float = 1.0
 ) -> Iterator[Tensor]:
-    """Resample consecutive blocks of one waveform as if they were joined, and silence surrounded them.
+    """Resample consecutive blocks of one waveform as if they were joined and surrounded by silence.
 
-    The result is computed in pieces of a second from the beginning, so its bits do not depend on the division into
-    blocks; the last piece may be shorter. Memory is bounded by a piece, the length of the kernel and one block.
+    The result is computed in pieces of `piece_seconds`, so its bits do not depend on the division into blocks; the
+    last piece may be shorter. Memory is bounded by a piece, the length of the kernel and one block.
 
     Args:
         blocks: waveforms (S,) of any length.
@@ -56,8 +58,8 @@ class Resampler:
     Args:
         source_rate: sample rate of the blocks, in Hz.
         target_rate: sample rate of the result, in Hz.
-        piece_seconds: duration computed at once; None: each block is computed at once, and the last bits of the result
-            depend on the division into blocks.
+        piece_seconds: duration computed at once; None: each block is computed at once, and the least significant bits
+            of the samples depend on the division into blocks.
     """
 
     def __init__(self, source_rate: int, target_rate: int, piece_seconds: float | None = None) -> None:
@@ -68,20 +70,22 @@ class Resampler:
             return
         if hop * new <= MAX_KERNEL_SIZE:
             self._way = _Convolution(source_rate, target_rate, hop, new, piece_seconds)
-        else:  # the kernel has a filter for each of `new` phases, and would be huge
+        else:  # a kernel with a filter for each of the `new` samples would be huge
             self._way = _Interpolation(source_rate, target_rate, piece_seconds)
 
     def feed(self, block: Tensor) -> Iterator[Tensor]:
-        """Yield the samples that a block completes, (S,) each."""
+        """Yield the output samples that can be computed now that this block has arrived, (S,) each."""
         yield from (block,) if self._way is None else self._way.feed(block)
 
     def finish(self) -> Iterator[Tensor]:
-        """Yield the remaining samples, as if silence followed; the waveform is complete."""
+        """Yield the remaining output samples, computed as if silence followed the waveform."""
         yield from () if self._way is None else self._way.finish()
 
 
 class _Convolution:
-    """Compute `new` samples for each `hop` samples, with the filter for `target_rate`; the new rate may differ from it.
+    """Compute `new` output samples for each `hop` input samples, with a low-pass filter for `target_rate`.
+
+    The rate of the output is source_rate * new / hop, which may differ from `target_rate`.
 
     Args:
         piece_seconds: as for `Resampler`.
@@ -94,12 +98,12 @@ class _Convolution:
         self._kernel, self._reach = _kernel(source_rate, target_rate, hop, new)
         self._hop, self._new, self._margin = hop, new, margin
         self._piece = None if piece_seconds is None else max(1, int(source_rate * piece_seconds) // hop) * hop
-        # The input received so far that the next samples depend on.
+        # Received input samples that the next output samples depend on.
         self._waiting = torch.zeros(self._reach + margin * hop)
         self._num_read = self._num_written = 0
 
     def feed(self, block: Tensor) -> Iterator[Tensor]:
-        """Yield the samples that a block completes."""
+        """Yield the output samples that can be computed now that this block has arrived."""
         self._num_read += len(block)
         self._waiting = torch.cat([self._waiting, block])
         while size := self._complete():
@@ -115,7 +119,7 @@ class _Convolution:
         return self._piece if size >= self._piece else 0
 
     def finish(self) -> Iterator[Tensor]:
-        """Yield the remaining samples."""
+        """Yield the remaining output samples."""
         margin = self._margin * self._hop
         rest = -(-self._num_read * self._new // self._hop) + 2 * self._margin * self._new - self._num_written
         if rest > 0:
@@ -129,10 +133,13 @@ def _convolve(waveform: Tensor, kernel: Tensor, hop: int) -> Tensor:
 
 @functools.lru_cache(maxsize=NUM_KERNELS)
 def _kernel(source_rate: int, target_rate: int, hop: int, new: int) -> tuple[Tensor, int]:
-    """Return windowed sincs around `new` moments of a hop; for a simple ratio they equal torchaudio's bit for bit.
+    """Return a windowed sinc for each of the `new` output samples of a hop.
+
+    If hop / new is the ratio of the two rates, the sincs equal torchaudio's bit for bit.
 
     Shapes:
-        returns: (new, 1, reach + hop + reach), and the reach of the kernel to each side, in samples.
+        returns: (new, 1, reach + hop + reach), and `reach`, the number of samples that the kernel covers on each side
+            of the hop.
     """
     crossings = ROLLOFF * (min(source_rate, target_rate) * hop / source_rate)  # zero crossings per hop
     reach = math.ceil(ZERO_CROSSINGS * hop / crossings)
@@ -147,30 +154,31 @@ def _kernel(source_rate: int, target_rate: int, hop: int, new: int) -> tuple[Ten
 
 
 class _Interpolation:
-    """Filter onto a fine grid, at a simple ratio to the source, and interpolate the new samples on the grid.
+    """Resample to a fine grid, whose rate has a simple ratio to the source's; interpolate the output from the grid.
 
-    The filter removes everything above half the lower rate, so the grid is smooth enough for polynomials.
+    The filter removes everything above half the lower rate, so the values on the grid are smooth enough for
+    interpolation by polynomials.
     """
 
     def __init__(self, source_rate: int, target_rate: int, piece_seconds: float | None) -> None:
         lower = min(source_rate, target_rate)
-        hop, new = max(1, source_rate // (GRID * lower)), -(-GRID * lower // source_rate)  # one of them is 1
+        hop, new = max(1, source_rate // (GRID * lower)), -(-GRID * lower // source_rate)  # hop or new is 1
         hop, new = hop * -(-PHASES // new), new * -(-PHASES // new)
         self._source_rate, self._target_rate = source_rate, target_rate
-        self._step, self._unit = source_rate * new, target_rate * hop  # step / unit: grid points per new sample
+        self._step, self._unit = source_rate * new, target_rate * hop  # step / unit: grid points per output sample
         self._num_read = self._num_written = 0
         self._grid = _Convolution(source_rate, target_rate, hop, new, piece_seconds, margin=1)
         self._waiting = torch.zeros(0)
-        self._first = -new  # index of the first grid point in `_waiting`; points in the silence before are negative
+        self._first = -new  # index of the first grid point in `_waiting`; negative before the waveform begins
 
     def feed(self, block: Tensor) -> Iterator[Tensor]:
-        """Yield the samples that a block completes."""
+        """Yield the output samples that can be computed now that this block has arrived."""
         self._num_read += len(block)
         for grid in self._grid.feed(block):
             yield from self._read_off(grid)
 
     def finish(self) -> Iterator[Tensor]:
-        """Yield the remaining samples."""
+        """Yield the remaining output samples."""
         for grid in self._grid.finish():
             yield from self._read_off(grid)
 
@@ -188,11 +196,12 @@ class _Interpolation:
 
 
 def _polynomial(grid: Tensor, index: Tensor, fraction: Tensor) -> Tensor:
-    """Evaluate Lagrange polynomials through POINTS points of a grid, half of them on each side of a position.
+    """Evaluate Lagrange polynomials through the POINTS grid points around each position, half of them on each side.
 
     Shapes:
         grid: (G,)
-        index, fraction: (S,), the grid point before the position, and the fraction of the distance to the next.
+        index: (S,), the last grid point that is not after the position.
+        fraction: (S,), distance from this grid point to the position, in grid steps.
         returns: (S,)
     """
     points = range(1 - POINTS // 2, 1 + POINTS // 2)

@@ -17,5 +17,5 @@ def uniform(span: Sequence[float]) -> float:
 
 
 def below(number: int) -> int:
-    """Draw a whole number from 0 to below `number`."""
+    """Draw a whole number from 0 to `number` - 1."""
     return int(torch.randint(number, ()))

@@ -17,7 +17,7 @@ class Edges:
     Args:
         sample_rate: Hz.
         probability: probability of edges for each utterance.
-        max_seconds: maximum length of each edge, which is drawn from 0 on.
+        max_seconds: maximum length of each edge; the length is drawn between 0 and this maximum.
         noise_probability: probability of noise for each edge; otherwise the edge is digital silence.
         noise_db: range of the noise level, in dB relative to a mean square of 1.
     """

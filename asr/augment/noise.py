@@ -24,7 +24,7 @@ class Noise:
         recordings: a folder of audio, or a manifest. A recording shorter than the utterance is repeated.
         probability: probability of noise for each utterance.
         snr_db: range of the signal-to-noise ratio, in dB.
-        max_recordings: maximum number of recordings that are mixed at once; the number is drawn from 1 on.
+        max_recordings: maximum number of recordings mixed at once; the number is drawn between 1 and this maximum.
     """
 
     stage = "waveform"

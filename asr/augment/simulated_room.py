@@ -12,7 +12,7 @@ from asr.augment.draws import happens, uniform
 from asr.settings.rule import Fraction, span
 
 SPEED = 343.0  # speed of sound at 20 degrees Celsius, in m/s
-MAX_DECAY_DB = 40.0  # the response ends at this decay; its inaudible rest would take most of the time
+MAX_DECAY_DB = 40.0  # the response ends at this decay; computing its inaudible rest would take most of the time
 WALL_DISTANCE = 0.5  # m, the smallest distance of speaker and microphone from a wall
 MIN_DISTANCE = 0.1  # m, the smallest distance between speaker and microphone
 
@@ -107,7 +107,7 @@ def impulse_response(
 
 
 def _images(length: float, source: float, microphone: float, reach: float) -> tuple[Tensor, Tensor]:
-    """Return the images of a source in two opposite walls: their distance along the axis, and number of reflections."""
+    """Return distance (along the axis) and number of reflections of each image of a source in two opposite walls."""
     most = math.ceil((reach + length) / (2 * length))
     rooms = torch.arange(-most, most + 1)
     upright, mirrored = 2 * rooms * length + source, 2 * rooms * length - source

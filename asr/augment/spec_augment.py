@@ -18,9 +18,11 @@ class SpecAugment:
 
     Args:
         num_freq_masks: number of masks over mel bins.
-        freq_mask_bins: width of masks in bins, uniform in [0, min(freq_mask_bins, F)) (F in the paper).
+        freq_mask_bins: upper bound of the masks' width (F in the paper): the width is uniform in
+            [0, min(freq_mask_bins, number of bins)).
         num_time_masks: number of masks over frames.
-        time_mask_fraction: bound of the masks' length, as a fraction of the utterance (p_S in arXiv:1912.05533).
+        time_mask_fraction: upper bound of the masks' length, as a fraction of the utterance's (p_S in
+            arXiv:1912.05533).
     """
 
     stage = "features"
@@ -47,11 +49,11 @@ class SpecAugment:
 
     @property
     def masks(self) -> Self:
-        """This object, because SpecAugment only sets rectangles to 0."""
+        """Return this object, which can draw its masks in advance, because it only sets rectangles to 0."""
         return self
 
     def draw(self, num_frames: int, dim: int) -> Tensor:
-        """Draw the masks of features (T, F) from torch's CPU generator: first frame and end, first bin and end."""
+        """Draw masks from torch's CPU generator, (masks, 4) int64: first frame, end frame, first bin, end bin."""
         bins = [_draw_range(dim, self.freq_mask_bins) for _ in range(self.num_freq_masks)]
         max_frames = int(num_frames * self.time_mask_fraction)
         frames = [_draw_range(num_frames, max_frames) for _ in range(self.num_time_masks)]

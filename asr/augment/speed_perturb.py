@@ -15,11 +15,11 @@ FACTORS = "of speeds from 0.1 to 10, such as [0.9, 1.0, 1.1]"
 
 
 class SpeedPerturb:
-    """Play an utterance at a factor of its speed.
+    """Play an utterance faster or slower by a factor.
 
     *Source*: Ko et al. 2015, "Audio augmentation for speech recognition".
 
-    The batch plan draws the factor, because the factor changes the durations, which bound batches.
+    The batch plan draws the factor, because the factor changes the durations, and batches are limited by duration.
 
     Args:
         sample_rate: Hz.

@@ -9,7 +9,7 @@ from asr.errors import StoreError, is_out_of_memory, one_line
 def isolated_failures(
     recognise: Callable[[Sequence[Utterance]], object], utterances: Sequence[Utterance]
 ) -> dict[str, str]:
-    """Find each utterance that raises an error when it is recognised alone; return its id and the reason.
+    """Find the utterances whose recognition raises an error even alone; map the id of each to the reason.
 
     The results of `recognise` are not used, so the texts of a part do not depend on how failures were found.
 

@@ -15,17 +15,25 @@ from asr.checkpoint.load import decoder_settings, read_model
 from asr.interchange.hub import path_of
 from asr.storage.location import absolute
 
-COLUMNS = ("id", "audio_filepath", "duration", "offset", "speaker", "start", "num_bytes")  # of an index; no text
+COLUMNS = (
+    "id",
+    "audio_filepath",
+    "duration",
+    "offset",
+    "speaker",
+    "start",
+    "num_bytes",
+)  # columns of an index that are hashed; texts are not
 DIGITS = 32  # hexadecimal digits of a fingerprint
 
 
 def settings_fingerprint(settings: Mapping[str, Any]) -> str:
-    """Return the hash of settings, which are plain values."""
+    """Return the hash of settings that are plain values."""
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:DIGITS]
 
 
 def input_fingerprint(source: Source) -> str:
-    """Return the hash of a job's utterances: ids, locations and durations (for audio files, sizes)."""
+    """Return the hash of a job's utterances: ids, locations and durations (for audio files, sizes instead of durations)."""
     digest = hashlib.sha256()
     for part in source.utterances.parts:
         digest.update(absolute(part.folder).encode("utf-8", "surrogateescape") if part.folder else b"")

@@ -1,8 +1,8 @@
 """The output folder of a bulk job, on a disk or in an object store.
 
 job.json identifies the job by hashes of its input, model and settings. It is written before any part, and only if it
-does not exist, so that a folder has parts of one job. records/part-N.json has counts and times of a part. The other
-files of the part are written after it, and part-N.jsonl is the last one: if it exists, the part is done.
+does not exist, so all parts of a folder are from one job. records/part-N.json has counts and times of a part. The other
+files of the part are written after this file, and part-N.jsonl is written last: if it exists, the part is done.
 """
 
 import os
@@ -21,9 +21,9 @@ from asr.system.learnt import parse_json
 
 JOB, RECORDS, FAILURES, REPORT = "job.json", "records", "failures.jsonl", "report.json"
 SEGMENTS = "segments"  # prefix of the names of files with a part's segments
-FORMAT = 1  # of the folder
+FORMAT = 1  # version of the folder's format
 ABANDONED_SECONDS = 3600.0  # age above which an unfinished file must be from a killed process
-READ_AT_ONCE = 1000  # records
+READ_AT_ONCE = 1000  # number of records that are read together
 
 
 class JobFolder:
@@ -107,7 +107,9 @@ class JobFolder:
             if changed := ", ".join(f"{key}: {before.get(key)} -> {now.get(key)}" for key in keys):
                 others[others.index("settings")] = f"settings ({changed})"
         must = f"{printable_url(self.path)} must have the parts of one job"
-        raise InputError(f"{must}; its parts differ in {' and '.join(others)}. Give another --output-dir.")
+        raise InputError(
+            f"{must}; its parts differ from this job in {' and '.join(others)}. Give another --output-dir."
+        )
 
     def _make(self) -> None:
         """Create the folder, and remove unfinished files of killed processes."""

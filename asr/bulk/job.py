@@ -26,8 +26,8 @@ class JobSettings:
         part_hours: hours of audio in a part.
         with_segments: whether to write segments for training.
         inference: inference options; the number of workers has no effect on the files.
-        precision: of matrix products.
-        segment: method of cutting long recordings, the value of the option.
+        precision: value of --precision.
+        segment: value of --segment, the method of cutting long recordings.
     """
 
     part_hours: float
@@ -63,7 +63,7 @@ class BulkJob:
 
     Args:
         source: the input.
-        plan: its parts.
+        plan: boundaries of the parts.
         seconds: seconds of audio in each part, (number of parts,); estimates if the source's durations are estimates.
         folder: output folder.
         identity: content of job.json.

@@ -19,7 +19,7 @@ class PartPlan(NamedTuple):
     """Boundaries of the parts.
 
     Args:
-        edges: row of the first utterance of each part, then the number of all utterances, (number of parts + 1,).
+        edges: row of the first utterance of each part, and last the number of utterances, (number of parts + 1,).
     """
 
     edges: np.ndarray
@@ -47,7 +47,7 @@ def plan_parts(durations: Tensor, part_seconds: float) -> PartPlan:
     A part has at most `part_seconds` of audio, plus the excess of its last utterance.
 
     Args:
-        durations: of the utterances in seconds, (N,).
+        durations: durations of the utterances in seconds, (N,).
         part_seconds: length of the intervals.
     """
     seconds = durations.numpy()
@@ -61,8 +61,8 @@ class PartTask:
     """A part to transcribe, as a worker receives it.
 
     Args:
-        number: of the part.
-        utterances: in order.
+        number: number of the part.
+        utterances: utterances in the order of the input.
         is_measured: whether the durations were measured from the audio, instead of estimated.
         excluded: ids of utterances whose recognition crashes the process, with the reasons.
     """
@@ -77,7 +77,7 @@ def share_of(text: str | None, num_parts: int) -> range:
     """Return the parts of a share: for `17/400` the 17th, the 417th, the 817th and so on.
 
     Args:
-        text: K/N, K from 1 to N; None: all parts.
+        text: K/N, with K from 1 to N; None: all parts.
         num_parts: number of parts of the job.
 
     Raises:

@@ -1,8 +1,8 @@
 """The engine that transcribes parts on a Ray cluster; the only file that uses Ray.
 
 Ray only runs tasks, each a part or a piece of a part. The job's folder determines which parts are done, and only the
-driver writes to it. The driver also counts attempts: Ray repeats nothing. If the process of a part ends repeatedly,
-the driver searches by bisection for the utterance that ends it, then transcribes the rest of the part at once.
+driver writes to it. The driver also counts attempts, and Ray never repeats a task. If the process of a part crashes
+repeatedly, the driver searches by bisection for the utterance that crashes it, then submits the part without it.
 """
 
 import os
@@ -23,9 +23,9 @@ from asr.recognition.recognizer import Recognizer
 from asr.system.matrix_products import permit
 from asr.system.processes import spin_briefly
 
-MAX_DEATHS = 3  # number of crashes in a part before the utterance that causes them is searched
-MAX_DEATHS_ALONE = 2  # number of crashes in a single utterance before it counts as a failure
-MAX_SEARCHES = 2  # number of unsuccessful searches of a part before the job ends
+MAX_DEATHS = 3  # number of crashes in a part before a search for the utterance that causes them begins
+MAX_DEATHS_ALONE = 2  # number of crashes with a single utterance before it counts as a failure
+MAX_SEARCHES = 2  # number of searches in a part without finding a crashing utterance before the job ends
 WAIT_SECONDS = 10.0  # maximum wait for the end of a task before the cluster's size is checked again
 REACH_SECONDS = 10.0  # timeout for a connection to the head of the cluster
 QUEUED = 2  # tasks submitted per worker, so that a worker starts the next task without delay
@@ -57,7 +57,7 @@ class Outcome:
 
     Args:
         result: result of a part; None after an error, and in a search for an utterance that crashes the process.
-        error: message in one line.
+        error: message of the error; "" without an error.
         kind: kind of the error: "store", "input", "memory", "fault"; "" without an error.
     """
 
@@ -72,10 +72,10 @@ class _Part:
 
     Args:
         task: the part, with the utterances excluded so far.
-        deaths: number of crashes of its processes since the last search.
-        searches: number of unsuccessful searches.
-        suspects: lists of utterances that must still be tried; the last list is being tried.
-        deaths_alone: number of crashes with the last list of suspects, if it has one utterance.
+        deaths: number of crashes of the part's processes since the last search.
+        searches: number of searches that have not found a crashing utterance.
+        suspects: lists of utterances that the current search must still try; the last list is being tried.
+        deaths_alone: number of crashes with the last list of suspects, if this list has one utterance.
         num_found: number of utterances excluded by the current search.
     """
 
@@ -121,7 +121,7 @@ class _Part:
             self.tried()
 
     def tried(self) -> None:
-        """Continue with the next suspects, or with the whole part."""
+        """Continue with the next list of suspects, or with the whole part if there is none."""
         self.suspects.pop()
         self.deaths_alone = 0
         if not self.suspects:
@@ -227,7 +227,7 @@ def _slots(ray: Any, device: str) -> tuple[int, dict[str, float]]:
 
 
 def _ended(ray: Any, reference: Any, part: _Part) -> PartResult | None:
-    """Return the result of a completed task; None: the part is not done yet."""
+    """Return the result of a task that has ended; None: the part is not done yet."""
     try:
         outcome: Outcome = ray.get(reference)
     except ray.exceptions.RayTaskError:
@@ -239,7 +239,7 @@ def _ended(ray: Any, reference: Any, part: _Part) -> PartResult | None:
         raise StoreError(outcome.error)
     if outcome.kind == "input":
         raise InputError(outcome.error)
-    if outcome.kind == "fault" and not part.suspects:  # a search ignores errors without a crash
+    if outcome.kind == "fault" and not part.suspects:  # a search for crashing utterances ignores other errors
         raise RuntimeError(outcome.error)
     if outcome.kind == "memory":
         part.died(outcome.error)
@@ -252,7 +252,7 @@ _recognizers: dict[str, Recognizer] = {}  # recognisers of this process, by key;
 
 
 def work(task: PartTask, is_search: bool, worker: Worker) -> Outcome:
-    """Transcribe a part in a worker process; return no result in a search for an utterance that crashes it."""
+    """Transcribe a task in a worker process; return no result if the task is part of a search."""
     try:
         if worker.key not in _recognizers:
             spin_briefly()

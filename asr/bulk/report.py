@@ -6,13 +6,13 @@ from typing import Any
 from asr.bulk.job import BulkJob
 from asr.bulk.statistics import summed_statistics
 
-NUM_FAILURES = 20  # number of failures in report.json; failures.jsonl has all failures
+NUM_FAILURES = 20  # maximum number of failures in report.json; failures.jsonl has all failures
 
 
 def finish(job: BulkJob) -> dict[str, Any]:
-    """Write failures.jsonl, and return the report; both are equal in every process of a job.
+    """Write failures.jsonl, and return the report; every process of a job writes and returns the same.
 
-    All failures, and the records of a thousand parts at a time, are in memory.
+    Memory holds all failures, and the records of a thousand parts at a time.
     """
     failures: list[dict[str, str]] = []
     workers: dict[str, dict[str, float]] = {}

@@ -23,7 +23,7 @@ from asr.storage.store import list_prefix
 MANIFEST_SUFFIXES = (".jsonl", ".json", INDEX_SUFFIX)
 NEEDED_KEYS = ("audio_filepath", "duration")  # required keys of a manifest line
 PROBES = 8  # number of files of each suffix that are opened to estimate bytes per second
-PCM_BYTES_PER_SECOND = 32_000.0  # 16 kHz, 16 bits: used if no file can be opened
+PCM_BYTES_PER_SECOND = 32_000.0  # estimate if no file can be opened: 16 kHz, 16 bits
 MIN_SECONDS = 0.01  # estimated duration of the smallest file
 
 
@@ -33,9 +33,9 @@ class Source:
 
     Args:
         path: path or URL of the input, as given by the user.
-        utterances: in the order of the manifest, or sorted by file name; texts are not used.
-        bytes_per_second: bytes per second of audio files by suffix, if durations are estimated from it; empty: the
-            manifest has the durations.
+        utterances: utterances in the order of the manifest, or sorted by file name; their texts are not used.
+        bytes_per_second: bytes per second of audio by suffix of the file, from which durations are estimated; empty:
+            the manifest has the durations.
     """
 
     path: str
@@ -54,7 +54,7 @@ def open_source(path: str, bytes_per_second: Mapping[str, float] | None = None) 
     Args:
         path: path or URL of a manifest, an index, a folder of shards with an index, an audio file, or a folder of audio
             files.
-        bytes_per_second: estimates of an earlier start of the job; None: they are estimated from some files.
+        bytes_per_second: estimates from an earlier start of the job; None: estimate them from some files.
 
     Raises:
         InputError: the input does not exist, has no audio, or has two utterances with equal ids.
@@ -119,7 +119,7 @@ def _suffix(file: str) -> str:
 
 
 def _inside(file: str, path: str) -> str:
-    """Return an audio file's id: its name relative to the input, or its own name if it is the input."""
+    """Return an audio file's id: its path relative to the input, or its file name if the file is the input."""
     return file_name(file) if file == path else file.removeprefix(path).lstrip("/")
 
 
@@ -136,7 +136,7 @@ def _mean_rate(files: Sequence[str]) -> float:
     for file, content in _probed(files):
         try:
             info = audio_info(file, content)
-        except AudioError:  # becomes a failure when its part is transcribed
+        except AudioError:  # the file becomes a failure when its part is transcribed
             continue
         num_bytes += os.stat(file).st_size if content is None else len(content)
         seconds += info.num_samples / info.sample_rate

@@ -36,7 +36,7 @@ def part_statistics(transcripts: Sequence[tuple[str, Transcript]]) -> dict[str, 
 
 
 def repetition(text: str) -> float:
-    """Return the ratio by which zlib compresses a text; it is above 2.4 for repetitive texts.
+    """Return the factor by which zlib compresses a text; this factor is above 2.4 for repetitive texts.
 
     *Source*: Radford et al. 2022, arXiv:2212.04356, section 4.5.
     """

@@ -1,4 +1,4 @@
-"""Transcription of a part's utterances as in `asr.transcribe`; lines also have the keys that a manifest needs."""
+"""Transcription of a part's utterances as in `asr.transcribe`; output lines also have the keys of a manifest line."""
 
 import os
 import socket
@@ -29,8 +29,8 @@ class PartResult(NamedTuple):
     """Result of a transcribed part.
 
     Args:
-        number: of the part.
-        texts: lines of utterances with a transcript, in the order of the input.
+        number: number of the part.
+        texts: output lines of the utterances with a transcript, in the order of the input.
         segments: lines of a training manifest; None: not requested.
         record: counts, times and failures of the part.
     """
@@ -58,9 +58,9 @@ def transcribe_part(
 ) -> PartResult:
     """Transcribe a part.
 
-    An utterance that raises an error that is not an AudioError is found by bisection and becomes a failure; the other
-    utterances are recognised together without it. If several utterances raise such an error and none has a transcript,
-    the machine or the model is faulty, and the error is raised.
+    If recognition raises an error that is not an AudioError, bisection finds the utterances that cause it. They become
+    failures, and the other utterances are recognised together without them. If there are several such failures and no
+    transcript at all, the machine or the model must be faulty, and the error is raised.
 
     Args:
         recognizer: the model.
@@ -142,9 +142,9 @@ def _recognise(
 
 
 def _entry(utterance: Utterance) -> Entry:
-    """Return the first keys of the line of a text."""
+    """Return the keys with which an utterance's line begins: id, audio file, position in it, speaker."""
     entry: Entry = {"id": utterance.id, "audio_filepath": absolute(utterance.audio_filepath)}
-    if utterance.extent is not None:  # bytes of a shard
+    if utterance.extent is not None:  # the audio is in a shard
         entry |= {"start": utterance.extent.start, "num_bytes": utterance.extent.num_bytes}
     if utterance.offset is not None:
         entry["offset"] = utterance.offset
