@@ -247,7 +247,7 @@ def test_a_model_that_changed_between_two_starts_is_refused(source: Path, tmp_pa
     before = files_of(tmp_path / "out")
     with pytest.raises(InputError, match=r"its parts differ from this job in model\. Give another --output-dir"):
         transcribe(job_options(source, tmp_path / "out", model=model))
-    with pytest.raises(InputError, match="differ in model"):
+    with pytest.raises(InputError, match="differ from this job in model"):
         transcribe(job_options(source, tmp_path / "out", "--dry-run", model=model))
     assert files_of(tmp_path / "out") == before
 

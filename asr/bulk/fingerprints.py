@@ -33,7 +33,7 @@ def settings_fingerprint(settings: Mapping[str, Any]) -> str:
 
 
 def input_fingerprint(source: Source) -> str:
-    """Return the hash of a job's utterances: ids, locations and durations (for audio files, sizes instead of durations)."""
+    """Return the hash of a job's utterances: ids, locations, and durations (or sizes of audio files)."""
     digest = hashlib.sha256()
     for part in source.utterances.parts:
         digest.update(absolute(part.folder).encode("utf-8", "surrogateescape") if part.folder else b"")

@@ -40,7 +40,7 @@ class AttentionRescoring:
         normalize: normaliser of the texts, applied to hotwords.
         attention_weight: factor of the attention decoder's log-probability.
         max_seconds: maximum seconds of audio decoded at once; longer recordings are cut at silences.
-        beam_size: of the CTC beam search (`asr.decode.beam.Beam`), like all following settings.
+        beam_size: this and all following settings are those of the CTC beam search (`asr.decode.beam.Beam`).
         beam_threshold: prefixes that score lower than the best by more than this are pruned (natural logarithm).
         tokens_per_frame: number of most likely tokens that extend a prefix in a frame.
         token_threshold: tokens with a lower log-probability extend no prefix, except the most likely token.

@@ -129,7 +129,7 @@ class Beam:
         return Grown(state.root, beams)
 
     def settle(self, state: Grown) -> tuple[Hypothesis, Grown]:
-        """Make the best hypothesis final and continue after it; if it ends within a word, start anew."""
+        """Make the best hypothesis final; continue after it, or from the initial state if it ends within a word."""
         best, *_ = self._search.hypotheses(state)
         for prefix, paths in state.beams.items():
             if prefix.tokens() == best.tokens:
@@ -188,7 +188,7 @@ class _Search:
         return Grown(state.root, beams)
 
     def _grow(self, beams: Beams, tried: Tried, reached: Reached) -> None:
-        """Extend prefixes by a token and append to `reached`, except extensions that would be pruned.
+        """Append to `reached` the prefixes extended by a token, except extensions that would be pruned.
 
         Fusion takes most of the time. So extensions are scored in the order of their upper bounds, until a bound is
         below the score needed to stay in the beam.
@@ -234,7 +234,7 @@ def _shared(beams: Beams) -> int:
 
 
 def _stay(beams: Beams, blank: float, tried: Tried) -> Reached:
-    """Advance paths whose prefix stays the same, or becomes another prefix of the beam."""
+    """Advance paths whose prefix does not change (blank, repeated token) or becomes another that is in the beam."""
     reached: Reached = []
     for prefix, (in_blank, in_token) in beams.items():
         rests = (in_blank if in_blank > in_token else in_token) + blank

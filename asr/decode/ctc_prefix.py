@@ -12,8 +12,8 @@ class PrefixScores:
     *Source*: Watanabe et al. 2017, "Hybrid CTC/Attention Architecture for End-to-End Speech Recognition", algorithm 2.
     *Differs from the paper*: the loops over frames are cumulative sums, which need the range of float64.
 
-    The `paths` of K prefixes, (K, 2, T' + 1), hold for each number of frames t the log-probability of all paths through
-    the first t frames that spell the prefix and end in its last token, or in blank.
+    The `paths` of K prefixes, (K, 2, T' + 1), are log-probabilities: for each number of frames t, of all paths through
+    the first t frames that spell the prefix and end in its last token (index 0) or in blank (index 1).
 
     Args:
         log_probs: log-probabilities of CTC, (T', V).
@@ -33,7 +33,7 @@ class PrefixScores:
         return paths[:, :, -1].logsumexp(dim=1)
 
     def extended(self, paths: Tensor, last: Tensor, tokens: Tensor) -> Tensor:
-        """Score prefixes with last tokens (K,), extended by C tokens (K, C), as beginnings of strings: (K, C)."""
+        """Score each prefix, with last token (K,), and one of C more tokens (K, C) as beginnings of strings: (K, C)."""
         return (_before(paths, last, tokens) + self._log_probs[tokens]).logsumexp(dim=2)
 
     def grow(self, paths: Tensor, last: Tensor, tokens: Tensor) -> Tensor:
@@ -44,7 +44,7 @@ class PrefixScores:
 
 
 def _before(paths: Tensor, last: Tensor, tokens: Tensor) -> Tensor:
-    """Return the paths that a token (K, C) may extend, by frame, (K, C, T'); a blank must precede a repeated token."""
+    """Return the paths that tokens (K, C) may extend at each frame, (K, C, T'); a repeated token must follow a blank."""
     in_any, in_blank = paths.logsumexp(dim=1)[:, None, :-1], paths[:, 1, None, :-1]
     return torch.where((tokens == last[:, None])[:, :, None], in_blank, in_any)
 
@@ -52,8 +52,8 @@ def _before(paths: Tensor, last: Tensor, tokens: Tensor) -> Tensor:
 def _follow(entering: Tensor, log_probs: Tensor) -> Tensor:
     """Return paths (K, T' + 1) that remain in their token or enter it from the paths `entering` (K, T').
 
-    r[0] = 0 and r[t] = (r[t-1] + entering[t-1]) p[t], as sums: r[t] / P[t] adds up entering[s-1] / P[s-1], where P[t]
-    is the product of p up to t.
+    The result r is r[0] = 0 and r[t] = (r[t-1] + entering[t-1]) p[t]. It is computed from cumulative sums: r[t] / P[t]
+    is the sum of entering[s-1] / P[s-1] over all s up to t, where P[t] is the product of p up to t.
     """
     products = log_probs.cumsum(dim=1)
     before = torch.nn.functional.pad(products[:, :-1], (1, 0))

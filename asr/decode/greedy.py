@@ -78,7 +78,7 @@ class Greedy:
 
     @staticmethod
     def settle(state: "BestPath") -> "tuple[Hypothesis, BestPath]":
-        """Make all tokens final and continue after them."""
+        """Make all tokens final; the new state continues after them."""
         return Hypothesis(state.tokens, state.score, num_final=len(state.tokens)), state._replace(tokens=[])
 
 

@@ -14,7 +14,7 @@ class Place(NamedTuple):
     """State of the paths of a batch.
 
     Args:
-        frames: current frame of each path, counted from the first of the next frames, (B,).
+        frames: current frame of each path, counted from the first frame that is decoded next, (B,).
         tokens: last token of each path, (B,).
         scores: score of each path, (B,).
         before: the joiner's input from the tokens so far, (B, J).
@@ -151,5 +151,5 @@ def forget(state: GreedyPath, num_tokens: int) -> GreedyPath:
 
 
 def settled(state: GreedyPath) -> GreedyPath:
-    """Make all tokens final and continue after them."""
+    """Make all tokens final; return the state that continues after them."""
     return state._replace(written=WrittenTokens([], [], []))

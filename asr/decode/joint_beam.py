@@ -32,7 +32,7 @@ class JointEvidence(NamedTuple):
 
     Args:
         encoder_out: (T', D).
-        log_probs: of CTC, (T', V).
+        log_probs: log-probabilities of CTC, (T', V).
     """
 
     encoder_out: Tensor
@@ -117,7 +117,7 @@ class _Beam(NamedTuple):
         last: last tokens, (K,).
         attention: log-probabilities under the token decoder, (K,).
         paths: paths of `PrefixScores`.
-        cache: cache of the token decoder, without the last tokens.
+        cache: cache of the token decoder, which has not read the last tokens.
     """
 
     prefixes: list[Prefix]
@@ -203,6 +203,6 @@ class _Search:
         return _Beam([prefix for *_, prefix in grown], last, attention[rows, columns], paths, cache)
 
     def _joint(self, attention: Tensor, ctc: Tensor) -> Tensor:
-        """Combine both scores; a prefix that CTC cannot spell is impossible even if ctc_weight is 0."""
+        """Combine attention and CTC scores; a prefix that CTC cannot spell is impossible even if ctc_weight is 0."""
         joint = (1 - self.ctc_weight) * attention + self.ctc_weight * ctc
         return joint.masked_fill(ctc == NEVER, NEVER)

@@ -25,8 +25,8 @@ class RescoredEvidence(NamedTuple):
     """Input of the search in one utterance.
 
     Args:
-        first: evidence of the first pass.
-        scores: scores of earlier hypotheses, because searches with other weights mostly find the same hypotheses.
+        first: input of the search of the first pass.
+        scores: cached scores of hypotheses, because searches with other weights mostly find the same hypotheses.
         device: device for scoring.
     """
 
@@ -43,8 +43,8 @@ class LMRescoring:
 
     Args:
         head: as required by the first pass.
-        tokenizer: of the first pass.
-        normalize: of the first pass.
+        tokenizer: tokenizer of the first pass.
+        normalize: normaliser of the first pass.
         language_model: path of a model that asr.train_lm trained over the tokenizer's tokens; None: no
             language model.
         rescoring_weight: factor of the language model's log-probability.
@@ -53,8 +53,8 @@ class LMRescoring:
     """
 
     streaming = None  # hypotheses are ranked when the search has ended
-    needs: tuple[str, ...] = ()  # in addition to the needs of the first pass
-    wraps = "first"  # a setting that is a component of the same group
+    needs: tuple[str, ...] = ()  # what the head must have in addition to the needs of the first pass
+    wraps = "first"  # name of the setting that is another decoder
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class LMRescoring:
 
     @property
     def tunable(self) -> dict[str, Tunable]:
-        """With a language model its weight and the token insertion bonus; the tunable settings of the first pass."""
+        """The first pass's tunable settings; with a language model also its weight and the token insertion bonus."""
         own = {
             "rescoring_weight": Tunable(self.rescoring_weight, WEIGHTS),
             "token_insertion_bonus": Tunable(self.token_insertion_bonus, TOKEN_INSERTION_BONUSES),
@@ -93,7 +93,7 @@ class LMRescoring:
         return f"{self.first.description}, rescored by a neural language model, weight {self.rescoring_weight:g}"
 
     def evidence(self, encoder_out: Tensor, lengths: Tensor) -> list[RescoredEvidence]:
-        """Return the evidence of the first pass for each utterance."""
+        """Return the input of the search for each utterance, which contains the input of the first pass."""
         return [RescoredEvidence(first, {}, encoder_out.device) for first in self.first.evidence(encoder_out, lengths)]
 
     def search(self, evidence: list[RescoredEvidence], **values: float) -> list[list[Hypothesis]]:

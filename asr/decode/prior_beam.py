@@ -19,8 +19,8 @@ PRIORS = or_null(list_of(number(-1_000, 0), "of log-probabilities, one per token
 class PriorBeam:
     """The beam search, in which a frame's label k scores log p(k | frame) - prior_weight * log p(k).
 
-    The network's posteriors contain the prior of the labels in its training texts, which a language model contains
-    again. Priors do not change which tokens are tried in a frame.
+    The network's posteriors contain the prior of the labels in its training texts. A language model also contains this
+    prior, which would count twice. Priors do not change which tokens are tried in a frame.
 
     *Source*: Miao et al. 2015 (EESEN), arXiv:1507.08240, section 4.3. *Differs from the paper*: the prior of a label is
     its mean posterior over recordings, so no transcripts are needed (`asr.tune --label-priors`).
@@ -31,7 +31,7 @@ class PriorBeam:
         normalize: normaliser of the texts, applied to hotwords.
         label_priors: log p of each token, beginning with the blank; None: nothing is subtracted.
         prior_weight: factor of the priors' logarithm.
-        beam_size: of the beam search (`asr.decode.beam.Beam`), like all following settings.
+        beam_size: this and all following settings are those of the beam search (`asr.decode.beam.Beam`).
         beam_threshold: prefixes that score lower than the best by more than this are pruned (natural logarithm).
         tokens_per_frame: number of most likely tokens that extend a prefix in a frame.
         token_threshold: tokens with a lower log-probability extend no prefix, except the most likely token.
@@ -130,5 +130,5 @@ class PriorBeam:
         return self.beam.decide(state, tokens)
 
     def settle(self, state: Grown) -> tuple[Hypothesis, Grown]:
-        """Make the best hypothesis final and continue after it; if it ends within a word, start anew."""
+        """Make the best hypothesis final; continue after it, or from the initial state if it ends within a word."""
         return self.beam.settle(state)

@@ -28,7 +28,7 @@ class TDTBeam:
         head: a head with a joiner of tokens and durations.
         tokenizer: its pieces spell the words of language model, lexicon and hotwords.
         normalize: normaliser of the texts, applied to hotwords.
-        beam_size: number of prefixes at a frame, also after each token within the frame.
+        beam_size: maximum number of prefixes at a frame, also after each token within the frame.
         beam_threshold: a prefix is pruned if the best prefix at its frame or at a later one scores higher by more than
             this (natural logarithm).
         tokens_per_frame: number of most likely tokens that extend a prefix, beside the blank.
@@ -127,7 +127,7 @@ class _Search:
             here = self._best_of(self._write(number, here, token_log_probs, rows))
 
     def _pass(self, number: int, prefix: Prefix, paths: Paths, blank: float, duration_log_probs: list[float]) -> None:
-        """Leave a frame by a blank of each duration."""
+        """Extend paths at a frame by a blank of each duration, so that they leave the frame."""
         for duration, log_prob in zip(self.durations, duration_log_probs, strict=True):
             if duration > 0:
                 self._store(number + duration, prefix, paths.passed(blank + log_prob))

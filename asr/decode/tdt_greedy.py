@@ -29,8 +29,8 @@ class TDTGreedy:
 
     A token starts at the frame where it is emitted and lasts for its duration; its confidence is its probability.
 
-    *Source*: Xu et al. 2023, arXiv:2304.06795, section 3.4. A batch loops over labels (Bataev et al. 2024,
-    arXiv:2406.06220): each utterance skips its blanks, then the prediction network reads the next token of all
+    *Source*: Xu et al. 2023, arXiv:2304.06795, section 3.4. A batch is decoded in a loop over labels (Bataev et al.
+    2024, arXiv:2406.06220): each utterance skips its blanks, then the prediction network reads the next token of all
     utterances. A blank with a most likely duration of 0 takes one frame, as in NVIDIA NeMo.
 
     Args:
@@ -99,7 +99,7 @@ class TDTGreedy:
 
     @classmethod
     def settle(cls, state: GreedyPath) -> tuple[Hypothesis, GreedyPath]:
-        """Make all tokens final and continue after them."""
+        """Make all tokens final; the new state continues after them."""
         return cls._hypothesis(state), greedy_paths.settled(state)
 
     @property
@@ -138,7 +138,7 @@ class TDTGreedy:
     def _arc(
         self, frames: Tensor, number: Tensor, before: Tensor, is_full: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Choose the most likely token and duration of each utterance in its frame.
+        """Choose the most likely token and duration of each utterance in its current frame.
 
         Args:
             frames: (B, T', J).

@@ -68,7 +68,9 @@ def timed_hypotheses(fusion: ShallowFusion, beams: Mapping[Prefix, Paths]) -> li
     """End prefixes by `finish`, and give tokens the times and confidences of the best path; best hypothesis first."""
     hypotheses = []
     trails = {tuple(prefix.tokens()): paths.trail for prefix, paths in beams.items()}
-    fallback = next(iter(beams.values())).trail  # of the best prefix, which `finish` may shorten
+    fallback = next(
+        iter(beams.values())
+    ).trail  # for a hypothesis that `finish` has shortened: the trail of the best prefix
     for hypothesis in finish(fusion, {prefix: paths.total for prefix, paths in beams.items()}):
         steps = _unrolled(trails.get(tuple(hypothesis.tokens), fallback))[: len(hypothesis.tokens)]
         confidences = [min(1.0, math.exp(step.log_prob)) for step in steps]

@@ -80,7 +80,7 @@ class TransducerBeam:
         ]
 
     def _aligned(self, hypothesis: Hypothesis, num_frames: int) -> Hypothesis:
-        """Remove times and confidences if the CTC head can align the tokens, because it computes better times."""
+        """Remove times and confidences if the CTC head can align the tokens, because its times are better."""
         frame_head = self.head.frame_head
         if frame_head is None or frame_head.min_frames(hypothesis.tokens) > num_frames:
             return hypothesis
@@ -124,7 +124,7 @@ class _Search:
         return {prefix: paths for prefix, paths in best if score(prefix, paths) >= floor}
 
     def _longer(self, active: Beams, log_probs: Tensor, floor: float, place: Span) -> Beams:
-        """Return the prefixes extended by a token that reach the floor, the best first."""
+        """Extend prefixes by a token; return the extensions whose scores reach the floor, the best first."""
         log_probs[:, BLANK_ID] = NEVER
         values, tokens = log_probs.topk(min(self.settings.tokens_per_frame, log_probs.shape[1] - 1), dim=-1)
         longer: list[tuple[Prefix, Paths]] = []

@@ -93,7 +93,7 @@ class TransducerGreedy:
     forget = staticmethod(greedy_paths.forget)
 
     def settle(self, state: GreedyPath) -> tuple[Hypothesis, GreedyPath]:
-        """Make all tokens final and continue after them."""
+        """Make all tokens final; the new state continues after them."""
         return self._hypothesis(greedy_paths.hypothesis(state)), greedy_paths.settled(state)
 
     @property

@@ -10,8 +10,8 @@ from asr.errors import InputError
 from asr.interfaces import Hotwords, Tokenizer
 from asr.system.files import bounded_lines
 
-MAX_PHRASE = 1000  # characters; names and terms have about ten
-MAX_CHARACTERS = 1_000_000  # of all phrases, with 0.3 kB of memory per character; enough for tens of thousands of names
+MAX_PHRASE = 1000  # characters in a phrase; names and terms have about ten
+MAX_CHARACTERS = 1_000_000  # characters in all phrases, each 0.3 kB of memory; enough for tens of thousands of names
 
 
 class _Node:
@@ -21,13 +21,13 @@ class _Node:
 
     def __init__(self) -> None:
         self.after: dict[str, _Node] = {}
-        self.bonus = 0.0  # largest bonus of a phrase through this node, in proportion to the characters spelled
+        self.bonus = 0.0  # largest bonus of a phrase through this node, times the fraction of its characters up to here
         self.words = 0  # number of words begun up to this node
         self.is_whole = False  # whether a phrase ends at this node
 
 
 class Match(NamedTuple):
-    """Position of a hypothesis in the tree, and the bonus already added for words on this path."""
+    """Position of a hypothesis in the tree, and the bonus that completed phrases have added for words on this path."""
 
     node: _Node
     paid: float
@@ -36,7 +36,7 @@ class Match(NamedTuple):
 class Matches(NamedTuple):
     """Positions of a hypothesis in unfinished phrases, one for each word where a phrase may have begun.
 
-    `bonus` is provisional: it is subtracted again if no phrase is completed. The earliest beginning comes first.
+    `bonus` is provisional: it is subtracted again if no phrase is completed. The phrase that begins earliest is first.
     """
 
     open: tuple[Match, ...] = ()
@@ -61,7 +61,7 @@ class Phrases:
     def __init__(self, phrases: Iterable[str], score: float) -> None:
         self._root = _Node()
         self._score = score
-        self.most = 0.0  # largest bonus of a word that ends a phrase
+        self.most = 0.0  # largest bonus of a phrase
         self.words: set[str] = set()
         for phrase in phrases:
             self._add(phrase)
@@ -95,7 +95,9 @@ class Phrases:
         if not matches.open:
             return matches, 0.0
         still_open, earned = matches.open, 0.0
-        ended = next((match for match in matches.open if match.node.is_whole), None)  # the longest
+        ended = next(
+            (match for match in matches.open if match.node.is_whole), None
+        )  # the longest phrase that ends here
         if ended is not None:
             earned = self._score * ended.node.words - ended.paid
             still_open = tuple(Match(node, min(paid + earned, self._score * node.words)) for node, paid in still_open)

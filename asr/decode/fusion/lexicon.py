@@ -13,7 +13,7 @@ from asr.language_model.arpa import ARPA_HEAD, MAX_VOCABULARY, MAX_WORD_BYTES, r
 from asr.language_model.kenlm import NOT_WORDS
 from asr.system.files import bounded_lines
 
-MAX_LINE_BYTES = 10_000  # characters: a word and its spelling or pronunciation
+MAX_LINE_BYTES = 10_000  # maximum length of a line with a word and its spelling or pronunciation
 LONG = 40  # characters; prefixes of longer words are looked up by bisection
 
 logger = logging.getLogger(__name__)
@@ -33,12 +33,12 @@ class Words:
 
 
 class _Beginnings:
-    """Prefixes of words; prefixes of long words are not stored, because memory would grow with the square of lengths.
+    """Prefixes of words; those of long words are not stored, because memory would grow with the square of their length.
 
     Args:
         short: all prefixes of at most LONG characters.
-        long: sorted words with more characters. If words begin with a prefix, one of them is the first word that is not
-            less than the prefix.
+        long: sorted words with more characters. A prefix is found by bisection: if any word begins with it, then the
+            first word that is not less than the prefix does.
     """
 
     def __init__(self, short: frozenset[str], long: Sequence[str]) -> None:
@@ -80,7 +80,7 @@ def read_lexicon(path: str | Path) -> list[str]:
 
 
 def writable(path: str, tokenizer: Tokenizer, normalize: Callable[[str], str]) -> list[str]:
-    """Read a lexicon; return its normalised words that the tokenizer covers, and log the number of other words.
+    """Read a lexicon; return its normalised words that the tokenizer covers, and log how many it does not cover.
 
     Raises:
         InputError: the lexicon cannot be used, or the tokenizer covers none of its words.

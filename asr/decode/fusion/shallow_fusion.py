@@ -29,7 +29,7 @@ PAID = object()  # spelling state of an unknown word whose constant score has al
 WHITE_SPACE = re.compile(r"\s")
 
 # State of a hypothesis that determines later scores: characters of the current word ("" between words); spelling state
-# of an unknown word (None while the characters begin a known word); language-model state; hotwords begun.
+# of an unknown word (None while the characters begin a known word); language-model state; positions in hotwords.
 Context = tuple[str, Any, Any, Matches]
 
 
@@ -83,7 +83,9 @@ class ShallowFusion:
         self._neural = None if isinstance(lm, str) else lm  # loaded by asr.build
         names = [token_name(piece) for piece in tokenizer.pieces]
         self._names: Sequence[Any] = names if self._neural is None else range(tokenizer.vocab_size)
-        self._parts = [WHITE_SPACE.split(piece) for piece in tokenizer.pieces]  # of the current word; of the next words
+        self._parts = [
+            WHITE_SPACE.split(piece) for piece in tokenizer.pieces
+        ]  # characters of the current word, then of each next word
         self.token_model: Any = self._neural or (model if lm_unit == "token" else None)
         self.word_model = model if lm_unit == "word" else None
         self.hotwords = read_phrases(hotwords, tokenizer, normalize) if hotwords else NO_HOTWORDS
@@ -110,7 +112,7 @@ class ShallowFusion:
 
     @property
     def tunable(self) -> dict[str, Tunable]:
-        """With a language model: its weight, the word insertion bonus, and unknown_score if it is used."""
+        """Language-model weight, word insertion bonus, and unknown_score if it is used; {} without a language model."""
         if not self.has_model:
             return {}
         tunable = {
@@ -129,7 +131,7 @@ class ShallowFusion:
         return ", ".join([*parts, f"{count} hotwords"] if count else parts)
 
     def weighed(self, **weights: float) -> "ShallowFusion":
-        """Return a copy with other values of its tunable settings; other names are ignored."""
+        """Return a copy with these values of tunable settings; names that are not tunable are ignored."""
         other = copy(self)
         vars(other).update({name: weights[name] for name in self.tunable if name in weights})
         return other
@@ -151,7 +153,7 @@ class ShallowFusion:
             self._neural.read(history for _, _, history, _ in contexts)
 
     def extend(self, context: Context, token: int) -> tuple[Context, float] | None:
-        """Append a token; return the new context and the gain. None: no word begins like this."""
+        """Append a token; return the new context and the gain. None: no allowed word has these characters."""
         word, spelled, history, matches = context
         gain = 0.0
         for index, part in enumerate(self._parts[token]):
@@ -170,7 +172,9 @@ class ShallowFusion:
             if spelled is not None:
                 score, spelled = self._spell(spelled, part)
                 gain += score
-            elif word not in self._known.beginnings:  # an unknown word is scored as soon as no known word fits
+            elif (
+                word not in self._known.beginnings
+            ):  # an unknown word is scored as soon as no known word begins with it
                 score, spelled = self._spell(None, word)
                 gain += score
         if gain == NEVER:
@@ -212,7 +216,7 @@ class ShallowFusion:
         return history, matches, gain
 
     def _spell(self, spelled: Any, characters: str) -> tuple[float, Any]:
-        """Score more characters of an unknown word (all, if `spelled` is None); return score and spelling state."""
+        """Score more characters of an unknown word (the first if `spelled` is None); return score and new state."""
         if self.spelling is None or self.lexicon is not None:
             return (self.unknown_score if spelled is None else 0.0), PAID
         log_prob, spelled = self.spelling.extend(self.spelling.start() if spelled is None else spelled, characters)
@@ -230,7 +234,7 @@ def token_name(piece: str) -> str:
 def _check_spelling(
     model: NgramModel, path: str, unit: str, tokenizer: Tokenizer, normalize: Callable[[str], str]
 ) -> None:
-    """Check that the entries of a language model match the texts: words in capitals, or other tokens, never match."""
+    """Check that a language model's entries can occur in texts, unlike words in capitals or another model's tokens."""
     must = f"{path}: the entries of a language model must be"
     if is_alphabet(model.words):
         given = f"{unit}s; all {len(model.words)} are single characters, as in a model of spellings"
@@ -242,7 +246,7 @@ def _check_spelling(
     else:
         expected, cure = "words as the normaliser writes them", "Make it of normalised text (asr.ngram)"
         fitting = sum(token_name(" ") not in word and normalize(word) == word for word in model.words)
-        if any(token_name(" ") in word for word in model.words):  # single-letter tokens may fit as words, too
+        if any(token_name(" ") in word for word in model.words):  # a model of tokens, some of which are also words
             fitting, cure = 0, "It is over tokens: give --lm-unit token (decode.fusion.lm_unit=token)"
     if fitting < len(model.words) / 2:
         raise InputError(f"{must} {expected}; only {fitting:,} of its {len(model.words):,} entries are. {cure}.")
