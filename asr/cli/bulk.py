@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from asr.recognition.inference import Inference
     from asr.recognition.recognizer import Recognizer
 
-LINE_SECONDS = 10.0  # time between two lines of progress, without a bar
-SAMPLE_SECONDS, MAX_SAMPLED = 60.0, 20  # seconds of audio and number of utterances of a dry run's measurement
+LINE_SECONDS = 10.0  # time between two lines of progress, if no progress bar is shown
+# limits of the sample that a dry run measures: seconds of audio, and number of utterances
+SAMPLE_SECONDS, MAX_SAMPLED = 60.0, 20
 NEEDS_PARTS = ("part", "segments", "dry_run", "engine", "address")  # options that need --parts
 
 
@@ -68,7 +69,7 @@ def run_bulk(
     """Run a bulk job, or print its dry run; return the job if all of its parts are done.
 
     Args:
-        options: of the command.
+        options: options of the command.
         inference: options of inference.
         check: raises InputError if the recogniser does not suit the options.
     """
@@ -101,7 +102,7 @@ def _engine(
     progress: "_Progress",
     model: str,
 ) -> "Engine":
-    """Return the engine of the options; `model` is the fingerprint of the model."""
+    """Return the engine that the options choose; `model` is the fingerprint of the model."""
     if options.engine == "ray":
         from asr.bulk.ray_engine import Worker, transcribe_on_ray
 
@@ -172,7 +173,7 @@ def _show(
 
 
 def _measured_rate(job: "BulkJob", recognizer: "Recognizer", inference: "Inference") -> tuple[int, float | None]:
-    """Recognise a few evenly spaced utterances; return their number, and seconds of audio per second.
+    """Recognise a few evenly spaced utterances; return their number, and the seconds of audio recognised per second.
 
     The rate is None if none of these utterances could be recognised.
     """
@@ -209,7 +210,7 @@ class _Progress:
     Args:
         job: job whose progress is shown.
         missing: numbers of the parts to transcribe.
-        bar: progress bar, hidden without a terminal.
+        bar: progress bar, which is hidden if the output is not a terminal.
     """
 
     def __init__(self, job: "BulkJob", missing: Sequence[int], bar: Any) -> None:
@@ -221,7 +222,7 @@ class _Progress:
         self._task = bar.add_task("transcribing", total=self._total)
 
     def on_audio(self, seconds: float) -> None:
-        """Advance the bar by seconds of audio."""
+        """Advance the bar by this number of seconds of audio."""
         self._bar.advance(self._task, seconds)
 
     def on_part(self, record: Mapping[str, Any]) -> None:

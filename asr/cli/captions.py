@@ -69,7 +69,7 @@ def check_captions(options: argparse.Namespace) -> None:
 
 
 def caption(recognizer: "Recognizer", options: argparse.Namespace) -> int:
-    """Print final words, in lines, when they are recognised; on a terminal, also print the provisional words."""
+    """Print final words in lines as soon as they are recognised; on a terminal, also print the provisional words."""
     from asr.audio.load import stream_waveform
     from asr.audio.resampling import resampled
     from asr.recognition.streaming import Stream
@@ -102,7 +102,7 @@ class Lines:
         self._is_terminal = sys.stdout.isatty()
 
     def show(self, captions: "Captions") -> None:
-        """Print the new words."""
+        """Print the new final words; on a terminal, also print the provisional words."""
         for word in captions.final:
             self._line.append(printable(word.text))
             if sum(map(len, self._line)) + len(self._line) > LINE:
@@ -118,7 +118,7 @@ class Lines:
         self._line = []
 
     def _refresh(self, partial: str) -> None:
-        """Print the last line again, or the end of it that fits the terminal."""
+        """Print the last line again; if it is wider than the terminal, print only its end."""
         width = os.get_terminal_size(sys.stdout.fileno()).columns - 1
         final = " ".join(self._line)
         final += " " if final and partial else ""
@@ -139,7 +139,7 @@ def raw_samples(file: BinaryIO) -> "Iterator[Tensor]":
     if file.isatty():
         raise InputError(f"{must}; got a terminal.")
     rest, is_first = b"", True
-    while read := file.read1(2**16):  # type: ignore[attr-defined]  # the available bytes, without blocking for more
+    while read := file.read1(2**16):  # type: ignore[attr-defined]  # available bytes, without waiting for more
         rest += read
         if is_first and len(rest) < 4:
             continue

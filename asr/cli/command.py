@@ -43,7 +43,7 @@ def model_parser(
     model: str = MODELS,
     workers: bool = True,
 ) -> argparse.ArgumentParser:
-    """Make a parser with MODEL and the options of inference; `workers` adds --num-workers."""
+    """Make a parser with the argument MODEL and the options of inference; `workers` adds --num-workers."""
     parser = CommandParser(prog=f"python -m asr.{command}", description=description)
     parser.add_argument("model", metavar="MODEL", help=model)
     add_base(parser)
@@ -64,7 +64,7 @@ def model_parser(
 
 
 def add_base(parser: argparse.ArgumentParser, required: bool = False) -> None:
-    """Add the option for the base of an adapter."""
+    """Add the option for the base model of an adapter."""
     parser.add_argument(
         "--base",
         metavar="MODEL",
@@ -108,7 +108,7 @@ def add_decoding(parser: argparse.ArgumentParser) -> None:
 
 
 def finite(text: str) -> float:
-    """Parse a finite number of an option."""
+    """Parse the value of an option, which must be a finite number."""
     number = float(text)
     if not math.isfinite(number):
         raise ValueError
@@ -119,7 +119,7 @@ finite.__name__ = "number"  # for argparse's message: invalid number value
 
 
 def load_model(options: argparse.Namespace, *, computes_in_threads: bool = False) -> "Recognizer":
-    """Load the model of the options, with their decoder and on their device; for the last argument see `place`."""
+    """Load the model with the decoder and device that the options choose; `computes_in_threads` is as in `place`."""
     from asr.interchange.models import load_recognizer
 
     recognizer = load_recognizer(options.model, decode=decoder(options), base=options.base)
@@ -128,7 +128,7 @@ def load_model(options: argparse.Namespace, *, computes_in_threads: bool = False
 
 
 def check_used(recognizer: "Recognizer", options: argparse.Namespace) -> None:
-    """Check that no option needs a language model or hotwords that are absent."""
+    """Check that the language model or the hotwords that an option needs are present."""
     decode = recognizer.decode
     has_lm, has_hotwords = "lm_weight" in decode.tunable, any(decode.hotwords)
     for key, needed, is_there in (
@@ -150,11 +150,11 @@ def _named(key: str) -> str:
 
 
 def place(recognizer: "Recognizer", options: argparse.Namespace, *, computes_in_threads: bool = False) -> "Recognizer":
-    """Move a recogniser to the device of the options, and set its precision.
+    """Move a recogniser to the device that the options choose, and set its precision.
 
     Args:
-        recognizer: to move.
-        options: of the command.
+        recognizer: recogniser to move.
+        options: options of the command.
         computes_in_threads: whether several threads compute at the same time; then torch chooses the library of matrix
             products, because another choice would change the products of all threads.
     """
@@ -231,7 +231,11 @@ def inference(options: argparse.Namespace) -> "Inference":
 
 
 def progress_bar() -> "Progress":
-    """Make a bar on stderr; hidden if stderr is no terminal, or if stdout is a terminal, which needs intact lines."""
+    """Make a progress bar on stderr.
+
+    The bar is hidden if stderr is not a terminal. It is also hidden if stdout is a terminal, because a bar would break
+    the lines printed there.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
@@ -242,14 +246,14 @@ def progress_bar() -> "Progress":
 
 @contextmanager
 def audio_progress(description: str, utterances: "Iterable[Utterance]") -> "Iterator[Callable[[float], None]]":
-    """Show a bar over the seconds of utterances; yield a function to call with the seconds that are processed."""
+    """Show a bar over the seconds of utterances; yield a function that advances the bar by processed seconds."""
     with progress_bar() as progress:
         task = progress.add_task(description, total=sum(utterance.duration for utterance in utterances))
         yield lambda seconds: progress.advance(task, seconds)
 
 
 def check_language(language: str | None) -> None:
-    """Check a code of ISO 639.
+    """Check that a language is a code of ISO 639.
 
     Raises:
         InputError: the code is not two or three lower-case letters.
@@ -259,7 +263,7 @@ def check_language(language: str | None) -> None:
 
 
 def complain(message: str) -> None:
-    """Print an error in one line, without ending the command."""
+    """Print an error in one line; the command continues."""
     print(f"error: {printable(message)}", file=sys.stderr)
 
 
@@ -270,7 +274,7 @@ def complain_of(name: str, reason: str) -> None:
 
 
 def run_command(command: Callable[[Sequence[str] | None], int]) -> None:
-    """Run a command and exit: an InputError or StoreError is one line and status 1, Ctrl-C status 130."""
+    """Run a command and exit. An InputError or StoreError is printed in one line: status 1. Ctrl-C: status 130."""
     spin_briefly()
     permit()
     try:
@@ -288,7 +292,7 @@ def run_command(command: Callable[[Sequence[str] | None], int]) -> None:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         status = INTERRUPTED
-    except BrokenPipeError:  # the reader, such as `head`, has ended
+    except BrokenPipeError:  # the program that reads the output, such as `head`, has ended
         status = 1
     except OSError as error:
         if error.errno not in NO_ROOM:

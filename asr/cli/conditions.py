@@ -38,7 +38,7 @@ def add_conditions(parser: argparse.ArgumentParser) -> None:
 
 
 def conditions(options: argparse.Namespace, sample_rate: int) -> "list[Condition]":
-    """Make the conditions of the options; [] without options.
+    """Make the conditions that the options describe; [] if none of the options is given.
 
     Raises:
         InputError: an option is invalid, or its files cannot be read.
@@ -49,7 +49,7 @@ def conditions(options: argparse.Namespace, sample_rate: int) -> "list[Condition
     made: list[Condition] = []
     if options.noise is not None:
         recordings = RecordingList(options.noise, "--noise")
-        len(recordings)  # lists the files now
+        len(recordings)  # lists the files, so that errors are raised now
         made += in_noise(recordings, options.snr or SNRS_DB, sample_rate)
     if options.reverb is not None:
         try:

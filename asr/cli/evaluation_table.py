@@ -17,7 +17,7 @@ TITLES = (
 
 
 def table(summaries: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    """Format the results as a table, a row per manifest, with notes on the columns."""
+    """Format the results as a table with a row per manifest, and with notes on the columns."""
     rows: list[tuple[str, ...]] = [TITLES]
     for name, row in summaries:
         edits = (str(row[kind]) for kind in ("substitutions", "insertions", "deletions"))
@@ -34,7 +34,7 @@ def table(summaries: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
 
 def notes(summaries: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
     """Return the notes on normalisation, intervals and speed."""
-    _, last = summaries[-1]  # the total
+    _, last = summaries[-1]  # the last summary is the total
     has_gaps = any(row["utterances"] and row["raw_wer"] is None for _, row in summaries)
     missing = " (-: the references have neither)" if has_gaps else ""
     lines = [
@@ -62,7 +62,7 @@ def notes(summaries: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
 
 
 def _filled(text: str) -> str:
-    """Wrap a text to a terminal's width; unlike textwrap, wide characters count as two columns."""
+    """Wrap a text to a terminal's width; unlike in textwrap, a wide character counts as two columns."""
     lines = [""]
     for word in text.split(" "):
         if lines[-1].strip() and cell_len(lines[-1]) + 1 + cell_len(word) > WIDTH:

@@ -6,7 +6,7 @@ import os
 from asr.cli.command import complain, finite
 from asr.errors import InputError
 
-WORDS_PROBABILITY = 0.01  # one word in a hundred; the best value has the lowest perplexity on a dev text
+WORDS_PROBABILITY = 0.01  # one word in a hundred; the best value is the one with the lowest perplexity on a dev text
 
 
 def add_mixture(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""Output of transcripts in any format, to standard output or to one file per recording."""
+"""Output of transcripts, in any of the formats, to standard output or to one file per recording."""
 
 import argparse
 import hashlib
@@ -31,7 +31,7 @@ class NamedRecording:
     Args:
         name: a file's path, or an utterance's id.
         utterance: the audio of the recording.
-        place: path of the output file below --output-dir, without suffix.
+        place: path of the output file relative to --output-dir, without suffix.
     """
 
     name: str
@@ -54,7 +54,7 @@ def in_order(recordings: Sequence[NamedRecording], outcomes: "Callable[[list[Utt
         chunk: dict[str, NamedRecording] = {}
         for recording in recordings[start : start + CHUNK]:
             name = recording.name
-            while name in chunk:  # the name occurred in another manifest, or the file is repeated
+            while name in chunk:  # the name occurs in two manifests, or the file was given twice
                 name += "'"
             chunk[name] = recording
         transcripts: dict[str, Transcript] = {}

@@ -1,4 +1,4 @@
-"""The parser of the commands' options: an error is one line, without the usage."""
+"""The parser of the commands' options, whose error messages are one line without the usage."""
 
 import argparse
 import re
@@ -9,7 +9,7 @@ UNKNOWN = re.compile(r"unrecognized arguments: (?:.* )?(--[^\s=]+)")
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser whose errors are one line that names a similar option; --help has the usage."""
+    """A parser whose error messages are one line that suggests a similar option; only --help prints the usage."""
 
     def error(self, message: str) -> NoReturn:
         """Print an error and end with status 2."""

@@ -31,11 +31,13 @@ def dev_lines(
     """Return lines with the number of unknown words of a dev text, and a table of perplexities with a row per model.
 
     Args:
-        path: of the text.
-        dev: the text.
+        path: path of the dev text.
+        dev: the dev text.
         models: name, weight (None: not part of a mixture) and n-grams of each model.
-        listed_from: lowest id of the words that are in the list of --words but not in the texts. None: no list.
-        spelled: (number of unknown words,) log10 of the probability of their spelling. None: no spelling model.
+        listed_from: this id and all higher ids are words that are given by --words but do not occur in the texts.
+            None: there is no --words.
+        spelled: for each unknown word, log10 of the probability of its spelling, (number of unknown words,). None:
+            there is no spelling model.
         unit: unit of the models: word or token.
     """
     words, unknown = len(dev.known) - dev.num_sentences, int((~dev.known).sum())
@@ -60,6 +62,6 @@ def dev_lines(
 
 
 def words_line(path: str, listed: int, new: int, probability: float) -> str:
-    """Return a line with the number of listed words that were added because they are not in the texts."""
+    """Return a line with the number of words given by --words, and how many of these words the texts do not contain."""
     share = f"; they share {probability:g} of the unigrams' probability" if new else ""
     return f"{path}: {counted(listed, 'word')}, {new:,} of them not in the texts{share}"

@@ -1,4 +1,4 @@
-"""Output of asr.plan about reads of an epoch, memory, and the time to the first step."""
+"""The part of asr.plan's output about the reads of an epoch, the memory, and the time to the first step."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,19 +11,20 @@ from asr.storage.store import MERGE_GAP
 from asr.text.numbers import counted, duration, percent
 
 PRICE = 0.0004  # US$ for 1,000 GET requests: the list price of S3 Standard in us-east-1, 2026
-SPEED = 100  # seconds of audio per second; rates are printed for this speed, and are proportional to the speed
-PREFETCHED = 2  # batches per worker: torch's prefetch_factor
+# training speed for which rates are printed, in seconds of audio per second; the rates are proportional to the speed
+SPEED = 100
+PREFETCHED = 2  # number of batches that a worker prefetches: torch's prefetch_factor
 
 
 @dataclass(frozen=True)
 class Load:
-    """Load of an epoch on stores and on the memory of processes.
+    """The requests of an epoch to stores, and the memory of the processes.
 
     Args:
         reading: requests to stores; None: all audio is in local files.
         plan: plan of the epoch.
         ranks: number of training processes.
-        held_bytes: bytes of columns and plan in each process.
+        held_bytes: bytes of the training set's columns and of the plan in each process.
         index_bytes: bytes of memory-mapped indexes.
         peak_bytes: peak memory of the planning process.
         workers_bytes: maximum size of the prefetched batches in a rank's workers.
@@ -39,19 +40,20 @@ class Load:
 
 
 def load_of(reading: EpochReading | None, training_set: TrainingSet, plan: EpochPlan, ranks: int, workers: int) -> Load:
-    """Compute the load of an epoch.
+    """Compute the `Load` of an epoch.
 
     Args:
-        reading: of the epoch.
-        training_set: of the plan.
-        plan: of the epoch.
+        reading: requests of the epoch to stores; None: all audio is in local files.
+        training_set: training set that the epoch is planned for.
+        plan: plan of the epoch.
         ranks: number of training processes.
-        workers: data.num_workers.
+        workers: number of workers of each rank (data.num_workers).
     """
     from asr.system.processes import peak_memory
 
     features = training_set.features
-    second = features.sample_rate / features.hop * features.dim * 4 * training_set.reference.views  # bytes of floats
+    # bytes of the features of a second
+    second = features.sample_rate / features.hop * features.dim * 4 * training_set.reference.views
     batch = plan.summary().longest.padded_seconds * second
     held_bytes = training_set.num_bytes + plan.num_bytes
     index = sum(part.index.num_bytes for part in training_set.utterances.parts)
@@ -59,7 +61,7 @@ def load_of(reading: EpochReading | None, training_set: TrainingSet, plan: Epoch
 
 
 def costs(load: Load, storage: StorageSettings) -> Iterator[str]:
-    """Yield lines with bytes, requests, their cost, and memory."""
+    """Yield lines with the bytes and requests of an epoch, the cost of the requests, and the memory."""
     if load.reading is not None:
         yield from _reading(load, load.reading, storage)
     yield "memory of each training process"
@@ -98,7 +100,7 @@ def first_step(seconds: Mapping[str, float]) -> Iterator[str]:
     """Yield lines with the expected time until the first step.
 
     Args:
-        seconds: measured seconds of each part of the start.
+        seconds: measured seconds of each part of the start, by the part's name.
     """
     parts = ", ".join(f"{name} {elapsed:.2f} s" for name, elapsed in seconds.items())
     more = "plus libraries, processes and the trial of the largest batch"

@@ -8,7 +8,7 @@ from pathlib import Path
 from asr.errors import InputError
 from asr.system.files import check_output
 
-MEGABYTES = 20.0  # of recordings: half an hour of speech; larger pages open slowly
+MEGABYTES = 20.0  # default limit of the recordings in a page: half an hour of speech; larger pages open slowly
 MEGABYTE = 1_000_000
 
 
@@ -27,7 +27,7 @@ def audio_budget(options: argparse.Namespace, inputs: Iterable[str | Path]) -> f
     """Check the options before the work begins; return the maximum bytes of recordings in the report.
 
     Args:
-        options: of the command.
+        options: options of the command.
         inputs: the command's inputs and its other outputs.
 
     Raises:

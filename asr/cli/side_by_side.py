@@ -16,7 +16,7 @@ LEGEND = "*word*: recognised as this; +word+: too much; ---: missing."
 
 
 def side_by_side(reference: str, a: str, b: str) -> list[str]:
-    """Return lines with a reference and two hypotheses below each other, wrapped, and with marked errors."""
+    """Return wrapped lines with a reference and two hypotheses below it; errors are marked."""
     lines: list[str] = []
     row = list(LABELS)
     for column in _columns(_slots(align_words(reference, a)), _slots(align_words(reference, b))):
@@ -30,7 +30,10 @@ def side_by_side(reference: str, a: str, b: str) -> list[str]:
 
 
 def _columns(a: Sequence[list[str]], b: Sequence[list[str]]) -> Iterator[tuple[str, str, str]]:
-    """Yield insertions and, after them, the next word of the reference with the recognised words."""
+    """Yield columns: a word of the reference (empty for an insertion) and the words of the hypotheses A and B.
+
+    The words inserted before a word of the reference come before its column.
+    """
     for slot_a, slot_b in zip(a, b, strict=True):
         word, mark_a, *extra_a = slot_a
         _, mark_b, *extra_b = slot_b
@@ -40,7 +43,10 @@ def _columns(a: Sequence[list[str]], b: Sequence[list[str]]) -> Iterator[tuple[s
 
 
 def _slots(edits: Sequence[Edit]) -> list[list[str]]:
-    """Return, for each word of the reference and for its end: the word, its mark, and words inserted before it."""
+    """Return a list for each word of the reference and for its end: the word, the marked hypothesis, and insertions.
+
+    The insertions are the words that the hypothesis has before this word.
+    """
     slots: list[list[str]] = []
     inserted: list[str] = []
     for edit in edits:

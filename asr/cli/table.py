@@ -8,7 +8,7 @@ MAX_NAME_WIDTH = 20
 
 
 def lay_out(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Format rows as lines; the first column is left-aligned, the columns of numbers are right-aligned."""
+    """Format rows as lines; the first column is left-aligned, and the other columns, of numbers, are right-aligned."""
     first, *others = [max(cell_len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join([set_cell_size(row[0], first), *map(str.rjust, row[1:], others)]) for row in rows]
 
