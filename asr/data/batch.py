@@ -1,4 +1,4 @@
-"""The padding boundary: before `collate`, single utterances without padding; after it, batches with lengths."""
+"""Examples and batches: `collate` pads single utterances to a batch, which contains the lengths before padding."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from torch.nn.utils.rnn import pad_sequence
 from asr.data.manifest import Utterance
 from asr.data.padded_lengths import AS_LONG_AS_THE_LONGEST, PaddedLengths
 
-AnyBatch = TypeVar("AnyBatch", bound=Any)  # a dataclass
+AnyBatch = TypeVar("AnyBatch", bound=Any)  # any dataclass with tensors
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
     """One utterance, ready for the encoder.
 
-    Shapes: features (T, F), also of each further view; tokens (U,), empty if no reference is needed.
+    Shapes: features (T, F), and each further view has this shape too; tokens (U,), empty if no reference is needed.
     """
 
     utterance: Utterance
@@ -31,7 +31,7 @@ class Example:
 
 
 class Rejected(NamedTuple):
-    """An utterance that could not be made an example, and the reason."""
+    """An utterance that could not be converted to an example, and the reason."""
 
     utterance: Utterance
     reason: str
@@ -48,7 +48,7 @@ def page_locked(batch: AnyBatch) -> AnyBatch:
 
 
 def _change_tensors(batch: AnyBatch, change: Callable[[Tensor], Tensor]) -> AnyBatch:
-    """Apply a function to each field of a batch that is a tensor, and to the tensors of a `Batch` among its fields."""
+    """Apply a function to the tensors of a batch, including the tensors of a `Batch` that is one of its fields."""
     changed: dict[str, Any] = {}
     for name, value in ((field.name, getattr(batch, field.name)) for field in fields(batch)):
         if isinstance(value, Tensor):
@@ -82,7 +82,7 @@ class Batch:
 
 
 def collate(examples: Sequence[Example | Rejected], lengths: PaddedLengths = AS_LONG_AS_THE_LONGEST) -> Batch:
-    """Pad examples to one of the allowed `lengths`; the batch lists rejected utterances separately."""
+    """Make a batch of examples, padded to one of the allowed `lengths`; it lists rejected utterances separately."""
     views = views_of(examples)
     features = _padded(views, lengths) if views else torch.zeros(0, 0, 0)
     feature_lengths = torch.tensor([len(view) for view in views], dtype=torch.int64)
@@ -90,7 +90,7 @@ def collate(examples: Sequence[Example | Rejected], lengths: PaddedLengths = AS_
 
 
 def batch_without_features(examples: Sequence[Example | Rejected]) -> Batch:
-    """Collate tokens, utterances and rejected utterances of examples; features and feature_lengths are empty."""
+    """Make a batch whose features and feature_lengths are empty."""
     good = [example for example in examples if isinstance(example, Example)]
     return Batch(
         torch.zeros(0, 0, 0),
@@ -108,7 +108,7 @@ def padded_tokens(texts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def views_of(examples: Sequence[Example | Rejected]) -> list[Any]:
-    """Return the features of the examples that were not rejected: first views of all examples, then second views."""
+    """Return the views of the examples that were not rejected: all first views, then all second views."""
     views = [(example.features, *example.other_views) for example in examples if isinstance(example, Example)]
     return [view for column in zip(*views, strict=True) for view in column]
 

@@ -1,7 +1,7 @@
 """The batch plan: the utterances of each batch, the batches of each rank, and their order.
 
-A plan is a function of (durations, bounds, seed, epoch, world size). Every rank computes the whole plan and takes its
-share. There is no loop over utterances, so a million utterances take about a second.
+A plan is a function of (durations, bounds, seed, epoch, world size). Every rank computes the whole plan and uses only
+its own batches. There is no loop over utterances, so planning a million utterances takes about a second.
 """
 
 import heapq
@@ -22,9 +22,10 @@ from asr.errors import InputError
 from asr.settings.read import check
 from asr.settings.rule import above, number, or_null, whole
 
-# With K batches, a jitter of J batches adds about J / K padding, and an utterance keeps about 1 / 2J of its
-# batch-mates. The limit J = MAX_JITTER * sqrt(K) keeps both small for small K: an hour of speech has 183 batches, so
-# J = 5.4, with 1.8 % padding and 94 % of the batch-mates changed. J = 8 would give 2.5 % and 96 %.
+# With K batches, a jitter of J batches adds a fraction of about J / K padding, and a fraction of about 1 / 2J of an
+# utterance's batch-mates stay the same. With the limit J = MAX_JITTER * sqrt(K), both fractions are small for small K:
+# an hour of speech has 183 batches, so J = 5.4, with 1.8 % padding and 94 % of the batch-mates changed. J = 8 would
+# give 2.5 % padding and change 96 % of the batch-mates.
 MAX_JITTER = 0.4
 
 LESS_MEMORY = "Lower data.batch_seconds, data.max_seconds or data.max_cells, or set gradient_checkpointing=true"
@@ -32,10 +33,10 @@ LESS_MEMORY = "Lower data.batch_seconds, data.max_seconds or data.max_cells, or 
 
 @dataclass(frozen=True)
 class BatchBounds:
-    """Limits of the size of a batch; an utterance above the limits is a batch of its own.
+    """Limits of the size of a batch; an utterance that exceeds them on its own is the only utterance of its batch.
 
     Args:
-        batch_seconds: maximum seconds of a padded batch: longest duration times number of utterances.
+        batch_seconds: maximum duration of a padded batch in seconds: longest duration times number of utterances.
         max_utterances: maximum number of utterances.
         max_squared_seconds: maximum of (longest duration)**2 times number of utterances, proportional to the memory of
             attention; None: no limit.
@@ -55,7 +56,7 @@ class BatchBounds:
         check(self, "data")
 
     def shared(self, views: int) -> "BatchBounds":
-        """Return the bounds for utterances that occur `views` times in their batch."""
+        """Return the bounds for batches that contain each utterance `views` times."""
         if views == 1:
             return self
         squared = self.max_squared_seconds and self.max_squared_seconds / views
@@ -75,7 +76,7 @@ class BatchBounds:
     def hold(self, longest: Tensor, number: Tensor, cells: Tensor | float = 0) -> Tensor: ...
 
     def hold(self, longest: Any, number: Any, cells: Any = 0) -> Any:
-        """Whether `number` utterances, padded to `longest` seconds and `cells` elements each, fit into a batch."""
+        """Return whether `number` utterances fit into a batch if each is padded to `longest` seconds and `cells`."""
         fits = (longest * number <= self.batch_seconds) & (number <= self.max_utterances)
         if self.max_squared_seconds is not None:
             fits &= longest * longest * number <= self.max_squared_seconds
@@ -84,7 +85,7 @@ class BatchBounds:
         return fits
 
     def fill(self, durations: Tensor, cells: Tensor | float = 0) -> Tensor:
-        """Return the fraction of a batch of equal utterances that each utterance would fill; at most 1."""
+        """Return what fraction of a full batch each utterance takes up, at most 1, if the others have the same size."""
         parts = (durations / self.batch_seconds).clamp(min=1 / self.max_utterances)
         if self.max_squared_seconds is not None:
             parts = parts.maximum(durations * durations / self.max_squared_seconds)
@@ -99,15 +100,15 @@ class Texts:
 
     Args:
         num_tokens: number of tokens of each utterance, (N,) float64.
-        cells: computes, from the longest duration and the largest number of tokens in a batch, the number of elements
-            of the head's largest tensor per utterance; all tensors have the same shape.
+        cells: function of the longest duration and of the largest number of tokens in a batch. It returns the number
+            of elements of the head's largest tensor per utterance. Its arguments and its result have the same shape.
     """
 
     num_tokens: Tensor
     cells: Callable[[Tensor, Tensor], Tensor]
 
     def of(self, indices: Tensor | slice) -> "Texts":
-        """Select utterances, in this order."""
+        """Return the influence of the texts of these utterances, in this order."""
         return replace(self, num_tokens=self.num_tokens[indices])
 
 
@@ -117,9 +118,10 @@ class BatchOrder:
 
     Args:
         jitter: maximum distance, in batches, by which an utterance moves from its position in the order of durations,
-            so that its batch-mates change between epochs; less with few batches (`MAX_JITTER`).
-        sorted_epochs: number of first epochs that are sorted from short to long utterances, with which CTC converges
-            sooner (SortaGrad: Amodei et al. 2015, arXiv:1512.02595, section 3.2).
+            so that its batch-mates change between epochs. The distance is smaller if there are few batches
+            (`MAX_JITTER`).
+        sorted_epochs: number of epochs, at the start of a run, whose steps are sorted from short to long utterances,
+            because CTC then converges sooner (SortaGrad: Amodei et al. 2015, arXiv:1512.02595, section 3.2).
 
     Raises:
         InputError: a value is negative.
@@ -139,7 +141,7 @@ class Plan:
     Args:
         order: indices of the utterances, batch by batch, (N,) int32.
         edges: start of each batch in `order`, and the end of the last batch, (steps * world_size + 1,).
-        steps: permutation of the groups of `world_size` neighbouring batches: the group of each step, (steps,).
+        steps: for each step, the number of its group of `world_size` neighbouring batches, (steps,); a permutation.
         world_size: number of ranks.
     """
 
@@ -163,7 +165,7 @@ class Plan:
         return self.edges.diff().view(-1, self.world_size)[self.steps]
 
     def longest(self, durations: Tensor) -> Tensor:
-        """Return the longest duration (of (N,)) in each batch, (steps, world_size)."""
+        """Return the longest of the utterances' durations (N,) in each batch, (steps, world_size)."""
         longest = torch.segment_reduce(durations[self.order], "max", lengths=self.edges.diff())
         return longest.view(-1, self.world_size)[self.steps]
 
@@ -175,7 +177,7 @@ class Plan:
         return self.order[step < number]
 
     def labels(self) -> Tensor:
-        """Return the number of each utterance's batch, by the utterance's index, (N,)."""
+        """Return, for each utterance, the number of its batch, (N,)."""
         labels = torch.empty(len(self.order), dtype=torch.int64)
         labels[self.order] = torch.arange(len(self.edges) - 1).repeat_interleave(self.edges.diff())
         return labels
@@ -184,18 +186,18 @@ class Plan:
 def cut_batches(durations: Tensor, bounds: BatchBounds, texts: Texts | None = None) -> Tensor:
     """Split utterances, in the given order, into batches, each as large as the bounds allow.
 
-    An utterance above the bounds is a batch of its own.
+    An utterance that exceeds the bounds on its own is the only utterance of its batch.
 
     Args:
-        durations: seconds, (N,).
-        bounds: of each batch.
-        texts: of the utterances; None: texts do not influence the size.
+        durations: durations of the utterances in seconds, (N,).
+        bounds: limits of each batch.
+        texts: texts of the utterances; None: texts do not influence the size of a batch.
 
     Returns:
-        Start of each batch, then N, (batches + 1,).
+        The start of each batch and, at the end, N: (batches + 1,).
     """
     edges, number = [0], len(durations)
-    reach = 2 * min(bounds.max_utterances, number)  # utterances after a block that its last batch may include
+    reach = 2 * min(bounds.max_utterances, number)  # utterances after a block that the block's last batch may include
     while (first := edges[-1]) < number:
         block = slice(first, first + BLOCK + reach)
         ends = _batch_ends(durations[block], bounds, texts and texts.of(block))[:BLOCK].numpy()
@@ -205,13 +207,13 @@ def cut_batches(durations: Tensor, bounds: BatchBounds, texts: Texts | None = No
 
 
 def _batch_ends(durations: Tensor, bounds: BatchBounds, texts: Texts | None) -> Tensor:
-    """Return, for each utterance, the end of the batch that would start there, (N,) int64.
+    """Return, for each utterance, the end of the batch that would start at this utterance, (N,) int64.
 
-    All ends are computed at once, by doubling: for decreasing k, a batch grows by 2**k utterances if it stays within
-    the bounds with the longest of these utterances.
+    All ends are computed at once: for decreasing k, a batch is extended by 2**k utterances if the extended batch is
+    within the bounds.
     """
     lengths = durations[None] if texts is None else torch.stack([durations, texts.num_tokens])
-    maxima = [lengths]  # maxima[k][:, i]: maximum over the 2**k utterances from i on
+    maxima = [lengths]  # maxima[k][:, i]: maximum of utterances i to i + 2**k - 1
     while 2 ** len(maxima) < min(bounds.max_utterances, len(durations)):
         width = 2 ** (len(maxima) - 1)
         maxima.append(torch.maximum(maxima[-1][:, :-width], maxima[-1][:, width:]))
@@ -239,7 +241,7 @@ def plan_training(
     texts: Texts | None = None,
     padded: Tensor | None = None,
 ) -> Plan:
-    """Plan one epoch: every utterance once, in steps of `world_size` batches of similar length.
+    """Plan one epoch, in which every utterance occurs once; a step has `world_size` batches of similar length.
 
     Utterances are sorted by duration. Their positions in that order, measured in batches, are moved at random, so that
     batch-mates change between epochs; then utterances are sorted by the new positions and split into batches. Each
@@ -247,18 +249,20 @@ def plan_training(
     epochs, where they stay sorted.
 
     Args:
-        durations: seconds, (N,) float64, after the epoch's speed perturbation.
-        bounds: of each batch.
-        order: of the utterances.
-        seed: of the run.
-        epoch: from 0.
+        durations: durations in seconds after the epoch's speed perturbation, (N,) float64.
+        bounds: limits of each batch.
+        order: order of the utterances.
+        seed: the run's seed.
+        epoch: number of the epoch, from 0.
         world_size: number of ranks.
         part: how many times the epoch has been planned again for another number of ranks.
-        texts: of the utterances; None: texts do not influence the size of a batch.
-        padded: seconds to which a batch is padded if the utterance is its longest, (N,); None: its duration.
+        texts: texts of the utterances; None: texts do not influence the size of a batch.
+        padded: seconds to which a batch is padded if this utterance is its longest, (N,); None: the duration of the
+            utterance.
 
     Raises:
-        InputError: there are fewer utterances than ranks, or too few batches that can be halved.
+        InputError: there are fewer utterances than ranks, or the number of batches cannot be made a multiple of the
+            number of ranks by halving batches.
     """
     if len(durations) < world_size:
         raise InputError(f"each rank must have an utterance; got {len(durations)} utterances for {world_size} ranks.")
@@ -286,7 +290,7 @@ def plan_training(
 
 
 def _stable_argsort(values: Tensor) -> Tensor:
-    """Sort the indices of values (N,) with numpy, because torch's argsort also allocates a sorted copy."""
+    """Return the indices that sort values (N,); numpy computes them, because torch also allocates a sorted copy."""
     return torch.from_numpy(np.argsort(values.numpy(), kind="stable"))
 
 
@@ -294,7 +298,7 @@ def _split_until_divisible(edges: Tensor, divisor: int) -> Tensor:
     """Halve the largest batches until the number of batches is a multiple of `divisor`; return the new edges."""
     lacking = -(len(edges) - 1) % divisor
     batches = list(zip((-edges.diff()).tolist(), edges.tolist(), strict=False)) if lacking else []
-    heapq.heapify(batches)  # largest first; of equal batches the first
+    heapq.heapify(batches)  # the largest batch comes first; of equally large batches, the earliest
     added = []
     for _ in range(lacking):
         negative, start = batches[0]
@@ -323,7 +327,7 @@ def changed_mates(before: Plan, after: Plan) -> float:
 
 @dataclass(frozen=True)
 class Speeds:
-    """Speed factors of utterances, in a byte each.
+    """Speed factors of utterances, stored in one byte per utterance.
 
     Args:
         values: distinct speed factors, (K,) float64.
@@ -335,7 +339,7 @@ class Speeds:
 
     @classmethod
     def normal(cls, number: int) -> "Speeds":
-        """Return speed 1.0 for this number of utterances."""
+        """Return speed factors of 1.0 for this number of utterances."""
         return cls(torch.ones(1, dtype=torch.float64), torch.zeros(1, dtype=torch.uint8).expand(number))
 
     def of(self, indices: Sequence[int] | slice) -> Tensor:
@@ -352,13 +356,13 @@ def draw_factors(factors: Sequence[float], feasible: Tensor, *, seed: int, epoch
 
     Args:
         factors: K speed factors to draw from.
-        feasible: (N, K) bool: whether the tokens fit the frames at this speed; otherwise speed 1.0 is used.
-        seed: of the run.
-        epoch: from 0.
+        feasible: whether an utterance's tokens fit its frames at a speed, (N, K) bool; if not, speed 1.0 is used.
+        seed: the run's seed.
+        epoch: number of the epoch, from 0.
 
     Returns:
-        Speed factors of the N utterances, and the number of utterances at 1.0 because their drawn factor was not
-        feasible.
+        The speed factors of the N utterances, and the number of utterances that have speed 1.0 because their drawn
+        factor was not feasible.
     """
     values = list(factors) if 1.0 in factors else [*factors, 1.0]
     generator = torch.Generator().manual_seed(derive_seed(seed, epoch, "speed"))
@@ -384,7 +388,7 @@ class BatchSampler(Sampler[list[Item]]):
 
 
 def plan_evaluation(durations: Sequence[float], bounds: BatchBounds, *, rank: int, world_size: int) -> list[list[int]]:
-    """Plan one rank's share of a pass over every utterance exactly once over all ranks.
+    """Plan one rank's batches of an evaluation; over all ranks, every utterance occurs exactly once.
 
     The longest utterances come first, so that a batch that does not fit into memory fails at once.
     """

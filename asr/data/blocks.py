@@ -1,4 +1,4 @@
-"""Computation on long columns in blocks, so that intermediate results need the memory of one block only."""
+"""Computation on long columns in blocks, so that only the intermediate results of one block are in memory."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""The manifests of a corpus config: prepared if absent, and read."""
+"""Read the manifests of a corpus config; absent manifests are prepared first."""
 
 import importlib.util
 import logging
@@ -35,7 +35,7 @@ class Corpus:
         train: training utterances.
         valid: validation utterances.
         tests: test utterances, by the manifest's name.
-        also_tests: further test utterances, whose texts the tokenizer need not cover.
+        also_tests: further test utterances, by the manifest's name; the tokenizer need not cover their texts.
     """
 
     train: Utterances
@@ -61,10 +61,10 @@ class Corpus:
         return Corpus(self.train.normalized(normalize), self.valid.normalized(normalize), tests, also_tests)
 
     def check_audio(self) -> None:
-        """Check that all audio files exist; files at URLs are not checked.
+        """Check that all local audio files exist.
 
         Raises:
-            InputError: files are missing; the message has their number and the first name.
+            InputError: files are missing; the message contains their number and the first file's name.
         """
         paths: dict[str, str] = {}
         for part in self._parts():
@@ -76,7 +76,7 @@ class Corpus:
             raise InputError(f"{absent[0]}: audio file not found (id {paths[absent[0]]!r}){more}.")
 
     def check_shards(self) -> None:
-        """Check that all shards exist and match their index; later reads accept only these versions.
+        """Check that all shards exist and match their index; later reads accept only the versions found now.
 
         Raises:
             StoreError: a shard is absent or has another size.
@@ -89,7 +89,7 @@ class Corpus:
             yield from utterances.split()
 
     def note_conversion(self, sample_rate: int) -> None:
-        """Read an utterance, so that this process logs a conversion; workers log only errors."""
+        """Read an utterance, so that this process logs a conversion of its audio, because workers log only errors."""
         with suppress(AudioError):  # reported when an epoch reads the utterance
             load_utterance(self.train[0], sample_rate)
 
@@ -112,10 +112,10 @@ def read_corpus(
     """Read the manifests of a corpus and normalise their texts.
 
     Args:
-        settings: of the corpus.
+        settings: settings of the corpus.
         normalize: the text normaliser.
         read: function that opens a manifest, such as `IndexCache.utterances`.
-        known: `with_known_ids`, or `IndexCache.with_known_ids`, which computes it once for all processes.
+        known: `with_known_ids`, or `IndexCache.with_known_ids`, which stores the result for all processes.
 
     Raises:
         InputError: a manifest is absent or invalid, or two test manifests have the same name.
@@ -132,7 +132,7 @@ def read_corpus(
 
 
 def prepare_if_absent(settings: CorpusSettings) -> None:
-    """Run the module that prepares the corpus in a separate process if a manifest is absent.
+    """If a manifest is absent, run the module that prepares the corpus, in a separate process.
 
     Raises:
         InputError: the corpus is absent and cannot be prepared on this machine; the message says what to do.
@@ -166,7 +166,7 @@ def prepare_if_absent(settings: CorpusSettings) -> None:
 
 
 def _check_declared(settings: CorpusSettings, how: str, absent: str) -> None:
-    """Check that `prepare` does not belong to another corpus.
+    """Check that the module `prepare` does not belong to another corpus.
 
     Raises:
         InputError: conf/corpus declares this module for another corpus.

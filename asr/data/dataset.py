@@ -1,4 +1,4 @@
-"""From a manifest line to an example: load, augment, compute features, tokenise."""
+"""Conversion of an utterance to an example: load and augment the audio, compute features, tokenise the text."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from asr.storage.byte_range import ByteRange
 from asr.storage.location import is_url, printable_url
 from asr.storage.store import read_files, read_ranges
 
-ENERGIES_AHEAD = 4  # results computed in advance by a process: 0.3 MB each for 10 s
-DURATION_TOLERANCE_SECONDS = 0.1  # allowed error of a manifest's duration, in addition to 1 % of the duration
+ENERGIES_AHEAD = 4  # number of results that a process computes in advance; a result for 10 s of audio has 0.3 MB
+DURATION_TOLERANCE_SECONDS = 0.1  # allowed error of a duration in a manifest, in addition to 1 % of it
 
 
 class Item(NamedTuple):
-    """An entry of the batch plan. It contains the epoch, so workers need not be notified of a new epoch."""
+    """An utterance in the batch plan. It contains the epoch, so that workers need not be notified of a new epoch."""
 
     epoch: int
-    position: int  # in the dataset's utterances
-    factor: float  # of speed
+    position: int  # position of the utterance in the dataset
+    factor: float  # speed factor
     repeat: int = 0  # number of earlier occurrences of the utterance in this epoch
 
 
@@ -48,13 +48,13 @@ class SpeedPerturbation(Protocol):
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Augmentations of training utterances; the default changes nothing.
+    """Augmentations of training utterances; by default there are none.
 
     Args:
         speed: change of speed; the batch plan draws its factors.
-        waveform: augmentations of the waveform, in order.
-        features: augmentations of the features, in order.
-        recordings: recordings that are mixed in, by the setting that names them.
+        waveform: augmentations of the waveform, applied in this order.
+        features: augmentations of the features, applied in this order.
+        recordings: lists of recordings that are mixed into utterances, by the name of the setting with their path.
     """
 
     speed: SpeedPerturbation | None = None
@@ -64,7 +64,7 @@ class Augmentation:
 
     @property
     def max_added_seconds(self) -> float:
-        """Maximum seconds by which an utterance grows."""
+        """The maximum number of seconds that augmentation adds to an utterance."""
         return sum(augment.max_added_seconds for augment in self.waveform)
 
 
@@ -73,17 +73,18 @@ class Reference:
     """Conversion of texts to tokens, and other requirements of a head on training data (`asr.interfaces.Head`).
 
     Tokens fit the audio if `output_lengths(frames) >= min_frames(tokens)`. `views` is the number of views of each
-    utterance in a batch, and `cells` the size of the head's largest tensor.
+    utterance in a batch. `cells` returns the number of elements of the head's largest tensor for one utterance, given
+    its numbers of encoder frames and tokens.
     """
 
     encode: Callable[[str], list[int]]
     min_frames: Callable[[list[int]], int]
-    output_lengths: Callable[[Any], Any]  # of an int or a tensor
-    cells: Callable[[Any, Any], Any] = lambda frames, tokens: 0  # of encoder frames and tokens; ints or tensors
+    output_lengths: Callable[[Any], Any]  # numbers of frames to numbers of encoder frames; ints or tensors
+    cells: Callable[[Any, Any], Any] = lambda frames, tokens: 0  # arguments: ints or tensors
     views: int = 1
 
     def for_evaluation(self) -> Reference:
-        """Return a copy for evaluation: one view; a text too long for its audio counts as errors."""
+        """Return a copy for evaluation: with one view, and accepting texts that are too long for their audio."""
         return replace(self, min_frames=_no_frames, views=1)
 
 
@@ -92,18 +93,18 @@ def _no_frames(tokens: list[int]) -> int:
 
 
 class SpeechDataset(Dataset[Example | Rejected]):
-    """Utterances as examples; an utterance that cannot be made an example is returned as `Rejected`.
+    """A dataset that converts utterances to examples, or to `Rejected` if that is impossible.
 
-    An example is a function of (seed, epoch, utterance id, speed factor); it does not depend on workers, order or
-    batches. Its views have the same waveform and different masks.
+    An example is a function of (seed, epoch, utterance id, speed factor, repeat); it does not depend on workers, order
+    or batches. Its views have the same waveform and different masks.
 
     Args:
-        utterances: `Item.position` is an index of this sequence.
-        features: waveform to features.
-        reference: text to tokens; None: no reference is needed.
-        augmentation: None for evaluation.
-        seed: of the augmentation.
-        load: utterance and sample rate to the waveform (S,); None: read the audio file.
+        utterances: the utterances, of which `Item.position` selects one.
+        features: converts a waveform to features.
+        reference: converts a text to tokens; None: no reference is needed.
+        augmentation: augmentation of the utterances; None: no augmentation, as in evaluation.
+        seed: seed of the augmentation.
+        load: returns the waveform (S,) of an utterance at a sample rate; None: the audio file is read.
     """
 
     def __init__(
@@ -126,7 +127,7 @@ class SpeechDataset(Dataset[Example | Rejected]):
         return len(self.utterances)
 
     def __getitems__(self, items: Sequence[Item]) -> list[Example | Rejected]:
-        """Make the examples of a batch; audio in shards or at URLs is fetched concurrently."""
+        """Make the examples of a batch; audio in shards and at URLs is fetched concurrently."""
         utterances = [self.utterances[item.position] for item in items]
         return [
             self._made(item, utterance, fetched)
@@ -141,7 +142,7 @@ class SpeechDataset(Dataset[Example | Rejected]):
             waveform = self.load(fetched, self.features.sample_rate)
             with seeded(self.seed, item.epoch, utterance.id, *_again(item)):
                 return self._example(utterance, waveform, item)
-        except AudioError as error:  # concerns the utterance or a recording that is mixed into it
+        except AudioError as error:  # raised for the utterance, or for a recording mixed into it
             return Rejected(utterance, str(error))
 
     def _example(self, utterance: Utterance, waveform: Tensor, item: Item) -> Example | Rejected:
@@ -151,7 +152,7 @@ class SpeechDataset(Dataset[Example | Rejected]):
         tokens = self.reference.encode(utterance.text)
         needed = self.reference.min_frames(tokens)
         if self.reference.output_lengths(len(features)) < needed and item.factor != 1.0:
-            # the plan relies on the manifest's duration, which was rounded up
+            # the plan used the manifest's duration, which was rounded up and is too long
             features, *views = self._views(waveform, item._replace(factor=1.0))
         frames = self.reference.output_lengths(len(features))
         if frames < needed:
@@ -159,7 +160,7 @@ class SpeechDataset(Dataset[Example | Rejected]):
         return Example(utterance, features, torch.tensor(tokens, dtype=torch.int64), tuple(views))
 
     def _views(self, waveform: Tensor, item: Item) -> Iterator[Tensor]:
-        """Yield the views of an utterance; views after the first have seeds of their own."""
+        """Yield the views of an utterance; each view after the first has a seed of its own."""
         if self.augmentation.speed is not None:
             waveform = self.augmentation.speed(waveform, item.factor)
         for augment in self.augmentation.waveform:
@@ -177,20 +178,20 @@ class SpeechDataset(Dataset[Example | Rejected]):
 
 
 def _again(item: Item) -> tuple[str | int, ...]:
-    """Return the seed parts of a repeated occurrence of an utterance in an epoch; () for the first."""
+    """Return what a repeated occurrence of an utterance in an epoch adds to the seed; () for the first occurrence."""
     return ("repeat", item.repeat) if item.repeat else ()
 
 
 def energies(
     utterances: Sequence[Utterance], features: Features, seed: int, num_processes: int | None = None
 ) -> Iterator[Tensor]:
-    """Yield features (T, F) before normalisation, in random order; unreadable utterances are left out.
+    """Yield the features (T, F) of utterances before normalisation, in random order, without unreadable utterances.
 
     Args:
-        utterances: to read.
+        utterances: utterances to read.
         features: computes the features.
-        seed: of the order.
-        num_processes: as in `in_parallel`; the result does not depend on it.
+        seed: seed of the order.
+        num_processes: number of processes, as in `in_parallel`; the result does not depend on the number.
 
     Raises:
         StoreError: a shard or URL cannot be read.
@@ -198,7 +199,7 @@ def energies(
     generator = torch.Generator().manual_seed(derive_seed(seed, "energies"))
     order = torch.randperm(len(utterances), generator=generator)
 
-    # Arrays, because a tensor from another process needs a file descriptor.
+    # Processes return arrays, because each tensor from another process would need a file descriptor.
     def energies_at(index: int) -> np.ndarray | None:
         try:
             return features.energies(load_utterance(utterances[int(order[index])], features.sample_rate)).numpy()
@@ -213,8 +214,8 @@ def load_utterance(utterance: Utterance, sample_rate: int) -> Tensor:
     """Load an utterance's waveform (S,).
 
     Raises:
-        AudioError: the audio is unreadable, or its duration differs from the manifest's duration, which the batch plan
-            uses.
+        AudioError: the audio is unreadable, or its duration differs from the duration in the manifest, which the batch
+            plan uses.
         StoreError: a shard or URL cannot be read.
     """
     [utterance] = fetch([utterance])
@@ -225,7 +226,7 @@ def load_utterance(utterance: Utterance, sample_rate: int) -> Tensor:
 
 
 def fetch(utterances: Sequence[Utterance]) -> list[Utterance]:
-    """Return the utterances; audio in shards or at URLs is fetched concurrently and stored in `content`.
+    """Return the utterances, with `content` for audio in shards or at URLs, which is fetched concurrently.
 
     Raises:
         StoreError: a shard or URL cannot be read.
@@ -263,7 +264,7 @@ def _segment(utterance: Utterance) -> tuple[float | None, float | None]:
 
 
 def is_as_long(utterance: Utterance, actual: float) -> bool:
-    """Whether the actual duration, in seconds, agrees with the manifest's."""
+    """Return whether the actual duration, in seconds, agrees with the duration in the manifest."""
     return abs(actual - utterance.duration) <= DURATION_TOLERANCE_SECONDS + 0.01 * utterance.duration
 
 

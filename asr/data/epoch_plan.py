@@ -1,4 +1,4 @@
-"""The plan of an epoch: its batches, their sizes, and each rank's share."""
+"""The plan of an epoch: the batches of each rank, and their sizes."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -30,8 +30,8 @@ class PlanSummary:
         steps: number of batches per rank.
         batches: number of batches of all ranks.
         utterances: number of utterances in the batches.
-        hours: of audio, after speed perturbation.
-        padding: fraction of the padded seconds that is padding.
+        hours: hours of audio, after speed perturbation.
+        padding: padding, as a fraction of the padded seconds.
         shortest: the batch with the fewest padded seconds.
         longest: the batch with the most padded seconds.
     """
@@ -47,18 +47,18 @@ class PlanSummary:
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """The batches of an epoch or of its remaining part; `len()` is the number of steps, equal to the batches per rank.
+    """The batches of an epoch or of one of its parts; `len()` is the number of steps, equal to the batches per rank.
 
     Args:
-        epoch: from 0.
-        plan: plan of the batches; its utterances are occurrences.
-        occurrences: M occurrences of utterances.
-        durations: maximum seconds of every occurrence at its speed factor, (M,) float64.
-        padded: seconds to which a batch is padded if the occurrence is its longest, (M,) float64.
+        epoch: number of the epoch, from 0.
+        plan: plan of the batches; its indices are indices of occurrences.
+        occurrences: the M occurrences of utterances in the epoch.
+        durations: maximum duration of every occurrence at its speed factor, in seconds, (M,) float64.
+        padded: seconds to which a batch is padded if this occurrence is its longest, (M,) float64.
         speeds: speed factor of every occurrence.
         kept_speed: number of utterances that keep speed 1.0, because with the drawn factor they would have too few
             frames or their batch would be too long.
-        texts: of every occurrence; None: texts do not influence the size of a batch.
+        texts: texts of the occurrences; None: texts do not influence the size of a batch.
     """
 
     epoch: int
@@ -88,7 +88,7 @@ class EpochPlan:
         return [Item(self.epoch, *values) for values in zip(*columns, strict=True)]
 
     def largest(self) -> list[int]:
-        """Return the steps of the batches with the most padded seconds, most seconds squared and most cells."""
+        """Return the steps with the largest batches: by padded seconds, by squared seconds, and by cells."""
         longest, sizes = self.plan.longest(self.padded), self.plan.sizes()
         measures = [longest, longest * longest]
         if self.texts is not None:
@@ -114,21 +114,21 @@ class EpochPlan:
 
 
 def plan_stretch(number: int, position: Position, plan: Callable[[Tensor | slice, int, int], Plan]) -> Plan:
-    """Plan the part of an epoch that contains `position`, from the first batch of that part.
+    """Plan the part of an epoch that contains `position`; the plan begins with the first batch of that part.
 
-    An epoch has several parts if the number of ranks changed within it. Each part contains the utterances that earlier
-    parts have not used, planned for its number of ranks.
+    An epoch has several parts if the number of ranks changed within the epoch. A part consists of the utterances that
+    earlier parts have not used, planned for the part's number of ranks.
 
     Args:
         number: number of occurrences of utterances in the epoch.
         position: a position in the epoch.
-        plan: makes the plan of a part. Arguments: the indices of the unused occurrences (a slice for all), the number
-            of ranks, and the number of the part. The plan's order contains indices into the first argument.
+        plan: makes the plan of a part from the indices of the unused occurrences (a slice if all are unused), the
+            number of ranks, and the number of the part. `order` in this plan contains indices into the first argument.
 
     Raises:
         InputError: the position does not fit this training set, or there are fewer unused utterances than ranks.
     """
-    left: Tensor | None = None  # indices of unused occurrences; None: all
+    left: Tensor | None = None  # indices of unused occurrences; None: all are unused
     for part, share in enumerate(position.shares):
         if left is not None and len(left) < share.world_size:
             given = f"epoch {position.epoch + 1} has {len(left)} utterances left for {share.world_size} processes"
@@ -149,7 +149,7 @@ def plan_stretch(number: int, position: Position, plan: Callable[[Tensor | slice
 
 
 class EpochSampler(Sampler[list[Item]]):
-    """Yield one rank's batches for a DataLoader, beginning with batch `start`; `len()` also counts earlier batches."""
+    """Yield one rank's batches for a DataLoader from batch `start` on; `len()` also counts the batches before it."""
 
     def __init__(self, epoch: EpochPlan, rank: int, start: int = 0) -> None:
         self.epoch = epoch

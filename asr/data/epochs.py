@@ -11,7 +11,8 @@ class Epochs:
     """The plans of a run's epochs, from the position at which the run starts or resumes.
 
     Args:
-        plan: plans the part of an epoch that contains a position, from the first batch of that part.
+        plan: makes a plan of the part of an epoch that contains a position. The plan begins with the first batch of
+            that part, not at the position.
         number: number of occurrences of utterances in an epoch.
         begin: position at which the run starts or resumes.
     """
@@ -19,26 +20,27 @@ class Epochs:
     def __init__(self, plan: Callable[[Position], EpochPlan], number: int, begin: Position) -> None:
         self.begin = begin
         self._make_plan, self._number = plan, number
-        self._planned: tuple[Position, EpochPlan] | None = None  # the last plan, because several callers request it
+        self._planned: tuple[Position, EpochPlan] | None = None  # the last plan, which several callers request
 
     def stretch(self, epoch: int, world_size: int) -> Position:
-        """Return the position at which this run starts in an epoch."""
+        """Return the position in an epoch at which this run starts or resumes; usually the start of the epoch."""
         return self.begin.on(world_size) if self.begin.epoch == epoch else start_of_epoch(epoch, world_size)
 
     def plan(self, position: Position) -> EpochPlan:
-        """Plan the part of an epoch that contains a position, from the first batch of that part."""
+        """Plan the part of an epoch that contains a position; the plan begins with the first batch of that part."""
         stretch = replace(position, shares=(*position.shares[:-1], Share(position.world_size, 0)), skipped=0)
         if self._planned is None or self._planned[0] != stretch:
             self._planned = (stretch, self._make_plan(position))
         return self._planned[1]
 
     def position_at(self, epoch: int, world_size: int, batch: int, skipped: int) -> Position:
-        """Return the position after each rank has completed `batch` batches of the epoch's current part.
+        """Return the position of the run after each rank has completed `batch` batches of the epoch's current part.
 
         Args:
-            epoch: from 0.
+            epoch: number of the epoch, from 0.
             world_size: number of ranks.
-            batch: number of completed batches, including those before a resume with the same number of ranks.
+            batch: number of completed batches per rank in the current part, including batches before a resume with
+                the same number of ranks.
             skipped: number of unreadable utterances of the epoch so far, over all ranks.
         """
         position = self.stretch(epoch, world_size)
@@ -47,7 +49,7 @@ class Epochs:
         return Position(epoch, (*position.shares[:-1], Share(position.world_size, batch)), skipped)
 
     def done(self, epoch: int, world_size: int, batches: int) -> float:
-        """Return the number of passes, a fraction, after `batches` batches of an epoch's current part."""
+        """Return the epochs completed, including a fraction, after `batches` batches of an epoch's current part."""
         if batches == 0:
             return float(epoch)
         plan = self.plan(self.stretch(epoch, world_size))

@@ -22,7 +22,7 @@ def stored_fingerprint(utterances: Utterances, cache: IndexCache, normalizer: st
     """Return the `fingerprint` of utterances, stored in `cache`.
 
     Args:
-        utterances: texts normalised.
+        utterances: utterances with normalised texts.
         cache: stores the fingerprint.
         normalizer: name of the normaliser of the texts.
     """
@@ -35,7 +35,10 @@ def stored_fingerprint(utterances: Utterances, cache: IndexCache, normalizer: st
 
 
 def mixture_of(utterances: Utterances) -> dict[str, str]:
-    """Return the weights of a training set's manifests as an entry of fingerprints; {} without weights."""
+    """Return an entry for fingerprints with the sizes and mean repeats of a training set's manifests.
+
+    The result is {} if each utterance occurs once.
+    """
     if all(part.repeats == 1 for part in utterances.parts):
         return {}
     return {"mixture": ", ".join(f"{part.index.num_rows} x {part.repeats:.9g}" for part in utterances.parts)}

@@ -19,8 +19,8 @@ from asr.storage.location import file_name, folder_of, is_url, printable_url
 from asr.storage.range_file import RangeFile
 from asr.storage.store import read_range, sizes_and_etags, write_whole
 
-READ_BYTES = 1 << 16  # size of a read: a header, and small members after it
-MAX_TEXT_BYTES = 1 << 20  # maximum size of a member with a text or a manifest line
+READ_BYTES = 1 << 16  # size of a read, which gets a header and the small members after it
+MAX_TEXT_BYTES = 1 << 20  # maximum size of a member that is a text or a manifest line
 
 OnShard = Callable[[], object]
 
@@ -54,7 +54,7 @@ def members(path: str) -> Iterator[Member]:
 
 
 def index_webdataset(shards: Sequence[str], on_shard: OnShard) -> Iterator[Utterance]:
-    """Yield the utterances of WebDataset shards: samples of an audio file with a .json or a .txt of equal key.
+    """Yield the utterances of WebDataset shards: an audio file, and a .json or a .txt file with the same key.
 
     The .json may have the keys of a manifest line. If it has no `text`, the text is read from the .txt; if it has no
     `duration`, the audio file is read; if it has no `id`, the sample's key is the id.
@@ -74,7 +74,7 @@ def index_webdataset(shards: Sequence[str], on_shard: OnShard) -> Iterator[Utter
 
 
 def _samples(files: Iterable[Member]) -> Iterator[tuple[str, dict[str, Extent]]]:
-    """Group neighbouring members by WebDataset's key: folder and name up to the first dot."""
+    """Group neighbouring members by WebDataset's key, which is the folder, and the name up to the first dot."""
     key, sample = "", dict[str, Extent]()
     for name, extent in files:
         folder, _, base = name.rpartition("/")
@@ -129,7 +129,8 @@ def index_nemo(shards: Sequence[str], manifest: str, on_shard: OnShard) -> Itera
         on_shard: called after each shard.
 
     Raises:
-        InputError: a line is not an utterance, is a segment of a member, or its shard has no such member.
+        InputError: a line is not an utterance, is only a segment of a member, or names a member that its shard does
+            not have.
         StoreError: a shard cannot be read.
     """
     extents = []
@@ -155,12 +156,12 @@ def index_nemo(shards: Sequence[str], manifest: str, on_shard: OnShard) -> Itera
 
 
 def write_foreign_index(output: str, shards: Sequence[str], utterances: Iterable[Utterance]) -> int:
-    """Write an index of shards, which are not moved; return the number of utterances.
+    """Write an index of existing shards; return the number of utterances.
 
     Args:
         output: path or URL of the index, in the shards' folder or a parent folder.
         shards: paths or URLs.
-        utterances: from `index_webdataset`, `index_nemo` or the reader of another format.
+        utterances: the result of `index_webdataset`, `index_nemo` or the function for another format.
 
     Raises:
         InputError: a shard is not below the folder of the index, or an id occurs twice.
@@ -192,7 +193,7 @@ def write_foreign_index(output: str, shards: Sequence[str], utterances: Iterable
 
 
 def _below(folder: str, shard: str) -> str:
-    """Return the path of a shard relative to a parent folder."""
+    """Return the path of a shard relative to `folder`, which contains it, directly or in a subfolder."""
     own = shard if is_url(shard) else os.path.abspath(shard)
     base = f"{folder if is_url(folder) else os.path.abspath(folder)}/"
     if not own.startswith(base):

@@ -1,7 +1,7 @@
 """An index: the columns of a manifest in an Arrow file, memory-mapped by all processes of a machine.
 
-A row is an utterance; rows are in the manifest's order. With ten million rows, a process loads only the pages that it
-accesses, and makes `Utterance` objects only for the current batch.
+A row is an utterance; rows are in the manifest's order. Ten million rows need little memory: a process loads only the
+pages that it accesses, and makes `Utterance` objects only for the current batch.
 """
 
 import json
@@ -19,16 +19,16 @@ from asr.storage.location import file_name, folder_of
 
 FORMAT = b"asr.index"  # key of the file's metadata
 FORMAT_NUMBER = b"1"
-SHARDS = b"asr.index.shards"  # key of the file's metadata: JSON of `Index.shards`
-SOURCE = b"asr.index.source"  # key of the file's metadata: hash of the manifest or shards
-INDEX = "index.arrow"  # name of the index of a folder of shards
-BATCH_ROWS = 16_384  # of each record batch except the last, so that the batch of a row is found by division
+SHARDS = b"asr.index.shards"  # key of the file's metadata; the value is the JSON of `Index.shards`
+SOURCE = b"asr.index.source"  # key of the file's metadata; the value is the hash of the manifest or shards
+INDEX = "index.arrow"  # name of the index in a folder of shards
+BATCH_ROWS = 16_384  # number of rows of all record batches but the last; a division finds a row's batch
 
-# Text columns are bytes, because names of files may contain bytes that are not UTF-8, which Arrow's strings cannot.
+# Text columns are bytes, because names of files may contain bytes that are not UTF-8; Arrow's strings must be UTF-8.
 SCHEMA = pa.schema(
     [
         pa.field("id", pa.binary(), nullable=False),
-        pa.field("audio_filepath", pa.binary(), nullable=False),  # as written; relative to the manifest's folder
+        pa.field("audio_filepath", pa.binary(), nullable=False),  # as in the manifest; relative to its folder
         pa.field("duration", pa.float64(), nullable=False),  # seconds
         pa.field("offset", pa.float64()),  # seconds; null: the utterance is the whole file
         pa.field("speaker", pa.binary()),
@@ -70,11 +70,11 @@ class Index:
         self.batches = batches
         self.source = source
         self.shards = dict(shards or {})
-        self.versions: dict[str, str | None] = {}  # versions of checked shards; a run reads no other versions
+        self.versions: dict[str, str | None] = {}  # versions of the checked shards; later reads accept no others
         self.num_rows = sum(batch.num_rows for batch in batches)
 
     def utterance(self, row: int) -> Utterance:
-        """Make the utterance of a row, with its audio path as written."""
+        """Make the utterance of a row, with its audio path as in the manifest."""
         number, row_in_batch = divmod(row, BATCH_ROWS)
         columns = (column[row_in_batch].as_py() for column in self.batches[number].columns)
         name, path, duration, offset, speaker, text, start, num_bytes = columns
@@ -95,7 +95,7 @@ class Index:
 
 
 def _numbers(batch: pa.RecordBatch, name: str) -> np.ndarray:
-    """Return a column of numbers, NaN where it is null, (num_rows,)."""
+    """Return a column of numbers, with NaN for null, (num_rows,)."""
     column = batch.column(name)
     if column.null_count == len(column):
         return np.full(len(column), np.nan)
@@ -158,7 +158,7 @@ def open_index(path: Path) -> Index:
             raise InputError(f"{path}: must be an index of format {FORMAT_NUMBER.decode()}; it is another Arrow file.")
         batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
         for batch in batches:
-            batch.validate(full=True)  # offsets in an untrusted file may point outside of it
+            batch.validate(full=True)  # offsets in an untrusted file may point outside of the file
             if any(batch.column(field.name).null_count for field in SCHEMA if not field.nullable):
                 raise InputError(f"{path}: must be an index without gaps in its columns; it is damaged.")
         shards = json.loads(metadata.get(SHARDS, b"{}"))

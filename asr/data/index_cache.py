@@ -36,8 +36,8 @@ from asr.system.files import NO_ROOM, write_whole
 
 INDEX_SUFFIX = ".arrow"
 POLL_SECONDS = 0.1
-LONG_SECONDS = 5.0  # waiting or indexing for this time is logged
-PROBES = 100  # number of utterances whose computed values are part of a key, so that changed code changes the key
+LONG_SECONDS = 5.0  # waiting and indexing are logged if they take longer than this
+PROBES = 100  # number of utterances whose values are part of a key, so that a change of the code changes the key
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class IndexCache:
         self.folder = default_folder() if folder is None else Path(folder)
 
     def utterances(self, path: str | Path, required: Sequence[str] = REQUIRED_KEYS) -> Utterances:
-        """Open a manifest, or an index, as columns.
+        """Open a manifest or an index, and return its utterances as columns.
 
         Args:
             path: path or URL.
@@ -78,7 +78,7 @@ class IndexCache:
         return Utterances([Part(index, folder_of(path))])
 
     def numbers(self, key: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
-        """Return the array of `compute`, computed once and memory-mapped from disk later.
+        """Return the array that `compute` returns; later calls with the same key map the stored array into memory.
 
         Args:
             key: contains everything that determines the array.
@@ -99,7 +99,7 @@ class IndexCache:
             return compute() if computed is None else computed
         try:
             stored: np.ndarray = np.load(path, mmap_mode="c")
-        except (ValueError, OSError, EOFError):  # damaged
+        except (ValueError, OSError, EOFError):  # the stored array is damaged
             path.unlink(missing_ok=True)
             return self.numbers(key, compute)
         return stored
@@ -127,7 +127,7 @@ class IndexCache:
             return fetched_index(url)
 
     def _index(self, manifest: str, required: Sequence[str]) -> Index:
-        content = read_whole(manifest) if is_url(manifest) else None  # fetched once
+        content = read_whole(manifest) if is_url(manifest) else None  # fetched here, once
         source = _content_digest(manifest, content)
         lacking = "".join(f"-without-{key}" for key in REQUIRED_KEYS if key not in required)
         path = self.folder / f"{source}{lacking}{INDEX_SUFFIX}"
@@ -145,12 +145,12 @@ class IndexCache:
             return self._index(manifest, required)
 
     def _made(self, path: Path, write: Callable[[], None], compute: Callable[[], None] = lambda: None) -> bool:
-        """Make a file under a lock if it does not exist; return whether it exists now.
+        """Make a file while holding its lock, if the file does not exist; return whether it exists now.
 
         Args:
             path: path of the file.
-            write: writes the file; its OSErrors are logged as faults of the folder.
-            compute: called before `write`; its errors are raised.
+            write: writes the file; an OSError is logged as a fault of the folder.
+            compute: called before `write`; an error of this function is raised.
         """
         if path.exists():
             return True
@@ -168,7 +168,7 @@ class IndexCache:
         stack.enter_context(_locked(path.with_suffix(".lock")))
 
     def _does_write(self, action: Callable[[], None]) -> bool:
-        """Run an action on the folder; after an OSError, log a warning and return False."""
+        """Run an action that writes to the folder; return whether it succeeded. An OSError is logged as a warning."""
         try:
             action()
         except OSError as error:
@@ -181,7 +181,7 @@ class IndexCache:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock, which the system releases when this process ends."""
+    """Hold a lock during a block; the system releases the lock if this process ends earlier."""
     with path.open("w") as file:
         begun, announced = time.monotonic(), False
         while True:
@@ -199,7 +199,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _rows(manifest: str, content: bytes | None, required: Sequence[str]) -> Iterator[Utterance]:
-    """Yield the utterances of a manifest with audio paths as written; log the progress.
+    """Yield the utterances of a manifest, with audio paths as in the manifest; log the progress.
 
     Args:
         manifest: path or URL.
@@ -215,8 +215,8 @@ def _rows(manifest: str, content: bytes | None, required: Sequence[str]) -> Iter
             logger.info("indexing %s: %s utterances done", printable_url(manifest), f"{number:,}")
         yield utterance
     if len(np.unique(np.frombuffer(hashes, dtype=np.int64))) < len(hashes):
-        _, problems = read_good_lines(manifest, required=required)  # empty if different ids have equal hashes
-        for problem in problems:  # it names both lines
+        _, problems = read_good_lines(manifest, required=required)  # none, if different ids merely have equal hashes
+        for problem in problems:  # the message names both lines
             raise problem
 
 
@@ -228,7 +228,7 @@ def _content_digest(manifest: str, content: bytes | None) -> str:
         with open(manifest, "rb") as file:
             return _shortened(hashlib.file_digest(file, "sha256").hexdigest())
     except OSError:
-        for _ in manifest_lines(manifest):  # raises the error for the user
+        for _ in manifest_lines(manifest):  # raises an error with a message for the user
             break
         raise
 
@@ -284,7 +284,7 @@ def check_shards(index: Index, folder: str) -> None:
 
 
 def is_index(path: str) -> bool:
-    """Whether a path or URL names an index instead of a manifest."""
+    """Return whether a path or URL names an index instead of a manifest."""
     return without_query(path).endswith(INDEX_SUFFIX)
 
 

@@ -42,7 +42,7 @@ def index_shar(shards: Sequence[str], cuts: Sequence[str], on_shard: OnShard) ->
 
 
 def _recordings(shard: str) -> dict[str, Extent]:
-    """Return the byte range of each cut's audio, by the cut's id: the member's name without suffix."""
+    """Return the byte range of each cut's audio, by the cut's id, which is the member's name without suffix."""
     extents = {}
     for name, extent in members(shard):
         stem, _, suffix = name.rpartition(".")

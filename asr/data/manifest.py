@@ -18,12 +18,12 @@ from asr.storage.store import read_whole
 from asr.system.files import bounded_lines, real, write_whole
 
 REQUIRED_KEYS = ("audio_filepath", "duration", "text")
-MAX_SECONDS = 1e9  # 30 years; more is an error
-MAX_LINE_LENGTH = 32_000_000  # characters: NAME.utterances.jsonl has about 100 per word, and a day about 250,000 words
+MAX_SECONDS = 1e9  # 30 years; a larger value is an error
+MAX_LINE_LENGTH = 32_000_000  # a day of speech: about 250,000 words of 100 characters each in NAME.utterances.jsonl
 
 
 class Extent(NamedTuple):
-    """Bytes `start` to `start + num_bytes` of a file; with `version`, only of this version of the file."""
+    """Bytes `start` to `start + num_bytes` of a file; if `version` is not None, reads accept only this version."""
 
     start: int
     num_bytes: int
@@ -36,15 +36,15 @@ class Utterance:
 
     Args:
         audio_filepath: URL of the audio, or path, absolute or relative to the working directory.
-        duration: of the segment in seconds, > 0.
+        duration: duration of the segment in seconds, > 0.
         text: transcript as written in the corpus; may be empty.
         id: unique within a manifest; the augmentation of an utterance is a function of it.
         offset: start of the segment in the file, in seconds; None: the utterance is the whole file.
         speaker: name or number of the speaker, if known.
-        extent: the byte range of the utterance's audio in the shard `audio_filepath`; `offset` is then only the
-            segment's start in its original recording. None: `audio_filepath` is an audio file.
+        extent: the byte range of the utterance's audio in the shard `audio_filepath`; `offset` is then the segment's
+            start in the original recording, and is not used for reading. None: `audio_filepath` is an audio file.
         content: bytes of the audio file or of the extent, if they have been read.
-        manifest: name of the manifest, for sums of losses and errors by manifest; not a key of the line.
+        manifest: name of the manifest, by which losses and errors are summed; it is not a key of the line.
     """
 
     audio_filepath: str
@@ -64,7 +64,8 @@ def read_manifest(path: str | Path) -> list[Utterance]:
     The id of a line without `id` is its `audio_filepath` (and `offset`) as written. Other keys are ignored.
 
     Raises:
-        InputError: a line is not an utterance, an id occurs twice, or the manifest is empty; names file and line.
+        InputError: a line is not an utterance, an id occurs twice, or the manifest is empty; the message names file
+            and line.
     """
     utterances, problems = read_good_lines(path)
     if problems:
@@ -103,11 +104,11 @@ def read_good_lines(
 
 
 def manifest_lines(path: str, content: bytes | None = None) -> Iterator[tuple[str, str]]:
-    """Yield the lines of a manifest that are not blank, each with its `file:line`.
+    """Yield `file:line` and text of each line of a manifest that is not blank.
 
     Args:
-        path: or URL of the manifest.
-        content: of the URL, if it was fetched already.
+        path: path or URL of the manifest.
+        content: content of the URL, if it was fetched already.
 
     Raises:
         InputError: the manifest does not exist, is unreadable, or is empty.
@@ -129,12 +130,12 @@ def write_manifest(
 ) -> None:
     """Write a manifest atomically.
 
-    Paths of audio below the manifest's folder are written relative to it, so that the folder can be moved.
+    Audio paths inside of the manifest's folder are written relative to the folder, so that it can be moved.
 
     Args:
         path: path of the manifest.
         utterances: lines of the manifest.
-        scores: alignment score of each utterance, written under the key `score`; None: no such key.
+        scores: alignment score of each utterance, written under the key `score`; None: the line has no such key.
     """
     path = Path(path)
     folder = real(path.parent)
@@ -142,19 +143,19 @@ def write_manifest(
         json.dumps(_to_line(utterance, folder) | ({} if score is None else {"score": score}), ensure_ascii=False) + "\n"
         for utterance, score in zip(utterances, scores, strict=False)
     )
-    # Names of files may contain bytes that are not UTF-8; `named_lines` reads them back.
+    # Names of files may contain bytes that are not UTF-8; `named_lines` reads such bytes back.
     write_whole(path, lambda file: file.writelines(line.encode("utf-8", "surrogateescape") for line in lines))
 
 
 def named_lines(path: str | Path, kind: str, content: bytes | None = None) -> Iterator[tuple[str, str]]:
-    """Yield the lines that are not blank, each with its `file:line` for errors.
+    """Yield `file:line` (for errors) and text of each line of a file that is not blank.
 
     A byte order mark at the start is removed; bytes that are not UTF-8 become surrogate escapes.
 
     Args:
-        path: or URL of the file.
-        kind: expected kind of file for errors, such as "a manifest".
-        content: of the URL, if it was fetched already.
+        path: path or URL of the file.
+        kind: expected kind of file, for errors, such as "a manifest".
+        content: content of the URL, if it was fetched already.
 
     Raises:
         InputError: the file is unreadable, is not text (has a NUL), or has a line longer than MAX_LINE_LENGTH.
@@ -187,14 +188,14 @@ def parse_object(line: str, where: str) -> dict[str, Any]:
             return entry
     except orjson.JSONDecodeError:
         pass
-    # json accepts NaN and lone surrogates, preserves all digits of large integers (which may be ids), and reports
-    # the position of errors.
+    # json, unlike orjson, accepts NaN and lone surrogates, preserves all digits of large integers (which may be
+    # ids), and reports the position of errors.
     try:
         entry = json.loads(line)
     except json.JSONDecodeError as error:
         must = f"{where}: each line must be one JSON object"
         raise InputError(f"{must}; {error.msg} at character {error.pos + 1}.") from None
-    except (ValueError, RecursionError):  # more than 4300 digits
+    except (ValueError, RecursionError):  # a ValueError is also raised for more than 4300 digits
         must = f"{where}: each line must be one JSON object"
         raise InputError(f"{must}; it has a number with too many digits or too deep nesting.") from None
     if not isinstance(entry, dict):
@@ -208,12 +209,12 @@ def parse_utterance(
     folder: str | Path | None,
     required: Sequence[str] = REQUIRED_KEYS,
 ) -> Utterance:
-    """Make an utterance from the keys of a line.
+    """Make an utterance from the keys and values of a manifest line.
 
     Args:
         entry: keys and values; other keys are ignored.
         where: `file:line`, for errors.
-        folder: path or URL to which audio paths are relative; None: the path stays as written.
+        folder: path or URL to which audio paths are relative; None: the audio path is not changed.
         required: keys that the line must have.
 
     Raises:
@@ -231,7 +232,7 @@ def parse_utterance(
         raise InputError(f"{where}: {key} must be a string; got {shown(value)}.")
     utterance_id, speaker = entry.get("id"), entry.get("speaker")
     if utterance_id is None:
-        written = printable_url(audio_filepath) if "://" in audio_filepath else audio_filepath  # without the signature
+        written = printable_url(audio_filepath) if "://" in audio_filepath else audio_filepath  # without secrets
         utterance_id = written if offset is None else f"{written}@{offset}"
     if type(utterance_id) is not str:
         utterance_id = _named(utterance_id, f"{where}: id")
@@ -256,7 +257,7 @@ def parse_utterance(
 
 
 def check_unicode(text: str, where: str) -> None:
-    """Check that a text can be encoded again.
+    """Check that a text can be encoded to bytes again.
 
     Raises:
         InputError: the text contains a lone surrogate.
@@ -266,7 +267,7 @@ def check_unicode(text: str, where: str) -> None:
 
 
 def _has_large_number(entry: dict[str, Any]) -> bool:
-    """Whether a value may be an integer of more than 64 bits, which orjson parses as a float."""
+    """Return whether a value may be an integer of more than 64 bits, which orjson parses as a float."""
     for value in entry.values():  # noqa: SIM110  a generator would be half as fast
         if type(value) is float and abs(value) >= 2**63:
             return True
@@ -274,7 +275,7 @@ def _has_large_number(entry: dict[str, Any]) -> bool:
 
 
 def _named(value: Any, where: str) -> str:
-    """Convert an id or speaker to a string; a list or mapping is an InputError."""
+    """Convert an id or speaker to a string; raise an InputError for a list or mapping."""
     if isinstance(value, (list, dict)):
         raise InputError(f"{where} must be a string or a number; got {shown(value)}.")
     return str(value)
@@ -282,7 +283,7 @@ def _named(value: Any, where: str) -> str:
 
 def _seconds(value: Any) -> float | None:
     """Return a number of seconds as a float; None if the value is not a number."""
-    if type(value) is float or type(value) is int:  # excludes bool
+    if type(value) is float or type(value) is int:  # unlike isinstance, excludes bool
         return float(value) if abs(value) < MAX_SECONDS else None
     return None
 

@@ -20,7 +20,7 @@ def repeats(hours: Sequence[float], weights: Sequence[float], temperature: float
     Args:
         hours: hours of each manifest.
         weights: weight of each manifest, > 0.
-        temperature: with 1, shares are proportional to hours * weight; with 0, all manifests have equal hours.
+        temperature: at 1, shares are proportional to hours * weight; at 0, all manifests have equal shares.
     """
     weighted = [hour * weight for hour, weight in zip(hours, weights, strict=True)]
     powers = [share**temperature if share else 0.0 for share in weighted]
@@ -70,15 +70,15 @@ class Mixture:
 
     @property
     def is_plain(self) -> bool:
-        """Whether each utterance occurs once in each epoch."""
+        """Return whether each utterance occurs once in each epoch."""
         return all(mean == 1 for mean in self.repeats)
 
     def occurrences(self, seed: int, epoch: int) -> Occurrences:
-        """Draw the utterances of an epoch: each occurs floor(`repeats`) times, and a random selection once more.
+        """Draw the utterances of an epoch: each occurs floor(`repeats`) times, and some, drawn at random, once more.
 
         Args:
-            seed: of the run.
-            epoch: from 0.
+            seed: the run's seed.
+            epoch: number of the epoch, from 0.
         """
         if self.is_plain:
             return each_once(sum(self.sizes))
@@ -96,7 +96,7 @@ class Mixture:
 
     @staticmethod
     def _whole_and_drawn(size: int, mean: float) -> tuple[int, int, int]:
-        """Return the occurrences of each utterance, the number of utterances that occur once more, and the total."""
+        """Return the minimum occurrences of an utterance, the number of utterances with one more, and the total."""
         whole = int(mean)
         drawn = round((mean - whole) * size)
         return whole, drawn, whole * size + drawn

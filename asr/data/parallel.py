@@ -8,8 +8,8 @@ from typing import Generic, TypeVar
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-MIN_PARALLEL = 400  # for fewer arguments, starting processes takes longer than the work
-MAX_PROCESSES = 32  # more processes would not read faster from a disk
+MIN_PARALLEL = 400  # with fewer arguments, starting processes takes longer than the calls
+MAX_PROCESSES = 32  # more processes would not read any faster from a disk
 
 Given = TypeVar("Given")
 Result = TypeVar("Result")
@@ -24,7 +24,7 @@ class _Calls(Dataset[Result], Generic[Given, Result]):
 
     def __getitem__(self, position: int) -> Result:
         threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # as in a loader's worker, because rounding depends on the number of threads
+        torch.set_num_threads(1)  # as in a DataLoader's worker; rounding depends on the number of threads
         try:
             return self.function(self.things[position])
         finally:
@@ -38,12 +38,13 @@ def in_parallel(
     num_processes: int | None = None,
     results_ahead: int = 32,
 ) -> Iterator[Result]:
-    """Yield the results of a function in the order of its arguments, for any number of processes.
+    """Yield the results of a function, computed by several processes, in the order of the arguments.
 
     Args:
         function: a function that logs nothing and raises only StoreErrors.
         things: the arguments, one per call.
-        num_processes: 0: this process; None: a process per core, or this process for up to MIN_PARALLEL arguments.
+        num_processes: number of processes to start; 0: this process computes. None: one process per core, or this
+            process alone if there are at most MIN_PARALLEL arguments.
         results_ahead: maximum number of results that a process computes in advance.
     """
     if num_processes is None:

@@ -1,8 +1,8 @@
 """Index Parquet files of Hugging Face's datasets library without copying their audio.
 
-A file has row groups of about 100 MB; within a row group, a column is contiguous. datasets does not compress the audio
-column, so the audio file of a row is a byte range of the Parquet file, and training reads only this range. With a
-compressed column, it would have to read the whole row group for an utterance.
+A file has row groups of about 100 MB; within a row group, a column is contiguous. The datasets library does not
+compress the audio column, so the audio file of a row is a byte range of the Parquet file, and training reads only this
+range. If the column were compressed, training would have to read the whole row group for an utterance.
 """
 
 import io
@@ -22,8 +22,8 @@ from asr.storage.range_file import RangeFile
 
 PARQUET_SUFFIX = ".parquet"
 MAX_ROW_GROUP_BYTES = 4 << 30  # maximum bytes of audio in a row group, which is read into memory
-BATCH_ROWS = 16  # decoded at once
-PROBE_BYTES = 64  # first bytes of an audio file, searched for in the column
+BATCH_ROWS = 16  # number of rows that are decoded at once
+PROBE_BYTES = 64  # number of first bytes of an audio file that are searched for in the column
 SPEAKER_COLUMNS = ("speaker", "speaker_id")
 
 
@@ -39,7 +39,7 @@ class _Columns(NamedTuple):
 def index_parquet(files: Sequence[str], text_column: str, on_shard: OnShard) -> Iterator[Utterance]:
     """Yield the utterances of Parquet files. Their audio is read once, to determine durations.
 
-    Ids are in the column `id`; without it, an id is the file's name and the row's number.
+    Ids are in the column `id`; without this column, an id is the file's name and the row's number.
 
     Args:
         files: paths or URLs.
@@ -103,7 +103,7 @@ def _has_bytes(struct: pa.StructType) -> bool:
 
 
 def _chunk(group: pq.RowGroupMetaData, audio: str, size: int, name: str) -> tuple[int, int]:
-    """Return first byte and number of bytes of the audio column in a row group.
+    """Return the position of the audio column of a row group in the file, and the column's number of bytes.
 
     Raises:
         InputError: the column extends beyond the end of the file, or is too large.
@@ -121,7 +121,7 @@ def _chunk(group: pq.RowGroupMetaData, audio: str, size: int, name: str) -> tupl
 
 
 def _rows(parquet: pq.ParquetFile, number: int, columns: _Columns) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a row group with the keys of a manifest line, and the audio file as `audio`."""
+    """Yield the rows of a row group as mappings with the keys of a manifest line, and `audio`, the audio file."""
     given = {"text": columns.text, "id": columns.id, "speaker": columns.speaker}
     named = {key: column for key, column in given.items() if column is not None}
     wanted = [f"{columns.audio}.bytes", *named.values()]
@@ -150,7 +150,7 @@ def _place(chunk: bytes, content: bytes | None, after: int, where: str) -> int:
     if position < 0 or not chunk.startswith(content, position):
         position = chunk.find(content, after)
     if position < 0:
-        position = chunk.find(content)  # equal contents are stored once, at the earlier row
+        position = chunk.find(content)  # equal contents are stored only once, at an earlier row
     if position < 0:
         must = f"{where}: audio must be uncompressed in the Parquet file, as datasets (5 or newer) writes it"
         read = f"it is compressed, so that an utterance would need {len(chunk) / 1e6:,.1f} MB"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Share(NamedTuple):
-    """Part of an epoch planned for `world_size` processes, and the number of batches each has completed."""
+    """Part of an epoch planned for `world_size` processes, and the batches that each process has completed."""
 
     world_size: int
     batches: int
@@ -18,8 +18,8 @@ class Position:
     """The position before the next batch of an epoch.
 
     Args:
-        epoch: from 0.
-        shares: the parts of this epoch, in order; the last one is the current part. There are several parts only if the
+        epoch: number of the epoch, from 0.
+        shares: the parts of this epoch, in order; the last is the current part. There are several parts only if the
             number of processes has changed within the epoch.
         skipped: number of unreadable utterances of this epoch so far, over all processes.
     """
@@ -35,11 +35,11 @@ class Position:
 
     @property
     def world_size(self) -> int:
-        """Number of processes of the current part."""
+        """Number of processes in the current part."""
         return self.shares[-1].world_size
 
     def on(self, world_size: int) -> Position:
-        """Return this position for another number of processes."""
+        """Return the position from which a run with this number of processes continues."""
         if world_size == self.world_size:
             return self
         begun = tuple(share for share in self.shares if share.batches)

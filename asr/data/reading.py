@@ -1,4 +1,4 @@
-"""Estimates of the reads of an epoch from shards and URLs: bytes, and requests to object stores."""
+"""Estimates of what an epoch reads from shards and URLs: bytes, and requests to object stores."""
 
 import math
 from collections.abc import Sequence
@@ -27,9 +27,9 @@ class EpochReading:
         wanted_bytes: bytes of the audio in shards.
         amplification: fetched bytes per wanted byte. Small gaps between neighbouring utterances are also fetched, and
             an utterance that occurs twice in a batch is fetched once.
-        requests: number of requests to object stores, if all shards were in a store, including one request for each
-            audio file at a URL.
-        num_unsized: number of occurrences of utterances in separate files, whose size is not in an index.
+        requests: number of requests to object stores that there would be if all shards were in a store, including one
+            request for each audio file at a URL.
+        num_unsized: number of occurrences of utterances in separate files; an index does not contain the files' sizes.
     """
 
     num_batches: int
@@ -47,13 +47,13 @@ class EpochReading:
 
 
 def epoch_reading(plan: EpochPlan, utterances: Utterances) -> EpochReading | None:
-    """Estimate the requests of an epoch; None: all of its audio is in local files.
+    """Estimate the requests of an epoch; return None if all of its audio is in local files.
 
     Args:
         plan: plan of the whole epoch.
         utterances: utterances of the training set.
     """
-    sizes = utterances.num_bytes[plan.occurrences.positions.numpy()]  # NaN: a separate file
+    sizes = utterances.num_bytes[plan.occurrences.positions.numpy()]  # NaN for an utterance in a separate file
     is_sized = np.isfinite(sizes)
     steps, ranks = plan.plan.sizes().shape
     numbers = [number * steps * ranks // MAX_BATCHES for number in range(MAX_BATCHES)]

@@ -18,7 +18,7 @@ class RecordingList:
     """The audio files below a folder, or the lines of a manifest; a recording is decoded when it is drawn.
 
     Args:
-        path: path or URL of the folder, or of the manifest, whose lines need no text.
+        path: path or URL of the folder or the manifest; lines of the manifest need no text.
         setting: name of the setting, for errors.
     """
 
@@ -28,7 +28,7 @@ class RecordingList:
 
     @cached_property
     def utterances(self) -> list[Utterance]:
-        """The recordings, without texts; only headers of files are read.
+        """The recordings, without texts. Only the headers of audio files are read.
 
         Raises:
             InputError: the folder or manifest does not exist or is invalid.
@@ -57,24 +57,24 @@ class RecordingList:
         """Decode a whole recording, (S,).
 
         Raises:
-            AudioError: it is unreadable.
+            AudioError: the recording is unreadable.
         """
         utterance = self.utterances[place]
         duration = None if utterance.offset is None else utterance.duration
         return load_waveform(utterance.audio_filepath, sample_rate, offset=utterance.offset, duration=duration)
 
     def stretch(self, place: int, sample_rate: int, num_samples: int, begin: float) -> Tensor:
-        """Decode a segment of a recording, (num_samples,); a recording that is too short is repeated.
+        """Decode a segment of a recording, (num_samples,); a recording shorter than the segment is repeated.
 
         Args:
             place: number of the recording.
             sample_rate: sample rate of the result, in Hz.
             num_samples: number of samples of the result.
-            begin: start of the segment, in [0, 1), as a fraction of the latest possible start, or of the length of a
-                recording that is too short.
+            begin: start of the segment, in [0, 1), as a fraction of the latest possible start. If the recording is
+                shorter than the segment: as a fraction of the recording's length.
 
         Raises:
-            AudioError: it is unreadable.
+            AudioError: the recording is unreadable.
         """
         utterance = self.utterances[place]
         spare = utterance.duration - num_samples / sample_rate

@@ -1,4 +1,4 @@
-"""Random seeds, computed from their purpose; no seed is drawn from a stream of random numbers."""
+"""Random seeds. A seed is a hash of its purpose and is never drawn from a random generator."""
 
 import hashlib
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ def derive_seed(*parts: int | str) -> int:
 def seeded(*parts: int | str) -> Iterator[None]:
     """Seed torch's CPU generator with `parts` for the duration of a block; then restore its state.
 
-    This makes augmentations, which take no generator, a function of their seed.
+    So the result of an augmentation is a function of the seed, although augmentations do not accept a generator.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(derive_seed(*parts))

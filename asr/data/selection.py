@@ -23,12 +23,12 @@ _LIMITS = "the minimum of data.max_seconds, data.batch_seconds and the square ro
 
 @dataclass(frozen=True)
 class SelectionBounds:
-    """Conditions for training utterances; other utterances are dropped, counted and named.
+    """Conditions for training utterances; utterances that do not meet them are dropped, counted and named.
 
     Args:
         min_seconds: minimum duration.
         max_seconds: maximum duration.
-        max_train_utterances: maximum number; the first ones are used. None: no limit.
+        max_train_utterances: maximum number of utterances, of which the first are used. None: no limit.
 
     Raises:
         InputError: a limit is invalid.
@@ -66,10 +66,11 @@ def select(
     max_cells: float | None = None,
     added_seconds: float = 0.0,
 ) -> Selection:
-    """Select the utterances with a text, a duration within bounds, and tokens that fit their frames.
+    """Select the utterances that have a text, a duration within the bounds, and tokens that fit their frames.
 
-    Columns are processed in blocks, so that ten million utterances need little memory. Sizes include `added_seconds`,
-    the maximum that augmentation adds. The reason of a dropped utterance is the first condition that it fails.
+    Columns are processed in blocks, so that ten million utterances need little memory. The size of the head's
+    largest tensor, which `max_cells` limits, includes `added_seconds`, the maximum that augmentation adds. The reason
+    for which an utterance is dropped is the first condition that it fails.
     """
 
     views = f"; its {reference.views} views share a batch" if reference.views > 1 else ""
@@ -90,7 +91,7 @@ def select(
         return frames
 
     def outcome(seconds: Tensor, num_tokens: Tensor, min_frames: Tensor) -> Tensor:
-        """Return for each utterance the index of the first reason to drop it, or `kept`, (n,) uint8."""
+        """Return for each utterance the index of the first reason to drop it, or `selected`, (n,) uint8."""
         frames = num_frames(seconds)
         fails = [
             num_tokens == 0,
@@ -124,7 +125,7 @@ def select(
 
 
 def check_dropped(dropped: Mapping[str, Utterances], num_given: int, max_fraction: float) -> None:
-    """Limit the fraction of utterances that were dropped because their tokens do not fit their frames.
+    """Check the fraction of utterances that were dropped because their tokens do not fit their frames.
 
     Args:
         dropped: dropped utterances, by the reason.
@@ -152,7 +153,7 @@ def feasible_factors(
 
     def fit(seconds: Tensor, min_frames: Tensor) -> Tensor:
         num_samples = (seconds * features.sample_rate).round().long()
-        at_all = fit_at(max(speed.factors), num_samples, min_frames)  # tokens that fit at every speed
+        at_all = fit_at(max(speed.factors), num_samples, min_frames)  # whether tokens fit at every speed
         fits = at_all[:, None].repeat(1, len(speed.factors))
         others = ~at_all
         for place, factor in enumerate(speed.factors):

@@ -20,7 +20,7 @@ class WeightedManifest(NamedTuple):
 
     Args:
         path: path or URL.
-        weight: occurrences of each of its utterances in an epoch, at temperature 1.
+        weight: number of times that each of its utterances occurs in an epoch, at temperature 1.
     """
 
     path: str
@@ -44,14 +44,14 @@ class CorpusSettings:
     """The manifests of a run, and how absent manifests are prepared.
 
     Args:
-        name: of the corpus.
+        name: name of the corpus.
         dir: folder to which paths of manifests are relative.
-        train: training manifests or indexes: paths or URLs, which may have wildcards and braces, or mappings of
-            `manifest` to a path or URL and `weight` to the occurrences of its utterances in an epoch (default 1).
+        train: training manifests or indexes. An entry is a path or URL, which may have wildcards and braces, or a
+            mapping with the keys `manifest` (a path or URL) and `weight` (default 1), as in `WeightedManifest`.
         valid: validation manifests.
-        test: manifests to test on at the end.
+        test: manifests of the utterances that a trained model is tested on.
         also_test: further test manifests, whose texts the tokenizer need not cover.
-        prepare: module of recipes/ with options that makes the corpus in `dir`; None: no module.
+        prepare: module of recipes/, with its options, that makes the corpus in `dir`; None: no module.
         temperature: exponent of the training manifests' shares of an epoch (`asr.data.mixture.repeats`).
         how_to_prepare: advice to the user if manifests are absent and `prepare` is None.
     """
@@ -100,8 +100,8 @@ class DataSettings:
 
     Args:
         plan: selection and batches of utterances.
-        features_on: cpu: features are computed in worker processes, one utterance at a time; device: on the model's
-            device, one batch at a time.
+        features_on: where features are computed. cpu: in worker processes, one utterance at a time; device: on the
+            model's device, one batch at a time.
         index_dir: folder of indexes of manifests and of token counts, shared by all processes and runs; None: asr/index
             in the user's cache, $XDG_CACHE_HOME or ~/.cache.
         num_workers: number of worker processes that read audio; 0: the training process reads it.

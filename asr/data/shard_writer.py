@@ -28,8 +28,8 @@ from asr.storage.store import list_prefix, read_range, read_whole, write_whole
 from asr.system.files import UNFINISHED, remove_unfinished
 
 BLOCK = tarfile.BLOCKSIZE
-READ_BYTES = 1 << 23  # block size of the comparison of a shard with its copy
-OPUS_RATES = (8_000, 12_000, 16_000, 24_000, 48_000)  # Hz; other rates are resampled to the next higher of these
+READ_BYTES = 1 << 23  # number of bytes that are compared at once when a shard is compared with its copy
+OPUS_RATES = (8_000, 12_000, 16_000, 24_000, 48_000)  # Hz; other audio is resampled to the next higher of these
 MAX_FLAC_RATE = 655_350  # Hz: limit of FLAC's header
 
 logger = logging.getLogger(__name__)
@@ -37,12 +37,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ShardSettings:
-    """How shards are written.
+    """Settings of the writing of shards.
 
     Args:
         megabytes: minimum size of a complete shard.
-        opus: whether audio is encoded as Ogg Opus; otherwise files are copied, and segments of longer files are cut
-            losslessly.
+        opus: whether audio is encoded as Ogg Opus; if not, files are copied, and segments are cut losslessly from
+            longer files.
     """
 
     megabytes: float
@@ -50,9 +50,10 @@ class ShardSettings:
 
 
 class ShardWriter:
-    """Writes shards to a folder or URL, one after another and each atomically.
+    """Writes shards to a folder or URL, one after another; each shard is written atomically.
 
-    With the same manifest, a second start continues after the last complete shard; a shard with an index is complete.
+    A second start with the same manifest continues after the last complete shard; a shard is complete if it has an
+    index.
 
     Args:
         output: folder or URL.
@@ -69,7 +70,7 @@ class ShardWriter:
         """Write the missing shards, then the index of all shards; return the number of shards.
 
         Args:
-            utterances: texts as written.
+            utterances: utterances with texts as in the manifest.
             on_progress: called with the number of utterances written since the last call.
 
         Raises:
@@ -98,7 +99,7 @@ class ShardWriter:
         return len(sizes)
 
     def _names(self) -> set[str]:
-        """List the files of the output.
+        """Return the names of the files in the output folder.
 
         Raises:
             InputError: the folder is not writable.
@@ -125,7 +126,7 @@ class ShardWriter:
         return index
 
     def _check_size(self, index: Index, name: str, is_last: bool) -> None:
-        """Check that a shard has the size limit of this run, because an earlier run may have had another limit."""
+        """Check that an existing shard was written with this run's --shard-megabytes."""
         (size,) = index.shards.values()
         last = Utterances([Part(index, "")])[index.num_rows - 1].extent
         limit = self._settings.megabytes * 1e6
@@ -138,7 +139,7 @@ class ShardWriter:
 
     @contextmanager
     def _temporary(self, name: str) -> Iterator[BinaryIO]:
-        """Open a temporary file: in the output folder, which has room; for a URL, in the system's temporary folder."""
+        """Open a temporary file in the output folder, or, if that is a URL, in the system's temporary folder."""
         folder = None if is_url(self._output) else self._output
         with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{name}-", suffix=UNFINISHED) as file:
             yield cast(BinaryIO, file)
@@ -155,7 +156,7 @@ class ShardWriter:
                 rows.append(replace(utterance, audio_filepath=shard, extent=extent))
                 if file.tell() >= self._settings.megabytes * 1e6:
                     break
-            file.write(bytes(2 * BLOCK))  # the end of an archive
+            file.write(bytes(2 * BLOCK))  # marks the end of the archive
             file.flush()
             size = file.tell()
             write_whole(join(self._output, shard), Path(file.name))
@@ -197,10 +198,11 @@ class ShardWriter:
 
 
 def encoded_audio(waveform: Tensor, sample_rate: int, opus: bool) -> tuple[bytes, str]:
-    """Encode a waveform (S,): losslessly, or as Opus.
+    """Encode a waveform (S,), as Opus or losslessly.
 
     Returns:
-        The content of a file, and its suffix. Lossless files are FLAC for 16- or 24-bit integer samples, else WAV.
+        The content of a file, and its suffix. A lossless file is FLAC if the samples are integers of 16 or 24 bits,
+        otherwise WAV.
     """
     samples, file = waveform.numpy(), io.BytesIO()
     if opus:
@@ -219,7 +221,7 @@ def encoded_audio(waveform: Tensor, sample_rate: int, opus: bool) -> tuple[bytes
 
 
 def _entry(utterance: Utterance) -> dict[str, Any]:
-    """Return the .json of an utterance in a shard: the keys of a manifest line without its path."""
+    """Return the content of an utterance's .json in a shard: the keys of a manifest line except the path."""
     entry = {
         "id": utterance.id,
         "duration": utterance.duration,

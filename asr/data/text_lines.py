@@ -1,4 +1,4 @@
-"""Lines of a text file, or texts of a manifest, for language models."""
+"""The lines of a text file, or the texts of a manifest, as input of language models."""
 
 import gzip
 import sys
@@ -9,9 +9,9 @@ from asr.data.manifest import read_manifest
 from asr.errors import InputError
 from asr.system.files import bounded_lines
 
-MAX_LINE_BYTES = 1 << 28  # bytes: some corpora are a single line of 100 MB, such as text8
+MAX_LINE_BYTES = 1 << 28  # some corpora, such as text8, are a single line of 100 MB
 MANIFEST = ".jsonl"
-_LINES = 1000  # number of lines between two reports of progress
+_LINES = 1000  # number of lines between two calls of `advance`
 
 
 def text_lines(path: str, advance: Callable[[int], object]) -> Iterator[tuple[int, str]]:
@@ -40,7 +40,7 @@ def _decode(line: bytes, place: str) -> str:
     if b"\0" in line:
         raise InputError(f"{place}: a text must not contain NUL bytes; this line does.")
     try:
-        return line.decode().removeprefix("\ufeff")  # a byte order mark
+        return line.decode().removeprefix("\ufeff")  # removes a byte order mark
     except UnicodeDecodeError as error:
         given = f"0x{line[error.start]:02x} ({error.reason})"
         raise InputError(f"{place}: a text must be UTF-8; got byte {given}.") from None

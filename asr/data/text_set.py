@@ -33,10 +33,10 @@ class TextSettings:
     """Texts and batches of a language model's training.
 
     Args:
-        train: training texts: files with a sentence per line, also .gz, or manifests.
+        train: training texts: files with a sentence per line, which may be compressed (.gz), or manifests.
         valid: validation texts.
         test: texts whose perplexity is reported at the end.
-        batch_tokens: maximum number of tokens in a padded batch, sentence ends included.
+        batch_tokens: maximum number of tokens in a padded batch, including the ends of sentences.
         max_sentences: maximum number of sentences in a batch.
         jitter: maximum distance, in batches, by which a sentence moves from its position in the order of lengths.
     """
@@ -50,7 +50,7 @@ class TextSettings:
 
     @property
     def bounds(self) -> BatchBounds:
-        """Limits of a batch; a token counts as a second of audio."""
+        """Limits of a batch, in which a token counts as a second of audio."""
         return BatchBounds(self.batch_tokens, self.max_sentences)
 
 
@@ -107,7 +107,7 @@ class Sentences:
         return TextBatch(*padded_tokens(texts), self.num_words[list(indices)])
 
     def batches(self, bounds: BatchBounds, rank: int = 0, world_size: int = 1) -> list[list[int]]:
-        """Plan one rank's share of a pass over each text once."""
+        """Plan one rank's batches of an evaluation; over all ranks, each text occurs once."""
         return plan_evaluation(self.lengths.tolist(), bounds, rank=rank, world_size=world_size)
 
     def only(self, indices: Tensor) -> "Sentences":
@@ -121,10 +121,10 @@ class Sentences:
 def read_sentences(
     paths: Iterable[Path], normalize: Callable[[str], str], tokenizer: Tokenizer, setting: str
 ) -> Sentences:
-    """Read texts, normalise and tokenise them; log lines that are left out.
+    """Read texts, and normalise and tokenise them; log the lines that are left out.
 
     Args:
-        paths: of files.
+        paths: paths of the files.
         normalize: the recogniser's normaliser.
         tokenizer: the recogniser's tokenizer.
         setting: name of the setting, for messages.
@@ -161,7 +161,7 @@ class TextSet:
     Args:
         sentences: all sentences; sentences longer than a batch are dropped.
         settings: bounds and order of the batches.
-        seed: of the plans.
+        seed: seed of the plans.
 
     Raises:
         InputError: no sentence is left.
@@ -182,7 +182,7 @@ class TextSet:
         return len(self.sentences)
 
     def epoch(self, position: Position) -> EpochPlan:
-        """Plan the part of an epoch that contains `position`, from the first batch of that part.
+        """Plan the part of an epoch that contains `position`; the plan begins with the first batch of that part.
 
         Raises:
             InputError: the position does not fit this set, or there are fewer unused sentences than ranks.

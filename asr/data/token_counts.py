@@ -1,4 +1,4 @@
-"""Numbers of tokens of a corpus's texts, and of the encoder frames that they need; each text is encoded once."""
+"""The number of tokens of each text of a corpus, and the number of encoder frames that the tokens need."""
 
 import logging
 import multiprocessing
@@ -19,21 +19,21 @@ from asr.system.progress import ProgressLog
 from asr.text.numbers import counted
 from asr.text.printable import listed, printable
 
-CHUNK = 10_000  # texts per task of a process
-MIN_PARALLEL = 5 * CHUNK  # for fewer texts, starting processes takes longer than encoding
-CURE = "add text with these characters to corpus.train"  # for a tokenizer fitted to the training texts
+CHUNK = 10_000  # number of texts that a process encodes per task
+MIN_PARALLEL = 5 * CHUNK  # with fewer texts, starting processes takes longer than encoding
+CURE = "add text with these characters to corpus.train"  # advice if the tokenizer is fitted to the training texts
 CURE_OF_TRAIN = "fit another tokenizer (tokenizer=sentencepiece): this one belongs to the model in init.from"
 
 logger = logging.getLogger(__name__)
 
-_work: tuple[Utterances, Reference, str]  # for `_encode` in forked processes; it cannot be pickled
+_work: tuple[Utterances, Reference, str]  # arguments of `_encode` in forked processes, because they cannot be pickled
 
 
 class TokenCounts(NamedTuple):
-    """Counts for each utterance, (N,) int32.
+    """Two counts for each utterance, (N,) int32 each.
 
     Args:
-        num_tokens: number of tokens of its text.
+        num_tokens: number of tokens of the text.
         min_frames: number of encoder frames that the head needs for these tokens.
     """
 
@@ -42,11 +42,11 @@ class TokenCounts(NamedTuple):
 
 
 def count_tokens(utterances: Utterances, reference: Reference, split: str = "train") -> TokenCounts:
-    """Encode all texts and count their tokens; in parallel if there are many.
+    """Encode all texts and count their tokens; many texts are encoded in parallel.
 
     Args:
-        utterances: texts normalised.
-        reference: text to tokens.
+        utterances: utterances with normalised texts.
+        reference: converts a text to tokens.
         split: name of the utterances, for errors.
 
     Raises:
@@ -57,13 +57,14 @@ def count_tokens(utterances: Utterances, reference: Reference, split: str = "tra
 
 
 def stored_counts(utterances: Utterances, reference: Reference, cache: IndexCache, components: str) -> TokenCounts:
-    """Return the `count_tokens` of the training split, stored in `cache`.
+    """Return the result of `count_tokens` for the training split, which is stored in `cache`.
 
     Args:
-        utterances: texts normalised.
-        reference: text to tokens.
+        utterances: utterances with normalised texts.
+        reference: converts a text to tokens.
         cache: stores the counts.
-        components: identifies tokenizer, its fitted files, normaliser and head; part of the cache's key.
+        components: identifies the tokenizer, its fitted files, the normaliser and the head; it is part of the cache's
+            key.
     """
     if utterances.source is None:
         return count_tokens(utterances, reference)
@@ -80,7 +81,7 @@ def _split(counts: np.ndarray) -> TokenCounts:
 
 
 def _encoded(utterances: Utterances, reference: Reference, split: str) -> np.ndarray:
-    """Count tokens and frames, (2, N) int32."""
+    """Return the numbers of tokens and of the frames that they need, (2, N) int32."""
     global _work
     _work = utterances, reference, split
     starts = range(0, len(utterances), CHUNK)
@@ -104,7 +105,7 @@ def _chunks(starts: Sequence[int], number: int) -> Iterator[np.ndarray | str]:
 
 
 def _encode(start: int) -> np.ndarray | str:
-    """Count tokens and frames of a chunk, (2, CHUNK) int32, or return the message of the error."""
+    """Return the numbers of tokens and needed frames of a chunk, (2, CHUNK) int32, or the message of an error."""
     utterances, reference, split = _work
     texts = utterances.select(np.arange(start, min(start + CHUNK, len(utterances)))).texts
     encode, min_frames = reference.encode, reference.min_frames
@@ -122,11 +123,11 @@ def _encode(start: int) -> np.ndarray | str:
 
 @contextmanager
 def _all_missing(utterances: Utterances, reference: Reference, split: str) -> Iterator[None]:
-    """Replace the error of the first text by an error with all missing characters and the number of utterances.
+    """Replace an error about one text by an error with all missing characters and the number of affected utterances.
 
     Args:
-        utterances: texts normalised.
-        reference: text to tokens.
+        utterances: utterances with normalised texts.
+        reference: converts a text to tokens.
         split: name of the utterances.
     """
     try:
@@ -135,7 +136,7 @@ def _all_missing(utterances: Utterances, reference: Reference, split: str) -> It
         missing = {character for character in set().union(*utterances.texts) if not _spells(reference, character)}
         texts = zip(utterances.ids, utterances.texts, strict=True)
         ids = [name for name, text in texts if not missing.isdisjoint(text)]
-        if not ids:  # each single character can be encoded
+        if not ids:  # every character can be encoded on its own
             raise
         number = f"{len(ids):,} of {counted(len(utterances), 'utterance')}"
         must = f"{split}: the tokenizer must cover every character; {number} have characters without a token"

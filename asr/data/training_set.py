@@ -1,4 +1,4 @@
-"""The training set: selected utterances, the plan of each epoch, and the steps of a run."""
+"""The training set: the selected utterances, the plan of each epoch, and the number of steps of a run."""
 
 import logging
 import math
@@ -37,8 +37,9 @@ class RunBounds:
 
     Args:
         max_epochs: number of epochs; None or not positive: no limit.
-        max_steps: number of optimizer steps; None or not positive: no limit. At least one of both must be a limit.
-        accumulate: batches per process in an optimizer step.
+        max_steps: number of optimizer steps; None or not positive: no limit. At least one of `max_epochs` and
+            `max_steps` must be a limit.
+        accumulate: number of batches per process in an optimizer step.
     """
 
     max_epochs: int | None
@@ -54,11 +55,11 @@ class RunBounds:
 def count_steps(
     num_batches: Callable[[Position], int], size: int, position: Position, step: int, bounds: RunBounds
 ) -> int:
-    """Count the optimizer steps of a whole run; other arguments as in `TrainingSet.total_steps`.
+    """Count the optimizer steps of a whole run; arguments that are not listed are as in `TrainingSet.total_steps`.
 
-    Epochs differ by one or two batches in a thousand. To start runs over large sets quickly, only the first epochs, up
-    to `MAX_PLANNED` utterances in total (at least two epochs), are planned to count their batches. Later epochs are
-    assumed to have the number of batches of the last planned epoch.
+    The numbers of batches of two epochs differ by one or two in a thousand. To start runs over large sets quickly, only
+    the first epochs, up to `MAX_PLANNED` utterances in total (at least two epochs), are planned to count their batches.
+    Later epochs are assumed to have the number of batches of the last planned epoch.
 
     Args:
         num_batches: returns the number of batches per rank in the part of an epoch that contains a position.
@@ -86,11 +87,11 @@ class TrainingSet:
 
     Args:
         utterances: utterances to select from, with normalised texts.
-        features: waveform to features.
-        reference: text to tokens.
-        speed: None: no speed perturbation.
-        seed: of speed factors and plans.
-        settings: of the selection and of the batch plan.
+        features: converts a waveform to features.
+        reference: converts a text to tokens.
+        speed: speed perturbation; None: no perturbation.
+        seed: seed of speed factors and plans.
+        settings: settings of the selection and of the batch plan.
         added_seconds: maximum seconds that augmentation adds to an utterance.
         counts: token counts of the utterances; None: they are counted.
 
@@ -160,18 +161,18 @@ class TrainingSet:
 
     @property
     def num_bytes(self) -> int:
-        """Size of the columns in bytes."""
+        """The size of the columns in bytes."""
         columns = [self._feasible, *([self._texts.num_tokens] if self._texts else [])]
         return self.utterances.num_row_bytes + sum(column.untyped_storage().nbytes() for column in columns)
 
     @property
     def epoch_hours(self) -> dict[str, float]:
-        """Hours that each manifest contributes to an epoch, at speed 1.0, by its name."""
+        """The hours that each manifest contributes to an epoch, at speed 1.0, by the manifest's name."""
         parts = self.utterances.split()
         return {part.parts[0].name: part.hours * part.parts[0].repeats for part in parts}
 
     def describe_mixture(self) -> list[str]:
-        """Return a line for each manifest: utterances, hours, and share of an epoch; [] with a single manifest."""
+        """Return a line per manifest with its utterances, hours and share of an epoch; [] for a single manifest."""
         parts = list(self.utterances.split())
         if len(parts) == 1:
             return []
@@ -184,9 +185,10 @@ class TrainingSet:
         ]
 
     def epoch(self, position: Position) -> EpochPlan:
-        """Plan the part of an epoch that contains `position`, from the first batch of that part (`plan_stretch`).
+        """Plan the part of an epoch that contains `position`, beginning with the first batch of that part.
 
-        Speed factors are drawn once per epoch, so they are equal in all of its parts.
+        Speed factors are drawn once per epoch, so an utterance has the same factor in all parts of an epoch
+        (`plan_stretch`).
 
         Raises:
             InputError: the position does not fit this training set, or there are fewer unused utterances than ranks.
@@ -223,9 +225,9 @@ class TrainingSet:
         Speed factors and jitter are drawn for each epoch, so epochs differ in their number of batches (`count_steps`).
 
         Args:
-            position: of the run.
-            step: completed optimizer steps at this position.
-            bounds: of the run.
+            position: position of the run.
+            step: number of optimizer steps completed at this position.
+            bounds: limits of the run.
         """
         return count_steps(lambda position: len(self.epoch(position)), len(self.mixture), position, step, bounds)
 
@@ -237,7 +239,7 @@ class TrainingSet:
         return self.features.num_frames(num_samples + round(self._added_seconds * self.features.sample_rate))
 
     def made_up(self, items: Sequence[Item], noise: torch.Generator) -> Batch:
-        """Make a batch of noise with the sizes and texts of these utterances, without reading audio."""
+        """Make a batch of noise that has the sizes and texts of these utterances, without reading audio."""
         return collate([self._made_up(item, noise) for item in items], self.settings.lengths)
 
     def _made_up(self, item: Item, noise: torch.Generator) -> Example:

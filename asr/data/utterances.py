@@ -25,7 +25,7 @@ class Part:
         index: the rows.
         folder: path or URL to which audio paths are relative.
         name: name of the manifest, for messages and sums by manifest.
-        prefix: prefix of ids, if an earlier part has equal ids; empty: ids as written.
+        prefix: prefix of ids, if an earlier part has equal ids; empty: ids are not changed.
         repeats: mean number of occurrences of an utterance in a training epoch.
     """
 
@@ -41,8 +41,8 @@ class Utterances(Sequence[Utterance]):
 
     Args:
         parts: the indexes; row numbers continue from part to part.
-        rows: selected row numbers, ascending, (N,) int64; None: all.
-        normalize: text normaliser; None: texts as written.
+        rows: selected row numbers, ascending, (N,) int64; None: all rows.
+        normalize: text normaliser; None: texts are not changed.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Utterances(Sequence[Utterance]):
 
     @classmethod
     def joined(cls, several: Sequence[Utterances]) -> Utterances:
-        """Concatenate all rows of several `Utterances`, with texts as written."""
+        """Concatenate all rows of several `Utterances`, with texts that are not normalised."""
         return cls([part for utterances in several for part in utterances.parts])
 
     def __len__(self) -> int:
@@ -104,7 +104,7 @@ class Utterances(Sequence[Utterance]):
 
     @property
     def source(self) -> str | None:
-        """Hash of the manifests or shards of all rows, before normalisation; None: unknown, or rows were selected."""
+        """Hash of the manifests or shards, before normalisation; None: unknown, or only some rows are selected."""
         sources = [part.index.source for part in self.parts]
         if self._rows is not None or None in sources:
             return None
@@ -117,12 +117,12 @@ class Utterances(Sequence[Utterance]):
 
     @property
     def offsets(self) -> Tensor:
-        """Start of each utterance in its file in seconds, (N,) float64; NaN: the whole file."""
+        """Start of each utterance in its file in seconds, (N,) float64; NaN: the utterance is the whole file."""
         return torch.from_numpy(self._numbers("offset"))
 
     @property
     def num_bytes(self) -> np.ndarray:
-        """Bytes of each utterance's audio in its shard, (N,) float64; NaN: a separate file."""
+        """Number of bytes of each utterance's audio in its shard, (N,) float64; NaN: the audio is a separate file."""
         return self._numbers("num_bytes").astype(np.float64)
 
     @property
@@ -154,7 +154,7 @@ class Utterances(Sequence[Utterance]):
             first = end
 
     def values(self, name: str) -> Iterator[str]:
-        """Yield the values of a text column, with normalised texts; ten times faster than access by utterance."""
+        """Yield the values of a text column, with normalised texts; accessing utterances takes ten times as long."""
         change = self._normalize if name == "text" and self._normalize is not None else str
         first = 0
         for part in self.parts:
@@ -184,7 +184,7 @@ class Utterances(Sequence[Utterance]):
 
 
 def with_known_ids(parts: Sequence[Part]) -> set[int]:
-    """Return the indices of the parts that have an id of an earlier part."""
+    """Return the indices of the parts that contain an id which also occurs in an earlier part."""
     if len(parts) < 2:
         return set()
     hashes = [

@@ -1,7 +1,7 @@
-"""Examples without features, for features computed per batch on the model's device.
+"""Examples without features, if the features of a whole batch are computed on the model's device.
 
-A worker loads the audio, augments the waveform and draws masks as usual, but returns waveform and masks instead of
-features. So masks depend only on (seed, epoch, utterance id), as in examples with features.
+A worker loads the audio, augments the waveform and draws the masks as usual, but returns waveform and masks instead of
+features. So the masks are the same as if the worker computed the features.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Unfeatured:
     """A placeholder for an utterance's features (T, F).
 
     Args:
-        waveform: (S,).
-        num_frames: T.
-        masks: rectangles of the features to set to 0, (M, 4), from `Masks.draw`.
+        waveform: waveform of the utterance, (S,).
+        num_frames: number of frames T that the features will have.
+        masks: rectangles of the features to set to 0, (M, 4), drawn by `Masks.draw`.
     """
 
     waveform: Tensor
@@ -41,7 +41,7 @@ class Unfeatured:
 
 
 class WaveformFeatures:
-    """Replaces `features` in a dataset; stores the waveform and computes only the number of frames."""
+    """Replacement of `features` in a dataset, which stores the waveform and computes only the number of frames."""
 
     def __init__(self, features: Features) -> None:
         self.sample_rate = features.sample_rate
@@ -54,13 +54,13 @@ class WaveformFeatures:
 
 @dataclass(frozen=True)
 class DrawnMasks:
-    """Replaces an augmentation of features; draws masks without applying them."""
+    """Replacement of an augmentation of features, which draws masks without applying them."""
 
     masks: Masks
     dim: int
 
     def __call__(self, unfeatured: Unfeatured) -> Unfeatured:
-        """Append the drawn rectangles."""
+        """Draw masks, and append their rectangles to the placeholder's."""
         drawn = self.masks.draw(unfeatured.num_frames, self.dim)
         return replace(unfeatured, masks=torch.cat([unfeatured.masks, drawn]))
 
@@ -84,9 +84,9 @@ def without_features(augmentation: Augmentation, dim: int) -> Augmentation:
 class WaveformBatch:
     """A batch of utterances without features.
 
-    Shapes: waveforms (B, S), sample_counts (B,); masks (views * B, M, 4): the first view of all
-    utterances, then the second view of all utterances.
-    The features will have `num_frames` frames, including padding; `rest` is the batch without features.
+    Shapes: waveforms (B, S), sample_counts (B,); masks (views * B, M, 4): the first view of all utterances, then the
+    second view of all utterances. The features will have `num_frames` frames, including padding; `rest` contains the
+    other fields of the batch.
     """
 
     waveforms: Tensor
@@ -105,7 +105,7 @@ class WaveformBatch:
         """Compute the features on the device of the tensors.
 
         Args:
-            front_end: waveforms (B, S), sample_counts (B,) to features (B, T, F), feature_lengths (B,).
+            front_end: converts waveforms (B, S) and sample_counts (B,) to features (B, T, F) and feature_lengths (B,).
         """
         if len(self) == 0:
             features, lengths = self.waveforms.new_zeros(0, 0, 0), self.sample_counts
@@ -130,7 +130,7 @@ def masked(features: Tensor, masks: Tensor) -> Tensor:
 
 
 def collate_waveforms(examples: Sequence[Example | Rejected], lengths: PaddedLengths) -> WaveformBatch:
-    """Pad waveforms so that features have an allowed length; the batch lists rejected utterances separately."""
+    """Make a batch whose features will have an allowed length; the batch lists rejected utterances separately."""
     rest = batch_without_features(examples)
     views: list[Unfeatured] = views_of(examples)
     first = views[: len(rest)]
