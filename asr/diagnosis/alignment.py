@@ -9,8 +9,8 @@ from asr.recognition.aligned_segments import align_utterances, segment_score
 from asr.recognition.inference import INFERENCE
 from asr.recognition.recognizer import Recognizer
 
-MIN_SCORE = -1.0  # as asr.align --min-score
-MAX_HOURS = 1.0  # maximum hours of audio to align with the model, which takes minutes on a processor
+MIN_SCORE = -1.0  # lower scores are reported; the value is the default of asr.align --min-score
+MAX_HOURS = 1.0  # maximum hours of audio to align with the model; this takes minutes on a CPU
 
 
 def alignment_findings(recognizer: Recognizer, measured: Measured, progress: Progress) -> list[Finding]:
@@ -18,8 +18,8 @@ def alignment_findings(recognizer: Recognizer, measured: Measured, progress: Pro
 
     Args:
         recognizer: a trained model with a frame head.
-        measured: readable utterances by split.
-        progress: called with the task and its seconds of audio; returns the callback that advances it.
+        measured: readable utterances, by split.
+        progress: called with the name of the task and its seconds of audio; returns a callback that advances the task.
     """
     sample = to_align(measured)
     advance = progress(
@@ -29,7 +29,7 @@ def alignment_findings(recognizer: Recognizer, measured: Measured, progress: Pro
     total = 0
     for split, utterances in sample.items():
         for utterance, aligned in align_utterances(recognizer, utterances, INFERENCE, advance):
-            if isinstance(aligned, str):  # another check reports texts that are empty or too long for their audio
+            if isinstance(aligned, str):  # the text is empty or too long for its audio, which another check reports
                 continue
             total += 1
             score = segment_score(aligned.deficits, recognizer.model.frame_seconds)
@@ -44,7 +44,7 @@ def alignment_findings(recognizer: Recognizer, measured: Measured, progress: Pro
 
 
 def to_align(measured: Measured) -> dict[str, list[Utterance]]:
-    """Choose the utterances to align: every n-th measured utterance of each split, at most about `MAX_HOURS`."""
+    """Choose every n-th measured utterance of each split for alignment, so that the total is about `MAX_HOURS`."""
     hours = sum(utterance.duration for pairs in measured.values() for utterance, _ in pairs) / 3600
     stride = max(1, math.ceil(hours / MAX_HOURS))
     return {split: [utterance for utterance, _ in pairs[::stride]] for split, pairs in measured.items()}

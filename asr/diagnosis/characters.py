@@ -1,4 +1,4 @@
-"""Characters that do not stand for speech: look-alikes of another alphabet, marks, entities, digits, damage."""
+"""Checks for characters that do not stand for speech, such as letters of another alphabet, entities and digits."""
 
 import re
 import unicodedata
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from asr.diagnosis.finding import Case, Finding, Severity, Splits, share
 
-LOOK_ALIKES = ("LATIN", "CYRILLIC", "GREEK")  # scripts that share the shapes of letters
+LOOK_ALIKES = ("LATIN", "CYRILLIC", "GREEK")  # scripts with letters of the same shapes
 MARK = re.compile(r"<[^<>\s]{1,30}>|\[[^\[\]\n]{1,30}\]")
 ENTITY = re.compile(r"&(?:#\d{1,7}|#x[0-9a-fA-F]{1,6}|[a-zA-Z]{2,8});")
 DIGITS = re.compile(r"(?<![#\d])\d+")
 MOJIBAKE = re.compile("[\u00c2\u00c3\u00d0\u00d1][\u0080-\u00bf]|\u00e2\u20ac")  # UTF-8 decoded as Latin-1
-MAX_DIGIT_SHARE = 0.5  # if a larger share of the texts has digits, the corpus writes all numbers in digits
+MAX_DIGIT_SHARE = 0.5  # if a larger share of the texts has digits, all numbers of the corpus are written in digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +21,9 @@ class TextCheck:
 
     Args:
         kind: name of the finding.
-        find: describes the fault of a text; empty if it has none.
+        find: describes the fault of a text; the description is empty if the text has none.
         severity: severity of the finding.
-        meaning: end of the message, after the number of utterances.
+        meaning: end of the message, which begins with the number of utterances.
         advice: what to do.
     """
 
@@ -35,7 +35,7 @@ class TextCheck:
 
 
 def mixed_scripts(text: str) -> str:
-    """Name a word with letters of two alphabets; empty if there is none."""
+    """Return a description of a word with letters of two alphabets; "" if there is none."""
     for word in text.split():
         letters = {character: unicodedata.name(character, "") for character in word if character.isalpha()}
         scripts = {
@@ -59,7 +59,7 @@ def _named(pattern: re.Pattern[str]) -> Callable[[str], str]:
 
 
 def damaged(text: str) -> str:
-    """Name a replacement, control or unassigned character, or UTF-8 decoded as Latin-1; empty if there is none."""
+    """Return a description of a replacement, control or unassigned character, or of mojibake; "" if there is none."""
     for character in text:
         if character == "\N{REPLACEMENT CHARACTER}" or unicodedata.category(character) in ("Co", "Cn"):
             return f"{character!r} in {text!r}"
@@ -112,7 +112,7 @@ def character_findings(splits: Splits) -> list[Finding]:
     """Report texts with characters that do not stand for speech.
 
     Args:
-        splits: texts before normalisation.
+        splits: utterances with texts before normalisation.
     """
     findings = []
     total = sum(map(len, splits.values()))

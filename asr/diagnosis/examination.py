@@ -1,4 +1,4 @@
-"""Examination of a corpus without a model: headers, then audio, then texts."""
+"""Examination of a corpus without a model: first the headers of its audio files, then audio, then texts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Manifests:
     """Reads manifests line by line, skips faulty lines and collects their errors.
 
     Args:
-        cache: opens indexes, which have no faulty lines.
+        cache: opens indexes, which do not contain faulty lines.
     """
 
     def __init__(self, cache: IndexCache) -> None:
@@ -55,8 +55,8 @@ class Bounds:
     Args:
         sample_rate: sample rate of the features, in Hz.
         max_bad_fraction: `data.max_bad_fraction`.
-        listen_hours: maximum hours of audio to decode; None: all.
-        seed: of the sample, if not all audio is decoded.
+        listen_hours: maximum hours of audio to decode; None: all audio.
+        seed: seed of the sample that is decoded, if not all audio is.
     """
 
     sample_rate: int
@@ -66,7 +66,7 @@ class Bounds:
 
 
 def bounds_of(settings: RunSettings) -> Bounds:
-    """Take the bounds of an examination from the settings of a training."""
+    """Return the bounds of an examination, given the settings of a training."""
     sample_rate = build_features(settings.components).sample_rate
     return Bounds(sample_rate, settings.data.max_bad_fraction, settings.doctor.listen_hours, settings.seed)
 
@@ -76,7 +76,7 @@ class Examination:
     """Result of an examination.
 
     Args:
-        findings: in the order of the checks.
+        findings: findings, in the order of the checks.
         facts: name and description of what was examined.
         measured: readable utterances and their measures, by split.
     """
@@ -87,7 +87,7 @@ class Examination:
 
 
 def splits_of(corpus: Corpus) -> Splits:
-    """Return the utterances of each split and test manifest by its name."""
+    """Return the utterances of train, valid and each test manifest, by name."""
     splits = {"train": corpus.train, "valid": corpus.valid, **corpus.all_tests}
     return {name: list(utterances) for name, utterances in splits.items()}
 
@@ -123,7 +123,7 @@ def _read_headers(splits: Splits, progress: Progress) -> dict[str, Header]:
 
 
 def _sample(splits: Splits, unusable: Mapping[str, Sequence[Case]], bounds: Bounds) -> dict[str, list[Utterance]]:
-    """Choose the utterances to decode: an equal share of each split, in the order of the manifest."""
+    """Draw the utterances to decode: an equal fraction of each split, in the order of the manifest."""
     bad = {id(case.utterance) for cases in unusable.values() for case in cases}
     usable = {
         split: [utterance for utterance in utterances if id(utterance) not in bad]

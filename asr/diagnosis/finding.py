@@ -1,4 +1,4 @@
-"""Findings: problems of a corpus or of a training plan, each with the utterances concerned."""
+"""Findings: problems of a corpus or of a training plan, each with the affected utterances."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,29 +7,29 @@ from enum import IntEnum
 from asr.data.manifest import Utterance
 from asr.text.printable import NAMED, printable
 
-Splits = Mapping[str, Sequence[Utterance]]  # by the name of the split, or of the test manifest
+Splits = Mapping[str, Sequence[Utterance]]  # utterances by the name of their split or test manifest
 
 
-Fact = tuple[str, str]  # name, description
+Fact = tuple[str, str]  # name and description of what was examined or forecast
 Advance = Callable[[float], None]  # called with the amount of work done since the last call
 Progress = Callable[[str, float], Advance]  # called with the name of a task and its amount of work
 
 
 class Severity(IntEnum):
-    """Severity of a finding, in decreasing order."""
+    """Severity of a finding; the most severe comes first."""
 
     ERROR = 0  # training should not start
-    WARNING = 1  # increases the WER, or makes a result less meaningful
-    NOTE = 2  # for information
+    WARNING = 1  # the problem increases the WER, or makes a result less meaningful
+    NOTE = 2  # the finding is only information
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """An utterance that a finding concerns.
+    """An utterance that has the problem of a finding.
 
     Args:
-        split: of the utterance.
-        utterance: as the manifest has it.
+        split: split of the utterance.
+        utterance: utterance as in the manifest.
         detail: description of the problem; may be empty.
     """
 
@@ -45,9 +45,9 @@ class Finding:
     Args:
         kind: name of the problem.
         severity: severity of the problem.
-        message: how many utterances are concerned, and what this means for training.
+        message: how many utterances are affected, and what this means for training.
         advice: what to do.
-        cases: the utterances concerned, worst utterance first.
+        cases: the affected utterances, worst utterance first.
     """
 
     kind: str
@@ -68,7 +68,7 @@ class Finding:
 
 
 def share(cases: Sequence[Case], splits: Splits, noun: str = "utterance") -> str:
-    """Describe the number of cases, in total and relative to all utterances of each split with cases."""
+    """Describe the number of cases in total, and in each split with cases relative to the split's utterances."""
     parts = []
     for split, utterances in splits.items():
         if count := sum(case.split == split for case in cases):

@@ -26,14 +26,14 @@ from asr.run.settings import RunSettings
 from asr.text.numbers import counted, duration
 
 GIGABYTE = 1e9
-NEARLY_FULL = 0.9  # fraction of the memory above which a warning is given
+NEARLY_FULL = 0.9  # fraction of the memory; more use than this is reported
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """Expected needs of a training, by name, and its problems."""
+    """Expected time, memory and disk space of a training, each with a name, and its problems."""
 
     facts: list[tuple[str, str]] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
@@ -45,14 +45,14 @@ def forecast(
     model: Model,
     announce: Callable[[Forecast], object],
 ) -> Forecast:
-    """Plan a training, and try its batches.
+    """Plan a training, and measure optimizer steps on batches of this plan.
 
     Args:
-        settings: of the training.
-        utterances: to train on; the model's tokenizer must cover their texts.
-        model: newly initialised; unusable afterwards.
-        announce: called with the first results before batches are tried, because running out of memory may end the
-            process.
+        settings: settings of the training.
+        utterances: utterances to train on; the model's tokenizer must cover their texts.
+        model: newly initialised model; it is unusable afterwards.
+        announce: called with the first results before any batch is tried, because the process may be killed if it
+            runs out of memory.
 
     Raises:
         InputError: all utterances were dropped.
@@ -94,8 +94,9 @@ def dropped_findings(training_set: TrainingSet, max_dropped_fraction: float) -> 
     """Report the training utterances that are dropped, except empty ones and those beyond data.max_train_utterances.
 
     Args:
-        training_set: the utterances that remain, and the dropped ones.
-        max_dropped_fraction: maximum fraction of utterances with too long a text; above it, training stops.
+        training_set: the remaining and the dropped utterances.
+        max_dropped_fraction: maximum fraction of utterances that are dropped because their text is too long; training
+            stops if the fraction is larger.
     """
     findings = []
     for reason, dropped in training_set.dropped.items():
@@ -118,7 +119,7 @@ def dropped_findings(training_set: TrainingSet, max_dropped_fraction: float) -> 
 
 
 def memory_finding(error: BaseException) -> Finding:
-    """Report that the largest batch does not fit into memory; raise any other error again."""
+    """Report that the largest batch does not fit into memory; if the error has another cause, raise it again."""
     if not is_out_of_memory(error):
         raise error
     message = f"the largest batch of an epoch does not fit: {str(error).splitlines()[0]}"
@@ -134,7 +135,7 @@ def time_facts(steps: Steps, plan: EpochPlan, num_workers: int, batches: int) ->
         num_workers: `data.num_workers`.
         batches: number of batches of each process in the whole run.
     """
-    slowest = padded_seconds(plan).amax(dim=1).tolist()  # the processes of a step wait for the slowest
+    slowest = padded_seconds(plan).amax(dim=1).tolist()  # in each step, processes wait for the slowest
     computing = sum(map(steps.of, slowest))
     audio = float(plan.durations[plan.plan.order].sum()) / padded_seconds(plan).shape[1]
     reading = steps.reading * audio
@@ -152,7 +153,7 @@ def time_facts(steps: Steps, plan: EpochPlan, num_workers: int, batches: int) ->
 
 
 def memory_findings(steps: Steps) -> list[Finding]:
-    """Warn if memory is nearly used up."""
+    """Warn if nearly all memory is used."""
     if steps.peak <= NEARLY_FULL * steps.available:
         return []
     message = f"the largest batch takes {steps.peak / GIGABYTE:.1f} GB of {steps.available / GIGABYTE:.1f} GB."
@@ -164,7 +165,7 @@ def card_findings(needed: Mapping[str, float], settings: RunSettings) -> list[Fi
 
     Args:
         needed: bytes of tensors for each way of training.
-        settings: of the training.
+        settings: settings of the training.
     """
     card = settings.doctor.card_gigabytes
     chosen = LORA if "adapter" in settings.components and LORA in needed else FULL
@@ -182,10 +183,10 @@ def disk(state: float, weights: float, settings: RunSettings) -> tuple[list[tupl
     Args:
         state: bytes of a checkpoint without a moving average.
         weights: bytes of the weights.
-        settings: of the training.
+        settings: settings of the training.
     """
     ema = weights if settings.ema.decay is not None else 0.0
-    checkpoints = NEWEST + settings.checkpoint.keep + 1  # one more while it is written
+    checkpoints = NEWEST + settings.checkpoint.keep + 1  # one more while a new checkpoint is written
     needed = checkpoints * (state + ema) + weights
     folder = Path(settings.run_dir).absolute()
     while not folder.is_dir():

@@ -1,4 +1,4 @@
-"""Headers of audio files: missing, unreadable and truncated files, wrong durations, sample rates."""
+"""Checks of headers of audio files: missing, unreadable and truncated files, wrong durations, sample rates."""
 
 import os
 from collections import Counter
@@ -32,10 +32,10 @@ MEANINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The content of a file's header.
+    """The content of an audio file's header.
 
     Args:
-        path: path of the file, or name of its bytes in a shard (`audio_of`).
+        path: name of the audio: the path of its file, or its place in a shard (`audio_of`).
         info: rate, channels and length; None if there is a problem.
         kind: kind of the problem; empty if there is none.
         problem: description of the problem.
@@ -48,13 +48,13 @@ class Header:
 
 
 def audio_of(utterance: Utterance) -> str:
-    """Return the name of an utterance's audio: its file, or shard and first byte."""
+    """Return the name of an utterance's audio: the file, or the shard and the audio's first byte."""
     path = utterance.audio_filepath
     return path if utterance.extent is None else f"{path}, byte {utterance.extent.start}"
 
 
 def read_header(utterance: Utterance) -> Header:
-    """Read the header of an utterance's file; Ogg and MP3 files must be read as a whole for their length.
+    """Read the header of an utterance's file; Ogg and MP3 files are read as a whole to determine their length.
 
     Raises:
         StoreError: a shard or URL cannot be read.
@@ -70,7 +70,7 @@ def read_header(utterance: Utterance) -> Header:
 
 
 def problem_kind(error: AudioError) -> str:
-    """Return the kind of problem for an error of a file."""
+    """Return the kind of problem that an error of a file shows."""
     return TRUNCATED if isinstance(error, TruncatedError) else UNREADABLE
 
 
@@ -89,7 +89,7 @@ def unusable(splits: Splits, headers: Mapping[str, Header]) -> dict[str, list[Ca
 
 
 def wrong_duration(utterance: Utterance, info: AudioInfo) -> str:
-    """Describe how an utterance's segment exceeds its file by more than loading tolerates; empty if it does not."""
+    """Describe an utterance that ends after its file by more than loading tolerates; "" if it does not."""
     seconds = info.num_samples / info.sample_rate
     if utterance.offset is None or utterance.extent is not None:
         if is_as_long(utterance, seconds):
@@ -102,10 +102,10 @@ def wrong_duration(utterance: Utterance, info: AudioInfo) -> str:
 
 
 def unusable_findings(cases: Mapping[str, list[Case]], splits: Splits, max_bad_fraction: float) -> list[Finding]:
-    """Report unusable audio; the finding is an error if the share of train exceeds the limit that stops training.
+    """Report unusable audio; it is an error if its share of the split train exceeds `max_bad_fraction`.
 
     Args:
-        cases: by the kind of problem.
+        cases: utterances with unusable audio, by the kind of problem.
         splits: all utterances.
         max_bad_fraction: `data.max_bad_fraction`.
     """
@@ -127,8 +127,8 @@ def rate_findings(splits: Splits, headers: Mapping[str, Header], sample_rate: in
 
     Args:
         splits: all utterances.
-        headers: of their files.
-        sample_rate: of the features, in Hz.
+        headers: headers of the utterances' files.
+        sample_rate: sample rate of the features, in Hz.
     """
     infos = [header.info for header in headers.values() if header.info is not None]
     rates = Counter(info.sample_rate for info in infos)

@@ -1,4 +1,4 @@
-"""The model at the start of a training."""
+"""The untrained model with which a training starts."""
 
 from typing import NamedTuple
 
@@ -34,7 +34,7 @@ def fresh_model(settings: RunSettings, corpus: Corpus, sample: Corpus) -> Fresh:
     """Fit tokenizer and features, and build the model; nothing is written to the run folder.
 
     Args:
-        settings: of the training.
+        settings: settings of the training.
         corpus: the whole corpus.
         sample: utterances whose texts are tokenized, to find characters without a token.
 

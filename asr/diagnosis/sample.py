@@ -20,8 +20,8 @@ def sampled(corpus: Corpus, max_utterances: int | None, seed: int) -> tuple[Corp
 
     Args:
         corpus: the whole corpus.
-        max_utterances: maximum number of utterances of a split in shards or at URLs; None: all.
-        seed: of the run.
+        max_utterances: maximum number of utterances to choose from a split in shards or at URLs; None: all utterances.
+        seed: the run's seed.
     """
     facts: list[Fact] = []
 
@@ -44,12 +44,12 @@ def _each(corpus: Corpus, change: Callable[[str, Utterances], Utterances]) -> Co
 
 
 def _is_far(utterances: Utterances) -> bool:
-    """Whether some audio is in shards or at URLs, where each utterance costs a request."""
+    """Return whether some audio is in shards or at URLs, where reading an utterance costs a request."""
     return any(part.index.shards or is_url(part.folder) for part in utterances.parts)
 
 
 def _spread(number: int, max_utterances: int, seed: int) -> np.ndarray:
-    """Draw one position from each of `max_utterances` equal ranges of `number` positions, ascending int64."""
+    """Divide `number` positions into `max_utterances` equal ranges, and draw one position of each, ascending int64."""
     edges = np.arange(max_utterances + 1) * number // max_utterances
     return np.random.default_rng(seed).integers(edges[:-1], edges[1:])
 

@@ -24,22 +24,23 @@ from asr.text.numbers import counted
 
 FRAME_SECONDS = 0.032
 BAND_HZ = 250.0
-EMPTY_DB = -60.0  # a band is empty below this level, relative to the loudest band
-LOUD_QUANTILE = 0.95  # quantile of a band's frames; high, because few frames contain a sound like s
+EMPTY_DB = -60.0  # a band is empty if its level, relative to the loudest band, is lower than this
+LOUD_QUANTILE = 0.95  # the level of a band is this quantile of its frames, because few frames contain a sound like s
 FULL_SCALE = 0.999
-PLATEAU = 3  # number of consecutive samples at the highest level that natural sound does not reach
-NEIGHBOURS = 10  # number of levels below the highest level that are compared with it
-STANDS_OUT = 8  # ratio of samples at the highest level to samples at any neighbouring level
+PLATEAU = 3  # this many consecutive samples at the highest level do not occur in natural sound
+NEIGHBOURS = 10  # number of next lower levels with which the highest level is compared
+STANDS_OUT = 8  # minimum ratio of samples at the highest level to samples at any of these lower levels, if clipped
 
-MAX_CLIPPED = 0.001  # fraction of the samples
-MAX_OFFSET = 0.02  # relative to full scale
-MIN_LEVEL_DB = -60.0  # of the loudest frame, relative to full scale
-MAX_CANCELLED = 1 - CANCELLED / 2  # fraction of the channels' power
-# Kurtosis with exchanged bytes, divided by kurtosis. In 1,074 recordings of speech this ratio was at most 0.69; after
-# their bytes had been exchanged, it was at least 1.45, and 2.3 or more in 99 % of them.
+MAX_CLIPPED = 0.001  # maximum fraction of samples that are clipped
+MAX_OFFSET = 0.02  # maximum absolute mean of the samples, relative to full scale
+MIN_LEVEL_DB = -60.0  # minimum level of the loudest frame, relative to full scale
+MAX_CANCELLED = 1 - CANCELLED / 2  # maximum share of the channels' power that is lost when their mean is taken
+# Maximum of the ratio of kurtosis after exchanging the bytes of each sample to kurtosis before. In 1,074 recordings of
+# speech this ratio was at most 0.69. In recordings of speech with exchanged bytes it was at least 1.45, and in 99 % of
+# them at least 2.3.
 MAX_SWAPPED = 1.4
-SPEED_OCTAVES = 0.4  # tolerance of duration and bandwidth, each relative to half or double speed
-MIN_BANDWIDTH = 0.6  # of the features' range; telephone speech has 0.43 of 8 kHz
+SPEED_OCTAVES = 0.4  # maximum deviation of duration and of bandwidth from their values at exactly half or double speed
+MIN_BANDWIDTH = 0.6  # minimum fraction of the features' range that has sound; telephone speech has 0.43 of 8 kHz
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +48,14 @@ class Sound:
     """The measures of an utterance.
 
     Args:
-        sample_rate: of the file, in Hz.
-        clipped: share of samples in runs of `PLATEAU` or more at an extreme, or at full scale.
+        sample_rate: sample rate of the file, in Hz.
+        clipped: share of samples that are at full scale, or in runs of at least `PLATEAU` samples at an extreme.
         offset: mean of the samples, relative to full scale.
-        level: of the loudest frame, in dB relative to full scale.
+        level: level of the loudest frame, in dB relative to full scale.
         bandwidth: highest frequency with sound, in Hz.
-        cancelled: share of the channels' power that is lost in their mean, from 0 to 1.
-        swapped: kurtosis of the samples with exchanged bytes, divided by the kurtosis of the samples.
-        digest: hash of the samples at 16 bits.
+        cancelled: share of the channels' power that is lost when their mean is taken, from 0 to 1.
+        swapped: kurtosis after exchanging the bytes of each sample, divided by the kurtosis before.
+        digest: hash of the samples, rounded to 16 bits.
         kind: kind of a problem in reading; empty if there is none.
         problem: description of the problem.
     """
@@ -72,7 +73,7 @@ class Sound:
 
     @property
     def silent(self) -> bool:
-        """Whether the loudest frame is below `MIN_LEVEL_DB`."""
+        """Return whether the level of the loudest frame is below `MIN_LEVEL_DB`."""
         return self.level < MIN_LEVEL_DB
 
 
@@ -93,7 +94,7 @@ def listen(segment: tuple[Utterance, AudioInfo]) -> Sound:
 
 
 def _cancelled(utterance: Utterance) -> float:
-    """Return the share of the channels' power that is lost in their mean."""
+    """Return the share of the channels' power that is lost when their mean is taken."""
     try:
         content = utterance.content
         with soundfile.SoundFile(utterance.audio_filepath if content is None else io.BytesIO(content)) as file:
@@ -109,7 +110,7 @@ def _cancelled(utterance: Utterance) -> float:
 
 
 def measure(waveform: torch.Tensor, sample_rate: int) -> Sound:
-    """Measure a waveform (S,)."""
+    """Compute the measures of a waveform (S,)."""
     samples: NDArray[np.float32] = waveform.numpy()
     width = max(64, round(FRAME_SECONDS * sample_rate))
     frames = np.pad(samples, (0, -len(samples) % width)).reshape(-1, width)  # (frames, width)
@@ -128,12 +129,12 @@ def measure(waveform: torch.Tensor, sample_rate: int) -> Sound:
 
 
 def _swapped(samples: NDArray[np.int16]) -> float:
-    """Return the ratio of kurtosis with exchanged bytes to kurtosis; speech has higher kurtosis than noise."""
+    """Return the kurtosis after exchanging bytes, divided by the kurtosis before; noise has less than speech."""
     return _kurtosis(samples.byteswap()) / max(_kurtosis(samples), 1.0)
 
 
 def _kurtosis(samples: NDArray[np.int16]) -> float:
-    """Return the fourth moment relative to the square of the second; 0 for a constant."""
+    """Return the fourth moment divided by the square of the second; 0 if all samples are equal."""
     values = samples.astype(np.float64)
     values -= values.mean()
     power = float(np.square(values).mean())
@@ -141,7 +142,7 @@ def _kurtosis(samples: NDArray[np.int16]) -> float:
 
 
 def _clipped(samples: NDArray[np.float32], rounded: NDArray[np.int16]) -> float:
-    """Return the share of samples clipped at full scale, or at a lower level if the file was scaled afterwards."""
+    """Return the share of samples clipped at full scale, or at a lower level if the audio was scaled after clipping."""
     clipped = np.abs(samples) >= FULL_SCALE
     for sign in (1, -1):
         levels = sign * rounded.astype(np.int32)
@@ -151,9 +152,9 @@ def _clipped(samples: NDArray[np.float32], rounded: NDArray[np.int16]) -> float:
 
 
 def _stands_out(counts: NDArray[np.int64]) -> bool:
-    """Whether one of the two highest levels has far more samples than each of the next lower levels.
+    """Return whether the two highest levels together have far more samples than each of the next lower levels.
 
-    Two levels are considered, because audio with few levels (mu-law) has many samples at both.
+    Two levels are considered, because clipped audio with few levels (mu-law) has many samples at both.
     """
     occurring = np.flatnonzero(counts)
     top = occurring[-1] - 1
@@ -162,7 +163,7 @@ def _stands_out(counts: NDArray[np.int64]) -> bool:
 
 
 def _in_runs(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Select the samples in runs of at least PLATEAU."""
+    """Select the samples of `mask` that are in runs of at least `PLATEAU` samples."""
     edges = np.flatnonzero(np.diff(mask.astype(np.int8), prepend=0, append=0))
     selected = np.zeros(len(mask), dtype=bool)
     for start, end in edges.reshape(-1, 2):
@@ -171,7 +172,7 @@ def _in_runs(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def _bandwidth(frames: NDArray[Any], sample_rate: int) -> float:
-    """Return the upper edge in Hz of the highest band whose loud frames are within `EMPTY_DB` of the loudest band."""
+    """Return the upper edge, in Hz, of the highest band that is not empty (`EMPTY_DB`)."""
     width = frames.shape[1]
     power = np.abs(np.fft.rfft(frames * np.hanning(width).astype(np.float32), axis=1)) ** 2  # (frames, bins)
     bins = max(1, round(BAND_HZ * width / sample_rate))
@@ -181,19 +182,19 @@ def _bandwidth(frames: NDArray[Any], sample_rate: int) -> float:
     return float((filled[-1] + 1) * bins * sample_rate / width)
 
 
-Measured = Mapping[str, Sequence[tuple[Utterance, Sound]]]  # by split
+Measured = Mapping[str, Sequence[tuple[Utterance, Sound]]]  # utterances and their measures, by split
 
 
 @dataclass(frozen=True, slots=True)
 class SoundCheck:
-    """A limit on a measure, and the finding on utterances beyond it.
+    """A limit of a measure, and the finding that reports the utterances beyond this limit.
 
     Args:
         kind: name of the finding.
         measure: returns the measure of a sound; greater values are worse.
-        limit: largest measure without a finding.
+        limit: largest value of the measure that is not reported.
         write: describes the measure of a sound.
-        meaning: end of the message, after the number of utterances.
+        meaning: end of the message, which begins with the number of utterances.
         advice: what to do.
         needs: selects the sounds that the check applies to.
     """
@@ -272,7 +273,7 @@ def sound_findings(measured: Measured, sample_rate: int) -> list[Finding]:
 
     Args:
         measured: readable utterances and their measures.
-        sample_rate: of the features, in Hz.
+        sample_rate: sample rate of the features, in Hz.
     """
     decoded = sum(map(len, measured.values()))
     findings = []
@@ -291,10 +292,12 @@ def sound_findings(measured: Measured, sample_rate: int) -> list[Finding]:
 
 
 def speed_findings(measured: Measured) -> list[Finding]:
-    """Report utterances at half or double speed, as shown by both the time of the text and the highest band.
+    """Report utterances that are played at half or double speed.
+
+    Two measures must show this speed: the duration, compared with the length of the text, and the highest frequency.
 
     Args:
-        measured: readable utterances, with normalised texts, and their measures.
+        measured: readable utterances with normalised texts, and their measures.
     """
     pairs = [(split, *pair) for split, split_pairs in measured.items() for pair in split_pairs]
     spoken = [

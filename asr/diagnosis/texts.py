@@ -10,10 +10,10 @@ from asr.errors import InputError
 from asr.interfaces import Tokenizer
 from asr.text.numbers import counted
 
-MIN_WORDS = 4  # of a sentence; shorter sentences repeat by chance
+MIN_WORDS = 4  # minimum number of words of a sentence; shorter texts are repeated by chance
 
-MIN_PACED = 20  # utterances needed to estimate a pace
-MIN_CHARACTERS = 12  # shorter texts are not compared with their audio: one or two words may take almost no time
+MIN_PACED = 20  # minimum number of utterances for an estimate of the pace
+MIN_CHARACTERS = 12  # shorter texts are not found too long for their audio: one or two words may take almost no time
 FAST, SLOW = 0.4, 3.0  # limits of an utterance's duration, relative to the duration of its text at the median pace
 PAUSES_SECONDS = 4.0  # additional silence that is tolerated, because a speaker may pause before or after a word
 
@@ -56,7 +56,7 @@ def _repeated(utterances: Sequence[Utterance]) -> list[tuple[Utterance, Utteranc
 
 
 def is_sentence(text: str) -> bool:
-    """Whether a text has so many words that a repetition is not accidental."""
+    """Return whether a text has so many words that its repetition is not accidental."""
     return len(text.split()) >= MIN_WORDS
 
 
@@ -64,8 +64,8 @@ def coverage_findings(splits: Splits, tokenizer: Tokenizer, optional: Sequence[s
     """Report texts with characters that the tokenizer does not cover.
 
     Args:
-        splits: texts after normalisation.
-        tokenizer: fitted.
+        splits: utterances with normalised texts.
+        tokenizer: fitted tokenizer.
         optional: splits whose texts need no tokens, because they are only used for tests.
     """
     findings = []
@@ -96,7 +96,7 @@ def _uncovered(text: str, tokenizer: Tokenizer) -> str:
 
 
 def pace_findings(splits: Splits) -> list[Finding]:
-    """Report texts that are far too long or short for their audio, at the median pace of all utterances."""
+    """Report texts that, at the median pace of all utterances, are far too long or too short for their audio."""
     spoken = {
         split: [utterance for utterance in utterances if utterance.text.strip()] for split, utterances in splits.items()
     }
@@ -123,7 +123,7 @@ def pace_findings(splits: Splits) -> list[Finding]:
 
 
 def leak_findings(splits: Mapping[str, Sequence[Utterance]]) -> list[Finding]:
-    """Report test manifests with speakers or sentences of train."""
+    """Report test manifests with speakers or sentences that also occur in the split train."""
     speakers = {utterance.speaker for utterance in splits["train"]} - {None}
     sentences = {utterance.text for utterance in splits["train"] if is_sentence(utterance.text)}
     findings = []

@@ -1,4 +1,4 @@
-"""Memory (bytes of live tensors) of full training, training with a frozen encoder, and training of an adapter."""
+"""Measurement of the memory (bytes of live tensors) that training needs: full, with a frozen encoder, of an adapter."""
 
 import weakref
 from collections.abc import Callable, Iterable
@@ -21,9 +21,9 @@ OPTIMIZER_BYTES = 8  # bytes per trained parameter: AdamW's two moments, in floa
 
 
 class PeakMemory(TorchDispatchMode):
-    """Counts the bytes of tensors that operations create while the context is active; `peak` is the maximum.
+    """Counts the bytes of live tensors that operations created while the context is active; `peak` is the maximum.
 
-    The workspace of operations, and memory that an allocator reserves, are not counted.
+    The temporary memory of operations, and the memory that an allocator reserves, are not counted.
     """
 
     def __init__(self, known: Iterable[Tensor]) -> None:
@@ -57,7 +57,7 @@ class PeakMemory(TorchDispatchMode):
 def training_memory(
     model: Model, batch: Batch, autocast: Callable[[], AbstractContextManager[None]], average: bool
 ) -> dict[str, float]:
-    """Measure the bytes of tensors in a training step, for each way of training, on a copy of the model.
+    """Measure the bytes of tensors in a training step on copies of the model, for each way of training.
 
     Args:
         model: model to train, with or without an adapter; it is not changed.
@@ -106,7 +106,7 @@ def _frozen_encoder(model: Model) -> Model:
 
 
 def _lora(model: Model) -> Model | None:
-    """Add the adapter of conf/adapter/lora.yaml unless the model has an adapter; None if the adapter fits no layer."""
+    """Insert the adapter of conf/adapter/lora.yaml unless the model has an adapter; None if no layer can have it."""
     if all(weight.requires_grad for weight in model.parameters()):
         try:
             build_adapter(default_settings("adapter", "lora")).insert(model)

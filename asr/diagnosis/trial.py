@@ -1,4 +1,4 @@
-"""Cost of optimizer steps on this machine, measured on synthetic batches."""
+"""Measurement of the time and memory of optimizer steps on this machine, with synthetic batches."""
 
 import os
 import time
@@ -22,13 +22,13 @@ PRECISIONS = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 
 @dataclass(frozen=True)
 class Steps:
-    """Costs of training on this machine.
+    """Measured time and memory of training on this machine.
 
     Args:
-        seconds: seconds of a step, by the padded seconds of its batch.
-        reading: seconds to read and augment one second of audio.
-        peak: largest number of bytes in use.
-        available: bytes of memory of the device.
+        seconds: time of a step in seconds, by the padded seconds of its batch.
+        reading: time to read and augment one second of audio, in seconds.
+        peak: largest number of bytes in use at the same time.
+        available: bytes of the device's memory.
         state: bytes of a checkpoint.
     """
 
@@ -39,7 +39,7 @@ class Steps:
     state: float
 
     def of(self, padded: float) -> float:
-        """Estimate the seconds of a step from its padded seconds, on the line through the measured steps."""
+        """Estimate the seconds of a step from its padded seconds, on the line through two measured steps."""
         (short, short_time), (long, long_time) = min(self.seconds.items()), max(self.seconds.items())
         if long <= short:
             return long_time * padded / long
@@ -48,7 +48,7 @@ class Steps:
 
 
 class Trial:
-    """Optimizer steps on synthetic batches of a plan, on one device; the model is unusable afterwards.
+    """Takes optimizer steps on one device with synthetic batches; the model is unusable afterwards.
 
     Args:
         model: model to train.
@@ -71,7 +71,7 @@ class Trial:
         self._noise = torch.Generator().manual_seed(derive_seed(training_set.seed, "trial"))
 
     def steps(self, plan: EpochPlan, augmentation: Augmentation) -> Steps:
-        """Try a batch of median size and the largest batches."""
+        """Measure steps with a batch of median size and with the largest batches."""
         padded = padded_seconds(plan)  # (steps, ranks)
         flat = padded.flatten()
         median = int(flat.argsort()[len(flat) // 2])
@@ -88,7 +88,7 @@ class Trial:
         return self._data.made_up(plan.items(index // ranks, index % ranks), self._noise)
 
     def _step(self, batch: Batch) -> float:
-        """Take a step, and return its seconds."""
+        """Take a step, and return its duration in seconds."""
         batch = batch.to(self._device)
         begun = time.perf_counter()
         with self.autocast():
@@ -102,7 +102,7 @@ class Trial:
         return time.perf_counter() - begun
 
     def largest(self, plan: EpochPlan) -> Batch:
-        """Make a synthetic batch like the batch of a plan with the most padded seconds, on the device."""
+        """Make, on the device, a synthetic batch like the planned batch with the most padded seconds."""
         padded = padded_seconds(plan)
         return self._batch(plan, int(padded.flatten().argmax()), padded.shape[1]).to(self._device)
 
@@ -113,7 +113,7 @@ class Trial:
         return torch.autocast(self._device.type, self._precision)
 
     def _reading(self, plan: EpochPlan, index: int, ranks: int, augmentation: Augmentation) -> float:
-        """Return the seconds to read, augment and collate one second of audio, in one process."""
+        """Return the time, in seconds, to read, augment and collate one second of audio in one process."""
         data = self._data
         dataset = SpeechDataset(data.utterances, data.features, data.reference, augmentation, data.seed)
         items = plan.items(index // ranks, index % ranks)
@@ -122,7 +122,7 @@ class Trial:
         return (time.perf_counter() - begun) / sum(data.utterances[item.position].duration for item in items)
 
     def _memory(self) -> tuple[float, float]:
-        """Return the peak bytes in use, and the bytes of the device."""
+        """Return the largest number of bytes in use, and the bytes of the device's memory."""
         if self._device.type == "cuda":
             available = torch.cuda.get_device_properties(self._device).total_memory
             return torch.cuda.max_memory_allocated(self._device), available
