@@ -1,4 +1,4 @@
-"""Bundles and checkpoints of adapters: small trained weights, and the hash of their base."""
+"""Bundles and checkpoints of adapters, which contain small trained weights and the hash of their base model."""
 
 import hashlib
 import re
@@ -18,11 +18,11 @@ ADAPTER, BASE = "adapter", "base"  # keys of an adapter's config; the config of 
 SHA256, SOURCE = (
     "sha256",
     "source",
-)  # keys of BASE: hexadecimal hash of its tensors, and its name in training
+)  # keys of the entry BASE: hexadecimal hash of the base's tensors, and the base's name in training
 
 
 def weights_digest(weights: Mapping[str, Tensor]) -> bytes:
-    """Hash names and values of weights with SHA-256, independently of their order."""
+    """Return the SHA-256 hash of the names and values of weights, which does not depend on their order."""
     digest = hashlib.sha256()
     for name, weight in sorted(weights.items()):
         digest.update(name.encode())
@@ -31,12 +31,12 @@ def weights_digest(weights: Mapping[str, Tensor]) -> bytes:
 
 
 def base_config(digest: bytes, source: str) -> dict[str, str]:
-    """Return the entry of a base in the config of an adapter."""
+    """Return the entry that describes the base in the config of an adapter."""
     return {SHA256: digest.hex(), SOURCE: source}
 
 
 def is_adapter(config: Config) -> bool:
-    """Whether this is the config of an adapter without its base."""
+    """Return whether this is the config of an adapter that is not merged into its base."""
     return ADAPTER in config or BASE in config
 
 
@@ -56,12 +56,12 @@ def check_whole(bundle: Bundle, path: Path) -> Bundle:
 
 
 def merged(bundle: Bundle, path: Path, base: Bundle, base_path: Path) -> Bundle:
-    """Merge an adapter into its base; the outputs equal those of the adapted model, except for rounding.
+    """Merge an adapter into its base; except for rounding, the result has the outputs of the base with the adapter.
 
     Args:
-        bundle: the adapter.
+        bundle: bundle of the adapter.
         path: path of the adapter, for errors.
-        base: a whole model.
+        base: bundle of the base, a whole model.
         base_path: path of the base, for errors.
 
     Raises:
@@ -86,7 +86,7 @@ def merged(bundle: Bundle, path: Path, base: Bundle, base_path: Path) -> Bundle:
 
 
 def _base(bundle: Bundle, path: Path) -> dict[str, Any]:
-    """Return the entry of the base in an adapter's config.
+    """Return the entry that describes the base in an adapter's config.
 
     Raises:
         InputError: the entry is invalid.

@@ -20,7 +20,7 @@ class Address(NamedTuple):
 
     @property
     def repository(self) -> str:
-        """The hub's name of the repository: OWNER/NAME."""
+        """Name of the repository on the hub: OWNER/NAME."""
         return f"{self.owner}/{self.name}"
 
     def __str__(self) -> str:
@@ -40,14 +40,14 @@ def parse(text: str) -> Address:
 
 
 def is_address(model: str | Path) -> bool:
-    """Whether a model is given by an address."""
+    """Return whether a model is given by an address."""
     return isinstance(model, str) and model.startswith(SCHEME)
 
 
 def hub_hint(path: Path) -> str:
-    """Return a hint for the error about an absent path, if it may be OWNER/NAME of a model on a hub; else "".
+    """Return a hint for the error about an absent path if the path may be a model's OWNER/NAME on a hub; else "".
 
-    A path below an existing folder counts as a mistyped path.
+    A path in an existing folder is regarded as mistyped.
     """
     is_name = not path.parent.exists() and ADDRESS.fullmatch(f"{SCHEME}{path}") is not None
     return f" A model on a hub is named {SCHEME}{path}." if is_name else ""

@@ -1,8 +1,8 @@
 """Bundles: a trained recogniser as a folder.
 
-A bundle contains weights.safetensors, config.json (the model's part of the config), the files of fitted tokenizer,
-features and confidence, the files that its decoder reads, and README.md, the model card. It contains no code. Equal
-states give equal bytes.
+A bundle contains weights.safetensors, config.json (the model's part of the config), the files of the fitted tokenizer,
+features and confidence, the files that its decoder reads, and README.md, the model card. It contains no code. Bundles
+of equal models have equal bytes.
 """
 
 import json
@@ -27,17 +27,17 @@ from asr.system.files import UNFINISHED, real, sync_folder
 from asr.system.learnt import MAX_BYTES, parse_json
 
 WEIGHTS, CONFIG, CARD = "weights.safetensors", "config.json", "README.md"
-FIXED = (WEIGHTS, CONFIG, CARD)  # names in every bundle
+FIXED = (WEIGHTS, CONFIG, CARD)  # names of the files in every bundle
 OF_A_BUNDLE = (WEIGHTS, CONFIG)
-OF_FILES = (".nemo", ".ckpt")  # suffixes of models that are files; a folder with such a name cannot be loaded
-ATTACHED = {  # files in settings of decode.fusion
+OF_FILES = (".nemo", ".ckpt")  # suffixes of models that are files; a folder whose name ends like this cannot be loaded
+ATTACHED = {  # by setting of decode.fusion: the name of the bundle's copy of the setting's file
     "lm": "lm.arpa",
     "spelling": "spelling.arpa",
     "lexicon": "lexicon.txt",
     "hotwords": "hotwords.txt",
 }
-ATTACHED_TO_SEARCH = {"language_model": "language-model.safetensors"}  # files in a decoder's own settings
-NEURAL_LM = "lm.safetensors"  # instead of ATTACHED["lm"]
+ATTACHED_TO_SEARCH = {"language_model": "language-model.safetensors"}  # likewise, by setting of the decoder itself
+NEURAL_LM = "lm.safetensors"  # name used instead of ATTACHED["lm"] for a neural language model
 ATTACHED_NAMES = (*ATTACHED.values(), *ATTACHED_TO_SEARCH.values(), NEURAL_LM)
 UNBOUNDED = (
     WEIGHTS,
@@ -45,7 +45,7 @@ UNBOUNDED = (
     ATTACHED["spelling"],
     ATTACHED["lexicon"],
     *ATTACHED_TO_SEARCH.values(),
-)  # files of unlimited size; their contents are checked when they are read
+)  # files whose size is not limited; their contents are checked when they are read
 REPLACED = ".replaced"  # suffix of an older bundle's name while it is being replaced
 
 
@@ -55,10 +55,10 @@ class Bundle:
 
     Args:
         config: the model's part of a training config, with the paths of the files that its decoder reads.
-        files: contents of fitted components' files, by name.
-        weights: by name.
+        files: contents of the files of fitted components, by the file's name.
+        weights: weights, by name.
         card: text of the model card.
-        programs: paths of ONNX files by name, instead of weights, for an exported model.
+        programs: paths of the ONNX files, by name, which an exported model has instead of weights.
     """
 
     config: dict[str, Any]
@@ -69,7 +69,7 @@ class Bundle:
 
     @property
     def attached(self) -> dict[str, Path]:
-        """The files that the decoder reads, by setting."""
+        """The files that the decoder reads, by the name of the setting."""
         settings = {key: path for key, path in fusion(self.config).items() if key in ATTACHED}
         settings |= {key: self.config["decode"].get(key) for key in ATTACHED_TO_SEARCH}
         paths = {key: Path(path) for key, path in settings.items() if path is not None}
@@ -101,7 +101,7 @@ def read_bundle(folder: Path) -> Bundle:
 
 
 def is_exported(folder: Path) -> bool:
-    """Whether a folder is an exported model, not a bundle."""
+    """Return whether a folder is an exported model, not a bundle."""
     return any((folder / name).is_file() for name in NETS) and not (folder / WEIGHTS).exists()
 
 
@@ -109,7 +109,7 @@ def read_exported(folder: Path) -> Bundle:
     """Read the folder of an exported model.
 
     Raises:
-        InputError: like `read_bundle`.
+        InputError: for the reasons of `read_bundle`.
     """
     config = read_config(folder)
     files, card = _read_texts(folder)
@@ -132,12 +132,12 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Read only the config of a bundle.
 
     Raises:
-        InputError: like `read_bundle`.
+        InputError: for the reasons of `read_bundle`.
     """
     _check_files(folder)
     try:
         config = parse_json((folder / CONFIG).read_bytes(), CONFIG)
-    except (OSError, ValueError) as error:  # InputError is a ValueError
+    except (OSError, ValueError) as error:  # ValueError includes InputError
         raise InputError(f"{folder}: the bundle is damaged: {one_line(error)}") from None
     config = checked_config(config, folder)
     own: dict[str, str] = {}
@@ -148,7 +148,7 @@ def read_config(folder: Path) -> dict[str, Any]:
             continue
         key = setting.removeprefix("fusion.")
         name = NEURAL_LM if key == "lm" and given == NEURAL_LM else (ATTACHED | ATTACHED_TO_SEARCH)[key]
-        if given != name or not (folder / name).is_file():  # an untrusted bundle must not read other files
+        if given != name or not (folder / name).is_file():  # an untrusted bundle must not name other files
             raise InputError(f"{folder}: decode.{setting} must be the bundle's own file {name}; got {given!r}.")
         own[key] = str(folder / name)
     config = with_attached(config, own)
@@ -157,7 +157,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def attached_name(key: str, path: Path) -> str:
-    """Return the name of the bundle's copy of a file in a setting of the decoder."""
+    """Return the name in the bundle of a file that is given by a setting of the decoder."""
     return NEURAL_LM if _is_neural(key, path) else (ATTACHED | ATTACHED_TO_SEARCH)[key]
 
 
@@ -166,14 +166,14 @@ def _is_neural(key: str, path: Path) -> bool:
 
 
 def fusion(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the fusion settings of the decoder, or of its first pass if it has one."""
+    """Return the fusion settings of the decoder, or, if it has a first pass, of the first pass."""
     first = config["decode"].get("first")
     settings = (first if isinstance(first, Mapping) else config["decode"]).get("fusion")
     return settings if isinstance(settings, Mapping) else {}
 
 
 def with_attached(config: Mapping[str, Any], files: Mapping[str, str | None]) -> dict[str, Any]:
-    """Return the config with other files in the decoder's settings."""
+    """Return the config with the given files, by setting, in the decoder's settings."""
     own = {key: path for key, path in files.items() if key in ATTACHED_TO_SEARCH}
     decode = {**config["decode"], **own}
     of_fusion = {key: path for key, path in files.items() if key in ATTACHED}
@@ -187,8 +187,8 @@ def with_attached(config: Mapping[str, Any], files: Mapping[str, str | None]) ->
 def _check_files(folder: Path) -> None:
     """Check the files of an untrusted bundle.
 
-    Links to other folders are refused, because tuning would copy their targets. Pipes are refused because they block,
-    and large files because they fill the memory.
+    Links to other folders are refused, because tuning would copy their targets. Pipes are refused, because reading them
+    blocks, and large files, because they fill the memory.
     """
     try:
         for file in folder.iterdir():
@@ -202,7 +202,7 @@ def _check_files(folder: Path) -> None:
             if file.is_file() and size > MAX_BYTES and not is_unbounded:
                 must = f"{folder}: a bundle's files must have at most {MAX_BYTES:,} bytes, except weights"
                 raise InputError(f"{must} and language models; {file.name} has {size:,}.")
-    except (OSError, RuntimeError) as error:  # RuntimeError: a cycle of links
+    except (OSError, RuntimeError) as error:  # a RuntimeError is raised for a cycle of links
         raise InputError(f"{folder}: the bundle is damaged: {one_line(error)}") from None
 
 
@@ -210,7 +210,7 @@ def check_replaceable(folder: Path, bundle: Bundle, instead_of: Bundle | None = 
     """Check in advance whether `replace_bundle` with these arguments can succeed.
 
     Raises:
-        InputError: like `replace_bundle`.
+        InputError: for the reasons of `replace_bundle`.
     """
     check_attachable(bundle.config)
     check_replaceable_folder(folder, bundle.names | (instead_of.names if instead_of else set()), OF_A_BUNDLE)
@@ -220,7 +220,7 @@ def check_replaceable_folder(folder: Path, names: Collection[str], always: Colle
     """Check in advance whether `replace_folder` with these arguments can succeed.
 
     Raises:
-        InputError: like `replace_folder`.
+        InputError: for the reasons of `replace_folder`.
     """
     folder = real(folder)
     _check_replaceable(folder, names, always)
@@ -229,15 +229,15 @@ def check_replaceable_folder(folder: Path, names: Collection[str], always: Colle
 
 
 def replace_bundle(folder: Path, bundle: Bundle, instead_of: Bundle | None = None) -> None:
-    """Write a bundle; replace an older one atomically.
+    """Write a bundle, atomically replacing an older bundle in the folder.
 
-    Even after a kill, the folder is the complete old or the complete new bundle. For a moment, the old bundle has
-    another name; after a kill at that moment, the next call restores the name.
+    If the process is killed, the folder is either the complete old bundle or the complete new bundle. For a moment, the
+    old bundle has another name; if the process is killed at that moment, the next call restores the name.
 
     Args:
         folder: folder of the bundle.
         bundle: bundle to write.
-        instead_of: present bundle of the folder, if additional files of it may be removed.
+        instead_of: the bundle that is now in the folder, if files that only this bundle has may be removed.
 
     Raises:
         InputError: the folder contains other files or is not writable, or the bundle's language model is not ARPA.
@@ -250,7 +250,7 @@ def replace_bundle(folder: Path, bundle: Bundle, instead_of: Bundle | None = Non
 def replace_folder(
     folder: Path, names: Collection[str], always: Collection[str], write: Callable[[Path], None]
 ) -> None:
-    """Write a folder; replace an older one atomically, like `replace_bundle`.
+    """Write a folder, atomically replacing an older folder, like `replace_bundle`.
 
     Args:
         folder: the folder.
@@ -259,9 +259,9 @@ def replace_folder(
         write: creates the folder at the given path and writes its files.
 
     Raises:
-        InputError: like `replace_bundle`.
+        InputError: for the reasons of `replace_bundle`.
     """
-    folder = real(folder)  # the target of a link is replaced, not the link
+    folder = real(folder)  # if the folder is a link, its target is replaced
     if not folder.name or folder.suffix in OF_FILES:
         must = "the folder of a bundle must have a name that does not end like an archive or a checkpoint"
         raise InputError(
@@ -287,7 +287,7 @@ def replace_folder(
 
 
 def give_back(folder: Path) -> None:
-    """Rename an older bundle back if a kill interrupted its replacement."""
+    """Give an older bundle its name back if its replacement was interrupted because the process was killed."""
     folder = real(folder)
     replaced = folder.with_name(f".{folder.name}{REPLACED}")
     if replaced.exists() and not folder.exists():
@@ -325,7 +325,7 @@ def _check_language_model(path: Path) -> None:
 
 
 def _check_replaceable(folder: Path, names: Collection[str], always: Collection[str]) -> None:
-    """Check that a replacement would only remove the files of an older bundle."""
+    """Check that replacing the folder would remove only files of an older bundle."""
     if not folder.exists():
         return
     if not folder.is_dir():
@@ -342,7 +342,7 @@ def _write_files(folder: Path, bundle: Bundle) -> None:
     """Write a bundle's files."""
     folder.mkdir(parents=True)
     save_file({name: weight.contiguous() for name, weight in bundle.weights.items()}, folder / WEIGHTS)
-    os.chmod(folder / WEIGHTS, 0o644)  # safetensors lets only the owner read the file
+    os.chmod(folder / WEIGHTS, 0o644)  # otherwise only the owner could read the file that safetensors wrote
     write_texts(folder, bundle)
 
 
@@ -369,7 +369,7 @@ def _sync(folder: Path) -> None:
 
 
 def _swap(unfinished: Path, folder: Path, replaced: Path) -> None:
-    """Rename the new folder to the name of the old folder; then remove the old folder."""
+    """Give the new folder the name of the old folder; then remove the old folder."""
     if folder.exists():
         os.rename(folder, replaced)
     try:

@@ -5,19 +5,19 @@ from typing import Any
 
 from asr.errors import InputError, shown
 
-FORMAT = 9  # written by this version
-KEY = "format"  # key of the number in a config; absent in format 0
+FORMAT = 9  # format number that this version writes
+KEY = "format"  # key of the format number in a config; absent in format 0
 
 
 def of_today(config: dict[str, Any], where: object) -> dict[str, Any]:
-    """Convert a config of any format to the current one, and remove its number.
+    """Convert a config of any format to the current format, and remove the format number.
 
     Args:
-        config: as read from the file.
-        where: the file, for errors.
+        config: config as read from the file.
+        where: name of the file, for errors.
 
     Raises:
-        InputError: the number is invalid, or newer than this version.
+        InputError: the format number is invalid, or is that of a newer version.
     """
     number = config.get(KEY, 0)
     if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= FORMAT:
@@ -30,13 +30,13 @@ def of_today(config: dict[str, Any], where: object) -> dict[str, Any]:
 
 
 def _relative_feed_forward(config: dict[str, Any]) -> dict[str, Any]:
-    """Convert the absolute inner dimension of feed-forward modules in format 0 to a factor of the encoder's."""
+    """Replace the inner dimension of feed-forward modules in format 0 by a factor of the encoder's dimension."""
     encoder = config.get("encoder")
     if not isinstance(encoder, dict) or "feed_forward_dim" not in encoder:
         return config
     inner, dim = encoder["feed_forward_dim"], encoder.get("dim")
     fits = all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in (inner, dim))
-    factor = inner / dim if fits else inner  # the encoder refuses other values
+    factor = inner / dim if fits else inner  # an invalid value is not changed; the encoder refuses it
     others = {key: value for key, value in encoder.items() if key != "feed_forward_dim"}
     return config | {"encoder": others | {"feed_forward_factor": factor}}
 
@@ -52,12 +52,12 @@ def _convolution_group(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _as_written(config: dict[str, Any]) -> dict[str, Any]:
-    """Rename the normaliser as_written; up to format 2 it was called verbatim."""
+    """Rename the normaliser to as_written; up to format 2 it was called verbatim."""
     return config | {"normalizer": "as_written"} if config.get("normalizer") == "verbatim" else config
 
 
 def _activation_and_residual_groups(config: dict[str, Any]) -> dict[str, Any]:
-    """Add activation and residual connections; up to format 2 each encoder had fixed ones."""
+    """Add the settings of activation and residual connections, which were fixed for each encoder up to format 2."""
     encoder = config.get("encoder")
     if not isinstance(encoder, dict) or encoder.get("name") not in ("conformer", "transformer"):
         return config
@@ -68,7 +68,7 @@ def _activation_and_residual_groups(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cmvn(config: dict[str, Any]) -> dict[str, Any]:
-    """Rename normalisations of features, which had other names up to format 2."""
+    """Rename the normalisations of features, which had other names up to format 2."""
     features = config.get("features")
     normalize = features.get("normalize") if isinstance(features, dict) else None
     if not isinstance(features, dict) or not isinstance(normalize, dict):
@@ -80,7 +80,7 @@ def _cmvn(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _optional_biases(config: dict[str, Any]) -> dict[str, Any]:
-    """Add the biases that all layers of the Conformer's blocks had up to format 2."""
+    """Add settings for the biases that all layers of the Conformer's blocks had up to format 2."""
     encoder = config.get("encoder")
     if not isinstance(encoder, dict) or encoder.get("name") != "conformer":
         return config
@@ -94,7 +94,7 @@ def _names_and_parts(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fusion_part(config: dict[str, Any]) -> dict[str, Any]:
-    """Move the settings of fusion to their own section; up to format 3 they were settings of the beam search."""
+    """Move the settings of fusion to a section of their own; up to format 3 they were settings of the beam search."""
     decode = config.get("decode")
     if not isinstance(decode, dict):
         return config
@@ -107,7 +107,7 @@ def _fusion_part(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _nothing_behind_a_chunk(config: dict[str, Any]) -> dict[str, Any]:
-    """Add a right context of zero frames to streaming encoders; up to format 4 they had no right context."""
+    """Add a right context of zero frames to streaming encoders, which had no such setting up to format 4."""
     encoder = config.get("encoder")
     if not isinstance(encoder, dict) or encoder.get("name") != "conformer_streaming":
         return config
@@ -115,7 +115,7 @@ def _nothing_behind_a_chunk(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _word_insertion_bonus(config: dict[str, Any]) -> dict[str, Any]:
-    """Rename word_insertion_bonus; up to format 5 it was called word_score."""
+    """Rename a setting to word_insertion_bonus; up to format 5 it was called word_score."""
     decode = config.get("decode")
     fusion = decode.get("fusion") if isinstance(decode, dict) else None
     if not isinstance(decode, dict) or not isinstance(fusion, dict) or "word_score" not in fusion:
@@ -125,7 +125,7 @@ def _word_insertion_bonus(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _no_spelling(config: dict[str, Any]) -> dict[str, Any]:
-    """Add fusion without a spelling model, which did not exist up to format 6."""
+    """Add the setting `spelling` to fusion, with no spelling model; the setting did not exist up to format 6."""
     decode = config.get("decode")
     fusion = decode.get("fusion") if isinstance(decode, dict) else None
     if not isinstance(decode, dict) or not isinstance(fusion, dict):
@@ -134,7 +134,7 @@ def _no_spelling(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _transducer_of_other_toolkits(config: dict[str, Any]) -> dict[str, Any]:
-    """Add the joiner's tanh and the trained embedding of the blank; up to format 7 they were not settings."""
+    """Add settings for the joiner's tanh and the blank's trained embedding, which were fixed up to format 7."""
     head = config.get("head")
     if not isinstance(head, dict) or head.get("name") != "transducer":
         return config
@@ -145,7 +145,7 @@ def _transducer_of_other_toolkits(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _whole_models(config: dict[str, Any]) -> dict[str, Any]:
-    """Change nothing: since format 9, a bundle may also be an adapter."""
+    """Return the config unchanged, because format 9 only adds bundles of adapters."""
     return config
 
 
@@ -159,4 +159,4 @@ CHANGES: list[Callable[[dict[str, Any]], dict[str, Any]]] = [
     _no_spelling,
     _transducer_of_other_toolkits,
     _whole_models,
-]  # element n converts format n to n + 1
+]  # element n converts format n to format n + 1

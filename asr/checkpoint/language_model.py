@@ -12,7 +12,7 @@ from asr.checkpoint.load import average, check_same_weights, checkpoint_bundle
 from asr.errors import InputError
 from asr.language_model.stored import write_token_model
 
-LANGUAGE_MODEL_KEYS = ("normalizer", "tokenizer", "token_model")  # of a config, in a bundle
+LANGUAGE_MODEL_KEYS = ("normalizer", "tokenizer", "token_model")  # keys of the config in a language model's bundle
 
 
 def checked_language_model(config: Any, where: Path) -> dict[str, Any]:
@@ -28,14 +28,14 @@ def checked_language_model(config: Any, where: Path) -> dict[str, Any]:
 
 
 def write_language_model(folder: Path, checkpoints: Sequence[Path], card: str) -> None:
-    """Write the bundle of a checkpoint, or of the average of several; replace an older one atomically.
+    """Write a bundle of one checkpoint or of the average of several, atomically replacing an older bundle.
 
-    It contains weights.safetensors, which is sufficient for decoding (`asr.language_model.stored`), config.json, the
-    tokenizer's files and README.md.
+    The bundle contains weights.safetensors, which is sufficient for decoding (`asr.language_model.stored`),
+    config.json, the tokenizer's files and README.md.
 
     Args:
         folder: folder of the bundle.
-        checkpoints: of one run of asr.train_lm.
+        checkpoints: checkpoints of one run of asr.train_lm.
         card: text of the model card.
 
     Raises:
@@ -54,7 +54,7 @@ def _write(folder: Path, model: Bundle) -> None:
     tokenizer = build_tokenizer(model.config)
     tokenizer.load(model.files)
     write_token_model(folder / WEIGHTS, model.config["token_model"], tokenizer.pieces, model.weights)
-    (folder / WEIGHTS).chmod(0o644)  # safetensors lets only the owner read the file
+    (folder / WEIGHTS).chmod(0o644)  # otherwise only the owner could read the file that safetensors wrote
     (folder / CONFIG).write_text(json.dumps({KEY: FORMAT, **model.config}, indent=2) + "\n", encoding="utf-8")
     (folder / CARD).write_text(model.card, encoding="utf-8")
     for name, content in model.files.items():

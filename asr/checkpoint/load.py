@@ -40,11 +40,11 @@ logger = logging.getLogger(__name__)
 
 BUNDLE = "bundle"  # name of the bundle's folder in a run folder
 CHECKPOINTS = "checkpoints"
-NEMO_CONFIG = "model_config.yaml"  # in the folder of an unpacked .nemo archive
-CHECKPOINT_KEY = "asr"  # key of a Lightning checkpoint with the contents of a bundle except the weights
-PREFIX = "model."  # of the names of weights in a Lightning checkpoint
+NEMO_CONFIG = "model_config.yaml"  # name of the config in the folder of an unpacked .nemo archive
+CHECKPOINT_KEY = "asr"  # key in a Lightning checkpoint of a bundle's contents except the weights
+PREFIX = "model."  # prefix of the names of weights in a Lightning checkpoint
 PRIOR_BEAM = "prior_beam"  # the decoder that subtracts label priors
-RESCORER = "lm_rescoring"  # the decoder that rescores the hypotheses of another one
+RESCORER = "lm_rescoring"  # the decoder that rescores the hypotheses of another decoder
 RESCORING = ("language_model", "rescoring_weight", "token_insertion_bonus")  # settings of RESCORER
 
 
@@ -60,10 +60,10 @@ def load_recognizer(
         path: path of a run folder, a bundle, a `.ckpt`, or the folder of an exported model.
         device: device of the weights.
         decode: settings that replace settings of the model's decoder, such as
-            `{"name": "beam", "fusion": {"lm": "a.arpa"}}`. Without a name they apply to the model's decoder, or to beam
-            search if the model's greedy decoder does not have these settings. If another decoder is named, its other
-            settings come from conf/decode.
-        base: the base of an adapter.
+            `{"name": "beam", "fusion": {"lm": "a.arpa"}}`. Without a name, the settings apply to the model's decoder,
+            or to beam search if the model's decoder is greedy and does not have these settings. If another decoder is
+            named, its other settings come from conf/decode.
+        base: path of an adapter's base.
 
     Raises:
         InputError: the model does not exist, is damaged, or names components that asr does not have.
@@ -78,8 +78,8 @@ def read_model(path: Path, base: Path | None = None) -> Bundle:
     """Read a model from a run folder, a bundle, a checkpoint or an exported model.
 
     Args:
-        path: of the model.
-        base: the base of an adapter, to be merged.
+        path: path of the model.
+        base: path of an adapter's base, into which the adapter is merged.
 
     Raises:
         InputError: the model does not exist or is damaged, or it is an adapter and `base` is missing or wrong.
@@ -110,8 +110,8 @@ def bundle_recognizer(bundle: Bundle, path: Path, device: str | torch.device = "
 
     Args:
         bundle: contents of the bundle.
-        path: of the bundle, for errors.
-        device: of the weights.
+        path: path of the bundle, for errors.
+        device: device of the weights.
 
     Raises:
         InputError: the bundle is damaged, is an adapter, or names components that asr does not have.
@@ -121,8 +121,8 @@ def bundle_recognizer(bundle: Bundle, path: Path, device: str | torch.device = "
         tokenizer, features = build_tokenizer(bundle.config), build_features(bundle.config)
         tokenizer.load(bundle.files)
         features.normalize.load(bundle.files)
-        features(torch.zeros(features.sample_rate))  # RuntimeError if the statistics have another number of bins
-        with torch.device("meta"):  # allocates nothing before the weights are checked
+        features(torch.zeros(features.sample_rate))  # a RuntimeError if the statistics have another number of bins
+        with torch.device("meta"):  # so that nothing is allocated before the weights are checked
             model = build_model(bundle.config, tokenizer, features)
         if not bundle.programs:
             _check_variances(bundle.weights, path)
@@ -135,9 +135,9 @@ def bundle_recognizer(bundle: Bundle, path: Path, device: str | torch.device = "
         calibration = load_calibration(bundle.files)
     except KeyError as error:
         raise InputError(f"{path}: a model must contain {error.args[0]}; it does not.") from None
-    except TypeError as error:  # a setting has another type than its component needs
+    except TypeError as error:  # a setting does not have the type that its component needs
         raise InputError(f"{path}: a model's settings must fit its components; {one_line(error)}") from None
-    except RuntimeError as error:  # from load_state_dict: names or shapes do not fit the config
+    except RuntimeError as error:  # names or shapes of weights do not fit the config (load_state_dict)
         raise InputError(f"{path}: the weights must fit the config; {one_line(error)}") from None
     return Recognizer(model.eval(), decode, calibration).to(device)
 
@@ -154,17 +154,17 @@ def _check_variances(weights: Mapping[str, Tensor], path: Path) -> None:
 
 
 def _load_weights(model: Model, weights: Mapping[str, Tensor]) -> None:
-    """Assign weights to a model on the device "meta"."""
+    """Assign weights to a model that was built on the device "meta"."""
     dtypes = {name: weight.dtype for name, weight in model.state_dict().items()}
     copies = {name: weight.to(dtypes.get(name), copy=True) for name, weight in weights.items()}
     model.load_state_dict(copies, assign=True)
 
 
 def decoder_settings(bundle: Bundle, instead: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of the model's decoder, or of another decoder from conf/decode, with replacements.
+    """Return the settings of the model's decoder, or of another decoder in conf/decode, replaced by those in `instead`.
 
-    Replacements without a decoder's name apply to the model's decoder, or to beam search if the model's greedy decoder
-    does not have these settings.
+    Replacements without a decoder's name apply to the model's decoder, or to beam search if the model's decoder is
+    greedy and does not have these settings.
     """
     return _settings_instead(bundle.config["decode"], instead)
 
@@ -196,7 +196,7 @@ def with_label_priors(
 
     Args:
         instead: further replacements by the user.
-        label_priors: log p of each token.
+        label_priors: log of the prior probability of each token.
         own: settings of the model's decoder.
 
     Raises:
@@ -212,7 +212,7 @@ def with_label_priors(
 
 
 def with_values(settings: Mapping[str, Any], values: Mapping[str, float]) -> dict[str, Any]:
-    """Return a decoder's settings with other values of tunable settings, also in its first pass and fusion."""
+    """Return a decoder's settings with other values of tunable settings, including its first pass's and its fusion's."""
     own = {key: value for key, value in values.items() if key in settings}
     of_fusion = {key: value for key, value in values.items() if key not in settings}
     if "first" in settings:
@@ -221,12 +221,12 @@ def with_values(settings: Mapping[str, Any], values: Mapping[str, float]) -> dic
 
 
 def model_config(config: Config) -> dict[str, Any]:
-    """Return the part of a training config for a bundle, without corpus and commands."""
+    """Return the part of a training config that a bundle contains, without corpus and commands."""
     return {key: config[key] for key in MODEL_KEYS}
 
 
 def fitted_files(tokenizer: Tokenizer, features: Features) -> dict[str, bytes]:
-    """Collect the files of fitted tokenizer and features."""
+    """Return the files of the fitted tokenizer and features."""
     return tokenizer.files() | features.normalize.files()
 
 
@@ -239,7 +239,7 @@ def checkpoint_extra(
         config: config of the training.
         files: files of fitted components, by name.
         keys: keys of the config that are stored.
-        base: entry of an adapter's base from `base_config`.
+        base: result of `base_config` for an adapter; None: the model is not an adapter.
     """
     adapter = {} if base is None else {ADAPTER: config[ADAPTER], BASE: dict(base)}
     return {
@@ -249,7 +249,7 @@ def checkpoint_extra(
 
 
 class Start(NamedTuple):
-    """The initial model of a run, averaged with the trained weights to reduce forgetting.
+    """The initial model of a run, which is averaged with the trained weights to reduce forgetting.
 
     *Source*: Wortsman et al. 2021, arXiv:2109.01903.
 
@@ -271,15 +271,15 @@ def write_bundle(
     decode: Mapping[str, Any] | None = None,
     start: Start | None = None,
 ) -> None:
-    """Write the bundle of a checkpoint, or of the average of several; replace an older one atomically.
+    """Write a bundle of one checkpoint or of the average of several, atomically replacing an older bundle.
 
     Args:
         folder: folder of the bundle.
         checkpoints: Lightning checkpoints of one run.
         card: text of the model card.
-        decode: settings of the decoder, whose files are copied to the bundle; None: settings of the checkpoint, without
-            files.
-        start: the initial model to average with; None: average only checkpoints.
+        decode: settings of the decoder, whose files are copied to the bundle; None: the checkpoint's settings, without
+            its files.
+        start: the initial model, which is averaged with the checkpoints; None: only checkpoints are averaged.
 
     Raises:
         InputError: a checkpoint or `start` is unreadable or differs from the first checkpoint in weights or tokens, or
@@ -300,7 +300,7 @@ def write_bundle(
 
 
 def average(weights: Sequence[Mapping[str, Tensor]], shares: Sequence[float]) -> dict[str, Tensor]:
-    """Average weights by name in float64, weighted by `shares`; a single set is returned unchanged."""
+    """Average weights of equal name in float64, weighted by `shares`; a single set of weights is returned unchanged."""
     if len(weights) == 1:
         return dict(weights[0])
     pairs = list(zip(shares, weights, strict=True))
@@ -334,7 +334,7 @@ def _pieces(bundle: Bundle) -> list[str]:
 
 
 def check_same_weights(checkpoints: Sequence[Path], bundles: Sequence[Bundle]) -> None:
-    """Check that weights to average have the same names, shapes and types."""
+    """Check that the weights that are averaged have the same names, shapes and types."""
     expected, *others = ({name: _describe(weight) for name, weight in bundle.weights.items()} for bundle in bundles)
     for path, actual in zip(checkpoints[1:], others, strict=True):
         for name in [*expected, *actual]:
@@ -349,7 +349,7 @@ def _describe(weight: Tensor) -> str:
 
 
 def bundle_folder(path: Path) -> Path:
-    """Return the bundle's folder: the path itself, or its folder in a run folder."""
+    """Return the folder of a bundle: the path itself, or, if it is a run folder, the bundle's folder in it."""
     if path.suffix == ".nemo" or (path / NEMO_CONFIG).is_file():
         raise InputError(f"{path}: a model must be converted first: python -m asr.convert {path} -o FOLDER")
     if not path.is_dir():
@@ -369,7 +369,7 @@ def bundle_folder(path: Path) -> Path:
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a Lightning checkpoint as plain types and memory-mapped tensors.
+    """Read a Lightning checkpoint, which may contain only plain types and tensors; tensors are memory-mapped.
 
     Raises:
         InputError: the file is absent or damaged, or contains types that could run code.
@@ -385,10 +385,10 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def checkpoint_bundle(path: Path, check: Callable[[Any, Path], dict[str, Any]] = checked_config) -> Bundle:
-    """Read the contents of a bundle from a Lightning checkpoint.
+    """Read a Lightning checkpoint, and return its contents as a bundle.
 
     Args:
-        path: of the checkpoint.
+        path: path of the checkpoint.
         check: returns the config in the current format, or raises InputError for another kind of model.
 
     Raises:
@@ -407,7 +407,7 @@ def checkpoint_bundle(path: Path, check: Callable[[Any, Path], dict[str, Any]] =
         config = json.loads(json.dumps(extra["config"]))
     except (KeyError, AttributeError, TypeError, ValueError, RuntimeError, RecursionError) as error:
         raise InputError(f"{path}: the checkpoint is damaged: {type(error).__name__}: {one_line(error)}") from None
-    for name in files:  # may be untrusted, and a file of this name will be written
+    for name in files:  # an untrusted name; a file of this name will be written
         if not isinstance(name, str) or not re.fullmatch(r"\w[\w.-]*", name, re.ASCII) or name in FIXED:
             raise InputError(f"{path}: files in a checkpoint must have plain names; got {name!r}.")
     if not weights or not all(isinstance(weight, Tensor) for weight in weights.values()):
@@ -416,7 +416,7 @@ def checkpoint_bundle(path: Path, check: Callable[[Any, Path], dict[str, Any]] =
 
 
 def _without_files(bundle: Bundle, checkpoint: Path) -> Bundle:
-    """Remove the files of a checkpoint's decoder, whose paths belong to another machine or to an untrusted author."""
+    """Remove the decoder's files from its settings; the paths are of another machine or from an untrusted author."""
     files = bundle.attached
     if not files:
         return bundle

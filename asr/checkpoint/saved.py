@@ -1,4 +1,4 @@
-"""The checkpoints of a run folder; they are selected by step and score, which are part of their names."""
+"""The checkpoints of a run folder, which are selected by the step and the score in their names."""
 
 import logging
 import re
@@ -9,11 +9,11 @@ from pathlib import Path
 
 from asr.errors import InputError
 
-DAMAGED = ".damaged"  # suffix for unreadable checkpoints
-NEWEST = 2  # number of newest checkpoints that are stored to resume from; the second is used if the first is damaged
-SELECTIONS = ("best", "last", "average_best", "average_last")  # of checkpoints, for a bundle
-SIMILAR = 4.0  # checkpoints worse than this multiple of the best score, early in training, are not averaged
-WER, PERPLEXITY = "wer", "perplexity"  # metrics of validations, of recognisers and language models; lower is better
+DAMAGED = ".damaged"  # suffix that is added to the names of damaged checkpoints
+NEWEST = 2  # number of newest checkpoints from which a run can resume; the second is used if the first is damaged
+SELECTIONS = ("best", "last", "average_best", "average_last")  # ways to select the checkpoints of a bundle
+SIMILAR = 4.0  # checkpoints whose score is more than this multiple of the best score are not averaged
+WER, PERPLEXITY = "wer", "perplexity"  # validation metrics of recognisers and of language models; lower is better
 
 logger = logging.getLogger(__name__)
 
@@ -23,9 +23,9 @@ class SavedCheckpoint:
     """A checkpoint in a run folder.
 
     Args:
-        path: of the file, `step=120.ckpt` or `step=120-wer=0.0397.ckpt`.
-        step: completed optimizer steps.
-        score: of the validation at this step: WER, a fraction, or perplexity; None without a validation.
+        path: path of the file, named like `step=120.ckpt` or `step=120-wer=0.0397.ckpt`.
+        step: number of completed optimizer steps.
+        score: score of the validation at this step: WER, as a fraction, or perplexity; None: there was no validation.
     """
 
     path: Path
@@ -34,7 +34,7 @@ class SavedCheckpoint:
 
 
 def checkpoint_name(step: int, score: float | None, measure: str = WER) -> str:
-    """Return the file name of a checkpoint; `measure` is the metric of the score, WER or PERPLEXITY."""
+    """Return the file name of a checkpoint; `measure` is the metric of the score: WER or PERPLEXITY."""
     return f"step={step}.ckpt" if score is None else f"step={step}-{measure}={score:.4f}.ckpt"
 
 
@@ -59,10 +59,10 @@ def intact_checkpoints(folder: Path) -> list[SavedCheckpoint]:
 
 
 def newest_intact(folder: Path) -> tuple[SavedCheckpoint | None, dict[Path, str]]:
-    """Find the newest intact checkpoint, to resume from, and the damaged ones that are newer.
+    """Find the newest intact checkpoint, from which a run resumes, and the damaged checkpoints that are newer.
 
     Returns:
-        The checkpoint (None: the folder has none), and the reason for each newer, damaged one.
+        The checkpoint (None: the folder has no checkpoints), and the damage of each newer checkpoint, by its path.
 
     Raises:
         InputError: all checkpoints are damaged.
@@ -80,10 +80,10 @@ def newest_intact(folder: Path) -> tuple[SavedCheckpoint | None, dict[Path, str]
 
 
 def put_aside(damaged: Mapping[Path, str]) -> None:
-    """Rename damaged checkpoints, so that the run can write new ones with these names; log a warning for each.
+    """Rename damaged checkpoints, so that the run can write checkpoints with these names; log a warning for each.
 
     Args:
-        damaged: damaged checkpoints with reasons, from `newest_intact`.
+        damaged: damaged checkpoints and their damage, from `newest_intact`.
     """
     for path, reason in damaged.items():
         path.rename(path.with_name(path.name + DAMAGED))
@@ -91,9 +91,9 @@ def put_aside(damaged: Mapping[Path, str]) -> None:
 
 
 def damage(path: Path) -> str | None:
-    """Return the damage of a checkpoint file, None if it is intact; reads the whole file and runs no code from it."""
+    """Return the damage of a checkpoint, or None; the whole file is read, and no code in it is run."""
     try:
-        with zipfile.ZipFile(path) as file:  # torch writes checksums but does not verify them
+        with zipfile.ZipFile(path) as file:  # verifies the checksums, which torch writes but does not verify
             broken = file.testzip()
     except (OSError, zipfile.BadZipFile, EOFError, NotImplementedError) as error:
         return str(error) or type(error).__name__
@@ -105,7 +105,7 @@ def select(selection: str, checkpoints: Sequence[SavedCheckpoint], keep: int) ->
 
     Args:
         selection: one of `SELECTIONS`.
-        checkpoints: of the run, oldest first.
+        checkpoints: checkpoints of the run, oldest first.
         keep: maximum number of checkpoints to average.
 
     Raises:
@@ -125,13 +125,13 @@ def select(selection: str, checkpoints: Sequence[SavedCheckpoint], keep: int) ->
 
 
 def by_score(checkpoints: Sequence[SavedCheckpoint]) -> list[SavedCheckpoint]:
-    """Sort the validated checkpoints, best first; among equal scores, older checkpoints come first."""
+    """Sort the validated checkpoints, best first; of those with equal scores, the older come first."""
     validated = [checkpoint for checkpoint in checkpoints if checkpoint.score is not None]
     return sorted(validated, key=lambda checkpoint: (_score(checkpoint), checkpoint.step))
 
 
 def superfluous(selection: str, checkpoints: Sequence[SavedCheckpoint], keep: int) -> list[SavedCheckpoint]:
-    """List the checkpoints that are needed neither to resume nor for the bundle."""
+    """Return the checkpoints that are needed neither to resume nor for the bundle."""
     validated = [checkpoint for checkpoint in checkpoints if checkpoint.score is not None]
     wanted = validated[-keep:] if selection == "average_last" else by_score(validated)[:keep]
     return [checkpoint for checkpoint in checkpoints[:-NEWEST] if checkpoint not in wanted]
