@@ -212,7 +212,7 @@ def with_label_priors(
 
 
 def with_values(settings: Mapping[str, Any], values: Mapping[str, float]) -> dict[str, Any]:
-    """Return a decoder's settings with other values of tunable settings, including its first pass's and its fusion's."""
+    """Return a decoder's settings with other values of tunable settings, also of its first pass and of its fusion."""
     own = {key: value for key, value in values.items() if key in settings}
     of_fusion = {key: value for key, value in values.items() if key not in settings}
     if "first" in settings:
