@@ -20,11 +20,11 @@ class Conformer(nn.Module):
     Args:
         input_dim: F.
         dim: D.
-        num_layers: blocks.
-        num_heads: attention heads; must divide D.
+        num_layers: number of blocks.
+        num_heads: number of attention heads; must divide D.
         feed_forward_factor: inner dimension of the feed-forward modules, as a multiple of D.
-        feed_forward_bias: of their linear layers.
-        dropout: of each residual branch, of the feed-forward activation and of the attention weights.
+        feed_forward_bias: whether the linear layers of the feed-forward modules have a bias.
+        dropout: dropout of each residual branch, of the feed-forward activation and of the attention weights.
         subsampling: makes the front-end, given F and D.
         attention: makes the self-attention of a block, given D, num_heads and dropout.
         convolution: makes the convolution module of a block, given D, the norm and the activation.
@@ -80,9 +80,9 @@ class Conformer(nn.Module):
 
 
 class ConformerBlock(nn.Module):
-    """Feed-forward, self-attention, convolution and feed-forward, each pre-norm and residual, and a final LayerNorm.
+    """Feed-forward, self-attention, convolution and feed-forward modules, and a final LayerNorm.
 
-    The output of both feed-forward modules is halved.
+    Each module has a residual connection, and a LayerNorm before it. The feed-forward modules' outputs are halved.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class ConformerBlock(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, positions: Tensor, padding_mask: Tensor) -> Tensor:
-        """Map x (B, T', D) to (B, T', D); `positions` come from the attention, padding_mask is (B, T')."""
+        """Map x (B, T', D) to (B, T', D); `positions` are computed by the attention, padding_mask is (B, T')."""
         x = x + 0.5 * self.dropout(self.feed_forward1(self.norm_feed_forward1(x)))
         x = x + self.dropout(self.attention(self.norm_attention(x), positions, padding_mask))
         x = x + self.dropout(self.convolution(self.norm_convolution(x), padding_mask))
@@ -116,7 +116,7 @@ class ConformerBlock(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Linear, activation, dropout, linear."""
+    """A linear layer, the activation, dropout, and a second linear layer."""
 
     def __init__(self, dim: int, feed_forward_dim: int, dropout: float, activation: nn.Module, bias: bool) -> None:
         super().__init__()

@@ -27,12 +27,13 @@ from asr.lengths import padding_mask
 from asr.settings.rule import Bias, Dim, FeedForwardFactor, Heads, Layers, Probability, list_of, or_null, whole
 
 Frames = whole(0, 100_000)
-RightFrames = whole(0, 1_000)  # more latency would not be streaming; the next step computes these frames again
+# A longer right context would delay words too much for a stream. The next step computes these frames again.
+RightFrames = whole(0, 1_000)
 ChunkFrames = or_null(whole(1, 100_000))
 
 
 class Kept(NamedTuple):
-    """State of a block between the steps of a stream: results for earlier frames.
+    """State of a block between the steps of a stream, which contains results for earlier frames.
 
     Args:
         keys_values: keys and values of the attention, (B, M, 2D).
@@ -51,7 +52,7 @@ class Kept(NamedTuple):
         return self.frames
 
     def after(self, keys_values: Tensor, frames: Tensor) -> "Kept":
-        """Make the state of all frames, (B, M + Q, 2D), (B, kernel // 2 + Q, D)."""
+        """Return a state with the results for earlier and new frames, (B, M + Q, 2D) and (B, kernel // 2 + Q, D)."""
         return Kept(keys_values, frames)
 
 
@@ -61,7 +62,7 @@ class Chunks(NamedTuple):
     Args:
         batch: B, number of utterances.
         frames: c, number of frames of a chunk. The other frames of a row are right context, which the next row repeats.
-        left: M, number of frames before a chunk to which it attends.
+        left: M, number of frames before a chunk to which the chunk attends.
         num_before: kernel // 2, number of frames before a chunk that the convolution needs.
     """
 
@@ -71,14 +72,17 @@ class Chunks(NamedTuple):
     num_before: int
 
     def cut(self, x: Tensor, before: int, after: int) -> Tensor:
-        """Cut the frames around the beginning of each chunk, (B, T', D) to (B n, before + after, D), zero-padded."""
+        """Cut out `before` frames before and `after` frames from the start of each chunk of x (B, T', D), zero-padded.
+
+        Shapes: returns (B n, before + after, D).
+        """
         begins = torch.arange((x.shape[1] + self.frames - 1) // self.frames, device=x.device) * self.frames
         index = begins[:, None] + torch.arange(before + after, device=x.device)  # (n, before + after)
         padded = F.pad(x, (0, 0, before, after))
         return padded.index_select(1, index.flatten()).unflatten(1, index.shape).flatten(0, 1)
 
     def joined(self, x: Tensor) -> Tensor:
-        """Concatenate the chunks of each utterance, without right context: (B n, Q, D) to (B, n c, D)."""
+        """Concatenate the chunks of each utterance, (B n, Q, D), without their right context, to (B, n c, D)."""
         return x[:, : self.frames].reshape(self.batch, -1, x.shape[2])
 
     def keys_values_before(self, new: Tensor) -> Tensor:
@@ -90,39 +94,39 @@ class Chunks(NamedTuple):
         return self.cut(self.joined(new), self.num_before, 0)
 
     def after(self, keys_values: Tensor, frames: Tensor) -> None:
-        """Return None: no chunk follows, so there is no state."""
+        """Return None, because no chunk follows that would need a state."""
 
 
 class ConformerStreaming(nn.Module):
     """A Conformer that attends to a chunk and its limited left and right context.
 
     Encoding chunk by chunk gives the same output as encoding the whole utterance. A frame attends to its chunk, to
-    `left_frames` before the chunk, whose keys and values are cached, and to `right_frames` after it, the right context.
-    The right context is computed again as part of the next chunk, where its frames have more context; this costs time,
-    but words at the end of a chunk are not cut off. The convolution uses the frames that its kernel covers. The
-    subsampling of an encoder frame uses no feature frame after its own `stride` frames. The output of a chunk therefore
-    does not depend on audio after its right context. The weights have the names and shapes of `Conformer`, so either
-    model can be initialised from the other.
+    `left_frames` frames before the chunk, whose keys and values are cached, and to `right_frames` frames after the
+    chunk, which are its right context. The right context is computed again as part of the next chunk, where its frames
+    have more context; this costs time, but words at the end of a chunk are not cut off. The convolution uses the frames
+    that its kernel covers. The subsampling of an encoder frame uses no feature frame after its own `stride` frames. The
+    output of a chunk therefore does not depend on audio after its right context. The weights have the names and shapes
+    of the weights of `Conformer`, so each of the two models can be initialised from the other.
 
-    *Source*: attention to a chunk and a cached past: Dai et al. 2019, arXiv:1901.02860, section 3.2. Right context,
-    computed again with the next chunk: Shi et al. 2021, arXiv:2010.10759. Random chunk sizes in training, so that one
-    model supports many latencies: Zhang et al. 2020, arXiv:2012.05481, section 2.3. A convolution that ends with the
-    chunk: Li et al. 2023, arXiv:2304.09325, section 3.2.
+    *Source*: attention to a chunk and to cached earlier frames: Dai et al. 2019, arXiv:1901.02860, section 3.2. Right
+    context that is computed again with the next chunk: Shi et al. 2021, arXiv:2010.10759. Random chunk sizes in
+    training, so that one model supports many latencies: Zhang et al. 2020, arXiv:2012.05481, section 2.3. A convolution
+    that does not use frames after the chunk: Li et al. 2023, arXiv:2304.09325, section 3.2.
 
     Args:
         input_dim: F.
         dim: D.
-        num_layers: blocks.
-        num_heads: attention heads; must divide D.
+        num_layers: number of blocks.
+        num_heads: number of attention heads; must divide D.
         feed_forward_factor: inner dimension of the feed-forward modules, as a multiple of D.
-        feed_forward_bias: of their linear layers.
-        dropout: as in `Conformer`.
-        chunk_frames: encoder frames of a chunk outside training; None: the whole utterance.
+        feed_forward_bias: whether the linear layers of the feed-forward modules have a bias.
+        dropout: dropout, as in `Conformer`.
+        chunk_frames: encoder frames of a chunk outside training; None: the chunk is the whole utterance.
         left_frames: left context in encoder frames, outside training.
         right_frames: right context in encoder frames, outside training; it adds to the latency.
         training_chunk_frames: chunk sizes in training; each batch draws one of them, with equal probabilities.
-        training_left_frames: left contexts in training, drawn for each batch.
-        training_right_frames: right contexts in training, drawn for each batch.
+        training_left_frames: left contexts in training; each batch draws one of them.
+        training_right_frames: right contexts in training; each batch draws one of them.
         subsampling: makes the front-end, given F and D.
         attention: makes the self-attention of a block, given D, num_heads and dropout.
         convolution: makes the convolution module of a block, given D, the norm and the activation.
@@ -130,7 +134,7 @@ class ConformerStreaming(nn.Module):
         activation: makes the activation of each feed-forward and convolution module.
 
     Raises:
-        InputError: a setting is invalid, or a part needs later frames.
+        InputError: a setting is invalid, or a part of a block needs later frames.
     """
 
     def __init__(
@@ -182,25 +186,25 @@ class ConformerStreaming(nn.Module):
         self._num_kept = _check_parts(cast(ConformerStreamingBlock, self.blocks[0]))
 
     def forward(self, features: Tensor, feature_lengths: Tensor, taps: Taps = NO_TAPS) -> Encoded:
-        """Encode features (B, T, F) with lengths (B,) to (B, T', D), (B,), with all chunks as rows of one batch."""
+        """Encode features (B, T, F) with lengths (B,) to (B, T', D), (B,); all chunks are rows of one batch."""
         x, lengths = self.subsampling(features, feature_lengths)
         batch, frames = x.shape[:2]
         chunk, left, right = self._drawn() if self.training else self._set()
         if chunk is None:
             chunk, left, right = frames, 0, 0
-        chunk, left, right = (torch.sym_min(size, frames) for size in (chunk, left, right))  # the rest would be padding
+        chunk, left, right = (torch.sym_min(size, frames) for size in (chunk, left, right))  # more would be padding
         chunks = Chunks(batch, chunk, left, self._num_kept)
         valid = ~padding_mask(lengths, frames)[:, :, None]  # (B, T', 1)
         hidden = ~chunks.cut(valid, left, chunk + right)[:, None, :, 0]  # (B n, 1, left + chunk + right)
         rows, blocks, _ = self._through(chunks.cut(x, 0, chunk + right), hidden, [chunks] * len(self.blocks), taps)
-        # By index, because a slice makes torch.export check the memory layout of the result.
+        # Frames are selected by index, because a slice makes torch.export check the memory layout of the result.
         frame = torch.arange(frames, device=x.device)
         blocks = {index: chunks.joined(block).index_select(1, frame) for index, block in blocks.items()}
         return Encoded(chunks.joined(rows).index_select(1, frame), lengths, blocks)
 
     @property
     def streaming(self) -> Self:
-        """This object, because it can encode an utterance chunk by chunk."""
+        """Return this object, which can encode an utterance chunk by chunk."""
         return self
 
     def initial_state(self, batch: int, left_frames: int | None = None) -> State:
@@ -223,13 +227,13 @@ class ConformerStreaming(nn.Module):
         """Encode the next chunk of each stream.
 
         Args:
-            features: (B, T, F): the frames of the chunk, a multiple of `stride`, and the right context, which begins
-                the next chunk.
-            feature_lengths: (B,); less than T only for streams that end, whose frames must be padded to T
-                (`asr.recognition.cached_stream.with_room`).
+            features: features of the chunk, whose number of frames is a multiple of `stride`, and of its right context,
+                with which the next chunk begins, (B, T, F).
+            feature_lengths: number of valid frames of each stream, (B,). It is less than T only for streams that end;
+                their frames must be padded to T (`asr.recognition.cached_stream.with_room`).
             state: state of the streams; its size determines the left context.
             taps: taps by block index.
-            ahead: feature frames of right context, a multiple of `stride`; None: `right_frames * stride`.
+            ahead: number of feature frames of right context, a multiple of `stride`; None: `right_frames * stride`.
 
         Returns:
             The encoder's output for the chunks, and the next state.
@@ -239,7 +243,7 @@ class ConformerStreaming(nn.Module):
         x, seen_lengths, subsampling_state = self.subsampling.step(features, feature_lengths, before, ahead)
         frames = x.shape[1] - ahead // self.stride
         lengths = seen_lengths.clamp(max=frames)
-        absent = padding_mask(state["seen"], left).flip(1)  # (B, M): valid frames are last
+        absent = padding_mask(state["seen"], left).flip(1)  # (B, M), valid frames last
         hidden = torch.cat([absent, padding_mask(seen_lengths, x.shape[1])], dim=1)[:, None]  # (B, 1, M + Q)
         pasts = [Kept(**_part(state, f"blocks.{number}")) for number in range(len(self.blocks))]
         x, blocks, afters = self._through(x, hidden, pasts, taps)
@@ -254,7 +258,10 @@ class ConformerStreaming(nn.Module):
     def _through(
         self, x: Tensor, hidden: Tensor, pasts: Iterable[Kept | Chunks], taps: Taps
     ) -> tuple[Tensor, dict[int, Tensor], list[Kept | None]]:
-        """Run the blocks over (B, Q, D); `hidden` is (B, 1, M + Q), with M earlier frames."""
+        """Run the blocks over x (B, Q, D); `hidden` is True for masked frames: M earlier ones and Q new ones.
+
+        Shapes: hidden (B, 1, M + Q).
+        """
         padding = hidden[:, 0, hidden.shape[2] - x.shape[1] :]
         distances = torch.arange(hidden.shape[2] - 1, -x.shape[1], -1, device=x.device)
         positions = sinusoids(distances, x.shape[2]).to(x.dtype)  # (2 Q + M - 1, D)
@@ -273,21 +280,21 @@ class ConformerStreaming(nn.Module):
         return self.chunk_frames, self.left_frames, self.right_frames
 
     def _drawn(self) -> tuple[int | None, int, int]:
-        """Draw the chunk size and contexts of a training batch from torch's CPU generator, seeded for each batch."""
+        """Draw the chunk size and contexts of a training batch from torch's CPU generator, which each batch seeds."""
         chunks, lefts, rights = self.training_chunk_frames, self.training_left_frames, self.training_right_frames
         return _one_of(chunks), _one_of(lefts), _one_of(rights)
 
 
 class ConformerStreamingBlock(ConformerBlock):
-    """A Conformer block that continues after earlier frames."""
+    """A Conformer block that uses results for earlier frames."""
 
     attention: StreamingAttention
     convolution: StreamingConvolution
 
-    def forward(  # type: ignore[override]  # weights as in ConformerBlock, but more arguments
+    def forward(  # type: ignore[override]  # has more arguments than in ConformerBlock
         self, x: Tensor, positions: Tensor, hidden: Tensor, padding_mask: Tensor, past: Kept | Chunks
     ) -> tuple[Tensor, Kept | None]:
-        """Map x (B, Q, D) to (B, Q, D), and return the state of all frames, including earlier ones."""
+        """Map x (B, Q, D) to (B, Q, D); also return the state, with the results for earlier and new frames."""
         x = x + 0.5 * self.dropout(self.feed_forward1(self.norm_feed_forward1(x)))
         inner = self.norm_attention(x)
         branch, keys_values = self.attention.extend(inner, past.keys_values_before, positions, hidden)
@@ -299,13 +306,13 @@ class ConformerStreamingBlock(ConformerBlock):
 
 
 def _check_parts(block: ConformerStreamingBlock) -> int:
-    """Check that the parts of a block can continue from chunk to chunk and need no later frames.
+    """Check that the parts of a block can use results of earlier chunks and need no later frames.
 
     Returns:
-        Number of frames before a chunk that the convolution needs.
+        The number of frames before a chunk that the convolution needs.
 
     Raises:
-        InputError: a part cannot continue from chunk to chunk, or needs later frames.
+        InputError: a part cannot use results of earlier chunks, or needs later frames.
     """
     parts: dict[str, tuple[Attention | Convolution, str]] = {
         "attention": (block.attention, "relative_attention or local_attention"),

@@ -21,10 +21,10 @@ class Recurrent(nn.Module):
 
     Args:
         input_dim: F.
-        dim: D, of both directions together.
-        num_layers: blocks.
+        dim: D, dimension of both directions together.
+        num_layers: number of blocks.
         bidirectional: whether each layer also runs from the last frame to the first.
-        dropout: of the output of each layer.
+        dropout: dropout of the output of each layer.
         subsampling: makes the front-end, given F and D.
         cell: makes a layer of one direction, given its input and output dimensions.
     """
@@ -74,7 +74,7 @@ class RecurrentBlock(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, backwards: Tensor) -> Tensor:
-        """Map (B, T', D) to (B, T', D); `backwards`, (B, T'), lists each utterance's frames in reverse order."""
+        """Map (B, T', D) to (B, T', D); `backwards`, (B, T'), has each utterance's frame indices in reverse order."""
         forward, *backward = self.cells
         outs = [forward(x), *(_in_order(cell(_in_order(x, backwards)), backwards) for cell in backward)]
         return self.dropout(torch.cat(outs, dim=-1))

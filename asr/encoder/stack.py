@@ -20,7 +20,7 @@ def run_blocks(
     Args:
         blocks: blocks in order.
         x: input of the first block, (B, T', D).
-        padding_mask: (B, T'), for the taps.
+        padding_mask: padding mask for the taps, (B, T').
         taps: taps by block index, from 0.
         call: runs a block; given the block and its input, it returns the output, (B, T', D).
 

@@ -23,10 +23,11 @@ class Transformer(nn.Module):
     Args:
         input_dim: F.
         dim: D.
-        num_layers: blocks.
-        num_heads: attention heads; must divide D.
+        num_layers: number of blocks.
+        num_heads: number of attention heads; must divide D.
         feed_forward_factor: inner dimension of the feed-forward sub-layer, as a multiple of D.
-        dropout: of the input, each residual branch, the feed-forward activations and the attention weights.
+        dropout: dropout of the input, of each residual branch, of the feed-forward activation and of the attention
+            weights.
         subsampling: makes the front-end, given F and D.
         activation: makes the activation of each feed-forward sub-layer.
         residual: makes the residual connections, pre-norm or post-norm.

@@ -23,9 +23,9 @@ Frames = Annotated[int, whole(0, 100_000)]
 class TransformerXL(nn.Module):
     """Convolutional subsampling, and a stack of blocks that process an utterance segment by segment.
 
-    A frame attends to its segment and to the memory, which are the block's inputs at the frames before the segment,
-    without gradient. Time and space are therefore linear in the length. With every layer, a frame depends on `memory`
-    more frames before it.
+    A frame attends to its segment and to the memory, which consists of the block's inputs at the frames before the
+    segment, without gradients. Time and space are therefore linear in the length. Each layer adds `memory` earlier
+    frames to the frames on which an output frame depends.
 
     *Source*: Dai et al. 2019, arXiv:1901.02860, section 3; each layer has its own `u` and `v`.
 
@@ -34,10 +34,11 @@ class TransformerXL(nn.Module):
     Args:
         input_dim: F.
         dim: D.
-        num_layers: blocks.
-        num_heads: attention heads; must divide D.
+        num_layers: number of blocks.
+        num_heads: number of attention heads; must divide D.
         feed_forward_factor: inner dimension of the feed-forward sub-layer, as a multiple of D.
-        dropout: of the input, each residual branch, the feed-forward activations and the attention weights.
+        dropout: dropout of the input, of each residual branch, of the feed-forward activation and of the attention
+            weights.
         segment: length of a segment in encoder frames.
         training_memory: maximum length of the memory in training, in encoder frames.
         memory: maximum length of the memory outside training, in encoder frames.
@@ -109,9 +110,9 @@ class TransformerXL(nn.Module):
         """Run the blocks over a segment.
 
         Args:
-            x: (B, Q, D).
-            padding: (B, Q).
-            hidden: True where a frame of the segment is masked, (B, Q or 1, Q).
+            x: input of the first block, (B, Q, D).
+            padding: padding mask of the segment, (B, Q).
+            hidden: attention mask of the segment, True where a frame is masked, (B, Q or 1, Q).
             memories: for each block, its inputs at the M frames before the segment, (B, M, D).
             taps: taps by block index.
 
@@ -142,9 +143,9 @@ class TransformerXL(nn.Module):
         return self.training_memory if self.training else self.memory
 
     def _hidden(self, padding: Tensor) -> Tensor:
-        """Return the attention mask of a single pass over all segments, (B, T', T'); True = masked."""
+        """Return the attention mask of a single pass over all segments, (B, T', T'), True where a frame is masked."""
         frame = torch.arange(padding.shape[1], device=padding.device)
-        start = (frame // self.segment * self.segment)[:, None]  # of each query's segment
+        start = (frame // self.segment * self.segment)[:, None]  # start of each query's segment
         return padding[:, None] | (frame >= start + self.segment) | (frame < start - self._longest_memory)
 
 
@@ -172,9 +173,9 @@ class TransformerXLBlock(nn.Module):
 
 
 class MemoryAttention(nn.Module):
-    """`RelativeAttention` that also attends to a memory: arXiv:1901.02860, section 3.3."""
+    """`RelativeAttention` that also attends to a memory, as in arXiv:1901.02860, section 3.3."""
 
-    reads_weights_of = ("qkv",)  # its weights are read directly, so an adapter of this layer would be bypassed
+    reads_weights_of = ("qkv",)  # read without calling this layer, so an adapter of it would have no effect
 
     def __init__(self, dim: int, num_heads: int, dropout: float) -> None:
         super().__init__()
@@ -190,13 +191,13 @@ class MemoryAttention(nn.Module):
         """Attend from a segment to its memory and itself.
 
         Args:
-            x: (B, Q, D).
-            memory: (B, M, D).
+            x: frames of the segment, (B, Q, D).
+            memory: frames before the segment, (B, M, D).
             positions: encodings of the distances Q + M - 1 .. -(Q - 1), (2 Q + M - 1, D).
             hidden: True where a key is masked, (B, Q or 1, M + Q).
 
         Returns:
-            (B, Q, D); finite at padded frames.
+            The output, (B, Q, D), which is finite at padded frames.
         """
         query, key, value = self.qkv(x).chunk(3, dim=-1)
         dim = x.shape[2]

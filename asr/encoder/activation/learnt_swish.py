@@ -9,12 +9,12 @@ from asr.settings.rule import number
 
 
 class LearntSwish(nn.Module):
-    """x sigmoid(beta x); each instance in the net trains its own beta.
+    """The function x sigmoid(beta x); each instance in the net trains its own beta.
 
     *Source*: Ramachandran et al. 2017, arXiv:1710.05941.
 
     Args:
-        beta: initial value.
+        beta: initial value of the trained beta.
     """
 
     def __init__(self, *, beta: Annotated[float, number(0, 1_000)]) -> None:

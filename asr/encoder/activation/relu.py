@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 
 class ReLU(nn.Module):
-    """max(x, 0)."""
+    """The function max(x, 0)."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the activation elementwise to a tensor of any shape."""

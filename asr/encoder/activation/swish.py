@@ -10,7 +10,7 @@ from asr.settings.rule import number
 
 
 class Swish(nn.Module):
-    """x sigmoid(beta x).
+    """The function x sigmoid(beta x).
 
     *Source*: Ramachandran et al. 2017, arXiv:1710.05941.
 
@@ -24,4 +24,4 @@ class Swish(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the activation elementwise to a tensor of any shape."""
-        return F.silu(x) if self.beta == 1 else x * torch.sigmoid(self.beta * x)  # silu is a single pass over memory
+        return F.silu(x) if self.beta == 1 else x * torch.sigmoid(self.beta * x)  # silu accesses memory only once

@@ -1,4 +1,4 @@
-"""Multi-head self-attention with relative positions within a limited distance; time is linear in the length."""
+"""Multi-head self-attention with relative positions, within a limited distance; its time is linear in the length."""
 
 from collections.abc import Callable
 from typing import Annotated
@@ -16,15 +16,16 @@ from asr.settings.rule import Bias, whole
 class LocalAttention(RelativeAttention):
     """`RelativeAttention` limited to the `context` frames before and after each frame.
 
-    Time and memory are linear in the length. With every layer, a frame depends on `context` more frames on each side.
+    Time and memory are linear in the length. Each layer adds `context` frames on each side to the frames on which an
+    output frame depends.
 
     *Source*: Rekesh et al. 2023 (Fast Conformer), arXiv:2305.05084, section 2.3, without its global token.
 
     Args:
         dim: D.
         num_heads: H; must divide D.
-        dropout: of the attention weights.
-        context: W, in encoder frames.
+        dropout: dropout of the attention weights.
+        context: W, number of frames on each side, in encoder frames.
         bias: as in `RelativeAttention`.
     """
 
@@ -35,7 +36,7 @@ class LocalAttention(RelativeAttention):
         self.context = context
 
     def positions(self, x: Tensor) -> Tensor:
-        """Encode the distances between a block of W frames and its context, 2W-1 .. -(2W-1), (4W - 1, D)."""
+        """Encode the distances 2W-1 .. -(2W-1) between a block of W frames and its context, (4W - 1, D)."""
         return relative_positions(2 * self.context, x.shape[2], x.device).to(x.dtype)
 
     def forward(self, x: Tensor, positions: Tensor, padding_mask: Tensor) -> Tensor:
@@ -51,5 +52,5 @@ class LocalAttention(RelativeAttention):
     ) -> tuple[Tensor, Tensor]:
         """Attend to the frames within `context`; arguments and results as in `RelativeAttention`."""
         key = torch.arange(hidden.shape[2], device=x.device)
-        apart = key[hidden.shape[2] - x.shape[1] :, None] - key  # (Q, M + Q): query - key
+        apart = key[hidden.shape[2] - x.shape[1] :, None] - key  # (Q, M + Q), index of query - index of key
         return super().extend(x, before, positions, hidden | (apart.abs() > self.context))

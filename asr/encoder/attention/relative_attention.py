@@ -1,4 +1,4 @@
-"""Multi-head self-attention with relative positions, from every frame to every other."""
+"""Multi-head self-attention with relative positions, from every frame to every frame."""
 
 from collections.abc import Callable
 from typing import Self
@@ -20,8 +20,9 @@ class RelativeAttention(nn.Module):
     Args:
         dim: D.
         num_heads: H; must divide D.
-        dropout: of the attention weights.
-        bias: whether queries, keys, values and outputs have a bias; positions always have the bias `v`.
+        dropout: dropout of the attention weights.
+        bias: whether the linear layers of queries, keys, values and outputs have a bias; scores by position always
+            have the bias `v`.
     """
 
     def __init__(self, dim: int, num_heads: int, dropout: float, *, bias: Bias) -> None:
@@ -36,11 +37,11 @@ class RelativeAttention(nn.Module):
 
     @property
     def streaming(self) -> Self:
-        """This object, because it can attend to frames of earlier chunks."""
+        """Return this object, which can attend to frames of earlier chunks."""
         return self
 
     def positions(self, x: Tensor) -> Tensor:
-        """Encode the distances between all frames of x (B, T, D), T-1 .. -(T-1), (2T - 1, D)."""
+        """Encode the distances T-1 .. -(T-1) between the frames of x (B, T, D), (2T - 1, D)."""
         return relative_positions(x.shape[1], x.shape[2], x.device).to(x.dtype)
 
     def forward(self, x: Tensor, positions: Tensor, padding_mask: Tensor) -> Tensor:
@@ -50,7 +51,7 @@ class RelativeAttention(nn.Module):
     def extend(
         self, x: Tensor, before: Callable[[Tensor], Tensor] | None, positions: Tensor, hidden: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Attend as in `StreamingAttention`; positions encode the distances Q+M-1 .. -(Q-1), (2Q + M - 1, D)."""
+        """Attend as in `StreamingAttention`; `positions`, (2Q + M - 1, D), encode the distances Q+M-1 .. -(Q-1)."""
         dim = x.shape[2]
         query, keys_values = self.qkv(x).split([dim, 2 * dim], dim=-1)
         if before is not None:

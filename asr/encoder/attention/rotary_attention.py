@@ -21,7 +21,7 @@ class RotaryAttention(nn.Module):
     Args:
         dim: D.
         num_heads: H; D / H must be even.
-        dropout: of the attention weights.
+        dropout: dropout of the attention weights.
     """
 
     streaming = None
@@ -37,7 +37,7 @@ class RotaryAttention(nn.Module):
         self.output = nn.Linear(dim, dim)
 
     def positions(self, x: Tensor) -> Tensor:
-        """Compute cosines and sines of the angles for x (B, T, D): (2, T, D / H / 2), at least float32."""
+        """Compute the cosines and sines of the angles for x (B, T, D): (2, T, D / H / 2), in float32 or float64."""
         size = x.shape[2] // self.num_heads
         dtype = exact(x.device)  # in float32 the angles are off by 0.003 after an hour
         frame = torch.arange(x.shape[1], device=x.device, dtype=dtype)
@@ -54,6 +54,6 @@ class RotaryAttention(nn.Module):
 
 
 def turn(x: Tensor, positions: Tensor) -> Tensor:
-    """Rotate each pair of channels by its angle, (..., T, D / H), (2, T, D / H / 2) to (..., T, D / H)."""
+    """Rotate each pair of channels of x, (..., T, D / H), by its angle; `positions` is (2, T, D / H / 2)."""
     (cos, sin), (even, odd) = positions, x.unflatten(-1, (-1, 2)).unbind(-1)
     return torch.stack([even * cos - odd * sin, odd * cos + even * sin], dim=-1).flatten(-2)

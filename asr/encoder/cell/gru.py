@@ -8,7 +8,7 @@ from asr.kernels.recurrent import recur
 class GRU(nn.Module):
     """A GRU layer that runs from the first frame to the last.
 
-    *Source*: Cho et al. 2014, arXiv:1406.1078. It is torch's GRU, whose reset gate is applied after the matrix product.
+    *Source*: Cho et al. 2014, arXiv:1406.1078. This is torch's GRU: the reset gate is applied after the matrix product.
 
     Args:
         input_dim: dimension of each frame.

@@ -8,7 +8,7 @@ from asr.kernels.recurrent import recur
 class LSTM(nn.Module):
     """An LSTM layer that runs from the first frame to the last.
 
-    *Source*: Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000. It is torch's LSTM.
+    *Source*: Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000. torch's LSTM is used.
 
     Args:
         input_dim: dimension of each frame.

@@ -13,25 +13,26 @@ from asr.settings.rule import Bias, KernelSize
 
 
 class DepthwiseConvolution(nn.Module):
-    """Pointwise, GLU, depthwise, norm, activation (the paper's is Swish), pointwise.
+    """A pointwise convolution, GLU, a depthwise convolution, norm, activation, and a second pointwise convolution.
 
-    *Source*: Gulati et al. 2020, arXiv:2005.08100, figure 2. LayerNorm and dropout of the figure are in the block.
+    *Source*: Gulati et al. 2020, arXiv:2005.08100, figure 2, where the activation is Swish. The figure's LayerNorm and
+    dropout are in the block.
 
-    *Differs from the paper*: odd kernels, so that the convolution is centred.
+    *Differs from the paper*: kernel sizes are odd, so that the convolution is centred.
 
     Args:
         dim: D.
         norm: makes the norm after the depthwise convolution, given D.
         activation: makes the activation after the norm.
-        kernel_size: of the depthwise convolution, in encoder frames; odd.
-        bias: of all three convolutions.
+        kernel_size: kernel size of the depthwise convolution, in encoder frames; odd.
+        bias: whether the three convolutions have a bias.
     """
 
     def __init__(
         self, dim: int, norm: NormMaker, activation: ActivationMaker, *, kernel_size: KernelSize, bias: Bias
     ) -> None:
         super().__init__()
-        self.num_kept = kernel_size // 2  # frames before an output frame that its kernel covers
+        self.num_kept = kernel_size // 2  # number of frames before an output frame that the kernel covers
         self.pointwise1 = nn.Linear(dim, 2 * dim, bias)
         self.depthwise = nn.Conv1d(dim, dim, kernel_size, padding=kernel_size // 2, groups=dim, bias=bias)
         self.norm = norm(dim)
@@ -40,7 +41,7 @@ class DepthwiseConvolution(nn.Module):
 
     @property
     def streaming(self) -> Self:
-        """This object, because it can convolve with frames of earlier chunks."""
+        """Return this object, which can convolve with frames of earlier chunks."""
         return self
 
     def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
@@ -54,13 +55,14 @@ class DepthwiseConvolution(nn.Module):
         """Convolve x together with the frames before it.
 
         Args:
-            x: (B, Q, D).
-            before: maps the depthwise convolution's input at x, (B, Q, D), to its input at the earlier frames,
-                (B, kernel // 2, D).
-            padding_mask: (B, Q).
+            x: input of the module, (B, Q, D).
+            before: function of the depthwise convolution's input at the frames of x, (B, Q, D). It returns the input at
+                the earlier frames, (B, kernel // 2, D).
+            padding_mask: mask of the frames of x, (B, Q).
 
         Returns:
-            (B, Q, D), and the depthwise convolution's input at all frames, (B, kernel // 2 + Q, D).
+            The output (B, Q, D), and the depthwise convolution's input at earlier and new frames,
+            (B, kernel // 2 + Q, D).
         """
         x = gated(self.pointwise1(x), padding_mask)
         x = torch.cat([before(x), x], dim=1)

@@ -1,4 +1,4 @@
-"""The Conformer's convolution module with a dilated convolution."""
+"""The Conformer's convolution module, with a dilated convolution."""
 
 from typing import Annotated
 
@@ -11,9 +11,9 @@ from asr.settings.rule import KernelSize, whole
 
 
 class DilatedConvolution(nn.Module):
-    """Pointwise, GLU, dilated depthwise convolution, norm, activation, pointwise.
+    """A pointwise convolution, GLU, a dilated depthwise convolution, norm, activation, and a pointwise convolution.
 
-    Its kernel spans `dilation` times the frames of a `DepthwiseConvolution` with equal kernel size.
+    The kernel spans about `dilation` times as many frames as that of a `DepthwiseConvolution` with equal kernel size.
 
     *Source*: Yu and Koltun 2015, arXiv:1511.07122, in the module of arXiv:2005.08100, figure 2.
 
@@ -22,7 +22,7 @@ class DilatedConvolution(nn.Module):
         norm: makes the norm after the depthwise convolution, given D.
         activation: makes the activation after the norm.
         kernel_size: number of frames that each output combines; odd.
-        dilation: distance from one of these frames to the next, in encoder frames.
+        dilation: distance between neighbouring frames that an output combines, in encoder frames.
     """
 
     streaming = None

@@ -5,8 +5,8 @@ from torch import Tensor
 
 
 def gated(x: Tensor, padding_mask: Tensor) -> Tensor:
-    """Apply a GLU and set padded frames to 0: (B, T, 2D), (B, T) to (B, T, D).
+    """Apply a GLU to x (B, T, 2D), and set padded frames (padding_mask, (B, T)) of the result (B, T, D) to 0.
 
-    A kernel then reads zeros after the last frame of an utterance, whatever the batch.
+    So the convolution reads zeros after the last frame of an utterance in every batch.
     """
     return F.glu(x).masked_fill(padding_mask[:, :, None], 0.0)

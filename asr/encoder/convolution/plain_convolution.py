@@ -1,4 +1,4 @@
-"""The Conformer's convolution module with a full convolution."""
+"""The Conformer's convolution module, with a convolution over frames and channels."""
 
 from torch import Tensor, nn
 
@@ -8,17 +8,17 @@ from asr.settings.rule import KernelSize
 
 
 class PlainConvolution(nn.Module):
-    """Pointwise, GLU, convolution over frames and channels, norm, activation, pointwise.
+    """A pointwise convolution, GLU, a full convolution, norm, activation, and a second pointwise convolution.
 
     *Source*: Gulati et al. 2020, arXiv:2005.08100, figure 2.
 
-    *Differs from the paper*: the convolution mixes channels, and therefore has D times the weights.
+    *Differs from the paper*: the convolution is over frames and channels, and therefore has D times as many weights.
 
     Args:
         dim: D.
         norm: makes the norm after the convolution, given D.
         activation: makes the activation after the norm.
-        kernel_size: in encoder frames; odd.
+        kernel_size: kernel size of the convolution, in encoder frames; odd.
     """
 
     streaming = None

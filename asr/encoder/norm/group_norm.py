@@ -16,9 +16,9 @@ class GroupNorm(nn.Module):
     *Source*: Wu and He 2018, arXiv:1803.08494. Statistics are computed in float32.
 
     Args:
-        dim: channels.
+        dim: number of channels.
         num_groups: number of groups of adjacent channels, of equal size; must divide dim.
-        eps: added to the variance.
+        eps: number that is added to the variance.
     """
 
     framewise = False

@@ -13,8 +13,8 @@ class InstanceNorm(nn.Module):
     *Source*: Ulyanov et al. 2016, arXiv:1607.08022. Statistics are computed in float32.
 
     Args:
-        dim: channels.
-        eps: added to the variance.
+        dim: number of channels.
+        eps: number that is added to the variance.
     """
 
     framewise = False

@@ -9,8 +9,8 @@ class LayerNorm(nn.Module):
     """Normalise each frame over its channels; the result is independent of padding.
 
     Args:
-        dim: channels.
-        eps: added to the variance.
+        dim: number of channels.
+        eps: number that is added to the variance.
     """
 
     framewise = True

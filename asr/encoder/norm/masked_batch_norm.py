@@ -15,9 +15,9 @@ class MaskedBatchNorm(nn.Module):
     the running statistics do not change.
 
     Args:
-        dim: channels.
+        dim: number of channels.
         momentum: weight of the new batch in the running statistics.
-        eps: added to the variance.
+        eps: number that is added to the variance.
     """
 
     framewise = True

@@ -1,4 +1,4 @@
-"""Means and variances over valid frames: of each utterance, over all ranks, and running statistics of batches."""
+"""Means and variances of valid frames: of utterances, of batches over all ranks, and running statistics."""
 
 import torch
 import torch.distributed as dist
@@ -7,9 +7,11 @@ from torch import Tensor
 
 
 def utterance_moments(frames: Tensor, padding_mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute mean and variance of each channel of each utterance, (B, T, D), (B, T) to two (B, 1, D); 0 if empty.
+    """Compute mean and variance of each channel of each utterance, (B, 1, D) each; both are 0 without valid frames.
 
     There are two passes (mean, then deviations from it), because a single pass is inaccurate if the mean is large.
+
+    Shapes: frames (B, T, D), padding_mask (B, T).
     """
     padding = padding_mask[:, :, None]
     count = (~padding).sum(dim=1, keepdim=True).clamp(min=1)
@@ -18,7 +20,7 @@ def utterance_moments(frames: Tensor, padding_mask: Tensor) -> tuple[Tensor, Ten
 
 
 def channel_moments(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute mean and variance over all channels from means and variances of channels: (..., D) to two (..., 1)."""
+    """Compute mean and variance over all channels, (..., 1) each, given those of each channel, (..., D) each."""
     together = mean.mean(dim=-1, keepdim=True)
     return together, (var + (mean - together).square()).mean(dim=-1, keepdim=True)
 
@@ -27,15 +29,15 @@ def channel_moments(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
 def follow(
     running_mean: Tensor, running_var: Tensor, mean: Tensor, var: Tensor, valid_frames: Tensor, momentum: float
 ) -> None:
-    """Update running statistics with a batch's statistics; as in torch's batch norm, the running variance is unbiased.
+    """Update running statistics with those of a batch; as in torch's batch norm, the running variance is unbiased.
 
     Args:
-        running_mean: (D,), changed in place.
-        running_var: (D,), changed in place.
+        running_mean: running mean, (D,), changed in place.
+        running_var: running variance, (D,), changed in place.
         mean: mean of the batch over all ranks, (D,).
         var: biased variance of the batch over all ranks, (D,).
         valid_frames: number of valid frames of the batch over all ranks, (); 0: the running statistics do not change.
-        momentum: weight of the batch.
+        momentum: weight of the batch in the running statistics.
     """
     weight = momentum * valid_frames.clamp(max=1)  # 0 if there is no frame; an `if` would synchronise with the GPU
     running_mean.lerp_(mean, weight)

@@ -8,20 +8,20 @@ from asr.settings.rule import Eps, Fraction
 
 
 class SwitchableNorm(nn.Module):
-    """Normalise by a weighted mean of three means and a weighted mean of three variances, with trained weights.
+    """Normalise by a weighted average of three means and a weighted average of three variances, with trained weights.
 
-    The three kinds of statistics are over a channel of an utterance, over all channels of an utterance, and over a
-    channel of the batch. All of them only include valid frames; the batch includes all ranks.
+    The three means and variances are those of a channel of an utterance, of all channels of an utterance, and of a
+    channel of the batch on all ranks. All of them include only valid frames.
 
     *Source*: Luo et al. 2018, arXiv:1806.10779, equations 3 to 5. Statistics are computed in float32.
 
-    *Differs from the paper*: evaluation uses running statistics of the batches, as batch normalisation does; the paper
-    computes the statistics of some training batches again and averages them.
+    *Differs from the paper*: evaluation uses running statistics of the training batches, as batch normalisation does;
+    in the paper, the statistics of some training batches are computed again and averaged.
 
     Args:
-        dim: channels.
+        dim: number of channels.
         momentum: weight of the new batch in the running statistics.
-        eps: added to the variance.
+        eps: number that is added to the variance.
     """
 
     framewise = False
@@ -34,7 +34,7 @@ class SwitchableNorm(nn.Module):
         self.eps = eps
         self.weight = nn.Parameter(torch.ones(dim))
         self.bias = nn.Parameter(torch.zeros(dim))
-        self.mean_weight = nn.Parameter(torch.ones(3))  # weights of instance, layer and batch, before softmax
+        self.mean_weight = nn.Parameter(torch.ones(3))  # weights of instance, layer and batch before softmax
         self.var_weight = nn.Parameter(torch.ones(3))
         self.register_buffer("running_mean", torch.zeros(dim))
         self.register_buffer("running_var", torch.ones(dim))
@@ -53,7 +53,7 @@ class SwitchableNorm(nn.Module):
         return (centered * (self.weight * (var + self.eps).rsqrt()) + self.bias).to(x.dtype)
 
     def _batch_moments(self, mean: Tensor, var: Tensor, padding_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the batch's moments, (D,), from the utterances' moments, (B, 1, D); update the running moments."""
+        """Compute the batch's moments, (D,), given the utterances' moments, (B, 1, D); update the running moments."""
         count = (~padding_mask).sum(dim=1)[:, None, None].to(mean.dtype)
         valid_frames = sum_over_ranks(count.sum())
         share = count / valid_frames.clamp(min=1)

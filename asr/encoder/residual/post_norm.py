@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 
 class PostNorm:
-    """Residual connection norm(x + sublayer(x)). Training needs a long warm-up.
+    """The residual connection norm(x + sublayer(x)). Training needs a long warm-up.
 
     The norms are attributes of the block, so that their weights keep their names in older checkpoints.
 
@@ -23,5 +23,5 @@ class PostNorm:
 
     @staticmethod
     def last(dim: int) -> nn.Module:
-        """Make the layer after the last block: the identity, because the block's output is already normalised."""
+        """Make the layer after the last block: the identity, because the output of the block is already normalised."""
         return nn.Identity()

@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 
 class PreNorm:
-    """Residual connection x + sublayer(norm(x)). Training is stable without a long warm-up.
+    """The residual connection x + sublayer(norm(x)). Training is stable without a long warm-up.
 
     The norms are attributes of the block, so that their weights keep their names in older checkpoints.
 
@@ -23,5 +23,5 @@ class PreNorm:
 
     @staticmethod
     def last(dim: int) -> nn.Module:
-        """Make the layer after the last block: a LayerNorm, because the block's output is not normalised."""
+        """Make the layer after the last block: a LayerNorm, because the output of the block is not normalised."""
         return nn.LayerNorm(dim)

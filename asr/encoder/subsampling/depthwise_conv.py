@@ -15,13 +15,13 @@ from asr.lengths import Lengths, padding_mask
 from asr.settings.rule import Dim, Probability
 
 NUM_STAGES = 3
-BLOCK_FRAMES = 1_000  # number of output frames computed at once without gradients: 80 s of audio
+BLOCK_FRAMES = 1_000  # maximum number of output frames that are computed at once without gradients: 80 s of audio
 
 
 class DepthwiseConv(nn.Module):
-    """Three 3x3 convolutions of stride 2 over (time, frequency), each with ReLU, then a linear layer.
+    """Three 3x3 convolutions of stride 2 over (time, frequency), each followed by ReLU, and a linear layer.
 
-    The second and third convolutions are separable: a depthwise convolution, then a pointwise one over the channels.
+    The second and third convolutions are separable: a depthwise convolution, followed by a pointwise convolution.
 
     *Source*: Rekesh et al. 2023 (Fast Conformer), arXiv:2305.05084, section 2. Both ends are padded with one zero
     frame, so that each convolution halves the number of frames, rounded up. Each convolution reads zeros after the end
@@ -47,31 +47,31 @@ class DepthwiseConv(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, features: Tensor, feature_lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Map (B, T, F), (B,) to (B, T', D), (B,); padded frames become finite, whatever the padding contains.
+        """Map (B, T, F), (B,) to (B, T', D), (B,); outputs at padded frames are finite even if the padding is not.
 
-        Without gradients, long recordings are convolved in blocks: the first convolution's output for an hour of audio
-        has 7 GB.
+        Without gradients, long recordings are convolved in blocks, because the first convolution's output for an hour
+        of audio has 7 GB.
         """
         if torch.is_grad_enabled() or wants_plain() or features.shape[1] <= BLOCK_FRAMES * self.stride:
             return self._convolve(features, feature_lengths)
         outs = []
         for begin in range(0, features.shape[1], BLOCK_FRAMES * self.stride):
-            first = max(0, begin - self.stride)  # the left context is seven feature frames: one output frame
+            first = max(0, begin - self.stride)  # one output frame earlier; seven earlier feature frames are needed
             block, lengths = features[:, first : begin + BLOCK_FRAMES * self.stride], feature_lengths - first
             out, _ = self._convolve(block, lengths.clamp(min=0))
             outs.append(out[:, (begin - first) // self.stride :])
         return torch.cat(outs, dim=1), self.output_lengths(feature_lengths)
 
     def _convolve(self, features: Tensor, feature_lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute all frames in one pass."""
+        """Compute all output frames in one pass."""
         x, lengths = features[:, None], feature_lengths  # (B, 1, T, F)
         for stage in self.stages:
             x = x.masked_fill(padding_mask(lengths, x.shape[2])[:, None, :, None], 0.0)
-            x, lengths = F.relu(stage(x)), halved(lengths)  # (B, C, T / 2, F / 2), then / 4, / 8
+            x, lengths = F.relu(stage(x)), halved(lengths)  # (B, C, T / 2, F / 2), then T / 4, T / 8
         return self.dropout(self.linear(x.transpose(1, 2).flatten(2))), lengths
 
     def initial_state(self, batch: int) -> State:
-        """Return the state of new streams: for each convolution, a frame of zeros, which precedes the first frame."""
+        """Return the state of new streams: for each convolution, the frame of zeros before its first input frame."""
         state: State = {}
         channels, dim = 1, self.input_dim
         for number in range(NUM_STAGES):

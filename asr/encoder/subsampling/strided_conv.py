@@ -1,4 +1,4 @@
-"""The convolutional front-end, which subsamples by a factor of four."""
+"""A convolutional front-end that subsamples by a factor of four."""
 
 from typing import cast
 
@@ -13,7 +13,7 @@ from asr.settings.rule import Dim, Probability
 
 
 class StridedConv(nn.Module):
-    """Two 3x3 convolutions of stride 2 over (time, frequency), each with ReLU, then a linear layer.
+    """Two 3x3 convolutions of stride 2 over (time, frequency), each followed by ReLU, and a linear layer.
 
     *Source*: Gulati et al. 2020, arXiv:2005.08100, section 2.1. Both ends are padded with one zero frame, so that
     T' = ceil(ceil(T / 2) / 2). Each convolution reads zeros after the end of an utterance.
@@ -26,7 +26,7 @@ class StridedConv(nn.Module):
     """
 
     stride = STRIDE * STRIDE
-    reads_weights_of = ("linear",)  # its weights are read directly, so an adapter of this layer would be bypassed
+    reads_weights_of = ("linear",)  # read without calling this layer, so an adapter of it would have no effect
 
     def __init__(self, input_dim: int, output_dim: int, *, num_channels: Dim, dropout: Probability) -> None:
         super().__init__()
@@ -37,14 +37,14 @@ class StridedConv(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, features: Tensor, feature_lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Map (B, T, F), (B,) to (B, T', D), (B,); padded frames become finite, whatever the padding contains."""
+        """Map (B, T, F), (B,) to (B, T', D), (B,); outputs at padded frames are finite even if the padding is not."""
         bias1, bias2 = (cast(Tensor, conv.bias) for conv in (self.conv1, self.conv2))
         x = convolve_twice(features, feature_lengths, self.conv1.weight, bias1, self.conv2.weight, bias2)
         weight = self.linear.weight.unflatten(1, (len(bias2), -1)).transpose(1, 2).flatten(1)  # input order (F / 4, C)
         return self.dropout(F.linear(x.flatten(2), weight, self.linear.bias)), self.output_lengths(feature_lengths)
 
     def initial_state(self, batch: int) -> State:
-        """Return the state of new streams: for each convolution, a frame of zeros, which precedes the first frame."""
+        """Return the state of new streams: for each convolution, the frame of zeros before its first input frame."""
         zeros = self.conv1.weight.new_zeros
         dim, channels = self.input_dim, self.conv1.out_channels
         return {"conv1": zeros(batch, 1, 1, dim), "conv2": zeros(batch, channels, 1, halved(dim))}
@@ -52,16 +52,16 @@ class StridedConv(nn.Module):
     def step(
         self, features: Tensor, feature_lengths: Tensor, state: State, ahead: int = 0
     ) -> tuple[Tensor, Tensor, State]:
-        """Continue streams; an encoder frame depends on no feature frame after its own `stride` frames.
+        """Subsample the next frames of streams; an encoder frame needs no feature frame after its own `stride` frames.
 
         Args:
-            features: (B, T, F).
-            feature_lengths: (B,); a multiple of `stride`, except at the end of a stream.
-            state: of the streams.
-            ahead: number of feature frames at the end that also begin the next step; a multiple of `stride`.
+            features: feature frames, (B, T, F).
+            feature_lengths: number of valid frames, (B,); a multiple of `stride`, except at the end of a stream.
+            state: state of the streams.
+            ahead: number of feature frames at the end with which the next step begins again; a multiple of `stride`.
 
         Returns:
-            (B, T', D), (B,), and the state before the `ahead` frames.
+            The output (B, T', D), its lengths (B,), and the state before the `ahead` frames.
         """
         x, lengths = F.pad(features, (0, 0, 0, -features.shape[1] % self.stride))[:, None], feature_lengths
         next_state: State = {}
