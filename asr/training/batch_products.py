@@ -9,17 +9,17 @@ from asr.system.matrix_products import MIN_FRAMES, large_products
 
 
 class BatchProducts(pl.Callback):
-    """Multiply by the library that this process chose, from the beginning of a training step to its end.
+    """Use the library that this process chose for matrix products, from the beginning of a training step to its end.
 
-    A training batch is planned by its seconds of audio, so it counts as large. Outside of steps nothing changes:
-    loading processes, which are forked between steps, must compute the same features as this process.
+    A training batch is planned by its seconds of audio, so it counts as large. Outside of steps, torch's own choice is
+    used, because loading processes, which are forked between steps, must compute the same features as this process.
     """
 
     def __init__(self) -> None:
         self._context = ExitStack()
 
     def on_train_batch_start(self, *_: Any) -> None:
-        """Choose the library for forward and backward pass."""
+        """Choose the library for the forward and the backward pass."""
         self._context.enter_context(large_products(MIN_FRAMES))
 
     def on_train_batch_end(self, *_: Any) -> None:

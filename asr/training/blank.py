@@ -8,8 +8,8 @@ from asr.text.numbers import percent
 
 logger = logging.getLogger(__name__)
 
-STUCK = 0.995  # fraction of blank frames above which no word is recognised
-PATIENCE = 2  # validations in a row; every CTC model outputs only blanks early in its training
+STUCK = 0.995  # with a larger fraction of blank frames, no word is recognised
+PATIENCE = 2  # number of validations in a row, because every CTC model outputs only blanks early in its training
 CAUSES = (
     "a learning rate that is too high or too low (optimizer.lr), too few steps so far (schedule.warmup_steps, "
     "trainer.max_epochs), masks on a small corpus (augment=[speed_perturb]), texts that do not match their audio "
@@ -24,7 +24,7 @@ class StuckAtBlank(pl.Callback):
         self._in_a_row = 0
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Check the blank ratio, which is only logged for models with a frame head."""
+        """Check the blank ratio, which is logged only for models with a frame head."""
         ratio = float(trainer.callback_metrics.get("valid/blank_ratio", 0.0))
         self._in_a_row = self._in_a_row + 1 if ratio >= STUCK and trainer.global_step > 0 else 0
         if self._in_a_row == PATIENCE:

@@ -33,8 +33,8 @@ def besides_steps(
     """Make the callbacks of a training, in the order in which they are called.
 
     Args:
-        trainer: of the run.
-        settings: of the run.
+        trainer: trainer of the run.
+        settings: settings of the run.
         prepared: the run's folder, initial model and checkpoint.
         task: the task to train.
         data: the data to train on.
@@ -58,8 +58,8 @@ def besides_text_steps(
     """Make the callbacks of a language model's training, in the order in which they are called.
 
     Args:
-        trainer: of the run.
-        settings: of the run.
+        trainer: trainer of the run.
+        settings: settings of the run.
         largest: makes this process's share of the largest batches.
     """
     callbacks: list[pl.Callback] = [LargestBatchFirst(largest)]
@@ -70,7 +70,7 @@ def besides_text_steps(
 
 
 def _weights(trainer: pl.Trainer, decay: float | None) -> list[pl.Callback]:
-    """Make the callbacks that choose the weights of a validation."""
+    """Make the callbacks that provide the weights for validations."""
     if is_sharded(trainer):
         return [WholeInValidation() if decay is None else moving_average(decay, ShardedAverage)]
     return [] if decay is None else [moving_average(decay)]

@@ -1,4 +1,4 @@
-"""Write checkpoints, delete superseded ones, and stop on a signal."""
+"""Writing of checkpoints, deletion of superseded checkpoints, and the stop after a signal."""
 
 import math
 import time
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 class Saving(pl.callbacks.Checkpoint):
     """Write checkpoints at fixed intervals, after each validation, at the end of an epoch and on a signal.
 
-    A checkpoint is written only after an optimizer step is complete, with its metrics and its validation. It contains
-    the state before a batch (`Position`), at which a resumed run continues.
+    A checkpoint is written only after an optimizer step, its metrics and its validation are complete. It contains the
+    position before the next batch (`Position`), at which a resumed run continues.
 
     Args:
         folder: folder of the checkpoints.
         run: record of the run to which the checkpoints belong.
         epochs: epochs of the run, which compute the run's position.
-        stop: the request of a signal to stop.
-        settings: intervals, and which checkpoints are retained.
+        stop: request to stop, made by a signal.
+        settings: settings of the intervals, and of the checkpoints that are retained.
         measure: metric of validations, logged as `valid/<measure>`; checkpoints with its lowest values are retained.
     """
 
@@ -57,11 +57,11 @@ class Saving(pl.callbacks.Checkpoint):
         self._keep = settings.keep
         self._measure = measure
         self._step = 0  # step of the newest checkpoint
-        self._batches = 0  # completed batches of that checkpoint's epoch
+        self._batches = 0  # number of completed batches of the epoch of the newest checkpoint
         self._time = time.monotonic()
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Check, after the restore, that all processes have resumed from the same step."""
+        """Check that all processes have resumed from the same step, after the checkpoint is restored."""
         steps = gather(trainer, [trainer.global_step])
         if len(set(steps)) > 1:
             must = f"all processes must resume from the same checkpoint in {self._folder}; got checkpoints of steps"
@@ -73,7 +73,7 @@ class Saving(pl.callbacks.Checkpoint):
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """After a batch that completed a step: save if a checkpoint is due; save and stop after a signal."""
+        """If the last batch completed a step: save if a checkpoint is due; save and stop after a signal."""
         if batch_idx % trainer.accumulate_grad_batches:
             return
         signum, overdue = self._agree(trainer)
@@ -100,7 +100,7 @@ class Saving(pl.callbacks.Checkpoint):
             raise Stopped(signum)
 
     def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """Write the position of the run, as a `Position` and as the counters of Lightning's loops."""
+        """Add the position of the run to a checkpoint, as a `Position` and as the counters of Lightning's loops."""
         done = self._batches
         position = self._epochs.position_at(trainer.current_epoch, trainer.world_size, done, pl_module.skipped)
         checkpoint[RUN_KEY] = self._run.at(position)
@@ -109,14 +109,14 @@ class Saving(pl.callbacks.Checkpoint):
         set_place(checkpoint, position, logged)
 
     def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """If the number of processes has changed, the rest of the epoch is planned again and begins at batch 0."""
+        """If the number of processes has changed, set batch 0, because the rest of the epoch is planned again."""
         saved = Position.from_dict(checkpoint[RUN_KEY]["position"])
         position = saved.on(trainer.world_size)
         if position != saved:
             set_place(checkpoint, position, checkpoint["global_step"])
 
     def _agree(self, trainer: pl.Trainer) -> tuple[int, bool]:
-        """Agree between processes on the signal (0: none) and on whether the first process's clock makes a save due."""
+        """Return the same on all processes: a signal (0: none), and whether a save is due by the first process's clock."""
         overdue = trainer.is_global_zero and time.monotonic() - self._time > self._every_seconds
         if trainer.world_size == 1:
             return self._stop.signum, overdue
@@ -126,7 +126,7 @@ class Saving(pl.callbacks.Checkpoint):
 
     def _save(self, trainer: pl.Trainer, batches: int, score: float | None) -> None:
         """Write the checkpoint of this step, after `batches` batches of the epoch; delete superseded checkpoints."""
-        cast("TrainingTask", trainer.lightning_module).settle()  # never save weights that are not finite
+        cast("TrainingTask", trainer.lightning_module).settle()  # never saves weights that are not finite
         self._step, self._time, self._batches = trainer.global_step, time.monotonic(), batches
         path = self._folder / checkpoint_name(trainer.global_step, score, self._measure)
         problem = None
@@ -147,7 +147,7 @@ class Saving(pl.callbacks.Checkpoint):
 
 
 def _disk_problem(error: Exception) -> OSError:
-    """Return the OSError of the disk, which torch's writer replaces with another error."""
+    """Return the OSError of the disk, instead of which torch's writer raises another error."""
     cause: BaseException = error
     while not isinstance(cause, OSError):
         if cause.__context__ is None:

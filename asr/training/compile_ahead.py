@@ -20,7 +20,7 @@ from asr.system.processes import die_with_parent
 
 
 def compiled(block: nn.Module) -> Callable[..., Any]:
-    """Return the forward pass of a class of blocks, compiled at its first call; it takes a block and its inputs."""
+    """Return the forward pass of a block's class, compiled at the first call; its arguments are a block and inputs."""
     return torch.compile(type(block).forward, dynamic=True)
 
 
@@ -29,9 +29,9 @@ class Inputs:
     """Shapes and types of a block's inputs.
 
     Args:
-        values: tensors on the device "meta"; other arguments unchanged.
-        device: of the original tensors.
-        autocast: type of matrix products; None: no autocast.
+        values: inputs, with tensors moved to the device "meta".
+        device: device of the original tensors.
+        autocast: type of matrix products under autocast; None: no autocast.
     """
 
     values: tuple[Any, ...]
@@ -68,7 +68,7 @@ class CompilationBeside:
         command = [sys.executable, "-m", "asr.training.compile_ahead", str(os.getpid())]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         with tempfile.TemporaryFile() as file:
-            forward = vars(block).pop("forward")  # set by CompiledBlocks; it cannot be pickled
+            forward = vars(block).pop("forward")  # set by CompiledBlocks, cannot be pickled
             pickle.dump((block, inputs), file)
             block.forward = forward
             file.seek(0)
@@ -77,7 +77,7 @@ class CompilationBeside:
             )
 
     def outcome(self) -> str | None:
-        """Return the reason of a failure, "" after success, None while the compilation runs."""
+        """Return the reason of a failure; "" after a success; None while the compilation runs."""
         if self._process.poll() is None:
             return None
         assert self._process.stdout is not None
@@ -102,7 +102,7 @@ def main() -> int:
         with torch.autocast(inputs.device, inputs.autocast, enabled=inputs.autocast is not None):
             result = compiled(block.train())(block, *inputs.made_up())
         result.float().sum().backward()
-    except Exception as error:  # any failure is reported to the training
+    except Exception as error:  # any failure is reported to the training process
         print(first_line(error), file=out)
         return 1
     return 0

@@ -1,4 +1,4 @@
-"""Compile an encoder's blocks in the background; the training starts uncompiled and switches when the code is ready."""
+"""Compile an encoder's blocks in the background; training uses uncompiled blocks until the code is ready."""
 
 import logging
 import time
@@ -15,7 +15,7 @@ from asr.training.compile_ahead import CompilationBeside, Inputs, compiled, firs
 
 logger = logging.getLogger(__name__)
 
-Forward = Callable[..., Any]  # forward pass of a class of blocks: takes a block and its inputs, returns its output
+Forward = Callable[..., Any]  # forward pass of a class of blocks: maps a block and its inputs to its output
 
 
 class Compiler(Protocol):
@@ -36,15 +36,15 @@ class Beside(Protocol):
     """A compilation in progress."""
 
     def outcome(self) -> str | None:
-        """Return the reason of a failure, "" after success, None while the compilation runs."""
+        """Return the reason of a failure; "" after a success; None while the compilation runs."""
 
     def stop(self) -> None: ...
 
 
 class Inductor:
-    """torch.compile, first run in another process, which fills inductor's cache on disk.
+    """Compiler that runs torch.compile in another process first, which fills inductor's cache on disk.
 
-    A thread is not possible, because tracing temporarily changes the random state of the whole process.
+    A thread cannot be used, because tracing temporarily changes the random state of the whole process.
     """
 
     def errors(self) -> tuple[type[Exception], ...]:
@@ -80,10 +80,10 @@ class CompiledBlocks(pl.Callback):
         self._begun = 0.0
         self._program: Forward | None = None
         self._seen: Inputs | None = None  # inputs of the first block
-        self.settled = False  # True: blocks will not be replaced any more
+        self.settled = False  # True: blocks will not be replaced again
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Replace the blocks' forward passes, after the trial of the largest batches."""
+        """Replace the forward passes of the blocks, after the trial of the largest batches."""
         if problem := self._hindrance(trainer.world_size):
             self._stay(problem)
             return
@@ -93,7 +93,7 @@ class CompiledBlocks(pl.Callback):
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Start the compilation after the first batch, whose inputs it needs; switch when the program is ready."""
+        """Start the compilation after the first batch, whose inputs it needs; use the program when it is ready."""
         if self.settled:
             return
         if self._beside is None:
@@ -118,7 +118,7 @@ class CompiledBlocks(pl.Callback):
         self._stop()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "CompiledBlocks":
-        """Return self: copies of a model share the program, which takes the block as an argument."""
+        """Return self, because copies of a model share the program, which takes the block as an argument."""
         return self
 
     def _forward(self, block: nn.Module, *inputs: Any) -> Any:
@@ -140,7 +140,7 @@ class CompiledBlocks(pl.Callback):
             self._beside.stop()
 
     def _hindrance(self, world_size: int) -> str:
-        """Return the reason why blocks cannot be compiled; "" if they can."""
+        """Return the reason why blocks cannot be compiled; "" if they can be compiled."""
         blocks = self._encoder.blocks
         if not blocks:
             return f"{type(self._encoder).__name__} has no blocks"

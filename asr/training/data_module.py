@@ -42,12 +42,12 @@ class SpeechData(pl.LightningDataModule):
     Args:
         training_set: training utterances and their batch plan.
         valid: validation utterances with normalised texts.
-        augmentation: of the training utterances.
+        augmentation: augmentation of the training utterances.
         position: position at which the run starts or resumes.
         num_workers: number of worker processes that load audio and compute features; 0: the training process does
             this work. Each validation starts and ends the same number of additional workers.
-        features_on: "device": features of training batches are computed on the model's device, a batch at a time;
-            "cpu": in the worker processes.
+        features_on: where the features of training batches are computed. "device": on the model's device, a batch at a
+            time; "cpu": in the worker processes.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class SpeechData(pl.LightningDataModule):
         self._train_loader = self._loader(self._train, self._current_epoch, self.waiting, self._collate, lives_on=True)
 
     def train_dataloader(self) -> DataLoader[Batch]:
-        """Plan the current epoch, from the batch at which the run starts or resumes."""
+        """Plan the current epoch; its loader begins with the batch at which the run starts or resumes."""
         assert self.trainer is not None
         position = self.epochs.stretch(self.trainer.current_epoch, self.trainer.world_size)
         plan = self.epochs.plan(position)
@@ -106,7 +106,7 @@ class SpeechData(pl.LightningDataModule):
     def transfer_batch_to_device(
         self, batch: Batch | WaveformBatch, device: torch.device, dataloader_idx: int
     ) -> Batch | WaveformBatch:
-        """Copy a batch to the device, asynchronously from page-locked memory to a GPU."""
+        """Copy a batch to the device; a copy from page-locked memory to a GPU is asynchronous."""
         return batch.to(device, non_blocking=device.type == "cuda")
 
     @torch.no_grad()
@@ -188,7 +188,7 @@ class _Loader(DataLoader[Batch]):
 
 
 def _start_worker(worker: int) -> None:
-    logging.getLogger("asr.audio.load").setLevel(logging.ERROR)  # each worker would repeat notes on conversions
+    logging.getLogger("asr.audio.load").setLevel(logging.ERROR)  # otherwise each worker would log conversions again
     return_memory()
     # If the parent is killed, torch's workers would hang when the pipe to it is full, since they hold its other end.
     parent = multiprocessing.parent_process()

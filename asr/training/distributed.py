@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 
 STARTED_BY_FIRST = "ASR_STARTED_BY_FIRST_PROCESS"  # environment variable: id of the parent process
 POLL_SECONDS = 0.2
-GRACE_SECONDS = 5.0  # time for processes to notice a lost connection by themselves
+GRACE_SECONDS = 5.0  # time in which processes can detect a lost connection by themselves
 
 _LEFT: list[object] = []  # groups that this process has left
 
@@ -31,13 +31,13 @@ logger = logging.getLogger(__name__)
 
 
 def first_then_all(trainer: "Trainer", prepare: Callable[[], Result]) -> Result:
-    """Run `prepare` on the first process, then on the other processes, which read the files written by the first one.
+    """Run `prepare` on the first process, then on the other processes, which read the files that the first has written.
 
-    On one machine, Lightning starts the other processes when the first one calls `fit`, so the files exist already.
-    torchrun and SLURM start all processes at once; then the others wait for the first.
+    On one machine, Lightning starts the other processes when the first process calls `fit`, so the files exist already.
+    torchrun and SLURM start all processes at once, so the other processes wait for the first.
 
     Raises:
-        InputError, StoreError: from `prepare`, on the first process; the other processes exit without a message.
+        InputError, StoreError: raised by `prepare`, on the first process; other processes exit without a message.
     """
     strategy = trainer.strategy
     environment = getattr(strategy, "cluster_environment", None)
@@ -106,13 +106,13 @@ def take_leave() -> None:
 
 
 def _let_go() -> None:
-    """Free DDP's reference to the process group before Python's: only Python releases the GIL when it joins threads."""
+    """Free DDP's reference to the process group before Python's, because only Python joins threads without the GIL."""
     gc.collect()
     _LEFT.clear()
 
 
 def stop_others(trainer: "Trainer") -> None:
-    """Kill the child processes of this process, which is ending; without it they would hang or log errors."""
+    """Kill the child processes of this process, which is ending; otherwise they would hang or log errors."""
     in_main_thread = threading.current_thread() is threading.main_thread()
     # torch's SIGCHLD handler would raise an error here when a worker is killed.
     before = signal.signal(signal.SIGCHLD, signal.SIG_DFL) if in_main_thread else None
@@ -136,7 +136,7 @@ def _watch_others(trainer: "Trainer") -> None:
 
 
 def _end_with_others(trainer: "Trainer") -> None:
-    """Wait until a child process fails; then end all processes, since this one may hang in a collective operation."""
+    """Wait until a child process fails; then end all processes, as this process may hang in a collective operation."""
     while (lost := _lost_process(trainer)) is None:
         if trainer.state.stopped or all(process.poll() == 0 for process in started_processes(trainer)):
             return
@@ -151,7 +151,7 @@ def _end_with_others(trainer: "Trainer") -> None:
 
 
 def _lost_process(trainer: "Trainer") -> str | None:
-    """Return an error message for a child process that has failed; None if there is none."""
+    """Return an error message about a child process that has failed; None if no process has failed."""
     for number, process in enumerate(started_processes(trainer), start=trainer.global_rank + 2):
         status = process.poll()
         if status:
@@ -186,7 +186,7 @@ def report_lost_connection(trainer: "Trainer") -> NoReturn:
 
 
 def is_lost_connection(error: Exception) -> bool:
-    """Whether an exception means that another process has ended."""
+    """Return whether an exception means that another process has ended."""
     import torch.distributed as dist
 
     texts = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "remote process exited")

@@ -1,4 +1,4 @@
-"""Early stopping."""
+"""Early stopping: the end of a training whose validations no longer improve."""
 
 import logging
 from typing import Any

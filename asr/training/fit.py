@@ -1,4 +1,4 @@
-"""Train to the end of a run; errors are translated into the user's terms."""
+"""Train to the end of a run; errors are replaced by messages in the user's terms."""
 
 import logging
 from typing import TYPE_CHECKING, cast
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from asr.run.resume import Resume
     from asr.training.tasks import TrainingTask
 
-LOST_WORKER = (ConnectionError, EOFError, FileNotFoundError)  # in addition to torch's own error
+LOST_WORKER = (ConnectionError, EOFError, FileNotFoundError)  # in addition to torch's own error for this
 
 logger = logging.getLogger(__name__)
 
@@ -29,14 +29,14 @@ def fit(
     """Train from the beginning or from a checkpoint.
 
     Args:
-        trainer: with callbacks and loggers from `equip`.
+        trainer: trainer with callbacks and loggers from `equip`.
         task: the task to train.
         data: the data to train on.
         resume: the checkpoint to resume from; None: train from the beginning.
-        stop: the request of a signal to stop.
+        stop: request to stop, made by a signal.
 
     Raises:
-        InputError: an error that the user can correct: memory, settings, another process that ended.
+        InputError: an error that the user can correct, such as too little memory, or another process that has ended.
         StoreError: a store failed.
         Stopped: a signal stopped the training; the run is saved.
     """
@@ -62,7 +62,7 @@ def fit(
     except UnreachableStoreError as error:
         raise UnreachableStoreError(f"{error} Run the same command to resume.") from None
     except (RuntimeError, MemoryError, *LOST_WORKER) as error:
-        if stop.at_once:  # the second Ctrl-C may cause any error
+        if stop.at_once:  # a second Ctrl-C may cause any error
             raise Stopped(stop.signum) from None
         if is_out_of_memory(error):
             raise InputError(task.too_large()) from None
@@ -80,11 +80,11 @@ def fit(
 
 
 def _is_finished(trainer: pl.Trainer, resume: "Resume") -> bool:
-    """Whether no epoch or step is left; Lightning alone would start another epoch."""
+    """Return whether no epoch or step is left; Lightning alone would start another epoch."""
     epochs, steps = trainer.max_epochs or -1, trainer.max_steps
     return 0 < epochs <= resume.position.epoch or 0 < steps <= resume.step
 
 
 def is_lost_worker(error: BaseException) -> bool:
-    """Whether a worker ended while it sent a batch: its error has no filename, unlike errors of missing files."""
+    """Return whether a worker ended while it sent a batch; this error, unlike a missing file's, has no filename."""
     return isinstance(error, LOST_WORKER) and getattr(error, "filename", None) is None

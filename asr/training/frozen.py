@@ -19,8 +19,8 @@ class Frozen(pl.callbacks.Callback):
     """Freeze weights and the running statistics of their modules.
 
     Weights frozen for the whole run require no gradient, and the optimizer does not contain them. Weights frozen for
-    the first steps do require gradients, which are discarded: DDP determines once, before the first step, which weights
-    have gradients, and the trial of the largest batch must include the memory of all of them.
+    the first steps do require gradients, which are discarded, because DDP determines only once, before the first step,
+    which weights have gradients, and because the trial of the largest batch must include the memory of all gradients.
 
     Weights that require no gradient already, such as the base of an adapter, stay frozen for the whole run.
 
@@ -49,7 +49,7 @@ class Frozen(pl.callbacks.Callback):
             raise InputError(f"init.frozen must leave weights to train; got {', '.join(patterns)}.")
         self._steps = steps
         self._model = model
-        self._names = names  # not the weights: trainer.strategy=fsdp replaces them
+        self._names = names  # names, because trainer.strategy=fsdp replaces the weights
         weights = [named[name] for name in names]
         self._modules = [module for module in model.modules() if _has_all_of(module, weights)]
         self._were_frozen: bool | None = None
@@ -76,7 +76,7 @@ class Frozen(pl.callbacks.Callback):
             logger.info("step %d: the weights of init.frozen are trained from now on", trainer.global_step)
         self._were_frozen = frozen
         for module in self._modules:
-            module.training = not frozen  # not train(), which would also change its submodules
+            module.training = not frozen  # train() would also change submodules
 
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: torch.optim.Optimizer
@@ -84,14 +84,14 @@ class Frozen(pl.callbacks.Callback):
         """Discard the gradients of frozen weights before gradients are divided and clipped."""
         if self._are_frozen(trainer.global_step):
             for name in self._names:
-                self._model.get_parameter(name).grad = None  # AdamW skips weights without a gradient: no decay, no step
+                self._model.get_parameter(name).grad = None  # AdamW does not change weights without a gradient
 
     def _are_frozen(self, step: int) -> bool:
         return self._steps is None or step < self._steps
 
 
 def _has_all_of(module: nn.Module, weights: Sequence[nn.Parameter]) -> bool:
-    """Whether a module has weights of its own and all of them are among the given ones."""
+    """Return whether a module has weights of its own, all of which are among the given weights."""
     ids = {id(weight) for weight in weights}
     own = list(module.parameters(recurse=False))
     return bool(own) and all(id(weight) in ids for weight in own)

@@ -1,4 +1,4 @@
-"""Gradient checkpointing: less memory, more time, identical results."""
+"""Gradient checkpointing, which needs less memory and more time, with identical results."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext

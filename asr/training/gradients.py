@@ -1,4 +1,4 @@
-"""Division and clipping of gradients, also of sharded ones."""
+"""Division and clipping of gradients, including sharded gradients."""
 
 from collections.abc import Callable, Iterable
 from typing import cast
@@ -15,9 +15,9 @@ def divide_and_clip(
     """Divide gradients, then scale them so that their common norm is at most `max_norm`.
 
     Args:
-        parameters: those without a gradient are left out.
-        divisor: ().
-        max_norm: None: no limit.
+        parameters: parameters with gradients; parameters without a gradient are ignored.
+        divisor: number by which the gradients are divided, ().
+        max_norm: maximum norm; None: no limit.
         add_up: sums a tensor over all processes.
 
     Returns:
@@ -35,7 +35,7 @@ def divide_and_clip(
     parts = [gradient.to_local() for gradient in gradients if isinstance(gradient, DTensor)]
     scalars = [gradient for gradient in gradients if not isinstance(gradient, DTensor)]  # not reduced by FSDP
     if scalars:
-        means = add_up(torch.stack(scalars)) / processes  # as FSDP reduces the others
+        means = add_up(torch.stack(scalars)) / processes  # as FSDP reduces the sharded gradients
         torch._foreach_copy_(scalars, list(means.unbind()))
     local = [*parts, *scalars]
     torch._foreach_div_(local, divisor.to(local[0].dtype))

@@ -37,8 +37,8 @@ HYDRA_ADVICE = (
     "Config search path",
     "\tprovider",
 )  # prefixes of unhelpful lines in Hydra's messages
-MAX_NAME_LENGTH = 100  # of a folder named by overrides
-SWEEP_PACKAGES = {  # by file of conf/sweep/: the package it needs, and the extra of asr that installs the package
+MAX_NAME_LENGTH = 100  # maximum number of characters of a folder's name made of overrides
+SWEEP_PACKAGES = {  # by file of conf/sweep/: the package that it needs, and the extra of asr that installs the package
     "optuna": ("hydra-optuna-sweeper", "optuna"),
     "slurm": ("hydra-submitit-launcher", "submitit"),
 }
@@ -51,7 +51,7 @@ def read_experiment(resolved: Mapping[str, Any], overrides: Sequence[str]) -> "R
 
     Args:
         resolved: the config.
-        overrides: of the command line; they take precedence over the components of a model in `init.from`.
+        overrides: overrides of the command line; they take precedence over the components of a model in `init.from`.
 
     Raises:
         InputError: a setting is invalid.
@@ -146,7 +146,7 @@ def composition_error(error: "CompactHydraException") -> str:
 
 
 def _with_part(group: str, part: str) -> list[str]:
-    """Return the files of a group in conf/ that have a part."""
+    """Return the files of a group in conf/ that have a section `part`."""
     files = sorted(CONF.joinpath(group).glob("*.yaml"))
     return [file.stem for file in files if re.search(rf"^ *- {part}: ", file.read_text(encoding="utf-8"), re.MULTILINE)]
 
@@ -220,7 +220,7 @@ def run_job(
     Args:
         command: function to run.
         resolved: the config.
-        overrides: of the command line.
+        overrides: overrides of the command line.
         read: makes the settings from the config.
     """
     start_log()
@@ -232,7 +232,7 @@ def run_job(
         logger.error("error: %s", error)
         sys.exit(1)
     except BrokenPipeError:
-        if not reader_has_gone():  # the broken pipe is another one, such as a worker's
+        if not reader_has_gone():  # the broken pipe is not stdout, but for example a worker's
             raise
         sys.exit(1)
     except OSError as error:
@@ -252,10 +252,10 @@ def run_job(
 
 
 def _check_unsigned(setting: Any) -> None:
-    """Check that no setting is a URL with a signature or password; config.yaml and the report would store it.
+    """Check that no setting is a URL with a signature or password, which config.yaml and the report would store.
 
     Raises:
-        InputError: a setting contains a secret; the message does not.
+        InputError: a setting contains a secret; the message does not contain it.
     """
     if isinstance(setting, Mapping):
         setting = list(setting.values())

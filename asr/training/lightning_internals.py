@@ -1,4 +1,4 @@
-"""All uses of Lightning's private interface; each use has its own function.
+"""All uses of Lightning's private interface, with a function for each use.
 
 The functions suit Lightning 2.6, the only version that pyproject.toml allows; tests/test_lightning_internals.py fails
 if another version differs.
@@ -21,7 +21,7 @@ def replace_signal_handlers(trainer: pl.Trainer, listen: Callable[[], None], giv
     """Make `fit` call `listen` at its start and `give_back` at its end, in place of Lightning's signal handlers.
 
     Lightning's handlers write checkpoints and communicate with other processes at any point of a step. Lightning 2.6
-    installs them in `_SignalConnector.register_signal_handlers` and removes them in `teardown`; no setting disables it.
+    installs them in `_SignalConnector.register_signal_handlers` and removes them in `teardown`; no setting prevents it.
     """
     connector = trainer._signal_connector
     connector.register_signal_handlers = listen  # type: ignore[method-assign]
@@ -108,7 +108,7 @@ def set_place(checkpoint: dict[str, Any], position: Position, logged: int) -> No
 def start_process_group(strategy: ModelParallelStrategy) -> None:
     """Connect the processes of a strategy.
 
-    `setup_environment` of Lightning 2.6 does it too, but requires a module, and makes two process groups more.
+    `setup_environment` of Lightning 2.6 connects them, too, but requires a module, and makes two more process groups.
     """
     strategy._setup_distributed()
 
@@ -136,7 +136,7 @@ def moving_average(decay: float, make: Callable[..., EMAWeightAveraging] = EMAWe
     The formula of Lightning 2.6, decay * average + (1 - decay) * weight, would round weights that do not change.
 
     Args:
-        decay: of the average per optimizer step.
+        decay: weight of the previous average in each optimizer step.
         make: class of the callback.
     """
     callback = make(decay=decay)

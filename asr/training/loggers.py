@@ -24,7 +24,7 @@ def make_loggers(
         resolved: all settings of the run, which services store.
         run_dir: the run folder.
         run_id: id of the run; it does not change when the run is resumed.
-        step: optimizer steps that the run has completed.
+        step: number of optimizer steps that the run has completed.
     """
     tensorboard = TensorBoardLogger(run_dir, name="tensorboard", version="", purge_step=step + 1)
     others = [make(run_dir, run_id, resolved) for make in chosen_loggers(components)]

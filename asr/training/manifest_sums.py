@@ -17,8 +17,8 @@ class Rates(NamedTuple):
     """Loss and WER of one manifest over all ranks.
 
     Args:
-        loss: per reference token; None: no tokens.
-        wer: a fraction; None: no reference words.
+        loss: loss per reference token; None: the manifest has no tokens.
+        wer: WER, as a fraction; None: the manifest has no reference words.
     """
 
     loss: float | None
@@ -51,8 +51,8 @@ class ManifestSums:
 
         Args:
             utterances: B utterances.
-            losses: (B,); utterances without a finite loss, and their tokens, do not count.
-            token_lengths: (B,).
+            losses: loss of each utterance, (B,); utterances without a finite loss, and their tokens, do not count.
+            token_lengths: number of tokens of each reference, (B,).
             errors: errors of the B hypotheses; empty: errors are not counted.
         """
         if not self or not utterances:

@@ -17,13 +17,13 @@ logger = logging.getLogger(__name__)
 
 
 class LargestBatchFirst(pl.callbacks.Callback):
-    """Take an optimizer step on the largest batches of the plan, and undo it.
+    """Take an optimizer step on the largest batches of the plan, and undo the step.
 
     Parameters, buffers, optimizer and random state are restored bit for bit. Each batch runs before and after an
     optimizer step, so that memory also includes the optimizer's state, as in all steps after the first.
 
     Args:
-        largest: makes this process's share of the batches; all processes must make equal numbers of batches.
+        largest: makes this process's part of the largest batches; all processes must make equal numbers of batches.
     """
 
     def __init__(self, largest: Callable[[], Sequence[Batch | TextBatch]]) -> None:

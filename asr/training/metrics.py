@@ -1,4 +1,4 @@
-"""metrics.csv: one line per logged step; a resumed run continues the file."""
+"""The file metrics.csv, which has one line per logged step; a resumed run continues the file."""
 
 import csv
 import io
@@ -20,8 +20,8 @@ class MetricsFile(Logger):
     a run resumes; this class removes only the lines of the steps that are repeated.
 
     Args:
-        path: of the file.
-        done: optimizer steps that the run has completed.
+        path: path of the file.
+        done: number of optimizer steps that the run has completed.
     """
 
     def __init__(self, path: Path, done: int) -> None:

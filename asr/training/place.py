@@ -15,8 +15,8 @@ def scheduled(optimizer: Optimizer, schedule: Schedule, total_steps: int, traine
 
     Args:
         optimizer: optimizer whose learning rate is multiplied by the schedule's factor.
-        schedule: of the run.
-        total_steps: optimizer steps of the whole run.
+        schedule: learning-rate schedule of the run.
+        total_steps: number of optimizer steps of the whole run.
         trainer: trainer of the run, whose data module has `epochs` (`TrainingData`).
     """
 
@@ -27,7 +27,7 @@ def scheduled(optimizer: Optimizer, schedule: Schedule, total_steps: int, traine
 
 
 def epochs_done(trainer: pl.Trainer) -> float:
-    """Return the number of passes over the training set so far, with the fraction of the current one."""
+    """Return the number of passes over the training set so far, including the fraction of the current pass."""
     epochs = trainer.datamodule.epochs  # type: ignore[attr-defined]  # a TrainingData
     done: float = epochs.done(trainer.current_epoch, trainer.world_size, batches_begun(trainer))
     return done
@@ -39,6 +39,6 @@ def epoch_of(task: pl.LightningModule, step: int) -> int:
 
 
 def log_place(task: pl.LightningModule, step: int) -> None:
-    """Log under the number of completed steps, which also names checkpoints; Lightning would count from 0."""
+    """Log the epoch and the number of completed steps, which is in checkpoints' names; Lightning counts from 0."""
     task.log("step", float(step))
     task.log("epoch", float(epoch_of(task, step)))

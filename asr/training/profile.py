@@ -1,4 +1,4 @@
-"""debug=profile: time of a few optimizer steps, by operation and by part of the model."""
+"""The callback of debug=profile: the time of a few optimizer steps, by operation and by part of the model."""
 
 import logging
 import os
@@ -14,10 +14,10 @@ from asr.run.names import TRACE
 
 logger = logging.getLogger(__name__)
 
-WARM_UP = 3  # unrecorded batches at the start, which allocate and compile
+WARM_UP = 3  # number of batches at the start, which allocate and compile, that are not recorded
 ROWS = 20  # number of rows of each table
 NAME_WIDTH = 60
-PART = "[pl][module]"  # prefix of names of the model's parts
+PART = "[pl][module]"  # prefix of the names of the model's parts
 
 
 class Profile(pl.Callback):
@@ -72,7 +72,7 @@ class Profile(pl.Callback):
 
 
 def _parts(averages: EventList, on_device: bool) -> Iterator[str]:
-    """Yield the lines of a table with the forward time of each part of the model, slowest part first."""
+    """Yield the lines of a table with the forward time of each part of the model; the slowest part comes first."""
     seconds = {event.key: event.device_time_total if on_device else event.cpu_time_total for event in averages}
     parts = {key.removeprefix(PART): time for key, time in seconds.items() if key.startswith(PART)}
     yield f"forward pass of each part of the model, sub-parts included, ms{' on the GPU' if on_device else ''}:"

@@ -1,4 +1,4 @@
-"""Progress of a training run: a bar on a terminal, otherwise log lines; and events."""
+"""Progress of a training run, shown as a bar on a terminal, otherwise as log lines, and written as events."""
 
 import logging
 import math
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LINE_SECONDS = 30  # between two lines within an epoch
+LINE_SECONDS = 30  # time between two log lines within an epoch
 AUDIO, TOKENS = "train/audio_seconds_per_second", "train/tokens_per_second"  # a task logs one of the two
 
 
@@ -50,7 +50,7 @@ class Bar(RichProgressBar):
 
 
 class LogLines(Callback):
-    """Log a line at the end of each epoch and, without a bar, every `LINE_SECONDS`.
+    """Log a line at the end of each epoch and, if there is no bar, every `LINE_SECONDS`.
 
     Args:
         events: file to which each line is also written as an event.
@@ -64,12 +64,12 @@ class LogLines(Callback):
         self._validated = False  # whether a validation ran since the last line at the end of an epoch
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
-        """Log a line if the last one is older than `LINE_SECONDS`."""
+        """Log a line if the last line is older than `LINE_SECONDS`."""
         if self.within_epochs and time.monotonic() - self._last > LINE_SECONDS:
             self._log(trainer, validated=False, done=False)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Write an event; log a line if it is before the first step. Later validations are part of an epoch's line."""
+        """Write an event; if no step is complete, also log a line. Later validations are part of an epoch's line."""
         if trainer.is_global_zero:
             measure, loss, score = _measured(trainer)
             finite = score if math.isfinite(score) else None
@@ -116,11 +116,11 @@ def _validation(trainer: pl.Trainer) -> str:
 def _by_manifest(
     metrics: Mapping[str, float], kind: str, write: Callable[[float], str] = "{:.3f}".format, beginning: str = ""
 ) -> str:
-    """List metrics by manifest, in brackets; "" if there are none.
+    """Return a list of metrics by manifest, in brackets; "" if there are no such metrics.
 
     Args:
-        metrics: by name.
-        kind: prefix of the metrics' names; the rest is the manifest's name.
+        metrics: metrics, by name.
+        kind: prefix of the metrics' names; the rest of a name is the manifest's name.
         write: formats a value.
         beginning: text at the start of the list.
     """

@@ -17,14 +17,14 @@ class WholeInValidation(pl.callbacks.Callback):
         gather_weights(pl_module)
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Free the parts of other processes."""
+        """Free the parts of weights that other processes store."""
         divide_weights(pl_module)
 
 
 class ShardedAverage(EMAWeightAveraging):
     """Lightning's moving average, which copies a task before it is sharded, and shards the copy.
 
-    It validates as `WholeInValidation` does.
+    Validations use whole weights, as with `WholeInValidation`.
     """
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
@@ -33,12 +33,12 @@ class ShardedAverage(EMAWeightAveraging):
         cast(pl.LightningModule, self._average_model.module).configure_model()
 
     def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Exchange trained weights and average, then gather the average."""
+        """Exchange the trained weights and the average, then gather the average."""
         super().on_validation_epoch_start(trainer, pl_module)
         gather_weights(pl_module)
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Free the parts of other processes, then exchange trained weights and average again."""
+        """Free the parts that other processes store, then exchange the average and the trained weights again."""
         divide_weights(pl_module)
         super().on_validation_epoch_end(trainer, pl_module)
 

@@ -22,7 +22,7 @@ class Sharded(ModelParallelStrategy):
     """Lightning's strategy for `fully_shard`, with the checkpoints of DDP: one file of whole tensors.
 
     Lightning's own checkpoint of whole tensors numbers the optimizer's state in another order than torch does, and
-    loads the weights before `on_load_checkpoint`, which adds the frozen ones.
+    loads the weights before `on_load_checkpoint`, which adds the frozen weights.
     """
 
     def __init__(self, backend: str) -> None:
@@ -30,24 +30,24 @@ class Sharded(ModelParallelStrategy):
 
     @property
     def lightning_restore_optimizer(self) -> bool:
-        """Whether Lightning calls `load_optimizer_state_dict`."""
+        """Return whether Lightning calls `load_optimizer_state_dict`."""
         return True
 
     def setup_environment(self) -> None:
-        """Join the process group; `first_then_all` calls it before there is a module, which Lightning requires."""
+        """Join the process group; `first_then_all` calls this method before a module exists, which Lightning requires."""
         start_process_group(self)
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
-        """Return the whole weights; None in place of each sharded one except on the first process."""
+        """Return the whole weights on the first process; on other processes, None replaces each sharded weight."""
         assert self.lightning_module is not None
         return whole(self.lightning_module.state_dict())
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
-        """Return the whole state; None in place of each sharded tensor except on the first process."""
+        """Return the whole state on the first process; on other processes, None replaces each sharded tensor."""
         return whole(optimizer.state_dict())
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        """Read the file; each process does so, and takes its part of each tensor."""
+        """Read the checkpoint; each process reads the file, and later uses its part of each tensor."""
         return ParallelStrategy.load_checkpoint(self, checkpoint_path, weights_only)
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
@@ -62,7 +62,7 @@ class Sharded(ModelParallelStrategy):
 
 
 def is_sharded(trainer: pl.Trainer) -> bool:
-    """Whether all processes must take part in reading a weight."""
+    """Return whether all processes must take part in reading a weight."""
     return isinstance(trainer.strategy, Sharded)
 
 
@@ -73,13 +73,13 @@ def shard_in_fit(trainer: pl.Trainer, task: Any, blocks: Iterable[nn.Module], me
     blocks are gathered together while one of `methods` runs.
 
     Args:
-        trainer: of the run.
+        trainer: trainer of the run.
         task: the Lightning module.
-        blocks: of its net.
-        methods: names of the task's methods that use weights; none calls another.
+        blocks: blocks of the task's net.
+        methods: names of the task's methods that use weights; none of these methods calls another.
     """
     if isinstance(trainer.strategy, Sharded):
-        # A copy of the task, a moving average, shards itself: the arguments of a partial are copied with it.
+        # A copy of the task, such as a moving average, shards itself, because a partial's arguments are copied with it.
         task.configure_model = partial(_shard, task, blocks, methods, trainer.strategy.root_device)
 
 
@@ -92,15 +92,15 @@ def _shard(task: nn.Module, blocks: Iterable[nn.Module], methods: Sequence[str],
 def shard(module: nn.Module, blocks: Iterable[nn.Module], device: torch.device) -> None:
     """Shard the weights of blocks and of the module that contains them; scalars stay whole on every process."""
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-    scalars = {weight for weight in module.parameters() if weight.ndim == 0}  # nothing to shard
+    scalars = {weight for weight in module.parameters() if weight.ndim == 0}  # scalars cannot be sharded
     for part in (*blocks, module):
         fully_shard(part, mesh=mesh, reshard_after_forward=True, ignored_params=scalars)
 
 
 def gather_weights(module: nn.Module) -> None:
-    """Make the weights of a module whole on every process until `divide_weights`; all processes must call it.
+    """Gather whole weights of a module on every process until `divide_weights`; all processes must call this function.
 
-    In a validation, processes have different numbers of batches, so none may gather weights for one batch.
+    In a validation, processes have different numbers of batches, so they cannot gather weights for each batch.
     """
     for part in _parts(module):
         part.set_reshard_after_forward(False, recurse=False)
@@ -108,7 +108,7 @@ def gather_weights(module: nn.Module) -> None:
 
 
 def divide_weights(module: nn.Module) -> None:
-    """Free the parts that other processes store, and gather weights again while they are used."""
+    """Free the parts of weights that other processes store; from now on, weights are gathered while they are used."""
     for part in _parts(module):
         part.reshard()
         part.set_reshard_after_forward(True, recurse=False)
@@ -119,7 +119,7 @@ def _parts(module: nn.Module) -> list[FSDPModule]:
 
 
 def whole(state: Any) -> Any:
-    """Gather each sharded tensor of a state dict on the first process, on the CPU; all processes must call it."""
+    """Gather each sharded tensor of a state dict on the first process's CPU; all processes must call this function."""
     is_first = dist.get_rank() == 0
 
     def gathered(tensor: DTensor) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""Signals that stop a training: it completes its step, saves, and exits with 128 + the signal's number."""
+"""Signals that stop a training, which then completes its step, saves, and exits with 128 + the signal's number."""
 
 import logging
 import os
@@ -26,14 +26,14 @@ class Stopped(Exception):  # noqa: N818  # not an error
 
 
 class StopRequest:
-    """The request of a signal to stop. Its handler only stores the signal's number.
+    """A request to stop, made by a signal. The signal's handler only stores the signal's number.
 
     Args:
         speaks: whether to print a message; True in one process only.
     """
 
     def __init__(self, speaks: bool) -> None:
-        self.signum = 0  # none yet
+        self.signum = 0  # 0: no signal yet
         self.at_once = False
         self._speaks = speaks
         self._before: dict[signal.Signals, Any] = {}
@@ -58,7 +58,7 @@ class StopRequest:
         name = signal.Signals(signum).name
         if speaks:
             text = f"{name}: saving and stopping at the end of this step or validation; Ctrl-C to stop at once\n"
-            os.write(2, text.encode())  # without the logger, which may be writing a line at this moment
+            os.write(2, text.encode())  # not by the logger, which may be writing a line at this moment
 
 
 def requeue(stopped: Stopped) -> None:

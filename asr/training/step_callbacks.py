@@ -19,9 +19,9 @@ def step_callbacks(settings: "RunSettings", model: Model, largest: Callable[[], 
     """Make the callbacks, in the order in which they must run.
 
     Args:
-        settings: of the run.
+        settings: settings of the run.
         model: the model to train.
-        largest: makes this process's share of the largest batches.
+        largest: makes this process's part of the largest batches.
     """
     callbacks: list[pl.Callback] = [
         Frozen(model, settings.init.frozen, settings.init.frozen_steps),

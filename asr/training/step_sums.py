@@ -17,7 +17,7 @@ class StepSums(NamedTuple):
     """Sums over the batches of an optimizer step, on all ranks.
 
     Args:
-        loss: loss of the utterances.
+        loss: sum of the utterances' losses.
         tokens: number of tokens of the references.
         frames: number of feature frames, without padding.
         padded_frames: number of feature frames, including padding.
@@ -44,14 +44,14 @@ class StepSums(NamedTuple):
         return cls(**dict(zip(cls._fields, sums[:fixed], strict=False)), others=others)
 
     def together(self, others: Sequence["StepSums"]) -> "StepSums":
-        """Return this step with frames and seconds that include other steps, for rates since the last log line."""
+        """Return this step's sums, with frames and seconds of other steps added, for rates since the last log line."""
         steps = [self, *others]
         shared = ("frames", "padded_frames", "waited_seconds", "wall_seconds")
         return self._replace(**{name: sum(getattr(step, name) for step in steps) for name in shared})
 
     @property
     def padding(self) -> float:
-        """Fraction of the frames that is padding."""
+        """Padding, as a fraction of the frames."""
         return 1 - self.frames / self.padded_frames if self.padded_frames else 0.0
 
     @property
@@ -61,7 +61,7 @@ class StepSums(NamedTuple):
 
 
 def on_device(sums: Sequence[float], device: torch.device) -> Tensor:
-    """Move numbers to the device, where ranks sum them, in the most exact type of the device."""
+    """Copy numbers to the device, where they are summed over ranks, in the most exact type of the device."""
     return torch.tensor(sums, dtype=exact(device), device=device)
 
 
@@ -80,7 +80,7 @@ class StepBatches:
         self.rejected += batch.rejected
 
     def sums(self, waited_seconds: float, wall_seconds: float, names: Sequence[str] = ()) -> Tensor:
-        """Sum the fields of `StepSums`, in their order, then the losses with these names: (7 + N,).
+        """Return the fields of `StepSums`, in order, followed by the sums of the N losses with these names, (7 + N,).
 
         The result stays on the device; there is no synchronisation.
         """
@@ -90,14 +90,14 @@ class StepBatches:
         frames = torch.stack([batch.feature_lengths.sum() for batch, _ in self.batches]).sum()
         padded_frames = sum(batch.features.shape[0] * batch.features.shape[1] for batch, _ in self.batches)
         known = (float(padded_frames), float(len(self.rejected)), waited_seconds, wall_seconds)
-        # new_full does not synchronise; a copy from the CPU would.
+        # new_full does not synchronise with the device; a copy from the CPU would.
         filled = [loss.new_full((), number) for number in known]
         none = loss.new_zeros(1)  # loss of a batch without utterances
         others = [torch.stack([loss.get(name, none).sum(dtype=dtype) for loss in self.others]).sum() for name in names]
         return torch.stack([loss, tokens.to(dtype), frames.to(dtype), *filled, *others])
 
     def not_finite(self) -> list[str]:
-        """List the utterances whose loss is not finite."""
+        """Return the utterances whose loss is not finite."""
         # strict=False: a batch without utterances has one loss.
         pairs = [
             pair for batch, losses in self.batches for pair in zip(batch.utterances, losses.tolist(), strict=False)
@@ -125,11 +125,11 @@ class StepRecord:
     """An optimizer step that the device may not have finished yet.
 
     Args:
-        epoch: from 1.
-        number: from 1.
+        epoch: number of the epoch, from 1.
+        number: number of the step, from 1.
         batches: batches of this rank.
-        sums: (7 + N,), the fields of `StepSums` over all ranks, on the device.
-        norm: (), norm of the gradient, on the device.
+        sums: the result of `StepBatches.sums`, summed over all ranks, on the device, (7 + N,).
+        norm: norm of the gradient, on the device, ().
     """
 
     epoch: int
@@ -140,6 +140,6 @@ class StepRecord:
 
 
 def wait_for(steps: Sequence[StepRecord], names: Sequence[str]) -> list[tuple[StepSums, float]]:
-    """Read sums and gradient norms of steps with a single synchronisation; `names` are those of the other losses."""
+    """Read sums and gradient norms of steps with a single synchronisation; `names`: the names of the other losses."""
     rows = torch.stack([torch.cat([step.sums, step.norm.to(step.sums.dtype)[None]]) for step in steps]).tolist()
     return [(StepSums.of(sums, names), norm) for *sums, norm in rows]

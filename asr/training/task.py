@@ -1,4 +1,4 @@
-"""The Lightning module of a recogniser: loss of a step, validation, logged metrics. It contains no model code."""
+"""The Lightning module of a recogniser: the loss of a step, validation and logged metrics, but no model code."""
 
 import logging
 import math
@@ -37,7 +37,7 @@ from asr.training.validation_sums import ValidationSums
 STATES = {
     "state_dict",
     "current_model_state",
-}  # weights in a checkpoint; with a moving average, the first key has the average, the second the trained weights
+}  # keys of weights in a checkpoint; with a moving average, the first is of the average, the second of trained weights
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class RecognitionTask(pl.LightningModule):
     """Train a recogniser.
 
     The loss is the sum of the utterances' losses divided by the number of their reference tokens, over all ranks and
-    all batches of the optimizer step: each backward pass adds gradients of sums, which are divided once, before
+    all batches of the optimizer step. Each backward pass adds gradients of sums; the gradients are divided once, before
     clipping.
 
     An error on one rank is reduced over all ranks, so that all ranks stop together and no rank hangs. On a CPU, errors
@@ -71,15 +71,15 @@ class RecognitionTask(pl.LightningModule):
     Args:
         recognizer: contains the model to train; decodes the validation set.
         make_optimizer: makes the optimizer from named parameters.
-        schedule: of the learning rate.
-        total_steps: optimizer steps of the whole run, for the schedule.
-        seed: of dropout.
+        schedule: schedule of the learning rate.
+        total_steps: number of optimizer steps of the whole run, for the schedule.
+        seed: seed of dropout.
         unreadable: limit of skipped utterances.
-        extra: stored in a checkpoint beside the weights (`checkpoint_extra`).
+        extra: data stored in a checkpoint with the weights (`checkpoint_extra`).
         faults: folder for batches whose loss is not finite.
         waiting: measures the time that the training process waits for batches.
         samples: file and ids of the utterances whose hypotheses each validation records.
-        epoch_hours: hours of each training manifest in an epoch, by its name.
+        epoch_hours: hours that each training manifest contributes to an epoch, by the manifest's name.
         valid_manifests: names of the validation manifests.
         own_tensors: names of the model's tensors in a checkpoint; None: all. Tensors without these names never change.
     """
@@ -105,7 +105,7 @@ class RecognitionTask(pl.LightningModule):
         super().__init__()
         self.model = recognizer.model
         self._recognizer = recognizer
-        self.skipped = unreadable.so_far  # utterances of this epoch, over all ranks
+        self.skipped = unreadable.so_far  # number of unreadable utterances of this epoch, over all ranks
         self.batch: Batch | None = None  # the current batch
         self.recorded: Callable[[Tensor, Tensor], Encoded] | None = None  # replaces the model's forward pass
         self._make_optimizer = make_optimizer
@@ -137,7 +137,7 @@ class RecognitionTask(pl.LightningModule):
         return scheduled(optimizer, self._schedule, self._total_steps, self.trainer)
 
     def losses(self, batch: Batch) -> Mapping[str, Tensor]:
-        """Compute the losses of each utterance by name, (B,) each; a batch without utterances has one, zero, (1,)."""
+        """Compute losses by name, with a value per utterance, (B,) each; for no utterances, a single zero, (1,)."""
         self.batch = batch
         if len(batch) == 0:
             return {"loss": self._stand_in()}
@@ -146,7 +146,7 @@ class RecognitionTask(pl.LightningModule):
         return self.model.head.losses(encoded, batch.tokens, batch.token_lengths)
 
     def on_train_start(self) -> None:
-        """Start the clock of the first step; setup time does not count."""
+        """Start the clock of the first step, so that the time of the setup does not count."""
         self._last_step_time = time.monotonic()
 
     def on_train_epoch_start(self) -> None:
@@ -159,7 +159,10 @@ class RecognitionTask(pl.LightningModule):
         torch.manual_seed(derive_seed(self._seed, self.current_epoch, batch_idx, self.global_rank))
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Sum the losses of a batch, times the divisors of the mean over ranks and of Lightning's accumulation."""
+        """Sum the losses of a batch, times the number of ranks and the number of accumulated batches.
+
+        torch and Lightning divide by these numbers.
+        """
         losses = self.losses(batch)
         self._batches.add(batch, {name: loss.detach() for name, loss in losses.items()})
         return losses["loss"].sum() * (self.trainer.world_size * self.trainer.accumulate_grad_batches)
@@ -196,26 +199,26 @@ class RecognitionTask(pl.LightningModule):
         for step, (sums, norm) in zip(steps, results, strict=True):
             if sums.skipped:
                 self._skip(step, int(sums.skipped))
-            if not math.isfinite(sums.loss) or not math.isfinite(norm):  # sums over ranks, so all ranks stop
+            if not math.isfinite(sums.loss) or not math.isfinite(norm):  # these are sums over ranks, so all ranks stop
                 self._stop_not_finite(step)
             for batch, losses in step.batches.batches:
                 self._of_manifests.add(batch.utterances, losses, batch.token_lengths)
         return results
 
     def _is_logged(self, step: int) -> bool:
-        """Whether a step is logged: every `log_every_n_steps` steps, and the last step of an epoch or of the run."""
+        """Return whether a step is logged: every `log_every_n_steps` steps, and the last of an epoch or of the run."""
         return step % self._log_every == 0 or self.trainer.is_last_batch or step == self.trainer.max_steps
 
     @property
     def _log_every(self) -> int:
-        """Optimizer steps between two logged steps."""
+        """Number of optimizer steps from one logged step to the next."""
         every: int = self.trainer.log_every_n_steps  # type: ignore[attr-defined]  # set outside of Trainer's class
         return every
 
     def _log_step(self, sums: StepSums, norm: float, learning_rate: float) -> None:
         features = self.model.features
         seconds = sums.frames / self.model.head.views * features.hop / features.sample_rate
-        log_place(self, self.global_step + 1)  # after this step
+        log_place(self, self.global_step + 1)  # number of completed steps after this step
         self.log("train/loss", sums.loss / max(sums.tokens, 1), prog_bar=True)
         for name, loss in sums.others.items():
             self.log(f"train/{name}", loss / max(sums.tokens, 1))
@@ -240,12 +243,12 @@ class RecognitionTask(pl.LightningModule):
             self.log(f"{HOURS_OF}{name}", epochs_done(self.trainer) * self._epoch_hours[name])
 
     def _reduce(self, sums: Tensor) -> Tensor:
-        """Sum over all ranks."""
+        """Sum a tensor over all ranks."""
         reduced: Tensor = self.trainer.strategy.reduce(sums, reduce_op="sum")
         return reduced
 
     def on_validation_epoch_start(self) -> None:
-        """Check the steps before the validation, and reset its sums."""
+        """Check the steps before the validation, and reset the sums of the validation."""
         self.settle()
         self._valid = ValidationSums(self._valid_manifests)
 
@@ -302,11 +305,11 @@ class RecognitionTask(pl.LightningModule):
                 self.log(f"{VALID_WER_OF}{name}", rates.wer)
 
     def on_validation_end(self) -> None:
-        """Restart the clock of the step; validation and the checkpoint after it do not count."""
+        """Restart the clock of the step, so that the times of the validation and of its checkpoint do not count."""
         self._last_step_time = time.monotonic()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add config and tokenizer, so that a checkpoint can transcribe; remove tensors that never change."""
+        """Add the config and the tokenizer, which recognition needs; remove tensors that never change."""
         checkpoint[CHECKPOINT_KEY] = self._extra
         if self._own is not None:
             for key in STATES & checkpoint.keys():
@@ -356,7 +359,7 @@ class RecognitionTask(pl.LightningModule):
 
 
 def answers_at_once(device: torch.device) -> bool:
-    """Whether results are available without a synchronisation: a CPU does not run asynchronously."""
+    """Return whether results are available without a synchronisation, as on a CPU, which is not asynchronous."""
     return device.type == "cpu"
 
 

@@ -8,11 +8,11 @@ from asr.data.epochs import Epochs
 class TrainingTask(Protocol):
     """A Lightning module to train.
 
-    Its steps log `train/loss`, its validations `valid/loss` and `valid/<measure>`.
+    Its steps log `train/loss`; its validations log `valid/loss` and `valid/<measure>`.
     """
 
-    measure: ClassVar[str]  # metric that selects checkpoints; lower is better
-    skipped: int  # unreadable utterances of this epoch, over all ranks
+    measure: ClassVar[str]  # metric of validations, which selects checkpoints; lower is better
+    skipped: int  # number of unreadable utterances of this epoch, over all ranks
 
     def settle(self) -> Any:
         """Synchronise with the device; stop if a loss or gradient since the last call is not finite."""
@@ -24,4 +24,4 @@ class TrainingTask(Protocol):
 class TrainingData(Protocol):
     """A Lightning data module to train on."""
 
-    epochs: Epochs  # of the run; gives its position to checkpoints and to the schedule
+    epochs: Epochs  # epochs of the run, with its position for checkpoints and schedule

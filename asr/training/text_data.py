@@ -29,7 +29,7 @@ class TextData(pl.LightningDataModule):
         self.epochs = Epochs(train.epoch, len(train), position)
 
     def train_dataloader(self) -> DataLoader[TextBatch]:
-        """Make the loader of the current epoch, from the batch at which the run starts or resumes."""
+        """Make the loader of the current epoch, which begins with the batch at which the run starts or resumes."""
         assert self.trainer is not None
         position = self.epochs.stretch(self.trainer.current_epoch, self.trainer.world_size)
         sampler = EpochSampler(self.epochs.plan(position), self.trainer.global_rank, position.batch)
@@ -50,7 +50,7 @@ class TextData(pl.LightningDataModule):
 
 
 class _Places(Dataset[int]):
-    """Positions of sentences; `Sentences.batch` makes a batch from a list of them."""
+    """Positions of sentences; `Sentences.batch` makes a batch from a list of positions."""
 
     def __getitem__(self, item: Item) -> int:
         return item.position

@@ -1,4 +1,4 @@
-"""The Lightning module of a language model: loss of a step, validation, logged metrics."""
+"""The Lightning module of a language model: the loss of a step, validation and logged metrics."""
 
 import math
 import time
@@ -31,10 +31,10 @@ class LanguageModelTask(pl.LightningModule):
     Args:
         model: the model to train.
         make_optimizer: makes the optimizer from named parameters.
-        schedule: of the learning rate.
-        total_steps: optimizer steps of the whole run, for the schedule.
-        seed: of dropout.
-        extra: stored in a checkpoint beside the weights (`checkpoint_extra`).
+        schedule: schedule of the learning rate.
+        total_steps: number of optimizer steps of the whole run, for the schedule.
+        seed: seed of dropout.
+        extra: data stored in a checkpoint with the weights (`checkpoint_extra`).
     """
 
     measure: ClassVar[str] = PERPLEXITY
@@ -59,7 +59,7 @@ class LanguageModelTask(pl.LightningModule):
         self._extra = extra
         self._batch: TextBatch | None = None  # the current batch
         self._sums: list[Tensor] = []  # loss and tokens of the step's batches
-        self._unsettled: list[tuple[int, Tensor]] = []  # steps: number; loss and tokens over all ranks, gradient norm
+        self._unsettled: list[tuple[int, Tensor]] = []  # of each step: number, and (loss, tokens, gradient norm)
         self._last_step_time = time.monotonic()
         self._valid = torch.zeros(3)
 
@@ -81,7 +81,7 @@ class LanguageModelTask(pl.LightningModule):
         return f"a batch must fit into memory; got {shape}. Lower text.batch_tokens."
 
     def on_train_start(self) -> None:
-        """Start the clock of the first step; setup time does not count."""
+        """Start the clock of the first step, so that the time of the setup does not count."""
         self._last_step_time = time.monotonic()
 
     def on_train_batch_start(self, batch: TextBatch, batch_idx: int) -> None:
@@ -112,7 +112,7 @@ class LanguageModelTask(pl.LightningModule):
             self._log_step(self.settle(), optimizer.param_groups[0]["lr"])
 
     def _reduce(self, sums: Tensor) -> Tensor:
-        """Sum over all ranks."""
+        """Sum a tensor over all ranks."""
         reduced: Tensor = self.trainer.strategy.reduce(sums, reduce_op="sum")
         return reduced
 
@@ -125,7 +125,7 @@ class LanguageModelTask(pl.LightningModule):
         steps, self._unsettled = self._unsettled, []
         rows: list[list[float]] = torch.stack([sums for _, sums in steps]).tolist() if steps else []
         for (number, _), (loss, _, norm) in zip(steps, rows, strict=True):
-            if not math.isfinite(loss) or not math.isfinite(norm):  # sums over ranks, so all ranks stop
+            if not math.isfinite(loss) or not math.isfinite(norm):  # these are sums over ranks, so all ranks stop
                 must = f"loss and gradient must be finite; in step {number} the loss is {loss:g}, the norm {norm:g}"
                 fail_together(self.trainer, f"{must}. Try a lower optimizer.lr, or more schedule.warmup_steps.")
         return rows
@@ -134,19 +134,19 @@ class LanguageModelTask(pl.LightningModule):
         now = time.monotonic()
         seconds, self._last_step_time = now - self._last_step_time, now
         loss, tokens, norm = steps[-1]
-        log_place(self, self.global_step + 1)  # after this step
+        log_place(self, self.global_step + 1)  # number of completed steps after this step
         self.log("train/loss", loss / tokens, prog_bar=True)
         self.log("train/grad_norm", norm)
         self.log("train/learning_rate", learning_rate)
         self.log("train/tokens_per_second", sum(step[1] for step in steps) / seconds, prog_bar=True)
 
     def on_validation_epoch_start(self) -> None:
-        """Check the steps before the validation, and reset its sums."""
+        """Check the steps before the validation, and reset the sums of the validation."""
         self.settle()
         self._valid = torch.zeros(3, dtype=exact(self.device), device=self.device)
 
     def validation_step(self, batch: TextBatch, batch_idx: int) -> None:
-        """Sum loss, tokens and words of a batch, sentence ends included."""
+        """Sum the losses, tokens and words of a batch, including the ends of sentences."""
         if len(batch):
             loss, ends = self.losses(batch)["loss"].to(self._valid.dtype).sum(), len(batch)
             counts = batch.token_lengths.sum() + ends, batch.num_words.sum() + ends
@@ -160,9 +160,9 @@ class LanguageModelTask(pl.LightningModule):
         self.log("valid/loss", loss / tokens)
 
     def on_validation_end(self) -> None:
-        """Restart the clock of the step; validation and the checkpoint after it do not count."""
+        """Restart the clock of the step, so that the times of the validation and of its checkpoint do not count."""
         self._last_step_time = time.monotonic()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add config and tokenizer, so that a bundle can be made from a checkpoint alone."""
+        """Add the config and the tokenizer, so that a bundle can be made from a checkpoint alone."""
         checkpoint[CHECKPOINT_KEY] = self._extra

@@ -1,4 +1,4 @@
-"""Lightning's Trainer, made from the settings; its loggers, callbacks and signal handlers."""
+"""Lightning's Trainer, made from the settings, with its loggers, callbacks and signal handlers."""
 
 import logging
 import warnings
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def make_trainer(settings: "AnyRunSettings") -> pl.Trainer:
-    """Make the trainer, which determines device and number of processes; `equip` adds loggers and callbacks.
+    """Make the trainer, which chooses the device and the number of processes; `equip` adds loggers and callbacks.
 
     Raises:
         InputError: Lightning or this machine does not support a setting.
@@ -50,7 +50,7 @@ def make_trainer(settings: "AnyRunSettings") -> pl.Trainer:
             "trainer.accelerator must be available to torch; got mps, which needs an Apple GPU. Give cpu or gpu."
         )
     if settings.trainer.is_sharded:
-        arguments["inference_mode"] = False  # would make weights gathered in it useless for training
+        arguments["inference_mode"] = False  # weights gathered in inference mode would be useless for training
         arguments["strategy"] = Sharded("gloo" if arguments["accelerator"] == "cpu" else "nccl")
     chosen_loggers(settings.components)
     callbacks = progress_callbacks(Path(settings.run_dir))
@@ -90,19 +90,19 @@ def equip(
     measure: str,
     others: list[pl.Callback],
 ) -> StopRequest:
-    """Add loggers, callbacks, in this order, and signal handlers to the trainer.
+    """Add loggers, callbacks and signal handlers to the trainer, in this order.
 
     Args:
-        trainer: of the run.
-        settings: of the run.
-        state: of the run.
+        trainer: trainer of the run.
+        settings: settings of the run.
+        state: state of the run.
         run: record of the run to which the checkpoints belong.
         data: the data to train on.
         measure: metric of validations, which selects checkpoints.
         others: callbacks, except checkpointing.
 
     Returns:
-        The request of a signal to stop.
+        The request to stop, which a signal makes.
     """
     trainer.loggers = make_loggers(settings.components, as_mapping(settings), state.run_dir, run.id, state.step)
     stop = StopRequest(speaks=trainer.is_global_zero)
@@ -115,13 +115,13 @@ def equip(
 def _quieten_libraries() -> None:
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", module="lightning")  # hints that suit only Lightning's defaults
+    warnings.filterwarnings("ignore", module="lightning")  # hints that are only useful with Lightning's defaults
 
 
 def _check_validation(trainer: pl.Trainer) -> None:
     """Check that each validation runs between two optimizer steps, where a checkpoint can be written."""
     accumulated, every = trainer.accumulate_grad_batches, trainer.val_check_interval
-    # 1.0: at the end of an epoch, which also ends an optimizer step. 1: after every batch.
+    # 1.0: a validation at the end of an epoch, which also ends an optimizer step. 1: a validation after every batch.
     in_step = every % accumulated == 0 if isinstance(every, int) else every == 1.0
     if accumulated > 1 and (trainer.check_val_every_n_epoch is None or not in_step):
         must = "trainer.val_check_interval must be 1.0 or a multiple of trainer.accumulate_grad_batches"

@@ -30,7 +30,7 @@ class ValidationSums:
 
     def add(self, counts: ErrorCounts, losses: Tensor, token_lengths: Tensor) -> None:
         self.counts += counts
-        fits = losses.isfinite()  # the loss of a text too long for its audio is infinite; its errors count
+        fits = losses.isfinite()  # a text that is too long for its audio has an infinite loss, but its errors count
         self.loss += float(losses[fits].cpu().double().sum())
         self.tokens += int(token_lengths[fits].sum())
 

@@ -1,4 +1,4 @@
-"""Metrics to MLflow."""
+"""The logger that sends metrics to MLflow."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Metrics to Weights & Biases."""
+"""The logger that sends metrics to Weights & Biases."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ class WandB(WandbLogger):
         run_id: id of the training; it does not change when the training is resumed.
         resolved: the config, stored with the run.
         project: name of the project to which the run belongs.
-        entity: user or team; None: the default of the account.
+        entity: user or team that owns the run; None: the account's default.
 
     Raises:
         InputError: no account is logged in, or wandb.ai cannot be reached.
