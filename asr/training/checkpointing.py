@@ -116,7 +116,7 @@ class Saving(pl.callbacks.Checkpoint):
             set_place(checkpoint, position, checkpoint["global_step"])
 
     def _agree(self, trainer: pl.Trainer) -> tuple[int, bool]:
-        """Return the same on all processes: a signal (0: none), and whether a save is due by the first process's clock."""
+        """Return a signal (0: none), and whether a save is due by the first process's clock; equal on all processes."""
         overdue = trainer.is_global_zero and time.monotonic() - self._time > self._every_seconds
         if trainer.world_size == 1:
             return self._stop.signum, overdue

@@ -37,7 +37,7 @@ from asr.training.validation_sums import ValidationSums
 STATES = {
     "state_dict",
     "current_model_state",
-}  # keys of weights in a checkpoint; with a moving average, the first is of the average, the second of trained weights
+}  # keys of weights in a checkpoint; with a moving average, the first has the average, the second the trained weights
 
 logger = logging.getLogger(__name__)
 

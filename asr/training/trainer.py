@@ -90,7 +90,7 @@ def equip(
     measure: str,
     others: list[pl.Callback],
 ) -> StopRequest:
-    """Add loggers, callbacks and signal handlers to the trainer, in this order.
+    """Add loggers, callbacks and signal handlers to the trainer.
 
     Args:
         trainer: trainer of the run.
@@ -99,7 +99,7 @@ def equip(
         run: record of the run to which the checkpoints belong.
         data: the data to train on.
         measure: metric of validations, which selects checkpoints.
-        others: callbacks, except checkpointing.
+        others: callbacks except checkpointing, in order.
 
     Returns:
         The request to stop, which a signal makes.
