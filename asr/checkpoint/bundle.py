@@ -109,7 +109,7 @@ def read_exported(folder: Path) -> Bundle:
     """Read the folder of an exported model.
 
     Raises:
-        InputError: for the reasons of `read_bundle`.
+        InputError: for the same reasons as in `read_bundle`.
     """
     config = read_config(folder)
     files, card = _read_texts(folder)
@@ -132,7 +132,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Read only the config of a bundle.
 
     Raises:
-        InputError: for the reasons of `read_bundle`.
+        InputError: for the same reasons as in `read_bundle`.
     """
     _check_files(folder)
     try:
@@ -210,7 +210,7 @@ def check_replaceable(folder: Path, bundle: Bundle, instead_of: Bundle | None = 
     """Check in advance whether `replace_bundle` with these arguments can succeed.
 
     Raises:
-        InputError: for the reasons of `replace_bundle`.
+        InputError: for the same reasons as in `replace_bundle`.
     """
     check_attachable(bundle.config)
     check_replaceable_folder(folder, bundle.names | (instead_of.names if instead_of else set()), OF_A_BUNDLE)
@@ -220,7 +220,7 @@ def check_replaceable_folder(folder: Path, names: Collection[str], always: Colle
     """Check in advance whether `replace_folder` with these arguments can succeed.
 
     Raises:
-        InputError: for the reasons of `replace_folder`.
+        InputError: for the same reasons as in `replace_folder`.
     """
     folder = real(folder)
     _check_replaceable(folder, names, always)
@@ -259,7 +259,7 @@ def replace_folder(
         write: creates the folder at the given path and writes its files.
 
     Raises:
-        InputError: for the reasons of `replace_bundle`.
+        InputError: for the same reasons as in `replace_bundle`.
     """
     folder = real(folder)  # if the folder is a link, its target is replaced
     if not folder.name or folder.suffix in OF_FILES:

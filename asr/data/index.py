@@ -32,7 +32,7 @@ SCHEMA = pa.schema(
         pa.field("duration", pa.float64(), nullable=False),  # seconds
         pa.field("offset", pa.float64()),  # seconds; null: the utterance is the whole file
         pa.field("speaker", pa.binary()),
-        pa.field("text", pa.binary(), nullable=False),  # as written
+        pa.field("text", pa.binary(), nullable=False),  # as in the manifest
         pa.field("start", pa.int64()),  # first byte of the audio in a shard; null: audio_filepath is an audio file
         pa.field("num_bytes", pa.int64()),
     ],

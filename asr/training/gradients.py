@@ -41,5 +41,5 @@ def divide_and_clip(
     torch._foreach_div_(local, divisor.to(local[0].dtype))
     squares = add_up(get_total_norm(parts).square()) + get_total_norm(scalars).square()
     norm = squares.sqrt()
-    torch._foreach_mul_(local, (limit / (norm + 1e-6)).clamp(max=1.0))  # as torch's clip_grad_norm_
+    torch._foreach_mul_(local, (limit / (norm + 1e-6)).clamp(max=1.0))  # the formula of torch's clip_grad_norm_
     return norm.detach()

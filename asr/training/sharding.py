@@ -34,7 +34,7 @@ class Sharded(ModelParallelStrategy):
         return True
 
     def setup_environment(self) -> None:
-        """Join the process group; `first_then_all` calls this before there is a module, which Lightning would require."""
+        """Join the process group; `first_then_all` calls this method before a module exists; Lightning requires one."""
         start_process_group(self)
 
     def lightning_module_state_dict(self) -> dict[str, Any]:

@@ -59,7 +59,7 @@ class LanguageModelTask(pl.LightningModule):
         self._extra = extra
         self._batch: TextBatch | None = None  # the current batch
         self._sums: list[Tensor] = []  # loss and tokens of the step's batches
-        self._unsettled: list[tuple[int, Tensor]] = []  # each step's number, and (loss, tokens, gradient norm) over all ranks
+        self._unsettled: list[tuple[int, Tensor]] = []  # steps' numbers; (loss, tokens, gradient norm) over all ranks
         self._last_step_time = time.monotonic()
         self._valid = torch.zeros(3)
 
