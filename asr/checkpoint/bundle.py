@@ -30,13 +30,13 @@ WEIGHTS, CONFIG, CARD = "weights.safetensors", "config.json", "README.md"
 FIXED = (WEIGHTS, CONFIG, CARD)  # names of the files in every bundle
 OF_A_BUNDLE = (WEIGHTS, CONFIG)
 OF_FILES = (".nemo", ".ckpt")  # suffixes of models that are files; a folder whose name ends like this cannot be loaded
-ATTACHED = {  # by setting of decode.fusion: the name of the bundle's copy of the setting's file
+ATTACHED = {  # names of files in a bundle, by the setting of decode.fusion that gives the file
     "lm": "lm.arpa",
     "spelling": "spelling.arpa",
     "lexicon": "lexicon.txt",
     "hotwords": "hotwords.txt",
 }
-ATTACHED_TO_SEARCH = {"language_model": "language-model.safetensors"}  # likewise, by setting of the decoder itself
+ATTACHED_TO_SEARCH = {"language_model": "language-model.safetensors"}  # the same for settings of the decoder
 NEURAL_LM = "lm.safetensors"  # name used instead of ATTACHED["lm"] for a neural language model
 ATTACHED_NAMES = (*ATTACHED.values(), *ATTACHED_TO_SEARCH.values(), NEURAL_LM)
 UNBOUNDED = (

@@ -161,7 +161,7 @@ def _load_weights(model: Model, weights: Mapping[str, Tensor]) -> None:
 
 
 def decoder_settings(bundle: Bundle, instead: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of the model's decoder, or of another decoder in conf/decode, replaced by those in `instead`.
+    """Return the settings of the model's decoder, or of another decoder in conf/decode, changed by `instead`.
 
     Replacements without a decoder's name apply to the model's decoder, or to beam search if the model's decoder is
     greedy and does not have these settings.

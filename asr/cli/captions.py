@@ -25,7 +25,7 @@ ERASE, FAINT, PLAIN = "\r\x1b[K", "\x1b[2m", "\x1b[0m"
 
 
 def add_captions(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a stream."""
+    """Add the options of live captions."""
     stream = parser.add_argument_group("live captions")
     stream.add_argument("--stream", action="store_true", help="caption one file, or standard input (-), line by line")
     stream.add_argument("--chunk-seconds", type=float, metavar="S", help="length of a chunk (default: the model's)")
@@ -44,7 +44,7 @@ def add_captions(parser: argparse.ArgumentParser) -> None:
 
 
 def check_captions(options: argparse.Namespace) -> None:
-    """Check the combination of a stream's options.
+    """Check the combination of the options of live captions.
 
     Raises:
         InputError: options exclude each other.

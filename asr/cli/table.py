@@ -1,4 +1,4 @@
-"""Results as text, in columns."""
+"""Format results as text in columns."""
 
 from collections.abc import Sequence
 

@@ -215,7 +215,7 @@ def _rows(manifest: str, content: bytes | None, required: Sequence[str]) -> Iter
             logger.info("indexing %s: %s utterances done", printable_url(manifest), f"{number:,}")
         yield utterance
     if len(np.unique(np.frombuffer(hashes, dtype=np.int64))) < len(hashes):
-        _, problems = read_good_lines(manifest, required=required)  # none, if different ids merely have equal hashes
+        _, problems = read_good_lines(manifest, required=required)  # no problems, if different ids have equal hashes
         for problem in problems:  # the message names both lines
             raise problem
 

@@ -54,9 +54,9 @@ class Bounds:
 
     Args:
         sample_rate: sample rate of the features, in Hz.
-        max_bad_fraction: `data.max_bad_fraction`.
+        max_bad_fraction: the setting `data.max_bad_fraction`.
         listen_hours: maximum hours of audio to decode; None: all audio.
-        seed: seed of the sample that is decoded, if not all audio is.
+        seed: seed of the sample that is decoded if `listen_hours` limits the audio.
     """
 
     sample_rate: int

@@ -107,7 +107,7 @@ def unusable_findings(cases: Mapping[str, list[Case]], splits: Splits, max_bad_f
     Args:
         cases: utterances with unusable audio, by the kind of problem.
         splits: all utterances.
-        max_bad_fraction: `data.max_bad_fraction`.
+        max_bad_fraction: the setting `data.max_bad_fraction`, the largest share with which training continues.
     """
     bad = sum(case.split == "train" for kind_cases in cases.values() for case in kind_cases)
     too_many = bad > max_bad_fraction * len(splits["train"])

@@ -13,7 +13,7 @@ from asr.text.numbers import counted
 MIN_WORDS = 4  # minimum number of words of a sentence; shorter texts are repeated by chance
 
 MIN_PACED = 20  # minimum number of utterances for an estimate of the pace
-MIN_CHARACTERS = 12  # shorter texts are not found too long for their audio: one or two words may take almost no time
+MIN_CHARACTERS = 12  # shorter texts are not reported as too long for their audio; a word may take almost no time
 FAST, SLOW = 0.4, 3.0  # limits of an utterance's duration, relative to the duration of its text at the median pace
 PAUSES_SECONDS = 4.0  # additional silence that is tolerated, because a speaker may pause before or after a word
 

@@ -1,4 +1,4 @@
-"""Measurement of the memory (bytes of live tensors) that training needs: full, with a frozen encoder, of an adapter."""
+"""Memory (bytes of live tensors) of full training, of training with a frozen encoder, and of training an adapter."""
 
 import weakref
 from collections.abc import Callable, Iterable
@@ -106,7 +106,7 @@ def _frozen_encoder(model: Model) -> Model:
 
 
 def _lora(model: Model) -> Model | None:
-    """Insert the adapter of conf/adapter/lora.yaml unless the model has an adapter; None if no layer can have it."""
+    """Insert the adapter of conf/adapter/lora.yaml if the model has none; return None if the adapter fits no layer."""
     if all(weight.requires_grad for weight in model.parameters()):
         try:
             build_adapter(default_settings("adapter", "lora")).insert(model)

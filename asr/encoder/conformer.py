@@ -18,8 +18,8 @@ class Conformer(nn.Module):
     *Source*: Gulati et al. 2020, arXiv:2005.08100.
 
     Args:
-        input_dim: F.
-        dim: D.
+        input_dim: F, number of features of each frame.
+        dim: D, dimension of each encoder frame.
         num_layers: number of blocks.
         num_heads: number of attention heads; must divide D.
         feed_forward_factor: inner dimension of the feed-forward modules, as a multiple of D.

@@ -114,8 +114,8 @@ class ConformerStreaming(nn.Module):
     that does not use frames after the chunk: Li et al. 2023, arXiv:2304.09325, section 3.2.
 
     Args:
-        input_dim: F.
-        dim: D.
+        input_dim: F, number of features of each frame.
+        dim: D, dimension of each encoder frame.
         num_layers: number of blocks.
         num_heads: number of attention heads; must divide D.
         feed_forward_factor: inner dimension of the feed-forward modules, as a multiple of D.

@@ -40,8 +40,8 @@ def check_heads(dim: int, num_heads: int, where: str = "encoder") -> None:
     """Check that the dimension of a net fits its attention heads and sinusoidal positions.
 
     Args:
-        dim: D.
-        num_heads: H.
+        dim: D, dimension of each encoder frame.
+        num_heads: H, number of attention heads.
         where: section of the settings, for the error message.
 
     Raises:

@@ -32,8 +32,8 @@ class TransformerXL(nn.Module):
     *Differs from the paper*: a frame attends to its whole segment, because an encoder does not predict later frames.
 
     Args:
-        input_dim: F.
-        dim: D.
+        input_dim: F, number of features of each frame.
+        dim: D, dimension of each encoder frame.
         num_layers: number of blocks.
         num_heads: number of attention heads; must divide D.
         feed_forward_factor: inner dimension of the feed-forward sub-layer, as a multiple of D.

@@ -190,7 +190,8 @@ class _Loader(DataLoader[Batch]):
 def _start_worker(worker: int) -> None:
     logging.getLogger("asr.audio.load").setLevel(logging.ERROR)  # otherwise each worker would log conversions again
     return_memory()
-    # If the parent is killed, torch's workers would hang when the pipe to it is full, since they hold its other end.
+    # If the parent process is killed, torch's workers would hang when their pipe to the parent is full, because the
+    # workers themselves hold the pipe's other end.
     parent = multiprocessing.parent_process()
     if parent is not None and parent.pid is not None:
         die_with_parent(parent.pid)

@@ -163,7 +163,7 @@ def _lost_process(trainer: "Trainer") -> str | None:
 def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
-    except ValueError:  # a real-time signal
+    except ValueError:  # a real-time signal has no name
         return f"signal {number}"
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from asr.run.resume import Resume
     from asr.training.tasks import TrainingTask
 
-LOST_WORKER = (ConnectionError, EOFError, FileNotFoundError)  # in addition to torch's own error for this
+LOST_WORKER = (ConnectionError, EOFError, FileNotFoundError)  # errors of a lost worker, in addition to torch's own
 
 logger = logging.getLogger(__name__)
 

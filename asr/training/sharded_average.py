@@ -1,4 +1,4 @@
-"""Validation with sharded weights, and their moving average."""
+"""Validation and moving average of sharded weights."""
 
 from typing import Any, cast
 

@@ -148,7 +148,7 @@ def _divided(optimizer: Optimizer, state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _part(value: Any, like: Tensor | None) -> Any:
-    """Return this process's part of a tensor if `like` is a sharded tensor of its shape; otherwise the value."""
+    """Return this process's part of a tensor if `like` is sharded and of equal shape; otherwise return the value."""
     if isinstance(value, DTensor) or not isinstance(value, Tensor) or not isinstance(like, DTensor):
         return value
     if value.shape != like.shape:  # the optimizer's count of steps

@@ -140,6 +140,6 @@ class StepRecord:
 
 
 def wait_for(steps: Sequence[StepRecord], names: Sequence[str]) -> list[tuple[StepSums, float]]:
-    """Read sums and gradient norms of steps with a single synchronisation; `names`: the names of the other losses."""
+    """Read sums and gradient norms of steps with a single synchronisation; `names` names the other losses."""
     rows = torch.stack([torch.cat([step.sums, step.norm.to(step.sums.dtype)[None]]) for step in steps]).tolist()
     return [(StepSums.of(sums, names), norm) for *sums, norm in rows]

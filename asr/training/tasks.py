@@ -24,4 +24,4 @@ class TrainingTask(Protocol):
 class TrainingData(Protocol):
     """A Lightning data module to train on."""
 
-    epochs: Epochs  # epochs of the run, with its position for checkpoints and schedule
+    epochs: Epochs  # epochs of the run, which give the run's position to checkpoints and to the schedule

@@ -19,8 +19,8 @@ class RotaryAttention(nn.Module):
     arXiv:2107.05907.
 
     Args:
-        dim: D.
-        num_heads: H; D / H must be even.
+        dim: D, dimension of each encoder frame.
+        num_heads: H, number of attention heads; D / H must be even.
         dropout: dropout of the attention weights.
     """
 

@@ -34,7 +34,7 @@ class GroupNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(dim))
 
     def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
-        """Normalise x (B, T, D) with padding_mask (B, T), to (B, T, D) in the dtype of x; finite at padded frames."""
+        """Normalise x (B, T, D) with padding_mask (B, T), to a finite result (B, T, D) in the dtype of x."""
         frames = x.to(self.weight.dtype)
         grouped = (part.unflatten(-1, (self.num_groups, -1)) for part in utterance_moments(frames, padding_mask))
         mean, var = (part.expand(-1, -1, -1, x.shape[2] // self.num_groups) for part in channel_moments(*grouped))

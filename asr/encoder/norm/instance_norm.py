@@ -26,7 +26,7 @@ class InstanceNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(dim))
 
     def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
-        """Normalise x (B, T, D) with padding_mask (B, T), to (B, T, D) in the dtype of x; finite at padded frames."""
+        """Normalise x (B, T, D) with padding_mask (B, T), to a finite result (B, T, D) in the dtype of x."""
         frames = x.to(self.weight.dtype)
         mean, var = utterance_moments(frames, padding_mask)  # (B, 1, D)
         centered = (frames - mean).masked_fill(padding_mask[:, :, None], 0.0)

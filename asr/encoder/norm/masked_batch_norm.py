@@ -34,7 +34,7 @@ class MaskedBatchNorm(nn.Module):
         self.register_buffer("running_var", torch.ones(dim))
 
     def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
-        """Normalise x (B, T, D) with padding_mask (B, T), to (B, T, D) in the dtype of x; finite at padded frames."""
+        """Normalise x (B, T, D) with padding_mask (B, T), to a finite result (B, T, D) in the dtype of x."""
         frames = x.to(self.weight.dtype)
         if not self.training:
             scale = self.weight * (self.running_var + self.eps).rsqrt()

@@ -40,7 +40,7 @@ class SwitchableNorm(nn.Module):
         self.register_buffer("running_var", torch.ones(dim))
 
     def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
-        """Normalise x (B, T, D) with padding_mask (B, T), to (B, T, D) in the dtype of x; finite at padded frames."""
+        """Normalise x (B, T, D) with padding_mask (B, T), to a finite result (B, T, D) in the dtype of x."""
         frames = x.to(self.weight.dtype)
         instance = utterance_moments(frames, padding_mask)  # (B, 1, D)
         layer = channel_moments(*instance)  # (B, 1, 1)
