@@ -76,7 +76,7 @@ class BatchBounds:
     def hold(self, longest: Tensor, number: Tensor, cells: Tensor | float = 0) -> Tensor: ...
 
     def hold(self, longest: Any, number: Any, cells: Any = 0) -> Any:
-        """Return whether `number` utterances fit into a batch if each is padded to `longest` seconds and `cells`."""
+        """Return whether `number` utterances, each of `longest` seconds and `cells` elements, fit into a batch."""
         fits = (longest * number <= self.batch_seconds) & (number <= self.max_utterances)
         if self.max_squared_seconds is not None:
             fits &= longest * longest * number <= self.max_squared_seconds

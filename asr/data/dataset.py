@@ -79,7 +79,7 @@ class Reference:
 
     encode: Callable[[str], list[int]]
     min_frames: Callable[[list[int]], int]
-    output_lengths: Callable[[Any], Any]  # numbers of frames to numbers of encoder frames; ints or tensors
+    output_lengths: Callable[[Any], Any]  # converts numbers of frames to numbers of encoder frames; ints or tensors
     cells: Callable[[Any, Any], Any] = lambda frames, tokens: 0  # arguments: ints or tensors
     views: int = 1
 

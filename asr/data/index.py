@@ -124,7 +124,7 @@ def _texts(values: Sequence[str | None]) -> pa.Array:
     """Make a column of bytes from texts."""
     try:
         return pa.array(values, pa.string()).view(pa.binary())
-    except UnicodeEncodeError:  # bytes that are not UTF-8
+    except UnicodeEncodeError:  # a text has bytes that are not UTF-8
         return pa.array([None if value is None else encoded(value) for value in values], pa.binary())
 
 

@@ -47,7 +47,7 @@ class Sharded(ModelParallelStrategy):
         return whole(optimizer.state_dict())
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        """Read the checkpoint; each process reads the file, and later uses its part of each tensor."""
+        """Read the whole checkpoint on each process, which later uses only its part of each tensor."""
         return ParallelStrategy.load_checkpoint(self, checkpoint_path, weights_only)
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
