@@ -88,7 +88,7 @@ class EpochPlan:
         return [Item(self.epoch, *values) for values in zip(*columns, strict=True)]
 
     def largest(self) -> list[int]:
-        """Return the three steps whose batches are the largest in padded seconds, in squared seconds, and in cells."""
+        """Return the steps with the largest batch in padded seconds, in squared seconds, or in cells."""
         longest, sizes = self.plan.longest(self.padded), self.plan.sizes()
         measures = [longest, longest * longest]
         if self.texts is not None:

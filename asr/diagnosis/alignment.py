@@ -44,7 +44,7 @@ def alignment_findings(recognizer: Recognizer, measured: Measured, progress: Pro
 
 
 def to_align(measured: Measured) -> dict[str, list[Utterance]]:
-    """Choose every n-th measured utterance of each split for alignment, so that the total is about `MAX_HOURS`."""
+    """Choose every n-th measured utterance of each split for alignment, at most about `MAX_HOURS` in total."""
     hours = sum(utterance.duration for pairs in measured.values() for utterance, _ in pairs) / 3600
     stride = max(1, math.ceil(hours / MAX_HOURS))
     return {split: [utterance for utterance, _ in pairs[::stride]] for split, pairs in measured.items()}
