@@ -109,7 +109,7 @@ class Saving(pl.callbacks.Checkpoint):
         set_place(checkpoint, position, logged)
 
     def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """If the number of processes has changed, set batch 0, because the rest of the epoch is planned again."""
+        """If the number of processes has changed, resume at batch 0 of a new plan for the rest of the epoch."""
         saved = Position.from_dict(checkpoint[RUN_KEY]["position"])
         position = saved.on(trainer.world_size)
         if position != saved:

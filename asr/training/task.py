@@ -159,9 +159,9 @@ class RecognitionTask(pl.LightningModule):
         torch.manual_seed(derive_seed(self._seed, self.current_epoch, batch_idx, self.global_rank))
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Sum the losses of a batch, times the number of ranks and the number of accumulated batches.
+        """Sum the losses of a batch, and multiply the sum by the numbers of ranks and of accumulated batches.
 
-        torch and Lightning divide by these numbers.
+        The sum is multiplied because torch and Lightning divide by these numbers.
         """
         losses = self.losses(batch)
         self._batches.add(batch, {name: loss.detach() for name, loss in losses.items()})

@@ -89,9 +89,9 @@ class LanguageModelTask(pl.LightningModule):
         torch.manual_seed(derive_seed(self._seed, self.current_epoch, batch_idx, self.global_rank))
 
     def training_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
-        """Sum the losses of a batch, times the number of ranks and the number of accumulated batches.
+        """Sum the losses of a batch, and multiply the sum by the numbers of ranks and of accumulated batches.
 
-        torch and Lightning divide by these numbers.
+        The sum is multiplied because torch and Lightning divide by these numbers.
         """
         loss = self.losses(batch)["loss"].sum()
         tokens = batch.token_lengths.sum() + len(batch)
