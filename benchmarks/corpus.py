@@ -42,7 +42,7 @@ PLAN_KEYS = (
 
 
 class Cost(NamedTuple):
-    """Cost of a step: the last columns of the table."""
+    """Cost of a preparation step: the last columns of the table."""
 
     cpu_seconds: float
     seconds: float
@@ -50,7 +50,7 @@ class Cost(NamedTuple):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print one row per number of lines and step."""
+    """Print one row for each number of manifest lines and each preparation step."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.corpus", description=__doc__)
     parser.add_argument(
         "--lines", type=int, nargs="+", default=[1_000_000], metavar="N", help="numbers of lines of the manifest"

@@ -32,7 +32,8 @@ RELATIVE = {
     "SpeechBrain": "benchmarks.peers.speechbrain",
     "ESPnet": "benchmarks.peers.espnet",
 }
-# torchaudio's attention has no positions, which is less work; its row does not count as a peer in "x peer".
+# torchaudio's attention has no positional encoding and so does less work. The column "x peer", which compares each
+# network with the fastest of the other toolkits, therefore ignores torchaudio.
 PEERS = {**RELATIVE, "torchaudio, no positions": "benchmarks.peers.torchaudio"}
 
 

@@ -1,8 +1,8 @@
 """python -m benchmarks.planned_corpus: load on the store and on each rank when training on shards of a large corpus.
 
-The index is synthetic, and there is no audio. The benchmark plans an epoch as each rank does, and its requests as
-`asr.plan` does. Each figure, except the fixed memory of libraries, is proportional to the number of utterances or
-independent of it, so larger corpora can be extrapolated.
+The index is synthetic, and there is no audio. The benchmark plans an epoch as each rank does, and counts the epoch's
+requests to the store as `asr.plan` does. Each figure, except the fixed memory of libraries, is proportional to the
+number of utterances or independent of it, so larger corpora can be extrapolated.
 """
 
 import argparse
@@ -102,7 +102,7 @@ def write_index(folder: Path, lines: int) -> None:
 
 
 def planned(folder: Path, ranks: int, batch_seconds: float, speed: float) -> list[float]:
-    """Plan an epoch and its requests; return the values of COLUMNS."""
+    """Plan an epoch, and the requests to the store that read its audio; return the values of COLUMNS."""
     torch.set_num_threads(1)
     start = time.process_time()
     training_set = open_training_set(folder, batch_seconds)

@@ -28,8 +28,9 @@ class Results:
         name: name of the table; its files are `<name>.json` and `<name>.html`.
         columns: maps each heading, in order, to the function that formats its values; a value of None is shown as "-".
         bars: heading of the column that determines the lengths of the bars.
-        group_by: headings that define charts: rows with equal values there share one. A bar is labelled with the values
-            of the other text columns before `bars`.
+        group_by: headings of the columns that divide the rows into charts: rows with equal values in these columns are
+            drawn in the same chart. Each bar is labelled with its row's values in the other text columns to the left of
+            `bars`.
     """
 
     def __init__(

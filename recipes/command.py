@@ -33,7 +33,7 @@ def run_recipe(
         add_options: called with `add_argument` of the parser; adds the recipe's options.
         work: called with the parsed options; returns the exit status, None for 0.
         arguments: command-line arguments; None: the arguments of the process.
-        must: condition for reading and writing files; a disk error's message begins with it.
+        must: text that states what must hold for the folders, such as ROOM; the message of a disk error begins with it.
         interrupted: advice printed after Ctrl-C.
 
     Returns:

@@ -36,7 +36,7 @@ def public_interface() -> str:
 
 
 def python_names() -> Iterator[str]:
-    """Yield the exported names with their parameters; of a class also its public members."""
+    """Yield the exported names with their parameters and, for each class, its public members."""
     for name in asr.__all__:
         value = getattr(asr, name)
         if not callable(value):

@@ -798,7 +798,9 @@ def test_other_chunks_before_and_after_the_audio_are_ignored(padded, save):
 def test_an_mp3_without_a_header_is_read_completely(mode, skipped, save):
     whole = mp3(mode, 8.0, rate=44100)
     bare = without_header(whole)
-    for _ in range(skipped):  # the length must not depend on the first frame: padded or not, quiet or loud
+    # Drop leading frames: the length must be right whether the first remaining frame has a padding byte or not, and
+    # whether it is quiet or loud.
+    for _ in range(skipped):
         bare = bare[bare.index(bare[:2], 4) :]
     complete, rest = load_waveform(save(whole), 44100), load_waveform(save(bare), 44100)
     delay = 576 - 1152 * skipped  # LAME's padding, which only the header contains

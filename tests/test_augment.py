@@ -64,7 +64,7 @@ def test_mask_widths_take_every_value_from_0_to_below_the_limit(axis: str) -> No
         places = masked.nonzero()[:, 0].tolist()
         assert places == list(range(places[0], places[0] + len(places))) if places else True
         widths.add(len(places))
-    # The mask is at most 0.05 of 300 frames wide, or freq_mask_bins.
+    # A time mask is narrower than 15 frames (0.05 of 300), a frequency mask narrower than freq_mask_bins (27).
     assert widths == set(range(15 if axis == "time" else 27))
 
 

@@ -97,7 +97,8 @@ def test_several_kinds_of_errors_each_have_their_own_interval() -> None:
         ([1.0] * MIN_UNITS, [10.0] * MIN_UNITS, (0.1, 0.1)),
         ([0.0] * 9, [10.0] * 9, None),  # without errors, the error rate on other data cannot be estimated
         ([1.0] * 9, [0.0] * 9, None),  # no words in the references
-        ([3.0] * 5, [0.0] * 4 + [1.0], (3.0, 15.0)),  # draws that lack the utterance with a word have no rate
+        # Only the last utterance has a word; draws without it are left out, because they have no error rate.
+        ([3.0] * 5, [0.0] * 4 + [1.0], (3.0, 15.0)),
     ],
 )
 def test_without_enough_data_there_is_no_interval(

@@ -113,7 +113,8 @@ def test_training_starts_uncompiled_and_switches_when_the_program_is_ready(caplo
     assert steps(encoder, CompiledBlocks(encoder, stub)) == steps(make_encoder(), None)
     begins, changes = compile_messages(caplog)
     assert begins == "the encoder's blocks are being compiled in the background; training starts uncompiled"
-    # The first step shows the shape of the batch, and in the next two steps the compiler is queried.
+    # Compilation needs the input shapes of step 1, so it starts before step 2; the stub reports that it is unfinished
+    # before step 3, and finished before step 4.
     assert re.fullmatch(r"step 4: the encoder's blocks run compiled, after \d+ s", changes)
     assert stub.blocks == {id(block): 3 for block in encoder.blocks}  # one call in each of the steps 4, 5 and 6
     assert stub.stopped

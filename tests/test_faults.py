@@ -513,7 +513,7 @@ def test_a_process_that_dies_ends_the_others_in_one_line(tones: Path, tmp_path: 
     assert "all 2 processes must run to the end; process 1 lost another one" in error(tmp_path / "log")
 
 
-# ---- several processes: Lightning starts all except the first, like a training from a shell
+# ---- several processes: the tests start only the first, like a command in a shell; Lightning starts the others
 
 PROGRAM = """
 import os, pathlib, signal, time

@@ -161,7 +161,7 @@ def test_a_different_network_size_is_an_error(fluent: Path) -> None:
 
 
 def finetune(fluent: Path, corpus: Path, run_dir: Path, *overrides: str) -> Path:
-    """Train from the fluent model, and return the run folder."""
+    """Train, starting from the model in `fluent`, and return the run folder."""
     settings = [line for line in TINY if line.startswith(("trainer", "data", "schedule", "augment"))]
     given = [*settings, *tone_corpus(corpus), f"init.from={fluent / 'run'}", f"run_dir={run_dir}", *overrides]
     train(with_parts(settings_with(*given), given))

@@ -402,7 +402,8 @@ def test_insufficient_disk_space_is_reported_before_the_download(tmp_path, mirro
     assert mirror.starts == []
 
 
-# Archives of 1 and 2 PB: unpacked 1.1 * (1 + 2) PB, plus the larger archive or both archives.
+# The archives have 1 and 2 PB. The space needed is that of the unpacked files, 1.1 * (1 + 2) PB, plus the larger
+# archive, or plus both archives with --keep-archives.
 @pytest.mark.parametrize(("options", "needed"), [([], "5300000.0 GB"), (["--keep-archives"], "6300000.0 GB")])
 def test_the_disk_must_have_space_for_one_archive_at_a_time_or_for_all_that_are_kept(
     tmp_path, mirror, monkeypatch, capsys, options, needed

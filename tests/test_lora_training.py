@@ -51,7 +51,10 @@ def adapt(corpus: Path, model: Path, run_dir: Path, *overrides: str) -> Path:
 
 @pytest.fixture(scope="module")
 def adapted(fluent: Path, tones: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of six steps from the fluent model, at a learning rate that changes its texts."""
+    """The folder of a run that trained an adapter of the model in `fluent` for six steps.
+
+    The learning rate is high enough to change the transcripts.
+    """
     run_dir = tmp_path_factory.mktemp("lora") / "run"
     hot = ["optimizer.lr=0.3", "schedule.warmup_steps=0", "trainer.max_steps=6", "trainer.check_val_every_n_epoch=1"]
     return adapt(tones, fluent / "run", run_dir, *hot, "checkpoint.select=last")

@@ -57,7 +57,7 @@ RECIPES_MAY = {
         "evaluation.utterances",
         "evaluation.word_errors",
         "recognition.confidence",
-    ),  # layer of the pseudo-labels
+    ),  # used only by recipes/pseudo_label
     *("web.chart", "web.page"),
 }
 

@@ -96,7 +96,10 @@ def assert_junk_changes_no_hypothesis(decoders: Iterable[Any]) -> None:
 
 
 def random_fusion(fused: str, seed: int) -> Fusion:
-    """Return the plain reference of a shallow fusion with random numbers; `fused` is one of FUSED."""
+    """Return a plain reference implementation of shallow fusion, with random weights and language models.
+
+    `fused`, an item of FUSED, selects what is fused with the model: language models, a lexicon or hotwords.
+    """
     draw = random.Random(f"{fused} {seed}")
     names = [piece.replace(" ", "\N{LOWER ONE EIGHTH BLOCK}") for piece in PIECES[1:]]
     words = {"words": ["a", "b", "ab", "ba"], "tokens": names, "spelled": ["a", "ba"], "all": ["a", "ab", "ba"]}

@@ -118,9 +118,9 @@ def read_results(output_dir: Path) -> dict[str, dict[str, Any]]:
 
 
 def plan_steps(path: Path, commands: Mapping[str, Sequence[str]], seconds: float) -> dict[str, int]:
-    """Return the number of optimizer steps of each row that fit into `seconds` of CPU time.
+    """Return, for each configuration, the number of optimizer steps that fit into `seconds` of CPU time.
 
-    The measured cost of a step is stored in `path`, and read from there on later calls.
+    The measured costs of a step are stored in `path`; later calls read them from there.
 
     Raises:
         InputError: a row's overrides are invalid, or `path` has costs of other rows.
@@ -155,7 +155,7 @@ def _composed(name: str, command: Sequence[str]) -> RunSettings:
 
 
 def read_costs(path: Path) -> dict[str, Cost]:
-    """Read the stored cost of an optimizer step of each row."""
+    """Read the stored costs: the cost of one optimizer step of each configuration, by name."""
     return {name: Cost(*cost) for name, cost in json.loads(path.read_text(encoding="utf-8")).items()}
 
 

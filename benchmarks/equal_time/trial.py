@@ -1,4 +1,7 @@
-"""Cost of an optimizer step of each row. The rows take turns, so a change in machine speed affects all of them."""
+"""Measure the cost of an optimizer step of each configuration, which is a row of the table.
+
+The configurations are timed in turns, so that a change in machine speed affects all of them.
+"""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -41,7 +44,7 @@ class Cost(NamedTuple):
 
 
 def costs(settings: Mapping[str, RunSettings]) -> dict[str, Cost]:
-    """Time optimizer steps of all rows on one thread; the rows take turns after each step.
+    """Time optimizer steps of all configurations on one thread, one step of each in turn; return the mean costs.
 
     Raises:
         InputError: a setting is invalid, or no utterance is left to train on.

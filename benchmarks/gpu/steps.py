@@ -95,7 +95,8 @@ def _train_step(description: str, arguments: Sequence[str], minutes: float) -> S
     return Step(description, "benchmarks.train_step", arguments, minutes, "train_step_bfloat16.json")
 
 
-# The steps that run on a CPU, and arguments appended to theirs; argparse uses the last value of an option.
+# The steps that can run on a CPU, each with arguments that make it small. They are appended to the step's arguments and
+# override them, because argparse uses the last value of an option.
 TINY: Mapping[str, Sequence[str]] = {
     CORRECTNESS: [],
     KERNELS: ["--encoders", "conformer_xs", "transformer", "--seconds", "1"],

@@ -30,7 +30,7 @@ def python_pages() -> dict[str, str]:
 
 
 def extension_modules() -> set[str]:
-    """Return the modules of asr that the page on extensions names, except packages."""
+    """Return the modules of asr, without packages, that are named on the page about extensions."""
     files = [span for span in spans(EXTEND.read_text(encoding="utf-8")) if span.startswith("asr/")]
     return {
         span.removesuffix(".py").replace("/", ".")

@@ -116,9 +116,9 @@ def _run_page(root: str, settings: type) -> str:
 
 
 def _rows(settings: type, values: Mapping[str, Any], notes: Mapping[str, str], prefix: str = "") -> list[list[str]]:
-    """Return a row for each setting of a dataclass and of its inlined dataclasses.
+    """Return a row for each setting of a dataclass and of the dataclasses inlined in it.
 
-    Its sections are left out, because they have tables of their own.
+    Fields that are sections are left out, because each section has a table of its own.
     """
     meanings, rows = argument_docs(settings), []
     for entry in entries(settings):
@@ -166,7 +166,10 @@ def _package(group: str) -> str:
 
 
 def _class_section(group: str, name: str, files: list[str]) -> str:
-    """Return the description and the table of one class, with the default of each of its files."""
+    """Return the description of a class and the table of its settings.
+
+    The table has the defaults in each YAML file that configures the class.
+    """
     settings = {file: {"name": name, **default_settings(group, file)} for file in files}
     texts = {file: (CONF / group / f"{file}.yaml").read_text(encoding="utf-8") for file in files}
     cls = build.find_class(_package(group), name)

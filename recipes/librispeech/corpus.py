@@ -53,7 +53,8 @@ def check_subset_names(names: list[str]) -> list[str]:
     """Return the names without repetition.
 
     Raises:
-        InputError: a name is a path or a hidden folder; the name also becomes the file name of a manifest.
+        InputError: a name is a path or a hidden folder. Manifests are named after subsets, so a name must be a plain
+            file name.
     """
     for name in names:
         if not name or name.startswith(".") or Path(name).name != name:

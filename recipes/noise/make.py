@@ -4,9 +4,10 @@
     python -m recipes.noise.make --output-dir data/noise/test --speech dev.jsonl --seed 1
     python -m recipes.noise.make --output-dir data/nothing --kinds silence white pink hum tones band
 
-Each kind gets a folder, for `augment=[noise]` and `asr.evaluate --noise`, and a manifest with empty texts. On this
-manifest `asr.evaluate` counts the words that a model recognises in audio without words. Equal options give identical
-bytes. Babble is made from speech: for tests, use speech and a seed that training has not used.
+For each kind, this writes a folder of recordings and a manifest with empty texts. The folder can be given to
+`augment=[noise]` and to `asr.evaluate --noise`. In the recordings of the manifest, a model should recognise no words;
+`asr.evaluate` counts the words that it does recognise. Equal options give identical bytes. Babble is made from speech:
+for tests, use speech and a seed that training has not used.
 """
 
 import argparse
