@@ -251,7 +251,9 @@ def _xing_frames(frame: bytes) -> int | None:
 
 def _xing_header(first: bytes, num_frames: int) -> bytes:
     """Return a frame to insert before a file's first frame; it declares the number of frames after it."""
-    bit_rate = 8 << 4  # means 112 or 64 kbit/s; mpg123 reads the Xing header only in frames of at least 120 bytes
+    # Index 8: 112 or 64 kbit/s, which makes the frame longer than 120 bytes; mpg123 ignores a Xing header in shorter
+    # frames.
+    bit_rate = 8 << 4
     header = bytes((0xFF, first[1] | 1, bit_rate | first[2] & 0x0C, first[3]))
     frame = header.ljust(_xing_position(header), b"\0") + b"Xing" + struct.pack(">II", 1, num_frames)
     return frame.ljust(_mp3_frame_length(header[:3]), b"\0")

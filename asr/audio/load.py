@@ -142,7 +142,7 @@ def unusable_samples(waveform: torch.Tensor) -> torch.Tensor:
         waveform: (S,) float32.
         returns: positions of these samples (N,), in order.
     """
-    if float(waveform.dot(waveform)) <= MAX_SAMPLE**2:  # the energy bounds each sample; fast
+    if float(waveform.dot(waveform)) <= MAX_SAMPLE**2:  # fast path: no sample can exceed the energy's square root
         return torch.zeros(0, dtype=torch.int64)
     return (~(waveform.abs() <= MAX_SAMPLE)).nonzero()[:, 0]
 
@@ -337,7 +337,7 @@ def _warn_of_cancelled(name: str, decibels: float) -> None:
 
 
 def _seek_point(sound: _Sound, start: int, last_page_samples: int) -> int:
-    """Return the position at which decoding must start to get the samples that a full decoding has from `start` on."""
+    """Return where decoding must start so that the samples from `start` on equal those of a full decoding."""
     if sound.subtype == "VORBIS":  # libsndfile 1.2.2 seeks to a wrong position within the last page
         return max(0, min(start, sound.frames - last_page_samples))
     if sound.subtype == "OPUS" or sound.format == "MP3":

@@ -89,7 +89,8 @@ class _Convolution:
 
     Args:
         piece_seconds: as for `Resampler`.
-        margin: number of hops of silence on each side for which samples are also computed.
+        margin: number of hops by which the output extends beyond each end of the waveform; there the input counts as
+            silence.
     """
 
     def __init__(

@@ -49,7 +49,7 @@ class SpecAugment:
 
     @property
     def masks(self) -> Self:
-        """Return this object, which can draw its masks in advance, because it only sets rectangles to 0."""
+        """Return this object: its masks do not depend on the features' values, so they can be drawn in advance."""
         return self
 
     def draw(self, num_frames: int, dim: int) -> Tensor:

@@ -74,13 +74,13 @@ class JobFolder:
         return job
 
     def claim(self, job: Mapping[str, Any]) -> None:
-        """Make this the folder of a job, if it is not yet the folder of this job.
+        """Write job.json if it does not exist; otherwise check that it describes the same job.
 
         Args:
-            job: plain values; `fingerprints` identify the job.
+            job: content of job.json, values that JSON can hold; its entry `fingerprints` identifies the job.
 
         Raises:
-            InputError: the folder has another job, or parts without a job.
+            InputError: job.json describes another job, or the folder has parts without job.json.
         """
         self._make()
         if JOB not in self.names:

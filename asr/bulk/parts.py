@@ -19,7 +19,7 @@ class PartPlan(NamedTuple):
     """Boundaries of the parts.
 
     Args:
-        edges: row of the first utterance of each part, and last the number of utterances, (number of parts + 1,).
+        edges: row of the first utterance of each part, followed by the number of utterances, (number of parts + 1,).
     """
 
     edges: np.ndarray
@@ -42,13 +42,15 @@ class PartPlan(NamedTuple):
 
 
 def plan_parts(durations: Tensor, part_seconds: float) -> PartPlan:
-    """Cut utterances into parts: a part begins with the first utterance in each interval of `part_seconds`.
+    """Group consecutive utterances into parts of about `part_seconds` of audio.
 
-    A part has at most `part_seconds` of audio, plus the excess of its last utterance.
+    The total audio, one utterance after another, is divided into intervals of `part_seconds`; the utterances that start
+    in the same interval form a part. So a part has at most `part_seconds` of audio, plus the length by which its last
+    utterance extends beyond the interval.
 
     Args:
         durations: durations of the utterances in seconds, (N,).
-        part_seconds: length of the intervals.
+        part_seconds: length of the intervals in seconds.
     """
     seconds = durations.numpy()
     slots = np.floor((seconds.cumsum() - seconds) / part_seconds)

@@ -23,9 +23,9 @@ from asr.recognition.recognizer import Recognizer
 from asr.system.matrix_products import permit
 from asr.system.processes import spin_briefly
 
-MAX_DEATHS = 3  # number of crashes in a part before a search for the utterance that causes them begins
-MAX_DEATHS_ALONE = 2  # number of crashes with a single utterance before it counts as a failure
-MAX_SEARCHES = 2  # number of searches in a part without finding a crashing utterance before the job ends
+MAX_DEATHS = 3  # after this number of crashes in a part, a search for the utterance that causes them begins
+MAX_DEATHS_ALONE = 2  # an utterance counts as a failure after this number of crashes when it is transcribed alone
+MAX_SEARCHES = 2  # after this number of searches in a part that find no utterance, MAX_DEATHS more crashes end the job
 WAIT_SECONDS = 10.0  # maximum wait for the end of a task before the cluster's size is checked again
 REACH_SECONDS = 10.0  # timeout for a connection to the head of the cluster
 QUEUED = 2  # tasks submitted per worker, so that a worker starts the next task without delay
@@ -74,8 +74,9 @@ class _Part:
         task: the part, with the utterances excluded so far.
         deaths: number of crashes of the part's processes since the last search.
         searches: number of searches that have not found a crashing utterance.
-        suspects: lists of utterances that the current search must still try; the last list is being tried.
-        deaths_alone: number of crashes with the last list of suspects, if this list has one utterance.
+        suspects: during a search for crashing utterances, the lists of utterances that may contain one and must still
+            be tried; the last list is being tried.
+        deaths_alone: number of crashes with the last list in `suspects`, if this list has one utterance.
         num_found: number of utterances excluded by the current search.
     """
 
@@ -88,7 +89,7 @@ class _Part:
 
     @property
     def next_task(self) -> PartTask:
-        """The next task: the whole part, or the last list of suspects."""
+        """The next task: the whole part, or, during a search for crashing utterances, the last list in `suspects`."""
         return replace(self.task, utterances=self.suspects[-1]) if self.suspects else self.task
 
     def died(self, reason: str) -> None:
@@ -121,7 +122,7 @@ class _Part:
             self.tried()
 
     def tried(self) -> None:
-        """Continue with the next list of suspects, or with the whole part if there is none."""
+        """Remove the list that was tried; continue with the next list in `suspects`, or with the whole part."""
         self.suspects.pop()
         self.deaths_alone = 0
         if not self.suspects:
@@ -252,7 +253,7 @@ _recognizers: dict[str, Recognizer] = {}  # recognisers of this process, by key;
 
 
 def work(task: PartTask, is_search: bool, worker: Worker) -> Outcome:
-    """Transcribe a task in a worker process; return no result if the task is part of a search."""
+    """Transcribe a task in a worker process; if `is_search`, only test whether its utterances crash the process."""
     try:
         if worker.key not in _recognizers:
             spin_briefly()

@@ -19,7 +19,7 @@ Frame = tuple[float, int, list[float], list[int]]  # blank's log-probability; nu
 Tried = dict[int, tuple[float, float]]  # by token: log-probability; log-probability plus the largest gain of fusion
 
 Beams = dict[Prefix, tuple[float, float]]  # log-probabilities of the best paths ending in blank and in the last token
-Reached = list[tuple[float, Prefix, float, float]]  # score; prefix; both log-probabilities
+Reached = list[tuple[float, Prefix, float, float]]  # score; prefix; its two log-probabilities, as in Beams
 SCORE = itemgetter(0)
 
 
@@ -146,7 +146,8 @@ class Grown(NamedTuple):
     """State of a search.
 
     Args:
-        root: common ancestor of all prefixes; a reference to it keeps them alive.
+        root: common ancestor of all prefixes. The state must refer to it, because a prefix is owned by its parent and
+            has only a weak reference to the parent.
         beams: prefixes with their log-probabilities.
     """
 
@@ -229,7 +230,8 @@ class _Search:
 def _shared(beams: Beams) -> int:
     """Return the length of the longest common prefix of all prefixes of a beam."""
     tokens = [prefix.tokens() for prefix in beams]
-    pairs = zip(min(tokens), max(tokens), strict=False)  # the first and last in sorted order differ earliest
+    # The common prefix of the first and the last in sorted order is common to all.
+    pairs = zip(min(tokens), max(tokens), strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 

@@ -14,11 +14,11 @@ class Place(NamedTuple):
     """State of the paths of a batch.
 
     Args:
-        frames: current frame of each path, counted from the first frame that is decoded next, (B,).
+        frames: current frame of each path, relative to the first frame of the next call's input, (B,).
         tokens: last token of each path, (B,).
         scores: score of each path, (B,).
         before: the joiner's input from the tokens so far, (B, J).
-        state: of the prediction network, (B, ...).
+        state: state of the prediction network, (B, ...).
     """
 
     frames: Tensor

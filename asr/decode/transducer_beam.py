@@ -19,7 +19,7 @@ class TransducerBeam:
 
     *Source*: Saon et al. 2020, "Alignment-length synchronous decoding for RNN transducer", section 2.2:
     time-synchronous decoding. Times and confidences of tokens come from a CTC head beside the transducer. Without one,
-    or if CTC cannot spell the tokens in this number of frames, they come from the most likely path.
+    or if the utterance has too few frames for CTC to spell the tokens, they come from the most likely path.
 
     Args:
         head: a head with a joiner and a predictor.

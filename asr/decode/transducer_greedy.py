@@ -30,8 +30,8 @@ class TransducerGreedy:
 
     *Source*: Graves 2012, arXiv:1211.3711. Each utterance of a batch has its own current frame (Bataev et al. 2024,
     arXiv:2406.06220), so utterances do not wait for each other. A CTC head beside the transducer computes the times
-    of tokens. Without one, or if CTC cannot spell the tokens in this number of frames, a token has the time of the
-    frame that emitted it, and its probability is its confidence.
+    of tokens. Without one, or if the utterance has too few frames for CTC to spell the tokens, a token has the time of
+    the frame that emitted it, and its probability is its confidence.
 
     Args:
         head: a head with a joiner and a predictor.
@@ -101,10 +101,12 @@ class TransducerGreedy:
         return self.head.predictor, self.head.joiner
 
     def _hypothesis(self, hypothesis: Hypothesis, num_frames: int | None = None) -> Hypothesis:
-        """Remove the times if a CTC head can align the tokens, which needs enough frames.
+        """Remove times and confidences if a CTC head can align the tokens, because its times are better.
+
+        It cannot align them if the utterance has too few frames for the tokens.
 
         Args:
-            num_frames: number of frames of the utterance; None: the frames of a stream are not checked.
+            num_frames: number of frames of the utterance; None, for a stream: assume that there are enough.
         """
         frame_head = self.head.frame_head
         if frame_head is None or (num_frames is not None and frame_head.min_frames(hypothesis.tokens) > num_frames):

@@ -90,7 +90,11 @@ def block_names(
 
 
 def stages(theirs: str) -> dict[str, str]:
-    """Map asr's convolutions of subsampling=depthwise_conv to their names in the list `theirs` of layers."""
+    """Map the names of asr's convolutions (subsampling=depthwise_conv) to the other toolkit's names.
+
+    Args:
+        theirs: the toolkit's list of layers; its convolutions are named by their numbers in this list.
+    """
     return {f"encoder.subsampling.stages.{ours}": f"{theirs}.{number}" for ours, number in STAGES.items()}
 
 
@@ -122,7 +126,7 @@ class Account(NamedTuple):
     Args:
         taken: tensors that were converted.
         folded: biases that were added to another bias, and weights that were multiplied by `Weights.scale`.
-        compared: tensors that asr computes and compared with its own.
+        compared: tensors that asr does not store, but compared with the tensors that it computes.
         not_needed: tensors without a use.
     """
 
@@ -249,7 +253,10 @@ def _compare(left: dict[str, Tensor], name: str, computed: Tensor) -> float:
 
 
 def give(weights: Mapping[str, Tensor], names: Names, features: SlaneyFbank) -> dict[str, Tensor]:
-    """Convert asr's tensors to the toolkit's; add tensors that it computes, and the counters of its batch norms.
+    """Convert asr's tensors to the toolkit's, and add tensors that only the toolkit stores.
+
+    The added tensors are the counters of batch norms, and tensors that asr computes from the features' settings, such
+    as the mel filters.
 
     Raises:
         InputError: the toolkit has no counterpart of a tensor.

@@ -1,4 +1,4 @@
-"""Recurrent cells over frames, step by step; torch's cells are faster, but export fixes the number of frames."""
+"""Recurrent cells over frames, step by step; torch's cells are faster, but export fixes their number of frames."""
 
 from collections.abc import Callable
 
@@ -42,10 +42,10 @@ def step_lstm(layers: nn.LSTM, x: Tensor, hidden: Tensor, memory: Tensor) -> tup
     """Advance by one frame.
 
     Args:
-        layers: torch's cells of one direction, batch first. The cells run in training, because they apply dropout, and
-            on a GPU. Otherwise only their weights are used: on a CPU, the cells would repack the weights for each
-            frame, which takes ten times as long as the frame (dimension 640, one utterance, one core); in an exported
-            program, their state would have other dimensions.
+        layers: torch's LSTM with one direction, batch first. It is called in training (it applies dropout) and on a
+            GPU. In inference on a CPU, and in an exported program, only its weights are used. On a CPU, torch's LSTM
+            would repack the weights for each frame, which takes ten times as long as the frame (dimension 640, one
+            utterance, one core). In an exported program, its state would have other dimensions.
         x: (B, D).
         hidden: state of each layer, (L, B, H).
         memory: memory of each layer, (L, B, H).

@@ -90,7 +90,8 @@ def _windows(features: Tensor, lengths: Tensor) -> Tensor:
         3x3 features and the 1. All numbers are 0 in padding.
     """
     frames, dim = features.shape[1:]
-    frames1, dim1 = 2 * (halved(halved(frames)) + 1), halved(dim)  # the first convolution's output, with silence
+    # Size of the first convolution's output for an utterance and the silence after it.
+    frames1, dim1 = 2 * (halved(halved(frames)) + 1), halved(dim)
     dim2 = halved(dim1)
     x = features.masked_fill(padding_mask(lengths, frames)[:, :, None], 0.0)
     # The outputs of the first convolution begin at frame -1 and frequency -1, which read the features from frame -3 and

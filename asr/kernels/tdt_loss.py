@@ -215,7 +215,10 @@ def _forward(lattice: _Lattice) -> tuple[Tensor, Tensor]:
 
 
 def _backward(lattice: _Lattice, shares: Tensor) -> None:
-    """Convert the share of each arc to its posterior: the share times the posterior of the cell where the arc ends."""
+    """Replace the shares from `_forward`, in place, by the posteriors of the arcs.
+
+    The posterior of an arc is its share in the sum of the cell where it ends, times the posterior of this cell.
+    """
     steps, num_blanks = lattice.steps, lattice.num_blanks
     num_diagonals, _, batch, num_columns = shares.shape
     visited = shares.new_zeros(num_diagonals + int(steps.max()), batch, num_columns)

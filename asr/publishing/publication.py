@@ -13,11 +13,11 @@ from asr.system.files import real
 
 
 def publish(model: Path, output: Path, language: str | None, license: str | None) -> tuple[list[str], list[str]]:
-    """Write the folder; return the names of its files, and of the tensors that were left out.
+    """Write a model as a folder for Hugging Face's hub; return the names of its files and of the omitted tensors.
 
     Args:
         model: a run folder, whose results.json goes into the card, or a bundle.
-        output: the folder; an older folder is replaced.
+        output: path of the folder; an older folder is replaced.
         language: language of the model, for the card; None: unknown.
         license: licence of the model, in the hub's notation; None: unknown.
 

@@ -99,7 +99,7 @@ def calibrate(confidences: Sequence[float], right: Sequence[bool]) -> Calibratio
 
     newton.step(loss)
     slope, intercept = curve.tolist()
-    if slope <= 0:  # confidence does not order so few words: use the mean for all words
+    if slope <= 0:  # too few words: a higher confidence does not mean more correct words; all words get the mean
         rate = float(target.mean())
         return Calibration(0.0, math.log(rate / (1 - rate)))
     return Calibration(slope, intercept)

@@ -13,7 +13,8 @@ from asr.recognition.captions import Captions
 from asr.recognition.recognizer import Recognizer
 from asr.recognition.transcript import Transcript, Word
 
-CHARACTERS_A_SECOND = 10.0  # edit cost of a shift by one second, when final words are matched with new words
+# When final words are matched with new words, a shift by one second costs the same as this number of edits.
+CHARACTERS_A_SECOND = 10.0
 SETTLED_SECONDS = 2.0  # a word is final when it ends this long before the end of the audio
 
 
@@ -79,7 +80,9 @@ class LookBackStream:
     def _num_matched(self, words: Sequence[Word]) -> int:
         """Count the first words of a new transcript that correspond to words that are already final.
 
-        Spelling and times of these words may have changed. The count minimises edit distance plus shift of the end.
+        Spelling and times of these words may have changed. The result is the count with the smallest cost: the edit
+        distance between the texts, plus CHARACTERS_A_SECOND times the difference in seconds between the end times of
+        their last words.
         """
         if not self._final:
             return 0

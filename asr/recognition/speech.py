@@ -14,7 +14,8 @@ BANDS = (100, 300, 600, 1000, 1500, 2200, 3200)  # edges of frequency bands in H
 CHANGING_FLOOR = 1e-3
 STEADY_FLOOR = 1e-8  # fraction of the total power; leakage of a steady tone and rounding errors have this size
 QUIET = 0.1  # fraction of the frames that count as quiet
-# Noise and tones rise by at most 4 dB; speech in equally loud pink noise by 13 dB; speech 40 dB below a hum by 8 dB.
+# Minimum by which the loudest frame of a band must exceed its quiet frames. Measured: at most 4 dB for noise and tones;
+# 13 dB for speech in equally loud pink noise; 8 dB for speech 40 dB below a hum.
 MIN_RISE_DB = 6.0
 
 

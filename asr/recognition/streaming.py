@@ -23,7 +23,9 @@ LOOK_BACK_CHUNK_SECONDS = 0.96
 
 
 class Ears(Protocol):
-    """Implementation of a stream; `Stream.advance` processes several streams together.
+    """Buffered audio and recognition state of a `Stream`; streaming models and other models have different classes.
+
+    `hear` only buffers audio; `Stream.advance` recognises the complete chunks of several streams together.
 
     Args:
         chunk_seconds: duration of a chunk.
@@ -84,7 +86,8 @@ class Stream:
         self._num_threads = num_threads
         self._dtype = next((weight.dtype for weight in recognizer.model.parameters()), torch.float32)
         self.ears: Ears
-        self.advance: Callable[[Sequence[Any]], list[Captions]]  # called with the `ears` of streams of this recogniser
+        # Recognises the complete chunks of several streams of this recogniser; called with the `ears` of each stream.
+        self.advance: Callable[[Sequence[Any]], list[Captions]]
         reason = why_not(recognizer)
         self.note = ""
         if not reason:

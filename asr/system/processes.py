@@ -75,7 +75,8 @@ def reader_has_gone() -> bool:
     try:
         pipe = select.poll()
         pipe.register(sys.stdout.fileno(), 0)
-        return any(event & select.POLLERR for _, event in pipe.poll(0))  # an earlier flush may have written the rest
+        # A flush of an empty buffer reports no error, so ask the pipe whether its reader has ended.
+        return any(event & select.POLLERR for _, event in pipe.poll(0))
     except OSError:  # stdout is not a file, for example in a test
         return False
 
