@@ -92,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     columns: dict[str, Callable[[float], str]] = {"CPU s": fixed(2), "MB": fixed(0), "slope of time": fixed(2)}
     columns |= {"slope of memory": fixed(2)}
-    table = Results("scale", {"task": str, "amount": str, **columns}, bars="slope of time", within=("task",))
+    table = Results("scale", {"task": str, "amount": str, **columns}, bars="slope of time", group_by=("task",))
     try:
         write_recordings(folder, read_utterances(options.audio))
         for task in TASKS:
@@ -107,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 before = amount, cost
     finally:
         shutil.rmtree(folder)
-    table.keep(options.output_dir, facts)
+    table.save(options.output_dir, facts)
     return 0
 
 

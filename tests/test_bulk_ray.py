@@ -7,6 +7,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -181,14 +182,18 @@ def num_parts(output: Path) -> int:
 
 
 def kill_tasks(job: Job) -> None:
-    draw, killed = random.Random(3), 0
+    def kill_a_task() -> bool:  # the process may end between the look and the signal
+        for process in task_processes()[:1]:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+                return True
+        return False
+
+    draw = random.Random(3)
     for done in (0, 2, 5):
         wait_for(lambda done=done: num_parts(job.output) >= done and task_processes(), "a task runs")  # type: ignore[misc]
         time.sleep(draw.uniform(0, 0.3))
-        for victim in task_processes()[:1]:
-            os.kill(victim, signal.SIGKILL)
-            killed += 1
-    assert killed == 3
+        wait_for(kill_a_task, "a task is killed")
 
 
 def kill_a_node(job: Job) -> None:
