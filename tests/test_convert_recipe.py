@@ -326,7 +326,7 @@ def test_audio_from_parquet_files_replaces_only_its_own_earlier_output(tmp_path:
     mine = tmp_path / "mine.flac"
     mine.write_bytes(b"mine")
     link_to(out / "train" / "00000001.flac", mine)
-    with pytest.raises(InputError, match=r"00000001\.flac: must lie in --audio-dir; it is a link"):
+    with pytest.raises(InputError, match=r"00000001\.flac: must lie in --audio-dir; a link leads from it to"):
         main_raising(arguments)
     assert mine.read_bytes() == b"mine"
 
@@ -396,7 +396,7 @@ BROKEN = {  # source format, file and line to change, function that changes the 
     "an absolute path": ("audio_folder", "metadata.csv", 2, lambda _: "/etc/passwd,abc,1", r"lie below"),
     "no text": ("audio_folder_jsonl", "metadata.jsonl", 2, changed(text=None), r"must be texts"),
     "no JSON": ("audio_folder_jsonl", "metadata.jsonl", 2, lambda _: "{", r"one JSON object"),
-    "tarred audio": ("nemo", "manifest.json", 5, changed(audio_filepath="audio__OP_0..9_CL_.tar"), r"tarred"),
+    "tarred audio": ("nemo", "manifest.json", 5, changed(audio_filepath="audio__OP_0..9_CL_.tar"), r"names tar files"),
     "a duration below zero": ("nemo", "manifest.json", 5, changed(duration=-1), r"must be positive"),
     "four columns": ("ljspeech", "metadata.csv", 6, lambda _: "utterance-5|a|b|c", r"4 columns"),
     "an id twice": ("ljspeech", "metadata.csv", 2, lambda _: "utterance-0|abc|abc", r"unique"),

@@ -131,6 +131,8 @@ def test_the_corpus_is_generated_on_first_use_in_its_language(tmp_path: Path, mo
 
     def run(command: list[str], **options: object) -> Done:
         commands.append(command)
+        for split in ("train", "valid", "test"):
+            (tmp_path / f"{split}.jsonl").touch()
         return Done()
 
     monkeypatch.setattr("asr.data.corpus.subprocess.run", run)

@@ -213,7 +213,7 @@ def test_a_transducer_that_parakeet_cannot_represent_is_refused(
         ({"durations": [0, 1, 2]}, "joint.head.weight must be"),
         ({"blank_token_id": 99}, "blank_token_id must be the blank's number, from 0 to 40; got 99."),
         ({"decoder_hidden_size": "x"}, "decoder_hidden_size must be a whole number; got 'x'."),
-        ({"num_decoder_layers": 1}, "every tensor must have its place"),
+        ({"num_decoder_layers": 1}, "every tensor must have a counterpart"),
         ({"projection_size": 3}, "config.projection_size must be absent"),
         ({"model_type": "parakeet_rnnt"}, "config.durations must be absent"),
     ],
