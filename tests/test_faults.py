@@ -354,7 +354,7 @@ def test_a_batch_that_does_not_fit_in_memory_is_found_before_the_first_step_and_
     write_corpus(tmp_path / "corpus", {"train": sentences(40, seed=1, words=(20, 30)), "valid": sentences(2, seed=2)})
     large = ["data.batch_seconds=600", "encoder.dim=256", "encoder.num_layers=8", "corpus.test=[valid.jsonl]"]
     settings = config(tmp_path / "run", tmp_path / "corpus", *large)
-    little = partial(limit_memory, 400 * 2**20)
+    little = partial(limit_memory, 700 * 2**20)
     assert finish(start(settings, tmp_path / "log", before=little)) == 1
     line = error(tmp_path / "log")
     assert re.search(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -139,9 +140,10 @@ class SpeechDataset(Dataset[Example | Rejected]):
 
     def _made(self, item: Item, utterance: Utterance, fetched: Utterance) -> Example | Rejected:
         try:
-            waveform = self.load(fetched, self.features.sample_rate)
-            with seeded(self.seed, item.epoch, utterance.id, *_again(item)):
-                return self._example(utterance, waveform, item)
+            with one_thread():
+                waveform = self.load(fetched, self.features.sample_rate)
+                with seeded(self.seed, item.epoch, utterance.id, *_again(item)):
+                    return self._example(utterance, waveform, item)
         except AudioError as error:  # raised for the utterance, or for a recording mixed into it
             return Rejected(utterance, str(error))
 
@@ -175,6 +177,21 @@ class SpeechDataset(Dataset[Example | Rejected]):
         for augment in self.augmentation.features:
             features = augment(features)
         return features
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute with one of torch's threads within the context.
+
+    torch chooses the algorithms of convolutions and matrix products by the number of threads, and on some processors
+    the algorithms round differently. A loading process has one thread; the training process must get equal bits.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _again(item: Item) -> tuple[str | int, ...]:
