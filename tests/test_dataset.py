@@ -20,6 +20,7 @@ from asr.data.utterances import Utterances
 from asr.encoder.subsampling.strided_conv import StridedConv
 from asr.head.ctc import CTC
 from asr.interfaces import Features
+from asr.system.processes import torch_threads
 from asr.tokenizer.char import Char
 from tests.conftest import resolved
 from tests.tones import SAMPLE_RATE
@@ -34,11 +35,9 @@ SPEED = SpeedPerturb(SAMPLE_RATE, factors=[0.9, 1.0, 1.1])
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
-    """Use one thread, as in a worker: another number of threads may round differently."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    """Compute the references of these tests with one thread, as examples are: other numbers may round differently."""
+    with torch_threads(1):
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -80,8 +79,9 @@ def test_an_example_has_the_features_and_tokens_of_its_utterance(
     assert TOKENIZER.decode(example.tokens.tolist()) == utterances[3].text
 
 
-def test_an_example_does_not_depend_on_order_batches_or_workers(
-    utterances: list[Utterance], features: Features
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_an_example_does_not_depend_on_order_batches_workers_or_threads(
+    num_threads: int, utterances: list[Utterance], features: Features
 ) -> None:
     dataset = SpeechDataset(utterances, features, REFERENCE, AUGMENTATION, seed=5)
     factors = torch.tensor([0.9, 1.0, 1.1] * 4, dtype=torch.float64)
@@ -93,9 +93,12 @@ def test_an_example_does_not_depend_on_order_batches_or_workers(
         sampler = [[Item(2, position, float(factors[position])) for position in batch] for batch in batches]
         loader = DataLoader(dataset, batch_sampler=sampler, collate_fn=collate, num_workers=num_workers)
         seen.append({})
-        for batch in loader:
-            for utterance, frames, length in zip(batch.utterances, batch.features, batch.feature_lengths, strict=True):
-                seen[-1][utterance.id] = frames[:length]
+        with torch_threads(num_threads):
+            for batch in loader:
+                lengths = batch.feature_lengths
+                for utterance, frames, length in zip(batch.utterances, batch.features, lengths, strict=True):
+                    seen[-1][utterance.id] = frames[:length]
+            assert torch.get_num_threads() == num_threads
     for other in seen[1:]:
         assert other.keys() == seen[0].keys() == {utterance.id for utterance in utterances}
         assert all(torch.equal(other[utterance_id], seen[0][utterance_id]) for utterance_id in other)

@@ -86,8 +86,8 @@ def test_an_adapted_encoder_starts_with_the_outputs_of_its_base_and_only_adapter
     base, net = Net(f"encoder={encoder}"), Net(f"encoder={encoder}")
     modules = blocks_of(encoder)
     insert(net, modules=modules)
-    # B starts at zero; an adapted layer makes other calls, which round differently on some processors
-    torch.testing.assert_close(net(*batch()), base(*batch()), rtol=0, atol=1e-12)
+    with torch.no_grad():  # without gradients both nets use the same kernels, although the net's base is frozen
+        assert torch.equal(net(*batch()), base(*batch())), "the matrix B starts at zero"
     assert list(own(net)) == [name for name, _ in net.named_parameters() if "lora" in name]
     net(*batch()).square().sum().backward()
     learning = {name for name, parameter in net.named_parameters() if parameter.grad is not None}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -24,6 +23,7 @@ from asr.lengths import Lengths
 from asr.storage.byte_range import ByteRange
 from asr.storage.location import is_url, printable_url
 from asr.storage.store import read_files, read_ranges
+from asr.system.processes import torch_threads
 
 ENERGIES_AHEAD = 4  # number of results that a process computes in advance; a result for 10 s of audio has 0.3 MB
 DURATION_TOLERANCE_SECONDS = 0.1  # allowed error of a duration in a manifest, in addition to 1 % of it
@@ -140,7 +140,7 @@ class SpeechDataset(Dataset[Example | Rejected]):
 
     def _made(self, item: Item, utterance: Utterance, fetched: Utterance) -> Example | Rejected:
         try:
-            with one_thread():
+            with torch_threads(1):  # as in a DataLoader's worker; rounding depends on the number of threads
                 waveform = self.load(fetched, self.features.sample_rate)
                 with seeded(self.seed, item.epoch, utterance.id, *_again(item)):
                     return self._example(utterance, waveform, item)
@@ -177,21 +177,6 @@ class SpeechDataset(Dataset[Example | Rejected]):
         for augment in self.augmentation.features:
             features = augment(features)
         return features
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute with one of torch's threads within the context.
-
-    torch chooses the algorithms of convolutions and matrix products by the number of threads, and on some processors
-    the algorithms round differently. A loading process has one thread; the training process must get equal bits.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _again(item: Item) -> tuple[str | int, ...]:

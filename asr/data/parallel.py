@@ -5,8 +5,9 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
-import torch
 from torch.utils.data import DataLoader, Dataset
+
+from asr.system.processes import torch_threads
 
 MIN_PARALLEL = 400  # with fewer arguments, starting processes takes longer than the calls
 MAX_PROCESSES = 32  # more processes would not read any faster from a disk
@@ -23,12 +24,8 @@ class _Calls(Dataset[Result], Generic[Given, Result]):
         return len(self.things)
 
     def __getitem__(self, position: int) -> Result:
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # as in a DataLoader's worker; rounding depends on the number of threads
-        try:
+        with torch_threads(1):  # as in a DataLoader's worker; rounding depends on the number of threads
             return self.function(self.things[position])
-        finally:
-            torch.set_num_threads(threads)
 
 
 def in_parallel(

@@ -1,7 +1,6 @@
 """Streaming recognition: final and provisional words of a waveform that arrives in pieces."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,6 +16,7 @@ from asr.recognition.recordings import WAVEFORM, as_waveform
 from asr.recognition.stream_settings import ENDPOINT_SECONDS, SETTLED_SECONDS, StreamSettings
 from asr.settings.read import check
 from asr.settings.rule import THREADS, or_null
+from asr.system.processes import torch_threads
 
 LOOK_BACK_SECONDS = 8.0  # audio that a model without streaming recognises again with each chunk
 LOOK_BACK_CHUNK_SECONDS = 0.96
@@ -112,26 +112,15 @@ class Stream:
             InputError: the samples have another shape or dtype, or are NaN.
         """
         waveform = as_waveform(samples, f"samples must be {WAVEFORM}").to(self._dtype)
-        with threads(self._num_threads):
+        with torch_threads(self._num_threads):
             self.ears.hear(waveform)
             return self.advance([self.ears])[0]
 
     def finish(self) -> Captions:
         """Recognise the remaining audio and end the stream; all words are final."""
-        with threads(self._num_threads):
+        with torch_threads(self._num_threads):
             self.ears.hear(torch.zeros(0), at_end=True)
             return self.advance([self.ears])[0]
-
-
-@contextmanager
-def threads(number: int | None) -> Iterator[None]:
-    """Set the number of torch's threads within the context; None: do not change it."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(before if number is None else number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def why_not(recognizer: Recognizer) -> str:

@@ -1,4 +1,4 @@
-"""Process settings of Linux and OpenMP: ending with the parent, memory allocation, broken pipes, waiting of threads."""
+"""Process settings of Linux and OpenMP: ending with the parent, memory allocation, broken pipes, threads."""
 
 import ctypes
 import gc
@@ -95,6 +95,19 @@ def spin_briefly() -> None:
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", str(SPINS))
+
+
+@contextmanager
+def torch_threads(number: int | None) -> Iterator[None]:
+    """Set the number of torch's threads within the context; None: do not change it."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(before if number is None else number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def peak_memory() -> int:

@@ -19,7 +19,7 @@ from asr.data.batch import Batch, Rejected
 from asr.data.batch_plan import LESS_MEMORY
 from asr.data.seeds import derive_seed
 from asr.evaluation.word_errors import ErrorCounts, count_errors, total
-from asr.interfaces import Encoded, Schedule
+from asr.interfaces import Schedule
 from asr.recognition.recognizer import Recognizer
 from asr.run.names import HOURS_OF, LOSS_OF, VALID_LOSS_OF, VALID_WER_OF
 from asr.run.validation_samples import SamplesFile, ValidationSample
@@ -107,7 +107,6 @@ class RecognitionTask(pl.LightningModule):
         self._recognizer = recognizer
         self.skipped = unreadable.so_far  # number of unreadable utterances of this epoch, over all ranks
         self.batch: Batch | None = None  # the current batch
-        self.recorded: Callable[[Tensor, Tensor], Encoded] | None = None  # replaces the model's forward pass
         self._make_optimizer = make_optimizer
         self._schedule = schedule
         self._total_steps = total_steps
@@ -141,8 +140,7 @@ class RecognitionTask(pl.LightningModule):
         self.batch = batch
         if len(batch) == 0:
             return {"loss": self._stand_in()}
-        forward = self.model if self.recorded is None else self.recorded
-        encoded = forward(batch.features, batch.feature_lengths)
+        encoded = self.model(batch.features, batch.feature_lengths)
         return self.model.head.losses(encoded, batch.tokens, batch.token_lengths)
 
     def on_train_start(self) -> None:
