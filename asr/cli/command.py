@@ -168,7 +168,7 @@ def place(recognizer: "Recognizer", options: argparse.Namespace, *, computes_in_
         device = "cuda" if torch.cuda.is_available() and not is_program else "cpu"
     recognizer.recording_encoder.precision = None if is_program else getattr(torch, options.precision)
     placed = recognizer.to(device, "--device")
-    if not computes_in_threads:
+    if not is_program and not computes_in_threads:
         adopt(placed.model.device.type)
     return placed
 

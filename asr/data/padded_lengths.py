@@ -16,9 +16,9 @@ POWER_OF_TWO = Rule("a power of two, at most 64", lambda value: is_whole(value) 
 class PaddedLengths:
     """The allowed lengths of batches, evenly spaced between neighbouring powers of two.
 
-    With few lengths, the result of work that is done once per shape, such as recording a CUDA graph, is used for many
-    batches. The length of a batch almost determines its number of utterances, because `data.batch_seconds` limits the
-    product of both.
+    With few lengths, the result of work that is done once per shape, such as the choice of a library's algorithms, is
+    used for many batches. The length of a batch almost determines its number of utterances, because
+    `data.batch_seconds` limits the product of both.
 
     Args:
         lengths_per_doubling: number of allowed lengths from a length up to its double, a power of two; 16 adds about

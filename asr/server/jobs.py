@@ -86,7 +86,8 @@ class Jobs:
         chunk_seconds = options.chunks.chunk_seconds
         self._long_options = replace(options, batches=BatchBounds(batch_seconds=chunk_seconds, max_utterances=1))
         self._queue = queue
-        self._num_threads = num_threads
+        # A new thread would otherwise have the number that another thread has just set.
+        self._num_threads = num_threads or torch.get_num_threads()
         self._on_batch = on_batch
         self._changed = threading.Condition()
         self._short: deque[Job] = deque()
@@ -157,8 +158,7 @@ class Jobs:
     # ---- methods that run in the thread
 
     def _run(self) -> None:
-        if self._num_threads is not None:
-            torch.set_num_threads(self._num_threads)
+        torch.set_num_threads(self._num_threads)
         try:
             while self._wait():
                 self._short_ones()

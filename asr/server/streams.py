@@ -146,7 +146,8 @@ class Streams:
             settings = replace(settings, chunk_seconds=NO_CHUNK_SECONDS)
         self._make = partial(Stream, recognizer, **asdict(settings))
         self.note = self._make().note
-        self._num_threads = num_threads
+        # A new thread would otherwise have the number that another thread has just set.
+        self._num_threads = num_threads or torch.get_num_threads()
         self._on_turn = on_turn
         self._changed = threading.Condition()
         self._open: set[Speech] = set()
@@ -224,8 +225,7 @@ class Streams:
     # ---- methods that run in the thread
 
     def _run(self) -> None:
-        if self._num_threads is not None:
-            torch.set_num_threads(self._num_threads)
+        torch.set_num_threads(self._num_threads)
         try:
             while turn := self._next_turn():
                 self._process(turn)

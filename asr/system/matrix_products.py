@@ -56,8 +56,11 @@ class _Process:
 
 
 def permit() -> None:
-    """Let `adopt` choose oneDNN in this process; only the entry points of commands call this function."""
-    _Process.is_command = True
+    """Let `adopt` choose oneDNN in this process; only the entry points of commands call this function.
+
+    Until `adopt` is called, torch chooses, also in the next job of a --multirun, whose jobs share a process.
+    """
+    _Process.is_command, _Process.form = True, TORCH
 
 
 def form() -> str:

@@ -18,6 +18,7 @@ from asr.training.lightning_internals import replace_process_watch, started_proc
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
+    from torch import Tensor
 
 Result = TypeVar("Result")
 
@@ -65,6 +66,12 @@ def first_then_all(trainer: "Trainer", prepare: Callable[[], Result]) -> Result:
         take_leave()
         sys.exit(0)
     return prepared if trainer.global_rank == 0 else prepare()
+
+
+def add_up(trainer: "Trainer", values: "Tensor") -> "Tensor":
+    """Sum a tensor over all processes, all of which must call this function."""
+    total: Tensor = trainer.strategy.reduce(values, reduce_op="sum")
+    return total
 
 
 def gather(trainer: "Trainer", own: list[Result]) -> list[Result]:

@@ -82,7 +82,7 @@ class Frozen(pl.callbacks.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: torch.optim.Optimizer
     ) -> None:
         """Discard the gradients of frozen weights before gradients are divided and clipped."""
-        if self._are_frozen(trainer.global_step):
+        if self._steps is not None and trainer.global_step < self._steps:  # None: the weights have no gradients
             for name in self._names:
                 self._model.get_parameter(name).grad = None  # AdamW does not change weights without a gradient
 

@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -24,7 +25,7 @@ from asr.recognition.recognizer import Recognizer
 from asr.run.names import HOURS_OF, LOSS_OF, VALID_LOSS_OF, VALID_WER_OF
 from asr.run.validation_samples import SamplesFile, ValidationSample
 from asr.text.printable import listed
-from asr.training.distributed import fail_together, gather
+from asr.training.distributed import add_up, fail_together, gather
 from asr.training.gradients import divide_and_clip
 from asr.training.lightning_internals import forget_metric
 from asr.training.manifest_sums import ManifestSums
@@ -173,9 +174,9 @@ class RecognitionTask(pl.LightningModule):
         now = time.monotonic()
         mine = batches.sums(self._waiting.take(), now - self._last_step_time, self.model.head.loss_names)
         self._last_step_time = now
-        sums = self.trainer.strategy.reduce(mine, reduce_op="sum")
+        sums = add_up(self.trainer, mine)
         tokens = sums[StepSums._fields.index("tokens")].clamp(min=1)
-        norm = divide_and_clip(self.parameters(), tokens, gradient_clip_val, self._reduce)
+        norm = divide_and_clip(self.parameters(), tokens, gradient_clip_val, partial(add_up, self.trainer))
         self._unsettled.append(StepRecord(self.current_epoch + 1, self.global_step + 1, batches, sums, norm))
         if answers_at_once(self.device) or self._is_logged(self.global_step + 1):
             *before, (last, last_norm) = self.settle()
@@ -229,7 +230,7 @@ class RecognitionTask(pl.LightningModule):
         self.log("train/data_wait", sums.data_wait)
         if (self.global_step + 1) % self._log_every == 0:  # Lightning passes only these steps to the loggers
             self._log_hours()
-            for name, rates in self._of_manifests.take(self._reduce, self.device).items():
+            for name, rates in self._of_manifests.take(partial(add_up, self.trainer), self.device).items():
                 if rates.loss is not None:
                     self.log(f"{LOSS_OF}{name}", rates.loss)
                 else:
@@ -239,11 +240,6 @@ class RecognitionTask(pl.LightningModule):
         """Log the hours trained on from each manifest, if there is more than one."""
         for name in self._of_manifests.names:
             self.log(f"{HOURS_OF}{name}", epochs_done(self.trainer) * self._epoch_hours[name])
-
-    def _reduce(self, sums: Tensor) -> Tensor:
-        """Sum a tensor over all ranks."""
-        reduced: Tensor = self.trainer.strategy.reduce(sums, reduce_op="sum")
-        return reduced
 
     def on_validation_epoch_start(self) -> None:
         """Check the steps before the validation, and reset the sums of the validation."""
@@ -276,7 +272,7 @@ class RecognitionTask(pl.LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         """Log WER, losses and blank ratio: sums over all ranks, divided once."""
-        sums = self.trainer.strategy.reduce(self._valid.as_tensor(self.device), reduce_op="sum").tolist()
+        sums = add_up(self.trainer, self._valid.as_tensor(self.device)).tolist()
         counts = ErrorCounts(*(round(value) for value in sums[:5]))
         loss, tokens, blanks, frames, skipped = sums[5:]
         if skipped:
@@ -296,7 +292,7 @@ class RecognitionTask(pl.LightningModule):
         if frames:
             self.log("valid/blank_ratio", blanks / frames)
         self._log_hours()
-        for name, rates in self._valid.of_manifests.take(self._reduce, self.device).items():
+        for name, rates in self._valid.of_manifests.take(partial(add_up, self.trainer), self.device).items():
             if rates.loss is not None:
                 self.log(f"{VALID_LOSS_OF}{name}", rates.loss)
             if rates.wer is not None:

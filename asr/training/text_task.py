@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, ClassVar, cast
 
 import lightning.pytorch as pl
@@ -17,7 +18,7 @@ from asr.data.text_set import TextBatch
 from asr.interfaces import Schedule, TokenModel
 from asr.kernels.choice import exact
 from asr.language_model.token_scores import text_log_probs
-from asr.training.distributed import fail_together
+from asr.training.distributed import add_up, fail_together
 from asr.training.gradients import divide_and_clip
 from asr.training.place import log_place, scheduled
 
@@ -102,19 +103,14 @@ class LanguageModelTask(pl.LightningModule):
         self, optimizer: Optimizer, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
         """Divide the gradients by the step's tokens, then clip them; called once per optimizer step."""
-        sums = self.trainer.strategy.reduce(torch.stack(self._sums).sum(dim=0), reduce_op="sum")
+        sums = add_up(self.trainer, torch.stack(self._sums).sum(dim=0))
         self._sums = []
-        norm = divide_and_clip(self.parameters(), sums[1], gradient_clip_val, self._reduce)
+        norm = divide_and_clip(self.parameters(), sums[1], gradient_clip_val, partial(add_up, self.trainer))
         self._unsettled.append((self.global_step + 1, torch.cat([sums, norm.to(sums.dtype)[None]])))
         every: int = self.trainer.log_every_n_steps  # type: ignore[attr-defined]  # set outside of Trainer's class
         last = self.trainer.is_last_batch or self.global_step + 1 == self.trainer.max_steps
         if (self.global_step + 1) % every == 0 or last:
             self._log_step(self.settle(), optimizer.param_groups[0]["lr"])
-
-    def _reduce(self, sums: Tensor) -> Tensor:
-        """Sum a tensor over all ranks."""
-        reduced: Tensor = self.trainer.strategy.reduce(sums, reduce_op="sum")
-        return reduced
 
     def settle(self) -> list[list[float]]:
         """Synchronise with the device; stop if a loss or gradient is not finite. All ranks must call this method.
@@ -154,7 +150,7 @@ class LanguageModelTask(pl.LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         """Log perplexity and loss: sums over all ranks, divided once."""
-        loss, tokens, words = self.trainer.strategy.reduce(self._valid, reduce_op="sum").tolist()
+        loss, tokens, words = add_up(self.trainer, self._valid).tolist()
         log_place(self, self.global_step)
         self.log(f"valid/{PERPLEXITY}", math.exp(min(loss / words, 700.0)), prog_bar=True)  # exp of more overflows
         self.log("valid/loss", loss / tokens)
