@@ -1,6 +1,6 @@
 # docker build -t asr .
 # docker run --gpus all --ipc host -v $PWD/data:/workspace/data -v $PWD/runs:/workspace/runs asr [overrides]
-# torch's wheels bring the CUDA libraries; the driver comes from the host, through the NVIDIA container toolkit.
+# torch's wheels contain the CUDA libraries; the NVIDIA container toolkit passes the host's driver into the container.
 FROM nvidia/cuda:13.0.2-base-ubuntu24.04
 
 RUN apt-get update \

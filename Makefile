@@ -1,8 +1,8 @@
-# make demo: train, evaluate and transcribe on a corpus made on the spot. make test: everything CI checks; make test-all: that, and
-# the tests that take long.
+# make demo: train, evaluate and transcribe on synthetic speech, which it generates.
+# make test: everything that CI checks. make test-all: also the slow tests.
 # make docs: the documentation as a site, build/site/index.html.
-# make dist: source distribution and wheel, checked.
-# make bench: every benchmark, beside the toolkits that PyPI has.
+# make dist: source distribution and wheel, checked by twine.
+# make bench: all benchmarks, also of the other toolkits that PyPI has.
 PYTHON ?= python3
 BIN := .venv/bin
 RUN := $(BIN)/python -m
@@ -22,22 +22,23 @@ RUN := $(BIN)/python -m
 	$(BIN)/pip install --quiet --editable '.[test,bench]'
 	touch $@
 
-# Peers that do not resolve with asr, over what .venv has; without them the benchmarks leave them out and say so.
+# Environments on top of .venv, for other toolkits whose dependencies conflict with asr's. If a toolkit cannot be installed, the
+# benchmarks leave it out and report this.
 .venv-%: benchmarks/environments/%.txt .venv/bench
 	$(PYTHON) -m venv $@
 	for site in $@/lib/python*/site-packages; do echo $(CURDIR)/.venv/lib/python*/site-packages > $$site/base.pth; done
-	$@/bin/pip install --quiet --requirement $< || { rm -r $@; echo "$@ could not be made; going on without it"; }
+	$@/bin/pip install --quiet --requirement $< || { rm -r $@; echo "$@ could not be made; the benchmarks leave out its toolkits"; }
 
 demo: .venv/ready
 	$(RUN) asr.train
 	$(RUN) asr.evaluate runs/mini data/mini/test.jsonl --output-dir runs/mini/evaluation --report runs/mini/evaluation/report.html
 	$(RUN) asr.transcribe runs/mini data/mini/audio/test/test-00001.flac
-	@echo "To look at: runs/mini/report.html, runs/mini/evaluation/report.html"
+	@echo "Reports: runs/mini/report.html, runs/mini/evaluation/report.html"
 
 docs: .venv/ready
 	$(RUN) docs.pages build/docs
 	NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict --quiet
-	@echo "To read: build/site/index.html"
+	@echo "The documentation: build/site/index.html"
 
 dist: .venv/ready
 	rm -rf dist
@@ -48,7 +49,7 @@ test: .venv/ready
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	OMP_WAIT_POLICY=passive $(RUN) pytest -n 2 --hypothesis-profile=ci  # the same examples each time; pytest alone draws new ones
+	OMP_WAIT_POLICY=passive $(RUN) pytest -n 2 --hypothesis-profile=ci  # property tests with fixed examples; pytest alone draws new examples
 
 test-all: .venv/all test
 	OMP_WAIT_POLICY=passive $(RUN) pytest -n 2 -m slow

@@ -16,7 +16,7 @@
 Errors that the caller can correct are `InputError`, with a message of one line; `AudioError` concerns one recording.
 
 The modules of this folder are the contract (`interfaces`, `errors`, `lengths`, `build`) and the commands,
-python -m asr.<command>. The subfolders, from the lowest layer up; each imports only from folders above it in this list:
+python -m asr.<command>. The subfolders are listed from the lowest layer up; each imports only from folders above it:
 
     system/          files, processes, devices, the library of matrix products
     settings/        rules for settings, and the paths of the files in conf/
@@ -28,7 +28,7 @@ python -m asr.<command>. The subfolders, from the lowest layer up; each imports 
     web/             parts of HTML pages
     augment/ features/ tokenizer/ encoder/ head/ decode/ adapter/ optimizer/ schedule/
                      the components: files of conf/<group>/ with `name: <name>` configure asr/<group>/<name>.py
-    token_model/     components too: neural language models over tokens, built of the encoder's layers
+    token_model/     more components: neural language models over tokens, built from the encoder's layers
     data/            manifest lines to utterances, examples, batches (which add the padding), and each epoch's plan
     recognition/     the model (encoder and head), and the recogniser (model and decoder): audio to transcripts
     evaluation/      word errors, their confidence intervals and their kinds
@@ -36,7 +36,7 @@ python -m asr.<command>. The subfolders, from the lowest layer up; each imports 
     checkpoint/      asr's own file format of a recogniser
     interchange/     import and export of models of other toolkits and hubs
     run/             a run folder, the initial weights of a run, resuming
-    publishing/      models written for others: ONNX programs, a page for the browser, a folder for a hub
+    publishing/      models for other software: ONNX programs, a page for the browser, a folder for a hub
     bulk/            jobs of many hours: parts, failures, engines
     cli/             code that commands share
     diagnosis/       problems of a corpus, and of a plan to train on it

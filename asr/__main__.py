@@ -1,4 +1,4 @@
-"""asr COMMAND ..., or python -m asr COMMAND ...: run a command. Without one, list the commands."""
+"""asr COMMAND ..., or python -m asr COMMAND ...: run a command. Without a COMMAND, list the commands."""
 
 import runpy
 import signal
@@ -7,38 +7,38 @@ from difflib import get_close_matches
 
 COMMANDS = {
     "Train": {
-        "doctor": "look over a corpus and a plan to train on it, before any training",
+        "doctor": "check a corpus and a training plan before training",
         "plan": "print the batches that asr.train would train on",
         "train": "train a recogniser; report its word error rate",
-        "training_report": "make the page of a run that is still going on",
-        "average": "make a bundle of several checkpoints of a run",
-        "merge": "make a bundle of an adapter (adapter=lora) and the model that it was trained from",
+        "training_report": "write the report of a run, even before the run ends",
+        "average": "average checkpoints of a run, and write a bundle",
+        "merge": "merge an adapter (adapter=lora) into its base model, and write a bundle",
         "shards": "pack a corpus into tar files, with an index that training reads",
     },
     "Use": {
         "transcribe": "recognise audio files, folders of them, manifests, and speech as it is spoken",
         "evaluate": "report the word error rate of a model on manifests",
-        "compare": "tell whether one of two models is better, or had luck",
-        "align": "find when each word of reference texts is said; cut long recordings into segments",
-        "serve": "a page and an HTTP endpoint that transcribe",
+        "compare": "test whether one of two models is better, or the difference is chance",
+        "align": "compute the times of words in reference texts; cut long recordings into segments",
+        "serve": "transcribe on a web page and an HTTP endpoint",
     },
     "Language models": {
         "ngram": "build an n-gram language model from text",
         "train_lm": "train a neural language model over a recogniser's tokens",
         "perplexity": "measure how well a language model predicts texts",
-        "tune": "choose the weights of the search on dev sets, and calibrate confidence",
+        "tune": "tune the decoder's weights on dev sets, and calibrate confidence",
     },
     "Other formats": {
-        "convert": "models of NeMo and transformers to and from asr's",
+        "convert": "convert models from NeMo and transformers, and to their formats",
         "export": "write a model as ONNX, as a page for the browser, or for a hub",
     },
 }
 
 
 def main() -> None:
-    """Run the command that the first argument names; without one, print the list.
+    """Run the command that the first argument names; without arguments, print the list of commands.
 
-    A command is the module asr.<command>, run as `python -m` runs it, so that processes which it starts run it, too.
+    A command is the module asr.<command>. It runs as under `python -m`, so that processes that it starts run it too.
     """
     arguments = sys.argv[1:]
     names = [name for commands in COMMANDS.values() for name in commands]

@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 OnAligned = Callable[["Utterance", "Aligned"], None]
 WORST = 10  # number of listed texts
-MIN_SCORE, MIN_SECONDS, MAX_SECONDS = -1.0, 1.0, 20.0  # of segments
+MIN_SCORE, MIN_SECONDS, MAX_SECONDS = -1.0, 1.0, 20.0  # default limits of segments
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Align; the status is 1 if utterances cannot be aligned, but all other utterances are aligned."""
     parser = model_parser(
         "align",
-        "Compute the times of the words in reference texts, and find wrong texts. Each text gets a score, that of its "
-        "worst word: 0 if the model recognises the text itself; the lower, the worse the word fits the audio.",
+        "Compute the times of the words in reference texts, and find wrong texts. The score of a text is the score of "
+        "its worst word: 0 if the model recognises the text itself, and lower the worse the word fits the audio.",
     )
     parser.add_argument("manifest", metavar="MANIFEST", help="JSONL, one utterance per line")
     parser.add_argument(
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     with audio_progress("aligning", utterances) as advance:
         outcomes = in_order(recordings, partial(_outcomes, recognizer, how, advance, on_aligned))
-        # With --segments, hours of audio would fill the screen with words.
+        # With --segments, transcripts are not printed, because hours of audio would fill the screen with words.
         for recording, transcript in outcomes if rules and not options.output_dir else write(outcomes, options):
             scores.append((transcript.alternatives[0].score, recording.name, transcript.text))
     _list_worst(sorted(scores)[: options.worst])
@@ -92,7 +92,7 @@ def _list_worst(scores: Sequence[tuple[float, str, str]]) -> None:
 def _add_segments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("cutting long recordings into training segments")
     group.add_argument("--segments", metavar="OUT", type=Path, help="write a manifest of segments, cut at silences")
-    score = "minimum score of a segment: 0 if the model recognises its text, -1 and less if it recognises another"
+    score = "minimum score of a segment: 0 if the model recognises its text, -1 or less if it recognises another text"
     group.add_argument("--min-score", metavar="X", type=finite, help=f"{score} (default {MIN_SCORE})")
     group.add_argument(
         "--min-seconds", metavar="S", type=finite, help=f"minimum length of a segment (default {MIN_SECONDS:g})"
@@ -142,7 +142,7 @@ def _segments(
 
 
 def _write_segments(path: Path, segments: "Sequence[AlignedSegment]") -> None:
-    """Write the good segments; print the others with the reason, and count both."""
+    """Write the good segments, print the other segments with the reason, and print the numbers of both."""
     from asr.data.manifest import write_manifest
 
     good = [segment for segment in segments if segment.problem is None]

@@ -34,19 +34,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="folder of the bundle; an older bundle is replaced",
     )
     choice = parser.add_mutually_exclusive_group()
-    best = f"of a run folder: the N checkpoints with the lowest WER, without much worse ones (default {NUM_BEST})"
+    best = f"average the N checkpoints of a run with the lowest WER, except much worse ones (default {NUM_BEST})"
     choice.add_argument("--best", type=int, metavar="N", help=best)
-    choice.add_argument("--last", type=int, metavar="N", help="of a run folder: the N newest validated checkpoints")
-    parser.add_argument("--start", metavar="MODEL", help="model of init.from to average with, to reduce forgetting")
+    choice.add_argument("--last", type=int, metavar="N", help="average the N newest validated checkpoints of a run")
+    parser.add_argument(
+        "--start", metavar="MODEL", help="initial model of the run (init.from), included to reduce forgetting"
+    )
     parser.add_argument(
         "--share",
         type=float,
         metavar="S",
-        help=f"share of this model in the weights, greater than 0 and less than 1 (default {SHARE})",
+        help=f"share of the model of --start in the weights, greater than 0 and less than 1 (default {SHARE})",
     )
     options = parser.parse_args(arguments)
     if options.share is not None and options.start is None:
-        raise InputError(f"--share needs --start, to whose weights it applies; got only --share {options.share:g}.")
+        raise InputError(f"--share needs --start, the model that it applies to; got only --share {options.share:g}.")
     share = SHARE if options.share is None else options.share
     if not 0 < share < 1:
         raise InputError(f"--share must be greater than 0 and less than 1; got {share:g}.")
@@ -114,7 +116,7 @@ def check_one_run(checkpoints: Sequence[Path]) -> None:
     """Check that checkpoints are intact and from one run, because the mean of independent weights is useless.
 
     Raises:
-        InputError: checkpoints are damaged or differ; names the file and the difference.
+        InputError: checkpoints are damaged or differ; the message names the file and the difference.
     """
     from asr.checkpoint.saved import damage
     from asr.run.resume import differences
@@ -129,7 +131,7 @@ def check_one_run(checkpoints: Sequence[Path]) -> None:
     for path in others:
         if changes := differences(expected, _origin(path)):
             must = f"{path}: checkpoints to average must belong to one run"
-            raise InputError(f"{must}; {first} belongs to another. Different: {'; '.join(changes.values())}.")
+            raise InputError(f"{must}; {first} belongs to another run. Different: {'; '.join(changes.values())}.")
 
 
 def _origin(checkpoint: Path) -> dict[str, Any]:
@@ -159,13 +161,13 @@ def _count(checkpoints: Sequence[Path]) -> str:
 
 _CARD = """# {name}
 
-A speech recogniser trained by `python -m asr.train`. Its weights are the mean of those of {count}, made by
+A speech recogniser trained by `python -m asr.train`. Its weights are the mean of the weights of {count}, computed by
 `python -m asr.average`:
 
 {lines}
 
-Its word error rate was not measured: `python -m asr.evaluate FOLDER MANIFEST...` does. Transcribe with
-`python -m asr.transcribe FOLDER AUDIO...`, where FOLDER is this one.
+Its word error rate was not measured; `python -m asr.evaluate FOLDER MANIFEST...` measures it. Transcribe with
+`python -m asr.transcribe FOLDER AUDIO...`, where FOLDER is this folder.
 """
 
 

@@ -1,4 +1,4 @@
-"""Build components from a config, which chooses components and their options, and pass them to each other."""
+"""Build the components that a config chooses, with their settings, and pass them to each other."""
 
 import importlib
 import inspect
@@ -59,7 +59,7 @@ def build_model(config: Config, tokenizer: Tokenizer, features: Features) -> Mod
 
 
 def build_adapter(config: Config) -> Adapter:
-    """Make the adapter, which adapts a trained model and can be merged into it."""
+    """Make an adapter, which can be inserted into a trained model or merged into its weights."""
     adapter: Adapter = component("adapter", config)()
     return adapter
 
@@ -120,9 +120,7 @@ def build_augmentation(config: Config, sample_rate: int) -> Augmentation:
     recordings: dict[str, RecordingList] = {}
     chosen = config.get("augment") or {}
     if not isinstance(chosen, Mapping) or not all(isinstance(settings or {}, Mapping) for settings in chosen.values()):
-        raise InputError(
-            f"augment must be a mapping of names to settings, such as spec_augment's; got {shown(chosen)}."
-        )
+        raise InputError(f"augment must be a mapping of names, such as spec_augment, to settings; got {shown(chosen)}.")
     for name, settings in chosen.items():
         make = component("augment", {"name": name, **(settings or {})}, f"augment.{name}")
         stage: str = getattr(make.func, "stage", "")
@@ -148,7 +146,7 @@ def load_token_model(path: str, tokenizer: Tokenizer, setting: str) -> TokenMode
     Args:
         path: path of a run folder, a bundle, or the model's file in a bundle.
         tokenizer: tokenizer of the recogniser; the language model must have its tokens.
-        setting: name of the setting that holds the path, for errors.
+        setting: name of the setting that contains the path, for errors.
 
     Raises:
         InputError: the file cannot be read, or the language model has other tokens.
@@ -156,7 +154,7 @@ def load_token_model(path: str, tokenizer: Tokenizer, setting: str) -> TokenMode
     stored = read_token_model(token_model_file(Path(path)))
     if stored.pieces != list(tokenizer.pieces):
         must = f"{setting} must be a language model over the recogniser's own {tokenizer.vocab_size} tokens"
-        raise InputError(f"{must}; {path} has {len(stored.pieces)} others. Train it with recognizer=MODEL.")
+        raise InputError(f"{must}; {path} has {len(stored.pieces)} other tokens. Train it with recognizer=MODEL.")
     with torch.device("meta"):
         model: Any = build_token_model(stored.settings, tokenizer.vocab_size)
     dtypes = {name: weight.dtype for name, weight in model.state_dict().items()}
@@ -182,10 +180,10 @@ def build_optimizer(config: Config, named_parameters: Iterable[tuple[str, nn.Par
 def check_components(config: Config) -> None:
     """Check the settings of all components, and their combination, before a training begins.
 
-    Nothing is fitted, and the net is made without memory for its weights.
+    Nothing is fitted, and the model is built without memory for its weights.
 
     Raises:
-        InputError: a setting is invalid, or the net is too large for this machine.
+        InputError: a setting is invalid, or the model is too large for this machine.
     """
     tokenizer, features = build_tokenizer(config), build_features(config)
     with torch.device("meta"):
@@ -194,7 +192,7 @@ def check_components(config: Config) -> None:
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     needed, available = num_parameters * BYTES_TRAINED, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > available:
-        must = "the net must fit into memory, with its gradients and the optimizer's state"
+        must = "the model must fit into memory, with its gradients and the optimizer's state"
         given = f"{num_parameters:,} parameters need {needed / 2**30:.1f} GiB of {available / 2**30:.1f}"
         raise InputError(f"{must}; {given}. Lower encoder.dim or encoder.num_layers.")
     build_augmentation(config, features.sample_rate)
@@ -205,7 +203,7 @@ def check_components(config: Config) -> None:
 def check_token_model(config: Config) -> None:
     """Check the settings of a language model's training before it begins.
 
-    The net is made without memory for its weights.
+    The model is built without memory for its weights.
 
     Raises:
         InputError: a setting is invalid.
@@ -245,7 +243,7 @@ def component(group: str, config: Config, where: str = "") -> partial[Any]:
         wrong = [f"{kind}: {', '.join(keys)}" for kind, keys in (("missing", missing), ("unknown", unknown)) if keys]
         must = f"{where} ({config['name']}) must set exactly {', '.join(sorted(required)) or 'nothing'}"
         raise InputError(f"{must}; {'; '.join(wrong)}.")
-    wraps = getattr(cls, "wraps", "")  # name of the setting that holds another component of this group
+    wraps = getattr(cls, "wraps", "")  # name of the setting that contains another component of this group
     kinds = {key: f"{group}/{key}" for key, value in settings.items() if isinstance(value, Mapping)}
     kinds |= {key: f"{group}/{key}" for key in settings if (HERE / group / key).is_dir()}
     nested = {key: component(kind, settings[key]) for key, kind in kinds.items() if key != wraps}
@@ -261,7 +259,7 @@ def component(group: str, config: Config, where: str = "") -> partial[Any]:
 
 
 def rules(cls: Callable[..., Any]) -> dict[str, Rule]:
-    """Return the rules of a component's settings, by name; settings that hold another component have no rule."""
+    """Return the rules of a component's settings, by name; settings that contain another component have no rule."""
     parameters = inspect.signature(cls, eval_str=True).parameters.values()
     annotated = {parameter.name: get_args(parameter.annotation) for parameter in parameters}
     return {name: rule for name, marks in annotated.items() for rule in marks[1:] if isinstance(rule, Rule)}

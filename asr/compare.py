@@ -46,7 +46,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = CommandParser(
         prog="python -m asr.compare",
         description="Test whether one model has fewer errors than another.",
-        epilog="Several manifests together: <(cat A/*.utterances.jsonl) <(cat B/*.utterances.jsonl)",
+        epilog="To compare on several manifests together: <(cat A/*.utterances.jsonl) <(cat B/*.utterances.jsonl)",
     )
     written = "NAME.utterances.jsonl, written by asr.evaluate --output-dir"
     parser.add_argument("a", metavar="A", help=f"results of the first model: {written}")
@@ -133,7 +133,7 @@ def changes(comparison: Mapping[str, Any], a: "Sequence[Scored]", b: "Sequence[S
 
     results_a, results_b = ({(result.subset, result.utterance.id): result for result in results} for results in (a, b))
     num_changed = len(comparison["changed"])
-    lines = ["", f"Of {num_changed} that changed, the {len(rows)} that changed most. {LEGEND}"]
+    lines = ["", f"The {len(rows)} utterances that changed most, of {num_changed} that changed. {LEGEND}"]
     for row in rows:
         key = (row["subset"], row["id"])
         first, second = results_a[key], results_b[key]

@@ -1,4 +1,4 @@
-"""python -m asr.convert MODEL -o OUTPUT: convert another toolkit's model to a bundle, or a bundle to its format."""
+"""python -m asr.convert MODEL -o OUTPUT: convert a model between asr's bundles and other toolkits' formats."""
 
 import re
 from collections.abc import Sequence
@@ -21,9 +21,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Convert; print the output and the account of tensors."""
     parser = CommandParser(
         prog="python -m asr.convert",
-        description="Convert a Conformer or Fast Conformer of NVIDIA NeMo, or a Parakeet of transformers, with CTC, "
-        "RNNT or TDT, to a bundle; or a bundle to NeMo (--to nemo) or, if its encoder is a Fast Conformer, to "
-        "transformers (--to huggingface).",
+        description="Convert a model with CTC, RNNT or TDT to a bundle: a Conformer or Fast Conformer of NVIDIA NeMo, "
+        "or a Parakeet of transformers. With --to nemo, convert a bundle to NeMo; with --to huggingface, convert a "
+        "bundle whose encoder is a Fast Conformer to transformers.",
     )
     model = (
         "a .nemo archive, a folder of its files or of transformers' files, or hf://OWNER/NAME[@REVISION]; with --to: "
@@ -129,7 +129,7 @@ def model_card(output: Path, origin: str, source: str | None, converted: "Conver
         origin=origin + version,
         sha256=converted.weights_sha256,
         account=_account(converted),
-        source=source or "Who trained it, and under which licence, is said where it came from.",
+        source=source or "For its authors and its licence, see the original model.",
     )
 
 
@@ -137,8 +137,8 @@ def _account(converted: "Converted") -> str:
     """Return the account of tensors: the numbers of taken, folded, compared and unneeded tensors."""
     names = {
         "taken": converted.account.taken,
-        "folded (a scale into the subsampling, a bias into another)": converted.account.folded,
-        "computed again and the same": converted.account.compared,
+        "folded into others (a scale into the subsampling, a bias into another bias)": converted.account.folded,
+        "equal to values that asr computes": converted.account.compared,
         "not needed": converted.account.not_needed,
     }
     tensors = ", ".join(f"{number:,} {name}" for name, number in names.items() if number)
@@ -159,10 +159,10 @@ A speech recogniser converted by `python -m asr.convert` from {origin}.
 
 {source}
 
-Its weights were a file of SHA-256 `{sha256}`,
+The file of its original weights has the SHA-256 hash `{sha256}` and contains
 {account}.
 
-Transcribe with `python -m asr.transcribe FOLDER AUDIO...`, where FOLDER is this one; `python -m asr.evaluate FOLDER
+Transcribe with `python -m asr.transcribe FOLDER AUDIO...`, where FOLDER is this folder; `python -m asr.evaluate FOLDER
 MANIFEST...` measures its word error rate.
 """
 

@@ -1,4 +1,4 @@
-"""python -m asr.doctor [overrides]: check a corpus, and the plan of a training on it, before the training.
+"""python -m asr.doctor [overrides]: check a corpus and a training plan before training.
 
 The overrides are those of asr.train. Each finding is printed with the utterances concerned and advice. The page
 doctor.html in run_dir also has the findings, with audio of the worst utterances. The exit status is 0 if training may
@@ -88,7 +88,7 @@ def _forecast(settings: "RunSettings", corpus: "Corpus", sample: "Corpus", diagn
     """Make the model, run trial steps, and estimate time and memory of a training.
 
     Args:
-        settings: of the training.
+        settings: settings of the training.
         corpus: the whole corpus, for the plan.
         sample: sample of the corpus, for the check of the tokenizer.
         diagnosis: receives findings and facts.

@@ -39,12 +39,12 @@ class StoreError(Exception):
 
 
 class UnreachableStoreError(StoreError):
-    """A store did not answer, or refused; it may answer later, so a run that ends with this error can be resumed."""
+    """A store did not answer or refused a request; it may answer later, so a run ended by this error can be resumed."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an exception reports that the memory of the CPU or of another device was exhausted."""
-    texts = ("can't allocate memory", "out of memory", "ALLOC_FAILED", "std::bad_alloc")  # torch's, a RuntimeError
+    texts = ("can't allocate memory", "out of memory", "ALLOC_FAILED", "std::bad_alloc")  # in torch's RuntimeErrors
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and any(text in str(error) for text in texts)
     )

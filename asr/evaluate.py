@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--output-dir", metavar="DIR", type=Path, help="write NAME.wer.json and NAME.utterances.jsonl here"
     )
     parser.add_argument(
-        "--normalizer", metavar="NAME", help=f"normaliser for scoring: {', '.join(NORMALIZERS)} (the model's own)"
+        "--normalizer", metavar="NAME", help=f"normaliser for scoring: {', '.join(NORMALIZERS)} (default: the model's)"
     )
     add_report(parser)
     add_conditions(parser)

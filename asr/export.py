@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from asr.recognition.recognizer import Recognizer
 
 SMALLER = {
-    "int8": "products by 8-bit weights",
+    "int8": "matrix products with 8-bit weights",
     "fp16": "half the size, but not faster, since processors compute in float32",
 }
 ONNX, HUGGING_FACE = "onnx", "huggingface"
@@ -92,28 +92,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     description = (
-        "Export a model to ONNX, for runtimes without torch and for asr.evaluate and asr.transcribe. Or, with "
-        "--to huggingface, to a folder that transformers loads as ParakeetForCTC, RNNT or TDT, with a model card."
+        "Export a model to ONNX, for runtimes without torch and for asr.evaluate and asr.transcribe. With "
+        "--to huggingface, write a folder that transformers loads as ParakeetForCTC, RNNT or TDT, with a model card."
     )
     parser = CommandParser(prog="python -m asr.export", description=description)
     parser.add_argument("model", metavar="MODEL", help="a run folder, a bundle, or a .ckpt")
     add_base(parser)
-    output = "folder for the programs, tokens.txt and README.md; it must not exist, be empty, or contain only an older "
-    output += "export, which is replaced"
+    output = "folder for the programs, tokens.txt and README.md; an existing folder must be empty or contain only an "
+    output += "older export, which is replaced"
     parser.add_argument("-o", "--output", metavar="FOLDER", type=Path, required=True, help=output)
     parser.add_argument("--to", choices=(ONNX, HUGGING_FACE), default=ONNX, help="format of the export (default onnx)")
     decode = "decoder of the exported model for asr's commands, instead of the model's own"
     parser.add_argument("--decode", choices=DECODERS, metavar="NAME", help=f"{decode}: {', '.join(DECODERS)}")
-    audio = "recordings to compare programs and model on, besides made-up audio (the first 30 s of each)"
+    audio = "recordings on which programs and model are compared, in addition to synthetic audio (first 30 s of each)"
     quantize = ", ".join(f"{name}: {about}" for name, about in SMALLER.items())
     parser.add_argument("--quantize", choices=SMALLER, help=f"quantise the programs; {quantize}")
     manifest = "JSONL manifest to measure the WER before and after --quantize"
     parser.add_argument("--manifest", metavar="FILE", help=manifest)
     parser.add_argument("--audio", metavar="FILE", nargs="+", default=[], help=audio)
-    parser.add_argument("--language", metavar="CODE", help="for the model card, such as en; with --to huggingface")
-    licence = "for the model card, by the hub's name, such as cc-by-4.0; with --to huggingface"
+    parser.add_argument(
+        "--language", metavar="CODE", help="language for the model card, such as en; with --to huggingface"
+    )
+    licence = "licence for the model card, by its name on the hub, such as cc-by-4.0; with --to huggingface"
     parser.add_argument("--license", metavar="NAME", help=licence)
-    web = "write a page that recognises in the browser instead: a folder for any static file server"
+    web = "write a page that recognises speech in the browser instead: a folder for any static file server"
     parser.add_argument("--web", action="store_true", help=f"{web}; the runtime is downloaded once, from npm")
     example = "recordings for the page of --web"
     parser.add_argument("--example", metavar="FILE", type=Path, nargs="+", default=[], help=example)
@@ -147,7 +149,7 @@ def _publish(options: argparse.Namespace) -> int:
         print(f"Left out: {', '.join(left_out)}. Parakeet has no CTC head in addition to a transducer.")
     unknown = [name for name, value in about.items() if value is None]
     if unknown:
-        print(f"README.md has no {' and no '.join(unknown)}: give --{' and --'.join(unknown)} if you know.")
+        print(f"README.md has no {' and no '.join(unknown)}: give --{' and --'.join(unknown)} if known.")
     print(f"hf upload OWNER/{real(options.output).name} {options.output}")
     return 0
 
@@ -221,8 +223,8 @@ def _figures(
         with audio_progress(f"WER of {name}", utterances) as advance:
             figures = measured(decoded, size(parts), rates[name], options.manifest, utterances, advance)
             rows.append(figures.row(name))
-    words = f"; WER: on {Path(options.manifest).name}" if utterances else "; WER: give --manifest"
-    how = f"Speed: 10 s of audio alone, on one thread of this processor, features not counted{words}."
+    words = f"; WER: on {Path(options.manifest).name}" if utterances else "; WER: only with --manifest"
+    how = f"Speed: on one recording of 10 s, with one thread of this processor, without features{words}."
     return f"{table(rows)}\n\n{options.quantize}: {SMALLER[options.quantize]}. {how}\n"
 
 
@@ -231,13 +233,14 @@ def _compared(
 ) -> str:
     """Return a sentence on the comparison of programs and model, and its result."""
     worst = max(differences.values(), key=lambda difference: difference.largest)
-    begin = "Compared" if quantize is None else f"Before they were made {quantize}, compared"
+    begin = "Compared" if quantize is None else f"Before quantisation to {quantize}, compared"
     audio = f"{num_made} made-up signals"
     if num_recordings:
         audio += f" and {num_recordings} recording{'s' if num_recordings > 1 else ''}"
-    comparison = f"{begin} with the model on {audio}, each alone and in a batch of all"
-    result = f"{comparison}: numbers differ by {worst.largest:.1g} at most ({worst.where}), and no text does."
-    return result if quantize is None else f"{result} As {quantize} both may differ: the table has the WER of each."
+    comparison = f"{begin} with the model on {audio}, each alone and all in one batch"
+    result = f"{comparison}: outputs differ by at most {worst.largest:.1g} ({worst.where}), and texts are equal."
+    more = f"After quantisation to {quantize}, outputs and texts may differ: the table has both WERs"
+    return result if quantize is None else f"{result} {more}."
 
 
 def _source(options: argparse.Namespace) -> str:

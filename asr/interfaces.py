@@ -50,7 +50,7 @@ class Features(Protocol):
     sample_rate: int  # Hz
     window: int  # samples of a frame
     hop: int  # samples from one frame to the next
-    samples_ahead: int  # number of samples from the start of a frame's hop on that the frame depends on
+    samples_ahead: int  # number of samples that a frame depends on, from the start of the frame's hop
     frames_before: int  # number of earlier frames whose hops a frame depends on
     normalize: Normalization
 
@@ -67,8 +67,8 @@ class Recordings(Protocol):
     def stretch(self, place: int, sample_rate: int, num_samples: int, begin: float) -> Tensor:
         """Cut `num_samples` out of a recording, (S,); a shorter recording is repeated.
 
-        `begin`, from 0 to below 1, is the start as a fraction of the possible starts, or of a shorter recording's
-        length.
+        `begin`, in [0, 1), is the start as a fraction of the latest possible start or, if the recording is shorter than
+        `num_samples`, of the recording's length.
         """
 
 
@@ -83,7 +83,7 @@ class WaveformAugment(Protocol):
 
     @property
     def max_added_seconds(self) -> float:
-        """Maximum by which the waveform grows; the batch plan leaves room for it."""
+        """Maximum number of seconds added to the waveform; the batch plan reserves them."""
 
     def __call__(self, waveform: Tensor) -> Tensor: ...
 
@@ -95,7 +95,7 @@ class FeatureAugment(Protocol):
 
     @property
     def masks(self) -> "Masks | None":
-        """This object, if it only sets rectangles to 0, so that it can be applied to features computed on the GPU."""
+        """This object if it only sets rectangles to 0, which also works on features computed on the GPU; else None."""
 
     def __call__(self, features: Tensor) -> Tensor: ...
 
@@ -129,7 +129,7 @@ class Attention(Protocol):
 
     @property
     def streaming(self) -> "StreamingAttention | None":
-        """This object, if it can attend to frames of earlier chunks."""
+        """This object if it can attend to frames of earlier chunks; else None."""
 
     def positions(self, x: Tensor) -> Tensor:
         """Encode the positions of x, (B, T', D); all blocks share the result."""
@@ -178,7 +178,7 @@ class Convolution(Protocol):
 
     @property
     def streaming(self) -> "StreamingConvolution | None":
-        """This object, if it can convolve with frames of earlier chunks."""
+        """This object if it can convolve with frames of earlier chunks; else None."""
 
     def __call__(self, x: Tensor, padding_mask: Tensor) -> Tensor: ...
 
@@ -241,26 +241,26 @@ class Encoder(Protocol):
 
     @property
     def streaming(self) -> "StreamingEncoder | None":
-        """This object, if it can encode an utterance chunk by chunk."""
+        """This object if it can encode an utterance chunk by chunk; else None."""
 
     def __call__(self, features: Tensor, feature_lengths: Tensor, taps: Taps = NO_TAPS) -> Encoded: ...
     def output_lengths(self, feature_lengths: Lengths) -> Lengths: ...
 
 
-State = dict[str, Tensor]  # of streams, by name, batch first: streams join and leave a batch by indexing
+State = dict[str, Tensor]  # tensors by name, batch first, so that indexing adds and removes streams
 
 
 class StreamingEncoder(Encoder, Protocol):
     """An encoder whose output for consecutive chunks equals its output for the whole utterance.
 
     A chunk has `chunk_frames * stride` feature frames, or another multiple of `stride`; the last chunk of a stream may
-    have any number. A step also takes the right context, which begins the next chunk: `ahead` feature frames, by
-    default `right_frames * stride`.
+    have any number. A step also takes the right context: the first `ahead` feature frames of the next chunk, by default
+    `right_frames * stride`.
     """
 
     chunk_frames: int | None  # encoder frames of a chunk; None: a chunk is the whole utterance
-    left_frames: int  # encoder frames before a chunk that it attends to
-    right_frames: int  # right context: encoder frames after a chunk that it attends to
+    left_frames: int  # encoder frames before a chunk that the chunk attends to
+    right_frames: int  # right context: encoder frames after a chunk that the chunk attends to
 
     def initial_state(self, batch: int, left_frames: int | None = None) -> State: ...
     def step(
@@ -399,7 +399,7 @@ class AttentionHead(Head, Protocol):
 class TokenModel(Protocol):
     """A neural language model over a tokenizer's tokens; the constructor takes vocab_size V.
 
-    The first input of a text is BOUNDARY_ID, and BOUNDARY_ID is predicted at its end; it never occurs inside a text.
+    BOUNDARY_ID is the first input of a text, is predicted at the text's end, and never occurs inside a text.
     Log_probs do not depend on how a text is split into calls, nor on padding tokens after it. The state after padding
     is undefined.
     """
@@ -420,7 +420,7 @@ class Hypothesis(NamedTuple):
     """Recognised tokens of an utterance.
 
     Args:
-        tokens: without blanks.
+        tokens: token ids without blanks.
         score: score by which the decoder ranks hypotheses (natural logarithm).
         frames: frames of each token, in a stream counted from the stream's beginning; None: the frame head aligns the
             tokens.
@@ -450,7 +450,7 @@ class Tunable(NamedTuple):
 
 
 class Hotwords(NamedTuple):
-    """Hotwords of a decoder: `phrases` are boosted; `impossible` maps phrases it cannot recognise to the reason."""
+    """Hotwords of a decoder: `phrases` are boosted; `impossible` maps phrases that cannot be recognised to reasons."""
 
     phrases: Sequence[str]
     impossible: Mapping[str, str]
@@ -463,8 +463,8 @@ class Decoder(Protocol):
     """Search for the tokens of encoder_out; the constructor takes head, tokenizer and normaliser.
 
     `evidence` computes the input of a search once per batch; `search` can then run with several values of the tunable
-    settings. It returns at least one hypothesis per utterance, best hypothesis first. If the head's frame_head is None,
-    the search must set frames and confidences of the hypotheses.
+    settings. `search` returns at least one hypothesis per utterance, best hypothesis first. If the head's frame_head is
+    None, the hypotheses must have frames and confidences.
     """
 
     needs: tuple[str, ...]  # properties of the head that must not be None
@@ -476,7 +476,7 @@ class Decoder(Protocol):
     def tunable(self) -> Mapping[str, Tunable]: ...
     @property
     def streaming(self) -> "StreamingDecoder | None":
-        """This object, if it can decode chunk by chunk."""
+        """This object if it can decode chunk by chunk; else None."""
 
     @property
     def description(self) -> str: ...
@@ -494,11 +494,11 @@ class StreamingDecoder(Decoder, Protocol):
         """Decode the next chunk of each stream, (B, T', D), (B,).
 
         Returns:
-            For each stream its hypotheses so far, the best first; and its next state.
+            The hypotheses of each stream so far, best hypothesis first; and the next state of each stream.
         """
 
     def forget(self, state: Any, num_tokens: int) -> Any:
-        """Drop the first tokens of all hypotheses, which are final, so that a stream's state does not grow."""
+        """Drop the first `num_tokens` tokens, which are final, of all hypotheses, so that the state does not grow."""
 
     def decide(self, state: Any, tokens: list[int]) -> Any:
         """Make `tokens`, a prefix of the best hypothesis, final: prune all hypotheses that do not begin with it."""

@@ -53,7 +53,7 @@ def _quoted(card: str) -> str:
 _CARD = """# {name}
 
 A speech recogniser: the adapter {adapter} merged into its base {base} by `python -m asr.merge`. Transcribe with
-`python -m asr.transcribe FOLDER AUDIO...`, where FOLDER is this one.
+`python -m asr.transcribe FOLDER AUDIO...`, where FOLDER is this folder.
 
 ## The adapter
 

@@ -115,8 +115,8 @@ def _parser() -> argparse.ArgumentParser:
         "-o", "--output", metavar="ARPA", type=Path, required=True, help="ARPA file to write; an older one is replaced"
     )
     parser.add_argument("--order", type=int, default=ORDER, metavar="N", help=f"order of the model (default {ORDER})")
-    prune = "prune n-grams of order 1, 2, … that occur at most N times; the first N must be 0, no N may be smaller "
-    prune += "than the one before, and the last also applies to all longer n-grams: 0 1 1"
+    prune = "prune n-grams of order 1, 2, … that occur at most N times, such as 0 1 1; the first N must be 0, no N may "
+    prune += "be smaller than the previous N, and the last N also applies to all longer n-grams"
     parser.add_argument("--prune", type=int, nargs="+", default=[0], metavar="N", help=f"{prune} (default 0)")
     spelling = parser.add_mutually_exclusive_group()
     normalizer = f"normaliser of the recogniser: {', '.join(NORMALIZERS)} (default basic)"
@@ -136,7 +136,7 @@ def check_options(options: argparse.Namespace) -> list[int]:
     if not ORDERS[0] <= order <= ORDERS[1]:
         raise InputError(f"--order must be from {ORDERS[0]} to {ORDERS[1]}, as KenLM requires; got {order}.")
     if prune[0] != 0 or prune != sorted(prune) or len(prune) > order:
-        must = "--prune must begin with 0 (no words are pruned), and no number may be smaller than the one before"
+        must = "--prune must begin with 0 (no words are pruned), and no number may be smaller than the previous number"
         given = " ".join(map(str, prune))
         raise InputError(f"{must}; at most {order} numbers; got {given}. Try {' '.join(['0', *['1'] * (order - 1)])}.")
     options.memory = parse_size(options.memory)
@@ -163,7 +163,7 @@ def parse_size(text: str) -> int:
 
 
 def _read_all(options: argparse.Namespace, text: "Text", extra: "Text", dev: "Text", progress: "Progress") -> list[int]:
-    """Read all files; return for each TEXT the end of its ids: the number of ids read up to its end."""
+    """Read all files; return, for each TEXT, the number of ids read up to its end."""
     named = "each text of a mixture" if options.interpolate else None
     ends = [_read(text, path, progress, named) for path in options.texts]
     if not text.sentences:
@@ -178,7 +178,7 @@ def _read(text: "Text", path: str, progress: "Progress", needs_words: str | None
     """Read a file; return the number of ids of all files so far, with <s> and </s>.
 
     Raises:
-        InputError: the file has no words, although `needs_words` (the file's name for the message) is given.
+        InputError: the file has no words, and `needs_words`, the file's name for the message, is not None.
     """
     before = text.sentences
     size = 0 if path == "-" or not Path(path).is_file() else Path(path).stat().st_size
@@ -193,7 +193,8 @@ class Text:
     """Texts, stored on the disk as ids of words.
 
     Args:
-        spell: splits a line into words or tokens of the model; raises InputError if it cannot or if a word is too long.
+        spell: splits a line into words or tokens of the model; raises InputError if a word is too long or cannot be
+            encoded.
     """
 
     def __init__(self, spell: Speller) -> None:
@@ -209,7 +210,7 @@ class Text:
         """Read the lines of a file; `advance` is called with the number of bytes read so far.
 
         Raises:
-            InputError: a line is invalid; names file and line.
+            InputError: a line is invalid; the message names file and line.
         """
         from asr.language_model.kneser_ney import SPECIAL
 
@@ -299,7 +300,7 @@ def report(text: Text, unit: str, vocab_size: int, model: "Sequence[NGrams]") ->
     left_out = f" (left out: {text.left_out()})" if text.left_out() else ""
     size = f"{counted(text.words, unit)}, {vocab_size:,} in the vocabulary"
     lines = [f"{counted(text.sentences, 'sentence')}{left_out}, {size}"]
-    has_counts = any(grams.discounts for grams in model)  # a mixture has none
+    has_counts = any(grams.discounts for grams in model)  # a mixture has no discounts
     rows: list[tuple[str, ...]] = [("order", "n-grams", *(("pruned", "D1", "D2", "D3+") if has_counts else ()))]
     for order, grams in enumerate(model, start=1):
         number, num_kept = len(grams.kept), int(grams.kept.sum())
@@ -307,7 +308,7 @@ def report(text: Text, unit: str, vocab_size: int, model: "Sequence[NGrams]") ->
         rows.append((str(order), str(num_kept), *((of_counts if grams.discounts else ["-"] * 4) if has_counts else ())))
     lines += lay_out(rows)
     if orders := [str(order) for order, grams in enumerate(model, start=1) if grams.fallback]:
-        lines.append(f"Too little text to estimate discounts of order {', '.join(orders)}: fixed ones are used.")
+        lines.append(f"Too little text to estimate discounts of order {', '.join(orders)}: fixed discounts are used.")
     return "\n".join(lines)
 
 

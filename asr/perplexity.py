@@ -55,10 +55,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = CommandParser(
         prog="python -m asr.perplexity",
-        description="Print the perplexity per word of texts by language models over a recogniser's tokens, with its "
-        "95 % interval, a bootstrap over sentences. The end of a sentence counts as a word, as KenLM counts.",
+        description="Print the perplexity per word of texts under language models over a recogniser's tokens, with a "
+        "95 % interval (bootstrap over sentences). The end of a sentence counts as a word, as in KenLM.",
     )
-    parser.add_argument("model", metavar="MODEL", help="recogniser, whose normaliser and tokenizer spell the texts")
+    parser.add_argument("model", metavar="MODEL", help="recogniser whose normaliser and tokenizer are used")
     parser.add_argument("lm", metavar="LM", help="model of asr.train_lm, or of asr.ngram --tokens MODEL")
     parser.add_argument("texts", metavar="TEXT", nargs="+", help="one sentence per line, also .gz; or a manifest")
     parser.add_argument(
@@ -66,7 +66,7 @@ def _read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="LM",
         nargs="+",
         default=[],
-        help="further language models; each model, and the mixture of all for each token, is measured",
+        help="further language models; print the perplexity of each model, and of the mixture of all models",
     )
     parser.add_argument("--dev", metavar="TEXT", help="another text, on which EM fits the mixture's weights")
     options = parser.parse_args(arguments)
@@ -74,7 +74,7 @@ def _read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
         given = "--dev" if options.dev else "--interpolate"
         parser.error(f"--interpolate and --dev must be given together; got {given} alone.")
     if options.dev in options.texts:
-        parser.error(f"--dev must be another text than those that are measured; {options.dev} is one of them.")
+        parser.error(f"--dev must not be one of the measured texts; got {options.dev}.")
     return options
 
 

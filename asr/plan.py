@@ -116,7 +116,7 @@ def _table(plans: "Sequence[EpochPlan]", accumulate: int, each_once: bool) -> li
     if not each_once:  # epochs of a mixture have different utterances
         return rows
     changes = [changed_mates(before.plan, after.plan) for before, after in pairwise(plans)]
-    return [*rows, ["batch-mates changed since the epoch before", "", *map(percent, changes)]]
+    return [*rows, ["batch-mates changed since the previous epoch", "", *map(percent, changes)]]
 
 
 def _figures(plan: "EpochPlan", accumulate: int) -> dict[str, str]:

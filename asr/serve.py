@@ -1,4 +1,4 @@
-"""python -m asr.serve MODEL: speech recognition by a page, HTTP endpoints (one is OpenAI's) and a WebSocket."""
+"""python -m asr.serve MODEL: serve a page, HTTP endpoints (one is compatible with OpenAI's) and a WebSocket."""
 
 import argparse
 import errno
@@ -30,7 +30,7 @@ NUMBERS = (  # option, type, metavar, default, help
     ("--max-seconds", float, "S", 600, "limit of a recording"),
     ("--upload-seconds", float, "S", 60, "timeout of an upload"),
     ("--queue", int, "N", 64, "maximum number of queued recordings"),
-    # more recordings in a batch increase the delay and hardly the throughput
+    # larger batches increase the delay, but hardly increase the throughput
     ("--max-batch", int, "N", 8, "maximum number of recordings in a batch"),
     ("--streams", int, "N", 16, "maximum number of concurrent streams"),
     ("--stream-seconds", float, "S", 3600, "maximum length of a stream"),
@@ -134,7 +134,7 @@ def _bounds(options: argparse.Namespace) -> "Inference":
 
 
 def _bound_socket(host: str, port: int) -> socket.socket:
-    """Bind the address before the model is loaded; connections in the meantime are answered afterwards."""
+    """Bind the address before the model is loaded; earlier connections are answered once the model is loaded."""
     must = "--host and --port must be a free address of this machine"
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(

@@ -20,7 +20,7 @@ TEXT_COLUMN = "text"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write shards, or index existing ones; a second start continues after the last complete shard."""
+    """Write shards, or index existing shards; the same command continues after the last complete shard."""
     options = _parser().parse_args(arguments)
     if options.index_only:
         return _index(options)
@@ -91,7 +91,7 @@ def _foreign_utterances(
     given = [options.nemo_manifest, options.lhotse_cuts, options.text_column]
     if sum(value is not None for value in given) > 1:
         must = "--nemo-manifest, --lhotse-cuts and --text-column must not be combined"
-        raise InputError(f"{must}, because all shards must have one format. Leave out the others.")
+        raise InputError(f"{must}, because all shards must have one format. Give only one of them.")
     if options.nemo_manifest is not None:
         return index_nemo(shards, options.nemo_manifest, on_shard)
     if options.lhotse_cuts is not None:
@@ -114,9 +114,9 @@ def _parser() -> argparse.ArgumentParser:
         "that asr.train and other commands accept instead of a manifest. Audio files are copied unchanged; segments of "
         "longer recordings are cut losslessly. The same command continues after the last complete shard.",
     )
-    inputs = "path or URL of JSONL, one utterance per line; with --index-only: of shards, also with {000..012} and *"
+    inputs = "path or URL: JSONL, one utterance per line; with --index-only: shards, also with {000..012} and *"
     parser.add_argument("inputs", nargs="+", metavar="MANIFEST", help=inputs)
-    output = "folder, or URL such as s3://BUCKET/FOLDER; with --index-only: the index beside the shards, index.arrow"
+    output = "folder, or URL such as s3://BUCKET/FOLDER; with --index-only: path of the index, index.arrow"
     parser.add_argument("-o", "--output", required=True, metavar="DIR", help=output)
     index_only = "only index existing shards of WebDataset, NeMo, lhotse (tar) or Hugging Face (.parquet)"
     parser.add_argument("--index-only", action="store_true", help=index_only)

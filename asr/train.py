@@ -40,7 +40,7 @@ def train(settings: "RunSettings") -> float | None:
 
     configure(settings.data.storage)
     trainer = make_trainer(settings)
-    if not settings.compile_blocks:  # the compiler asks for torch's precision, which raises while oneDNN is on
+    if not settings.compile_blocks:  # the compiler reads torch's precision, which raises an error while oneDNN is on
         adopt(trainer.strategy.root_device.type)
     prepared = first_then_all(trainer, partial(prepare, settings, trainer.global_rank, trainer.world_size))
     state, corpus, features, seed = prepared.state, prepared.corpus, prepared.features, settings.seed

@@ -1,4 +1,4 @@
-"""python -m asr.training_report RUN_DIR: write the report of a run, also before its end, when training writes it."""
+"""python -m asr.training_report RUN_DIR: write the report of a finished or unfinished run."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     With --parts, unreadable recordings are listed in failures.jsonl, and the status is 0.
     """
-    parser = model_parser("transcribe", "Transcribe audio to stdout or to a file each; errors go to stderr.")
+    parser = model_parser("transcribe", "Transcribe audio to stdout or to one file per recording; errors go to stderr.")
     parser.add_argument(
         "paths",
         metavar="PATH",
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     add_output(parser, default="txt")
     parser.add_argument(
-        "--nbest", type=int, default=1, metavar="N", help="number of hypotheses, in json and jsonl (default 1)"
+        "--nbest", type=int, default=1, metavar="N", help="number of hypotheses in json and jsonl output (default 1)"
     )
     add_decoding(parser)
     add_captions(parser)

@@ -29,33 +29,33 @@ if TYPE_CHECKING:
     from asr.recognition.inference import Inference
     from asr.recognition.recognizer import Recognizer
 
-UNCHANGED = "as it was"  # description of an unchanged search on a model card
+UNCHANGED = "unchanged"  # description of the search on a model card
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Tune; the status is 1 if utterances are unreadable, but all other utterances are used."""
     parser = model_parser(
         "tune",
-        "Tune LM weight and word insertion bonus on dev sets that were not trained on, estimate the gain on other "
-        "speech, calibrate the words' confidence, and write both to the model's bundle, with the language model and "
-        "the other settings of the decoder.",
+        "Tune LM weight and word insertion bonus on dev sets that were not used for training, estimate the gain on "
+        "other speech, and calibrate the words' confidence. Write the results to the model's bundle, with the language "
+        "model and the other settings of the decoder.",
         model="a run folder, or a bundle",
     )
     parser.add_argument(
-        "manifests", metavar="MANIFEST", nargs="+", help="JSONL, one utterance per line; several are joined"
+        "manifests", metavar="MANIFEST", nargs="+", help="JSONL, one utterance per line; several manifests are joined"
     )
     parser.add_argument(
         "--attach",
         choices=("if-certain", "always"),
         default="if-certain",
-        help="attach language model and weights only if the gain on held-out speech is certain (default), or always",
+        help="if-certain (default): attach LM and weights only if the gain on held-out speech is certain",
     )
     parser.add_argument(
         "--label-priors",
         metavar="MANIFEST",
         nargs="+",
         help="recordings, used without their texts, to estimate the prior of the model's labels; beam search subtracts "
-        "it with a tuned weight",
+        "the prior with a tuned weight",
     )
     add_decoding(parser)
     options = parser.parse_args(arguments)
@@ -188,7 +188,7 @@ def _tune_search(
     best, chosen = fewest_errors(trials), choose(trials)
     if always and not trials.strength[chosen]:
         chosen = best
-    smallest = f"the smallest {weight_name(search.values[best])} within one standard error of that"
+    smallest = f"the smallest {weight_name(search.values[best])} within one standard error of the fewest errors"
     why = "the fewest errors" if chosen == best else smallest
     print(f"fewest errors: {_named(search.values[best])}: {trials.words[best].sum():.0f}")
     print(f"best choice: {_named(search.values[chosen])}: {trials.words[chosen].sum():.0f}, {why}")
@@ -199,7 +199,7 @@ def _tune_search(
     if gain.is_certain or always:
         return Choice(search.values[chosen], f"{_named(search.values[chosen])}; expected on unseen speech: {expected}")
     print(
-        "The gain is within the noise, so the decoder is not changed. More dev utterances may make it certain; "
+        "The gain is not certain, so the decoder is not changed. More dev utterances may make it certain; "
         "--attach always stores these values anyway."
     )
     return None
@@ -210,7 +210,7 @@ def _print_each(dev_sets: "dict[str, list[EncodedUtterance]]", before: "Array", 
     end = 0
     for manifest, encoded in dev_sets.items() if len(dev_sets) > 1 else ():
         begin, end = end, end + len(encoded)
-        errors = f"{counted(int(before[begin:end].sum()), 'error')} before, {after[begin:end].sum():.0f} with these"
+        errors = f"{counted(int(before[begin:end].sum()), 'error')} before, {after[begin:end].sum():.0f} after"
         print(f"{printable(manifest)}: {errors}")
 
 
@@ -245,7 +245,7 @@ def _done(recognizer: "Recognizer", choice: Choice | None) -> str:
     if not attached:
         return "confidence calibrated; no language model attached"
     if choice is None:
-        return f"confidence calibrated; {attached} as attached before"
+        return f"confidence calibrated; {attached} unchanged"
     return f"{attached} attached, confidence calibrated"
 
 

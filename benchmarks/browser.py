@@ -1,8 +1,8 @@
 """python -m benchmarks.browser MODEL MANIFEST: speed of the page of asr.export --web, in Chromium on one core.
 
 The first table has the speed of the page's worker, from waveform to words: seconds of audio per second, and per CPU
-second of all Chromium processes, which other load on the machine does not affect. The second table has the size of the
-download, the loading time, and the number of texts that differ from those of torch in float32.
+second of all Chromium processes. Other load on the machine does not affect the rate per CPU second. The second table
+has the size of the download, the loading time, and the number of texts that differ from those of torch in float32.
 """
 
 import argparse
@@ -124,7 +124,7 @@ def _paths(utterances: Sequence[Utterance]) -> list[str]:
 
 
 def joined(utterances: Sequence[Utterance], seconds: float, sample_rate: int) -> np.ndarray:
-    """Concatenate recordings; cut or repeat the result so that it has `seconds`."""
+    """Concatenate recordings; cut or repeat the result so that it lasts `seconds`."""
     waveforms = [load_waveform(path, sample_rate).numpy() for path in _paths(utterances[:20])]
     return np.resize(np.concatenate(waveforms), round(seconds * sample_rate))
 

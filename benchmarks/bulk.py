@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     simulation.add_argument("--gpus", type=int, default=8, metavar="N", help="number of simulated workers (default: 8)")
     simulation.add_argument(
-        "--rtfx", type=float, default=500, metavar="X", help="audio seconds per second of each worker (default: 500)"
+        "--rtfx", type=float, default=500, metavar="X", help="audio seconds per second per worker (default: 500)"
     )
     listing = commands.add_parser("listing", help="start a job in a folder with many finished parts")
     listing.add_argument(
@@ -96,7 +96,7 @@ def _run(command: list[str], output: Path) -> tuple[float, float]:
 
 
 def _plain(options: argparse.Namespace) -> Results:
-    """Time the whole commands with and without --parts in turns, and compare their texts."""
+    """Time whole commands alternately with and without --parts, and compare their texts."""
     table = Results("bulk_plain", _COLUMNS, bars="CPU s")
     seconds: dict[str, list[tuple[float, float]]] = {"plain": [], "parts": []}
     for turn in range(options.turns):
@@ -126,7 +126,7 @@ def _ratios(times: Sequence[tuple[float, float]], plain: Sequence[tuple[float, f
 
 
 def _ray(options: argparse.Namespace) -> Results:
-    """Time two workers of a Ray cluster on this machine, then one process, both without start-up."""
+    """Time two workers of a Ray cluster on this machine, then one process; start-up is not timed."""
     columns = {"workers": str, "parts": str, "hours": fixed(2), "s": fixed(1), "audio s/s": fixed(1)}
     table = Results("bulk_ray", columns, bars="audio s/s")
     texts = []
@@ -163,7 +163,7 @@ def _entries(path: Path) -> Iterator[dict[str, Any]]:
 
 
 class _Counts:
-    """Counts the bookkeeping's requests to the output's store, and its written bytes, after the object is created."""
+    """Counts the requests to the output's store, and the bytes written to it, after this object is created."""
 
     def __init__(self) -> None:
         self.writes = self.reads = self.listings = self.written_bytes = 0

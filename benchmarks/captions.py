@@ -109,7 +109,7 @@ def measure(server: Server, recordings: Sequence[bytes]) -> list[object]:
 
 
 def _batch_counts(server: Server) -> tuple[float, float]:
-    """Return the sum of streams over all batches of the network so far, and the number of these batches."""
+    """Return the total number of streams in all batches of the network so far, and the number of batches."""
     return server.metric("asr_turn_streams_sum"), server.metric("asr_turn_streams_count")
 
 

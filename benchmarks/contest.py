@@ -47,7 +47,7 @@ class Work(NamedTuple):
         name: name of the benchmark.
         make_operation: makes the timed operation from a network and a batch.
         backward: whether the operation has a backward pass; used to count floating-point operations.
-        variants: maps a contender to {suffix of its name: preparation of its network before timing}.
+        variants: maps a contender to its variants: {suffix of the name: function that prepares the network}.
     """
 
     name: str
@@ -83,7 +83,7 @@ def add_options(parser: argparse.ArgumentParser, batches: list[str]) -> None:
         type=_batch,
         default=[_batch(batch) for batch in batches],
         metavar="NxS",
-        help=f"N utterances, evenly spaced from {min_length} of S seconds to S seconds (default: {' '.join(batches)})",
+        help=f"N utterances, lengths evenly spaced from {min_length} of S to S seconds (default: {' '.join(batches)})",
     )
     parser.add_argument(
         "--batch-seconds",
@@ -100,7 +100,7 @@ def add_options(parser: argparse.ArgumentParser, batches: list[str]) -> None:
         choices=ATTENTIONS,
         default=["rotary_attention"],
         metavar="NAME",
-        help="attentions with each of which our encoder is also timed (default: rotary_attention)",
+        help="kinds of attention with which our encoder is also timed (default: rotary_attention)",
     )
     parser.add_argument("--without-front-end", action="store_true", help="time the blocks alone, on inputs (B, T', D)")
     parser.add_argument("--compile", action="store_true", help="also time each contender with compiled blocks")
@@ -191,7 +191,7 @@ def _makers(
 
 
 def with_onednn(run: Contender) -> Contender:
-    """Switch torch's matrix products to oneDNN while a contender runs; the others keep torch's choice."""
+    """Switch torch's matrix products to oneDNN while a contender runs; other contenders use torch's choice."""
 
     def switched() -> object:
         with onednn():
@@ -210,7 +210,7 @@ def count_flops(net: nn.Module, *inputs: Tensor, backward: bool) -> float:
     """Count the floating-point operations of a network's matrix products and convolutions.
 
     A multiplication and an addition count as two. A backward pass counts as twice the forward pass, because torch's
-    counter treats the weight gradient of a depthwise convolution as that of a full one.
+    counter treats the weight gradient of a depthwise convolution as that of a full convolution.
     """
     net.eval()
     # FlopCounterMode lacks addmm_

@@ -45,7 +45,7 @@ from benchmarks.results import Results, fixed, share
 TEXTS = "data/mini/train.jsonl"
 CONF = default_settings("decode", "beam")
 PYCTCDECODE_PRUNING = {"beam_threshold": 10.0, "token_threshold": -5.0}  # pyctcdecode's defaults
-TUNABLE = {  # the weights that are tuned with a language model, in every decoder
+TUNABLE = {  # the weights that are tuned for each decoder with a language model
     "lm_weight": Tunable(CONF["fusion"]["lm_weight"], LM_WEIGHTS),
     "word_insertion_bonus": Tunable(CONF["fusion"]["word_insertion_bonus"], WORD_INSERTION_BONUSES),
 }
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="neural language model (asr.train_lm) that rescores the beam searches with an LM",
     )
     parser.add_argument(
-        "--dev", metavar="MANIFEST", help="dev set on which each decoder's weights are tuned (default: use conf's)"
+        "--dev", metavar="MANIFEST", help="dev set for tuning each decoder's weights (default: the weights in conf)"
     )
     parser.add_argument(
         "--beams",
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         nargs="+",
         default=[4, 16, 50],
         metavar="N",
-        help="beam sizes of asr; other toolkits use the last one",
+        help="beam sizes of asr; other toolkits use the last of them",
     )
     results.add_options(parser)
     options = parser.parse_args(arguments)
@@ -140,7 +140,7 @@ def encode_recordings(recognizer: Recognizer, paths: Iterable[str]) -> list[Enco
 
 
 def compare(recognizer: Recognizer, decoders: dict[str, Contender], audio: Sequence[str], turns: int) -> Results:
-    """Time the decoders, and the network that computes their log_probs, in turns."""
+    """Time the decoders and the network that computes their log_probs; they take turns."""
     test_set = encode_recordings(recognizer, audio)
     seconds = sum(encoded.utterance.duration for encoded in test_set)
     print(f"{len(test_set)} utterances, {seconds:.0f} s\n")
@@ -204,7 +204,7 @@ def make_decoders(
 def rescorers(
     recognizer: Recognizer, language_model: str, lm: str, spelling: str | None, decoders: Mapping[str, Contender]
 ) -> dict[str, Contender]:
-    """Make variants of the beam searches with an LM that rescore all hypotheses with a neural language model."""
+    """Make a variant of each `asr + LM` decoder, in which a neural language model rescores all hypotheses."""
     model = load_token_model(language_model, recognizer.model.tokenizer, "--language-model")
     settings = default_settings("decode", "lm_rescoring")
 
@@ -311,7 +311,7 @@ class Torchaudio:
 
 
 class Pyctcdecode:
-    """pyctcdecode with the words of the language model; its default penalty of 10 (log10) applies to unknown words."""
+    """pyctcdecode, which knows the words of the language model and penalises others by its default of 10 (log10)."""
 
     tunable = TUNABLE
 

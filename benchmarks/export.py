@@ -6,9 +6,9 @@ Three tables are printed:
 * Totals: size on disk; peak memory; WER on all manifests; number of texts that differ from those of torch in float32;
   time from the start of a process to its first text. For torch, that process is asr.transcribe; for the others, the
   Python program in the README.md of the exported folder, which does not need torch.
-* Cold start: the parts of the start-up time without torch.
+* Cold start: the time to each stage of the start-up, in programs that do not import torch.
 
-sherpa-onnx computes its own features; the other contenders use those of asr.
+sherpa-onnx computes its own features; the other contenders use the features of asr.
 """
 
 import argparse
@@ -194,7 +194,7 @@ def time_all(
     utterances: Sequence[Utterance],
     turns: int,
 ) -> dict[Setting, dict[str, Turn]]:
-    """Time the contenders in turns at each setting; return {setting: {contender: median turn}}."""
+    """Time the contenders, which take turns at each setting; return {setting: {contender: median turn}}."""
     transcribers = {contender.name: load(contender, threads) for contender in contenders}
     setting_turns = {}
     for batch, seconds in settings:

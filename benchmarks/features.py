@@ -26,7 +26,7 @@ from benchmarks.results import Results, fixed, share
 SAMPLE_RATE, NUM_MEL_BINS, FFT_POINTS = 16000, 80, 512
 OURS, KALDI, BOUND = "asr", "torchaudio, Kaldi's", "FFT and product only"
 UTTERANCES = 10  # per turn; all lengths differ, as in a corpus, so that the allocator cannot reuse blocks of equal size
-MIN_LENGTH_FACTOR, MAX_LENGTH_FACTOR = 0.7, 1.3  # shortest and longest utterance divided by the nominal length
+MIN_LENGTH_FACTOR, MAX_LENGTH_FACTOR = 0.7, 1.3  # shortest and longest utterance divided by the mean length
 
 Featurize = Callable[[Tensor], Tensor]  # (S,) to (T, F)
 
@@ -35,7 +35,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Time all contenders in one process by utterance length, then two of them in several parallel processes."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.features", description=__doc__)
     parser.add_argument(
-        "--seconds", nargs="+", type=float, default=[2, 10, 30], metavar="S", help="nominal lengths of utterances"
+        "--seconds",
+        nargs="+",
+        type=float,
+        default=[2, 10, 30],
+        metavar="S",
+        help="mean lengths of the utterances, which vary from 0.7 to 1.3 times the mean (default: 2 10 30)",
     )
     cores = len(os.sched_getaffinity(0))
     parser.add_argument(
@@ -141,7 +146,10 @@ def lhotse() -> Featurize:
 
 
 def speechbrain() -> Featurize:
-    """Make SpeechBrain's features. Unlike Kaldi's: Hamming window, 400-point FFT, no pre-emphasis, decibels."""
+    """Make SpeechBrain's features, in decibels.
+
+    Unlike Kaldi's, they have a Hamming window, a 400-point FFT, and no pre-emphasis.
+    """
     from speechbrain.lobes.features import Fbank
 
     compute = Fbank(sample_rate=SAMPLE_RATE, n_mels=NUM_MEL_BINS)

@@ -1,4 +1,4 @@
-"""python -m benchmarks.large_corpus: time and memory to start, plan and resume trainings on ten million utterances.
+"""python -m benchmarks.large_corpus: time and memory to start, plan and resume training on ten million utterances.
 
 To take only minutes, the benchmark writes the index directly as columns, computes token counts for a few texts, and
 lets a few audio files represent all utterances.
@@ -173,7 +173,7 @@ def load(folder: Path, batch_seconds: float, batches: int) -> Cost:
 
 def load_in_rank(rank: int, folder: Path, batch_seconds: float, batches: int) -> float:
     """Load batches as a rank does; return the sum of Pss_Anon of this process and its workers, in megabytes."""
-    set_start_method("fork", force=True)  # start method of workers in a training started from a shell
+    set_start_method("fork", force=True)  # start method of workers in a training run started from a shell
     torch.set_num_threads(1)
     speed = Augmentation(speed=SpeedPerturb(SAMPLE_RATE, factors=[0.9, 1.0, 1.1]))
     data = SpeechData(open_training_set(folder, batch_seconds), [], speed, start_of_epoch(0, RANKS), WORKERS)

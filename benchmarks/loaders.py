@@ -1,4 +1,4 @@
-"""Loaders of training batches: asr's data module, torchaudio and lhotse. Each yields its batches' numbers of frames."""
+"""Loaders of training batches: asr's data module, torchaudio and lhotse. Each yields the number of frames per batch."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Ours:
         loader = self.data.train_dataloader()
         for batch in loader:
             yield int(batch.feature_lengths.sum())
-        CombinedLoader(loader).reset()  # ends the worker, as at the end of a training, so that its CPU time is counted
+        CombinedLoader(loader).reset()  # ends the worker, as a training run does, so that its CPU time is counted
 
 
 class Alone:

@@ -101,7 +101,7 @@ def one_worker(corpus: Corpus, turns: int) -> Results:
 def replays(corpus: Corpus, workers: int, hours: Sequence[float]) -> Results:
     """Print one row per speed of a simulated trainer, which loads an epoch of asr's batches.
 
-    The speeds assume one core per worker. If there are fewer cores than workers, they are reduced in proportion.
+    The speeds assume one core per worker. If there are fewer cores, the speeds are reduced in proportion.
     """
     cores = min(workers, len(os.sched_getaffinity(0)))
     columns = {"trainer, audio hours/minute": str, "workers": str, "cores": str, "audio s/s on these cores": fixed(0)}
@@ -118,7 +118,7 @@ def replays(corpus: Corpus, workers: int, hours: Sequence[float]) -> Results:
 
 
 class Waits(NamedTuple):
-    """Times that a trainer waited for data, in wall-clock seconds, defined as train/data_wait.
+    """Times that a trainer waited for data, in wall-clock seconds, measured like train/data_wait.
 
     Args:
         first: wait for the first batch of the run, which includes the start of the workers.

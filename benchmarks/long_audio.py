@@ -47,7 +47,7 @@ class Runner(NamedTuple):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print one row per length and contender; a contender that exceeds a limit does not run longer lengths."""
+    """Print one row per length and contender; a contender that exceeds a limit does not run greater lengths."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.long_audio", description=__doc__)
     parser.add_argument("--sizes", nargs="+", default=["s"], help="sizes of conf/encoder/conformer_*.yaml (default: s)")
     parser.add_argument(
@@ -156,7 +156,7 @@ def _rows(table: Results, runners: dict[str, Runner], size: str, seconds: int, o
 
 
 def _wait(process: BaseProcess, connection: Connection, limit_seconds: float, limit_gb: float) -> Outcome:
-    """Wait for a run's outcome until its process exceeds a limit."""
+    """Wait until a run ends or its process exceeds a limit, and return the outcome."""
     deadline = time.monotonic() + limit_seconds
     while not connection.poll(0.02):
         if process.is_alive() and peak_memory(process.pid) > 1e9 * limit_gb:

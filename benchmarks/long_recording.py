@@ -1,7 +1,7 @@
 """python -m benchmarks.long_recording MODEL AUDIO...: time, memory and errors of long recordings.
 
 Memory does not grow with the length of the recording. It is bounded by --batch-seconds, the audio in one batch of the
-network, and by --chunk: attention takes memory quadratic in it, and two chunks are decoded at a time.
+network, and by --chunk: attention takes memory quadratic in a chunk's length, and two chunks are decoded at a time.
 """
 
 import argparse
@@ -40,7 +40,7 @@ from benchmarks.results import Results, fixed, share
 SEGMENTERS = {"chunks": None, "silence": at_silences}  # methods of cutting a recording
 SAMPLE_RATE = 16000  # sample rate of the generated recordings
 NOISE = 3e-4  # standard deviation of the noise in pauses
-NEAR_SECONDS = 1.0  # a word is near a seam if they are at most this far apart
+NEAR_SECONDS = 1.0  # maximum distance from a seam at which a word counts as near it
 COMPARED_SECONDS = (60, 120)  # shortest and longest recording of --compare
 LENGTHS = {
     "minutes": str,
@@ -66,7 +66,7 @@ COMPARISON = {
 
 @dataclass(frozen=True)
 class Recording:
-    """A WAV file of concatenated utterances, and its text; the text is empty if that of an utterance is unknown."""
+    """A WAV file of concatenated utterances, and its text, which is empty if an utterance has no known text."""
 
     path: Path
     text: str
@@ -190,8 +190,8 @@ class Difference:
     """Counts of words that differ between one pass and recognition in parts, summed over recordings.
 
     Args:
-        words: words of the one pass.
-        words_near: words of the one pass near a seam.
+        words: words recognised in one pass.
+        words_near: words recognised in one pass that are near a seam.
         differing: words that differ.
         differing_near: words that differ and are near a seam.
     """

@@ -117,12 +117,12 @@ class NoFrontEnd(nn.Module):
     """Replaces the front-end when the blocks alone are timed; the inputs are then (B, T', D)."""
 
     def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Return both unchanged."""
+        """Return x and lengths unchanged."""
         return x, lengths
 
 
 def encoder_config(overrides: str) -> dict[str, Any]:
-    """Compose an encoder's settings from `conformer_s`, or `conformer_s encoder/attention=local_attention`."""
+    """Compose the settings of an encoder, such as `conformer_s encoder/attention=local_attention`."""
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config = compose("train", overrides=f"encoder={overrides}".split())
     return OmegaConf.to_container(config.encoder, resolve=True)  # type: ignore[return-value]
@@ -139,7 +139,7 @@ def shape_of(config: dict[str, Any]) -> Shape:
 
 
 def installed(contenders: list[str]) -> list[str]:
-    """Return the contenders whose packages are installed; print a message for each other one."""
+    """Return the contenders whose packages are installed; print a message for each other contender."""
     imports = {name: functools.partial(importlib.import_module, PEERS[name]) for name in contenders if name != OURS}
     modules = enter(imports)
     return [name for name in contenders if name == OURS or name in modules]
@@ -151,7 +151,7 @@ def encoder_of_size(size: str) -> str:
 
 
 def entries(contenders: list[str], size: str, attentions: list[str]) -> dict[str, tuple[str, str]]:
-    """Return {name: (contender, encoder) of `make_net`} for the contenders, and for ours with each of `attentions`."""
+    """Return {name: arguments of `make_net`} of the contenders, and of our encoder with each of `attentions`."""
     encoder = encoder_of_size(size)
     arguments = {name: (name, encoder) for name in contenders}
     if OURS in contenders:

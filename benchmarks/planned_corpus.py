@@ -28,7 +28,7 @@ from benchmarks.results import Results, fixed
 SHARD_BYTES = 1_000_000_000
 BYTES_PER_SECOND = 17_000  # LibriSpeech's FLAC files take 60 GB for 960 hours of audio
 TEXT = b"a text of made-up words as long as a sentence"
-TOKENS, MIN_FRAMES = 10, 12  # tokens and minimum frames of each utterance; small enough that none is dropped
+TOKENS, MIN_FRAMES = 10, 12  # tokens and minimum frames of each utterance; small enough that no utterance is dropped
 
 COLUMNS = {
     "CPU s to select": fixed(1),

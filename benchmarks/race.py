@@ -18,7 +18,7 @@ class Turn(NamedTuple):
 
 
 def enter(makers: Mapping[str, Callable[[], Made]], expected: tuple[type[Exception], ...] = ()) -> dict[str, Made]:
-    """Make the contenders; print and leave out each that raises ImportError or an `expected` exception."""
+    """Make the contenders; print and leave out each contender that raises ImportError or an `expected` exception."""
     contenders: dict[str, Made] = {}
     for name, make in makers.items():
         try:

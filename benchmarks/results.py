@@ -1,4 +1,4 @@
-"""Result tables: each row is printed as Markdown at once; all rows are then saved as JSON and as an HTML bar chart."""
+"""Result tables: each row is printed as Markdown when it is added; all rows are saved as JSON and as an HTML chart."""
 
 import argparse
 import json
@@ -14,7 +14,7 @@ from asr.web.page import escape, page
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of all benchmarks: --turns and --output-dir."""
     parser.add_argument(
-        "--turns", type=int, default=5, metavar="N", help="turns of each contender, of which the median is shown"
+        "--turns", type=int, default=5, metavar="N", help="number of turns of each contender; the median is shown"
     )
     parser.add_argument(
         "--output-dir", type=Path, default=Path("runs/benchmarks"), metavar="DIR", help="folder of results"

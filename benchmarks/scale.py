@@ -1,6 +1,6 @@
 """python -m benchmarks.scale MODEL AUDIO...: how time and memory grow from 1 to 10 to 100 times the work.
 
-A slope of 1 means that ten times the work takes ten times as long; 2, a hundred times.
+A slope of 1 means that ten times the work takes ten times as long; with a slope of 2 it takes a hundred times as long.
 """
 
 import argparse
@@ -112,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def slopes_of(amount: float, cost: Cost, more: float, greater: Cost) -> list[float | None]:
-    """Return the log-log slopes of CPU seconds and of memory between two amounts; None where one is not positive."""
+    """Return the log-log slopes of CPU seconds and memory between two amounts; None where a value is not positive."""
     pairs = (cost.cpu_seconds, greater.cpu_seconds), (cost.megabytes, greater.megabytes)
     return [
         math.log(high / low) / math.log(more / amount) if low > 0 and high > 0 and more != amount else None
@@ -218,7 +218,7 @@ def evaluate_utterances(folder: Path, model: str, amount: float) -> Cost:
 
 
 def page_of_evaluation(folder: Path, model: str, amount: float) -> Cost:
-    """Measure how the page of an evaluation is made from written results, without recordings."""
+    """Measure the creation of an evaluation's page from written results, without recordings."""
     path = write_scored(folder, "page", amount, every=3)
     return measured(lambda: evaluation_report(read_scored(path), About("Scale", [("Model", model)]), NO_CLIPS))
 
@@ -232,7 +232,7 @@ def page_of_comparison(folder: Path, model: str, amount: float) -> Cost:
 
 
 def page_of_training(folder: Path, model: str, amount: float) -> Cost:
-    """Measure how the report of a run with this many logged steps is made."""
+    """Measure the creation of the report of a run with this many logged steps."""
     run_dir = folder / f"run-{int(amount)}"
     run_dir.mkdir()
     with (run_dir / METRICS).open("w", encoding="utf-8") as file:

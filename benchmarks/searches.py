@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def compare(table: Results, name: str, recognizer: Recognizer, utterances: Sequence[Utterance], turns: int) -> None:
-    """Time the searches of a model in turns; each other toolkit is compared with asr's search in the row above it."""
+    """Time the searches of a model, which take turns; other toolkits are compared with asr's search above them."""
     encodings, _ = encode(recognizer, utterances, INFERENCE, lambda seconds: None)
     encodings.sort(key=lambda encoded: encoded.utterance.duration)
     seconds = sum(encoded.utterance.duration for encoded in encodings)

@@ -1,7 +1,8 @@
 """python -m benchmarks.serve MODEL AUDIO...: throughput and latency of a server, with and without batching.
 
-The benchmark starts one server per --max-batch on this machine, and measures them in turns; the other servers are idle
-meanwhile. Each client sends its next recording once the previous one is answered. All recordings are equally long.
+The benchmark starts one server per --max-batch on this machine. The servers take turns; while one is measured, the
+others are idle. Each client sends its next recording once the previous one is answered. All recordings are
+equally long.
 """
 
 import argparse
@@ -61,7 +62,7 @@ class Server:
         return float(re.search(rf"^{name} (\S+)$", text, re.MULTILINE)[1])  # type: ignore[index]
 
     def batches(self) -> tuple[float, float]:
-        """Return the sum of recordings over all batches so far, and the number of these batches."""
+        """Return the total number of recordings in all batches so far, and the number of batches."""
         return self.metric("asr_batch_recordings_sum"), self.metric("asr_batch_recordings_count")
 
 

@@ -1,7 +1,7 @@
 """python -m benchmarks.startup: start-up times of commands, compared with the imports that they need.
 
-Each program starts in a new process. The time ends when the program prints an expected line: the end of an import, the
-transcript, or the log line of the first training step. The process is then killed. Before the timed runs, each program
+Each program starts in a new process. It is timed until it prints an expected line (the end of an import, the
+transcript, or the log line of the first training step), and is then killed. Before the timed runs, each program
 runs once, so that its files are in the page cache and the corpus exists.
 """
 
@@ -146,7 +146,7 @@ def training_arguments(run_dir: Path) -> list[str]:
 
 
 def train_first_step(folder: Path) -> None:
-    """Start a training in a new run folder, and stop it once the first step is logged."""
+    """Start training in a new run folder, and stop it once the first step is logged."""
     with tempfile.TemporaryDirectory(dir=folder) as run_dir:
         run(training_arguments(Path(run_dir)), FIRST_STEP)
 

@@ -3,7 +3,7 @@
 Recognition runs on one thread. Recordings are fed in pieces, as from a microphone. The latency of a word is the audio
 fed between its end and its first appearance, plus the CPU time of that call. The end of a word comes from an alignment
 of the reference with the whole recording; misrecognised words have no latency. The last words of a recording become
-final at its end, without trailing silence.
+final when the recording ends; no silence is appended.
 """
 
 import argparse

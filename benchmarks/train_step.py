@@ -55,7 +55,7 @@ def training_step(net: Net, batch: Batch, dtype: torch.dtype) -> Contender:
 
 
 def graph_with(dtype: torch.dtype) -> Callable[[Net, Batch], None]:
-    """Return a preparation that records an encoder's forward and backward passes as CUDA graphs for one batch shape."""
+    """Return a function that records a network's encoder as CUDA graphs (forward and backward) for a batch's shape."""
 
     def graph(net: Net, batch: Batch) -> None:
         net.train()

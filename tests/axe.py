@@ -1,4 +1,8 @@
-"""Runs axe-core, which finds accessibility faults in a page; its script is at AXE_CORE or in the npm registry."""
+"""Run axe-core, which finds accessibility faults in a page.
+
+The environment variable AXE_CORE can contain the path of axe-core's script; otherwise the script is fetched from the
+npm registry.
+"""
 
 import base64
 import hashlib
@@ -24,7 +28,7 @@ RUN = "axe.run(document, {preload: false, resultTypes: ['violations']})"  # prel
 
 @pytest.fixture(scope="module")
 def axe() -> str:
-    """The script of axe-core; its licence is MPL-2.0, so it is not a file of this repository."""
+    """The script of axe-core. This repository does not contain it, because its licence is MPL-2.0."""
     path = os.environ.get("AXE_CORE")
     return Path(path).read_text(encoding="utf-8") if path else _downloaded()
 
@@ -43,7 +47,7 @@ def _downloaded() -> str:
 
 
 def faults(page: Any, axe: str) -> list[str]:
-    """List the faults of serious or critical impact in the page's present state: rule, element and advice."""
+    """List faults of serious or critical impact in the current state of the page, with rule, element and advice."""
     page.evaluate(DRAWN)
     page.evaluate(axe)
     return [

@@ -1,4 +1,4 @@
-"""A real headless browser for the tests of pages; without a browser they are skipped with a reason.
+"""A real headless browser for tests of web pages. If no browser is installed, these tests are skipped.
 
 A test module that uses the fixture imports it: `from tests.browser import browser  # noqa: F401`.
 """
@@ -27,7 +27,10 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
 def launched(*more: str) -> Iterator[Any]:
-    """Start Chromium with more arguments, and close it at the end; skip if Chromium or playwright is not installed."""
+    """Start Chromium with additional arguments, and close it at the end.
+
+    The test is skipped if Chromium or playwright is not installed.
+    """
     sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install '.[test]'")
     if CHROMIUM is None:
         pytest.skip("needs Chromium: apt-get install chromium")
@@ -77,7 +80,7 @@ def wait_until(page: Any, expression: str, seconds: float = 15.0) -> None:
     """Wait until a JavaScript expression is true; playwright's own wait needs eval, which the pages of asr forbid."""
     end = time.monotonic() + seconds
     while not page.evaluate(expression):
-        assert time.monotonic() < end, f"never came true: {expression}"
+        assert time.monotonic() < end, f"the expression did not become true: {expression}"
         page.wait_for_timeout(20)
 
 

@@ -18,10 +18,12 @@ class Killed(BaseException):
 
 @contextmanager
 def dies_at(call: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Raise Killed at the SYSTEM_CALL of this number while a bundle is written; calls in a `finally` then do nothing.
+    """Raise Killed at system call number `call`, counted from 0, while a bundle is written.
+
+    All later system calls raise Killed too, and rmtree does nothing, so that a `finally` block cannot clean up.
 
     Yields:
-        The list of the names of the calls so far.
+        The names of the calls so far.
     """
     calls: list[str] = []
 

@@ -39,7 +39,7 @@ def code_spans(document: Path) -> list[str]:
 
 
 def commands(document: Path) -> list[list[str]]:
-    """Return the words after `-m` in each line of the code blocks and in each code span, except "..."."""
+    """Return the words after `-m`, except "...", for each line of the code blocks and each code span."""
     lines = "\n".join(code_blocks(document)).replace("\\\n", " ").splitlines()
     lines += [span for span in code_spans(document) if re.match(r"(\S+=\S+ )*python -m \S+ \S", span)]
     after = [line.split(" -m ", 1)[1] for line in lines if re.search(r"(python|torchrun).* -m ", line)]

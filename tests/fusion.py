@@ -1,4 +1,4 @@
-"""Plain references of the score that beam search maximises, and random settings for its tests."""
+"""A plain reference implementation of the score that beam search maximises, and random settings for its tests."""
 
 import math
 import random
@@ -46,7 +46,7 @@ class Pieces:
 
 
 def search_config(name: str, **settings: Any) -> dict[str, Any]:
-    """Return the config of a search with these changes; keys of `decode.fusion` are moved there."""
+    """Return the config of a search with these changes; keys of its section `fusion` are changed in that section."""
     config = default_settings("decode", name)
     of_fusion = {key: value for key, value in settings.items() if key in config["fusion"]}
     own = {key: value for key, value in settings.items() if key not in of_fusion}
@@ -54,7 +54,7 @@ def search_config(name: str, **settings: Any) -> dict[str, Any]:
 
 
 def search_settings(name: str, **settings: Any) -> dict[str, Any]:
-    """Return the settings of a search with these changes, as its constructor receives them; no rule is checked."""
+    """Return the arguments of a search's constructor with these changes; invalid values are not refused."""
     config = search_config(name, **settings)
     fusion = {key: value for key, value in config["fusion"].items() if key != "name"}
     own = {key: value for key, value in config.items() if key != "name"}
@@ -62,7 +62,7 @@ def search_settings(name: str, **settings: Any) -> dict[str, Any]:
 
 
 def beam(pieces: Sequence[str], **settings: Any) -> Beam:
-    """Make a search with the settings of conf and these changes."""
+    """Make a beam search with the settings of conf and these changes."""
     return Beam(IDENTITY, Pieces(pieces), as_written, **search_settings("beam", **settings))  # type: ignore[arg-type]
 
 
@@ -72,7 +72,7 @@ def write_lines(path: Path, lines: Iterable[str]) -> str:
 
 
 class Trigrams:
-    """A back-off language model of random numbers, which are not normalised."""
+    """A back-off language model with random scores, which are not normalised."""
 
     def __init__(self, words: Iterable[str], draw: random.Random) -> None:
         self.words = ["<unk>", "<s>", "</s>", *words]
@@ -106,14 +106,14 @@ class Trigrams:
         return (self.grams[*context, word] + backoff) * math.log(10)
 
     def sentence(self, words: Sequence[str]) -> float:
-        """Return the log-probability of words and the end after them."""
+        """Return the log-probability of the words and the end of the sentence."""
         history = ["<s>", *words, "</s>"]
         return sum(self.log_prob(history[:number], history[number]) for number in range(1, len(history)))
 
 
 @dataclass
 class Fusion:
-    """Shallow fusion of whole hypotheses."""
+    """Shallow fusion that scores complete hypotheses."""
 
     pieces: Sequence[str]
     model: Trigrams | None = None
@@ -121,10 +121,10 @@ class Fusion:
     lexicon: Sequence[str] | None = None
     hotwords: Sequence[str] = ()
     numbers: dict[str, float] = field(default_factory=lambda: dict.fromkeys(NUMBERS, 0.0))
-    spelling: Trigrams | None = None  # a model of characters
+    spelling: Trigrams | None = None  # a language model of characters
 
     def settings(self, folder: Path) -> dict[str, Any]:
-        """Return the settings of this fusion; its files are written to a folder."""
+        """Write the files of this fusion to a folder; return its settings."""
         return {
             **self.numbers,
             "lm_unit": self.lm_unit,
@@ -135,7 +135,7 @@ class Fusion:
         }
 
     def score(self, tokens: Sequence[int]) -> float | None:
-        """Return the score that fusion adds to a hypothesis; None if it is not allowed."""
+        """Return the score that fusion adds to a hypothesis; None if the lexicon forbids the hypothesis."""
         spelled = [self.pieces[token] for token in tokens]
         words = "".join(spelled).split()
         known = {word for phrase in self.hotwords for word in phrase.split()}
@@ -157,7 +157,7 @@ class Fusion:
         return score
 
     def covered(self, words: Sequence[str]) -> int:
-        """Count the words that are part of a complete phrase."""
+        """Count the words that are part of a complete hotword phrase."""
         covered = set()
         for begin, end in product(range(len(words)), range(1, len(words) + 1)):
             if " ".join(words[begin:end]) in self.hotwords:
@@ -165,7 +165,7 @@ class Fusion:
         return len(covered)
 
     def rank(self, log_probs: Tensor) -> dict[tuple[int, ...], float]:
-        """Score all token sequences that log_probs (T', V) can spell, by enumeration of all paths, the best first."""
+        """Score all token sequences of log_probs (T', V) by enumerating all paths; the best is first."""
         frames, best = log_probs.tolist(), dict[tuple[int, ...], float]()
         for path in product(range(len(self.pieces)), repeat=len(frames)):
             tokens = tuple(collapse(path))
@@ -179,7 +179,15 @@ class Fusion:
 def drawn_fusion(
     draw: random.Random, pieces: Sequence[str], lm_unit: str | None, lexicon: bool, hotwords: bool
 ) -> Fusion:
-    """Draw a fusion with a language model (None: without; "spelled": with a spelling model), a lexicon and hotwords."""
+    """Draw a random fusion; its language model, lexicon and hotwords are optional.
+
+    Args:
+        draw: random generator.
+        pieces: pieces of the tokenizer.
+        lm_unit: "word" or "token"; "spelled" is "word" with a spelling model; None leaves out the language model.
+        lexicon: whether there is a lexicon.
+        hotwords: whether there are hotwords.
+    """
     names = [piece.replace(" ", "\N{LOWER ONE EIGHTH BLOCK}") for piece in pieces[1:]]
     return Fusion(
         pieces,
@@ -200,7 +208,7 @@ UNREADABLE = [  # content of a file (None: no file), and the reason why it canno
 
 
 def assert_unusable(path: Path, content: bytes | None, make: Callable[[str], object], begin: str, reason: str) -> None:
-    """Check that an unusable file gives one line that states the requirement and the problem."""
+    """Check that an unusable file causes a one-line error that begins with `begin` and contains `reason`."""
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(InputError) as error:

@@ -1,4 +1,4 @@
-"""A head whose encoder_out are log_probs, for tests of decoders without a net."""
+"""A head that returns encoder_out as log_probs, for tests of decoders without a network."""
 
 from typing import Any
 
@@ -21,6 +21,6 @@ IDENTITY: Any = Identity()
 
 
 def decoded(decoder: Any, log_probs: Tensor, lengths: Tensor) -> list[list[Hypothesis]]:
-    """Return the hypotheses that a decoder finds in log_probs (B, T', V)."""
+    """Return a decoder's hypotheses for log_probs (B, T', V)."""
     hypotheses: list[list[Hypothesis]] = decoder.search(decoder.evidence(log_probs, lengths))
     return hypotheses

@@ -1,7 +1,7 @@
-"""A recogniser of tones with a hand-written net of half a second of context; it needs no training.
+"""A recogniser of tones that needs no training: its network has fixed weights and half a second of context.
 
-Its features are real, with fixed normalisation. So tests of long recordings and streams can compare its output with the
-letters in the audio and their times.
+Its features are real, with fixed normalisation. Tests of long recordings and streams can therefore compare its output
+with the letters in the audio and their times.
 """
 
 import functools
@@ -24,12 +24,12 @@ from tests.conftest import resolved
 from tests.tones import PITCHES
 
 STRIDE = 4
-LOUD = 19.0  # log-mel energy: noise reaches 16, a tone 25
-SPACE_FRAMES = 5  # frames after a letter in which silence may be a space; later it is a pause
+LOUD = 19.0  # threshold of log-mel energy: noise reaches 16, a tone 25
+SPACE_FRAMES = 5  # a silent frame fewer than this many frames after a letter is a space; later ones are a pause
 
 
 class Ear(nn.Module):
-    """Map features (B, T, 80) to scores of blank, space and letters (B, T', 8), by the loudest pitch."""
+    """Map features (B, T, 80) to scores of blank, space and letters (B, T', 8), by the energies at the pitches."""
 
     stride = STRIDE
     output_dim = 2 + len(PITCHES)
@@ -60,12 +60,12 @@ class Ear(nn.Module):
 
 
 def _earlier(loud: Tensor, frames: int) -> Tensor:
-    """Return (B, T'): whether the frame `frames` earlier was loud; False outside the utterance."""
+    """Return, for each frame, whether the frame `frames` earlier is loud, (B, T'); False outside the utterance."""
     return nn.functional.pad(loud, (frames, -frames))
 
 
 class LogSoftmax(nn.Module):
-    """A head without weights, which takes encoder_out as its scores."""
+    """A head without weights: log_probs are the log_softmax of encoder_out."""
 
     loss_names = ()
     taps = NO_TAPS
@@ -93,7 +93,7 @@ def _config() -> dict[str, Any]:
 
 
 def listener(make_decoder: MakeDecoder = Greedy) -> Recognizer:
-    """Make the recogniser."""
+    """Make the recogniser of tones that this module describes; `make_decoder` makes its decoder."""
     tokenizer = Char()
     tokenizer.fit([" " + "".join(PITCHES)])
     features = build_features(_config())

@@ -1,4 +1,7 @@
-"""A server of streams within a test, and WebSocket clients: all in one event loop, the net in a thread."""
+"""A streaming server and WebSocket clients in the process of a test.
+
+The server and the clients share one event loop; the network runs in a thread.
+"""
 
 import asyncio
 import contextlib
@@ -63,7 +66,7 @@ class Live:
 
 
 def service(recognizer: Recognizer, limits: StreamLimits = LIMITS, **options: Any) -> Service:
-    """Make the service of a server; its threads are not started."""
+    """Make the service of a server without starting its threads."""
     metrics = Metrics()
     streams = Streams(recognizer, on_turn=metrics.turn, **options)
     sockets = StreamSockets(streams, limits, metrics.stream, metrics.stream_ended)
@@ -104,7 +107,7 @@ serve(served, socket.create_server(("127.0.0.1", 0), backlog=100), 10)
 
 @contextlib.contextmanager
 def live_process(recognizer: str, most: int) -> Iterator[Server]:
-    """Start a server in its own process, which creates its recogniser by evaluating this expression."""
+    """Start a server in a separate process, which evaluates the expression `recognizer` to make its recogniser."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "log")
         command = [sys.executable, "-c", SERVER.format(recognizer=recognizer, most=most)]
@@ -131,7 +134,7 @@ def from_pcm(samples: bytes) -> Tensor:
 
 
 async def events(connection: ClientConnection) -> list[dict[str, Any]]:
-    """Return the server's messages until it closes the connection."""
+    """Return the server's messages up to the end of the connection."""
     replies = []
     with contextlib.suppress(ConnectionClosed):
         async with asyncio.timeout(PATIENCE):
@@ -143,7 +146,7 @@ async def events(connection: ClientConnection) -> list[dict[str, Any]]:
 async def say(
     server: Live, messages: Sequence[bytes], first: dict[str, Any] | None = None, pause: float = 0.0
 ) -> list[dict[str, Any]]:
-    """Send the audio in these messages, then the end of the stream; return all messages of the server."""
+    """Send messages of audio and then the end of the stream; return all messages of the server."""
     async with server.connect() as connection:
         telling = asyncio.create_task(events(connection))
         await connection.send(json.dumps(first or {"sample_rate": RATE}))
@@ -165,6 +168,6 @@ def text(replies: Sequence[dict[str, Any]]) -> str:
 
 
 def alone(recognizer: Recognizer, waveform: Tensor, **options: Any) -> list[Any]:
-    """Return the final words of `asr.Stream` for all samples in one piece."""
+    """Return the final words of an `asr.Stream` that receives all samples at once."""
     stream = Stream(recognizer, **options)
     return [*stream.feed(waveform).final, *stream.finish().final]

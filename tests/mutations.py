@@ -1,4 +1,4 @@
-"""Configs with one wrong value, as from a typing error or an untrusted author."""
+"""Configs with one wrong value, as from a typo or an untrusted author."""
 
 import copy
 import math
@@ -29,20 +29,20 @@ Path = tuple[Any, ...]
 
 
 def leaves(config: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Yield the position and value of each scalar, and of each mapping and list."""
+    """Yield the position and value of each scalar, mapping and list below the top level."""
     if path:
         yield path, config
     if isinstance(config, Mapping):
         for key, value in config.items():
             yield from leaves(value, (*path, key))
     elif isinstance(config, list):
-        # only the first entries of a list, because the others are similar
+        # The first three entries of a list suffice, because the others are similar.
         for position, value in enumerate(config[:3]):
             yield from leaves(value, (*path, position))
 
 
 def mutations(config: Any, values: tuple[Any, ...] = WRONG) -> Iterator[tuple[Path, Any, Any]]:
-    """Yield position, new value and config for each position of a config and each wrong value."""
+    """Yield (position, wrong value, changed config) for each position of a config and each wrong value."""
     for path, old in leaves(config):
         for value in values:
             if value is not old and value != old:

@@ -25,7 +25,8 @@ AUDIO = {  # the utterances in golden.npz
     "2414-128291-0001": "test-other-mini/2414/128291",
 }
 needs_model = pytest.mark.skipif(
-    not (MODEL.is_dir() and SHARED.is_dir()), reason="../shared/models and ../shared/data, real speech, are not here"
+    not (MODEL.is_dir() and SHARED.is_dir()),
+    reason="../shared/models or ../shared/data (a trained model, real speech) is missing",
 )
 
 
@@ -42,14 +43,17 @@ def golden(utterance: str, name: str) -> np.ndarray:
     return array
 
 
-# A NeMo Conformer-CTC with the names and shapes of its state dict, and random weights.
+# A tiny Conformer-CTC with random weights; its tensors have NeMo's names and shapes.
 DIM, LAYERS, HEADS, CHANNELS, KERNEL, MELS, FACTOR = 16, 2, 4, 6, 5, 20, 2
 SAMPLE_RATE, WINDOW, FFT_POINTS = 8000, 200, 256
 
 
 @cache
 def sentencepiece_model(num_pieces: int = 40, bos_id: int = -1) -> bytes:
-    """Return a tokenizer as NeMo's recipe trains it: the unknown piece first, and optionally no control pieces."""
+    """Return a tokenizer as NeMo's recipe trains it: the unknown piece is first, and no control pieces follow.
+
+    A `bos_id` of 0 or more adds the control piece <s>.
+    """
     model = io.BytesIO()
     texts = ["the quick brown fox jumps over the lazy dog", "pack my box with five dozen liquor jugs"]
     sentencepiece.SentencePieceTrainer.train(
@@ -113,7 +117,7 @@ FAST = {"subsampling": "dw_striding", "subsampling_factor": 8, "use_bias": False
 
 
 def shapes(num_classes: int, head: str = "decoder", is_fast: bool = False) -> dict[str, tuple[int, ...]]:
-    """Return names and shapes of the tiny model's tensors, except counters and the preprocessor's.
+    """Return names and shapes of the tiny model's tensors, except counters and the tensors of the preprocessor.
 
     Args:
         num_classes: outputs without the blank.
@@ -157,7 +161,7 @@ def shapes(num_classes: int, head: str = "decoder", is_fast: bool = False) -> di
 
 
 def tensors(num_classes: int | None = None, head: str = "decoder", is_fast: bool = False) -> dict[str, Tensor]:
-    """The tiny model's tensors, with the counters of its batch norms."""
+    """Return the tiny model's tensors, including the counters of its batch norms."""
     generator = torch.Generator().manual_seed(0)
     num_classes = len(vocabulary()) if num_classes is None else num_classes
     made = {
@@ -176,7 +180,7 @@ def saved(state: Any) -> bytes:
 
 
 def nemo_files(config: dict[str, Any] | None = None, state: Any = None) -> dict[str, bytes]:
-    """The files of the tiny model's archive, by name."""
+    """Return the files of the tiny model's archive by name."""
     return {
         "model_config.yaml": yaml.safe_dump(nemo_config() if config is None else config, allow_unicode=True).encode(),
         "model_weights.ckpt": saved(tensors() if state is None else state),
@@ -186,7 +190,7 @@ def nemo_files(config: dict[str, Any] | None = None, state: Any = None) -> dict[
 
 
 def member(name: str, content: bytes = b"", **attributes: Any) -> tuple[tarfile.TarInfo, bytes]:
-    """Return a member of a tar file, with other attributes of its header."""
+    """Return a member of a tar file, with these attributes of its header changed."""
     info = tarfile.TarInfo(name)
     info.size = len(content)
     for key, value in attributes.items():
@@ -203,5 +207,5 @@ def write_tar(path: Path, members: Iterable[tuple[tarfile.TarInfo, bytes]], mode
 
 
 def as_nemo_3(files: dict[str, bytes]) -> list[tuple[tarfile.TarInfo, bytes]]:
-    """Return the members of NeMo 3's archive for these files: a folder `./`, and names below it."""
+    """Return these files as members of an archive of NeMo 3: the folder `./`, and each file below it."""
     return [member("./", type=tarfile.DIRTYPE), *(member(f"./{name}", content) for name, content in files.items())]

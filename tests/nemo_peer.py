@@ -1,9 +1,9 @@
-"""Outputs of NVIDIA NeMo for its own transducers and for archives of asr; run by the Python of NeMo's environment.
+"""Compute NeMo's outputs for its own transducers and for archives that asr writes. Run it in NeMo's environment.
 
     python nemo_peer.py make FOLDER      reads config.json; writes theirs.nemo with random weights, and expected.pt
-    python nemo_peer.py read FOLDER      reads back.nemo; writes its texts to texts.json
+    python nemo_peer.py read FOLDER      reads back.nemo; writes the texts that it recognises to texts.json
 
-This program does not import asr. FOLDER holds waveforms.pt, (S,) each, tokenizer.model and vocab.txt.
+This program does not import asr. FOLDER contains waveforms.pt (a list of (S,)), tokenizer.model and vocab.txt.
 """
 
 import json
@@ -18,7 +18,7 @@ TOKENS = [[3, 1, 4, 1, 5], [9, 6], [7, 5, 3]]
 
 
 def randomize(model: Any) -> None:
-    """Make frames and tokens differ, and blanks as likely as tokens."""
+    """Set random weights that give different outputs for each frame and token, and make blanks as likely as tokens."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, tensor in model.state_dict().items():
@@ -50,7 +50,7 @@ def encoded(model: Any, waveforms: list[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def texts(model: Any, waveforms: list[Tensor]) -> list[str]:
-    """Return greedy texts, recognised one recording at a time."""
+    """Return the greedy text of each recording; recordings are not batched."""
     transcripts = []
     for waveform in waveforms:
         out, lengths = encoded(model, [waveform])
@@ -60,7 +60,7 @@ def texts(model: Any, waveforms: list[Tensor]) -> list[str]:
 
 
 def losses(model: Any, logits: Tensor, lengths: Tensor, tokens: Tensor, token_lengths: Tensor) -> Tensor:
-    """Return losses (B,) of NeMo's plain forms in torch; TDT's is patched to run without CUDA, and starts from -inf."""
+    """Return the losses (B,) of NeMo's implementations in plain torch; the TDT loss is patched to run without CUDA."""
     from nemo.collections.asr.losses import rnnt_pytorch
 
     kwargs = model.cfg.loss.get("tdt_kwargs")
@@ -77,7 +77,7 @@ def losses(model: Any, logits: Tensor, lengths: Tensor, tokens: Tensor, token_le
 
 
 def as_tensor(value: Tensor) -> Tensor:
-    """Annotate a return value of NeMo, which has no types."""
+    """Return the value unchanged, with a type for mypy, because NeMo has no type annotations."""
     return value
 
 
@@ -107,11 +107,11 @@ def make(folder: Path) -> None:
             "texts": texts(model, waveforms),
         }
     plain = {name: value.clone() if isinstance(value, Tensor) else value for name, value in expected.items()}
-    torch.save(plain, folder / "expected.pt")  # NeMo's tensors have attributes of its own classes
+    torch.save(plain, folder / "expected.pt")  # NeMo's tensors have attributes of NeMo's classes; clones do not
 
 
 def read(folder: Path) -> None:
-    """Read an archive of asr, and write its texts."""
+    """Read an archive that asr wrote, and write the texts that its model recognises."""
     from nemo.collections.asr.models import ASRModel
 
     model = ASRModel.restore_from(str(folder / "back.nemo"), map_location="cpu").eval()

@@ -27,7 +27,7 @@ from tests.nemo import sentencepiece_model, vocabulary
 
 SAMPLE_RATE, MELS = 8000, 24
 ENCODER = {
-    "hidden_size": 16,  # its square root is 4, so that the scale is folded without rounding
+    "hidden_size": 16,  # the input scale is its square root, 4; folding a power of 2 into weights is exact
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "intermediate_size": 40,
@@ -39,7 +39,7 @@ ENCODER = {
 
 @torch.no_grad()
 def randomized(model: torch.nn.Module, seed: int = 0) -> Any:
-    """Change every parameter and running statistic, so that none has its initial value, and outputs differ by frame."""
+    """Change every parameter and running statistic, so that none has its initial value and all frames differ."""
     generator = torch.Generator().manual_seed(seed)
     for name, tensor in model.state_dict().items():
         noise = torch.randn(tensor.shape, generator=generator)
@@ -53,14 +53,14 @@ def randomized(model: torch.nn.Module, seed: int = 0) -> Any:
 
 
 def encoder(**options: Any) -> ParakeetEncoder:
-    """The tiny encoder, in float32."""
-    # eager attention would take the softmax in float32
+    """Return the tiny encoder in float32."""
+    # eager attention would compute the softmax in float32
     config = ParakeetEncoderConfig(**ENCODER, **options, attn_implementation="sdpa")
     return randomized(ParakeetEncoder(config))
 
 
 def tokenizer_without_blank() -> ParakeetTokenizer:
-    """A SentencePiece tokenizer as transformers converts it, without a blank."""
+    """Return a SentencePiece tokenizer as transformers converts it, without a blank."""
     with tempfile.TemporaryDirectory() as place:
         Path(place, "tokenizer.model").write_bytes(sentencepiece_model())
         converted = ParakeetConverter(f"{place}/tokenizer.model").converted()
@@ -77,7 +77,7 @@ def tokenizer() -> ParakeetTokenizer:
 
 
 def feature_extractor(**changes: Any) -> ParakeetFeatureExtractor:
-    """The feature extractor of the tiny model."""
+    """Return the feature extractor of the tiny model."""
     sizes = {"feature_size": MELS, "sampling_rate": SAMPLE_RATE, "hop_length": 80, "n_fft": 256, "win_length": 200}
     return ParakeetFeatureExtractor(**sizes | changes)
 
@@ -107,9 +107,11 @@ def _saved_transducer(kind: str, options: tuple[tuple[str, Any], ...], has_blank
     with torch.no_grad():
         made.joint.head.weight.mul_(3.0)
         made.joint.head.bias[blank] += 3.0
-        # transformers compares logits of tokens with those of durations; a constant does not change the durations.
+        # transformers takes one maximum over the logits of tokens and durations. Subtracting a constant excludes the
+        # durations from it, and does not change which duration is best.
         made.joint.head.bias[blank + 1 :] -= 1000.0
-        made.joint.head.bias[blank + 1 : blank + 2] -= 4.0  # its greedy TDT search has no limit of tokens per frame
+        # Duration 0 is made rare, because the greedy TDT search of transformers does not limit the tokens per frame.
+        made.joint.head.bias[blank + 1 : blank + 2] -= 4.0
     made.generation_config.decoder_start_token_id = blank  # the published models have this value
     made.save_pretrained(folder)
     (tokenizer() if has_blank else tokenizer_without_blank()).save_pretrained(folder)
@@ -131,13 +133,13 @@ def save_transducer(folder: Path, kind: str, has_blank: bool = True, **options: 
 
 
 def save(folder: Path, **options: Any) -> Path:
-    """Save the tiny model, its encoder with options, as transformers does."""
+    """Save the tiny model with these options of its encoder, as transformers does."""
     shutil.copytree(_saved(tuple(sorted(options.items()))), folder)
     return folder
 
 
 def change(path: Path, **settings: Any) -> None:
-    """Change settings of a JSON file; the name of a setting in a section is both keys joined by `__`."""
+    """Change settings of a JSON file; `section__key` names a setting in a section."""
     config = json.loads(path.read_text())
     for key, value in settings.items():
         section, _, inner = key.rpartition("__")

@@ -1,4 +1,7 @@
-"""Real training processes for tests, forked from a server with all imports, which saves ten seconds each."""
+"""Real training processes for tests.
+
+They are forked from a server that has already imported everything, which saves ten seconds per process.
+"""
 
 import csv
 import multiprocessing
@@ -29,9 +32,9 @@ OF_THE_CLOCK = ("train/audio_seconds_per_second", "train/data_wait", "train/toke
 def _train(
     config: dict[str, Any], environment: dict[str, str], output: Path, before: Callable[[], object] | None
 ) -> None:
-    """Do what `python -m asr.train` or asr.train_lm does after imports and composition of the config."""
+    """Run `python -m asr.train` or asr.train_lm from a config that is already composed."""
     os.environ.update(environment)
-    # Workers are children of this process, as in a training started from a shell.
+    # Data-loading workers become children of this process, as in a training run started from a shell.
     multiprocessing.set_start_method("fork", force=True)
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, 1)
@@ -56,13 +59,13 @@ def start(
     before: Callable[[], object] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> list[BaseProcess]:
-    """Start a training of one process or of several, as torchrun would.
+    """Start a training run of one or several processes, as torchrun would.
 
     Args:
         config: the resolved config.
         output: file for stdout and stderr.
         world_size: number of processes.
-        before: called in each process before the training, to inject a fault.
+        before: called in each process before training, to inject a fault.
         environment: additional environment variables.
     """
     rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(world_size)}
@@ -77,7 +80,7 @@ def start(
 
 
 def finish(processes: list[BaseProcess]) -> int:
-    """Wait for all processes; return the exit status of the first. A process that hangs is an error."""
+    """Wait for all processes; return the exit status of the first process. Fail if a process hangs."""
     end = time.monotonic() + PATIENCE
     for process in processes:
         process.join(max(0.0, end - time.monotonic()))

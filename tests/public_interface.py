@@ -54,7 +54,7 @@ def python_names() -> Iterator[str]:
 
 
 def _parameters(value: Any) -> str:
-    """Return the names of parameters; those with a default end with =, and * begins the keyword-only ones."""
+    """Return the names of the parameters; `name=` has a default, and names after * are keyword-only."""
     shown: list[str] = []
     for parameter in inspect.signature(value).parameters.values():
         if parameter.kind is parameter.KEYWORD_ONLY and "*" not in shown:
@@ -102,7 +102,7 @@ def _keys(settings: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def manifest_keys() -> Iterator[str]:
-    """Yield the keys of a manifest line that has all of them."""
+    """Yield all keys that a manifest line can have."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "manifest.jsonl"
         write_manifest(path, [Utterance("a.wav", 1.0, "text", "id", offset=0.0, speaker="speaker")])

@@ -33,7 +33,7 @@ def scored(
 
 
 def simulated(count: int, seed: int, *, error_rate: float = 0.1, reference_seed: int = 0) -> list[Scored]:
-    """Make utterances of 20 words by 20 speakers; words are wrong at random, and wrong words have less confidence."""
+    """Make utterances of 20 words by 20 speakers; random words are wrong and have lower confidence on average."""
     spoken, draw = random.Random(reference_seed), random.Random(seed)
     utterances = []
     for number in range(count):

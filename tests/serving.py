@@ -53,7 +53,7 @@ class Server:
         return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE)
 
     def metric(self, name: str) -> float:
-        """Read the sum of a metric over its labels."""
+        """Return the sum of a metric over its labels."""
         values = re.findall(rf"^{re.escape(name)}(?:\{{.*\}})? (\S+)$", self.get("/metrics").text, re.MULTILINE)
         return sum(map(float, values))
 
@@ -103,7 +103,7 @@ def serving(model: Path, *arguments: str | Path) -> Iterator[Server]:
 
 
 def multipart(content: bytes, name: str = 'name="file"; filename="a.wav"', boundary: str = "b0undary") -> bytes:
-    """Return a form of one part as bytes."""
+    """Return a multipart form with one part, as bytes."""
     head = f"--{boundary}\r\nContent-Disposition: form-data; {name}\r\n\r\n".encode()
     return head + content + f"\r\n--{boundary}--\r\n".encode()
 

@@ -1,4 +1,4 @@
-"""The documentation site, built for tests in a folder of their own."""
+"""The documentation site, built for tests in a separate folder."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Object stores for tests: an S3 server, and a proxy in front of it that makes faults."""
+"""Object stores for tests: an S3 server, and a proxy in front of it that injects faults."""
 
 import http.client
 import os
@@ -40,7 +40,7 @@ sys.stdin.read()
 
 
 def storage(retry_seconds: float = 20.0, timeout_seconds: float = 5.0, cache_dir: str | None = None) -> StorageSettings:
-    """Return settings for a local store."""
+    """Return storage settings for a server on this machine."""
     return StorageSettings(cache_dir, 1.0, retry_seconds, timeout_seconds)
 
 
@@ -73,7 +73,7 @@ def moto() -> Iterator[S3]:
 
 
 def start_moto(port: int = 0, *buckets: Path) -> subprocess.Popen[str]:
-    """Start moto's S3 server; when it is ready, it prints its port.
+    """Start moto's S3 server, which prints its port when it is ready.
 
     Args:
         port: 0 selects a free port.
@@ -106,7 +106,7 @@ class MortalS3(S3):
         return self._process.poll() is None
 
     def kill(self) -> None:
-        """Kill the server by SIGKILL: connections are reset, new ones refused."""
+        """Kill the server by SIGKILL: existing connections are reset, and new connections are refused."""
         with self._process:
             self._process.kill()
 
@@ -122,15 +122,15 @@ EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expi
 
 @dataclass
 class FaultyProxy:
-    """Forward requests to a server, and replace answers by the faults in `faults`.
+    """Forward requests to a server, but answer some of them with the faults in `faults`.
 
     Args:
         upstream: port of the server.
-        hang_seconds: duration of the fault that hangs.
+        hang_seconds: duration of a simulated hang.
 
     Attributes:
-        faults: names of the faults for the next answers to GET and PUT, in order; "": no fault.
-        forever: fault of all later answers.
+        faults: names of the faults for the next answers to GET and PUT, in order; "" is an answer without a fault.
+        forever: fault of all answers after those of `faults`.
         delay_seconds: delay before each answer.
         requests: method, path and byte range of each request.
         most_at_once: maximum number of concurrent requests.
@@ -144,27 +144,27 @@ class FaultyProxy:
         self.reset()
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=100)
         self._sockets = {self._listener}
-        # A process forked in the meantime also has this connection open, so that closing it here would not end it.
+        # A forked process inherits the open connections. They end only when both processes have closed them.
         os.register_at_fork(after_in_child=self._close_in_child)
         self.port = self._listener.getsockname()[1]
         self._lock = threading.Lock()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def reset(self) -> None:
-        """Make no more faults, and clear the list of requests."""
+        """Stop injecting faults, and clear the list of requests."""
         self.faults, self.forever, self.delay_seconds = deque(), "", 0.0
         self.requests: list[tuple[str, str, str | None]] = []
         self.most_at_once = self._at_once = 0
         self.ignored_ranges = False
 
     def close(self) -> None:
-        with suppress(OSError):  # the socket is already closed
+        with suppress(OSError):  # the socket may already be closed
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
     def _close_in_child(self) -> None:
         for inherited in list(self._sockets):
-            with suppress(OSError):  # the socket is already closed
+            with suppress(OSError):  # the socket may already be closed
                 os.close(inherited.detach())
 
     def _accept(self) -> None:
@@ -177,13 +177,13 @@ class FaultyProxy:
 
     def _serve(self, client: socket.socket) -> None:
         self._sockets.add(client)
-        with client, client.makefile("rb") as lines, suppress(OSError):  # the other side has closed the connection
+        with client, client.makefile("rb") as lines, suppress(OSError):  # the peer may close the connection
             while self._one(client, lines):
                 pass
         self._sockets.discard(client)
 
     def _one(self, client: socket.socket, lines: BinaryIO) -> bool:
-        """Answer one request of a connection; return whether another one may follow."""
+        """Answer one request of a connection; return whether another request may follow."""
         first = lines.readline().decode()
         if not first:
             return False
@@ -220,7 +220,7 @@ class FaultyProxy:
         answer = connection.getresponse()
         content = answer.read()
         sent = {name.lower(): value for name, value in answer.getheaders()}
-        if fault == "shorten":  # a server that returns the same wrong length every time
+        if fault == "shorten":  # simulate a server that returns the same wrong length every time
             content = content[: len(content) // 2]
         if fault == "other_etag":
             sent["etag"] = '"of-another-version"'

@@ -24,7 +24,7 @@ from tests.test_doctor import Corpus, plant
 pytestmark = pytest.mark.slow
 
 WINDOWS = [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")]
-PAGES = [  # of each kind: text, code, pictures, wide tables, settings, options, docstrings, sources
+PAGES = [  # pages with each kind of content: text, code, pictures, wide tables, settings, options, docstrings, source
     *("index.html", "404.html", "guide/index.html", "guide/extend.html", "guide/results.html"),
     *("tutorials/ten-minutes.html", "coming-from/nemo.html", "recipes/mini.html", "benchmarks/index.html"),
     *("reference/settings/encoder.html", "reference/commands/train.html", "reference/commands/transcribe.html"),
@@ -34,7 +34,7 @@ PAGES = [  # of each kind: text, code, pictures, wide tables, settings, options,
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """A browser whose microphone beeps."""
+    """A browser with a simulated microphone, which beeps."""
     yield from launched("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
 
 
@@ -43,13 +43,13 @@ Check = Callable[..., None]
 
 @pytest.fixture
 def check(chromium: Any, axe: str) -> Check:  # noqa: F811
-    """A function that opens a page in windows of each size, prepares it, and checks that axe-core finds no fault."""
+    """A function that opens a page in each window of WINDOWS, prepares it, and checks that axe-core finds no fault."""
 
     def check(address: Path | str, prepare: Callable[[Any], object] = lambda page: None) -> None:
         found = {}
         for width, scheme in WINDOWS:
             page = visit(chromium, address, width, 900, scheme).page
-            page.emulate_media(reduced_motion="reduce")  # a colour during a transition cannot be measured
+            page.emulate_media(reduced_motion="reduce")  # axe-core cannot measure a colour during a transition
             prepare(page)
             found[width, scheme] = faults(page, axe)
             page.context.close()
@@ -78,7 +78,7 @@ def evaluation(fluent: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_axe_core_finds_no_fault_in_the_report_of_a_training(fluent: Path, check: Check) -> None:
+def test_axe_core_finds_no_fault_in_the_report_of_a_training_run(fluent: Path, check: Check) -> None:
     check(fluent / "run" / "report.html", open_all)
 
 
@@ -136,7 +136,7 @@ def test_axe_core_finds_no_fault_in_the_page_of_a_server(fluent: Path, check: Ch
         check(server.address + "/", refused)
 
 
-def test_axe_core_finds_no_fault_in_the_page_during_captions(check: Check) -> None:
+def test_axe_core_finds_no_fault_in_the_page_of_a_server_during_live_captions(check: Check) -> None:
     def captioned(page: Any) -> None:
         page.get_by_role("button", name="Captions", exact=True).click()
         wait_until(page, "document.querySelector('#lines').textContent.trim().length > 3", 60)

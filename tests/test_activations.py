@@ -1,4 +1,4 @@
-"""Each activation of conf/encoder/activation against its formula, value by value."""
+"""Each activation of conf/encoder/activation equals its formula, value by value."""
 
 import math
 from collections.abc import Callable

@@ -19,7 +19,7 @@ FRAME = 0.04  # seconds
 
 
 def manifest(path: Path, utterances: list[Utterance], **texts: str) -> Path:
-    """Write a manifest in which some ids have other texts."""
+    """Write a manifest; `texts` replaces the texts of some ids."""
     write_manifest(
         path,
         [
@@ -53,11 +53,11 @@ def test_words_have_the_times_at_which_they_are_spoken(fluent: Path, capsys: pyt
         words = [(word["start"], word["end"]) for word in line["words"]]
         for (start, end), (true_start, true_end) in zip(words, true_times(utterance.text), strict=True):
             assert start < end <= utterance.duration
-            # CTC emits a letter anywhere within its sound, so times differ by at most a letter and a frame.
+            # CTC emits a letter anywhere within its sound, so times differ by at most one letter and one frame.
             assert abs(start - true_start) <= LETTER_SECONDS + FRAME
             assert abs(end - true_end) <= LETTER_SECONDS + FRAME
         assert all(0 <= word["confidence"] <= 1 for word in line["words"])
-        # The confidence of the worst word is the exponential of the score, rounded to four digits.
+        # The score is the logarithm of the lowest word confidence. Confidences are rounded to four digits.
         assert math.exp(line["score"]) == pytest.approx(min(word["confidence"] for word in line["words"]), abs=1e-4)
 
 
@@ -82,14 +82,14 @@ def test_ctm_and_textgrid_contain_the_same_words(
 
 
 def planted(utterances: list[Utterance]) -> dict[str, str]:
-    """Return wrong texts for 14 of the utterances, two or more of each kind; each differs from the spoken text."""
+    """Return 14 wrong texts by id: 4 with a wrong word, 4 with an added word, 4 with a missing word, and 2 swapped."""
     long = [utterance for utterance in utterances if len(utterance.text.split()) >= 3]
     wrong: dict[str, str] = {}
     for number, utterance in enumerate(long[:12]):
         words = utterance.text.split()
         at = number % len(words)
         if number % 3 == 0:
-            # Each letter is replaced by another one.
+            # Each letter is replaced by another letter.
             words[at] = "".join("fedcba"["abcdef".index(letter)] for letter in words[at])
         elif number % 3 == 1:
             words.insert(at, "fadbe" if words[at] != "fadbe" else "ebdaf")
@@ -121,7 +121,7 @@ def test_planted_errors_are_ranked_first(fluent: Path, tmp_path: Path, capsys: p
     assert best_wrong < worst_right - 1, "there is a clear gap between wrong and correct texts"
 
 
-def test_the_worst_texts_are_listed_beside_segments_on_request(
+def test_option_worst_lists_the_worst_texts_in_addition_to_writing_segments(
     fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = manifest(tmp_path / "some.jsonl", read_manifest(fluent / "test.jsonl")[:3])
@@ -207,7 +207,6 @@ def test_invalid_options_are_reported_in_one_line(fluent: Path, options: list[st
 def test_times_in_a_segment_of_a_recording_count_from_the_start_of_the_segment(
     fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Times count from the beginning of the utterance, not of the file."""
     soundfile.write(tmp_path / "two.flac", speak("abcd efa dbcd ef"), SAMPLE_RATE)
     step = LETTER_SECONDS + GAP_SECONDS
     line = {"audio_filepath": "two.flac", "offset": 9 * step, "duration": 7 * step, "text": "dbcd ef"}

@@ -66,7 +66,7 @@ def test_without_normalisation_each_word_is_its_own_original_text() -> None:
 
 
 def join(path: Path, waveforms: Sequence[np.ndarray], texts: Sequence[str], pause: float) -> list[float]:
-    """Write a recording of waveforms with pauses between them, and its manifest; return their starts in seconds."""
+    """Write a recording that joins waveforms with pauses, and its manifest; return the waveforms' starts in seconds."""
     noise = np.random.default_rng(0)
     silence = np.zeros(round(pause * SAMPLE_RATE), dtype=np.float32)
     parts = [part for waveform in waveforms for part in (waveform, silence)]
@@ -203,9 +203,8 @@ def test_eleven_minutes_of_real_speech_are_segmented_and_a_passage_of_wrong_text
         back.append(begin - 0.3 <= words[first]["start"] and words[last]["end"] <= end + 0.3)
         first = last + 1
     missed = [number for number, is_back in enumerate(back) if not is_back and number not in wrong]
-    assert len(missed) <= 2, (
-        "text after a wrong passage is also aligned correctly"
-    )  # the last word of one segment is recognised slightly later than it is spoken
+    # Two texts may exceed their bounds, because some last words are recognised slightly later than they are spoken.
+    assert len(missed) <= 2, "text after a wrong passage is also aligned correctly"
     left_out = capsys.readouterr().err.splitlines()
     bounds = [tuple(map(float, line.partition("(")[2].partition(" s)")[0].split(" to "))) for line in left_out]
     assert all(begins[wrong[0]] < end and begin < ends[wrong[-1]] for begin, end in bounds), (
@@ -217,5 +216,5 @@ def test_eleven_minutes_of_real_speech_are_segmented_and_a_passage_of_wrong_text
         for segment in segments
         if segment.offset < ends[wrong[-1]] - 2 and segment.offset + segment.duration > begins[wrong[0]] + 2
     ]
-    assert torn == [], "a segment has at most two seconds of wrong text"
+    assert torn == [], "a segment must have at most two seconds of wrong text"
     assert sum(segment.duration for segment in segments) > 0.9 * (ends[-1] - (ends[wrong[-1]] - begins[wrong[0]]) - 40)

@@ -1,4 +1,4 @@
-"""Figures of an evaluation compared with plain loops over its lines."""
+"""The figures of an evaluation equal the results of plain loops over its utterances."""
 
 import json
 import math
@@ -239,7 +239,7 @@ def test_a_word_with_confidence_1_is_in_the_last_bin() -> None:
     assert sum(histogram_bin["right"] + histogram_bin["wrong"] for histogram_bin in histogram) == 2
 
 
-def test_utterances_are_counted_by_wer_with_separate_bins_for_perfect_and_hopeless_ones() -> None:
+def test_utterances_are_counted_by_wer_with_separate_bins_for_0_and_for_more_than_100_percent() -> None:
     ten = "a b c d e f g h i j"
     hypotheses = [ten, "x" + ten[1:], "x x" + ten[3:], "", f"{ten} {ten}", f"{ten} {ten} {ten}"]
     rows = [scored(ten, hypothesis, name=str(number)) for number, hypothesis in enumerate(hypotheses)]
@@ -251,7 +251,7 @@ def test_utterances_are_counted_by_wer_with_separate_bins_for_perfect_and_hopele
 
 
 def test_figures_of_5000_utterances_are_computed_in_seconds() -> None:
-    """The computation took 3 s on one core; the bound leaves room for a busy machine."""
+    """The computation takes 3 s on one core; the bound allows for a slower core."""
     rows = simulated(5000, seed=2)
     started = time.process_time()
     figures(rows)

@@ -175,7 +175,7 @@ asr.absent
 
 
 def test_type_checkers_see_the_types_of_the_installed_package(tmp_path: Path) -> None:
-    """The check runs in another folder, like that of a user with an editable install."""
+    """mypy runs outside the checkout, as for a user with an editable install."""
     (tmp_path / "use.py").write_text(USE)
     command = [
         sys.executable,
@@ -200,7 +200,10 @@ def test_a_decoder_can_be_chosen_by_name(fluent: Path) -> None:
 
 
 def test_the_public_interface_equals_the_committed_snapshot() -> None:
-    """After an intended change: python -m tests.public_interface > tests/public_interface.txt, and CHANGELOG.md."""
+    """After an intended change, run `python -m tests.public_interface > tests/public_interface.txt`.
+
+    Add a line to CHANGELOG.md as well.
+    """
     assert public_interface().splitlines() == SNAPSHOT.read_text(encoding="utf-8").splitlines()
 
 

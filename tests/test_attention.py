@@ -25,14 +25,17 @@ def random_attention(dim: int = DIM, num_heads: int = HEADS, dropout: float = 0.
 
 
 def random(attention: Attention) -> Attention:
-    """Make a layer in float64 with random u and v, because their initial zeros could hide errors."""
+    """Convert a layer to float64 and randomize its biases u and v, because their initial zeros could hide errors."""
     torch.nn.init.normal_(attention.u)
     torch.nn.init.normal_(attention.v)
     return attention.double().eval()
 
 
 def encoding(distance: int, dim: int) -> list[float]:
-    """Encode a distance (arXiv:1706.03762, section 3.5): channels 2i, 2i + 1: sin, cos of d / 10000^(2i / dim)."""
+    """Encode a distance d as in arXiv:1706.03762, section 3.5.
+
+    Channels 2i and 2i + 1 are the sine and the cosine of d / 10000^(2i / dim).
+    """
     angles = [distance / 10000 ** (2 * (channel // 2) / dim) for channel in range(dim)]
     return [math.cos(angle) if channel % 2 else math.sin(angle) for channel, angle in enumerate(angles)]
 
@@ -46,7 +49,7 @@ def encodings(num_frames: int, dim: int) -> Tensor:
 def attention_by_loops(
     attention: RelativeAttention | LocalAttention, x: Tensor, lengths: list[int], context: float = math.inf
 ) -> Tensor:
-    """Compute attention (arXiv:1901.02860, section 3.3) term by term; frames after an utterance's end stay zero."""
+    """Compute attention (arXiv:1901.02860, section 3.3) term by term; padded frames do not take part."""
     batch, dim = len(x), x.shape[-1]
     heads, size = attention.num_heads, dim // attention.num_heads
     query, key, value = attention.qkv(x).split(dim, dim=-1)
@@ -93,10 +96,10 @@ def test_attention_equals_the_formula_of_the_paper_in_plain_loops() -> None:
         torch.testing.assert_close(out[b, :length], expected[b, :length], rtol=0, atol=1e-12)  # float64 rounding
 
 
-# Numbers of scores per block: a block has the scores of some queries, of some utterances, or of all.
+# The maximum number of scores per block. A block has some queries of an utterance, some utterances, or the whole batch.
 @pytest.mark.parametrize("block", [1, 50, 100, 200, 10**6])
 @pytest.mark.parametrize("frames", [1, 2, 7, 24])
-def test_attention_and_its_gradients_are_equal_in_blocks_and_at_once(
+def test_outputs_and_gradients_of_attention_in_blocks_equal_those_in_one_block(
     frames: int, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attention = random_attention()
@@ -175,7 +178,7 @@ def test_attention_equals_that_of_parakeet_in_transformers() -> None:
 def test_sinusoids_follow_the_formula() -> None:
     positions = torch.tensor([0, 1, 2, 17, 400, -1, -400])
     expected = torch.tensor([encoding(position, DIM) for position in positions.tolist()])
-    # The relative error of float32 is 2^-24, so an angle of 400 is accurate to 2e-5.
+    # The relative error of float32 is 2^-24, so an angle of 400 rad is accurate to 2e-5.
     torch.testing.assert_close(sinusoids(positions, DIM), expected, rtol=0, atol=5e-5)
 
 

@@ -1,4 +1,4 @@
-"""Audio files, intact and damaged in every known way, give the correct waveform or an error of one line."""
+"""Intact audio files give the correct waveform. Damaged files give the correct waveform or a one-line error."""
 
 import ast
 import io
@@ -31,7 +31,7 @@ from asr.errors import AudioError
 DATA = Path(__file__).parents[2] / "shared" / "data"
 RATE = 16000
 
-# name: format, subtype, tolerance of samples: rounding for PCM, an estimate for lossy formats
+# name: (format, subtype, tolerance of samples). The tolerance is the rounding of PCM, or an estimate for lossy formats.
 FORMATS = {
     "wav": ("WAV", "PCM_16", 1 / 2**15),
     "wav24": ("WAV", "PCM_24", 1 / 2**23),
@@ -50,7 +50,7 @@ FORMATS = {
     "opus": ("OGG", "OPUS", 0.1),
     "mp3": ("MP3", "MPEG_LAYER_III", 0.1),
 }
-# Formats to truncate.
+# Formats whose truncated files must be refused.
 CHECKED = ["wav", "wav_u8", "wavex", "rf64", "w64", "aiff", "caf", "flac", "vorbis", "opus", "mp3"]
 
 
@@ -60,7 +60,7 @@ def sine(seconds: float, rate: int = RATE, frequency: float = 440.0) -> np.ndarr
 
 @cache
 def noisy_sweep(seconds: float, rate: int = RATE) -> np.ndarray:
-    """Return a sound without repetitions that lossy codecs preserve approximately."""
+    """Return a sound that never repeats, and that lossy codecs preserve approximately."""
     t = np.arange(round(seconds * rate)) / rate
     noise = np.random.default_rng(0).standard_normal(t.size)
     return 0.3 * np.sin(2 * np.pi * (200 + 100 * t) * t) + 0.05 * noise
@@ -82,7 +82,7 @@ def mp3(mode: str = "CONSTANT", seconds: float = 4.1, rate: int = RATE, level: f
 
 
 def without_header(data: bytes) -> bytes:
-    """Return an MP3 without its first frame, which contains the Xing header and no sound."""
+    """Remove the first frame of an MP3, which contains the Xing header and no sound."""
     second = data.index(data[:2], 4)
     assert re.search(b"Xing|Info", data[:second])
     return data[second:]
@@ -125,7 +125,7 @@ def refusal(path: Path | str, **segment: float) -> str:
     return message
 
 
-# ---- whole files
+# ---- complete files
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -162,8 +162,8 @@ def test_channels_are_mixed_down_to_their_mean(save):
     np.testing.assert_allclose(load_waveform(path, RATE), (2 * left + right) / 3, atol=1e-7)
 
 
-@pytest.mark.parametrize("name", ["flac", "vorbis", "mp3"])  # the last two are decoded from before the segment
-def test_files_longer_than_one_block_are_joined_without_a_discontinuity(name, save, monkeypatch):
+@pytest.mark.parametrize("name", ["flac", "vorbis", "mp3"])  # decoding of Vorbis and MP3 begins before the segment
+def test_the_blocks_of_a_long_file_are_joined_without_a_discontinuity(name, save, monkeypatch):
     path = save(encoded(name))
     whole, segment = load_waveform(path, RATE), load_waveform(path, RATE, offset=3.9, duration=0.15)
     monkeypatch.setattr(audio, "BLOCK_SAMPLES", 777)
@@ -174,7 +174,7 @@ def test_files_longer_than_one_block_are_joined_without_a_discontinuity(name, sa
 def test_float_samples_above_1_are_not_changed(save):
     samples = np.array([0.0, 1.5, -3.0, 0.25], dtype=np.float32)
     assert load_waveform(save(encode(samples, RATE, "WAV", "FLOAT")), RATE).tolist() == samples.tolist()
-    for largest in (2.0**15, 2.0**23, 2.0**24):  # integer samples that were not scaled to 1
+    for largest in (2.0**15, 2.0**23, 2.0**24):  # as if integer samples had not been scaled to [-1, 1]
         large = np.linspace(-largest, largest, 1000, dtype=np.float32)
         assert load_waveform(save(encode(large, RATE, "WAV", "FLOAT")), RATE).tolist() == large.tolist()
 
@@ -183,8 +183,8 @@ def test_float_samples_above_1_are_not_changed(save):
 
 
 def resampled_by_definition(samples: np.ndarray, source: int, target: int, which: Iterable[int] = ()) -> np.ndarray:
-    """Compute new samples in float64, each a sum of the old samples weighted by a Kaiser-windowed sinc around it."""
-    cutoff = min(source, target) * 0.9475937167399596  # cutoff of kaiser_best, in Hz, times two
+    """Resample in float64: each new sample is a sum of the old samples, weighted by a Kaiser-windowed sinc."""
+    cutoff = min(source, target) * 0.9475937167399596  # twice the cutoff frequency of kaiser_best, in Hz
     half_width = 64 / cutoff  # seconds on each side: 64 zero crossings
     beta = 14.769656459379492
     out = []
@@ -202,7 +202,7 @@ ODD = [(1301, 16000), (15999, 16000), (44101, 16000), (96001, 16000), (16001, 44
 
 
 def resampled(blocks: Iterable[torch.Tensor], source: int, target: int) -> torch.Tensor:
-    """Resample a whole waveform; an empty one stays empty."""
+    """Resample a waveform; an empty waveform stays empty."""
     return torch.cat([torch.zeros(0), *resampling.resampled(blocks, source, target)])
 
 
@@ -233,7 +233,7 @@ def test_any_rate_is_resampled_and_equals_a_plain_windowed_sinc(source, target, 
 
 
 @pytest.mark.parametrize("source", [8000, 11025, 22050, 24000, 32000, 44100, 48000, 96000])
-def test_common_rates_give_the_same_bits_as_the_kernel_of_torchaudio(source):
+def test_resampling_from_common_rates_is_bit_identical_to_the_kernel_of_torchaudio(source):
     resample = torchaudio.transforms.Resample(
         source, RATE, "sinc_interp_kaiser", 64, 0.9475937167399596, 14.769656459379492, dtype=torch.float64
     )
@@ -247,10 +247,10 @@ def test_common_rates_give_the_same_bits_as_the_kernel_of_torchaudio(source):
 @pytest.mark.parametrize(("source", "target"), [(44100, 16000), (44101, 16000), (48000, 16000), (16000, 8000)])
 def test_the_pass_band_ends_slightly_below_half_the_lower_rate(source, target):
     def decibels(frequency: float) -> float:
-        """Return the level in dB of a resampled tone of 0 dB, away from both ends."""
+        """Return the level in dB of a resampled tone of 0 dB; `frequency` is a fraction of the target rate."""
         tone = torch.from_numpy(2 * sine(0.4, source, frequency * target)).float()
         waveform = resampled([tone], source, target)
-        middle = waveform[target // 10 : -target // 10].double()  # a whole number of periods of the tone
+        middle = waveform[target // 10 : -target // 10].double()  # contains an integer number of periods of the tone
         return 10 * math.log10(2 * float(middle.square().mean()) + 1e-20)
 
     levels = [decibels(frequency) for frequency in (0.01, 0.2, 0.4, 0.45)]
@@ -289,7 +289,8 @@ def test_a_segment_equals_the_same_slice_of_the_whole_waveform(name, save):
         data = encoded(name, seconds)
     path = save(data)
     whole = load_waveform(path, RATE)
-    # Opus keeps state for longer than the lead-in; MP3's synthesis rounds differently
+    # The state of Opus depends on audio before the lead-in of a segment. MP3's synthesis rounds differently if decoding
+    # begins at a later frame.
     tolerance = 2e-3 if name == "opus" else 1e-6 if name.startswith("mp3") else 0
     pick = random.Random(0)
     starts = [0.0, 0.5, *(pick.uniform(0, seconds) for _ in range(8)), *(seconds - rest / 8 for rest in range(1, 10))]
@@ -303,7 +304,7 @@ def test_a_segment_equals_the_same_slice_of_the_whole_waveform(name, save):
     assert torch.allclose(load_waveform(path, RATE, offset=1.5), whole[24000:], atol=tolerance, rtol=0)
 
 
-def test_consecutive_segments_joined_are_the_whole_waveform(save):
+def test_joining_consecutive_segments_gives_the_whole_waveform(save):
     path = save(encoded("flac"))
     parts = [load_waveform(path, RATE, offset=n / 30, duration=1 / 30) for n in range(4 * 30)]
     assert torch.equal(torch.cat(parts), load_waveform(path, RATE, duration=4))
@@ -314,7 +315,7 @@ def test_a_resampled_segment_is_close_to_the_slice_of_the_whole_waveform(save):
     whole = load_waveform(path, RATE)
     segment = load_waveform(path, RATE, offset=1.0, duration=1.0)
     assert segment.shape == (RATE,)
-    edge = 70  # samples: the kernel has 64 zero crossings on each side of the segment
+    edge = 70  # samples at each end that depend on audio outside the segment: 64 zero crossings of the kernel
     torch.testing.assert_close(segment[edge:-edge], whole[RATE + edge : 2 * RATE - edge], atol=1e-5, rtol=0)
 
 
@@ -372,13 +373,13 @@ def test_mixing_down_and_resampling_are_logged_once_for_each_kind_of_file(save, 
         for path in [stereo, telephone, plain] * 3:
             load_waveform(path, RATE)
     assert caplog.messages == [
-        "audio of 44100 Hz, 2 channels, is mixed down to mono and resampled to 16000 Hz.",
-        "audio of 8000 Hz, 1 channel, is resampled to 16000 Hz.",
+        "audio of 44100 Hz with 2 channels is mixed down to mono and resampled to 16000 Hz.",
+        "audio of 8000 Hz with 1 channel is resampled to 16000 Hz.",
     ]
 
 
 def test_channels_that_cancel_each_other_are_reported(save, caplog):
-    """Speech is lost if one channel is the inverted other channel; it must not silently become silence."""
+    """If one channel is the inverse of the other, mixing down removes the speech; a warning must report this."""
     sound = np.sin(np.arange(48_000) / 9)
     noise = np.random.default_rng(0).normal(size=(48_000, 6)) / 10
     kinds = {
@@ -395,7 +396,7 @@ def test_channels_that_cancel_each_other_are_reported(save, caplog):
             load_waveform(path, RATE)
     named = [message for message in caplog.messages if "channels must not cancel" in message]
     assert [message.partition(": ")[0] for message in named] == [str(paths["inverted"]), str(paths["nearly inverted"])]
-    assert re.search(r"their mean is \d+ dB below them\. Use only one of its channels\.", named[1])
+    assert re.search(r"their mean is \d+ dB weaker than one channel\. Use only one channel\.", named[1])
 
 
 def test_importing_asr_audio_does_not_import_torchaudio():
@@ -418,7 +419,7 @@ SEGMENTS = [{}, {"offset": 0.5}, {"duration": 1.3}, {"offset": 1.37, "duration":
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_the_blocks_of_a_stream_joined_are_the_waveform_in_any_format(name, save):
+def test_joining_the_blocks_of_a_stream_gives_the_waveform_in_any_format(name, save):
     path = save(encoded(name, 2.1))
     for segment in SEGMENTS:
         whole = load_waveform(path, RATE, **segment)
@@ -428,14 +429,14 @@ def test_the_blocks_of_a_stream_joined_are_the_waveform_in_any_format(name, save
 
 @pytest.mark.parametrize(("name", "rate"), [("wav", 8000), ("flac", 22050), ("flac", 44100), ("mp3", 44100)])
 @pytest.mark.parametrize("num_channels", [1, 2, 5])
-def test_the_blocks_of_a_mixed_down_and_resampled_stream_joined_are_the_waveform(name, rate, num_channels, save):
+def test_joining_the_blocks_of_a_mixed_down_and_resampled_stream_gives_the_waveform(name, rate, num_channels, save):
     if name == "mp3":
         num_channels = min(num_channels, 2)
     sound = np.stack([np.roll(noisy_sweep(2.5, rate), 100 * n) for n in range(num_channels)], axis=1)
     path = save(encode(sound, rate, *FORMATS[name][:2]))
     for segment in SEGMENTS:
         whole = load_waveform(path, RATE, **segment)
-        for block_seconds in (0.0031, 0.5, 2.0):  # the first block is shorter than the kernel of 44.1 kHz
+        for block_seconds in (0.0031, 0.5, 2.0):  # 0.0031 s is shorter than the resampling kernel at 44.1 kHz
             assert torch.equal(streamed(path, block_seconds=block_seconds, **segment), whole)
 
 
@@ -485,7 +486,7 @@ def test_a_live_waveform_is_resampled_without_waiting_for_a_full_second(source):
 
 
 def test_resampled_long_files_have_the_exact_number_of_samples():
-    """torchaudio computes the number in float32, which is inexact above 2**24."""
+    """torchaudio computes the number of samples in float32, which is inexact above 2**24."""
     blocks = (torch.zeros(11025 * 60) for _ in range(20))
     assert sum(map(len, resampling.resampled([*blocks, torch.zeros(1)], 11025, 16000))) == 20 * 60 * 16000 + 2
 
@@ -499,10 +500,10 @@ def test_a_file_of_one_or_a_few_samples_can_be_streamed(rate, length, save):
 
 
 def end_of_stream(path: Path, **options: float) -> tuple[list[torch.Tensor], str]:
-    """Return the blocks before the error of a stream, and the error."""
+    """Return the blocks that a stream yields before its error, and the error message."""
     blocks: list[torch.Tensor] = []
     with pytest.raises(AudioError) as caught:
-        blocks.extend(stream_waveform(path, RATE, **options))  # collect the blocks before the error
+        blocks.extend(stream_waveform(path, RATE, **options))  # `extend` keeps the blocks before the error
     return blocks, str(caught.value)
 
 
@@ -513,13 +514,13 @@ def test_streaming_and_loading_a_truncated_file_end_with_the_same_error(name, sa
     assert message == refusal(path)
     assert "truncated" in message
     whole = load_waveform(save(encoded(name), "whole"), RATE)
-    # only FLAC gives blocks first; in other formats the header reveals the fault
+    # Only FLAC yields blocks before the error; in other formats the header already reveals the fault.
     assert (len(blocks) > 5) == (name == "flac")
     if blocks:
         assert torch.equal(torch.cat(blocks), whole[: sum(map(len, blocks))])
 
 
-def test_a_stream_ends_before_the_first_non_finite_block_and_the_error_counts_all_such_samples(save):
+def test_a_stream_ends_before_the_first_block_with_non_finite_samples_and_the_error_counts_all_of_them(save):
     samples = noisy_sweep(1.0).astype(np.float32)
     samples[[8000, 9000, 15999]] = math.nan
     path = save(encode(samples, RATE, "WAV", "FLOAT"))
@@ -624,7 +625,7 @@ def test_files_that_are_not_audio_are_refused(data, reason, save):
 @pytest.mark.parametrize("name", ["wav", "flac", "aiff", "vorbis", "w64"])
 def test_a_file_without_samples_is_refused(name, save):
     path = save(encode(np.zeros(0), RATE, *FORMATS[name][:2]))
-    # Libsndfile writes no FLAC without samples, and for Ogg only the headers.
+    # Without samples, libsndfile writes an empty file for FLAC, and only the headers for Ogg.
     assert re.search("0 samples|0 bytes|truncated", refusal(path))
     with pytest.raises(AudioError):
         audio_info(path)
@@ -663,7 +664,7 @@ def test_a_file_truncated_at_any_byte_is_refused(name, save, data):
     whole = encoded(name)
     cut = data.draw(st.one_of(st.integers(1, len(whole) - 1), st.integers(len(whole) - 50, len(whole) - 1)), "cut")
     if name == "mp3":
-        assume(cut != whole.rindex(whole[:3]))  # the next test covers a cut exactly before the last frame
+        assume(cut != whole.rindex(whole[:3]))  # another test covers an MP3 that is cut exactly before its last frame
     refusal(save(whole[:cut]))
 
 
@@ -673,7 +674,7 @@ def test_a_file_without_its_last_byte_or_second_half_is_reported_as_truncated(na
     for cut in (len(whole) - 1, len(whole) // 2):
         path = save(whole[:cut])
         assert "truncated" in refusal(path)
-        if name != "flac":  # the headers of these formats do not reveal the fault
+        if name != "flac":  # the header of FLAC does not reveal the fault
             with pytest.raises(AudioError, match="truncated"):
                 audio_info(path)
 
@@ -697,7 +698,7 @@ def test_a_flac_file_cut_between_two_frames_is_refused(save):
 
 
 def frame_starts(data: bytes) -> list[int]:
-    """Return the starts of an MP3's frames, for a constant bit rate without padding: all frames have one length."""
+    """Return the starts of an MP3's frames; all frames must have the same length (constant bit rate, no padding)."""
     length = data.index(data[:3], 3)
     assert len(data) % length == 0
     return list(range(0, len(data), length))
@@ -707,7 +708,7 @@ def test_an_mp3_cut_between_two_frames_is_refused_if_it_has_a_header(save):
     whole = mp3()
     *starts, last = frame_starts(whole)[1:]
     for start in starts:
-        assert "frames are there" in refusal(save(whole[:start]))
+        assert "frames are present" in refusal(save(whole[:start]))
     # the documented exception: such a cut is not detected
     assert len(load_waveform(save(whole[:last]), RATE)) > 4.1 * RATE - 1152
 
@@ -743,7 +744,7 @@ def test_a_header_that_declares_an_excessive_size_costs_no_memory(save):
 
 
 def with_flac_length(data: bytes, num_samples: int) -> bytes:
-    """Return a FLAC file whose header declares another length; 0 means unknown, as written to a pipe."""
+    """Return a FLAC file whose header declares another length; 0 means unknown, as in a FLAC written to a pipe."""
     fields = int.from_bytes(data[18:26], "big") >> 36 << 36
     return data[:18] + (fields | num_samples).to_bytes(8, "big") + data[26:]
 
@@ -798,14 +799,14 @@ def test_other_chunks_before_and_after_the_audio_are_ignored(padded, save):
 def test_an_mp3_without_a_header_is_read_completely(mode, skipped, save):
     whole = mp3(mode, 8.0, rate=44100)
     bare = without_header(whole)
-    # Drop leading frames: the length must be right whether the first remaining frame has a padding byte or not, and
-    # whether it is quiet or loud.
+    # Drop leading frames. The number of samples must be correct whether or not the first remaining frame has a padding
+    # byte, and whether it is quiet or loud.
     for _ in range(skipped):
         bare = bare[bare.index(bare[:2], 4) :]
     complete, rest = load_waveform(save(whole), 44100), load_waveform(save(bare), 44100)
-    delay = 576 - 1152 * skipped  # LAME's padding, which only the header contains
+    delay = 576 - 1152 * skipped  # the length of LAME's padding, which is stored only in the header
     assert len(rest) >= len(complete) + delay
-    later = rest[10000 + delay :][: len(complete) - 10000]  # the first frames may need bits of earlier frames
+    later = rest[10000 + delay :][: len(complete) - 10000]  # the first frames may need bits of the dropped frames
     torch.testing.assert_close(later, complete[10000:], atol=1e-6, rtol=0)
 
 
@@ -839,7 +840,7 @@ def test_tags_before_and_after_an_mp3_are_ignored(save):
     assert torch.equal(load_waveform(save(bare + after), RATE), load_waveform(save(bare), RATE))
 
 
-def test_chained_ogg_streams_are_refused_instead_of_cut_to_the_first_one(save):
+def test_chained_ogg_streams_are_refused_because_only_the_first_would_be_decoded(save):
     for name in ("vorbis", "opus"):
         assert "several in a row" in refusal(save(encoded(name) * 2))
         assert "several in a row" in refusal(save(encoded(name) + encoded(name, 12.3)))
@@ -875,7 +876,7 @@ def test_damaged_files_are_loaded_or_refused_in_one_line(save, data):
 # ---- folders
 
 
-def test_find_audio_lists_a_given_file_and_the_audio_files_below_a_folder_sorted(tmp_path):
+def test_find_audio_returns_a_given_file_or_the_sorted_audio_files_below_a_folder(tmp_path):
     expected = ["a.mp3", "b/10.WAV", "b/2.flac", "b/c/x.opus", *(f"d/{n}.ogg" for n in range(10, 40))]
     for name in [*reversed(expected), "b/notes.txt", "b/._2.flac", ".cache/y.wav"]:
         path = tmp_path / name
@@ -885,7 +886,7 @@ def test_find_audio_lists_a_given_file_and_the_audio_files_below_a_folder_sorted
     assert find_audio(str(tmp_path / "b/notes.txt")) == [tmp_path / "b/notes.txt"]
 
 
-def test_find_audio_reports_the_problem_if_there_is_no_audio(tmp_path):
+def test_find_audio_gives_the_reason_if_there_is_no_audio(tmp_path):
     with pytest.raises(AudioError, match=r"gone: must be an audio file or a folder of them; there is no such file"):
         find_audio(tmp_path / "gone")
     (tmp_path / "notes.txt").touch()

@@ -69,7 +69,7 @@ def test_mask_widths_take_every_value_from_0_to_below_the_limit(axis: str) -> No
 
 
 def test_torchaudios_spec_augment_limits_frequency_masks_by_the_fraction_meant_for_time() -> None:
-    """This is why asr has its own implementation: with p=0.05, torchaudio limits masks to 4 of 80 bins, for any F."""
+    """Test why asr does not use torchaudio's SpecAugment: p=0.05 also limits frequency masks, to 4 of 80 bins."""
     theirs = transforms.SpecAugment(
         n_time_masks=0, time_mask_param=1000, n_freq_masks=1, freq_mask_param=27, p=0.05, zero_masking=True
     )
@@ -172,7 +172,7 @@ def test_speed_1_changes_nothing() -> None:
     assert SPEEDS(waveform, 1.0) is waveform
 
 
-def test_the_configured_augmentation_gives_speeds_to_the_plan_and_masks_to_the_features() -> None:
+def test_a_config_of_speed_perturb_and_spec_augment_gives_speed_factors_and_a_mask_for_features() -> None:
     augmentation = build_augmentation(resolved("augment=[speed_perturb,spec_augment]"), SAMPLE_RATE)
     assert augmentation.speed is not None
     assert augmentation.speed.factors == (0.9, 1.0, 1.1)

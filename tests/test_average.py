@@ -1,4 +1,4 @@
-"""The mean of checkpoints as a bundle: selection, refusals, and no loss of an existing bundle."""
+"""The mean of checkpoints as a bundle: selected checkpoints, refused input, and protection of an existing bundle."""
 
 import json
 import os
@@ -25,7 +25,7 @@ from tests.conftest import ROOT, TINY, resolved
 from tests.crashing import Killed, dies_at
 
 BUNDLE_FILES = ["README.md", "characters.json", "config.json", "weights.safetensors"]
-VALIDATED = {10: 0.9, 20: 0.2, 30: 0.4, 40: 0.3, 50: 0.3}  # step to validation WER
+VALIDATED = {10: 0.9, 20: 0.2, 30: 0.4, 40: 0.3, 50: 0.3}  # validation WER by step
 
 
 def tiny_recognizer(config: dict[str, Any], texts: list[str], seed: int) -> Recognizer:
@@ -36,7 +36,7 @@ def tiny_recognizer(config: dict[str, Any], texts: list[str], seed: int) -> Reco
 
 
 def save(path: Path, *overrides: str, weights: int = 0, texts: list[str] | None = None, run_id: str = "a") -> Path:
-    """Write a checkpoint with the parts that these tests need; `weights` seeds its weights."""
+    """Write a checkpoint with the parts that these tests need; `weights` is the seed of its weights."""
     config = resolved(*TINY, *overrides)
     recognizer = tiny_recognizer(config, texts or ["abc"], weights)
     content = {
@@ -100,7 +100,7 @@ def test_a_share_of_the_start_model_is_mixed_into_the_average(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--share", "0.2"], "--share needs --start, to whose weights it applies; got only --share 0.2."),
+        (["--share", "0.2"], "--share needs --start, the model that it applies to; got only --share 0.2."),
         (["--start", "START", "--share", "1"], "--share must be greater than 0 and less than 1; got 1."),
         (["--start", "START", "--share", "nan"], "--share must be greater than 0 and less than 1; got nan."),
         (["--start", "nowhere"], "nowhere"),
@@ -120,7 +120,7 @@ def test_an_invalid_start_is_refused(run_dir: Path, tmp_path: Path, options: lis
 def assert_weights(bundle: Path, expected: dict[str, Tensor]) -> None:
     weights = load_file(bundle / "weights.safetensors")
     assert weights.keys() == expected.keys()
-    # Bit for bit: differences in float64 from another order of summation vanish when rounded to float32.
+    # Equal bit for bit: another order of summation changes only digits that the rounding to float32 removes.
     assert all(torch.equal(weight, expected[name]) for name, weight in weights.items())
 
 
@@ -160,7 +160,7 @@ def test_checkpoints_given_as_files_are_averaged_even_if_they_were_not_validated
     assert_weights(tmp_path / "out", mean_of(files))
 
 
-def test_the_averaged_bundle_can_be_used(run_dir: Path, tmp_path: Path) -> None:
+def test_the_averaged_bundle_can_be_loaded_and_transcribes(run_dir: Path, tmp_path: Path) -> None:
     average([str(run_dir), "--output-dir", str(tmp_path / "out")])
     recognizer = load_recognizer(tmp_path / "out")
     assert len(recognizer.transcribe([torch.zeros(8000)], sample_rate=16_000)) == 1
@@ -209,17 +209,17 @@ BIAS = PREFIX + "head.ctc.linear.bias"
     [
         (
             lambda content: content["state_dict"].pop(BIAS),
-            r"head\.ctc\.linear\.bias is missing, the other \(4,\) float32",
+            r"head\.ctc\.linear\.bias is missing, but \(4,\) float32",
         ),
-        (lambda content: content["state_dict"].update({BIAS: torch.zeros(9)}), r"is \(9,\) float32, the other \(4,\)"),
-        (lambda content: content["state_dict"].update({BIAS: torch.zeros(4).half()}), r"is \(4,\) float16, the other"),
+        (lambda content: content["state_dict"].update({BIAS: torch.zeros(9)}), r"is \(9,\) float32, but \(4,\)"),
+        (lambda content: content["state_dict"].update({BIAS: torch.zeros(4).half()}), r"is \(4,\) float16, but"),
         (
             lambda content: content["state_dict"].update({PREFIX + "x": torch.zeros(1)}),
-            r"x is \(1,\) float32, the other",
+            r"x is \(1,\) float32, but missing in the first",
         ),
     ],
 )
-def test_checkpoints_with_other_tensors_are_refused_by_name(
+def test_checkpoints_with_other_tensors_are_refused_and_a_differing_tensor_is_named(
     run_dir: Path, tmp_path: Path, edit: Any, message: str
 ) -> None:
     files = checkpoints(run_dir, 10, 20)
@@ -337,7 +337,7 @@ def test_a_malicious_checkpoint_is_refused_in_one_line_and_executes_nothing(run_
     assert witness.exists(), "an ordinary load executes the payload"
 
 
-# Replacement of a bundle.
+# ---- replacement of a bundle
 
 
 @pytest.fixture
@@ -399,7 +399,7 @@ def test_after_a_kill_at_any_point_the_old_or_new_bundle_is_intact_and_the_next_
         except Killed:
             pass
         else:
-            assert len(calls) < 12, "the parametrisation reaches every call"
+            assert len(calls) < 12, "the range of `call` must include every system call"
     places = [old_bundle, old_bundle.with_name(".out.replaced")]
     assert any(place.is_dir() and (is_whole(place, "old") or is_whole(place, "new")) for place in places)
 
@@ -408,7 +408,7 @@ def test_after_a_kill_at_any_point_the_old_or_new_bundle_is_intact_and_the_next_
     assert sorted(path.name for path in old_bundle.parent.iterdir()) == ["out", "run"]
 
 
-@pytest.mark.parametrize("killed", [False, True], ids=["", "after one that was killed between old and new"])
+@pytest.mark.parametrize("killed", [False, True], ids=["alone", "after a kill between the old and the new bundle"])
 def test_a_full_disk_is_reported_in_one_line_and_the_old_bundle_remains(
     run_dir: Path, old_bundle: Path, killed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

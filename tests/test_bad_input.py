@@ -1,4 +1,4 @@
-"""Input errors in training: one clear error line, or a counted and named drop, never a traceback."""
+"""Training on bad input ends with one error line, or drops, counts and names utterances; it prints no traceback."""
 
 import json
 import logging
@@ -103,7 +103,7 @@ def test_utterances_that_cannot_be_trained_on_are_dropped_counted_and_named(
 
 
 def test_a_model_with_too_few_frames_for_most_texts_is_refused(corpus: Path) -> None:
-    """This encoder has one eighth of the frames, and the tokenizer one token per character."""
+    """This encoder subsamples by 8, and this tokenizer has one token per character."""
     for number in (0, 1):
         change(corpus / "train.jsonl", lambda entry: entry | {"text": "abcdef" * 40}, number)
     message = (

@@ -1,4 +1,4 @@
-"""Masked batch normalisation equals torch's on the gathered valid frames, also over ranks.
+"""Masked batch normalisation equals torch's on the gathered valid frames, on one rank and on several.
 
 This includes the batch statistics of switchable normalisation.
 """
@@ -28,7 +28,7 @@ def random_norm(momentum: float = 0.1) -> MaskedBatchNorm:
 
 
 def drawn(norm: Norm) -> Norm:
-    """Make a norm in float64, with random parameters and running statistics."""
+    """Convert a norm to float64, with random parameters and running statistics."""
     norm = norm.double()
     with torch.no_grad():
         for parameter in norm.parameters():
@@ -45,7 +45,7 @@ def torchs_norm_with_the_weights_of(norm: MaskedBatchNorm) -> nn.BatchNorm1d:
 
 
 def random_batch() -> tuple[Tensor, Tensor]:
-    """Return frames with a mean of 3, junk after the ends, and the padding mask."""
+    """Return frames with a mean of 3 and junk in the padding, and the padding mask."""
     padding = padding_mask(LENGTHS, FRAMES)
     x = 3.0 + 2.0 * torch.randn(len(LENGTHS), FRAMES, DIM, dtype=torch.float64)
     return x.masked_fill(padding[:, :, None], float("nan")), padding
@@ -102,7 +102,8 @@ def test_a_large_mean_with_a_small_deviation_costs_no_accuracy() -> None:
     x = 1000.0 + 0.1 * torch.randn(len(LENGTHS), FRAMES, DIM)
     valid = x[~padding].double()
     exact = (valid - valid.mean(dim=0)) / (valid.var(dim=0, correction=0) + 1e-5).sqrt()
-    # A number near 1000 has a rounding error of 3e-5, its mean a few times that; divided by the deviation, 0.1.
+    # A number near 1000 has a rounding error of 3e-5, and the error of the mean is a few times larger. Normalisation
+    # divides both errors by the deviation of 0.1.
     tolerance = 5e-3
     torch.testing.assert_close(norm(x, padding)[~padding].double(), exact, rtol=0, atol=tolerance)
     torch.testing.assert_close(norm.running_var.double(), valid.var(dim=0), rtol=tolerance, atol=0)
@@ -175,7 +176,7 @@ def test_two_ranks_with_unequal_shares_give_the_results_of_one_process_with_the_
     first, second = (torch.load(tmp_path / f"rank{rank}.pt") for rank in (0, 1))
 
     joint = _forward_and_backward(norm, x, padding, weights)
-    # float64 rounding
+    # The tolerances allow for float64 rounding.
     for name in ("out", "x.grad"):
         torch.testing.assert_close(torch.cat([first[name], second[name]]), joint[name], rtol=0, atol=1e-12)
     # Gradients of a sum of losses add up over ranks.
@@ -186,8 +187,8 @@ def test_two_ranks_with_unequal_shares_give_the_results_of_one_process_with_the_
         torch.testing.assert_close(second[name], joint[name], rtol=0, atol=1e-12)
 
 
-def test_a_rank_with_padding_only_participates_and_changes_nothing(tmp_path: Path) -> None:
-    """The input is the placeholder for an unreadable batch: one utterance of length 0."""
+def test_a_rank_with_padding_only_joins_the_reduction_and_changes_no_result(tmp_path: Path) -> None:
+    """The second rank has the placeholder for a batch without readable utterances: one utterance of length 0."""
     norm = random_norm()
     x, padding = random_batch()
     x[3], padding[3] = float("nan"), True
@@ -199,7 +200,7 @@ def test_a_rank_with_padding_only_participates_and_changes_nothing(tmp_path: Pat
     full, empty = (torch.load(tmp_path / f"rank{rank}.pt") for rank in (0, 1))
 
     alone = _forward_and_backward(norm, x[:3], padding[:3], weights[:3])
-    for name in alone:  # float64 rounding
+    for name in alone:  # equal within float64 rounding
         torch.testing.assert_close(full[name], alone[name], rtol=0, atol=1e-12)
     assert torch.equal(empty["running_mean"], full["running_mean"])
     assert torch.equal(empty["running_var"], full["running_var"])

@@ -1,4 +1,4 @@
-"""Beam search against greedy decoding, enumeration of all paths, and torchaudio's decoder."""
+"""Beam search compared with greedy decoding, enumeration of all paths, and torchaudio's decoder."""
 
 import math
 import random
@@ -127,7 +127,10 @@ def forced_space(log_probs: Tensor) -> Tensor:
 @needs_kenlm
 @pytest.mark.parametrize("seed", range(6))
 def test_words_and_scores_equal_those_of_torchaudios_decoder_with_a_lexicon(tmp_path: Path, seed: int) -> None:
-    """torchaudio requires a space after the last word, so one is appended; its LM weight applies to log10."""
+    """torchaudio requires a space after the last word, so a space is appended.
+
+    torchaudio's LM weight multiplies log10 probabilities; ours multiplies natural logarithms.
+    """
     decoder = pytest.importorskip("torchaudio.models.decoder")
     draw = random.Random(seed)
     words = draw.sample(SOME_WORDS, 8)
@@ -157,9 +160,9 @@ def test_words_and_scores_equal_those_of_torchaudios_decoder_with_a_lexicon(tmp_
 @needs_kenlm
 @pytest.mark.parametrize("seed", range(6))
 def test_tokens_and_scores_equal_those_of_torchaudios_decoder_without_a_lexicon(tmp_path: Path, seed: int) -> None:
-    """torchaudio's silence token is made impossible, because its LM does not score this token in the first frame.
+    """torchaudio's silence token is made impossible, because torchaudio's LM does not score it in the first frame.
 
-    The LM gets a dictionary in the order of the net's tokens, because its own dictionary has another order.
+    torchaudio gets the LM's dictionary in the order of the tokens, because the file of the LM has another order.
     """
     decoder = pytest.importorskip("torchaudio.models.decoder")
     draw = random.Random(seed)
@@ -215,7 +218,7 @@ def test_beam_size_and_beam_threshold_limit_the_kept_hypotheses() -> None:
     near = decode_one(beam(LETTERS, **WIDE | {"beam_threshold": 3.0}), log_probs)
     assert 1 < len(near) < 1000
     assert near[-1].score >= near[0].score - 3.0
-    assert near == everything[: len(near)]  # without fusion, pruning only removes what is below the threshold
+    assert near == everything[: len(near)]  # without fusion, pruning removes only hypotheses below the threshold
     [only] = decode_one(beam(LETTERS, **WIDE | {"beam_threshold": 0.0}), log_probs)
     assert only == everything[0]
 
@@ -224,7 +227,7 @@ Tokens = tuple[int, ...]
 
 
 def extend_by_everything(search: Beam, log_probs: Tensor) -> dict[Tokens, float]:
-    """Extend all prefixes in the beam by all tokens, frame by frame, and score them with `fusion`."""
+    """Extend all prefixes in the beam by all tokens, frame by frame, and add the gains of the search's `fusion`."""
     grown: dict[Tokens, tuple[Any, float]] = {(): (search.fusion.start(), 0.0)}
     paths: dict[tuple[Tokens, int], float] = {((), BLANK_ID): 0.0}
     scores: dict[Tokens, float] = {(): 0.0}
@@ -250,7 +253,7 @@ def extend_by_everything(search: Beam, log_probs: Tensor) -> dict[Tokens, float]
 @pytest.mark.parametrize("lexicon", [False, True], ids=["any words", "lexicon"])
 @pytest.mark.parametrize("pieces", [LETTERS, SUBWORDS], ids=["letters", "subwords"])
 @pytest.mark.parametrize(("beam_size", "beam_threshold"), [(1, 9.0), (5, math.inf), (20, 5.0)])
-def test_pruned_extensions_do_not_change_the_result_of_a_plain_search(
+def test_beam_search_equals_a_plain_search_that_tries_every_extension(
     tmp_path: Path, pieces: list[str], lexicon: bool, beam_size: int, beam_threshold: float
 ) -> None:
     for seed in range(8):
@@ -272,7 +275,7 @@ def test_pruned_extensions_do_not_change_the_result_of_a_plain_search(
 
 
 @pytest.mark.parametrize("junk", [math.nan, math.inf, -math.inf, 1e9])
-def test_frames_after_the_end_are_never_read(junk: float) -> None:
+def test_frames_after_the_end_of_an_utterance_are_never_read(junk: float) -> None:
     log_probs, lengths = random_log_probs(4, 9, len(LETTERS)), torch.tensor([9, 0, 5, 1])
     search = beam(LETTERS)
     expected = [decode_one(search, row[:length]) for row, length in zip(log_probs, lengths.tolist(), strict=True)]
@@ -283,7 +286,7 @@ def test_frames_after_the_end_are_never_read(junk: float) -> None:
 
 
 @needs_kenlm
-def test_an_utterance_without_frames_has_an_empty_text_with_the_score_of_the_end(tmp_path: Path) -> None:
+def test_an_utterance_without_frames_has_an_empty_text_and_the_lm_score_of_an_empty_sentence(tmp_path: Path) -> None:
     model = Trigrams(["a"], random.Random(0))
     search = beam(LETTERS, lm=model.write(tmp_path / "lm.arpa"), lm_weight=0.7)
     [[empty]] = decoded(search, torch.zeros(1, 0, len(LETTERS)), torch.tensor([0]))
@@ -300,7 +303,7 @@ def test_impossible_tokens_never_occur_in_a_hypothesis() -> None:
     assert all(2 not in hypothesis.tokens and hypothesis.score > -math.inf for hypothesis in hypotheses)
 
 
-def test_if_only_the_start_of_a_word_is_left_the_complete_words_before_it_are_returned(tmp_path: Path) -> None:
+def test_if_every_hypothesis_ends_within_a_word_the_complete_words_of_the_best_are_returned(tmp_path: Path) -> None:
     lexicon = write_lines(tmp_path / "lexicon.txt", ["ab", "abbb"])
     hotwords = write_lines(tmp_path / "hotwords.txt", ["ab abbb"])
     best = [2, 3, 1, 2]  # "ab a"
@@ -404,7 +407,7 @@ def test_a_hotword_corrects_a_rare_name_and_nothing_else(tmp_path: Path) -> None
     assert boosted == SAID
 
 
-# ---- files with another spelling, which would match nothing
+# ---- language models and lexicons with words or tokens that the recogniser never outputs
 
 
 def arpa(path: Path, words: list[str]) -> str:
@@ -425,7 +428,7 @@ def test_an_upper_case_language_model_is_an_error(tmp_path: Path) -> None:
 
 def test_a_language_model_of_the_wrong_unit_is_an_error(tmp_path: Path) -> None:
     tokens, words = arpa(tmp_path / "tokens.arpa", ["\u2581", "a", "b"]), arpa(tmp_path / "words.arpa", ["new", "guy"])
-    with pytest.raises(InputError, match=r"only 0 of its 3 entries are\. It is over tokens: give --lm-unit token "):
+    with pytest.raises(InputError, match=r"only 0 of its 3 entries are\. The model is over tokens: pass --lm-unit "):
         in_lower_case(lm=tokens)
     message = r"must be tokens of the recogniser; only 0 of its 2 entries are\. Leave out --lm-unit token \(decode"
     with pytest.raises(InputError, match=message):
@@ -440,14 +443,14 @@ def test_a_lexicon_is_normalised_and_words_that_cannot_be_spelled_are_counted(
     lexicon = search.fusion.lexicon
     assert lexicon is not None
     assert [word in lexicon for word in ("new", "guy", "NEW", "zürich")] == [True, True, False, False]
-    assert "the tokenizer does not cover 1 of its words: Zürich" in caplog.text
-    message = r"a lexicon must have words that the tokenizer covers; it covers none of 1\.$"
+    assert "the tokenizer does not cover 1 of the words: Zürich" in caplog.text
+    message = r"a lexicon must have words that the tokenizer covers; words covered: 0 of 1\.$"
     with pytest.raises(InputError, match=message):
         in_lower_case(lexicon=write_lines(tmp_path / "none.txt", ["Zürich"]))
 
 
 @needs_kenlm
-def test_values_passed_to_a_search_have_the_effect_of_settings_of_its_decoder(tmp_path: Path) -> None:
+def test_weights_passed_to_a_search_act_like_the_same_settings_of_the_decoder(tmp_path: Path) -> None:
     lm = Trigrams(SOME_WORDS[:4], random.Random(0)).write(tmp_path / "lm.arpa")
     values = {"lm_weight": 0.9, "word_insertion_bonus": 2.0, "unknown_score": -1.5}
     plain, other = beam(LETTERS, **WIDE, lm=lm), beam(LETTERS, **WIDE, lm=lm, **values)

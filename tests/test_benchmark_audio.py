@@ -57,17 +57,17 @@ def test_all_loaders_deliver_the_same_audio(corpus: Corpus) -> None:
     assert sum(Ours(corpus, ["speed_perturb"])) != frames
 
 
-def test_a_simulated_trainer_takes_the_time_of_its_rate_for_each_batch(corpus: Corpus) -> None:
+def test_a_simulated_trainer_takes_as_long_for_each_batch_as_its_rate_requires(corpus: Corpus) -> None:
     audio_seconds = sum(Alone(corpus)) / loading.FRAMES_PER_SECOND
     waits = loading.replay(corpus, 1, rate=2 * audio_seconds)
-    assert waits.audio_seconds == pytest.approx(audio_seconds, rel=0.11)  # at speeds of 0.9 to 1.1
+    assert waits.audio_seconds == pytest.approx(audio_seconds, rel=0.11)  # speed factors 0.9 to 1.1 change the duration
     assert waits.elapsed >= waits.audio_seconds / (2 * audio_seconds)
     assert waits.between < waits.elapsed
     assert waits.first > 0
     assert waits.next_epoch > 0
 
 
-def test_if_there_is_no_audio_noise_is_used_and_named_as_the_source(
+def test_noise_replaces_missing_audio_and_is_named_as_the_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loading, "TRAIN_MINI", tmp_path / "absent")

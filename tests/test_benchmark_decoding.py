@@ -40,7 +40,7 @@ def test_every_decoder_has_a_row_and_decoders_of_a_group_have_equal_weights(
     assert decoders.keys() >= {*names, "asr 8 + LM, pyctcdecode's pruning", decoding.NET}
     assert decoders.keys() >= {"asr 2 + LM + rescoring", "asr 8 + LM + rescoring"}
     assert decoders["asr 8 + LM + rescoring"]["WER"] != decoders["asr 8 + LM"]["WER"], (
-        "a net of random weights does harm"
+        "rescoring with random weights must change the WER"
     )
     expected = json.loads((fluent / "run" / "results.json").read_text())["test"]["wer"]
     assert all(decoders[name]["WER"] == pytest.approx(expected, abs=0.02) for name in names)

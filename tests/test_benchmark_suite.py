@@ -1,4 +1,4 @@
-"""The suite runs all benchmarks even if one fails; other benchmarks print the expected rows."""
+"""The suite runs all benchmarks even if one of them fails; individual benchmarks print the expected rows."""
 
 import json
 from pathlib import Path
@@ -57,7 +57,7 @@ def test_the_cpu_time_of_a_turn_includes_the_programs_that_it_starts() -> None:
     assert turn.cpu_seconds >= 0.5
 
 
-def test_an_import_of_an_absent_package_is_refused() -> None:
+def test_timing_the_import_of_an_absent_package_raises_an_import_error() -> None:
     with pytest.raises(ImportError, match="No module named 'absent'"):
         startup.make_import("from absent.inference import Recognizer")
     startup.make_import("import json; json.loads")()

@@ -1,4 +1,4 @@
-"""The benchmarks run, and the operations that they compare do equal work."""
+"""The benchmarks run, and the implementations that they compare do equal work."""
 
 import json
 import re
@@ -57,9 +57,9 @@ def test_a_profile_has_the_slowest_kernels_and_the_time_of_the_ctc_loss(tmp_path
     assert ctc["ms"] > 0
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is here")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
 @pytest.mark.parametrize("benchmark", [train_step, inference, step_profile])
-def test_without_a_gpu_device_cuda_is_refused_in_one_line(benchmark: Any) -> None:
+def test_option_device_cuda_is_refused_in_one_line_if_there_is_no_gpu(benchmark: Any) -> None:
     with pytest.raises(
         InputError, match=r"^--device must be available; got cuda, but this machine has no CUDA device\. Use cpu\.$"
     ):
@@ -69,7 +69,7 @@ def test_without_a_gpu_device_cuda_is_refused_in_one_line(benchmark: Any) -> Non
 @pytest.mark.parametrize(
     ("encoder", "with_front_end"), [("conformer_xs", True), ("conformer_xs", False), ("fast_conformer_s", True)]
 )
-def test_a_peer_has_the_output_shape_parameters_and_operations_of_our_network(
+def test_a_peer_has_outputs_of_the_same_shape_and_as_many_parameters_and_operations_as_our_network(
     encoder: str, with_front_end: bool
 ) -> None:
     pytest.importorskip("transformers")
@@ -115,7 +115,7 @@ def test_each_network_has_a_row_with_its_speed_relative_to_the_fastest_peer(
     assert capsys.readouterr().out.count("| xs | 2x1 |") == 3
 
 
-def test_option_onednn_adds_a_row_per_contender_and_restores_torchs_choice(
+def test_option_onednn_adds_a_row_per_contender_and_restores_the_precision_of_matrix_products(
     tmp_path: Path,
 ) -> None:
     options = ["--contenders", OURS, "--attentions", "--onednn", "--batches", "2x1", "--output-dir", str(tmp_path)]
@@ -136,7 +136,7 @@ def test_a_peer_that_is_not_installed_is_reported_and_left_out(
     assert "Parakeet: left out: No module named" in capsys.readouterr().out
 
 
-def test_in_long_audio_a_contender_that_exceeds_a_limit_runs_no_longer_lengths(tmp_path: Path) -> None:
+def test_a_contender_that_exceeds_a_limit_is_not_run_on_longer_audio(tmp_path: Path) -> None:
     options = ["--sizes", "xs", "--turns", "1", "--contenders", OURS, "--output-dir", str(tmp_path)]
     options += ["--seconds", "120", "3600", "4000", "--limit-gb", "0.9", "--limit-seconds", "200"]
     assert long_audio.main(options) == 0
@@ -158,7 +158,7 @@ def test_every_part_of_a_training_step_has_a_row(tmp_path: Path) -> None:
     }
 
 
-def test_the_common_implementation_of_the_convolution_gives_the_output_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_common_implementation_of_the_convolution_equals_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     norm = partial(MaskedBatchNorm, momentum=0.1, eps=1e-5)
     torch.manual_seed(0)
     swish = partial(Swish, beta=1.0)

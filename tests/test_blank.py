@@ -1,4 +1,4 @@
-"""A net that emits only blanks is reported once, with the likely causes."""
+"""A network that emits only blanks is reported once, with the likely causes."""
 
 import logging
 import re
@@ -13,7 +13,7 @@ from asr.training.blank import StuckAtBlank
 @pytest.mark.parametrize(
     ("ratios", "warnings"),
     [
-        ([1.0, 0.999, 1.0, 1.0], 1),  # only the first two such validations are reported
+        ([1.0, 0.999, 1.0, 1.0], 1),  # later validations with only blanks cause no second warning
         ([1.0, 0.9, 1.0, 0.9], 0),  # the model emits tokens between the validations with only blanks
         ([0.9, 0.8, 1.0, 1.0], 1),  # the model first emitted tokens, and then only blanks
         ([None, None, None], 0),  # a head without frame outputs has no blank ratio
@@ -35,7 +35,7 @@ def test_two_consecutive_validations_with_only_blanks_cause_one_warning(
         assert "debug=overfit" in message
 
 
-def test_a_validation_before_the_first_step_does_not_count(caplog: pytest.LogCaptureFixture) -> None:
+def test_validations_before_the_first_step_do_not_count_towards_the_warning(caplog: pytest.LogCaptureFixture) -> None:
     callback = StuckAtBlank()
     for step in (0, 0, 1):
         trainer: Any = SimpleNamespace(callback_metrics={"valid/blank_ratio": 1.0}, global_step=step)

@@ -18,7 +18,7 @@ def column(values: list[float] | Array) -> Array:
 
 
 def simulated(generator: np.random.Generator, utterances: int) -> tuple[Array, Array]:
-    """Draw errors and lengths of utterances of 5 to 35 words; the WER is 10 %, and some utterances are harder."""
+    """Draw the errors and lengths of utterances of 5 to 35 words; the WER is 10 % and varies between utterances."""
     lengths = generator.integers(5, 36, utterances)
     return generator.binomial(lengths, generator.beta(2, 18, utterances)).astype(float), lengths.astype(float)
 
@@ -37,7 +37,7 @@ def plain_draws(sums: Array, draws: int, seed: int) -> Array:
 
 
 def test_draws_have_the_mean_and_deviation_of_a_plain_loop() -> None:
-    """Compare means and deviations of 4,000 draws of each; the standard error of a mean is 1/63 of the deviation."""
+    """Both make 4,000 draws; the standard error of their mean is 1/63 of the deviation."""
     errors, lengths = simulated(np.random.default_rng(0), 40)
     sums = np.stack([errors, lengths], axis=1)
     fast, plain = resample(sums, 4000, seed=1), plain_draws(sums, 4000, seed=2)
@@ -97,7 +97,7 @@ def test_several_kinds_of_errors_each_have_their_own_interval() -> None:
         ([1.0] * MIN_UNITS, [10.0] * MIN_UNITS, (0.1, 0.1)),
         ([0.0] * 9, [10.0] * 9, None),  # without errors, the error rate on other data cannot be estimated
         ([1.0] * 9, [0.0] * 9, None),  # no words in the references
-        # Only the last utterance has a word; draws without it are left out, because they have no error rate.
+        # Only the last utterance has a word. Draws without it are left out, because they have no error rate.
         ([3.0] * 5, [0.0] * 4 + [1.0], (3.0, 15.0)),
     ],
 )
@@ -131,7 +131,10 @@ def test_clusters_are_summed_as_in_a_plain_loop_in_the_order_of_their_names() ->
 
 
 def test_the_interval_over_utterances_contains_the_true_rate_as_often_as_stated() -> None:
-    """90 % to 98 % of 400 intervals must contain it; in a longer simulation 93.4 % did (standard error 1.2 %)."""
+    """90 % to 98 % of 400 intervals must contain the true rate (standard error 1.2 %).
+
+    In a longer simulation 93.4 % of the intervals contained it.
+    """
     generator = np.random.default_rng(6)
     hits = 0
     for _ in range(400):
@@ -142,7 +145,7 @@ def test_the_interval_over_utterances_contains_the_true_rate_as_often_as_stated(
 
 
 def test_only_the_interval_over_speakers_contains_the_rate_of_other_speakers() -> None:
-    """There are 20 speakers with 30 utterances each; each speaker has a WER, whose mean over all speakers is 10 %."""
+    """There are 20 speakers with 30 utterances each. The WER differs by speaker; its expectation is 10 %."""
     generator = np.random.default_rng(7)
     names = [str(speaker) for speaker in range(20) for _ in range(30)]
     hits = {"utterances": 0, "speakers": 0}
@@ -159,7 +162,7 @@ def test_only_the_interval_over_speakers_contains_the_rate_of_other_speakers() -
 
 
 def errors_of_2600(generator: np.random.Generator) -> tuple[Array, Array]:
-    """Draw the errors for which the comparison has a requirement: 2,600 utterances of 20 words with a WER of 10 %."""
+    """Draw errors and lengths of 2,600 utterances of 20 words with a WER of 10 %."""
     return generator.binomial(20, 0.1, 2600).astype(float), np.full(2600, 20.0)
 
 
@@ -183,7 +186,7 @@ def significant(number: int, pairs: Iterator[tuple[Array, Array]]) -> int:
 
 
 def corrected(generator: np.random.Generator) -> Iterator[tuple[Array, Array]]:
-    """Return errors of systems, and the errors without every 20th one."""
+    """Yield the errors of a system, and the same errors without every 20th error."""
     while True:
         a, _ = errors_of_2600(generator)
         b = every_20th_corrected(a)
@@ -196,7 +199,7 @@ def test_correcting_every_20th_error_is_found_significant() -> None:
 
 
 def test_systems_that_differ_by_chance_are_rarely_found_significant() -> None:
-    """A and B are exchanged at random in each utterance; 5 % of these pairs should have p < 0.05."""
+    """The two systems are exchanged at random in each utterance; 5 % of these pairs should have p < 0.05."""
 
     def exchanged(generator: np.random.Generator) -> Iterator[tuple[Array, Array]]:
         for a, b in corrected(generator):
@@ -207,7 +210,7 @@ def test_systems_that_differ_by_chance_are_rarely_found_significant() -> None:
     assert 0.02 * 500 <= num_significant <= 0.07 * 500
 
 
-def test_a_p_value_is_two_sided_never_0_and_1_without_differences() -> None:
+def test_a_p_value_is_two_sided_is_never_0_and_is_1_without_differences() -> None:
     generator = np.random.default_rng(10)
     a, lengths = errors_of_2600(generator)
     better, worse = difference(a, a - (a > 0), lengths), difference(a - (a > 0), a, lengths)

@@ -90,7 +90,7 @@ def test_parts_have_the_requested_length_and_consecutive_utterances() -> None:
     plan = plan_parts(torch.tensor(durations, dtype=torch.float64), 7.0)
     expected: list[list[int]] = []
     passed, slot = 0.0, -1
-    for row, length in enumerate(durations):  # a part begins with the first utterance that begins in the next 7 s
+    for row, length in enumerate(durations):  # a part begins with the first utterance that starts in a new slot of 7 s
         if int(passed // 7.0) != slot:
             slot = int(passed // 7.0)
             expected.append([])
@@ -101,7 +101,7 @@ def test_parts_have_the_requested_length_and_consecutive_utterances() -> None:
 
 
 @pytest.mark.parametrize("total", [1, 3, 7, 400])
-def test_the_shares_of_an_array_cover_each_part_once(total: int) -> None:
+def test_the_shares_of_a_job_array_cover_each_part_once(total: int) -> None:
     shares = [share_of(f"{place}/{total}", 23) for place in range(1, total + 1)]
     assert sorted(number for share in shares for number in share) == list(range(23))
 
@@ -112,7 +112,9 @@ def test_an_invalid_share_is_refused(share: str) -> None:
         share_of(share, 10)
 
 
-def test_the_tasks_of_an_array_write_the_files_of_one_job(source: Path, undisturbed: Path, tmp_path: Path) -> None:
+def test_the_tasks_of_a_job_array_write_the_files_of_a_single_job(
+    source: Path, undisturbed: Path, tmp_path: Path
+) -> None:
     for place in (2, 3, 1):
         assert not (tmp_path / "failures.jsonl").exists()
         transcribe(job_options(source, tmp_path, "--segments", "--part", f"{place}/3"))
@@ -201,7 +203,9 @@ def test_a_job_killed_at_random_moments_gives_the_same_files(source: Path, undis
     assert (output / "report.json").exists()
 
 
-def test_two_processes_in_one_folder_give_the_files_of_one(source: Path, undisturbed: Path, tmp_path: Path) -> None:
+def test_two_processes_in_one_folder_write_the_files_of_one_process(
+    source: Path, undisturbed: Path, tmp_path: Path
+) -> None:
     arguments = job_options(source, tmp_path / "out", "--segments")
     processes = [start(arguments, tmp_path / f"log-{number}") for number in range(2)]
     for process in processes:

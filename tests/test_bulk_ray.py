@@ -24,7 +24,7 @@ from tests.bulk import BAD, failures_of, files_of, finished_job, job_options, li
 from tests.conftest import ROOT
 
 PATIENCE = 240  # seconds, for operations that should take half a minute
-# Workers import this module when they start: opening a file of this name kills them, like a lack of memory.
+# Workers import this module when they start. It kills a worker that opens kills.flac, as a lack of memory would.
 KILLED_BY_A_FILE = """
 import builtins, os, signal
 opened = builtins.open
@@ -40,7 +40,11 @@ builtins.open = open
 
 
 def search(killers: set[int], number: int = 13) -> tuple[dict[str, str], int]:
-    """Run a part whose process dies on any of these utterances; return the excluded ones and the number of attempts."""
+    """Run a part whose process dies on each utterance in `killers`.
+
+    Returns:
+        The excluded utterances, and the number of attempts.
+    """
     utterances = [Utterance("a.wav", 1.0, "", str(place)) for place in range(number)]
     part, attempts = _Part(PartTask(0, utterances, True, {})), 0
     while True:
@@ -96,7 +100,7 @@ def test_an_unknown_error_ends_a_job_if_the_whole_part_raises_it_but_not_during_
 
 @pytest.mark.parametrize("form", ["127.0.0.1:{}", "ray://127.0.0.1:{}", "localhost:{}"])
 def test_an_address_without_a_server_is_refused_at_once(form: str) -> None:
-    # The socket is bound, but does not listen: the port refuses connections, and no other process gets it.
+    # The socket is bound but does not listen, so the port refuses connections, and no other process can use it.
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         address = form.format(reserved.getsockname()[1])
@@ -105,13 +109,13 @@ def test_an_address_without_a_server_is_refused_at_once(form: str) -> None:
 
 
 @pytest.mark.parametrize("address", ["", "auto", "local"])
-def test_addresses_without_a_port_are_passed_to_ray(address: str) -> None:
+def test_addresses_without_a_port_are_not_checked(address: str) -> None:
     _check_reachable(address)
 
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A cluster of two nodes of one core each; the node of the driver runs no workers."""
+    """A cluster of two nodes with one core each; the driver's node runs no workers."""
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     monkeypatch.setenv("HOME", str(tmp_path))  # Ray writes a token into it
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
@@ -133,7 +137,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def undisturbed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a job of one process."""
+    """The output folder of an undisturbed job in one process."""
     return finished_job(source, tmp_path_factory.mktemp("undisturbed"), "--segments")
 
 
@@ -166,12 +170,12 @@ def job(cluster: Any, tmp_path: Path) -> Job:
 def wait_for(condition: Callable[[], object], description: str) -> None:
     end = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < end, f"waited in vain until {description}"
+        assert time.monotonic() < end, f"this did not happen in time: {description}"
         time.sleep(0.05)
 
 
 def task_processes() -> list[int]:
-    """List the processes of Ray that run one of our tasks, by their titles."""
+    """Return the ids of the Ray processes whose titles show that they run one of our tasks."""
     shown = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True).stdout
     rows = (line.split(None, 1) for line in shown.splitlines())
     return [int(row[0]) for row in rows if len(row) == 2 and row[1].startswith("ray::work")]
@@ -182,7 +186,7 @@ def num_parts(output: Path) -> int:
 
 
 def kill_tasks(job: Job) -> None:
-    def kill_a_task() -> bool:  # the process may end between the look and the signal
+    def kill_a_task() -> bool:  # the process may end after it is listed and before the signal
         for process in task_processes()[:1]:
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)

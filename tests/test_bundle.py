@@ -23,7 +23,7 @@ FILES = {"lm": "lm.arpa", "lexicon": "lexicon.txt", "hotwords": "hotwords.txt"}
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Write files for a beam search; a bundle gives them other names."""
+    """Files for a beam search, with names that differ from those in a bundle."""
     folder = tmp_path_factory.mktemp("files")
     (folder / "text").write_text("ab ba\nba cab\n")
     ngram([str(folder / "text"), "-o", str(folder / "words.arpa"), "--order", "2"])
@@ -39,7 +39,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def bundle(checkpoint: Path, files: dict[str, Path], tmp_path: Path) -> Path:
-    """A bundle of an untrained net, with beam search and all its files, written as training does."""
+    """A bundle of an untrained network, with beam search and all its files, written as in training."""
     settings = search_config("beam", **{key: str(path) for key, path in files.items()})
     write_bundle(tmp_path / "bundle", [checkpoint], "card", settings)
     return tmp_path / "bundle"
@@ -121,7 +121,7 @@ def test_a_bundle_can_be_reached_through_a_link(bundle: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("content", [b"mmap lm http://kheafield.com/code format version 5\n\0", b"\x1f\x8b\x08", b""])
-def test_a_binary_is_refused_as_language_model_of_a_bundle_under_any_name(
+def test_a_bundle_with_a_binary_language_model_is_refused_under_any_file_name(
     bundle: Path, checkpoint: Path, tmp_path: Path, content: bytes
 ) -> None:
     """KenLM maps a binary into memory without checks, and trusts every offset in it."""
@@ -137,11 +137,11 @@ def test_a_binary_is_refused_as_language_model_of_a_bundle_under_any_name(
 def test_paths_in_a_checkpoint_are_not_followed(
     files: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The paths belong to the machine of the training, and an untrusted checkpoint could name any file."""
+    """The paths are valid only on the machine of the training, and an untrusted checkpoint could name any file."""
     overrides = ["decode=beam", *(f"decode.fusion.{key}={path}" for key, path in files.items())]
     checkpoint = save(tmp_path / "step=1.ckpt", *overrides, texts=["abc ba"])
     write_bundle(tmp_path / "trained", [checkpoint], "card", default_settings("decode", "beam"))
-    assert caplog.text == "", "training names the files itself"
+    assert caplog.text == "", "training has the files and needs no warning"
     recognizer = load_recognizer(checkpoint)
     named = ", ".join(f"{key}={files[key]}" for key in ("lm", "lexicon", "hotwords"))
     assert f"{checkpoint}: its decoder is used without {named};" in caplog.text

@@ -18,16 +18,16 @@ HERE = Path(__file__).parent / "bundles"
 
 
 @pytest.mark.parametrize("number", range(FORMAT + 1))
-def test_a_bundle_of_each_format_gives_the_log_probs_of_its_creation(number: int) -> None:
+def test_a_bundle_of_each_format_gives_the_log_probs_stored_with_it(number: int) -> None:
     config = json.loads((HERE / f"format-{number}" / "config.json").read_text())
     assert config.get("format", 0) == number
     expected = torch.tensor(json.loads((HERE / f"format-{number}.json").read_text()))
-    # The sound is two tones. Bins between them hold the rounding errors of the Fourier transform, which differ from
-    # processor to processor: by 0.02 in the features, by 1.8e-4 in the log_probs.
+    # The sound is two tones. Bins between them contain only rounding errors of the Fourier transform, which differ
+    # between processors: by 0.02 in the features, and by 1.8e-4 in the log_probs.
     torch.testing.assert_close(log_probs(HERE / f"format-{number}"), expected, rtol=0, atol=1e-3)
 
 
-def test_an_adapter_of_format_9_with_its_base_gives_the_log_probs_of_its_creation() -> None:
+def test_an_adapter_of_format_9_with_its_base_gives_the_log_probs_stored_with_it() -> None:
     expected = torch.tensor(json.loads((HERE / "adapter-9.json").read_text()))
     torch.testing.assert_close(log_probs(HERE / "adapter-9", HERE / "format-9"), expected, rtol=0, atol=1e-3)
     assert (log_probs(HERE / "format-9") - expected).abs().max() > 0.01

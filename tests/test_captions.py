@@ -1,4 +1,4 @@
-"""python -m asr.transcribe MODEL - --stream: live lines of text; bad input is one line."""
+"""python -m asr.transcribe MODEL - --stream writes lines of text during a stream; errors are one line."""
 
 import io
 from argparse import Namespace
@@ -33,7 +33,7 @@ def pcm(samples: np.ndarray) -> bytes:
 
 
 class Pipe(io.BytesIO):
-    """Standard input whose reads end anywhere, also within a sample."""
+    """Standard input whose reads may end within a sample."""
 
     def read1(self, size: int = -1) -> bytes:
         return self.read(min(size, 1001))
@@ -67,7 +67,7 @@ def word(text: str) -> Word:
     return Word(text, 0.0, 1.0, 1.0)
 
 
-def test_a_line_ends_at_the_end_of_speech_and_before_it_gets_long(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_ends_at_the_end_of_speech_or_at_its_maximum_length(capsys: pytest.CaptureFixture[str]) -> None:
     lines = Lines()
     lines.show(Captions([word("one")], [word("tw")]))
     assert capsys.readouterr().out == ""
@@ -78,7 +78,7 @@ def test_a_line_ends_at_the_end_of_speech_and_before_it_gets_long(capsys: pytest
     assert [len(line) for line in capsys.readouterr().out.splitlines()] == [104, 104]
 
 
-def test_on_a_terminal_partial_words_follow_the_final_ones_and_fit_its_width(
+def test_on_a_terminal_provisional_words_follow_final_words_and_the_line_fits_the_width(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(captions.sys.stdout, "isatty", lambda: True)

@@ -28,7 +28,7 @@ from asr.web.scale import Scale, log_ticks, round_ticks
 
 
 class Elements(HTMLParser):
-    """The elements of a chart, in order, as (tag, attributes), and its table's cells."""
+    """The elements of a chart in order, as (tag, attributes), and the cells of its table."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -112,12 +112,12 @@ def test_the_diagonal_of_a_scatter_chart_has_equal_values_on_both_axes() -> None
     x1, y1, x2, y2 = (float(line[key]) for key in ("x1", "y1", "x2", "y2"))
     places = [(float(mark["cx"]), float(mark["cy"])) for mark in elements.of("circle", "mark")]
     aside = [(y2 - y1) * (x - x1) - (x2 - x1) * (y - y1) for x, y in places]
-    assert aside[:2] == pytest.approx([0, 0], abs=100)  # twice an area: a tenth of a unit times the line's length
+    assert aside[:2] == pytest.approx([0, 0], abs=100)  # the length of the line times 0.1 units
     assert abs(aside[2]) > 10_000
     assert len(places) == 3
 
 
-def test_the_length_of_horizontal_bars_is_their_value_and_long_names_have_space() -> None:
+def test_horizontal_bars_are_proportional_to_their_values_and_have_room_for_long_names() -> None:
     values = {"asr 50 + LM, pyctcdecode's pruning": 1.0, "greedy": 2.0, "below": -0.5, "none": None, "nothing": 0.0}
     elements = Elements(bar_chart("t", Axis("x"), [Column(*entry) for entry in values.items()]))
     bars = [(float(bar["x"]), float(bar["width"])) for bar in elements.of("rect", "bar")]

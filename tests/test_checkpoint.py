@@ -1,4 +1,4 @@
-"""Bundles and checkpoints: contents, refusals, and no execution of code that they contain."""
+"""Bundles and checkpoints: their contents, refusal of damaged files, and no execution of code in them."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def bundle(trained: Path, tmp_path: Path) -> Path:  # noqa: F811
     return Path(shutil.copytree(trained / "bundle", tmp_path / "bundle"))
 
 
-def test_run_folder_bundle_and_checkpoint_recognise_equal_texts(trained: Path, tones: Path) -> None:  # noqa: F811
+def test_a_run_folder_its_bundle_and_its_checkpoint_give_equal_texts(trained: Path, tones: Path) -> None:  # noqa: F811
     whole = texts(trained, tones / "test.jsonl")
     assert texts(trained / "bundle", tones / "test.jsonl") == whole
     card = (trained / "bundle" / "README.md").read_text()
@@ -149,12 +149,13 @@ def test_the_error_of_a_run_without_a_bundle_names_its_checkpoints(trained: Path
     shutil.copytree(trained / "checkpoints", tmp_path / "run" / "checkpoints")
     with pytest.raises(
         InputError,
-        match=r"no bundle, because training has not ended or it was moved.*checkpoints/step=\d+-wer=[\d.]+\.ckpt",
+        match=r"no bundle, because training has not ended or the bundle was moved"
+        r".*checkpoints/step=\d+-wer=[\d.]+\.ckpt",
     ):
         load_recognizer(tmp_path / "run")
 
 
-def test_load_recognizer_is_exported_by_the_package(bundle: Path, tones: Path) -> None:
+def test_one_call_transcribes_files_and_waveforms(bundle: Path, tones: Path) -> None:
     recognizer = asr.load_recognizer(bundle)
     utterances = read_manifest(tones / "test.jsonl")
     paths = [utterance.audio_filepath for utterance in utterances]
@@ -166,6 +167,6 @@ def test_load_recognizer_is_exported_by_the_package(bundle: Path, tones: Path) -
     assert [transcript.text for transcript in mixed] == [expected[utterance.id] for utterance in utterances[:3]]
 
 
-def test_no_shipped_config_permits_executable_content_in_a_bundle() -> None:
+def test_a_bundle_does_not_contain_the_setting_that_names_a_program() -> None:
     assert "corpus" not in MODEL_KEYS
     assert resolved()["corpus"]["prepare"] == "recipes.mini.prepare"

@@ -1,4 +1,4 @@
-"""Chunks: every frame once, exact seams if the net's context is limited, cuts at pauses."""
+"""Chunks contain every frame once, join exactly if the network's context is limited, and are cut at pauses."""
 
 import itertools
 import math
@@ -36,7 +36,7 @@ from tests.listener import LogSoftmax
 
 @st.composite
 def cuts(draw: st.DrawFn) -> tuple[int, int]:
-    """Chunk and context as numbers of frames."""
+    """Draw the lengths of a chunk and of its context, in frames."""
     context = draw(st.integers(0, 5))
     return draw(st.integers(2 * context + 1, 2 * context + 12)), context
 
@@ -69,7 +69,10 @@ def test_chunks_cover_every_sample_once_and_include_their_context(
 
 
 def placed(pieces: Iterable[Tensor]) -> Iterator[tuple[int, Tensor]]:
-    """List consecutive pieces with their first frames; pieces without frames are dropped."""
+    """Yield consecutive pieces with the numbers of their first frames.
+
+    A piece without frames is dropped, unless no piece has frames.
+    """
     position, empty = 0, None
     for piece in pieces:
         if len(piece):
@@ -82,7 +85,7 @@ def placed(pieces: Iterable[Tensor]) -> Iterator[tuple[int, Tensor]]:
 
 
 def test_chunks_read_no_more_than_the_next_chunk_needs() -> None:
-    """Memory is bounded: a chunk is yielded after at most a block beyond its end, and holds only its own samples."""
+    """Memory is bounded: at most one block is read beyond a chunk's end, and a chunk stores only its own samples."""
     read = 0
 
     def blocks() -> Iterator[Tensor]:
@@ -118,7 +121,7 @@ HOP = STRIDE * SHIFT
 
 
 class Integers:
-    """Integer features: the ten samples of a frame, rounded to 8 bits."""
+    """Integer features: every second sample of a frame, ten in all, rounded to 8 bits."""
 
     dim = 10
     sample_rate = RATE
@@ -138,8 +141,8 @@ class Integers:
 class Limited(nn.Module):
     """A convolution with integer weights over `reach` feature frames on both sides of an encoder frame.
 
-    Sums of integers below 2**24 are exact in float32 in any order. The output is a 256th of them, also exact, so that
-    log_probs are not all 0 or minus infinity.
+    Sums of integers below 2**24 are exact in float32 in any order. The output is these sums divided by 256, which is
+    also exact; without the division all log_probs would be 0 or minus infinity.
     """
 
     stride = STRIDE
@@ -187,7 +190,7 @@ def one_pass(recognizer: Recognizer, waveform: Tensor) -> Tensor:
 
 
 def joined(recognizer: Recognizer, utterance: Utterance, how: Inference, waveform: Tensor | None = None) -> Tensor:
-    """Join the segments; check that each begins at the end of the previous one."""
+    """Join the segments, and check that each begins at the end of the previous segment."""
     waveforms = {} if waveform is None else {utterance.id: waveform}
     [(_, segments)] = recognizer.segments([utterance], how.unchecked, waveforms)  # type: ignore[misc]
     outs, frames = [], 0
@@ -200,7 +203,7 @@ def joined(recognizer: Recognizer, utterance: Utterance, how: Inference, wavefor
 
 @settings(max_examples=100, deadline=None)
 @given(cut=cuts(), num_samples=st.integers(0, 3000), reach=st.integers(0, 20), at_once=st.integers(1, 200))
-def test_stitched_encoder_out_has_the_bits_of_one_pass(
+def test_encoder_out_stitched_from_chunks_is_bit_identical_to_one_pass(
     cut: tuple[int, int], num_samples: int, reach: int, at_once: int
 ) -> None:
     chunk, context = cut
@@ -212,7 +215,7 @@ def test_stitched_encoder_out_has_the_bits_of_one_pass(
 
 
 @pytest.mark.parametrize("num_samples", [99, 1000, 41234])
-def test_stitched_encoder_out_of_a_file_has_the_bits_of_one_pass(num_samples: int, tmp_path: Path) -> None:
+def test_chunks_of_a_file_give_an_encoder_out_bit_identical_to_one_pass(num_samples: int, tmp_path: Path) -> None:
     recognizer = stub(reach=8)
     waveform = torch.randint(-(2**15), 2**15, (num_samples,)).float() / 2**15
     soundfile.write(tmp_path / "a.wav", waveform.numpy(), RATE, subtype="PCM_16")
@@ -232,7 +235,7 @@ def test_a_context_that_is_too_short_changes_the_output() -> None:
 
 
 class Front(nn.Module):
-    """An encoder that consists only of the front-end of the shipped ones."""
+    """An encoder that consists only of the convolutional subsampling of the shipped encoders."""
 
     def __init__(self, dim: int, vocab_size: int) -> None:
         super().__init__()
@@ -247,7 +250,7 @@ class Front(nn.Module):
 
 @pytest.mark.parametrize("num_samples", [16000, 41_234, 3 * 16000 + 639])
 def test_with_real_features_chunks_and_one_pass_differ_only_by_rounding(num_samples: int) -> None:
-    """The tolerance is 1e-5: matrix products (mel filters, linear layer) of other sizes sum in another order."""
+    """The tolerance is 1e-5: matrix products of another size (mel filters, linear layer) sum in another order."""
     features = build_features({"features": resolved("features/normalize=global_cmvn")["features"]})
     features.normalize.fit([8 + 4 * torch.tensor([[-1.0], [1.0]]).expand(2, features.dim)])
     recognizer = around(features, Front(features.dim, TOKENIZER.vocab_size))
@@ -257,7 +260,7 @@ def test_with_real_features_chunks_and_one_pass_differ_only_by_rounding(num_samp
     torch.testing.assert_close(stitched, one_pass(recognizer, waveform), atol=1e-5, rtol=0)
 
 
-# ---- the stream to segments
+# ---- from a stream of log_probs to segments
 
 
 def stream(best: list[int], vocab_size: int = 4) -> Tensor:
@@ -272,12 +275,12 @@ def collapse(best: list[int]) -> list[int]:
 
 
 def pause(frames: Tensor) -> int:
-    """Choose where to cut; the frames are negated log_probs."""
+    """Return the position of a pause in frames, which are negated log_probs."""
     return pause_in_blanks(-frames)
 
 
 def longest_pause(best: list[int]) -> int:
-    """Return the middle of the longest run of blanks in the second half, or of the first of equally long runs."""
+    """Return the middle of the longest run of blanks in the second half; of equally long runs, the first is taken."""
     half, runs, run = len(best) // 2, [], []
     for frame in range(half, len(best) + 1):
         if frame < len(best) and best[frame] == BLANK_ID:
@@ -298,7 +301,7 @@ PATHS = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6)), max_size=25).m
 def test_segments_contain_all_frames_once_and_are_cut_in_pauses(
     data: st.DataObject, best: list[int], max_frames: int
 ) -> None:
-    """Frames are negated log_probs, so that the two cannot be confused."""
+    """Frames are negated log_probs, so that the code cannot confuse frames with log_probs."""
     log_probs = stream(best)
     segments = list(cut_at_pauses(placed(in_blocks(data.draw, -log_probs)), max_frames, pause))
     assert torch.equal(torch.cat([segment for _, segment in segments]), -log_probs)
@@ -340,7 +343,7 @@ def test_a_segment_ends_before_audio_without_speech_and_the_next_one_begins_afte
 
 
 def test_only_the_current_segment_is_kept_in_memory() -> None:
-    """Memory is bounded: at most a segment and a piece are read ahead, and segments are not views."""
+    """Memory is bounded: at most one segment and one piece are read ahead, and segments are not views."""
     taken = 0
 
     def pieces() -> Iterator[Tensor]:

@@ -1,4 +1,4 @@
-"""Comparison of two models: figures compared with plain loops, the output of the command, and its errors."""
+"""Comparison of two models: its figures equal those of plain loops; output and errors of the command."""
 
 import json
 import random
@@ -336,7 +336,7 @@ def test_names_with_terminal_control_characters_are_escaped(tmp_path: Path) -> N
 
 
 def test_5000_utterances_are_compared_in_seconds(tmp_path: Path) -> None:
-    """Reading and comparing took 3.5 s on one core; the bound allows for a slower core."""
+    """Reading and comparing takes 3.5 s on one core; the bound allows for a slower core."""
     paths = [write_scored(tmp_path / f"{seed}.jsonl", simulated(5000, seed=seed)) for seed in (1, 2)]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert run(*paths).returncode == 0
@@ -371,7 +371,7 @@ def test_the_verdict_names_the_better_model_only_if_the_difference_is_significan
 
 
 def test_the_verdict_is_based_on_speakers_if_they_are_known() -> None:
-    """B is much better for one speaker and worse for the others, so it may be worse for other speakers."""
+    """B is much better for one speaker and worse for the others, so it may be worse for new speakers."""
 
     def results(errors: Sequence[int]) -> list[Scored]:
         rows = []

@@ -1,4 +1,4 @@
-"""asr.evaluate --noise and --reverb: the table of WER in noise and rooms, and words in audio without speech."""
+"""asr.evaluate --noise and --reverb: WER in noise and in rooms, and words recognised in audio without speech."""
 
 import json
 from pathlib import Path
@@ -72,7 +72,7 @@ def test_an_utterance_gets_the_same_noise_at_every_ratio_and_on_every_load(noise
 
 
 def test_a_long_recording_is_degraded_as_a_whole(fluent: Path, noise: Path, tmp_path: Path) -> None:
-    """With chunks of a second, the result equals that of the whole degraded waveform."""
+    """A recording that is degraded while it is read in chunks has the text of a waveform that is degraded first."""
     from dataclasses import replace
 
     from asr.checkpoint.load import load_recognizer
@@ -110,7 +110,8 @@ def test_words_recognised_in_audio_without_speech_are_counted_per_hour(
         "words": words,
         "words_an_hour": pytest.approx(3600 * words / seconds),
     }, "the model recognises the tones without errors"
-    assert f"Written where nothing is said: nothing {words} words in {seconds:.0f} s," in capsys.readouterr().out
+    expected = f"Recognised in utterances with an empty reference: nothing {words} words in {seconds:.0f} s,"
+    assert expected in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

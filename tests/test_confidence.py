@@ -1,4 +1,4 @@
-"""Confidence: an entropy between 0 and 1, and a curve that maps it to a probability."""
+"""Confidence: a value between 0 and 1 from the entropy, and a curve that maps it to a probability."""
 
 import math
 from itertools import pairwise
@@ -90,7 +90,7 @@ def test_the_default_curve_is_the_identity_and_others_are_logistic(confidence: f
 
 
 def drawn(curve: Calibration, count: int, seed: int) -> tuple[list[float], list[bool]]:
-    """Draw confidences, and words that are right with the probability of the curve."""
+    """Draw confidences, and whether each word is right; the curve gives the probability."""
     generator = torch.Generator().manual_seed(seed)
     confidences = torch.sigmoid(1.5 * torch.randn(count, generator=generator) + 1).tolist()
     chances = torch.rand(count, generator=generator).tolist()
@@ -99,14 +99,14 @@ def drawn(curve: Calibration, count: int, seed: int) -> tuple[list[float], list[
 
 @pytest.mark.parametrize("planted", [Calibration(1.0, 0.0), Calibration(0.4, -1.0), Calibration(2.5, 1.2)])
 def test_the_curve_that_simulated_words_follow_is_recovered(planted: Calibration) -> None:
-    """The tolerance is four standard errors for 20,000 words, about 0.04 and 0.03."""
+    """The tolerances are four standard errors for 20,000 words, which are 0.04 (slope) and 0.03 (intercept)."""
     fitted = calibrate(*drawn(planted, 20_000, seed=1))
     assert fitted.slope == pytest.approx(planted.slope, abs=0.16)
     assert fitted.intercept == pytest.approx(planted.intercept, abs=0.12)
 
 
 def likelihood(curve: Calibration, confidences: list[float], right: list[bool]) -> float:
-    """Return the log-likelihood of Platt's targets."""
+    """Return the log-likelihood of Platt's smoothed targets under a curve."""
     count = sum(right)
     hit, miss = (count + 1) / (count + 2), 1 / (len(right) - count + 2)
     targets = [hit if is_right else miss for is_right in right]
@@ -129,7 +129,7 @@ def test_no_nearby_curve_has_a_higher_likelihood() -> None:
 def test_even_if_all_words_are_right_or_all_are_wrong_no_confidence_becomes_certain(
     right: bool, confidences: list[float]
 ) -> None:
-    """Platt's targets: (n + 1) / (n + 2) if n words are right."""
+    """Platt's target for right words is (n + 1) / (n + 2), where n words are right."""
     curve = calibrate(confidences, [right] * len(confidences))
     expected = (len(confidences) + 1) / (len(confidences) + 2)
     for confidence in (0.0, 0.5, *confidences, 1.0):

@@ -1,4 +1,4 @@
-"""The Conformer: its block against another implementation, its sizes against the paper."""
+"""The Conformer: its block equals that of another implementation, and its sizes those in the paper."""
 
 from functools import partial
 from typing import Any
@@ -21,7 +21,7 @@ from tests.conftest import resolved
 
 DIM, HEADS, FEED_FORWARD_DIM, KERNEL_SIZE = 16, 4, 40, 5
 
-# Maps parameters of transformers to ours; parameters without a counterpart are omitted.
+# Names of parameters in transformers and in asr; parameters without a counterpart are omitted.
 NAMES = {
     "norm_feed_forward1": "norm_feed_forward1",
     "feed_forward1.linear1": "feed_forward1.linear1",
@@ -61,13 +61,13 @@ def random_block() -> ConformerBlock:
 
 
 def parakeet_with_the_weights_of(block: ConformerBlock) -> ParakeetEncoderBlock:
-    """Return the block of transformers' Parakeet, whose 1x1 convolutions are our linear layers."""
+    """Return the Parakeet block of transformers with these weights; its 1x1 convolutions are linear layers in asr."""
     config = ParakeetEncoderConfig(
         hidden_size=DIM,
         num_attention_heads=HEADS,
         intermediate_size=FEED_FORWARD_DIM,
         conv_kernel_size=KERNEL_SIZE,
-        attn_implementation="sdpa",  # the eager attention of transformers takes the softmax in float32
+        attn_implementation="sdpa",  # the eager attention of transformers computes the softmax in float32
         dropout=0.0,
         activation_dropout=0.0,
         attention_dropout=0.0,
@@ -106,7 +106,7 @@ def test_a_block_equals_the_parakeet_block_of_transformers() -> None:
 
 
 def test_in_training_a_block_equals_the_parakeet_block_if_there_is_no_padding() -> None:
-    # Parakeet's batch normalisation includes padded frames, so outputs with padding cannot be compared.
+    # Parakeet's batch normalisation includes padded frames, so this test has no padding.
     ours = random_block().train()
     theirs = parakeet_with_the_weights_of(ours).train()
     x = torch.randn(3, 13, DIM, dtype=torch.float64)
@@ -140,9 +140,9 @@ def test_each_layer_has_its_own_u_and_v() -> None:
     [("conformer_s", 320, 10.3), ("conformer_m", 640, 30.7), ("conformer_l", 640, 118.8)],
 )
 def test_sizes_equal_those_in_table_1_of_the_paper(name: str, decoder_dim: int, paper: float) -> None:
-    """The paper also counts a transducer's decoder: one LSTM layer of the given dim, an embedding and a joint network.
+    """The paper also counts a transducer's decoder: one LSTM layer of `decoder_dim`, an embedding and a joint network.
 
-    It gives no dimension of the latter two, which may explain the difference of a million parameters.
+    The sizes of the embedding and the joint network are unknown, so up to a million parameters may be missing.
     """
     with torch.device("meta"):  # shapes without memory
         encoder = component("encoder", resolved(f"encoder={name}")["encoder"])(80)
@@ -163,11 +163,12 @@ def test_a_dim_that_is_no_multiple_of_num_heads_is_an_error_that_names_both(chan
 def test_an_even_kernel_is_an_error_that_gives_the_reason() -> None:
     with pytest.raises(
         InputError,
-        match=r"encoder\.convolution\.kernel_size must be odd, so that it is centred, and at most 1,001; got 32\.",
+        match=r"encoder\.convolution\.kernel_size must be odd, so that the kernel is centred, "
+        r"and at most 1,001; got 32\.",
     ):
         small_conformer(convolution={"name": "depthwise_convolution", "kernel_size": 32, "bias": True})
 
 
 def small_conformer(**changes: Any) -> Conformer:
-    """Return the config of conformer_xs with `changes`."""
+    """Make the encoder conformer_xs with these changes of its config."""
     return component("encoder", {**resolved("encoder=conformer_xs")["encoder"], **changes})(80)

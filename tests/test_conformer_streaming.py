@@ -1,4 +1,4 @@
-"""The streaming Conformer: the output in chunks equals that of the whole utterance, in any batch of streams."""
+"""The streaming Conformer: in any batch of streams, the output in chunks equals that of the whole utterance."""
 
 import math
 from typing import Any
@@ -27,7 +27,10 @@ SMALL = {"num_layers": 3, "subsampling": {"num_channels": 8}, "attention": {"con
 
 
 def make(overrides: list[str], dtype: torch.dtype = torch.float64, **changes: Any) -> ConformerStreaming:
-    """Make an encoder of real width, for real rounding; no parameter or running statistic has its initial value."""
+    """Make an encoder with few layers but the full width of its config, so that rounding errors are realistic.
+
+    No parameter or running statistic has its initial value.
+    """
     torch.manual_seed(0)
     config = overridden(resolved(*overrides)["encoder"], SMALL) | changes
     encoder = component("encoder", config)(NUM_MEL_BINS)
@@ -95,7 +98,7 @@ def test_taps_that_change_the_input_of_the_next_block_have_equal_results_in_chun
 
 
 @torch.no_grad()
-def test_streams_that_join_leave_and_end_in_a_batch_do_not_affect_the_others() -> None:
+def test_streams_that_join_or_leave_a_batch_do_not_affect_the_others() -> None:
     encoder = make(["encoder=conformer_streaming_xs"], chunk_frames=4, left_frames=6, right_frames=2)
     utterances = [torch.randn(frames, NUM_MEL_BINS, dtype=torch.float64) for frames in (130, 48, 75, 16, 111)]
     starts = [0, 2, 0, 5, 3]  # the step at which each stream joins
@@ -131,7 +134,7 @@ def test_output_does_not_change_when_more_audio_arrives() -> None:
     features = torch.randn(160, NUM_MEL_BINS, dtype=torch.float64)
     other = torch.cat([features[:80], torch.randn(80, NUM_MEL_BINS, dtype=torch.float64)])
     first, second = (whole(encoder, frames).out[0] for frames in (features, other))
-    # The fourth chunk sees frames up to 19, the fifth up to 23.
+    # The fourth chunk depends on frames before 19, the fifth on frames before 23; frames from 20 on differ.
     torch.testing.assert_close(first[:16], second[:16], rtol=0, atol=1e-12)
     assert not torch.allclose(first[16:20], second[16:20])
 
@@ -146,7 +149,7 @@ def test_the_state_of_a_stream_does_not_grow() -> None:
 
 
 def attention_by_loops(attention: Any, x: Tensor, before: Tensor) -> Tensor:
-    """Compute attention for a row of frames (Q, D) after earlier frames (M, D): arXiv:1901.02860, section 3.3."""
+    """Compute attention (arXiv:1901.02860, section 3.3) of frames (Q, D) that follow the frames `before` (M, D)."""
     dim = x.shape[1]
     heads, rows = attention.num_heads, []
     size = dim // heads
@@ -168,9 +171,9 @@ def attention_by_loops(attention: Any, x: Tensor, before: Tensor) -> Tensor:
 
 
 def convolution_by_loops(convolution: Any, x: Tensor, before: Tensor) -> Tensor:
-    """Compute the convolution module of arXiv:2005.08100, figure 2, for a row of frames (Q, D).
+    """Compute the convolution module of arXiv:2005.08100, figure 2, for frames (Q, D).
 
-    The kernel also sees the frames before the row, but none after the row.
+    The kernel also covers the frames `before`, but no later frames.
     """
     gated = nn.functional.glu(convolution.pointwise1(torch.cat([before, x])))
     weight, bias = convolution.depthwise.weight[:, 0], convolution.depthwise.bias
@@ -197,7 +200,7 @@ def test_the_output_for_a_whole_utterance_equals_the_papers_equations_term_by_te
     rows = [x[begin : begin + chunk + right] for begin in range(0, frames, chunk)]
 
     def each(part: Any) -> None:
-        """Apply a part to each row and the frames before it, which are in the rows above."""
+        """Apply a part to each row of frames; the frames before a row are the first `chunk` frames of earlier rows."""
         before = [torch.cat([row[:chunk] for row in [x[:0], *rows[:number]]]) for number in range(len(rows))]
         rows[:] = [row + part(row, all_before) for row, all_before in zip(rows, before, strict=True)]
 
@@ -287,7 +290,7 @@ def test_a_part_that_sees_future_frames_is_refused_in_one_line(part: str) -> Non
 
 
 @pytest.mark.parametrize("normalize", ["utterance_cmvn", "loud_frame_cmvn", "per_utterance"])
-def test_a_feature_normalisation_that_sees_future_frames_is_refused_and_another_one_named(normalize: str) -> None:
+def test_a_feature_normalisation_that_sees_future_frames_is_refused_and_an_alternative_is_named(normalize: str) -> None:
     config = resolved("encoder=conformer_streaming_xs", f"features/normalize={normalize}")
     tokenizer = build_tokenizer(config)
     tokenizer.fit(["abc"])

@@ -1,4 +1,4 @@
-"""CR-CTC: its loss against the paper's formula, its views, and the batches of views."""
+"""CR-CTC: its loss equals the paper's formula; the two views of an utterance, and batches of views."""
 
 import logging
 from typing import Any

@@ -1,4 +1,4 @@
-"""Conversion of NVIDIA NeMo's models and back: every tensor, and protection against malicious archives."""
+"""Conversion of NVIDIA NeMo's models in both directions: every tensor, and protection against malicious archives."""
 
 import io
 import math
@@ -60,7 +60,7 @@ def archive(folder: Path, config: dict[str, Any] | None = None, state: Any = Non
 
 
 def changed(**sections: dict[str, Any]) -> dict[str, Any]:
-    """Return the tiny model's config with other settings in some sections."""
+    """Return the tiny model's config with changed settings in these sections."""
     config = nemo_config()
     return config | {name: config[name] | settings for name, settings in sections.items()}
 
@@ -171,7 +171,7 @@ def test_pieces_keep_their_order_after_the_blank(tiny: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("pieces", "normalizer"), [(None, "basic"), (["Q", "."], "as_written")])
-def test_the_normalizer_is_as_written_if_the_model_spells_case_or_punctuation(
+def test_a_model_that_spells_case_or_punctuation_gets_the_normalizer_as_written(
     pieces: list[str] | None, normalizer: str, tmp_path: Path
 ) -> None:
     config, state = None, None
@@ -244,26 +244,32 @@ def test_a_bundle_that_nemo_cannot_represent_is_refused(tiny: Path, tmp_path: Pa
             {"encoder": {"subsampling": "stacking"}},
             r"encoder\.subsampling must be 'striding', .*'stacking'",
         ),
-        ({"encoder": {"subsampling_factor": 8}}, r"encoder\.subsampling_factor must be 4, which asr has; got 8"),
-        ({"encoder": {"subsampling": "dw_striding"}}, r"encoder\.subsampling_factor must be 8, which asr has; got 4"),
+        ({"encoder": {"subsampling_factor": 8}}, r"encoder\.subsampling_factor must be 4, which asr supports; got 8"),
+        (
+            {"encoder": {"subsampling": "dw_striding"}},
+            r"encoder\.subsampling_factor must be 8, which asr supports; got 4",
+        ),
         ({"encoder": {"causal_downsampling": True}}, r"encoder\.causal_downsampling must be false, .*; got true"),
         ({"encoder": {"conv_context_size": "causal"}}, r"encoder\.conv_context_size must be null, .*; got 'causal'"),
         ({"encoder": {"conv_norm_type": "layer_norm"}}, r"encoder\.conv_norm_type must be 'batch_norm'"),
-        ({"encoder": {"use_bias": "no"}}, r"encoder\.use_bias must be true, which asr has; got 'no'"),
+        ({"encoder": {"use_bias": "no"}}, r"encoder\.use_bias must be true, which asr supports; got 'no'"),
         ({"encoder": {"reduction": "pooling"}}, r"encoder\.reduction must be null"),
-        ({"encoder": {"feat_out": 640}}, r"encoder\.feat_out must be -1, which asr has; got 640"),
-        ({"encoder": {"new_in_nemo_4": 1}}, r"encoder\.new_in_nemo_4 must be absent: asr does not know"),
+        ({"encoder": {"feat_out": 640}}, r"encoder\.feat_out must be -1, which asr supports; got 640"),
+        ({"encoder": {"new_in_nemo_4": 1}}, r"encoder\.new_in_nemo_4 must be absent: asr does not support"),
         ({"encoder": {"_target_": "nemo.x.SqueezeformerEncoder"}}, r"encoder must be a Conformer, .*'nemo.x.Squeeze"),
         ({"encoder": {"d_model": "${model.d}"}}, r"encoder\.d_model must be a whole number; got '\$\{model"),
         ({"encoder": {"d_model": 10**9}}, r"encoder\.dim must be a whole number from 1 to 65,536"),
         ({"encoder": {"n_heads": 3}}, r"encoder\.dim must be even and a multiple of encoder\.num_heads"),
         ({"decoder": {"_target_": "nemo.x.RNNTDecoder"}}, r"decoder must be a CTC head, NeMo's ConvASRDecoder"),
         ({"preprocessor": {"normalize": "all_features"}}, r"preprocessor\.normalize must be 'per_feature'"),
-        ({"preprocessor": {"n_fft": 512}}, r"preprocessor\.n_fft must be null, which asr has; got 512"),
+        ({"preprocessor": {"n_fft": 512}}, r"preprocessor\.n_fft must be null, which asr supports; got 512"),
         ({"preprocessor": {"window_size": -0.1}}, r"preprocessor\.window_size must be a number of seconds"),
         ({"preprocessor": {"_target_": "nemo.x.AudioToMFCCPreprocessor"}}, r"preprocessor must be log-mel features"),
         ({"tokenizer": {"type": "wpe"}}, r"tokenizer\.type must be bpe, .*; got 'wpe'"),
-        ({"tokenizer": {"model_path": "nemo:../../etc/passwd"}}, r"tokenizer's model '\.\./\.\./etc/passwd' must be"),
+        (
+            {"tokenizer": {"model_path": "nemo:../../etc/passwd"}},
+            r"tokenizer's model '\.\./\.\./etc/passwd' must exist",
+        ),
         (
             {"decoder": {"vocabulary": [*vocabulary()[:-1], "x"]}},
             r"piece 39 of the tokenizer must be the vocabulary's 'x'",
@@ -283,7 +289,7 @@ def test_a_bundle_that_nemo_cannot_represent_is_refused(tiny: Path, tmp_path: Pa
             {"encoder": {"self_attention_model": "rel_pos_local_attn", "att_context_size": [-1, -1]}},
             r"encoder\.attention\.context must be a whole number from 1 to 4,096; got -1",
         ),
-        ({"preprocessor": {"new_in_nemo_4": 1}}, r"preprocessor\.new_in_nemo_4 must be absent: asr does not know"),
+        ({"preprocessor": {"new_in_nemo_4": 1}}, r"preprocessor\.new_in_nemo_4 must be absent: asr does not support"),
         ({"preprocessor": {"sample_rate": None}}, r"preprocessor\.sample_rate must be a whole number; got null"),
         (
             {"preprocessor": {"window_stride": 2.0}},
@@ -297,7 +303,7 @@ def test_a_config_that_asr_does_not_support_is_refused_in_one_line(
     assert_refused(archive(tmp_path, changed(**sections)), message, tmp_path)
 
 
-REFUSED: dict[str, dict[str, Any]] = {  # settings with only one value that asr supports, and another value
+REFUSED: dict[str, dict[str, Any]] = {  # settings with a single supported value, each set to an unsupported value
     "encoder": {
         "feat_out": 640,
         "causal_downsampling": True,
@@ -340,7 +346,7 @@ def test_an_unsupported_value_is_refused_in_one_line_that_names_the_setting(
     section: str, key: str, tmp_path: Path
 ) -> None:
     config = changed(**{section: {key: REFUSED[section][key]}})
-    assert_refused(archive(tmp_path, config), rf"{section}\.{key} must be .*, which asr has; got ", tmp_path)
+    assert_refused(archive(tmp_path, config), rf"{section}\.{key} must be .*, which asr supports; got ", tmp_path)
 
 
 def test_every_setting_with_only_one_supported_value_is_tested(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,7 +361,7 @@ def test_every_setting_with_only_one_supported_value_is_tested(monkeypatch: pyte
 
 
 def assert_refused(path: Path, message: str, tmp_path: Path) -> None:
-    """Check that an error of one line with the model's name is raised, and that no file is left."""
+    """Check that a one-line error names the model, and that no file is written."""
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(InputError, match=message) as refused:
         main([str(path), "-o", str(tmp_path / "output")])
@@ -388,7 +394,7 @@ TENSORS: dict[str, tuple[Any, str]] = {
     ),
     "another filterbank": (
         tensors() | {"preprocessor.featurizer.fb": torch.zeros(1, 20, 129)},
-        r"preprocessor\.featurizer\.fb must be what features=slaney_fbank computes; it differs by 0\.0",
+        r"preprocessor\.featurizer\.fb must equal the tensor that features=slaney_fbank computes; it differs by 0\.0",
     ),
     "a terabyte of one number": (
         tensors() | {"x": torch.zeros(1).expand(2**40)},
@@ -419,7 +425,7 @@ def test_tensors_that_do_not_fit_are_refused_in_one_line(
 
 
 def packed(content: bytes) -> bytes:
-    """Compress the records of a zip file, as torch never does."""
+    """Compress the records of a zip file, which torch never does."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as new:
         for record in old.infolist():
@@ -428,16 +434,16 @@ def packed(content: bytes) -> bytes:
 
 
 def replaced(**contents: bytes | None) -> Files:
-    """Return the tiny model's files, some of them replaced or removed."""
+    """Return the tiny model's files with these contents replaced; None removes a file."""
     names = {"config": "model_config.yaml", "weights": "model_weights.ckpt", "tokenizer": "0123_tokenizer.model"}
     files = nemo_files() | {names[key]: content for key, content in contents.items()}  # type: ignore[dict-item]
     return {name: content for name, content in files.items() if content is not None}
 
 
 FILES: dict[str, tuple[Files, str]] = {
-    "no config": (replaced(config=None), r"model_config\.yaml must be there; it is missing"),
-    "no weights": (replaced(weights=None), r"model_weights\.ckpt, or model\.safetensors, must be there"),
-    "no tokenizer": (replaced(tokenizer=None), r"tokenizer's model '0123_tokenizer\.model' must be there; got none"),
+    "no config": (replaced(config=None), r"model_config\.yaml must exist; it is missing"),
+    "no weights": (replaced(weights=None), r"model_weights\.ckpt, or model\.safetensors, must exist"),
+    "no tokenizer": (replaced(tokenizer=None), r"tokenizer's model '0123_tokenizer\.model' must exist; got none"),
     "YAML with objects": (replaced(config=b"!!python/object/apply:os.mkdir [owned]"), "must be YAML of plain values"),
     "YAML without end": (replaced(config=b"[" * 1_000), "must be YAML of plain values"),
     "YAML of no mapping": (replaced(config=b"- 1"), r"model_config\.yaml must be a mapping of settings; got \[1\]"),
@@ -445,7 +451,7 @@ FILES: dict[str, tuple[Files, str]] = {
     "YAML with an impossible date": (replaced(config=b"a: 2001-99-99"), "must be YAML of plain values"),
     "YAML too long": (replaced(config=b"#" * (3 << 20)), "must have at most 2,097,152 bytes"),
     "no pickle": (replaced(weights=b"PK" + bytes(1000)), "must be a file of torch.save; it is damaged"),
-    "a plain pickle": (replaced(weights=pickle.dumps(_Evil())), "must be a file of torch.save, torch 1.6 or later"),
+    "a plain pickle": (replaced(weights=pickle.dumps(_Evil())), r"a file of torch\.save \(torch 1\.6 or later\)"),
     "half a pickle": (replaced(weights=saved(tensors())[:20_000]), "must be a file of torch.save; it is damaged"),
     "packed weights": (replaced(weights=packed(saved(tensors()))), "which is not compressed; this file is compressed"),
     "no SentencePiece": (replaced(tokenizer=b"x"), "must be a SentencePiece model; it is damaged"),
@@ -477,15 +483,18 @@ def test_a_head_whose_size_differs_from_the_tokenizers_is_refused_in_one_line(tm
 
 GOOD = as_nemo_3(nemo_files())
 MEMBERS: dict[str, tuple[list[tuple[tarfile.TarInfo, bytes]], str]] = {
-    "a climbing name": ([member("./../../tmp/owned", b"x")], "must lead into the archive; got './../../tmp/owned'"),
-    "an absolute name": ([member("/tmp/owned", b"x")], "must lead into the archive; got '/tmp/owned'"),
+    "a climbing name": (
+        [member("./../../tmp/owned", b"x")],
+        "must be a path inside the archive; got './../../tmp/owned'",
+    ),
+    "an absolute name": ([member("/tmp/owned", b"x")], "must be a path inside the archive; got '/tmp/owned'"),
     "a symbolic link": ([member("./x", type=tarfile.SYMTYPE, linkname="/etc/passwd")], "'./x' is a link"),
     "a hard link": ([member("./x", type=tarfile.LNKTYPE, linkname="./model_config.yaml")], "'./x' is a link"),
-    "a device": ([member("./x", type=tarfile.CHRTYPE, devmajor=1, devminor=5)], "'./x' is no plain file"),
-    "a pipe": ([member("./x", type=tarfile.FIFOTYPE)], "'./x' is no plain file"),
+    "a device": ([member("./x", type=tarfile.CHRTYPE, devmajor=1, devminor=5)], "'./x' is not a plain file"),
+    "a pipe": ([member("./x", type=tarfile.FIFOTYPE)], "'./x' is not a plain file"),
     "a sparse file": (
         [member("./x", b"x", pax_headers={"GNU.sparse.map": "0,1", "GNU.sparse.size": "1099511627776"})],
-        "'./x' is no plain file",
+        "'./x' is not a plain file",
     ),
     "a name twice": ([member("./model_config.yaml", b"{}")], "each member once; it holds 'model_config.yaml' twice"),
     "too many": ([member(f"./{number}") for number in range(1001)], "at most 1,000 members"),
@@ -519,14 +528,14 @@ def test_a_gzip_bomb_is_refused_before_it_uses_memory(tmp_path: Path) -> None:
 
 
 def test_a_false_size_in_a_header_uses_no_memory(tmp_path: Path) -> None:
-    """A header may declare any size; a negative size would seek backwards."""
+    """The headers declare too large sizes, and negative sizes, which would move the reader backwards."""
     for size in (1 << 20, 1 << 60, -1024):
         info, _ = member("./model_weights.ckpt", size=size)
         header = info.tobuf(tarfile.GNU_FORMAT)
         (tmp_path / "a.nemo").write_bytes(header + bytes(2048))
         assert_refused(
             tmp_path / "a.nemo",
-            "it unpacks to more|it holds .* twice|there are more|is damaged|must be there|must be a file of torch",
+            "it unpacks to more|it holds .* twice|there are more|is damaged|must exist|must be a file of torch",
             tmp_path,
         )
 
@@ -537,7 +546,7 @@ def test_a_false_size_in_a_header_uses_no_memory(tmp_path: Path) -> None:
         (b"", "must be a .nemo archive, a tar file, plain or gzipped; it is damaged or another kind of file"),
         (b"hello" * 1000, "must be a .nemo archive"),
         (b"\x1f\x8b" + bytes(1000), "must be a .nemo archive"),
-        (bytes(10240), "model_config.yaml must be there"),
+        (bytes(10240), "model_config.yaml must exist"),
     ],
 )
 def test_a_file_that_is_not_an_archive_is_refused_in_one_line(content: bytes, message: str, tmp_path: Path) -> None:
@@ -550,7 +559,7 @@ def test_a_file_that_is_not_an_archive_is_refused_in_one_line(content: bytes, me
 def test_an_incomplete_archive_is_refused_in_one_line(mode: str, share: float, tmp_path: Path) -> None:
     path = write_tar(tmp_path / "a.nemo", as_nemo_3(nemo_files()), mode)
     path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
-    assert_refused(path, "must be a .nemo archive|must be there", tmp_path)
+    assert_refused(path, "must be a .nemo archive|must exist", tmp_path)
 
 
 def test_paths_without_a_model_are_refused_in_one_line(tmp_path: Path) -> None:
@@ -558,13 +567,13 @@ def test_paths_without_a_model_are_refused_in_one_line(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert_refused(tmp_path / "pipe", "an archive must be a file; this is a device or a pipe", tmp_path)
     (tmp_path / "empty").mkdir()
-    assert_refused(tmp_path / "empty", r"model_config\.yaml must be there", tmp_path)
+    assert_refused(tmp_path / "empty", r"model_config\.yaml must exist", tmp_path)
     folder = in_folder(tmp_path / "links", replaced(config=None))
     (folder / "model_config.yaml").symlink_to("/etc/hostname")
-    assert_refused(folder, r"files must lie in the folder; model_config\.yaml is a link", tmp_path)
+    assert_refused(folder, r"files must be inside the folder; model_config\.yaml is a link", tmp_path)
 
 
-def test_an_output_folder_that_could_not_be_loaded_is_not_written(tmp_path: Path) -> None:
+def test_an_output_path_from_which_the_bundle_could_not_be_loaded_is_refused(tmp_path: Path) -> None:
     path = archive(tmp_path)
     for name in ("model.nemo", "model.ckpt"):
         with pytest.raises(
@@ -575,7 +584,7 @@ def test_an_output_folder_that_could_not_be_loaded_is_not_written(tmp_path: Path
     with pytest.raises(InputError, match=r"must have a name that does not end like an archive .*; got '/'\."):
         main([str(path), "-o", "/"])
     assert main([str(path), "-o", str(tmp_path / "bundle")]) == 0
-    with pytest.raises(InputError, match=r"bundle/sub: a bundle must not be in another one; .*/bundle is one"):
+    with pytest.raises(InputError, match=r"/sub: a bundle must not be inside another bundle; .*/bundle is a bundle"):
         main([str(path), "-o", str(tmp_path / "bundle" / "sub")])
 
 
@@ -608,7 +617,7 @@ def test_errors_of_the_command_are_one_line(tmp_path: Path) -> None:
 
 @torch.no_grad()
 def log_probs_of(recognizer: Recognizer, waveform: Tensor) -> Tensor:
-    """Return our model's log_probs of a waveform, (T', V)."""
+    """Return the recogniser's log_probs of a waveform, (T', V)."""
     features = recognizer.model.features(waveform)
     encoded = recognizer.model(features[None], torch.tensor([len(features)]))
     return recognizer.frame_head.log_probs(encoded.out)[0]
@@ -696,7 +705,7 @@ def test_all_632_tensors_of_a_trained_model_convert_and_convert_back(real: Path,
 def test_a_trained_model_has_the_known_number_of_errors(
     corpus: str, errors: int, words: int, batch_seconds: float, real: Path
 ) -> None:
-    """Another program counted these errors of greedy decoding with these weights."""
+    """An independent program decoded greedily with these weights, and made this number of errors."""
     from asr.data.batch_plan import BatchBounds
     from asr.data.manifest import Utterance
     from asr.evaluation.result import evaluate

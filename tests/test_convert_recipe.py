@@ -1,4 +1,4 @@
-"""recipes.convert: a small corpus in each format becomes the same manifest; errors name their location."""
+"""recipes.convert: a small corpus in each format becomes the same manifest; errors name the file and line."""
 
 import argparse
 import csv
@@ -222,7 +222,7 @@ def test_a_data_set_written_by_hugging_faces_library_is_converted(tmp_path: Path
 
 
 def test_an_audio_folder_is_read_like_hugging_faces_library_reads_it(tmp_path: Path) -> None:
-    pytest.importorskip("torchcodec", reason="needs torchcodec, by which datasets reads audio", exc_type=Exception)
+    pytest.importorskip("torchcodec", reason="needs torchcodec, with which datasets reads audio", exc_type=Exception)
     datasets = pytest.importorskip("datasets", reason="needs Hugging Face's datasets: pip install datasets")
     folder = audio_folder(tmp_path)
     loaded = datasets.load_dataset("audiofolder", data_dir=str(folder), cache_dir=str(tmp_path / "cache"))["train"]
@@ -242,7 +242,7 @@ def test_parquet_files_written_by_pyarrow_are_converted(tmp_path: Path) -> None:
     table = pyarrow.table({"audio": audio, "sentence": TEXTS, "id": NAMES})
     parquet.write_table(table, tmp_path / "x.parquet")
     arguments = ["parquet", str(tmp_path / "x.parquet"), str(tmp_path / "converted.jsonl")]
-    assert main(arguments) == 1  # --audio-dir is absent, but the audio must be extracted
+    assert main(arguments) == 1  # without --audio-dir, the audio cannot be extracted
     assert main([*arguments, "--audio-dir", str(tmp_path / "out"), "--skip-bad"]) == 0
     utterances = read_manifest(tmp_path / "converted.jsonl")
     assert [utterance.id for utterance in utterances] == [name for name in NAMES if name != NAMES[3]]
@@ -272,7 +272,7 @@ def test_parquet_files_of_similar_names_keep_their_own_audio(tmp_path: Path) -> 
     parquet_file(tmp_path / "data" / "en_train.parquet", [sounds[1]])
     parquet_file(tmp_path / "data" / "de" / "train.parquet", [sounds[2]])
     arguments = ["parquet", str(tmp_path / "data"), str(tmp_path / "m.jsonl"), "--audio-dir", str(tmp_path / "out")]
-    assert main([*arguments, "--skip-bad"]) == 0  # two rows would have the same id; one of them is dropped
+    assert main([*arguments, "--skip-bad"]) == 0  # two rows would have the same id, so one of them is dropped
     audio = {line.text: Path(line.audio_filepath).read_bytes() for line in read_manifest(tmp_path / "m.jsonl")}
     assert audio == {"text of en train": sounds[0], "text of de train": sounds[2]}
     (tmp_path / "data" / "en_train.parquet").rename(tmp_path / "data" / "en train.parquet")
@@ -282,7 +282,7 @@ def test_parquet_files_of_similar_names_keep_their_own_audio(tmp_path: Path) -> 
 
 
 def test_a_small_parquet_file_cannot_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A dictionary page repeats one value in each row, and zstd compresses a page to almost nothing."""
+    """A dictionary page stores one value for many rows, and zstd compresses repetitive pages to almost nothing."""
     monkeypatch.setattr("recipes.convert.parquet.SPARE_BYTES", 1 << 20)
     silence = b"RIFF" + bytes(100_000)
     repeated = parquet_file(tmp_path / "repeated.parquet", [silence] * 100)
@@ -326,7 +326,7 @@ def test_audio_from_parquet_files_replaces_only_its_own_earlier_output(tmp_path:
     mine = tmp_path / "mine.flac"
     mine.write_bytes(b"mine")
     link_to(out / "train" / "00000001.flac", mine)
-    with pytest.raises(InputError, match=r"00000001\.flac: must lie in --audio-dir; a link leads from it to"):
+    with pytest.raises(InputError, match=r"00000001\.flac: must be in --audio-dir; a link leads from it to"):
         main_raising(arguments)
     assert mine.read_bytes() == b"mine"
 
@@ -379,20 +379,20 @@ def changed(**values: Any) -> Callable[[str], str]:
     return lambda line: json.dumps(json.loads(line) | values)
 
 
-BROKEN = {  # source format, file and line to change, function that changes the line, and expected error
+BROKEN = {  # name: (source format, file, line to change, function that changes the line, expected error)
     "a command": ("kaldi", "wav.scp", 2, lambda _: "utterance-1 sox x.wav - |", r"commands are not run"),
-    "a place in an archive": ("kaldi", "wav.scp", 2, lambda _: "utterance-1 raw.ark:17", r"an archive"),
+    "a position in an archive": ("kaldi", "wav.scp", 2, lambda _: "utterance-1 raw.ark:17", r"an archive"),
     "a key alone": ("kaldi", "wav.scp", 3, lambda _: "utterance-2", r"a key and a value"),
-    "audio that is not there": (
+    "missing audio": (
         "nemo",
         "manifest.json",
         1,
         changed(audio_filepath="/nowhere/a.wav"),
         r"no such audio file",
     ),
-    "a lost recording": ("kaldi", "text", 4, lambda _: "utterance-9 abc", r"not in wav.scp"),
+    "an unknown recording": ("kaldi", "text", 4, lambda _: "utterance-9 abc", r"not in wav.scp"),
     "a column too many": ("common_voice", "validated.tsv", 3, lambda line: f"{line}\tx", r"4 columns"),
-    "a way out": ("common_voice", "validated.tsv", 4, lambda _: "1\t../../../etc/passwd\tabc\t1", r"lie below"),
+    "a path outside": ("common_voice", "validated.tsv", 4, lambda _: "1\t../../../etc/passwd\tabc\t1", r"lie below"),
     "an absolute path": ("audio_folder", "metadata.csv", 2, lambda _: "/etc/passwd,abc,1", r"lie below"),
     "no text": ("audio_folder_jsonl", "metadata.jsonl", 2, changed(text=None), r"must be texts"),
     "no JSON": ("audio_folder_jsonl", "metadata.jsonl", 2, lambda _: "{", r"one JSON object"),
@@ -431,7 +431,7 @@ def test_a_broken_line_is_named_and_no_manifest_is_written_unless_bad_lines_may_
         ({"supervisions": [{"text": "a"}]}, "lhotse's keys"),
     ],
 )
-def test_cuts_beyond_their_recording_are_named(
+def test_cuts_that_recipes_convert_does_not_support_are_named(
     change: dict[str, Any], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with gzip.open(lhotse(tmp_path), "rt") as file:
@@ -443,13 +443,15 @@ def test_cuts_beyond_their_recording_are_named(
 
 @pytest.mark.parametrize("kind", sorted({kind for kind, _ in SOURCES.values()}))
 @pytest.mark.parametrize("content", [b"", b"\x00\xff\xfe\x1f\x8b", b"[1]\n"], ids=["empty", "bytes", "other"])
-def test_an_invalid_source_is_reported_in_one_line(
+def test_an_invalid_source_is_reported_without_a_traceback(
     kind: str, content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "source.jsonl"
     path.write_bytes(content)
     assert main([kind, str(path), str(tmp_path / "converted.jsonl")]) == 1
-    assert all(line.startswith("error: ") for line in capsys.readouterr().err.splitlines())
+    errors = capsys.readouterr().err.splitlines()  # of lines, and of the whole source
+    assert errors
+    assert all(line.startswith("error: ") for line in errors)
     assert main([kind, str(tmp_path / "nowhere"), str(tmp_path / "converted.jsonl")]) == 1
     assert capsys.readouterr().err.count("\n") == 1
 

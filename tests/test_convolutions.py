@@ -1,4 +1,4 @@
-"""Each convolution module of conf/encoder/convolution against plain loops over frames."""
+"""Each convolution module of conf/encoder/convolution equals plain loops over frames."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ LENGTHS = [9, 1, 6]
 
 
 class Half(nn.Module):
-    """A stand-in for a norm that halves its input, so that its position in the module affects the output."""
+    """A substitute for a norm; it halves its input, so that its position in the module affects the output."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ def make(name: str) -> Any:
 
 
 def by_loops(module: Any, name: str, x: Tensor) -> Tensor:
-    """Convolve one utterance, (T, D), as in arXiv:2005.08100, figure 2, frame by frame and tap by tap."""
+    """Compute the convolution module of arXiv:2005.08100, figure 2, for one utterance (T, D), tap by tap."""
     dilation = DILATION if name == "dilated_convolution" else 1
     convolution = module.convolution if name == "plain_convolution" else module.depthwise
     left, right = module.pointwise1(x).chunk(2, dim=-1)

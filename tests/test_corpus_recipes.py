@@ -1,4 +1,4 @@
-"""Mini LibriSpeech, LJSpeech and Common Voice: from generated archives on a local server to manifests."""
+"""Recipes of mini LibriSpeech, LJSpeech and Common Voice make manifests from generated archives on a local server."""
 
 import hashlib
 import io
@@ -75,7 +75,7 @@ def lj_archive(ids: list[str]) -> bytes:
 
 
 def prepare_ljspeech(folder: Path, mirror: Mirror, monkeypatch: pytest.MonkeyPatch, *more: str) -> int:
-    """Run the recipe with the mirror's archive as the published one."""
+    """Run the recipe as if the mirror's archive were the published archive."""
     monkeypatch.setattr(ljspeech, "ARCHIVE_BYTES", len(mirror.content))
     monkeypatch.setattr(ljspeech, "MD5", hashlib.md5(mirror.content).hexdigest())
     monkeypatch.setattr(ljspeech, "NUM_UTTERANCES", len(CHAPTERS))
@@ -178,7 +178,7 @@ def test_a_common_voice_archive_with_another_checksum_is_not_unpacked(
     assert not (tmp_path / "en").exists()
 
 
-def test_an_archive_with_other_contents_is_refused_and_leaves_nothing(
+def test_an_archive_that_is_not_common_voice_is_refused_and_leaves_no_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "other.tar.gz"
@@ -199,4 +199,4 @@ def test_a_clip_that_is_not_audio_is_named_and_dropped_on_request(
     assert len(read_manifest(tmp_path / "data" / "dev.jsonl")) == 1
     out, err = capsys.readouterr()
     assert "dev.tsv: 1 left out, see above" in out
-    assert err.count("dev.tsv:3") == 1, "and not again with the table behind it"
+    assert err.count("dev.tsv:3") == 1, "the error must not be repeated with the table"

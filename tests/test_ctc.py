@@ -1,4 +1,4 @@
-"""The CTC head against enumeration of all paths, and greedy decoding against its definition."""
+"""The CTC head equals enumeration of all paths, and greedy decoding equals its definition."""
 
 from itertools import groupby, product
 
@@ -117,7 +117,7 @@ def test_log_probs_are_float32_under_bfloat16_autocast() -> None:
     head = CTC(output_dim=6, num_blocks=1, vocab_size=50)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         log_probs = head.log_probs(4 * torch.randn(3, 5, 6))
-    # Probabilities in bfloat16 would only sum to 1 within 4e-3.
+    # In bfloat16 the sum of the probabilities would differ from 1 by up to 4e-3.
     torch.testing.assert_close(log_probs.logsumexp(dim=-1), torch.zeros(3, 5), rtol=0, atol=1e-6)
 
 
@@ -125,7 +125,7 @@ greedy = Greedy(IDENTITY, Char(), as_written)
 
 
 def one_hot(paths: list[list[int]], vocab_size: int) -> Tensor:
-    """Return log_probs whose best tokens are `paths`, which have equal lengths."""
+    """Return log_probs whose best tokens are these paths of equal length."""
     best = torch.nn.functional.one_hot(torch.tensor(paths, dtype=torch.int64), vocab_size).float()
     return (best + 0.1 * torch.rand_like(best)).log_softmax(dim=-1)
 

@@ -1,4 +1,4 @@
-"""Joint CTC/attention: its decoder against torch's, its loss against loops, steps against all tokens at once."""
+"""Joint CTC/attention: the decoder equals torch's, the loss equals loops, and decoding can proceed token by token."""
 
 import math
 from functools import cache
@@ -28,7 +28,7 @@ def settings_of_head(residual: str) -> dict[str, Any]:
 
 
 def joint_head(residual: str, **settings: Any) -> CTCAttention:
-    """A small head in float64; no parameter has its initial value."""
+    """Make a small head in float64; no parameter has its initial value."""
     config = settings_of_head(residual)
     small = {"num_layers": NUM_LAYERS, "num_heads": NUM_HEADS, "feed_forward_factor": 2}
     head: CTCAttention = component("head", {**config, **small, **settings})(DIM, 4, VOCAB_SIZE)
@@ -45,7 +45,7 @@ def copy_attention(torchs: nn.MultiheadAttention, ours: MultiHeadAttention) -> N
 
 
 def torchs_decoder(ours: TransformerDecoder, *, norm_first: bool) -> nn.TransformerDecoder:
-    """Return torch's own decoder with our weights."""
+    """Return torch's decoder with the weights of `ours`."""
     layer = nn.TransformerDecoderLayer(DIM, NUM_HEADS, 2 * DIM, batch_first=True, norm_first=norm_first)
     decoder = nn.TransformerDecoder(layer, NUM_LAYERS, nn.LayerNorm(DIM) if norm_first else None).double().eval()
     with torch.no_grad():
@@ -83,7 +83,7 @@ def test_decoding_token_by_token_with_a_cache_equals_decoding_at_once(residual: 
     decoder = joint_head(residual).token_decoder
     frames, lengths = torch.randn(2, 7, DIM, dtype=torch.float64), torch.tensor([7, 4])
     memory = decoder.remember(frames, lengths)
-    tokens = torch.randint(VOCAB_SIZE, (6, 5))  # three sequences of each utterance
+    tokens = torch.randint(VOCAB_SIZE, (6, 5))  # three sequences per utterance
     expected, whole = decoder(tokens, memory, decoder.start(6))
     cache, steps = decoder.start(6), []
     for step in tokens[:, :1], tokens[:, 1:2], tokens[:, 2:]:
@@ -91,14 +91,14 @@ def test_decoding_token_by_token_with_a_cache_equals_decoding_at_once(residual: 
         steps.append(log_probs)
     torch.testing.assert_close(torch.cat(steps, dim=1), expected, rtol=0, atol=1e-12)
     torch.testing.assert_close(cache, whole, rtol=0, atol=1e-12)
-    for row in range(6):  # each sequence on its own
+    for row in range(6):  # each sequence alone
         own = decoder.remember(frames[row // 3, None], lengths[row // 3, None])
         alone, _ = decoder(tokens[row, None], own, decoder.start(1))
         torch.testing.assert_close(alone[0], expected[row], rtol=0, atol=1e-12)
 
 
 def plain_attention_loss(head: CTCAttention, frames: Tensor, tokens: list[int]) -> float:
-    """Sum the cross-entropy of each token and of the end against the smoothed target, in loops."""
+    """Sum the cross-entropies of the tokens and of the end with their smoothed targets, in loops."""
     decoder = head.token_decoder
     length = torch.tensor([len(frames)])
     total = 0.0

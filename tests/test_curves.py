@@ -1,4 +1,4 @@
-"""Curves read from metrics.csv, smoothed and thinned, against plain loops."""
+"""Curves are read from metrics.csv; smoothed and thinned curves equal those of plain loops."""
 
 import random
 from pathlib import Path
@@ -32,7 +32,7 @@ def test_a_thinned_curve_keeps_both_ends_and_the_extremes_of_every_interval(numb
     points = list(zip(curve.steps, curve.values, strict=True))
     thinned_points = list(zip(thin.steps, thin.values, strict=True))
     assert thinned_points == [point for point in points if point in set(thinned_points)], (
-        "some of the points, in their order"
+        "a thinned curve must contain only points of the curve, in order"
     )
     assert len(thinned_points) <= 4 * buckets
     assert (thinned_points[0], thinned_points[-1]) == (points[0], points[-1])

@@ -1,4 +1,4 @@
-"""Utterances become examples, or are rejected with a reason, on the corpus of tones."""
+"""Utterances of the corpus of tones become examples, or are rejected with a reason."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -35,7 +35,7 @@ SPEED = SpeedPerturb(SAMPLE_RATE, factors=[0.9, 1.0, 1.1])
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
-    """Compute the references of these tests with one thread, as examples are: other numbers may round differently."""
+    """Compute with one thread, as the data set does, because another number of threads may round differently."""
     with torch_threads(1):
         yield
 
@@ -56,14 +56,14 @@ def good(example: Example | Rejected) -> Example:
 
 
 def encoder_frames(utterance: Utterance, features: Features, factor: float = 1.0) -> int:
-    """Count the frames of the samples, played at `factor`."""
+    """Count the encoder frames of an utterance at the speed `factor`."""
     samples, sample_rate = soundfile.read(utterance.audio_filepath, dtype="float32")
     assert sample_rate == SAMPLE_RATE
     return StridedConv.output_lengths(len(features(SPEED(torch.from_numpy(samples), factor))))
 
 
 def with_tokens(utterance: Utterance, count: int) -> Utterance:
-    """Return this audio with a text a, b, a, b, ... that needs `count` frames."""
+    """Return an utterance with the same audio and the text "abab...", which needs `count` frames."""
     return replace(utterance, text="ab" * (count // 2) + "a" * (count % 2))
 
 
@@ -100,8 +100,8 @@ def test_an_example_does_not_depend_on_order_batches_or_workers(
         assert all(torch.equal(other[utterance_id], seen[0][utterance_id]) for utterance_id in other)
 
 
-def test_an_example_is_computed_with_one_thread_like_those_of_workers(utterances: list[Utterance]) -> None:
-    """On some processors a change of speed has other bits with more threads."""
+def test_an_example_is_computed_with_one_thread_as_in_a_worker(utterances: list[Utterance]) -> None:
+    """On some processors, speed perturbation rounds differently with more threads."""
     numbers = []
 
     def watched(waveform: torch.Tensor) -> torch.Tensor:
@@ -169,7 +169,7 @@ def test_unreadable_audio_is_rejected_with_its_path_and_the_reason(
 def test_audio_whose_duration_differs_from_the_manifest_is_rejected(
     utterances: list[Utterance], features: Features, off_by: float, is_rejected: bool
 ) -> None:
-    """Batches are bounded by the manifest's durations; differences of up to 0.1 s and 1 % are rounding."""
+    """Batches are planned by the durations of the manifest; differences of up to 0.1 s plus 1 % count as rounding."""
     utterance = replace(utterances[0], duration=utterances[0].duration + off_by)
     result = SpeechDataset([utterance], features, REFERENCE)[Item(0, 0, 1.0)]
     assert isinstance(result, Rejected) == is_rejected
@@ -179,9 +179,7 @@ def test_audio_whose_duration_differs_from_the_manifest_is_rejected(
         assert f"the audio {utterances[0].duration:.2f} s" in result.reason
 
 
-def test_an_utterance_with_an_offset_is_that_segment_of_its_file(
-    utterances: list[Utterance], features: Features
-) -> None:
+def test_an_utterance_with_an_offset_is_a_segment_of_its_file(utterances: list[Utterance], features: Features) -> None:
     samples, _ = soundfile.read(utterances[0].audio_filepath, dtype="float32")
     segment = replace(utterances[0], offset=0.1, duration=0.25)
     example = good(SpeechDataset([segment], features)[Item(0, 0, 1.0)])
@@ -200,8 +198,8 @@ def test_a_text_too_long_for_its_audio_is_rejected_exactly_at_the_limit_of_ctc(
     dataset = SpeechDataset([*fits, *too_long], features, REFERENCE)
     results = [dataset[Item(0, position, 1.0)] for position in range(4)]
     assert [isinstance(result, Example) for result in results] == [True, True, False, False]
-    assert f"it needs {frames + 1} frames and has {frames}" in results[2].reason
-    assert f"it needs {frames + 2} frames and has {frames}" in results[3].reason
+    assert f"it needs {frames + 1} frames; the audio has {frames}" in results[2].reason
+    assert f"it needs {frames + 2} frames; the audio has {frames}" in results[3].reason
 
 
 def test_evaluation_rejects_no_text_because_of_its_length(utterances: list[Utterance], features: Features) -> None:
@@ -289,7 +287,7 @@ def test_a_speed_is_feasible_if_the_tokens_fit_the_frames_at_that_speed(
     candidates, expected = [], []
     for utterance in utterances[:5]:
         left = [encoder_frames(utterance, features, factor) for factor in SPEED.factors]
-        for count in range(min(left) - 1, left[1] + 1):  # number of frames that are left at speed 1.0
+        for count in range(min(left) - 1, left[1] + 1):  # left[1] is the number of frames at speed 1.0
             candidates.append(replace(with_tokens(utterance, count), id=f"{utterance.id}-{count}"))
             expected.append([frames >= count for frames in left])
     selection = selected(candidates, features, SelectionBounds(0, 100))

@@ -1,4 +1,4 @@
-"""Two processes: one run folder with every launcher, and unchanged validation results."""
+"""Two processes write one run folder with every launcher, and have the validation results of one process."""
 
 import os
 import subprocess
@@ -17,17 +17,17 @@ TASKS = {"SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "2", "SLURM_JOB_NAME": "t
 
 
 def lightning(training: list[str]) -> list[tuple[list[str], dict[str, str]]]:
-    """`python -m asr.train`: Lightning starts the second process."""
+    """Return the command `python -m asr.train`; Lightning starts the second process."""
     return [([sys.executable, *training], {})]
 
 
 def torchrun(training: list[str]) -> list[tuple[list[str], dict[str, str]]]:
-    """`torchrun -m asr.train`."""
+    """Return the command `torchrun -m asr.train`."""
     return [([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *training], {})]
 
 
 def srun(training: list[str]) -> list[tuple[list[str], dict[str, str]]]:
-    """`srun python -m asr.train`: the environment variables of SLURM's tasks."""
+    """Return the commands that `srun python -m asr.train` runs, with the environment variables of SLURM's tasks."""
     ranks = [{"SLURM_PROCID": rank, "SLURM_LOCALID": rank, "SLURM_NODEID": "0"} for rank in "01"]
     return [([sys.executable, *training], {**TASKS, **rank, "MASTER_ADDR": "127.0.0.1"}) for rank in ranks]
 
@@ -55,20 +55,20 @@ def test_two_processes_leave_only_one_run_folder(launch: Any, strategy: str, ton
     assert "".join(printed).count("training utterances") == 1
 
 
-OPEN_TO_THE_END = pytest.mark.xfail(reason="a reference to the group is left, so Gloo's threads run until Python exits")
-TOO_HOT = ["run_dir=other", "optimizer.lr=1000", "optimizer.weight_decay=1000"]  # the gradient is not finite
+OPEN_TO_THE_END = pytest.mark.xfail(reason="a reference to the group remains, so Gloo's threads run until Python exits")
+TOO_HOT = ["run_dir=other", "optimizer.lr=1000", "optimizer.weight_decay=1000"]  # makes the gradient non-finite
 
 
 @pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp", marks=[pytest.mark.slow, OPEN_TO_THE_END])])
 @pytest.mark.parametrize(
     ("overrides", "status"),
     [([], 0), pytest.param(TOO_HOT, 1, marks=pytest.mark.slow)],
-    ids=["whole", "ended by an error"],
+    ids=["successful", "ended by an error"],
 )
 def test_every_process_closes_its_process_group_before_python_exits(
     overrides: list[str], status: int, strategy: str, tones: Path, tmp_path: Path
 ) -> None:
-    """Gloo's threads may abort a process that exits with its group open, or before they have released its tensors."""
+    """Gloo's threads may abort a process that exits before its process group is closed and its tensors are released."""
     program = tmp_path / "program.py"
     program.write_text("""
 import atexit, os, pathlib
@@ -89,7 +89,7 @@ if __name__ == "__main__":
     assert sorted(path.name for path in tmp_path.glob("?-*")) == ["0-True", "1-True"]
 
 
-def test_two_processes_give_the_validation_results_of_one(tones: Path, tmp_path: Path) -> None:
+def test_two_processes_give_the_validation_results_of_one_process(tones: Path, tmp_path: Path) -> None:
     """The learning rate is 0, and there are no batch statistics, so that both runs have equal weights."""
     still = ["optimizer.lr=0", "encoder/norm=layer_norm", "trainer.max_epochs=1", "num_threads=1"]
     results = []

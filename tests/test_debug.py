@@ -1,4 +1,4 @@
-"""debug=overfit, fast and profile: their settings, their output, and their precedence over experiments."""
+"""debug=overfit, debug=fast and debug=profile: their settings, their output, and their precedence over experiments."""
 
 import json
 import re
@@ -50,7 +50,8 @@ def test_eight_utterances_are_memorised_and_the_success_is_reported(
     dropped = "dropped 40 of 48 training utterances: beyond the first data.max_train_utterances=8 (train-8, train-9,"
     assert dropped in (run_dir / "train.log").read_text()
     assert re.search(
-        r"48 training utterances in the manifests.*\n.*trains and validates on 8,", "\n".join(caplog.messages)
+        r"48 training utterances in the manifests.*\n.*training and validating on 8 utterances,",
+        "\n".join(caplog.messages),
     )
     assert {json.loads(line)["id"] for line in examples(run_dir)} == {f"train-{number}" for number in range(8)}
 
@@ -59,7 +60,7 @@ def test_debug_fast_trains_validates_and_writes_all_files(tones: Path, tmp_path:
     run_dir = tmp_path / "run"
     wer = train(settings_with("debug=fast", *tone_corpus(tones), "trainer.accelerator=cpu", f"run_dir={run_dir}"))
     validated = {row["step"]: float(row["valid/wer"]) for row in metrics(run_dir) if row["valid/wer"]}
-    assert validated == {"2": pytest.approx(wer, abs=1e-4)}, "the result that a sweep minimises"
+    assert validated == {"2": pytest.approx(wer, abs=1e-4)}, "a sweep minimises the WER of the last validation"
     assert {"bundle", "results.json", "report.html"} <= {path.name for path in run_dir.iterdir()}
 
 
@@ -79,16 +80,16 @@ def test_a_profile_shows_where_a_few_batches_spend_their_time(
     names = [event.get("name", "") for event in json.loads((run_dir / "trace.json").read_text())["traceEvents"]]
     assert names.count("[pl][module]asr.encoder.conformer.Conformer: model.encoder") == 2
     assert "[pl][module]asr.encoder.conformer.ConformerBlock: model.encoder.blocks.0" in names
-    assert (run_dir / "results.json").read_text().strip() == "{}", "there is no test"
+    assert (run_dir / "results.json").read_text().strip() == "{}", "a profile must not evaluate test sets"
 
 
 def results(counts: ErrorCounts) -> Any:
-    """Make the results of a test on one manifest."""
+    """Make the results of an evaluation on one manifest."""
     return {"train": SimpleNamespace(counts=counts)}
 
 
 def test_failing_to_overfit_is_an_error_that_names_possible_causes() -> None:
-    must = r"must be memorised, to a WER of at most 5\.0%; got 4 errors of 60 words\. Look at report\.html"
+    must = r"must be memorised, with a WER of at most 5\.0%; got 4 errors of 60 words\. Look at report\.html"
     with pytest.raises(InputError, match=must):
         check_learnt(results(ErrorCounts(1, 1, 2, reference_length=60, utterances=8)), max_wer=0.05)
     check_learnt(results(ErrorCounts(3, 0, 0, reference_length=60, utterances=8)), max_wer=0.05)
@@ -107,7 +108,9 @@ def test_debug_settings_override_every_experiment(debug: str, experiment: str) -
     assert config["encoder"]["name"] == resolved(f"experiment={experiment}")["encoder"]["name"]
 
 
-def test_the_plan_covers_only_the_few_utterances(tones: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_plan_covers_only_the_utterances_that_debug_selects(
+    tones: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     plan(settings_with("debug=overfit", *SMALL, *tone_corpus(tones)))
     printed = capsys.readouterr().out
     assert printed.startswith("tones: 8 of 48 training utterances")

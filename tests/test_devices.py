@@ -1,6 +1,6 @@
-"""All ways to compute a training step give equal losses.
+"""Features on the device and compiled blocks do not change the losses of a training.
 
-The ways available on a CPU are always tested; compiled blocks need a GPU.
+Features on the device are also tested on a CPU; compiled blocks need a GPU.
 """
 
 import json
@@ -23,10 +23,11 @@ from asr.training.task import RecognitionTask
 from tests.conftest import TINY, resolved, settings_with, tone_corpus
 from tests.test_train import losses
 
-cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is here")
+cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
 DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=cuda)])
 NUM_STEPS = {"cpu": 8, "cuda": 200}
-# Tolerance of the mean loss over the steps: bfloat16 has three digits, and other orders of summation round differently.
+# Tolerance of the mean relative difference of the losses. bfloat16 has three digits, and other orders of summation
+# round differently.
 NOISE = {"cpu": 2e-3, "cuda": 3e-2}
 WAYS = {
     "features": ["data.features_on=device"],
@@ -36,7 +37,7 @@ WAYS = {
 
 
 class Waiting(CompiledBlocks):
-    """Waits before the third step until compilation is finished."""
+    """Compiled blocks that wait before each step until compilation in the background is finished."""
 
     def on_train_batch_start(self, *given: Any) -> None:
         super().on_train_batch_start(*given)
@@ -68,7 +69,7 @@ def run(device: str, corpus: Path, run_dir: Path, *overrides: str) -> list[float
 
 @pytest.fixture(scope="module")
 def eager(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
-    """Return the losses of a plain training on a device."""
+    """The losses of a plain training on each device."""
     folder = tmp_path_factory.mktemp("eager")
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     return {device: run(device, tones, folder / device) for device in devices}
@@ -98,7 +99,7 @@ def test_each_way_to_compute_a_step_has_the_losses_of_the_plain_way(
 
 @DEVICES
 def test_log_probs_in_bfloat16_are_close_to_those_in_float32(device: str) -> None:
-    """The tolerance is an eighth: values are about 2, and each of two blocks rounds to three digits."""
+    """The tolerance is 0.125, because values are about 2 and each of two blocks rounds to three digits."""
     model: Model = make_model("encoder.dropout=0").to(device).eval()
     features, lengths = torch.randn(3, 300, 80, device=device), torch.tensor([300, 211, 97], device=device)
     outputs = []
@@ -115,7 +116,7 @@ def test_log_probs_in_bfloat16_are_close_to_those_in_float32(device: str) -> Non
 def test_a_non_finite_loss_is_attributed_to_its_own_step(
     device: str, tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a GPU the loss is only read when a step is logged."""
+    """On a GPU the loss is read only in steps that are logged."""
     compute = RecognitionTask.losses
 
     def spoilt(self: RecognitionTask, batch: Batch) -> Any:
@@ -141,7 +142,7 @@ def test_a_run_with_all_accelerations_resumes_from_its_checkpoint(
 
 
 @cuda
-def test_on_a_gpu_a_step_without_logging_waits_only_for_torchs_ctc_loss(tones: Path, tmp_path: Path) -> None:
+def test_on_a_gpu_the_encoder_never_waits_in_a_step_without_logging(tones: Path, tmp_path: Path) -> None:
     """The CTC loss reads the lengths; other operations wait only in logged steps."""
     torch.cuda.set_sync_debug_mode("warn")
     try:

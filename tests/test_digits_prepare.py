@@ -1,4 +1,4 @@
-"""recipes/digits: a small artificial corpus, a served archive, and the real recordings if they are present."""
+"""recipes/digits with a small artificial corpus, an archive on a local server, and the real corpus if it is present."""
 
 import functools
 import io
@@ -98,7 +98,7 @@ def test_missing_misnamed_and_unknown_files_are_counted_and_named(
     assert len(warnings) == 4
     assert "2 (3_george_07.wav, seven_george_1.wav) are not named" in warnings[0]
     assert "1 (anna) is not among the speakers" in warnings[1]
-    assert "2501 (4_george_33.wav, 0_jackson_0.wav" in warnings[2]  # and all recordings of five speakers, 500 each
+    assert "2501 (4_george_33.wav, 0_jackson_0.wav" in warnings[2]  # including five speakers, 500 each
     assert warnings[3] == "warning: anna says no eight."
 
 
@@ -138,7 +138,7 @@ def test_an_unusable_folder_is_reported_in_one_line(tmp_path: Path, capsys: pyte
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[tuple[Path, str]]:
-    """A folder that a web server of this machine serves, and its URL."""
+    """A folder that a local web server serves, and its URL."""
     folder = tmp_path / "served"
     folder.mkdir()
 
@@ -185,8 +185,8 @@ def test_the_download_unpacks_only_the_recordings(served: tuple[Path, str], tmp_
     ("name", "complaint"),
     [
         ("nowhere.tar.gz", "404"),
-        ("page.html", "must be a whole tar.gz"),
-        ("broken-off.tar.gz", "must be a whole tar.gz"),
+        ("page.html", "must be a complete tar.gz"),
+        ("broken-off.tar.gz", "must be a complete tar.gz"),
         ("part.tar.gz", "1 are misnamed, unreadable or missing, 3_lucas_7.wav among them"),
         ("link.tar.gz", "is a link or a device"),
     ],
@@ -214,7 +214,7 @@ def test_a_server_that_does_not_answer_is_reported_in_one_line(tmp_path: Path) -
         download(tmp_path / "corpus", "http://127.0.0.1:9/v1.tar.gz")
 
 
-@pytest.mark.skipif(not REAL_CORPUS.is_dir(), reason=f"the real recordings are not there: {REAL_CORPUS}")
+@pytest.mark.skipif(not REAL_CORPUS.is_dir(), reason=f"the real recordings are missing: {REAL_CORPUS}")
 def test_the_real_corpus_is_complete_and_has_the_published_split(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

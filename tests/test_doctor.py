@@ -1,4 +1,4 @@
-"""asr.doctor: planted faults of every kind are found, and an intact corpus has none."""
+"""asr.doctor finds planted faults of every kind, and none in an intact corpus."""
 
 import io
 import re
@@ -34,7 +34,7 @@ from tests.conftest import SHARED, TINY, needs_shared, settings_with, tone_corpu
 from tests.storing import FaultyProxy
 from tests.tones import SAMPLE_RATE, sentences, speak
 
-KINDS = {  # exactly the utterances to be named for each planted fault
+KINDS = {  # exactly the utterances that the finding of each planted fault must name
     "manifest": [],
     "missing audio": ["missing"],
     "unreadable audio": ["unreadable"],
@@ -66,7 +66,7 @@ KINDS = {  # exactly the utterances to be named for each planted fault
 
 
 class Corpus:
-    """A corpus of tones over noise, to which utterances are added one by one."""
+    """A corpus of tones with noise, to which a test adds utterances."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.noise = folder, np.random.default_rng(0)
@@ -103,7 +103,7 @@ class Corpus:
 
 
 def plant(corpus: Corpus) -> None:
-    """Add an utterance for each fault."""
+    """Add utterances with each kind of fault."""
     draw = iter(sentences(20, seed=9, words=(5, 5)))
     corpus.add("train", "missing", next(draw)).unlink()
     corpus.add("train", "unreadable", next(draw)).write_text("not audio, but a page of an error of a server")
@@ -127,7 +127,7 @@ def plant(corpus: Corpus) -> None:
     twin = corpus.splits["train"][1]
     corpus.add("train", "twin", "fed", soundfile.read(twin.audio_filepath)[0])
     corpus.add("train", "empty", "", corpus.sound("abc"))
-    corpus.add("train", "repeated", corpus.splits["train"][-4].text)  # the repetition comes from the narrow-band corpus
+    corpus.add("train", "repeated", corpus.splits["train"][-4].text)  # its text repeats that of an earlier utterance
     corpus.add("train", "few-words", "ab", corpus.sound("ab" * 25))
     corpus.add("test", "test-speaker", next(draw), speaker="train-speaker")
     corpus.add("test", "test-sentence", corpus.splits["train"][2].text)
@@ -148,7 +148,7 @@ def plant(corpus: Corpus) -> None:
 
 
 def findings(printed: str) -> dict[str, tuple[str, list[str]]]:
-    """Return severity and utterances of the findings, by kind."""
+    """Map the kind of each finding to its severity and utterances."""
     by_kind: dict[str, tuple[str, list[str]]] = {}
     pattern = r"^(error|warning|note): ([^:]+):(.*?)^  -> ."
     for severity, kind, lines in re.findall(pattern, printed, re.MULTILINE | re.DOTALL):
@@ -206,7 +206,7 @@ def test_a_training_manifest_without_a_valid_line_is_refused_by_its_first_error(
         doctor(settings_with(*TINY, *overrides, f"run_dir={tmp_path / 'run'}"))
 
 
-def test_if_the_model_can_spell_none_of_the_texts_nothing_is_left_to_train_on(
+def test_texts_that_the_model_cannot_spell_leave_no_training_utterances(
     fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for split in ("train", "valid", "test"):
@@ -232,7 +232,7 @@ def test_a_model_with_too_few_frames_for_many_texts_is_reported(
     printed = capsys.readouterr().out
     severity, named = findings(printed)["dropped from training"]
     assert (severity, named) == ("error", [f"crowded-{number}" for number in range(5)])
-    assert "More than data.max_dropped_fraction=0.1 stops the training." in printed
+    assert "Training stops above data.max_dropped_fraction=0.1." in printed
     assert "tokenizer=sentencepiece" in printed
 
 
@@ -246,7 +246,7 @@ def test_the_page_names_the_faults_and_plays_the_worst_utterances(sick: tuple[Pa
     row.locator("button").click()
     row.locator("audio").wait_for()
     wait_until(seen.page, "document.querySelector('audio').duration > 1")
-    assert seen.page.locator("tr", has_text="page of an error").count() == 0  # the file's contents are private
+    assert seen.page.locator("tr", has_text="page of an error").count() == 0  # a file's content may be private
     assert seen.complaints == []
     assert [address for address in seen.requests if not address.startswith("blob:")] == [seen.page.url]
 
@@ -448,7 +448,7 @@ def test_only_a_sample_of_a_corpus_in_shards_is_examined_and_this_is_reported(
     assert "valid, sampled" not in printed  # valid has 8 utterances, so all of them are examined
     assert "the headers of 20 files" in printed
     # Steps are counted for the whole corpus.
-    assert re.search(r"^steps: \d+ of the optimizer in an epoch", printed, re.MULTILINE)
+    assert re.search(r"^steps: \d+ optimizer steps per epoch", printed, re.MULTILINE)
     assert len([path for method, path, byte_range in s3.requests if byte_range and "train-" in path]) < 48
 
 
@@ -456,7 +456,7 @@ def test_a_sample_is_spread_evenly_and_depends_only_on_the_seed(in_shards: str, 
     corpus = read_corpus(settings_with(*of_shards(in_shards)).corpus, str, IndexCache().utterances)
     first, facts = sampled(corpus, 12, seed=0)
     names = list(first.train.ids)
-    # one of each four utterances is drawn
+    # One of every four consecutive utterances is drawn.
     assert [int(name.removeprefix("train-")) // 4 for name in names] == list(range(12))
     assert list(sampled(corpus, 12, seed=0)[0].train.ids) == names
     assert list(sampled(corpus, 12, seed=1)[0].train.ids) != names
@@ -474,8 +474,8 @@ def test_a_failing_store_ends_the_doctor_in_one_line(in_shards: str, tmp_path: P
     assert "\n" not in str(raised.value)
 
 
-def test_the_memory_estimate_counts_weights_gradients_and_moments_of_trained_parameters() -> None:
-    """For a linear layer all sizes are known: forward, and backward without the gradient of the input."""
+def test_peak_memory_counts_outputs_and_gradients_but_not_existing_tensors() -> None:
+    """The sizes for a linear layer are known: its output, and the gradient of its weight but not of its input."""
     layer = torch.nn.Linear(300, 200, bias=False)
     x = torch.randn(50, 300)
     with PeakMemory([*layer.parameters(), x]) as memory:

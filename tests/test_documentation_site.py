@@ -1,4 +1,7 @@
-"""The documentation site: it builds, needs no other host, its search works on files, its reference is complete."""
+"""The documentation site builds and loads nothing from other hosts, and its reference is complete.
+
+Its search works when a page is opened as a file.
+"""
 
 import re
 from html.parser import HTMLParser
@@ -32,7 +35,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Loaded(HTMLParser):
-    """Collects the addresses that a page loads, except links."""
+    """Collects the addresses of everything that a page loads; targets of links are not loaded."""
 
     def __init__(self) -> None:
         super().__init__()

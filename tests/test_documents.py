@@ -13,7 +13,7 @@ SOURCES = re.compile(r"(?:asr|benchmarks|conf|docs|recipes|tests)/[\w/.-]+\.(?:p
 
 
 def missing(document: Path, target: str) -> str | None:
-    """Describe what is wrong with a link; None if the target exists."""
+    """Return the problem with a link, or None if the target exists."""
     path, _, anchor = target.partition("#")
     linked = (document.parent / path).resolve() if path else document
     if not linked.exists():

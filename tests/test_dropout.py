@@ -1,4 +1,4 @@
-"""Dropout: frequency, scale, and random generator."""
+"""Dropout: its frequency, the scale of the remaining values, and its random generator."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from asr.kernels.dropout import STEPS, Dropout
 @pytest.mark.parametrize("p", [0.1, 0.25, 0.5, 0.9])
 def test_values_are_dropped_with_the_given_probability_and_the_mean_is_unchanged(p: float) -> None:
     torch.manual_seed(0)
-    out = Dropout(p)(torch.ones(1000, 1001))  # not a multiple of the four masks drawn at a time
+    out = Dropout(p)(torch.ones(1000, 1001))  # four values share a random number; 4 does not divide 1001
     dropped = float((out == 0).double().mean())
     deviation = (p * (1 - p) / out.numel()) ** 0.5
     assert abs(dropped - p) < 5 * deviation + 0.5 / STEPS
@@ -22,11 +22,11 @@ def test_values_are_dropped_with_the_given_probability_and_the_mean_is_unchanged
 def test_each_value_is_dropped_independently() -> None:
     torch.manual_seed(0)
     zero = (Dropout(0.5)(torch.ones(400, 1000)) == 0).double() - 0.5
-    for shift in (1, 2, 3, 4, 8, 1000):  # neighbours share a random number; rows are consecutive
+    for shift in (1, 2, 3, 4, 8, 1000):  # neighbours share a random number; a shift of 1000 compares rows
         flat = zero.flatten()
         correlation = float((flat[:-shift] * flat[shift:]).mean() / 0.25)
         assert abs(correlation) < 5 / flat.numel() ** 0.5
-    # The mean deviation equals the expectation for fair coins.
+    # The mean deviation of the column means equals the expectation for independent values.
     assert abs(float(zero.mean(dim=0).abs().mean()) - 0.5 * (2 / torch.pi / 400) ** 0.5) < 0.002
 
 

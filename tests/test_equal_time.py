@@ -13,7 +13,7 @@ from tests.conftest import TINY, resolved, tone_corpus
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 RECIPE = Path(__file__).parents[1] / "benchmarks" / "equal_time"
 SENTENCES = [" ".join("".join(random.Random(9 * n + w).choices(LETTERS, k=6)) for w in range(9)) for n in range(100)]
-SIZES = (0.8, 1.35)  # smallest and largest permitted size, divided by that of the first row's encoder
+SIZES = (0.8, 1.35)  # smallest and largest permitted size, relative to the first row's encoder
 
 
 @pytest.mark.parametrize("file", sorted(path.name for path in RECIPE.glob("*.yaml")))

@@ -1,4 +1,4 @@
-"""Output of asr.evaluate, on the screen and in files, and its errors."""
+"""The output of asr.evaluate on the screen and in files, and its errors."""
 
 import json
 import os
@@ -96,7 +96,7 @@ def test_a_model_that_writes_case_and_punctuation_has_two_error_rates_and_accept
     assert figures[None] == figures["basic"] | {"real_time_factor": figures[None]["real_time_factor"]}
     assert figures["as_written"]["wer"] == figures["as_written"]["raw_wer"] == figures["basic"]["raw_wer"]
     assert figures["basic"]["wer"] < 0.1
-    assert figures["basic"]["raw_wer"] == 1, "each word has a capital"
+    assert figures["basic"]["raw_wer"] == 1, "each word of the references has a capital letter"
 
 
 def test_an_unknown_normalizer_is_refused_before_the_model_is_loaded(tones: Path) -> None:
@@ -158,7 +158,7 @@ def test_speakers_are_also_resampled_if_there_are_enough() -> None:
 
 
 def test_without_an_interval_the_table_gives_the_reason() -> None:
-    """That 40 utterances have no error does not imply that others have none."""
+    """40 utterances without errors do not imply that other utterances have no errors."""
     perfect = [scored("a b", "a b", name=str(number)) for number in range(40)]
     output = table([("perfect", summary(Evaluation(perfect, [], 1.0, "basic")))])
     assert output.splitlines()[1].split()[3:5] == ["0.00", "-"]
@@ -200,7 +200,7 @@ BAD: dict[str, tuple[str | bytes, str]] = {
     "text a huge list": (json.dumps(LINE | {"text": ["x" * 3_000_000]}), "text must be a string; got ['xx"),
     "a recording": (
         b"RIFF\x24\x00\x00\x00WAVEfmt " + os.urandom(500),
-        "must be a manifest; it is not text. asr.transcribe takes recordings.",
+        "must be a manifest; it is not text. For recordings, use asr.transcribe.",
     ),
     "a huge line": ("[" + "1," * 3_000_000, "each line must be one JSON object"),
     "twice": (2 * (json.dumps(LINE) + "\n"), "ids must be unique; '1' is already in line 1"),

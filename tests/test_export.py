@@ -1,4 +1,4 @@
-"""Every encoder becomes a program for any number of utterances and frames, with equal outputs."""
+"""Every encoder is exported as a program for any number of utterances and frames, with the outputs of torch."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from torch.export import Dim, export
 from asr.build import build_features, component
 from tests.conftest import OTHER_PARTS, SMALLEST_ENCODERS, overridden, resolved
 
-# One encoder of each class and with each part, but not of each size: a program is a sequence of layers.
+# One encoder of each class, and one with each part. Other sizes are not tested, because they give similar programs.
 PARTS = {(part.group, part.name): part for part in reversed(OTHER_PARTS)}
 CASES = [*([f"encoder={name}"] for name in SMALLEST_ENCODERS), *(part.overrides for part in PARTS.values())]
 SMALL = {  # the size of a layer does not change the program

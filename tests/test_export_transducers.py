@@ -1,4 +1,4 @@
-"""RNNT and TDT as ONNX programs: asr, plain Python and sherpa-onnx give the texts of torch."""
+"""RNNT and TDT as ONNX programs: run by asr, plain Python and sherpa-onnx, they give the texts of torch."""
 
 import subprocess
 import sys
@@ -40,7 +40,7 @@ KINDS = {  # name to overrides
 
 
 def sound(seconds: float, seed: int) -> Tensor:
-    """Noise whose loudness and colour change, so that frames differ."""
+    """Return noise and tones whose loudness and spectrum change, so that frames differ."""
     generator = torch.Generator().manual_seed(seed)
     time = torch.arange(round(seconds * 16_000)) / 16_000
     noise = torch.randn(len(time), generator=generator)
@@ -49,7 +49,7 @@ def sound(seconds: float, seed: int) -> Tensor:
 
 
 def transducer_bundle(folder: Path, *overrides: str, blank: float = 4.0) -> Path:
-    """Write a bundle of random weights whose joint network writes tokens, blanks and durations of all kinds."""
+    """Write a bundle with random weights, scaled so that the transducer emits tokens, blanks and all durations."""
     config = resolved(*SMALL, "features=slaney_fbank", "head.joint_dim=16", *overrides)
     tokenizer, features = build_tokenizer(config), build_features(config)
     tokenizer.fit(TEXTS)
@@ -66,7 +66,7 @@ def transducer_bundle(folder: Path, *overrides: str, blank: float = 4.0) -> Path
         joiner.output.weight.mul_(3.0)
         joiner.output.bias[0] += blank
         if head_durations := getattr(head, "durations", ()):
-            joiner.output.bias[-len(head_durations)] -= 3.0  # sherpa-onnx writes at most 5 tokens in a frame
+            joiner.output.bias[-len(head_durations)] -= 3.0  # sherpa-onnx emits at most 5 tokens in a frame
     replace_bundle(folder, Bundle(model_config(config), tokenizer.files(), model.state_dict(), card=""))
     return folder
 
@@ -88,7 +88,7 @@ for recording in sys.argv[2:]:
 
 
 def by_sherpa(folder: Path, paths: list[str], method: str = "greedy_search") -> list[str]:
-    """Return texts of recordings from another process, which an error in sherpa-onnx would crash."""
+    """Return the texts of sherpa-onnx, run in a separate process because an error would crash its process."""
     command = [sys.executable, "-c", BY_SHERPA, method, *paths]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -101,7 +101,7 @@ def texts_of(model: Path, paths: list[str], **options: Any) -> list[str]:
     return texts
 
 
-# ---- without export to a file: fast
+# ---- fast tests, without export to a file
 
 
 @pytest.mark.parametrize("predictor", ["lstm", "gru", "stateless"])
@@ -117,7 +117,7 @@ def test_the_decoder_and_joiner_for_sherpa_onnx_equal_ours_with_the_blank_last(
     decoder, join = SherpaDecoder(model.head, vocab_size), SherpaJoiner(model.head, vocab_size)
     states: Any = [torch.zeros_like(tensor) for tensor in to_sherpa(network.initial_state(2))]
     assert states[0].shape == states[1].shape
-    tokens = [(0, 0), (3, 5), (vocab_size - 1, 1)]  # in the order of asr: the blank is first (2, 3, J)
+    tokens = [(0, 0), (3, 5), (vocab_size - 1, 1)]  # token ids of asr, in which the blank is 0
     expected = joiner.of_tokens(network(torch.tensor(tokens[1:]).T))  # (2, 3, J)
     for number, pair in enumerate(tokens):
         theirs = torch.tensor([[(token - 1) % vocab_size] for token in pair], dtype=torch.int32)
@@ -133,7 +133,7 @@ def test_the_decoder_and_joiner_for_sherpa_onnx_equal_ours_with_the_blank_last(
 
 
 def test_durations_that_sherpa_onnx_supports_are_recognised() -> None:
-    """sherpa-onnx takes the position of a duration's logit as its length."""
+    """sherpa-onnx supports only the durations 0, 1, 2, ...: it uses the index of a logit as the duration."""
     for overrides, expected in (
         (["head=tdt"], True),
         (["head=tdt", "head.durations=[0,1,2,4]"], False),
@@ -144,18 +144,18 @@ def test_durations_that_sherpa_onnx_supports_are_recognised() -> None:
         assert has_sherpa_durations(head) is expected
 
 
-def test_in_the_token_files_the_blank_is_first_or_last() -> None:
+def test_the_blank_is_first_in_the_token_file_of_asr_and_last_in_that_of_sherpa_onnx() -> None:
     files = token_files(["", " ", "a"], {"encoder-sherpa.onnx"})
     assert files == {"tokens.txt": "<blk> 0\n▁ 1\na 2\n", "tokens-sherpa.txt": "▁ 0\na 1\n<blk> 2\n"}
     assert token_files(["", " ", "a"], {"model.onnx"}).keys() == {"tokens.txt"}
 
 
-# ---- programs, whose export takes a quarter of a minute or more: slow
+# ---- slow tests, in which each export takes at least 15 s
 
 
 @pytest.fixture(scope="module", params=[pytest.param(name, marks=pytest.mark.slow) for name in KINDS])
 def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a transducer's bundle, its export, and three recordings."""
+    """A folder with the bundle of a transducer, the exported bundle, and three recordings."""
     folder = tmp_path_factory.mktemp("transducer")
     bundle = transducer_bundle(folder / "bundle", *KINDS[request.param])
     assert export([str(bundle), "-o", str(folder / "exported")]) == 0
@@ -196,7 +196,7 @@ def test_a_duration_that_sherpa_onnx_does_not_support_is_named_in_the_readme(exp
     ids=["tdt", "rnnt"],
 )
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A corpus of tones, and a transducer trained until it recognises them."""
+    """A corpus of tones, and a transducer that is trained until it recognises the tones."""
     from asr.train import train
 
     folder = tmp_path_factory.mktemp("trained")
@@ -211,7 +211,7 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.mark.timeout(1800)
 def test_sherpa_onnx_writes_the_texts_of_a_trained_model_in_float32_and_int8(trained: Path, tmp_path: Path) -> None:
-    """sherpa-onnx computes its own features, so the model must be certain of its tokens."""
+    """sherpa-onnx computes its own features, so texts are equal only if the model is certain of its tokens."""
     pytest.importorskip("sherpa_onnx", reason="sherpa-onnx is not installed")
     paths = [str(utterance.audio_filepath) for utterance in read_manifest(trained / "test.jsonl")]
     expected = texts_of(trained / "run", paths)

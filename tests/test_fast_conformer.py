@@ -1,4 +1,4 @@
-"""The Fast Conformer, compared with transformers' Parakeet encoder, and its sizes with NeMo's table."""
+"""The Fast Conformer equals the Parakeet encoder of transformers, and its sizes equal those in NeMo's table."""
 
 import itertools
 
@@ -28,14 +28,14 @@ CHOICES = [dict(zip(OPTIONS, values, strict=True)) for values in itertools.produ
 
 
 class Positions(nn.Module):
-    """The positions of asr, because those of transformers are rounded to float32 in nets of any type."""
+    """asr's positional encodings. Those of transformers are rounded to float32 even in a float64 network."""
 
     def forward(self, x: Tensor) -> Tensor:
         return relative_positions(x.shape[1], x.shape[2], x.device).to(x.dtype).expand(len(x), -1, -1)
 
 
 def with_the_weights_of(theirs: ParakeetEncoder) -> Conformer:
-    """Return an encoder of asr for a config of transformers."""
+    """Return an encoder of asr with the config and weights of an encoder of transformers."""
     config = {"model_type": "parakeet_ctc", "encoder_config": theirs.config.to_diff_dict()}
     ours = component("encoder", encoder_config(config))(parakeet.MELS)
     shapes = {f"encoder.{name}": tensor.shape for name, tensor in ours.state_dict().items()}
@@ -62,7 +62,7 @@ def test_the_encoder_equals_parakeets_in_transformers(options: dict[str, bool]) 
 
 def test_positions_equal_those_of_transformers_within_float32_rounding() -> None:
     x = torch.zeros(1, 200, parakeet.ENCODER["hidden_size"])
-    # Angles reach 200 rad, so float32 rounding is large.
+    # Angles reach 200 rad, so the rounding error of float32 is large.
     torch.testing.assert_close(Positions()(x), parakeet.encoder().encode_positions(x), rtol=0, atol=1e-4)
 
 
@@ -75,7 +75,7 @@ def test_the_number_of_parameters_equals_that_of_transformers(options: dict[str,
 
 @pytest.mark.parametrize(("name", "dim", "heads", "layers"), [("s", 176, 4, 16), ("m", 256, 4, 16), ("l", 512, 8, 17)])
 def test_the_sizes_equal_those_in_nemos_table(name: str, dim: int, heads: int, layers: int) -> None:
-    """The number of parameters equals that of transformers' defaults, channels and kernels included."""
+    """The number of parameters equals that of transformers with its default channels and kernels."""
     sizes = {
         "hidden_size": dim,
         "num_attention_heads": heads,
@@ -90,7 +90,7 @@ def test_the_sizes_equal_those_in_nemos_table(name: str, dim: int, heads: int, l
 
 
 def plainly(front_end: DepthwiseConv, features: Tensor, length: int) -> Tensor:
-    """Encode one utterance, (T, F) to (T', D): sums over windows, channel by channel, zeros outside."""
+    """Subsample one utterance (T, F) to (T', D) by sums over windows, channel by channel; outside it is zero."""
     x = features[None, :length]  # (channels, T, F)
     for number, stage in enumerate(front_end.stages):
         conv, pointwise = (stage, None) if number == 0 else stage

@@ -1,4 +1,4 @@
-"""Real faults during training: little lost work, clear errors, and no hangs."""
+"""Real faults during training cost little work, cause clear errors, and never hang."""
 
 import contextlib
 import multiprocessing
@@ -45,7 +45,7 @@ def config(run_dir: Path, corpus: Path, *overrides: str) -> dict[str, Any]:
 
 
 def error(output: Path) -> str:
-    """Return the single error line of a training; there must be no traceback."""
+    """Return the error line of a training; there must be exactly one, and no traceback."""
     text = output.read_text()
     assert "Traceback" not in text, text
     lines = [line for line in text.splitlines() if " error: " in line]
@@ -54,7 +54,7 @@ def error(output: Path) -> str:
 
 
 def bad_corpus(tones: Path, folder: Path) -> Path:
-    """A copy of the tones whose audio can be damaged."""
+    """Copy the corpus of tones, so that a test can damage its audio; return the folder."""
     shutil.copytree(tones / "audio", folder / "audio")
     for split in ("train", "valid", "test"):
         text = (tones / f"{split}.jsonl").read_text().replace(str(tones), str(folder))
@@ -64,14 +64,14 @@ def bad_corpus(tones: Path, folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An undisturbed run."""
+    """The folder of an undisturbed run."""
     folder = tmp_path_factory.mktemp("whole")
     assert finish(start(config(folder / "run", tones), folder / "log")) == 0, (folder / "log").read_text()
     return folder / "run"
 
 
 def half(run_dir: Path, corpus: Path, output: Path, *overrides: str) -> list[Path]:
-    """A run that was killed after its sixth step, and its checkpoints, newest first."""
+    """Kill a run after its sixth step; return its checkpoints, newest first."""
     running = start(config(run_dir, corpus, *overrides), output)
     assert wait_for(lambda: steps_logged(run_dir) > 6, running)
     kill(running)
@@ -86,7 +86,7 @@ def flip_a_bit(path: Path) -> None:
     with zipfile.ZipFile(path) as file:
         largest = max(file.infolist(), key=lambda member: member.file_size)
     content = bytearray(path.read_bytes())
-    content[largest.header_offset + largest.file_size // 2] ^= 16  # a byte in the middle of the largest file's content
+    content[largest.header_offset + largest.file_size // 2] ^= 16  # a byte in the middle of the largest file
     path.write_bytes(content)
 
 
@@ -205,7 +205,7 @@ def test_stopping_workers_does_not_raise_torchs_error_about_dead_workers() -> No
 
 
 def test_the_watching_thread_kills_workers_without_waiting_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error in a thread cannot be suppressed; it appears in the main thread."""
+    """Waiting could raise torch's error in the main thread, where this thread cannot suppress it."""
     done: list[str] = []
     worker = SimpleNamespace(kill=lambda: done.append("killed"), join=lambda: done.append("joined"))
     monkeypatch.setattr(multiprocessing, "active_children", lambda: [worker])
@@ -220,7 +220,7 @@ def test_the_watching_thread_kills_workers_without_waiting_for_them(monkeypatch:
 def test_files_that_become_unreadable_are_skipped_counted_and_named(
     world_size: int, tones: Path, tmp_path: Path
 ) -> None:
-    """Batches have one or two utterances, so that a rank has a batch without readable utterances."""
+    """Each batch of a rank has one utterance, so that some batches have no readable utterance."""
     corpus, run_dir = bad_corpus(tones, tmp_path / "corpus"), tmp_path / "run"
     processes = TWO if world_size > 1 else []
     small = ["data.max_utterances=1", "data.max_bad_fraction=0.2", "augment=[spec_augment]"]
@@ -254,7 +254,7 @@ def test_files_with_extreme_samples_are_skipped_in_training_and_validation(tones
 
 
 def test_a_batch_with_a_bad_file_trains_like_a_batch_without_it(tones: Path, tmp_path: Path) -> None:
-    """If the file is already damaged at the start, the first loss is that of the other utterances per token."""
+    """The file is damaged before the start; the first loss is that of the other utterances, per token."""
     from tests.test_global_loss import planned
 
     corpus = bad_corpus(tones, tmp_path / "corpus")
@@ -280,14 +280,14 @@ def test_more_unreadable_files_than_max_bad_fraction_stop_the_training(
     for number in range(4):
         (corpus / "audio" / f"train-{number}.flac").write_bytes(b"not audio")
     processes = TWO if world_size > 1 else []
-    # at most 2.4 of the 48 files may be bad
+    # At most 2.4 of the 48 files may be bad.
     settings = config(tmp_path / "run", corpus, *processes, "data.max_bad_fraction=0.05")
     assert finish(start(settings, tmp_path / "log", world_size=world_size)) == 1
     assert "at most 2.4 unreadable utterances (data.max_bad_fraction); got " in error(tmp_path / "log")
 
 
 def step_too_far() -> None:
-    """Make the weights after a step extreme, like with a learning rate of 1e18, which no setting allows."""
+    """Make all weights extreme after a step, as with a learning rate of 1e18, which no setting allows."""
     step = torch.optim.AdamW.step
 
     def far(self: torch.optim.AdamW, *args: Any, **kwargs: Any) -> Any:
@@ -344,14 +344,14 @@ def test_the_log_has_one_line_per_record_for_any_id(tones: Path, tmp_path: Path)
 
 
 def limit_memory(more_bytes: int) -> None:
-    """Limit this process to its present memory plus `more_bytes`."""
+    """Limit the memory of this process to its current size plus `more_bytes`."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + more_bytes
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
 def limit_memory_of_the_trial() -> None:
-    """Limit memory when the largest batches are tried; the start before it needs more memory on some machines."""
+    """Limit memory only while the largest batches are tried, because the start needs more memory on some machines."""
     from asr.training.memory_check import LargestBatchFirst
 
     trial = LargestBatchFirst.on_train_start
@@ -394,7 +394,7 @@ def test_trying_the_largest_batch_does_not_change_the_run(whole: Path, tones: Pa
 @pytest.mark.parametrize(
     ("signum", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR1, 138)], ids=str
 )
-def test_a_signal_saves_a_checkpoint_and_stops_with_its_own_exit_status(
+def test_a_signal_saves_a_checkpoint_and_stops_the_training_with_the_exit_status_of_the_signal(
     signum: int, status: int, whole: Path, tones: Path, tmp_path: Path
 ) -> None:
     run_dir = tmp_path / "run"
@@ -429,7 +429,7 @@ def signal_in_the_trial(signum: int) -> None:
 
 @pytest.mark.parametrize(("signum", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=str)
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_a_signal_before_the_first_step_stops_like_any_other(
+def test_a_signal_before_the_first_step_stops_the_training_with_the_exit_status_of_the_signal(
     world_size: int, signum: int, status: int, tones: Path, tmp_path: Path
 ) -> None:
     settings = config(tmp_path / "run", tones, *(TWO if world_size > 1 else []))
@@ -464,7 +464,7 @@ def test_ctrl_c_twice_stops_at_once(tones: Path, tmp_path: Path) -> None:
     assert wait_for(lambda: steps_logged(tmp_path / "run") > 2, running)
     assert running[0].pid is not None
     for _ in range(20):
-        with contextlib.suppress(ProcessLookupError):  # it may have ended already
+        with contextlib.suppress(ProcessLookupError):  # the process may have ended already
             os.kill(running[0].pid, signal.SIGINT)
         time.sleep(0.005)
     assert finish(running) in (130, -signal.SIGINT)  # -SIGINT if the signal arrives while Python is shutting down
@@ -522,10 +522,10 @@ def test_a_process_that_dies_ends_the_others_in_one_line(tones: Path, tmp_path: 
     assert wait_for(lambda: steps_logged(run_dir) > 2, running)
     running[1].kill()
     assert finish(running) == 1
-    assert "all 2 processes must run to the end; process 1 lost another one" in error(tmp_path / "log")
+    assert "all 2 processes must run to the end; process 1 lost a connection" in error(tmp_path / "log")
 
 
-# ---- several processes: the tests start only the first, like a command in a shell; Lightning starts the others
+# ---- several processes: a test starts only the first, like a command in a shell, and Lightning starts the others
 
 PROGRAM = """
 import os, pathlib, signal, time
@@ -551,7 +551,15 @@ WAITS = "time.sleep(1000)"  # like a collective operation that other ranks never
 def ended(
     harm: dict[str, str], tones: Path, folder: Path, world_size: int, strategy: str = "ddp"
 ) -> subprocess.CompletedProcess[str]:
-    """Train with code that runs in processes before the fourth step; return when all processes have ended."""
+    """Train on several processes, and wait until all of them have ended.
+
+    Args:
+        harm: environment variables; the value of IN_1, IN_2, ... is code that process 1, 2, ... runs before step 4.
+        tones: folder of the corpus.
+        folder: working folder.
+        world_size: number of processes.
+        strategy: value of trainer.strategy.
+    """
     (folder / "program.py").write_text(PROGRAM)
     processes = [f"trainer.strategy={strategy}", f"trainer.devices={world_size}"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **harm}
@@ -599,8 +607,8 @@ def test_no_process_outlives_the_first_process(tones: Path, tmp_path: Path) -> N
 
 
 def test_a_process_whose_parent_is_already_gone_ends(tones: Path, tmp_path: Path) -> None:
-    """Otherwise the process would wait for half an hour."""
+    """Otherwise the process would wait for its parent for half an hour."""
     settings = config(tmp_path / "run", tones, *TWO)
-    late = {"LOCAL_RANK": "1", STARTED_BY_FIRST: "1"}  # process id that is not the parent of this process
+    late = {"LOCAL_RANK": "1", STARTED_BY_FIRST: "1"}  # process 1 is not the parent of this process
     assert finish(start(settings, tmp_path / "log", environment=late)) == 0
     assert (tmp_path / "log").read_text() == ""

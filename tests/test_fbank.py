@@ -1,4 +1,4 @@
-"""Log-mel features against Kaldi's recipe in numpy, and the two normalisations."""
+"""Log-mel features equal Kaldi's recipe in numpy; normalisations of features equal plain numpy."""
 
 import math
 import warnings
@@ -40,7 +40,7 @@ def mel(hertz: float) -> float:
 
 
 def triangles() -> np.ndarray:
-    """Return weights (F, FFT bins) of triangles of equal width in mel, from 20 Hz to Nyquist."""
+    """Return the weights (F, FFT bins) of triangular filters of equal width in mel, from 20 Hz to Nyquist."""
     low, high = mel(20.0), mel(SAMPLE_RATE / 2)
     step = (high - low) / (NUM_MEL_BINS + 1)
     weights = np.zeros((NUM_MEL_BINS, FFT_POINTS // 2 + 1))
@@ -55,11 +55,11 @@ def triangles() -> np.ndarray:
 
 
 def kaldi_fbank(waveform: np.ndarray) -> np.ndarray:
-    """Compute compute-fbank-feats --num-mel-bins=80 --dither=0 in float64, on samples in 16-bit units."""
+    """Compute Kaldi's `compute-fbank-feats --num-mel-bins=80 --dither=0` in float64, on samples in 16-bit units."""
     samples = waveform.astype(np.float64)
     povey = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(WINDOW) / (WINDOW - 1))) ** 0.85
     rows = []
-    # frames that are completely inside, as with Kaldi's snip_edges
+    # Only complete frames, as with Kaldi's snip_edges.
     for start in range(0, len(samples) - WINDOW + 1, SHIFT):
         window = samples[start : start + WINDOW]
         window = window - window.mean()
@@ -82,7 +82,7 @@ def test_energies_of_noise_equal_kaldis_from_full_scale_to_one_bit(amplitude: fl
     waveform = (amplitude * noise()).astype(np.float32)
     expected = kaldi_fbank(waveform * 2.0**15)
     actual = FBANK.energies(torch.from_numpy(waveform)).numpy()
-    # A float32 FFT has a relative error of 1e-4 per energy, which is 1e-4 in the logarithm.
+    # Energies of a float32 FFT have a relative error of 1e-4, which is an error of 1e-4 in the logarithm.
     np.testing.assert_allclose(actual, expected, rtol=0, atol=5e-4)
     assert expected.min() > LOG_FLOOR + 1
 
@@ -92,7 +92,7 @@ def test_energies_of_a_sine_equal_kaldis(amplitude: float) -> None:
     waveform = (amplitude * sine()).astype(np.float32)
     expected = kaldi_fbank(waveform * 2.0**15)
     actual = FBANK.energies(torch.from_numpy(waveform)).numpy()
-    # Far from the sine a bin has 1e-10 of its energy, for which a float32 FFT has about three digits.
+    # A bin far from the sine has 1e-10 of the sine's energy; a float32 FFT has about three correct digits in it.
     np.testing.assert_allclose(actual, expected, rtol=0, atol=2e-2)
     loudest = np.abs(expected - expected.max()) < 5
     np.testing.assert_allclose(actual[loudest], expected[loudest], rtol=0, atol=1e-4)
@@ -106,9 +106,9 @@ def test_energies_equal_those_of_torchaudios_kaldi_fbank(sample_rate: int, num_m
     expected = torchaudio.compliance.kaldi.fbank(waveform[None].double() * 2.0**15, **settings)
     actual = features.energies(waveform.double())
     assert actual.dtype == torch.float64
-    # torchaudio and asr compute the triangles in float32: weights of narrow triangles are accurate to 1e-4.
+    # torchaudio and asr compute the filters in float32, so the weights of narrow filters are accurate to 1e-4.
     torch.testing.assert_close(actual, expected, rtol=0, atol=2e-4)
-    # In float32 both have the FFT's rounding error, which is visible in bins with little energy.
+    # In float32, torchaudio and asr have rounding errors of the FFT, which are visible in bins with little energy.
     theirs = torchaudio.compliance.kaldi.fbank(waveform[None] * 2.0**15, **settings)
     torch.testing.assert_close(features.energies(waveform), theirs, rtol=0, atol=2e-3)
 
@@ -117,7 +117,7 @@ def test_energies_equal_those_of_torchaudios_kaldi_fbank(sample_rate: int, num_m
 def test_frames_are_equal_whether_computed_together_or_separately(num_frames: int) -> None:
     waveform = torch.from_numpy(0.1 * noise(WINDOW + (num_frames - 1) * SHIFT)).float()
     each = [FBANK.energies(waveform[start : start + WINDOW]) for start in range(0, num_frames * SHIFT, SHIFT)]
-    # The product of a single row is summed in another order.
+    # A matrix product with a single row sums in another order.
     torch.testing.assert_close(FBANK.energies(waveform), torch.cat(each), rtol=0, atol=1e-5)
 
 
@@ -148,7 +148,7 @@ def test_digital_silence_is_finite_and_at_the_floor() -> None:
 SHAPES = {
     "noise": noise(2 * WINDOW).clip(-1, 1),
     "constant": np.ones(2 * WINDOW),
-    "fastest": np.resize([1.0, -1.0], 2 * WINDOW),  # highest response of pre-emphasis, and of the bin at Nyquist
+    "fastest": np.resize([1.0, -1.0], 2 * WINDOW),  # the strongest response of pre-emphasis and of the bin at Nyquist
     "square": np.resize(np.repeat([1.0, -1.0], 8), 2 * WINDOW),  # 1 kHz
     "click": np.eye(2 * WINDOW)[WINDOW],
     "half silent": np.repeat([0.0, 1.0], WINDOW) * noise(2 * WINDOW).clip(-1, 1),
@@ -171,7 +171,7 @@ def test_features_are_finite_for_any_accepted_audio(normalize: str, amplitude: f
 @pytest.mark.parametrize("sample_rate", [1000, 8000, 48000, 192_000])
 @pytest.mark.parametrize("shape", ["constant", "fastest", "square"])
 def test_energies_of_the_loudest_audio_are_finite_at_any_sample_rate(sample_rate: int, shape: str) -> None:
-    """The sum over a window grows with its length in samples."""
+    """The sum over a window grows with the number of its samples, and so with the sample rate."""
     waveform = MAX_SAMPLE * torch.from_numpy(np.resize(SHAPES[shape][:16], sample_rate // 10)).float()
     energies = fbank(f"sample_rate={sample_rate}", "num_mel_bins=20").energies(waveform)
     assert len(energies)
@@ -220,7 +220,7 @@ def test_features_are_normalised_energies() -> None:
 
 
 def random_features(num_frames: int, seed: int = 0) -> Tensor:
-    """Return bins of different means and deviations; bin 2 is constant."""
+    """Return features whose bins have different means and deviations; bin 2 is constant."""
     generator = torch.Generator().manual_seed(seed)
     features = torch.randn(num_frames, 5, generator=generator) * torch.tensor([0.5, 2.0, 0.0, 1.0, 4.0])
     return features + torch.tensor([8.0, -15.0, 6.7, 0.0, 1.0])
@@ -276,7 +276,7 @@ def test_inserted_silence_does_not_change_loud_frames_and_gets_their_lowest_valu
     joined = torch.cat(pieces)
     loud = torch.cat([torch.full((len(piece),), number % 2 == 1) for number, piece in enumerate(pieces)])
     alone = LOUD(torch.cat(parts))
-    normalised = LOUD(joined + gain)  # add the maximum level of a recording
+    normalised = LOUD(joined + gain)  # a gain of the recording adds a constant to all energies
     torch.testing.assert_close(normalised[loud], alone, rtol=0, atol=1e-4)
     torch.testing.assert_close(normalised[~loud], alone.amin(dim=0).expand(int((~loud).sum()), 5), rtol=0, atol=1e-4)
 
@@ -303,7 +303,7 @@ def test_training_set_statistics_are_over_all_frames_of_all_utterances() -> None
     expected = (frames - frames.mean(axis=0)) / std
     normalize = fitted(utterances)
     actual = torch.cat([normalize(utterance) for utterance in utterances]).numpy()
-    # Tolerances as above; the constant bin has the rounding error of its mean, 1e-6, divided by min_std.
+    # The constant bin has the largest error: the rounding error of its mean, 1e-6, divided by min_std, 1e-2.
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-4)
     assert normalize(torch.zeros(0, 5)).shape == (0, 5)
 
@@ -311,7 +311,7 @@ def test_training_set_statistics_are_over_all_frames_of_all_utterances() -> None
 def test_training_set_statistics_use_only_the_configured_number_of_utterances() -> None:
     def endless() -> Any:
         yield from (random_features(9, seed=1), random_features(7, seed=2))
-        raise AssertionError("a third utterance was asked for")
+        raise AssertionError("a third utterance was requested")
 
     normalize = GlobalCMVN(num_utterances=2, min_std=1e-2)
     normalize.fit(endless())
@@ -320,7 +320,7 @@ def test_training_set_statistics_use_only_the_configured_number_of_utterances() 
 
 
 def test_training_set_statistics_are_accurate_if_the_mean_is_large() -> None:
-    """Sums of squares in float32 would lose the variance: 1000^2 is accurate to 0.06, the variance is 0.01."""
+    """Sums of squares in float32 would lose the variance: 1000^2 is accurate to 0.06, and the variance is 0.01."""
     utterances = [1000 + 0.1 * random_features(500, seed=seed) for seed in range(20)]
     frames = torch.cat(utterances).double().numpy()
     normalize = fitted(utterances, min_std=1e-5)

@@ -1,4 +1,4 @@
-"""A run from a trained model, killed before or after weights are unfrozen, ends with equal bits."""
+"""A run that starts from a trained model, and is killed before or after weights are unfrozen, ends with equal bits."""
 
 import random
 import re
@@ -56,9 +56,9 @@ def assert_same(parts: Path, whole: Path) -> None:
         [die_after_the_first_checkpoint],  # killed while weights are frozen
         pytest.param(
             [
-                partial(die_in, "asr.training.task.count_errors"),  # killed in the validation before the first step
+                partial(die_in, "asr.training.task.count_errors"),  # killed during the validation before the first step
                 die_after_the_first_checkpoint,
-                die_after_the_first_checkpoint,  # killed after weights were unfrozen
+                die_after_the_first_checkpoint,  # killed after weights are unfrozen
                 partial(die_in, "asr.run.gains.compare"),
             ],
             marks=pytest.mark.slow,
@@ -106,7 +106,7 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_bits(
 
 
 def test_two_processes_that_unfreeze_weights_keep_them_equal(fluent: Path, tones: Path, tmp_path: Path) -> None:
-    """DDP fixes the weights that it reduces before the first step; weights that it omits would drift apart."""
+    """Before the first step, DDP decides which gradients it reduces; weights without reduction would drift apart."""
     (tmp_path / "weights").mkdir()
     settings = config(tmp_path / "run", fluent / "run", tones, *TWO, "trainer.max_steps=7", "corpus.test=[]")
     before = partial(write_weights, tmp_path / "weights")

@@ -1,4 +1,4 @@
-"""recipes/finetune: exact joins of utterances, and comparison of word times."""
+"""recipes/finetune: join utterances exactly, and compare the times of words."""
 
 import json
 from pathlib import Path
@@ -37,7 +37,7 @@ def test_joined_utterances_have_the_audio_of_their_parts(manifest: Path, tmp_pat
         waveform = load_waveform(part.audio_filepath, SAMPLE_RATE, offset=part.offset, duration=part.duration)
         expected = load_waveform(source.audio_filepath, SAMPLE_RATE, duration=source.duration)
         assert waveform.shape == expected.shape
-        assert float((waveform - expected).abs().max()) < 1e-4, "16 bits"
+        assert float((waveform - expected).abs().max()) < 1e-4, "16-bit samples differ only by rounding"
         assert part.text == source.text
     joined = read_manifest(output / "joined.jsonl")
     assert [utterance.text for utterance in joined] == [" ".join(part.text for part in parts)]

@@ -1,4 +1,4 @@
-"""recipes/finetune/split: speakers are held out as a whole; bad input is one line."""
+"""recipes/finetune/split holds out speakers with all their utterances; errors are one line."""
 
 import json
 from pathlib import Path

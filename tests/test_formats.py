@@ -1,4 +1,4 @@
-"""Formats of transcripts: another library or tool reads each one, and gets the content of the transcript."""
+"""Formats of transcripts: another library or tool reads each format, and gets the content of the transcript."""
 
 import html
 import io
@@ -26,14 +26,14 @@ from praatio import textgrid
 from asr.recognition.formats import FORMATS
 from asr.recognition.transcript import Alternative, Transcript, Word
 
-ROUNDING = 0.0005 + 1e-9  # seconds: times are written to the millisecond
+ROUNDING = 0.0005 + 1e-9  # seconds; times are rounded to milliseconds
 
-# There is no time limit, because cores may be shared.
+# There is no deadline, because cores may be shared.
 read_back = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 Span = tuple[str, float, float]  # a text, and its start and end in seconds
 
-# Any characters except white space, controls and lone surrogates: the possible words of as_written.
+# The possible words of as_written: any characters except white space, control characters and lone surrogates.
 TEXTS = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zs", "Zl", "Zp"]), min_size=1, max_size=60) | (
     st.sampled_from(
         rf"""
@@ -47,7 +47,7 @@ CONFIDENCES = st.floats(0, 1)
 
 @st.composite
 def ordinary_transcripts(draw: st.DrawFn) -> Transcript:
-    """Words with durations that do not overlap, but may touch."""
+    """Draw words that do not overlap, but may touch, and whose durations are not 0."""
     words, now = [], 0.0
     for text in draw(st.lists(TEXTS, max_size=30)):
         start = now + draw(st.sampled_from([0.0, 0.04, 0.4, 2.0]) | st.floats(0.002, 5000))
@@ -58,7 +58,7 @@ def ordinary_transcripts(draw: st.DrawFn) -> Transcript:
 
 @st.composite
 def rough_transcripts(draw: st.DrawFn) -> Transcript:
-    """All possible outputs of a decoder: only starts are in order, and no end is before its start."""
+    """Draw any output that a decoder may have: starts are in order, and no word ends before it starts."""
     words, start = [], 0.0
     for text in draw(st.lists(TEXTS, max_size=60)):
         start += draw(st.sampled_from([0.0, 0.0, 0.0, 0.0003, 0.04]) | st.floats(0, 3))
@@ -78,7 +78,7 @@ def spoken(*words: Span, duration: float = 0.0) -> Transcript:
 
 
 def talk(num_words: int, seed: int = 0) -> Transcript:
-    """A long talk with hesitations."""
+    """Return the transcript of a long talk with hesitations."""
     chance, words, now = random.Random(seed), [], 0.0
     for _ in range(num_words):
         start = now + chance.choice([0.0, 0.04, 0.12, 0.12, 0.2, 1.0])
@@ -139,7 +139,7 @@ def test_a_stream_yields_a_recording_before_it_requests_the_next() -> None:
 
 
 @pytest.mark.parametrize("name", list(FORMATS))
-def test_a_name_that_is_not_utf_8_is_written_as_its_bytes_and_json_stays_valid(name: str) -> None:
+def test_a_file_name_that_is_not_utf_8_is_written_as_its_bytes_and_json_stays_valid(name: str) -> None:
     recording = os.fsdecode(b"caf\xe9.wav")
     entry = FORMATS[name].entry(recording, talk(2))
     encoded = entry.encode("utf-8", errors="surrogateescape")
@@ -224,7 +224,7 @@ def test_cues_of_a_long_talk_are_readable(reader: str, seed: int) -> None:
         assert end >= shown_words[-1].end - ROUNDING
         assert end <= max(shown_words[-1].end, start + 1) + ROUNDING
         assert all(after.start - before.end <= 0.8 + 2 * ROUNDING for before, after in pairwise(shown_words))
-        # A cue begins only where necessary.
+        # A new cue begins only where it is necessary.
         if number:
             before = cues[number - 1]
             whole = f"{before[2]} {shown_words[0].text}".replace("\n", " ")
@@ -260,7 +260,7 @@ X, Y = "x" * 42, "y" * 42
         ([("a", 0, 0.1), ("b", 0.9, 2)], 9.0, [(0, 2, "a b")]),
         ([("a", 0, 3), ("b", 3, 6), ("c", 6, 7)], 9.0, [(0, 7, "a b c")]),
         ([("a", 0, 3), ("b", 3, 6), ("c", 6, 7.001)], 9.0, [(0, 6, "a b"), (6, 7.001, "c")]),
-        ([("a", 0, 10), ("b", 10, 11)], 11.0, [(0, 7, "a"), (10, 11, "b")]),  # the cue of a long word is shortened, too
+        ([("a", 0, 10), ("b", 10, 11)], 11.0, [(0, 7, "a"), (10, 11, "b")]),  # the cue of a long word is shortened
         ([("x" * 20, 0, 1), ("y" * 21, 1, 2)], 9.0, [(0, 2, "x" * 20 + " " + "y" * 21)]),
         ([("x" * 20, 0, 1), ("y" * 22, 1, 2)], 9.0, [(0, 2, "x" * 20 + "\n" + "y" * 22)]),
         ([(X, 0, 1), (Y, 1, 2), ("z", 2, 3)], 9.0, [(0, 2, f"{X}\n{Y}"), (2, 3, "z")]),
@@ -323,7 +323,7 @@ CtmLine = tuple[str, str, float, float, str, float]
 
 
 def read_ctm(document: str) -> list[CtmLine]:
-    """Read a CTM by the rules of SCTK's infmts.htm, and refuse files that violate them."""
+    """Read a CTM by the rules of SCTK's infmts.htm; fail if the file violates them."""
     lines = []
     for line in document.split("\n"):
         if not line or line.startswith(";;"):
@@ -367,7 +367,7 @@ def test_ctm_is_in_chronological_order_and_no_word_has_duration_0(transcript: Tr
         (".wav", ".wav"),
     ],
 )
-def test_ctm_names_a_recording_without_folder_extension_and_spaces(recording: str, expected: str) -> None:
+def test_ctm_names_a_recording_by_its_file_name_without_an_extension_or_spaces(recording: str, expected: str) -> None:
     [line] = read_ctm(file_of("ctm", talk(1), recording))
     assert line[0] == expected
     key = FORMATS["ctm"].key
@@ -490,7 +490,7 @@ def test_words_with_equal_times_are_written_one_after_another(
     assert read_by_praat(file_of("textgrid", spoken(*words, duration=duration))) == expected
 
 
-# ------------------------------------------------------------------------------------------------------ all
+# ---------------------------------------------------------------------------------------------- all formats
 
 
 @read_back
@@ -499,7 +499,7 @@ def test_every_file_ends_with_a_line_break_and_can_be_encoded(recording: str, tr
     for name in FORMATS:
         written = file_of(name, transcript, recording)
         assert not written or written.endswith("\n")
-        if not re.search("[\ud800-\udc7f\udd00-\udfff]", recording):  # a character that no file name can contain
+        if not re.search("[\ud800-\udc7f\udd00-\udfff]", recording):  # file names cannot contain these characters
             written.encode("utf-8", errors="surrogateescape")
 
 

@@ -1,4 +1,4 @@
-"""trainer.strategy=fsdp on two processes: the losses of DDP, its checkpoints, and exact resumption."""
+"""trainer.strategy=fsdp on two processes has the losses of DDP and exchangeable checkpoints, and resumes exactly."""
 
 from collections.abc import Callable
 from functools import partial
@@ -27,13 +27,13 @@ from tests.test_resume import RUN
 
 SHARDED = ["trainer.strategy=fsdp", "trainer.devices=2"]
 SHORT = ["data.batch_seconds=5", "num_threads=1", "corpus.test=[]"]
-# A bias of the keys, and one before a batch norm, change no loss: their gradients are rounding errors, which Adam
-# scales to whole steps. A layer norm has no running mean of such a bias.
+# The bias of the attention keys does not change the loss, nor does a bias before a batch norm. Their gradients are
+# rounding errors, which Adam scales to steps of normal size. With a layer norm no running mean depends on such a bias.
 NO_BATCH_NORM = "encoder/norm=layer_norm"
 
 
 def trained(folder: Path, name: str, config: dict[str, Any], before: Callable[[], object] | None = None) -> Path:
-    """Train to the end, on `trainer.devices` processes; return the run folder."""
+    """Train on `trainer.devices` processes until the training ends; return the run folder."""
     run_dir, output = folder / name, folder / f"{name}.log"
     config = config | {"run_dir": str(run_dir)}
     world_size = config["trainer"]["devices"]
@@ -46,7 +46,7 @@ def losses(run_dir: Path) -> list[float]:
 
 
 def assert_equal_training(run_dir: Path, expected: Path, least: int = 10) -> None:
-    """Compare in float32: only the order of sums differs, in the reduction of gradients and in their norm."""
+    """Compare two trainings in float32, which sum gradients and their norm in different orders."""
     assert len(losses(expected)) >= least
     assert losses(run_dir) == pytest.approx(losses(expected), abs=1e-5, rel=1e-5)
     for name in ("valid/wer", "valid/perplexity", "valid/loss"):
@@ -57,7 +57,7 @@ def assert_equal_training(run_dir: Path, expected: Path, least: int = 10) -> Non
 
 
 def keep_sizes(folder: Path) -> None:
-    """Write the numbers of stored elements of weights, gradients and moments, and of the whole weights."""
+    """Write how many elements of weights, gradients and moments each process stores, and the number of all weights."""
     divide = RecognitionTask.configure_gradient_clipping
 
     def stored(tensor: Tensor) -> int:
@@ -75,7 +75,7 @@ def keep_sizes(folder: Path) -> None:
 
 
 def test_two_processes_have_the_losses_of_ddp_and_half_of_the_weights_each(tones: Path, tmp_path: Path) -> None:
-    """The training has dropout, clipping and a moving average; one process reads the bundle."""
+    """The training has dropout, gradient clipping and a moving average; one process can read the bundle."""
     chosen = ["encoder.dropout=0.1", "trainer.max_epochs=1", "ema.decay=0.9", "data.batch_seconds=4", NO_BATCH_NORM]
     config = partial(resolved, *TINY, *tone_corpus(tones), *SHORT, *chosen, "trainer.devices=2")
     ddp = trained(tmp_path, "ddp", config("trainer.strategy=ddp"))
@@ -145,14 +145,14 @@ def test_a_run_that_is_killed_resumes_to_the_same_bits(precision: str, tones: Pa
         kill(running)
     assert trained(tmp_path, "parts", resolved(*overrides)) == parts
     assert [step > 0 for step, _ in resumptions(parts)] == [True, True]
-    assert any(batch > 1 for _, batch in resumptions(parts)), "a restart must be in mid-epoch"
+    assert any(batch > 1 for _, batch in resumptions(parts)), "a run must resume in the middle of an epoch"
     assert bundle(parts) == bundle(whole)
     assert metrics(parts) == metrics(whole)
 
 
 @pytest.mark.slow
 def test_a_checkpoint_of_fsdp_resumes_with_ddp_and_the_other_way_round(tones: Path, tmp_path: Path) -> None:
-    """Both strategies write whole tensors and the same state of the optimizer."""
+    """Both strategies write complete tensors, and optimizer states of the same form."""
     overrides = [
         *TINY,
         *tone_corpus(tones),
@@ -200,7 +200,7 @@ def test_one_process_has_the_losses_of_a_training_without_fsdp(tones: Path, tmp_
 
 @pytest.mark.slow
 def test_an_adapter_trains_and_resumes_with_fsdp(fluent: Path, tones: Path, tmp_path: Path) -> None:
-    """Checkpoints of an adapter have no frozen weights; resumption adds them."""
+    """Checkpoints of an adapter do not contain the frozen weights; a resumed run gets them from the base."""
     overrides = [line for line in TINY if line.startswith(("trainer", "data", "schedule", "augment", "checkpoint"))]
     overrides += [*tone_corpus(tones), *SHARDED, f"init.from={fluent / 'run'}", "adapter=lora", "adapter.rank=2"]
     overrides += ["adapter.alpha=4", "ema.decay=0.9", "resume.allow=[trainer.max_epochs]"]

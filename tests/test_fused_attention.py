@@ -1,4 +1,4 @@
-"""Attention padded for CUDA kernels equals unpadded attention; tested on a CPU, where no kernel needs padding."""
+"""Attention padded for CUDA kernels equals unpadded attention. The tests run on a CPU, which needs no padding."""
 
 import math
 from typing import Any
@@ -30,7 +30,7 @@ def drawn(queries: int, keys: int, head_dim: int) -> list[Tensor]:
 
 
 def outcome(attend: Any, inputs: list[Tensor], dtype: torch.dtype, **options: Any) -> list[Tensor]:
-    """Return output and gradients of all inputs in float64, computed in `dtype`."""
+    """Compute the output and the gradients of all inputs in `dtype`; return them as float64."""
     inputs = [part.detach().to(dtype).requires_grad_() for part in inputs]
     torch.manual_seed(1)  # the seed of dropout
     out = attend(*inputs, **options)
@@ -58,7 +58,7 @@ def test_padding_changes_neither_the_output_nor_the_gradients(
 @SCALES
 @SHAPES
 def test_in_bfloat16_padding_adds_no_error(queries: int, keys: int, head_dim: int, scale: float | None) -> None:
-    """Both forms have errors of equal size against float64; only the order of rounding differs."""
+    """With and without padding, the errors against float64 have equal size; only the order of rounding differs."""
     inputs = drawn(queries, keys, head_dim)
     expected = outcome(plain, [part.bfloat16() for part in inputs], torch.float64, scale=scale)
     padded = outcome(padded_attention, inputs, torch.bfloat16, dropout=0.0, scale=scale)
@@ -94,7 +94,7 @@ def test_a_query_that_sees_no_key_has_finite_results() -> None:
 def test_on_a_gpu_torch_receives_shapes_and_backends_that_its_kernel_accepts(
     head_dim: int, is_bool: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tensors on the meta device replace those of a GPU; afterwards the backends are restored."""
+    """Fake tensors replace tensors on a GPU; after the call the enabled backends are restored."""
     calls: list[tuple[list[Tensor], float, list[bool]]] = []
 
     def enabled() -> list[bool]:

@@ -1,4 +1,4 @@
-"""A language with other letters: German with umlauts is synthesised, trained, recognised, aligned and reported."""
+"""A language with other letters: German texts with umlauts pass through all steps from the corpus to the report."""
 
 import json
 import unicodedata
@@ -32,7 +32,7 @@ TEXTS = [line.text for line in plan(0.5, 0, GERMAN)]
 
 
 def fitted(name: str) -> Tokenizer:
-    """A tokenizer fitted on the German sentences as written."""
+    """Return a tokenizer that is fitted on the German sentences as written."""
     sizes = {"char": [], "sentencepiece": ["tokenizer.vocab_size=200"]}
     tokenizer = build_tokenizer(resolved(f"tokenizer={name}", *sizes[name]))
     tokenizer.fit(TEXTS)
@@ -41,7 +41,7 @@ def fitted(name: str) -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def german(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A few German utterances, and the folder `run`, trained on them for a few steps."""
+    """A few German utterances, and the folder `run` of a short training on them."""
     folder = tmp_path_factory.mktemp("german")
     lines = [line for line in plan(0.01, 0, GERMAN) if len(line.sentences) == 1][:12]
     (folder / "audio" / "train").mkdir(parents=True)
@@ -50,7 +50,7 @@ def german(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for split in ("train", "valid", "test"):
         write_manifest(folder / f"{split}.jsonl", utterances)
     corpus = ["corpus=mini_german", f"corpus.dir={folder}"]
-    train(settings_with(*TINY, *SMALLEST, *corpus, f"run_dir={folder / 'run'}"))  # with normalizer=as_written
+    train(settings_with(*TINY, *SMALLEST, *corpus, f"run_dir={folder / 'run'}"))  # SMALLEST sets normalizer=as_written
     return folder
 
 

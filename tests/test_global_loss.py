@@ -1,4 +1,4 @@
-"""The loss is that of the global batch, for any division among ranks: gradients are compared with a plain loop."""
+"""Gradients are those of the global batch, computed by a plain loop, however the batch is divided among ranks."""
 
 from functools import partial
 from pathlib import Path
@@ -21,12 +21,12 @@ from asr.training.task import RecognitionTask
 from tests.conftest import TINY, resolved, tone_corpus
 from tests.processes import finish, start
 
-# The learning rate is 0: every step has the initial weights, so each can be computed separately.
+# The learning rate is 0, so every step has the initial weights and can be recomputed separately.
 STILL = ["optimizer.lr=0", "trainer.max_epochs=1", "trainer.gradient_clip_val=null", "data.batch_seconds=3"]
 
 
 def keep_gradients(folder: Path) -> None:
-    """Write the gradients of each optimizer step, and the buffers after it."""
+    """Write the gradients and buffers of each optimizer step."""
     divide = RecognitionTask.configure_gradient_clipping
 
     def divide_and_keep(self: RecognitionTask, *arguments: Any, **named: Any) -> None:
@@ -44,7 +44,7 @@ def saved_steps(folder: Path) -> list[tuple[dict[str, Tensor], dict[str, Tensor]
 
 
 def planned(config: dict[str, Any], corpus: Path, world_size: int) -> tuple[Model, list[list[list[Any]]]]:
-    """Return the initial model, and the examples of each (batch number, rank)."""
+    """Return the initial model, and the examples of each rank in each batch: [batch][rank][example]."""
     train = read_manifest(corpus / "train.jsonl")
     tokenizer, features = build_tokenizer(config), build_features(config)
     tokenizer.fit(utterance.text for utterance in train)
@@ -62,7 +62,7 @@ def planned(config: dict[str, Any], corpus: Path, world_size: int) -> tuple[Mode
 
 
 def gradients_of(model: Model, batches: list[Batch]) -> dict[str, Tensor]:
-    """Return the gradients of the summed losses divided by the number of tokens, batch by batch."""
+    """Sum the gradients of the losses of all batches; divide them by the number of tokens in all batches."""
     model.zero_grad()
     for batch in batches:
         encoded = model(batch.features, batch.feature_lengths)
@@ -72,7 +72,7 @@ def gradients_of(model: Model, batches: list[Batch]) -> dict[str, Tensor]:
 
 
 def assert_same(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    """Compare in float32: another order of summation changes the last digits of the largest terms."""
+    """Compare in float32; the tolerance allows for another order of summation, relative to the largest gradient."""
     scale = max(float(tensor.abs().max()) for tensor in expected.values())
     for name, tensor in expected.items():
         torch.testing.assert_close(
@@ -99,11 +99,11 @@ def test_gradients_equal_those_of_the_global_batch(
     assert len(steps) == len(windows) > 3
     sizes = {len(share) for step in examples for share in step}
     assert len(sizes) > 1, "batches must be of different sizes"
-    assert accumulate == 1 or len(windows[-1]) < accumulate, "the last window must be a short one"
+    assert accumulate == 1 or len(windows[-1]) < accumulate, "the last accumulation window must be shorter"
     for (gradients, buffers), window in zip(steps, windows, strict=True):
         if norm == "layer_norm":  # one utterance at a time
             batches = [collate([example]) for step in window for share in step for example in share]
-        else:  # the batches of all ranks joined, one accumulation window after another
+        else:  # for each step of the accumulation window, the batches of all ranks as one batch
             batches = [collate([example for share in step for example in share]) for step in window]
         assert_same(gradients, gradients_of(model, batches))
         for name, buffer in model.named_buffers():

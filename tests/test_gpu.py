@@ -1,4 +1,4 @@
-"""A GPU's results equal those of the CPU; skipped without a GPU."""
+"""Results on a GPU equal those on the CPU. Without a GPU, these tests are skipped."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ from asr.train import train
 from tests.conftest import TINY, resolved, settings_with, tone_corpus
 from tests.test_train import losses
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is here")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
 
 
 def log_probs_of(model: Model, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
@@ -41,7 +41,7 @@ def test_log_probs_and_gradients_equal_those_of_the_cpu(encoder: str) -> None:
         log_probs.square().mean().backward()
         gradients = [parameter.grad.detach().clone().cpu() for parameter in model.parameters()]  # type: ignore[union-attr]
         results.append((log_probs.detach().cpu(), gradients))
-    # The sines of the positions are float32 on both devices, and differ in their last digit.
+    # The sines of the positional encodings are float32 on both devices, and differ in their last digit.
     torch.testing.assert_close(results[1][0][0], results[0][0][0], rtol=0, atol=1e-5)
     torch.testing.assert_close(results[1][1], results[0][1], rtol=1e-4, atol=1e-6)
 
@@ -59,7 +59,7 @@ def test_the_losses_of_training_in_bf16_are_close_to_those_of_the_cpu(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_batch_without_frames_has_finite_results_and_no_gradient(dtype: torch.dtype) -> None:
-    """A rank computes it if no utterance of its batch is readable: all keys of attention are masked."""
+    """If no utterance of a rank's batch is readable, the rank computes such a batch; all attention keys are masked."""
     config = resolved("encoder=conformer_s", "encoder.num_layers=2")
     tokenizer = build_tokenizer(config)
     tokenizer.fit(["abcdef"])
@@ -74,7 +74,7 @@ def test_a_batch_without_frames_has_finite_results_and_no_gradient(dtype: torch.
 
 def test_a_batch_that_exceeds_gpu_memory_is_described(tones: Path, tmp_path: Path) -> None:
     tiny = [override for override in TINY if not override.startswith("trainer.accelerator")]
-    torch.cuda.set_per_process_memory_fraction(1e-4)  # some megabytes, for any card
+    torch.cuda.set_per_process_memory_fraction(1e-4)  # a few megabytes on any card
     try:
         with pytest.raises(ValueError, match=r"a batch must fit into memory"):
             train(settings_with("trainer=gpu", *tiny, *tone_corpus(tones), f"run_dir={tmp_path / 'run'}"))
@@ -88,7 +88,7 @@ def test_a_run_on_a_gpu_resumes_from_its_checkpoint(tones: Path, tmp_path: Path)
     train(settings_with(*common, "trainer.max_epochs=1"))
     train(settings_with(*common, "trainer.max_epochs=2", "resume.allow=[trainer.max_epochs]"))
     train(settings_with(*common, "trainer.max_epochs=2", f"run_dir={tmp_path / 'whole'}"))
-    assert losses(tmp_path / "run") == pytest.approx(losses(tmp_path / "whole"), rel=0.02)  # atomic sums, bf16
+    assert losses(tmp_path / "run") == pytest.approx(losses(tmp_path / "whole"), rel=0.02)  # atomic sums and bf16
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])

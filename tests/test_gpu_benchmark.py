@@ -1,4 +1,4 @@
-"""The GPU benchmark runs completely on a CPU, even if a step fails, and judges the goals."""
+"""The GPU benchmark runs all its steps on a CPU, even if a step fails, and judges whether its goals are met."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from tests.conftest import ROOT
 
 @pytest.fixture
 def at_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Change to the root of the checkout, where the steps run."""
+    """Change to the root of the checkout, because the steps run there."""
     monkeypatch.chdir(ROOT)
 
 
@@ -53,7 +53,7 @@ from asr.errors import InputError
 def main(arguments):
     print("begun")
     if arguments == ["refused"]:
-        raise InputError("the audio must be there; got none.")
+        raise InputError("the audio must exist; got none.")
     if arguments == ["slow"]:
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
         print(f"child {child.pid}.")
@@ -73,7 +73,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_a_step_that_exceeds_its_time_limit_is_killed_with_its_child_processes(module: str, tmp_path: Path) -> None:
     step = Step("", module, ["slow"], 1, "result.json")
     log = tmp_path / LOG
-    limit = 10.0  # seconds in which the step must have started a child process
+    limit = 10.0  # seconds; enough for the step to start its child process
     assert run(step, tmp_path, limit, "cpu") == "stopped after its time limit of 10 s"
     child = int(log.read_text().partition("child ")[2].partition(".")[0])
     for _ in range(100):
@@ -89,7 +89,7 @@ def test_a_step_that_exceeds_its_time_limit_is_killed_with_its_child_processes(m
     ("arguments", "outcome", "log_text"),
     [
         ([], DONE, "begun\n"),
-        (["refused"], "failed with status 1", "begun\nerror: the audio must be there; got none.\n"),
+        (["refused"], "failed with status 1", "begun\nerror: the audio must exist; got none.\n"),
     ],
 )
 def test_the_outcome_and_the_log_of_a_step_are_stored(
@@ -166,7 +166,7 @@ def test_an_encoder_that_runs_an_inefficient_kernel_is_named() -> None:
     assert verdicts["outputs and gradients of every encoder"] == ("4 passes; b", "no")
 
 
-def test_losses_that_differ_much_from_those_of_the_cpu_or_are_not_finite_miss_the_goal() -> None:
+def test_a_run_whose_losses_are_not_finite_or_far_from_those_of_the_cpu_does_not_meet_the_goal() -> None:
     row = {"run": "bfloat16", "mean loss difference": 0.01, "not finite": 0, "steps": 300, "ended": "yes"}
     goal = "losses of 300 steps in bfloat16"
     for change, met in (({}, "yes"), ({"mean loss difference": 0.04}, "no"), ({"ended": "loss is not finite"}, "no")):

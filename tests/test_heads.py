@@ -1,4 +1,4 @@
-"""Every head in conf/head under the padding rule, and intermediate and self-conditioned CTC against their formulas."""
+"""Padding changes no loss of any head in conf/head; intermediate and self-conditioned CTC equal their formulas."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ class Net(nn.Module):
                 parameter += 0.1 * torch.randn_like(parameter)
 
     def losses(self, features: list[Tensor], tokens: list[list[int]], junk: float) -> dict[str, Tensor]:
-        """Compute the losses of a batch with additional frames and tokens of padding, which are junk."""
+        """Compute the losses of a batch with additional padding; padded frames contain `junk`."""
         lengths = torch.tensor([len(frames) for frames in features])
         padded = torch.full((len(features), int(lengths.max()) + 7, NUM_MEL_BINS), junk, dtype=torch.float64)
         targets = torch.full((len(tokens), max(map(len, tokens)) + 2), VOCAB_SIZE - 1)
@@ -68,7 +68,7 @@ def test_losses_and_gradients_are_equal_alone_and_in_any_batch(head: str, junk: 
 
 
 def plain_ctc(encoder_out: Tensor, weight: Tensor, bias: Tensor, tokens: list[int]) -> Tensor:
-    """Compute -log p(tokens) from encoder_out (T', D) by the forward recursion over tokens with blanks between them."""
+    """Compute -log p(tokens) from encoder_out (T', D) by the forward recursion of CTC."""
     log_probs = (encoder_out @ weight.T + bias).log_softmax(dim=-1)
     states = [0]
     for token in tokens:

@@ -1,4 +1,4 @@
-"""Every head in conf/head with every decoder in conf/decode: they transcribe, or are refused in one line."""
+"""Every head in conf/head with every decoder in conf/decode: each pair transcribes, or is refused in one line."""
 
 from pathlib import Path
 from typing import Any
@@ -33,23 +33,23 @@ def chosen(head: str) -> list[str]:
 
 
 def small(config: dict[str, Any]) -> dict[str, Any]:
-    """Return these overrides with fewer layers in the head and fewer hypotheses."""
+    """Reduce the layers of the head and the hypotheses of the decoder in a config; return the config."""
     config["head"].update({key: 1 for key in ("num_layers",) if key in config["head"]})
     config["decode"].update({key: 4 for key in ("beam_size",) if key in config["decode"]})
     return config
 
 
 def lacking(head: Any, decode: dict[str, Any]) -> list[str]:
-    """List the needs of the decoder that this head does not meet."""
+    """List the parts that the decoder needs and this head lacks."""
     searches = [decode, *([decode["first"]] if "first" in decode else [])]
     needs = [need for search in searches for need in component("decode", search).func.needs]  # type: ignore[attr-defined]
     return [need for need in needs if getattr(head, need, None) is None]
 
 
 def check_transcripts(recognizer: Recognizer) -> None:
-    """Check words of recordings: in order, within the audio, with confidences, equal in any batch, none in silence.
+    """Check that words are in order, lie within the audio, have confidences, and do not depend on the batch.
 
-    This includes recordings longer than the decoder's maximum.
+    One recording has no samples, and one is longer than the decoder's maximum.
     """
     recognizer.decode.max_seconds = min(recognizer.decode.max_seconds or 2.0, 2.0)
     recordings = [RECORDING, RECORDING[:9_000], torch.zeros(0), torch.cat([RECORDING, torch.zeros(8_000)] * 3)]
@@ -102,9 +102,9 @@ OWN = {
 def test_each_head_and_decoder_transcribe_in_any_batch_length_and_precision(head: str, decode: str) -> None:
     config, model = untrained(head, decode)
     if lacking(model.head, config["decode"]):
-        pytest.skip("the decoder needs what the head has not")
+        pytest.skip("the head lacks a part that the decoder needs")
     vocab_size = model.tokenizer.vocab_size
-    with torch.no_grad():  # so that texts have letters, and not only blanks and spaces
+    with torch.no_grad():  # make blanks and spaces rare, so that texts have letters
         for layer in model.head.modules():  # type: ignore[attr-defined]
             if (
                 isinstance(layer, nn.Linear)
@@ -125,7 +125,7 @@ def test_each_head_and_decoder_train_resume_exactly_and_their_bundle_transcribes
 ) -> None:
     common = [*TINY, *SMALL, *tone_corpus(tones), "encoder.num_layers=4", *chosen(head), f"decode={decode}"]
     if lacking(untrained(head, decode)[1].head, default_settings("decode", decode)):
-        pytest.skip("the decoder needs what the head has not")
+        pytest.skip("the head lacks a part that the decoder needs")
     for name, steps in (("whole", [8]), ("parts", [3, 8])):
         for number in steps:
             until = [f"trainer.max_steps={number}", "resume.allow=[trainer.max_steps]"]

@@ -1,4 +1,4 @@
-"""Every encoder with every head: all weights learn, and a run of any head resumes to the same bits."""
+"""Every encoder with every head: all weights have gradients, and a run with any head resumes to the same bits."""
 
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -23,7 +23,7 @@ SMALL = {
 
 
 def slow_but(fast: list[tuple[str, ...]], *groups: list[str]) -> Any:
-    """Return all combinations; all except a few are marked slow."""
+    """Return all pairs of the two groups; those that are not in `fast` are marked slow."""
     pairs = [(first, second) for first in groups[0] for second in groups[1]]
     return [pytest.param(*pair, marks=() if pair in fast else pytest.mark.slow) for pair in pairs]
 
@@ -41,7 +41,7 @@ TINY_ENCODER = {  # each encoder has only some of these keys
 RESUMED = [
     *([f"head={head}", *SMALL.get(head, [])] for head in HEADS),
     *(
-        [f"encoder={name}", *([] if "num_layers" in ENCODERS[name] else ["head=ctc"])]  # without blocks to tap
+        [f"encoder={name}", *([] if "num_layers" in ENCODERS[name] else ["head=ctc"])]  # it has no blocks to tap
         for name in SMALLEST_ENCODERS
     ),
 ]
@@ -59,7 +59,7 @@ RESUMED = [
 def test_a_killed_and_resumed_run_ends_with_the_same_bits(
     chosen: list[str], world_size: int, tones: Path, tmp_path: Path
 ) -> None:
-    """Runs have one process or two, and a moving average of the weights."""
+    """Runs have one or two processes, and a moving average of the weights."""
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     overrides = [*tone_corpus(tones), *chosen, "corpus.test=[]", "num_threads=1", "ema.decay=0.9"]
     overrides += ["augment=[speed_perturb,spec_augment]", "trainer.max_epochs=2", "data.batch_seconds=16"]
@@ -98,10 +98,9 @@ def test_every_head_trains_every_weight_of_every_encoder(encoder: str, head: str
     assert set(losses) == {"loss", *model.head.loss_names}
     assert all(loss.shape == (2,) and loss.isfinite().all() for loss in losses.values())
     losses["loss"].sum().backward()
-    idle = [
-        name for name, weight in model.named_parameters() if weight.grad is None or not weight.grad.isfinite().all()
-    ]
-    assert not idle
+    gradients = {name: weight.grad for name, weight in model.named_parameters()}
+    assert all(gradient is not None and gradient.isfinite().all() for gradient in gradients.values())
+    assert not [name for name, gradient in gradients.items() if gradient is not None and not gradient.any()]
     assert model.head.cells(10, 3) > 0
 
 

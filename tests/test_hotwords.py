@@ -1,4 +1,4 @@
-"""Hotwords: bonuses per character and at the end, and which phrases are possible."""
+"""Hotwords: bonuses after each character and at the end, and phrases that the tokenizer cannot spell."""
 
 import random
 import re
@@ -32,7 +32,7 @@ NEW_YORK = ["new", "new york", "york city", "a new york"]
 
 
 def gains(phrases: list[str], text: str, score: float = 1.0) -> tuple[list[float], float]:
-    """Return the sum of gains after each character, and at the end."""
+    """Return the sum of the gains after each character, and the sum at the end."""
     fusion = beam(LETTERS).fusion
     fusion.phrases = Phrases(phrases, score)
     context, given = fusion.start(), [0.0]
@@ -61,7 +61,7 @@ def test_a_completed_phrase_gets_no_bonus_twice() -> None:
 @pytest.mark.parametrize(
     ("text", "given", "final_score"),
     [
-        ("yor", [0.25, 0.5, 0.75], 0),  # the text ends before the phrase does
+        ("yor", [0.25, 0.5, 0.75], 0),  # the text ends before the phrase is complete
         ("yord", [0.25, 0.5, 0.75, 0], 0),
         ("yorke", [0.25, 0.5, 0.75, 1, 0], 0),  # the phrase does not end at the end of a word
         ("ayork", [0] * 5, 0),  # the phrase does not begin at the beginning of a word
@@ -86,7 +86,7 @@ def test_an_incomplete_phrase_loses_its_bonus_and_a_phrase_ends_with_its_last_wo
         ("york", 0),
         ("york city", 2),
         ("new york city", 3),
-        ("new  york", 2),  # a run of spaces counts as one
+        ("new  york", 2),  # several spaces count as one space
         ("a new york city", 4),
         ("new new york york city", 5),
         ("a new", 1),
@@ -203,7 +203,7 @@ def test_a_folder_is_refused_as_a_file_of_hotwords(tmp_path: Path) -> None:
 
 
 def test_the_time_for_a_long_phrase_is_proportional_to_its_length() -> None:
-    """If its words were counted again at each character, this phrase would take an hour."""
+    """Counting the words of this phrase again at each character would take an hour."""
     text = "ab c " * 50_000 + "d"
     phrases = Phrases([text], 1.0)
     assert phrases.most == 100_001
@@ -219,7 +219,7 @@ def test_the_time_for_a_long_phrase_is_proportional_to_its_length() -> None:
         ("new york\n" + "new " * 100_000, r":2: a line must have at most 1,000 characters; this one has more\.$"),
         (
             "a phrase of names\n" * 60_000,
-            r":55556: hotwords must have at most 1,000,000 characters in all; up to this line ",
+            r":55556: hotwords must have at most 1,000,000 characters in total; this line exceeds ",
         ),
     ],
     ids=["phrase", "file"],

@@ -1,4 +1,4 @@
-"""Models at hf:// addresses, from a server like huggingface.co that is slow, interrupted, wrong, silent or absent."""
+"""Models at hf:// addresses, downloaded from a local server that breaks off, stalls, fails or sends wrong files."""
 
 import hashlib
 import json
@@ -28,7 +28,7 @@ constants = pytest.importorskip("huggingface_hub.constants", reason="needs huggi
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 LATER = "f" * 40
-SMALL = 1000  # bytes: larger files are named by their SHA-256, as with git LFS
+SMALL = 1000  # bytes; the ETag of a larger file is its SHA-256, as with git LFS
 
 
 class Hub:
@@ -41,9 +41,9 @@ class Hub:
         commit: the commit of `main`.
         requests: method, path and Range of each request.
         cut_after: for each of the next requests, the number of bytes after which the connection is closed.
-        stalls: the connection stays open without data instead.
+        stalls: after these bytes, keep the connection open and send nothing.
         failing: answer every request with status 500.
-        silent: answer nothing.
+        silent: close every connection without an answer.
     """
 
     def __init__(self, files: dict[str, bytes]) -> None:
@@ -151,7 +151,7 @@ ADDRESS = "hf://somebody/model"
 
 
 def fetched(hub: Hub) -> list[tuple[str, str | None]]:
-    """List the requested files, with their Range."""
+    """List the file and the Range of each download request."""
     return [
         (path.rpartition("/")[2], span)
         for method, path, span in hub.requests
@@ -228,7 +228,7 @@ def test_the_next_process_continues_where_the_previous_one_stopped(hub: Hub, tmp
 
 
 @pytest.mark.parametrize("name", ["tiny.nemo", "README.md"])
-def test_a_file_that_differs_from_its_announced_hash_or_size_is_refused_and_deleted(
+def test_a_file_that_differs_from_its_announced_hash_is_refused_and_deleted(
     hub: Hub, name: str, tmp_path: Path
 ) -> None:
     wrong_etag = hub.etags[name] = etag(hub.files[name] + b".")
@@ -261,7 +261,7 @@ def test_a_failing_server_is_reported_in_one_line(hub: Hub) -> None:
 
 
 def test_a_full_disk_is_reported_in_one_line_and_the_download_continues_later(hub: Hub, tmp_path: Path) -> None:
-    room = 10_000  # maximum bytes of a file, which simulates a full disk
+    room = 10_000  # bytes; this limit on the size of a file simulates a full disk
     command = [sys.executable, "-m", "asr.convert", ADDRESS, "-o", str(tmp_path / "bundle")]
     ended = subprocess.run(
         command,

@@ -44,7 +44,7 @@ REFERENCE = Reference(TOKENIZER.encode, CTC.min_frames, lambda frames: frames //
 
 @pytest.fixture(autouse=True)
 def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use record batches of a few rows, so that an index has several."""
+    """Limit record batches to 5 rows, so that an index has several batches."""
     monkeypatch.setattr(index_module, "BATCH_ROWS", 5)
 
 
@@ -221,7 +221,7 @@ def test_an_error_of_the_computation_is_raised_and_not_attributed_to_the_folder(
 
     with pytest.raises(FileNotFoundError, match=r"words\.txt"):
         cache.numbers("key", compute)
-    assert cache.numbers("key", lambda: np.arange(3)).tolist() == [0, 1, 2]  # no lock is left
+    assert cache.numbers("key", lambda: np.arange(3)).tolist() == [0, 1, 2]  # the lock is released
 
 
 def test_with_a_full_disk_numbers_are_still_computed_only_once(
@@ -248,7 +248,7 @@ def test_ids_of_several_manifests_are_compared_once_for_all_processes(
         return [part for path in paths for part in cache.utterances(path).parts]
 
     expected = with_known_ids(parts())
-    assert expected == {2}  # only manifest number 2, c, repeats ids: those of a
+    assert expected == {2}  # number 2, c.jsonl, repeats ids of a.jsonl
     assert cache.with_known_ids(parts()) == expected
     monkeypatch.setattr(index_cache, "with_known_ids", lambda parts: pytest.fail("it was computed again"))
     assert cache.with_known_ids(parts()) == expected
@@ -287,7 +287,7 @@ def test_concurrent_processes_index_once_and_a_killed_one_releases_the_lock(tmp_
     os.kill(racers[0].pid, signal.SIGKILL)
     results = sorted(queue.get(timeout=30) for _ in racers[1:])
     assert [length for _, length in results] == [60, 60]
-    assert [batches for batches, _ in results] == [0, 12]  # one process made it, the other loaded it
+    assert [batches for batches, _ in results] == [0, 12]  # one process wrote the index, the other loaded it
     for racer in racers:
         racer.join()
 
@@ -347,7 +347,7 @@ def test_the_fingerprint_of_columns_equals_that_of_utterances(tmp_path: Path, ca
     )
 
 
-def test_columns_of_several_manifests_have_the_fingerprint_of_runs_without_an_index(
+def test_several_indexed_manifests_have_the_fingerprint_of_runs_without_an_index(
     tmp_path: Path, cache: IndexCache
 ) -> None:
     import hashlib

@@ -46,7 +46,7 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, Path
 
 
 class Gate:
-    """Blocks the net until it is opened, and records the number of recordings in each batch."""
+    """Block the net until `open` is set, and record the number of recordings in each batch."""
 
     def __init__(self, recognizer: Recognizer, monkeypatch: pytest.MonkeyPatch) -> None:
         self.open = threading.Event()
@@ -117,7 +117,7 @@ def test_concurrent_recordings_give_the_transcripts_of_each_one_alone(
         assert transcript.text == alone[path].text
         assert [word.start for word in transcript.words] == [word.start for word in alone[path].words]
         for word, same in zip(transcript.words, alone[path].words, strict=True):
-            # the tolerance of asr.transcribe in batches
+            # asr.transcribe has this tolerance for batches, too.
             assert word.confidence == pytest.approx(same.confidence, abs=1e-4)
 
     with ThreadPoolExecutor(16) as clients:
@@ -131,7 +131,7 @@ def test_short_waiting_recordings_form_batches_within_the_limits(
     jobs = start(replace(HOW, batches=BatchBounds(batch_seconds=6.5, max_utterances=4)), on_batch=taken.append)
     short = [job_of(path) for _, path in recordings[:14]]
     jobs.submit(short[0])
-    assert gate.reached.wait(PATIENCE)  # the others arrive while this one is in the net
+    assert gate.reached.wait(PATIENCE)  # the others arrive while the net processes this one
     for job in short[1:]:
         jobs.submit(job)
     assert jobs.waiting == 13
@@ -176,7 +176,7 @@ def test_a_short_recording_does_not_wait_for_the_end_of_a_long_one(
 
     def count() -> None:
         decoded.append("segment")
-        if len(decoded) == 2:  # recognition of the long one has begun
+        if len(decoded) == 2:  # recognition of the long recording has begun
             jobs.submit(short)
             short.outcome.add_done_callback(lambda _: decoded.append("short one is done"))
 
@@ -224,7 +224,7 @@ def test_withdrawing_a_long_recording_ends_it_at_the_next_segment(
 
     before_each_segment(count)
     jobs.submit(long)
-    with pytest.raises(Exception):  # noqa: B017, PT011  which nobody reads
+    with pytest.raises(Exception):  # noqa: B017, PT011  any error: no client reads it
         long.outcome.result(PATIENCE)
     assert segments == 2
     jobs.submit(after)
@@ -298,7 +298,7 @@ def test_an_error_of_one_recording_fails_only_that_recording(
     recordings: list[tuple[str, Path]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """After an error the recordings of a batch are recognised alone, and only the faulty one fails."""
+    """After an error the recordings of a batch are recognised one by one, and only the faulty one fails."""
     soundfile.write(tmp_path / "guilty.wav", speak("fedcba" * 2), SAMPLE_RATE)
     jobs, first, guilty = start(), job_of(recordings[0][1]), job_of(tmp_path / "guilty.wav")
     samples = round(guilty.utterance.duration * SAMPLE_RATE)

@@ -1,4 +1,4 @@
-"""Joint beam search and rescoring: prefix scores and hypotheses against enumeration of paths and strings."""
+"""Joint beam search and rescoring: prefix scores and hypotheses equal those of enumerating all paths and strings."""
 
 import math
 import random
@@ -30,12 +30,12 @@ from tests.test_beam import LETTERS, SUBWORDS, needs_kenlm
 from tests.test_ctc import collapse
 from tests.test_ctc_attention import DIM, VOCAB_SIZE, joint_head
 
-# so wide that the beam drops no hypothesis
+# The beam is so wide that it drops no hypothesis.
 ALL = {"beam_size": 10_000, "beam_threshold": 1_000.0, "tokens_per_step": 10_000}
 
 
 def total(log_probs: Iterable[float]) -> float:
-    """Return the logarithm of a sum of probabilities."""
+    """Return the logarithm of the sum of probabilities, given their logarithms."""
     return math.log(math.fsum(map(math.exp, log_probs))) if (log_probs := list(log_probs)) else -math.inf
 
 
@@ -130,7 +130,7 @@ def test_a_wide_search_finds_the_result_of_enumerating_all_strings(
             expected[tokens] = ctc_weight * log_prob + (1 - ctc_weight) * attention.score(tokens) + fused
     hypotheses = decode_one(search, frames, ctc_weight=ctc_weight)
     scores = {tuple(hypothesis.tokens): hypothesis.score for hypothesis in hypotheses}
-    assert scores == pytest.approx(expected, abs=1e-4)  # KenLM: float32
+    assert scores == pytest.approx(expected, abs=1e-4)  # KenLM computes in float32
     assert [hypothesis.score for hypothesis in hypotheses] == sorted(
         (hypothesis.score for hypothesis in hypotheses), reverse=True
     )

@@ -44,7 +44,7 @@ def sentences(count: int = 50) -> list[list[str]]:
 
 
 def check_scores(path: Path, model: Trigrams, tolerance: float = 1e-5) -> None:
-    """Check scores within a tolerance, which is that of a sum in float32."""
+    """Compare all scores; the default tolerance is the rounding error of a sum in float32."""
     ngram_model = NgramModel(path)
     assert set(ngram_model.words) == set(WORDS)
     for words in sentences():
@@ -65,7 +65,7 @@ def test_scores_are_natural_logarithms_of_a_plain_backoff_model(arpa: Path, mode
 @needs_build_binary
 @pytest.mark.parametrize("structure", ["probing", "trie", "-a 22 trie"])
 def test_a_binary_gives_the_scores_of_its_arpa_file(arpa: Path, model: Trigrams, structure: str) -> None:
-    """Some words end with "<unk>", which marks the start of the words in a binary."""
+    """Some words contain "<unk>", which marks the start of the words in a binary."""
     binary = arpa.with_suffix(".bin")
     subprocess.run([BUILD_BINARY, *structure.split(), arpa, binary], check=True, capture_output=True)
     assert sorted(vocabulary(binary)) == sorted([*NOT_WORDS, *WORDS])
@@ -116,11 +116,14 @@ ONE_LINE: dict[str, tuple[Callable[[str], str | bytes], str]] = {
         lambda text: text[: text.index("york")],
         "line 11 must be a 1-gram (log10 probability, words of at most 1,000 bytes",
     ),
-    "cut behind its words": (
+    "cut after its words": (
         lambda text: text[: text.index("\\2-grams")],
         r"line 18 must be \2-grams:; the file ends there",
     ),
-    "cut in the longest": (lambda text: text[: text.index("\\end\\") - 20], "must be a 3-gram (log10 probability"),
+    "cut in the longest n-grams": (
+        lambda text: text[: text.index("\\end\\") - 20],
+        "must be a 3-gram (log10 probability",
+    ),
     "without its end": (lambda text: text.replace("\\end\\", ""), r"must be \end\; the file ends there"),
     "a wrong count": (
         lambda text: text.replace("ngram 1=11", "ngram 1=12"),
@@ -136,7 +139,7 @@ ONE_LINE: dict[str, tuple[Callable[[str], str | bytes], str]] = {
     "a word twice": (lambda text: text.replace("york", "new"), "Duplicate entry in dictionary 'new'"),
     "an unheard-of word": (lambda text: text[::-1].replace("kroy", "kroj", 1)[::-1], "Word jork was not seen"),
     "no <unk>": (lambda text: text.replace("\t<unk>", "\tunk"), "must have the entry <unk>; it has no such entry"),
-    "no </s>": (lambda text: text.replace("</s>", "s"), "KenLM says"),
+    "no </s>": (lambda text: text.replace("</s>", "s"), "KenLM reports"),
     "not UTF-8": (lambda text: text.encode().replace("é".encode(), b"\xe9"), "can't decode byte 0xe9"),
 }
 
@@ -156,7 +159,7 @@ def test_an_absent_file_and_a_folder_are_named(tmp_path: Path) -> None:
 
 
 def test_contexts_of_a_finished_text_are_freed(arpa: Path) -> None:
-    """KenLM's contexts keep their successors alive; the first context must not outlive its text."""
+    """KenLM's contexts keep their successors alive, so each text must begin with a new first context."""
     model = NgramModel(arpa)
     first, second = model.start(), model.start()
     model.score(first, "new")
@@ -210,12 +213,15 @@ HEADS = {
     "a vocabulary beyond memory": (lambda text: text.replace("1=11", "1=10000001"), "at most 10,000,000 1-grams"),
     "one word more": (lambda text: text.replace("1=11", "1=10"), "its header counts 10 1-grams, and there are more"),
     "sections exchanged": (lambda text: text.replace("\\2-", "\\9-"), "must be \\2-grams:; it is b'\\\\9-grams:"),
-    "a word of two": (lambda text: text.replace("\tnew\t", "\tnew york new\t", 1), "line 10 must be a 1-gram"),
+    "two words as a 1-gram": (lambda text: text.replace("\tnew\t", "\tnew york new\t", 1), "line 10 must be a 1-gram"),
     "not a number": (lambda text: text.replace("\n-", "\n-nan", 1), "line 7 must be a 1-gram"),
-    "nothing": (lambda text: re.sub(r"\n-[\d.]+\t<unk>", "\n-inf\t<unk>", text, count=1), "line 7 must be a 1-gram"),
+    "probability 0": (
+        lambda text: re.sub(r"\n-[\d.]+\t<unk>", "\n-inf\t<unk>", text, count=1),
+        "line 7 must be a 1-gram",
+    ),
     "infinite in 32 bits": (lambda text: re.sub(r"\n-[\d.]+\t<", "\n-1e39\t<", text, count=1), "line 7 must be a 1-"),
     "a null byte": (lambda text: text.replace("york", "yo\0k", 1), "there is a null byte"),
-    "something behind its end": (lambda text: text + "\n-1\ta\n", "must not be there, after \\end\\"),
+    "text after its end": (lambda text: text + "\n-1\ta\n", "must be empty, because it follows \\end\\"),
     "a word of 1,001 bytes": (lambda text: text.replace("york", "y" * 1001, 1), "words of at most 1,000 bytes"),
     "a word of 5 MB": (lambda text: text.replace("york", "y" * 5_000_000, 1), "line 11 must be a 1-gram"),
 }

@@ -1,4 +1,4 @@
-"""Hand-tuned operations, compared with the plain form in the same file, including gradients."""
+"""Each hand-tuned operation and its gradients equal the plain form in the same module."""
 
 from collections.abc import Callable
 
@@ -13,12 +13,12 @@ from asr.lengths import padding_mask
 
 
 def both(fast: object, plain: object, inputs: list[Tensor], *others: object) -> None:
-    """Compare results, and the gradients of all inputs that have one."""
+    """Compare the results of both forms, and the gradients of all inputs that require them."""
     outs = [form(*inputs, *others) for form in (fast, plain)]  # type: ignore[operator]
     weights = torch.randn_like(outs[0])
     wanted = [tensor for tensor in inputs if tensor.requires_grad]
     gradients = [torch.autograd.grad(out, wanted, weights) for out in outs]
-    torch.testing.assert_close(*outs, rtol=0, atol=1e-11)  # float64, another order of summation
+    torch.testing.assert_close(*outs, rtol=0, atol=1e-11)  # float64; the forms sum in different orders
     for ours, theirs in zip(*gradients, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-9)
 

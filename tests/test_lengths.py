@@ -58,7 +58,7 @@ def test_padding_mask_is_true_after_each_length(lengths: list[int], max_length: 
     assert mask.tolist() == [[frame >= length for frame in range(max_length)] for length in lengths]
 
 
-def test_the_front_end_returns_a_quarter_of_the_frames_rounded_up_twice() -> None:
+def test_the_front_end_halves_the_number_of_frames_twice_and_rounds_up() -> None:
     front_end = StridedConv(input_dim=8, output_dim=4, num_channels=2, dropout=0.0)
     for frames in range(1, 42):
         out, lengths = front_end(torch.zeros(1, frames, 8), torch.tensor([frames]))

@@ -1,4 +1,4 @@
-"""Lexicons: prefixes of their words, and files that are larger than memory."""
+"""Lexicons: prefixes of their words, their formats, and limits of size."""
 
 import os
 import random
@@ -45,7 +45,7 @@ def test_long_words_take_memory_proportional_to_their_lengths_and_not_to_their_s
         ("one\n" + "\u00e9" * 501 + " spelled so\n", ":2: a word must have at most 1,000 bytes; got '\u00e9"),
         (
             "\\data\\\nngram 1=2\n\n\\1-grams:\n-1\tone\n-1\t" + "x" * 5_000_000 + "\n\n\\end\\\n",
-            ": a lexicon must be a text file with one word per line, or ARPA; line 6 must be a 1-gram",
+            ": a lexicon must be a text file with one word per line, or an ARPA file; line 6 must be a 1-gram",
         ),
     ],
     ids=["line", "word", "ARPA"],
@@ -66,7 +66,7 @@ def test_ignored_pronunciations_are_reported_once(tmp_path: Path, caplog: pytest
     lexicon = tmp_path / "lexicon"
     lexicon.write_text("one W AH N\ntwo\nnew york\n")
     assert read_lexicon(lexicon) == ["one", "two", "new"]
-    message = f"{lexicon}: 2 of 3 lines have more than one entry; only the first is read, as a word (the first: 'one')"
+    message = f"{lexicon}: 2 of 3 lines have more than one entry; only the first entry is used (first such line: 'one')"
     assert caplog.messages == [message]
 
 
@@ -89,6 +89,6 @@ def test_a_lexicon_is_never_read_as_a_binary_however_it_begins(tmp_path: Path) -
     """KenLM's binaries are unsafe, and the lexicon of a bundle may be untrusted."""
     path = tmp_path / "lexicon"
     path.write_bytes(b"mmap lm http://kheafield.com/code \\data\\ " + b"\1" * 70 + b"<unk>\0word\0" * 9)
-    message = "must be a text file with one word per line, or ARPA; after line 0 it must be text"
+    message = "must be a text file with one word per line, or an ARPA file; after line 0 it must be text"
     with pytest.raises(InputError, match=message):
         read_lexicon(path)

@@ -29,14 +29,14 @@ def index(*arguments: str | Path) -> None:
 
 
 def cut(name: str, duration: float, *texts: str, **more: Any) -> dict[str, Any]:
-    """Return a cut of a Shar as lhotse writes it, and the expected utterance."""
+    """Return a cut of a Shar as lhotse writes it, with a supervision for each of `texts`."""
     recording = {"id": "r", "sampling_rate": SAMPLE_RATE, "duration": duration, "sources": []}
     spoken = [{"id": f"{name}-{place}", "text": text, "speaker": "s"} for place, text in enumerate(texts)]
     return {"id": name, "start": 0, "duration": duration, "supervisions": spoken, "recording": recording} | more
 
 
 def write_shar(folder: Path, audio: Mapping[str, bytes], lines: list[Any]) -> list[Path | str]:
-    """Write a shard and its cuts; return the arguments for them."""
+    """Write a shard and its cuts; return the arguments of the command that indexes them."""
     folder.mkdir()
     with tarfile.open(folder / "recording.000000.tar", "w") as archive:
         for name, content in audio.items():
@@ -50,10 +50,10 @@ def write_shar(folder: Path, audio: Mapping[str, bytes], lines: list[Any]) -> li
 
 
 def test_a_shar_written_by_lhotse_is_read(files: list[Utterance], tmp_path: Path) -> None:
-    lhotse = pytest.importorskip("lhotse", reason="the package lhotse is not here: extra test-all")
+    lhotse = pytest.importorskip("lhotse", reason="lhotse is not installed: pip install -e '.[test-all]'")
     cuts = []
     for file in files:
-        recording = lhotse.Recording.from_file(file.audio_filepath, recording_id=f"{file.id}.wav")  # name with a dot
+        recording = lhotse.Recording.from_file(file.audio_filepath, recording_id=f"{file.id}.wav")  # id with a dot
         words = {"text": file.text, "speaker": "anna"}
         spoken = lhotse.SupervisionSegment(file.id, recording.id, 0.0, recording.duration, **words)
         cuts.append(lhotse.MonoCut(f"{file.id}.a", 0, recording.duration, 0, [spoken], recording=recording))
@@ -114,7 +114,7 @@ def test_an_invalid_shar_is_reported_in_one_line(files: list[Utterance], tmp_pat
     cuts = tmp_path / "damaged" / "cuts.000000.jsonl.gz"
     for content in (b"no gzip", cuts.read_bytes()[:-9], cuts.read_bytes()[:40] + bytes(20)):
         cuts.write_bytes(content)
-        with pytest.raises(InputError, match=r"cuts\.000000\.jsonl\.gz: must be cuts of lhotse, \.jsonl\.gz"):
+        with pytest.raises(InputError, match=r"cuts\.000000\.jsonl\.gz: must be a file of lhotse cuts, \.jsonl\.gz"):
             index(*arguments)
     with pytest.raises(InputError, match="one file of cuts for each of the 1 tar files, in the same order; got 2"):
         index(*arguments[:3], cuts, *arguments[3:])

@@ -28,12 +28,12 @@ from recipes.librispeech.prepare import main
 CHECKOUT = Path(__file__).parents[1]
 NUM_UTTERANCES = 4
 
-# ---------------------------------------------------------------- a server that makes faults
-# An answer is a function of the request's handler and the archive.
+# ---------------------------------------------------------------- a server with faults
+# Each kind of answer is a function of the request's handler and the archive.
 
 
 def serve(handler: BaseHTTPRequestHandler, content: bytes, upto: int | None = None) -> None:
-    """Answer correctly, with Range; with `upto`, close the connection before that byte."""
+    """Send the content from the first byte of the request's Range; `upto` closes the connection before that byte."""
     start = range_start(handler)
     if start >= len(content):
         handler.send_response(416)
@@ -90,7 +90,7 @@ def redirect(handler: BaseHTTPRequestHandler, content: bytes) -> None:
 
 
 class Mirror:
-    """A server that gives `answers` in order, then `otherwise`; `starts` has the first byte of each request."""
+    """A server that gives each of `answers` once, then always `otherwise`; `starts` lists first requested bytes."""
 
     def __init__(self, content: bytes):
         self.content = content
@@ -149,7 +149,7 @@ def facts(archive: bytes) -> Subset:
 
 @pytest.fixture
 def mirror(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirror]:
-    """A mirror of the tiny dev-clean, which counts as the published one; no waiting between attempts."""
+    """Serve the tiny dev-clean as if it were the published one, without pauses between attempts."""
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setitem(SUBSETS, "dev-clean", facts(ARCHIVE))
     monkeypatch.setattr(download, "PAUSES_SECONDS", (0.0, 0.0, 0.0))
@@ -487,7 +487,7 @@ def test_an_archive_member_that_leaves_the_folder_or_is_a_link_is_refused(
 
 
 @pytest.mark.parametrize("content", [ARCHIVE[:90_000], b"no archive at all" * 1000, b""])
-def test_an_archive_that_cannot_be_unpacked_leaves_nothing(tmp_path, mirror, monkeypatch, capsys, content):
+def test_an_archive_that_cannot_be_unpacked_leaves_no_subset(tmp_path, mirror, monkeypatch, capsys, content):
     monkeypatch.setitem(SUBSETS, "dev-clean", facts(content))
     part_of(tmp_path).write_bytes(content)
     assert fetch(tmp_path, mirror) == 1
@@ -513,10 +513,10 @@ def test_an_existing_readme_is_not_overwritten(tmp_path, mirror):
 
 # ---------------------------------------------------------------- killed and interrupted
 
-# The command in another process, with our tiny dev-clean; each test replaces `stop_here` by a line.
+# The command in another process, with our tiny dev-clean; `stop_unpacking` makes it sleep while it unpacks.
 PROGRAM = """
 import signal, sys, time
-signal.signal(signal.SIGINT, signal.default_int_handler)  # where the tests run in the background, it is ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores SIGINT
 from recipes.librispeech import corpus, prepare, unpack
 corpus.SUBSETS["dev-clean"] = corpus.Subset({facts})
 def stop_at(member, destination, safe_member=unpack.safe_member):

@@ -47,7 +47,7 @@ def facts(archive: bytes) -> tuple[int, str]:
 
 @pytest.fixture
 def mirror(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirror]:
-    """A mirror of the tiny model, which counts as the published one; no waiting between attempts."""
+    """Serve the tiny model as if it were the published one, without pauses between attempts."""
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setitem(LANGUAGE_MODELS, MODEL, facts(ARCHIVE))
     monkeypatch.setattr(download, "PAUSES_SECONDS", (0.0, 0.0, 0.0))
@@ -58,7 +58,7 @@ def mirror(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirror]:
 
 
 def publish(mirror: Mirror, monkeypatch: pytest.MonkeyPatch, archive: bytes) -> None:
-    """Publish this archive on the mirror, with its checksum as the published one."""
+    """Serve this archive, and make its size and checksum the published ones."""
     mirror.content = archive
     monkeypatch.setitem(LANGUAGE_MODELS, MODEL, facts(archive))
 
@@ -128,7 +128,7 @@ def test_a_complete_language_model_is_not_changed(tmp_path, mirror, capsys):
 
 
 @pytest.mark.parametrize(
-    "content", [b"", ARPA, ARPA.lower()[:-10], ARPA.lower()[10:]], ids=["empty", "capitals", "no end", "no begin"]
+    "content", [b"", ARPA, ARPA.lower()[:-10], ARPA.lower()[10:]], ids=["empty", "capitals", "no end", "no beginning"]
 )
 def test_another_file_in_the_place_of_the_model_is_an_error_and_is_not_changed(tmp_path, mirror, capsys, content):
     arpa_of(tmp_path).write_bytes(content)
@@ -263,7 +263,7 @@ def test_an_unknown_word_in_both_cases_is_refused():
 
 
 @pytest.mark.parametrize("block_bytes", [1, 2, 3, 7, 64])
-def test_the_boundaries_of_blocks_make_no_difference(monkeypatch, block_bytes):
+def test_blocks_of_any_size_consist_of_whole_lines_of_the_same_text(monkeypatch, block_bytes):
     monkeypatch.setattr(language_models, "BLOCK_BYTES", block_bytes)
     text = arpa("-99\t<s>\t-1.5e-05", "-2\t<UNK>\t-0.3", "-3\tDON'T\t-4")
     blocks = list(language_models._whole_lines(io.BytesIO(text.encode())))
@@ -279,14 +279,14 @@ NOT_CAPITALS = ARPA.replace(b"\tTHE\t", b"\tThe\t")
 @pytest.mark.parametrize(
     ("archive", "message"),
     [
-        (ARCHIVE[:90_000], "must be a gzip file, whole and undamaged; Compressed file ended before"),
-        (ARCHIVE[:-8] + b"\0\0\0\0" + ARCHIVE[-4:], "must be a gzip file, whole and undamaged; CRC check failed"),
-        (ARCHIVE[:-4] + b"\0\0\0\0", "must be a gzip file, whole and undamaged; Incorrect length"),
-        (ARCHIVE[:60_000] + b"\xff" * 64 + ARCHIVE[60_064:], "must be a gzip file, whole and undamaged; "),
-        (b"no archive at all" * 1000, "must be a gzip file, whole and undamaged; Not a gzipped file"),
-        (gzip.compress(b""), "must be a whole ARPA file, which ends with \\end\\"),
+        (ARCHIVE[:90_000], "must be a complete and undamaged gzip file; Compressed file ended before"),
+        (ARCHIVE[:-8] + b"\0\0\0\0" + ARCHIVE[-4:], "must be a complete and undamaged gzip file; CRC check failed"),
+        (ARCHIVE[:-4] + b"\0\0\0\0", "must be a complete and undamaged gzip file; Incorrect length"),
+        (ARCHIVE[:60_000] + b"\xff" * 64 + ARCHIVE[60_064:], "must be a complete and undamaged gzip file; "),
+        (b"no archive at all" * 1000, "must be a complete and undamaged gzip file; Not a gzipped file"),
+        (gzip.compress(b""), "must be a complete ARPA file, which ends with \\end\\"),
         (gzip.compress(b"<html></html>"), "must be an ARPA file, which begins with \\data\\"),
-        (gzip.compress(ARPA[:90_000]), "must be a whole ARPA file, which ends with \\end\\"),
+        (gzip.compress(ARPA[:90_000]), "must be a complete ARPA file, which ends with \\end\\"),
         (
             gzip.compress(NOT_CAPITALS),
             "all words of the file must be in ASCII capitals, so that they can be converted to lower case; "
@@ -317,16 +317,16 @@ def test_a_full_disk_leaves_no_model_and_the_next_run_need_not_download_again(tm
         patch.setattr(Path, "open", open_on_full_disk)
         assert fetch(tmp_path, mirror) == 1
     err = capsys.readouterr().err
-    assert f"must be unpacked to {arpa_of(tmp_path)}; No space left on device. Make room, or give another" in err
+    assert f"cannot be unpacked to {arpa_of(tmp_path)}; No space left on device. Make room, or give another" in err
     assert folder_contents(tmp_path) == [f"{MODEL}.arpa.gz.part"]
     assert fetch(tmp_path, mirror) == 0
     assert mirror.starts == [0]
 
 
-# The command in another process, with our tiny model, that stops in the middle of unpacking.
+# The command in another process, with our tiny model; it sleeps in the middle of unpacking.
 PROGRAM = """
 import signal, sys, time
-signal.signal(signal.SIGINT, signal.default_int_handler)  # where the tests run in the background, it is ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores SIGINT
 from recipes.librispeech import language_models
 language_models.LANGUAGE_MODELS[{model!r}] = {facts}
 def stop(text, lower_case=language_models.lower_case):

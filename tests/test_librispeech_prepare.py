@@ -54,7 +54,7 @@ def publish(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.fixture
 def dev_clean(corpus: Path, publish):
-    """Rename the folder to dev-clean, and pretend that it has other published totals."""
+    """Rename `mine` to dev-clean, and pretend that dev-clean has these published totals."""
 
     def rename(num_utterances: int, hours: float) -> None:
         publish(num_utterances, hours)
@@ -151,7 +151,7 @@ def test_the_published_number_of_utterances_with_other_hours_is_an_error(corpus,
     assert "its 3 utterances must last 0.31 h (within 0.3); they last 0.00 h" in capsys.readouterr().err
 
 
-# Measured on the archives; they differ by up to 0.24 h (test-other) from those in the paper.
+# The hours are measured on the archives; they differ from the paper's by up to 0.24 h (test-other).
 @pytest.mark.parametrize(
     ("name", "hours"),
     [

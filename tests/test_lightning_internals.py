@@ -1,4 +1,4 @@
-"""The internals of Lightning that asr uses still exist, and behave as the run requires."""
+"""The internals of Lightning that asr uses still exist and behave as asr requires."""
 
 import inspect
 import signal
@@ -103,7 +103,7 @@ def test_started_batches_are_counted_within_the_epoch() -> None:
 
 
 class Save(pl.Callback):
-    """Write a checkpoint that contains a given position, in a hook."""
+    """After each validation, write a checkpoint that contains a given position."""
 
     def __init__(self, path: Path, position: Position) -> None:
         self.path, self.position = path, position

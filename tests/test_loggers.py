@@ -32,7 +32,7 @@ def test_a_logger_whose_package_is_absent_is_refused_in_one_line(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for path in (CONF / "logger").glob("*.yaml"):
-        (tmp_path / path.stem).mkdir()  # W&B leaves a folder of its name
+        (tmp_path / path.stem).mkdir()  # W&B leaves a folder named wandb, which is not the package
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", [str(tmp_path)])
     message = rf"^logger={name} needs the package {name}; it is not installed\. .*: pip install -e '\.\[{name}\]'$"
@@ -88,7 +88,7 @@ def test_wandb_without_an_account_is_reported_in_one_line(
 
 
 def wandb_rows(log: Path) -> list[dict[str, Any]]:
-    """Read the logged rows of a run: protocol buffers in LevelDB's log format, after 7 bytes of W&B's."""
+    """Read the logged rows of a run: protocol buffers in LevelDB's log format, after W&B's header of 7 bytes."""
     from wandb.proto import wandb_internal_pb2
 
     content, place, rows, started = log.read_bytes(), 7, [], b""

@@ -1,4 +1,4 @@
-"""Recordings of any length: the transcript does not depend on the form of the input; faults are one line."""
+"""Recordings of any length: the form of the input does not change the transcript; faults are reported in one line."""
 
 import itertools
 import math
@@ -64,7 +64,7 @@ def recognized(recognizer: Recognizer, utterances: list[Utterance], how: Inferen
 
 
 def same(transcript: Transcript, other: Transcript, shift: float = 0.0) -> None:
-    """Compare scores and confidences within 1e-4, because the order of summation in products depends on the batch."""
+    """Compare transcripts; confidences may differ by 1e-4, because the order of summation depends on the batch."""
     assert transcript.text == other.text
     assert transcript.duration == pytest.approx(other.duration)
     for mine, theirs in zip(transcript.words, other.words, strict=True):
@@ -123,7 +123,7 @@ def test_recordings_of_mixed_lengths_are_returned_in_the_order_given(recognizer:
 
 @WAYS
 def test_the_reported_progress_sums_to_the_duration(recognizer: Recognizer, way: str, tmp_path: Path) -> None:
-    """Progress is exact within one frame at each segment's end, plus the rest after its last frame."""
+    """The tolerance is a frame of 40 ms for each report, and one for the rest after the last frame."""
     paths = [write(tmp_path / f"{count}.wav", recording(TEXTS[:count])) for count in (1, 2, 12)]
     utterances = [whole_file(path, path.stem) for path in paths]
     progress: list[float] = []
@@ -165,7 +165,7 @@ def test_an_invalid_recording_is_refused_by_its_number(recognizer: Recognizer, u
 
 
 def overflowing(utterances: int, net: object, given: object, encoded: Encoded) -> Encoded:
-    """Return a hook that sets the encoder's output of the first utterances of a batch to NaN."""
+    """Replace the encoder's output for the first utterances of a batch by NaN; this is a forward hook."""
     nothing = torch.full_like(encoded.out[:utterances], math.nan)
     return encoded._replace(out=torch.cat([nothing, encoded.out[utterances:]]))
 
@@ -179,7 +179,7 @@ def test_a_net_that_computes_no_finite_numbers_is_an_error_and_not_silence(part:
     else:
         broken.model.head.log_probs = partial(torch.full_like, fill_value=math.nan)  # type: ignore[method-assign]
     for texts in (TEXTS[:1], TEXTS):
-        with pytest.raises(AudioError, match=r"^recording 0: the net must compute numbers; it gave NaN"):
+        with pytest.raises(AudioError, match=r"^recording 0: the network's output must be numbers; got NaN"):
             broken.transcribe([recording(texts)], inference(way), sample_rate=SAMPLE_RATE)
 
 
@@ -195,7 +195,7 @@ def test_an_utterance_with_non_finite_outputs_is_rejected_and_the_others_are_rec
         utterances.append(Utterance(str(tmp_path / f"{name}.wav"), len(sound) / 16000, "", name))
     bad, good = loud.recognize(utterances)
     assert isinstance(bad, Rejected)
-    assert "a.wav: the net must compute numbers" in bad.reason
+    assert "a.wav: the network's output must be numbers" in bad.reason
     assert good[0].id == "b"  # type: ignore[index]
 
 
@@ -227,7 +227,7 @@ with_nan, with_a_huge_sample = partial(with_sample, math.nan), partial(with_samp
         (with_a_huge_sample, "wav", "bad.wav: samples must lie between"),
     ],
 )
-def test_a_long_file_damaged_near_its_end_is_reported_in_one_line_and_stops_no_other(
+def test_a_long_file_damaged_near_its_end_is_reported_in_one_line_and_the_other_files_are_recognised(
     recognizer: Recognizer, way: str, spoil: object, suffix: str, message: str, tmp_path: Path
 ) -> None:
     bad = spoil(tmp_path / f"bad.{suffix}")  # type: ignore[operator]
@@ -244,7 +244,7 @@ def test_a_long_file_damaged_near_its_end_is_reported_in_one_line_and_stops_no_o
         recognizer.transcribe([bad], inference(way), sample_rate=SAMPLE_RATE)
 
 
-def test_a_short_file_with_extreme_samples_is_reported_in_one_line_and_stops_no_other(
+def test_a_short_file_with_extreme_samples_is_reported_in_one_line_and_the_other_files_are_recognised(
     recognizer: Recognizer, tmp_path: Path
 ) -> None:
     soundfile.write(tmp_path / "bad.wav", (1e30 * recording(TEXTS[:1])).numpy(), SAMPLE_RATE, subtype="FLOAT")
@@ -280,7 +280,7 @@ class GivenTexts:
     max_hypotheses = 5
     hotwords = NO_HOTWORDS
     tunable: Mapping[str, Tunable] = {}
-    description = "told"
+    description = "given texts"
 
     def __init__(self, segments: list[list[Hypothesis]]) -> None:
         self.segments = iter(segments)
@@ -332,7 +332,7 @@ def test_without_n_best_the_only_hypothesis_is_the_text(recognizer: Recognizer, 
     assert [alternative.text for alternative in transcript.alternatives] == [transcript.text]
 
 
-# ---- at silences
+# ---- segments between silences
 
 
 def test_segments_between_silences_are_recognised_separately(recognizer: Recognizer) -> None:

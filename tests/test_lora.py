@@ -1,4 +1,4 @@
-"""LoRA: it starts with the outputs of its base, trains only adapters, and can be merged into its base."""
+"""LoRA: an adapted net starts with the outputs of its base, trains only adapters, and can be merged into its base."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ LORA = resolved("adapter=lora")["adapter"] | {"rank": 3, "alpha": 6}
 
 
 class Net(nn.Module):
-    """An encoder, and a head if one is chosen, with fixed weights."""
+    """An encoder without dropout, with fixed random weights."""
 
     def __init__(self, *overrides: str) -> None:
         super().__init__()
@@ -40,14 +40,14 @@ class Net(nn.Module):
 
 
 def insert(net: nn.Module, **settings: Any) -> Any:
-    """Adapt a net: by default every linear layer that can be adapted."""
+    """Insert adapters into a net, by default into every linear layer that can have one; return the adapter."""
     adapter = component("adapter", LORA | settings)()
     adapter.insert(net)
     return adapter
 
 
 def stir(net: nn.Module) -> None:
-    """Set the adapters to random weights."""
+    """Change the matrices B of the adapters, which start at zero, to random numbers."""
     with torch.no_grad():
         for name, parameter in net.named_parameters():
             if name.endswith(".lora_b"):
@@ -59,7 +59,7 @@ def own(net: nn.Module) -> dict[str, Tensor]:
 
 
 def blocks_of(encoder: str) -> list[str]:
-    """List linear layers of the blocks, except those whose weights are read directly."""
+    """List the linear layers of the encoder's blocks, except layers whose weights other code reads."""
     net = Net(f"encoder={encoder}")
     return [
         name
@@ -210,7 +210,7 @@ def test_dropout_applies_to_the_input_of_the_adapter_and_only_in_training() -> N
     dropped = net.train()(x) - plain
     assert not torch.allclose(dropped, update)
     assert (dropped.abs().sum(dim=1) < 1e-6).float().mean() == pytest.approx(0.9**5, abs=0.1), (
-        "dropout applies to all five layers"
+        "the update is 0 where dropout removes all five inputs"
     )
 
 
@@ -248,7 +248,7 @@ def test_invalid_settings_are_reported_in_one_line(settings: dict[str, Any], mes
         insert(Net("encoder=conformer_s"), **settings)
 
 
-def test_a_layer_whose_weights_are_read_directly_is_refused_in_every_encoder() -> None:
+def test_a_layer_whose_weights_other_code_reads_is_refused() -> None:
     with pytest.raises(InputError, match=r"other code reads the weights of encoder\.blocks\.0\.attention\.qkv"):
         insert(Net("encoder=transformer_xl"), modules=["encoder.blocks.*"])
 

@@ -92,7 +92,7 @@ def test_with_its_base_a_bundle_gives_the_results_of_the_run(
     assert counts["wer"] == results["wer"]
     before = load_recognizer(fluent / "run")
     assert texts(before, tones) != texts(asr.load_recognizer(adapted, base=fluent / "run"), tones), (
-        "the adapter has changed"
+        "the adapter must change transcripts"
     )
     capsys.readouterr()
     audio = read_manifest(tones / "test.jsonl")[0].audio_filepath
@@ -124,7 +124,7 @@ def test_a_merged_bundle_is_a_whole_model_with_equal_outputs(
         torch.testing.assert_close(whole[name], weight + update, rtol=0, atol=1e-6)
     assert "> | weights | last of the run" in (merged / "README.md").read_text()
     finetuned = adapt(tones, merged, tmp_path / "again", "trainer.max_steps=2", "corpus.test=[]")
-    assert (finetuned / "bundle").is_dir(), "an adapter of an adapted model, from its bundle"
+    assert (finetuned / "bundle").is_dir(), "a merged bundle can be adapted again"
 
 
 def test_the_server_loads_a_bundle_with_its_base(adapted: Path, fluent: Path, tones: Path) -> None:

@@ -72,7 +72,7 @@ def test_a_failed_write_leaves_only_the_old_manifest(tmp_path: Path) -> None:
 
     def broken() -> object:
         yield Utterance("/a", 1.0, "new", "a")
-        raise RuntimeError("the power went")
+        raise RuntimeError("power failure")
 
     with pytest.raises(RuntimeError):
         write_manifest(tmp_path / "m.jsonl", broken())  # type: ignore[arg-type]
@@ -83,8 +83,8 @@ def test_a_failed_write_leaves_only_the_old_manifest(tmp_path: Path) -> None:
 def test_valid_lines_are_read_and_each_invalid_line_is_named(tmp_path: Path) -> None:
     bad: list[tuple[object, str]] = [
         ("{", "each line must be one JSON object; Expecting property name"),
-        ("[" * 100_000, "each line must be one JSON object; it has a number with too many digits or too deep nesting"),
-        ('{"duration": ' + "9" * 5000 + "}", "it has a number with too many digits"),
+        ("[" * 100_000, "each line must be one JSON object; a number has too many digits, or the nesting is too deep"),
+        ('{"duration": ' + "9" * 5000 + "}", "a number has too many digits"),
         ([], "each line must be one JSON object; got list"),
         ({"audio_filepath": "a", "text": ""}, "must have the keys audio_filepath, duration, text; missing duration"),
         (GOOD | {"id": "x", "duration": 10**400}, "duration must be a number of seconds; got 1000"),

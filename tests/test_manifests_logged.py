@@ -36,7 +36,7 @@ def two(tmp_path_factory: pytest.TempPathFactory, tones: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def run_dir(two: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Six epochs on two manifests, validated and tested on two others."""
+    """A run of six epochs on two manifests, validated and tested on two other manifests."""
     path = tmp_path_factory.mktemp("run") / "run"
     splits = ["corpus.train=[{manifest: train.jsonl, weight: 1.5}, 'other/a,b.jsonl']"]
     splits += [f"corpus.{split}=[valid.jsonl,other/valid-2.jsonl]" for split in ("valid", "test")]
@@ -58,7 +58,7 @@ def test_sums_of_manifests_equal_those_of_a_plain_loop() -> None:
     names, count = ["a", "b", "empty"], 40
     generator = torch.Generator().manual_seed(5)
     losses, lengths = torch.rand(count, generator=generator) * 9, torch.randint(1, 30, (count,), generator=generator)
-    losses[3] = float("inf")  # a text that does not fit its audio
+    losses[3] = float("inf")  # the loss of a text that does not fit its audio
     utterances = [Utterance("a.wav", 1.0, "", str(place), manifest=names[place % 3 % 2]) for place in range(count)]
     errors = [ErrorCounts(place % 3, place % 2, 1, place % 5, 1) for place in range(count)]
     sums = ManifestSums(names)
@@ -142,7 +142,7 @@ def test_train_log_and_report_have_the_figures_in_metrics_csv(run_dir: Path) -> 
         assert table[name][3:] == [f"{wer:.2%}".replace("%", " %") for wer in (wers[-1], min(wers))]
 
 
-def test_with_one_process_or_two_training_losses_equal_validation_losses_on_the_same_utterances(
+def test_training_losses_equal_validation_losses_on_the_same_utterances_with_one_process_and_with_two(
     two: Path, tmp_path: Path
 ) -> None:
     splits = [f"corpus.{split}=[train.jsonl,'other/a,b.jsonl']" for split in ("train", "valid")]

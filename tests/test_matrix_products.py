@@ -116,7 +116,7 @@ def test_only_commands_choose_onednn_and_only_for_large_batches(
     switched: list[None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(matrix_products._Process, "is_command", False)
-    assert matrix_products.adopt("cpu") == TORCH, "a library's caller"
+    assert matrix_products.adopt("cpu") == TORCH, "a caller of the library is not a command"
     matrix_products.permit()
     assert matrix_products.adopt("cuda") == TORCH
     assert matrix_products.adopt("cpu") == matrix_products.form() == ONEDNN
@@ -196,4 +196,4 @@ def test_a_run_begun_with_torchs_choice_resumes_with_onednn_and_logs_the_change(
         assert changed in caplog.text
         caplog.clear()
         run(run_dir, tones, 9)
-        assert "matrix products" not in caplog.text, "the note is about the change, not about each start"
+        assert "matrix products" not in caplog.text, "only the change is logged, not each start"

@@ -93,7 +93,7 @@ def test_with_the_default_hours_the_splits_have_their_sizes(default_plan: dict[s
 def test_valid_and_test_do_not_depend_on_the_hours_of_training(default_plan: dict[str, list[Line]]) -> None:
     more = plan(DEFAULT_HOURS + 0.5, 0, ENGLISH)
     assert len(by_split(more)["train"]) > len(default_plan["train"])
-    held_out = [chunk for chunk in chunked(more) if chunk[0].split != "train"]  # the lines that one process synthesises
+    held_out = [chunk for chunk in chunked(more) if chunk[0].split != "train"]  # lines of one process
     assert held_out == chunked(default_plan["valid"] + default_plan["test"])
 
 
@@ -129,7 +129,7 @@ def test_the_bytes_do_not_depend_on_the_number_of_processes(small_corpus: Path, 
     assert {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*.*")} == expected
 
 
-def test_audio_is_16_khz_mono_flac_with_the_duration_in_the_manifest_audible_and_not_clipped(
+def test_audio_is_audible_unclipped_16_khz_mono_flac_of_the_duration_in_the_manifest(
     small_corpus: Path,
 ) -> None:
     for split in SPLITS:
@@ -216,7 +216,7 @@ def test_files_not_written_by_the_recipe_are_neither_replaced_nor_removed(
 
 
 def test_worker_processes_end_when_the_command_is_killed(tmp_path: Path) -> None:
-    """Ctrl-C in a training kills the recipe while it works."""
+    """Ctrl-C during a training kills the recipe that the training runs."""
     run = subprocess.Popen(
         [sys.executable, "-m", "recipes.mini.prepare", "--output-dir", str(tmp_path), "--num-processes", "2"],
         cwd=REPOSITORY,
@@ -314,7 +314,7 @@ def test_a_voice_that_espeak_does_not_have_is_an_error_and_not_the_default_voice
         Espeak().speak("hello", voice, words_per_minute=160, pitch=50, pitch_range=50)
 
 
-def test_resampling_keeps_what_is_below_7500_hz_and_removes_what_is_above_8000() -> None:
+def test_resampling_keeps_frequencies_below_7500_hz_and_removes_those_above_8000_hz() -> None:
     time = np.arange(22_050) / 22_050
     for hertz, passes in ((440, True), (7_400, True), (8_100, False), (10_000, False)):
         resampled = resample(np.sin(2 * np.pi * hertz * time), 22_050)
@@ -329,7 +329,8 @@ def test_speech_is_well_above_the_noise_of_the_room() -> None:
         power = np.abs(np.fft.rfft(waveform)) ** 2
         frequency = np.fft.rfftfreq(len(waveform), 1 / 16_000)
         near = np.abs(frequency - 440) < 40
-        assert 10 * np.log10(power[near].sum() / power[~near].sum()) > 10  # 20 dB of SNR or more, reduced by the edges
+        # The signal-to-noise ratio is 20 dB or more; the edges of the tone reduce the measured value.
+        assert 10 * np.log10(power[near].sum() / power[~near].sum()) > 10
 
 
 def test_only_some_training_utterances_are_surrounded_by_silence(default_plan: dict[str, list[Line]]) -> None:

@@ -34,7 +34,7 @@ REFERENCE = Reference(lambda text: [ord(letter) for letter in text], len, lambda
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory, tones: Path) -> Path:
-    """A folder with the tones and a second training manifest, other.jsonl, of 20 utterances with the same ids."""
+    """A folder with the tones, and other/other.jsonl: 20 training utterances whose ids also occur in train.jsonl."""
     folder = tmp_path_factory.mktemp("two")
     write_corpus(folder / "other", {"train": sentences(20, seed=9)})
     (folder / "other" / "train.jsonl").rename(folder / "other" / "other.jsonl")
@@ -98,7 +98,7 @@ def test_the_mean_number_of_occurrences_of_an_utterance_in_an_epoch_is_its_weigh
         assert numbers.tolist() == expected
     drawn = [set(mixture.occurrences(5, epoch).positions.tolist()) for epoch in range(60)]
     assert drawn[0] != drawn[1]
-    assert set.union(*drawn) == set(range(150))  # 100 * 0.75 ** 60 of the last 100 are expected to be missing
+    assert set.union(*drawn) == set(range(150))  # expected to be missing: 100 * 0.75 ** 60 utterances
     assert mixture.occurrences(5, 1).positions.tolist() == mixture.occurrences(5, 1).positions.tolist()
 
 
@@ -149,7 +149,7 @@ def test_equal_ids_in_two_manifests_are_distinguished(two: Path) -> None:
     assert corpus.train[50].id == names[50]
 
 
-def test_a_weight_of_one_is_not_a_mixture(two: Path) -> None:
+def test_weights_of_one_give_the_same_plan_as_no_weights(two: Path) -> None:
     plain = training_set(corpus_of(two, "[train.jsonl,other/other.jsonl]"))
     weighted = training_set(corpus_of(two, "[{manifest:train.jsonl},{manifest:other/other.jsonl,weight:1}]"))
     for epoch in range(2):

@@ -38,7 +38,7 @@ def speech_data(manifest: Path, position: Position = BEGINNING, **settings: floa
 
 
 def on_process(data: SpeechData, rank: int, world_size: int, epoch: int = 0) -> SpeechData:
-    """Return the data module as Lightning passes it to one of the processes in an epoch."""
+    """Set the process and the epoch of the data module as Lightning does; return the data module."""
     data.trainer = SimpleNamespace(current_epoch=epoch, global_rank=rank, world_size=world_size)  # type: ignore[assignment]
     return data
 
@@ -106,7 +106,7 @@ def test_one_set_of_workers_gives_the_examples_of_every_epoch(tones: Path) -> No
         assert alone.trainer is not None
         assert by_workers.trainer is not None
         alone.trainer.current_epoch = by_workers.trainer.current_epoch = epoch  # type: ignore[misc]
-        left_after = 3 if epoch == 1 else None  # an incomplete epoch, with batches being loaded
+        left_after = 3 if epoch == 1 else None  # stop this epoch while batches are being loaded
         batches = zip(islice(alone.train_dataloader(), left_after), by_workers.train_dataloader(), strict=False)
         for expected, batch in batches:
             assert batch.utterances == expected.utterances
@@ -161,7 +161,7 @@ def test_a_run_resumed_with_other_processes_sees_the_rest_of_its_epoch(tones: Pa
 
 
 def passes(data: SpeechData, epoch: int, batches: int) -> float:
-    """Return the data module's number of passes after this many batches of an epoch."""
+    """Return the number of finished passes over the data after this number of batches of an epoch."""
     progress = SimpleNamespace(batch_progress=SimpleNamespace(current=SimpleNamespace(ready=batches)))
     data.trainer.fit_loop = SimpleNamespace(epoch_loop=progress)  # type: ignore[union-attr]
     data.trainer.current_epoch = epoch  # type: ignore[union-attr,misc]

@@ -1,4 +1,4 @@
-"""Every setting, and every value of a bundle, with a wrong value: it is refused in one line, or works."""
+"""A wrong value of any setting, or in any file of a bundle, is refused in one line or works."""
 
 import contextlib
 import itertools
@@ -25,7 +25,7 @@ from tests.conftest import CONF, ROOT, TINY, resolved, settings_with, tone_corpu
 from tests.fusion import search_config
 from tests.mutations import WRONG, changed, leaves, mutations
 
-# Sets of files of conf/ that cover all files, except those that only change a size.
+# Selections of files in conf/. Together they cover all files, except those that only change a size.
 CHOICES = [
     ["augment=[speed_perturb,spec_augment]"],
     ["augment=[edges,noise,reverberation,simulated_room,gain,codec]"],
@@ -64,7 +64,7 @@ def base(choices: list[str]) -> dict[str, Any]:
 
 
 def changes(config: dict[str, Any]) -> list[tuple[tuple[Any, ...], Any]]:
-    """List the position and the wrong value of each change of one setting."""
+    """List all changes of one setting to a wrong value, as position and value."""
     return [(path, value) for path, value, _ in mutations(config) if path[0] not in UNTOUCHED]
 
 
@@ -87,7 +87,7 @@ class Pair(NamedTuple):
 
 
 def pairs(number: int, seed: int, change_is_wanted: Callable[[dict[str, Any]], bool]) -> list[Pair]:
-    """Draw `number` pairs of changes; each single change must give a config that `is_accepted` accepts."""
+    """Draw about `number` pairs of changes; `change_is_wanted` must be true of the config with each change alone."""
     dice = random.Random(seed)
     drawn = []
     for config in map(base, CHOICES):
@@ -127,9 +127,9 @@ def test_every_wrong_setting_is_reported_in_one_line_or_accepted() -> None:
         (["encoder.dim=0"], "encoder.dim must be a whole number from 1 to 65,536; got 0."),
         (
             ["encoder.convolution.kernel_size=-1"],
-            "encoder.convolution.kernel_size must be odd, so that it is centred, and at most 1,001; got -1.",
+            "encoder.convolution.kernel_size must be odd, so that the kernel is centred, and at most 1,001; got -1.",
         ),
-        (["encoder.num_layers=1000", "encoder.dim=65536"], "the net must fit into memory, with its gradients and the"),
+        (["encoder.num_layers=1000", "encoder.dim=65536"], "the model must fit into memory, with its gradients and"),
         (["encoder.norm.momentum=2"], "encoder.norm.momentum must be a number from 0 to 1; got 2."),
         (
             ["trainer.max_epochs=0"],
@@ -220,7 +220,7 @@ def refusal(config: dict[str, Any], tones: Path, folder: Path) -> str:
     return ""
 
 
-REFUSED_BY_THE_RUN = (  # these depend not only on settings, but also on files, the machine, or the result
+REFUSED_BY_THE_RUN = (  # these reasons depend not only on settings, but also on files, the machine, or the result
     "must exist; it does not",
     "either all manifests must exist or none",
     "a batch must have room for the seconds that augment.edges adds",
@@ -364,7 +364,7 @@ def bundle(request: pytest.FixtureRequest, tones: Path, tmp_path_factory: pytest
 
 
 def damaged(bundle: Path) -> list[tuple[str, str]]:
-    """List files of a bundle with other contents: each value of JSON replaced, and each file as a whole."""
+    """List files of a bundle with damaged contents: each JSON value replaced; each file cut, doubled or changed."""
     cases = []
     for path in sorted(bundle.iterdir()):
         whole = path.read_bytes().decode("utf-8", "surrogateescape")
@@ -392,7 +392,7 @@ def damaged(bundle: Path) -> list[tuple[str, str]]:
 
 
 def tried(bundle: Path, damages: list[tuple[str, str]]) -> int:
-    """Load each damaged bundle in another process, which must survive; return the MB in excess of an intact bundle."""
+    """Load each damaged bundle in another process, which must survive; return the MB needed beyond an intact bundle."""
     process = subprocess.run(
         [sys.executable, "-c", TRY, str(bundle)],
         input="".join(json.dumps(damage) + "\n" for damage in damages),

@@ -23,14 +23,14 @@ from tests.test_parakeet import sound
 
 PYTHON = Path(os.environ.get("ASR_NEMO_PYTHON", ROOT / ".venv-nets" / "bin" / "python"))
 PEER = ROOT / "tests" / "nemo_peer.py"
-LOCAL = "tdt of local attention"
+LOCAL = "tdt with local attention"
 ALL_KINDS = [*KINDS, LOCAL]
 WAVEFORMS = [sound(1.5), sound(0.7, seed=1), sound(1.1, seed=2)]
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(1800),
-    pytest.mark.skipif(not PYTHON.exists(), reason="NeMo is not here: make .venv-nets, or set ASR_NEMO_PYTHON"),
+    pytest.mark.skipif(not PYTHON.exists(), reason="needs NeMo: run make .venv-nets, or set ASR_NEMO_PYTHON"),
 ]
 
 
@@ -86,7 +86,7 @@ def test_encoder_joint_network_and_losses_equal_nemos(kind: str, models: Path) -
         frames = encoded.out[row, :length], expected["encoder_out"][row, :length]
         torch.testing.assert_close(*frames, rtol=0, atol=1e-3)  # the features are in float32
         theirs = expected["logits"][row, :length, : count + 1][..., order]
-        actual = logits[row, :length, : count + 1].log_softmax(dim=-1)  # NeMo's joint network does this on a CPU
+        actual = logits[row, :length, : count + 1].log_softmax(dim=-1)  # on a CPU, NeMo does this, too
         torch.testing.assert_close(actual, theirs, rtol=0, atol=1e-2)
     losses = head.losses(encoded, tokens, token_lengths)
     name = "transducer" if "rnnt" in kind else "tdt"

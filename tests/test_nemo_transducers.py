@@ -70,7 +70,7 @@ def config(kind: str, **sections: dict[str, Any]) -> dict[str, Any]:
 
 
 def state(kind: str, linear: str = "joint_net.2") -> dict[str, Tensor]:
-    """Return random tensors of this model by NeMo's names."""
+    """Return random tensors of this model under NeMo's names."""
     generator = torch.Generator().manual_seed(1)
     num_pieces = len(vocabulary())
     num_outputs = num_pieces + 1 + (len(DURATIONS) if kind.endswith("tdt") else 0)
@@ -104,7 +104,7 @@ def logits(weights: dict[str, Tensor], encoder_out: Tensor, tokens: list[int]) -
     begin = "decoder.prediction.dec_rnn.lstm."
     cells.load_state_dict({name[len(begin) :]: w for name, w in weights.items() if name.startswith(begin)})
     embedded = weights["decoder.prediction.embed.weight"][tokens]
-    read, _ = cells(torch.cat([torch.zeros(1, HIDDEN), embedded])[None])  # it starts with a vector of zeros
+    read, _ = cells(torch.cat([torch.zeros(1, HIDDEN), embedded])[None])  # the first input is zeros
     frames = encoder_out @ weights["joint.enc.weight"].T + weights["joint.enc.bias"]
     before = read[0] @ weights["joint.pred.weight"].T + weights["joint.pred.bias"]
     hidden = torch.relu(frames[:, None] + before[None])
@@ -136,7 +136,7 @@ def test_every_tensor_and_setting_is_accounted_for(kind: str, tmp_path: Path) ->
     weights = state(kind)
     converted = from_nemo(archive(tmp_path, config(kind), weights), "zeros")
     account, head = converted.account, converted.bundle.config["head"]
-    assert (account.folded, account.not_needed) == (1 + 2, LAYERS)  # a bias; the scale in the subsampling
+    assert (account.folded, account.not_needed) == (1 + 2, LAYERS)  # a bias; the subsampling's scale
     assert account.taken == len(weights) - 3 - LAYERS
     assert head["ctc_weight"] == (0.3 if kind.startswith("hybrid") else 0.0)
     if kind.endswith("tdt"):
@@ -151,7 +151,7 @@ def test_every_tensor_and_setting_is_accounted_for(kind: str, tmp_path: Path) ->
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dropout", [0.2, 0.0])
 def test_a_bundle_converts_back_to_an_archive_with_equal_tensors(kind: str, dropout: float, tmp_path: Path) -> None:
-    """Folded tensors are written to one place: both biases to that of the frames, the scale to the weights."""
+    """Folded values return to one place: both biases of the joiner to joint.enc.bias, the scale to the subsampling."""
     weights = state(kind, "joint_net.2" if dropout else "joint_net.1")
     path = archive(tmp_path, config(kind, joint__jointnet={"dropout": dropout}), weights)
     before = from_nemo(path, "zeros").bundle
@@ -179,7 +179,7 @@ def test_a_blank_with_a_trained_embedding_cannot_be_written_to_an_archive(tmp_pa
     contents = read_bundle(tmp_path / "ours")
     contents.weights["head.predictor.embedding.weight"][0] += 1.0
     replace_bundle(tmp_path / "ours", contents)
-    message = "head.predictor.embedding.weight must be zero for the blank for conversion to NeMo; it is not."
+    message = "the blank's row of head.predictor.embedding.weight must be zero for conversion to NeMo; it is not."
     with pytest.raises(InputError, match=re.escape(message)):
         main([str(tmp_path / "ours"), "--to", "nemo", "-o", str(tmp_path / "back.nemo")])
     assert not (tmp_path / "back.nemo").exists()
@@ -194,18 +194,24 @@ def test_without_dropout_the_last_layer_of_the_joint_network_has_another_number(
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"decoder": {"normalization_mode": "layer"}}, "decoder.normalization_mode must be null, which asr has"),
-        ({"decoder": {"blank_as_pad": False}}, "decoder.blank_as_pad must be true, which asr has; got false."),
+        ({"decoder": {"normalization_mode": "layer"}}, "decoder.normalization_mode must be null, which asr supports"),
+        ({"decoder": {"blank_as_pad": False}}, "decoder.blank_as_pad must be true, which asr supports; got false."),
         (
             {"decoder": {"_target_": "nemo.collections.asr.modules.StatelessTransducerDecoder"}},
-            "decoder must be an LSTM prediction network, NeMo's RNNTDecoder, which asr can take; got",
+            "decoder must be an LSTM prediction network, NeMo's RNNTDecoder, which asr supports; got",
         ),
-        ({"decoder__prednet": {"rnn_hidden_size": 20}}, "decoder.prednet.rnn_hidden_size must be -1, which asr has"),
+        (
+            {"decoder__prednet": {"rnn_hidden_size": 20}},
+            "decoder.prednet.rnn_hidden_size must be -1, which asr supports",
+        ),
         ({"decoder__prednet": {"pred_hidden": None}}, "decoder.prednet.pred_hidden must be a whole number; got null."),
         ({"decoder__prednet": {"surprise": 1}}, "decoder.prednet.surprise must be absent"),
         ({"decoder__prednet": {"dropout": "x"}}, "head.predictor.dropout must be a number"),
         ({"joint": {"num_extra_outputs": 5}}, "joint.num_extra_outputs must be the number of decoding.durations, 4;"),
-        ({"joint__jointnet": {"activation": "sigmoid"}}, "joint.jointnet.activation must be 'relu', which asr has"),
+        (
+            {"joint__jointnet": {"activation": "sigmoid"}},
+            "joint.jointnet.activation must be 'relu', which asr supports",
+        ),
         ({"decoding": {"big_blank_durations": [2, 4]}}, "decoding.big_blank_durations must be null: asr has one blank"),
         ({"decoding": {"durations": [1, 2, 3, 4]}}, "head.durations must be a list of frame counts in ascending order"),
         ({"decoding": {"durations": "all"}}, "decoding.durations must be a list of frames; got 'all'."),

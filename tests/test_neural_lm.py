@@ -75,7 +75,7 @@ def test_the_probabilities_of_all_texts_sum_to_one(model: Any) -> None:
 
 @pytest.mark.parametrize("lengths", [[1] * 17, [4, 6, 7], [16, 1], [5, 0, 12]], ids=str)
 def test_processing_segment_by_segment_equals_the_whole_text(model: Any, lengths: list[int]) -> None:
-    """The text has a dozen tokens, more than the Transformer-XL's memory of 5."""
+    """The text has 17 tokens, more than the Transformer-XL's memory of 5."""
     tokens, state, parts = texts(3, 17), model.initial_state(3), []
     for part in tokens.split(lengths, dim=1):
         if part.shape[1]:
@@ -109,7 +109,7 @@ def test_hypotheses_of_any_lengths_can_share_a_batch_and_are_separated_by_indexi
 
 
 def attention_by_loops(attention: Any, x: Tensor, memory: int) -> Tensor:
-    """Compute attention of a text (U, D): a token sees `memory` tokens and itself (arXiv:1901.02860, section 3.3)."""
+    """Compute attention of each token of a text (U, D) to itself and `memory` earlier tokens: arXiv:1901.02860, 3.3."""
     dim, heads = x.shape[1], attention.num_heads
     size = dim // heads
     query, key, value = attention.qkv(x).split(dim, dim=-1)
@@ -142,7 +142,7 @@ def test_the_transformer_xl_equals_its_equations() -> None:
 
 
 def test_the_gradient_of_the_transformer_xl_stops_at_the_start_of_the_segment() -> None:
-    """Section 3.2: the memory of earlier segments has no gradient."""
+    """arXiv:1901.02860, section 3.2: the memory of earlier segments has no gradient."""
     model = small("transformer_xl", segment=4, memory=4)
     tokens = torch.tensor([[BOUNDARY_ID, 1, 2, 3, 4, 5, 6, 7]])
     whole(model, tokens)[0, 7, 9].backward()

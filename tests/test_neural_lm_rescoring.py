@@ -153,7 +153,7 @@ def test_each_text_of_an_utterance_is_scored_once_for_all_weights(first_hypothes
     assert model.rows == different
     again = decode.search(evidence, rescoring_weight=0.0, token_insertion_bonus=0.0, beta=1.5)
     assert model.rows == different
-    assert decode.first.values["beta"] == 1.5, "values that the first pass can tune"
+    assert decode.first.values["beta"] == 1.5, "the first pass receives its tunable values"
     assert [[each.score for each in n_best] for n_best in again] == [
         sorted((each.score for each in n_best), reverse=True) for n_best in first_hypotheses
     ]
@@ -175,7 +175,7 @@ def test_the_tunable_values_are_those_of_rescoring_and_those_of_the_first_pass(
 
 
 def recognizer_with(folder: Path, head: str = "ctc", first: str = "beam") -> tuple[dict[str, Any], Any]:
-    """Return config and model of a tiny net, and the path of a language model over its tokens in `folder`."""
+    """Return config and model of a tiny net; the config names a language model that is written to `folder`."""
     overrides = [*TINY, f"head={head}", "decode=lm_rescoring", f"decode@decode.first={first}"]
     config = resolved(*overrides, "features/normalize=utterance_cmvn")
     tokenizer, features = build_tokenizer(config), build_features(config)

@@ -35,13 +35,13 @@ from tests.conftest import ROOT, resolved
 from tests.processes import bundle, finish, kill, metrics, resumptions, start, steps_logged, wait_for
 from tests.tones import sentences
 
-RECOGNIZER = ROOT / "tests" / "bundles" / "format-6"  # spells a to f and spaces
+RECOGNIZER = ROOT / "tests" / "bundles" / "format-6"  # its tokens are a to f and the space
 SMALL = {
     "lstm": ["token_model=lstm", "token_model.embedding_dim=12", "token_model.dim=16"],
     "transformer_xl": ["token_model=transformer_xl", "token_model.dim=16", "token_model.num_layers=2"],
 }
 TWO = ["trainer.strategy=ddp", "trainer.devices=2"]
-# equal numbers of steps on one process and on two; a run can be killed within an epoch
+# Half of the batch size in RUN: two processes take as many steps as one, and a kill can be within an epoch.
 AS_MANY_STEPS = ["text.batch_tokens=45"]
 BF16 = ["trainer.precision=bf16-mixed"]
 EVERY_STEPS = 3
@@ -171,7 +171,7 @@ def test_a_sentence_that_fits_no_batch_is_dropped_and_counted(tmp_path: Path) ->
 # Perplexity
 
 
-def test_perplexity_is_the_mean_over_words_and_ends_and_within_its_interval() -> None:
+def test_perplexity_counts_words_and_sentence_ends_and_is_within_its_interval() -> None:
     log_probs, words = [-3.0, -8.5, -2.0, -6.0, -7.5, -1.0], [2, 4, 1, 3, 5, 1]
     result = text_perplexity(log_probs, words, 40)
     assert result.per_word == pytest.approx(math.exp(28 / (16 + 6)))
@@ -284,8 +284,10 @@ def trained(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def test_two_processes_take_the_steps_of_one_process_on_the_same_batches(trained: Path, texts: list[str]) -> None:
-    """Gradients, summed over ranks and accumulated batches and divided by tokens, are compared step by step."""
+def test_the_first_loss_of_two_processes_is_the_mean_over_the_tokens_of_all_their_batches(
+    trained: Path, texts: list[str]
+) -> None:
+    """The loss of the first step, summed over ranks and accumulated batches and divided by tokens, is compared."""
     read_config = read_language_model_settings(yaml.safe_load((trained / "config.yaml").read_text()))
     train = read_sentences(map(Path, read_config.text.train), get_normalizer("as_written"), tokenizer(), "text.train")
     plan = TextSet(train, read_config.text, read_config.seed).epoch(start_of_epoch(0, 2))
@@ -364,7 +366,7 @@ def test_a_run_with_another_text_or_other_settings_is_not_resumed(
         ("text.train=[]", r"text\.train must be a list of files of text or manifests, .*, at least one; got \[\]\."),
         ("text.batch_tokens=0", r"text\.batch_tokens must be a whole number from 1 to 1,000,000,000; got 0\."),
         ("token_model.dim=0", r"token_model\.dim must be a whole number from 1 to 65,536; got 0\."),
-        ("recognizer=MUST_BE_GIVEN", r"recognizer must be given; it has no default here\. Add recognizer=\.\.\."),
+        ("recognizer=MUST_BE_GIVEN", r"recognizer must be given, because it has no default\. Add recognizer=\.\.\."),
         ("+encoder.dim=3", r"a config must have the sections of conf/train_lm\.yaml .* unknown: encoder\."),
     ],
 )
@@ -415,7 +417,7 @@ def test_models_are_interpolated_token_by_token_with_weights_fitted_on_another_t
     model, ngram_model = load_token_model(str(trained), tokenizer(), "lm"), NgramModel(arpa)
 
     def probabilities(path: Path) -> list[tuple[float, float]]:
-        """Return the probability of each letter and each end by the net and by the n-gram model."""
+        """Return the net's and the n-gram model's probability of each letter and each sentence end."""
         pairs = []
         for line in path.read_text().splitlines():
             tokens, state = [*tokenizer().encode(line), BOUNDARY_ID], ngram_model.start()
@@ -459,6 +461,6 @@ def test_interpolation_weights_need_a_separate_dev_text(
 def test_a_language_model_over_other_tokens_is_refused(trained: Path) -> None:
     other = build_tokenizer({"tokenizer": {"name": "char"}})
     other.fit(["abc"])
-    must = r"lm must be a language model over the recogniser's own 4 tokens; .* has 8 others\."
+    must = r"lm must be a language model over the recogniser's own 4 tokens; .* has 8 other tokens\."
     with pytest.raises(InputError, match=must):
         load_token_model(str(trained), other, "lm")

@@ -1,4 +1,4 @@
-"""The n-gram model: by hand, against a plain implementation, lmplz and irstlm, and read by KenLM."""
+"""N-gram models equal a calculation by hand, a plain implementation, lmplz and irstlm, and KenLM reads them."""
 
 import gzip
 import json
@@ -82,7 +82,7 @@ class Arpa:
 
 
 def build(path: Path, sentences: Sentences, *options: str) -> Arpa:
-    """Build a model of sentences with the command."""
+    """Build a model of sentences with the command asr.ngram."""
     text = path.with_suffix(".txt")
     text.write_text("".join(" ".join(sentence) + "\n" for sentence in sentences))
     assert ngram([str(text), "-o", str(path), *options]) == 0
@@ -90,7 +90,7 @@ def build(path: Path, sentences: Sentences, *options: str) -> Arpa:
 
 
 def estimated(path: Path, sentences: Sentences, order: int, thresholds: Sequence[int], memory: int = 1 << 30) -> Arpa:
-    """Build a model of sentences without the command."""
+    """Build a model of sentences with `estimate`, without the command."""
     words = [*SPECIAL, *sorted({word for sentence in sentences for word in sentence})]
     ids = [number for sentence in sentences for number in (BOS, *map(words.index, sentence), EOS)]
     with path.open("wb") as file:
@@ -99,7 +99,7 @@ def estimated(path: Path, sentences: Sentences, order: int, thresholds: Sequence
 
 
 def random_sentences(seed: int, number: int, words: int = 60) -> Sentences:
-    """Draw sentences of w0, w1, …; a word's successor or a frequent word follows, with equal probability."""
+    """Draw sentences of w0, w1, …; the next word is the successor with probability 0.3, else a frequent word."""
     rng = random.Random(seed)
     sentences = []
     for _ in range(number):
@@ -112,7 +112,7 @@ def random_sentences(seed: int, number: int, words: int = 60) -> Sentences:
 
 
 def reference_model(sentences: Sentences, order: int, thresholds: Sequence[int]) -> dict[Gram, tuple[float, float]]:
-    """Chen and Goodman's interpolated modified Kneser-Ney, as written: (probability, backoff) of each n-gram kept."""
+    """Compute interpolated modified Kneser-Ney as published by Chen and Goodman: n-gram to (probability, backoff)."""
     raw: list[Counter[Gram]] = [Counter() for _ in range(order + 1)]
     for sentence in sentences:
         padded = ["<s>", *sentence, "</s>"]
@@ -181,7 +181,7 @@ def test_the_model_of_two_sentences_equals_a_calculation_by_hand(
     """The text is <s> a b </s> and <s> a </s>. There are too few counts to estimate discounts, so they are 0.5, 1, 1.5.
 
     Counts of bigrams: `<s> a` 2, `a b` 1, `a </s>` 1, `b </s>` 1.
-    Counts of unigrams are their different left neighbours: a 1 (<s>), b 1 (a), </s> 2 (a, b); the sum is 4.
+    A unigram's count is its number of different left neighbours: a 1 (<s>), b 1 (a), </s> 2 (a, b); the sum is 4.
         Discounts remove 0.5 + 0.5 + 1 of 4; this 1/2 is shared by <unk>, </s>, a, b: 1/8 each.
         P(<unk>) = 1/8    P(a) = P(b) = 0.5/4 + 1/8 = 1/4    P(</s>) = (2-1)/4 + 1/8 = 3/8    and their sum is 1.
     After <s>: the discount is 1 of 2, backoff 1/2: P(a|<s>) = 1/2 + 1/2 * 1/4 = 5/8
@@ -209,7 +209,7 @@ def test_the_model_of_two_sentences_equals_a_calculation_by_hand(
     assert path.read_text() == "\n".join(expected)
     printed = capsys.readouterr().out
     assert "2 sentences, 3 words, 5 in the vocabulary" in printed
-    assert "Too little text to estimate discounts of order 1, 2: fixed ones are used." in printed
+    assert "Too little text to estimate discounts of order 1, 2: fixed discounts are used." in printed
 
 
 CORPORA = st.lists(st.lists(st.sampled_from("abcde"), min_size=1, max_size=8), min_size=1, max_size=25)
@@ -229,7 +229,9 @@ def test_in_every_context_the_probabilities_sum_to_1_and_equal_the_reference(
         # One rounding per order, each of 10**1e-6 at most.
         assert total == pytest.approx(1, abs=1e-5), context
     for gram in model.log_probs:
-        assert len(gram) == 1 or {gram[1:], gram[:-1]} <= model.log_probs.keys(), "KenLM needs both"
+        assert len(gram) == 1 or {gram[1:], gram[:-1]} <= model.log_probs.keys(), (
+            "KenLM needs the suffix and the context"
+        )
     assert_equal_to_reference(model, reference_model(sentences, order, thresholds))
 
 
@@ -311,7 +313,7 @@ def perplexity(model: Arpa, sentences: Sentences) -> float:
 
 
 @needs_shared
-@pytest.mark.skipif(not TLM.is_file(), reason=f"irstlm (apt-get install irstlm), another implementation: no {TLM}")
+@pytest.mark.skipif(not TLM.is_file(), reason=f"needs irstlm (apt-get install irstlm); there is no {TLM}")
 @pytest.mark.parametrize("order", [2, 3])
 def test_the_perplexity_of_real_text_equals_that_of_irstlm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, real_text: tuple[Sentences, Sentences], order: int
@@ -346,7 +348,7 @@ def test_the_perplexity_of_real_text_equals_that_of_irstlm(
 
 
 @needs_shared
-@pytest.mark.skipif(shutil.which("lmplz") is None, reason="KenLM's lmplz, the model of this one, is not in the PATH")
+@pytest.mark.skipif(shutil.which("lmplz") is None, reason="needs KenLM's lmplz, which is not in the PATH")
 @pytest.mark.parametrize(("order", "prune"), [(2, "0"), (3, "0"), (4, "0 1 2")])
 def test_the_model_equals_that_of_lmplz(
     tmp_path: Path, real_text: tuple[Sentences, Sentences], order: int, prune: str
@@ -356,7 +358,7 @@ def test_the_model_equals_that_of_lmplz(
     with (tmp_path / "lm.txt").open() as text, (tmp_path / "theirs.arpa").open("w") as output:
         subprocess.run(command, stdin=text, stdout=output, stderr=subprocess.DEVNULL, check=True)
     theirs = Arpa(tmp_path / "theirs.arpa")
-    theirs.log_probs["<s>",] = -99  # lmplz writes 0; nobody uses it
+    theirs.log_probs["<s>",] = -99  # lmplz writes 0; no score depends on it
     assert model.log_probs.keys() == theirs.log_probs.keys()
     for gram in model.log_probs:  # lmplz computes in float32
         assert abs(model.log_probs[gram] - theirs.log_probs[gram]) < 1e-5, gram
@@ -369,7 +371,7 @@ def test_the_model_equals_that_of_lmplz(
 def test_texts_are_normalised_and_read_from_several_files(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("\ufeffDon\u2019t — “STOP”!\r\n\n...\n", encoding="utf-8")
     with gzip.open(tmp_path / "b.txt.gz", "wt", encoding="utf-8") as file:
-        file.write("ÉTÉ don't")  # the last line need not end
+        file.write("ÉTÉ don't")  # the last line has no line end
     output = tmp_path / "lm.arpa"
     ngram([str(tmp_path / "a.txt"), str(tmp_path / "b.txt.gz"), "-o", str(output), "--order", "2"])
     assert Arpa(output).vocabulary == {*SPECIAL, "don't", "stop", "été"}
@@ -385,7 +387,7 @@ def test_texts_are_normalised_and_read_from_several_files(tmp_path: Path) -> Non
     )
 )
 def test_a_normalizer_that_works_word_by_word_does_not_depend_on_neighbouring_words(name: str, text: str) -> None:
-    """Because of this, each different word need be normalised only once."""
+    """asr.ngram relies on this: it normalises each different word only once."""
     normalize = NORMALIZERS[name]
     assert normalize(text).split() == [part for word in text.split() for part in normalize(word).split()]
 
@@ -532,7 +534,7 @@ def test_a_full_disk_is_reported_in_one_line_and_the_old_model_remains(
 
 
 def test_a_killed_process_leaves_nothing(tmp_path: Path) -> None:
-    """There is no incomplete model, and no temporary file, because these have no names."""
+    """There is no incomplete model, and no temporary file, because temporary files have no names."""
     (tmp_path / "tmp").mkdir()
     code = (
         "import os, signal, asr.language_model.kneser_ney as k, asr.ngram\n"

@@ -95,7 +95,7 @@ def test_a_mixture_lists_the_n_grams_of_all_models_with_the_weighted_mean_of_the
         assert min(backoffs) * (1 - EXACT) <= mixture.backoffs.get(context, 1.0) <= max(backoffs) * (1 + EXACT)
 
 
-def test_words_not_listed_after_a_context_have_in_total_the_probability_of_the_mixture() -> None:
+def test_words_not_listed_after_a_context_have_the_weighted_mean_of_their_total_probabilities() -> None:
     models = [model_of([list("abcd"), list("abd")], 3), model_of([list("aeb"), list("bec"), list("dd")], 3)]
     shares = np.array([0.3, 0.7])
     mixture, parts = Plain(interpolate(models, shares, len(WORDS)), len(WORDS)), [Plain(m, len(WORDS)) for m in models]
@@ -107,7 +107,7 @@ def test_words_not_listed_after_a_context_have_in_total_the_probability_of_the_m
         differences += sum(
             abs(mixture.prob(context, word) - mean) > 1e-4 for word, mean in zip(rest, means, strict=True)
         )
-    assert differences, "single words differ from the weighted mean, as the docstring explains"
+    assert differences, "single words differ from the weighted mean, as the docstring of interpolate explains"
 
 
 @pytest.mark.parametrize("order", [1, 2, 3, 5])
@@ -147,7 +147,7 @@ def test_if_the_weight_of_a_model_is_close_to_1_the_mixture_equals_this_model_fo
 
 
 def probabilities(seed: int, models: int, words: int = 400) -> Any:
-    """Draw probabilities of words by several models, each of which is good for other words."""
+    """Draw several models' probabilities of words; each model has high probabilities for different words."""
     return 10 ** -np.random.default_rng(seed).uniform(0.1, 6, (models, words))
 
 
@@ -229,7 +229,7 @@ def test_extra_words_share_their_mass_and_in_each_context_the_probabilities_sum_
     before, after = Plain(model, len(WORDS)), Plain(add_words(model, len(WORDS), number, mass), size)
 
     def expected(context: Gram, word: int) -> float:
-        """Add the n-gram's own share, and the back-off weight times the lower order with its new unigrams."""
+        """Return the n-gram's own share plus the back-off weight times the lower order with the new unigrams."""
         if not context:
             return mass / number if word >= len(WORDS) else (1 - mass) * before.probs[word,]
         backoff, listed = before.backoffs.get(context, 1.0), before.probs.get((*context, word))
@@ -258,7 +258,7 @@ def test_a_mixture_of_models_with_extra_words_gives_these_words_the_same_mass() 
 
 @pytest.fixture
 def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two texts with common words, a dev text, and a list of words, of which the texts contain a few."""
+    """A folder with two texts that share words, a dev text, and a list of words, one of which is in the texts."""
     monkeypatch.chdir(tmp_path)
     Path("a.txt").write_text(lines_of(random_sentences(1, 300, words=30)))
     Path("b.txt").write_text(lines_of(random_sentences(2, 60, words=60)).replace("w1 ", "x1 "))
@@ -399,13 +399,13 @@ def test_extra_words_are_normalised_and_only_new_ones_are_added(
 def test_with_a_spelling_model_only_the_mixture_gives_words_of_other_texts_a_probability(
     texts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """<unk> of a text's model then stands for all words that the text does not contain."""
+    """With a spelling model, <unk> of a text's model stands for all words that the text does not contain."""
     options = ["--words", "names.txt", "--spelling", "spelling.arpa", "--dev", "dev.txt", "--interpolate"]
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)  # numpy's warning about logarithms of 0
         assert ngram(["a.txt", "b.txt", "-o", "lm.arpa", *options]) == 0
     table = printed_table(capsys.readouterr().out)
-    assert table["a.txt"][1:] == ["-"] * 4, "infinite"
+    assert table["a.txt"][1:] == ["-"] * 4, "the perplexity is infinite"
     mixture = Arpa(Path("lm.arpa"))
     known = plain_perplexities(mixture, dev_sentences())[1]
     assert float(table["mixture"][2]) == pytest.approx(known, rel=1e-3)
@@ -413,7 +413,9 @@ def test_with_a_spelling_model_only_the_mixture_gives_words_of_other_texts_a_pro
     for context in mixture.contexts():
         total = sum(10 ** mixture.log_prob(context, word) for word in mixture.vocabulary - {"<s>"})
         assert total == pytest.approx(1, abs=1e-5), context
-    assert Arpa(Path("spelling.arpa")).vocabulary <= {*SPECIAL, *"wx0123456789"}, "no letter of the names"
+    assert Arpa(Path("spelling.arpa")).vocabulary <= {*SPECIAL, *"wx0123456789"}, (
+        "the spelling model has no letter of the names"
+    )
 
 
 def test_extra_words_that_the_text_contains_change_nothing(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,7 +25,7 @@ METHODS = ("item", "tolist", "cpu", "numpy", "__bool__", "__int__", "__float__",
 
 
 class Questions(TorchDispatchMode):
-    """Count the operations in ASKING on any thread, by name."""
+    """Count operations in ASKING, and indexing by a mask, on any thread, by name."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,10 @@ class Questions(TorchDispatchMode):
 
 @pytest.fixture
 def operations(monkeypatch: pytest.MonkeyPatch) -> list[Counter[str]]:
-    """Return the counts of these operations and methods for each batch of a training with a slow device."""
+    """Return a list that receives the counts of these operations and of METHODS for each batch of a training.
+
+    The training treats its device as slow, like a GPU.
+    """
     batches: list[Counter[str]] = []
     modes: list[Questions] = []
     for name in METHODS:
@@ -102,7 +105,7 @@ def test_only_logged_steps_wait_for_the_device(
         step, rest = divmod(number, accumulated)
         if rest == 0 and step in logged:
             assert counts.pop("tolist") == 1
-        assert step in logged or not counts, f"batch {number} asks {dict(counts)}"
+        assert step in logged or not counts, f"batch {number} waits for {dict(counts)}"
 
 
 def test_a_non_finite_loss_that_is_found_late_is_attributed_to_its_own_step(

@@ -90,7 +90,7 @@ def test_a_norm_and_its_gradients_equal_its_equation_on_valid_frames(name: str, 
     norm = random_norm(name).train(training)
     x, padding = random_batch()
     x.requires_grad_()
-    # Each frame separately, so that padded frames do not matter.
+    # layer_norm normalises each frame separately: NaN in padded frames would remain in these frames.
     junk = x if name == "layer_norm" else x.masked_fill(padding[:, :, None], float("nan"))
     out = norm(junk, padding)
     assert out.isfinite().all()

@@ -111,7 +111,7 @@ def assert_the_same(before: Recognizer, after: Recognizer, sounds: list[Tensor])
 @pytest.mark.filterwarnings("ignore:The tensor attributes")  # torch's warning about a GRU's weights
 @pytest.mark.parametrize("predictor", PREDICTORS)
 @torch.no_grad()
-def test_a_step_of_the_prediction_network_is_a_program_for_any_batch(predictor: str) -> None:
+def test_a_step_of_the_prediction_network_is_exported_for_any_batch(predictor: str) -> None:
     overrides = [f"head/predictor={predictor}", "head.predictor.dim=6"]
     if predictor != "stateless":
         overrides.append("head.predictor.num_layers=2")
@@ -200,7 +200,7 @@ def test_a_head_made_of_programs_gives_the_outputs_of_its_model_and_refuses_othe
     with torch.no_grad():
         model.head.joiner.output.bias[1] += 1.0  # type: ignore[union-attr, operator, index]
     with pytest.raises(
-        InputError, match=r"must compute the model's output .*; they differ by .* tokens in a batch of \d"
+        InputError, match=r"must compute the model's output .*; outputs differ by .* tokens in a batch of \d"
     ):
         agreement.check("joiner.onnx", transducer_programs.difference(model, actual))
 
@@ -282,7 +282,7 @@ def test_chunks_of_any_size_and_any_number_of_streams_give_the_output_of_torch(s
             encoded, states[0] = before.encoder.step(features, lengths, states[0], before.head.taps)  # type: ignore[attr-defined]
             given, states[1] = after.encoder.step(features, lengths, states[1])  # type: ignore[attr-defined]
             expected = before.head.frame_head.log_probs(encoded.out)  # type: ignore[union-attr]
-            torch.testing.assert_close(given.out, expected, rtol=0, atol=1e-4 * 30)  # logits are scaled by 30
+            torch.testing.assert_close(given.out, expected, rtol=0, atol=1e-4 * 30)  # logits are scaled by 100
             assert torch.equal(given.lengths, encoded.lengths)
             assert list(states[1]) == list(states[0])
             for name, rows in states[0].items():
@@ -318,7 +318,7 @@ def test_the_instructions_in_the_readme_give_the_text_of_a_stream(streaming_fold
     ] * 2
 
 
-def test_a_stream_has_the_left_context_of_the_exported_program(streaming_folder: Path) -> None:
+def test_a_stream_of_an_exported_model_refuses_another_context(streaming_folder: Path) -> None:
     must = f"left_seconds is fixed when a model is exported ({LEFT} encoder frames); got 100."
     with pytest.raises(InputError, match=re.escape(must)):
         Stream(load_recognizer(streaming_folder / "exported"), left_seconds=4.0)
@@ -394,7 +394,7 @@ def greedy_for_memory() -> bytes:
     ("make", "message"),
     [(endless, r"it was stopped after \d s\.$"), (greedy_for_memory, r"Failed to allocate memory .* 160000000000$")],
 )
-def test_an_endless_program_or_one_with_too_much_memory_is_refused_in_one_line(
+def test_a_program_that_never_ends_or_needs_too_much_memory_is_refused_in_one_line(
     make: Callable[[], bytes], message: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("asr.onnx.session.MIN_TIMEOUT_SECONDS", 1.0)

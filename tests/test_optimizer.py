@@ -1,4 +1,4 @@
-"""AdamW's groups: matrices decay, vectors do not, and the learning rate falls towards the input."""
+"""AdamW's groups: only matrices have weight decay, and the learning rate falls towards the input."""
 
 import pytest
 import torch

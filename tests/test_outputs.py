@@ -52,7 +52,7 @@ def transcripts(path: Path) -> None:
 
 
 def evaluation(path: Path) -> None:
-    """Write the files of asr.evaluate --output-dir; the utterances are at the path."""
+    """Write the files of asr.evaluate --output-dir; `path` is the file of utterances."""
     scored = Evaluation(simulated(3, seed=1), [], 1.0, "basic")
     evaluate.write(path.parent, scored, path.name.partition(".")[0], evaluate.summary(scored))
 
@@ -107,7 +107,7 @@ def test_a_link_remains_and_its_target_is_replaced_or_created(who: str, tmp_path
 def test_a_pipe_receives_the_output_and_remains(who: str, tmp_path: Path) -> None:
     name, write, content = WRITERS[who]
     os.mkfifo(tmp_path / name)
-    end = os.open(tmp_path / name, os.O_RDWR)  # so that neither side waits for the other
+    end = os.open(tmp_path / name, os.O_RDWR)  # opening the pipe then blocks neither side
     with ThreadPoolExecutor() as pool, open(os.open(tmp_path / name, os.O_RDONLY), encoding="utf-8") as reader:
         read = pool.submit(reader.read)
         try:
@@ -126,7 +126,7 @@ def test_a_device_remains_a_device(who: str, tmp_path: Path) -> None:
         os.mknod(tmp_path / name, stat.S_IFCHR | 0o666, os.makedev(1, 3))
         (tmp_path / name).read_bytes()
     except PermissionError:
-        pytest.skip("devices cannot be made, or not opened, here")
+        pytest.skip("this process may not create or open device nodes")
     write(tmp_path / name)
     assert (tmp_path / name).is_char_device()
 
@@ -148,7 +148,7 @@ def test_folders_and_circular_links_are_refused_before_anything_is_written(tmp_p
 
 
 def test_an_impossible_file_name_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    for length in (250, 300):  # the name of the temporary file would be too long for the first
+    for length in (250, 300):  # for 250 bytes, only the temporary file's name is too long
         with pytest.raises(InputError, match=r"must be a writable file; .*: File name too long\.$"):
             check_output("--report", tmp_path / ("x" * length), "report.html")
 
@@ -185,9 +185,9 @@ def test_earlier_content_of_a_file_opened_by_a_shell_remains(text: Path, stdout:
         file.flush()
         assert run("asr.ngram", text, "-o", stdout, stdout=file, stderr=subprocess.PIPE).returncode == 0
         file.seek(0, os.SEEK_END)
-        file.write("behind\n")
+        file.write("after\n")
     lines = (tmp_path / "file").read_text().splitlines()
-    assert [*lines[:2], *lines[-2:]] == ["before", "\\data\\", "\\end\\", "behind"]
+    assert [*lines[:2], *lines[-2:]] == ["before", "\\data\\", "\\end\\", "after"]
 
 
 def test_figures_can_be_written_to_another_process(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_a_figure_on_standard_output_is_not_mixed_with_messages(stdout: Path, tm
 def test_a_reader_that_stops_reading_messages_is_not_an_error(
     command: list[str], unbuffered: str, tones: Path, tmp_path: Path
 ) -> None:
-    """This happens with `| head`: it makes no difference whether the reader ends before the first line."""
+    """`| head` stops reading, for example; here the reader has ended before the first line."""
     read_end, write_end = os.pipe()
     os.close(read_end)
     settings = [*tone_corpus(tones), f"run_dir={tmp_path}"] if command[-1].startswith("trainer") else []
@@ -239,7 +239,7 @@ def test_a_reader_that_has_closed_the_output_is_reported_in_one_line(text: Path,
     assert ended.stderr == f"error: {stdout}: the model's file must be writable; Broken pipe.\n"
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full, a device without room")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full, a device that is always full")
 def test_a_full_device_is_reported_in_one_line(text: Path, tmp_path: Path) -> None:
     (tmp_path / "full").symlink_to("/dev/full")
     ended = run("asr.ngram", text, "-o", tmp_path / "full", capture_output=True)
@@ -258,7 +258,7 @@ Command = Callable[[list[str]], int]
 
 
 def other_names(path: Path) -> list[Path]:
-    """The file under three names: its own, a symbolic link, a hard link."""
+    """Return three other paths of a file: one with a dot, a symbolic link and a hard link."""
     symbolic, hard = path.with_name("symbolic" + path.suffix), path.with_name("hard" + path.suffix)
     symbolic.symlink_to(path)
     hard.hardlink_to(path)
@@ -310,7 +310,7 @@ def test_figures_and_page_of_a_comparison_must_be_two_files(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("command", [transcribe, align])
 def test_no_transcript_replaces_the_manifest_or_the_audio(command: Command, fluent: Path, tmp_path: Path) -> None:
-    """The output of recording `a` would be a.jsonl, the manifest; that of `b.jsonl` would be the audio itself."""
+    """The output of recording `a` would replace a.jsonl, the manifest; that of `b` b.jsonl, a link to the audio."""
     (tmp_path / "b.jsonl").symlink_to(tmp_path / "sound.wav")
     soundfile.write(tmp_path / "sound.wav", speak("abcd ef"), SAMPLE_RATE)
     for manifest, utterance_id in (("a.jsonl", "a"), ("other.jsonl", "b")):

@@ -1,7 +1,7 @@
 """The padding rule: an utterance has the same output alone and in any batch, whatever the padding contains.
 
-This is tested for every encoder in conf/, and for the smallest encoder of each class with each alternative part; in
-training without dropout also for gradients.
+This is tested for every encoder in conf/, and for the smallest encoder of each class with each alternative part. In
+training without dropout, gradients follow the rule, too.
 """
 
 import math
@@ -21,10 +21,10 @@ from tests.conftest import ENCODERS, OTHER_PARTS, overridden, resolved
 NUM_MEL_BINS, VOCAB_SIZE = 20, 7
 LENGTHS = [41, 64, 17, 1, 30]  # frames; with stride 4: 11, 16, 5, 1, 8, and with 8: 6, 8, 3, 1, 4
 TOKENS = [[1, 1, 2, 3], [6, 5, 4, 3, 2, 1], [2, 2], [], [3]]
-SHALLOW = {"num_layers": 2, "dropout": 0.0}  # an encoder with real width, for real rounding
+SHALLOW = {"num_layers": 2, "dropout": 0.0}  # the width is that of conf/, for realistic rounding errors
 NARROW = {**SHALLOW, "dim": 16, "feed_forward_factor": 2}  # for tests of gradients, which are slower
 FEW_CHANNELS = {"num_channels": 4, "dropout": 0.0}
-NEAR = {"context": 3}  # so few frames that utterances are several times longer
+NEAR = {"context": 3}  # frames; most utterances are several times as long
 SEGMENTS = {"segment": 4, "training_memory": 3, "memory": 5}
 CHUNKS = {"chunk_frames": 3, "left_frames": 4, "right_frames": 2}
 SIZES = SEGMENTS | CHUNKS | {f"training_{name}": [frames] for name, frames in CHUNKS.items()}

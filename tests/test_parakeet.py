@@ -29,7 +29,7 @@ from tests.parakeet import SAMPLE_RATE, change
 from tests.test_convert import assert_equal, assert_refused, log_probs_of
 
 OFF = {"attention_bias": False, "convolution_bias": False, "scale_input": False}
-OPTIONS = pytest.mark.parametrize("options", [{}, OFF], ids=["with biases and scale", "without"])
+OPTIONS = pytest.mark.parametrize("options", [{}, OFF], ids=["with biases and scale", "without biases and scale"])
 
 
 SMALL = [
@@ -138,7 +138,7 @@ def folded(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def test_the_feature_extractor_may_be_a_section_of_the_processors_config(tiny: Path, tmp_path: Path) -> None:
-    """transformers 5 writes it there."""
+    """transformers 5 writes the feature extractor into processor_config.json."""
     folder = parakeet.save(tmp_path / "parakeet")
     extractor = json.loads((folder / "preprocessor_config.json").read_text())
     (folder / "preprocessor_config.json").unlink()
@@ -202,69 +202,81 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "a new key": (
         "config",
         {"encoder_config__window": 3},
-        r"encoder_config\.window must be absent: asr does not know",
+        r"encoder_config\.window must be absent: asr does not support",
     ),
     "an activation": ("config", {"encoder_config__hidden_act": "relu"}, r"hidden_act must be 'silu', .* got 'relu'"),
     "a stride": ("config", {"encoder_config__subsampling_factor": 4}, "subsampling_factor must be 8, .* got 4"),
     "few keys and values": (
         "config",
         {"encoder_config__num_key_value_heads": 2},
-        "num_key_value_heads must be .*; got 2",
+        "num_key_value_heads must equal num_attention_heads, 4; got 2",
     ),
-    "a bias of words": ("config", {"encoder_config__attention_bias": "no"}, "attention_bias must be true or false"),
-    "biases that are not said": ("config", {"encoder_config__attention_bias": False}, r"linear1\.bias.* has none"),
-    "biases that are not there": ("config", {"encoder_config__hidden_size": 32}, r"must be \(32,.*as the config says"),
+    "a bias that is a text": (
+        "config",
+        {"encoder_config__attention_bias": "no"},
+        "attention_bias must be true or false",
+    ),
+    "biases that the config lacks": ("config", {"encoder_config__attention_bias": False}, r"linear1\.bias.* has none"),
+    "tensors of another size": ("config", {"encoder_config__hidden_size": 32}, r"must be \(32,.*as the config says"),
     "no encoder": ("config", {"encoder_config": None}, "encoder_config must be a mapping of settings; got None"),
-    "a blank of nobody": (
+    "a blank after the last piece": (
         "config",
         {"pad_token_id": 41},
         "pad_token_id must be the blank's number, from 0 to 40; got 41",
     ),
-    "a blank before all": ("config", {"pad_token_id": -1}, "pad_token_id must be the blank's number"),
+    "a negative blank": ("config", {"pad_token_id": -1}, "pad_token_id must be the blank's number"),
     "a head of another size": ("config", {"vocab_size": 50}, r"vocab_size must be that of tokenizer\.json, 41; got 50"),
     "other bins": ("config", {"encoder_config__num_mel_bins": 16}, r"num_mel_bins must be .*feature_size, 24; got 16"),
     "no pre-emphasis": (
         "preprocessor_config",
         {"preemphasis": 0.0},
-        r"preemphasis must be 0\.97, which asr has; got 0\.0",
+        r"preemphasis must be 0\.97, which asr supports; got 0\.0",
     ),
-    "another FFT": ("preprocessor_config", {"n_fft": 512}, r"preprocessor\.n_fft must be 256, which asr has; got 512"),
+    "another FFT": (
+        "preprocessor_config",
+        {"n_fft": 512},
+        r"preprocessor\.n_fft must be 256, which asr supports; got 512",
+    ),
     "an endless window": (
         "preprocessor_config",
         {"win_length": 10**12},
         "win_length must be a number of samples, at most a second",
     ),
     "another extractor": ("preprocessor_config", {"feature_extractor_type": "X"}, "must be ParakeetFeatureExtractor"),
-    "a new feature": ("preprocessor_config", {"mean": 1}, r"preprocessor\.mean must be absent: asr does not know"),
-    "another model of text": (
+    "a new feature": ("preprocessor_config", {"mean": 1}, r"preprocessor\.mean must be absent: asr does not support"),
+    "another tokenizer model": (
         "tokenizer",
         {"model__type": "WordPiece"},
         r"model\.type must be BPE, .* got 'WordPiece'",
     ),
-    "chance": ("tokenizer", {"model__dropout": 0.1}, r"model\.dropout must be None, which asr accepts; got 0\.1"),
-    "bytes for text": (
+    "dropout of the tokenizer": (
+        "tokenizer",
+        {"model__dropout": 0.1},
+        r"model\.dropout must be None, which asr accepts; got 0\.1",
+    ),
+    "a byte-level decoder": (
         "tokenizer",
         {"decoder": {"type": "ByteLevel"}},
         r"decoder must be \['Metaspace', .* got \['ByteL",
     ),
-    "words for pieces": ("tokenizer", {"pre_tokenizer": None}, r"pre_tokenizer must be \['Metaspace', .* got None"),
-    "an expression without end": (
+    "no pre-tokenizer": ("tokenizer", {"pre_tokenizer": None}, r"pre_tokenizer must be \['Metaspace', .* got None"),
+    "a slow regular expression": (
         "tokenizer",
         {"normalizer": {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": ""}},
         r"normalizer must consist of steps that asr accepts; got .*\(a\+\)\+",
     ),
-    "steps within steps": (
+    "nested steps": (
         "tokenizer",
         {"normalizer": {"type": "Sequence", "normalizers": [{"type": "Sequence", "normalizers": []}]}},
         "normalizer must consist of steps that asr accepts",
     ),
-    "nothing for the unknown": ("tokenizer", {"model__unk_token": None}, "the model must have an unknown piece"),
+    "no unknown piece": ("tokenizer", {"model__unk_token": None}, "the model must have an unknown piece"),
     "a gap in the pieces": (
         "tokenizer",
         {"model__vocab": {"<unk>": 0, "a": 7}},
         "must number its pieces from 0|must hold|damaged",
     ),
-    "merges of nothing": (
+    "merges of absent pieces": (
         "tokenizer",
         {"model__merges": [["x", "y"]]},
         r"tokenizer\.json must be a tokenizer; it is damaged",
@@ -286,14 +298,14 @@ def test_a_folder_that_asr_does_not_support_is_refused_in_one_line(case: str, tm
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "preprocessor_config.json", "config.json"])
-@pytest.mark.parametrize("damage", ["gone", "empty", "half", "a link", "a circle", "a folder", "a list"])
+@pytest.mark.parametrize("damage", ["gone", "empty", "half", "a link", "a circular link", "a folder", "a list"])
 def test_a_damaged_folder_is_refused_in_one_line(name: str, damage: str, tmp_path: Path) -> None:
     folder = parakeet.save(tmp_path / "parakeet")
     content = (folder / name).read_bytes()
     (folder / name).unlink()
     if damage == "a link":
         (folder / name).symlink_to("/etc/hostname")
-    elif damage == "a circle":
+    elif damage == "a circular link":
         (folder / name).symlink_to(name)
     elif damage == "a folder":
         (folder / name).mkdir()
@@ -311,7 +323,7 @@ def test_a_damaged_folder_is_refused_in_one_line(name: str, damage: str, tmp_pat
         ),
         (["tokenizer=char"], r"^tokenizer must be huggingface or sentencepiece for conversion to .*; got 'char'"),
         (["features.num_mel_bins=20"], r"^features\.num_mel_bins must be a multiple of 8, as .*; got 20"),
-        (["features.pad_mode=reflect"], r"^features\.pad_mode must be zeros, as Hugging Face has it; got reflect"),
+        (["features.pad_mode=reflect"], r"^features\.pad_mode must be zeros, as in Hugging Face; got reflect"),
         (
             ["encoder.feed_forward_bias=false"],
             r"^encoder\.feed_forward_bias must equal encoder\.attention\.bias for .*; got false",
@@ -344,7 +356,7 @@ RESULTS = {
 }
 
 
-def test_an_export_for_transformers_is_a_pipeline_with_a_card_that_a_hub_reads(
+def test_an_export_for_transformers_loads_as_a_pipeline_and_has_a_card_that_the_hub_reads(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, folder = tmp_path / "run", tmp_path / "mine"
@@ -360,7 +372,7 @@ def test_an_export_for_transformers_is_a_pipeline_with_a_card_that_a_hub_reads(
     assert len(expected.text) > 4
     recognize = pipeline("automatic-speech-recognition", model=str(folder))
     text = recognize({"raw": waveform.numpy(), "sampling_rate": SAMPLE_RATE})["text"].strip()
-    assert text.startswith(expected.text), "it also decodes the frame of padding after the end"
+    assert text.startswith(expected.text), "the pipeline also decodes the frame of padding after the end"
     assert run_transformers(folder, [waveform])[1] == [expected.text]
 
     card = ModelCard.load(folder / "README.md")
@@ -382,7 +394,7 @@ def test_a_card_contains_only_known_facts(tiny: Path, tmp_path: Path, capsys: py
     assert main([str(tmp_path / "ours"), "-o", str(tmp_path / "theirs"), "--to", "huggingface"]) == 0
     capsys.readouterr()
     assert export([str(tmp_path / "ours"), "-o", str(tmp_path / "theirs"), "--to", "huggingface"]) == 0
-    message = "README.md has no language and no license: give --language and --license if you know."
+    message = "README.md has no language and no license: give --language and --license if known."
     assert capsys.readouterr().out.splitlines()[1] == message
     card = ModelCard.load(tmp_path / "theirs" / "README.md")
     assert {"language", "license", "metrics", "model-index"}.isdisjoint(card.data.to_dict())

@@ -48,7 +48,7 @@ def joiner_of(head: Any) -> Any:
 
 
 @KINDS
-@pytest.mark.parametrize("has_blank", [True, False], ids=["blank in the tokenizer", "no blank in it"])
+@pytest.mark.parametrize("has_blank", [True, False], ids=["blank in the tokenizer", "no blank in the tokenizer"])
 def test_the_logits_of_all_frames_and_tokens_equal_those_of_transformers(
     kind: str, has_blank: bool, tmp_path: Path
 ) -> None:
@@ -75,7 +75,7 @@ def test_the_logits_of_all_frames_and_tokens_equal_those_of_transformers(
 
 @KINDS
 def test_the_loss_and_its_gradients_equal_those_of_transformers(kind: str, tmp_path: Path) -> None:
-    """transformers computes losses in float32; it counts tokens that are not padding, here piece 2, or the blank."""
+    """transformers computes losses in float32; padding tokens are piece 2 for TDT, and the blank for RNNT."""
     model, processor, recognizer = converted(tmp_path, kind)
     inputs = inputs_of(processor, WAVEFORMS)
     tokens = [[3, 1, 4, 1, 5], [9, 6], [7, 5, 3, 5]]
@@ -90,7 +90,7 @@ def test_the_loss_and_its_gradients_equal_those_of_transformers(kind: str, tmp_p
     encoded: Encoded = encoder(inputs["input_features"], inputs["attention_mask"].sum(dim=1))
     lengths = torch.tensor([len(row) for row in tokens])
     losses = head.losses(encoded, labels + 1, lengths)["loss"]
-    # The means over the batch that transformers computes.
+    # transformers computes these means over the batch.
     actual = {"tdt": (losses / lengths).mean(), "rnnt": losses.sum() / lengths.sum()}[kind]
     actual.backward()
     torch.testing.assert_close(actual.float(), expected.float(), rtol=1e-4, atol=0)
@@ -107,7 +107,7 @@ def test_the_loss_and_its_gradients_equal_those_of_transformers(kind: str, tmp_p
 
 
 def generated(model: Any, processor: Any) -> list[str]:
-    """Return the texts of `WAVEFORMS` by transformers' generate."""
+    """Return the texts that `generate` of transformers gives for WAVEFORMS."""
     texts = []
     for waveform in WAVEFORMS:
         sequences = model.generate(**inputs_of(processor, [waveform])).sequences
@@ -139,9 +139,9 @@ def test_every_tensor_is_accounted_for(kind: str, tmp_path: Path, capsys: pytest
 
 
 @KINDS
-@pytest.mark.parametrize("has_blank", [True, False], ids=["blank in the tokenizer", "no blank in it"])
+@pytest.mark.parametrize("has_blank", [True, False], ids=["blank in the tokenizer", "no blank in the tokenizer"])
 def test_a_bundle_converts_back_with_equal_tensors_and_texts(kind: str, has_blank: bool, tmp_path: Path) -> None:
-    """Folded tensors are written to one place: biases to the encoder's projection, the scale to the subsampling."""
+    """Folded values return to one place: both biases to encoder_projector.bias, the scale to the subsampling."""
     model, _, recognizer = converted(tmp_path, kind, has_blank=has_blank)
     back = tmp_path / "back"
     assert main([str(tmp_path / "ours"), "--to", "huggingface", "-o", str(back)]) == 0
@@ -149,10 +149,11 @@ def test_a_bundle_converts_back_with_equal_tensors_and_texts(kind: str, has_blan
         safetensors.torch.load_file(tmp_path / name / "model.safetensors") for name in ("theirs", "back")
     )
     frames, tokens = "encoder_projector.bias", "decoder.decoder_projector.bias"
+    # The weights contain the scale of the encoder's input: 4, the root of its size.
     expected = {
         **theirs,
         **{name: torch.tensor(0) for name in theirs if name.endswith(COUNTER)},
-        **{name: 4 * theirs[name] for name in theirs if name.startswith("encoder.subsampling.linear.")},  # root of 16
+        **{name: 4 * theirs[name] for name in theirs if name.startswith("encoder.subsampling.linear.")},
         frames: theirs[frames] + theirs[tokens],
         tokens: torch.zeros_like(theirs[tokens]),
     }
@@ -165,7 +166,7 @@ def test_a_bundle_converts_back_with_equal_tensors_and_texts(kind: str, has_blan
     ]
 
 
-def test_of_a_hybrid_only_the_transducer_is_exported_and_the_command_names_the_other_tensors(
+def test_an_export_of_a_hybrid_contains_only_the_transducer_and_the_command_names_the_other_tensors(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     network = ["head/predictor=lstm", "head.predictor.dim=12", "head.joint_dim=12", "head.joint_activation=relu"]
@@ -208,7 +209,7 @@ def test_a_transducer_that_parakeet_cannot_represent_is_refused(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"hidden_act": "gelu"}, "config.hidden_act must be 'relu', which asr has; got 'gelu'."),
+        ({"hidden_act": "gelu"}, "config.hidden_act must be 'relu', which asr supports; got 'gelu'."),
         ({"durations": [1, 2]}, "head.durations must be a list of frame counts in ascending order, 0 and 1 first"),
         ({"durations": [0, 1, 2]}, "joint.head.weight must be"),
         ({"blank_token_id": 99}, "blank_token_id must be the blank's number, from 0 to 40; got 99."),

@@ -69,7 +69,7 @@ def test_statistics_have_equal_bits_with_any_number_of_processes_and_equal_those
     finally:
         torch.set_num_threads(before)
     assert several.files() == alone.files()
-    # Sums in float64 of values below 20: 1e-12; other values are float32.
+    # Sums of values below 20 have errors of 1e-12 in float64; the compared values are float32.
     np.testing.assert_allclose(several.mean.numpy(), every.mean(axis=0), rtol=1e-6)
     np.testing.assert_allclose(several.std.numpy(), every.std(axis=0), rtol=1e-6)
 

@@ -20,7 +20,7 @@ from tests.conftest import TINY, settings_with, tone_corpus
 from tests.storing import FaultyProxy
 from tests.tones import SAMPLE_RATE
 
-# Compression of audio columns as datasets writes them; other columns are compressed.
+# The library datasets does not compress the columns of audio; it compresses the others.
 UNCOMPRESSED = {"audio.bytes": "none", "audio.path": "none"}
 
 
@@ -51,7 +51,7 @@ def assert_reads_as(index_path: str | Path, files: Sequence[Utterance], ids: Seq
 
 
 def test_files_written_by_datasets_are_read(files: list[Utterance], tmp_path: Path) -> None:
-    datasets = pytest.importorskip("datasets", reason="the package datasets is not here: extra test-all")
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed: pip install -e '.[test-all]'")
     rows = [
         {"audio": {"bytes": Path(file.audio_filepath).read_bytes(), "path": None}, "id": file.id, "sentence": file.text}
         for file in files
@@ -110,7 +110,7 @@ def test_files_that_cannot_be_read_by_ranges_are_reported_in_one_line(files: lis
     none = [{"bytes": None, "path": few[0].audio_filepath}, {"bytes": b"x"}, None]
     noise = [{"bytes": b"no audio" * 99, "path": ""} for _ in few]
     cases: dict[str, tuple[pa.Table, dict[str, Any], str]] = {
-        "gzip": (table(few), {"compression": "gzip"}, r"row 0: audio must be uncompressed.*would need .* MB"),
+        "gzip": (table(few), {"compression": "gzip"}, r"row 0: audio must be uncompressed.*require reading .* MB"),
         "paths": (table(few, audio=none), {}, "row 0: audio must be in the Parquet file; the row has .*only its path"),
         "noise": (table(few, audio=noise), {}, r"noise\.parquet: row 0"),
         "textless": (table(few, text=None), {}, "column of texts 'text'; it has the columns audio, id. Name another"),

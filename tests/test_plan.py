@@ -57,7 +57,7 @@ def test_the_report_shows_what_an_epoch_contains(tones: Path, capsys: pytest.Cap
         assert int(of_all) == 2 * int(batches)
         assert int(updates) == -(-int(batches) // 3)
     assert all(re.fullmatch(r"\d+\.\d\d %", padding) for padding in figures(printed, "padding"))
-    assert len(figures(printed, "batch-mates changed since the epoch before")) == 1
+    assert len(figures(printed, "batch-mates changed since the previous epoch")) == 1
     assert re.search(r"^validation: 8 utterances, .* in \d+ batches, at most \d+ per process", printed, re.MULTILINE)
 
 
@@ -152,7 +152,7 @@ def test_all_gpus_are_counted_on_this_machine(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture
 def in_s3(tones: Path, s3: FaultyProxy, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Overrides for a corpus with shards of a third of a megabyte in an object store."""
+    """Write shards of 0.3 MB to an object store, and return the overrides for this corpus."""
     monkeypatch.setattr(shards, "MIN_MEGABYTES", 0.0)
     for split in ("train", "valid"):
         options = ["-o", f"s3://bucket/planned/{split}", "--shard-megabytes", "0.3"]
@@ -162,7 +162,7 @@ def in_s3(tones: Path, s3: FaultyProxy, monkeypatch: pytest.MonkeyPatch) -> list
 
 
 def epoch_of(overrides: Sequence[str]) -> tuple[EpochPlan, Utterances]:
-    """Plan the first epoch of a training on these settings."""
+    """Plan the first epoch of a training with these settings."""
     settings = settings_with(*TINY, *overrides)
     corpus = read_corpus(settings.corpus, str, IndexCache().utterances)
     features = build_features(settings.components)
@@ -193,10 +193,10 @@ def test_requests_and_bytes_of_an_epoch_equal_those_received_by_a_store(
         sum(int(match[2]) + 1 - int(match[1]) for match in ranges if match), rel=1e-9
     )
     assert (reading.num_shards, reading.num_planned, reading.num_batches) == (5, 2 * len(plan), 2 * len(plan))
-    assert (reading.amplification > 1.0) == (gap > 0), "gaps are fetched; without them repeats in a batch are read once"
+    assert (reading.amplification > 1.0) == (gap > 0), "only with a gap, unneeded bytes are fetched"
 
 
-def test_of_many_batches_only_a_sample_is_simulated_and_extrapolated(
+def test_only_a_sample_of_many_batches_is_simulated_and_extrapolated(
     in_s3: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan, utterances = epoch_of([*in_s3, "data.batch_seconds=4"])
@@ -223,7 +223,7 @@ def test_the_report_shows_requests_their_cost_memory_and_time(
     per_process, all_ = re.findall(r"per second and process: (\S+) requests .* each process, (\S+) and", printed)[0]
     assert float(all_) == pytest.approx(8 * float(per_process), abs=1)
     assert re.search(r"^  columns and plan of an epoch: .* MB$", printed, re.MULTILINE)
-    assert "data.cache_gigabytes=100 stores 100.0 % of it" in printed
+    assert "data.cache_gigabytes=100 stores 100.0 % of the bytes" in printed
     total, parts = re.findall(r"^time to the first step: (\S+) s here, .*\n  (.*)$", printed, re.MULTILINE)[0]
     assert float(total) == pytest.approx(sum(map(float, re.findall(r"(\d+\.\d\d) s", parts))), abs=0.6)
 

@@ -40,7 +40,7 @@ def config(corpus: Path, run_dir: Path, *overrides: str) -> dict[str, Any]:
 
 
 def trained_in_two_parts(corpus: Path, folder: Path, *overrides: str) -> Path:
-    """Train with and without an interruption; both runs end with equal weights. Return the folder of the second run."""
+    """Train with and without an interruption, and check that the weights are equal; return the interrupted run."""
     for name, parts in (("whole", [ALL_STEPS]), ("parts", [STEPS, ALL_STEPS])):
         for steps in parts:
             until = [f"trainer.max_steps={steps}", "resume.allow=[trainer.max_steps]"]
@@ -83,7 +83,7 @@ def test_an_unknown_precision_is_refused(precision: str) -> None:
 
 
 def covering_pairs() -> list[tuple[str, str]]:
-    """Return a pair of head and decoder for each head, and one for each decoder that is in none of these pairs."""
+    """Return pairs of head and decoder that together contain every head and every decoder."""
     possible = [pair for pair in PAIRS if not lacking(untrained(*pair)[1].head, default_settings("decode", pair[1]))]
     of_heads = {head: (head, decode) for head, decode in reversed(possible)}
     of_decoders = {decode: (head, decode) for head, decode in possible}

@@ -43,7 +43,7 @@ def random_log_probs(*shape: int) -> Tensor:
 
 @needs_kenlm
 @pytest.mark.parametrize("lm_unit", [None, "word", "spelled"])
-def test_a_wide_beam_finds_the_result_of_enumerating_all_paths_without_the_prior(
+def test_a_wide_beam_finds_the_result_of_enumerating_all_paths_of_posteriors_divided_by_priors(
     tmp_path: Path, lm_unit: str | None
 ) -> None:
     for seed in range(4):
@@ -84,7 +84,7 @@ def test_searching_chunk_by_chunk_equals_searching_the_whole_utterance() -> None
     assert whole[0].tokens != decoded(beam(PIECES), log_probs[None], torch.tensor([30]))[0][0].tokens
 
 
-def test_priors_are_the_mean_posterior_of_all_frames_interpolated_with_a_uniform_one() -> None:
+def test_priors_are_the_mean_posterior_of_all_frames_and_of_an_added_uniform_frame() -> None:
     torch.manual_seed(0)
     parts = [random_log_probs(length, 5) for length in (4, 1, 9)]
     recognizer: Any = SimpleNamespace(
@@ -128,7 +128,7 @@ def test_tuning_estimates_priors_without_transcripts_and_stores_them_in_the_bund
     assert transcribe([str(bundle), str(dev)]) == 0
     assert tune([str(bundle), str(dev), "--attach", "always"]) == 0
     again = json.loads((bundle / "config.json").read_text())["decode"]
-    assert again["label_priors"] == decode["label_priors"], "a later tuning keeps them"
+    assert again["label_priors"] == decode["label_priors"], "a later tuning keeps the priors"
 
 
 def test_priors_are_passed_to_the_first_pass_of_rescoring() -> None:

@@ -1,4 +1,4 @@
-"""The logged statistics of batches, and of the utterances shown as validation samples."""
+"""Logged statistics of batches, and the utterances that are stored as validation samples."""
 
 import itertools
 import json
@@ -32,7 +32,7 @@ def config(run_dir: Path, corpus: Path, *overrides: str) -> dict[str, Any]:
 def test_logged_padding_is_the_share_of_frames_in_a_step_that_belong_to_no_utterance(
     world_size: int, accumulate: int, tones: Path, tmp_path: Path
 ) -> None:
-    """All ranks and the batches of the accumulation window count, including a short last window; speeds are random."""
+    """A step consists of all ranks' batches in its accumulation window; the last window may be shorter."""
     how = [*(TWO if world_size > 1 else []), "augment=[speed_perturb]"]
     settings = config(tmp_path / "run", tones, *how, f"trainer.accumulate_grad_batches={accumulate}")
     assert finish(start(settings, tmp_path / "log", world_size=world_size)) == 0, (tmp_path / "log").read_text()
@@ -53,7 +53,7 @@ def test_logged_padding_is_the_share_of_frames_in_a_step_that_belong_to_no_utter
 
 
 def slow(where: str, rank: str | None = None) -> None:
-    """Delay a process when it reads audio, or when it computes."""
+    """Delay a process by 0.2 s whenever it reads audio, or whenever it computes a training step."""
     from asr.data.dataset import SpeechDataset
     from asr.training.task import RecognitionTask
 
@@ -89,7 +89,7 @@ def test_data_wait_is_the_share_of_a_steps_time_spent_waiting_for_batches(
     shares = [float(row["train/data_wait"]) for row in metrics(run_dir) if row["train/data_wait"]]
     assert len(shares) == 8
     assert all(0 <= share <= 1 for share in shares)
-    # without the first two: at first workers start, and then they prefetch
+    # The first two steps do not count: workers start, and then prefetch.
     assert least <= sum(shares[2:]) / 6 <= most, shares
 
 
@@ -115,7 +115,7 @@ def test_an_epoch_that_ends_early_is_not_reported_as_done(tones: Path, tmp_path:
 
 
 def die_after_the_first_examples() -> None:
-    """Kill this process between a validation's examples and its checkpoint."""
+    """Kill this process after it has stored a validation's samples and before it writes the checkpoint."""
     append = SamplesFile.append
 
     def append_and_die(*arguments: Any) -> None:
@@ -137,7 +137,7 @@ def test_a_repeated_validation_is_stored_once(tones: Path, tmp_path: Path) -> No
 
 
 def test_each_validation_stores_the_hypotheses_of_the_same_utterances(tones: Path, tmp_path: Path) -> None:
-    """Two processes write what one writes: the learning rate is 0, and there are no batch statistics."""
+    """Two processes store the same samples as one, because the learning rate is 0 and no norm has batch statistics."""
     still = ["optimizer.lr=0", "encoder/norm=layer_norm", "trainer.max_epochs=2"]
     for world_size in (1, 2):
         settings = config(tmp_path / str(world_size), tones, *still, *(TWO if world_size > 1 else []))

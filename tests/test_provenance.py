@@ -96,7 +96,7 @@ def test_only_limits_that_are_set_are_shown(bounds: RunBounds, description: str)
     assert str(bounds) == description
 
 
-def test_a_run_without_steps_is_described_in_one_line(tones: Path, tmp_path: Path) -> None:
+def test_a_run_without_steps_is_reported_in_one_line(tones: Path, tmp_path: Path) -> None:
     settings = settings_with(
         *TINY, *tone_corpus(tones), f"run_dir={tmp_path / 'run'}", "+trainer.limit_train_batches=0"
     )

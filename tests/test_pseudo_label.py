@@ -70,7 +70,7 @@ def test_a_filter_drops_only_texts_beyond_its_limit(
 
 
 def plain_repeats(words: list[str]) -> int:
-    """Count consecutive phrases by comparing slices at each position."""
+    """Return how often a phrase is repeated consecutively, at most, by comparing slices at each position."""
     most = min(len(words), 1)
     for length in range(1, 5):
         for start in range(len(words)):
@@ -115,7 +115,7 @@ def test_disagreement_is_the_edit_distance_divided_by_the_longer_text() -> None:
         assert disagreement(" ".join(first), " ".join(second)) == pytest.approx(expected)
 
 
-def test_texts_for_which_a_second_model_has_another_text_or_none_are_dropped() -> None:
+def test_a_text_is_dropped_if_a_second_model_disagrees_or_has_no_text() -> None:
     limits = replace(ANY, max_disagreement=0.25)
     tried = text("a b c d")
     assert reason_of(limits, tried, {"a": text("a b c x")}) is None
@@ -233,7 +233,7 @@ def test_plain_transcripts_give_the_same_manifest_as_a_bulk_job(
     assert [Path(line["audio_filepath"]) for line in of_plain] == [Path(line["audio_filepath"]) for line in of_job]
 
 
-def test_of_an_evaluation_the_hypothesis_is_used_and_not_the_reference(source: Path, tmp_path: Path) -> None:
+def test_the_hypotheses_of_an_evaluation_are_used_and_not_the_references(source: Path, tmp_path: Path) -> None:
     good = [line | {"text": "reference"} for line in lines(source) if line["id"].startswith("good")]
     manifest = write(source.parent / "good.jsonl", *good)
     evaluate([str(BUNDLE), str(manifest), "--output-dir", str(tmp_path), "--device", "cpu"])
@@ -253,7 +253,7 @@ def test_segments_of_a_job_are_used_instead_of_its_texts(tmp_path: Path) -> None
     assert lines(tmp_path / "out" / "pseudo.jsonl") == [segment | {"confidence": 0.6}]
 
 
-def test_texts_that_disagree_with_a_second_output_or_are_absent_there_are_dropped(tmp_path: Path) -> None:
+def test_texts_that_a_second_output_contradicts_or_lacks_are_dropped(tmp_path: Path) -> None:
     write(tmp_path / "first.jsonl", entry("a", "x y", 0.9, 0.9), entry("b", "x", 0.9), entry("c", "x", 0.9))
     write(tmp_path / "second.jsonl", entry("a", "x y", 0.1, 0.1), entry("b", "y", 0.9))
     arguments = [str(tmp_path / "first.jsonl"), "--second", str(tmp_path / "second.jsonl")]
@@ -362,7 +362,7 @@ def test_audio_in_an_object_store_keeps_its_url(tmp_path: Path) -> None:
 # ---- confidence compared with errors
 
 
-def test_tenths_by_confidence_have_the_errors_of_their_utterances(
+def test_each_tenth_by_confidence_has_the_errors_of_its_utterances(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     draw = random.Random(8)

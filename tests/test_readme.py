@@ -14,7 +14,7 @@ from tests.conftest import ROOT, resolved, tone_corpus
 from tests.documents import DOCUMENTS, WITH_COMMANDS, code_blocks, commands, name_of
 
 COMMANDS = [(name_of(document), command) for document in DOCUMENTS for command in commands(document)]
-# commands that take overrides, with their roots in conf/
+# Commands that take overrides, and the root config in conf/ of each.
 EXPERIMENTS = {"asr.train": "train", "asr.plan": "train", "asr.doctor": "train", "asr.train_lm": "train_lm"}
 POOLED = ["asr.train", "encoder=pooled", "head=ctc", "run_dir=runs/pooled"]  # needs the files shown in the guide
 TRAINING = [(name, *command) for name, command in COMMANDS if command[0] in EXPERIMENTS and command != POOLED]
@@ -22,7 +22,7 @@ OTHERS = sorted({(command[0], word) for _, command in COMMANDS for word in comma
 
 
 @pytest.mark.parametrize("training", TRAINING, ids=str)
-def test_training_commands_compose(training: tuple[str, ...]) -> None:
+def test_the_overrides_of_the_training_commands_in_the_documents_are_valid(training: tuple[str, ...]) -> None:
     _, module, *overrides = training
     if "sweep=[optuna]" in overrides:
         pytest.importorskip("hydra_plugins.hydra_optuna_sweeper", reason="the extra optuna is not installed")
@@ -74,7 +74,7 @@ def test_the_encoder_in_the_guide_trains_and_transcribes(tones: Path, tmp_path: 
 
 @pytest.mark.slow
 def test_the_contract_tests_accept_the_encoder_of_the_guide(tmp_path: Path) -> None:
-    """They run in a copy of the checkout, with the command that the page shows."""
+    """The tests run in a copy of the checkout, with the command that the page shows."""
     for folder in ("asr", "conf", "recipes", "tests"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)

@@ -1,4 +1,4 @@
-"""Recurrent encoders, compared with torch's on packed sequences, and step by step."""
+"""Recurrent encoders equal torch's on packed sequences, and can be exported for any number of frames."""
 
 from typing import Any
 

@@ -43,7 +43,7 @@ def test_all_files_have_the_same_version() -> None:
     assert str(citation["version"]) == asr.__version__
 
 
-def test_extras_that_include_others_name_this_distribution() -> None:
+def test_extras_include_other_extras_under_the_name_of_this_distribution() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     included = [wanted for extra in extras.values() for wanted in extra if wanted.startswith("asr")]

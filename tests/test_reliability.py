@@ -62,7 +62,7 @@ def test_the_calibration_error_is_the_mean_difference_of_confidence_and_accuracy
     assert math.isnan(calibration_error(reliability([], [])))
 
 
-def test_words_that_are_right_as_often_as_their_confidence_have_a_small_error() -> None:
+def test_well_calibrated_confidences_have_a_small_calibration_error() -> None:
     draw = random.Random(1)
     confidences = [draw.random() for _ in range(20_000)]
     honest = reliability(confidences, [draw.random() < confidence for confidence in confidences])

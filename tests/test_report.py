@@ -1,4 +1,4 @@
-"""The report of an evaluation: its figures against the written utterances and plain loops, in a real browser."""
+"""The report of an evaluation in a real browser: its figures equal those of plain loops over the written utterances."""
 
 import json
 import math
@@ -100,7 +100,7 @@ def rows_in_sight(page: Any) -> list[list[str]]:
 
 
 def all_rows(page: Any) -> list[list[str]]:
-    """Return every row: for printing all are shown, up to 400."""
+    """Return all rows: before printing, the page shows up to 400."""
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     return rows_in_sight(page)
 
@@ -146,7 +146,7 @@ def wer(lines: Sequence[Line]) -> float:
 
 
 def own_wer(line: Line) -> float:
-    """Return the WER of one utterance; if its wrong text is empty, any recognised word makes it infinite."""
+    """Return the WER of one utterance; with an empty reference, any recognised word makes it infinite."""
     if length(line) == 0:
         return math.inf if errors(line) else 0.0
     return errors(line) / length(line)
@@ -188,7 +188,7 @@ def test_the_report_names_what_was_measured(opened: Visit, made: Made, fluent: P
     assert "recordings of 120 of 120 utterances" in opened.page.locator("main").inner_text()
 
 
-def test_the_settings_of_a_beam_search_are_shown(fluent: Path, tmp_path: Path) -> None:
+def test_the_description_of_a_beam_search_has_its_settings(fluent: Path, tmp_path: Path) -> None:
     (tmp_path / "hotwords.txt").write_text("abc\nbad fade\n")
     search = {"name": "beam", "beam_size": 4, "fusion": {"hotwords": str(tmp_path / "hotwords.txt")}}
     decoder = load_recognizer(fluent / "run", decode=search).decode
@@ -472,7 +472,7 @@ def test_log_mel_and_tokens_are_drawn_on_request(fresh: Visit, made: Made) -> No
     assert page.evaluate(colours, 0) >= 2, "the waveform"
     assert page.evaluate(colours, 1) == page.evaluate(colours, 2) == 0
     page.locator("[data-picture=mel]").click()
-    assert page.evaluate(colours, 1) == 17, "every level has its colour, and there are no others beside the frames"
+    assert page.evaluate(colours, 1) == 17, "every level has its colour, and there is no other colour"
     page.locator("[data-picture=tokens]").click()
     assert page.evaluate(colours, 2) > 3
     assert re.fullmatch(r"0\.00 s: (blank|.+) \d+ %.*", page.locator(".readout").inner_text())
@@ -497,7 +497,7 @@ def test_the_page_can_be_used_with_the_keyboard_alone(fresh: Visit) -> None:
         assert page.locator("dialog h2").inner_text() == order[1]
         page.keyboard.press("Escape")
         wait_until(page, "location.hash === ''")  # the dialog is closed
-        assert page.evaluate(focused) == order[1], "the focus is where it was"
+        assert page.evaluate(focused) == order[1], "the focus returns to the row"
     page.keyboard.press("Enter")
     page.wait_for_selector("dialog[open]")
     page.keyboard.press("j")

@@ -67,7 +67,7 @@ HOSTILE = [
 
 
 def hostile() -> list[Scored]:
-    """Utterances whose id, speaker, subset and texts try to break the page."""
+    """Return utterances whose id, speaker, subset and texts try to break the page."""
     utterances = []
     for place, text in enumerate(HOSTILE):
         hypothesis = HOSTILE[(place + 1) % len(HOSTILE)]
@@ -94,7 +94,9 @@ def report_of(utterances: list[Scored], clips: Clips = NO_CLIPS, about: About | 
         (40, 1, "for the 1 of 41 with 5 utterances or more. Names are under Values"),
     ],
 )
-def test_a_note_tells_which_speakers_have_an_interval_and_where_their_names_are(few: int, many: int, note: str) -> None:
+def test_a_note_states_which_speakers_have_an_interval_and_where_their_names_are(
+    few: int, many: int, note: str
+) -> None:
     speakers = [f"few {number}" for number in range(few)] + [f"many {number}" for number in range(many)] * 5
     utterances = [scored("one two", "one", name=str(place), speaker=speaker) for place, speaker in enumerate(speakers)]
     assert f"WER of each speaker; 95 % intervals over utterances {note}<" in report_of(utterances)
@@ -109,7 +111,7 @@ def test_malicious_names_and_texts_are_displayed_as_text(width: int, browser: An
     tab = seen.page
     assert tab.title() == HOSTILE[0]
     assert tab.evaluate("document.querySelectorAll('img, svg[onload]').length") == 0
-    assert tab.evaluate("document.querySelectorAll('script').length") == len(SCRIPTS) + 2  # data, scrollable.js
+    assert tab.evaluate("document.querySelectorAll('script').length") == len(SCRIPTS) + 2  # 2: data, scrollable.js
     for row in utterances:
         address = "(row) => { location.hash = new URLSearchParams({utterance: row[0], subset: row[1]}); }"
         tab.evaluate(address, [visible(row.utterance.id), visible(row.subset)])
@@ -145,7 +147,9 @@ def test_malicious_texts_in_a_comparison_are_displayed_as_text(browser: Any, tmp
     html = comparison_report(a, b, compared(a, b), About(HOSTILE[0], [("A", HOSTILE[1])]), NO_CLIPS)
     seen = visit(browser, save(tmp_path, html))
     assert seen.page.title() == HOSTILE[0]
-    assert seen.page.evaluate("document.querySelectorAll('script').length") == len(SCRIPTS) + 2  # data, scrollable.js
+    assert (
+        seen.page.evaluate("document.querySelectorAll('script').length") == len(SCRIPTS) + 2
+    )  # 2: data, scrollable.js
     assert overflow(seen.page) <= 0
     assert seen.complaints == []
     seen.page.context.close()
@@ -216,9 +220,9 @@ def test_five_thousand_utterances_open_and_sort_fast(browser: Any, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("count", "expected_note"), [(30, ""), (1000, "The first 400 of 1,000; the page itself has all.")]
+    ("count", "expected_note"), [(30, ""), (1000, "The first 400 of 1,000 rows; the screen shows all.")]
 )
-def test_hidden_rows_are_not_printed(
+def test_at_most_400_rows_are_printed_and_a_note_states_the_number_of_all(
     count: int,
     expected_note: str,
     browser: Any,  # noqa: F811
@@ -244,7 +248,7 @@ def test_an_address_of_an_unknown_utterance_is_reported(browser: Any, tmp_path: 
     seen.page.context.close()
 
 
-def test_rows_follow_the_scroll_bar_to_the_last_one(browser: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_rows_follow_the_scroll_bar_to_the_last_row(browser: Any, tmp_path: Path) -> None:  # noqa: F811
     seen = visit(browser, save(tmp_path, report_of(simulated(3000, 1))))
     seen.page.locator("#utterances th", has_text="Utterance").locator("button").click()
     seen.page.evaluate(
@@ -266,7 +270,7 @@ def test_rows_follow_the_scroll_bar_to_the_last_one(browser: Any, tmp_path: Path
         [scored("word", "")],
         [scored("one two", "one two", speaker="a")],
     ],
-    ids=["nothing", "nothing said", "nothing heard", "all right"],
+    ids=["empty texts", "empty reference", "empty hypothesis", "no errors"],
 )
 def test_an_almost_empty_evaluation_gives_a_page(utterances: list[Scored], browser: Any, tmp_path: Path) -> None:  # noqa: F811
     seen = visit(browser, save(tmp_path, report_of(utterances)))
@@ -389,7 +393,7 @@ def test_a_long_recording_has_the_posteriors_of_its_chunks(fluent: Path, tmp_pat
 
 
 def unpacked(content: bytes, num_bins: int) -> list[list[int]]:
-    """Unpack the levels of each frame."""
+    """Return the levels of each frame; two levels share a byte."""
     halves = [level for byte in content for level in (byte % 16, byte // 16)]
     return [halves[at : at + num_bins] for at in range(0, len(halves) - num_bins + 1, num_bins)]
 
@@ -422,7 +426,9 @@ def test_the_features_of_a_long_recording_are_those_of_consecutive_segments(flue
     waveform = torch.randn(40_321, generator=torch.Generator().manual_seed(0)) * torch.linspace(0.01, 1, 40_321)
     frames = in_stretches(features, waveform, seconds=1.0)
     assert len(frames) == features.num_frames(len(waveform))
-    assert torch.equal(in_stretches(features, waveform, seconds=3.0), features(waveform)), "one segment is the whole"
+    assert torch.equal(in_stretches(features, waveform, seconds=3.0), features(waveform)), (
+        "one segment is the whole recording"
+    )
     frames_per_segment = SAMPLE_RATE // features.hop
     for start in range(0, len(frames), frames_per_segment):
         segment = waveform[start * features.hop :][: (frames_per_segment - 1) * features.hop + features.window]
@@ -451,7 +457,7 @@ def test_the_browser_draws_each_level_in_its_colour_at_its_position(browser: Any
             const { base64, settings, frames } = JSON.parse(document.getElementById("data").textContent);
             const levels = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
             const canvas = document.createElement("canvas"), { sample_rate: rate, window, shift } = settings;
-            // A pixel a frame, from the beginning of the first frame's window on.
+            // One pixel per frame, from the start of the first frame's window.
             Picture.mel(canvas, frames, { ...settings, levels }, (window - shift) / 2 / rate, rate / shift);
             const context = canvas.getContext("2d"), height = canvas.height / settings.num_mel_bins;
             const at = (t, bin) => context.getImageData(t, Math.floor(canvas.height - (bin + 0.5) * height), 1, 1).data;
@@ -614,7 +620,7 @@ def test_the_numbers_of_a_comparison_equal_those_of_compare(browser: Any, tmp_pa
         low, high = comparison["difference"][f"{prefix}interval"]
         assert f"{100 * low:+.2f} to {100 * high:+.2f}, p" in text
     wins = comparison["utterance_wins"]
-    assert f"{wins['a']} better in A, {wins['b']} in B, {wins['tie']} as good" in text
+    assert f"{wins['a']} better in A, {wins['b']} in B, {wins['tie']} equal" in text
     for which, system_rows in (("a", a), ("b", b)):
         rate = sum(row.counts.errors for row in system_rows) / sum(row.counts.reference_length for row in system_rows)
         assert tab.locator(f"[data-figure=wer_{which}]").inner_text() == f"{100 * rate:.2f} %"
@@ -642,7 +648,7 @@ def test_models_are_compared_even_if_their_manifests_have_other_durations(tmp_pa
             assert f"<td>{duration_bin['name']}, {which}</td><td>{rate}</td>" in html
 
 
-def test_escaped_text_equals_the_input_except_bytes_that_are_not_text() -> None:
+def test_escaped_text_is_displayed_as_the_input_except_bytes_that_are_not_text() -> None:
     assert escape("<a href='x'>\"&") == "&lt;a href=&#x27;x&#x27;&gt;&quot;&amp;"
     assert escape("caf\udce9") == "caf\\udce9"
 

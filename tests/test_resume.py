@@ -24,8 +24,8 @@ from tests.processes import bundle, examples, finish, kill, metrics, resumptions
 
 EVERY_STEPS = 3
 KILLS = 10
-# All parts of a run's state: dropout, masks, speeds, a schedule, a moving average, incomplete accumulation windows,
-# and a validation after each epoch.
+# These settings use all parts of a run's state: dropout, masks, speeds, a schedule, a moving average, incomplete
+# accumulation windows, and a validation after each epoch.
 RUN = [
     *TINY,
     "encoder.dropout=0.1",
@@ -104,7 +104,7 @@ def test_a_schedule_of_epochs_continues_within_an_epoch(tones: Path, tmp_path: P
 
 
 def begun(run_dir: Path, corpus: Path, output: Path, *overrides: str) -> Path:
-    """A run of two epochs that was killed within an epoch."""
+    """Start a run of two epochs, kill it within an epoch, and return its folder."""
     running = start(config(run_dir, corpus, *overrides, "trainer.max_epochs=2"), output)
     assert wait_for(lambda: steps_logged(run_dir) > EVERY_STEPS + 1, running)
     kill(running)
@@ -117,7 +117,7 @@ def another_tokenizer(run_dir: Path, corpus: Path) -> list[str]:
 
 
 def another_text(run_dir: Path, corpus: Path) -> list[str]:
-    """Return this audio with one letter of the text changed."""
+    """Copy the corpus, reverse the text of the first utterance, and return the override that selects the copy."""
     other = run_dir.parent / "corpus"
     shutil.copytree(corpus, other)
     lines = (other / "train.jsonl").read_text().splitlines()
@@ -140,7 +140,7 @@ def another_text(run_dir: Path, corpus: Path) -> list[str]:
         ),
         (lambda *_: ["resume.allow=[seed]"], r"resume\.allow must list world_size, .*; got 'seed'\."),
     ],
-    ids=["tokenizer", "manifest", "config", "epochs", "another kind of tokenizer", "allowed too much"],
+    ids=["tokenizer", "manifest", "config", "epochs", "another kind of tokenizer", "seed in resume.allow"],
 )
 def test_a_run_with_other_settings_is_not_resumed(change: Any, difference: str, tones: Path, tmp_path: Path) -> None:
     run_dir = begun(tmp_path / "run", tones, tmp_path / "log")
@@ -219,7 +219,7 @@ def test_another_number_of_processes_continues_the_epoch_if_permitted(
         else:
             assert finish(running) == 0, output.read_text()
         changed = part > 0 and numbers[part - 1] != world_size
-        assert ("no longer bit for bit" in output.read_text()) == changed
+        assert ("no longer bit-identical" in output.read_text()) == changed
     rows = metrics(run_dir)
     assert [int(row["step"]) for row in rows] == list(range(1, 1 + len(rows)))
     for epoch in range(2):
@@ -235,7 +235,7 @@ def test_two_trainings_cannot_use_one_folder(tones: Path, tmp_path: Path) -> Non
     first = start(config(run_dir, tones, "trainer.max_epochs=100"), tmp_path / "first.log")
     assert wait_for(lambda: steps_logged(run_dir) > 2, first)
     assert finish(start(config(run_dir, tones, "trainer.max_epochs=100"), tmp_path / "second.log")) == 1
-    assert "another process uses it now" in (tmp_path / "second.log").read_text()
+    assert "another process is using it" in (tmp_path / "second.log").read_text()
     before = steps_logged(run_dir)
     assert wait_for(lambda: steps_logged(run_dir) > before, first), "the first training continues"
     kill(first)
@@ -260,7 +260,7 @@ def test_each_job_of_a_multirun_has_its_own_folder(tones: Path, tmp_path: Path) 
     assert ended.returncode == 0, ended.stderr[-3000:]
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
     jobs = sorted(path for path in (tmp_path / "runs").iterdir() if path.name != "multirun.yaml")
-    assert [job.name for job in jobs] == ["0", "1"], "too many overrides are not part of the folder's name"
+    assert [job.name for job in jobs] == ["0", "1"], "a long list of overrides is not part of the folder's name"
     assert all((job / "results.json").is_file() for job in jobs)
     starts = [(job / "train.log").read_text().count("training utterances in the manifests") for job in jobs]
     assert starts == [1, 1], "the log of a job has only its own lines"
@@ -296,7 +296,12 @@ def die_after_the_first_checkpoint() -> None:
             marks=pytest.mark.slow,
         ),
     ],
-    ids=["validated at the end of an epoch", "ending within an epoch", "within an epoch", "every so many batches"],
+    ids=[
+        "validated at the end of an epoch",
+        "ending within an epoch",
+        "validated within an epoch",
+        "validated every three batches",
+    ],
 )
 def test_a_run_resumes_from_every_checkpoint_that_it_writes(how: list[str], tones: Path, tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
@@ -349,7 +354,7 @@ def test_the_bundle_contains_the_moving_average(tones: Path, tmp_path: Path) -> 
 
 
 def die_in(where: str) -> None:
-    """Kill this process when it calls a function, or removes or renames a folder."""
+    """Kill this process when it calls the function that `where` names."""
     module, name = where.rsplit(".", 1)
     owner: Any = importlib.import_module(module) if module.startswith("asr.") else {"os": os, "shutil": shutil}[module]
 

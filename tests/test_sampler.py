@@ -1,4 +1,4 @@
-"""The batch plan: every utterance once, within the bounds, and equal on all ranks."""
+"""The batch plan: each utterance once, batches within the limits, and equal numbers of batches on all ranks."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -222,7 +222,7 @@ def test_another_epoch_seed_or_part_gives_other_batches_in_another_order(change:
 
 
 def test_ranks_process_batches_of_similar_length_at_the_same_time() -> None:
-    """Without jitter, all utterances of one step are shorter than all of another: no rank waits for long."""
+    """Without jitter, the durations of different steps do not overlap, so no rank waits for long."""
     durations = random_durations(500)
     steps = all_steps(plan(durations, jitter=0.0, world_size=4))
     spans = sorted(
@@ -284,7 +284,7 @@ def test_the_change_of_batch_mates_is_the_mean_share_of_mates_lost_per_utterance
 
 
 def test_planning_does_not_iterate_over_utterances(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A million utterances are planned with vectorised operations; there are only loops over batches."""
+    """Operations over utterances are vectorised; there are only loops over batches."""
     from asr.data import batch_plan as sampler
 
     calls = 0
@@ -377,7 +377,7 @@ def test_speeds_are_uniform_and_drawn_again_in_each_epoch() -> None:
         assert 0.2 < float((other == first).double().mean()) < 0.5  # a third of the speeds agree by chance
 
 
-def test_evaluation_plays_each_utterance_at_its_own_speed() -> None:
+def test_evaluation_plays_each_utterance_at_its_original_speed() -> None:
     sampler = BatchSampler([[2, 0], [1]])
     assert list(sampler) == [[Item(0, 2, 1.0), Item(0, 0, 1.0)], [Item(0, 1, 1.0)]]
     assert len(sampler) == 2

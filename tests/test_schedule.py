@@ -64,7 +64,7 @@ def test_cosine_ends_at_final_factor_and_stays_there(final_factor: float) -> Non
         assert schedule(at(step, 100)) == pytest.approx(final_factor, abs=1e-12)
 
 
-def test_a_run_that_ends_during_warm_up_only_rises() -> None:
+def test_the_learning_rate_only_rises_in_a_run_that_ends_during_warm_up() -> None:
     schedule = Cosine(warmup_steps=100, final_factor=0.01)
     assert [schedule(at(step, 50)) for step in range(50)] == [(step + 1) / 100 for step in range(50)]
 

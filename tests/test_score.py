@@ -1,4 +1,4 @@
-"""Word and character errors against a plain edit distance, jiwer and kaldialign."""
+"""Word and character errors, compared with a plain edit distance, jiwer and kaldialign."""
 
 import random
 from collections.abc import Callable
@@ -24,7 +24,7 @@ COUNTS = st.builds(ErrorCounts, *[st.integers(0, 100)] * 5)
 
 
 def edit_distance(reference: list[str], hypothesis: list[str]) -> int:
-    """Return the fewest substitutions, insertions and deletions, by dynamic programming."""
+    """Return the minimum number of substitutions, insertions and deletions, by dynamic programming."""
     table = [[0] * (len(hypothesis) + 1) for _ in range(len(reference) + 1)]
     for i in range(len(reference) + 1):
         for j in range(len(hypothesis) + 1):
@@ -121,7 +121,7 @@ def test_infinite_rates_are_null_in_json() -> None:
 
 # ---- agreement with other programs
 
-# Includes texts that a recogniser never writes: all must be counted.
+# Words of random texts; some of them a recogniser never writes.
 ODD = [
     "a",
     "b",
@@ -174,11 +174,11 @@ def ways(reference: list[str], hypothesis: list[str]) -> set[tuple[int, int, int
 
 
 @given(WORDS, WORDS)
-@example(list("ccacb"), list("cbacaac"))  # jiwer finds 3 insertions and a deletion, kaldialign 2 and 2 substitutions
+@example(list("ccacb"), list("cbacaac"))  # jiwer: 3 insertions, 1 deletion; kaldialign: 2 insertions, 2 substitutions
 def test_kinds_of_errors_equal_those_of_kaldialign_if_the_alignment_is_unique(
     reference: list[str], hypothesis: list[str]
 ) -> None:
-    """If there are several, an insertion and a deletion may replace two substitutions; programs choose differently."""
+    """Otherwise an insertion and a deletion may replace two substitutions, and programs choose differently."""
     counts = count_errors(" ".join(reference), " ".join(hypothesis))
     theirs = kaldialign.edit_distance(reference, hypothesis)
     possible = ways(reference, hypothesis)

@@ -1,4 +1,4 @@
-"""NAME.utterances.jsonl: written and read back; other content is one clear error."""
+"""NAME.utterances.jsonl is written and read back; invalid content is reported in one line."""
 
 import json
 import os
@@ -81,7 +81,7 @@ def test_errors_as_written_compare_the_raw_output_of_the_model() -> None:
     transcript = Transcript((Word("äpfel", 0.0, 0.5, 1.0), Word("bitte", 0.5, 1.0, 1.0)), (), 1.5)
     row = score(utterance, "test", "äpfel bitte", transcript, "Äpfel bitte!")
     assert row.counts.errors == 0
-    assert row.raw_counts.errors == 1  # the comma; a letter counts the same if composed or decomposed
+    assert row.raw_counts.errors == 1  # the comma; composed and decomposed letters are equal
     assert row.as_dict()["raw_hypothesis"] == "Äpfel bitte!"
 
 
@@ -131,7 +131,7 @@ def test_errors_are_recomputed_and_not_read_from_the_file(tmp_path: Path) -> Non
 
 
 def changed(**keys: Any) -> str:
-    """Change keys of a line; None removes a key."""
+    """Return a line with these changed keys; None removes a key."""
     line = ROWS[0].as_dict() | keys
     return json.dumps({key: value for key, value in line.items() if value is not None})
 
@@ -146,11 +146,14 @@ BAD: dict[str, tuple[str | bytes, str]] = {
     "blank": ("\n \n", r"must hold at least one scored utterance"),
     "not JSON": ("not json", r"x\.jsonl:1: each line must be one JSON object; Expecting value at character 1\."),
     "a list": ("[1, 2]", r"x\.jsonl:1: each line must be one JSON object; got list\."),
-    "deep": ('{"a": ' + "[" * 100_000, r"too deep nesting"),
+    "deep": ('{"a": ' + "[" * 100_000, r"the nesting is too deep"),
     "binary": (b"\x00\xff\xfe binary\x00", r"x\.jsonl:1: must be a file of scored utterances; it is not text"),
     "binary in one line": (b"\x80\x81\x82" * 1_000_000, r"each line must be one JSON object"),
     "huge": (json.dumps({"text": "x" * 3_000_000}), r"missing id, subset, audio_filepath, duration, reference"),
-    "old": (changed(subset=None, text=None), r"missing subset, text\. Evaluate again, if an older version wrote it\."),
+    "an older version": (
+        changed(subset=None, text=None),
+        r"missing subset, text\. Evaluate again, if an older version wrote it\.",
+    ),
     "duration NaN": (changed(duration=float("nan")), r"duration must be a number of seconds; got nan \(id 'a'\)\."),
     "duration huge": (changed(duration=["x" * 3_000_000]), r"number of seconds; got \['x{20,60}\.\.\.x{20,60}'\] \(id"),
     "duration infinite": (changed(duration=float("inf")), r"duration must be a number of seconds; got inf"),
@@ -165,14 +168,17 @@ BAD: dict[str, tuple[str | bytes, str]] = {
     ),
     "words an object": (changed(words={"text": "the"}), r"words must be a list; got \{'text': 'the'\}\."),
     "words strings": (changed(words=["the"]), r":1: word 1 must have text, start, end and confidence; got 'the'\."),
-    "two in one": (with_word(text="the cat"), r"word 1: text must be one word; got 'the cat'\."),
+    "two words in one": (with_word(text="the cat"), r"word 1: text must be one word; got 'the cat'\."),
     "no text": (with_word(text=None), r"word 1: text must be one word; got None\."),
     "start NaN": (with_word(start=float("nan")), r"word 1: start must be a number that is not negative; got nan\."),
     "end negative": (with_word(end=-1), r"word 1: end must be a number that is not negative; got -1"),
     "end true": (with_word(end=True), r"word 1: end must be a number that is not negative; got True\."),
-    "too sure": (with_word(confidence=1.5), r"word 1: confidence must be from 0 to 1; got 1\.5"),
-    "twice": (f"{changed()}\n{changed()}", r"x\.jsonl:2: ids must be unique in a subset; 'a' occurs twice\."),
-    "twice in Unicode": (2 * (changed(id="\u00e9\u202e") + "\n"), r"x\.jsonl:2: ids must be unique in a subset"),
+    "confidence above 1": (with_word(confidence=1.5), r"word 1: confidence must be from 0 to 1; got 1\.5"),
+    "a repeated id": (f"{changed()}\n{changed()}", r"x\.jsonl:2: ids must be unique in a subset; 'a' occurs twice\."),
+    "a repeated id in Unicode": (
+        2 * (changed(id="\u00e9\u202e") + "\n"),
+        r"x\.jsonl:2: ids must be unique in a subset",
+    ),
 }
 
 
@@ -197,7 +203,7 @@ def test_a_file_that_cannot_be_read_is_named_in_the_error(tmp_path: Path) -> Non
 
 
 def test_a_pipe_is_read_like_a_file(tmp_path: Path) -> None:
-    """A user compares several manifests at once by <(cat evaluation/*.utterances.jsonl)."""
+    """A user compares several manifests at once with <(cat evaluation/*.utterances.jsonl)."""
     path = write_scored(tmp_path / "x.jsonl", ROWS)
     command = "from asr.evaluation.utterances import read_scored; import sys; print(len(read_scored(sys.argv[1])))"
     script = f'exec "{sys.executable}" -c "{command}" <(cat "{path}")'

@@ -1,4 +1,4 @@
-"""The server as a program uses it: answers of asr.transcribe, concurrent requests, metrics, and a clean stop."""
+"""The server as client programs use it: answers of asr.transcribe, concurrent requests, metrics, and a clean stop."""
 
 import asyncio
 import json
@@ -95,7 +95,7 @@ def test_nbest_limits_the_number_of_hypotheses(server: Server) -> None:
     assert three["alternatives"][0]["text"] == three["text"]
 
 
-def test_concurrent_requests_get_the_answers_of_separate_ones(server: Server, fluent: Path) -> None:
+def test_concurrent_requests_get_the_answers_of_separate_requests(server: Server, fluent: Path) -> None:
     files = [Path(utterance.audio_filepath) for utterance in read_manifest(fluent / "test.jsonl")]
     alone = {file: server.post(file.read_bytes(), file.name).json() for file in files}
     before = server.metric("asr_batch_recordings_count")
@@ -144,7 +144,7 @@ def test_metrics_count_requests_by_path_and_status(server: Server) -> None:
     assert server.metric("asr_transcribe_seconds_count") == latencies + 1
     server.get("/nowhere/1")
     server.get("/nowhere/2")
-    # Unknown paths are not counted, or any client could make this page endless.
+    # Unknown paths are not counted, because otherwise any client could make this page endless.
     assert "nowhere" not in server.get("/metrics").text
 
 
@@ -177,7 +177,7 @@ SCHEMA_CHECKS = [
 
 
 def test_the_server_conforms_to_its_own_schema(server: Server) -> None:
-    """Schemathesis makes valid and invalid requests from the schema; each must get an answer of the schema."""
+    """Schemathesis makes valid and invalid requests from the schema; each answer must conform to it."""
     recordings = st.sampled_from([SAID, encoded(speak("fa"), "FLAC"), LONG[:2000]]) | st.binary(max_size=500)
     schemathesis.openapi.format("binary", recordings)
     schema = schemathesis.openapi.from_url(f"{server.address}/openapi.json")
@@ -195,7 +195,7 @@ def test_the_server_conforms_to_its_own_schema(server: Server) -> None:
     assert statuses["/v1/audio/transcriptions"] >= {200, 400}
     malformed = {"Content-Type": "multipart/form-data; boundary=b"}
     broken = httpx.post(f"{server.address}/transcribe", content=b"no boundary in it", headers=malformed)
-    assert broken.status_code == 400, "the fuzzer does not always find these"
+    assert broken.status_code == 400, "the fuzzer does not always find such bodies"
     schema["/transcribe"]["POST"].validate_response(broken)
     assert "400" in schema["/transcribe"]["POST"].definition.raw["responses"]
     assert server.post(SAID).status_code == 200
@@ -297,7 +297,7 @@ def test_requests_that_exceed_the_stop_time_are_answered_with_an_error(fluent: P
         assert not list(server.scratch.iterdir())
 
 
-def test_a_killed_server_leaves_no_files_or_processes(fluent: Path) -> None:
+def test_a_killed_server_leaves_no_files(fluent: Path) -> None:
     with serving(fluent / "run") as server:
         body = multipart(bytes(20_000_000))
         with server.connect() as connection:
@@ -342,7 +342,7 @@ def test_an_invalid_command_line_is_reported_in_one_line(server: Server, fluent:
         assert message in done.stderr
 
 
-def test_of_two_servers_started_at_once_only_one_gets_the_address() -> None:
+def test_only_one_of_two_servers_started_at_once_gets_the_address() -> None:
     with _bound_socket("127.0.0.1", 0) as first:  # while its model is being loaded
         port = first.getsockname()[1]
         with pytest.raises(InputError, match=f"got 127.0.0.1:{port}: it is in use; choose another --port"):
@@ -401,7 +401,7 @@ def request_to(served: Service, method: str, path: str, **given: Any) -> httpx.R
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (KeyError("/root/secret"), "the server failed; its log says how."),
+        (KeyError("/root/secret"), "the server failed; see its log."),
         (RuntimeError("[enforce fail] can't allocate memory"), "the server has too little memory for this recording."),
     ],
     ids=["a fault", "memory"],

@@ -1,4 +1,4 @@
-"""Bad requests to the server: each gets one clear line, leaves no files, and the next one is answered."""
+"""Bad requests to the server: each gets one clear line, leaves no files, and the next request is answered."""
 
 import io
 import json
@@ -84,7 +84,7 @@ def one_line(body: bytes) -> str:
 def flac_silence(seconds: float, unknown_length: bool = False) -> bytes:
     """Make a small file of long silence; without the length in its header, only decoding reveals the duration."""
     content = bytearray(encoded(np.zeros(round(seconds * SAMPLE_RATE), dtype=np.int16), "FLAC"))
-    if unknown_length:  # STREAMINFO, byte 10: 20 bits rate, 3 channels, 5 bits, 36 samples
+    if unknown_length:  # STREAMINFO from byte 10: rate (20 bits), channels (3), sample size (5), samples (36)
         content[4 + 4 + 13] &= 0xF0
         content[4 + 4 + 14 : 4 + 4 + 18] = bytes(4)
     return bytes(content)
@@ -130,8 +130,8 @@ def test_a_file_that_is_not_audio_is_refused_with_the_reason(server: Server, con
 TOO_LONG = {
     "by its header": (encoded(np.zeros(21 * SAMPLE_RATE, dtype=np.int16)), "it is 21.0"),
     "ten hours of silence in a small FLAC": (flac_silence(3600 * 10), "it is 36000.0"),
-    "hours of silence in a FLAC that does not say how long it is": (flac_silence(3600 * 3, True), "it is at least 2"),
-    "slow": (encoded(np.zeros(30_000, dtype=np.int16), rate=1000), "it is 30.0"),
+    "hours of silence in a FLAC without a length": (flac_silence(3600 * 3, True), "it is at least 2"),
+    "a low sample rate": (encoded(np.zeros(30_000, dtype=np.int16), rate=1000), "it is 30.0"),
 }
 
 
@@ -171,7 +171,7 @@ def resident(server: Server) -> float:
     return next(1024.0 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
 
 
-def test_of_many_concurrent_requests_only_the_bad_ones_fail(server: Server) -> None:
+def test_among_many_concurrent_requests_only_bad_ones_fail(server: Server) -> None:
     huge = encoded(speak("abcd ef").astype(np.float64) * 1e30, subtype="DOUBLE")
     with ThreadPoolExecutor(40) as clients:
         responses = list(clients.map(server.post, ([SAID] * 9 + [huge]) * 12))
@@ -265,7 +265,7 @@ def test_a_field_without_a_file_name_is_not_a_file(server: Server) -> None:
     ],
     ids=range(9),
 )
-def test_a_malformed_form_has_status_400(server: Server, content_type: str, body: bytes) -> None:
+def test_a_malformed_form_is_refused(server: Server, content_type: str, body: bytes) -> None:
     response = post(server, content=body, headers={"content-type": content_type})
     assert response.status_code in (400, 422)
     assert line(response)
@@ -314,7 +314,7 @@ def chunks(total: int) -> Iterator[bytes]:
     yield b"\r\n--b0undary--\r\n"
 
 
-def test_a_gigabyte_is_refused_at_the_size_limit_for_any_declared_length(server: Server) -> None:
+def test_a_gigabyte_without_a_declared_length_is_refused_at_the_size_limit(server: Server) -> None:
     before = resident(server)
     headers = {"content-type": "multipart/form-data; boundary=b0undary"}
     # the body is sent in chunks, without a declared length
@@ -363,7 +363,7 @@ def test_a_slow_upload_times_out(server: Server) -> None:
 
 
 def test_an_upload_that_is_cut_off_is_logged_and_leaves_nothing(server: Server) -> None:
-    body = multipart(bytes(2_500_000))  # too large to be kept in memory
+    body = multipart(bytes(2_500_000))  # so large that the server writes it to a file
     for how in (b"", body[:100], body[:2_000_000], body[:-1]):
         connection = server.connect()
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close with a reset

@@ -82,7 +82,7 @@ def test_words_are_shown_while_they_are_spoken_and_become_final(chromium_of_few_
     note = page.locator("#live-note").inner_text()
     assert note.startswith("This model takes longer: at least the last 8 s are recognised again every 0.96 s, because ")
     spoken_words = " ".join(TEXTS).split()
-    first: dict[int, str] = {}  # the partial words at the time when this number of words was shown
+    first: dict[int, str] = {}  # the partial words when this number of words was first shown
     end = time.monotonic() + PATIENCE
     page.wait_for_selector("#lines .partial", state="attached")
     while len(shown := words(page)) < len(spoken_words) or page.locator("#lines .partial").inner_text():
@@ -99,7 +99,7 @@ def test_words_are_shown_while_they_are_spoken_and_become_final(chromium_of_few_
     button(page, START).wait_for()
     assert words(page) == spoken_words
     assert page.locator("#lines .partial").inner_text() == ""
-    assert re.match(r"Latency: words come \d+\.\d+ s after", page.locator("#latency").inner_text())
+    assert re.match(r"Latency: words appear \d+\.\d+ s after", page.locator("#latency").inner_text())
     assert page.locator("#error").is_hidden()
     assert overflow(page) <= 0
     server.wait_for_log(r"stream of \d+\.\d s: ended$")
@@ -116,7 +116,7 @@ def test_a_busy_server_is_reported_and_accepts_the_next_client(seen: Visit, chro
     assert button(seen.page, START).is_enabled()
     assert seen.page.locator("#live").is_hidden()
     other.page.context.close()
-    server.wait_for_log("stream of .* s: the client went away")
+    server.wait_for_log("stream of .* s: the client disconnected")
     button(seen.page, START).click()
     wait_until(seen.page, "document.querySelector('#hint').textContent.startsWith('Listening')")
     assert seen.page.locator("#error").is_hidden()
@@ -153,7 +153,7 @@ def test_captions_do_not_disturb_a_transcription(seen: Visit, tmp_path: Path) ->
     button(seen.page, START).click()
     assert "There is no microphone." in problem(seen.page)
     assert button(seen.page, "Cancel").is_visible()
-    seen.page.evaluate("() => { delete navigator.mediaDevices.getUserMedia; }")  # the browser's own function remains
+    seen.page.evaluate("() => { delete navigator.mediaDevices.getUserMedia; }")  # restores the browser's own function
     button(seen.page, START).click()
     wait_until(seen.page, "document.querySelector('#hint').textContent.startsWith('Listening')")
     answers[0].continue_()

@@ -27,7 +27,7 @@ FIRST = json.dumps({"sample_rate": RATE})
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    """A server with random weights, in a process of its own."""
+    """A server process whose model has random weights."""
     with live_process("tests.test_streaming.streaming_recognizer(dtype=torch.float32)", NUM_CLIENTS) as running:
         yield running
 
@@ -37,7 +37,7 @@ def joined(server: Server) -> connect:
 
 
 async def speaker(server: Server, samples: bytes, seed: int, pause: float) -> list[str]:
-    """A client that sends audio to the end, in messages of any length, fast or slowly; returns its words."""
+    """Run a client that sends all its audio, in messages of any length, fast or slowly; return its words."""
     generator = random.Random(seed)
     async with joined(server) as connection:
         telling = asyncio.create_task(events(connection))
@@ -55,7 +55,7 @@ async def speaker(server: Server, samples: bytes, seed: int, pause: float) -> li
 
 
 async def vanisher(server: Server, samples: bytes, seed: int) -> None:
-    """A client that is disconnected during its speech."""
+    """Run a client that disconnects before its audio ends."""
     await asyncio.sleep(random.Random(seed).random())
     connection = await joined(server)
     await connection.send(FIRST)
@@ -66,7 +66,7 @@ async def vanisher(server: Server, samples: bytes, seed: int) -> None:
 
 
 async def noisemaker(server: Server, seed: int) -> None:
-    """A client that sends noise, and then an invalid message."""
+    """Run a client that sends noise, and then an invalid message."""
     generator = random.Random(seed)
     junk = ["no JSON", b"\x00" * 641, "{}", b"", '{"end": 1}', bytes(300_000)]
     async with joined(server) as connection:
@@ -80,7 +80,7 @@ async def noisemaker(server: Server, seed: int) -> None:
 
 
 async def deaf(server: Server, samples: bytes, over: asyncio.Event) -> None:
-    """A client that sends audio and never reads."""
+    """Run a client that sends audio and never reads."""
     address = server.address.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(address[0], int(address[1]))
     head = ["GET /stream HTTP/1.1", "Host: 127.0.0.1", "Upgrade: websocket", "Connection: Upgrade"]
@@ -121,7 +121,7 @@ def test_no_client_of_a_hundred_disturbs_another(server: Server) -> None:
         assert time.monotonic() < end
         time.sleep(0.1)
     together = server.metric("asr_turn_streams_sum") / server.metric("asr_turn_streams_count")
-    print(f"streams of a turn: {together:.1f}")
+    print(f"streams per turn: {together:.1f}")
     assert together > 2
     assert "Traceback" not in server.log.read_text()
     assert server.stop() == 0

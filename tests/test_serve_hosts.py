@@ -102,7 +102,7 @@ def test_an_allowed_host_must_be_a_host_name(name: str) -> None:
 # ---- origins
 
 
-def test_a_request_of_another_sites_page_is_refused(server: Server) -> None:
+def test_a_request_from_a_page_of_another_site_is_refused(server: Server) -> None:
     before = server.metric("asr_audio_seconds_total")
     for origin in (
         "https://evil.example",
@@ -117,7 +117,7 @@ def test_a_request_of_another_sites_page_is_refused(server: Server) -> None:
     assert server.metric("asr_audio_seconds_total") == before
 
 
-def test_a_request_of_the_servers_own_page_is_accepted(server: Server) -> None:
+def test_a_request_from_the_servers_own_page_is_accepted(server: Server) -> None:
     for host, origin in (
         ("127.0.0.1:8000", "http://127.0.0.1:8000"),
         ("localhost:8000", "http://localhost:8000"),

@@ -1,7 +1,7 @@
-"""OpenAI's interface: its own client reads the answers; fields and errors follow its published schema.
+"""OpenAI's interface: OpenAI's client reads the answers, and fields and errors follow OpenAI's published schema.
 
-The classes of `openai.types` are generated from the published schema. The client makes them without validation, so the
-tests validate: a field that is missing, of another type, or not in the schema fails.
+The classes of `openai.types` are generated from the published schema. The client does not validate their objects, so
+the tests do: a missing field, a field of another type, or an additional field fails.
 """
 
 import asyncio
@@ -258,7 +258,7 @@ def ended_stream(how: str, monkeypatch: pytest.MonkeyPatch) -> httpx.Response:
 
 
 @pytest.mark.parametrize(
-    ("how", "message"), [("fault", "the server failed; its log says how."), ("stop", "the server is stopping.")]
+    ("how", "message"), [("fault", "the server failed; see its log."), ("stop", "the server is stopping.")]
 )
 def test_an_error_in_a_stream_is_its_last_event(how: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     response = ended_stream(how, monkeypatch)
@@ -319,15 +319,15 @@ WRONG: dict[str, tuple[dict[str, Any], int, str | None, str | None, str]] = {
     "unknown include": ({"include[]": "speakers"}, 400, "include[]", "invalid_value", "got 'speakers'"),
     "prompt": ({"prompt": "Kubernetes, Grafana"}, 400, "prompt", "unsupported_value", "--hotwords"),
     "temperature": ({"temperature": "0.2"}, 400, "temperature", "unsupported_value", "got 0.2"),
-    "no temperature": ({"temperature": "hot"}, 400, "temperature", "invalid_value", "got 'hot'"),
+    "a temperature that is a text": ({"temperature": "hot"}, 400, "temperature", "invalid_value", "got 'hot'"),
     "NaN": ({"temperature": "nan"}, 400, "temperature", "unsupported_value", "must be 0"),
     "another language": ({"language": "de"}, 400, "language", "unsupported_value", "must be en"),
     "stream of subtitles": ({"stream": "true", "response_format": "srt"}, 400, "response_format", None, "got srt"),
-    "no boolean": ({"stream": "perhaps"}, 400, "stream", "invalid_value", "got 'perhaps'"),
+    "stream is not a boolean": ({"stream": "perhaps"}, 400, "stream", "invalid_value", "got 'perhaps'"),
     "hotwords": ({"hotwords": "Grafana"}, 400, "hotwords", "unknown_parameter", "the form may hold file, model"),
     "keywords": ({"keywords[]": "Grafana"}, 400, "keywords[]", "unknown_parameter", "got 'keywords[]'"),
     "a strange field": ({"\u202e<b>" * 30: "x"}, 400, None, "unknown_parameter", "…'"),
-    "too long a field": ({"prompt": "a" * 20_000}, 400, None, None, "16KB"),
+    "a long field": ({"prompt": "a" * 20_000}, 400, None, None, "16KB"),
     "too many fields": ({f"field{number}": "x" for number in range(40)}, 400, None, None, "32"),
 }
 
@@ -346,7 +346,7 @@ def test_an_invalid_field_is_named(
 
 
 FILES: dict[str, tuple[bytes | None, int, str]] = {
-    "none": (None, 400, "one recording, in the field `file`"),
+    "no file": (None, 400, "one recording, in the field `file`"),
     "empty": (b"", 400, "it is empty (0 bytes)"),
     "not audio": (b"this is not audio\n" * 100, 400, "file: must be audio"),
     "truncated": (SAID[: len(SAID) // 2], 400, "file: "),

@@ -168,7 +168,7 @@ def test_a_forbidden_microphone_is_explained(chromium: Any, server: Server) -> N
     seen.page.context.close()
 
 
-def test_on_an_insecure_page_the_button_gives_the_reason(chromium: Any, server: Server) -> None:
+def test_an_insecure_page_disables_recording_and_gives_the_reason(chromium: Any, server: Server) -> None:
     context = chromium.new_context()
     context.add_init_script("Object.defineProperty(window, 'isSecureContext', { value: false })")
     page = context.new_page()
@@ -213,7 +213,7 @@ def test_one_file_can_be_dropped_but_not_two(seen: Visit, recording: Path, text:
     }"""
     content = base64.b64encode(recording.read_bytes()).decode()
     assert seen.page.evaluate(drop, [content, 2]) is False, "otherwise the browser leaves the page and opens the file"
-    assert "one recording at a time; those were 2" in problem(seen.page)
+    assert "one recording at a time; got 2 files" in problem(seen.page)
     seen.page.evaluate(drop, [content, 1])
     assert transcript(seen.page) == text
 

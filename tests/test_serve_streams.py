@@ -140,7 +140,7 @@ def test_a_model_that_does_not_stream_recognises_the_last_seconds_again_and_repo
 
 
 def bad(*messages: "str | bytes") -> Callable[[Live], Awaitable[tuple[list[Any], int | None]]]:
-    """A client that sends `messages` and returns the replies and the code that closed the connection."""
+    """Return a client that sends `messages`, and returns the replies and the close code of the connection."""
 
     async def test(server: Live) -> tuple[list[Any], int | None]:
         async with server.connect() as connection:
@@ -202,7 +202,7 @@ def test_audio_before_an_error_is_still_recognised(recognizer: Recognizer) -> No
     assert "oops" in replies[-1]["error"]
 
 
-def test_a_message_that_is_too_large_closes_the_connection_with_its_name(recognizer: Recognizer) -> None:
+def test_a_message_that_is_too_large_closes_the_connection_with_code_1009(recognizer: Recognizer) -> None:
     replies, code = run(bad(FIRST, bytes(MAX_MESSAGE_BYTES + 2)), recognizer)
     assert code == 1009
     assert not final_words(replies)
@@ -338,8 +338,8 @@ def test_a_silent_client_is_disconnected(recognizer: Recognizer) -> None:
         return mute, stuck
 
     mute, stuck = run(test, recognizer, StreamLimits(4, 60, 0.3))
-    assert mute == [{"error": "the first message must come within 0.3 seconds; none did."}]
-    assert stuck[-1] == {"error": "audio must not stop for 0.3 seconds; it did."}
+    assert mute == [{"error": "the first message must arrive within 0.3 seconds; none arrived."}]
+    assert stuck[-1] == {"error": "audio must not pause for 0.3 seconds; it did."}
     assert " ".join(w["text"] for w in final_words(stuck)) == " ".join(
         word.text for word in alone(recognizer, from_pcm(samples))
     )
@@ -384,11 +384,11 @@ def test_clients_that_disappear_leave_nothing_and_disturb_nobody(recognizer: Rec
     assert text(run(test, recognizer)) == " ".join(word.text for word in alone(recognizer, from_pcm(samples)))
 
 
-# ---- slow clients: sockets by hand, so that nothing depends on the system's buffers
+# ---- slow clients: simulated sockets, so that nothing depends on the system's buffers
 
 
 class Hand:
-    """A WebSocket of the server's framework: a test sets received messages, and reads the sent ones."""
+    """A WebSocket of the server's framework; a test sets the messages that it receives, and reads those it sends."""
 
     def __init__(self, deaf_after: int = 1000) -> None:
         self.coming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
@@ -459,7 +459,7 @@ def test_a_client_that_does_not_read_is_dropped_and_logged(
 @pytest.mark.parametrize(
     ("error", "line"),
     [
-        (KeyError("/root/secret"), "the server failed; its log says how."),
+        (KeyError("/root/secret"), "the server failed; see its log."),
         (RuntimeError("[enforce fail] can't allocate memory"), "the server has too little memory for this stream."),
     ],
     ids=["a fault", "memory"],

@@ -35,7 +35,7 @@ from tests.tones import SAMPLE_RATE
 
 
 def write_shards(manifest: Path, output: Path, *options: str) -> Utterances:
-    """Write shards of at least a hundredth of a megabyte, and open their index."""
+    """Write shards, and open their index."""
     assert shards.main([str(manifest), "-o", str(output), *options]) == 0
     return IndexCache().utterances(output / "index.arrow")
 
@@ -112,7 +112,7 @@ def test_integer_samples_are_written_as_flac_and_others_unchanged() -> None:
         (integers / 2**15, ".flac"),
         (finer / 2**23, ".flac"),
         (torch.rand(1000, generator=generator) * 3, ".wav"),
-        (torch.tensor([1.0, -1.0]), ".wav"),  # 1.0 is no 24-bit sample
+        (torch.tensor([1.0, -1.0]), ".wav"),  # 1.0 is not a 24-bit sample
     ):
         content, written = encoded_audio(waveform, 8000, opus=False)
         assert written == suffix
@@ -128,7 +128,7 @@ def test_opus_is_smaller_and_has_nearly_the_same_length(tones: Path, tmp_path: P
         assert abs(len(load_utterance(utterance, SAMPLE_RATE)) - len(load_utterance(file, SAMPLE_RATE))) < 400
 
 
-def test_opus_accepts_sample_rates_that_it_does_not_support(tmp_path: Path) -> None:
+def test_audio_with_a_sample_rate_that_opus_does_not_support_is_resampled(tmp_path: Path) -> None:
     samples = np.random.default_rng(0).uniform(-0.5, 0.5, 22050)
     soundfile.write(tmp_path / "a.wav", samples, 22050)
     write_manifest(tmp_path / "train.jsonl", [Utterance(str(tmp_path / "a.wav"), 1.0, "a", "a")])
@@ -232,8 +232,8 @@ def test_a_killed_writer_continues_and_leaves_the_files_of_an_undisturbed_one(to
 
 def test_shards_of_another_manifest_are_not_mixed_in(tones: Path, tmp_path: Path) -> None:
     write_shards(tones / "train.jsonl", tmp_path / "out", "--prefix", "x")
-    (tmp_path / "out" / "index.arrow").unlink()  # a killed run leaves none
-    with pytest.raises(InputError, match=r"must have the same manifests and settings; x-0"):
+    (tmp_path / "out" / "index.arrow").unlink()  # a killed run leaves no index
+    with pytest.raises(InputError, match=r"must be of the same manifests and settings; x-0"):
         write_shards(tones / "valid.jsonl", tmp_path / "out", "--prefix", "x")
 
 

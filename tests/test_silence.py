@@ -31,7 +31,7 @@ def speech(seconds: float, seed: int = 0) -> Tensor:
 
 
 def recording(*pieces: tuple[float, float], level: float = 1e-3) -> tuple[Tensor, list[float]]:
-    """Alternate speech and pauses of these durations, in noise; return the centres of the pauses in seconds, too."""
+    """Return alternating speech and pauses of these durations, in noise, and the centres of the pauses in seconds."""
     parts, middles, now = [], [], 0.0
     for number, (talk, pause) in enumerate(pieces):
         parts += [speech(talk, number), torch.zeros(round(pause * RATE))]
@@ -93,8 +93,8 @@ def test_audio_that_fits_one_segment_is_not_cut():
     assert len(cuts_of(torch.cat([waveform, torch.zeros(1)]), 10.0)) == 1
 
 
-def test_segments_read_no_more_than_the_next_one_needs():
-    """Memory is bounded: a segment is yielded after at most max_seconds and a block beyond the previous one."""
+def test_no_more_audio_is_read_than_the_next_segment_needs():
+    """Memory is bounded: between two segments, at most max_seconds and one block are read."""
     read = 0
 
     def blocks():
@@ -145,7 +145,7 @@ def test_a_long_pause_is_cut_only_once():
 
 def test_long_silence_becomes_long_segments():
     for silence in (torch.zeros(60 * RATE), torch.full((60 * RATE,), 0.3), noise(60.0), noise(60.0, 0.3)):
-        assert len(cuts_of(silence, 10.0)) == 6  # five would need segments of 10 s each
+        assert len(cuts_of(silence, 10.0)) == 6  # seven segments; six would need exactly 10 s each
 
 
 @pytest.mark.parametrize("background", ["noise", "nothing"])
@@ -183,7 +183,7 @@ def test_digital_silence_or_a_much_fainter_part_does_not_hide_pauses_in_noise(fr
 
 @pytest.fixture(scope="module")
 def reading() -> tuple[Tensor, list[tuple[int, int]]]:
-    """Return utterances of LibriSpeech with 0.6 s of faint noise between them, and its positions in samples."""
+    """Return utterances of LibriSpeech with 0.6 s of faint noise between them, and the noise's positions in samples."""
     paths = sorted(Path(SHARED, "LibriSpeech", "dev-mini").glob("*/*/*.flac"))
     parts, gaps, end = [], [], 0
     for number, path in enumerate(random.Random(0).sample(paths, 20)):
@@ -205,7 +205,7 @@ def test_real_speech_is_cut_in_its_pauses(reading, max_seconds):
     for cut in cuts:
         frame = cut // FRAME
         around = loudness[max(0, frame - 500) : frame + 500]  # 10 s to either side
-        # 25 dB below the loudness of the surroundings.
+        # A cut is quiet if it is 25 dB below the loudness of its surroundings.
         quiet += bool(loudness[frame - 5 : frame + 5].mean() < around.quantile(0.95) / 10**2.5)
     assert quiet >= 0.9 * len(cuts)
-    assert len(cuts) <= 2.2 * len(waveform) / RATE / max_seconds  # segments keep their context
+    assert len(cuts) <= 2.2 * len(waveform) / RATE / max_seconds  # few segments are much shorter than the maximum

@@ -1,4 +1,4 @@
-"""The page of asr.export --web in a real browser: asr's texts, without any other host."""
+"""The page of asr.export --web in a real browser gives asr's texts and contacts no other host."""
 
 import io
 import json
@@ -46,7 +46,7 @@ def bundle(card: str = "") -> Bundle:
 
 
 def written(folder: Path, name: str = "tones", program: bytes = b"program", **others: Any) -> Path:
-    """A page whose model need not work."""
+    """Write a page whose model need not work; return its folder."""
     given = {"runtime": FAKE, "examples": [], "card": ""} | others
     write_site(
         folder, name, bundle(given["card"]), listener(), {WAVEFORM: program}, given["runtime"], given["examples"]
@@ -199,7 +199,7 @@ def test_a_file_that_differs_from_the_published_one_is_refused_and_deleted(
     [
         (
             True,
-            r"onnxruntime-web-1\.30\.0\.tgz; status 404 .*\. Name another registry by NPM_CONFIG_REGISTRY, or put",
+            r"onnxruntime-web-1\.30\.0\.tgz; status 404 .*\. Set NPM_CONFIG_REGISTRY to another registry, or store",
         ),
         (False, r"^--web needs onnxruntime-web 1\.30\.0, downloaded once from http://\S+; .*[Cc]onnection refused"),
     ],
@@ -246,7 +246,7 @@ def runtime() -> Runtime:
 
 @pytest.fixture(scope="module")
 def recordings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Recordings of tones, named after their peculiarity."""
+    """Recordings of tones; the name of each states the property that it tests."""
     folder = tmp_path_factory.mktemp("recordings")
     noise = np.random.default_rng(0)
     sounds = {
@@ -311,7 +311,7 @@ def outcome(page: Any) -> str:
 
 
 def answer(page: Any) -> dict[str, Any]:
-    """The JSON that can be downloaded."""
+    """Return the JSON that the page offers for download."""
     with page.expect_download() as download:
         page.get_by_role("link", name="Download JSON").click()
     content: dict[str, Any] = json.loads(Path(download.value.path()).read_text())
@@ -319,7 +319,7 @@ def answer(page: Any) -> dict[str, Any]:
 
 
 def assert_same(actual: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """Compare texts and times exactly; confidences within the difference of two runtimes."""
+    """Compare texts and times exactly, and confidences within the difference of two runtimes."""
     assert actual["text"] == wanted["text"]
     assert actual["duration"] == wanted["duration"]
     assert [(word["text"], word["start"], word["end"]) for word in actual["words"]] == [
@@ -337,7 +337,7 @@ def test_a_file_gives_the_words_that_asr_recognises(
     text = outcome(opened.page)
     [wanted] = recognizer.transcribe([recordings[name]], sample_rate=SAMPLE_RATE)
     if name == "silent":
-        assert (text, wanted.text) == ("No words were heard.", "")
+        assert (text, wanted.text) == ("No words were recognised.", "")
         return
     assert text == wanted.text
     assert len(text.split()) >= 4
@@ -355,7 +355,7 @@ def test_after_the_first_visit_the_page_needs_no_network(chromium: Any, site: Pa
     with serving_files(site) as address:
         seen = visit(chromium, address + "/")
         seen.page.get_by_role("button", name="Download it now").click()
-        seen.page.get_by_text("The model is here: no network is needed.").wait_for(timeout=PATIENCE)
+        seen.page.get_by_text("The model is stored in this browser: no network is needed.").wait_for(timeout=PATIENCE)
         assert seen.page.get_by_role("button", name="Download it now").is_hidden()
         seen.page.evaluate("navigator.serviceWorker.ready.then(() => true)")
     seen.page.reload()
@@ -387,10 +387,10 @@ def test_a_file_that_cannot_be_recognised_is_explained_and_the_next_one_accepted
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("onnxruntime.wasm", "onnxruntime.wasm must lie beside this page; the server answers with status 404."),
-        (WAVEFORM, r"model-waveform.onnx must lie beside this page; the server answers with status 404."),
-        ("onnxruntime.js", "onnxruntime.js must lie beside this page, and be whole; it cannot be run."),
-        ("recognizer.js", "recognizer.js must lie beside this page, and be whole; it cannot be run."),
+        ("onnxruntime.wasm", "onnxruntime.wasm must be in this page's folder; the server answers with status 404."),
+        (WAVEFORM, r"model-waveform.onnx must be in this page's folder; the server answers with status 404."),
+        ("onnxruntime.js", "onnxruntime.js must be in this page's folder, and intact; it cannot be run."),
+        ("recognizer.js", "recognizer.js must be in this page's folder, and intact; it cannot be run."),
     ],
 )
 def test_a_file_missing_on_the_server_is_named(
@@ -412,7 +412,7 @@ def test_an_incomplete_file_on_the_server_is_named(chromium: Any, site: Path, tm
     with serving_files(tmp_path) as address:
         seen = visit(chromium, address + "/")
         seen.page.get_by_role("button", name="Example").click()
-        must = r"model-waveform\.onnx must have \d+ bytes, as the page was made; the server gave 1000\. Copy all files"
+        must = r"model-waveform\.onnx must have \d+ bytes, as when the page was made; the server sent 1000\. Copy all"
         assert re.search(must, outcome(seen.page))
         seen.page.context.close()
 
@@ -433,7 +433,7 @@ def test_the_download_can_be_cancelled_and_restarted(chromium: Any, address: str
     context.close()
 
 
-def test_opened_as_a_file_the_page_explains_how_to_serve_it(chromium: Any, site: Path) -> None:
+def test_the_page_opened_as_a_file_explains_how_to_serve_it(chromium: Any, site: Path) -> None:
     seen = visit(chromium, site / "index.html")
     assert "Run python -m http.server in its folder, and open localhost:8000" in outcome(seen.page)
     assert seen.page.get_by_role("button", name="Record").is_hidden()

@@ -44,7 +44,7 @@ def page(browser: Any) -> Iterator[Any]:  # noqa: F811
 def expected(
     log_probs: Tensor, duration: float, normalizer: str, calibration: Calibration, most: int
 ) -> dict[str, Any]:
-    """Return asr's transcript of log_probs (T', V), by its own recogniser."""
+    """Return the transcript of log_probs (T', V) by asr's Recognizer."""
     tokenizer, normalize = SimpleNamespace(pieces=PIECES, vocab_size=len(PIECES)), get_normalizer(normalizer)
     head = LogProbs(len(PIECES))
     model: Any = SimpleNamespace(
@@ -64,11 +64,11 @@ def expected(
 @pytest.mark.parametrize(
     ("num_frames", "blank", "most"),
     [
-        pytest.param(300, 4.0, 1000, id="a recording of a segment"),
+        pytest.param(300, 4.0, 1000, id="a recording of one segment"),
         pytest.param(300, 4.0, 40, id="segments that end in pauses"),
         pytest.param(300, -30.0, 40, id="segments without a pause"),
         pytest.param(300, 1.0, 7, id="short segments"),
-        pytest.param(1, 30.0, 40, id="nothing is said"),
+        pytest.param(1, 30.0, 40, id="only blanks"),
         pytest.param(0, 0.0, 40, id="no frame"),
     ],
 )
@@ -111,7 +111,7 @@ def test_words_times_confidence_and_score_equal_those_of_asr(
 
 @pytest.mark.parametrize("normalizer", ["basic", "as_written"])
 def test_every_character_is_normalised_as_in_python(page: Any, normalizer: str) -> None:
-    """All characters of this Python's Unicode except ideographs; separators of words never occur within one."""
+    """All characters of this Python's Unicode except ideographs and white space, which no word contains."""
     blocks = (range(0x20, 0x3400), range(0xA480, 0xAC20), range(0xF900, 0x10000), range(0x1D000, 0x1F200))
     characters = [chr(code) for block in blocks for code in block]
     characters = [

@@ -1,4 +1,4 @@
-"""Silent or steady audio is not passed to the net; speech is: in equally loud noise, faint, or with an offset."""
+"""Silent or steady audio is not passed to the net; speech is, even if it is faint, in loud noise or has an offset."""
 
 import json
 from collections.abc import Callable
@@ -85,7 +85,7 @@ TONES = {
     "mains": [50.0],
     "hum of all harmonics": [50.0 * number for number in range(1, 60)],
     "buzz": [119.7 * number for number in range(1, 26)],
-    "a": [440.0],
+    "concert pitch": [440.0],
     "whistles": [1003.0, 2507.0, 4003.0],
     "whine": [6500.0],
 }
@@ -119,7 +119,7 @@ def test_real_speech_is_detected_under_tones_a_hundred_times_as_loud(name: str) 
 
 @pytest.mark.parametrize("way", [None, at_silences])
 def test_long_recordings_without_speech_are_not_passed_to_the_net(way: Segmenter | None, fluent: Path) -> None:
-    """A whole recording of at least 35 s, or a minute between two sentences, whose words keep their times."""
+    """The audio without speech is a whole recording of at least 35 s, or 90 s between two sentences."""
     recognizer = load_recognizer(fluent / "run")
     speech = torch.from_numpy(speak("ab cd ef")).float()
     hiss = 0.003 * torch.randn(95 * RATE, generator=torch.Generator().manual_seed(0))

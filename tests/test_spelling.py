@@ -21,7 +21,7 @@ TEXT = ["the cat sat", "the dog sat on the cat", "a cat and a dog sat", "the act
 
 
 def made(folder: Path, text: Sequence[str] = TEXT, *options: str) -> tuple[Path, Path]:
-    """Build both models of a text."""
+    """Build the word model and the spelling model of a text."""
     words, spelling = folder / "words.arpa", folder / "spelling.arpa"
     (folder / "text.txt").write_text("".join(f"{line}\n" for line in text))
     assert ngram([str(folder / "text.txt"), "-o", str(words), "--spelling", str(spelling), *options]) == 0
@@ -48,7 +48,7 @@ def test_the_probabilities_of_all_strings_sum_to_one(tmp_path: Path) -> None:
     alphabet = ["a", "b", "?"]  # the text has no question mark, so it is <unk>
     short = sum(math.exp(log_prob(model, "".join(word))) for n in range(9) for word in product(alphabet, repeat=n))
     long = sum(math.exp(model.extend(model.start(), "".join(word))[0]) for word in product(alphabet, repeat=9))
-    assert short + long == pytest.approx(1.0, abs=1e-5)  # KenLM: float32
+    assert short + long == pytest.approx(1.0, abs=1e-5)  # KenLM computes in float32
     assert short > 0.9
 
 
@@ -116,7 +116,7 @@ def test_if_no_word_is_rare_the_spelling_model_is_estimated_from_all_words(tmp_p
 
 
 @needs_kenlm
-def test_in_a_language_with_a_known_model_the_most_probable_words_are_found(tmp_path: Path) -> None:
+def test_the_score_of_each_text_is_its_probability_in_a_known_language(tmp_path: Path) -> None:
     """All frames have equal scores for "a", "b" and space, so only the language decides."""
     draw = random.Random(1)
     language, spelling = Trigrams(["a", "ab"], draw), Trigrams("ab", draw)
@@ -171,7 +171,7 @@ def test_an_invalid_spelling_model_is_reported_in_one_line(tmp_path: Path) -> No
     words, spelling = made(tmp_path)
     with pytest.raises(InputError, match=r"words\.arpa: the entries of a spelling model must be single characters"):
         beam(["", " ", "a"], lm=str(words), spelling=str(words))
-    with pytest.raises(InputError, match=r"^--spelling \(decode\.fusion\.spelling\) must go with .*; got none\."):
+    with pytest.raises(InputError, match=r"^--spelling \(decode\.fusion\.spelling\) must be used with .*; got none\."):
         beam(["", " ", "a"], spelling=str(spelling))
 
 
@@ -180,7 +180,7 @@ def test_an_invalid_spelling_model_is_reported_in_one_line(tmp_path: Path) -> No
 def test_a_spelling_model_given_as_the_language_model_is_refused_by_name(tmp_path: Path, unit: str) -> None:
     """The entries of a spelling model are letters, which could also be words or tokens."""
     _, spelling = made(tmp_path, ["pack my box with five dozen liquor jugs"])
-    message = rf"spelling\.arpa: the entries .* be {unit}s; all \d+ are single characters, .* Give it by --spelling \("
+    message = rf"spelling\.arpa: the entries .* be {unit}s; all \d+ are single characters, .* Pass it as --spelling \("
     with pytest.raises(InputError, match=message):
         beam(["", " ", *"abcdefghijklmnopqrstuvwxyz"], lm=str(spelling), lm_unit=unit)
 

@@ -1,4 +1,4 @@
-"""Byte ranges of files and objects: exact, or a one-line error; no hangs, for any fault of the server."""
+"""Reads of byte ranges give exact bytes or a one-line error, and never hang, for any fault of the server."""
 
 import http.server
 import logging
@@ -229,7 +229,7 @@ def in_a_child(read: Callable[[], Any]) -> Any:
 def test_a_request_for_which_obstore_would_wait_forever_is_abandoned(
     s3: FaultyProxy, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The time-outs of obstore are disabled."""
+    """This test disables the time-outs of obstore."""
     monkeypatch.setattr(client, "time_limit", lambda request, settings: 0.5)
     s3.forever = "hang"
 
@@ -274,7 +274,7 @@ def test_an_absent_object_or_bucket_is_named(s3: FaultyProxy, wanted: str, cause
     for read in (lambda: read_range(wanted, 0, 10), lambda: read_whole(wanted)):
         with pytest.raises(StoreError, match=f"^{wanted}: .*{cause}") as caught:
             read()
-        assert not isinstance(caught.value, InputError | AudioError)  # an error of this kind would skip the utterance
+        assert not isinstance(caught.value, InputError | AudioError)  # such an error would skip the utterance
 
 
 @pytest.mark.parametrize("start", [len(CONTENT) - 5, len(CONTENT), len(CONTENT) + 1])
@@ -292,7 +292,7 @@ def test_a_range_beyond_the_end_of_an_object_causes_an_error_that_names_both_end
         read_range(url, -1, 10)
 
 
-def test_of_several_absent_objects_the_first_is_named_with_its_bucket(s3: FaultyProxy) -> None:
+def test_the_first_of_several_absent_objects_is_named_with_its_bucket(s3: FaultyProxy) -> None:
     """A server answers a HEAD request without saying whether the object or its bucket is absent."""
     write_whole("s3://bucket/a-0.tar", b"shard")
     advice = r"404 Not Found; the object or the bucket bucket does not exist\.$"

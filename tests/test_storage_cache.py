@@ -1,4 +1,4 @@
-"""Byte ranges cached on a local disk: always the store's content, whatever happens to the disk."""
+"""The cache of byte ranges on a local disk always gives the store's content, whatever happens to the disk."""
 
 import logging
 import multiprocessing
@@ -74,7 +74,9 @@ def test_a_range_of_unknown_version_is_not_cached(cached: FaultyProxy, tmp_path:
     assert files(tmp_path / "cache") == []
 
 
-@pytest.mark.parametrize("damage", ["truncated", "emptied", "longer", "flipped", "another's", "absent", "a folder"])
+@pytest.mark.parametrize(
+    "damage", ["truncated", "emptied", "longer", "flipped", "content of another range", "absent", "a folder"]
+)
 def test_a_damaged_file_is_fetched_again_and_replaced(cached: FaultyProxy, tmp_path: Path, damage: str) -> None:
     wanted = places(size_and_etag(URL).etag)
     read_ranges(wanted)

@@ -73,7 +73,7 @@ def server(folder: Path) -> Iterator[MortalS3]:
 
 @pytest.fixture
 def s3(server: MortalS3) -> Iterator[MortalS3]:
-    """A running server, whatever the previous test did to it."""
+    """The server; after a test that kills it, it is started again."""
     yield server
     if not server.is_alive:
         server.start()
@@ -81,7 +81,7 @@ def s3(server: MortalS3) -> Iterator[MortalS3]:
 
 @pytest.fixture(scope="module")
 def whole(server: MortalS3, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An undisturbed run."""
+    """The folder of an undisturbed run."""
     folder = tmp_path_factory.mktemp("whole")
     assert finish(begin(server, folder / "run", folder / "log")) == 0, (folder / "log").read_text()
     return folder / "run"
@@ -115,7 +115,7 @@ def begin(
 def errors(log: Path) -> list[str]:
     """Return the error lines of a training; there must be no traceback, except of a rank's loading processes.
 
-    Loading processes may outlive a killed rank for a moment, in which a thread loses the connection to it.
+    Loading processes may outlive a killed rank for a moment; then one of their threads reports the lost connection.
     """
     lines = [line for line in log.read_text().splitlines() if not line.startswith("[rank")]
     assert not any("Traceback" in line for line in lines), lines
@@ -169,7 +169,7 @@ def test_a_server_that_stays_down_ends_a_training_in_one_line_that_says_how_to_r
 
 
 @pytest.mark.slow
-def test_a_training_whose_loading_process_was_killed_resumes_with_another_number_of_them(
+def test_a_training_resumes_with_another_number_of_loading_processes_after_one_was_killed(
     whole: Path, s3: MortalS3, tmp_path: Path
 ) -> None:
     run_dir, log = tmp_path / "run", tmp_path / "log"
@@ -236,7 +236,7 @@ def test_a_training_resumed_on_other_numbers_of_ranks_plays_each_occurrence_once
         kill(running)
         remove_ids_after_checkpoint(ids, run_dir)
     assert finish(begin(s3, run_dir, log, *small, before=partial(write_ids, ids))) == 0, log.read_text()
-    assert "no longer bit for bit" in log.read_text()
+    assert "no longer bit-identical" in log.read_text()
     assert utterances_of_epochs(ids) == utterances_of_epochs(undisturbed)
 
 

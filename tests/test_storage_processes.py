@@ -1,4 +1,4 @@
-"""Object stores read by many processes: forked, killed, interrupted. A read is right or an error, and never hangs."""
+"""Processes that are forked, killed or interrupted read from object stores: each read is right or fails; none hangs."""
 
 import asyncio
 import multiprocessing
@@ -33,7 +33,7 @@ def _object(s3: FaultyProxy) -> None:
 
 
 class Ranges(Dataset[tuple[bytes, str]]):
-    """Byte ranges of the object, and a function that reads them."""
+    """Byte ranges of the object, each with the name of the class that read it."""
 
     def __len__(self) -> int:
         return 40
@@ -171,7 +171,7 @@ def test_a_helper_ends_with_its_process(end: str) -> None:
             if not any(map(is_alive, helpers)):
                 return
             time.sleep(0.1)
-    pytest.fail("the helper is still there")
+    pytest.fail("the helper still runs")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1], ids=lambda number: number.name)
@@ -179,7 +179,7 @@ def test_a_signal_to_all_processes_does_not_stop_the_helper(number: signal.Signa
     code = f"""
 import signal
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-    signal.signal(number, lambda *_: None)  # as a training does, which then ends its step
+    signal.signal(number, lambda *_: None)  # like a training, which finishes its step
 from asr.storage import session
 read_range({URL!r}, 0, 5)
 helper = session._session.access

@@ -1,4 +1,4 @@
-"""A second S3 server of another implementation, rclone."""
+"""Reads and writes work with a second S3 server, rclone."""
 
 import os
 import random

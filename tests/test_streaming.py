@@ -36,7 +36,7 @@ RATE = 16000
 
 
 def pieces(waveform: Tensor, seed: int, most: int = 5000) -> list[Tensor]:
-    """Cut samples at random; a piece may have no sample, or a single one."""
+    """Cut samples at random; a piece may have no sample, or only one."""
     cuts, generator = [], random.Random(seed)
     while sum(cuts) < len(waveform):
         cuts.append(min(generator.choice([0, 1, generator.randint(1, most)]), len(waveform) - sum(cuts)))
@@ -75,7 +75,7 @@ def test_features_of_pieces_equal_those_of_the_whole_waveform(overrides: list[st
 
 @functools.cache
 def shared(name: str) -> Recognizer:
-    """A recogniser that no test changes."""
+    """Return a recogniser that no test changes."""
     if name in TRANSDUCERS:
         return transducer(name)
     return streaming_recognizer(BEAM if name == "beam" else None)
@@ -90,7 +90,7 @@ TRANSDUCERS = {
 
 
 def transducer(name: str = "transducer") -> Recognizer:
-    """A transducer that emits one token in some frames, and several in a few."""
+    """Make a transducer that emits one token in some frames, and several tokens in a few."""
     overrides = TRANSDUCERS[name]
     decode = resolved(*overrides)["decode"]
     recognizer = streaming_recognizer(decode, head=(*overrides, "head/predictor=lstm"))
@@ -138,7 +138,7 @@ def streaming_recognizer(
     if recognizer.model.head.frame_head is None:
         return recognizer
     linear = recognizer.model.head.frame_head.linear
-    # Repeat until no token is the most likely one everywhere: each step changes the input of the next block.
+    # Each step changes the input of the next block. After three steps no token is the most likely one everywhere.
     for _ in range(3):
         frames = recognizer.model.features(speech(4.0, 99, dtype))
         with torch.no_grad():
@@ -294,7 +294,7 @@ def test_the_state_of_a_stream_does_not_grow() -> None:
 
 @DECODERS
 def test_the_cost_per_chunk_of_an_endless_word_is_bounded(decode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each chunk aligns at most ten seconds of the word; text and times of the tokens equal those of one pass."""
+    """Each chunk aligns at most ten seconds of the word; the text equals that of one pass."""
     is_transducer = decode in TRANSDUCERS
     recognizer = transducer(decode) if is_transducer else streaming_recognizer(BEAM if decode == "beam" else None)
     space = recognizer.model.tokenizer.pieces.index(" ")
@@ -318,7 +318,7 @@ def test_the_cost_per_chunk_of_an_endless_word_is_bounded(decode: str, monkeypat
     [word] = [word for each in captions for word in each.final]
     assert len(word.text) > 100
     assert word.start < 0.5
-    assert (59.0 if not is_transducer else 15.0) < word.end <= 60.1  # after that, this model emits nothing
+    assert (59.0 if not is_transducer else 15.0) < word.end <= 60.1  # the transducer emits nothing later
     partials = [each.partial for each in captions if each.partial]
     assert all(later[0].text.startswith(earlier[0].text[:-50]) for earlier, later in pairwise(partials))
     assert all(partial[0].start == word.start for partial in partials[len(partials) // 2 :])
@@ -390,7 +390,7 @@ def test_for_a_transducer_with_beam_search_the_streaming_decoder_is_suggested() 
     )
 
 
-def test_a_stream_tells_the_number_of_samples_it_needs_to_continue() -> None:
+def test_a_stream_reports_the_number_of_samples_that_it_needs_to_continue() -> None:
     cached = CachedStream(shared("greedy"), StreamSettings(endpoint_seconds=None, settled_seconds=None))
     position = 0
     for _ in range(3):
@@ -430,7 +430,7 @@ def test_look_back_streams_in_one_batch_give_the_words_of_each_alone() -> None:
 
 
 def timed_words(text: str) -> Transcript:
-    """Return words as `text@start-end`."""
+    """Return a transcript of words that are given as `text@start-end`."""
     words = []
     for part in text.split():
         word, times = part.split("@")
@@ -446,7 +446,7 @@ def timed_words(text: str) -> Transcript:
             "what@0.2-0.5 has@0.6-0.9 happened@2.1-2.6",
             "what@0.2-0.5 hath@0.8-1.1 happened@2.1-2.6 here@3.0-3.3",
             "what has happened here",
-            id="a final word is spelt otherwise, and later",
+            id="a final word is spelt differently, and begins later",
         ),
         pytest.param(
             "what@0.2-0.5 has@0.6-0.9 happened@2.1-2.6",
@@ -464,9 +464,9 @@ def timed_words(text: str) -> Transcript:
             "no@0.1-0.2 no@0.8-1.0 no@2.1-2.6",
             "no@0.1-0.2 no@0.9-1.2 no@2.1-2.6 no@3.0-3.1",
             "no no no no",
-            id="a word is said several times",
+            id="a word is spoken several times",
         ),
-        pytest.param("a@0.1-0.2 word@0.4-0.9", "", "a word", id="nothing is left"),
+        pytest.param("a@0.1-0.2 word@0.4-0.9", "", "a word", id="the second result is empty"),
     ],
 )
 def test_words_that_are_recognised_again_are_neither_repeated_nor_cut(first: str, second: str, expected: str) -> None:

@@ -84,7 +84,7 @@ def imported(tree: ast.Module) -> set[str]:
 
 
 def layer(module: str) -> int:
-    """Return the position of a module's line in LAYERS, by its first name; commands are after the last line."""
+    """Return the number of the line in LAYERS that names a module's folder; commands are after the last line."""
     first = module.split(".")[0]
     return next((number for number, names in enumerate(LAYERS) if first in names), len(LAYERS))
 
@@ -139,7 +139,7 @@ def test_every_public_class_has_a_unique_name() -> None:
     assert {name: several for name, several in places.items() if len(several) > 1} == {}
 
 
-# imports between folders; the second number also counts the contract and the commands
+# Maximum numbers of imports between folders; the second also counts the contract and the commands.
 MAX_ARROWS, MAX_ARROWS_IN_ALL = 165, 370
 
 
@@ -233,7 +233,7 @@ def test_recipes_import_only_the_lowest_layers() -> None:
                 assert {theirs, theirs.split(".")[0]} & RECIPES_MAY, f"recipes/{module} imports {name}"
 
 
-def test_encoder_parts_do_not_import_other_groups() -> None:
+def test_component_groups_do_not_import_each_other() -> None:
     groups = next(names for names in LAYERS if "encoder" in names)
     for module, tree in modules("asr"):
         mine = module.split(".")[0]

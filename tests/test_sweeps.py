@@ -1,4 +1,4 @@
-"""--multirun with the plugins of the extras, if installed: they run as the files of conf/sweep define."""
+"""With the plugins of the extras, --multirun runs as the files of conf/sweep define."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The token-and-duration transducer: its loss and its searches against enumeration and plain loops."""
+"""The token-and-duration transducer: its loss and its searches equal enumerations and plain loops."""
 
 import math
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ from tests.transducers import (
 
 DURATIONS = (0, 1, 3)
 
-# arcs of a path: frame, number of previous tokens, token or blank, index of the duration
+# The arcs of a path: frame, number of previous tokens, token or blank, index of the duration.
 Arcs = list[tuple[int, int, int, int]]
 
 
@@ -154,7 +154,7 @@ def config(predictor: str, *more: str) -> dict[str, Any]:
 
 
 def head(predictor: str = "stateless", seed: int = 0, scale: float = 3.0, more: tuple[str, ...] = ()) -> Any:
-    """A small head in float64 with distributions far from uniform."""
+    """Make a small head in float64 whose distributions are far from uniform."""
     return random_head(config(predictor, *more), "duration_joiner", len(PIECES), seed, scale)
 
 
@@ -164,7 +164,7 @@ def head_logits(made: Any, encoder_out: Tensor, tokens: tuple[int, ...]) -> Tens
 
 
 @pytest.mark.parametrize("more", [(), ("head.ctc_weight=0",), ("head.joint_activation=relu",)])
-def test_the_loss_of_the_head_is_the_weighted_sum_of_its_own_and_the_ctc_loss(more: tuple[str, ...]) -> None:
+def test_the_loss_of_the_head_is_the_weighted_sum_of_the_tdt_loss_and_the_ctc_loss(more: tuple[str, ...]) -> None:
     made, encoder_out, tokens = head(more=more), torch.randn(1, 4, DIM, dtype=torch.float64), (2, 1)
     losses = made.losses(Encoded(encoder_out, torch.tensor([4]), {}), torch.tensor([tokens]), torch.tensor([2]))
     own = enumerated(head_logits(made, encoder_out[0], tokens), tokens)
@@ -308,7 +308,7 @@ Best = tuple[float, list[Span], list[float]]  # score, frames and confidences of
 def spelt(
     predictor: str, num_frames: int, max_symbols: int
 ) -> tuple[Any, Tensor, dict[tuple[int, ...], tuple[float, Best]]]:
-    """Return a head, frames (T', D), and for each token sequence log p and its best path."""
+    """Return a head, frames (T', D), and log p and the best path of each token sequence."""
     made, encoder_out = head(predictor), torch.randn(num_frames, DIM, dtype=torch.float64)
     ended: dict[tuple[int, ...], list[Best]] = {}
 

@@ -1,6 +1,6 @@
 """Normalisers: examples, and properties of any text. Formats of numbers."""
 
-# ruff: noqa: RUF001  the examples are of letters and quotes that look alike
+# ruff: noqa: RUF001  the examples contain letters and quotes that look alike
 
 import math
 import sys

@@ -25,14 +25,14 @@ TEXTS = st.lists(WORDS, max_size=6).map(lambda words: basic(" ".join(words)))
 
 
 def training_texts() -> list[str]:
-    """Two hundred sentences of different artificial words, with every character of the alphabet."""
+    """Return two hundred sentences of different artificial words, with every character of the alphabet."""
     draw = np.random.default_rng(0)
     words = ["".join(draw.choice(list(ALPHABET), draw.integers(1, 6))) for _ in range(200)]
     return [basic(" ".join(draw.choice(words, 5))) for _ in range(200)] + [ALPHABET]
 
 
 def unfitted(name: str, **settings: Any) -> Tokenizer:
-    """The tokenizer of conf/tokenizer/<name>.yaml, but small."""
+    """Make the tokenizer of conf/tokenizer/<name>.yaml with a small vocabulary."""
     config = resolved(f"tokenizer={name}")["tokenizer"]
     return build_tokenizer({"tokenizer": config | {key: SMALL[key] for key in SMALL if key in config} | settings})
 
@@ -119,7 +119,7 @@ def test_equal_texts_train_equal_subwords_byte_for_byte(algorithm: str) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["unigram", "bpe"])
-def test_there_are_as_many_subwords_as_requested_and_some_are_longer_than_characters(algorithm: str) -> None:
+def test_the_requested_number_of_subwords_is_made_and_some_have_several_characters(algorithm: str) -> None:
     tokenizer = SentencePiece(algorithm=algorithm, vocab_size=60)
     tokenizer.fit(training_texts())
     (model,) = tokenizer.files().values()

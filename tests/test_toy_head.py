@@ -12,7 +12,7 @@ from tests.conftest import ROOT, TINY, tone_corpus
 from tests.test_train import metrics
 
 HEAD = '''
-"""How many tokens an utterance has, from the mean of encoder_out."""
+"""Count an utterance's tokens from the mean of encoder_out."""
 
 import torch
 from torch import Tensor, nn
@@ -53,7 +53,7 @@ class TokenCount(nn.Module):
 '''
 
 DECODER = '''
-"""As many times the first token as the head counts."""
+"""Repeat the first token as often as the head counts tokens."""
 
 from asr.interfaces import NO_HOTWORDS, Hypothesis, Span
 
@@ -64,7 +64,7 @@ class Repeated:
     max_hypotheses = 1
     hotwords = NO_HOTWORDS
     tunable = {}
-    description = "as many tokens as are counted"
+    description = "the first token, repeated"
 
     def __init__(self, head, tokenizer, normalize):
         self.head = head
@@ -84,7 +84,7 @@ def repeated(count, length):
 
 
 NORM = '''
-"""Each frame over its largest channel."""
+"""Divide each frame by its largest channel."""
 
 from typing import Annotated
 
@@ -103,7 +103,7 @@ class LargestChannel(nn.Module):
 '''
 
 CONVOLUTION = '''
-"""Each frame beside the one before it."""
+"""Combine each frame with the previous one."""
 
 from torch import cat, nn, zeros_like
 
@@ -183,7 +183,7 @@ def test_new_parts_of_a_block_train_and_are_in_the_bundle(house: Path, tones: Pa
     tiny = [setting for setting in TINY if not setting.startswith("encoder.convolution")]
     parts = [path.removeprefix("encoder/").split("/") for path in PARTS if path.startswith("encoder/")]
     chosen = [f"encoder/{group}={name}" for group, name in parts]
-    chosen.append("~encoder.convolution.kernel_size")  # conformer_* sets it, and this convolution does not have it
+    chosen.append("~encoder.convolution.kernel_size")  # conformer_* sets it, but this convolution lacks it
     ended = run(house, "asr.train", *chosen, *tiny, *tone_corpus(tones), "run_dir=parts", "trainer.max_steps=2")
     assert ended.returncode == 0, ended.stderr
     config = json.loads((house / "parts" / "bundle" / "config.json").read_text())["encoder"]

@@ -1,4 +1,4 @@
-"""The page of a training: its figures recomputed from the run's files, and runs with few files."""
+"""The page of a training: its figures equal those in the run's files, and it names files that are missing."""
 
 import csv
 import html
@@ -71,7 +71,7 @@ def page_of(run_dir: Path) -> str:
 
 
 def tiles(page: str) -> dict[str, tuple[str, str]]:
-    """Map labels to (value, text below it) of the headline."""
+    """Map the labels of the headline to (value, text below it)."""
     by_label = {}
     for tile in re.findall(r'<div class="figure.*?</div>', page, re.DOTALL):
         label, value = (
@@ -176,12 +176,13 @@ def test_the_titles_of_the_charts_describe_their_lines(run_dir: Path) -> None:
     norms = [value for _, value in column(run_dir, "train/grad_norm")]
     assert f"Padding: {100 * padding:.1f} % of a batch's frames" in titles
     assert f"Waiting for data: {100 * waiting:.1f} % of a step's time" in titles
-    match = re.search(r"Gradient norm: (\S+) in the median, (\S+) at most", titles)
+    match = re.search(r"Gradient norm: median (\S+), maximum (\S+)", titles)
     assert match is not None
     assert number(match[1]) == pytest.approx(statistics.median(norms), rel=5.1e-3)
     assert number(match[2]) == pytest.approx(max(norms), rel=5.1e-3)
     clip = resolved()["trainer"]["gradient_clip_val"]
-    clipped = f"before clipping to {clip:g}, in {sum(norm > clip for norm in norms)} of {len(norms)} logged steps"
+    number_clipped = f"{sum(norm > clip for norm in norms)} of {len(norms)} logged steps"
+    clipped = f"before clipping; {number_clipped} were clipped to {clip:g}"
     assert clipped in page_of(run_dir)
 
 
@@ -301,7 +302,7 @@ def test_a_killed_and_resumed_run_keeps_its_earlier_events(tones: Path, tmp_path
     assert history.latest.step > history.first.step == 0
 
 
-def test_the_page_of_an_older_run_without_events_says_so(run_dir: Path, tmp_path: Path) -> None:
+def test_the_page_of_an_older_run_states_that_events_are_missing(run_dir: Path, tmp_path: Path) -> None:
     for name in ("config.yaml", "metrics.csv", "examples.jsonl", "train.log", "results.json"):
         shutil.copy(run_dir / name, tmp_path)
     page = page_of(tmp_path)
@@ -350,7 +351,7 @@ def test_the_page_of_a_run_with_few_files_names_what_is_missing(
 
 
 def long_run(folder: Path, lines: int) -> None:
-    """A run with this number of lines of metrics, and one outlier of the loss."""
+    """Write a run with this number of lines of metrics, and one outlier of the loss."""
     draw = random.Random(0)
     with (folder / "metrics.csv").open("w", newline="") as file:
         writer = csv.writer(file)
@@ -402,7 +403,7 @@ def test_a_training_curve_with_many_points_is_shown_as_a_running_mean(tmp_path: 
     assert "the mean of 25 neighbouring points" in page
     [(title, table)] = [item for item in tables(page).items() if item[0].startswith("Padding")]
     padding = [value for _, value in column(tmp_path, "train/padding")]
-    assert title == f"Padding: {100 * statistics.fmean(padding):.1f} % of a batch's frames in the mean"
+    assert title == f"Padding: {100 * statistics.fmean(padding):.1f} % of a batch's frames on average"
     ends = statistics.fmean([loss for _, loss in column(tmp_path, "train/loss")][-25:])
     assert f"Loss: {ends:.3g} in training at step 10,000" in page
     for step, value in table[1:]:

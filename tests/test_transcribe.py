@@ -118,7 +118,7 @@ def manifest(path: Path, *lines: dict[str, Any] | str | bytes) -> Path:
 
 @pytest.fixture
 def recording(tmp_path: Path) -> Path:
-    """A valid file."""
+    """Write a valid audio file."""
     soundfile.write(tmp_path / "said.wav", speak("abcd ef"), SAMPLE_RATE)
     return tmp_path / "said.wav"
 
@@ -383,7 +383,7 @@ def test_a_short_id_is_not_taken_for_a_file_name(
         pytest.param(
             ["--device", "mps"],
             r"^--device must be a device that torch can use here; got 'mps': this torch does not support it\.$",
-            marks=pytest.mark.skipif(torch.backends.mps.is_available(), reason="it is there"),
+            marks=pytest.mark.skipif(torch.backends.mps.is_available(), reason="Apple's device is available here"),
         ),
         (["--device", "meta"], r"^--device must be a device that torch can use here; got 'meta': "),
         (["--device", "cuda:99"], r"^--device must be a device that torch can use here; got 'cuda:99': "),
@@ -403,7 +403,7 @@ def test_a_short_id_is_not_taken_for_a_file_name(
         (["--lexicon", "EMPTY"], r"empty: a lexicon must have words; it has none\.$"),
         (
             ["--lexicon", "GARBAGE"],
-            r"garbage: a lexicon must be a text file with one word per line, or ARPA; it is not UTF-8 text",
+            r"garbage: a lexicon must be a text file with one word per line, or an ARPA file; it is not UTF-8 text",
         ),
         (["--hotwords", "EMPTY"], r"empty: hotwords must be phrases, one per line; the file has none\.$"),
         (
@@ -495,7 +495,7 @@ def test_a_full_disk_is_reported_in_one_line_and_leaves_complete_files(
     def full(descriptor: int) -> None:
         nonlocal count
         count += 1
-        if count > 4:  # each file has two names, of the file and of its folder
+        if count > 4:  # for each output, the file and its folder are synchronised
             raise OSError(28, "No space left on device")
         synced(descriptor)
 

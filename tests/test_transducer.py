@@ -1,4 +1,4 @@
-"""The transducer: its loss, its prediction networks and its searches against enumeration and plain loops."""
+"""The transducer: its loss, its prediction networks and its searches equal enumerations and plain loops."""
 
 import math
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ def config(predictor: str) -> dict[str, Any]:
 
 
 def head(predictor: str = "stateless", vocab_size: int = len(PIECES), scale: float = 3.0, seed: int = 0) -> Any:
-    """A small transducer in float64 with distributions far from uniform."""
+    """Make a small transducer in float64 whose distributions are far from uniform."""
     return random_head(config(predictor), "joiner", vocab_size, seed, scale)
 
 
@@ -125,7 +125,7 @@ def test_an_utterance_without_frames_has_probability_0() -> None:
 
 
 @pytest.mark.parametrize("predictor", PREDICTORS)
-def test_a_prediction_network_gives_the_same_output_token_by_token_as_at_once_and_ignores_later_tokens(
+def test_a_prediction_network_gives_equal_outputs_token_by_token_and_at_once_and_ignores_later_tokens(
     predictor: str,
 ) -> None:
     network = head(predictor).predictor
@@ -173,7 +173,7 @@ def test_cells_is_the_number_of_elements_of_the_largest_tensor() -> None:
         assert max(sizes) == 3 * made.cells(9, 4)
 
 
-def test_a_search_that_needs_a_joiner_is_refused_without_one_and_the_head_selects_its_own() -> None:
+def test_a_search_that_needs_a_joiner_is_refused_without_one_and_each_head_has_its_default_search() -> None:
     with pytest.raises(
         InputError, match=r"decode=transducer_greedy must have a head with a joiner; head=ctc has none\."
     ):

@@ -22,7 +22,7 @@ DIM, HEADS, FEED_FORWARD_DIM = 12, 3, 20
 
 
 class NoSubsampling(nn.Module):
-    """Returns its input, so that a test sees only the stack."""
+    """A layer that returns its input, so that a test sees only the stack."""
 
     stride = 1
 
@@ -60,7 +60,7 @@ def random_transformer(num_layers: int, residual: Any = PreNorm, activation: Any
 def torch_stack_with_the_weights_of(
     encoder: Transformer, *, norm_first: bool, activation: str
 ) -> nn.TransformerEncoder:
-    """Return torch.nn.TransformerEncoder; with pre-norm it ends with a LayerNorm."""
+    """Make a torch.nn.TransformerEncoder; with pre-norm it ends with a LayerNorm."""
     layer = nn.TransformerEncoderLayer(
         DIM, HEADS, FEED_FORWARD_DIM, dropout=0.0, activation=activation, batch_first=True, norm_first=norm_first
     )

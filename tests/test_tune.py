@@ -78,7 +78,7 @@ OWN = Weights(0.5, 1.0)
 def stub(
     errors: Callable[[Weights], int], own: Weights = OWN, three: bool = False
 ) -> tuple[Any, list[EncodedUtterance]]:
-    """A recogniser with a given number of errors in an utterance of a hundred words; `own` are its stored values."""
+    """Make a recogniser with given numbers of errors in an utterance of 100 words; `own` are its stored values."""
     tunable = {
         "lm_weight": Tunable(own.lm_weight, LM_WEIGHTS),
         "word_insertion_bonus": Tunable(own.word_insertion_bonus, WORD_INSERTION_BONUSES),
@@ -106,7 +106,7 @@ def stub(
 
 
 def two_valleys(weights: Weights) -> int:
-    """Errors with two minima; the deeper one is far from the start, so that a descent ends in the other."""
+    """Return errors with two minima; the deeper one is far from the start, so a descent ends in the shallower one."""
     shallow = 10 + 8 * abs(weights.lm_weight - 0.5) + 3 * abs(weights.word_insertion_bonus - 2)
     deep = 5 + 30 * abs(weights.lm_weight - 2.0) + 10 * abs(weights.word_insertion_bonus + 1)
     return min(100, round(min(shallow, deep)))
@@ -124,7 +124,7 @@ def test_with_two_tuned_values_all_combinations_are_tried_once() -> None:
 
 
 def test_the_first_trial_is_without_the_language_model() -> None:
-    """All settings of the language model are then 0: this is a single trial, not one for each bonus."""
+    """Without the language model all its settings are 0, so this is one trial and not one for each bonus."""
     for three in (False, True):
         search = search_values(*stub(two_valleys, three=three), lambda values, counts: None)
         assert set(search.values[0].values()) == {0.0}
@@ -148,7 +148,7 @@ def test_the_start_of_the_search_does_not_change_its_result(seed: int, three: bo
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_with_three_values_changing_two_of_the_chosen_ones_is_no_improvement(seed: int) -> None:
+def test_no_change_of_the_lm_weight_and_one_other_chosen_value_is_an_improvement(seed: int) -> None:
     def errors(weights: Weights) -> int:
         return 0 if weights.lm_weight == 0 else hash((weights, seed)) % 101
 
@@ -235,7 +235,7 @@ def test_without_a_language_model_only_confidence_is_tuned(
     assert decode_of(bundle) == before == {"name": "greedy"}
 
 
-def test_a_gain_within_the_noise_attaches_nothing_and_is_reported_as_such(
+def test_a_gain_within_the_noise_is_reported_and_attaches_nothing(
     bundle: Path, dev: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The language model's text is unrelated to the speech."""
@@ -244,11 +244,11 @@ def test_a_gain_within_the_noise_attaches_nothing_and_is_reported_as_such(
     assert tune([str(bundle), str(dev), "--lm", str(lm), "--beam", "4"]) == 0
     output = capsys.readouterr().out
     assert "expected on unseen speech like the dev set, by cross-validation: " in output
-    assert "The gain is within the noise, so the decoder is not changed." in output
+    assert "The gain is not certain, so the decoder is not changed." in output
     assert output.endswith(f"{bundle}: confidence calibrated; no language model attached\n")
     assert sorted(contents(bundle)) == [name for name in TUNED if name != "lm.arpa"]
     assert decode_of(bundle) == before == {"name": "greedy"}
-    assert "Tuned on valid.jsonl: greedy search, as it was; confidence" in (bundle / "README.md").read_text()
+    assert "Tuned on valid.jsonl: greedy search, unchanged; confidence" in (bundle / "README.md").read_text()
 
 
 def test_several_dev_sets_are_reported_separately(
@@ -299,10 +299,10 @@ def test_repeated_tuning_starts_from_the_settings_of_the_bundle_and_may_replace_
     before = contents(bundle)
     with pytest.raises(InputError, match=r"tuning must keep the decoder's files \(lm\); leave out --decode greedy"):
         tune([str(bundle), str(dev), "--decode", "greedy"])
-    assert contents(bundle) == before, "the bundle may have the only copy"
+    assert contents(bundle) == before, "the bundle may have the only copy of the language model"
 
 
-def test_a_run_folder_stands_for_its_bundle(fluent: Path, dev: Path, tmp_path: Path) -> None:
+def test_a_run_folder_can_be_given_instead_of_its_bundle(fluent: Path, dev: Path, tmp_path: Path) -> None:
     shutil.copytree(fluent / "run" / "bundle", tmp_path / "run" / "bundle")
     assert tune([str(tmp_path / "run"), str(dev)]) == 0
     assert (tmp_path / "run" / "bundle" / "confidence.json").is_file()
@@ -334,7 +334,7 @@ def test_bad_utterances_of_a_dev_set_are_named_and_the_rest_is_used(
 
 
 def silent(text: str) -> Callable[[Path, Path], list[str]]:
-    """Return a dev set of silence with a text."""
+    """Return a function that writes a dev set of silence with a text."""
 
     def make(folder: Path, bundle: Path) -> list[str]:
         import numpy as np
@@ -375,7 +375,7 @@ KENLM = b"mmap lm http://kheafield.com/code format version 5\n\0"
         (silent("ab cd"), r"confidence must be calibrated on words; none was recognised\.$"),
         (
             with_file("--lm", KENLM),
-            r"file: a bundle's language model must be ARPA; it is not\. Other commands accept a binary",
+            r"file: a bundle's language model must be ARPA; it is not\. Other commands accept a KenLM binary",
         ),
         (with_file("--lm", b"text"), r"file: a bundle's language model must be ARPA; it is not"),
         (with_file("--lexicon", b""), r"file: a lexicon must have words; it has none"),

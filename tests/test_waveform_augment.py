@@ -227,7 +227,7 @@ def test_unusable_recordings_are_reported_in_one_line_that_names_the_setting(
 # ---- rooms
 
 
-def test_reverberation_is_the_plain_convolution_with_the_impulse_response_from_its_direct_sound() -> None:
+def test_reverberation_is_the_convolution_with_the_impulse_response_from_the_direct_sound_on() -> None:
     waveform, response, direct = speech(700), torch.randn(90), 13
     plain = torch.zeros(700, dtype=torch.float64)
     for at in range(700):
@@ -273,7 +273,8 @@ def test_the_image_method_sums_the_mirror_images_of_the_source() -> None:
     size, source, microphone, wall, seconds = [2.0, 3.0, 2.5], [0.7, 1.1, 0.9], [1.4, 2.2, 1.3], 0.7, 0.03
     response = impulse_response(size, source, microphone, wall, SAMPLE_RATE, seconds)
     plain = torch.zeros(len(response), dtype=torch.float64)
-    for place, walls in images(size, source, 13).items():  # 10 m away, at most 5 rooms along each axis
+    # In 0.03 s sound travels 10 m, which is at most 5 rooms along each axis.
+    for place, walls in images(size, source, 13).items():
         distance = math.dist(place, microphone)
         if distance <= seconds * SPEED:
             plain[round(distance / SPEED * SAMPLE_RATE)] += (-wall) ** walls / distance
@@ -283,7 +284,7 @@ def test_the_image_method_sums_the_mirror_images_of_the_source() -> None:
 
 @pytest.mark.parametrize("rt60", [0.2, 0.4])
 def test_a_room_has_the_requested_reverberation_time(rt60: float) -> None:
-    """It is measured by Schroeder's integral from -5 to -25 dB, times 3; Eyring's formula is approximate."""
+    """The time is measured by Schroeder's integral from -5 to -25 dB, times 3; Eyring's formula is approximate."""
     size = [6.0, 5.0, 3.0]
     response = impulse_response(size, [1.5, 1.2, 1.4], [4.1, 3.3, 1.6], reflection(size, rt60), SAMPLE_RATE, rt60)
     left = 10 * (response.square().flip(0).cumsum(0).flip(0) / response.square().sum()).log10()

@@ -27,7 +27,7 @@ AUGMENT = "augment=[speed_perturb,gain,edges,spec_augment]"
 
 
 def batches(utterances: list[Utterance], overrides: list[str], items: list[Item], views: int) -> list[Batch]:
-    """The batches of both ways: computed on the CPU one by one, and all at once."""
+    """Return two batches: their features are computed for one utterance at a time, and for all at once."""
     config = resolved(AUGMENT, *overrides)
     features, augmentation = build_features(config), build_augmentation(config, SAMPLE_RATE)
     reference = replace(REFERENCE, views=views)
@@ -42,7 +42,7 @@ def batches(utterances: list[Utterance], overrides: list[str], items: list[Item]
 @pytest.mark.parametrize(
     "overrides", [[], ["features=slaney_fbank"], ["features/normalize=loud_frame_cmvn"]], ids="-".join
 )
-def test_batches_of_both_ways_are_equal_within_float32_rounding_and_have_equal_masks(
+def test_features_computed_alone_and_in_a_batch_are_equal_within_float32_rounding_and_have_equal_masks(
     overrides: list[str], views: int, tones: Path
 ) -> None:
     utterances = read_manifest(tones / "train.jsonl")[:6]
@@ -66,7 +66,7 @@ def test_batches_of_both_ways_are_equal_within_float32_rounding_and_have_equal_m
         assert not torch.equal(*halves), "views have different masks"
 
 
-def test_an_utterance_has_equal_masks_in_any_batch_and_others_in_another_epoch(tones: Path) -> None:
+def test_an_utterance_has_equal_masks_in_any_batch_and_different_masks_in_another_epoch(tones: Path) -> None:
     utterances = read_manifest(tones / "train.jsonl")[:6]
 
     def zeros(items: list[Item]) -> Tensor:
@@ -129,11 +129,11 @@ def test_an_augmentation_of_features_that_is_not_a_mask_is_refused_by_name() -> 
         def __call__(self, features: Tensor) -> Tensor:
             return features
 
-    with pytest.raises(InputError, match=r"data\.features_on must be cpu with .* other than masks; got Blur\."):
+    with pytest.raises(InputError, match=r"data\.features_on must be cpu if .* is not a mask; got Blur\."):
         without_features(Augmentation(features=[Blur()]), 80)
 
 
-def test_a_training_has_the_losses_of_one_with_features_from_the_loader(tones: Path, tmp_path: Path) -> None:
+def test_features_computed_on_the_device_give_nearly_the_same_losses_of_training(tones: Path, tmp_path: Path) -> None:
     runs = []
     for where in ("cpu", "device"):
         run_dir = tmp_path / where

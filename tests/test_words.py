@@ -145,7 +145,7 @@ def test_a_path_computed_in_many_parts_equals_the_path_found_by_plain_loops(monk
 
 
 def odd_characters() -> Char:
-    """Texts with characters that normalise to nothing, to two words, or into the previous letter."""
+    """Make a tokenizer of characters, some of which normalise to nothing, to two words, or into the previous letter."""
     tokenizer = Char()
     marks = "\N{COMBINING ACUTE ACCENT}\N{COMBINING CEDILLA}\N{DEVANAGARI SIGN VIRAMA}"
     quotes = "'\N{RIGHT SINGLE QUOTATION MARK}\N{EM DASH}-.\N{NO-BREAK SPACE}"
@@ -157,7 +157,7 @@ TOKENIZERS: dict[str, Tokenizer] = {**FITTED, "odd": odd_characters()}
 
 
 def written(tokens: list[int], vocab_size: int, repeat: int) -> Tensor:
-    """Return log_probs (T', V) whose best path spells the tokens, with a blank between each two."""
+    """Return log_probs (T', V) whose best path spells the tokens, with blanks around each of them."""
     path = [state for state in states(tokens) for _ in range(repeat)]
     drawn = torch.rand(len(path), vocab_size, generator=torch.Generator().manual_seed(len(path)))
     drawn[torch.arange(len(path)), path] += 3.0
@@ -268,7 +268,9 @@ def test_inserted_silence_shifts_the_words_after_it(way: str, silence: float) ->
 
 
 @given(pieces=st.lists(st.text("ab ", max_size=5), min_size=1, max_size=6), data=st.data())
-def test_words_last_as_long_as_their_characters_and_end_before_the_next(pieces: list[str], data: st.DataObject) -> None:
+def test_words_last_as_long_as_their_characters_and_end_before_the_next_word(
+    pieces: list[str], data: st.DataObject
+) -> None:
     tokens = data.draw(st.lists(st.integers(0, len(pieces) - 1), min_size=1, max_size=10))
     frames, now = [], 0
     for _ in tokens:
@@ -281,7 +283,7 @@ def test_words_last_as_long_as_their_characters_and_end_before_the_next(pieces: 
         assert begin == pytest.approx(2.0 + 0.04 * frames[word.first].start)
         expected = 2.0 + 0.04 * frames[word.last].end + 0.05 * (word.tail - 1)
         following = frames[words[number + 1].first].start if number + 1 < len(words) else now
-        # words that share a token have its start, too
+        # words that share a token also share its start
         nearest = 2.0 + 0.04 * max(following, frames[word.first].start + 1)
         assert end == pytest.approx(min(expected, nearest))
 
@@ -295,7 +297,7 @@ def test_words_of_a_character_model_end_with_their_last_character() -> None:
 
 
 def ends_by_energy(words: Sequence[Word], waveform: Tensor) -> list[tuple[float, float]]:
-    """Return two ends of words before a pause: the given one, and where the sound is 25 dB below its peak for 0.1 s."""
+    """Return, for words before a pause, the given end and that at which the sound is 25 dB below its peak for 0.1 s."""
     hop = SAMPLE_RATE // 100
     frames = waveform[: len(waveform) // hop * hop].reshape(-1, hop).square().mean(dim=1).clamp(min=1e-10)
     quiet = (10 * torch.log10(frames / frames.max())) < -25
@@ -337,7 +339,7 @@ def test_the_last_word_ends_within_the_recording() -> None:
 
 
 def reference_starts(recognizer: Recognizer, log_probs: Tensor, tokens: list[int]) -> list[float]:
-    """Return the starts of the words of `tokens`, by the loops above, over one pass."""
+    """Return the starts of the words of `tokens`, found by best_path in `log_probs`."""
     _, path = best_path(log_probs, tokens)
     firsts = [path.index(2 * position + 1) for position in range(len(tokens))]
     spaced = [" ", *(recognizer.model.tokenizer.pieces[token] for token in tokens)]
@@ -366,7 +368,7 @@ def test_words_begin_at_the_times_that_plain_loops_over_one_pass_find(way: str) 
     assert [word.start for word in transcript.words] == pytest.approx(expected, abs=1e-6)
 
 
-def test_a_text_is_aligned_to_a_trained_net_as_by_the_loops(trained: Path, tones: Path) -> None:  # noqa: F811
+def test_the_alignment_of_a_text_to_a_trained_net_equals_that_of_plain_loops(trained: Path, tones: Path) -> None:  # noqa: F811
     recognizer = load_recognizer(trained)
     for utterance in read_manifest(tones / "test.jsonl"):
         log_probs = recognizer.log_probs(one_pass(recognizer, load_waveform(utterance.audio_filepath, SAMPLE_RATE)))

@@ -13,7 +13,7 @@ PITCHES = {letter: 300.0 * 1.35**number for number, letter in enumerate("abcdef"
 
 
 def speak(text: str) -> np.ndarray:
-    """Synthesise `text`: a tone for each letter, silence for a space, and a short gap after each of them."""
+    """Synthesise `text`: a tone for each letter, silence for a space, and a short gap after each character."""
     times = np.arange(round(LETTER_SECONDS * SAMPLE_RATE)) / SAMPLE_RATE
     gap = np.zeros(round(GAP_SECONDS * SAMPLE_RATE))
     envelope = np.hanning(len(times))

@@ -29,7 +29,7 @@ needs_kenlm = pytest.mark.skipif(find_spec("flashlight") is None, reason="flashl
 
 
 def random_head(config: dict[str, Any], joiner: str, vocab_size: int, seed: int, scale: float) -> Any:
-    """A head in float64 with random weights; `scale` multiplies the joiner's output, so that it is far from flat."""
+    """Make a float64 head with random weights; `scale` multiplies the joiner's output to make it far from uniform."""
     torch.manual_seed(seed)
     made = component("head", config)(DIM, 3, vocab_size).double().eval()
     with torch.no_grad():

@@ -21,14 +21,14 @@ class LoRA:
     zeros, so the adapted model starts with the outputs of its base.
 
     *Differs from the paper*: `attention.qkv` is one layer for queries, keys and values, and has one adapter with a
-    common A; its rank 3r can represent any three adapters of rank r. Only `torch.nn.Linear` layers are adapted,
+    common A; at rank 3r it can represent any three adapters of rank r. Only `torch.nn.Linear` layers are adapted,
     including the pointwise convolutions of a Conformer's blocks, which asr implements as linear layers. Other
     convolutions are not adapted.
 
     Args:
-        rank: rows of A.
+        rank: number of rows of A.
         alpha: the product is scaled by alpha / rank.
-        dropout: of the input of A.
+        dropout: dropout probability of the input of A.
         modules: patterns of the names of linear layers, such as `encoder.blocks.*.attention.qkv`.
         trained: patterns of the names of other weights to train, such as `head.*`; all remaining weights are frozen.
     """
@@ -48,11 +48,11 @@ class LoRA:
     def insert(self, model: nn.Module) -> None:
         """Adapt the layers of a model in place, and freeze all weights except those of adapters and `trained`.
 
-            The names of the model's tensors do not change; an adapter's tensors have the layer's name with the suffixes
+        The names of the model's tensors do not change. An adapter's tensors have the layer's name with the suffixes
         `.lora_a` and `.lora_b`.
 
-            Raises:
-                InputError: a pattern matches nothing, or a layer cannot be adapted.
+        Raises:
+            InputError: a pattern matches nothing, or a layer cannot be adapted.
         """
         weights, layers = dict(model.named_parameters()), dict(model.named_modules())
         for pattern in self._trained:
@@ -69,7 +69,7 @@ class LoRA:
             if any(fnmatchcase(name, pattern) for pattern in self._modules):
                 parent, _, leaf = name.rpartition(".")
                 if leaf in getattr(layers[parent], "reads_weights_of", ()):
-                    must = "adapter.modules must name layers whose forward method runs"
+                    must = "adapter.modules must name layers whose forward method is called"
                     raise InputError(f"{must}; other code reads the weights of {name} directly. Leave this layer out.")
                 AdaptedLinear.adapt(layer, self._rank, self._scale, self._dropout)
 
@@ -81,7 +81,7 @@ class LoRA:
             own: weights of its adapters, and other trained weights.
 
         Raises:
-            InputError: `own` and `base` do not belong together.
+            InputError: `own` does not fit `base`.
         """
         weights = {**base, **{name: weight for name, weight in own.items() if not name.endswith((A, B))}}
         for layer in sorted({name.removesuffix(A).removesuffix(B) for name in own if name.endswith((A, B))}):

@@ -33,7 +33,7 @@ def read_container(file: io.FileIO, size: int, name: str) -> Container:
 
 
 def truncated(name: str, finding: str) -> TruncatedError:
-    return TruncatedError(f"{name}: must be whole; it is truncated or damaged: {finding}. Copy or create it again.")
+    return TruncatedError(f"{name}: must be complete; it is truncated or damaged: {finding}. Copy or create it again.")
 
 
 class _Chunks(NamedTuple):
@@ -66,11 +66,12 @@ _MAX_CHUNKS = 1000  # limits the time that a malicious file can take
 
 
 def _read_chunks(file: io.FileIO, size: int, name: str) -> Container:
-    """Compare the declared length of the audio chunk with the actual length: libsndfile silently uses the smaller one.
+    """Compare the declared and the actual length of the audio chunk, because libsndfile silently uses the smaller one.
 
     A program that writes to a pipe cannot know the length. ffmpeg, sox and others declare about 2**31 or 2**32 bytes,
-    and libsndfile then reads to the end of the file. Other programs, and interrupted recorders, declare 0, for which
-    libsndfile usually reads nothing. In a WAV file this function declares a large number instead of 0.
+    and libsndfile then reads to the end of the file. Other programs, and interrupted recorders, declare 0; libsndfile
+    then usually reads nothing. In a WAV file, this function replaces 0 by 2**32 - 1, so that libsndfile reads to the
+    end of the file.
     """
     magic = file.read(4)
     chunk = _find_audio_chunk(file, size, _CHUNKED[magic])
@@ -85,7 +86,7 @@ def _read_chunks(file: io.FileIO, size: int, name: str) -> Container:
         mended[position - 4 : position] = b"\xff\xff\xff\xff"
         return Container(mended=bytes(mended))
     if not _is_placeholder(length) and position + length > size:
-        raise truncated(name, f"{size - position} of {length} bytes of audio are there")
+        raise truncated(name, f"only {size - position} of {length} bytes of audio are present")
     return Container()
 
 
@@ -105,7 +106,7 @@ def _find_audio_chunk(file: io.FileIO, size: int, layout: _Chunks) -> tuple[int,
         position += head_length
         if layout.length_counts_head:
             length = max(0, length - head_length)
-        if identifier == b"ds64":  # RF64: lengths that apply where another header has 2**32 - 1
+        if identifier == b"ds64":  # RF64: 64-bit lengths; they apply where other headers declare 2**32 - 1
             outer, wide = struct.unpack("<QQ", file.read(16).ljust(16, b"\0"))
             end = 8 + outer
         if identifier.startswith(layout.audio):
@@ -115,7 +116,7 @@ def _find_audio_chunk(file: io.FileIO, size: int, layout: _Chunks) -> tuple[int,
 
 
 def _is_placeholder(length: int) -> bool:
-    """Whether a declared number of bytes means "unknown": 0, or close to the maximum of 31, 32 or 64 bits.
+    """Whether a declared number of bytes means "unknown": 0, or close to the largest number of 31, 32 or 64 bits.
 
     sox rounds 0x7ffff000 down to whole samples; opusdec writes 0x7fffffff, arecord 0x80000000, ffmpeg 0xffffffff.
     """
@@ -124,17 +125,17 @@ def _is_placeholder(length: int) -> bool:
 
 
 def _count_last_page(data: bytes, name: str) -> int:
-    """Read the pages of an Ogg file up to the page marked as the last, and count the samples that end in it.
+    """Read the pages of an Ogg file up to the page marked as the last; return the number of samples in this page.
 
     *Source*: RFC 3533, section 6.
     """
     position, ended = 0, False
-    before, last = 0, 0  # number of samples up to the end of the second-to-last page, of the last page
+    before, last = 0, 0  # number of samples up to the end of the second-to-last and of the last page
     while data.startswith(b"OggS", position) and position + 27 <= len(data):
         flags, num_segments = data[position + 5], data[position + 26]
         if ended and flags & 2:  # a page that begins a stream
             raise AudioError(
-                f"{name}: must hold one stream; it holds several in a row, of which only the first would be decoded. "
+                f"{name}: must hold one stream; it holds several in a row, and only the first would be decoded. "
                 "Convert it first: ffmpeg -i FILE NEW.wav"
             )
         granule = int.from_bytes(data[position + 6 : position + 14], "little", signed=True)
@@ -147,7 +148,7 @@ def _count_last_page(data: bytes, name: str) -> int:
     return last - before
 
 
-# The first three bytes of a Layer III frame: sync, version 1, 2 or 2.5, and a valid bit rate.
+# The first three bytes of a Layer III frame: sync word, version (1, 2 or 2.5), and a valid bit rate.
 _MP3_HEADER = re.compile(rb"\xff[\xe2\xe3\xf2\xf3\xfa\xfb][\x10-\xef]")
 _MP3_KBITS = (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320)  # bit rates of version 1
 _MP3_KBITS_LOW = (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)  # bit rates of versions 2 and 2.5
@@ -155,16 +156,20 @@ _MP3_JUNK = 1 << 16  # maximum number of bytes between the tags and the first fr
 
 
 def _mend_mp3(data: bytes, name: str) -> bytes | None:
-    """Count the frames of an MP3 file; declare their number in a Xing header unless the file's own header is correct.
+    """Count the frames of an MP3 file, and declare their number in a Xing header.
 
-    Without a Xing header, libsndfile estimates the length from one frame's bit rate. If several files have been joined
-    to one, it trusts the header of the first. In both cases it ignores all frames after the assumed length.
+    Without a Xing header, libsndfile estimates the length from one frame's bit rate. If several files were
+    joined into one, libsndfile trusts the Xing header of the first. In both cases it ignores all frames after the
+    assumed length.
+
+    Returns:
+        The file with a correct Xing header; None if its own header is correct, or if it is not an MP3 file.
 
     *Source*: ISO 11172-3, section 2.4; for the Xing header, parse.c of mpg123.
     """
     position = 0
     while data.startswith(b"ID3", position) and position + 10 <= len(data):
-        a, b, c, d = data[position + 6 : position + 10]  # 7 bits each
+        a, b, c, d = data[position + 6 : position + 10]  # length of the tag, 7 bits in each byte
         position += 10 + (a << 21 | b << 14 | c << 7 | d)
     if not _mp3_frame_length(data[position : position + 3]):
         position = _next_mp3_frame(data, position, position + _MP3_JUNK)
@@ -176,7 +181,7 @@ def _mend_mp3(data: bytes, name: str) -> bytes | None:
     if declared == num_frames:
         return None
     if declared is not None and declared > num_frames + 1:  # + 1 because some programs also count the header frame
-        raise truncated(name, f"{num_frames} of {declared} frames are there")
+        raise truncated(name, f"only {num_frames} of {declared} frames are present")
     audio = position if declared is None else position + _mp3_frame_length(first[:3])
     return _xing_header(first, num_frames) + data[audio:]
 
@@ -184,7 +189,7 @@ def _mend_mp3(data: bytes, name: str) -> bytes | None:
 def _count_mp3_frames(data: bytes, position: int, name: str) -> int:
     """Count the frames from `position` on; skip tags and other bytes between frames."""
     kind = _mp3_kind(data[position : position + 3])
-    lengths: dict[bytes, int] = {}  # cached, because an hour has 140,000 frames but few different headers
+    lengths: dict[bytes, int] = {}  # cached, because an hour of audio has 140,000 frames but few different headers
     count = 0
     while position >= 0:
         header = data[position : position + 3]
@@ -192,7 +197,7 @@ def _count_mp3_frames(data: bytes, position: int, name: str) -> int:
         if length is None:
             length = lengths[header] = _mp3_frame_length(header) if _mp3_kind(header) == kind else 0
         if position + length > len(data) or header in (b"\xff", b"\xff" + kind[:1]):
-            raise truncated(name, f"frame {count + 1}, its last, is cut off")
+            raise truncated(name, f"its last frame, number {count + 1}, is cut off")
         if length:
             count += 1
             position += length
@@ -202,7 +207,14 @@ def _count_mp3_frames(data: bytes, position: int, name: str) -> int:
 
 
 def _next_mp3_frame(data: bytes, position: int, limit: int, kind: bytes | None = None) -> int:
-    """Return the position of a frame (of a given kind, or any) that is followed by a frame or the end; -1: none."""
+    """Return the position of the next frame that is followed by another frame or by the end; -1 if there is none.
+
+    Args:
+        data: content of the file.
+        position: where the search starts.
+        limit: where the search ends.
+        kind: kind of the frame; None: any kind.
+    """
     for match in _MP3_HEADER.finditer(data, position, limit):
         length, own_kind = _mp3_frame_length(match[0]), _mp3_kind(match[0])
         after = match.start() + length
@@ -213,7 +225,7 @@ def _next_mp3_frame(data: bytes, position: int, limit: int, kind: bytes | None =
 
 
 def _mp3_kind(header: bytes) -> bytes:
-    """Return the bits that all frame headers of a file share (version, layer, sample rate); b"": not a header."""
+    """Return the bits that all frame headers of a file share (version, layer, sample rate); b"" if it is no header."""
     return bytes((header[1] | 1, header[2] & 0x0C)) if _MP3_HEADER.match(header) else b""
 
 
@@ -223,7 +235,7 @@ def _mp3_frame_length(header: bytes) -> int:
         return 0
     divisor = {3: 1, 2: 2, 0: 4}[
         header[1] >> 3 & 3
-    ]  # versions 2 and 2.5 have a half and a quarter of version 1's rates
+    ]  # versions 2 and 2.5 have half and a quarter of the sample rates of version 1
     rate = (44100, 48000, 32000)[header[2] >> 2 & 3] // divisor
     kbits = (_MP3_KBITS if divisor == 1 else _MP3_KBITS_LOW)[(header[2] >> 4) - 1]
     return (144000 if divisor == 1 else 72000) * kbits // rate + (header[2] >> 1 & 1)
@@ -236,9 +248,9 @@ def _xing_position(header: bytes) -> int:
 
 
 def _xing_frames(frame: bytes) -> int | None:
-    """Return the number of frames in the Xing or Info header of a file's first frame; None if it has no such header.
+    """Return the number of frames that a file's first frame declares; None if it has no Xing, Info or VBRI header.
 
-    The result is 0 if the header has no number, or is of an unsupported kind (VBRI).
+    The result is 0 if the header declares no number, or is a VBRI header, which is not supported.
     """
     if frame[36:40] == b"VBRI":
         return 0
@@ -250,8 +262,8 @@ def _xing_frames(frame: bytes) -> int | None:
 
 
 def _xing_header(first: bytes, num_frames: int) -> bytes:
-    """Return a frame to insert before a file's first frame; it declares the number of frames after it."""
-    # Index 8: 112 or 64 kbit/s, which makes the frame longer than 120 bytes; mpg123 ignores a Xing header in shorter
+    """Return a frame whose Xing header declares `num_frames`, to be inserted before a file's first frame."""
+    # Index 8 means 112 or 64 kbit/s. The frame is then longer than 120 bytes; mpg123 ignores Xing headers in shorter
     # frames.
     bit_rate = 8 << 4
     header = bytes((0xFF, first[1] | 1, bit_rate | first[2] & 0x0C, first[3]))

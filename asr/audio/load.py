@@ -1,7 +1,7 @@
-"""Load audio files as waveforms; no other file decodes audio or mixes channels down.
+"""Load audio files as waveforms; no other module decodes audio or mixes channels down.
 
-libsndfile silently returns the rest of a truncated WAV, Ogg or MP3 file, and only a part of some intact files. So
-`containers.py` reads the headers too, and a file is used as a whole or refused.
+libsndfile decodes a truncated WAV, Ogg or MP3 file without an error, and decodes only a part of some intact files.
+`containers.py` therefore checks the headers, so that a file is either decoded completely or refused.
 """
 
 import functools
@@ -27,12 +27,12 @@ from asr.storage.store import list_prefix, read_whole
 
 AUDIO_SUFFIXES = (".aif", ".aiff", ".flac", ".mp3", ".oga", ".ogg", ".opus", ".wav")
 
-END_TOLERANCE_SECONDS = 0.02  # manifests round offset and duration, mostly to 10 ms
-LEAD_IN_SECONDS = 1.0  # MP3 and Opus frames depend on previous ones: MP3's bit reservoir has at most 0.6 s
+END_TOLERANCE_SECONDS = 0.02  # most manifests round offset and duration to 10 ms
+LEAD_IN_SECONDS = 1.0  # MP3 and Opus frames depend on previous ones: MP3's bit reservoir reaches back at most 0.6 s
 BLOCK_SAMPLES = 1 << 18  # samples decoded at a time, so that a wrong length in a header cannot exhaust memory
 MIN_SAMPLE_RATE, MAX_SAMPLE_RATE = 1000, 1_000_000  # a header with other values is damaged
 MAX_SAMPLE = 2.0**24  # float files may contain unscaled 24-bit integers; larger values mean damage and would overflow
-# A warning is given if the power of the channels' mean is below this fraction of its value for independent channels.
+# Warn if the channels' mean has less than this fraction of the power that it would have with independent channels.
 CANCELLED = 0.01
 SAMPLES_MUST = f"samples must lie between -{MAX_SAMPLE:.0f} and {MAX_SAMPLE:.0f}"
 
@@ -64,19 +64,23 @@ def load_waveform(
 
     Samples of float files may exceed [-1, 1], up to MAX_SAMPLE; nothing is scaled or clipped.
 
-    A truncated file is refused, with these exceptions: files without a declared length, as written to a pipe (WAV,
-    AIFF, W64, CAF cut anywhere; FLAC cut exactly between two frames); an MP3 without a Xing header, cut exactly between
-    two frames; an MP3 with a Xing header that lacks exactly its last frame; joined Ogg streams, cut exactly between two
-    streams; other formats (AU, NIST, ...).
+    A truncated file is refused, with these exceptions:
+
+    * WAV, AIFF, W64 or CAF without a declared length (as written to a pipe);
+    * FLAC without a declared length, cut exactly between two frames;
+    * MP3 without a Xing header, cut exactly between two frames;
+    * MP3 with a Xing header, if exactly its last frame is missing;
+    * joined Ogg streams, cut exactly between two streams;
+    * other formats (AU, NIST, ...).
 
     Args:
         path: path or URL of a WAV, FLAC, Ogg (Vorbis, Opus) or MP3 file, or another format of libsndfile. A URL is
             fetched as a whole, even if only a segment is decoded.
         sample_rate: sample rate of the result, in Hz.
         offset: beginning of the segment, in seconds; None means 0.
-        duration: length of the segment, in seconds; None: to the end of the file. The segment may exceed the end of
-            the file by END_TOLERANCE_SECONDS, and is cut there.
-        content: content of the file, if it has been read already; `path` is then the file's name in errors.
+        duration: length of the segment, in seconds; None: to the end of the file. A segment that exceeds the end
+            of the file by at most END_TOLERANCE_SECONDS is cut at the end of the file.
+        content: content of the file, if it has been read already; `path` is then used only in error messages.
 
     Shapes:
         returns: (S,) float32, with S = ceil(samples * sample_rate / the file's sample rate).
@@ -101,18 +105,18 @@ def stream_waveform(
     block_seconds: float = 5.0,
     content: bytes | None = None,
 ) -> Iterator[torch.Tensor]:
-    """Decode like `load_waveform`, block by block; the joined blocks equal its result bit for bit.
+    """Decode like `load_waveform`, but block by block; the concatenated blocks are bit-identical to its result.
 
-    The file is decoded once, from front to back. Memory holds one block, whatever the length of the audio. But
-    an Ogg file is in memory while its headers are checked; an MP3 file, or a WAV file without a length, is in memory
-    until it has been decoded.
+    The file is decoded once, from front to back. Memory holds one block, whatever the length of the audio, with these
+    exceptions: a file at a URL is fetched as a whole; an Ogg or MP3 file is in memory while its headers are checked;
+    an MP3 or WAV file whose header must be corrected is in memory until it has been decoded.
 
     An error is raised where it occurs in the file, after the blocks before it have been yielded. After the first
-    unusable sample no more blocks are yielded; the rest is decoded to count the unusable samples.
+    unusable sample no more blocks are yielded; the rest is decoded only to count the unusable samples.
 
     Args:
         path, sample_rate, offset, duration, content: as for `load_waveform`.
-        block_seconds: length of a block, between one sample and BLOCK_SAMPLES; resampled blocks have one second.
+        block_seconds: length of a block, between one sample and BLOCK_SAMPLES; blocks of resampled audio last 1 s.
 
     Shapes:
         yields: (S,) float32 each, never empty.
@@ -142,7 +146,7 @@ def unusable_samples(waveform: torch.Tensor) -> torch.Tensor:
         waveform: (S,) float32.
         returns: positions of these samples (N,), in order.
     """
-    if float(waveform.dot(waveform)) <= MAX_SAMPLE**2:  # fast path: no sample can exceed the energy's square root
+    if float(waveform.dot(waveform)) <= MAX_SAMPLE**2:  # fast path: no sample exceeds the square root of the energy
         return torch.zeros(0, dtype=torch.int64)
     return (~(waveform.abs() <= MAX_SAMPLE)).nonzero()[:, 0]
 
@@ -150,11 +154,11 @@ def unusable_samples(waveform: torch.Tensor) -> torch.Tensor:
 def audio_info(path: str | Path, content: bytes | None = None) -> AudioInfo:
     """Return the format and length of a file from its headers, which are checked as in `load_waveform`.
 
-    A file whose headers have no length is decoded.
+    A file whose headers have no length is decoded to count its samples.
 
     Args:
         path: path or URL of the file.
-        content: content of the file, if it has been read already; `path` is then the file's name in errors.
+        content: content of the file, if it has been read already; `path` is then used only in error messages.
 
     Raises:
         AudioError: as for `load_waveform`, for faults visible without decoding.
@@ -165,7 +169,7 @@ def audio_info(path: str | Path, content: bytes | None = None) -> AudioInfo:
         if num_samples is None:
             num_samples = sum(len(block) for block in _decode(sound, 0, None, 0, BLOCK_SAMPLES, _one_line(path)))
         if num_samples == 0:
-            raise AudioError(f"{_one_line(path)}: must hold sound; it holds 0 samples.")
+            raise AudioError(f"{_one_line(path)}: must contain audio; it has 0 samples.")
         return AudioInfo(sound.samplerate, sound.channels, num_samples)
 
 
@@ -183,7 +187,7 @@ def declared_seconds(path: str | Path) -> float | None:
 
 
 def find_audio_objects(url: str) -> list[str]:
-    """Return the URL alone if it has a suffix of AUDIO_SUFFIXES, otherwise the audio files below it, sorted.
+    """Return `[url]` if its suffix is in AUDIO_SUFFIXES; otherwise the sorted URLs of the audio files below it.
 
     Raises:
         AudioError: there is no audio below the URL.
@@ -200,7 +204,7 @@ def find_audio_objects(url: str) -> list[str]:
 
 
 def find_audio(path: str | Path) -> list[Path]:
-    """Return the path alone if it is a file, or all audio files (by AUDIO_SUFFIXES) below a folder, sorted by path.
+    """Return `[path]` if it is a file; otherwise the sorted paths of the audio files (by AUDIO_SUFFIXES) below it.
 
     Hidden files and folders are skipped (macOS leaves a `._x.wav` beside `x.wav`). Links to folders are not followed,
     because they may form cycles.
@@ -234,7 +238,10 @@ def find_audio(path: str | Path) -> list[Path]:
 
 
 class _Sound(soundfile.SoundFile):
-    """A SoundFile that only reads forward: soundfile's seek after a read fails at the end of a FLAC without length."""
+    """A SoundFile that claims not to be seekable, so that soundfile does not seek after each read.
+
+    Such a seek fails at the end of a FLAC file without a declared length.
+    """
 
     def seekable(self) -> bool:
         return False
@@ -242,7 +249,7 @@ class _Sound(soundfile.SoundFile):
 
 @contextmanager
 def _opened(path: str | Path, content: bytes | None = None) -> Iterator[tuple[_Sound, Container]]:
-    """Open a file and check its headers; errors of libsndfile, now or while decoding, become AudioError."""
+    """Open a file and check its headers; errors of libsndfile, on opening or while decoding, become AudioError."""
     name = _one_line(path)
     if content is None and is_url(path):
         content = read_whole(str(path))
@@ -261,13 +268,13 @@ def _opened(path: str | Path, content: bytes | None = None) -> Iterator[tuple[_S
             try:
                 yield sound, container
             except soundfile.LibsndfileError as error:
-                raise truncated(name, f"decoding it ends with: {_reason(error)}") from None
+                raise truncated(name, f"decoding fails with: {_reason(error)}") from None
 
 
 def _open_file(path: str | Path, name: str) -> io.FileIO:
     try:
         mode = os.stat(path).st_mode
-        if stat.S_ISREG(mode):  # only files are opened, because a pipe without a writer would block
+        if stat.S_ISREG(mode):  # opening a pipe without a writer would block
             file = open(path, "rb", buffering=0)  # noqa: SIM115  the caller closes it
             if os.fstat(file.fileno()).st_size > 0:
                 return file
@@ -301,7 +308,7 @@ def _num_samples(sound: _Sound) -> int | None:
 def _decode(
     sound: _Sound, start: int, stop: int | None, last_page_samples: int, block_samples: int, name: str
 ) -> Iterator[torch.Tensor]:
-    """Yield blocks (S,) of the mean over channels, from sample `start` to `stop` or to an earlier end of the file."""
+    """Yield blocks (S,) of the mean over channels, from sample `start` to `stop`, at most to the end of the file."""
     end = sound.frames if stop is None else min(stop, sound.frames)
     position = _seek_point(sound, start, last_page_samples)
     try:
@@ -333,11 +340,11 @@ def _decode(
 def _warn_of_cancelled(name: str, decibels: float) -> None:
     """Warn, once for each file, that mixing down cancels the speech."""
     must = f"{name}: channels must not cancel each other out, as they do if one of them is inverted"
-    logger.warning("%s; their mean is %.0f dB below them. Use only one of its channels.", must, decibels)
+    logger.warning("%s; their mean is %.0f dB weaker than one channel. Use only one channel.", must, decibels)
 
 
 def _seek_point(sound: _Sound, start: int, last_page_samples: int) -> int:
-    """Return where decoding must start so that the samples from `start` on equal those of a full decoding."""
+    """Return the sample at which decoding must start, so that samples from `start` on are as in a full decoding."""
     if sound.subtype == "VORBIS":  # libsndfile 1.2.2 seeks to a wrong position within the last page
         return max(0, min(start, sound.frames - last_page_samples))
     if sound.subtype == "OPUS" or sound.format == "MP3":
@@ -348,7 +355,7 @@ def _seek_point(sound: _Sound, start: int, last_page_samples: int) -> int:
 def _checked(
     blocks: Iterator[torch.Tensor], sound: _Sound, start: int, stop: int | None, name: str
 ) -> Iterator[torch.Tensor]:
-    """Yield blocks up to the first unusable sample; at the end, raise an error if samples are missing or unusable."""
+    """Yield the blocks before the first unusable sample; at the end, raise an error if any are missing or unusable."""
     rate, known = sound.samplerate, _num_samples(sound)
     if known is not None:
         _count_wanted(start, stop, known, known, rate, name)
@@ -375,21 +382,21 @@ def _count_wanted(start: int, stop: int | None, available: int, known: int | Non
         known: number of samples according to the file's header; None: the header has no number.
     """
     if available == 0:
-        raise AudioError(f"{name}: must hold sound; it holds 0 samples.")
+        raise AudioError(f"{name}: must contain audio; it has 0 samples.")
     segment = f"the segment from {start / rate:.3f} s to {'its end' if stop is None else f'{stop / rate:.3f} s'}"
     past_end = stop is not None and stop - available > END_TOLERANCE_SECONDS * rate
     if past_end or start >= available:
-        length = "less" if known is None else f"{known / rate:.3f} s"
+        length = "less audio" if known is None else f"{known / rate:.3f} s"
         raise AudioError(f"{name}: {segment} must lie within the file; the file has {length}.")
     wanted = (available if stop is None else min(stop, available)) - start
     if wanted <= 0:
-        raise AudioError(f"{name}: {segment} must have sound; it is shorter than one sample.")
+        raise AudioError(f"{name}: {segment} must contain audio; it is shorter than one sample.")
     return wanted
 
 
 @functools.cache
 def _note_conversion(source_rate: int, num_channels: int, sample_rate: int) -> None:
-    """Log how files with this rate and number of channels are converted; the cache makes this happen only once."""
+    """Log how files with this rate and number of channels are converted; the cache suppresses repetitions."""
     steps = []
     if num_channels > 1:
         steps.append("mixed down to mono")
@@ -397,7 +404,7 @@ def _note_conversion(source_rate: int, num_channels: int, sample_rate: int) -> N
         steps.append(f"resampled to {sample_rate} Hz")
     if steps:
         channels = f"{num_channels} channel{'s' * (num_channels > 1)}"
-        logger.warning("audio of %d Hz, %s, is %s.", source_rate, channels, " and ".join(steps))
+        logger.warning("audio of %d Hz with %s is %s.", source_rate, channels, " and ".join(steps))
 
 
 def _one_line(path: str | Path) -> str:

@@ -1,11 +1,11 @@
-"""Conversion between any two sample rates; a waveform is processed in blocks, which do not change the result.
+"""Conversion between any two sample rates, block by block; the result does not depend on the size of the blocks.
 
-Each new sample is the sum of the old samples around it, weighted by a Kaiser-windowed sinc with the parameters that
-torchaudio's documentation gives for resampy's 'kaiser_best'. It is only slightly slower than torchaudio's default
-(4 ms for 15 s from 44.1 kHz), with far less aliasing.
+Each output sample is a sum of the input samples around it, weighted by a Kaiser-windowed sinc with the parameters that
+torchaudio's documentation gives for resampy's 'kaiser_best'. For 15 s from 44.1 kHz this takes a few milliseconds more
+than torchaudio's default, with far less aliasing.
 
-Frequencies up to 0.45 times the lower rate change by at most 0.02 dB; frequencies from 0.507 times the lower rate on
-are attenuated by 100 dB or more. If the lower rate is 16 kHz, these limits are 7.2 kHz and 8.1 kHz; between them the
+Frequencies up to 0.45 times the lower rate change by at most 0.02 dB; frequencies above 0.507 times the lower rate are
+attenuated by 100 dB or more. If the lower rate is 16 kHz, these limits are 7.2 kHz and 8.1 kHz; between them the
 attenuation is 3 dB at 7.5 kHz, 6 dB at 7.58 kHz, and 39 dB at 7.9 kHz.
 """
 
@@ -20,12 +20,13 @@ ZERO_CROSSINGS = 64  # number of zero crossings of the sinc on each side
 ROLLOFF = 0.9475937167399596  # frequency with a loss of 6 dB, relative to half the lower rate
 BETA = 14.769656459379492  # parameter of the Kaiser window
 
-# Maximum number of coefficients of a kernel, not counting those for neighbouring samples on each side of a hop: 2 MiB.
+# Maximum number of coefficients that a kernel has for the samples of a hop (2 MiB). Its coefficients for the samples
+# before and after the hop are not counted.
 MAX_KERNEL_SIZE = 1 << 19
 NUM_KERNELS = 8  # number of cached kernels, each of a few MiB at most
 # Settings of `_Interpolation`.
 GRID = 8  # minimum number of grid points per sample at the lower rate
-POINTS = 8  # number of grid points that determine an output sample; errors are below 2e-6, as with a float32 kernel
+POINTS = 8  # number of grid points that determine an output sample; errors are below 2e-6, like a float32 kernel's
 PHASES = 64  # minimum number of filters in the kernel; kernels with fewer filters are slower
 
 
@@ -58,7 +59,7 @@ class Resampler:
     Args:
         source_rate: sample rate of the blocks, in Hz.
         target_rate: sample rate of the result, in Hz.
-        piece_seconds: duration computed at once; None: each block is computed at once, and the least significant bits
+        piece_seconds: length of a piece, as for `resampled`; None: each block is a piece, so the least significant bits
             of the samples depend on the division into blocks.
     """
 
@@ -89,8 +90,8 @@ class _Convolution:
 
     Args:
         piece_seconds: as for `Resampler`.
-        margin: number of hops by which the output extends beyond each end of the waveform; there the input counts as
-            silence.
+        margin: number of hops by which the output extends beyond each end of the waveform; the input beyond the ends
+            is silence.
     """
 
     def __init__(
@@ -155,7 +156,7 @@ def _kernel(source_rate: int, target_rate: int, hop: int, new: int) -> tuple[Ten
 
 
 class _Interpolation:
-    """Resample to a fine grid, whose rate has a simple ratio to the source's; interpolate the output from the grid.
+    """Resample to a fine grid, whose rate has a simple ratio to the source rate; interpolate the output from the grid.
 
     The filter removes everything above half the lower rate, so the values on the grid are smooth enough for
     interpolation by polynomials.

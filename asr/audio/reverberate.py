@@ -7,13 +7,13 @@ from torch import Tensor
 def reverberate(waveform: Tensor, response: Tensor, direct: int) -> Tensor:
     """Convolve a waveform with an impulse response, aligned so that the direct path has no delay.
 
-    Reverberation after the end of the waveform is cut off. The result has the mean square of the waveform.
+    Reverberation after the end of the waveform is cut off. The result has the same mean square as the waveform.
 
     Args:
         waveform: waveform without reverberation.
         response: impulse response of the room.
-        direct: sample of the response at which the direct sound arrives; earlier samples, such as the ripple of a
-            filter, are also used.
+        direct: index of the sample of the response at which the direct sound arrives; earlier samples, such as the
+            ripple of a filter, are also used.
 
     Shapes:
         waveform: (S,) float32.

@@ -1,4 +1,4 @@
-"""Codec augmentation: telephone and compressed-file distortion."""
+"""Codec augmentation: the distortion of telephone lines and compressed files."""
 
 import io
 from typing import Annotated, NamedTuple

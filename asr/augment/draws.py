@@ -1,4 +1,4 @@
-"""Random draws of augmentations, from torch's CPU generator; the caller has seeded it."""
+"""Random draws of augmentations, from torch's CPU generator, which the caller seeds."""
 
 from collections.abc import Sequence
 

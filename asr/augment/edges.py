@@ -45,7 +45,7 @@ class Edges:
         return 2 * self.max_seconds if self.probability else 0.0
 
     def __call__(self, waveform: Tensor) -> Tensor:
-        """Map (S,) to (S',), longer by both edges."""
+        """Map (S,) to (S',): the utterance with both edges."""
         if not happens(self.probability):
             return waveform
         before, after = self._edge(), self._edge()

@@ -13,7 +13,7 @@ from asr.settings.rule import PATH, Fraction
 class Reverberation:
     """Convolve an utterance with a recorded impulse response.
 
-    The direct sound, the largest sample of the response, is not delayed, and the power of the utterance does not
+    The direct sound (the largest sample of the response) is not delayed, and the power of the utterance does not
     change.
 
     *Source*: Ko et al. 2017, "A study on data augmentation of reverberant speech".

@@ -78,13 +78,13 @@ def reflection(size: Point, rt60_seconds: float) -> float:
 def impulse_response(
     size: Point, source: Point, microphone: Point, reflection: float, sample_rate: int, seconds: float
 ) -> Tensor:
-    """Sum the arrivals from all images of a source in the walls of a box, each with amplitude 1 / distance.
+    """Sum the arrivals from all images of a source in the walls of a box; amplitudes decrease as 1 / distance.
 
     Args:
         size: size of the box, which has a corner at the origin.
         source: position of the source, within the box.
         microphone: position of the microphone, within the box.
-        reflection: coefficient by which a wall scales the amplitude, besides inverting its sign.
+        reflection: factor by which each reflection scales the amplitude; a reflection also inverts its sign.
         sample_rate: Hz.
         seconds: length of the response; it always includes the direct path.
 
@@ -107,7 +107,7 @@ def impulse_response(
 
 
 def _images(length: float, source: float, microphone: float, reach: float) -> tuple[Tensor, Tensor]:
-    """Return distance (along the axis) and number of reflections of each image of a source in two opposite walls."""
+    """Return positions relative to the microphone, and numbers of reflections, of the images in two opposite walls."""
     most = math.ceil((reach + length) / (2 * length))
     rooms = torch.arange(-most, most + 1)
     upright, mirrored = 2 * rooms * length + source, 2 * rooms * length - source

@@ -14,7 +14,7 @@ class SpecAugment:
     *Source*: Park et al. 2019, arXiv:1904.08779; time masks that scale with the length: Park et al. 2019,
     arXiv:1912.05533.
 
-    *Differs from the paper*: there is no time warping, which has the smallest effect according to its section 5.
+    *Differs from the paper*: there is no time warping, which has the smallest effect (section 5).
 
     Args:
         num_freq_masks: number of masks over mel bins.
@@ -41,7 +41,7 @@ class SpecAugment:
         self.time_mask_fraction = time_mask_fraction
 
     def __call__(self, features: Tensor) -> Tensor:
-        """Map (T, F) to (T, F); draws from torch's CPU generator."""
+        """Map (T, F) to (T, F), with masks drawn from torch's CPU generator."""
         masked = features.clone()
         for first_frame, end_frame, first_bin, end_bin in self.draw(*features.shape).tolist():
             masked[first_frame:end_frame, first_bin:end_bin] = 0.0

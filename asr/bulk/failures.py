@@ -9,7 +9,7 @@ from asr.errors import StoreError, is_out_of_memory, one_line
 def isolated_failures(
     recognise: Callable[[Sequence[Utterance]], object], utterances: Sequence[Utterance]
 ) -> dict[str, str]:
-    """Find the utterances whose recognition raises an error even alone; map the id of each to the reason.
+    """Find the utterances that cannot be recognised even alone; map the id of each to the reason.
 
     The results of `recognise` are not used, so the texts of a part do not depend on how failures were found.
 
@@ -18,7 +18,7 @@ def isolated_failures(
         utterances: utterances for which `recognise` raises an error.
 
     Raises:
-        StoreError, MemoryError: raised by `recognise`; neither is the fault of one utterance.
+        StoreError, MemoryError: raised by `recognise`; no single utterance causes these errors.
     """
     failures: dict[str, str] = {}
     stack = [list(utterances)]

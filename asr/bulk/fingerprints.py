@@ -23,7 +23,7 @@ COLUMNS = (
     "speaker",
     "start",
     "num_bytes",
-)  # columns of an index that are hashed; texts are not
+)  # columns of an index that are hashed; texts are not hashed
 DIGITS = 32  # hexadecimal digits of a fingerprint
 
 

@@ -1,8 +1,8 @@
 """The output folder of a bulk job, on a disk or in an object store.
 
 job.json identifies the job by hashes of its input, model and settings. It is written before any part, and only if it
-does not exist, so all parts of a folder are from one job. records/part-N.json has counts and times of a part. The other
-files of the part are written after this file, and part-N.jsonl is written last: if it exists, the part is done.
+does not exist, so all parts of a folder are from one job. records/part-N.json has counts and times of a part.
+part-N.jsonl has the texts of a part and is the last file written for it: if part-N.jsonl exists, the part is done.
 """
 
 import os
@@ -77,7 +77,7 @@ class JobFolder:
         """Write job.json if it does not exist; otherwise check that it describes the same job.
 
         Args:
-            job: content of job.json, values that JSON can hold; its entry `fingerprints` identifies the job.
+            job: content of job.json, as plain values; its entry `fingerprints` identifies the job.
 
         Raises:
             InputError: job.json describes another job, or the folder has parts without job.json.
@@ -89,7 +89,7 @@ class JobFolder:
         self._check_same(self._read_job(), job)
 
     def check(self, job: Mapping[str, Any]) -> None:
-        """Check without writing that this can be the folder of a job; arguments and errors as for `claim`."""
+        """Check, without writing, whether the folder can be that of a job; arguments and errors as for `claim`."""
         if JOB in self.names:
             self._check_same(self._read_job(), job)
         elif strange := sorted(name for name in self.names if name.startswith("part-")):
@@ -123,7 +123,7 @@ class JobFolder:
             raise self._unwritable(error) from None
 
     def is_done(self, name: str) -> bool:
-        """Whether a part was in the last listing, or this process has written it since the last listing."""
+        """Return whether a part was in the last listing, or this process has written it since then."""
         return f"{name}.jsonl" in self.names
 
     def write_part(self, name: str, result: PartResult) -> None:

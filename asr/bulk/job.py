@@ -115,7 +115,7 @@ def open_job(path: str, output: str, model: str, decode: Mapping[str, Any], sett
         output: folder or URL.
         model: as for `load_recognizer`.
         decode: settings of the decoder that replace the model's own.
-        settings: of the job.
+        settings: settings of the job.
 
     Raises:
         InputError: input, output or model cannot be used.

@@ -45,8 +45,8 @@ def plan_parts(durations: Tensor, part_seconds: float) -> PartPlan:
     """Group consecutive utterances into parts of about `part_seconds` of audio.
 
     The total audio, one utterance after another, is divided into intervals of `part_seconds`; the utterances that start
-    in the same interval form a part. So a part has at most `part_seconds` of audio, plus the length by which its last
-    utterance extends beyond the interval.
+    in the same interval form a part. A part therefore has at most `part_seconds` of audio, plus the length by which its
+    last utterance extends beyond the interval.
 
     Args:
         durations: durations of the utterances in seconds, (N,).
@@ -60,7 +60,7 @@ def plan_parts(durations: Tensor, part_seconds: float) -> PartPlan:
 
 @dataclass(frozen=True)
 class PartTask:
-    """A part to transcribe, as a worker receives it.
+    """A part to transcribe, as sent to a worker.
 
     Args:
         number: number of the part.

@@ -1,8 +1,9 @@
 """The engine that transcribes parts on a Ray cluster; the only file that uses Ray.
 
-Ray only runs tasks, each a part or a piece of a part. The job's folder determines which parts are done, and only the
-driver writes to it. The driver also counts attempts, and Ray never repeats a task. If the process of a part crashes
-repeatedly, the driver searches by bisection for the utterance that crashes it, then submits the part without it.
+Ray only runs tasks; a task is a part or a piece of a part. The job's folder determines which parts are done, and only
+the driver writes to the folder. The driver also counts attempts, and Ray never repeats a task. If the process of a part
+crashes repeatedly, the driver searches by bisection for the utterance that causes the crashes, then submits the part
+without this utterance.
 """
 
 import os
@@ -25,7 +26,7 @@ from asr.system.processes import spin_briefly
 
 MAX_DEATHS = 3  # after this number of crashes in a part, a search for the utterance that causes them begins
 MAX_DEATHS_ALONE = 2  # an utterance counts as a failure after this number of crashes when it is transcribed alone
-MAX_SEARCHES = 2  # after this number of searches in a part that find no utterance, MAX_DEATHS more crashes end the job
+MAX_SEARCHES = 2  # after this number of unsuccessful searches in a part, MAX_DEATHS more crashes end the job
 WAIT_SECONDS = 10.0  # maximum wait for the end of a task before the cluster's size is checked again
 REACH_SECONDS = 10.0  # timeout for a connection to the head of the cluster
 QUEUED = 2  # tasks submitted per worker, so that a worker starts the next task without delay
@@ -142,9 +143,9 @@ def transcribe_on_ray(
 
     Args:
         tasks: the parts.
-        worker: what a worker process needs.
+        worker: data for the worker processes.
         address: address of the cluster, or "auto"; None: start a cluster on this machine.
-        device: value of --device; with cpu a worker uses a core, otherwise a GPU if the cluster has GPUs.
+        device: value of --device. With cpu, each worker uses a core; otherwise, a GPU if the cluster has GPUs.
 
     Raises:
         InputError: the cluster cannot be reached, or a worker cannot load the model.
@@ -178,7 +179,7 @@ def _connected(address: str | None) -> Any:
 
 
 def _check_reachable(address: str) -> None:
-    """Check that the port of an address accepts connections, because ray.init would retry a refused one for minutes."""
+    """Check that the port of an address accepts connections, because ray.init retries refused ones for minutes."""
     match = re.fullmatch(r"(?:ray://)?\[?([^/]+?)\]?:(\d{1,5})", address)
     if match is None:
         return

@@ -1,4 +1,4 @@
-"""report.json and failures.jsonl of a job whose parts are all done, from the records of the parts."""
+"""The report and the failures of a job whose parts are all done, computed from the records of its parts."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -10,9 +10,9 @@ NUM_FAILURES = 20  # maximum number of failures in report.json; failures.jsonl h
 
 
 def finish(job: BulkJob) -> dict[str, Any]:
-    """Write failures.jsonl, and return the report; every process of a job writes and returns the same.
+    """Write failures.jsonl, and return the report; all processes of a job compute identical results.
 
-    Memory holds all failures, and the records of a thousand parts at a time.
+    All failures are in memory, but only the records of a thousand parts at a time.
     """
     failures: list[dict[str, str]] = []
     workers: dict[str, dict[str, float]] = {}

@@ -34,8 +34,8 @@ class Source:
     Args:
         path: path or URL of the input, as given by the user.
         utterances: utterances in the order of the manifest, or sorted by file name; their texts are not used.
-        bytes_per_second: bytes per second of audio by suffix of the file, from which durations are estimated; empty:
-            the manifest has the durations.
+        bytes_per_second: bytes per second of audio, by file suffix, from which durations are estimated; empty: the
+            manifest has the durations.
     """
 
     path: str
@@ -44,7 +44,7 @@ class Source:
 
     @property
     def is_measured(self) -> bool:
-        """Whether durations are measured, not estimated."""
+        """Return whether durations are measured instead of estimated."""
         return not self.bytes_per_second
 
 

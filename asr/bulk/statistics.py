@@ -1,4 +1,4 @@
-"""Statistics of a report's texts, counted for each part and summed over parts."""
+"""Statistics of a report's texts, computed for each part and summed over parts."""
 
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ LISTS = ("longest", "emptiest", "repetitive")
 
 
 def part_statistics(transcripts: Sequence[tuple[str, Transcript]]) -> dict[str, Any]:
-    """Count the statistics of a part's transcripts.
+    """Compute the statistics of a part's transcripts.
 
     Args:
         transcripts: transcripts with the ids of their utterances.

@@ -58,9 +58,9 @@ def transcribe_part(
 ) -> PartResult:
     """Transcribe a part.
 
-    If recognition raises an error that is not an AudioError, bisection finds the utterances that cause it. They become
-    failures, and the other utterances are recognised together without them. If there are several such failures and no
-    transcript at all, the machine or the model must be faulty, and the error is raised.
+    If recognition raises an error that is not an AudioError, bisection finds the utterances that cause it. These
+    utterances become failures, and the other utterances are recognised again. If there are several such failures and
+    no transcript at all, the machine or the model must be faulty, and the error is raised.
 
     Args:
         recognizer: the model.
@@ -142,7 +142,7 @@ def _recognise(
 
 
 def _entry(utterance: Utterance) -> Entry:
-    """Return the keys with which an utterance's line begins: id, audio file, position in it, speaker."""
+    """Return the first keys of an utterance's output line: id, audio file, position in the file, speaker."""
     entry: Entry = {"id": utterance.id, "audio_filepath": absolute(utterance.audio_filepath)}
     if utterance.extent is not None:  # the audio is in a shard
         entry |= {"start": utterance.extent.start, "num_bytes": utterance.extent.num_bytes}

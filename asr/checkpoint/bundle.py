@@ -29,14 +29,14 @@ from asr.system.learnt import MAX_BYTES, parse_json
 WEIGHTS, CONFIG, CARD = "weights.safetensors", "config.json", "README.md"
 FIXED = (WEIGHTS, CONFIG, CARD)  # names of the files in every bundle
 OF_A_BUNDLE = (WEIGHTS, CONFIG)
-OF_FILES = (".nemo", ".ckpt")  # suffixes of models that are files; a folder whose name ends like this cannot be loaded
+OF_FILES = (".nemo", ".ckpt")  # suffixes of models that are files; a folder with such a suffix cannot be loaded
 ATTACHED = {  # names of files in a bundle, by the setting of decode.fusion that gives the file
     "lm": "lm.arpa",
     "spelling": "spelling.arpa",
     "lexicon": "lexicon.txt",
     "hotwords": "hotwords.txt",
 }
-ATTACHED_TO_SEARCH = {"language_model": "language-model.safetensors"}  # the same for settings of the decoder
+ATTACHED_TO_SEARCH = {"language_model": "language-model.safetensors"}  # names of files, by the setting of decode
 NEURAL_LM = "lm.safetensors"  # name used instead of ATTACHED["lm"] for a neural language model
 ATTACHED_NAMES = (*ATTACHED.values(), *ATTACHED_TO_SEARCH.values(), NEURAL_LM)
 UNBOUNDED = (
@@ -58,7 +58,7 @@ class Bundle:
         files: contents of the files of fitted components, by the file's name.
         weights: weights, by name.
         card: text of the model card.
-        programs: paths of the ONNX files, by name, which an exported model has instead of weights.
+        programs: paths of the ONNX files, by name; only an exported model has them, instead of weights.
     """
 
     config: dict[str, Any]
@@ -157,7 +157,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def attached_name(key: str, path: Path) -> str:
-    """Return the name in the bundle of a file that is given by a setting of the decoder."""
+    """Return the name that a decoder's file has in the bundle; `key` is the setting that contains its path."""
     return NEURAL_LM if _is_neural(key, path) else (ATTACHED | ATTACHED_TO_SEARCH)[key]
 
 
@@ -173,7 +173,7 @@ def fusion(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def with_attached(config: Mapping[str, Any], files: Mapping[str, str | None]) -> dict[str, Any]:
-    """Return the config with the given files, by setting, in the decoder's settings."""
+    """Return the config with these paths in the decoder's settings; `files` maps a setting to a path."""
     own = {key: path for key, path in files.items() if key in ATTACHED_TO_SEARCH}
     decode = {**config["decode"], **own}
     of_fusion = {key: path for key, path in files.items() if key in ATTACHED}
@@ -188,7 +188,7 @@ def _check_files(folder: Path) -> None:
     """Check the files of an untrusted bundle.
 
     Links to other folders are refused, because tuning would copy their targets. Pipes are refused, because reading them
-    blocks, and large files, because they fill the memory.
+    blocks. Large files are refused, because they fill the memory.
     """
     try:
         for file in folder.iterdir():
@@ -237,7 +237,8 @@ def replace_bundle(folder: Path, bundle: Bundle, instead_of: Bundle | None = Non
     Args:
         folder: folder of the bundle.
         bundle: bundle to write.
-        instead_of: the bundle that is now in the folder, if files that only this bundle has may be removed.
+        instead_of: the folder's present bundle, whose files may be removed; None: only files with the names in `bundle`
+            may be removed.
 
     Raises:
         InputError: the folder contains other files or is not writable, or the bundle's language model is not ARPA.
@@ -269,7 +270,8 @@ def replace_folder(
         )
     for parent in folder.parents:
         if all((parent / name).is_file() for name in OF_A_BUNDLE):
-            raise InputError(f"{folder}: a bundle must not be in another one; {parent} is one. Give another folder.")
+            must = f"{folder}: a bundle must not be inside another bundle"
+            raise InputError(f"{must}; {parent} is a bundle. Give another folder.")
     unfinished, replaced = (folder.with_name(f".{folder.name}{end}") for end in (UNFINISHED, REPLACED))
     try:
         give_back(folder)
@@ -287,7 +289,7 @@ def replace_folder(
 
 
 def give_back(folder: Path) -> None:
-    """Give an older bundle its name back if its replacement was interrupted because the process was killed."""
+    """Restore the name of an older bundle if a process was killed while it replaced the bundle."""
     folder = real(folder)
     replaced = folder.with_name(f".{folder.name}{REPLACED}")
     if replaced.exists() and not folder.exists():
@@ -321,7 +323,7 @@ def _check_language_model(path: Path) -> None:
         raise InputError(f"{path}: must be a readable language model; got: {error.strerror}.") from None
     if not head.lstrip().startswith(ARPA_HEAD):
         must = f"{path}: a bundle's language model must be ARPA; it is not"
-        raise InputError(f"{must}. Other commands accept a binary with --lm.")
+        raise InputError(f"{must}. Other commands accept a KenLM binary with --lm.")
 
 
 def _check_replaceable(folder: Path, names: Collection[str], always: Collection[str]) -> None:

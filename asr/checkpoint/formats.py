@@ -30,7 +30,7 @@ def of_today(config: dict[str, Any], where: object) -> dict[str, Any]:
 
 
 def _relative_feed_forward(config: dict[str, Any]) -> dict[str, Any]:
-    """Replace the inner dimension of feed-forward modules in format 0 by a factor of the encoder's dimension."""
+    """Replace the inner dimension of feed-forward modules (format 0) by its ratio to the encoder's dimension."""
     encoder = config.get("encoder")
     if not isinstance(encoder, dict) or "feed_forward_dim" not in encoder:
         return config
@@ -52,7 +52,7 @@ def _convolution_group(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _as_written(config: dict[str, Any]) -> dict[str, Any]:
-    """Rename the normaliser to as_written; up to format 2 it was called verbatim."""
+    """Rename the normaliser `verbatim`, used up to format 2, to `as_written`."""
     return config | {"normalizer": "as_written"} if config.get("normalizer") == "verbatim" else config
 
 
@@ -94,7 +94,7 @@ def _names_and_parts(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fusion_part(config: dict[str, Any]) -> dict[str, Any]:
-    """Move the settings of fusion to a section of their own; up to format 3 they were settings of the beam search."""
+    """Move the settings of fusion from the beam search, where they were up to format 3, to a separate section."""
     decode = config.get("decode")
     if not isinstance(decode, dict):
         return config
@@ -115,7 +115,7 @@ def _nothing_behind_a_chunk(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _word_insertion_bonus(config: dict[str, Any]) -> dict[str, Any]:
-    """Rename a setting to word_insertion_bonus; up to format 5 it was called word_score."""
+    """Rename the setting `word_score`, used up to format 5, to `word_insertion_bonus`."""
     decode = config.get("decode")
     fusion = decode.get("fusion") if isinstance(decode, dict) else None
     if not isinstance(decode, dict) or not isinstance(fusion, dict) or "word_score" not in fusion:

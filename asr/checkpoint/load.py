@@ -121,7 +121,7 @@ def bundle_recognizer(bundle: Bundle, path: Path, device: str | torch.device = "
         tokenizer, features = build_tokenizer(bundle.config), build_features(bundle.config)
         tokenizer.load(bundle.files)
         features.normalize.load(bundle.files)
-        features(torch.zeros(features.sample_rate))  # a RuntimeError if the statistics have another number of bins
+        features(torch.zeros(features.sample_rate))  # raises RuntimeError if statistics have another number of bins
         with torch.device("meta"):  # so that nothing is allocated before the weights are checked
             model = build_model(bundle.config, tokenizer, features)
         if not bundle.programs:
@@ -195,7 +195,7 @@ def with_label_priors(
     """Return replacements for `decoder_settings` that choose beam search with label priors.
 
     Args:
-        instead: further replacements by the user.
+        instead: the user's other replacements.
         label_priors: log of the prior probability of each token.
         own: settings of the model's decoder.
 
@@ -212,7 +212,7 @@ def with_label_priors(
 
 
 def with_values(settings: Mapping[str, Any], values: Mapping[str, float]) -> dict[str, Any]:
-    """Return a decoder's settings with other values of tunable settings, also of its first pass and of its fusion."""
+    """Replace the values of a decoder's tunable settings, including those of its first pass and of its fusion."""
     own = {key: value for key, value in values.items() if key in settings}
     of_fusion = {key: value for key, value in values.items() if key not in settings}
     if "first" in settings:
@@ -277,8 +277,8 @@ def write_bundle(
         folder: folder of the bundle.
         checkpoints: Lightning checkpoints of one run.
         card: text of the model card.
-        decode: settings of the decoder, whose files are copied to the bundle; None: the checkpoint's settings, without
-            its files.
+        decode: settings of the decoder; files that they name are copied to the bundle. None: the checkpoint's settings,
+            without files.
         start: the initial model, which is averaged with the checkpoints; None: only checkpoints are averaged.
 
     Raises:
@@ -323,7 +323,7 @@ def _read_start(source: Path, checkpoint: Path, trained: Bundle) -> dict[str, Te
     check_same_weights([checkpoint, source], [trained, start])
     if _pieces(trained) != _pieces(start):
         must = f"{source}: must have the tokens of {checkpoint} to be averaged with it"
-        raise InputError(f"{must}; it has others. Give the model of the run's init.from.")
+        raise InputError(f"{must}; its tokens differ. Give the model of the run's init.from.")
     return start.weights
 
 
@@ -334,14 +334,14 @@ def _pieces(bundle: Bundle) -> list[str]:
 
 
 def check_same_weights(checkpoints: Sequence[Path], bundles: Sequence[Bundle]) -> None:
-    """Check that the weights that are averaged have the same names, shapes and types."""
+    """Check that weights to be averaged have the same names, shapes and types."""
     expected, *others = ({name: _describe(weight) for name, weight in bundle.weights.items()} for bundle in bundles)
     for path, actual in zip(checkpoints[1:], others, strict=True):
         for name in [*expected, *actual]:
             if expected.get(name) != actual.get(name):
                 must = f"{path}: must have weights of the shapes of {checkpoints[0]} to be averaged with it"
                 own, other = actual.get(name, "missing"), expected.get(name, "missing")
-                raise InputError(f"{must}; {name} is {own}, the other {other}.")
+                raise InputError(f"{must}; {name} is {own}, but {other} in the first checkpoint.")
 
 
 def _describe(weight: Tensor) -> str:
@@ -363,7 +363,7 @@ def bundle_folder(path: Path) -> Path:
             return folder
     unfinished = kept_checkpoints(path / CHECKPOINTS)
     if unfinished:
-        problem = "there is no bundle, because training has not ended or it was moved; give a checkpoint"
+        problem = "there is no bundle, because training has not ended or the bundle was moved; give a checkpoint"
         raise InputError(f"{path}: {problem}: {unfinished[-1].path}")
     raise InputError(f"{path}: a model folder must have {CONFIG} or {BUNDLE}/{CONFIG}; it has neither.")
 
@@ -416,12 +416,12 @@ def checkpoint_bundle(path: Path, check: Callable[[Any, Path], dict[str, Any]] =
 
 
 def _without_files(bundle: Bundle, checkpoint: Path) -> Bundle:
-    """Remove the decoder's files from its settings; the paths are of another machine or from an untrusted author."""
+    """Remove the decoder's files from its settings; the paths may be of another machine or an untrusted author."""
     files = bundle.attached
     if not files:
         return bundle
     named = ", ".join(f"{key}={path}" for key, path in files.items())
-    logger.warning("%s: its decoder is used without %s; give these files if it needs them", checkpoint, named)
+    logger.warning("%s: its decoder is used without %s; give these files if the decoder needs them", checkpoint, named)
     return replace(bundle, config=with_attached(bundle.config, dict.fromkeys(files)))
 
 

@@ -125,7 +125,7 @@ def select(selection: str, checkpoints: Sequence[SavedCheckpoint], keep: int) ->
 
 
 def by_score(checkpoints: Sequence[SavedCheckpoint]) -> list[SavedCheckpoint]:
-    """Sort the validated checkpoints, best first; of those with equal scores, the older come first."""
+    """Sort the validated checkpoints, best first; older checkpoints come before newer ones of equal score."""
     validated = [checkpoint for checkpoint in checkpoints if checkpoint.score is not None]
     return sorted(validated, key=lambda checkpoint: (_score(checkpoint), checkpoint.step))
 

@@ -127,7 +127,7 @@ def _load_same(options: argparse.Namespace, check: "Callable[[Recognizer], None]
     """Load the model in a worker process, which may be on another machine.
 
     Raises:
-        InputError: the machine has another model at this path.
+        InputError: the worker's machine has a different model at this path.
     """
     from asr.bulk.fingerprints import model_fingerprint
 

@@ -39,7 +39,7 @@ def add_captions(parser: argparse.ArgumentParser) -> None:
         help="right context of a chunk, which adds delay (default: the model's)",
     )
     stream.add_argument(
-        "--rate", type=int, metavar="HZ", help=f"sample rate of -, raw mono 16-bit PCM (default {RATE})"
+        "--rate", type=int, metavar="HZ", help=f"sample rate of standard input: raw mono 16-bit PCM (default {RATE})"
     )
 
 

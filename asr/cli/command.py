@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 PRECISIONS = ("float32", "bfloat16", "float16")
 MODELS = "a run folder, a bundle, a .ckpt, or a folder of asr.export"
-PRECISION_HELP = "type of matrix products (default float32); in 16 bits a text may depend on the rest of its batch"
+PRECISION_HELP = "type of matrix products (default float32); in 16 bits, other recordings in a batch may affect a text"
 SHORTEST_CHUNK = 1.0  # seconds; shorter chunks contain no complete words
 DECODERS = sorted(file.stem for file in (CONF / "decode").glob("*.yaml"))
 FUSION_OPTIONS = (  # options for settings of decode.fusion
@@ -48,16 +48,16 @@ def model_parser(
     parser.add_argument("model", metavar="MODEL", help=model)
     add_base(parser)
     net = parser.add_argument_group("inference")
-    net.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, mps, …; auto: cuda if there is one (default)")
+    net.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, mps, …; auto: cuda if available (default)")
     net.add_argument("--precision", choices=PRECISIONS, default="float32", help=PRECISION_HELP)
     if workers:
         net.add_argument("--num-workers", type=int, default=0, metavar="N", help="processes to read audio (default 0)")
     else:
         parser.set_defaults(num_workers=0)
-    net.add_argument("--batch-seconds", type=float, metavar="S", help="padded audio in a batch; bounds memory (200)")
+    net.add_argument("--batch-seconds", type=float, metavar="S", help="padded seconds per batch; limits memory (200)")
     net.add_argument("--chunk", type=float, metavar="S", help="recognise longer recordings in chunks of S seconds (30)")
     net.add_argument(
-        "--context", type=float, metavar="S", help="context at each end of a chunk, whose words are discarded (4)"
+        "--context", type=float, metavar="S", help="context at each end of a chunk; words in it are discarded (4)"
     )
     net.add_argument("--segment", choices=("chunks", "silence"), default="chunks", help="how to cut long recordings")
     return parser
@@ -69,7 +69,7 @@ def add_base(parser: argparse.ArgumentParser, required: bool = False) -> None:
         "--base",
         metavar="MODEL",
         required=required,
-        help="base of an adapter (adapter=lora): the model in its init.from",
+        help="base of an adapter (adapter=lora): the model that was its init.from in training",
     )
 
 
@@ -89,9 +89,9 @@ def add_decoding(parser: argparse.ArgumentParser) -> None:
     search.add_argument(
         "--lm-weight", type=finite, metavar="W", help="factor of the language model's log-probabilities"
     )
-    search.add_argument("--word-insertion-bonus", type=finite, metavar="S", help="added for each word")
+    search.add_argument("--word-insertion-bonus", type=finite, metavar="S", help="score added for each word")
     search.add_argument(
-        "--unknown-score", type=finite, metavar="S", help="added for each word unknown to the language model"
+        "--unknown-score", type=finite, metavar="S", help="score added for each word unknown to the language model"
     )
     search.add_argument(
         "--spelling", metavar="FILE", help="spelling model for unknown words, from asr.ngram --spelling"
@@ -155,8 +155,8 @@ def place(recognizer: "Recognizer", options: argparse.Namespace, *, computes_in_
     Args:
         recognizer: recogniser to move.
         options: options of the command.
-        computes_in_threads: whether several threads compute at the same time; then torch chooses the library of matrix
-            products, because another choice would change the products of all threads.
+        computes_in_threads: whether several threads compute at the same time. If so, torch's library of matrix products
+            is used, because choosing another library would change the products of all threads.
     """
     import torch
 
@@ -246,7 +246,7 @@ def progress_bar() -> "Progress":
 
 @contextmanager
 def audio_progress(description: str, utterances: "Iterable[Utterance]") -> "Iterator[Callable[[float], None]]":
-    """Show a bar over the seconds of utterances; yield a function that advances the bar by processed seconds."""
+    """Show a progress bar for the audio of utterances; yield a function that advances the bar by processed seconds."""
     with progress_bar() as progress:
         task = progress.add_task(description, total=sum(utterance.duration for utterance in utterances))
         yield lambda seconds: progress.advance(task, seconds)
@@ -268,13 +268,13 @@ def complain(message: str) -> None:
 
 
 def complain_of(name: str, reason: str) -> None:
-    """Print an error of a recording, beginning with the recording's name unless the reason contains it."""
+    """Print an error about a recording; it begins with the recording's name, unless the reason contains this name."""
     is_named = reason.startswith(f"{name}: ") or f"(id {name!r})" in reason
     complain(reason if is_named else f"{name}: {reason}")
 
 
 def run_command(command: Callable[[Sequence[str] | None], int]) -> None:
-    """Run a command and exit. An InputError or StoreError is printed in one line: status 1. Ctrl-C: status 130."""
+    """Run a command and exit; an InputError or StoreError becomes one line and status 1, Ctrl-C status 130."""
     spin_briefly()
     permit()
     try:

@@ -109,7 +109,5 @@ def conditions_table(clean: "Mapping[str, Evaluation]", harder: "Mapping[str, Se
             edits = (str(figures[kind]) for kind in ("substitutions", "insertions", "deletions"))
             scores = rate(figures["wer"]), interval(figures["wer_interval"])
             rows.append((short_name(printable(name)), condition, *scores, *edits))
-    note = (
-        "Noise: ratio of the mean squares of utterance and noise. --noise-seed and the utterance's id choose the noise."
-    )
+    note = "Noise level: ratio of the mean squares of utterance and noise. --noise-seed and the id determine the noise."
     return "\n".join([*lay_out(rows), "", note])

@@ -53,7 +53,7 @@ def notes(summaries: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
         lines[-1] = f"{lines[-1][:-1]}; over speakers: {', '.join(overs)}."
     wordless = [_wordless(name, row["wordless"]) for name, row in summaries if row["wordless"]]
     if wordless:
-        lines.append(f"Written where nothing is said: {'; '.join(wordless)}.")
+        lines.append(f"Recognised in utterances with an empty reference: {'; '.join(wordless)}.")
     if last["real_time_factor"] is not None:
         each = [f"{short_name(printable(name))} {_hours(row)}" for name, row in summaries[:-1]]
         parts = f" ({', '.join(each)})" if each else ""

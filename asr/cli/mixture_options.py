@@ -12,11 +12,11 @@ WORDS_PROBABILITY = 0.01  # one word in a hundred; the best value is the one wit
 def add_mixture(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     group = parser.add_argument_group("texts of several domains, and names")
-    dev = "print the perplexity and the rate of unknown words of this file: sentences not in TEXT, in its format"
+    dev = "print perplexity and rate of unknown words of this file, whose sentences are not in TEXT; format as for TEXT"
     group.add_argument("--dev", metavar="DEV", help=dev)
     mixture = "interpolate a model of each TEXT, with the weights that maximise the likelihood of DEV"
     group.add_argument("--interpolate", action="store_true", help=mixture)
-    words = "add the words of this file, in the format of TEXT, if the texts lack them, such as names"
+    words = "add the words of this file, such as names, that the texts do not contain; format as for TEXT"
     group.add_argument("--words", metavar="WORDS", help=words)
     share = f"total unigram probability of the words added by --words (default {WORDS_PROBABILITY})"
     group.add_argument("--words-probability", type=finite, metavar="P", help=share)
@@ -42,4 +42,4 @@ def check_mixture(options: argparse.Namespace) -> None:
         raise InputError(f"{must}; got {probability:g}. Give the share of these words in the texts to be recognised.")
     for text in texts:
         if dev is not None and os.path.isfile(dev) and os.path.isfile(text) and os.path.samefile(dev, text):
-            complain(f"--dev should have other sentences than the texts; {dev} is one of them: trust no result.")
+            complain(f"--dev should have other sentences than the texts; {dev} is one of the texts: trust no result.")

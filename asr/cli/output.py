@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from asr.data.manifest import Utterance
     from asr.recognition.transcript import Transcript
 
-CHUNK = 256  # recordings that are sorted by length and recognised together; output is in the given order
+CHUNK = 256  # number of recordings that are sorted by length and recognised together; output is in the given order
 MAX_NAME_BYTES = 255  # limit of a file's name on nearly every file system
 KEPT_NAME_BYTES = 200  # length to which a longer name is cut, before the digest is added
 
@@ -72,7 +72,7 @@ def in_order(recordings: Sequence[NamedRecording], outcomes: "Callable[[list[Utt
 
 def add_output(parser: argparse.ArgumentParser, default: str) -> None:
     """Add --format and --output-dir, used by `arrange` and `write`."""
-    parser.add_argument("--format", choices=FORMATS, default=default, help=f"of the output (default {default})")
+    parser.add_argument("--format", choices=FORMATS, default=default, help=f"output format (default {default})")
     parser.add_argument(
         "--output-dir", metavar="DIR", type=_place, help="write a file for each recording to this folder"
     )
@@ -105,7 +105,7 @@ def make_output_dir(output_dir: Path | str) -> None:
 def arrange(
     recordings: list[NamedRecording], options: argparse.Namespace, inputs: Sequence[str]
 ) -> list[NamedRecording]:
-    """Sort recordings as the format requires, and check that their output does not collide.
+    """Sort recordings as the format requires, and check that each has its own output.
 
     Args:
         recordings: recordings to transcribe.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 TITLES = ("model", "weight", "perplexity", "95 % interval", "without unknown", "95 % interval")
 NOTES = (
-    "Perplexity is per {unit}; each </s> counts as one, and an unknown {unit} has the probability of {unknown}.",
+    "Perplexity is per {unit}; </s> counts as a {unit}, and an unknown {unit} has the probability of {unknown}.",
     "Intervals: a bootstrap over sentences. -: a {unit} has probability 0, or there are too few sentences.",
 )
 

@@ -52,7 +52,7 @@ def load_of(reading: EpochReading | None, training_set: TrainingSet, plan: Epoch
     from asr.system.processes import peak_memory
 
     features = training_set.features
-    # bytes of the features of a second
+    # bytes of features per second of audio
     second = features.sample_rate / features.hop * features.dim * 4 * training_set.reference.views
     batch = plan.summary().longest.padded_seconds * second
     held_bytes = training_set.num_bytes + plan.num_bytes
@@ -93,7 +93,8 @@ def _reading(load: Load, reading: EpochReading, storage: StorageSettings) -> Ite
     yield f"  at {SPEED} s of audio per second and process: {rates}"
     if storage.cache_dir is not None and reading.fetched_bytes:
         share = min(1.0, storage.cache_gigabytes * 1e9 / reading.fetched_bytes)
-        yield f"  data.cache_gigabytes={storage.cache_gigabytes:g} stores {percent(share)} of it, on a shared disk"
+        stored = f"stores {percent(share)} of the bytes, on a shared disk"
+        yield f"  data.cache_gigabytes={storage.cache_gigabytes:g} {stored}"
 
 
 def first_step(seconds: Mapping[str, float]) -> Iterator[str]:

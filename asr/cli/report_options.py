@@ -8,7 +8,7 @@ from pathlib import Path
 from asr.errors import InputError
 from asr.system.files import check_output
 
-MEGABYTES = 20.0  # default limit of the recordings in a page: half an hour of speech; larger pages open slowly
+MEGABYTES = 20.0  # default limit of recordings in a page, about half an hour of speech; larger pages open slowly
 MEGABYTE = 1_000_000
 
 
@@ -19,7 +19,8 @@ def add_report(parser: argparse.ArgumentParser) -> None:
         "--report-audio",
         metavar="MB",
         type=float,
-        help=f"limit of recordings and features in the page; most errors come first (default {MEGABYTES:g})",
+        help="maximum size of recordings and features in the page; recordings with most errors come first "
+        f"(default {MEGABYTES:g})",
     )
 
 

@@ -12,7 +12,7 @@ from asr.text.printable import printable
 
 WIDTH = 100  # columns of a terminal
 LABELS = ("ref", "  A", "  B")
-LEGEND = "*word*: recognised as this; +word+: too much; ---: missing."
+LEGEND = "*word*: substituted; +word+: inserted; ---: deleted."
 
 
 def side_by_side(reference: str, a: str, b: str) -> list[str]:
@@ -43,9 +43,9 @@ def _columns(a: Sequence[list[str]], b: Sequence[list[str]]) -> Iterator[tuple[s
 
 
 def _slots(edits: Sequence[Edit]) -> list[list[str]]:
-    """Return a list for each word of the reference and for its end: the word, the marked hypothesis, and insertions.
+    """Return, for each word of the reference, a list of the word, the marked hypothesis and the insertions before it.
 
-    The insertions are the words that the hypothesis has before this word.
+    The last list has the insertions at the end of the reference.
     """
     slots: list[list[str]] = []
     inserted: list[str] = []

@@ -1,4 +1,4 @@
-"""Examples and batches: `collate` pads single utterances to a batch, which contains the lengths before padding."""
+"""Examples and batches; `collate` pads examples to a batch and stores their lengths before padding."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AnyBatch = TypeVar("AnyBatch", bound=Any)  # any dataclass with tensors
 class Example:
     """One utterance, ready for the encoder.
 
-    Shapes: features (T, F), and each further view has this shape too; tokens (U,), empty if no reference is needed.
+    Shapes: features and each of other_views (T, F); tokens (U,), empty if no reference is needed.
     """
 
     utterance: Utterance
@@ -43,12 +43,12 @@ def on_device(batch: AnyBatch, device: torch.device | str, non_blocking: bool = 
 
 
 def page_locked(batch: AnyBatch) -> AnyBatch:
-    """Copy the tensors of a batch to page-locked memory, from which copies to a GPU run in the background."""
+    """Copy the tensors of a batch to page-locked memory, so that copies to a GPU run in the background."""
     return _change_tensors(batch, Tensor.pin_memory)
 
 
 def _change_tensors(batch: AnyBatch, change: Callable[[Tensor], Tensor]) -> AnyBatch:
-    """Apply a function to the tensors of a batch, including the tensors of a `Batch` that is one of its fields."""
+    """Apply a function to the tensors of a batch and to the tensors of its fields of type `Batch`."""
     changed: dict[str, Any] = {}
     for name, value in ((field.name, getattr(batch, field.name)) for field in fields(batch)):
         if isinstance(value, Tensor):
@@ -60,7 +60,7 @@ def _change_tensors(batch: AnyBatch, change: Callable[[Tensor], Tensor]) -> AnyB
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Utterances padded to the longest one, and the planned utterances that could not be read.
+    """Padded examples, and the planned utterances that could not be converted to examples.
 
     Shapes: features (B, T, F), feature_lengths (B,), tokens (B, U), token_lengths (B,). Values in the padding are never
     used. With several views, features are (views * B, T, F) and feature_lengths (views * B,): the first view of all
@@ -82,7 +82,7 @@ class Batch:
 
 
 def collate(examples: Sequence[Example | Rejected], lengths: PaddedLengths = AS_LONG_AS_THE_LONGEST) -> Batch:
-    """Make a batch of examples, padded to one of the allowed `lengths`; it lists rejected utterances separately."""
+    """Pad examples to one of the allowed `lengths`; the batch lists rejected utterances separately."""
     views = views_of(examples)
     features = _padded(views, lengths) if views else torch.zeros(0, 0, 0)
     feature_lengths = torch.tensor([len(view) for view in views], dtype=torch.int64)

@@ -22,10 +22,10 @@ from asr.errors import InputError
 from asr.settings.read import check
 from asr.settings.rule import above, number, or_null, whole
 
-# With K batches, a jitter of J batches adds a fraction of about J / K padding, and a fraction of about 1 / 2J of an
-# utterance's batch-mates stay the same. With the limit J = MAX_JITTER * sqrt(K), both fractions are small for small K:
-# an hour of speech has 183 batches, so J = 5.4, with 1.8 % padding and 94 % of the batch-mates changed. J = 8 would
-# give 2.5 % padding and change 96 % of the batch-mates.
+# In an epoch of K batches, a jitter of J batches adds a fraction of about J / K of padding. About 1 / 2J of an
+# utterance's batch-mates stay the same. The limit J = MAX_JITTER * sqrt(K) keeps both fractions small if K is small.
+# An hour of speech has 183 batches, so J = 5.4; padding is 1.8 %, and 94 % of the batch-mates change. J = 8 would give
+# 2.5 % padding and change 96 % of the batch-mates.
 MAX_JITTER = 0.4
 
 LESS_MEMORY = "Lower data.batch_seconds, data.max_seconds or data.max_cells, or set gradient_checkpointing=true"
@@ -33,10 +33,10 @@ LESS_MEMORY = "Lower data.batch_seconds, data.max_seconds or data.max_cells, or 
 
 @dataclass(frozen=True)
 class BatchBounds:
-    """Limits of the size of a batch; an utterance that exceeds them on its own is the only utterance of its batch.
+    """Limits of the size of a batch; an utterance that alone exceeds a limit is the only utterance of its batch.
 
     Args:
-        batch_seconds: maximum duration of a padded batch in seconds: longest duration times number of utterances.
+        batch_seconds: maximum size of a padded batch in seconds: longest duration times number of utterances.
         max_utterances: maximum number of utterances.
         max_squared_seconds: maximum of (longest duration)**2 times number of utterances, proportional to the memory of
             attention; None: no limit.
@@ -76,7 +76,13 @@ class BatchBounds:
     def hold(self, longest: Tensor, number: Tensor, cells: Tensor | float = 0) -> Tensor: ...
 
     def hold(self, longest: Any, number: Any, cells: Any = 0) -> Any:
-        """Return whether `number` utterances, each of `longest` seconds and `cells` elements, fit into a batch."""
+        """Return whether `number` utterances fit into a batch.
+
+        Args:
+            longest: duration of the longest utterance, in seconds.
+            number: number of utterances.
+            cells: number of elements of the head's largest tensor per utterance.
+        """
         fits = (longest * number <= self.batch_seconds) & (number <= self.max_utterances)
         if self.max_squared_seconds is not None:
             fits &= longest * longest * number <= self.max_squared_seconds
@@ -85,7 +91,10 @@ class BatchBounds:
         return fits
 
     def fill(self, durations: Tensor, cells: Tensor | float = 0) -> Tensor:
-        """Return what fraction of a full batch each utterance takes up, at most 1, if the others have the same size."""
+        """Return the fraction of a full batch that each utterance takes up, at most 1.
+
+        A full batch here contains only utterances of this size.
+        """
         parts = (durations / self.batch_seconds).clamp(min=1 / self.max_utterances)
         if self.max_squared_seconds is not None:
             parts = parts.maximum(durations * durations / self.max_squared_seconds)
@@ -96,7 +105,7 @@ class BatchBounds:
 
 @dataclass(frozen=True)
 class Texts:
-    """The influence of texts on the size of a batch.
+    """Token counts of texts, and the memory that a head needs for them, which limits the size of a batch.
 
     Args:
         num_tokens: number of tokens of each utterance, (N,) float64.
@@ -108,7 +117,7 @@ class Texts:
     cells: Callable[[Tensor, Tensor], Tensor]
 
     def of(self, indices: Tensor | slice) -> "Texts":
-        """Return the influence of the texts of these utterances, in this order."""
+        """Return the `Texts` of the utterances with these indices, in this order."""
         return replace(self, num_tokens=self.num_tokens[indices])
 
 
@@ -117,11 +126,10 @@ class BatchOrder:
     """The order of utterances in an epoch.
 
     Args:
-        jitter: maximum distance, in batches, by which an utterance moves from its position in the order of durations,
-            so that its batch-mates change between epochs. The distance is smaller if there are few batches
-            (`MAX_JITTER`).
-        sorted_epochs: number of epochs, at the start of a run, whose steps are sorted from short to long utterances,
-            because CTC then converges sooner (SortaGrad: Amodei et al. 2015, arXiv:1512.02595, section 3.2).
+        jitter: maximum random shift of an utterance, in batches, from its position in the order of durations. The shift
+            changes its batch-mates between epochs. The maximum is smaller if there are few batches (`MAX_JITTER`).
+        sorted_epochs: number of initial epochs whose steps are sorted from short to long utterances, because CTC then
+            converges sooner (SortaGrad: Amodei et al. 2015, arXiv:1512.02595, section 3.2).
 
     Raises:
         InputError: a value is negative.
@@ -141,7 +149,8 @@ class Plan:
     Args:
         order: indices of the utterances, batch by batch, (N,) int32.
         edges: start of each batch in `order`, and the end of the last batch, (steps * world_size + 1,).
-        steps: for each step, the number of its group of `world_size` neighbouring batches, (steps,); a permutation.
+        steps: index of the group of `world_size` neighbouring batches that each step processes, (steps,); a
+            permutation.
         world_size: number of ranks.
     """
 
@@ -165,7 +174,7 @@ class Plan:
         return self.edges.diff().view(-1, self.world_size)[self.steps]
 
     def longest(self, durations: Tensor) -> Tensor:
-        """Return the longest of the utterances' durations (N,) in each batch, (steps, world_size)."""
+        """Return the longest duration in each batch, (steps, world_size); `durations` are of all utterances, (N,)."""
         longest = torch.segment_reduce(durations[self.order], "max", lengths=self.edges.diff())
         return longest.view(-1, self.world_size)[self.steps]
 
@@ -177,7 +186,7 @@ class Plan:
         return self.order[step < number]
 
     def labels(self) -> Tensor:
-        """Return, for each utterance, the number of its batch, (N,)."""
+        """Return the index of each utterance's batch, (N,)."""
         labels = torch.empty(len(self.order), dtype=torch.int64)
         labels[self.order] = torch.arange(len(self.edges) - 1).repeat_interleave(self.edges.diff())
         return labels
@@ -186,7 +195,7 @@ class Plan:
 def cut_batches(durations: Tensor, bounds: BatchBounds, texts: Texts | None = None) -> Tensor:
     """Split utterances, in the given order, into batches, each as large as the bounds allow.
 
-    An utterance that exceeds the bounds on its own is the only utterance of its batch.
+    An utterance that alone exceeds a bound is the only utterance of its batch.
 
     Args:
         durations: durations of the utterances in seconds, (N,).
@@ -194,10 +203,10 @@ def cut_batches(durations: Tensor, bounds: BatchBounds, texts: Texts | None = No
         texts: texts of the utterances; None: texts do not influence the size of a batch.
 
     Returns:
-        The start of each batch and, at the end, N: (batches + 1,).
+        The start of each batch, followed by N, (batches + 1,).
     """
     edges, number = [0], len(durations)
-    reach = 2 * min(bounds.max_utterances, number)  # utterances after a block that the block's last batch may include
+    reach = 2 * min(bounds.max_utterances, number)  # number of utterances read beyond a block, for its last batch
     while (first := edges[-1]) < number:
         block = slice(first, first + BLOCK + reach)
         ends = _batch_ends(durations[block], bounds, texts and texts.of(block))[:BLOCK].numpy()
@@ -243,8 +252,8 @@ def plan_training(
 ) -> Plan:
     """Plan one epoch, in which every utterance occurs once; a step has `world_size` batches of similar length.
 
-    Utterances are sorted by duration. Their positions in that order, measured in batches, are moved at random, so that
-    batch-mates change between epochs; then utterances are sorted by the new positions and split into batches. Each
+    Utterances are sorted by duration. Each position in this order, measured in batches, is shifted at random, so that
+    batch-mates change between epochs. Utterances are sorted by the shifted positions and split into batches. Each
     group of `world_size` neighbouring batches is a step. Steps are shuffled, except in the first `order.sorted_epochs`
     epochs, where they stay sorted.
 
@@ -255,10 +264,10 @@ def plan_training(
         seed: the run's seed.
         epoch: number of the epoch, from 0.
         world_size: number of ranks.
-        part: how many times the epoch has been planned again for another number of ranks.
+        part: number of times that the epoch has been planned again because the number of ranks changed.
         texts: texts of the utterances; None: texts do not influence the size of a batch.
-        padded: seconds to which a batch is padded if this utterance is its longest, (N,); None: the duration of the
-            utterance.
+        padded: padded length, in seconds, of a batch whose longest utterance is this one, (N,); None: the utterance's
+            duration.
 
     Raises:
         InputError: there are fewer utterances than ranks, or the number of batches cannot be made a multiple of the
@@ -290,7 +299,7 @@ def plan_training(
 
 
 def _stable_argsort(values: Tensor) -> Tensor:
-    """Return the indices that sort values (N,); numpy computes them, because torch also allocates a sorted copy."""
+    """Return the indices that sort values (N,), computed by numpy, because torch also allocates a sorted copy."""
     return torch.from_numpy(np.argsort(values.numpy(), kind="stable"))
 
 
@@ -356,7 +365,8 @@ def draw_factors(factors: Sequence[float], feasible: Tensor, *, seed: int, epoch
 
     Args:
         factors: K speed factors to draw from.
-        feasible: whether an utterance's tokens fit its frames at a speed, (N, K) bool; if not, speed 1.0 is used.
+        feasible: whether each utterance may have each speed, (N, K) bool; if the drawn speed is not allowed, speed 1.0
+            is used.
         seed: the run's seed.
         epoch: number of the epoch, from 0.
 
@@ -390,11 +400,11 @@ class BatchSampler(Sampler[list[Item]]):
 def plan_evaluation(durations: Sequence[float], bounds: BatchBounds, *, rank: int, world_size: int) -> list[list[int]]:
     """Plan one rank's batches of an evaluation; over all ranks, every utterance occurs exactly once.
 
-    The longest utterances come first, so that a batch that does not fit into memory fails at once.
+    The longest utterances come first, so that an evaluation that runs out of memory fails at once.
     """
     seconds = torch.tensor(durations, dtype=torch.float64)
     order = torch.argsort(-seconds, stable=True)
     sizes = cut_batches(seconds[order], bounds).diff().tolist()
     batches = [batch.tolist() for batch in order.split(sizes)] if sizes else []
-    batches += [[] for _ in range(world_size - len(batches))]  # all ranks must take part in collective operations
+    batches += [[] for _ in range(world_size - len(batches))]  # every rank takes part in collectives
     return batches[rank::world_size]

@@ -76,7 +76,7 @@ class Corpus:
             raise InputError(f"{absent[0]}: audio file not found (id {paths[absent[0]]!r}){more}.")
 
     def check_shards(self) -> None:
-        """Check that all shards exist and match their index; later reads accept only the versions found now.
+        """Check that all shards exist and match their index; later reads accept only these versions.
 
         Raises:
             StoreError: a shard is absent or has another size.
@@ -89,7 +89,7 @@ class Corpus:
             yield from utterances.split()
 
     def note_conversion(self, sample_rate: int) -> None:
-        """Read an utterance, so that this process logs a conversion of its audio, because workers log only errors."""
+        """Read one utterance here, so that a conversion of its audio is logged; workers log only errors."""
         with suppress(AudioError):  # reported when an epoch reads the utterance
             load_utterance(self.train[0], sample_rate)
 
@@ -97,7 +97,7 @@ class Corpus:
         """Check that the tokenizer can encode every text of `valid` and `tests`; `count_tokens` checks `train`.
 
         Raises:
-            InputError: a text cannot be encoded; the message names split, utterances and characters.
+            InputError: a text cannot be encoded; the message names the split, the utterances and the characters.
         """
         for split, utterances in {"valid": self.valid, **self.tests}.items():
             count_tokens(utterances, reference, split)
@@ -115,7 +115,8 @@ def read_corpus(
         settings: settings of the corpus.
         normalize: the text normaliser.
         read: function that opens a manifest, such as `IndexCache.utterances`.
-        known: `with_known_ids`, or `IndexCache.with_known_ids`, which stores the result for all processes.
+        known: function that finds the manifests with ids of earlier manifests: `with_known_ids`, or
+            `IndexCache.with_known_ids`, which stores the result for all processes.
 
     Raises:
         InputError: a manifest is absent or invalid, or two test manifests have the same name.
@@ -166,10 +167,10 @@ def prepare_if_absent(settings: CorpusSettings) -> None:
 
 
 def _check_declared(settings: CorpusSettings, how: str, absent: str) -> None:
-    """Check that the module `prepare` does not belong to another corpus.
+    """Check that the command in `corpus.prepare` does not prepare another corpus.
 
     Raises:
-        InputError: conf/corpus declares this module for another corpus.
+        InputError: conf/corpus uses this command for another corpus.
     """
     declared = {name: default_settings("corpus", name).get("prepare") for name in names("corpus")}
     owners = [name for name, prepare in declared.items() if prepare == how]

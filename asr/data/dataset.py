@@ -26,7 +26,7 @@ from asr.storage.store import read_files, read_ranges
 from asr.system.processes import torch_threads
 
 ENERGIES_AHEAD = 4  # number of results that a process computes in advance; a result for 10 s of audio has 0.3 MB
-DURATION_TOLERANCE_SECONDS = 0.1  # allowed error of a duration in a manifest, in addition to 1 % of it
+DURATION_TOLERANCE_SECONDS = 0.1  # allowed error of a manifest's duration, in addition to 1 % of it
 
 
 class Item(NamedTuple):
@@ -55,7 +55,7 @@ class Augmentation:
         speed: change of speed; the batch plan draws its factors.
         waveform: augmentations of the waveform, applied in this order.
         features: augmentations of the features, applied in this order.
-        recordings: lists of recordings that are mixed into utterances, by the name of the setting with their path.
+        recordings: lists of recordings to mix into utterances, by the name of the setting that contains their path.
     """
 
     speed: SpeedPerturbation | None = None
@@ -71,7 +71,7 @@ class Augmentation:
 
 @dataclass(frozen=True)
 class Reference:
-    """Conversion of texts to tokens, and other requirements of a head on training data (`asr.interfaces.Head`).
+    """The conversion of texts to tokens, and a head's requirements on training data (`asr.interfaces.Head`).
 
     Tokens fit the audio if `output_lengths(frames) >= min_frames(tokens)`. `views` is the number of views of each
     utterance in a batch. `cells` returns the number of elements of the head's largest tensor for one utterance, given
@@ -85,7 +85,7 @@ class Reference:
     views: int = 1
 
     def for_evaluation(self) -> Reference:
-        """Return a copy for evaluation: with one view, and accepting texts that are too long for their audio."""
+        """Return a copy for evaluation, with one view, and without the check that a text fits its audio."""
         return replace(self, min_frames=_no_frames, views=1)
 
 
@@ -97,15 +97,15 @@ class SpeechDataset(Dataset[Example | Rejected]):
     """A dataset that converts utterances to examples, or to `Rejected` if that is impossible.
 
     An example is a function of (seed, epoch, utterance id, speed factor, repeat); it does not depend on workers, order
-    or batches. Its views have the same waveform and different masks.
+    or batches. Its views share the waveform and differ in their masks.
 
     Args:
-        utterances: the utterances, of which `Item.position` selects one.
+        utterances: the utterances, in the order of `Item.position`.
         features: converts a waveform to features.
         reference: converts a text to tokens; None: no reference is needed.
         augmentation: augmentation of the utterances; None: no augmentation, as in evaluation.
         seed: seed of the augmentation.
-        load: returns the waveform (S,) of an utterance at a sample rate; None: the audio file is read.
+        load: returns the waveform (S,) of an utterance at a sample rate; None: `load_utterance`.
     """
 
     def __init__(
@@ -158,11 +158,12 @@ class SpeechDataset(Dataset[Example | Rejected]):
             features, *views = self._views(waveform, item._replace(factor=1.0))
         frames = self.reference.output_lengths(len(features))
         if frames < needed:
-            return Rejected(utterance, f"the text is too long for its audio: it needs {needed} frames and has {frames}")
+            reason = f"the text is too long for its audio: it needs {needed} frames; the audio has {frames}"
+            return Rejected(utterance, reason)
         return Example(utterance, features, torch.tensor(tokens, dtype=torch.int64), tuple(views))
 
     def _views(self, waveform: Tensor, item: Item) -> Iterator[Tensor]:
-        """Yield the views of an utterance; each view after the first has a seed of its own."""
+        """Yield the views of an utterance; each view after the first has its own seed."""
         if self.augmentation.speed is not None:
             waveform = self.augmentation.speed(waveform, item.factor)
         for augment in self.augmentation.waveform:
@@ -180,7 +181,7 @@ class SpeechDataset(Dataset[Example | Rejected]):
 
 
 def _again(item: Item) -> tuple[str | int, ...]:
-    """Return what a repeated occurrence of an utterance in an epoch adds to the seed; () for the first occurrence."""
+    """Return the seed parts that distinguish repetitions of an utterance in an epoch; () for the first occurrence."""
     return ("repeat", item.repeat) if item.repeat else ()
 
 
@@ -228,7 +229,7 @@ def load_utterance(utterance: Utterance, sample_rate: int) -> Tensor:
 
 
 def fetch(utterances: Sequence[Utterance]) -> list[Utterance]:
-    """Return the utterances, with `content` for audio in shards or at URLs, which is fetched concurrently.
+    """Fetch audio in shards and at URLs concurrently; return the utterances with this audio as `content`.
 
     Raises:
         StoreError: a shard or URL cannot be read.
@@ -248,7 +249,7 @@ def fetch(utterances: Sequence[Utterance]) -> list[Utterance]:
 
 
 def stream_utterance(utterance: Utterance, sample_rate: int) -> Iterator[Tensor]:
-    """Yield an utterance's waveform in blocks, each (S,); raises the errors of `load_utterance`."""
+    """Yield an utterance's waveform in blocks, each (S,); raise the errors of `load_utterance`."""
     [utterance] = fetch([utterance])
     num_samples, (offset, duration) = 0, _segment(utterance)
     for block in stream_waveform(

@@ -16,7 +16,7 @@ from asr.errors import InputError
 
 @dataclass(frozen=True)
 class BatchSize:
-    """Size of a batch: longest duration times number of utterances, and number of utterances."""
+    """Size of a batch: padded seconds (longest duration times number of utterances), and number of utterances."""
 
     padded_seconds: float
     utterances: int
@@ -51,10 +51,11 @@ class EpochPlan:
 
     Args:
         epoch: number of the epoch, from 0.
-        plan: plan of the batches; its indices are indices of occurrences.
+        plan: plan of the batches; its indices refer to occurrences.
         occurrences: the M occurrences of utterances in the epoch.
-        durations: maximum duration of every occurrence at its speed factor, in seconds, (M,) float64.
-        padded: seconds to which a batch is padded if this occurrence is its longest, (M,) float64.
+        durations: duration of every occurrence at its speed factor, plus the maximum that augmentation adds, in
+            seconds, (M,) float64.
+        padded: padded length, in seconds, of a batch whose longest occurrence is this one, (M,) float64.
         speeds: speed factor of every occurrence.
         kept_speed: number of utterances that keep speed 1.0, because with the drawn factor they would have too few
             frames or their batch would be too long.
@@ -88,7 +89,7 @@ class EpochPlan:
         return [Item(self.epoch, *values) for values in zip(*columns, strict=True)]
 
     def largest(self) -> list[int]:
-        """Return the steps with the largest batch in padded seconds, in squared seconds, or in cells."""
+        """Return the steps that contain the largest batch by padded seconds, by squared seconds, and by cells."""
         longest, sizes = self.plan.longest(self.padded), self.plan.sizes()
         measures = [longest, longest * longest]
         if self.texts is not None:
@@ -149,7 +150,7 @@ def plan_stretch(number: int, position: Position, plan: Callable[[Tensor | slice
 
 
 class EpochSampler(Sampler[list[Item]]):
-    """Yield one rank's batches for a DataLoader from batch `start` on; `len()` also counts the batches before it."""
+    """Yield one rank's batches, beginning with number `start`, for a DataLoader; `len()` counts all batches."""
 
     def __init__(self, epoch: EpochPlan, rank: int, start: int = 0) -> None:
         self.epoch = epoch

@@ -49,7 +49,13 @@ class Epochs:
         return Position(epoch, (*position.shares[:-1], Share(position.world_size, batch)), skipped)
 
     def done(self, epoch: int, world_size: int, batches: int) -> float:
-        """Return the epochs completed, including a fraction, after `batches` batches of an epoch's current part."""
+        """Return the number of completed epochs, including the completed fraction of `epoch`.
+
+        Args:
+            epoch: number of the epoch, from 0.
+            world_size: number of ranks.
+            batches: number of completed batches per rank in the epoch's current part.
+        """
         if batches == 0:
             return float(epoch)
         plan = self.plan(self.stretch(epoch, world_size))

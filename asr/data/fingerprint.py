@@ -35,7 +35,7 @@ def stored_fingerprint(utterances: Utterances, cache: IndexCache, normalizer: st
 
 
 def mixture_of(utterances: Utterances) -> dict[str, str]:
-    """Return an entry for fingerprints with the sizes and mean repeats of a training set's manifests.
+    """Return an entry for fingerprints: the size and the mean repeats of each manifest of a training set.
 
     The result is {} if each utterance occurs once.
     """

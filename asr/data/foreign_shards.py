@@ -19,7 +19,7 @@ from asr.storage.location import file_name, folder_of, is_url, printable_url
 from asr.storage.range_file import RangeFile
 from asr.storage.store import read_range, sizes_and_etags, write_whole
 
-READ_BYTES = 1 << 16  # size of a read, which gets a header and the small members after it
+READ_BYTES = 1 << 16  # size of one read, so that it covers a header and the small members after it
 MAX_TEXT_BYTES = 1 << 20  # maximum size of a member that is a text or a manifest line
 
 OnShard = Callable[[], object]
@@ -54,7 +54,7 @@ def members(path: str) -> Iterator[Member]:
 
 
 def index_webdataset(shards: Sequence[str], on_shard: OnShard) -> Iterator[Utterance]:
-    """Yield the utterances of WebDataset shards: an audio file, and a .json or a .txt file with the same key.
+    """Yield the utterances of WebDataset shards; each is an audio file, and a .json or .txt file with the same key.
 
     The .json may have the keys of a manifest line. If it has no `text`, the text is read from the .txt; if it has no
     `duration`, the audio file is read; if it has no `id`, the sample's key is the id.
@@ -74,7 +74,7 @@ def index_webdataset(shards: Sequence[str], on_shard: OnShard) -> Iterator[Utter
 
 
 def _samples(files: Iterable[Member]) -> Iterator[tuple[str, dict[str, Extent]]]:
-    """Group neighbouring members by WebDataset's key, which is the folder, and the name up to the first dot."""
+    """Group neighbouring members by WebDataset's key: the folder, and the file name up to its first dot."""
     key, sample = "", dict[str, Extent]()
     for name, extent in files:
         folder, _, base = name.rpartition("/")
@@ -125,7 +125,7 @@ def index_nemo(shards: Sequence[str], manifest: str, on_shard: OnShard) -> Itera
 
     Args:
         shards: tar files in the order of their `shard_id`, from 0.
-        manifest: manifest whose lines have a `shard_id`, and the member's name as `audio_filepath`.
+        manifest: path or URL of the manifest; each line has a `shard_id`, and the member's name as `audio_filepath`.
         on_shard: called after each shard.
 
     Raises:
@@ -193,7 +193,7 @@ def write_foreign_index(output: str, shards: Sequence[str], utterances: Iterable
 
 
 def _below(folder: str, shard: str) -> str:
-    """Return the path of a shard relative to `folder`, which contains it, directly or in a subfolder."""
+    """Return the path of a shard relative to `folder`, which must contain the shard, directly or in a subfolder."""
     own = shard if is_url(shard) else os.path.abspath(shard)
     base = f"{folder if is_url(folder) else os.path.abspath(folder)}/"
     if not own.startswith(base):

@@ -22,13 +22,13 @@ FORMAT_NUMBER = b"1"
 SHARDS = b"asr.index.shards"  # key of the file's metadata; the value is the JSON of `Index.shards`
 SOURCE = b"asr.index.source"  # key of the file's metadata; the value is the hash of the manifest or shards
 INDEX = "index.arrow"  # name of the index in a folder of shards
-BATCH_ROWS = 16_384  # number of rows of all record batches but the last; a division finds a row's batch
+BATCH_ROWS = 16_384  # rows of every record batch except the last, so that a division finds a row's batch
 
 # Text columns are bytes, because names of files may contain bytes that are not UTF-8; Arrow's strings must be UTF-8.
 SCHEMA = pa.schema(
     [
         pa.field("id", pa.binary(), nullable=False),
-        pa.field("audio_filepath", pa.binary(), nullable=False),  # as in the manifest; relative to its folder
+        pa.field("audio_filepath", pa.binary(), nullable=False),  # as in the manifest: relative to its folder
         pa.field("duration", pa.float64(), nullable=False),  # seconds
         pa.field("offset", pa.float64()),  # seconds; null: the utterance is the whole file
         pa.field("speaker", pa.binary()),
@@ -160,7 +160,7 @@ def open_index(path: Path) -> Index:
         for batch in batches:
             batch.validate(full=True)  # offsets in an untrusted file may point outside of the file
             if any(batch.column(field.name).null_count for field in SCHEMA if not field.nullable):
-                raise InputError(f"{path}: must be an index without gaps in its columns; it is damaged.")
+                raise InputError(f"{path}: must be an index without nulls in required columns; it is damaged.")
         shards = json.loads(metadata.get(SHARDS, b"{}"))
     except (pa.ArrowException, OSError, ValueError) as error:
         if isinstance(error, InputError):

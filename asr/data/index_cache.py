@@ -150,7 +150,7 @@ class IndexCache:
         Args:
             path: path of the file.
             write: writes the file; an OSError is logged as a fault of the folder.
-            compute: called before `write`; an error of this function is raised.
+            compute: called before `write`; its errors are raised.
         """
         if path.exists():
             return True
@@ -215,8 +215,8 @@ def _rows(manifest: str, content: bytes | None, required: Sequence[str]) -> Iter
             logger.info("indexing %s: %s utterances done", printable_url(manifest), f"{number:,}")
         yield utterance
     if len(np.unique(np.frombuffer(hashes, dtype=np.int64))) < len(hashes):
-        _, problems = read_good_lines(manifest, required=required)  # no problems, if different ids have equal hashes
-        for problem in problems:  # the message names both lines
+        _, problems = read_good_lines(manifest, required=required)  # there are none if different ids have equal hashes
+        for problem in problems:  # names both lines with the id
             raise problem
 
 
@@ -279,7 +279,7 @@ def check_shards(index: Index, folder: str) -> None:
     for path, (shard, size), info in zip(paths, index.shards.items(), sizes_and_etags(paths), strict=True):
         if info.size != size:
             must = f"{printable_url(path)}: a shard must have the size in its index, {size:,} bytes"
-            raise StoreError(f"{must}; got {info.size:,}. The index belongs to other shards, or this one is damaged.")
+            raise StoreError(f"{must}; got {info.size:,}. The index belongs to other shards, or this shard is damaged.")
         index.versions[shard] = info.etag
 
 

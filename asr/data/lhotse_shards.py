@@ -1,4 +1,4 @@
-"""Index lhotse's Shar (recordings in tar files, with files of cuts) without copying the audio."""
+"""Index lhotse Shar data (tar files of recordings, and files of cuts) without copying the audio."""
 
 import gzip
 import io
@@ -42,7 +42,7 @@ def index_shar(shards: Sequence[str], cuts: Sequence[str], on_shard: OnShard) ->
 
 
 def _recordings(shard: str) -> dict[str, Extent]:
-    """Return the byte range of each cut's audio, by the cut's id, which is the member's name without suffix."""
+    """Return the byte range of each cut's audio, by the cut's id (the member's name without its suffix)."""
     extents = {}
     for name, extent in members(shard):
         stem, _, suffix = name.rpartition(".")
@@ -58,7 +58,7 @@ def _lines(path: str) -> Iterator[tuple[str, str]]:
         with gzip.open(io.BufferedReader(RangeFile(path)), "rt", encoding="utf-8") as file:
             yield from bounded_lines(file.readline, MAX_LINE_LENGTH, name)
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise InputError(f"{name}: must be cuts of lhotse, .jsonl.gz; {one_line(error)}.") from None
+        raise InputError(f"{name}: must be a file of lhotse cuts, .jsonl.gz; {one_line(error)}.") from None
 
 
 def _utterance(cut: dict[str, Any], where: str, shard: str, extents: dict[str, Extent]) -> Utterance:

@@ -38,13 +38,13 @@ class Utterance:
         audio_filepath: URL of the audio, or path, absolute or relative to the working directory.
         duration: duration of the segment in seconds, > 0.
         text: transcript as written in the corpus; may be empty.
-        id: unique within a manifest; the augmentation of an utterance is a function of it.
+        id: unique within a manifest; the random augmentation of an utterance depends on its id.
         offset: start of the segment in the file, in seconds; None: the utterance is the whole file.
         speaker: name or number of the speaker, if known.
         extent: the byte range of the utterance's audio in the shard `audio_filepath`; `offset` is then the segment's
             start in the original recording, and is not used for reading. None: `audio_filepath` is an audio file.
         content: bytes of the audio file or of the extent, if they have been read.
-        manifest: name of the manifest, by which losses and errors are summed; it is not a key of the line.
+        manifest: name of the manifest; losses and errors are summed per manifest. It is not a key of the line.
     """
 
     audio_filepath: str
@@ -104,7 +104,7 @@ def read_good_lines(
 
 
 def manifest_lines(path: str, content: bytes | None = None) -> Iterator[tuple[str, str]]:
-    """Yield `file:line` and text of each line of a manifest that is not blank.
+    """Yield `file:line` and text of each non-blank line of a manifest.
 
     Args:
         path: path or URL of the manifest.
@@ -148,7 +148,7 @@ def write_manifest(
 
 
 def named_lines(path: str | Path, kind: str, content: bytes | None = None) -> Iterator[tuple[str, str]]:
-    """Yield `file:line` (for errors) and text of each line of a file that is not blank.
+    """Yield `file:line` (for errors) and text of each non-blank line of a file.
 
     A byte order mark at the start is removed; bytes that are not UTF-8 become surrogate escapes.
 
@@ -169,7 +169,7 @@ def named_lines(path: str | Path, kind: str, content: bytes | None = None) -> It
         with io.TextIOWrapper(binary, encoding="utf-8-sig", errors="surrogateescape") as file:
             for where, line in bounded_lines(file.readline, MAX_LINE_LENGTH, printable_url(path)):
                 if "\0" in line:
-                    raise InputError(f"{where}: must be {kind}; it is not text. asr.transcribe takes recordings.")
+                    raise InputError(f"{where}: must be {kind}; it is not text. For recordings, use asr.transcribe.")
                 if line.strip():
                     yield where, line
     except OSError as error:
@@ -197,7 +197,7 @@ def parse_object(line: str, where: str) -> dict[str, Any]:
         raise InputError(f"{must}; {error.msg} at character {error.pos + 1}.") from None
     except (ValueError, RecursionError):  # a ValueError is also raised for more than 4300 digits
         must = f"{where}: each line must be one JSON object"
-        raise InputError(f"{must}; it has a number with too many digits or too deep nesting.") from None
+        raise InputError(f"{must}; a number has too many digits, or the nesting is too deep.") from None
     if not isinstance(entry, dict):
         raise InputError(f"{where}: each line must be one JSON object; got {type(entry).__name__}.")
     return entry
@@ -257,7 +257,7 @@ def parse_utterance(
 
 
 def check_unicode(text: str, where: str) -> None:
-    """Check that a text can be encoded to bytes again.
+    """Check that a text can be encoded to bytes.
 
     Raises:
         InputError: the text contains a lone surrogate.

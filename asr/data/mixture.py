@@ -74,7 +74,7 @@ class Mixture:
         return all(mean == 1 for mean in self.repeats)
 
     def occurrences(self, seed: int, epoch: int) -> Occurrences:
-        """Draw the utterances of an epoch: each occurs floor(`repeats`) times, and some, drawn at random, once more.
+        """Draw the utterances of an epoch: each occurs floor(`repeats`) times, and a random selection once more.
 
         Args:
             seed: the run's seed.
@@ -96,7 +96,7 @@ class Mixture:
 
     @staticmethod
     def _whole_and_drawn(size: int, mean: float) -> tuple[int, int, int]:
-        """Return the minimum occurrences of an utterance, the number of utterances with one more, and the total."""
+        """Return the minimum occurrences per utterance, the number of utterances with one more, and the total."""
         whole = int(mean)
         drawn = round((mean - whole) * size)
         return whole, drawn, whole * size + drawn

@@ -16,12 +16,12 @@ POWER_OF_TWO = Rule("a power of two, at most 64", lambda value: is_whole(value) 
 class PaddedLengths:
     """The allowed lengths of batches, evenly spaced between neighbouring powers of two.
 
-    With few lengths, the result of work that is done once per shape, such as the choice of a library's algorithms, is
-    used for many batches. The length of a batch almost determines its number of utterances, because
-    `data.batch_seconds` limits the product of both.
+    Some work is done once per shape, such as a library's choice of algorithms. With few lengths, many batches share
+    its result. The length of a batch almost determines its number of utterances, because `data.batch_seconds` limits
+    the product of length and number.
 
     Args:
-        lengths_per_doubling: number of allowed lengths from a length up to its double, a power of two; 16 adds about
+        lengths_per_doubling: number of allowed lengths between a length and its double, a power of two; 16 adds about
             2 % padding. None: a batch is as long as its longest utterance.
 
     Raises:

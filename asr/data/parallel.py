@@ -40,8 +40,8 @@ def in_parallel(
     Args:
         function: a function that logs nothing and raises only StoreErrors.
         things: the arguments, one per call.
-        num_processes: number of processes to start; 0: this process computes. None: one process per core, or this
-            process alone if there are at most MIN_PARALLEL arguments.
+        num_processes: number of processes to start; 0: this process calls the function. None: one process per core, or
+            0 if there are at most MIN_PARALLEL arguments.
         results_ahead: maximum number of results that a process computes in advance.
     """
     if num_processes is None:

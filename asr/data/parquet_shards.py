@@ -2,7 +2,7 @@
 
 A file has row groups of about 100 MB; within a row group, a column is contiguous. The datasets library does not
 compress the audio column, so the audio file of a row is a byte range of the Parquet file, and training reads only this
-range. If the column were compressed, training would have to read the whole row group for an utterance.
+range. If the column were compressed, training would have to read the whole row group for each utterance.
 """
 
 import io
@@ -23,7 +23,7 @@ from asr.storage.range_file import RangeFile
 PARQUET_SUFFIX = ".parquet"
 MAX_ROW_GROUP_BYTES = 4 << 30  # maximum bytes of audio in a row group, which is read into memory
 BATCH_ROWS = 16  # number of rows that are decoded at once
-PROBE_BYTES = 64  # number of first bytes of an audio file that are searched for in the column
+PROBE_BYTES = 64  # number of bytes at the start of an audio file that are searched for first
 SPEAKER_COLUMNS = ("speaker", "speaker_id")
 
 
@@ -39,7 +39,7 @@ class _Columns(NamedTuple):
 def index_parquet(files: Sequence[str], text_column: str, on_shard: OnShard) -> Iterator[Utterance]:
     """Yield the utterances of Parquet files. Their audio is read once, to determine durations.
 
-    Ids are in the column `id`; without this column, an id is the file's name and the row's number.
+    Ids are in the column `id`; without this column, an id consists of the file's name and the row's number.
 
     Args:
         files: paths or URLs.
@@ -92,7 +92,7 @@ def _columns(schema: pa.Schema, text_column: str, name: str) -> _Columns:
         raise InputError(f"{must}; got {', '.join(audio) or 'none'}: {there}.")
     if text_column not in schema.names:
         must = f"{name}: must have the column of texts {text_column!r}"
-        raise InputError(f"{must}; {there}. Name another with --text-column.")
+        raise InputError(f"{must}; {there}. Name another column with --text-column.")
     speaker = next((column for column in SPEAKER_COLUMNS if column in schema.names), None)
     return _Columns(audio[0], text_column, "id" if "id" in schema.names else None, speaker)
 
@@ -153,7 +153,7 @@ def _place(chunk: bytes, content: bytes | None, after: int, where: str) -> int:
         position = chunk.find(content)  # equal contents are stored only once, at an earlier row
     if position < 0:
         must = f"{where}: audio must be uncompressed in the Parquet file, as datasets (5 or newer) writes it"
-        read = f"it is compressed, so that an utterance would need {len(chunk) / 1e6:,.1f} MB"
+        read = f"it is compressed, so each utterance would require reading {len(chunk) / 1e6:,.1f} MB"
         raise InputError(f"{must}; {read}. Write it again: load_dataset('parquet', ...).to_parquet(...).")
     return position
 

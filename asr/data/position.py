@@ -1,4 +1,4 @@
-"""The position of a run in its training data, stored in checkpoints, so that a run resumes at the next batch."""
+"""The position of a run in its training data; checkpoints store it, so that a run resumes at the next batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Estimates of what an epoch reads from shards and URLs: bytes, and requests to object stores."""
+"""Estimates of the bytes that an epoch reads from shards, and of its requests to object stores."""
 
 import math
 from collections.abc import Sequence
@@ -27,9 +27,9 @@ class EpochReading:
         wanted_bytes: bytes of the audio in shards.
         amplification: fetched bytes per wanted byte. Small gaps between neighbouring utterances are also fetched, and
             an utterance that occurs twice in a batch is fetched once.
-        requests: number of requests to object stores that there would be if all shards were in a store, including one
-            request for each audio file at a URL.
-        num_unsized: number of occurrences of utterances in separate files; an index does not contain the files' sizes.
+        requests: number of requests to object stores, under the assumption that all shards are in a store; each audio
+            file at a URL takes one request.
+        num_unsized: number of occurrences of utterances in separate files, whose sizes an index does not contain.
     """
 
     num_batches: int

@@ -70,8 +70,8 @@ class RecordingList:
             place: number of the recording.
             sample_rate: sample rate of the result, in Hz.
             num_samples: number of samples of the result.
-            begin: start of the segment, in [0, 1), as a fraction of the latest possible start. If the recording is
-                shorter than the segment: as a fraction of the recording's length.
+            begin: start of the segment in [0, 1): a fraction of the latest possible start or, if the recording is
+                shorter than the segment, of the recording's length.
 
         Raises:
             AudioError: the recording is unreadable.

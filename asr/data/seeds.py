@@ -17,7 +17,7 @@ def derive_seed(*parts: int | str) -> int:
 def seeded(*parts: int | str) -> Iterator[None]:
     """Seed torch's CPU generator with `parts` for the duration of a block; then restore its state.
 
-    So the result of an augmentation is a function of the seed, although augmentations do not accept a generator.
+    This makes the result of an augmentation a function of the seed, although augmentations do not accept a generator.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(derive_seed(*parts))

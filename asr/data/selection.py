@@ -28,7 +28,7 @@ class SelectionBounds:
     Args:
         min_seconds: minimum duration.
         max_seconds: maximum duration.
-        max_train_utterances: maximum number of utterances, of which the first are used. None: no limit.
+        max_train_utterances: maximum number of utterances; later utterances are dropped. None: no limit.
 
     Raises:
         InputError: a limit is invalid.
@@ -68,9 +68,9 @@ def select(
 ) -> Selection:
     """Select the utterances that have a text, a duration within the bounds, and tokens that fit their frames.
 
-    Columns are processed in blocks, so that ten million utterances need little memory. The size of the head's
-    largest tensor, which `max_cells` limits, includes `added_seconds`, the maximum that augmentation adds. The reason
-    for which an utterance is dropped is the first condition that it fails.
+    Columns are processed in blocks, so that ten million utterances need little memory. `max_cells` limits the size of
+    the head's largest tensor for the duration plus `added_seconds`, the maximum that augmentation adds. The
+    reason for which an utterance is dropped is the first condition that it fails.
     """
 
     views = f"; its {reference.views} views share a batch" if reference.views > 1 else ""
@@ -79,7 +79,7 @@ def select(
         f"longer than {bounds.max_seconds:g} s ({_LIMITS}{views})",
         f"shorter than data.min_seconds={bounds.min_seconds:g}",
         TEXT_TOO_LONG,
-        f"the head's largest tensor has more than {max_cells or 0:,.0f} elements for it (data.max_cells{views})",
+        f"the head's largest tensor needs more than {max_cells or 0:,.0f} elements (data.max_cells{views})",
         f"beyond the first data.max_train_utterances={bounds.max_train_utterances}",
     ]
     selected, beyond = len(reasons), len(reasons) - 1
@@ -153,7 +153,7 @@ def feasible_factors(
 
     def fit(seconds: Tensor, min_frames: Tensor) -> Tensor:
         num_samples = (seconds * features.sample_rate).round().long()
-        at_all = fit_at(max(speed.factors), num_samples, min_frames)  # whether tokens fit at every speed
+        at_all = fit_at(max(speed.factors), num_samples, min_frames)  # the maximum factor leaves the fewest frames
         fits = at_all[:, None].repeat(1, len(speed.factors))
         others = ~at_all
         for place, factor in enumerate(speed.factors):

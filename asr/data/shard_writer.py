@@ -28,8 +28,8 @@ from asr.storage.store import list_prefix, read_range, read_whole, write_whole
 from asr.system.files import UNFINISHED, remove_unfinished
 
 BLOCK = tarfile.BLOCKSIZE
-READ_BYTES = 1 << 23  # number of bytes that are compared at once when a shard is compared with its copy
-OPUS_RATES = (8_000, 12_000, 16_000, 24_000, 48_000)  # Hz; other audio is resampled to the next higher of these
+READ_BYTES = 1 << 23  # number of bytes that are compared at once when a shard is verified
+OPUS_RATES = (8_000, 12_000, 16_000, 24_000, 48_000)  # Hz; other rates become the next higher one, at most 48 kHz
 MAX_FLAC_RATE = 655_350  # Hz: limit of FLAC's header
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ShardSettings:
-    """Settings of the writing of shards.
+    """Size and encoding of shards.
 
     Args:
         megabytes: minimum size of a complete shard.
@@ -52,8 +52,8 @@ class ShardSettings:
 class ShardWriter:
     """Writes shards to a folder or URL, one after another; each shard is written atomically.
 
-    A second start with the same manifest continues after the last complete shard; a shard is complete if it has an
-    index.
+    After an interruption, another call with the same manifest continues after the last complete shard. A shard is
+    complete if it has an index.
 
     Args:
         output: folder or URL.
@@ -120,8 +120,8 @@ class ShardWriter:
         """Open the index of a complete shard."""
         index = fetched_index(join(self._output, f"{name}.arrow"))
         if index.source != self._source:
-            must = f"existing shards in {printable_url(self._output)} must have the same manifests and settings"
-            raise InputError(f"{must}; {name}.tar has others. Give another --output or --prefix.")
+            must = f"existing shards in {printable_url(self._output)} must be of the same manifests and settings"
+            raise InputError(f"{must}; {name}.tar is not. Give another --output or --prefix.")
         check_shards(index, self._output)
         return index
 
@@ -201,8 +201,8 @@ def encoded_audio(waveform: Tensor, sample_rate: int, opus: bool) -> tuple[bytes
     """Encode a waveform (S,), as Opus or losslessly.
 
     Returns:
-        The content of a file, and its suffix. A lossless file is FLAC if the samples are integers of 16 or 24 bits,
-        otherwise WAV.
+        The content of an audio file, and the file's suffix. Lossless audio is FLAC if the samples are integers of 16 or
+        24 bits, otherwise WAV.
     """
     samples, file = waveform.numpy(), io.BytesIO()
     if opus:

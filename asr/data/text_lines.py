@@ -15,7 +15,7 @@ _LINES = 1000  # number of lines between two calls of `advance`
 
 
 def text_lines(path: str, advance: Callable[[int], object]) -> Iterator[tuple[int, str]]:
-    """Yield number and text of each line of a file, or of each utterance of a manifest.
+    """Yield the number and the text of each line of a file, or of each utterance of a manifest.
 
     Raises:
         InputError: the file is unreadable or is not text.

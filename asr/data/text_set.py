@@ -1,4 +1,4 @@
-"""Texts as tokens, and the batches of an epoch."""
+"""Tokenised texts, and the batches of an epoch."""
 
 import hashlib
 import logging
@@ -36,9 +36,9 @@ class TextSettings:
         train: training texts: files with a sentence per line, which may be compressed (.gz), or manifests.
         valid: validation texts.
         test: texts whose perplexity is reported at the end.
-        batch_tokens: maximum number of tokens in a padded batch, including the ends of sentences.
+        batch_tokens: maximum number of tokens in a padded batch, including one end token per sentence.
         max_sentences: maximum number of sentences in a batch.
-        jitter: maximum distance, in batches, by which a sentence moves from its position in the order of lengths.
+        jitter: maximum random shift of a sentence, in batches, from its position in the order of lengths.
     """
 
     train: Annotated[list[str], list_of(PATH, f"{FILES}, at least one", least=1)]
@@ -70,7 +70,7 @@ class TextBatch:
 
 @dataclass(frozen=True)
 class Sentences:
-    """Texts as tokens.
+    """Tokenised texts.
 
     Args:
         tokens: tokens of all texts, concatenated, (T,) int32.
@@ -91,7 +91,7 @@ class Sentences:
 
     @property
     def lengths(self) -> Tensor:
-        """Number of tokens of each text, including its end, (N,)."""
+        """Number of tokens of each text, including its end token, (N,)."""
         return self.starts.diff() + 1
 
     @property
@@ -159,7 +159,7 @@ class TextSet:
     """Sentences to train on, and the batches of each epoch.
 
     Args:
-        sentences: all sentences; sentences longer than a batch are dropped.
+        sentences: all sentences; sentences with more than `batch_tokens` tokens are dropped.
         settings: bounds and order of the batches.
         seed: seed of the plans.
 

@@ -26,7 +26,8 @@ CURE_OF_TRAIN = "fit another tokenizer (tokenizer=sentencepiece): this one belon
 
 logger = logging.getLogger(__name__)
 
-_work: tuple[Utterances, Reference, str]  # arguments of `_encode` in forked processes, because they cannot be pickled
+# Arguments of `_encode`. Forked processes inherit them, because they cannot be pickled.
+_work: tuple[Utterances, Reference, str]
 
 
 class TokenCounts(NamedTuple):
@@ -57,7 +58,7 @@ def count_tokens(utterances: Utterances, reference: Reference, split: str = "tra
 
 
 def stored_counts(utterances: Utterances, reference: Reference, cache: IndexCache, components: str) -> TokenCounts:
-    """Return the result of `count_tokens` for the training split, which is stored in `cache`.
+    """Return the result of `count_tokens` for the training split, and store it in `cache` for later calls.
 
     Args:
         utterances: utterances with normalised texts.
@@ -81,7 +82,7 @@ def _split(counts: np.ndarray) -> TokenCounts:
 
 
 def _encoded(utterances: Utterances, reference: Reference, split: str) -> np.ndarray:
-    """Return the numbers of tokens and of the frames that they need, (2, N) int32."""
+    """Return, for each text, the number of tokens and the number of frames that the tokens need, (2, N) int32."""
     global _work
     _work = utterances, reference, split
     starts = range(0, len(utterances), CHUNK)
@@ -105,7 +106,7 @@ def _chunks(starts: Sequence[int], number: int) -> Iterator[np.ndarray | str]:
 
 
 def _encode(start: int) -> np.ndarray | str:
-    """Return the numbers of tokens and needed frames of a chunk, (2, CHUNK) int32, or the message of an error."""
+    """Return the numbers of tokens and of needed frames for a chunk of texts, (2, n) int32, or an error message."""
     utterances, reference, split = _work
     texts = utterances.select(np.arange(start, min(start + CHUNK, len(utterances)))).texts
     encode, min_frames = reference.encode, reference.min_frames

@@ -57,9 +57,9 @@ def count_steps(
 ) -> int:
     """Count the optimizer steps of a whole run; arguments that are not listed are as in `TrainingSet.total_steps`.
 
-    The numbers of batches of two epochs differ by one or two in a thousand. To start runs over large sets quickly, only
-    the first epochs, up to `MAX_PLANNED` utterances in total (at least two epochs), are planned to count their batches.
-    Later epochs are assumed to have the number of batches of the last planned epoch.
+    The number of batches differs by 0.1 to 0.2 % between epochs. To start runs over large sets quickly, only the first
+    epochs are planned to count their batches: up to `MAX_PLANNED` utterances in total, but at least two epochs. Later
+    epochs are assumed to have the number of batches of the last planned epoch.
 
     Args:
         num_batches: returns the number of batches per rank in the part of an epoch that contains a position.
@@ -118,7 +118,7 @@ class TrainingSet:
         longest, max_cells = self._bounds.longest_utterance() - added_seconds, self._bounds.max_cells
         if longest <= 0:
             must = "a batch must have room for the seconds that augment.edges adds to an utterance"
-            raise InputError(f"{must}; it adds up to {added_seconds:g} s. Raise data.batch_seconds.")
+            raise InputError(f"{must}; got up to {added_seconds:g} s. Raise data.batch_seconds.")
         bounds = replace(settings.selection, max_seconds=min(settings.selection.max_seconds, longest))
         counts = count_tokens(utterances, reference) if counts is None else counts
         selection = select(utterances, counts, features, reference, bounds, max_cells, added_seconds)
@@ -138,7 +138,7 @@ class TrainingSet:
         self._feasible = torch.ones(len(self.utterances), 1, dtype=torch.bool)
         if speed is not None:
             self._factors = speed.factors
-        # The head's largest tensor is only considered if it may limit a batch, because this doubles the planning time.
+        # Limiting the head's largest tensor doubles the planning time, so it is done only if the limit may be reached.
         longest_played = durations.max()[None] / torch.tensor(self._factors).min() + added_seconds
         most = self._cells(self._padded(longest_played), num_tokens.max())
         if speed is not None:
@@ -257,7 +257,7 @@ class TrainingSet:
         return self.features.num_frames((seconds * self.features.sample_rate).round().long())
 
     def _padded(self, seconds: Tensor) -> Tensor:
-        """Return the seconds to which an utterance is padded if it is the longest of its batch, (N,)."""
+        """Return the seconds to which each utterance is padded if it is the longest of its batch, (N,)."""
 
         if self.settings.lengths.lengths_per_doubling is None:
             return seconds

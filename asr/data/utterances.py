@@ -24,7 +24,7 @@ class Part:
     Args:
         index: the rows.
         folder: path or URL to which audio paths are relative.
-        name: name of the manifest, for messages and sums by manifest.
+        name: name of the manifest, for messages and for sums per manifest.
         prefix: prefix of ids, if an earlier part has equal ids; empty: ids are not changed.
         repeats: mean number of occurrences of an utterance in a training epoch.
     """
@@ -94,7 +94,7 @@ class Utterances(Sequence[Utterance]):
         return replace(written, audio_filepath=path, text=text, id=part.prefix + written.id, manifest=part.name)
 
     def select(self, positions: np.ndarray) -> Utterances:
-        """Return the utterances at these positions, ascending, (M,) int64."""
+        """Return the utterances at these positions, (M,) int64, which must be ascending."""
         rows = positions if self._rows is None else self._rows[positions]
         return Utterances(self.parts, rows, self._normalize)
 
@@ -104,7 +104,7 @@ class Utterances(Sequence[Utterance]):
 
     @property
     def source(self) -> str | None:
-        """Hash of the manifests or shards, before normalisation; None: unknown, or only some rows are selected."""
+        """Hash of the manifests or shards, before normalisation; None if it is unknown or rows are selected."""
         sources = [part.index.source for part in self.parts]
         if self._rows is not None or None in sources:
             return None
@@ -154,7 +154,7 @@ class Utterances(Sequence[Utterance]):
             first = end
 
     def values(self, name: str) -> Iterator[str]:
-        """Yield the values of a text column, with normalised texts; accessing utterances takes ten times as long."""
+        """Yield the values of a text column; texts are normalised. Accessing utterances takes ten times as long."""
         change = self._normalize if name == "text" and self._normalize is not None else str
         first = 0
         for part in self.parts:
@@ -184,7 +184,7 @@ class Utterances(Sequence[Utterance]):
 
 
 def with_known_ids(parts: Sequence[Part]) -> set[int]:
-    """Return the indices of the parts that contain an id which also occurs in an earlier part."""
+    """Return the indices of the parts that share an id with an earlier part."""
     if len(parts) < 2:
         return set()
     hashes = [

@@ -1,7 +1,7 @@
-"""Examples without features, if the features of a whole batch are computed on the model's device.
+"""Examples without features, for runs that compute the features of a whole batch on the model's device.
 
 A worker loads the audio, augments the waveform and draws the masks as usual, but returns waveform and masks instead of
-features. So the masks are the same as if the worker computed the features.
+features. The masks are therefore the same as if the worker computed the features.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Unfeatured:
 
 
 class WaveformFeatures:
-    """Replacement of `features` in a dataset, which stores the waveform and computes only the number of frames."""
+    """A substitute for a dataset's `features` that stores the waveform and computes only the number of frames."""
 
     def __init__(self, features: Features) -> None:
         self.sample_rate = features.sample_rate
@@ -54,19 +54,19 @@ class WaveformFeatures:
 
 @dataclass(frozen=True)
 class DrawnMasks:
-    """Replacement of an augmentation of features, which draws masks without applying them."""
+    """A substitute for an augmentation of features that draws masks without applying them."""
 
     masks: Masks
     dim: int
 
     def __call__(self, unfeatured: Unfeatured) -> Unfeatured:
-        """Draw masks, and append their rectangles to the placeholder's."""
+        """Draw masks, and append their rectangles to the placeholder's `masks`."""
         drawn = self.masks.draw(unfeatured.num_frames, self.dim)
         return replace(unfeatured, masks=torch.cat([unfeatured.masks, drawn]))
 
 
 def without_features(augmentation: Augmentation, dim: int) -> Augmentation:
-    """Return the augmentation for waveforms, with masks that are drawn but not applied.
+    """Return a copy of an augmentation that draws the masks of features without applying them.
 
     Raises:
         InputError: an augmentation of features is not a mask.
@@ -74,7 +74,7 @@ def without_features(augmentation: Augmentation, dim: int) -> Augmentation:
     drawn: list[Any] = []
     for augment in augmentation.features:
         if augment.masks is None:
-            must = "data.features_on must be cpu with augmentations of features other than masks"
+            must = "data.features_on must be cpu if an augmentation of features is not a mask"
             raise InputError(f"{must}; got {type(augment).__name__}.")
         drawn.append(DrawnMasks(augment.masks, dim))
     return replace(augmentation, features=drawn)
@@ -111,7 +111,7 @@ class WaveformBatch:
             features, lengths = self.waveforms.new_zeros(0, 0, 0), self.sample_counts
         else:
             features, lengths = front_end(self.waveforms, self.sample_counts)
-            features = F.pad(features, (0, 0, 0, self.num_frames - features.shape[1]))  # negative padding removes
+            features = F.pad(features, (0, 0, 0, self.num_frames - features.shape[1]))  # negative padding crops
             views = len(self.masks) // len(self)
             features, lengths = masked(features.repeat(views, 1, 1), self.masks), lengths.repeat(views)
         return replace(self.rest, features=features, feature_lengths=lengths)

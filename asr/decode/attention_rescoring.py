@@ -12,11 +12,11 @@ from asr.decode.fusion.shallow_fusion import Bonus, FusionMaker, Score
 from asr.interfaces import AttentionHead, Head, Hypothesis, Tokenizer, Tunable
 from asr.settings.rule import DECODED_SECONDS, number, whole
 
-WEIGHTS = (0.0, 0.3, 0.6, 1.0, 1.5, 2.0, 3.0, 5.0)  # weights of the attention decoder that asr.tune tries
+WEIGHTS = (0.0, 0.3, 0.6, 1.0, 1.5, 2.0, 3.0, 5.0)  # values of attention_weight that asr.tune tries
 
 
 class RescoringEvidence(NamedTuple):
-    """Input of the search in one utterance.
+    """Input of the search for one utterance.
 
     Args:
         encoder_out: (T', D).
@@ -28,22 +28,23 @@ class RescoringEvidence(NamedTuple):
 
 
 class AttentionRescoring:
-    """Two passes: CTC beam search finds hypotheses; the attention decoder scores each, all tokens in parallel.
+    """Find hypotheses by CTC beam search, then rescore each with the attention decoder, all tokens in parallel.
 
-    A score is the score of the CTC search with fusion, plus `attention_weight` times the decoder's log-probability.
+    A hypothesis's score is its score in the CTC search with fusion, plus `attention_weight` times the decoder's
+    log-probability.
 
     *Source*: Yao et al. 2021 (WeNet), arXiv:2102.01547.
 
     Args:
         head: a head with a frame head and a token decoder.
         tokenizer: its pieces spell the words of language model, lexicon and hotwords.
-        normalize: normaliser of the texts, applied to hotwords.
+        normalize: the text normaliser, applied to hotwords.
         attention_weight: factor of the attention decoder's log-probability.
-        max_seconds: maximum seconds of audio decoded at once; longer recordings are cut at silences.
+        max_seconds: maximum seconds of audio decoded in one piece; longer recordings are cut at silences.
         beam_size: this and all following settings are those of the CTC beam search (`asr.decode.beam.Beam`).
-        beam_threshold: prefixes that score lower than the best by more than this are pruned (natural logarithm).
-        tokens_per_frame: number of most likely tokens that extend a prefix in a frame.
-        token_threshold: tokens with a lower log-probability extend no prefix, except the most likely token.
+        beam_threshold: prefixes are pruned if the best prefix scores higher by more than this (natural logarithm).
+        tokens_per_frame: number of most likely tokens of a frame, including the blank, that the search tries.
+        token_threshold: minimum log-probability of a token that is tried; the most likely token is always tried.
         fusion: makes the shallow fusion, given tokenizer and normalize.
 
     Raises:

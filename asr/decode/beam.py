@@ -15,8 +15,8 @@ from asr.decode.prefixes import Prefix, finish
 from asr.interfaces import BLANK_ID, FrameHead, Head, Hypothesis, Tokenizer
 from asr.settings.rule import whole
 
-Frame = tuple[float, int, list[float], list[int]]  # blank's log-probability; number of tokens to try; log-probs; tokens
-Tried = dict[int, tuple[float, float]]  # by token: log-probability; log-probability plus the largest gain of fusion
+Frame = tuple[float, int, list[float], list[int]]  # log-prob of blank; number of tokens to try; their log-probs; tokens
+Tried = dict[int, tuple[float, float]]  # by token: log-probability; upper bound of its sum with the gain from fusion
 
 Beams = dict[Prefix, tuple[float, float]]  # log-probabilities of the best paths ending in blank and in the last token
 Reached = list[tuple[float, Prefix, float, float]]  # score; prefix; its two log-probabilities, as in Beams
@@ -24,19 +24,19 @@ SCORE = itemgetter(0)
 
 
 class Beam:
-    """Search for the tokens with the highest score of best path, language model, lexicon and hotwords.
+    """Search for the tokens with the highest total score of CTC path, language model, lexicon and hotwords.
 
     *Source*: Hannun et al. 2014, arXiv:1408.2873, algorithm 1. *Differs from the paper*: a prefix is scored by its best
-    path and not by the sum of its paths, so a beam of 1 without a language model is greedy decoding.
+    path and not by the sum of its paths, so beam_size 1 without a language model is greedy decoding.
 
     Args:
         head: a head with a frame head.
         tokenizer: its pieces spell the words of language model, lexicon and hotwords.
-        normalize: normaliser of the texts, applied to hotwords.
+        normalize: the text normaliser, applied to hotwords.
         beam_size: number of prefixes after each frame.
-        beam_threshold: prefixes that score lower than the best by more than this are pruned (natural logarithm).
-        tokens_per_frame: number of most likely tokens that extend a prefix in a frame, beside the blank.
-        token_threshold: tokens with a lower log-probability extend no prefix, except the most likely token.
+        beam_threshold: prefixes are pruned if the best prefix scores higher by more than this (natural logarithm).
+        tokens_per_frame: number of most likely tokens of a frame, including the blank, that the search tries.
+        token_threshold: minimum log-probability of a token that is tried; the most likely token is always tried.
         fusion: makes the shallow fusion, given tokenizer and normalize.
 
     Raises:
@@ -70,7 +70,7 @@ class Beam:
     def evidence(self, encoder_out: Tensor, lengths: Tensor) -> list[list[Frame]]:
         """Find the tokens to try in each frame of each utterance."""
         log_probs = self._log_probs(encoder_out)  # (B, T', V)
-        values, tokens = log_probs.topk(self.tokens_per_frame, dim=-1)  # (B, T', N), the most likely one first
+        values, tokens = log_probs.topk(self.tokens_per_frame, dim=-1)  # (B, T', N), most likely token first
         counts = (values >= values[..., :1].clamp(max=self.token_threshold)).sum(dim=-1)  # (B, T')
         width = max(counts.flatten().tolist(), default=0)
         columns = [
@@ -101,7 +101,7 @@ class Beam:
     def step(
         self, encoder_out: Tensor, lengths: Tensor, states: Sequence[Grown]
     ) -> tuple[list[list[Hypothesis]], list[Grown]]:
-        """Continue streams with encoder_out (B, T', D), (B,); tokens that all prefixes of a beam share are final."""
+        """Continue streams with encoder_out (B, T', D), lengths (B,); tokens shared by all prefixes are final."""
         return self.advance(self.evidence(encoder_out, lengths), states)
 
     def advance(
@@ -117,7 +117,7 @@ class Beam:
 
     @staticmethod
     def forget(state: Grown, num_tokens: int) -> Grown:
-        """Drop the first tokens, which all prefixes of the beam share."""
+        """Drop the first `num_tokens` tokens, which all prefixes of the beam share."""
         root = [*next(iter(state.beams)).back()][-1 - num_tokens]
         root.uproot()
         return Grown(root, state.beams)
@@ -129,7 +129,10 @@ class Beam:
         return Grown(state.root, beams)
 
     def settle(self, state: Grown) -> tuple[Hypothesis, Grown]:
-        """Make the best hypothesis final; continue after it, or from the initial state if it ends within a word."""
+        """Make the best hypothesis final; return it and the state that continues after it.
+
+        If the hypothesis leaves out an incomplete last word, the search continues from the initial state.
+        """
         best, *_ = self._search.hypotheses(state)
         for prefix, paths in state.beams.items():
             if prefix.tokens() == best.tokens:
@@ -169,7 +172,7 @@ class _Search:
         return Grown(empty, {empty: (0.0, NEVER)})
 
     def hypotheses(self, state: Grown) -> list[Hypothesis]:
-        """Return the finished hypotheses, the best first."""
+        """End the last word of each prefix; return the hypotheses, best first."""
         return finish(self.fusion, {prefix: max(paths) for prefix, paths in state.beams.items()})
 
     def advance(self, state: Grown, frames: Iterable[Frame]) -> Grown:
@@ -191,7 +194,7 @@ class _Search:
     def _grow(self, beams: Beams, tried: Tried, reached: Reached) -> None:
         """Append to `reached` the prefixes extended by a token, except extensions that would be pruned.
 
-        Fusion takes most of the time. So extensions are scored in the order of their upper bounds, until a bound is
+        Fusion takes most of the time. So extensions are scored in descending order of upper bounds, until a bound is
         below the score needed to stay in the beam.
         """
         scores = [score for score, *_ in reached]
@@ -230,13 +233,13 @@ class _Search:
 def _shared(beams: Beams) -> int:
     """Return the length of the longest common prefix of all prefixes of a beam."""
     tokens = [prefix.tokens() for prefix in beams]
-    # The common prefix of the first and the last in sorted order is common to all.
+    # In sorted order, tokens shared by the first and the last prefix are shared by all prefixes.
     pairs = zip(min(tokens), max(tokens), strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _stay(beams: Beams, blank: float, tried: Tried) -> Reached:
-    """Advance paths whose prefix does not change (blank, repeated token) or becomes another that is in the beam."""
+    """Advance paths by a blank, a repeated token, or a token that leads to another prefix of the beam."""
     reached: Reached = []
     for prefix, (in_blank, in_token) in beams.items():
         rests = (in_blank if in_blank > in_token else in_token) + blank

@@ -11,7 +11,7 @@ from asr.lengths import padding_mask
 
 
 class Greedy:
-    """Take the best token of each frame, merge repeats, drop blanks.
+    """Take the best token of each frame, merge repeats and drop blanks.
 
     Args:
         head: a head with a frame head.
@@ -29,7 +29,7 @@ class Greedy:
         self._log_probs = cast(FrameHead, head.frame_head).log_probs
 
     def evidence(self, encoder_out: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Find the best token of each frame and its log-probability, (B, T') each; lengths are numbers of frames."""
+        """Return the best token's log-probability and id in each frame, (B, T') each, and the numbers of frames."""
         best, paths = self._log_probs(encoder_out).max(dim=-1)  # (B, T')
         return best, paths, lengths
 
@@ -54,7 +54,7 @@ class Greedy:
     def step(
         self, encoder_out: Tensor, lengths: Tensor, states: "Sequence[BestPath]"
     ) -> "tuple[list[list[Hypothesis]], list[BestPath]]":
-        """Continue streams with encoder_out (B, T', D), (B,); tokens of a best path are final at once."""
+        """Continue streams with encoder_out (B, T', D), lengths (B,); tokens of a best path are final immediately."""
         best, paths, _ = self.evidence(encoder_out, lengths)
         new = [
             BestPath(
@@ -68,12 +68,12 @@ class Greedy:
 
     @staticmethod
     def decide(state: "BestPath", tokens: list[int]) -> "BestPath":
-        """Return the state unchanged: there is one hypothesis."""
+        """Return the state unchanged: there is only one hypothesis."""
         return state
 
     @staticmethod
     def forget(state: "BestPath", num_tokens: int) -> "BestPath":
-        """Drop the first tokens."""
+        """Drop the first `num_tokens` tokens."""
         return state._replace(tokens=state.tokens[num_tokens:])
 
     @staticmethod
@@ -88,7 +88,7 @@ class BestPath(NamedTuple):
     Args:
         tokens: tokens that `forget` has not dropped.
         last: token of the last frame.
-        score: score of all frames.
+        score: total score of all frames.
     """
 
     tokens: list[int]

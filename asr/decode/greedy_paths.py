@@ -29,7 +29,7 @@ class Place(NamedTuple):
 
 
 class WrittenTokens(NamedTuple):
-    """Tokens of an utterance.
+    """Tokens of an utterance, with their times and confidences.
 
     Args:
         tokens: tokens without blanks.
@@ -57,14 +57,14 @@ class GreedyPath(NamedTuple):
 
 
 class TokenSteps:
-    """Tokens that a batch emits, one tensor (B,) per step; the blank for utterances without a token in this step."""
+    """Tokens that a batch emits, one tensor (B,) per step, with the blank for utterances without a token."""
 
     def __init__(self, num_utterances: int) -> None:
         self._num_utterances = num_utterances
         self._steps: list[tuple[Tensor, ...]] = []
 
     def add(self, tokens: Tensor, starts: Tensor, ends: Tensor, log_probs: Tensor) -> None:
-        """Add a step: tokens, their frames, and their log-probabilities for confidences, (B,) each."""
+        """Add a step: tokens, their spans, and their log-probabilities (for confidences), (B,) each."""
         self._steps.append((tokens, starts, ends, log_probs.exp()))
 
     def written(self) -> list[WrittenTokens]:
@@ -86,7 +86,7 @@ class TokenSteps:
 
 
 def begin(predictor: Predictor, joiner: JointNetwork, number: int) -> Place:
-    """Return the state before the first frame of `number` utterances, without tokens."""
+    """Return the state of `number` utterances before their first frame."""
     state = predictor.initial_state(number)
     tokens = torch.full((number,), BLANK_ID, device=state.device)
     out, state = predictor.step(tokens, state)
@@ -119,7 +119,7 @@ def together(states: Sequence[GreedyPath]) -> Place:
 def continued(
     states: Sequence[GreedyPath], lengths: Tensor, written: Sequence[WrittenTokens], place: Place
 ) -> list[GreedyPath]:
-    """Return the streams after their next `lengths` frames (B,), with the tokens emitted there and the new state."""
+    """Return the states after `lengths` more frames (B,), in which streams emitted `written` and reached `place`."""
     new = []
     for number, (state, added, length) in enumerate(zip(states, written, lengths.tolist(), strict=True)):
         frames = [Span(state.num_frames + start, state.num_frames + end) for start, end in added.frames]
@@ -139,12 +139,12 @@ def hypothesis(state: GreedyPath) -> Hypothesis:
 
 
 def decide(state: GreedyPath, tokens: list[int]) -> GreedyPath:
-    """Return the state unchanged: there is one hypothesis."""
+    """Return the state unchanged: there is only one hypothesis."""
     return state
 
 
 def forget(state: GreedyPath, num_tokens: int) -> GreedyPath:
-    """Drop the first tokens; the state of the prediction network still includes them."""
+    """Drop the first `num_tokens` tokens; the state of the prediction network still depends on them."""
     tokens, frames, confidences = state.written
     rest = WrittenTokens(tokens[num_tokens:], frames[num_tokens:], confidences[num_tokens:])
     return state._replace(written=rest)

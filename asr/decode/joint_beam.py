@@ -28,7 +28,7 @@ CTC_WEIGHTS = (0.1, 0.2, 0.3, 0.5, 0.7, 0.9)  # values that asr.tune tries
 
 
 class JointEvidence(NamedTuple):
-    """Input of the search in one utterance.
+    """Input of the search for one utterance.
 
     Args:
         encoder_out: (T', D).
@@ -40,23 +40,24 @@ class JointEvidence(NamedTuple):
 
 
 class JointBeam:
-    """Search for the tokens with the highest score of attention decoder, CTC, language model, lexicon and hotwords.
+    """Search for the tokens with the highest total score of attention, CTC, language model, lexicon and hotwords.
 
-    Each step extends every hypothesis by a token or ends it. The CTC score is the probability of all strings with the
-    hypothesis as prefix, so without bonuses a further token never raises a score; prefixes that the frames cannot spell
-    are excluded. The search stops when all open hypotheses score lower than the best ended one by `beam_threshold`.
+    Each step extends every hypothesis by a token or ends it. The CTC score is the total probability of all strings that
+    begin with the hypothesis, so without bonuses a further token never raises a score. Prefixes that the frames cannot
+    spell are excluded. The search stops when the best ended hypothesis scores higher than all open ones by more than
+    `beam_threshold`.
 
     *Source*: Watanabe et al. 2017, "Hybrid CTC/Attention Architecture for End-to-End Speech Recognition", section IV.
 
     Args:
         head: a head with a frame head and a token decoder.
         tokenizer: its pieces spell the words of language model, lexicon and hotwords.
-        normalize: normaliser of the texts, applied to hotwords.
+        normalize: the text normaliser, applied to hotwords.
         beam_size: number of hypotheses after each step.
-        beam_threshold: hypotheses that score lower than the best by more than this are pruned (natural logarithm).
+        beam_threshold: hypotheses are pruned if the best one scores higher by more than this (natural logarithm).
         tokens_per_step: number of the decoder's most likely tokens that extend a hypothesis.
         ctc_weight: factor of CTC's log-probability; the decoder's factor is 1 - ctc_weight.
-        max_seconds: maximum seconds of audio decoded at once; longer recordings are cut at silences.
+        max_seconds: maximum seconds of audio decoded in one piece; longer recordings are cut at silences.
         fusion: makes the shallow fusion, given tokenizer and normalize.
 
     Raises:
@@ -117,7 +118,7 @@ class _Beam(NamedTuple):
         last: last tokens, (K,).
         attention: log-probabilities under the token decoder, (K,).
         paths: paths of `PrefixScores`.
-        cache: cache of the token decoder, which has not read the last tokens.
+        cache: cache of the token decoder before it reads the last tokens.
     """
 
     prefixes: list[Prefix]
@@ -172,7 +173,7 @@ class _Search:
         return ended[: self.beam_size]
 
     def _end(self, beam: _Beam, attention: Tensor) -> list[Hypothesis]:
-        """End each hypothesis that may end here; the empty hypothesis may always end."""
+        """End each hypothesis that may end; the empty hypothesis may always end."""
         scores = self._joint(attention, self.ctc.whole(beam.paths)).tolist()
         ended: list[Hypothesis] = []
         for prefix, score in zip(beam.prefixes, scores, strict=True):

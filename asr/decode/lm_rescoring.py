@@ -12,21 +12,21 @@ from asr.interfaces import Decoder, Head, Hypothesis, Tokenizer, TokenModel, Tun
 from asr.language_model.token_scores import text_log_probs
 from asr.settings.rule import TEXT, or_null
 
-AT_ONCE = 2**16  # tokens of a batch of hypotheses, with padding; for a vocabulary of 1,024, log_probs take 256 MiB
-TOKENS = 512  # tokens of a hypothesis per forward pass; the state is passed to the next one
+AT_ONCE = 2**16  # maximum tokens in a batch, including padding; for a vocabulary of 1,024, log_probs take 256 MiB
+TOKENS = 512  # tokens of a hypothesis per forward pass; each pass continues from the state after the previous one
 
 Scores = dict[tuple[int, ...], float]  # log p(tokens, end) of each hypothesis of an utterance
 
-WEIGHTS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8)  # weights of the language model that asr.tune tries
+WEIGHTS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8)  # values of rescoring_weight that asr.tune tries
 TOKEN_INSERTION_BONUSES = (-0.5, 0.0, 0.5, 1.0, 1.5)
 
 
 class RescoredEvidence(NamedTuple):
-    """Input of the search in one utterance.
+    """Input of the search for one utterance.
 
     Args:
         first: input of the search of the first pass.
-        scores: cached scores of hypotheses, because searches with other weights mostly find the same hypotheses.
+        scores: scores of hypotheses, cached because searches with other weights mostly find the same hypotheses.
         device: device for scoring.
     """
 
@@ -36,10 +36,10 @@ class RescoredEvidence(NamedTuple):
 
 
 class LMRescoring:
-    """Two passes: a beam search finds hypotheses, then a language model over tokens scores them in batches.
+    """Find hypotheses by a beam search, then rescore them in batches with a language model over tokens.
 
-    A score is the score of the search with fusion, plus `rescoring_weight` times log p(tokens, end), plus
-    `token_insertion_bonus` per token. Without a language model it is the score of the search.
+    A hypothesis's score is its score in the search with fusion, plus `rescoring_weight` times log p(tokens, end), plus
+    `token_insertion_bonus` per token. Without a language model, scores do not change.
 
     Args:
         head: as required by the first pass.
@@ -52,9 +52,9 @@ class LMRescoring:
         first: makes the search of the first pass.
     """
 
-    streaming = None  # hypotheses are ranked when the search has ended
-    needs: tuple[str, ...] = ()  # what the head must have in addition to the needs of the first pass
-    wraps = "first"  # name of the setting that is another decoder
+    streaming = None  # hypotheses are ranked only after the search has ended
+    needs: tuple[str, ...] = ()  # properties of the head that the second pass needs
+    wraps = "first"  # name of the setting that makes the decoder of the first pass
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class LMRescoring:
         return f"{self.first.description}, rescored by a neural language model, weight {self.rescoring_weight:g}"
 
     def evidence(self, encoder_out: Tensor, lengths: Tensor) -> list[RescoredEvidence]:
-        """Return the input of the search for each utterance, which contains the input of the first pass."""
+        """Return the input of the search for each utterance, including the input of the first pass."""
         return [RescoredEvidence(first, {}, encoder_out.device) for first in self.first.evidence(encoder_out, lengths)]
 
     def search(self, evidence: list[RescoredEvidence], **values: float) -> list[list[Hypothesis]]:
@@ -120,7 +120,7 @@ class LMRescoring:
 
     @staticmethod
     def _score(model: TokenModel, evidence: Sequence[RescoredEvidence], nbest: list[list[Hypothesis]]) -> None:
-        """Add missing scores of the hypotheses of a batch of utterances, beginning with the longest hypotheses."""
+        """Score those hypotheses of a batch that have no cached score, longest hypotheses first."""
         missing: list[tuple[tuple[int, ...], Scores]] = []
         for utterance, hypotheses in zip(evidence, nbest, strict=True):
             texts = dict.fromkeys(tuple(hypothesis.tokens) for hypothesis in hypotheses)

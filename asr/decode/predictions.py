@@ -11,7 +11,7 @@ from asr.interfaces import BLANK_ID, JointNetwork, Predictor
 
 
 class PrefixReader:
-    """Computes the joiner's input for each prefix of a beam, and caches it with the prediction network's state.
+    """Compute the joiner's input for each prefix of a beam, and cache it with the prediction network's state.
 
     Args:
         predictor: prediction network.

@@ -12,8 +12,8 @@ from asr.interfaces import Hypothesis
 class Prefix:
     """A sequence of tokens with its fusion score and context; equal sequences are the same object.
 
-    Parents are weak references, because cycles would burden the garbage collector. A prefix exists as long as the root
-    of the tree, which is the empty prefix.
+    A prefix refers to its parent weakly, because cycles would burden the garbage collector. It exists as long as the
+    root of its tree.
     """
 
     __slots__ = ("__weakref__", "before", "children", "context", "fused", "token")
@@ -37,7 +37,7 @@ class Prefix:
         return [prefix.token for prefix in self.back()][-2::-1]
 
     def uproot(self) -> None:
-        """Make this prefix the root, without tokens of its own; its ancestors may be freed."""
+        """Make this prefix the root: its tokens no longer belong to any prefix, and its ancestors may be freed."""
         self.before = lambda: None
 
     def extend(self, fusion: ShallowFusion, token: int) -> Prefix | None:
@@ -49,14 +49,16 @@ class Prefix:
 
 
 def finish(fusion: ShallowFusion, beams: Mapping[Prefix, float]) -> list[Hypothesis]:
-    """End the last word of each prefix; if the lexicon has none of these words, use the longest prefix that can end.
+    """End the last word of each prefix.
+
+    If the lexicon has none of these words, the best prefix is shortened until it can end.
 
     Args:
-        fusion: scored the prefixes.
+        fusion: the fusion that scored the prefixes.
         beams: score of each prefix without fusion, best prefix first.
 
     Returns:
-        At least one hypothesis, best hypothesis first.
+        At least one hypothesis, best first.
     """
     fusion.read(prefix.context for prefix in beams)
     closed: list[tuple[float, Prefix]] = []

@@ -12,15 +12,15 @@ from asr.decode.fusion.shallow_fusion import Bonus, FusionMaker, Score
 from asr.interfaces import BLANK_ID, Head, Hypothesis, Tokenizer, Tunable
 from asr.settings.rule import Rule, list_of, number, or_null, whole
 
-WEIGHTS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5)  # weights of the priors that asr.tune tries
+WEIGHTS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5)  # values of prior_weight that asr.tune tries
 PRIORS = or_null(list_of(number(-1_000, 0), "of log-probabilities, one per token, the blank's first"))
 
 
 class PriorBeam:
-    """The beam search, in which a frame's label k scores log p(k | frame) - prior_weight * log p(k).
+    """CTC beam search in which label k of a frame scores log p(k | frame) - prior_weight * log p(k).
 
     The network's posteriors contain the prior of the labels in its training texts. A language model also contains this
-    prior, which would count twice. Priors do not change which tokens are tried in a frame.
+    prior, so without the subtraction it would count twice. Priors do not change which tokens are tried in a frame.
 
     *Source*: Miao et al. 2015 (EESEN), arXiv:1507.08240, section 4.3. *Differs from the paper*: the prior of a label is
     its mean posterior over recordings, so no transcripts are needed (`asr.tune --label-priors`).
@@ -28,13 +28,13 @@ class PriorBeam:
     Args:
         head: a head with a frame head.
         tokenizer: its pieces spell the words of language model, lexicon and hotwords.
-        normalize: normaliser of the texts, applied to hotwords.
+        normalize: the text normaliser, applied to hotwords.
         label_priors: log p of each token, beginning with the blank; None: nothing is subtracted.
         prior_weight: factor of the priors' logarithm.
         beam_size: this and all following settings are those of the beam search (`asr.decode.beam.Beam`).
-        beam_threshold: prefixes that score lower than the best by more than this are pruned (natural logarithm).
-        tokens_per_frame: number of most likely tokens that extend a prefix in a frame.
-        token_threshold: tokens with a lower log-probability extend no prefix, except the most likely token.
+        beam_threshold: prefixes are pruned if the best prefix scores higher by more than this (natural logarithm).
+        tokens_per_frame: number of most likely tokens of a frame, including the blank, that the search tries.
+        token_threshold: minimum log-probability of a token that is tried; the most likely token is always tried.
         fusion: makes the shallow fusion, given tokenizer and normalize.
 
     Raises:
@@ -117,12 +117,12 @@ class PriorBeam:
     def step(
         self, encoder_out: Tensor, lengths: Tensor, states: Sequence[Grown]
     ) -> tuple[list[list[Hypothesis]], list[Grown]]:
-        """Continue streams with encoder_out (B, T', D), (B,); tokens that all prefixes of a beam share are final."""
+        """Continue streams with encoder_out (B, T', D), lengths (B,); tokens shared by all prefixes are final."""
         evidence = self.evidence(encoder_out, lengths)
         return self.beam.advance([self._divided(frames, self.prior_weight) for frames in evidence], states)
 
     def forget(self, state: Grown, num_tokens: int) -> Grown:
-        """Drop the first tokens, which all prefixes of the beam share."""
+        """Drop the first `num_tokens` tokens, which all prefixes of the beam share."""
         return self.beam.forget(state, num_tokens)
 
     def decide(self, state: Grown, tokens: list[int]) -> Grown:
@@ -130,5 +130,8 @@ class PriorBeam:
         return self.beam.decide(state, tokens)
 
     def settle(self, state: Grown) -> tuple[Hypothesis, Grown]:
-        """Make the best hypothesis final; continue after it, or from the initial state if it ends within a word."""
+        """Make the best hypothesis final; return it and the state that continues after it.
+
+        If the hypothesis leaves out an incomplete last word, the search continues from the initial state.
+        """
         return self.beam.settle(state)

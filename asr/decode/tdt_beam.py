@@ -15,11 +15,12 @@ from asr.settings.rule import whole
 
 
 class TDTBeam:
-    """Search for the tokens that score highest over all their paths, with language model, lexicon and hotwords.
+    """Search for the tokens with the highest total score of all their paths, language model, lexicon and hotwords.
 
     Each prefix is stored at the frame that its durations lead to; frames are visited in order. Probabilities of paths
     that reach a frame with the same tokens are summed. A path ends when a blank or a token leads to the end of the
-    frames or beyond it, as in greedy search. The training loss counts only paths whose last blank ends exactly there.
+    frames or beyond it, as in greedy search. The training loss differs: it counts only paths whose last blank ends
+    exactly at the end of the frames.
 
     *Source*: Xu et al. 2023, arXiv:2304.06795, section 3.4; the search within a frame: Saon et al. 2020,
     "Alignment-length synchronous decoding for RNN transducer", section 2.2 (time-synchronous decoding).
@@ -27,11 +28,11 @@ class TDTBeam:
     Args:
         head: a head with a joiner of tokens and durations.
         tokenizer: its pieces spell the words of language model, lexicon and hotwords.
-        normalize: normaliser of the texts, applied to hotwords.
-        beam_size: maximum number of prefixes at a frame, also after each token within the frame.
+        normalize: the text normaliser, applied to hotwords.
+        beam_size: maximum number of prefixes at a frame; the limit also applies after each token within the frame.
         beam_threshold: a prefix is pruned if the best prefix at its frame or at a later one scores higher by more than
             this (natural logarithm).
-        tokens_per_frame: number of most likely tokens that extend a prefix, beside the blank.
+        tokens_per_frame: number of most likely tokens that extend a prefix, not counting the blank.
         max_symbols: maximum number of tokens in a frame.
         fusion: makes the shallow fusion, given tokenizer and normalize.
 
@@ -93,7 +94,7 @@ class _Search:
         self.empty = Prefix(None, BLANK_ID, fusion.start(), 0.0)
         self.reader = PrefixReader(settings.head.predictor, self.joiner, self.empty)
         self.num_frames = 0
-        self.pending: dict[int, Beams] = {}  # beams by the frame to visit; the last key is the end of the frames
+        self.pending: dict[int, Beams] = {}  # beams by the next frame of their paths; `num_frames` means the end
         self.best = NEVER  # best score of the prefixes at later frames
 
     def __call__(self, frames: Tensor) -> list[Hypothesis]:

@@ -25,19 +25,19 @@ from asr.settings.rule import whole
 
 
 class TDTGreedy:
-    """Emit the most likely token and skip the most likely number of frames, until the frames end.
+    """Repeatedly emit the most likely token and advance by the most likely duration, until the frames end.
 
     A token starts at the frame where it is emitted and lasts for its duration; its confidence is its probability.
 
     *Source*: Xu et al. 2023, arXiv:2304.06795, section 3.4. A batch is decoded in a loop over labels (Bataev et al.
     2024, arXiv:2406.06220): each utterance skips its blanks, then the prediction network reads the next token of all
-    utterances. A blank with a most likely duration of 0 takes one frame, as in NVIDIA NeMo.
+    utterances. A blank whose most likely duration is 0 lasts one frame, as in NVIDIA NeMo.
 
     Args:
         head: a head with a joiner of tokens and durations.
         tokenizer: not used.
         normalize: not used.
-        max_symbols: maximum number of tokens in a frame; after them a blank of one frame follows.
+        max_symbols: maximum number of tokens in a frame; after them, a blank of one frame is emitted.
     """
 
     needs = ("duration_joiner",)
@@ -88,7 +88,7 @@ class TDTGreedy:
     def step(
         self, encoder_out: Tensor, lengths: Tensor, states: Sequence[GreedyPath]
     ) -> tuple[list[list[Hypothesis]], list[GreedyPath]]:
-        """Continue streams with encoder_out (B, T', D), (B,); all tokens are final at once."""
+        """Continue streams with encoder_out (B, T', D), lengths (B,); all tokens are final immediately."""
         frames, _ = self.evidence(encoder_out, lengths)
         written, place = self._walk(frames, lengths, greedy_paths.together(states))
         new = greedy_paths.continued(states, lengths, written, place)
@@ -144,7 +144,7 @@ class TDTGreedy:
             frames: (B, T', J).
             number: current frame of each utterance, (B,).
             before: the joiner's input from the tokens so far, (B, J).
-            is_full: whether the frame has the maximum number of tokens, (B,).
+            is_full: whether the current frame already has the maximum number of tokens, (B,).
 
         Returns:
             Token, log-probability of token and duration, duration, and log-probability of the token alone; (B,) each.

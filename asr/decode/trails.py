@@ -65,7 +65,7 @@ def score(prefix: Prefix, paths: Paths) -> float:
 
 
 def timed_hypotheses(fusion: ShallowFusion, beams: Mapping[Prefix, Paths]) -> list[Hypothesis]:
-    """End prefixes by `finish`, and give tokens the times and confidences of the best path; best hypothesis first."""
+    """End prefixes with `finish`; return hypotheses, best first, with token times and confidences of the best path."""
     hypotheses = []
     trails = {tuple(prefix.tokens()): paths.trail for prefix, paths in beams.items()}
     fallback = next(

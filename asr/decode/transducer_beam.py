@@ -15,19 +15,19 @@ from asr.settings.rule import whole
 
 
 class TransducerBeam:
-    """Search for the tokens that score highest over all their paths, with language model, lexicon and hotwords.
+    """Search for the tokens with the highest total score of all their paths, language model, lexicon and hotwords.
 
     *Source*: Saon et al. 2020, "Alignment-length synchronous decoding for RNN transducer", section 2.2:
-    time-synchronous decoding. Times and confidences of tokens come from a CTC head beside the transducer. Without one,
-    or if the utterance has too few frames for CTC to spell the tokens, they come from the most likely path.
+    time-synchronous decoding. Times and confidences of tokens come from a CTC head beside the transducer. Without a
+    CTC head, or if the utterance has too few frames for CTC to spell the tokens, they come from the most likely path.
 
     Args:
         head: a head with a joiner and a predictor.
         tokenizer: its pieces spell the words of language model, lexicon and hotwords.
-        normalize: normaliser of the texts, applied to hotwords.
-        beam_size: number of prefixes after each frame, also after each token within a frame.
-        beam_threshold: prefixes that score lower than the best by more than this are pruned (natural logarithm).
-        tokens_per_frame: number of most likely tokens that extend a prefix, beside the blank.
+        normalize: the text normaliser, applied to hotwords.
+        beam_size: maximum number of prefixes after each frame; the limit also applies after each token within a frame.
+        beam_threshold: prefixes are pruned if the best prefix scores higher by more than this (natural logarithm).
+        tokens_per_frame: number of most likely tokens that extend a prefix, not counting the blank.
         max_symbols: maximum number of tokens in a frame.
         fusion: makes the shallow fusion, given tokenizer and normalize.
 
@@ -80,7 +80,7 @@ class TransducerBeam:
         ]
 
     def _aligned(self, hypothesis: Hypothesis, num_frames: int) -> Hypothesis:
-        """Remove times and confidences if the CTC head can align the tokens, because its times are better."""
+        """Remove times and confidences if the CTC head can align the tokens; it then computes better ones."""
         frame_head = self.head.frame_head
         if frame_head is None or frame_head.min_frames(hypothesis.tokens) > num_frames:
             return hypothesis

@@ -30,8 +30,8 @@ class TransducerGreedy:
 
     *Source*: Graves 2012, arXiv:1211.3711. Each utterance of a batch has its own current frame (Bataev et al. 2024,
     arXiv:2406.06220), so utterances do not wait for each other. A CTC head beside the transducer computes the times
-    of tokens. Without one, or if the utterance has too few frames for CTC to spell the tokens, a token has the time of
-    the frame that emitted it, and its probability is its confidence.
+    of tokens. Without a CTC head, or if the utterance has too few frames for CTC to spell the tokens, a token has the
+    time of the frame that emitted it, and its probability is its confidence.
 
     Args:
         head: a head with a joiner and a predictor.
@@ -83,7 +83,7 @@ class TransducerGreedy:
     def step(
         self, encoder_out: Tensor, lengths: Tensor, states: Sequence[GreedyPath]
     ) -> tuple[list[list[Hypothesis]], list[GreedyPath]]:
-        """Continue streams with encoder_out (B, T', D), (B,); all tokens are final at once."""
+        """Continue streams with encoder_out (B, T', D), lengths (B,); all tokens are final immediately."""
         frames, _ = self.evidence(encoder_out, lengths)
         written, place = self._walk(frames, lengths, greedy_paths.together(states))
         new = greedy_paths.continued(states, lengths, written, place)
@@ -101,9 +101,9 @@ class TransducerGreedy:
         return self.head.predictor, self.head.joiner
 
     def _hypothesis(self, hypothesis: Hypothesis, num_frames: int | None = None) -> Hypothesis:
-        """Remove times and confidences if a CTC head can align the tokens, because its times are better.
+        """Remove times and confidences if a CTC head can align the tokens; it then computes better ones.
 
-        It cannot align them if the utterance has too few frames for the tokens.
+        A CTC head cannot align the tokens if the utterance has too few frames for them.
 
         Args:
             num_frames: number of frames of the utterance; None, for a stream: assume that there are enough.

@@ -1,4 +1,4 @@
-"""Texts that disagree with a model's recognition."""
+"""Check for texts that disagree with the words that a model recognises in their audio."""
 
 import math
 
@@ -9,17 +9,18 @@ from asr.recognition.aligned_segments import align_utterances, segment_score
 from asr.recognition.inference import INFERENCE
 from asr.recognition.recognizer import Recognizer
 
-MIN_SCORE = -1.0  # lower scores are reported; the value is the default of asr.align --min-score
+MIN_SCORE = -1.0  # texts with a lower score are reported; asr.align --min-score has the same default
 MAX_HOURS = 1.0  # maximum hours of audio to align with the model; this takes minutes on a CPU
 
 
 def alignment_findings(recognizer: Recognizer, measured: Measured, progress: Progress) -> list[Finding]:
-    """Report texts that a model's alignment contradicts.
+    """Report texts with a poor score when a model aligns them with their audio.
 
     Args:
         recognizer: a trained model with a frame head.
         measured: readable utterances, by split.
-        progress: called with the name of the task and its seconds of audio; returns a callback that advances the task.
+        progress: called with the name of the task and the duration of its audio in seconds; returns a callback that
+            advances the task.
     """
     sample = to_align(measured)
     advance = progress(
@@ -29,7 +30,7 @@ def alignment_findings(recognizer: Recognizer, measured: Measured, progress: Pro
     total = 0
     for split, utterances in sample.items():
         for utterance, aligned in align_utterances(recognizer, utterances, INFERENCE, advance):
-            if isinstance(aligned, str):  # the text is empty or too long for its audio, which another check reports
+            if isinstance(aligned, str):  # an empty text, or a text too long for its audio; other checks report both
                 continue
             total += 1
             score = segment_score(aligned.deficits, recognizer.model.frame_seconds)
@@ -39,7 +40,7 @@ def alignment_findings(recognizer: Recognizer, measured: Measured, progress: Pro
         return []
     ordered = [case for _, case in sorted(cases, key=lambda pair: pair[0])]
     message = f"{len(cases):,} of {total:,} aligned texts score below {MIN_SCORE:g}: the model recognises other words."
-    advice = "Listen to the worst; asr.align lists all. A poor model gives poor scores to correct texts, too."
+    advice = "Listen to the worst utterances; asr.align lists all. A poor model gives low scores to correct texts, too."
     return [Finding("texts that disagree with the model", Severity.WARNING, message, advice, ordered)]
 
 

@@ -1,4 +1,4 @@
-"""Checks for characters that do not stand for speech, such as letters of another alphabet, entities and digits."""
+"""Checks for unsuitable characters in texts: letters of another alphabet, marks, HTML entities, damage, digits."""
 
 import re
 import unicodedata
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from asr.diagnosis.finding import Case, Finding, Severity, Splits, share
 
-LOOK_ALIKES = ("LATIN", "CYRILLIC", "GREEK")  # scripts with letters of the same shapes
+LOOK_ALIKES = ("LATIN", "CYRILLIC", "GREEK")  # scripts whose letters look alike
 MARK = re.compile(r"<[^<>\s]{1,30}>|\[[^\[\]\n]{1,30}\]")
 ENTITY = re.compile(r"&(?:#\d{1,7}|#x[0-9a-fA-F]{1,6}|[a-zA-Z]{2,8});")
 DIGITS = re.compile(r"(?<![#\d])\d+")
 MOJIBAKE = re.compile("[\u00c2\u00c3\u00d0\u00d1][\u0080-\u00bf]|\u00e2\u20ac")  # UTF-8 decoded as Latin-1
-MAX_DIGIT_SHARE = 0.5  # if a larger share of the texts has digits, all numbers of the corpus are written in digits
+MAX_DIGIT_SHARE = 0.5  # digits are reported only if at most this share of the texts contains digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +21,9 @@ class TextCheck:
 
     Args:
         kind: name of the finding.
-        find: describes the fault of a text; the description is empty if the text has none.
+        find: returns a description of the fault in a text, or "" for a text without a fault.
         severity: severity of the finding.
-        meaning: end of the message, which begins with the number of utterances.
+        meaning: end of the message, after the number of utterances.
         advice: what to do.
     """
 
@@ -35,7 +35,7 @@ class TextCheck:
 
 
 def mixed_scripts(text: str) -> str:
-    """Return a description of a word with letters of two alphabets; "" if there is none."""
+    """Describe the first word that mixes letters of two alphabets; return "" if no word does."""
     for word in text.split():
         letters = {character: unicodedata.name(character, "") for character in word if character.isalpha()}
         scripts = {
@@ -49,7 +49,7 @@ def mixed_scripts(text: str) -> str:
 
 
 def _named(pattern: re.Pattern[str]) -> Callable[[str], str]:
-    """Return a check that lists the first matches of a pattern."""
+    """Return a function that lists the first matches of a pattern in a text, separated by commas."""
 
     def find(text: str) -> str:
         matches = dict.fromkeys(pattern.findall(text))
@@ -59,7 +59,10 @@ def _named(pattern: re.Pattern[str]) -> Callable[[str], str]:
 
 
 def damaged(text: str) -> str:
-    """Return a description of a replacement, control or unassigned character, or of mojibake; "" if there is none."""
+    """Describe the first damaged character of a text; return "" if there is none.
+
+    A character is damaged if it is a replacement, control, private-use or unassigned character, or part of mojibake.
+    """
     for character in text:
         if character == "\N{REPLACEMENT CHARACTER}" or unicodedata.category(character) in ("Co", "Cn"):
             return f"{character!r} in {text!r}"
@@ -74,7 +77,7 @@ CHECKS = (
         "letters of another alphabet",
         mixed_scripts,
         Severity.WARNING,
-        "with a word that mixes letters of two alphabets; they look alike but are different tokens.",
+        "with a word that mixes letters of two alphabets; the letters look alike but are different tokens.",
         "Replace the letters, for example with a table of look-alikes for the corpus' language.",
     ),
     TextCheck(
@@ -102,14 +105,14 @@ CHECKS = (
         "digits",
         _named(DIGITS),
         Severity.WARNING,
-        "with digits, which do not show how a number is spoken; most texts have none.",
-        "Write numbers as they are spoken, in all splits alike.",
+        "with digits, although most texts have no digits; digits do not show how a number is spoken.",
+        "Write numbers as they are spoken, in the same way in all splits.",
     ),
 )
 
 
 def character_findings(splits: Splits) -> list[Finding]:
-    """Report texts with characters that do not stand for speech.
+    """Report texts that fail one of the `CHECKS`.
 
     Args:
         splits: utterances with texts before normalisation.

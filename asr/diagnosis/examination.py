@@ -56,7 +56,7 @@ class Bounds:
         sample_rate: sample rate of the features, in Hz.
         max_bad_fraction: the setting `data.max_bad_fraction`.
         listen_hours: maximum hours of audio to decode; None: all audio.
-        seed: seed of the sample that is decoded if `listen_hours` limits the audio.
+        seed: seed for the choice of utterances to decode if the corpus has more than `listen_hours` of audio.
     """
 
     sample_rate: int
@@ -66,7 +66,7 @@ class Bounds:
 
 
 def bounds_of(settings: RunSettings) -> Bounds:
-    """Return the bounds of an examination, given the settings of a training."""
+    """Return the limits of an examination for the settings of a training run."""
     sample_rate = build_features(settings.components).sample_rate
     return Bounds(sample_rate, settings.data.max_bad_fraction, settings.doctor.listen_hours, settings.seed)
 
@@ -77,7 +77,7 @@ class Examination:
 
     Args:
         findings: findings, in the order of the checks.
-        facts: name and description of what was examined.
+        facts: what was examined: pairs of a name and a description.
         measured: readable utterances and their measures, by split.
     """
 
@@ -87,13 +87,13 @@ class Examination:
 
 
 def splits_of(corpus: Corpus) -> Splits:
-    """Return the utterances of train, valid and each test manifest, by name."""
+    """Return the utterances of train, valid and each test manifest, by the name of the split."""
     splits = {"train": corpus.train, "valid": corpus.valid, **corpus.all_tests}
     return {name: list(utterances) for name, utterances in splits.items()}
 
 
 def examine(corpus: Corpus, bounds: Bounds, progress: Progress) -> Examination:
-    """Examine all headers of a corpus, its audio up to `bounds.listen_hours`, and its texts."""
+    """Examine a corpus: all headers of its files, at most `bounds.listen_hours` of audio, and all texts."""
     splits = splits_of(corpus)
     read = _read_headers(splits, progress)
     unusable = headers.unusable(splits, read)
@@ -123,7 +123,7 @@ def _read_headers(splits: Splits, progress: Progress) -> dict[str, Header]:
 
 
 def _sample(splits: Splits, unusable: Mapping[str, Sequence[Case]], bounds: Bounds) -> dict[str, list[Utterance]]:
-    """Draw the utterances to decode: an equal fraction of each split, in the order of the manifest."""
+    """Draw the utterances to decode: the same fraction of each split, in the order of the manifest."""
     bad = {id(case.utterance) for cases in unusable.values() for case in cases}
     usable = {
         split: [utterance for utterance in utterances if id(utterance) not in bad]

@@ -10,13 +10,13 @@ from asr.text.printable import NAMED, printable
 Splits = Mapping[str, Sequence[Utterance]]  # utterances by the name of their split or test manifest
 
 
-Fact = tuple[str, str]  # name and description of what was examined or forecast
+Fact = tuple[str, str]  # a name and a description of something examined or forecast
 Advance = Callable[[float], None]  # called with the amount of work done since the last call
 Progress = Callable[[str, float], Advance]  # called with the name of a task and its amount of work
 
 
 class Severity(IntEnum):
-    """Severity of a finding; the most severe comes first."""
+    """Severity of a finding, from most to least severe."""
 
     ERROR = 0  # training should not start
     WARNING = 1  # the problem increases the WER, or makes a result less meaningful
@@ -40,7 +40,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A problem, or a possible one.
+    """A definite or possible problem of a corpus or of a training plan.
 
     Args:
         kind: name of the problem.
@@ -57,7 +57,7 @@ class Finding:
     cases: Sequence[Case] = ()
 
     def lines(self) -> list[str]:
-        """Return lines for a terminal: the finding, the first few utterances, the number of others, the advice."""
+        """Return lines for a terminal: the finding, the first utterances, the number of the others, the advice."""
         lines = [f"{self.severity.name.lower()}: {self.kind}: {self.message}"]
         for case in self.cases[:NAMED]:
             detail = f": {case.detail}" if case.detail else ""
@@ -68,7 +68,7 @@ class Finding:
 
 
 def share(cases: Sequence[Case], splits: Splits, noun: str = "utterance") -> str:
-    """Describe the number of cases in total, and in each split with cases relative to the split's utterances."""
+    """Describe the number of cases, for example "3 utterances (2 of 10 in train; 1 of 5 in valid)"."""
     parts = []
     for split, utterances in splits.items():
         if count := sum(case.split == split for case in cases):

@@ -1,4 +1,4 @@
-"""Forecast of a training: dropped utterances, memory of the largest batch, time, and disk space."""
+"""Forecast of a training run: dropped utterances, memory of the largest batch, time, and disk space."""
 
 import logging
 import math
@@ -26,14 +26,14 @@ from asr.run.settings import RunSettings
 from asr.text.numbers import counted, duration
 
 GIGABYTE = 1e9
-NEARLY_FULL = 0.9  # fraction of the memory; more use than this is reported
+NEARLY_FULL = 0.9  # fraction of the memory; higher use is reported
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """Expected time, memory and disk space of a training, each with a name, and its problems."""
+    """Expected time, memory and disk space of a training run (`facts`), and its problems (`findings`)."""
 
     facts: list[tuple[str, str]] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
@@ -45,10 +45,10 @@ def forecast(
     model: Model,
     announce: Callable[[Forecast], object],
 ) -> Forecast:
-    """Plan a training, and measure optimizer steps on batches of this plan.
+    """Plan a training run, and measure optimizer steps on batches of this plan.
 
     Args:
-        settings: settings of the training.
+        settings: settings of the training run.
         utterances: utterances to train on; the model's tokenizer must cover their texts.
         model: newly initialised model; it is unusable afterwards.
         announce: called with the first results before any batch is tried, because the process may be killed if it
@@ -68,10 +68,10 @@ def forecast(
     parameters = sum(parameter.numel() for parameter in model.parameters())
     planned.facts.append(("model", f"{type(model.encoder).__name__}, {parameters:,} parameters"))
     per_epoch = math.ceil(len(plan) / bounds.accumulate)
-    planned.facts.append(("steps", f"{per_epoch:,} of the optimizer in an epoch, {total:,} in the run"))
+    planned.facts.append(("steps", f"{per_epoch:,} optimizer steps per epoch, {total:,} in the run"))
     announce(planned)
     device = torch.device("cuda" if settings.trainer.accelerator != "cpu" and torch.cuda.is_available() else "cpu")
-    logger.info("trying batches of median and of largest size on this machine's %s", device.type)
+    logger.info("trying a batch of median size and the largest batches on this machine's %s", device.type)
     model.to(device).train()
     optimizer = build.build_optimizer(settings.components, model.named_parameters())
     trial = Trial(model, optimizer, training_set, device, settings.trainer.precision)
@@ -91,7 +91,7 @@ def forecast(
 
 
 def dropped_findings(training_set: TrainingSet, max_dropped_fraction: float) -> list[Finding]:
-    """Report the training utterances that are dropped, except empty ones and those beyond data.max_train_utterances.
+    """Report dropped training utterances, except empty texts and utterances beyond data.max_train_utterances.
 
     Args:
         training_set: the remaining and the dropped utterances.
@@ -110,10 +110,10 @@ def dropped_findings(training_set: TrainingSet, max_dropped_fraction: float) -> 
         message = f"{number} ({seconds / 3600:.2f} h): {reason}."
         severity, advice = Severity.WARNING, "Cut them into parts (asr.align --segments), or accept the loss."
         if reason == TEXT_TOO_LONG:
-            advice = f"{FEWER_TOKENS}. If they are few: correct their texts, or accept the loss."
+            advice = f"{FEWER_TOKENS}. If only a few are affected, correct their texts, or accept the loss."
             if len(dropped) > max_dropped_fraction * training_set.num_given:
                 severity = Severity.ERROR
-                message += f" More than data.max_dropped_fraction={max_dropped_fraction:g} stops the training."
+                message += f" Training stops above data.max_dropped_fraction={max_dropped_fraction:g}."
         findings.append(Finding("dropped from training", severity, message, advice, cases))
     return findings
 
@@ -127,27 +127,27 @@ def memory_finding(error: BaseException) -> Finding:
 
 
 def time_facts(steps: Steps, plan: EpochPlan, num_workers: int, batches: int) -> list[tuple[str, str]]:
-    """Describe the expected time of an epoch and of the run, and the largest batch.
+    """Describe the expected time of an epoch and of the run, the largest batch, and the peak memory.
 
     Args:
-        steps: measured costs of steps.
+        steps: measured time and memory of optimizer steps.
         plan: plan of an epoch.
         num_workers: `data.num_workers`.
         batches: number of batches of each process in the whole run.
     """
-    slowest = padded_seconds(plan).amax(dim=1).tolist()  # in each step, processes wait for the slowest
+    slowest = padded_seconds(plan).amax(dim=1).tolist()  # in each step, all processes wait for the slowest one
     computing = sum(map(steps.of, slowest))
     audio = float(plan.durations[plan.plan.order].sum()) / padded_seconds(plan).shape[1]
     reading = steps.reading * audio
     epoch = computing + reading if num_workers == 0 else max(computing, reading / num_workers)
     share = reading / (computing + reading)
-    workers = "which data.num_workers could take over" if num_workers == 0 else f"in {num_workers} parallel processes"
-    scope = f"batches: {len(plan):,}; reading audio is {share:.0%} of the work, {workers}; without validation"
+    workers = "in the main process (see data.num_workers)" if num_workers == 0 else f"in {num_workers} processes"
+    scope = f"batches: {len(plan):,}; reading audio is {share:.0%} of the work, {workers}; validation is not included"
     facts = [("an epoch", f"about {duration(epoch)} here ({scope})")]
     total = epoch * batches / len(plan)
     facts.append(("the run", f"about {duration(total)} here"))
     longest = max(steps.seconds)
-    facts.append(("largest batch", f"{longest:.1f} s of audio with padding, {steps.seconds[longest]:.2f} s a step"))
+    facts.append(("largest batch", f"{longest:.1f} s of audio with padding, {steps.seconds[longest]:.2f} s per step"))
     facts.append(("memory", f"peak {steps.peak / GIGABYTE:.2f} GB of {steps.available / GIGABYTE:.1f} GB"))
     return facts
 
@@ -161,11 +161,11 @@ def memory_findings(steps: Steps) -> list[Finding]:
 
 
 def card_findings(needed: Mapping[str, float], settings: RunSettings) -> list[Finding]:
-    """Report an error if the run's tensors do not fit on the card that doctor.card_gigabytes describes.
+    """Report an error if the run's tensors do not fit on a card with doctor.card_gigabytes of memory.
 
     Args:
-        needed: bytes of tensors for each way of training.
-        settings: settings of the training.
+        needed: result of `training_memory`: bytes of tensors in a step, by training method.
+        settings: settings of the training run.
     """
     card = settings.doctor.card_gigabytes
     chosen = LORA if "adapter" in settings.components and LORA in needed else FULL
@@ -178,23 +178,23 @@ def card_findings(needed: Mapping[str, float], settings: RunSettings) -> list[Fi
 
 
 def disk(state: float, weights: float, settings: RunSettings) -> tuple[list[tuple[str, str]], list[Finding]]:
-    """Describe the disk space of checkpoints and bundle, and report an error if this space is not free.
+    """Describe the disk space that the checkpoints and the bundle need, and report an error if less space is free.
 
     Args:
         state: bytes of a checkpoint without a moving average.
         weights: bytes of the weights.
-        settings: settings of the training.
+        settings: settings of the training run.
     """
     ema = weights if settings.ema.decay is not None else 0.0
-    checkpoints = NEWEST + settings.checkpoint.keep + 1  # one more while a new checkpoint is written
+    checkpoints = NEWEST + settings.checkpoint.keep + 1  # + 1: the old one is deleted after the new one is written
     needed = checkpoints * (state + ema) + weights
     folder = Path(settings.run_dir).absolute()
     while not folder.is_dir():
         folder = folder.parent
     free = shutil.disk_usage(folder).free
     size = f"{needed / GIGABYTE:.2f} GB for up to {checkpoints} checkpoints and the bundle"
-    space = f"{size}; {free / GIGABYTE:.1f} GB are free"
+    space = f"{size}; {free / GIGABYTE:.1f} GB is free"
     if needed <= free:
         return [("disk", space)], []
-    advice = "Make room, give another run_dir, or lower checkpoint.keep."
+    advice = "Free some space, set another run_dir, or lower checkpoint.keep."
     return [("disk", space)], [Finding("disk", Severity.ERROR, f"{settings.run_dir} takes {space}.", advice)]

@@ -15,28 +15,28 @@ from asr.storage.location import is_url, printable_url
 MISSING, UNREADABLE, TRUNCATED, DURATION = "missing audio", "unreadable audio", "truncated audio", "wrong duration"
 MEANINGS = {
     MISSING: (
-        "no such file",
+        "the file does not exist",
         "Restore the files, or remove their lines from the manifest: asr.train does not start without them.",
     ),
-    UNREADABLE: ("cannot be read as audio", "Copy or convert the files again, or remove their lines."),
+    UNREADABLE: ("the file cannot be read as audio", "Copy or convert the files again, or remove their lines."),
     TRUNCATED: (
-        "end before their headers say, and are skipped",
+        "the file is shorter than its header says, and is skipped",
         "Copy the files again, or remove their lines from the manifest.",
     ),
     DURATION: (
-        "differ in length from the manifest, and are skipped",
-        "Correct `duration` (and `offset`) in the manifest; it determines the batches.",
+        "the file's length contradicts the manifest; the utterance is skipped",
+        "Correct `duration` (and `offset`) in the manifest; durations determine the batches.",
     ),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The content of an audio file's header.
+    """Result of reading an audio file's header.
 
     Args:
-        path: name of the audio: the path of its file, or its place in a shard (`audio_of`).
-        info: rate, channels and length; None if there is a problem.
+        path: name of the audio, as returned by `audio_of`.
+        info: sample rate, channels and length; None if there is a problem.
         kind: kind of the problem; empty if there is none.
         problem: description of the problem.
     """
@@ -48,13 +48,13 @@ class Header:
 
 
 def audio_of(utterance: Utterance) -> str:
-    """Return the name of an utterance's audio: the file, or the shard and the audio's first byte."""
+    """Return the name of an utterance's audio: the file, or the shard and the position of the audio's first byte."""
     path = utterance.audio_filepath
     return path if utterance.extent is None else f"{path}, byte {utterance.extent.start}"
 
 
 def read_header(utterance: Utterance) -> Header:
-    """Read the header of an utterance's file; Ogg and MP3 files are read as a whole to determine their length.
+    """Read the header of an utterance's file; Ogg and MP3 files are read completely to determine their length.
 
     Raises:
         StoreError: a shard or URL cannot be read.
@@ -70,7 +70,7 @@ def read_header(utterance: Utterance) -> Header:
 
 
 def problem_kind(error: AudioError) -> str:
-    """Return the kind of problem that an error of a file shows."""
+    """Return the kind of problem for an error in reading audio: `TRUNCATED` or `UNREADABLE`."""
     return TRUNCATED if isinstance(error, TruncatedError) else UNREADABLE
 
 
@@ -89,7 +89,7 @@ def unusable(splits: Splits, headers: Mapping[str, Header]) -> dict[str, list[Ca
 
 
 def wrong_duration(utterance: Utterance, info: AudioInfo) -> str:
-    """Describe an utterance that ends after its file by more than loading tolerates; "" if it does not."""
+    """Describe how the manifest contradicts the length of the file; return "" if loading accepts the utterance."""
     seconds = info.num_samples / info.sample_rate
     if utterance.offset is None or utterance.extent is not None:
         if is_as_long(utterance, seconds):
@@ -102,12 +102,15 @@ def wrong_duration(utterance: Utterance, info: AudioInfo) -> str:
 
 
 def unusable_findings(cases: Mapping[str, list[Case]], splits: Splits, max_bad_fraction: float) -> list[Finding]:
-    """Report unusable audio; it is an error if its share of the split train exceeds `max_bad_fraction`.
+    """Report unusable audio.
+
+    Missing files are errors. Other problems are warnings; they become errors if more than `max_bad_fraction` of the
+    split train is unusable.
 
     Args:
         cases: utterances with unusable audio, by the kind of problem.
         splits: all utterances.
-        max_bad_fraction: the setting `data.max_bad_fraction`, the largest share with which training continues.
+        max_bad_fraction: the setting `data.max_bad_fraction`: training stops at a larger fraction of unusable audio.
     """
     bad = sum(case.split == "train" for kind_cases in cases.values() for case in kind_cases)
     too_many = bad > max_bad_fraction * len(splits["train"])
@@ -117,7 +120,7 @@ def unusable_findings(cases: Mapping[str, list[Case]], splits: Splits, max_bad_f
             severity = Severity.ERROR if kind == MISSING or too_many else Severity.WARNING
             message = f"{share(kind_cases, splits)}: {meaning}."
             if too_many and kind != MISSING:
-                message += f" More than data.max_bad_fraction={max_bad_fraction:g} of an epoch stops training."
+                message += f" Training stops above data.max_bad_fraction={max_bad_fraction:g}."
             findings.append(Finding(kind, severity, message, advice, kind_cases))
     return findings
 
@@ -141,11 +144,11 @@ def rate_findings(splits: Splits, headers: Mapping[str, Header], sample_rate: in
         message = f"{listed}; all are resampled to the features' {sample_rate:,} Hz."
         if low:
             message += f" Files of lower rates leave the bands above {max(low) // 2:,} Hz empty."
-        advice = "Check that train and test have the same kinds of audio; a model may learn from empty bands."
+        advice = "Check that train and test have the same kinds of audio; a model may use empty bands as a cue."
         severity = Severity.WARNING if low else Severity.NOTE
         findings.append(Finding("mixed sample rates", severity, message, advice, others))
     elif low:
-        message = f"all files have {usual:,} Hz, the features {sample_rate:,} Hz: their upper bands stay empty."
+        message = f"all files are at {usual:,} Hz; the upper bands of the features ({sample_rate:,} Hz) remain empty."
         advice = f"Set features.sample_rate={usual}, unless the model must recognise {sample_rate:,} Hz audio too."
         findings.append(Finding("low sample rate", Severity.NOTE, message, advice))
     if count := sum(info.num_channels > 1 for info in infos):

@@ -1,4 +1,4 @@
-"""The untrained model with which a training starts."""
+"""The untrained model at the start of a training run."""
 
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ class Fresh(NamedTuple):
     """An untrained model.
 
     Args:
-        model: model with fitted tokenizer and features; its weights are not used.
+        model: model with a fitted tokenizer and fitted features; its weights are not used.
         utterances: utterances to train on, without texts that the tokenizer does not cover.
         findings: findings on texts that the tokenizer does not cover.
     """
@@ -31,10 +31,10 @@ class Fresh(NamedTuple):
 
 
 def fresh_model(settings: RunSettings, corpus: Corpus, sample: Corpus) -> Fresh:
-    """Fit tokenizer and features, and build the model; nothing is written to the run folder.
+    """Fit the tokenizer and the features, and build the model; nothing is written to the run folder.
 
     Args:
-        settings: settings of the training.
+        settings: settings of the training run.
         corpus: the whole corpus.
         sample: utterances whose texts are tokenized, to find characters without a token.
 

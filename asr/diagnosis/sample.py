@@ -1,4 +1,4 @@
-"""Choice of the utterances to examine: all local files, and a sample of splits in shards or at URLs."""
+"""Choice of the utterances to examine: all of a local split, and a sample of a split in shards or at URLs."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ def sampled(corpus: Corpus, max_utterances: int | None, seed: int) -> tuple[Corp
     """Choose the utterances to examine, and describe how many were chosen.
 
     Splits in shards or at URLs are sampled: their rows are divided into `max_utterances` equal ranges, and one
-    utterance of each range is drawn. So the sample is spread evenly over the shards. Equal seeds give equal samples.
+    utterance of each range is drawn. This spreads the sample evenly over the shards. Equal seeds give equal samples.
 
     Args:
         corpus: the whole corpus.
@@ -49,7 +49,7 @@ def _is_far(utterances: Utterances) -> bool:
 
 
 def _spread(number: int, max_utterances: int, seed: int) -> np.ndarray:
-    """Divide `number` positions into `max_utterances` equal ranges, and draw one position of each, ascending int64."""
+    """Draw one position from each of `max_utterances` equal ranges of `number` positions; return int64, ascending."""
     edges = np.arange(max_utterances + 1) * number // max_utterances
     return np.random.default_rng(seed).integers(edges[:-1], edges[1:])
 
@@ -59,5 +59,5 @@ def _described(chosen: Utterances, utterances: Utterances, max_utterances: int, 
     shards = sum(len(part.index.shards) for part in utterances.parts)
     touched = len({utterance.audio_filepath for utterance in chosen if utterance.extent is not None})
     where = f", from {touched:,} of {counted(shards, 'shard')}" if shards else ""
-    unseen = "audio, texts and speakers of the others were not examined"
+    unseen = "audio, texts and speakers of the other utterances were not examined"
     return f"{of_all}{where} (doctor.max_utterances={max_utterances}, seed={seed}); {unseen}"

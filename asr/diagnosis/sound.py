@@ -25,38 +25,42 @@ from asr.text.numbers import counted
 FRAME_SECONDS = 0.032
 BAND_HZ = 250.0
 EMPTY_DB = -60.0  # a band is empty if its level, relative to the loudest band, is lower than this
-LOUD_QUANTILE = 0.95  # the level of a band is this quantile of its frames, because few frames contain a sound like s
+# The level of a band is this quantile of its levels in the frames. The quantile is high, because the upper bands are
+# loud only in a few frames, such as those of an s.
+LOUD_QUANTILE = 0.95
 FULL_SCALE = 0.999
 PLATEAU = 3  # this many consecutive samples at the highest level do not occur in natural sound
-NEIGHBOURS = 10  # number of next lower levels with which the highest level is compared
-STANDS_OUT = 8  # minimum ratio of samples at the highest level to samples at any of these lower levels, if clipped
+NEIGHBOURS = 10  # the two highest levels are compared with this number of levels below them
+# Audio is clipped if the two highest levels together have at least this many times as many samples as each of these
+# lower levels.
+STANDS_OUT = 8
 
 MAX_CLIPPED = 0.001  # maximum fraction of samples that are clipped
 MAX_OFFSET = 0.02  # maximum absolute mean of the samples, relative to full scale
 MIN_LEVEL_DB = -60.0  # minimum level of the loudest frame, relative to full scale
-MAX_CANCELLED = 1 - CANCELLED / 2  # maximum share of the channels' power that is lost when their mean is taken
-# Maximum of the ratio of kurtosis after exchanging the bytes of each sample to kurtosis before. In 1,074 recordings of
-# speech this ratio was at most 0.69. In recordings of speech with exchanged bytes it was at least 1.45, and in 99 % of
-# them at least 2.3.
+MAX_CANCELLED = 1 - CANCELLED / 2  # maximum share of the channels' power that is lost when the channels are averaged
+# Maximum kurtosis with the two bytes of each sample exchanged, divided by the kurtosis of the unchanged samples. This
+# ratio was at most 0.69 in 1,074 recordings of speech. In recordings of speech with exchanged bytes, it was at least
+# 1.45, and at least 2.3 in 99 % of these recordings.
 MAX_SWAPPED = 1.4
 SPEED_OCTAVES = 0.4  # maximum deviation of duration and of bandwidth from their values at exactly half or double speed
-MIN_BANDWIDTH = 0.6  # minimum fraction of the features' range that has sound; telephone speech has 0.43 of 8 kHz
+MIN_BANDWIDTH = 0.6  # minimum bandwidth, relative to half the sample rate; telephone speech at 16 kHz has 0.43
 
 
 @dataclass(frozen=True, slots=True)
 class Sound:
-    """The measures of an utterance.
+    """Measurements of the audio of an utterance.
 
     Args:
         sample_rate: sample rate of the file, in Hz.
-        clipped: share of samples that are at full scale, or in runs of at least `PLATEAU` samples at an extreme.
+        clipped: share of samples at full scale, or in runs of `PLATEAU` or more samples at the highest or lowest level.
         offset: mean of the samples, relative to full scale.
         level: level of the loudest frame, in dB relative to full scale.
         bandwidth: highest frequency with sound, in Hz.
-        cancelled: share of the channels' power that is lost when their mean is taken, from 0 to 1.
+        cancelled: share of the channels' power that is lost when the channels are averaged, from 0 to 1.
         swapped: kurtosis after exchanging the bytes of each sample, divided by the kurtosis before.
-        digest: hash of the samples, rounded to 16 bits.
-        kind: kind of a problem in reading; empty if there is none.
+        digest: hash of the samples after rounding them to 16 bits.
+        kind: kind of the problem in reading the audio; empty if there is none.
         problem: description of the problem.
     """
 
@@ -94,14 +98,14 @@ def listen(segment: tuple[Utterance, AudioInfo]) -> Sound:
 
 
 def _cancelled(utterance: Utterance) -> float:
-    """Return the share of the channels' power that is lost when their mean is taken."""
+    """Return the share of the channels' power that is lost when the channels are averaged."""
     try:
         content = utterance.content
         with soundfile.SoundFile(utterance.audio_filepath if content is None else io.BytesIO(content)) as file:
             offset = 0.0 if utterance.extent is not None else utterance.offset or 0.0
             file.seek(round(offset * file.samplerate))
             channels = file.read(round(utterance.duration * file.samplerate), dtype="float32", always_2d=True)
-    except soundfile.LibsndfileError:  # libsndfile cannot seek in some formats; `load_utterance` has read the file
+    except soundfile.LibsndfileError:  # libsndfile cannot seek in some formats that `load_utterance` can read
         return 0.0
     if not len(channels):
         return 0.0
@@ -129,7 +133,10 @@ def measure(waveform: torch.Tensor, sample_rate: int) -> Sound:
 
 
 def _swapped(samples: NDArray[np.int16]) -> float:
-    """Return the kurtosis after exchanging bytes, divided by the kurtosis before; noise has less than speech."""
+    """Return the kurtosis after exchanging the bytes of each sample, divided by the kurtosis before.
+
+    Speech with exchanged bytes is noise, whose kurtosis is low. So the ratio is high if the byte order is wrong.
+    """
     return _kurtosis(samples.byteswap()) / max(_kurtosis(samples), 1.0)
 
 
@@ -154,7 +161,7 @@ def _clipped(samples: NDArray[np.float32], rounded: NDArray[np.int16]) -> float:
 def _stands_out(counts: NDArray[np.int64]) -> bool:
     """Return whether the two highest levels together have far more samples than each of the next lower levels.
 
-    Two levels are considered, because clipped audio with few levels (mu-law) has many samples at both.
+    Two levels are considered, because clipped audio with few levels (mu-law) has many samples at each of the two.
     """
     occurring = np.flatnonzero(counts)
     top = occurring[-1] - 1
@@ -194,7 +201,7 @@ class SoundCheck:
         measure: returns the measure of a sound; greater values are worse.
         limit: largest value of the measure that is not reported.
         write: describes the measure of a sound.
-        meaning: end of the message, which begins with the number of utterances.
+        meaning: end of the message, after the number of utterances.
         advice: what to do.
         needs: selects the sounds that the check applies to.
     """
@@ -209,7 +216,7 @@ class SoundCheck:
 
 
 def checks(sample_rate: int) -> list[SoundCheck]:
-    """Return the checks of single utterances, for features of this sample rate in Hz."""
+    """Return the checks of single utterances; `sample_rate` is the sample rate of the features, in Hz."""
     narrow = MIN_BANDWIDTH * sample_rate / 2
     return [
         SoundCheck(
@@ -233,9 +240,9 @@ def checks(sample_rate: int) -> list[SoundCheck]:
             "opposite phase",
             lambda sound: sound.cancelled,
             MAX_CANCELLED,
-            lambda sound: f"the mean of the channels has lost {sound.cancelled:.2%} of their power",
+            lambda sound: f"averaging the channels loses {sound.cancelled:.2%} of their power",
             "have channels that cancel each other out, as they do if one of them is inverted.",
-            "Write one of the channels to a file of its own.",
+            "Write one of the channels to a separate file.",
             needs=lambda sound: True,
         ),
         SoundCheck(
@@ -262,7 +269,7 @@ def checks(sample_rate: int) -> list[SoundCheck]:
             lambda sound: f"nothing above {sound.bandwidth:,.0f} Hz",
             f"have nothing above {narrow:,.0f} Hz (within {-EMPTY_DB:.0f} dB of their loudest band), as from a "
             f"telephone or a muffled microphone; the features reach {sample_rate // 2:,} Hz.",
-            "Check that train and test agree in this, or choose a features.sample_rate that suits all audio.",
+            "Check that train and test have the same bands, or choose a features.sample_rate that suits all audio.",
             needs=lambda sound: not sound.silent and sound.sample_rate >= sample_rate,
         ),
     ]
@@ -356,14 +363,14 @@ def duplicate_findings(measured: Measured) -> list[Finding]:
             earlier = first.setdefault(sound.digest, Case(split, utterance))
             if earlier.utterance is utterance:
                 continue
-            other = "" if earlier.utterance.text == utterance.text else ", which has another text"
+            other = "" if earlier.utterance.text == utterance.text else ", but with a different text"
             case = Case(split, utterance, f"the same samples as {earlier.split}: {earlier.utterance.id}{other}")
             crosses = earlier.split == "train" and split != "train"
             twins[("valid" if split == "valid" else "test") if crosses else "train"].append(case)
     kinds = (
-        ("test", "test audio in train", Severity.ERROR, "are trained on: their WER means nothing."),
-        ("valid", "validation audio in train", Severity.WARNING, "are trained on: their WER will be too good."),
-        ("train", "duplicate audio", Severity.WARNING, "have the samples of another utterance."),
+        ("test", "test audio in train", Severity.ERROR, "with audio from train: the WER is meaningless."),
+        ("valid", "validation audio in train", Severity.WARNING, "with audio from train: the WER is too low."),
+        ("train", "duplicate audio", Severity.WARNING, "with the same samples as another utterance."),
     )
     advice = "Keep one copy of each, with the correct text."
     return [

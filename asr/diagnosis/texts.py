@@ -10,10 +10,10 @@ from asr.errors import InputError
 from asr.interfaces import Tokenizer
 from asr.text.numbers import counted
 
-MIN_WORDS = 4  # minimum number of words of a sentence; shorter texts are repeated by chance
+MIN_WORDS = 4  # minimum number of words of a sentence; shorter texts may be repeated by chance
 
 MIN_PACED = 20  # minimum number of utterances for an estimate of the pace
-MIN_CHARACTERS = 12  # shorter texts are not reported as too long for their audio; a word may take almost no time
+MIN_CHARACTERS = 12  # shorter texts are not reported as too long for their audio: single words may be spoken very fast
 FAST, SLOW = 0.4, 3.0  # limits of an utterance's duration, relative to the duration of its text at the median pace
 PAUSES_SECONDS = 4.0  # additional silence that is tolerated, because a speaker may pause before or after a word
 
@@ -29,22 +29,22 @@ def text_findings(splits: Splits) -> list[Finding]:
     ]
     if empty:
         message = f"{share(empty, splits)} with an empty text after normalisation; in train they are dropped."
-        advice = "Add their texts, or remove them; in a test, every word recognised there is an error."
+        advice = "Add the texts, or remove the utterances: in a test set, each word recognised in them is an error."
         findings.append(Finding("empty texts", Severity.WARNING, message, advice, empty))
     repeated = [
-        Case(split, again, f"the text of {first.id}: {again.text}")
+        Case(split, again, f"same text as {first.id}: {again.text}")
         for split, utterances in splits.items()
         for first, again in _repeated(utterances)
     ]
     if repeated:
         message = f"{share(repeated, splits)} with a sentence that the same speaker has in another utterance."
-        advice = "Listen to some: repetition is no fault, but a text may have been copied to other audio."
+        advice = "Listen to some: repetition is not a fault, but a text may have been copied to other audio."
         findings.append(Finding("repeated texts", Severity.NOTE, message, advice, repeated))
     return findings
 
 
 def _repeated(utterances: Sequence[Utterance]) -> list[tuple[Utterance, Utterance]]:
-    """Pair each utterance that repeats a sentence with the speaker's first utterance of this sentence."""
+    """Return pairs: a speaker's first utterance of a sentence, and a later utterance that repeats it."""
     first: dict[tuple[str | None, str], Utterance] = {}
     pairs = []
     for utterance in utterances:
@@ -56,7 +56,7 @@ def _repeated(utterances: Sequence[Utterance]) -> list[tuple[Utterance, Utteranc
 
 
 def is_sentence(text: str) -> bool:
-    """Return whether a text has so many words that its repetition is not accidental."""
+    """Return whether a text is so long (`MIN_WORDS`) that a repetition is not accidental."""
     return len(text.split()) >= MIN_WORDS
 
 
@@ -81,7 +81,7 @@ def coverage_findings(splits: Splits, tokenizer: Tokenizer, optional: Sequence[s
             message = f"{share(cases, splits)} with a character that no token covers."
             advice = "Correct the texts, add the characters to the training texts, or choose another normalizer."
             if required:
-                advice = f"asr.train does not start with them. {advice}"
+                advice = f"asr.train does not start with these texts. {advice}"
             severity = Severity.ERROR if required else Severity.NOTE
             findings.append(Finding("characters without a token", severity, message, advice, cases))
     return findings
@@ -112,13 +112,13 @@ def pace_findings(splits: Splits) -> list[Finding]:
             too_long = seconds < FAST * usual and length >= MIN_CHARACTERS
             too_short = seconds > SLOW * usual + PAUSES_SECONDS
             if too_long or too_short:
-                detail = f"{seconds:.1f} s for {counted(length, 'character')}, which take about {usual:.1f} s"
+                detail = f"{seconds:.1f} s for {counted(length, 'character')}, which usually take about {usual:.1f} s"
                 cases.append((abs(seconds - usual) / (usual + PAUSES_SECONDS), Case(split, utterance, detail)))
     if not cases:
         return []
     ordered = [case for _, case in sorted(cases, key=lambda pair: -pair[0])]
-    message = f"{share(ordered, splits)} with far more or far less text than their audio, at the median pace."
-    advice = "Listen to them: their texts may belong to other audio, or be cut off. asr.align finds more, with a model."
+    message = f"{share(ordered, splits)} with far more or far less text than fits their audio at the median pace."
+    advice = "Listen to them: their texts may belong to other audio, or be cut off. With a model, asr.align finds more."
     return [Finding("texts that do not fit", Severity.WARNING, message, advice, ordered)]
 
 
@@ -138,13 +138,11 @@ def leak_findings(splits: Mapping[str, Sequence[Utterance]]) -> list[Finding]:
             cases = [Case(split, group[0], f"speaker {name}") for name, group in by_speaker.items()]
             all_speakers = {utterance.speaker for utterance in utterances} - {None}
             message = f"{len(cases):,} of {counted(len(all_speakers), 'speaker')} of {split} are in train, too."
-            advice = (
-                f"The WER on {split} does not show how new voices are recognised; for that, remove them from train."
-            )
+            advice = f"The WER on {split} does not hold for new speakers. To get that WER, remove these from train."
             findings.append(Finding("speakers in train and test", Severity.WARNING, message, advice, cases))
         learnt = [Case(split, utterance, utterance.text) for utterance in utterances if utterance.text in sentences]
         if learnt:
-            message = f"{len(learnt):,} of {counted(len(utterances), 'utterance')} of {split} have a sentence of train."
-            advice = f"The WER on {split} will be too good for new sentences; if this matters, remove them from train."
+            message = f"{len(learnt):,} of {counted(len(utterances), 'utterance')} of {split} have a training sentence."
+            advice = f"The WER on {split} does not hold for new sentences. To get that WER, remove these from train."
             findings.append(Finding("sentences in train and test", Severity.WARNING, message, advice, learnt))
     return findings

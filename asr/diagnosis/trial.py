@@ -25,7 +25,7 @@ class Steps:
     """Measured time and memory of training on this machine.
 
     Args:
-        seconds: time of a step in seconds, by the padded seconds of its batch.
+        seconds: maps the duration of a batch's audio, including padding, to the time of a step; both are in seconds.
         reading: time to read and augment one second of audio, in seconds.
         peak: largest number of bytes in use at the same time.
         available: bytes of the device's memory.
@@ -39,7 +39,11 @@ class Steps:
     state: float
 
     def of(self, padded: float) -> float:
-        """Estimate the seconds of a step from its padded seconds, on the line through two measured steps."""
+        """Estimate the time of a step in seconds, on the line through the smallest and the largest measured step.
+
+        Args:
+            padded: audio of the batch with padding, in seconds.
+        """
         (short, short_time), (long, long_time) = min(self.seconds.items()), max(self.seconds.items())
         if long <= short:
             return long_time * padded / long
@@ -102,7 +106,7 @@ class Trial:
         return time.perf_counter() - begun
 
     def largest(self, plan: EpochPlan) -> Batch:
-        """Make, on the device, a synthetic batch like the planned batch with the most padded seconds."""
+        """Make a synthetic batch with the size of the largest planned batch, and move it to the device."""
         padded = padded_seconds(plan)
         return self._batch(plan, int(padded.flatten().argmax()), padded.shape[1]).to(self._device)
 
@@ -136,5 +140,5 @@ class Trial:
 
 
 def padded_seconds(plan: EpochPlan) -> Tensor:
-    """Return the padded seconds of each batch, (steps, ranks)."""
+    """Return the seconds of audio in each batch, including padding; the shape is (steps, ranks)."""
     return plan.plan.longest(plan.durations) * plan.plan.sizes()

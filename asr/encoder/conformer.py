@@ -82,7 +82,8 @@ class Conformer(nn.Module):
 class ConformerBlock(nn.Module):
     """Feed-forward, self-attention, convolution and feed-forward modules, and a final LayerNorm.
 
-    Each module has a residual connection, and a LayerNorm before it. The feed-forward modules' outputs are halved.
+    Each module has a LayerNorm before it and a residual connection around both. The feed-forward modules' outputs are
+    halved.
     """
 
     def __init__(

@@ -27,13 +27,14 @@ from asr.lengths import padding_mask
 from asr.settings.rule import Bias, Dim, FeedForwardFactor, Heads, Layers, Probability, list_of, or_null, whole
 
 Frames = whole(0, 100_000)
-# A longer right context would delay words too much for a stream. The next step computes these frames again.
+# A longer right context would delay words too much for streaming. The frames of the right context are computed
+# again in the next step.
 RightFrames = whole(0, 1_000)
 ChunkFrames = or_null(whole(1, 100_000))
 
 
 class Kept(NamedTuple):
-    """State of a block between the steps of a stream, which contains results for earlier frames.
+    """State of a block between the steps of a stream: the results for earlier frames.
 
     Args:
         keys_values: keys and values of the attention, (B, M, 2D).
@@ -72,7 +73,9 @@ class Chunks(NamedTuple):
     num_before: int
 
     def cut(self, x: Tensor, before: int, after: int) -> Tensor:
-        """Cut out `before` frames before and `after` frames from the start of each chunk of x (B, T', D), zero-padded.
+        """Cut from x (B, T', D), for each chunk, `before` frames before its start and `after` frames from its start on.
+
+        Frames beyond the ends of x are zeros.
 
         Shapes: returns (B n, before + after, D).
         """
@@ -94,7 +97,7 @@ class Chunks(NamedTuple):
         return self.cut(self.joined(new), self.num_before, 0)
 
     def after(self, keys_values: Tensor, frames: Tensor) -> None:
-        """Return None, because no chunk follows that would need a state."""
+        """Return None: all chunks are in the batch, so no later chunk needs a state."""
 
 
 class ConformerStreaming(nn.Module):
@@ -208,7 +211,7 @@ class ConformerStreaming(nn.Module):
         return self
 
     def initial_state(self, batch: int, left_frames: int | None = None) -> State:
-        """Return the state of new streams. Its keys are module names; `seen` counts the valid cached frames.
+        """Return the state of new streams. Its keys are module names and `seen` (number of valid cached frames).
 
         Args:
             batch: number of streams.
@@ -227,8 +230,8 @@ class ConformerStreaming(nn.Module):
         """Encode the next chunk of each stream.
 
         Args:
-            features: features of the chunk, whose number of frames is a multiple of `stride`, and of its right context,
-                with which the next chunk begins, (B, T, F).
+            features: features of the chunk and of its right context, (B, T, F). The number of frames of the chunk is a
+                multiple of `stride`; the next chunk begins with this right context.
             feature_lengths: number of valid frames of each stream, (B,). It is less than T only for streams that end;
                 their frames must be padded to T (`asr.recognition.cached_stream.with_room`).
             state: state of the streams; its size determines the left context.
@@ -258,9 +261,9 @@ class ConformerStreaming(nn.Module):
     def _through(
         self, x: Tensor, hidden: Tensor, pasts: Iterable[Kept | Chunks], taps: Taps
     ) -> tuple[Tensor, dict[int, Tensor], list[Kept | None]]:
-        """Run the blocks over x (B, Q, D); `hidden` is True for masked frames: M earlier ones and Q new ones.
+        """Run the blocks over x (B, Q, D), given the results for M earlier frames.
 
-        Shapes: hidden (B, 1, M + Q).
+        Shapes: hidden (B, 1, M + Q), True where an earlier or new frame is masked.
         """
         padding = hidden[:, 0, hidden.shape[2] - x.shape[1] :]
         distances = torch.arange(hidden.shape[2] - 1, -x.shape[1], -1, device=x.device)
@@ -280,7 +283,7 @@ class ConformerStreaming(nn.Module):
         return self.chunk_frames, self.left_frames, self.right_frames
 
     def _drawn(self) -> tuple[int | None, int, int]:
-        """Draw the chunk size and contexts of a training batch from torch's CPU generator, which each batch seeds."""
+        """Draw the chunk size and contexts of a training batch from torch's CPU generator, seeded for each batch."""
         chunks, lefts, rights = self.training_chunk_frames, self.training_left_frames, self.training_right_frames
         return _one_of(chunks), _one_of(lefts), _one_of(rights)
 

@@ -25,7 +25,7 @@ def run_blocks(
         call: runs a block; given the block and its input, it returns the output, (B, T', D).
 
     Returns:
-        The output of the last block, (B, T', D), and the outputs of the tapped blocks before their taps.
+        The output of the last block, (B, T', D), and the outputs of the tapped blocks before taps change them.
     """
     tapped: dict[int, Tensor] = {}
     for index, block in enumerate(blocks):
@@ -37,7 +37,7 @@ def run_blocks(
 
 
 def check_heads(dim: int, num_heads: int, where: str = "encoder") -> None:
-    """Check that the dimension of a net fits its attention heads and sinusoidal positions.
+    """Check that the dimension of a network fits its attention heads and sinusoidal positions.
 
     Args:
         dim: D, dimension of each encoder frame.

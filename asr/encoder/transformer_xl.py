@@ -24,8 +24,8 @@ class TransformerXL(nn.Module):
     """Convolutional subsampling, and a stack of blocks that process an utterance segment by segment.
 
     A frame attends to its segment and to the memory, which consists of the block's inputs at the frames before the
-    segment, without gradients. Time and space are therefore linear in the length. Each layer adds `memory` earlier
-    frames to the frames on which an output frame depends.
+    segment, without gradients. Time and space are therefore linear in the length. Each layer extends the receptive
+    field by `memory` earlier frames.
 
     *Source*: Dai et al. 2019, arXiv:1901.02860, section 3; each layer has its own `u` and `v`.
 
@@ -175,7 +175,7 @@ class TransformerXLBlock(nn.Module):
 class MemoryAttention(nn.Module):
     """`RelativeAttention` that also attends to a memory, as in arXiv:1901.02860, section 3.3."""
 
-    reads_weights_of = ("qkv",)  # read without calling this layer, so an adapter of it would have no effect
+    reads_weights_of = ("qkv",)  # its weights are read without calling it, so an adapter would have no effect
 
     def __init__(self, dim: int, num_heads: int, dropout: float) -> None:
         super().__init__()

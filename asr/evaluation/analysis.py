@@ -1,6 +1,6 @@
 """Figures of an evaluation, from its scored utterances: rates with intervals, breakdowns, confusions, calibration.
 
-All figures can be recomputed from NAME.utterances.jsonl. They are plain JSON types; None stands for NaN and infinity.
+All figures can be recomputed from NAME.utterances.jsonl. They are plain JSON types; None replaces NaN and infinity.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_CONFUSIONS = 50
 MAX_BINS = 8
 MIN_IN_BIN = 5  # utterances; with fewer utterances the rate is too uncertain
 NO_SPEAKER = "(not known)"  # name of a breakdown's row for utterances without a speaker
-# Round numbers, from which the edges of a breakdown's bins are chosen.
+# The edges of a breakdown's bins are chosen from these round numbers.
 SECONDS = (
     *(0, 0.5, 1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25, 30, 40),
     *(60, 120, 300, 600, 1800, 3600, 7200, math.inf),
@@ -41,9 +41,9 @@ def figures(scored: Sequence[Scored]) -> dict[str, Any]:
         by: rows of each breakdown: utterances grouped by subset, speaker, duration and speaking rate.
         confusions: the most frequent substitutions, insertions and deletions.
         calibration: reliability of the words' confidence; None if no word was recognised.
-        distribution: two histograms. Utterances by WER: the first bin is WER 0; each other bin is from above `from` up
-            to `to`; in the last bin, above 1, `to` is None. Words by confidence: from `from` to below `to`; the last
-            bin includes 1.
+        distribution: two histograms. Utterances by WER: the first bin has WER 0, and the last bin (`to` is None) has
+            all WERs above 1; bins exclude `from` and include `to`. Words by confidence: bins include `from` and exclude
+            `to`; the last bin includes 1.
     """
     alignments = [align_words(result.reference, result.transcript.text) for result in scored]
     words = [
@@ -65,7 +65,7 @@ def figures(scored: Sequence[Scored]) -> dict[str, Any]:
 
 
 def rates(scored: Sequence[Scored]) -> dict[str, dict[str, Any]]:
-    """Sum the errors in words, in characters, and in words as written, with the 95 % intervals of their rates.
+    """Sum the errors in words, in characters, and in words as written; compute the 95 % intervals of the error rates.
 
     Returns:
         For each of `words`, `characters` and `raw_words`: the counts, the `rate`, its `interval` over utterances and
@@ -105,10 +105,10 @@ def breakdown(systems: Sequence[Sequence[Scored]], kind: str) -> list[list[dict[
     """Group utterances, and sum the errors of each group, with 95 % intervals over utterances.
 
     Args:
-        systems: results of each system for equal utterances in equal order. The utterances of the first system
+        systems: results of each system for the same utterances in the same order. The utterances of the first system
             determine the groups. The intervals of all systems use the same draws.
-        kind: `subset`, in the order of their first utterances; `speaker`, by name, if speakers are known; `duration` or
-            `speaking_rate`, in bins with round edges, in ascending order.
+        kind: `subset`: in the order in which the subsets first occur; `speaker`: sorted by name, and no groups if no
+            speaker is known; `duration`, `speaking_rate`: bins with round edges, ascending.
 
     Returns:
         For each system, one row per group.
@@ -137,7 +137,7 @@ def _listed(interval: tuple[float, float] | None) -> list[float] | None:
     return None if interval is None else list(interval)
 
 
-Places = dict[str, list[int]]  # positions of the utterances of each group, by its name
+Places = dict[str, list[int]]  # the name of each group, and the positions of its utterances
 
 
 def _grouped(names: Iterable[tuple[str, int]]) -> Places:
@@ -196,8 +196,8 @@ def choose_edges(numbers: Sequence[float], edges: Sequence[float]) -> list[float
     between two neighbouring edges.
 
     Args:
-        numbers: not negative.
-        edges: ascending, from 0 to infinity.
+        numbers: numbers to put into bins, not negative.
+        edges: candidates, ascending, from 0 to infinity.
     """
     numbers = sorted(numbers)
     if not numbers:
@@ -214,7 +214,7 @@ def choose_edges(numbers: Sequence[float], edges: Sequence[float]) -> list[float
 
 
 def _confusions(edits: Iterable[Edit]) -> dict[str, list[dict[str, Any]]]:
-    """Count equal edits; sort them by descending frequency, then by their words."""
+    """Count how often each error occurs; sort errors by descending frequency, then by their words."""
     counted = Counter(edit for edit in edits if edit.kind != "equal")
     in_order = sorted(counted.items(), key=lambda item: (-item[1], item[0].reference or "", item[0].hypothesis or ""))
     confusions: dict[str, list[dict[str, Any]]] = {"substitutions": [], "insertions": [], "deletions": []}

@@ -1,14 +1,14 @@
 """Bootstrap confidence intervals of error rates, over utterances or over speakers.
 
-*Source*: Bisani and Ney 2004, "Bootstrap estimates for confidence intervals in ASR performance evaluation": N
-utterances are drawn with replacement from N, many times; the interval contains the middle 95 % of the error rates of
+*Source*: Bisani and Ney 2004, "Bootstrap estimates for confidence intervals in ASR performance evaluation": N of
+the N utterances are drawn with replacement, many times; the interval contains the middle 95 % of the error rates of
 these draws. Utterances of one speaker are not independent, so an interval over utterances is too narrow for statements
-about other speakers. If all speakers are known, whole speakers are drawn instead.
+about other speakers. If all speakers are known, a second interval draws speakers with all their utterances.
 
 These are percentile intervals, as in the paper. In simulations their coverage was below 95 % for small samples: 93 %
-with 200 utterances or 20 speakers, 90 % with 10 speakers, 85 % with 5. (With the simulated differences between
-speakers, an interval over utterances covered the rate of all speakers less than half the time.) Without any error all
-draws are 0 and carry no information, so there is no interval.
+with 200 utterances or 20 speakers, 90 % with 10 speakers, 85 % with 5 speakers. In these simulations, an interval over
+utterances covered the error rate of all speakers less than half the time. If there are no errors, all draws have the
+rate 0 and carry no information, so there is no interval.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ DRAWS = 10_000
 SEED = 0  # equal results give equal intervals
 MIN_UNITS = 5  # fewer utterances or speakers give no interval
 MIDDLE = (2.5, 97.5)  # percentiles
-CHUNK = 1_000_000  # units drawn at once, which bounds memory; another number changes the draws
+CHUNK = 1_000_000  # units drawn at once, to bound memory; a different value would change the draws
 IN_CACHE = 1 << 16  # units counted at once, which fit into a processor's cache
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The difference of two systems on the same units.
+    """Significance of the difference of two systems' error rates on the same units.
 
     Args:
-        interval: of the second system's rate minus the first system's.
-        p_value: two-sided; the null hypothesis is no difference.
+        interval: 95 % interval of the second system's rate minus the first system's rate.
+        p_value: two-sided p-value; the null hypothesis is no difference.
     """
 
     interval: tuple[float, float]
@@ -43,7 +43,12 @@ class Difference:
 
 
 def by_cluster(sums: Array, clusters: Sequence[str]) -> Array:
-    """Sum the rows (N, K) that have equal names; return (number of distinct names, K), sorted by name."""
+    """Sum the rows of each cluster; return (number of clusters, K), sorted by cluster.
+
+    Args:
+        sums: (N, K) rows.
+        clusters: name of each row's cluster.
+    """
     _, row = np.unique(np.asarray(clusters, dtype=object), return_inverse=True)
     together = np.zeros((row.max(initial=-1) + 1, sums.shape[1]))
     np.add.at(together, row, sums)
@@ -51,7 +56,7 @@ def by_cluster(sums: Array, clusters: Sequence[str]) -> Array:
 
 
 def resample(sums: Array, draws: int = DRAWS, seed: int = SEED) -> Array:
-    """Draw N rows with replacement from the N rows (N, K), and sum them; repeat `draws` times: (draws, K)."""
+    """Draw N of the N rows (N, K) with replacement and sum them, `draws` times; return the sums, (draws, K)."""
     generator = np.random.default_rng(seed)
     size = len(sums)
     drawn = np.empty((draws, sums.shape[1]))
@@ -91,7 +96,7 @@ def intervals(errors: Array, lengths: Array, draws: int = DRAWS, seed: int = SEE
 
 
 def difference(a: Array, b: Array, lengths: Array, draws: int = DRAWS, seed: int = SEED) -> Difference | None:
-    """Compare two systems by a paired bootstrap, which uses the same draws for both.
+    """Compare two systems by a paired bootstrap, which uses the same draws for both systems.
 
     The p-value is twice the fraction of draws whose difference is zero or has the rarer sign. The observed sample
     counts as one of these draws, so no p-value is 0.

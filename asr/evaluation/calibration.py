@@ -35,7 +35,7 @@ def reliability(confidences: Sequence[float], right: Sequence[bool]) -> list[Bin
 
     Bins have equal counts and not equal widths because most words have a high confidence: of ten bins of equal width,
     the last would contain nearly all words. Words of equal confidence share a bin. There are at most 10 bins, and fewer
-    if a bin would have less than 20 words.
+    if a bin would have fewer than 20 words.
 
     *Source*: Nguyen and O'Connor 2015, "Posterior calibration and exploratory analysis for natural language processing
     models" (adaptive binning).
@@ -73,9 +73,9 @@ def calibration_error(bins: Sequence[Bin]) -> float:
 
 
 def auc(confidences: Sequence[float], right: Sequence[bool]) -> float:
-    """Return the probability that a correct word has a higher confidence than a wrong one; a tie counts half.
+    """Return the probability that a correct word has a higher confidence than a wrong word; a tie counts half.
 
-    NaN unless there are both correct and wrong words.
+    Return NaN unless there are both correct and wrong words.
     """
     pairs = sorted(zip(confidences, right, strict=True))
     num_right, num_wrong = sum(right), len(right) - sum(right)

@@ -19,16 +19,17 @@ Pairs = list[tuple[Scored, Scored]]
 
 
 def compare(a: Sequence[Scored], b: Sequence[Scored]) -> dict[str, Any]:
-    """Compare two evaluations of the same utterances by a paired bootstrap; the result is plain JSON types.
+    """Compare two evaluations of the same utterances by a paired bootstrap; return plain JSON types.
 
     Differences are second minus first, so negative differences are improvements. Speakers are taken from the first
     evaluation.
 
     Returns:
-        `a` and `b`: like `words` of `analysis.rates`. `difference`: with interval and p-value over utterances and, if
-        all speakers are known, over speakers (None for samples that are too small for `bootstrap`). The numbers of
-        utterances and speakers with fewer errors in `a`, fewer in `b`, or equal errors (`tie`). `speakers`: the errors
-        of each speaker. `changed`: the changed utterances, beginning with the largest change.
+        `a` and `b`: like `words` of `analysis.rates`. `difference`: the difference of the rates; its interval and
+        p-value over utterances and, if all speakers are known, over speakers (None for samples that are too small for
+        `bootstrap`). `utterance_wins` and `speaker_wins`: the numbers of utterances and of speakers with fewer errors
+        in `a`, with fewer errors in `b`, and with equal errors (`tie`). `speakers`: the errors of each speaker.
+        `changed`: the utterances with different numbers of errors, largest difference first.
 
     Raises:
         InputError: the utterances or their references differ.
@@ -69,7 +70,7 @@ def compare(a: Sequence[Scored], b: Sequence[Scored]) -> dict[str, Any]:
 
 
 def change(comparison: Mapping[str, Any]) -> str:
-    """Write the difference in points and, unless the first rate is 0, relative to the first."""
+    """Write the difference of the rates in percentage points and, unless the first rate is 0, relative to that rate."""
     rate, base = comparison["difference"]["rate"], comparison["a"]["rate"]
     if rate is None:
         return "no rate, because the references have no words"
@@ -112,10 +113,10 @@ def before_and_after(comparison: Mapping[str, Any]) -> str:
 
 
 def match(a: Sequence[Scored], b: Sequence[Scored]) -> Pairs:
-    """Pair the utterances of two evaluations, by subset and id, in the order of the first.
+    """Pair the utterances of two evaluations by subset and id, in the order of the first evaluation.
 
     Raises:
-        InputError: an utterance is in only one evaluation, or its references differ.
+        InputError: an utterance is in only one evaluation, or has different references.
     """
     firsts, seconds = ({(result.subset, result.utterance.id): result for result in scored} for scored in (a, b))
     for results, others, which in ((firsts, seconds, "first"), (seconds, firsts, "second")):
@@ -137,7 +138,7 @@ def match(a: Sequence[Scored], b: Sequence[Scored]) -> Pairs:
 
 
 def changed(pairs: Iterable[tuple[Scored, Scored]]) -> list[dict[str, Any]]:
-    """List the utterances whose numbers of errors differ, by decreasing change; ties keep the given order."""
+    """List the utterances whose numbers of errors differ, largest difference first; ties keep the given order."""
     rows = [
         {
             "id": result_a.utterance.id,
@@ -169,6 +170,6 @@ def _counted(names: Sequence[str]) -> list[tuple[str, int]]:
 
 
 def _named(keys: Sequence[tuple[str, str]]) -> str:
-    """Join the first SHOWN keys to a text, which ends with a note if there are more keys."""
+    """Join the first SHOWN keys; add "and others" if there are more keys."""
     names = ", ".join(f"{shown(key)} of {shown(subset)}" for subset, key in keys[:SHOWN])
     return f"{names} and others" if len(keys) > SHOWN else names

@@ -21,7 +21,7 @@ from asr.text.normalize import Normalizer
 ROOM_METRES, ROOM_HEIGHT_METRES = (3.0, 8.0), (2.4, 3.5)  # typical sizes of rooms in homes and offices
 
 
-Change = Callable[[Tensor], Tensor]  # of a waveform (S,); an augmentation
+Change = Callable[[Tensor], Tensor]  # returns a changed waveform (S,), like an augmentation
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class Condition:
     """A way of degrading utterances.
 
     Args:
-        name: in tables.
+        name: name of the condition in tables.
         change: applied to each waveform.
-        snr_db: signal-to-noise ratio of noise; None for rooms.
+        snr_db: signal-to-noise ratio in dB; None for rooms.
     """
 
     name: str
@@ -43,8 +43,8 @@ class Condition:
 class Changed:
     """Loads utterances and degrades them; the degradation depends only on the seed and the utterance's id.
 
-    So an utterance gets the same noise segment at each ratio and for each model, and models are compared on equal
-    audio.
+    An utterance therefore gets the same noise segment at each signal-to-noise ratio and for each model, so models are
+    compared on equal audio.
     """
 
     change: Change
@@ -58,7 +58,7 @@ class Changed:
 
 
 def in_noise(recordings: RecordingList, snrs_db: Sequence[float], sample_rate: int) -> list[Condition]:
-    """Mix one of the recordings into each utterance, at these signal-to-noise ratios."""
+    """Return a condition for each signal-to-noise ratio; it mixes one of the recordings into each utterance."""
     return [
         Condition(
             f"noise, {snr_db:g} dB",
@@ -70,12 +70,12 @@ def in_noise(recordings: RecordingList, snrs_db: Sequence[float], sample_rate: i
 
 
 def in_rooms(responses: RecordingList, sample_rate: int) -> Condition:
-    """Convolve each utterance with one of the impulse responses."""
+    """Return the condition that convolves each utterance with one of the impulse responses."""
     return Condition("rooms", Reverberation(sample_rate, recordings=responses, probability=1.0))
 
 
 def in_simulated_rooms(rt60_seconds: float, sample_rate: int) -> Condition:
-    """Convolve each utterance with a simulated room of this reverberation time."""
+    """Return the condition that convolves each utterance with the response of a simulated room."""
     metres, height = list(ROOM_METRES), list(ROOM_HEIGHT_METRES)
     rt60 = [rt60_seconds, rt60_seconds]
     room = SimulatedRoom(sample_rate, probability=1.0, width_metres=metres, height_metres=height, rt60_seconds=rt60)
@@ -84,7 +84,7 @@ def in_simulated_rooms(rt60_seconds: float, sample_rate: int) -> Condition:
 
 @dataclass(frozen=True)
 class Harder:
-    """An evaluation under a condition."""
+    """An evaluation of degraded utterances."""
 
     condition: Condition
     evaluation: Evaluation
@@ -104,6 +104,6 @@ def evaluate_in(
     advance: Callable[[float], None],
     normalize: Normalizer | None,
 ) -> Harder:
-    """Evaluate like `asr.evaluation.result.evaluate`, under a condition drawn by the seed."""
+    """Degrade utterances, and evaluate them by `asr.evaluation.result.evaluate`; `seed` seeds the degradation."""
     options = replace(options, load=Changed(condition.change, seed))
     return Harder(condition, evaluate(recognizer, subset, utterances, options, advance, normalize))

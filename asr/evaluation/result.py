@@ -1,4 +1,4 @@
-"""The evaluation of a recogniser on a manifest: hypotheses beside references, errors, and wall time."""
+"""The evaluation of a recogniser on a manifest: hypotheses, references, errors, and wall time."""
 
 import math
 import time
@@ -22,7 +22,7 @@ CHARACTER_COUNTS = ("substitutions", "insertions", "deletions", "reference_lengt
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The scored and the unreadable utterances of one or several manifests, in their order.
+    """The scored and the unreadable utterances of one or several manifests, in the order of the manifests.
 
     Args:
         scored: utterances with their errors.
@@ -44,7 +44,7 @@ class Evaluation:
     def as_dict(self) -> dict[str, Any]:
         """Return the entry of results.json: rates, intervals, and the numbers of scored and unreadable utterances.
 
-        `matrix_products` is the library that multiplied in this process, from `asr.system.matrix_products`.
+        `matrix_products` names the library that computed the matrix products (see `asr.system.matrix_products`).
         """
         figures = rates(self.scored)
         words, characters, raw = figures["words"], figures["characters"], figures["raw_words"]
@@ -122,7 +122,7 @@ def evaluate(
     """Recognise utterances and count their errors.
 
     Args:
-        recognizer: in eval mode.
+        recognizer: recogniser in eval mode.
         subset: name of the manifest.
         utterances: utterances with the texts as written in the manifest.
         options: see `asr.recognition.inference`.

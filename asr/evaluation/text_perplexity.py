@@ -22,14 +22,14 @@ from asr.language_model.token_scores import token_log_probs
 class TextPerplexity:
     """Log-probability and perplexity of texts under a language model.
 
-    The end of a sentence counts as a word, as in KenLM and SRILM. Perplexities per word are comparable between models
-    over words and over any tokens, if all are computed on the same texts.
+    The end of a sentence counts as a word, as in KenLM and SRILM. Perplexities per word of word models and of token
+    models are comparable if they are computed on the same texts.
 
     Args:
         log_prob: log-probability of all sentences including their ends, natural logarithm.
-        words: number of words, without ends.
+        words: number of words, without sentence ends.
         sentences: number of sentences.
-        tokens: number of tokens, including ends.
+        tokens: number of tokens, including sentence ends.
         per_word: exp(- log_prob / (words + sentences)).
         interval: 95 % interval of per_word, from a bootstrap over sentences; None for too few sentences.
     """
@@ -53,12 +53,12 @@ class TextPerplexity:
 
 
 def text_perplexity(log_probs: Sequence[float] | Array, num_words: Sequence[int], num_tokens: int) -> TextPerplexity:
-    """Compute the perplexity from log p(text, end) and the number of words of each sentence.
+    """Compute the perplexity from the log-probability and the number of words of each sentence.
 
     Args:
-        log_probs: natural logarithms.
+        log_probs: natural logarithm of p(text, end) of each sentence.
         num_words: number of words of each sentence, without its end.
-        num_tokens: number of tokens of all sentences, including ends.
+        num_tokens: number of tokens of all sentences, including sentence ends.
     """
     losses = -np.asarray(log_probs, dtype=np.float64)[:, None]
     units = np.asarray(num_words, dtype=np.float64)[:, None] + 1
@@ -79,14 +79,14 @@ def measure(model: TokenModel, sentences: Sentences, bounds: BatchBounds, device
 
 
 def perplexity_of(log_probs: Array, sentences: Sentences) -> TextPerplexity:
-    """Compute the perplexity of sentences from log p of each token and end, (T,)."""
+    """Compute the perplexity of sentences from log p of each token and sentence end, (T,)."""
     begins = (sentences.lengths.cumsum(0) - sentences.lengths).numpy()
     return text_perplexity(np.add.reduceat(log_probs, begins), sentences.num_words.tolist(), len(log_probs))
 
 
 @torch.inference_mode()
 def neural_log_probs(model: TokenModel, sentences: Sentences, bounds: BatchBounds, device: torch.device) -> Array:
-    """Compute log p of each token and end of sentences under a neural model, (T,), sentence by sentence.
+    """Compute log p of each token and sentence end under a neural model, (T,), sentence by sentence.
 
     Args:
         model: a model on the device, in eval mode.
@@ -104,20 +104,20 @@ def neural_log_probs(model: TokenModel, sentences: Sentences, bounds: BatchBound
 
 
 def ngram_log_probs(model: NgramModel, pieces: Sequence[str], sentences: Sentences) -> Array:
-    """Compute log p of each token and end of sentences under an n-gram model over tokens, (T,).
+    """Compute log p of each token and sentence end under an n-gram model over tokens, (T,).
 
     Args:
         model: made by `asr.ngram --tokens`.
         pieces: the text of each token.
-        sentences: over these tokens.
+        sentences: token ids of each sentence.
 
     Raises:
         InputError: the model is over words or other tokens.
     """
     names = [piece.replace(" ", SPACE) for piece in pieces]
     if len(model.words & set(names)) < len(model.words) / 2:
-        must = "LM must be over the recogniser's tokens, as asr.ngram --tokens makes it"
-        raise InputError(f"{must}; of its {len(model.words)} entries {len(model.words & set(names))} are tokens.")
+        must = "LM must be a model over the recogniser's tokens, from asr.ngram --tokens"
+        raise InputError(f"{must}; {len(model.words & set(names))} of its {len(model.words)} entries are tokens.")
     log_probs = []
     for index in range(len(sentences)):
         state = model.start()
@@ -129,7 +129,7 @@ def ngram_log_probs(model: NgramModel, pieces: Sequence[str], sentences: Sentenc
 
 
 def mixed_log_probs(log_probs: Array, weights: Array) -> Array:
-    """Interpolate models for each token: log of the sum of weight times p.
+    """Return the log of the models' weighted mean probability of each token.
 
     Args:
         log_probs: (models, T) natural logarithms.

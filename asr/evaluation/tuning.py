@@ -19,13 +19,13 @@ from asr.recognition.inference import Inference
 from asr.recognition.long_form import Segment
 from asr.recognition.recognizer import Recognizer
 
-LM_WEIGHTS = {  # each weight of a language model or of label priors: the settings that have no effect if it is 0
+LM_WEIGHTS = {  # name of a language model's or label priors' weight: settings without effect if this weight is 0
     "lm_weight": ("word_insertion_bonus", "unknown_score"),
     "rescoring_weight": ("token_insertion_bonus",),
     "prior_weight": (),
 }
 
-Values = Mapping[str, float]  # of a decoder's tunable settings
+Values = Mapping[str, float]  # values of a decoder's tunable settings, by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +117,9 @@ def search_values(
 
 
 def _around(values: tuple[float, ...], block: tuple[int, ...], numbers: Sequence[Tunable]) -> list[tuple[float, ...]]:
-    """List `values` with all combinations of trial values for the settings `block`; the present values come first.
+    """List `values`, then variants with all combinations of trial values for the settings in `block`.
 
-    `min` returns the first minimum, so the present values win ties.
+    The present values come first and win ties, because `min` returns the first minimum.
     """
     trials = [numbers[index].trials if index in block else (value,) for index, value in enumerate(values)]
     return [values, *product(*trials)]
@@ -152,11 +152,11 @@ class Confidence:
 
     Args:
         calibration: the fitted curve.
-        num_words: recognised words.
+        num_words: number of recognised words.
         right: fraction of correct words.
         before: mean confidence before calibration.
         after: mean confidence after calibration.
-        auc: probability that a correct word has a higher confidence than a wrong one.
+        auc: probability that a correct word has a higher confidence than a wrong word.
     """
 
     calibration: Calibration

@@ -15,7 +15,7 @@ from asr.recognition.transcript import Transcript, Word
 from asr.storage.location import absolute, folder_of, is_url, plain, printable_url
 from asr.text.normalize import as_written
 
-WITHIN_WORDS = "'’-"  # noqa: RUF001  they belong to the spelling
+WITHIN_WORDS = "'’-"  # noqa: RUF001  these characters are part of the spelling of a word
 REQUIRED_KEYS = ("id", "subset", "audio_filepath", "duration", "text", "reference", "hypothesis", "words")
 
 
@@ -69,7 +69,7 @@ class Scored:
 def show_writing(scored: Iterable[Scored]) -> bool:
     """Whether references have case or punctuation; otherwise there is no WER of texts as written.
 
-    Texts in capitals only (LibriSpeech) or in small letters only count as texts without case.
+    Texts that have only capitals (LibriSpeech), or only small letters, are treated as texts without case.
     """
     texts = [result.utterance.text for result in scored]
     if any(text not in (text.lower(), text.upper()) for text in texts):
@@ -83,7 +83,7 @@ def score(
 ) -> Scored:
     """Count the errors of a transcript.
 
-    Times and confidences are rounded as in the file, so that figures can be recomputed from the file.
+    Times and confidences are rounded as in NAME.utterances.jsonl, so that figures can be recomputed from this file.
 
     Args:
         utterance: the utterance, with its text as written in the manifest.
@@ -114,7 +114,7 @@ def read_scored(path: str | Path) -> list[Scored]:
         path: path or URL of the file.
 
     Raises:
-        InputError: a line is not a scored utterance, an id is repeated, or the file is empty; names file and line.
+        InputError: a line is not a scored utterance, an id is repeated, or the file is empty.
     """
     path = plain(path)
     _check_readable(path)

@@ -12,7 +12,7 @@ import jiwer
 
 @dataclass(frozen=True, slots=True)
 class ErrorCounts:
-    """Errors of any number of utterances, in words or in characters; they add up over utterances and ranks.
+    """Errors of any number of utterances, in words or in characters; `+` sums them over utterances and ranks.
 
     Args:
         substitutions: number of words (or characters) recognised as a different word (or character).
@@ -33,7 +33,7 @@ class ErrorCounts:
         return ErrorCounts(*(mine + theirs for mine, theirs in pairs))
 
     def as_tuple(self) -> tuple[int, int, int, int, int]:
-        """The counts in the order of the fields, for the exchange between ranks."""
+        """Return the counts in the order of the fields, to exchange them between ranks."""
         return self.substitutions, self.insertions, self.deletions, self.reference_length, self.utterances
 
     @property
@@ -54,7 +54,7 @@ class ErrorCounts:
         return self.errors / self.reference_length
 
     def as_dict(self) -> dict[str, float | int | None]:
-        """The counts for JSON; a rate that is not finite is None."""
+        """Return the counts for JSON; a rate that is not finite becomes None."""
         return {
             "rate": self.rate if math.isfinite(self.rate) else None,
             "substitutions": self.substitutions,
@@ -75,14 +75,14 @@ class Edit:
 
 
 def count_errors(reference: str, hypothesis: str) -> ErrorCounts:
-    """Count the errors of the word alignment (split at white space) with the fewest edits, by jiwer."""
+    """Count the errors in words, which are separated by white space; jiwer aligns them with the fewest edits."""
     words = reference.split()
     alignment = jiwer.process_words(" ".join(words), " ".join(hypothesis.split()))
     return ErrorCounts(alignment.substitutions, alignment.insertions, alignment.deletions, len(words), 1)
 
 
 def count_characters(reference: str, hypothesis: str) -> ErrorCounts:
-    """Count the errors of the character alignment with the fewest edits, by jiwer.
+    """Count the errors in characters; jiwer aligns them with the fewest edits.
 
     A character is a Unicode code point, so a combining mark counts separately. White space between words counts as one
     character; white space at the ends does not count.

@@ -9,10 +9,10 @@ from asr.interfaces import Normalization
 from asr.lengths import Lengths
 from asr.settings.rule import FrameLength, FrameShift, MelBins, SampleRate
 
-INT16_SCALE = 2**15  # Kaldi does not scale 16-bit samples; in [-1, 1] quiet audio would fall below FLOOR
+INT16_SCALE = 2**15  # Kaldi uses 16-bit integers; with samples in [-1, 1], energies of quiet audio would be below FLOOR
 PREEMPHASIS = 0.97
 MIN_HERTZ = 20.0  # lower edge of the first mel bin
-FLOOR = torch.finfo(torch.float32).eps  # smallest energy before the logarithm
+FLOOR = torch.finfo(torch.float32).eps  # lower bound of an energy before its logarithm
 BLOCK_FRAMES = 256  # number of frames computed at a time, so that intermediate results stay in the cache
 
 

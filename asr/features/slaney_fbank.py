@@ -21,12 +21,12 @@ MELS_PER_OCTAVE = 27 / math.log2(6.4)  # above LINEAR_HERTZ
 
 
 class SlaneyFbank:
-    """Log-mel filterbank energies of centred frames, with Slaney's mels, then normalisation.
+    """Log-mel filterbank energies of centred frames, on Slaney's mel scale, then normalisation.
 
-    *Source*: NeMo's AudioToMelSpectrogramPreprocessor without dither, which transformers' Parakeet also uses:
-    pre-emphasis over the whole waveform, a symmetric Hann window centred in an FFT of the next power of 2, power
-    spectrum, triangles as in Slaney's Auditory Toolbox (1998) from 0 Hz to Nyquist, each with area 1 over frequency.
-    Frames are centred on multiples of the hop; there is one frame per whole hop.
+    *Source*: NeMo's AudioToMelSpectrogramPreprocessor (also used by transformers' Parakeet) without dither:
+    pre-emphasis over the whole waveform, a symmetric Hann window centred in an FFT whose size is the next power of 2,
+    power spectrum, triangles as in Slaney's Auditory Toolbox (1998) from 0 Hz to Nyquist, each with unit area in
+    Hz. Frames are centred on multiples of the hop; there is one frame for each complete hop.
 
     Args:
         sample_rate: Hz; audio is resampled to this rate.
@@ -53,8 +53,8 @@ class SlaneyFbank:
         self.window = int(sample_rate * frame_length_seconds + 1e-6)  # samples; NeMo rounds down
         self.hop = int(sample_rate * frame_shift_seconds + 1e-6)
         before = (self.window + 1) // 2
-        self.samples_ahead = max(self.window - before, before + 1, self.hop)  # including the mirrored samples
-        self.frames_before = before // self.hop + 1  # including one more sample for the pre-emphasis
+        self.samples_ahead = max(self.window - before, before + 1, self.hop)  # before + 1: for mirroring at the start
+        self.frames_before = before // self.hop + 1  # reaches one sample further back, for the pre-emphasis
         self.fft_points = 1 << (self.window - 1).bit_length()  # the next power of 2
         self.hann = torch.hann_window(self.window, periodic=False)
         self.mel = _triangles(sample_rate, self.fft_points, num_mel_bins).float()  # (FFT bins, F)
@@ -103,7 +103,7 @@ PADS: dict[str, Callable[[Tensor, int, int], Tensor]] = {
 
 
 def _triangles(sample_rate: int, fft_points: int, num_mel_bins: int) -> Tensor:
-    """Return the weights (FFT bins, F) of triangles with equidistant corners in Slaney's mel and area 1 over Hz."""
+    """Return weights (FFT bins, F): triangles with unit area in Hz and corners equidistant on Slaney's mel scale."""
     hertz = torch.arange(fft_points // 2 + 1, dtype=torch.float64)[:, None] * sample_rate / fft_points
     highest = _to_mel(torch.tensor(sample_rate / 2, dtype=torch.float64))
     corners = _to_hertz(torch.linspace(0, 1, num_mel_bins + 2, dtype=torch.float64) * highest)  # (F + 2,)

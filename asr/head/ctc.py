@@ -1,4 +1,4 @@
-"""The CTC head: for each encoder frame a distribution over tokens and blank, and the CTC loss."""
+"""The CTC head: a distribution over tokens and blank for each encoder frame, and the CTC loss."""
 
 from operator import eq
 
@@ -17,7 +17,7 @@ class CTC(nn.Module):
 
     Args:
         output_dim: D.
-        num_blocks: of the encoder; not used.
+        num_blocks: number of encoder blocks; not used.
         vocab_size: V, including the blank.
     """
 

@@ -16,17 +16,17 @@ from asr.settings.rule import FeedForwardFactor, Heads, Layers, Probability, abo
 class CTCAttention(nn.Module):
     """Joint CTC/attention: a Transformer decoder, and a CTC loss that enforces monotonic alignment.
 
-    *Source*: Kim et al. 2017, arXiv:1609.06773; the decoder: Vaswani et al. 2017, arXiv:1706.03762, with its label
+    *Source*: Kim et al. 2017, arXiv:1609.06773; the decoder: Vaswani et al. 2017, arXiv:1706.03762, with label
     smoothing (section 5.4) over the whole vocabulary.
 
     Args:
         output_dim: D, also the decoder's dimension.
-        num_blocks: of the encoder; not used.
+        num_blocks: number of encoder blocks; not used.
         vocab_size: V, including the blank, whose id begins and ends the decoder's sequences.
-        num_layers: blocks of the decoder.
-        num_heads: attention heads of the decoder; must divide D.
+        num_layers: number of decoder blocks.
+        num_heads: number of attention heads of the decoder; must divide D.
         feed_forward_factor: inner dimension of the decoder's feed-forward sub-layers, as a multiple of D.
-        dropout: of the decoder's input, residual branches, feed-forward activations and attention weights.
+        dropout: dropout of the decoder's input, residual branches, feed-forward activations and attention weights.
         label_smoothing: fraction of the target probability that is spread over the whole vocabulary.
         ctc_weight: weight of the CTC loss; the attention loss has weight 1 - ctc_weight.
         residual: makes a residual connection of the decoder, given D and dropout.
@@ -79,6 +79,6 @@ class CTCAttention(nn.Module):
         return {"loss": loss, "ctc": ctc, "attention": attention}
 
     def cells(self, frames: Lengths, tokens: Lengths) -> Lengths:
-        """Number of elements of log_probs of CTC and decoder and of the cross-attention weights of one block."""
+        """Number of elements of the CTC's and decoder's log_probs and of one block's cross-attention weights."""
         vocab_size, num_heads = self.ctc.linear.out_features, self.token_decoder.num_heads
         return (frames + tokens + 1) * vocab_size + (tokens + 1) * frames * num_heads

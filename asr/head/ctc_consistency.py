@@ -21,9 +21,9 @@ class CTCConsistency(nn.Module):
 
     Args:
         output_dim: D.
-        num_blocks: of the encoder; not used.
+        num_blocks: number of encoder blocks; not used.
         vocab_size: V, including the blank.
-        weight: of the consistency loss (the paper's alpha).
+        weight: weight of the consistency loss (the paper's alpha).
     """
 
     loss_names = ("ctc", "consistency")

@@ -20,7 +20,7 @@ class CTCIntermediate(nn.Module):
 
     Args:
         output_dim: D.
-        num_blocks: of the encoder.
+        num_blocks: number of encoder blocks.
         vocab_size: V, including the blank.
         num_intermediate: number of intermediate blocks with a loss.
         weight: weight of the mean intermediate loss; the loss of the last block has weight 1 - weight.
@@ -59,7 +59,7 @@ class CTCIntermediate(nn.Module):
 
 
 def evenly_spaced(num_blocks: int, number: int) -> list[int]:
-    """Return the indices, from 0, of evenly spaced blocks without the last (arXiv:2102.03216, section 3.2).
+    """Return the indices, from 0, of evenly spaced blocks except the last block (arXiv:2102.03216, section 3.2).
 
     Raises:
         InputError: the encoder has too few blocks.
@@ -71,5 +71,5 @@ def evenly_spaced(num_blocks: int, number: int) -> list[int]:
 
 
 def unchanged(x: Tensor, padding_mask: Tensor) -> Tensor:
-    """Return x: the tap of a block whose output is only recorded."""
+    """Return x unchanged; this is the tap of a block whose output is only recorded."""
     return x

@@ -15,7 +15,7 @@ class CTCSelfConditioned(nn.Module):
 
     Args:
         output_dim: D.
-        num_blocks: of the encoder.
+        num_blocks: number of encoder blocks.
         vocab_size: V, including the blank.
         num_intermediate: as in `CTCIntermediate`.
         weight: as in `CTCIntermediate`.

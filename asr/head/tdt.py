@@ -35,16 +35,16 @@ class TDT(nn.Module):
 
     Args:
         output_dim: D.
-        num_blocks: of the encoder; not used by the transducer.
+        num_blocks: number of encoder blocks; not used by the transducer.
         vocab_size: V, including the blank.
-        joint_dim: J, of the joiner.
+        joint_dim: J, dimension of the joiner.
         joint_activation: activation of the joiner.
         dropout: dropout in the joiner, after the activation.
-        durations: possible durations of a token or a blank in encoder frames; a blank lasts at least 1.
+        durations: possible durations of a token or a blank in encoder frames; a blank lasts at least one.
         sigma: subtracted from the log-probabilities of tokens and blank in training, which favours long durations
             (section 3.3 of the paper).
         omega: probability that a training batch uses the loss of a transducer without durations instead.
-        ctc_weight: weight of the CTC loss, the transducer loss has weight 1 - ctc_weight; 0: there is no CTC head.
+        ctc_weight: weight of the CTC loss; the transducer loss has weight 1 - ctc_weight. 0: no CTC head.
         predictor: makes the prediction network, given V.
     """
 
@@ -90,7 +90,7 @@ class TDT(nn.Module):
     def losses(self, encoded: Encoded, tokens: Tensor, token_lengths: Tensor) -> dict[str, Tensor]:
         """Compute the weighted loss of each utterance and its two parts, (B,) each; arguments as in `CTC`.
 
-        In training, the choice for `omega` is drawn from torch's CPU generator, which is seeded for each batch.
+        In training, the draw with probability `omega` uses torch's CPU generator, which is seeded for each batch.
         """
         logits, cut = joint_logits(self.duration_joiner, self.predictor, encoded, tokens, token_lengths)
         if self.training and self.omega > 0 and float(torch.rand(())) < self.omega:

@@ -21,7 +21,7 @@ class TransformerDecoder(nn.Module):
     """Blocks of masked self-attention over tokens, cross-attention to encoder frames, and feed-forward.
 
     It stores no state between calls. The encoder's output is passed as a `Memory`, the earlier tokens as a `Cache`, and
-    a call returns the cache extended by its own tokens. Training passes an empty cache and all tokens at once. Tokens
+    a call returns the cache extended by the new tokens. Training passes an empty cache and all tokens at once. Tokens
     need no padding mask, because padding comes after them and self-attention is causal.
 
     *Source*: Vaswani et al. 2017, arXiv:1706.03762, section 3. *Differs from the paper*: the output layer does not
@@ -32,10 +32,10 @@ class TransformerDecoder(nn.Module):
     Args:
         dim: D.
         vocab_size: V; `BOUNDARY_ID` begins and ends a sequence.
-        num_layers: blocks.
+        num_layers: number of blocks.
         num_heads: H; must divide D.
         feed_forward_dim: inner dimension of the feed-forward sub-layer.
-        dropout: of the input, each residual branch, the feed-forward activations and the attention weights.
+        dropout: dropout of the input, each residual branch, the feed-forward activations and the attention weights.
         residual: makes a residual connection.
     """
 
@@ -52,7 +52,7 @@ class TransformerDecoder(nn.Module):
         super().__init__()
         self.num_heads = num_heads
         self.embedding = nn.Embedding(vocab_size, dim)
-        nn.init.normal_(self.embedding.weight, std=dim**-0.5)  # times sqrt(D): the scale of the sinusoids
+        nn.init.normal_(self.embedding.weight, std=dim**-0.5)  # scale 1, like the sinusoids, after the factor sqrt(D)
         self.dropout = Dropout(dropout)
         self.blocks = nn.ModuleList(
             DecoderBlock(dim, num_heads, feed_forward_dim, dropout, residual) for _ in range(num_layers)
@@ -96,7 +96,7 @@ class TransformerDecoder(nn.Module):
         return F.log_softmax(logits, dim=-1, dtype=None if logits.dtype.itemsize >= 4 else torch.float32), grown
 
     def force(self, tokens: Tensor, token_lengths: Tensor, memory: Memory) -> Forced:
-        """Predict tokens (N, U), (N,) and the end of each sequence in one pass, from the correct tokens before each."""
+        """Predict tokens (N, U), (N,) and the end of each sequence in one pass, given the correct preceding tokens."""
         padding = padding_mask(token_lengths, tokens.shape[1])
         padded = F.pad(tokens.masked_fill(padding, BOUNDARY_ID), (1, 1), value=BOUNDARY_ID)  # (N, U + 2)
         log_probs, _ = self(padded[:, :-1], memory, self.start(len(tokens)))
@@ -147,7 +147,7 @@ class MultiHeadAttention(nn.Module):
     def __init__(self, dim: int, num_heads: int, dropout: float) -> None:
         super().__init__()
         self.num_heads = num_heads
-        self.dropout = dropout  # of the attention weights
+        self.dropout = dropout  # probability for the attention weights
         self.query = nn.Linear(dim, dim)
         self.key_value = nn.Linear(dim, 2 * dim)
         self.output = nn.Linear(dim, dim)

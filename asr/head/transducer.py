@@ -22,12 +22,12 @@ class Transducer(nn.Module):
 
     Args:
         output_dim: D.
-        num_blocks: of the encoder; not used by the transducer.
+        num_blocks: number of encoder blocks; not used by the transducer.
         vocab_size: V, including the blank.
-        joint_dim: J, of the joiner.
+        joint_dim: J, dimension of the joiner.
         joint_activation: activation of the joiner.
         dropout: dropout in the joiner, after the activation.
-        ctc_weight: weight of the CTC loss, the transducer loss has weight 1 - ctc_weight; 0: there is no CTC head.
+        ctc_weight: weight of the CTC loss; the transducer loss has weight 1 - ctc_weight. 0: no CTC head.
         predictor: makes the prediction network, given V.
     """
 

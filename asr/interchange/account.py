@@ -15,20 +15,20 @@ from asr.errors import InputError
 from asr.features.slaney_fbank import SlaneyFbank
 from asr.interchange.tensors import COUNTER
 
-COMPARED = 1e-5  # tolerance for tensors that asr computes again, in addition to the rounding of their type
+COMPARED = 1e-5  # tolerance for tensors that asr computes itself, in addition to the rounding error of their type
 HEAD = "head.linear"
 QKV = "attention.qkv"
 U_AND_V = ("attention.u", "attention.v")
-POINTWISE = ("convolution.pointwise1", "convolution.pointwise2")  # other toolkits: convolutions
+POINTWISE = ("convolution.pointwise1", "convolution.pointwise2")  # linear layers in asr; convolutions in the toolkits
 FOLDED = "encoder.subsampling.linear."
-BATCH_NORM = re.compile(r"encoder\.blocks\.\d+\.convolution\.norm\.running_mean")  # a tensor that every norm has
+BATCH_NORM = re.compile(r"encoder\.blocks\.\d+\.convolution\.norm\.running_mean")  # matches once per batch norm
 STAGES = {
     "0": 0,
     "1.0": 2,
     "1.1": 3,
     "2.0": 5,
     "2.1": 6,
-}  # convolutions of depthwise_conv: asr's name and the number in the other toolkits
+}  # the convolutions of subsampling=depthwise_conv: asr's name to the number of the layer in the other toolkits
 
 
 class Names(NamedTuple):
@@ -37,12 +37,13 @@ class Names(NamedTuple):
     Args:
         toolkit: name of the toolkit.
         outside: maps asr's modules outside of the blocks to the toolkit's modules.
-        blocks: prefix of a block's number.
-        block: maps asr's modules and parameters in a block to the toolkit's, which has separate modules for queries,
-            keys and values.
-        computed: maps stored tensors that depend only on the features to the functions that compute them.
+        blocks: prefix before a block's number.
+        block: maps asr's modules and parameters in a block to the toolkit's modules and parameters. The toolkit has
+            separate modules for queries, keys and values.
+        computed: maps tensors that the toolkit stores, but asr computes from the features' settings, to functions that
+            compute them.
         blank: index of the blank among the outputs of the head; None: the last output.
-        transducer: maps asr's tensors of a transducer to the toolkit's tensors and layout, if names or layout differ.
+        transducer: maps a transducer's tensors that `outside` does not cover to the toolkit's tensors and the layout.
     """
 
     toolkit: str
@@ -99,7 +100,7 @@ def stages(theirs: str) -> dict[str, str]:
 
 
 class Layout(NamedTuple):
-    """Conversion between one of asr's tensors and one or several of the other toolkit's.
+    """Conversion between one of asr's tensors and one or several tensors of the other toolkit.
 
     Args:
         shapes: computes the shapes of the toolkit's tensors from the shape of asr's tensor.
@@ -121,13 +122,13 @@ class Row(NamedTuple):
 
 
 class Account(NamedTuple):
-    """Numbers of the other toolkit's tensors by use.
+    """Numbers of the other toolkit's tensors, by use.
 
     Args:
         taken: tensors that were converted.
         folded: biases that were added to another bias, and weights that were multiplied by `Weights.scale`.
-        compared: tensors that asr does not store, but compared with the tensors that it computes.
-        not_needed: tensors without a use.
+        compared: tensors that asr does not store; they were compared with tensors that asr computes.
+        not_needed: tensors that asr does not need.
     """
 
     taken: int
@@ -142,7 +143,7 @@ HEADS = Layout(lambda shape: [(shape[0], shape[2])], lambda x: x[:, None], lambd
 THREE = Layout(
     lambda shape: 3 * [(shape[0] // 3, *shape[1:])], lambda *parts: torch.cat(parts), lambda x: list(x.chunk(3))
 )
-# asr's bias is the sum of two biases of the other toolkit; in the other direction the second one is zero.
+# asr's bias is the sum of two biases of the other toolkit. Conversion from asr sets the second of them to zero.
 SUM = Layout(lambda shape: 2 * [shape], lambda x, y: x + y, lambda x: [x, torch.zeros_like(x)])
 
 
@@ -194,17 +195,17 @@ def take(
     features: SlaneyFbank,
     scale: float,
 ) -> tuple[dict[str, Tensor], Account]:
-    """Convert the other toolkit's tensors to asr's; each must be used or be known as unneeded.
+    """Convert the other toolkit's tensors to asr's; every tensor must be used, or be known to be unneeded.
 
     Args:
         tensors: tensors of the other toolkit, by name.
         shapes: shapes of asr's tensors, by name.
         names: the other toolkit's names.
-        features: front-end that computes some of the tensors again, for comparison.
+        features: front-end that computes some of the tensors for comparison.
         scale: factor by which the other toolkit multiplies the subsampling's output.
 
     Raises:
-        InputError: a tensor is missing, unused, of another shape, not finite, or differs from the computed tensor.
+        InputError: a tensor is missing, unused or not finite, has a wrong shape, or differs from the computed tensor.
     """
     left = dict(tensors)
     ours: dict[str, Tensor] = {}
@@ -224,7 +225,7 @@ def take(
     unneeded = [name for name in left if name.endswith(COUNTER)]
     left_over = sorted(left.keys() - set(unneeded))
     if left_over:
-        more = f", and {len(left_over) - 1:,} others" if len(left_over) > 1 else ""
+        more = f" (and {len(left_over) - 1:,} more)" if len(left_over) > 1 else ""
         raise InputError(f"every tensor must have a counterpart in asr's model; {left_over[0]}{more} has none.")
     return ours, Account(taken, folded, len(compared), len(unneeded))
 
@@ -248,7 +249,7 @@ def _compare(left: dict[str, Tensor], name: str, computed: Tensor) -> float:
     tensor = _take(left, name, computed.shape)
     off = float((tensor - computed).abs().max())
     if off > tolerance:
-        raise InputError(f"{name} must be what features=slaney_fbank computes; it differs by {off:.2g}.")
+        raise InputError(f"{name} must equal the tensor that features=slaney_fbank computes; it differs by {off:.2g}.")
     return off
 
 

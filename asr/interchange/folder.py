@@ -9,12 +9,12 @@ from asr.system.learnt import MAX_BYTES
 
 
 def read_folder(folder: Path, is_wanted: Callable[[str], bool], unbounded: tuple[str, ...]) -> dict[str, bytes]:
-    """Read the wanted files of a folder, by name.
+    """Read the wanted files of a folder; return their contents by name.
 
     Args:
-        folder: path.
+        folder: path of the folder.
         is_wanted: selects files by name.
-        unbounded: names of files without a limit of size.
+        unbounded: names of files without a size limit.
 
     Raises:
         InputError: a wanted file is a link out of the folder, not a file, or too large.
@@ -24,7 +24,7 @@ def read_folder(folder: Path, is_wanted: Callable[[str], bool], unbounded: tuple
         if not is_wanted(file.name):
             continue
         if file.is_symlink() and not real(file).is_relative_to(real(folder)):
-            raise InputError(f"{folder}: files must lie in the folder; {file.name} is a link to {real(file)}.")
+            raise InputError(f"{folder}: files must be inside the folder; {file.name} is a link to {real(file)}.")
         if not file.is_file():
             raise InputError(f"{folder}: {file.name} must be a file; it is a folder, a device, a pipe, or missing.")
         check_size(folder, file.name, file.stat().st_size, unbounded)
@@ -33,7 +33,7 @@ def read_folder(folder: Path, is_wanted: Callable[[str], bool], unbounded: tuple
 
 
 def check_size(path: Path, name: str, size: int, unbounded: tuple[str, ...]) -> None:
-    """Check that a file is not too large.
+    """Check the size of a file.
 
     Raises:
         InputError: the file has more than MAX_BYTES.

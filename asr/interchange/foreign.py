@@ -1,4 +1,4 @@
-"""Steps, common to all toolkits, of converting another toolkit's Conformer to a bundle."""
+"""Conversion of another toolkit's Conformer to a bundle: the steps that are the same for all toolkits."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ from asr.settings.conf import default_settings
 
 EPS = 1e-5  # eps of the norms in the other toolkits
 JOINT_ACTIVATIONS = ("relu", "tanh")  # activations of transducers that asr's joiner supports
-SAFE_PIECES = set("▁'- ")  # characters that may occur in a model without case and punctuation
+SAFE_PIECES = set("▁'- ")  # characters, besides letters and digits, in the pieces of texts without case and punctuation
 CURES = {
     "encoder.subsampling": " Only encoder=fast_conformer_* can be converted.",
     "head.predictor": " Train with head/predictor=lstm.",
@@ -82,9 +82,9 @@ class Converted(NamedTuple):
 
     Args:
         bundle: bundle without a card.
-        account: numbers of tensors by use.
+        account: numbers of tensors by their use.
         weights_sha256: SHA-256 of the file of the tensors.
-        writer: toolkit and version according to the config; "" if the config does not have them.
+        writer: toolkit and version according to the config; "" if the config has no version.
     """
 
     bundle: Bundle
@@ -105,14 +105,14 @@ def convert(
 
     Args:
         path: path of the model, for errors.
-        vocabulary: vocabulary of its head.
+        vocabulary: vocabulary of the model's head.
         features: config of asr's features.
         encoder: config of asr's encoder.
         weights: weights of the model.
         head: config of asr's head and its decoder.
 
     Returns:
-        The bundle, the numbers of tensors by use, and the SHA-256 of the file of the tensors.
+        The bundle, the numbers of tensors by their use, and the SHA-256 of the weights file.
 
     Raises:
         InputError: a tensor has no counterpart, or a setting is invalid.
@@ -134,7 +134,7 @@ def convert(
 
 
 def _shapes(config: Mapping[str, Any], files: dict[str, bytes]) -> tuple[dict[str, torch.Size], SlaneyFbank]:
-    """Return the shapes of a model's tensors, and its features; the network is built without allocating weights."""
+    """Return the shapes of a model's tensors, and its front-end; the network is built without allocating weights."""
     tokenizer, features = build_tokenizer(config), build_features(config)
     tokenizer.load(files)
     assert isinstance(features, SlaneyFbank)
@@ -156,7 +156,7 @@ def check_parts(
     """Check that another toolkit has all parts of an asr model.
 
     Args:
-        config: of the model.
+        config: config of the model.
         toolkit: name of the toolkit.
         subsamplings: names of asr's subsamplings that the toolkit has.
         attentions: names of asr's attentions that the toolkit has.
@@ -178,10 +178,10 @@ def check_parts(
         section, _, key = name.partition(".")
         eps = config[section][key]["eps"]
         if eps != EPS:
-            raise InputError(f"{name}.eps must be {EPS}, which {toolkit} has; got {shown(eps)}.")
+            raise InputError(f"{name}.eps must be {EPS}, as in {toolkit}; got {shown(eps)}.")
     beta = config["encoder"]["activation"]["beta"]
     if beta != 1:
-        raise InputError(f"encoder.activation.beta must be 1, which {toolkit} has; got {shown(beta)}.")
+        raise InputError(f"encoder.activation.beta must be 1, as in {toolkit}; got {shown(beta)}.")
 
 
 @contextmanager

@@ -1,8 +1,8 @@
-"""Models by their address on a hub with the interface of huggingface.co: `hf://OWNER/NAME[@REVISION]`.
+"""Download of models from a hub with the interface of huggingface.co, by their address: `hf://OWNER/NAME[@REVISION]`.
 
-Downloads are stored below Hugging Face's own folder (HF_HOME) and never repeated. An interrupted download resumes where
-it stopped, also in another process. Each file is compared with the server's ETag (the SHA-256 of a large file, git's
-SHA-1 of a small file), because the client does not compare them.
+Files are stored below Hugging Face's own folder (HF_HOME), and a stored file is not downloaded again. An interrupted
+download resumes where it stopped, also in another process. Each file's hash is compared with the server's ETag (SHA-256
+for a large file, git's SHA-1 for a small file), because the client library does not check the hash.
 """
 
 import fcntl
@@ -26,7 +26,7 @@ from asr.system.learnt import parse_json
 logger = logging.getLogger(__name__)
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
-FILE_NAME = re.compile(r"\w[\w.+-]*", re.ASCII)  # names of files to download, which are not in a folder and not hidden
+FILE_NAME = re.compile(r"\w[\w.+-]*", re.ASCII)  # files to download: not in a folder, and not hidden
 BUNDLE_FILES = (".json", ".safetensors", ".model", ".txt", ".arpa", ".md")
 MAX_FILES = 100
 NEMO = ".nemo"
@@ -92,7 +92,7 @@ def download(text: str) -> Download:
 
 
 class _Listing(NamedTuple):
-    """The files to download of a model, at a commit."""
+    """A commit of a model, and the names of the files to download."""
 
     commit: str
     names: list[str]
@@ -126,7 +126,7 @@ def _look_up(address: Address, root: Path) -> _Listing:
 
 
 def _chosen(names: list[str]) -> list[str]:
-    """Choose the files of a model: a bundle, NeMo's files, one archive, or transformers' files; and the card."""
+    """Choose the files to download: a bundle, NeMo's files, transformers' files or one archive, each with the card."""
     plain = [name for name in names if FILE_NAME.fullmatch(name)]
     archives = [name for name in plain if name.endswith(NEMO)]
     card = [CARD] if CARD in plain else []
@@ -139,7 +139,7 @@ def _chosen(names: list[str]) -> list[str]:
     else:
         chosen = archives + card
     if len(archives) != 1 and chosen == archives + card:
-        transformers = f"transformers' ({', '.join(NEEDED)})"
+        transformers = f"a folder of transformers ({', '.join(NEEDED)})"
         must = f"a model must be a bundle ({CONFIG}, {WEIGHTS}), {transformers}, or one {NEMO} archive"
         raise InputError(f"{must}; it holds {', '.join(map(shown, plain[:3])) or 'nothing'}.")
     if len(chosen) > MAX_FILES:
@@ -153,7 +153,7 @@ def _endpoint() -> str | None:
 
 
 def _download(address: Address, commit: str, name: str, folder: Path) -> None:
-    """Download a file, resumed where the last attempt stopped, and compare it with the server's ETag."""
+    """Download a file, or the rest of an interrupted download, and compare its hash with the server's ETag."""
     from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
     from huggingface_hub.file_download import http_get
     from huggingface_hub.utils import build_hf_headers
@@ -187,7 +187,7 @@ def _download(address: Address, commit: str, name: str, folder: Path) -> None:
 
 
 def _digest(file: BinaryIO, digits: int) -> str:
-    """Return a file's SHA-256, or the SHA-1 that git computes."""
+    """Return a file's hash with this number of hexadecimal digits: SHA-256, or the SHA-1 that git computes."""
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     digest = hashlib.sha256() if digits == SHA256 else hashlib.sha1(f"blob {size}\0".encode(), usedforsecurity=False)
@@ -197,5 +197,5 @@ def _digest(file: BinaryIO, digits: int) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """Describe an error of the client in one line."""
+    """Describe an error of the client library in one line."""
     return f"{type(error).__name__}: {one_line(error)}"

@@ -23,7 +23,7 @@ def with_local_attention(bundle: Bundle, context: int, path: Path) -> Bundle:
         path: path of the model, for errors.
 
     Raises:
-        InputError: the encoder has another attention, or `context` is out of range.
+        InputError: the encoder has another kind of attention, or `context` is out of range.
     """
     encoder = bundle.config["encoder"]
     attention = encoder.get("attention")

@@ -27,7 +27,7 @@ def load_recognizer(
         decode: decoder that replaces the model's decoder: its name, such as "beam", or its settings, such as
             `{"name": "beam", "fusion": {"lm": "a.arpa"}}`. Settings without a name change the model's decoder. The
             defaults for the settings of another decoder are in conf/decode.
-        base: the model to which an adapter belongs, in the notation of `model`.
+        base: model to which an adapter belongs; a path or an address, like `model`.
 
     Raises:
         InputError: the model does not exist, is damaged, or needs a part that asr does not have.

@@ -1,7 +1,7 @@
 """Names of the files of a `.nemo` archive."""
 
 CONFIG, WEIGHTS = "model_config.yaml", "model_weights.ckpt"
-SAFETENSORS = "model.safetensors"  # another name of the weights, in a folder
+SAFETENSORS = "model.safetensors"  # in a folder, this file may contain the weights instead
 TOKENIZER = "tokenizer.model"  # end of a file name; in an archive, the name begins with a hash
 VOCABULARY = "vocab.txt"
 

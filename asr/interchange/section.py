@@ -1,4 +1,4 @@
-"""Sections of another toolkit's config: errors name settings that asr does not support, and unknown keys."""
+"""Checks of sections of another toolkit's config; errors name unknown keys and settings that asr does not support."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -28,7 +28,7 @@ def check(
         settings: settings of the section.
         section: name of the section.
         others: keys that may have any value.
-        fixed: other keys, with the toolkit's default and the values that asr supports.
+        fixed: keys with restricted values; for each key, the toolkit's default and the values that asr supports.
 
     Raises:
         InputError: a key or value is not supported; the message names the first such key.
@@ -36,10 +36,10 @@ def check(
     for key, (default, ours) in fixed.items():
         value = settings.get(key, default)
         if value not in ours:
-            raise InputError(f"{section}.{key} must be {as_yaml(ours[0])}, which asr has; got {as_yaml(value)}.")
+            raise InputError(f"{section}.{key} must be {as_yaml(ours[0])}, which asr supports; got {as_yaml(value)}.")
     unknown = sorted(map(str, settings.keys() - fixed.keys() - others))
     if unknown:
-        raise InputError(f"{section}.{unknown[0]} must be absent: asr does not know this setting.")
+        raise InputError(f"{section}.{unknown[0]} must be absent: asr does not support this setting.")
 
 
 def as_yaml(value: object) -> str:

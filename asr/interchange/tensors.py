@@ -14,12 +14,12 @@ from asr.checkpoint.bundle import why_not_loaded
 from asr.errors import InputError, one_line, shown
 from asr.system.learnt import MAX_BYTES
 
-COUNTER = ".num_batches_tracked"  # counter of a batch norm; needed only if its momentum is null
+COUNTER = ".num_batches_tracked"  # counter of a batch norm; needed only if the norm's momentum is null
 ZIP = b"PK"
 
 
 def load_tensors(content: bytes, name: str) -> dict[str, Tensor]:
-    """Read tensors by name from an untrusted file, without running code, in memory bounded by its size.
+    """Read tensors by name from an untrusted file, without running code; the size of the file bounds the memory.
 
     Args:
         content: content of the file, which has the format of safetensors or of `torch.save`.
@@ -40,7 +40,10 @@ def load_tensors(content: bytes, name: str) -> dict[str, Tensor]:
     tensors = dict(_tensors(state, name))
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
     if size > 2 * len(content):  # a small file can have large tensors if they share their elements
-        raise InputError(f"{name} must contain the numbers of all its tensors; these need {size:,} bytes.")
+        raise InputError(
+            f"{name} must contain the numbers of all its tensors; "
+            f"the tensors take {size:,} bytes, more than twice the size of the file."
+        )
     return tensors
 
 
@@ -50,12 +53,12 @@ def _load_safetensors(content: bytes, name: str) -> dict[str, Tensor]:
     except (SafetensorError, ValueError, TypeError, KeyError, RuntimeError) as error:
         if isinstance(error, InputError):
             raise
-        must = f"{name} must be a file of torch.save, torch 1.6 or later, or safetensors"
+        must = f"{name} must be a file of torch.save (torch 1.6 or later) or of safetensors"
         raise InputError(f"{must}; it is damaged or another kind of file: {one_line(error)}.") from None
 
 
 def _check_zip(content: bytes, name: str) -> None:
-    """Check that a zip file, which torch unpacks, is not compressed and unpacks to no more bytes than it has."""
+    """Check that a zip file is not compressed and unpacks to no more bytes than it has; torch unpacks it later."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             records = archive.infolist()
@@ -75,7 +78,7 @@ def _tensors(state: Any, name: str) -> Iterator[tuple[str, Tensor]]:
         raise InputError(f"{name} must hold tensors by name; got {shown(type(state).__name__)}.")
     for key, tensor in state.items():
         is_plain = isinstance(tensor, Tensor) and tensor.layout == torch.strided and not tensor.is_quantized
-        if is_plain and tensor.device.type != "cpu":  # for example the device meta, whose tensors have no numbers
+        if is_plain and tensor.device.type != "cpu":  # for example the device meta, whose tensors have no values
             raise InputError(f"{name} must hold the numbers of its tensors; {shown(key)} has none.")
         if not isinstance(key, str) or not is_plain or not (tensor.is_floating_point() or key.endswith(COUNTER)):
             raise InputError(

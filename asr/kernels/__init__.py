@@ -1,5 +1,5 @@
-"""Hand-tuned operations, each with its plain form: the equation of its paper.
+"""Optimised operations, each with a plain form that follows the equation of its paper.
 
-A file has both forms of an operation and the function that chooses between them: by device, and always the plain form
-when a program is exported (`choice.py`).
+Each file has all forms of an operation, and the function that chooses between them. The choice depends on the device;
+an exported program always has the plain form (`choice.py`).
 """

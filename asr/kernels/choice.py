@@ -1,10 +1,10 @@
-"""Choice of an operation's form, and of a precision that depends on the device."""
+"""Whether an operation must use its plain form, and the widest floating-point type of a device."""
 
 import torch
 
 
 def wants_plain() -> bool:
-    """Whether a program is being exported, traced or compiled, which needs the plain forms.
+    """Whether a program is being exported, traced or compiled; this requires the plain forms.
 
     Other forms loop over blocks whose number depends on the shapes, so their programs would fit only one shape.
     """

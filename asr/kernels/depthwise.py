@@ -11,7 +11,7 @@ def depthwise(x: Tensor, weight: Tensor, bias: Tensor | None, dilation: int = 1)
 
     Args:
         x: (B, T, D).
-        weight: (D, 1, kernel), with an odd number of frames.
+        weight: (D, 1, kernel size); the kernel size is odd.
         bias: (D,).
         dilation: distance in frames between elements of the kernel.
 

@@ -15,9 +15,9 @@ class Dropout(nn.Module):
 
     *Source*: Srivastava et al. 2014, "Dropout".
 
-    *Differs from torch's* on a CPU, where drawing a mask value by value takes longer than many matrix products: the
-    probability is rounded to a multiple of 1 / STEPS, which also determines the scale. The random numbers come from
-    torch's generator, so `torch.manual_seed` applies. On a GPU this is torch's dropout.
+    *Differs from torch's dropout* on a CPU, where drawing a mask value by value takes longer than many matrix
+    products: the probability is rounded to a multiple of 1 / STEPS, which also determines the scale. The random
+    numbers come from torch's generator, so `torch.manual_seed` applies. On a GPU this is torch's dropout.
 
     Args:
         p: probability, at least 0 and below 1.

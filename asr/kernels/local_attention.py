@@ -1,4 +1,4 @@
-"""Relative attention to near frames, in three forms: plain, with a fast mask over all frames, and by blocks."""
+"""Relative attention to near frames, in three forms: plain, `attend` with a mask, and `attend` by blocks."""
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +22,7 @@ def attend_near(projections: Projections, padding_mask: Tensor, dropout: Dropout
     """
     if wants_plain():
         form = attend_near_plainly
-    else:  # up to three blocks: all scores are less work than the scores of blocks with their neighbours
+    else:  # for up to three blocks, computing all scores is less work than computing them by blocks
         few = 4 * projections.key.shape[2] <= 3 * (projections.distance.shape[1] + 1)
         form = attend_near_at_once if few else attend_near_by_blocks
     return form(projections, padding_mask, dropout)
@@ -32,14 +32,14 @@ def attend_near_plainly(projections: Projections, padding_mask: Tensor, dropout:
     """Compute all scores at once, and hide frames more than W away."""
     key = projections.key
     width, frame = _width(projections), torch.arange(key.shape[2], device=key.device)
-    difference = frame[:, None] - frame  # (T, T), query less key
+    difference = frame[:, None] - frame  # (T, T), index of query - index of key
     column = (2 * width - 1 - difference).clamp(0, 4 * width - 2)
     hidden = padding_mask[:, None] | (difference.abs() > width)  # (B, T, T)
     return weighted_values(projections, column, hidden, dropout)
 
 
 def attend_near_at_once(projections: Projections, padding_mask: Tensor, dropout: Dropout) -> Tensor:
-    """Attend to all frames, but hide frames more than W away; this is fast for short inputs."""
+    """Use `attend` for all frames, and hide frames more than W away; this is fast for short inputs."""
     width, frames, device = _width(projections), projections.key.shape[2], projections.key.device
     difference = torch.arange(frames - 1, -frames, -1, device=device)
     distance = projections.distance[:, (2 * width - 1 - difference).clamp(0, 4 * width - 2)]  # (H, 2T - 1, D / H)
@@ -66,7 +66,7 @@ def attend_near_by_blocks(projections: Projections, padding_mask: Tensor, dropou
 
 
 def _width(projections: Projections) -> int:
-    """Return W."""
+    """Return W, computed from the number of distances."""
     return (projections.distance.shape[1] + 1) // 4
 
 

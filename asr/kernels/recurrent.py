@@ -42,7 +42,7 @@ def step_lstm(layers: nn.LSTM, x: Tensor, hidden: Tensor, memory: Tensor) -> tup
     """Advance by one frame.
 
     Args:
-        layers: torch's LSTM with one direction, batch first. It is called in training (it applies dropout) and on a
+        layers: torch's LSTM with one direction, batch first. It is called in training (for its dropout) and on a
             GPU. In inference on a CPU, and in an exported program, only its weights are used. On a CPU, torch's LSTM
             would repack the weights for each frame, which takes ten times as long as the frame (dimension 640, one
             utterance, one core). In an exported program, its state would have other dimensions.
@@ -90,7 +90,7 @@ def gru_plainly(x: Tensor, weight_x: Tensor, weight_h: Tensor, bias_x: Tensor, b
 
 
 def _scan(step: Callable[..., tuple[object, Tensor]], start: object, given: Tensor) -> Tensor:
-    """Apply `step` to the frames of `given`, (B, T, G), in order; when exported, T is not fixed."""
+    """Apply `step` to the frames of `given`, (B, T, G), in order; an exported program accepts any T."""
     from torch._higher_order_ops.scan import scan  # imported here because it loads the compiler
 
     return scan(step, start, given.transpose(0, 1))[1].transpose(0, 1)

@@ -1,7 +1,7 @@
-"""Attention whose scores depend on the distance of query and key: a plain form, and a form that computes blocks.
+"""Attention whose scores depend on the distance between query and key: a plain form, and a form that computes blocks.
 
 *Source*: Dai et al. 2019 (Transformer-XL), arXiv:1901.02860, section 3.3: a score is ((q + u) k + (q + v) r) /
-sqrt(head dim), with r the projected encoding of the distance.
+sqrt(head dim), where r is the projected encoding of the distance.
 """
 
 from typing import NamedTuple
@@ -13,12 +13,12 @@ from asr.kernels.choice import wants_plain
 from asr.kernels.dropout import Dropout
 from asr.kernels.fused_attention import fused_attention
 
-CPU_BLOCK, BLOCK = 2**18, 2**28  # number of scores in memory at a time, for a core's cache and for a GPU
+CPU_BLOCK, BLOCK = 2**18, 2**28  # scores in memory at a time: on a CPU (fits a core's cache), on a GPU
 MIN_QUERIES = 64  # minimum number of queries at a time, because small matrix products are slow
 
 
 class Projections(NamedTuple):
-    """Projections of Q queries and K keys, by heads.
+    """Projections of Q queries and K keys, split into H heads.
 
     Args:
         to_key: q + u, (B, H, Q, D / H).
@@ -59,7 +59,7 @@ def attend_plainly(projections: Projections, hidden: Tensor, dropout: Dropout) -
 
 
 def weighted_values(projections: Projections, column: Tensor, hidden: Tensor, dropout: Dropout) -> Tensor:
-    """Weigh values by the softmax of their scores; `column` (Q, K) is the index in `distance` for each pair."""
+    """Weigh values by the softmax of their scores; `column` (Q, K) has the index in `distance` for each pair."""
     to_key, to_distance, key, value, distance = projections
     by_distance = to_distance @ distance.transpose(-1, -2)  # (B, H, Q, distances)
     by_distance = by_distance.gather(3, column.expand(*by_distance.shape[:2], -1, -1))  # (B, H, Q, K)
@@ -68,7 +68,7 @@ def weighted_values(projections: Projections, column: Tensor, hidden: Tensor, dr
 
 
 def attend_by_blocks(projections: Projections, hidden: Tensor, dropout: Dropout) -> Tensor:
-    """Compute a few utterances, heads and queries at a time, with the distances between these queries and the keys.
+    """Compute a few utterances, heads and queries at a time, using only the distances from these queries to the keys.
 
     The scores fit into a CPU's cache, and without gradients memory is linear in K. The result is exact.
     """
@@ -124,9 +124,9 @@ def _weighted(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, dropout: 
 def relative_shift(scores: Tensor) -> Tensor:
     """Convert scores by distance to scores by key, for Q consecutive queries.
 
-    Row i of the result is row i of the scores from column Q-1-i on. This column is one less in each row, so in memory
-    the rows of the result begin Q+K-2 elements apart, while the rows of the scores begin Q+K-1 elements apart. The
-    result is a view with this stride; nothing is copied.
+    Row i of the result is row i of the scores from column Q-1-i on. This column decreases by 1 from row to row, so in
+    memory the rows of the result begin Q+K-2 elements apart, while the rows of the scores begin Q+K-1 elements apart.
+    The result is a view with a row stride of Q+K-2; nothing is copied.
 
     Args:
         scores: (B, H, Q, Q + K - 1), by descending distance.
@@ -141,7 +141,7 @@ def relative_shift(scores: Tensor) -> Tensor:
 
 
 def _bias(hidden: Tensor, like: Tensor) -> Tensor:
-    """Return a bias for the scores of hidden keys, which makes their weights 0.
+    """Return a bias for the scores, which makes the weights of hidden keys 0.
 
     The bias is half of the lowest number, so that its sum with a score is finite.
     """

@@ -1,4 +1,4 @@
-"""Two 3x3 convolutions of stride 2, each with ReLU: a plain form, and a form by matrix products of blocks."""
+"""Two 3x3 convolutions of stride 2, each with ReLU: a plain form, and a form with blockwise matrix products."""
 
 from typing import Any
 
@@ -10,8 +10,8 @@ from asr.kernels.choice import wants_plain
 from asr.lengths import Lengths, padding_mask, strided_lengths
 
 KERNEL_SIZE, STRIDE, PADDING = 3, 2, 1
-# Number of values of the first convolution's output in memory at a time. On a CPU: per thread, the size of a core's
-# cache; on other devices: enough to keep the device busy.
+# Number of values of the first convolution's output in memory at a time. CPU_BLOCK applies to each thread and fits a
+# core's cache; BLOCK is large enough to keep other devices busy.
 CPU_BLOCK, BLOCK = 2**19, 2**27
 
 
@@ -81,21 +81,21 @@ def convolve_on(x: Tensor, before: Tensor, weight: Tensor, bias: Tensor | None, 
 def _windows(features: Tensor, lengths: Tensor) -> Tensor:
     """Arrange the input of the first convolution: the 3x3 features of each output, and a 1 for its bias.
 
-    The utterances follow each other, with at least one encoder frame of silence in between: N = B (T' + 1) frames.
+    The utterances are concatenated, with at least one encoder frame of silence in between: N = B (T' + 1) frames.
     The second convolution computes frame n from the first convolution's frames 2n - 1, 2n and 2n + 1, and frequency f
     from its frequencies 2f - 1, 2f and 2f + 1.
 
     Returns:
-        (2, N + 1, F/4, 3, 10). The dimensions are: frames 2n - 1 or frames 2n; n; f; frequencies 2f - 1 to 2f + 1; the
-        3x3 features and the 1. All numbers are 0 in padding.
+        (2, N + 1, F/4, 3, 10). Row [i, n, f, j] is for the first convolution's output at frame 2n - 1 + i and frequency
+        2f - 1 + j: the 3x3 features, then the 1. In padding the row is 0.
     """
     frames, dim = features.shape[1:]
     # Size of the first convolution's output for an utterance and the silence after it.
     frames1, dim1 = 2 * (halved(halved(frames)) + 1), halved(dim)
     dim2 = halved(dim1)
     x = features.masked_fill(padding_mask(lengths, frames)[:, :, None], 0.0)
-    # The outputs of the first convolution begin at frame -1 and frequency -1, which read the features from frame -3 and
-    # frequency -3 on.
+    # The outputs of the first convolution begin at frame -1 and frequency -1. So the features that they read begin at
+    # frame -3 and frequency -3.
     x = F.pad(x, (3, 4 * dim2 - dim, 0, 2 * frames1 - frames)).flatten(0, 1)
     x = F.pad(x, (0, 0, 3, 2))
     x = x.unfold(0, 3, 2).unfold(1, 3, 2).unfold(1, 3, 2)  # (2N + 2, F/4, 3, 3, 3): time, frequency, position
@@ -108,10 +108,11 @@ def _windows(features: Tensor, lengths: Tensor) -> Tensor:
 
 
 class _ConvolveTwice(torch.autograd.Function):
-    """Convolution, ReLU, convolution, ReLU, without the intermediate result as a whole.
+    """Convolution, ReLU, convolution, ReLU, without storing the whole intermediate result.
 
     The intermediate result is C times as large as the features; writing and reading it would take longer than the
-    products. So it is computed block by block, and again in the backward pass, which adds a tenth of the work.
+    matrix products. So it is computed block by block; the backward pass computes it again, which adds a tenth to the
+    work.
     """
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""The loss of the token-and-duration transducer; its exact gradient is stored in one more tensor like the logits."""
+"""The loss of the token-and-duration transducer; its exact gradient needs one more tensor of the logits' size."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from asr.interfaces import BLANK_ID
 from asr.kernels.choice import exact
 from asr.lengths import padding_mask
 
-NEVER = -1e30  # log-probability of an impossible arc; finite, so that differences are numbers
+NEVER = -1e30  # log-probability of an impossible arc; finite, so that differences are not NaN
 
 
 def tdt_loss(
@@ -51,7 +51,7 @@ def tdt_loss(
 
 
 class _TDTLoss(torch.autograd.Function):
-    """The loss; its gradient in each cell is the softmax times the cell's posterior, minus its arcs' posteriors."""
+    """The loss; its gradient in each cell is the softmax times the cell's posterior, minus those of its arcs."""
 
     @staticmethod
     def forward(
@@ -114,7 +114,7 @@ class _Lattice(NamedTuple):
     """All arcs between cells; the cell of frame t after u tokens is in column u, on diagonal t + u of N diagonals.
 
     A blank of duration d leads to diagonal t + u + d, a token to t + u + d + 1. So every arc leads to a later diagonal,
-    and all cells of a diagonal are computed at once.
+    and all cells of a diagonal are computed in parallel.
 
     Args:
         arcs: log-probabilities, (N, K, B, U + 1). Dimension N is the diagonal on which an arc begins, dimension U + 1

@@ -1,4 +1,4 @@
-"""The transducer's loss: the negative logarithm of the sum over all alignments of tokens and frames."""
+"""The transducer's loss: the negative logarithm of the total probability of all alignments of tokens and frames."""
 
 import math
 
@@ -50,7 +50,7 @@ def transducer_loss_plainly(logits: Tensor, tokens: Tensor, lengths: Tensor, tok
     )  # (B, T', U + 1)
     column = torch.arange(num_columns, device=logits.device)
     frame = torch.arange(num_frames + num_columns - 1, device=logits.device)[:, None] - column  # (N, U + 1)
-    frame = frame.clamp(0, num_frames - 1)  # no path continues from cells outside of all frames
+    frame = frame.clamp(0, num_frames - 1)  # no complete path uses cells outside the frames
     stays, moves = (x[:, frame, column].unbind(dim=1) for x in (blank_log_probs, token_log_probs))  # (B, U + 1) each
     alpha = torch.full_like(stays[0], NEVER).index_fill(1, column[:1], 0.0)
     alphas = [alpha]
@@ -64,7 +64,7 @@ def transducer_loss_plainly(logits: Tensor, tokens: Tensor, lengths: Tensor, tok
 
 
 def transducer_loss_by_torchaudio(logits: Tensor, tokens: Tensor, lengths: Tensor, token_lengths: Tensor) -> Tensor:
-    """Use torchaudio, which needs int32, and no more frames and tokens than the longest utterance has."""
+    """Use torchaudio's loss, which requires int32 and tensors cut to the longest utterance."""
     num_frames, num_tokens = int(lengths.max()), int(token_lengths.max())
     loss: Tensor = torchaudio.functional.rnnt_loss(
         logits[:, :num_frames, : num_tokens + 1].contiguous(),

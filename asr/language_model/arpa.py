@@ -10,16 +10,16 @@ from typing import BinaryIO
 from asr.errors import InputError, shown
 
 ARPA_HEAD = b"\\data\\"
-MAX_ORDER = 6  # of this build of KenLM
+MAX_ORDER = 6  # maximum order of this build of KenLM
 MAX_WORD_BYTES = 1000  # the longest words of real texts are URLs, which are far shorter
-MAX_VOCABULARY = 10_000_000  # words; a beam search keeps all their prefixes, which take some GB
+MAX_VOCABULARY = 10_000_000  # words; a beam search stores all their prefixes in several GB of memory
 MAX_LINE_BYTES = (MAX_ORDER + 1) * MAX_WORD_BYTES  # room for the words of an n-gram and two numbers
 _PIECE = 1 << 20  # bytes read at once
 
 _COUNT = re.compile(rb"ngram[ \t]+(\d{1,2})[ \t]*=[ \t]*(\d{1,15})[ \t]*\r?\n")
 _WORDS = re.compile(rb"^\S+[ \t]+(\S+)", re.MULTILINE)
 # Possessive quantifiers (a second +) never backtrack, so matching takes linear time on any file.
-_NUMBER = rb"\d{1,9}+(?:\.\d{0,30}+)?+(?:[eE](?:-\d\d?+|\+?[01]?\d))?+"  # finite, in KenLM's 32 bits as well
+_NUMBER = rb"\d{1,9}+(?:\.\d{0,30}+)?+(?:[eE](?:-\d\d?+|\+?[01]?\d))?+"  # finite, also as a 32-bit number in KenLM
 _LOG_PROB = rb"(?:-" + _NUMBER + rb"|0(?:\.0{0,30}+)?+)"
 _WORD = rb"[ \t]++\S{1,%d}+" % MAX_WORD_BYTES
 
@@ -28,14 +28,14 @@ def read_words(file: BinaryIO, *, only_words: bool = False) -> list[str]:
     r"""Check a file against its header and list the words of its 1-grams, including <unk>, <s> and </s>.
 
     After the header the file must hold the stated number of n-grams of each order, one per line: a log10 probability,
-    the words, and an optional back-off; then \end\.
+    the words, and an optional back-off. The line \end\ must follow.
 
     Args:
-        file: binary, at its beginning.
+        file: binary file, positioned at its beginning.
         only_words: whether to stop after the 1-grams.
 
     Raises:
-        ValueError: the file is malformed; names the line and its fault.
+        ValueError: the file is malformed; the message names the line and its fault.
     """
     lines = _Lines(file)
     line = _not_blank(lines)
@@ -59,7 +59,7 @@ def read_words(file: BinaryIO, *, only_words: bool = False) -> list[str]:
             return words
     _check_heading(lines, _not_blank(lines), b"\\end\\")
     if _not_blank(lines):
-        raise ValueError(f"line {lines.number} must not be there, after \\end\\")
+        raise ValueError(f"line {lines.number} must be empty, because it follows \\end\\")
     return words
 
 
@@ -67,7 +67,7 @@ def check_lengths(text: str) -> str:
     """Return a text if each word has at most MAX_WORD_BYTES bytes.
 
     Raises:
-        InputError: a word is longer; names the word.
+        InputError: a word is longer; the message names the word.
     """
     for word in text.split():
         if len(word.encode("utf-8", "surrogatepass")) > MAX_WORD_BYTES:
@@ -76,10 +76,10 @@ def check_lengths(text: str) -> str:
 
 
 class _Lines:
-    """Reads a file line by line, or all lines that match a pattern.
+    """Reads a file line by line, or in blocks of lines that match a pattern.
 
     Args:
-        file: binary.
+        file: binary file.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -152,7 +152,7 @@ def _check_heading(lines: _Lines, line: bytes, heading: bytes) -> None:
 
 
 def _miscounted(lines: _Lines, order: int, count: int, number: int) -> ValueError:
-    """Return the error for a wrong number of n-grams: the next line is malformed, or the section ended early."""
+    """Return the error for a wrong number of n-grams: the next line is malformed, or the header's count is wrong."""
     line = lines.next()
     if number > count or not line.strip() or line.startswith(b"\\"):
         there = f"more than {count:,}" if number > count else f"{number:,}"

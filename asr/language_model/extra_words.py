@@ -9,7 +9,7 @@ from asr.language_model.kneser_ney import BOS, NGrams, suffixes
 
 
 def add_words(model: Sequence[NGrams], vocab_size: int, number: int, probability: float) -> list[NGrams]:
-    """Give new words a share of the unigram probability mass, divided equally: they form one class.
+    """Give new words a share of the unigram probability mass, divided equally among them: they form one class.
 
     *Source*: the class-based model of Brown et al. 1992, p(w) = p(class) p(w | class), for one class without a
     context, whose words are equally likely.
@@ -21,7 +21,7 @@ def add_words(model: Sequence[NGrams], vocab_size: int, number: int, probability
 
     Args:
         model: from `estimate`.
-        vocab_size: of the model.
+        vocab_size: size of the model's vocabulary.
         number: number of new words; their ids follow the model's ids.
         probability: unigram probability of all new words together; between 0 and 1.
 
@@ -30,7 +30,7 @@ def add_words(model: Sequence[NGrams], vocab_size: int, number: int, probability
     """
     larger: list[NGrams] = []
     change = -probability * 10 ** model[0].log_probs  # change of the probabilities of the current order
-    change[BOS] = 0  # never predicted
+    change[BOS] = 0  # <s> is never predicted
     for grams, ends in zip(model, suffixes([grams.keys for grams in model], vocab_size), strict=True):
         contexts, words = np.divmod(grams.keys, vocab_size)
         if larger:

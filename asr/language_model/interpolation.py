@@ -1,4 +1,4 @@
-"""Linear interpolation of n-gram models: fit mixture weights by EM on a dev text, and merge to one back-off model."""
+"""Linear interpolation of n-gram models: fit weights by EM on a dev text; merge the models into one back-off model."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,7 +9,7 @@ from asr.language_model.query import DevText
 
 MAX_STEPS = 10_000
 _CONVERGED = 1e-7  # EM ends when all weights change by at most this
-_MIN_MASS = 1e-12  # replaces the probability of the words not listed if rounding makes it 0 or negative
+_MIN_MASS = 1e-12  # replaces the probability of unlisted words if rounding makes it 0 or negative
 
 
 def mix(models: Sequence[Sequence[NGrams]], dev: DevText) -> tuple[Array, list[NGrams]]:
@@ -29,7 +29,7 @@ def fit_weights(probabilities: Array) -> Array:
     log-likelihood is concave in the weights, so EM converges to the global maximum.
 
     Args:
-        probabilities: (models, T) of each word of the text under each model.
+        probabilities: (models, T) probability of each word of the text under each model.
 
     Returns:
         (models,) weights that sum to one.
@@ -43,7 +43,7 @@ def fit_weights(probabilities: Array) -> Array:
 
 
 def em_step(weights: Array, probabilities: Array) -> Array:
-    """Set each weight to the mean posterior probability, over the text, that its model produced the word."""
+    """Set each weight to the posterior probability that its model produced a word, averaged over the text."""
     mixture = weights @ probabilities  # (T,)
     weights = weights * (probabilities @ (1 / mixture))
     return weights / weights.sum()  # the sum is T, up to rounding
@@ -66,9 +66,9 @@ def interpolate(models: Sequence[Sequence[NGrams]], weights: Array, vocab_size: 
     weight_i (1 - sum of listed p_i(w|h')): mathematically equal, and always between the smallest and largest b_i(h).
 
     Args:
-        models: n-grams of order 1, 2, and so on of each model; all models have the same order and vocabulary, in which
-            a word absent from a model's text has the probability of <unk>. Pruned n-grams count as not listed.
-        weights: (models,) that sum to one.
+        models: n-grams of order 1, 2, and so on of each model; all models have the same order and vocabulary. A word
+            that is absent from a model's text has the probability of <unk>. Pruned n-grams count as not listed.
+        weights: (models,) weights that sum to one.
         vocab_size: size of the vocabulary.
     """
     keys, places = _union(models, vocab_size)
@@ -83,7 +83,7 @@ def interpolate(models: Sequence[Sequence[NGrams]], weights: Array, vocab_size: 
                 backed_off[n] += room * backoffs
                 rooms[n] += room
     mixed = [np.log10(values) for values in probs]
-    mixed[0][BOS] = models[0][0].log_probs[BOS]  # never predicted
+    mixed[0][BOS] = models[0][0].log_probs[BOS]  # <s> is never predicted
     weights_of = [np.log10(number / room) for number, room in zip(backed_off, rooms, strict=True)]
     weights_of.append(np.zeros(len(keys[-1])))
     return [
@@ -93,7 +93,11 @@ def interpolate(models: Sequence[Sequence[NGrams]], weights: Array, vocab_size: 
 
 
 def _union(models: Sequence[Sequence[NGrams]], vocab_size: int) -> tuple[list[Array], list[list[Array]]]:
-    """Merge the n-grams of all models: return keys by order, and the merged rows of n-grams by model and order."""
+    """Merge the n-grams of all models.
+
+    Returns:
+        The merged keys, by order, and the rows of each model's n-grams in the merged keys, by model and order.
+    """
     keys = [np.arange(vocab_size)]
     places = [[keys[0]] for _ in models]
     for n in range(1, len(models[0])):
@@ -126,7 +130,7 @@ def _not_listed(probs: Array, longer: Array, ends: Array, vocab_size: int) -> Ar
     """Sum p(w|h') over the words w that are not listed after the context h, for each n-gram h.
 
     Args:
-        probs: (N,) of the n-grams.
+        probs: (N,) probabilities of the n-grams.
         longer: (M,) keys of the n-grams of the next higher order.
         ends: (M,) rows of their suffixes.
         vocab_size: size of the vocabulary.

@@ -14,7 +14,7 @@ from asr.errors import InputError, how_to_install, one_line
 from asr.language_model.arpa import ARPA_HEAD, read_words
 
 BINARY_HEAD = b"mmap lm http://kheafield.com/code"
-CONTENTS = struct.Struct("<100x?7xQ")  # in a binary's header: whether it contains its words; the number of 1-grams
+CONTENTS = struct.Struct("<100x?7xQ")  # a binary's header: whether the file contains the words; the number of 1-grams
 UNKNOWN = "<unk>"
 NOT_WORDS = (UNKNOWN, "<s>", "</s>")
 LN_10 = math.log(10)
@@ -49,7 +49,7 @@ class NgramModel:
             with without_progress():
                 self._model = KenLM(str(path), Dictionary(words))
         except (RuntimeError, ValueError) as error:
-            raise InputError(f"{path}: must be a whole language model; KenLM says: {_reason(error)}") from None
+            raise InputError(f"{path}: must be an intact language model; KenLM reports: {_reason(error)}") from None
 
     @property
     def words(self) -> Set[str]:

@@ -21,7 +21,7 @@ UNK, BOS, EOS = range(3)  # ids of SPECIAL; the ids of words follow
 FALLBACK = (0.5, 1.0, 1.5)  # discounts if counts of counts yield none, as in lmplz --discount_fallback
 MEMORY = 1 << 30  # bytes
 _BYTES_PER_VALUE = 40  # peak memory of counting per id of an n-gram
-_LINES = 1 << 16  # written at once
+_LINES = 1 << 16  # number of lines to write at once
 _NO_PROBABILITY = -99.0  # log10 of zero in ARPA files, for <s>, which is never predicted
 
 
@@ -32,8 +32,8 @@ class NGrams:
     Args:
         keys: (N,) row of the n-gram's context in the next lower order, times vocab_size, plus the id of its last word.
             For order 1: the ids.
-        log_probs: (N,) log10.
-        backoffs: (N,) log10; 0 where the n-gram is not a context.
+        log_probs: (N,) log10 of the probabilities.
+        backoffs: (N,) log10 of the back-off weights; 0 where the n-gram is not a context.
         kept: (N,) False for pruned n-grams.
         discounts: subtracted from counts of 1, of 2, and of 3 or more.
         fallback: whether the discounts are FALLBACK because the counts of counts yield none.
@@ -104,7 +104,7 @@ def estimate(
         adjusted /= totals[contexts]
         adjusted += weights[contexts] * (lower[ends[number]] if number else lower)
         lower = adjusted
-        with np.errstate(divide="ignore"):  # <s>, set below
+        with np.errstate(divide="ignore"):  # <s> has probability 0 here; its log-probability is set below
             log_probs = np.log10(lower)
         model.append(
             NGrams(keys[number], log_probs, np.zeros(len(is_kept)), is_kept, discounts or FALLBACK, not discounts)
@@ -113,14 +113,14 @@ def estimate(
     return model
 
 
-# Counting. A window is the `order` ids from a position on, packed into columns of int64; EOS is repeated after EOS.
+# Counting. A window is `order` consecutive ids, packed into columns of int64. After EOS, all ids of a window are EOS.
 
 
 def _count(
     ids: Array, order: int, bits: int, memory: int, file: BinaryIO, advance: Advance
 ) -> Iterator[tuple[Array, Array]]:
     """Count windows; yield them sorted, in blocks: ids (N, order) and the count of each window (N,)."""
-    width = -(-order // (63 // bits)) + 1  # columns, and the count
+    width = -(-order // (63 // bits)) + 1  # number of columns: the packed ids, and the count
     rows = max(memory // (_BYTES_PER_VALUE * (width + 1)), 2)
     ends = [0]
     for start in range(0, len(ids), rows):
@@ -153,7 +153,7 @@ def _windows(ids: Array, number: int, order: int, bits: int) -> Array:
 
 
 def _unpack(windows: Array, order: int, bits: int) -> Array:
-    """The ids (N, order) of packed windows."""
+    """Return the ids (N, order) of packed windows."""
     words = np.empty((len(windows), order), np.int64)
     for column, places in enumerate(np.array_split(np.arange(order), range(63 // bits, order, 63 // bits))):
         for place in places:
@@ -203,7 +203,7 @@ def _tables(blocks: Iterator[tuple[Array, Array]], order: int, vocab_size: int) 
     unigrams = np.zeros(vocab_size)
     keys: list[list[Array]] = [[] for _ in range(order)]
     counts: list[list[Array]] = [[] for _ in range(order)]
-    going_on = np.zeros(order)  # counts of the last n-grams of the block, which may continue in the next block
+    unfinished = np.zeros(order)  # counts of the last n-grams of a block, which may also be in the next block
     sizes = [0] * order
     last = np.full((1, order), -1)
     for words, number in blocks:
@@ -217,13 +217,13 @@ def _tables(blocks: Iterator[tuple[Array, Array]], order: int, vocab_size: int) 
             keys[n].append(places[first] * vocab_size + words[first, n])
             begun = np.cumsum(first)
             sums = np.bincount(begun[real], number[real], len(keys[n][-1]) + 1)
-            sums[0] += going_on[n]
+            sums[0] += unfinished[n]
             counts[n].append(sums[:-1])
-            going_on[n] = sums[-1]
+            unfinished[n] = sums[-1]
             places = sizes[n] + begun - 1
             sizes[n] += len(keys[n][-1])
     joined = [np.concatenate(parts) for parts in keys[1:]]
-    summed = [np.concatenate([*parts, going_on[n : n + 1]])[1:] for n, parts in enumerate(counts) if n]
+    summed = [np.concatenate([*parts, unfinished[n : n + 1]])[1:] for n, parts in enumerate(counts) if n]
     return [np.arange(vocab_size), *joined], [unigrams, *summed]
 
 
@@ -242,7 +242,7 @@ def _adjusted(
     """Yield Kneser-Ney's counts of each order.
 
     For n-grams of the highest order, and n-grams that begin with <s>, the count is the frequency. For other n-grams, it
-    is the number of different words that precede them. The unigram <s> is never predicted and counts 0.
+    is the number of different words that precede them. The unigram <s> is never predicted, so its count is 0.
     """
     start, stop = BOS, BOS + 1  # the n-grams that begin with <s>
     for n in range(len(keys)):
@@ -275,7 +275,7 @@ def write_arpa(
 
     Args:
         model: from `estimate`.
-        words: by id, SPECIAL first.
+        words: words by id, SPECIAL first.
         file: output file.
         advance: called with the number of n-grams written since the last call.
     """

@@ -66,7 +66,7 @@ def log_probs(model: Sequence[NGrams], ids: Array, vocab_size: int) -> Array:
     Args:
         model: n-grams of order 1, 2, and so on.
         ids: (T,) sentences, each as BOS, words, EOS.
-        vocab_size: of the model.
+        vocab_size: size of the model's vocabulary.
 
     Returns:
         (T,) Values at BOS have no meaning, because BOS is not predicted.
@@ -75,14 +75,14 @@ def log_probs(model: Sequence[NGrams], ids: Array, vocab_size: int) -> Array:
     scores = model[0].log_probs[places]
     for lower, grams in pairwise(model):
         contexts = np.concatenate([[-1], places[:-1]])
-        places = find(grams.keys, contexts * vocab_size + ids)  # keys are not negative: no match after -1
+        places = find(grams.keys, contexts * vocab_size + ids)  # -1 matches no key: keys are not negative
         backed_off = scores + np.where(contexts < 0, 0, lower.backoffs[contexts])
         scores = np.where(places < 0, backed_off, grams.log_probs[places]) if len(grams.keys) else backed_off
     return scores
 
 
 def find(keys: Array, wanted: Array) -> Array:
-    """Find keys in a sorted array: the index of each, or -1."""
+    """Return the index of each wanted key in a sorted array of keys; -1 for absent keys."""
     if not len(keys):
         return np.full(len(wanted), -1)
     places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)

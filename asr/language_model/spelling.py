@@ -43,7 +43,7 @@ class SpellingModel:
             raise InputError(f"{must}; got {longer[0]!r}, and {len(longer) - 1} more.")
 
     def start(self) -> Any:
-        """Begin a word."""
+        """Return the state before the first character of a word."""
         return self._model.start()
 
     def extend(self, state: Any, characters: str) -> tuple[float, Any]:
@@ -80,7 +80,12 @@ def estimate_spelling(counts: Mapping[str, int]) -> tuple[list[NGrams], list[str
 
 
 def spelling_of_text(words: Sequence[str], ids: Array) -> tuple[list[NGrams], list[str]]:
-    """Estimate the spelling model of a text, given as its words by id (SPECIAL first) and its ids."""
+    """Estimate the spelling model of a text.
+
+    Args:
+        words: vocabulary by id, SPECIAL first.
+        ids: ids of the text.
+    """
     counts = np.bincount(ids, minlength=len(words))[len(SPECIAL) :].tolist()
     return estimate_spelling(dict(zip(words[len(SPECIAL) :], counts, strict=True)))
 

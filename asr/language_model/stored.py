@@ -13,8 +13,8 @@ from asr.errors import InputError, one_line
 from asr.system.learnt import parse_json
 
 SUFFIX = ".safetensors"
-METADATA = "token_model"  # key
-IN_A_RUN = ("weights.safetensors", "bundle/weights.safetensors")  # its path in a bundle, and in a run folder
+METADATA = "token_model"  # key of the metadata
+IN_A_RUN = ("weights.safetensors", "bundle/weights.safetensors")  # path of the model in a bundle, and in a run folder
 
 
 class StoredTokenModel(NamedTuple):

@@ -21,7 +21,7 @@ class TokenHistory:
 
     def __init__(self, state: State, token: int) -> None:
         self.state, self.token = state, token
-        self.log_probs: Sequence[float] | None = None  # of the next token; None until the last token has been processed
+        self.log_probs: Sequence[float] | None = None  # for the next token; None until the last token is processed
 
 
 class TokenHistories:
@@ -30,7 +30,7 @@ class TokenHistories:
     It runs on the CPU, like the search.
 
     Args:
-        model: over the recogniser's tokens.
+        model: language model over the recogniser's tokens.
     """
 
     def __init__(self, model: TokenModel) -> None:
@@ -41,7 +41,7 @@ class TokenHistories:
         return self
 
     def start(self) -> TokenHistory:
-        """Begin a text."""
+        """Return the history at the beginning of a text."""
         return TokenHistory(self._model.initial_state(1), BOUNDARY_ID)
 
     def score(self, history: TokenHistory, token: int) -> tuple[float, TokenHistory]:

@@ -1,4 +1,4 @@
-"""Make a model of exported ONNX programs."""
+"""Make a model from exported ONNX programs."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +17,7 @@ def exported(model: Model, programs: Mapping[str, Path | bytes]) -> Model:
     """Make a model whose encoder and head are ONNX programs.
 
     Args:
-        model: the model that was exported; its net needs no weights.
+        model: the model that was exported; its encoder and head need no weights.
         programs: ONNX files, or their contents, by file name.
 
     Raises:

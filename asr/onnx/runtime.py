@@ -1,4 +1,4 @@
-"""An ONNX program as an encoder whose encoder_out are log_probs."""
+"""An encoder that runs an ONNX program, and a head that returns the log_probs of this program."""
 
 from typing import TYPE_CHECKING
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class OnnxEncoder:
     """An encoder that runs an ONNX program on the CPU; encoder_out contains the inputs of the head's parts.
 
-    For CTC, encoder_out contains log_probs (B, T', V). For a transducer, it contains the joiner's input, followed by
-    log_probs if there is a CTC head.
+    For CTC, encoder_out contains log_probs (B, T', V). For a transducer, it contains the joiner's input; if the model
+    also has a CTC head, log_probs follow.
 
     Args:
         session: runs the program.
@@ -25,7 +25,7 @@ class OnnxEncoder:
         output_dim: size of encoder_out per frame.
     """
 
-    blocks = nn.ModuleList()  # no block can be tapped
+    blocks = nn.ModuleList()  # empty, because a program does not output the results of blocks
     streaming = None
 
     def __init__(self, session: "InferenceSession", made_of: Encoder, output_dim: int) -> None:
@@ -44,7 +44,7 @@ class LogProbs:
     """The frame head of an `OnnxEncoder`, whose output already contains log_probs.
 
     Args:
-        vocab_size: V.
+        vocab_size: number of tokens, V.
     """
 
     loss_names: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ class LogProbs:
 
     @property
     def frame_head(self) -> "LogProbs":
-        """This object, because its output is log_probs for each frame."""
+        """Return this object, because it computes log_probs for each frame."""
         return self
 
     def log_probs(self, encoder_out: Tensor) -> Tensor:
@@ -69,5 +69,5 @@ class LogProbs:
         return {"loss": ctc_loss(self.log_probs(encoded.out), tokens, encoded.lengths, token_lengths)}
 
     def cells(self, frames: Lengths, tokens: Lengths) -> Lengths:
-        """Number of elements of log_probs."""
+        """Return the number of elements of log_probs."""
         return frames * self.vocab_size

@@ -45,7 +45,7 @@ def session(
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = num_threads or torch.get_num_threads()
     options.log_severity_level = FATAL
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # leave idle cores to other work
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # idle threads do not occupy cores
     name = _name(program)
     try:
         opened = onnxruntime.InferenceSession(
@@ -67,7 +67,7 @@ def check_tokens(program: Path | bytes, opened: "InferenceSession", vocab_size: 
     Args:
         program: argument of `session`, for the error message.
         opened: result of `session`.
-        vocab_size: V, plus the number of durations if they are predicted.
+        vocab_size: number of tokens, plus the number of durations if the program predicts durations.
 
     Raises:
         InputError: the shape of log_probs differs.
@@ -146,7 +146,7 @@ def check_installed(packages: Sequence[str], user: str) -> None:
     """
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
-        raise InputError(f"{user} must have {', '.join(missing)}; not installed. {how_to_install('onnx')}")
+        raise InputError(f"{user} needs {', '.join(missing)} to be installed. {how_to_install('onnx')}")
 
 
 def _name(program: Path | bytes) -> str:

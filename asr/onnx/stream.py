@@ -24,7 +24,7 @@ class OnnxStreamingEncoder:
         made_of: the encoder that was exported; it needs no weights.
     """
 
-    blocks = nn.ModuleList()  # no block can be tapped
+    blocks = nn.ModuleList()  # empty, because a program does not output the results of blocks
 
     def __init__(self, whole: OnnxEncoder, opened: "InferenceSession", made_of: StreamingEncoder) -> None:
         self._whole, self._session = whole, opened
@@ -43,7 +43,7 @@ class OnnxStreamingEncoder:
 
     @property
     def streaming(self) -> Self:
-        """This object, because it can encode an utterance chunk by chunk."""
+        """Return this object, because it can encode an utterance chunk by chunk."""
         return self
 
     def initial_state(self, batch: int, left_frames: int | None = None) -> State:
@@ -66,7 +66,7 @@ def open_step(program: Path | bytes, made_of: StreamingEncoder, vocab_size: int)
     Args:
         program: an ONNX file, or its contents.
         made_of: the encoder that was exported, with or without weights.
-        vocab_size: V.
+        vocab_size: number of tokens.
 
     Raises:
         InputError: the program is damaged, or does not belong to the model.

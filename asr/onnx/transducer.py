@@ -47,7 +47,7 @@ class OnnxPredictor:
         return torch.zeros(batch, *self._shape, dtype=self._dtype)
 
     def step(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Take one token per hypothesis, (B,), and the state before it; return (B, J) and the state after it."""
+        """Process one token per hypothesis, (B,); return the outputs, (B, J), and the next state."""
         out, state = run(self._session, tokens, state)
         return out, state
 
@@ -87,7 +87,7 @@ class OnnxJoiner:
 
 
 class OnnxTransducer:
-    """A transducer head of ONNX programs, with the log_probs of a CTC head if the model has one.
+    """A transducer head that consists of ONNX programs, and the log_probs of a CTC head if the model also has one.
 
     As in the torch heads, the joint network is `duration_joiner` if it predicts durations, otherwise `joiner`. The
     other attribute is None.
@@ -121,11 +121,11 @@ class OnnxTransducer:
         raise InputError("a model exported to ONNX can be run, not trained. Give the bundle that it was exported from.")
 
     def min_frames(self, tokens: list[int]) -> int:
-        """Minimum number of frames for `tokens`: the minimum of the CTC head, or 1 without a CTC head."""
+        """Return the minimum number of frames for `tokens`: the minimum of the CTC head, or 1 without a CTC head."""
         return 1 if self.frame_head is None else self.frame_head.min_frames(tokens)
 
     def cells(self, frames: Lengths, tokens: Lengths) -> Lengths:
-        """Number of elements of the joint network's input over all frames."""
+        """Return the number of elements of the joint network's input for all frames."""
         return frames * self.predictor.output_dim
 
 
@@ -137,7 +137,7 @@ def open_transducer(
     Args:
         programs: programs by file name.
         model: the model that was exported, with or without weights.
-        vocab_size: V.
+        vocab_size: number of tokens.
 
     Raises:
         InputError: a program is damaged, or does not belong to the model.
@@ -160,8 +160,8 @@ class TransducerParts(NamedTuple):
 
     Args:
         predictor: prediction network.
-        joiner: joint network, of tokens or of tokens and durations.
-        durations: of a TDT, in encoder frames; () for an RNNT.
+        joiner: joint network, which predicts tokens, or tokens and durations.
+        durations: durations of a TDT, in encoder frames; () for an RNNT.
     """
 
     predictor: Predictor

@@ -1,4 +1,4 @@
-"""AdamW."""
+"""The optimizer AdamW."""
 
 import re
 from collections.abc import Iterable

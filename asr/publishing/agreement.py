@@ -15,7 +15,7 @@ from asr.onnx.session import run_net, session
 from asr.publishing.program import SHERPA_INPUTS, Net
 from asr.recognition.recognizer import Recognizer
 
-# Maximum difference of log_probs: ten times the difference between float32 and float64 in a net of 16 blocks.
+# Maximum difference of log_probs: ten times the difference between float32 and float64 in a network of 16 blocks.
 TOLERANCE = 0.01
 SECONDS = (0.3, 1.0, 3.7, 11.2)  # lengths of synthetic audio
 MAX_SECONDS = 30.0  # maximum length of a recording to compare
@@ -23,11 +23,11 @@ JUNK = float("nan")  # padding after an utterance's end
 
 
 class Form(NamedTuple):
-    """Input of a program.
+    """Format of a program's input.
 
     Args:
         inputs: names of the batch and of its lengths.
-        of_waveform: converts a waveform (S,) to a row of the batch, whose first dimension is time.
+        of_waveform: converts a waveform (S,) to a row of the batch; the row's first dimension is time.
         arranged: converts the padded batch to the program's layout.
     """
 
@@ -73,7 +73,7 @@ def made_audio(sample_rate: int) -> dict[str, Tensor]:
 
 
 def recordings(features: Features, paths: Sequence[str]) -> dict[str, Tensor]:
-    """Return the audio to compare programs on, by name: synthetic audio, and these files.
+    """Return the audio to compare programs on, by name: synthetic audio, and the files in `paths`.
 
     Raises:
         InputError: a file cannot be read, or is too short.
@@ -95,15 +95,15 @@ def recordings(features: Features, paths: Sequence[str]) -> dict[str, Tensor]:
 def difference(
     expected: Recognizer, actual: Recognizer, program: bytes, form: Form, audio: Mapping[str, Tensor], net: Net
 ) -> ProgramDifference:
-    """Compare a program with the net from which it was exported.
+    """Compare a program with the network from which it was exported.
 
     Args:
         expected: the model's recogniser.
         actual: a recogniser whose decoder takes the program's output.
         program: the program, which runs on each recording alone, and on a batch of all recordings with junk as padding.
-        form: input of the program.
+        form: format of the program's input.
         audio: waveforms (S,) by name.
-        net: net of the model.
+        net: network that was exported.
     """
     opened = session(program, form.inputs, net.outputs)
     features = expected.model.features
@@ -129,16 +129,16 @@ def check(program: str, difference: ProgramDifference) -> None:
     Raises:
         InputError: the outputs or texts differ.
     """
-    if not (difference.largest <= TOLERANCE and difference.texts == 0):  # also true for NaN
-        must = f"{program} must compute the model's output within {TOLERANCE}, and its texts"
+    if not (difference.largest <= TOLERANCE and difference.texts == 0):  # NaN also fails
+        must = f"{program} must compute the model's output within {TOLERANCE}, and the model's texts"
         raise InputError(
-            f"{must}; they differ by {difference.largest:.3g} ({difference.where}), and {difference.texts} texts "
+            f"{must}; outputs differ by {difference.largest:.3g} ({difference.where}), and {difference.texts} texts "
             f"differ. Nothing was written: this is a fault of asr, of torch, or of ONNX Runtime."
         )
 
 
 class ExpectedOutput(NamedTuple):
-    """Correct output of a program for a recording: its outputs, joined, (T', ...), and the text that they decode to."""
+    """Expected result for a recording: all outputs, concatenated to (T', ...), and the text that they decode to."""
 
     out: Tensor
     text: str

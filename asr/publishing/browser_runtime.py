@@ -24,7 +24,7 @@ from asr.system.files import write_whole
 PACKAGE, VERSION = "onnxruntime-web", "1.30.0"
 SHA512 = "q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7QmRMDs1SigqR4CXAfKYQ=="  # in npm's format
 SCRIPT, WASM = "package/dist/ort.wasm.bundle.min.mjs", "package/dist/ort-wasm-simd-threaded.wasm"
-# Licence files of the package onnxruntime, built from the same sources; onnxruntime-web's tarball has no licence files.
+# Licence files of the package onnxruntime. onnxruntime-web has the same sources, but its tarball has no licence files.
 LICENSES = ("LICENSE", "ThirdPartyNotices.txt")
 NPM = "https://registry.npmjs.org/"
 REGISTRY_VARIABLES = ("npm_config_registry", "NPM_CONFIG_REGISTRY")
@@ -38,7 +38,7 @@ class Runtime(NamedTuple):
     Args:
         script: a JavaScript module.
         wasm: the WebAssembly that the script runs.
-        license: text of the licence of both.
+        license: licence text of the script and of the WebAssembly.
     """
 
     script: bytes
@@ -47,13 +47,13 @@ class Runtime(NamedTuple):
 
 
 def browser_runtime(on_step: Callable[[str], None]) -> Runtime:
-    """Return the runtime, downloaded first if it is not in the cache.
+    """Return the runtime; it is downloaded if it is not in the cache.
 
     Args:
         on_step: called with a description of the next step.
 
     Raises:
-        InputError: the runtime cannot be downloaded, or is not the published file.
+        InputError: the runtime cannot be downloaded or stored, or differs from the published file.
     """
     path = _cache() / f"{PACKAGE}-{VERSION}.tgz"
     tarball = path.read_bytes() if path.is_file() else b""
@@ -63,7 +63,7 @@ def browser_runtime(on_step: Callable[[str], None]) -> Runtime:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, lambda file: file.write(tarball))
         except OSError as error:
-            raise InputError(f"{path}: {PACKAGE} must be stored there; {error.strerror}. Set XDG_CACHE_HOME.") from None
+            raise InputError(f"{path}: must be writable; {error.strerror}. Set XDG_CACHE_HOME.") from None
     with tarfile.open(fileobj=io.BytesIO(tarball)) as archive:
         script, wasm = (_member(archive, name) for name in (SCRIPT, WASM))
     return Runtime(script, wasm, _license())
@@ -82,7 +82,7 @@ def registry() -> str:
 
 
 def _of_npm() -> str | None:
-    """Return npm's configured registry, if npm is installed."""
+    """Return the registry in npm's configuration; None if npm is not installed."""
     npm = shutil.which("npm")
     if npm is None:
         return None
@@ -99,7 +99,7 @@ def _cache() -> Path:
 
 
 def _downloaded(path: Path, on_step: Callable[[str], None]) -> bytes:
-    """Download the tarball; error messages name `path`, where the user can also put the file by hand."""
+    """Download the tarball; error messages name `path`, where the user can also store the file by hand."""
     address = f"{registry()}{PACKAGE}/-/{PACKAGE}-{VERSION}.tgz"
     must = f"--web needs {PACKAGE} {VERSION}, downloaded once from {address}"
     tarball = io.BytesIO()
@@ -116,11 +116,11 @@ def _downloaded(path: Path, on_step: Callable[[str], None]) -> bytes:
         if _is_published(tarball.getvalue()):
             return tarball.getvalue()
         raise InputError(
-            f"{must}, and its sha512 must be the published one; the downloaded file ({tarball.tell():,} bytes) has a "
-            f"different sha512. Nothing was stored; ask the operator of that registry."
+            f"{must}, with the published sha512; the downloaded file ({tarball.tell():,} bytes) has a "
+            f"different sha512. Nothing was stored; ask the operator of the registry."
         )
-    other = "Name another registry by NPM_CONFIG_REGISTRY, or put the file there by hand"
-    raise InputError(f"{must}; {' '.join(reason.split())}. {other}: {path}")
+    other = "Set NPM_CONFIG_REGISTRY to another registry, or store the file by hand as"
+    raise InputError(f"{must}; {' '.join(reason.split())}. {other} {path}")
 
 
 def _is_published(tarball: bytes) -> bool:
@@ -129,7 +129,7 @@ def _is_published(tarball: bytes) -> bool:
 
 def _member(archive: tarfile.TarFile, name: str) -> bytes:
     file = archive.extractfile(name)
-    assert file is not None  # the hash determines the contents
+    assert file is not None  # the tarball contains the file, because its hash has been checked
     return file.read()
 
 
@@ -138,6 +138,6 @@ def _license() -> bytes:
     folder = files("onnxruntime")
     missing = [name for name in LICENSES if not (folder / name).is_file()]
     if missing:
-        must = "the package onnxruntime must come with its licence, which goes into the page's folder"
+        must = "the package onnxruntime must contain its licence, which is copied to the page's folder"
         raise InputError(f"{must}; it has no {' and no '.join(missing)}. {how_to_install('onnx')}")
     return b"\n\n".join((folder / name).read_bytes() for name in LICENSES)

@@ -16,25 +16,27 @@ from asr.recognition.recognizer import Recognizer
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-MANY = 5  # a program with this number of inputs or more has a state, whose tensors do not fit into a line
+# For a program with at least this number of inputs, the tensors of the state are counted and not listed, because they
+# do not fit into a line.
+MANY = 5
 
-NO_SHERPA = """There is no program for sherpa-onnx: it computes its own features (80 mels as in Slaney's toolbox, at
-16 kHz, each bin normalised over the utterance), and this model needs others. `{waveform}` computes the model's features
-itself.
+NO_SHERPA = """There is no program for sherpa-onnx, because sherpa-onnx computes its own features (80 mels as in
+Slaney's toolbox, at 16 kHz, each bin normalised over the utterance), and this model needs different features.
+`{waveform}` computes the features of this model.
 """
 
-NO_SHERPA_DURATIONS = """There is no program for sherpa-onnx: it supports only the durations 0, 1, 2 and so on,
+NO_SHERPA_DURATIONS = """There is no program for sherpa-onnx, because it supports only the durations 0, 1, 2 and so on,
 and this model has {durations}.
 """
 
 _OF_CTC = "`log_probs` are natural logarithms; token 0 is CTC's blank."
 
-_OF_TRANSDUCER = """`encoder.onnx` returns `encoder_out`, the joiner's input{of_ctc}.
-`predictor.onnx` takes a token and returns the joiner's input and the state after the token; `joiner.onnx` returns the
-`log_probs` of the next token, from a frame and the tokens before it{of_durations}.
-Logarithms are natural; token 0 is the blank, and is also the token before the first."""
-_OF_CTC_HEAD = ", and\n`log_probs` of a CTC head beside the transducer, which give the times of tokens"
-_OF_DURATIONS = ",\nfollowed by those of the durations {durations}, in frames"
+_OF_TRANSDUCER = """`encoder.onnx` returns `encoder_out`, the joiner's first input{of_ctc}.
+`predictor.onnx` takes a token and a state, and returns the joiner's second input and the next state. `joiner.onnx`
+returns the `log_probs` of the next token{of_durations}.
+Logarithms are natural. Token 0 is the blank; it is also the token from which the first token is predicted."""
+_OF_CTC_HEAD = ", and\nthe `log_probs` of the model's CTC head, from which the times of tokens can be computed"
+_OF_DURATIONS = ",\nfollowed by the `log_probs` of the durations {durations}, in frames"
 
 _STREAMED = """
 ## As a stream
@@ -42,16 +44,16 @@ _STREAMED = """
     pip install numpy onnxruntime soundfile
     python stream.py recording.wav
 
-where `stream.py`, which prints the text during recognition, is in the folder of the other files:
+Save this program as `stream.py` in the folder of the other files. It prints the text during recognition.
 
 ```python
 {python}```
 
-`step.onnx` takes a chunk of features and the state, and returns `log_probs` and the state after the chunk, each tensor
-with the prefix `next.`. The initial state is all zeros. The number of frames of a chunk is any multiple of {stride};
-the last chunk may have any number. {right} frames of right context follow, which begin the next chunk.
-`feature_lengths` is the number of valid frames of both: at the end of a stream the missing frames may have any
-value.
+`step.onnx` takes a chunk of features and the state, and returns `log_probs` and the next state. The names of the next
+state's tensors have the prefix `next.`. The initial state is all zeros. The number of frames of a chunk is any multiple
+of {stride}; the last chunk may have any number. {right} frames of right context follow each chunk; they are also the
+first frames of the next chunk. `feature_lengths` is the number of valid frames in the chunk and its right context. At
+the end of a stream, the missing frames may have any value.
 """
 
 _CARD = """# {name}
@@ -62,9 +64,9 @@ A speech recogniser exported to ONNX (opset {opset}) by `python -m asr.export` f
 
 A dimension with a name, such as `batch`, may have any size. Lengths are int64: the number of samples or frames without
 padding. Values in the padding have no effect. {outputs}
-An output frame is {frame_seconds:g} s. Memory grows with the square of a recording's length: cut recordings of minutes.
-`asr.transcribe` and `asr.evaluate` skip silence and steady noise, in which the net may recognise words; the programs
-below do not.
+An output frame lasts {frame_seconds:g} s. Memory grows with the square of a recording's length: cut recordings of
+several minutes into shorter ones. `asr.transcribe` and `asr.evaluate` skip silence and steady noise, because the model
+may recognise words in them; the programs below do not skip them.
 
 {compared}
 
@@ -73,15 +75,15 @@ below do not.
     pip install numpy onnxruntime soundfile
     python transcribe.py recording.wav
 
-where `transcribe.py` is in the folder of the other files:
+Save this program as `transcribe.py` in the folder of the other files.
 
 ```python
 {python}```
 {streamed}
-## By sherpa-onnx
+## With sherpa-onnx
 
 {sherpa}
-## By asr
+## With asr
 
 `python -m asr.transcribe FOLDER AUDIO...` and `python -m asr.evaluate FOLDER MANIFEST...` accept this folder as a model
 and use config.json and the tokenizer's file. They need `pip install '.[onnx]'` in a checkout of asr.
@@ -92,12 +94,12 @@ _SHERPA = """sherpa-onnx computes slightly different features, so a few texts ma
     pip install sherpa-onnx soundfile
     python transcribe_sherpa.py recording.wav
 
-where `transcribe_sherpa.py` is
+Save this program as `transcribe_sherpa.py` in the folder of the other files.
 
 ```python
 {python}```
 """
-_SHERPA_LIMIT = " It writes at most {limit} tokens\nper frame."
+_SHERPA_LIMIT = " It emits at most {limit} tokens\nper frame."
 
 
 def card(
@@ -110,7 +112,7 @@ def card(
     figures: str,
     model_card: str,
 ) -> str:
-    """Return README.md.
+    """Return the content of README.md.
 
     Args:
         recognizer: the exported model.

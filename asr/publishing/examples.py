@@ -39,12 +39,12 @@ inputs = {{"waveforms": waveform[None], "sample_counts": np.array([len(waveform)
 frames, *_, lengths = encoder.run(None, inputs)
 
 
-def read(token, state):  # returns the joiner's input of the tokens so far, and the state after them
+def read(token, state):  # returns the joiner's input from the tokens so far, and the next state
     return predictor.run(None, {{"tokens": np.array([token], dtype=np.int64), "state": state}})
 
 
 tokens = []
-out, state = read(0, np.zeros({state_shape}, dtype=np.{state_dtype}))  # token 0 precedes the first
+out, state = read(0, np.zeros({state_shape}, dtype=np.{state_dtype}))  # the first token is predicted from token 0
 {loop}{end}"""
 
 RNNT_LOOP = """for frame in frames[0, : lengths[0]]:
@@ -80,9 +80,9 @@ import onnxruntime
 import soundfile
 
 HOP = {hop}  # samples from one frame to the next
-AHEAD, BEFORE = {samples_ahead}, {frames_before}  # samples that a frame spans; earlier frames that it depends on
+AHEAD, BEFORE = {samples_ahead}, {frames_before}  # samples that a frame spans; earlier frames that a frame depends on
 CHUNK = {chunk}  # frames of features recognised at once: {chunk_seconds:g} s
-RIGHT = {right}  # frames of right context after a chunk, which begin the next
+RIGHT = {right}  # frames of right context after a chunk; they are also the first frames of the next chunk
 
 features, step = (onnxruntime.InferenceSession(f"{{name}}.onnx") for name in ("features", "step"))
 state = {{}}
@@ -90,8 +90,8 @@ for value in step.get_inputs()[2:]:
     dtype = np.int64 if value.type == "tensor(int64)" else np.float32
     state[value.name] = np.zeros([1, *value.shape[1:]], dtype=dtype)
 pieces = [line.rsplit(" ", 1)[0].replace("\\u2581", " ") for line in open("tokens.txt", encoding="utf-8")]
-samples = np.zeros(0, dtype=np.float32)  # that later frames depend on
-given = 0  # number of frames of these samples that are in `waiting` or recognised
+samples = np.zeros(0, dtype=np.float32)  # samples on which later frames depend
+given = 0  # number of frames of these samples that are already in `waiting` or recognised
 waiting = np.zeros((0, {features_dim}), dtype=np.float32)  # frames of an incomplete chunk
 last = 0  # token of the previous frame
 
@@ -109,7 +109,7 @@ def recognize(piece, is_end):
         samples, given = samples[dropped * HOP :], count - dropped
     while len(waiting) >= (1 if is_end else CHUNK + RIGHT):
         seen, waiting = waiting[: CHUNK + RIGHT], waiting[CHUNK:]
-        room = np.pad(seen, ((0, CHUNK + RIGHT - len(seen)), (0, 0)))  # zeros after the last frame, at the end
+        room = np.pad(seen, ((0, CHUNK + RIGHT - len(seen)), (0, 0)))  # adds zeros at the end of the stream
         inputs = {{"features": room[None], "feature_lengths": np.array([len(seen)], dtype=np.int64)}}
         log_probs, lengths, *next_state = step.run(None, inputs | state)
         state = dict(zip(state, next_state))
@@ -121,7 +121,7 @@ def recognize(piece, is_end):
 
 recording = soundfile.SoundFile(sys.argv[1])
 assert recording.samplerate == {sample_rate}, "the model needs {sample_rate} Hz: resample the recording first"
-for piece in recording.blocks(blocksize={block}, dtype="float32", always_2d=True):  # like a microphone
+for piece in recording.blocks(blocksize={block}, dtype="float32", always_2d=True):  # simulates a microphone
     recognize(piece.mean(axis=1), False)
 recognize(np.zeros(0, dtype=np.float32), True)
 print()

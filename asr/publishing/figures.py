@@ -18,7 +18,7 @@ from asr.text.numbers import interval, rate
 
 SECONDS = 10  # length of the timed recording
 TURNS = 5
-TITLES = ("programs", "MB", "seconds of audio a second", "WER %", "95 % interval")
+TITLES = ("programs", "MB", "seconds of audio per second", "WER %", "95 % interval")
 
 
 class Figures(NamedTuple):
@@ -26,7 +26,7 @@ class Figures(NamedTuple):
 
     Args:
         num_bytes: size of the programs whose input is features.
-        speed: seconds of audio per second, for 10 s of features on one thread.
+        speed: seconds of audio processed per second, for a batch of 10 s on one thread.
         wer: word error rate; None: not measured.
         wer_interval: 95 % interval of the WER; None: there is none.
     """
@@ -48,7 +48,7 @@ def speeds(recognizer: Recognizer, programs: dict[str, bytes], net: Net) -> dict
     Args:
         recognizer: recogniser whose features are the input.
         programs: programs by name.
-        net: net of the programs.
+        net: network that was exported as the programs.
     """
     features = recognizer.model.features
     given = features(0.1 * torch.randn(SECONDS * features.sample_rate))[None]

@@ -1,4 +1,4 @@
-"""Export of a model as ONNX programs: from features, from waveforms, and for sherpa-onnx."""
+"""Export of a model as ONNX programs that take features or waveforms, and as programs for sherpa-onnx."""
 
 import logging
 import warnings
@@ -35,7 +35,7 @@ class Net(nn.Module):
     Args:
         model: model with the encoder.
         outputs: names of the outputs, ending with the lengths.
-        of_encoded: computes all outputs except the lengths from the encoder's output.
+        of_encoded: computes the outputs, without the lengths, from what the encoder returns.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Net(nn.Module):
 
 
 def ctc_net(model: Model) -> Net:
-    """Return the net with output log_probs (B, T', V).
+    """Return the network whose output is log_probs (B, T', V).
 
     Raises:
         InputError: the model has no head with this output.
@@ -94,7 +94,7 @@ def export_front_end(model: Model) -> "ModelProto":
 
 
 def joined(front_end: "ModelProto", net: "ModelProto") -> "ModelProto":
-    """Join two programs to one that maps waveforms (B, S) and sample_counts (B,) to the outputs of the net."""
+    """Join two programs into one that maps waveforms (B, S) and sample_counts (B,) to the outputs of `net`."""
     from onnx.compose import add_prefix, merge_models
 
     connections = [(PREFIX + name, name) for name in NET_INPUTS]
@@ -105,7 +105,7 @@ def joined(front_end: "ModelProto", net: "ModelProto") -> "ModelProto":
 
 
 def for_sherpa(net: "ModelProto", model: Model) -> "ModelProto":
-    """Convert a CTC program to the form that sherpa-onnx expects of a NeMo model, with the metadata."""
+    """Convert a CTC program to the format that sherpa-onnx expects of a NeMo model, and add the metadata."""
     from onnx import ModelProto, helper
 
     program = ModelProto()
@@ -156,10 +156,10 @@ def write_down(
     names: tuple[Sequence[str], Sequence[str]],
     dynamic: tuple[Any, ...],
 ) -> "ModelProto":
-    """Export a net.
+    """Export a network.
 
     Args:
-        net: net whose inputs are tensors, or a list of tensors.
+        net: network whose inputs are tensors, or a list of tensors.
         example: example of the inputs.
         names: names of the inputs, and of the outputs.
         dynamic: for each input, the names of the dimensions that may have any size.
@@ -182,7 +182,7 @@ def write_down(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppress torch's messages about its own parts and missing packages, which do not concern the user."""
+    """Suppress torch's messages about its internals and missing packages, which do not concern the user."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -195,7 +195,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _plain(program: "ModelProto") -> "ModelProto":
-    """Remove metadata, which contain lines of asr's code and paths of this machine."""
+    """Remove metadata, which contains lines of asr's code and paths of this machine."""
     graph = program.graph
     del graph.value_info[:]  # shapes of intermediate results, which would be wrong after quantization
     for part in (program, graph, *graph.node, *graph.initializer, *graph.input, *graph.output):

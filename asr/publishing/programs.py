@@ -35,27 +35,27 @@ if TYPE_CHECKING:
 
 FORMS = {PROGRAM: OF_FEATURES, ENCODER: OF_FEATURES, SHERPA: OF_SHERPA} | dict.fromkeys(NETS.values(), OF_WAVEFORMS)
 JOINERS = ("joiner", "duration_joiner")  # names of the joiners of RNNT and TDT in the `needs` of decoders
-PACKAGES = ("onnx", "onnxscript", "onnxruntime")  # the extra `onnx`
+PACKAGES = ("onnx", "onnxscript", "onnxruntime")  # packages of the extra `onnx`
 OnStep = Callable[[str], None]
-Parts = Mapping[str, "ModelProto"]  # programs by the names of their files, including the features
+Parts = Mapping[str, "ModelProto"]  # programs by file name, including the program that computes the features
 
 
 def check_exportable(recognizer: Recognizer, config: Config) -> None:
     """Check that the packages are installed, and that the decoder needs only parts of the head that are exported.
 
     Raises:
-        InputError: a package is missing, or the decoder needs another part.
+        InputError: a package is missing, or the decoder needs a part that is not exported.
     """
     check_installed(PACKAGES, "asr.export")
     needs, name = recognizer.decode.needs, config["decode"]["name"]
-    cure = " To export the CTC head beside it, add --decode greedy." if recognizer.model.head.frame_head else ""
+    cure = " To export the model's CTC head, add --decode greedy." if recognizer.model.head.frame_head else ""
     more = [need for need in needs if need not in ("frame_head", *JOINERS)]
     if more:
-        must = "the decoder of an exported model must need the log_probs of frames, or a joiner"
+        must = "the decoder of an exported model must need only the log_probs of frames, or a joiner"
         raise InputError(f"{must}; decode={name} needs a {more[0]}, which is not exported yet.{cure}")
     if is_transducer(recognizer) and recognizer.model.encoder.streaming is not None:
-        must = "the encoder of an exported transducer must need whole recordings"
-        given = f"encoder={config['encoder']['name']} is for streams, whose steps are exported only for CTC heads"
+        must = "the encoder of an exported transducer must be for whole recordings"
+        given = f"encoder={config['encoder']['name']} is for streams, which are exported only for CTC heads"
         raise InputError(f"{must}; {given}.{cure}")
 
 
@@ -65,7 +65,7 @@ def is_transducer(recognizer: Recognizer) -> bool:
 
 
 def net_of(recognizer: Recognizer) -> tuple[str, Net]:
-    """Return the file name and the net of the program that the decoder requires."""
+    """Return the file name of the program that the decoder requires, and the network to export as this program."""
     if is_transducer(recognizer):
         return ENCODER, transducer_programs.transducer_net(recognizer.model)
     return PROGRAM, ctc_net(recognizer.model)
@@ -84,7 +84,7 @@ def written_down(recognizer: Recognizer, on_step: OnStep) -> Parts:
     model, (name, net) = recognizer.model, net_of(recognizer)
     on_step("exporting the features")
     parts = {FRONT_END: export_front_end(model)}
-    on_step("exporting the net")
+    on_step("exporting the network")
     parts[name] = export_net(net)
     if name == ENCODER:
         on_step("exporting the head")

@@ -16,7 +16,7 @@ def publish(model: Path, output: Path, language: str | None, license: str | None
     """Write a model as a folder for Hugging Face's hub; return the names of its files and of the omitted tensors.
 
     Args:
-        model: a run folder, whose results.json goes into the card, or a bundle.
+        model: a bundle, or a run folder; for a run folder, the card contains the test results of the run.
         output: path of the folder; an older folder is replaced.
         language: language of the model, for the card; None: unknown.
         license: licence of the model, in the hub's notation; None: unknown.

@@ -19,16 +19,16 @@ QUANTIZED = ("MatMul", "Gemm")
 
 
 DEVIATIONS = 3  # assumed range of normalised numbers, in standard deviations
-# Exponent alpha of the paper, from 0 (the weights' ranges are equalised) to 1 (the inputs' ranges). From 0.3 to 1,
-# results on 40 training utterances were similar.
+# Exponent alpha of the SmoothQuant paper: 0 equalises the ranges of the weights, 1 equalises the ranges of the inputs.
+# Values from 0.3 to 1 gave similar results on 40 training utterances.
 MIGRATION = 0.7
 
 
 def levelled(net: "ModelProto") -> "ModelProto":
-    """Equalise the ranges of each LayerNorm's outputs, and scale the weights after it inversely.
+    """Equalise the ranges of each LayerNorm's outputs, and scale the weights of the next matrix products inversely.
 
     A tensor has one scale for its 8-bit numbers, so a few large numbers reduce the precision of all other numbers. The
-    products of outputs and weights do not change. *Source*: SmoothQuant, arXiv:2211.10438, equation 4. *Differs from
+    results of the matrix products do not change. *Source*: SmoothQuant, arXiv:2211.10438, equation 4. *Differs from
     the paper*: the range is computed from the weights of the LayerNorm, whose normalised input has variance one, so no
     audio is needed. A LayerNorm is changed only if nothing but matrix products uses its output, and nothing else uses
     the weights of these products.
@@ -68,7 +68,7 @@ def levelled(net: "ModelProto") -> "ModelProto":
 
 
 def to_int8(net: "ModelProto") -> "ModelProto":
-    """Quantize the weights of matrix products to 8 bits, with a scale for each output; inputs are scaled at run time.
+    """Quantize the weights of matrix products to 8 bits, with one scale per output; inputs are scaled at run time.
 
     Matrix products without weights, and convolutions, are not changed.
     """

@@ -69,7 +69,11 @@ class SherpaDecoder(nn.Module):
 
 
 class SherpaJoiner(nn.Module):
-    """The joiner, which maps its inputs from a frame and from earlier tokens, (B, J, 1) each, to (B, 1, 1, V + D)."""
+    """The joiner.
+
+    The inputs are the outputs of the encoder and of the decoder, (B, J, 1) each. The output contains log_probs of V
+    tokens and D durations, (B, 1, 1, V + D).
+    """
 
     def __init__(self, head: Head, vocab_size: int) -> None:
         super().__init__()
@@ -105,7 +109,7 @@ def from_sherpa(first: Tensor, second: Tensor, num_dims: int, dtype: torch.dtype
 
 
 def export_sherpa_head(model: Model) -> "dict[str, ModelProto]":
-    """Export decoder and joiner; return the programs by file name."""
+    """Export the decoder and the joiner; return the programs by file name."""
     head, vocab_size = model.head, model.tokenizer.vocab_size
     decoder, joiner = SherpaDecoder(head, vocab_size), SherpaJoiner(head, vocab_size)
     targets = torch.zeros(2, 1, dtype=torch.int32)
@@ -182,10 +186,10 @@ def _drop_unused(program: "ModelProto") -> None:
 
 @torch.inference_mode()
 def difference(model: Model, programs: "Mapping[str, ModelProto]", audio: Mapping[str, Tensor]) -> ProgramDifference:
-    """Compare the outputs of the three programs with the model's.
+    """Compare the outputs of the three programs with the outputs of the model.
 
-    The encoder is compared in all frames of each recording, the decoder and the joiner in the first frames of the last
-    recording.
+    The encoder is compared in all frames of each recording. The decoder and the joiner are compared in the first frames
+    of the last recording.
 
     Args:
         model: torch model.

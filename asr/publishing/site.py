@@ -19,11 +19,12 @@ from asr.web.page import asset, escape, page, visible
 
 PAGE, CARD, SERVICE_WORKER = "index.html", "model-card.txt", "service-worker.js"
 SCRIPT, WASM, LICENSE = "onnxruntime.js", "onnxruntime.wasm", "onnxruntime-LICENSE.txt"
-PARTS = ("recognizer.js", "transcript.js", "collector.js")  # scripts that run in threads of their own
+PARTS = ("recognizer.js", "transcript.js", "collector.js")  # scripts that run in separate threads
 ALWAYS = (PAGE, SERVICE_WORKER, *PARTS, WAVEFORM, SCRIPT, WASM, LICENSE)
 LARGE = (WAVEFORM, WASM)  # files that are downloaded before the first recognition
 NORMALIZERS = ("as_written", "basic")  # implemented in transcript.js
-MAX_SECONDS = 1800  # maximum length of a recording; a browser decodes it as a whole, 48 kHz stereo to 700 MB
+# Maximum length of a recording. A browser decodes the entire recording into memory: 700 MB for 48 kHz stereo.
+MAX_SECONDS = 1800
 ALLOWED = {"connect-src": "'self'", "script-src": "'self'", "worker-src": "'self'"}
 LOAD = '<button type="button" id="load">Download it now</button>'
 
@@ -93,8 +94,8 @@ def _body(name: str, contents: Mapping[str, bytes], examples: Mapping[str, str])
         model += f' (<a href="{CARD}">its card</a>)'
     once = f"The first recording starts a download of {megabytes(contents)} MB; afterwards the page needs no network."
     about = (
-        f"Model {model}, run by your browser: no recording leaves this device, and one may last {MAX_SECONDS // 60} "
-        f'minutes.\n<span id="here">{once}</span> {LOAD}'
+        f"Your browser runs the model {model}: no recording leaves this device. A recording may last up to "
+        f'{MAX_SECONDS // 60} minutes.\n<span id="here">{once}</span> {LOAD}'
     )
     return demo_body(about, "WAV, FLAC, Ogg, MP3 or M4A. Or use the microphone.", list(examples.items()))
 
@@ -123,7 +124,7 @@ def _settings(recognizer: Recognizer, config: Config) -> dict[str, Any]:
 
 
 def with_plain_spaces(piece: str) -> str:
-    """Replace all whitespace by plain spaces, because Python and JavaScript disagree on what whitespace is."""
+    """Replace all whitespace by plain spaces, because Python and JavaScript define whitespace differently."""
     return visible("".join(" " if character.isspace() else character for character in piece))
 
 

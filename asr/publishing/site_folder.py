@@ -1,4 +1,4 @@
-"""The folder of a page that recognises in the browser: checks before the export, and writing."""
+"""The folder of a page that recognises speech in the browser: checks before the export, and writing."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Export of a step of a stream, which maps features and a state to log_probs and the next state."""
+"""Export of the step of a stream; a step maps features and a state to log_probs and the next state."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
@@ -39,8 +39,8 @@ class Step(nn.Module):
         """Return log_probs, their lengths, and the tensors of the next state."""
         model, before = self.net.model, dict(zip(self.names, state, strict=True))
         encoder = cast(StreamingEncoder, model.encoder)
-        encoded, behind = encoder.step(features, feature_lengths, before, model.head.taps)
-        return *self.net.of_encoded(encoded), encoded.lengths, *(behind[name] for name in self.names)
+        encoded, after = encoder.step(features, feature_lengths, before, model.head.taps)
+        return *self.net.of_encoded(encoded), encoded.lengths, *(after[name] for name in self.names)
 
 
 def export_step(model: Model) -> "ModelProto":
@@ -97,7 +97,7 @@ def chunk_frames(encoder: StreamingEncoder) -> int:
 
 
 def _streamed(recognizer: Recognizer, waveforms: Iterable[Tensor]) -> list[str]:
-    """Return the texts of waveforms recognised as a batch of streams; no texts if the decoder supports no streams."""
+    """Return the texts of waveforms recognised as a batch of streams; [] if the decoder does not support streams."""
     if why_not(recognizer):
         return []
     encoder = cast(StreamingEncoder, recognizer.model.encoder)

@@ -19,7 +19,7 @@ BATCHES, NUM_TOKENS = (1, 2, 5), 4  # batch sizes that are compared, and number 
 
 
 def transducer_net(model: Model) -> Net:
-    """Return the net whose outputs are the joiner's input, (B, T', J), and log_probs of a CTC head if there is one."""
+    """Return the network that computes the joiner's input, (B, T', J), and log_probs if the model has a CTC head."""
     joiner, frame_head = parts_of(model.head).joiner, model.head.frame_head
     if frame_head is None:
         return Net(model, ENCODER_OUTPUTS, lambda encoded: (joiner.of_frames(encoded.out),))
@@ -29,7 +29,7 @@ def transducer_net(model: Model) -> Net:
 
 
 class PredictorStep(nn.Module):
-    """Maps tokens (B,) and the state before them to the joiner's input, (B, J), and the state after them."""
+    """Maps tokens (B,) and the state before them to the joiner's input, (B, J), and the next state."""
 
     def __init__(self, head: Head) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class PredictorStep(nn.Module):
 
 
 class Join(nn.Module):
-    """Maps the joiner's inputs from a frame and from the tokens before it, (N, J) each, to log_probs of the next token.
+    """Maps outputs of the encoder and of the prediction network, (N, J) each, to log_probs of the next token.
 
     The log_probs are (N, V). For a TDT they are (N, V + number of durations), and tokens and durations are normalised
     separately.
@@ -64,7 +64,7 @@ class Join(nn.Module):
 
 
 def export_head(model: Model) -> "dict[str, ModelProto]":
-    """Export prediction network and joiner; return the programs by file name."""
+    """Export the prediction network and the joiner; return the programs by file name."""
     head = model.head
     tokens, state = torch.zeros(2, dtype=torch.int64), parts_of(head).predictor.initial_state(2)
     out, _ = PredictorStep(head)(tokens, state)
@@ -76,7 +76,7 @@ def export_head(model: Model) -> "dict[str, ModelProto]":
 
 @torch.inference_mode()
 def difference(expected: Model, actual: Model) -> ProgramDifference:
-    """Compare the programs of prediction network and joiner with the model, token by token.
+    """Compare the programs of the prediction network and the joiner with the model, token by token.
 
     Args:
         expected: the model.

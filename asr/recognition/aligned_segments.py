@@ -21,7 +21,7 @@ from asr.recognition.timing import word_times
 from asr.recognition.transcript import Alternative, Transcript, Word
 from asr.text.words import spell
 
-MARGIN_SECONDS = 0.5  # maximum silence at each end of a segment; CTC emits a token anywhere within its word
+MARGIN_SECONDS = 0.5  # maximum audio before the first and after the last word, whose times are approximate
 SCORED_SECONDS = 2.0  # length of the window over which deficits are averaged: about five words
 
 
@@ -30,7 +30,8 @@ class Aligned(NamedTuple):
 
     Args:
         transcript: the words with their times.
-        deficits: log-probability of the text's path minus that of the net's best path, frame by frame, (T',).
+        deficits: for each frame, the log-probability of the text's best path minus that of the best path of any text,
+            (T',).
     """
 
     transcript: Transcript
@@ -56,11 +57,11 @@ class Stretch(NamedTuple):
 
     Args:
         number: number of the segment in its utterance, from 1; segments without words are counted, too.
-        begin: in seconds from the utterance's start; at most MARGIN_SECONDS before the first word.
-        end: in seconds; at most MARGIN_SECONDS after the last word.
+        begin: time in seconds from the utterance's start; at most MARGIN_SECONDS before the first word.
+        end: time in seconds from the utterance's start; at most MARGIN_SECONDS after the last word.
         first: index of the segment's first word.
         last: index after the segment's last word.
-        is_torn: whether a cut goes through a word, because there was no pause.
+        is_torn: whether a cut at either end goes through a word, because there was no pause.
     """
 
     number: int
@@ -76,7 +77,7 @@ class AlignedSegment(NamedTuple):
 
     Args:
         utterance: position of the segment in the recording, and its text as written.
-        score: lowest mean of the frames' deficits over two seconds; computed by `segment_score`.
+        score: lowest mean deficit of any two seconds, from `segment_score`.
         problem: reason not to train on the segment; None: the segment is usable.
     """
 
@@ -86,20 +87,20 @@ class AlignedSegment(NamedTuple):
 
 
 def aligned_reference(recognizer: Recognizer, utterance: Utterance, log_probs: Tensor) -> Aligned:
-    """Align an utterance's reference text with its audio: a transcript with the times of each word.
+    """Align an utterance's reference text with its audio; return the time and the score of each word.
 
-    A word's score is the log-probability of the text's best path minus that of the best path of any text, over the
-    frames from the word's start to the next word's start. It is 0 where the net recognises the reference, and far
-    below 0 elsewhere. The word's confidence is the exponential of its score. The text's score is the lowest score of
-    its words, so that a single wrong, missing or superfluous word lowers it in a text of any length.
+    A word's score is the sum of the frames' deficits (see `Aligned`) from the word's start to the next word's start. It
+    is 0 where the network recognises the reference, and far below 0 elsewhere. The word's confidence is the exponential
+    of its score. The text's score is the lowest score of its words. A single wrong, missing or superfluous word
+    therefore lowers the text's score, however long the text is.
 
     Args:
         recognizer: provides normaliser, tokenizer and frame duration.
-        utterance: with its text as written.
-        log_probs: (T', V).
+        utterance: utterance with its text as written.
+        log_probs: log_probs of the utterance, (T', V).
 
     Raises:
-        InputError: the text is empty, has no word, or is too long for its audio.
+        InputError: the text has no word, or is too long for its audio.
     """
     text = recognizer.model.normalize(utterance.text)
     tokens = recognizer.model.tokenizer.encode(text)
@@ -108,7 +109,7 @@ def aligned_reference(recognizer: Recognizer, utterance: Utterance, log_probs: T
         raise InputError(f"the text must have words to be aligned; got {utterance.text!r}.")
     needed = recognizer.model.head.min_frames(tokens)
     if needed > len(log_probs):
-        raise InputError(f"the text must fit its audio; it needs {needed} encoder frames, there are {len(log_probs)}.")
+        raise InputError(f"the text must fit the audio: it needs {needed} encoder frames; got {len(log_probs)}.")
     spans = token_spans(log_probs, tokens)
     deficits = frame_deficits(log_probs, tokens, spans)
     bounds = [0, *(spans[word.first].start for word in words[1:]), len(log_probs)]
@@ -128,8 +129,8 @@ def align_utterances(
     """Yield each utterance with its aligned reference text, or with the reason why it cannot be read or aligned.
 
     Args:
-        recognizer: with a frame head.
-        utterances: with their texts as written.
+        recognizer: recogniser with a frame head.
+        utterances: utterances with their texts as written.
         inference: memory bounds.
         on_progress: called with the duration of each utterance in seconds.
     """
@@ -160,16 +161,16 @@ def cut_segments(
 ) -> Iterator[AlignedSegment]:
     """Cut an aligned utterance at silences; yield the segments that have words.
 
-    A word belongs to the segment of its midpoint. If there was no pause within `max_seconds` and a cut goes through a
-    word, the segment's problem says so.
+    A word belongs to the segment that contains its midpoint. If there is no pause within `max_seconds`, a cut may go
+    through a word; the segment's `problem` is then "no pause to cut at".
 
     Args:
-        utterance: with its text as written.
+        utterance: utterance with its text as written.
         aligned: the text, aligned with the audio.
-        rules: limits for good segments.
+        rules: limits for segments without a problem.
         normalize: normaliser that produced the aligned words.
         frame_seconds: seconds from one frame of `aligned.deficits` to the next.
-        sample_rate: sample rate of the audio in which silences are searched, in Hz.
+        sample_rate: sample rate at which the audio is read to find silences, in Hz.
 
     Raises:
         AudioError: the audio cannot be read.
@@ -195,13 +196,13 @@ def word_stretches(
 ) -> Iterator[Stretch]:
     """Cut an utterance at silences; yield the segments that have words.
 
-    A word belongs to the segment of its midpoint.
+    A word belongs to the segment that contains its midpoint.
 
     Args:
-        utterance: the utterance; its audio is only read if it is longer than `max_seconds`.
+        utterance: the utterance; its audio is read only if it is longer than `max_seconds`.
         words: words in order, with their times.
         max_seconds: maximum duration of a segment.
-        sample_rate: of the audio in which silences are searched, in Hz.
+        sample_rate: sample rate at which the audio is read to find silences, in Hz.
 
     Raises:
         AudioError: the audio cannot be read.
@@ -226,17 +227,17 @@ def word_stretches(
 
 
 def segment_score(deficits: Tensor, frame_seconds: float) -> float:
-    """Return the lowest mean of the frames' deficits over two seconds; over all frames if the segment is shorter.
+    """Return the lowest mean deficit of any two seconds, or the mean of all frames if the segment is shorter.
 
     A frame's deficit is the log-probability of the text's best path minus that of the best path of any text. The score
-    is therefore 0 if the net recognises exactly this text. It does not depend on the segment's length, and a few
+    is therefore 0 if the network recognises exactly this text. It does not depend on the segment's length, and a few
     wrong, missing or superfluous words lower it.
 
     *Source*: Kürzinger et al. 2020, arXiv:2007.09127, section 2.2. *Differs from the paper*: deficits replace
-    log-probabilities, so that noise, for which the net is unsure of any text, does not count as a wrong text.
+    log-probabilities. In noise, every text has a low log-probability; the deficits do not count this as a wrong text.
 
     Shapes:
-        deficits: (T',), at least one.
+        deficits: (T',); T' is at least 1.
     """
     width = min(len(deficits), max(1, round(SCORED_SECONDS / frame_seconds)))
     sums = torch.nn.functional.pad(deficits.double().cumsum(0), (1, 0))
@@ -257,12 +258,12 @@ def written_words(text: str, words: Sequence[str], normalize: Callable[[str], st
     """Return the written form of each normalised word; punctuation between words is appended to the word before it.
 
     If a written word was normalised to several words, the first gets the written form and the others get "". If the
-    normaliser depends on several words together, written and normalised words cannot be matched; then the normalised
-    words are returned.
+    normaliser replaces several words together, written and normalised words cannot be matched, and the normalised words
+    are returned.
 
     Args:
-        text: as written.
-        words: normalised.
+        text: text as written.
+        words: normalised words of the text.
         normalize: normaliser that produced `words` from `text`.
     """
     written: list[str] = []

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from asr.interfaces import BLANK_ID, Span
 
-FLOOR = -1e4  # minimum log-probability: if all paths are impossible, torchaudio's path would not spell the text
+FLOOR = -1e4  # minimum log-probability; without it, torchaudio returns a wrong text if all paths are impossible
 MAX_CELLS = 1 << 27  # maximum cells of torchaudio's table of frames x states, one byte per cell
 STAY, STEP, SKIP = 0, 1, 2  # number of states by which a path advances from one frame to the next
 
@@ -14,12 +14,12 @@ STAY, STEP, SKIP = 0, 1, 2  # number of states by which a path advances from one
 def token_spans(log_probs: Tensor, tokens: list[int]) -> list[Span]:
     """Find the most likely path that spells `tokens`, and return the frames of each token.
 
-    *Source*: Kürzinger et al. 2020, arXiv:2007.09127, section 2. torchaudio searches for the path, unless its table
-    would have more than `MAX_CELLS` cells.
+    *Source*: Kürzinger et al. 2020, arXiv:2007.09127, section 2. torchaudio searches for the path; if its table
+    would have more than `MAX_CELLS` cells, `_best_states` does.
 
     Args:
-        log_probs: of one utterance, (T', V), on the CPU; T' must be at least `head.min_frames(tokens)`.
-        tokens: without blanks.
+        log_probs: log_probs of one utterance, (T', V), on the CPU; T' must be at least `head.min_frames(tokens)`.
+        tokens: token ids without blanks.
     """
     if not tokens:
         return []
@@ -45,22 +45,22 @@ def _best_states(log_probs: Tensor, labels: Tensor) -> Tensor:
     """Find the most likely path with memory proportional to (frames * states) ** (2 / 3).
 
     The first pass stores the scores at the beginning of each block of frames, but no choices. The second pass goes
-    through the blocks from the last to the first and recomputes the choices of each, restricted to the states from
-    which the path's state at the end of the block can be reached. The result equals that of an exact search which
-    stores all choices.
+    through the blocks from the last to the first. It recomputes the choices of a block only for the states that can
+    lead to the path's state at the end of the block. The result is exact: it equals that of a search that stores all
+    choices.
 
     Args:
         log_probs: (T', V).
         labels: labels of the states, (S,): blank, first token, blank, second token, and so on, ending with a blank.
 
     Shapes:
-        returns: states, (T',).
+        returns: the path's state at each frame, (T',).
     """
     num_frames, num_states = len(log_probs), len(labels)
-    size = max(1, round((2 * num_frames * num_states) ** (1 / 3)))  # scores and choices then need equal memory
+    size = max(1, round((2 * num_frames * num_states) ** (1 / 3)))  # at this size, scores and choices need equal memory
     begins = range(0, num_frames, size)
     scores = torch.full((num_states,), -torch.inf)
-    scores[0] = 0.0  # before the first frame, so that a path begins in the first state or in the second
+    scores[0] = 0.0  # before the first frame, only state 0 is possible; a path therefore begins in state 0 or 1
     at_begin: list[Tensor] = []
     for begin in begins:
         scores = scores - scores.max()  # the best score is 0, so that long sums stay precise
@@ -86,19 +86,20 @@ def _costs(log_probs: Tensor) -> Tensor:
 
 
 def _advance(scores: Tensor, costs: Tensor, labels: Tensor, choices: Tensor | None = None) -> Tensor:
-    """Advance the scores of the best path to each state by some frames.
+    """Update the score of the best path to each state, frame by frame.
 
     Args:
         scores: scores before the first frame, (S,).
         costs: costs of the frames, (T', V).
         labels: labels of the states, (S,).
-        choices: filled with STAY, STEP or SKIP: the last transition of the best path to each state, (T', S).
+        choices: filled with STAY, STEP or SKIP, the last transition of the best path to each state at each frame,
+            (T', S).
 
     Returns:
         Scores after the last frame, (S,).
     """
     num_states = len(labels)
-    may_skip = torch.zeros(num_states, dtype=torch.bool)  # the blank between two different tokens
+    may_skip = torch.zeros(num_states, dtype=torch.bool)  # a path may skip the blank between two different tokens
     may_skip[2:] = (labels[2:] != BLANK_ID) & (labels[2:] != labels[:-2])
     no_skip = torch.where(may_skip, 0.0, -torch.inf)
     before = torch.full((num_states + 2,), -torch.inf)  # begins with two unreachable states
@@ -117,7 +118,7 @@ def _advance(scores: Tensor, costs: Tensor, labels: Tensor, choices: Tensor | No
 
 
 def frame_deficits(log_probs: Tensor, tokens: list[int], spans: list[Span]) -> Tensor:
-    """Return for each frame the log-probability of the path of `tokens` minus that of the best path.
+    """Return, for each frame, the log-probability of the path of `tokens` minus that of the best path of any text.
 
     Shapes:
         log_probs: (T', V).

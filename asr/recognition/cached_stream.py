@@ -1,8 +1,10 @@
-"""Streams of models whose encoder and decoder continue from chunk to chunk.
+"""Streams of models whose encoder and decoder carry their states from chunk to chunk.
 
-A word becomes final in one of three cases. All hypotheses of the decoder contain the word and the beginning of the next
-word. Or the word ended more than `settled_seconds` ago: then the best hypothesis decides. Or silence of
-`endpoint_seconds` ended the segment: then all words of the best hypothesis are final.
+A word becomes final in one of three cases:
+
+* All hypotheses of the decoder contain the word and the beginning of the next word.
+* The best hypothesis contains the word, and the word ended more than `settled_seconds` ago.
+* Silence of `endpoint_seconds` ends the segment; all words of the best hypothesis then become final.
 """
 
 from collections.abc import Sequence
@@ -34,7 +36,7 @@ class CachedStream:
 
     Args:
         recognizer: a recogniser with a streaming encoder and decoder (`asr.recognition.streaming.why_not` returns "").
-        settings: of the stream.
+        settings: settings of the stream.
     """
 
     def __init__(self, recognizer: Recognizer, settings: StreamSettings = DEFAULT) -> None:
@@ -65,9 +67,9 @@ class CachedStream:
         self._remainder = Remainder()
         self._features = torch.zeros(0, model.features.dim)  # features of the incomplete next chunk, (T, F)
         self._decoded = self.decode.initial_state()
-        self._placed = NO_TOKENS  # first tokens of a long unfinished word, dropped from the decoder's state
+        self._placed = NO_TOKENS  # first tokens of a long unfinished word; the decoder's state no longer contains them
         self._hypothesis = NO_TOKENS  # tokens after `_placed`
-        self._log_probs: list[Tensor] = []  # output of the frame head, if there is one, from frame `_start` on
+        self._log_probs: list[Tensor] = []  # output of the frame head, if any, from frame `_start` on
         self._start = 0  # encoder frame at which `_log_probs` begin; earlier frames were dropped
         self._num_frames = 0  # encoder frames decoded so far
         self._last_chunk = 0  # encoder frames of the last chunk
@@ -93,7 +95,7 @@ class CachedStream:
 
     @property
     def num_wanted(self) -> int:
-        """Number of samples after which the next chunk is complete."""
+        """Number of samples that the next chunk still lacks."""
         features, remainder = self.recognizer.model.features, self._remainder
         missing = self.chunk + self.right - len(self._features)
         last = remainder.frames + missing - 1  # last frame of the right context, counted from the start of `remainder`
@@ -126,7 +128,7 @@ class CachedStream:
         return self._captions()
 
     def _silence_after(self, log_probs: Tensor | None) -> int:
-        """Count the frames of silence at the end: blanks of the frame head; without it, frames after the last token."""
+        """Count the frames of silence at the end: blanks or, without a frame head, frames after the last token."""
         if log_probs is None:
             ends = [span.end for span in self._hypothesis.frames or []]
             return max(0, self._num_frames - ends[-1]) if ends else self._silence + self._last_chunk
@@ -145,7 +147,7 @@ class CachedStream:
         """Split the words into final and provisional ones, and drop the final ones from the state."""
         timed = self._timed()
         if not self._hypothesis.tokens:
-            # The last chunk is not final: a transducer may emit its tokens one chunk later.
+            # The log_probs of the last chunk are not dropped: a transducer may emit its tokens only in the next chunk.
             self._forget(0, self._num_frames - self._last_chunk)
             return Captions([], self._words(timed, self._num_frames))
         num_placed = len(self._placed.tokens)
@@ -155,7 +157,7 @@ class CachedStream:
         frames = timed.frames or []
         final, partial = _part(timed, 0, num_final), _part(timed, num_final, len(timed.tokens))
         begin = frames[num_final].start if partial.tokens else self._num_frames
-        if num_final:  # a transducer may emit both tokens in one frame
+        if num_final:  # a transducer may emit the last final and the first provisional token in one frame
             begin = max(begin, frames[num_final - 1].start + 1)
         captions = Captions(self._words(final, begin), self._words(partial, self._num_frames))
         self._placed = _part(timed, num_final, num_kept)
@@ -180,7 +182,7 @@ class CachedStream:
         return max((word.first for word in words[1:] if ends[word.first - 1] <= latest), default=0)
 
     def _num_old(self, timed: Hypothesis, num_agreed: int) -> int:
-        """Count the tokens that began more than LONG_WORD_SECONDS ago, which are no longer realigned."""
+        """Count the tokens that began more than LONG_WORD_SECONDS ago; these tokens are no longer realigned."""
         latest = self._num_frames - self.long_word
         num_old = sum(span.start <= latest for span in timed.frames or [])
         return num_old if self.settled is not None else min(num_old, num_agreed)
@@ -207,7 +209,7 @@ class CachedStream:
         log_probs = torch.cat(self._log_probs) if self._log_probs else None
         num_frames = 0 if log_probs is None else len(log_probs)
         if self.recognizer.frame_head.min_frames(hypothesis.tokens) > num_frames:
-            # The best hypothesis has changed, and earlier words of the new hypothesis are in frames that were dropped.
+            # The best hypothesis has changed: the first words of the new hypothesis are in frames that were dropped.
             number = len(hypothesis.tokens)
             hypothesis = hypothesis._replace(frames=[Span(0, num_frames)] * number, confidences=[0.0] * number)
         else:
@@ -236,9 +238,10 @@ def _part(hypothesis: Hypothesis, first: int, end: int) -> Hypothesis:
 
 
 def advance(streams: Sequence[CachedStream]) -> list[Captions]:
-    """Recognise all complete chunks of streams of one recogniser, in batches of streams with equal shapes.
+    """Recognise the complete chunks of several streams, in batches of streams with equal shapes.
 
-    The captions of a stream do not depend on the other streams. Streams that end are settled.
+    All streams use one recogniser. The captions of a stream do not depend on the other streams. All words of a stream
+    that has ended are final.
     """
     captions: list[list[Captions]] = [[] for _ in streams]
     while ready := [number for number, stream in enumerate(streams) if stream.is_ready]:
@@ -270,7 +273,7 @@ def _step(streams: Sequence[CachedStream]) -> list[Tensor]:
 
 
 def with_room(features: Tensor, chunk: int, right: int) -> Tensor:
-    """Pad feature frames (B, T, F) so that `right` frames of right context follow the chunk, as a step expects."""
+    """Pad feature frames (B, T, F) so that `right` frames follow the chunk, as `StreamingEncoder.step` expects."""
     return F.pad(features, (0, 0, 0, min(features.shape[1], chunk) + right - features.shape[1]))
 
 

@@ -10,7 +10,7 @@ class Captions(NamedTuple):
 
     Args:
         final: words that became final with this piece.
-        partial: the provisional words after the final ones; the full list on each call.
+        partial: all provisional words, which follow the final words; they replace the previous provisional words.
         is_end: whether a segment has ended.
     """
 

@@ -1,6 +1,7 @@
-"""Cut long recordings into overlapping chunks, stitch their encoder_out to one stream, and cut the stream at pauses.
+"""Cut long recordings into overlapping chunks, stitch their encoder_out together, and cut the result at pauses.
 
-Memory is bounded by the chunk and by the segment that `cut_at_pauses` buffers; time is linear in the length.
+Memory is bounded by the chunk and by the segment that `cut_at_pauses` buffers. Time is linear in the recording's
+length.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -18,7 +19,7 @@ class ChunkBounds(NamedTuple):
 
     Args:
         chunk_seconds: duration of a chunk, including its contexts; a recording up to this length is one chunk.
-        context_seconds: audio at each end of a chunk whose output is discarded; chunks overlap by twice this duration.
+        context_seconds: context at each end of a chunk; its output is discarded, and chunks overlap by two contexts.
     """
 
     chunk_seconds: float
@@ -45,7 +46,7 @@ class ChunkBounds(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """A chunk of a recording; its output is used from sample `keep` of the recording to `keep` of the next chunk."""
+    """A chunk that begins at sample `start`; its output is used from sample `keep` to the next chunk's `keep`."""
 
     start: int
     keep: int
@@ -53,7 +54,9 @@ class Chunk(NamedTuple):
 
 
 def cut_chunks(blocks: Iterable[Tensor], chunk: int, context: int) -> Iterator[Chunk]:
-    """Cut a recording into chunks; the last of several chunks may be shorter, but is longer than two contexts.
+    """Cut a recording into overlapping chunks.
+
+    The last chunk may be shorter than `chunk`. If there are several chunks, the last one is longer than two contexts.
 
     Args:
         blocks: consecutive parts of the waveform, (S,) each.
@@ -73,10 +76,10 @@ def cut_chunks(blocks: Iterable[Tensor], chunk: int, context: int) -> Iterator[C
 def stitch(chunks: Iterable[tuple[int, int, Tensor]]) -> Iterator[tuple[int, Tensor]]:
     """Join the encoder_out (T', D) of overlapping chunks.
 
-    The frames used of a chunk begin at its first frame to keep, and end where those of the next chunk begin.
+    A chunk's output is used from its frame `keep` to the next chunk's `keep`.
 
     Args:
-        chunks: for each chunk, in order: first frame, first frame to keep, and encoder_out, which has no frames if the
+        chunks: for each chunk, in order: its first frame, the frame `keep`, and encoder_out, which has no frames if the
             chunk has no speech.
 
     Yields:
@@ -98,8 +101,9 @@ def cut_at_pauses(
 ) -> Iterator[tuple[int, Tensor]]:
     """Cut a stream of encoder_out (T', D) into segments that are decoded separately; yield first frame and segment.
 
-    A segment ends at a gap, which is a piece without frames. A segment longer than `max_frames` is cut at a pause in
-    its second half, so that a cut rarely goes through a word. A stream without frames is one segment without frames.
+    A segment ends at a gap, which is a piece without frames. If there is no gap within `max_frames`, the segment is cut
+    at a pause in the second half of `max_frames`, so that a cut rarely goes through a word. A stream without frames is
+    one segment without frames.
 
     Args:
         pieces: pieces of the stream, each with its first frame.
@@ -131,7 +135,10 @@ def cut_at_pauses(
 
 
 def pause_in_blanks(log_probs: Tensor) -> int:
-    """Return the middle of the longest run of blanks in (T', V), or the frame with the likeliest blank."""
+    """Return the middle of the longest run of blanks in log_probs (T', V).
+
+    If the blank is not the most likely token of any frame, return the frame with the highest probability of the blank.
+    """
     is_blank = log_probs.argmax(dim=-1) == BLANK_ID
     return longest_run(is_blank) if is_blank.any() else int(log_probs[:, BLANK_ID].argmax())
 
@@ -139,10 +146,10 @@ def pause_in_blanks(log_probs: Tensor) -> int:
 def pause_between(frames: Iterable[Span], num_frames: int) -> int:
     """Return the middle of the longest run of frames without a token.
 
-    If tokens cover all frames, return the end of a token closest to the middle.
+    If tokens cover all frames, return the frame closest to the middle at which a token ends.
 
     Args:
-        frames: of the tokens.
+        frames: frames of the tokens.
         num_frames: total number of frames.
     """
     frames = list(frames)

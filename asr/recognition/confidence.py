@@ -13,8 +13,8 @@ from asr.errors import InputError
 from asr.system.learnt import from_json, to_json
 
 FILE = "confidence.json"
-ENTROPIC_INDEX = 1 / 2  # of Tsallis' entropy; of the values 1/3, 1/2 and 2 it had the best AUC on words of asr's models
-CEILING = 1 - 1e-6  # confidences are clamped to it, and to 1 - CEILING, before the logit
+ENTROPIC_INDEX = 1 / 2  # index of Tsallis' entropy; 1/3 and 2 had a lower AUC on words recognised by asr's models
+CEILING = 1 - 1e-6  # confidences are clamped to [1 - CEILING, CEILING] before the logit is computed
 
 
 def frame_confidence(log_probs: Tensor) -> Tensor:
@@ -43,8 +43,9 @@ class Calibration:
     intercept: float = 0.0
 
     def __call__(self, confidence: float) -> float:
-        """Map 0 .. 1 to 0 .. 1, monotonically."""
-        return (1 + math.tanh((self.slope * _logit(confidence) + self.intercept) / 2)) / 2  # exp would overflow
+        """Map a confidence from 0 to 1 monotonically to a calibrated confidence from 0 to 1."""
+        # tanh, because exp would overflow
+        return (1 + math.tanh((self.slope * _logit(confidence) + self.intercept) / 2)) / 2
 
     def files(self) -> dict[str, bytes]:
         """Return the file that a bundle stores."""
@@ -55,7 +56,7 @@ UNCALIBRATED = Calibration()
 
 
 def load_calibration(files: dict[str, bytes]) -> Calibration:
-    """Load the output of `Calibration.files`; without this file, confidences are not calibrated.
+    """Load the file of a calibration; if it is absent, confidences are not calibrated.
 
     Raises:
         InputError: the file is damaged.
@@ -99,7 +100,7 @@ def calibrate(confidences: Sequence[float], right: Sequence[bool]) -> Calibratio
 
     newton.step(loss)
     slope, intercept = curve.tolist()
-    if slope <= 0:  # too few words: a higher confidence does not mean more correct words; all words get the mean
+    if slope <= 0:  # too few words to find a rising curve: each word gets the share of correct words
         rate = float(target.mean())
         return Calibration(0.0, math.log(rate / (1 - rate)))
     return Calibration(slope, intercept)

@@ -12,7 +12,7 @@ class Remainder(NamedTuple):
     """Samples of a stream that later frames still need.
 
     Args:
-        samples: from the first sample that the next frame needs, (S,).
+        samples: samples that the next frames need, (S,).
         frames: number of frames that begin in `samples` and were already returned.
     """
 
@@ -25,8 +25,8 @@ def stream_features(
 ) -> tuple[Tensor, Remainder]:
     """Compute the frames that another piece of a waveform completes.
 
-    The frames of the remainder are computed again and discarded, so this works with any features: only
-    `samples_ahead` and `frames_before` are needed.
+    The frames of the remainder are computed again and discarded. Any features can therefore be streamed if they define
+    `samples_ahead` and `frames_before`.
 
     Args:
         features: features with framewise normalisation.
@@ -35,7 +35,7 @@ def stream_features(
         at_end: whether this is the last piece.
 
     Returns:
-        (T, F), and the next remainder.
+        The features (T, F) of these frames, and the next remainder.
     """
     samples, hop = torch.cat([remainder.samples, waveform]), features.hop
     complete = features.num_frames(len(samples))

@@ -1,8 +1,9 @@
 """Output formats of transcripts: plain text, JSON, subtitles, and times for sclite and for Praat.
 
-`FORMATS[name].write(recording, transcript)` returns the file of one recording; `FORMATS[name].stream(...)` yields the
-standard output for several recordings, a single valid document if the format allows it. Encode both as UTF-8 with
-`errors="surrogateescape"`: names of recordings need not be UTF-8, and txt and ctm contain them byte for byte.
+`FORMATS[name].write(recording, transcript)` returns the file of one recording. `FORMATS[name].stream(...)` yields the
+standard output for several recordings, which is a single valid document if the format allows it. Encode files and
+standard output as UTF-8 with `errors="surrogateescape"`: names of recordings need not be UTF-8, and txt and ctm contain
+them byte for byte.
 
 All times are rounded to milliseconds. JSON has the recognised times. The other formats cannot represent words that
 overlap or have no duration, so `_side_by_side` adjusts the times first.
@@ -20,12 +21,12 @@ from asr.recognition.transcript import Transcript, Word
 
 # Limits for subtitles, following broadcasters.
 MAX_LINES = 2
-MAX_LINE_CHARACTERS = 42  # a longer word gets a line of its own, because words are not split
+MAX_LINE_CHARACTERS = 42  # a longer word gets a separate line, because words are not split
 MAX_CUE_MILLISECONDS = 7000
 MIN_CUE_MILLISECONDS = 1000  # minimum duration of a cue, unless the next cue begins earlier
 MAX_PAUSE_MILLISECONDS = 800  # a longer pause begins a new cue
 
-Writer = Callable[[str, Transcript], str]  # given the recording's path or the utterance's id, and the transcript
+Writer = Callable[[str, Transcript], str]  # arguments: the recording's path or the utterance's id; the transcript
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +34,15 @@ class Format:
     """An output format of transcripts.
 
     Args:
-        suffix: of a file in this format.
+        suffix: suffix of a file in this format.
         write: makes the file of one recording.
         entry: makes the entry of one recording in a stream.
         head: text before the first entry of a stream.
         separator: text between two entries.
         tail: text after the last entry.
-        single: whether a document has only one recording, so that several recordings need several files.
-        key: name of a recording in a stream, given its path; None: the path. Recordings must be sorted by their keys,
-            and keys must be unique.
+        single: whether a document contains only one recording, so that several recordings need several files.
+        key: maps a recording's path to its name in a stream; None: the name is the path. Recordings must be sorted by
+            their names, and names must be unique.
     """
 
     suffix: str
@@ -101,8 +102,9 @@ def _milliseconds(seconds: float) -> int:
 def _side_by_side(words: Sequence[Word]) -> list[tuple[int, int]]:
     """Adjust the times of words so that words do not overlap and each lasts at least a millisecond.
 
-    A word ends no later than the next word begins; words that begin together share their interval evenly. If words
-    have no room at all, the following words start later, by one millisecond per word.
+    A word ends no later than the next word begins. Words that begin together evenly share the time until the last of
+    them ends or the next word begins. If this time is shorter than one millisecond per word, it is extended, and the
+    following words start later.
 
     Returns:
         Start and end of each word, in milliseconds.
@@ -171,13 +173,13 @@ def cues(transcript: Transcript) -> list[Cue]:
         start, end = intervals[first][0], intervals[after - 1][1]
         room = intervals[after][0] if after < len(words) else max(_milliseconds(transcript.duration), end)
         end = max(end, min(start + MIN_CUE_MILLISECONDS, room))
-        end = min(end, start + MAX_CUE_MILLISECONDS)  # a single word can be longer
+        end = min(end, start + MAX_CUE_MILLISECONDS)  # a single word can exceed this maximum
         grouped.append(Cue(words[first:after], _lines(words[first:after]), start, end))
     return grouped
 
 
 def _clock(milliseconds: int, *, point: str) -> str:
-    """Format a time for subtitles: HH:MM:SS, the point, and milliseconds; from 100 hours on, HH has more digits."""
+    """Format a time for subtitles as HH:MM:SS, `point` and milliseconds; from 100 hours on, HH has more digits."""
     seconds, milliseconds = divmod(milliseconds, 1000)
     minutes, seconds = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
@@ -205,7 +207,7 @@ def _vtt(recording: str, transcript: Transcript) -> str:
 def _waveform_name(recording: str) -> str:
     """Return a recording's name in CTM: no folder, no extension, and _ for white space, which separates fields.
 
-    Since a leading ;; would begin a comment, its first character also becomes _.
+    A leading ;; would begin a comment, so its first semicolon also becomes _.
     """
     return re.sub(r"\s|^;(?=;)", "_", PurePath(recording).stem)
 

@@ -43,7 +43,8 @@ class Inference:
         nbest: maximum number of alternatives in a transcript.
         num_workers: number of processes that read audio.
         load: reads a waveform (S,) of any length, given utterance and sample rate; None: waveforms are read from files.
-        check: returns whether a waveform may contain speech, given waveform and sample rate; if not, it is not encoded.
+        check: returns whether a waveform may contain speech, given waveform and sample rate; waveforms without speech
+            are not encoded.
     """
 
     batches: BatchBounds = BATCHES
@@ -61,7 +62,7 @@ class Inference:
 
 
 INFERENCE = Inference()
-NO_NUMBERS = "the net must compute numbers; it gave NaN. Use float32, or weights without NaN."
+NO_NUMBERS = "the network's output must be numbers; got NaN. Use float32, or weights without NaN."
 NOTHING: Mapping[str, Tensor] = MappingProxyType({})
 
 
@@ -74,7 +75,7 @@ class RecordingEncoder:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self.precision: torch.dtype | None = None  # type of matrix products in the net; None: the caller's autocast
+        self.precision: torch.dtype | None = None  # type of the network's matrix products; None: the caller's autocast
         self.waiting_seconds = 0.0  # total time spent waiting for batches and blocks of audio
 
     def autocast(self) -> AbstractContextManager[object]:
@@ -100,9 +101,9 @@ class RecordingEncoder:
         cannot be read.
 
         Args:
-            utterances: in any order.
+            utterances: utterances in any order.
             batches, chunks, segmenter, num_workers, load, check: fields of `Inference`.
-            waveforms: of utterances that are already loaded, by id.
+            waveforms: waveforms of utterances that are already loaded, by utterance id.
         """
         short = [utterance for utterance in utterances if utterance.duration <= chunks.chunk_seconds]
         planned = plan_evaluation([utterance.duration for utterance in short], batches, rank=0, world_size=1)
@@ -141,14 +142,14 @@ class RecordingEncoder:
             yield item
 
     def _stream(self, waveforms: Iterable[Tensor], bounds: BatchBounds, check: Check) -> Iterator[Tensor]:
-        """Encode waveforms (S,) in batches; yield each encoder_out (T', D) in order; T' is 0 without speech."""
+        """Encode waveforms (S,) in batches, and yield each encoder_out (T', D) in order; without speech, T' is 0."""
         features = self.model.features
         examples: list[Example] = []
         max_samples = bounds.batch_seconds * features.sample_rate
         for waveform in waveforms:
             utterance = Utterance(
                 "", len(waveform), "", ""
-            )  # duration in samples instead of seconds, for the bounds below
+            )  # duration in samples instead of seconds, for the comparison with max_samples below
             longest = max(utterance.duration, *(example.utterance.duration for example in examples), 0)
             if examples and (longest * (len(examples) + 1) > max_samples or len(examples) == bounds.max_utterances):
                 yield from self._encode(collate(examples))

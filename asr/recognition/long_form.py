@@ -1,7 +1,7 @@
-"""Cut recordings of any length into segments that are decoded separately, in bounded memory.
+"""Cut recordings of any length, in bounded memory, into segments that are decoded separately.
 
-There are two methods with one signature. `in_chunks` encodes overlapping chunks and stitches them, so that the net has
-context at each cut. `at_silences` cuts the audio at silences and encodes each segment as an utterance, as in training.
+There are two methods. `in_chunks` encodes overlapping chunks and stitches them, so that the encoder has context at each
+cut. `at_silences` cuts the audio at silences and encodes each segment as an utterance, as in training.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -30,7 +30,7 @@ Segments = Iterator[Segment]
 Encode = Callable[[Iterable[Tensor]], Iterator[Tensor]]
 Segmenter = Callable[[Iterable[Tensor], Encode, int, int, ChunkBounds], Segments]
 
-SEGMENT_CHUNKS = 2  # maximum length of a segment in chunks
+SEGMENT_CHUNKS = 2  # maximum length of a segment, as a number of chunks
 
 
 def in_chunks(
@@ -45,8 +45,8 @@ def in_chunks(
 
     Args:
         blocks: consecutive parts of the recording's waveform, (S,) each.
-        encode: the encoder.
-        sample_rate: of the waveform, in Hz.
+        encode: function that encodes waveforms (see `Encode`).
+        sample_rate: sample rate of the waveform, in Hz.
         frame_samples: samples per encoder frame.
         bounds: sizes of the chunks.
         pause: returns the frame at which to cut encoder_out (T', D).
@@ -72,7 +72,10 @@ def in_chunks(
 def at_silences(
     blocks: Iterable[Tensor], encode: Encode, sample_rate: int, frame_samples: int, bounds: ChunkBounds
 ) -> Segments:
-    """Encode the audio between silences as separate utterances; arguments as for `in_chunks`, contexts are ignored."""
+    """Encode the audio between silences as separate utterances.
+
+    The arguments are those of `in_chunks`. The contexts in `bounds` are not used, because the segments do not overlap.
+    """
     starts: list[int] = []
 
     def waveforms() -> Iterator[Tensor]:

@@ -24,7 +24,7 @@ class LookBackStream:
     Args:
         recognizer: any recogniser.
         chunk_seconds: duration of a chunk.
-        look_back_seconds: audio before the provisional words that is recognised again.
+        look_back_seconds: how much audio before the provisional words is recognised again, in seconds.
     """
 
     def __init__(self, recognizer: Recognizer, chunk_seconds: float, look_back_seconds: float) -> None:
@@ -34,9 +34,9 @@ class LookBackStream:
         self.chunk_seconds = chunk_seconds
         self.at_end = False
         self._chunk, self._look_back = round(chunk_seconds * rate), round(look_back_seconds * rate)
-        self.samples = torch.zeros(0)  # samples of the stream from `_start` on; recognised with the next chunk
+        self.samples = torch.zeros(0)  # samples of the stream from `_start` on; they are recognised with the next chunk
         self._start = 0  # position of `samples` in the stream
-        self._num_new = 0  # number of samples that were not recognised yet
+        self._num_new = 0  # number of samples that have not been recognised yet
         self._final_until = 0.0  # time in seconds up to which words are final
         self._final: list[Word] = []  # final words within `samples`
         self._partial: list[Word] = []
@@ -49,7 +49,7 @@ class LookBackStream:
 
     @property
     def num_wanted(self) -> int:
-        """Number of samples after which the next chunk is complete."""
+        """Number of samples that the next chunk still lacks."""
         return max(0, self._chunk - self._num_new)
 
     @property
@@ -80,9 +80,9 @@ class LookBackStream:
     def _num_matched(self, words: Sequence[Word]) -> int:
         """Count the first words of a new transcript that correspond to words that are already final.
 
-        Spelling and times of these words may have changed. The result is the count with the smallest cost: the edit
-        distance between the texts, plus CHARACTERS_A_SECOND times the difference in seconds between the end times of
-        their last words.
+        Spelling and times of these words may have changed. The result is the count with the smallest cost. The cost is
+        the edit distance between the two texts plus a penalty: CHARACTERS_A_SECOND times the difference, in seconds,
+        between the ends of their last words.
         """
         if not self._final:
             return 0
@@ -99,7 +99,7 @@ class LookBackStream:
 
 
 def look_back_together(streams: Sequence[LookBackStream]) -> list[Captions]:
-    """Recognise the buffered audio of all streams that have a complete chunk, in one batch with one recogniser."""
+    """Recognise, in one batch, the buffered audio of all streams that have a complete chunk; all use one recogniser."""
     ready = [stream for stream in streams if stream.is_ready]
     if not ready:
         return [stream.unchanged() for stream in streams]

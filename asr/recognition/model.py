@@ -14,8 +14,8 @@ class Model(nn.Module):
 
     Args:
         normalize: text normaliser, for references and hypotheses.
-        tokenizer: fitted.
-        features: fitted; they are computed on the CPU, also in data workers.
+        tokenizer: fitted tokenizer.
+        features: fitted features; they are computed on the CPU, also in data workers.
         encoder: maps features to encoder_out.
         head: output layers and loss on encoder_out.
     """
@@ -31,7 +31,7 @@ class Model(nn.Module):
         self.head = head
 
     def forward(self, features: Tensor, feature_lengths: Tensor) -> Encoded:
-        """Encode features (B, T, F) with lengths (B,), with the taps of the head.
+        """Encode features (B, T, F) with lengths (B,); also return the outputs of the blocks that the head taps.
 
         Raises:
             InputError: the encoder does not return the outputs of the tapped blocks.
@@ -42,7 +42,10 @@ class Model(nn.Module):
             name, tapped = type(self.encoder).__name__, ", ".join(map(str, taps))
             must = f"{name}.forward must apply the taps and return the outputs of the tapped blocks in Encoded.blocks"
             given = ", ".join(map(str, encoded.blocks)) or "none"
-            raise InputError(f"{must}; the head taps {tapped}, got {given}. asr.encoder.stack.run_blocks does both.")
+            raise InputError(
+                f"{must}; the head taps {tapped}, got {given}. "
+                "asr.encoder.stack.run_blocks applies taps and returns these outputs."
+            )
         return encoded
 
     @property
@@ -53,12 +56,12 @@ class Model(nn.Module):
 
     @property
     def scored_by(self) -> Normalizer:
-        """Normaliser of references and hypotheses when word errors are counted."""
+        """Normaliser that is applied to references and hypotheses before word errors are counted."""
         return scored_by(self.normalize)
 
     @property
     def is_program(self) -> bool:
-        """Whether another library runs the net on the CPU; then the model has no torch weights."""
+        """Whether the network is an exported program, which has no torch weights and runs on the CPU only."""
         return next(self.parameters(), None) is None
 
     @property

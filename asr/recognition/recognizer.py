@@ -81,7 +81,7 @@ class Recognizer:
         """Map encoder_out (T', D) to log_probs (T', V) of the frame head; None without a frame head.
 
         Raises:
-            AudioError: the net's output contains NaN, which decoders would treat as silence.
+            AudioError: the network's output contains NaN, which decoders would treat as silence.
         """
         if self.model.head.frame_head is not None:
             return self.log_probs(encoder_out)
@@ -90,18 +90,18 @@ class Recognizer:
         return None
 
     def hypotheses(self, encoder_out: Tensor, lengths: Tensor) -> list[list[Hypothesis]]:
-        """Decode encoder_out (B, T', D), (B,); return the hypotheses of each utterance, best hypothesis first."""
+        """Decode encoder_out (B, T', D) with lengths (B,); return each utterance's hypotheses, best first."""
         return self.search(self.evidence(encoder_out, lengths))
 
     @torch.inference_mode()
     def evidence(self, encoder_out: Tensor, lengths: Tensor) -> object:
-        """Compute the input of the decoder's search from encoder_out (B, T', D), (B,)."""
+        """Compute the input of the decoder's search from encoder_out (B, T', D) with lengths (B,)."""
         with self.recording_encoder.autocast():
             return self.decode.evidence(encoder_out, lengths)
 
     @torch.inference_mode()
     def search(self, evidence: object, values: Mapping[str, float] = OWN_VALUES) -> list[list[Hypothesis]]:
-        """Search for the best hypotheses; some decoders also run a part of the net.
+        """Search for the best hypotheses; some decoders also run a part of the network.
 
         Args:
             evidence: output of the method `evidence`.
@@ -124,8 +124,8 @@ class Recognizer:
         """Recognise utterances; yield each with its transcript, or a `Rejected` if it cannot be read.
 
         Args:
-            utterances: in any order. Results come batch by batch, in a batch by decreasing length; long recordings come
-            last.
+            utterances: utterances in any order. Results are yielded batch by batch, sorted by decreasing length within
+                a batch; long recordings come last.
             how: inference options.
             advance: called with the seconds of audio recognised since the last call.
         """
@@ -179,7 +179,8 @@ class Recognizer:
             The transcript of a single recording; for several recordings, a list in the given order.
 
         Raises:
-            InputError: an argument is invalid, or a recording cannot be used; names the first such recording.
+            InputError: an argument is invalid, or a recording cannot be used; the message names the first such
+                recording.
         """
         if is_single(recordings):
             return self.transcribe(
@@ -217,7 +218,7 @@ class Recognizer:
         """Move the model to a device.
 
         Args:
-            device: such as "cpu" or "cuda:1".
+            device: name of the device, such as "cpu" or "cuda:1".
             name: name of the setting or option, for the error message.
 
         Raises:
@@ -255,9 +256,9 @@ class Recognizer:
         cannot be read.
 
         Args:
-            utterances: in any order.
+            utterances: utterances in any order.
             how: inference options.
-            waveforms: of utterances that are already loaded, by id.
+            waveforms: waveforms of utterances that are already loaded, by utterance id.
         """
         limit = self.decode.max_seconds
         chunks = how.chunks if limit is None else how.chunks.within(limit)
@@ -266,7 +267,7 @@ class Recognizer:
         return self.recording_encoder.segments(utterances, *bounds, how.num_workers, how.load, how.check, waveforms)
 
     def _pause(self, encoder_out: Tensor) -> int:
-        """Return the frame of a pause in encoder_out (T', D), found by the frame head, or else by the decoder."""
+        """Return the frame of a pause in encoder_out (T', D); without a frame head, the decoder finds the pause."""
         if self.model.head.frame_head is not None:
             return pause_in_blanks(self.log_probs(encoder_out))
         length = torch.tensor([len(encoder_out)], device=encoder_out.device)
@@ -300,7 +301,8 @@ class Recognizer:
             log_probs = self.checked_log_probs(encoder_out)
             length = torch.tensor([len(encoder_out)], device=encoder_out.device)
             [hypotheses] = self.search(self.evidence(encoder_out[None], length), values)
-            end = min(start + len(encoder_out) * self.model.frame_seconds, duration)  # the last frame may end after it
+            # The last frame may end after the audio.
+            end = min(start + len(encoder_out) * self.model.frame_seconds, duration)
             segment_words = [*self.words(with_times(hypotheses[0], log_probs), start, end)]
             words += segment_words
             alternatives = _combine(alternatives, self._alternatives(hypotheses, nbest), nbest)
@@ -311,12 +313,12 @@ class Recognizer:
     def words(self, hypothesis: Hypothesis, start: float, end: float) -> Iterator[Word]:
         """Yield the words of a hypothesis with their times and confidences.
 
-        A word's confidence is the product of its tokens' confidences (arXiv:2212.08703, section 3.4), calibrated.
+        A word's confidence is the calibrated product of its tokens' confidences (arXiv:2212.08703, section 3.4).
 
         Args:
             hypothesis: hypothesis with frames and confidences.
-            start: start of its first frame, in seconds.
-            end: end of its audio, in seconds.
+            start: start of the hypothesis's first frame, in seconds.
+            end: end of the hypothesis's audio, in seconds.
         """
         frames, confidences = hypothesis.frames or [], hypothesis.confidences or []
         words = spell(hypothesis.tokens, self.model.tokenizer.pieces)

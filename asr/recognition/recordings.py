@@ -1,4 +1,4 @@
-"""Convert recordings of a caller, audio files and waveforms, to utterances without text."""
+"""Convert a caller's audio files and waveforms to utterances without text."""
 
 from collections.abc import Iterable, Sequence
 from os import PathLike
@@ -33,7 +33,7 @@ def as_utterances(
 
     Args:
         recordings: audio files, or waveforms (S,) in [-1, 1].
-        given_rate: sample rate of the waveforms, in Hz; None: there are only files.
+        given_rate: sample rate of the waveforms, in Hz; None: all recordings are files.
         sample_rate: sample rate to which waveforms are resampled, in Hz.
 
     Returns:
@@ -65,7 +65,7 @@ def as_waveform(samples: object, must: str) -> Tensor:
 
     Args:
         samples: a float tensor or array (S,) in [-1, 1].
-        must: first part of the error message, which states the condition.
+        must: first part of the error message, which states what must hold.
 
     Returns:
         (S,) on the CPU; an array becomes float32, a tensor keeps its dtype.

@@ -8,11 +8,11 @@ from torch import Tensor
 
 FRAME_SECONDS = 0.02
 SMOOTHED_FRAMES = 5  # odd; a level is the median of 5 frames, so that a click of 2 frames does not end a pause
-HEARD_DB = 60.0  # frames farther below the loudest frame, such as digital silence, are not used to estimate noise
-MAX_CONTRAST_DB = 45.0  # maximum difference between speech and noise: weak speech sounds may be 45 dB below speech
-MIN_MARGIN_DB = 3.0  # frames up to this far above the noise are silent, because the level of noise varies
+HEARD_DB = 60.0  # frames this far below the loudest frame, such as digital silence, do not count in the noise level
+MAX_CONTRAST_DB = 45.0  # maximum difference of speech and noise levels; weak speech sounds may be this far below speech
+MIN_MARGIN_DB = 3.0  # frames up to this far above the noise are silent, because the level of the noise varies
 LATE = 1 / 3  # preferred minimum length of a segment, as a fraction of max_seconds
-LAST = 2 / 3  # a segment without a pause is cut after this fraction of max_seconds
+LAST = 2 / 3  # without a pause, the cut is anywhere between this fraction of max_seconds and max_seconds
 
 
 class _Pause(NamedTuple):
@@ -33,19 +33,20 @@ def cut_at_silences(
     """Cut a waveform that arrives in blocks into consecutive segments, if possible in the middle of pauses.
 
     No sample is dropped: the concatenated segments are the waveform. A waveform of at most `max_seconds` is one
-    segment. Otherwise the best pause of its first `max_seconds` is the first cut, the search continues from there,
-    and so on. Long pauses are preferred, then pauses after a third of `max_seconds`, so that segments have enough
-    context, then the longest pause. Without a pause, the cut is at the quietest tenth of a second in the last third.
+    segment. In a longer waveform, the first cut is at the best pause within the first `max_seconds`; the search for the
+    next cut then starts at this cut. Long pauses rank highest, then pauses after a third of `max_seconds`, so that
+    segments have enough context. Among equal ranks, the longest pause is chosen. Without a pause, the cut is at the
+    quietest tenth of a second in the last third.
 
-    A frame is silent if its level in dB is below noise + (speech - noise) / 3, where noise and speech are the
-    percentiles 5 and 95 of the frames in the `max_seconds` searched. The result therefore does not depend on the
+    A frame is silent if its level in dB is below noise + (speech - noise) / 3. Noise and speech are the 5th and 95th
+    percentiles of the levels within the `max_seconds` that are searched. The result therefore does not depend on the
     loudness of the recording or on a constant offset, and constant noise of any loudness is silence.
 
     At most `max_seconds` and one block are buffered. The sizes of the blocks do not change the result.
 
     Args:
         blocks: consecutive parts of the waveform, (S,) each, of any length; samples must be finite.
-        sample_rate: in Hz.
+        sample_rate: sample rate of the waveform, in Hz.
         max_seconds: maximum duration of a segment.
         min_silence_seconds: minimum duration of a pause.
         long_silence_seconds: minimum duration of a pause that is preferred even if it comes early.
@@ -77,23 +78,22 @@ def cut_at_silences(
 
 
 def _energies(waveform: Tensor, frame_samples: int) -> Tensor:
-    """Return the variance of each complete frame (S,) -> (T,); a constant offset does not change it."""
+    """Return the variance of the samples of each complete frame, (S,) -> (T,); an offset does not change it."""
     num_frames = len(waveform) // frame_samples
     frames = waveform[: num_frames * frame_samples].view(num_frames, frame_samples)
     return frames.double().var(dim=1, correction=0)
 
 
 def _cut_frame(energies: Tensor, min_frames: int, long_frames: int) -> float:
-    """Choose the position of a cut, in frames from the start of the segment; it is above 0."""
+    """Return the position of a cut, in frames from the start of the segment; it is greater than 0."""
     num_frames = len(energies)
     pauses = [pause for pause in _pauses(_silent(energies)) if pause.end - pause.begin >= min_frames]
-    within = [
-        pause for pause in pauses if pause.begin >= min_frames
-    ]  # a pause at the start may be the second half of the pause at the last cut
+    # A pause at the start is left out: it may be the second half of the pause in which the previous segment was cut.
+    within = [pause for pause in pauses if pause.begin >= min_frames]
     if within:
         begin, end = max(within, key=lambda pause: _worth(pause, num_frames, long_frames))
         return (begin + end) / 2
-    if pauses and pauses[0].end >= long_frames:  # only a long silence at the start: cut near its end
+    if pauses and pauses[0].end >= long_frames:  # the only pause is a long silence at the start: cut near its end
         return pauses[0].end - min_frames / 2
     first = int(num_frames * LAST)
     # Levels are averaged, because a single quiet frame may be the closure of a "t".

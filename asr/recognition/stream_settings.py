@@ -17,9 +17,9 @@ class StreamSettings:
         chunk_seconds: duration of a chunk; None: the model's setting.
         left_seconds: left context of a chunk; None: the model's setting.
         right_seconds: right context of a chunk, which adds to the latency; None: the model's setting.
-        endpoint_seconds: silence that ends a segment; None: segments only end with the stream.
-        settled_seconds: a word of the best hypothesis is final this long after its end; None: it is final only when all
-            hypotheses agree, which may take long.
+        endpoint_seconds: duration of silence that ends a segment; None: a segment ends only with the stream.
+        settled_seconds: time from the end of a word of the best hypothesis until the word is final; None: a word is
+            final only when all hypotheses agree on it, which may take a long time.
     """
 
     chunk_seconds: Annotated[float | None, or_null(CHUNK_SECONDS)] = None

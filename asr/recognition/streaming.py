@@ -18,12 +18,12 @@ from asr.settings.read import check
 from asr.settings.rule import THREADS, or_null
 from asr.system.processes import torch_threads
 
-LOOK_BACK_SECONDS = 8.0  # audio that a model without streaming recognises again with each chunk
+LOOK_BACK_SECONDS = 8.0  # earlier audio recognised again with each chunk if the model cannot stream
 LOOK_BACK_CHUNK_SECONDS = 0.96
 
 
 class Ears(Protocol):
-    """Buffered audio and recognition state of a `Stream`; streaming models and other models have different classes.
+    """Buffered audio and recognition state of a `Stream`: a `CachedStream` or a `LookBackStream`.
 
     `hear` only buffers audio; `Stream.advance` recognises the complete chunks of several streams together.
 
@@ -35,7 +35,7 @@ class Ears(Protocol):
 
     @property
     def num_wanted(self) -> int:
-        """Number of samples after which the next chunk is complete."""
+        """Number of samples that the next chunk still lacks."""
 
     def hear(self, waveform: Tensor, at_end: bool = False) -> None:
         """Buffer more of the waveform; `Stream.advance` recognises complete chunks."""
@@ -49,19 +49,19 @@ class Stream:
             final, partial, _ = stream.feed(samples)
         final, _, _ = stream.finish()
 
-    For a streaming model, the words equal the words recognised in the whole recording at once. Any other model
-    recognises the last seconds again with each chunk, which takes longer; `note` then has a remark about it.
+    A streaming model recognises the same words as when it processes the whole recording at once. Any other model
+    recognises the last seconds again with each chunk, which takes longer; `note` then states the reason.
 
     Args:
         recognizer: the model and its decoder.
         chunk_seconds: duration of a chunk; this and the next four arguments are fields of `StreamSettings`.
         left_seconds: left context of a chunk.
         right_seconds: right context of a chunk.
-        endpoint_seconds: silence that ends a segment.
-        settled_seconds: time after which a word is final.
+        endpoint_seconds: duration of silence that ends a segment.
+        settled_seconds: time from a word's end until the word is final.
         num_threads: number of torch's threads per chunk; None: torch's current number. A chunk is too small to gain
-            from a second thread, and on busy cores most of the time would be spent waiting for it. An exported model
-            uses the number of threads with which it was opened.
+            from a second thread; on busy cores, most of the time would be spent waiting for that thread. An exported
+            model uses the number of threads with which it was opened.
 
     Raises:
         InputError: a setting is invalid.
@@ -124,7 +124,7 @@ class Stream:
 
 
 def why_not(recognizer: Recognizer) -> str:
-    """Return the reason why a recogniser cannot continue from chunk to chunk; "" if it can."""
+    """Return the reason why a recogniser cannot carry its state from chunk to chunk; "" if it can."""
     encoder, decode = recognizer.model.encoder, recognizer.decode
     if encoder.streaming is None:
         return f"{type(encoder).__name__} needs the whole utterance at once (train encoder=conformer_streaming_s)"

@@ -14,7 +14,7 @@ class Word:
     """A word of a transcript.
 
     Args:
-        text: normalised.
+        text: normalised text.
         start: start in seconds from the beginning of the recording, or of the utterance if it is part of a recording.
         end: end in seconds.
         confidence: confidence that the word is correct, from 0 to 1.
@@ -28,7 +28,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A hypothesis of the recording's text, with the score by which the decoder ranks it (natural logarithm)."""
+    """A hypothesis of the recording's text, with the score (a natural logarithm) by which the decoder ranks it."""
 
     text: str
     score: float
@@ -39,10 +39,10 @@ class Transcript:
     """Transcript of one recording.
 
     Args:
-        words: in order.
+        words: words in order.
         alternatives: hypotheses, best first; the first one is the transcript itself.
         duration: duration of the recording, in seconds.
-        speech: False if the recording cannot contain speech, so that the net did not run.
+        speech: False if the recording cannot contain speech; the network did not run in this case.
     """
 
     words: tuple[Word, ...]
@@ -63,8 +63,8 @@ class Transcript:
     def normalized(self, normalize: Callable[[str], str]) -> Transcript:
         """Apply a normaliser, which may change, split, join and drop words.
 
-        A normaliser may replace several words together, such as `twenty five` by `25`. The new words then get the
-        start and end of the words they replace, and the product of their confidences.
+        A normaliser may replace several words together, such as `twenty five` by `25`. Each new word then gets the
+        start and end of the words that it replaces, and the product of their confidences.
         """
         alone = [(word, text) for word in self.words for text in normalize(word.text).split()]
         together = normalize(self.text).split()

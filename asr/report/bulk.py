@@ -8,7 +8,7 @@ from asr.web.chart import Axis, Column, bar_chart, histogram
 from asr.web.figures import facts, figure
 from asr.web.page import escape, page, visible
 
-TEXT_LISTS = (  # keys of report.json: title, unit, and the function that writes a value
+TEXT_LISTS = (  # key of report.json, title, unit, and the function that formats a value
     ("longest", "The longest texts", "words", lambda value: number(value)),
     ("emptiest", "The emptiest texts", "words a second", lambda value: number(-value)),
     ("repetitive", "The most repetitive texts", "zlib compression ratio", lambda value: number(value)),
@@ -17,7 +17,7 @@ SHOWN_WORKERS = 40
 
 
 def bulk_page(report: Mapping[str, Any]) -> str:
-    """Return the page of report.json."""
+    """Return the page that shows the content of report.json."""
     workers = report["workers"]
     seconds = sum(worker["seconds"] for worker in workers.values())
     audio_seconds = sum(worker["audio_seconds"] for worker in workers.values())

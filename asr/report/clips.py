@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
     from asr.interfaces import Features
 
-OPUS_RATES = (8000, 12000, 16000, 24000, 48000)  # Hz; all that Opus supports
-SPEECH_RATE = 16000  # Hz, without a model
+OPUS_RATES = (8000, 12000, 16000, 24000, 48000)  # all sample rates that Opus supports, in Hz
+SPEECH_RATE = 16000  # sample rate in Hz if there is no model to determine it
 USUAL_BYTES = 4000  # bytes per second of speech in Opus: 32 kbit/s, hard to distinguish from the original
 TOP = 4  # number of tokens stored for each frame
-PROBABLE = np.dtype([("token", "<u2"), ("probability", "u1")])  # 255 is a probability of 1
+PROBABLE = np.dtype([("token", "<u2"), ("probability", "u1")])  # the probability 1 is stored as 255
 MAX_TOKENS = 2**16
-LEVELS = 16  # number of levels of a feature in the log-mel picture; a byte has two
+LEVELS = 16  # number of levels of a feature in the log-mel picture; a byte stores two values
 DARKEST, BRIGHTEST = 0.05, 0.995  # quantiles of a recording's features that map to the lowest and highest level
-RANGE_FRAMES = 1000  # maximum number of frames for the quantiles
+RANGE_FRAMES = 1000  # maximum number of frames from which the quantiles are computed
 
-# Shows the progress of a named step over utterances; its callback receives the seconds of audio since the last call.
+# Shows the progress of a named step over utterances; the callback receives the seconds of audio since its last call.
 Progress = Callable[[str, Iterable[Utterance]], AbstractContextManager[Callable[[float], None]]]
 
 
@@ -79,7 +79,7 @@ class Clips:
 
     @property
     def size(self) -> float:
-        """Bytes in a page."""
+        """Size in a page, in bytes."""
         tops = [posterior.top for posterior in self.posteriors.values()]
         return sum(base64_bytes(len(content)) for content in (*self.audio.values(), *self.log_mel.values(), *tops))
 
@@ -107,14 +107,14 @@ def record(
         utterances: utterances with their audio files.
         order: positions of the utterances to record, most important utterance first.
         budget: maximum bytes of all recordings in base64.
-        sample_rate: Hz; recordings have this rate or the next higher rate of Opus.
+        sample_rate: sample rate in Hz; recordings have this rate, or the next higher rate that Opus supports.
         second_bytes: additional base64 bytes for each second of a recording.
         advance: called with the seconds of audio compressed since the last call.
     """
     rate = min((rate for rate in OPUS_RATES if rate >= sample_rate), default=OPUS_RATES[-1])
     audio: dict[int, bytes] = {}
     problems: dict[int, str] = {}
-    seconds, spent = 1.0, base64_bytes(USUAL_BYTES)  # start with the usual ratio, as if one second had been recorded
+    seconds, spent = 1.0, base64_bytes(USUAL_BYTES)  # as if one second of the usual size had already been recorded
     left = budget
     for position in order:
         utterance = utterances[position]
@@ -143,13 +143,13 @@ def record_with_features(
     options: Inference = INFERENCE,
     progress: Progress = no_progress,
 ) -> Clips:
-    """Record like `record`, with features and posteriors; the model runs again over the recorded utterances.
+    """Record utterances like `record`, and add features and posteriors, for which the model runs again.
 
     Args:
         recognizer: provides features and model.
-        utterances, order, budget: as for `record`.
+        utterances, order, budget: arguments of `record`.
         options: inference options for the posteriors.
-        progress: shows the progress of each of the two steps.
+        progress: shows the progress of the steps "recordings" and "pictures".
     """
     features, frame_seconds = recognizer.model.features, recognizer.model.frame_seconds
     fits = recognizer.model.head.frame_head is not None and recognizer.model.tokenizer.vocab_size <= MAX_TOKENS
@@ -187,13 +187,13 @@ def in_stretches(features: Features, waveform: Tensor, seconds: float) -> Tensor
     Recognition splits a long recording into parts of about this length and normalises each part separately.
     """
     num_samples = max(1, int(seconds * features.sample_rate) // features.hop) * features.hop
-    overlap = features.window - features.hop  # so that the parts together have all frames of the waveform
+    overlap = features.window - features.hop  # so that no frame of the waveform is lost between two parts
     starts = range(0, max(1, len(waveform) - overlap), num_samples)
     return torch.cat([features(waveform[start : start + num_samples + overlap]) for start in starts])
 
 
 def levels(features: Tensor) -> bytes:
-    """Pack features (T, F) as LEVELS levels from dark to bright, frame by frame; two per byte, low half first."""
+    """Quantise features (T, F) to LEVELS levels, frame by frame; pack two values into a byte, low half first."""
     frames = features[:: len(features) // RANGE_FRAMES + 1].numpy()
     dark, bright = np.quantile(frames, (DARKEST, BRIGHTEST)) if len(frames) else (0.0, 1.0)
     shares = ((features.numpy() - dark) / max(bright - dark, 1e-6)).clip(0, 1).ravel()
@@ -221,7 +221,7 @@ def posteriors(
                 (start, most_probable(recognizer.log_probs(encoder_out)), len(encoder_out))
                 for start, encoder_out in segments
             ]
-        except InputError:  # a long recording is read during recognition
+        except InputError:  # a long recording is only read in the loop above, so it can still be unreadable
             continue
         starts, tops, counts = [part[0] for part in parts], [part[1] for part in parts], [part[2] for part in parts]
         by_position[int(utterance.id)] = Posterior(starts, counts, b"".join(tops))
@@ -230,7 +230,7 @@ def posteriors(
 
 
 def most_probable(log_probs: Tensor) -> bytes:
-    """Return the TOP most probable tokens of each frame of log_probs (T', V); smaller V is padded by probability 0."""
+    """Return the TOP most probable tokens of each frame of log_probs (T', V); if V < TOP, pad with probability 0."""
     best = torch.topk(log_probs.float().exp(), min(TOP, log_probs.shape[1]), dim=1)
     top = np.zeros((len(log_probs), TOP), dtype=PROBABLE)
     number = best.indices.shape[1]
@@ -248,5 +248,5 @@ def opus(waveform: Tensor, sample_rate: int) -> bytes:
 
 
 def base64_bytes(size: float) -> float:
-    """Return the length in base64 of `size` bytes."""
+    """Return the number of bytes that `size` bytes take in base64."""
     return 4 * math.ceil(size / 3)

@@ -41,7 +41,7 @@ METHODS = (
 def comparison_report(
     a: Sequence[Scored], b: Sequence[Scored], comparison: Mapping[str, Any], about: About, clips: Clips
 ) -> str:
-    """Return the page.
+    """Return the page that compares two models.
 
     Args:
         a: utterances scored with the first model.
@@ -68,11 +68,11 @@ def comparison_report(
 
 
 def headline(comparison: Mapping[str, Any]) -> str:
-    """Return both rates, their difference, its interval and its p-value."""
+    """Return the WER of both models, and the difference with its interval and p-value."""
     difference = comparison["difference"]
     uncertainty = [*chance(difference, "", "utterances"), *chance(difference, "speaker_", "speakers")]
     wins = [
-        f"{noun}s: {tally['a']:,} better in A, {tally['b']:,} in B, {tally['tie']:,} as good"
+        f"{noun}s: {tally['a']:,} better in A, {tally['b']:,} in B, {tally['tie']:,} equal"
         for noun, tally in (("utterance", comparison["utterance_wins"]), ("speaker", comparison["speaker_wins"]))
         if tally
     ]
@@ -97,7 +97,7 @@ def headline(comparison: Mapping[str, Any]) -> str:
 
 
 def chance(difference: Mapping[str, Any], prefix: str, over: str) -> list[str]:
-    """Describe the interval of the difference and its p-value; empty if there is none."""
+    """Describe the interval and the p-value of the difference; return [] if there is no interval."""
     ends, p_value = difference[f"{prefix}interval"], difference[f"{prefix}p_value"]
     return [f"{interval(ends, points)}, p {probability(p_value, '= ')}, over {over}"] if ends else []
 
@@ -126,24 +126,24 @@ def _kinds(comparison: Mapping[str, Any]) -> str:
 
 
 def _beside(title: str, name: str, a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]) -> str:
-    """Draw the rates of both models, a row each; the bins are equal because the utterances are equal."""
+    """Draw the rates of both models in pairs of rows; both models have the same utterances, and so the same bins."""
     columns = []
     for group_a, group_b in zip(a, b, strict=True):
         for which, group, style in zip(NAMES, (group_a, group_b), (1, 2), strict=True):
             note = f"{counted(group['reference_length'], 'word')}, {counted(group['utterances'], 'utterance')}"
             label = visible(group["name"]).replace(" words/s", "")
             columns.append(Column(f"{label}, {which}", group["rate"], group["interval"], note, style))
-    return interval_chart(title, Axis("word error rate", percent), columns, f"WER by {name}, A over B", name)
+    return interval_chart(title, Axis("word error rate", percent), columns, f"WER by {name}, A above B", name)
 
 
 def _changes(pairs: Sequence[tuple[Scored, Scored]]) -> str:
     changes = [result_b.counts.errors - result_a.counts.errors for result_a, result_b in pairs]
-    columns = [Column("<-4", sum(change < -4 for change in changes), note="B has at least 5 errors fewer")]
+    columns = [Column("<-4", sum(change < -4 for change in changes), note="B has at least 5 fewer errors")]
     for change in range(-4, 5):
         columns.append(Column(f"{change:+d}" if change else "0", changes.count(change), note="errors of B minus A"))
-    columns.append(Column(">4", sum(change > 4 for change in changes), note="B has at least 5 errors more"))
+    columns.append(Column(">4", sum(change > 4 for change in changes), note="B has at least 5 more errors"))
     x, y = Axis("errors of B minus those of A"), Axis("utterances")
-    return column_chart("How much utterances changed", x, y, columns, "Left of 0, B is better")
+    return column_chart("Change in errors per utterance", x, y, columns, "Left of 0, B is better")
 
 
 def _speakers(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -17,7 +17,7 @@ NOTE = "With 95 % intervals over utterances; speech to noise is the ratio of mea
 
 
 def conditions_section(clean: Sequence[Mapping[str, Any]], harder: Mapping[str, Sequence[Harder]]) -> str:
-    """Draw the WER of each manifest over the signal-to-noise ratio, and in rooms; empty if nothing was measured.
+    """Draw the WER of each manifest in noise and in rooms; return "" if nothing was measured.
 
     Args:
         clean: rate and interval of each unchanged manifest, as rows of a breakdown.

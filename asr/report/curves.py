@@ -35,7 +35,7 @@ class Curve:
         return Curve(self.steps[first:], self.values[first:], self.not_finite)
 
     def smoothed(self, width: int) -> "Curve":
-        """Return the mean of the `width` points around each point; fewer points near both ends."""
+        """Return the mean of the `width` points around each point, and of fewer points near the ends."""
         reach = max(0, (width - 1) // 2)
         sums = [0.0]
         for value in self.values:
@@ -48,7 +48,7 @@ class Curve:
         return Curve(self.steps, means, self.not_finite)
 
     def thinned(self, buckets: int) -> "Curve":
-        """Divide the curve into `buckets` of equal length; return the first, least, greatest and last point of each."""
+        """Divide the curve into `buckets` equal parts; return the first, least, greatest and last point of each."""
         if len(self) <= 4 * buckets:
             return self
         selected: set[int] = set()
@@ -62,7 +62,7 @@ class Curve:
 
 
 def read_curves(path: Path) -> dict[str, Curve]:
-    """Read metrics.csv: each metric with the steps at which it was logged; empty if there is no file.
+    """Read the curve of each metric in metrics.csv; return {} if there is no file.
 
     The complete values of a truncated line are used; lines without a step are left out.
     """
@@ -71,7 +71,7 @@ def read_curves(path: Path) -> dict[str, Curve]:
     with path.open(newline="", encoding="utf-8", errors="replace") as file:
         lines: list[list[str]] = []
         with suppress(csv.Error):  # ignore the rest of a damaged file
-            for line in csv.reader(line.replace("\0", "") for line in file):  # zeros remain after a machine crash
+            for line in csv.reader(line.replace("\0", "") for line in file):  # NUL bytes remain after a crash
                 lines.append(line)
     if not lines or STEP not in lines[0]:
         return {}

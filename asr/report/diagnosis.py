@@ -15,12 +15,12 @@ from asr.web.figures import facts, figure
 from asr.web.page import escape, page
 from asr.web.utterances import attachments
 
-SHOWN = 20  # maximum number of listed cases of a finding; the others are counted
+SHOWN = 20  # maximum number of listed cases of a finding; further cases are only counted
 AUDIO_BYTES = 20_000_000  # maximum size of the recordings in a page: half an hour of speech
 
 
 class Diagnosis:
-    """Collects findings and prints them at once, because the last check, of memory, may end the process.
+    """Collects findings and prints each immediately, because the last check, of memory, may crash the process.
 
     Args:
         name: name of the corpus.
@@ -44,8 +44,8 @@ class Diagnosis:
         self._facts += facts
 
     def refuse(self, error: InputError) -> None:
-        """Add an error that makes training impossible."""
-        self.add([Finding("training", Severity.ERROR, str(error), "Training cannot start without this.")])
+        """Add a finding for an error that makes training impossible."""
+        self.add([Finding("training", Severity.ERROR, str(error), "Correct this error before training.")])
 
     def conclude(self) -> None:
         """Print the facts, write the page, and report whether training should start.
@@ -61,7 +61,7 @@ class Diagnosis:
         errors = counts[Severity.ERROR]
         verdict = f"{', '.join(parts)}: training {'should not' if errors else 'may'} start"
         write_output("doctor.report", self._path, diagnosis_page(self._name, verdict, findings, self._facts))
-        print("\n" + printable(f"{verdict}; with recordings: {self._path}"), flush=True)
+        print("\n" + printable(f"{verdict}; report with recordings: {self._path}"), flush=True)
         if errors:
             kinds = ", ".join(finding.kind for finding in findings[:errors])
             number = counted(errors, "finding")
@@ -69,13 +69,13 @@ class Diagnosis:
 
 
 def diagnosis_page(name: str, verdict: str, findings: Sequence[Finding], pairs: Sequence[Fact]) -> str:
-    """Return the page.
+    """Return the page of findings.
 
     Args:
         name: name of the corpus.
         verdict: whether training should start.
         findings: findings, worst finding first.
-        pairs: names and descriptions of the examined data and of the needs of the training.
+        pairs: facts about the examined data and about the resources that training needs.
     """
     utterances = list(_worst_first(findings))
     positions = {id(utterance): position for position, utterance in enumerate(utterances)}
@@ -114,7 +114,7 @@ def _section(finding: Finding, positions: dict[int, int], clips: Clips) -> str:
     ]
     if finding.cases:
         rows = "".join(_row(case, positions[id(case.utterance)], clips) for case in finding.cases[:SHOWN])
-        heads = "".join(f'<th scope="col">{head}</th>' for head in ("split", "id", "what", "text", "audio"))
+        heads = "".join(f'<th scope="col">{head}</th>' for head in ("split", "id", "detail", "text", "audio"))
         parts.append(
             f'<div class="table-scroll cases" tabindex="0"><table><thead><tr>{heads}</tr></thead>'
             f"<tbody>{rows}</tbody></table></div>"

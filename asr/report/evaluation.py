@@ -33,11 +33,11 @@ KINDS = {
 }
 METHODS = (
     "Rates are errors summed over the utterances and divided by the length of their references. Words are aligned with "
-    "the fewest edits (jiwer). Intervals are of 95 % confidence, by bootstrap over utterances and, where all speakers "
-    "are known, over whole speakers (Bisani and Ney 2004); there is no interval for fewer than five of "
-    "them, nor for a test without errors, in which all draws are equal. ECE, the expected calibration error, is the "
-    "mean distance between confidence and share of right words, over bins with equal numbers of words; AUC is the "
-    "probability that a right word has a higher confidence than a wrong one."
+    "the fewest edits (jiwer). The 95 % confidence intervals come from a bootstrap over utterances and, if all "
+    "speakers are known, over whole speakers (Bisani and Ney 2004). There is no interval for fewer than five "
+    "utterances or speakers. A test without errors has no interval either, because all its draws are equal. ECE, the "
+    "expected calibration error, is the mean distance between confidence and share of right words, over bins with "
+    "equal numbers of words. AUC is the probability that a right word has a higher confidence than a wrong word."
 )
 
 
@@ -46,8 +46,8 @@ class About:
     """Description of a report.
 
     Args:
-        title: of the page.
-        facts: names and values of facts: the model, the manifests, the normalisation of texts.
+        title: title of the page.
+        facts: facts as names and values, such as the model, the manifests, the normalisation of texts.
         not_scored: the reason for each utterance that could not be read.
     """
 
@@ -59,7 +59,7 @@ class About:
 def evaluation_report(
     scored: Sequence[Scored], about: About, clips: Clips, harder: Mapping[str, Sequence[Harder]] = MappingProxyType({})
 ) -> str:
-    """Return the page; all figures are from `analysis.figures`, and so from the scored utterances only.
+    """Return the page; all figures come from `analysis.figures`, which counts only the scored utterances.
 
     Args:
         scored: the utterances, in the order of the manifests.
@@ -110,7 +110,7 @@ def headline(analysis: Mapping[str, Any]) -> str:
 
 
 def intervals(counts: Mapping[str, Any]) -> list[str]:
-    """Describe the intervals, each with the units drawn for it."""
+    """Describe each interval, and name the units over which it was bootstrapped."""
     return [
         f"95 %: {interval(counts[key])} over {over}"
         for key, over in (("interval", "utterances"), ("speaker_interval", "speakers"))
@@ -154,7 +154,7 @@ def _charts(analysis: Mapping[str, Any]) -> str:
         ),
         breakdown("Slow and fast speech", by["speaking_rate"], "rate", "WER by words a second"),
         breakdown("By subset", by["subset"], "subset", "WER of each manifest") if len(by["subset"]) > 1 else "",
-        breakdown("By speaker, the worst first", speakers, "speaker", _of_speakers(speakers)) if speakers else "",
+        breakdown("By speaker, worst first", speakers, "speaker", _of_speakers(speakers)) if speakers else "",
         _error_types(analysis["words"]),
         _wer_distribution(analysis["distribution"]["wer"]),
         *_confidence(analysis),
@@ -163,7 +163,7 @@ def _charts(analysis: Mapping[str, Any]) -> str:
 
 
 def _of_speakers(speakers: Sequence[Mapping[str, Any]]) -> str:
-    """Write which speakers have an interval, and where the names are that do not fit into the chart."""
+    """Describe which speakers have an interval, and where to find the names that do not fit into the chart."""
     number = sum(speaker["interval"] is not None for speaker in speakers)
     who = "each" if number == len(speakers) else f"the {number} of {len(speakers)} with {MIN_UNITS} utterances or more"
     note = f"WER of each speaker; 95 % intervals over utterances for {who}" if number else "WER of each speaker"
@@ -188,7 +188,7 @@ def _wer_distribution(bins: Sequence[Mapping[str, Any]]) -> str:
         note = "no errors" if bucket["to"] == 0 else between if bucket["to"] is None else f"{between}, up to {name} %"
         columns.append(Column(name, bucket["utterances"], note=note))
     x, y = Axis("WER of the utterance, up to (%)"), Axis("utterances")
-    return column_chart("How the errors are spread", x, y, columns, "Utterances by their own WER, in steps of 10 %")
+    return column_chart("How the errors are spread", x, y, columns, "Utterances by WER, in steps of 10 %")
 
 
 def _confidence(analysis: Mapping[str, Any]) -> list[str]:
@@ -233,7 +233,8 @@ def recordings(count: int, clips: Clips, which: str = "with the most errors") ->
     """Describe how many utterances have recordings, and which were recorded first."""
     summary = f"This page has recordings of {len(clips.audio):,} of {count:,} utterances"
     if clips.audio:
-        summary += f", those {which} first ({clips.size / 1e6:.1f} MB; --report-audio sets the limit)"
+        limit = f"{clips.size / 1e6:.1f} MB; --report-audio sets the limit"
+        summary += f" ({limit}). The utterances {which} were recorded first"
     return f"{summary}." + (f" {len(clips.problems):,} could not be read." if clips.problems else "")
 
 

@@ -1,4 +1,4 @@
-"""Parts of a training's page that are specific to language models: texts and perplexity."""
+"""Parts of a training run's page that are specific to language models: texts and perplexity."""
 
 from collections.abc import Mapping
 from statistics import median
@@ -13,12 +13,12 @@ PERPLEXITY, SPEED = "valid/perplexity", "train/tokens_per_second"  # columns of 
 
 
 def is_language_model(settings: Mapping[str, Any]) -> bool:
-    """Whether settings come from asr.train_lm, and not from asr.train."""
+    """Whether settings come from asr.train_lm instead of asr.train."""
     return "token_model" in settings
 
 
 def perplexity_tiles(results: Mapping[str, Mapping[str, Any]], curves: Mapping[str, Curve]) -> list[str]:
-    """Return the perplexity per word of each text with its interval; during a training, the best validation."""
+    """Return tiles with the perplexity per word of each text, and with the best validation perplexity."""
     tiles: list[str] = []
     for name, result in results.items():
         ends, words = result.get("interval"), result.get("words")
@@ -44,7 +44,7 @@ def perplexity_charts(curves: Mapping[str, Curve]) -> list[str]:
             continue
         title = f"Validation perplexity per word: {_rounded(curve.values[-1])} at step {curve.steps[-1]:,}"
         if name == SPEED:
-            title = f"Speed: {median(curve.values):,.0f} tokens a second in the median"
+            title = f"Speed: {median(curve.values):,.0f} tokens a second (median)"
         points: list[tuple[float, float | None]] = list(zip(curve.steps, curve.values, strict=True))
         steps = Axis("optimizer step", low=0, high=max(1, curve.steps[-1]))
         drawn.append(line_chart(title, steps, Axis(label), [Series(label, points, dots=name == PERPLEXITY)]))
@@ -52,11 +52,11 @@ def perplexity_charts(curves: Mapping[str, Curve]) -> list[str]:
 
 
 def text_facts(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Describe the net, the recogniser and the texts."""
+    """Describe the network, the recogniser and the texts."""
     net, text = settings.get("token_model"), settings.get("text")
     pairs = [("Recogniser", str(settings.get("recognizer", NONE)))]
     if isinstance(net, Mapping):
-        pairs.append(("Net", ", ".join(f"{key}={value}" for key, value in net.items())))
+        pairs.append(("Network", ", ".join(f"{key}={value}" for key, value in net.items())))
     if isinstance(text, Mapping):
         files = {key: text[key] for key in ("train", "valid", "test") if isinstance(text.get(key), list)}
         pairs += [(f"Texts, {key}", ", ".join(map(str, paths))) for key, paths in files.items() if paths]

@@ -61,7 +61,7 @@ def leave_report(run_dir: Path) -> None:
         write_whole_text(path, training_page(read_record(run_dir)))
     except OSError as error:
         logger.warning("%s could not be written; all other results are complete: %s", path, error.strerror)
-    except Exception:  # a fault of the page must not fail a training that may have taken days
+    except Exception:  # a fault in the page must not fail a run that may have taken days
         logger.warning("%s could not be made; all other results are complete", path, exc_info=True)
     else:
         logger.info("report written to %s", path)
@@ -144,7 +144,7 @@ def _test_tiles(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
         details = [f"{interval(ends)} % over {unit}" for unit, ends in over.items() if ends]
         details += [f"{words:,} words"] if isinstance(words, int) else []
         raw = result.get("raw_wer")
-        details += [f"{_rate(raw)} of texts as written"] if raw not in (None, result.get("wer")) else []
+        details += [f"{_rate(raw)} on texts as written"] if raw not in (None, result.get("wer")) else []
         tiles.append(figure("wer", f"WER, {name}", _rate(result.get("wer")), details, main=not tiles))
     return tiles
 
@@ -152,7 +152,7 @@ def _test_tiles(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
 def _validation_tiles(wers: Curve, main: bool) -> list[str]:
     tiles = []
     if len(wers) and wers.steps[0] == 0:
-        detail = ["of the model that the run started from"]
+        detail = ["of the initial model"]
         tiles = [figure("start_wer", "Validation WER before", _rate(wers.values[0]), detail)]
     wers = wers.since(1)
     if not len(wers):
@@ -192,7 +192,7 @@ def _facts(record: Record) -> list[tuple[str, str]]:
 
 
 def _sizes(start: Start | None) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Describe the net, and the amount of training and validation data."""
+    """Describe the model, and the amount of training and validation data."""
     match start:
         case Started():
             net, hours = start.encoder, number(round(start.train_hours, 2))

@@ -1,4 +1,4 @@
-"""Charts of a run: loss, errors, gradient, learning rate, speed, padding, waiting, blank."""
+"""Charts of a run: loss, errors, gradient, learning rate, speed, padding, waiting for data, blank ratio."""
 
 from collections.abc import Mapping
 from statistics import fmean, median
@@ -22,14 +22,14 @@ BEFORE = "before the first step"
 SMOOTH = 40  # a line is a moving mean over 1 / SMOOTH of its points
 RAW_BUCKETS, SMOOTH_BUCKETS = 120, 80
 HIGH_DATA_WAIT = 0.05
-WIDE = 30  # an axis is logarithmic if the greatest value is at least this multiple of the least value
+WIDE = 30  # an axis is logarithmic if the greatest value is at least this many times the least value
 
 
 def charts(curves: Mapping[str, Curve], clip: float | None) -> list[str]:
-    """Draw the logged metrics, a chart for each kind.
+    """Draw the logged metrics, with one chart for each kind.
 
     Args:
-        curves: curves by the columns of metrics.csv; a chart without any value is left out.
+        curves: curve of each column of metrics.csv; a chart without any value is left out.
         clip: maximum gradient norm; None: not clipped, or not known.
     """
     logged = {name: curve for name, curve in curves.items() if len(curve)}
@@ -37,7 +37,7 @@ def charts(curves: Mapping[str, Curve], clip: float | None) -> list[str]:
     drawn = [_loss(logged, steps), _wer(logged, steps), _gradient(logged, clip, steps)]
     if "train/learning_rate" in logged:
         rate = logged["train/learning_rate"]
-        title = f"Learning rate: {_short(max(rate.values))} at most, {_short(rate.values[-1])} {_when(rate)}"
+        title = f"Learning rate: maximum {_short(max(rate.values))}, {_short(rate.values[-1])} {_when(rate)}"
         drawn.append(line_chart(title, steps, Axis("learning rate"), [Series("learning rate", _points(rate))]))
     if "train/audio_seconds_per_second" in logged:
         title = f"Speed: {_short(median(logged['train/audio_seconds_per_second'].values))} s of audio a second"
@@ -48,12 +48,12 @@ def charts(curves: Mapping[str, Curve], clip: float | None) -> list[str]:
             )
         )
     if "train/padding" in logged:
-        title = f"Padding: {percent(fmean(logged['train/padding'].values))} of a batch's frames in the mean"
+        title = f"Padding: {percent(fmean(logged['train/padding'].values))} of a batch's frames on average"
         drawn.append(
             _training_chart(logged, steps, "train/padding", title, Axis("padding", percent), "over all processes")
         )
     if "train/data_wait" in logged:
-        title = f"Waiting for data: {percent(fmean(logged['train/data_wait'].values))} of a step's time in the mean"
+        title = f"Waiting for data: {percent(fmean(logged['train/data_wait'].values))} of a step's time on average"
         note = "a larger data.num_workers may help" if fmean(logged["train/data_wait"].values) > HIGH_DATA_WAIT else ""
         drawn.append(_training_chart(logged, steps, "train/data_wait", title, Axis("waiting", percent), note))
     if "valid/blank_ratio" in logged:
@@ -65,7 +65,7 @@ def charts(curves: Mapping[str, Curve], clip: float | None) -> list[str]:
 
 
 def missing(curves: Mapping[str, Curve]) -> list[str]:
-    """List the metrics without a chart, which were not logged or never finite."""
+    """List the metrics without a chart, because they were not logged or were never finite."""
     return [words for name, words in LOGGED.items() if not len(curves.get(name, Curve([], [])))]
 
 
@@ -105,7 +105,7 @@ def _wer(logged: Mapping[str, Curve], steps: Axis) -> str:
         at = trained.steps[trained.values.index(best)]
         parts.append(f"{percent(wer.values[-1])} {_when(wer)}")
         if at < wer.steps[-1]:
-            parts.append(f"{percent(best)} at best, at step {at:,}")
+            parts.append(f"best {percent(best)} at step {at:,}")
         elif best == min(wer.values):
             parts.append("the best")
     title = f"Validation WER: {', '.join(parts)}"
@@ -117,9 +117,10 @@ def _gradient(logged: Mapping[str, Curve], clip: float | None, steps: Axis) -> s
     if "train/grad_norm" not in logged:
         return ""
     norms = logged["train/grad_norm"]
-    title = f"Gradient norm: {_short(median(norms.values))} in the median, {_short(max(norms.values))} at most"
+    title = f"Gradient norm: median {_short(median(norms.values))}, maximum {_short(max(norms.values))}"
     clipped = [value for value in norms.values if clip is not None and value > clip]
-    note = f"before clipping to {number(clip)}, in {len(clipped):,} of {len(norms):,} logged steps" if clip else ""
+    num_clipped = f"{len(clipped):,} of {len(norms):,} logged steps"
+    note = f"before clipping; {num_clipped} were clipped to {number(clip)}" if clip else ""
     return _log_chart(title, steps, Axis("gradient norm"), [_series("gradient norm", norms, smooth=True)], note)
 
 
@@ -128,7 +129,7 @@ def _training_chart(logged: Mapping[str, Curve], steps: Axis, name: str, title: 
 
 
 def _log_chart(title: str, steps: Axis, axis: Axis, series: list[Series], note: str) -> str:
-    """Draw a line chart, with a logarithmic axis if the values span several magnitudes."""
+    """Draw a line chart, with a logarithmic axis if the values differ by a factor of WIDE or more."""
     values = [value for line in series for _, value in [*line.points, *line.raw] if value is not None]
     if min(values) > 0 and max(values) / min(values) >= WIDE:
         axis = Axis(f"{axis.label} (logarithmic)", axis.write, log=True)
@@ -147,7 +148,7 @@ def _width(curve: Curve) -> int:
 
 
 def _short(value: float) -> str:
-    """Write three digits, which are enough for a title."""
+    """Write a value with three significant digits, which are enough for a title."""
     return number(float(f"{value:.3g}"))
 
 

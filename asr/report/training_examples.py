@@ -1,4 +1,4 @@
-"""Hypotheses of a few validation utterances in the course of a training, as part of its page."""
+"""Part of a run's page: hypotheses of a few validation utterances during training."""
 
 from collections.abc import Sequence
 

@@ -11,14 +11,14 @@ from asr.web.page import escape
 
 METHODS = (
     "Before: the model of init.from, with the decoder of this run; after: the run's bundle. Both recognised the same "
-    "utterances. A negative difference is an improvement. A positive one is a loss; for speech that the run was not "
-    "trained on, it shows what the model has forgotten. The 95 % confidence interval and the two-sided p-value come "
-    "from a paired bootstrap. asr.compare shows two models utterance by utterance."
+    "utterances. A negative difference is an improvement. A positive difference is a deterioration; on speech that the "
+    "run was not trained on, it shows how much the model has forgotten. The 95 % confidence interval and the two-sided "
+    "p-value come from a paired bootstrap. asr.compare shows two models utterance by utterance."
 )
 
 
 def gains(comparisons: Mapping[str, Mapping[str, Any]], also_tested: Sequence[str]) -> str:
-    """Write the difference in WER on each test manifest, and draw both rates.
+    """Return tiles with the difference in WER on each test manifest, and a chart of the rates before and after.
 
     Args:
         comparisons: results of `asr.evaluation.comparison.compare` for before and after, by manifest.
@@ -38,7 +38,7 @@ def _tile(name: str, comparison: Mapping[str, Any], also_tested: bool) -> str:
         f"WER {before} before, {after} after",
         *chance(difference, "", "utterances"),
         *chance(difference, "speaker_", "speakers"),
-        *(["not trained for: corpus.also_test"] if also_tested else []),
+        *(["not trained on: corpus.also_test"] if also_tested else []),
     ]
     return figure("gain", f"Difference in WER, {name}", points(difference["rate"]), details, unit="points")
 

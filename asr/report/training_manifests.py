@@ -1,4 +1,4 @@
-"""Metrics of a training by manifest: hours, losses, WER."""
+"""Metrics of a training run by manifest: hours, losses, WER."""
 
 from collections.abc import Mapping
 
@@ -12,14 +12,14 @@ MAX_LINES = 6  # maximum number of lines of a chart, so that colours differ; the
 SMOOTH = 40  # a line of a training loss is a moving mean over 1 / SMOOTH of its points
 NOTE = (
     "Hours: audio trained on, at speed 1.0. Losses are per token; a training loss is the mean over the steps since the "
-    "previous line of metrics.csv, without steps before the last resume. All values are the last ones logged."
+    "previous line of metrics.csv, without steps before the last resume. All values are the last logged values."
 )
 
 Curves = Mapping[str, Curve]
 
 
 def manifests_section(curves: Curves) -> str:
-    """Return the section; empty if each split has one manifest."""
+    """Return the section; return "" if each split has one manifest."""
     names = _names(curves)
     if not names:
         return ""

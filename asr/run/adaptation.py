@@ -11,7 +11,7 @@ from asr.errors import InputError
 def own_tensors(model: nn.Module) -> frozenset[str]:
     """Return the names of the tensors that training can change; a checkpoint contains only these.
 
-    They are the weights that require gradients, and the buffers of modules, except modules whose weights are all
+    These are the weights that require gradients, and the buffers of all modules except modules whose weights are all
     frozen: a frozen norm does not update its running statistics.
     """
     own = set()
@@ -27,13 +27,13 @@ def own_tensors(model: nn.Module) -> frozenset[str]:
 
 
 def check_base(model: nn.Module, own: frozenset[str], base: Mapping[str, Tensor], source: str) -> None:
-    """Check that all tensors except `own` equal the base's, so that base and checkpoint together give the model.
+    """Check that all tensors except `own` equal the base's, so that base and checkpoint together make up the model.
 
     Args:
         model: the adapted model, with the weights of its base.
         own: names from `own_tensors`.
         base: weights of the base.
-        source: the user's name of the base.
+        source: name of the base as given by the user.
 
     Raises:
         InputError: a tensor differs, because a part of the base was replaced.

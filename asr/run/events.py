@@ -3,7 +3,7 @@
 Validations are also in metrics.csv; events.jsonl contains them for programs that monitor a run.
 
 Each line is a JSON object with `time` (seconds since 1970), `event` (a key of EVENTS) and the fields of the event's
-class. The first process of a run appends lines and never removes lines, also if the run is killed and resumed.
+class. The first process of a run appends lines and never removes lines, even if the run is killed and resumed.
 """
 
 import json
@@ -29,13 +29,13 @@ class Started:
         encoder: class of the encoder.
         parameters: number of parameters.
         tokens: vocab_size.
-        train_utterances: number in the manifest.
-        train_hours: in the manifest, at speed 1.0.
-        valid_utterances: number in the manifest.
-        command: of `Provenance`.
-        code: of `Provenance`.
-        libraries: of `Provenance`.
-        machine: of `Provenance`.
+        train_utterances: number of training utterances in the manifest.
+        train_hours: hours of training audio in the manifest, at speed 1.0.
+        valid_utterances: number of validation utterances in the manifest.
+        command: field of `Provenance`.
+        code: field of `Provenance`.
+        libraries: field of `Provenance`.
+        machine: field of `Provenance`.
     """
 
     step: int
@@ -45,7 +45,7 @@ class Started:
     train_utterances: int
     train_hours: float
     valid_utterances: int
-    command: str = ""  # these four are absent in older runs
+    command: str = ""  # older runs lack this and the following fields
     code: str = ""
     libraries: str = ""
     machine: str = ""
@@ -61,12 +61,12 @@ class TextStarted:
         parameters: number of parameters.
         tokens: vocab_size.
         train_sentences: number of training sentences.
-        train_words: number of words in them.
+        train_words: number of words in the training sentences.
         valid_sentences: number of validation sentences.
-        command: of `Provenance`.
-        code: of `Provenance`.
-        libraries: of `Provenance`.
-        machine: of `Provenance`.
+        command: field of `Provenance`.
+        code: field of `Provenance`.
+        libraries: field of `Provenance`.
+        machine: field of `Provenance`.
     """
 
     step: int
@@ -88,7 +88,7 @@ class Progress:
 
     Args:
         step: completed optimizer steps.
-        epoch: from 1.
+        epoch: number of the epoch, counted from 1.
         batch: completed batches of the epoch.
         num_batches: number of batches of the epoch.
     """
@@ -105,9 +105,9 @@ class Validated:
 
     Args:
         step: completed optimizer steps; 0: the initial model.
-        loss: per token.
-        wer: a fraction; None for references without words, and for a language model.
-        perplexity: of a language model, per word.
+        loss: validation loss per token.
+        wer: validation WER, a fraction; None for references without words, and for a language model.
+        perplexity: perplexity per word; None for a recogniser.
     """
 
     step: int
@@ -178,16 +178,16 @@ class WarningEvents(logging.Handler):
 
 @dataclass
 class History:
-    """A summary of a run's events; None: no event gives the value.
+    """A summary of a run's events; a value is None if no event determines it.
 
     Args:
         first: the first start.
         latest: the last start.
         began: time of the first start, in seconds since 1970.
         starts: number of starts and resumes.
-        wall_seconds: sum over the starts of the time until their last progress or bundle.
-        passes: number of passes over the training data; batches that were repeated after a resume count once.
-        warnings: in order of their first occurrence, with their number of occurrences.
+        wall_seconds: time from each start to its last `Progress` or `Bundled` event, summed over the starts.
+        passes: number of passes over the training data; batches that are repeated after a resume count once.
+        warnings: number of occurrences of each warning, in order of first occurrence.
         damaged: number of unreadable lines.
     """
 
@@ -202,13 +202,13 @@ class History:
 
 
 def read_history(path: Path) -> History:
-    """Read the events of all starts of a run; the history is empty without a file."""
+    """Read the events of all starts of a run; without a file, the history is empty."""
     history = History()
-    before = math.inf  # time of the previous event of this start
+    before = math.inf  # time of the previous event of the current start
     for line in path.read_bytes().splitlines() if path.is_file() else []:
         try:
             moment, event = _read(line)
-        except (ValueError, TypeError):  # incomplete after a kill, or damaged
+        except (ValueError, TypeError):  # the process was killed while it wrote the line, or the line is damaged
             history.damaged += 1
             continue
         match event:

@@ -30,15 +30,15 @@ logger = logging.getLogger(__name__)
 
 
 def open_run_dir(run_dir: Path) -> None:
-    """Create or reopen the run folder; open its log and lock it.
+    """Create or reopen the run folder; open and lock its log.
 
     Raises:
-        InputError: the folder is not writable, another training uses it, or its bundle was tuned.
+        InputError: the folder is not writable, another run uses it, or its bundle was tuned.
     """
-    if (run_dir / BUNDLE / CALIBRATION).exists():  # checked before training instead of when the bundle is written
+    if (run_dir / BUNDLE / CALIBRATION).exists():  # checked before training, not only when the bundle is written
         must = f"run_dir={run_dir} must not contain a bundle that asr.tune has tuned, because training would replace it"
-        raise InputError(f"{must}. Move {run_dir / BUNDLE} elsewhere, or remove it, and tune the new one.")
-    for handler in logging.getLogger("asr").handlers[:]:  # of an earlier run in this process
+        raise InputError(f"{must}. Move {run_dir / BUNDLE} elsewhere, or remove it, and tune the new bundle.")
+    for handler in logging.getLogger("asr").handlers[:]:  # handlers of an earlier run in this process
         if handler.name == OF_RUN:
             logging.getLogger("asr").removeHandler(handler)
             handler.close()  # before locking, because closing any handle of a file releases the process's locks on it
@@ -50,10 +50,10 @@ def open_run_dir(run_dir: Path) -> None:
     try:
         fcntl.lockf(log.stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # type: ignore[arg-type]  # the stream is open; the lock ends with the process
     except (BlockingIOError, PermissionError):
-        must = f"run_dir={run_dir} must be used by one training at a time; another process uses it now"
+        must = f"run_dir={run_dir} must be used by one training run at a time; another process is using it"
         raise InputError(f"{must}. Wait for it, stop it, or give another run_dir.") from None
     except OSError as error:  # a file system without locks
-        logger.warning("%s cannot be locked (%s): do not start a second training in it", run_dir, error)
+        logger.warning("%s cannot be locked (%s): do not start a second training run in it", run_dir, error)
     log.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(message)s"))
     for handler in (log, WarningEvents(EventsFile(run_dir))):
         handler.name = OF_RUN
@@ -87,10 +87,10 @@ def fitted_front_end(
     """Load tokenizer and features from the run folder or the initial model, or fit them to the training set.
 
     Args:
-        settings: of the run.
-        corpus: the training corpus, for fitting.
+        settings: settings of the run.
+        corpus: corpus whose training set is used for fitting.
         keep: whether to store fitted files in the run folder.
-        start: the initial model, if there is one.
+        start: the initial model; None: random weights.
     """
     components, run_dir = settings.components, Path(settings.run_dir)
     tokenizer, features = build.build_tokenizer(components), build.build_features(components)

@@ -29,15 +29,15 @@ def tell_gains(
 ) -> None:
     """Compare a run's results with those of its initial model; log and store the comparison.
 
-    The initial model uses the run's decoder, or its own decoder if the run's decoder does not support its head. Both
-    results are scored with the run's normaliser. A failed comparison is only a warning, because the run itself is
-    complete.
+    The initial model uses the run's decoder, or the decoder of its own bundle if the run's decoder does not support the
+    initial model's head. Both results are scored with the run's normaliser. If the comparison fails, a warning is
+    logged, because the run itself is complete.
 
     Args:
         run_dir: the run folder.
         decode: settings of the run's decoder.
         start: the initial model.
-        tests: utterances by the manifest's name.
+        tests: utterances of each test manifest, by its name.
         results: results of the run's bundle on these utterances.
         device: device for recognition.
     """

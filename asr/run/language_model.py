@@ -34,15 +34,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class PreparedText:
-    """Everything that is prepared before the model is made.
+    """Everything that a run prepares before it creates the model.
 
     Args:
-        state: of the run.
-        tokenizer: of the recogniser.
+        state: state of the run.
+        tokenizer: tokenizer of the recogniser.
         train: training texts.
         valid: validation texts.
-        tests: test texts for the perplexity at the end, by the file's name.
-        extra: stored in a checkpoint beside the weights.
+        tests: test texts, by file name, for the perplexity after training.
+        extra: data that a checkpoint contains in addition to the weights.
     """
 
     state: RunState
@@ -53,11 +53,11 @@ class PreparedText:
     extra: dict[str, Any]
 
     def describe(self, model: "TokenModel", num_parameters: int) -> None:
-        """Log the sizes of model and texts, and write the event of the start."""
+        """Log the sizes of model and texts, and write the start event."""
         name, sentences = type(model).__name__, self.train.sentences
         logger.info("%s with %s parameters, %d tokens", name, f"{num_parameters:,}", model.vocab_size)
         words, tokens = int(sentences.num_words.sum()), int(sentences.lengths.sum())
-        size = f"{words:,} words, {tokens:,} tokens with sentence ends"
+        size = f"{words:,} words, {tokens:,} tokens including sentence ends"
         logger.info("%d training sentences: %s; %d validation sentences", len(sentences), size, len(self.valid))
         if self.train.num_dropped:
             logger.warning("dropped %d sentences longer than text.batch_tokens", self.train.num_dropped)
@@ -69,12 +69,13 @@ def prepare_text(settings: LanguageModelSettings, rank: int, world_size: int) ->
     """Open the run folder and read the texts.
 
     Args:
-        settings: of the run.
-        rank: of this process.
+        settings: settings of the run.
+        rank: rank of this process.
         world_size: number of processes.
 
     Raises:
-        InputError: the recogniser, the texts, the folder or an earlier run in it does not allow the run.
+        InputError: the recogniser, the texts or the folder cannot be used, or an earlier run in the folder has other
+            settings.
     """
     run_dir, first = Path(settings.run_dir), rank == 0
     recognizer = read_model(path_of(settings.recognizer))

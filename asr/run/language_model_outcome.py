@@ -1,4 +1,4 @@
-"""End of a language model's run: its bundle, and the perplexity per word of its texts."""
+"""End of a language model's run: write the bundle, and measure its perplexity per word."""
 
 import json
 import logging
@@ -23,7 +23,7 @@ A neural language model over the tokens of a recogniser, trained by `python -m a
 
 | | |
 |---|---|
-| net | {net} |
+| network | {net} |
 | recogniser | {recognizer} |
 | trained on | {words:,} words |
 | weights | {select} of the run: {checkpoints} |
@@ -39,9 +39,9 @@ def finish_language_model(
     """Write the bundle and measure its perplexity on validation and test texts.
 
     Args:
-        settings: of the run.
+        settings: settings of the run.
         prepared: the run's folder, texts and tokenizer.
-        device: to compute on.
+        device: device on which the perplexity is computed.
     """
     run_dir = prepared.state.run_dir
     checkpoints = intact_checkpoints(run_dir / CHECKPOINTS)

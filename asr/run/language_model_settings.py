@@ -26,11 +26,11 @@ class LanguageModelSettings:
 
     Args:
         text: section.
-        components: the sections of the components, by name; only asr.build opens them.
-        recognizer: its normaliser and tokenizer convert the texts to tokens.
-        seed: of all random numbers.
+        components: the sections of the components, by name; only asr.build reads them.
+        recognizer: recogniser whose normaliser and tokenizer convert the texts to tokens.
+        seed: seed of all random numbers.
         run_dir: folder of the run.
-        num_threads: of the training process on a CPU.
+        num_threads: number of threads of the training process on a CPU.
         checkpoint: section.
         resume: section.
         ema: section.

@@ -7,11 +7,11 @@ METRICS = "metrics.csv"
 EVENTS = "events.jsonl"
 EXAMPLES = "examples.jsonl"
 FAULTS = "faults"  # folder: batches whose loss is not finite
-TRACE = "trace.json"  # of debug=profile
+TRACE = "trace.json"  # profile from debug=profile
 RESULTS = "results.json"
-COMPARISON = "comparison.json"  # with the initial model
+COMPARISON = "comparison.json"  # results before and after training, in a run that starts from a model
 REPORT = "report.html"
-DOCTOR = "doctor.html"  # asr.doctor's report from before the run
+DOCTOR = "doctor.html"  # report of asr.doctor, which runs before the training
 
 # Prefixes of columns in metrics.csv, for splits with several manifests; the manifest's name follows.
 HOURS_OF, LOSS_OF = "train/hours/", "train/loss/"

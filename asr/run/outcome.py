@@ -1,4 +1,4 @@
-"""End of a run: its bundle, and its results on the test manifests."""
+"""End of a run: write the bundle, and evaluate it on the test manifests."""
 
 import json
 import logging
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 LOOK = (  # causes in the order in which to check them
     "Look at report.html in run_dir. If hypotheses make no sense, check the texts and their tokens. If train/loss "
     "falls too slowly or rises, check optimizer.lr, schedule and trainer.max_steps. If train/loss is constant, check "
-    "the features, which may be equal for all audio, the encoder and the head. If train/loss is small but hypotheses "
+    "the encoder, the head and the features, which may be equal for all audio. If train/loss is small but hypotheses "
     "are wrong, check the decoder and the lengths, which may include padding or leave out frames."
 )
 
@@ -47,8 +47,8 @@ def finish(
 
     Args:
         run_dir: the run folder.
-        settings: of the run.
-        tests: utterances by the manifest's name.
+        settings: settings of the run.
+        tests: utterances of each test manifest, by its name.
         device: device for recognition.
         start: the initial model; None: random weights.
     """
@@ -68,7 +68,7 @@ def check_learnt(results: Mapping[str, Evaluation], max_wer: float) -> None:
 
     Args:
         results: results on the training utterances.
-        max_wer: limit of the WER, a fraction.
+        max_wer: maximum WER, a fraction.
 
     Raises:
         InputError: the WER is above the limit; the message lists possible causes.
@@ -77,7 +77,7 @@ def check_learnt(results: Mapping[str, Evaluation], max_wer: float) -> None:
     errors = f"{counts.errors} errors of {counts.reference_length} words"
     if not counts.rate <= max_wer:
         raise InputError(
-            f"training utterances must be memorised, to a WER of at most {max_wer:.1%}; got {errors}. {LOOK}"
+            f"training utterances must be memorised, with a WER of at most {max_wer:.1%}; got {errors}. {LOOK}"
         )
     logger.info("training utterances are memorised: %s", errors)
 
@@ -89,7 +89,7 @@ def best_wer(run_dir: Path) -> float | None:
 
 
 def make_bundle(run_dir: Path, settings: RunSettings, start: "Initialization | None") -> Path:
-    """Write the run's bundle and model card; `checkpoint.select` selects the checkpoints whose weights it contains.
+    """Write the run's bundle and model card; `checkpoint.select` selects the checkpoints for the bundle's weights.
 
     The card quotes the card of the initial model, which may name its authors and its licence.
     """
@@ -106,7 +106,7 @@ def make_bundle(run_dir: Path, settings: RunSettings, start: "Initialization | N
         select=settings.checkpoint.select,
         checkpoints=", ".join(checkpoint.path.stem for checkpoint in chosen),
         wer=percent(best[0].score, 2) if best else "not measured",
-        start=start.source if start else "nothing: weights at random",
+        start=start.source if start else "random weights",
         origin="".join(f"| {name} | {_cell(text)} |\n" for name, text in _origin(start_event).items() if text),
     )
     if start is not None and ADAPTER in components:
@@ -114,15 +114,15 @@ def make_bundle(run_dir: Path, settings: RunSettings, start: "Initialization | N
             adapter=components[ADAPTER]["name"], base=start.source, sha256=start.fingerprint.hex()
         )
     if start is not None and start.bundle.card:
-        card += "\n## What it started from\n\n" + indent(start.bundle.card.strip(), "> ", lambda line: True) + "\n"
+        card += "\n## The initial model\n\n" + indent(start.bundle.card.strip(), "> ", lambda line: True) + "\n"
     write_bundle(run_dir / BUNDLE, [checkpoint.path for checkpoint in chosen], card, components["decode"])
     return run_dir / BUNDLE
 
 
 def _origin(start: Start | None) -> dict[str, str]:
-    """Return code, libraries and machine of a run.
+    """Return the code, the libraries and the machine of a run.
 
-    The command, date and time are in the log, the report and the events only, so that the same command makes the same
+    Command, date and time are only in the log, the report and the events, so that a repeated command makes the same
     bundle byte for byte.
     """
     return {} if start is None else {"code": start.code, "libraries": start.libraries, "machine": start.machine}
@@ -143,7 +143,7 @@ A speech recogniser trained by `python -m asr.train`.
 | started from | {start} |
 | encoder | {encoder} |
 | text normaliser | {normalizer} |
-| sample rate | {sample_rate} Hz; audio of any other is resampled |
+| sample rate | {sample_rate} Hz; audio with another sample rate is resampled |
 | weights | {select} of the run: {checkpoints} |
 | best validation WER | {wer} |
 {origin}
@@ -152,9 +152,9 @@ Transcribe with `python -m asr.transcribe FOLDER AUDIO...`, where FOLDER is this
 
 
 _ADAPTER_CARD = """
-The weights here are an adapter alone ({adapter}). It needs its base, the model that it started from: give a command
-`--base MODEL`, or merge both by `python -m asr.merge FOLDER --base MODEL -o MERGED`. The base was called {base};
-its tensors have the SHA-256 `{sha256}`.
+This bundle contains only the weights of an adapter ({adapter}). The adapter needs its base model: give each command
+the option `--base MODEL`, or merge adapter and base with `python -m asr.merge FOLDER --base MODEL -o MERGED`. The base
+model was {base}; its tensors have the SHA-256 `{sha256}`.
 """
 
 

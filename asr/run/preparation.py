@@ -39,15 +39,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Prepared:
-    """Everything that is prepared before the model is made.
+    """Everything that a run prepares before it creates the model.
 
     Args:
-        state: of the run.
-        corpus: to train on.
-        tokenizer: fitted.
-        features: fitted.
-        augmentation: of the training utterances.
-        extra: stored in a checkpoint beside the weights.
+        state: state of the run.
+        corpus: corpus to train on.
+        tokenizer: fitted tokenizer.
+        features: fitted features.
+        augmentation: augmentation of the training utterances.
+        extra: data that a checkpoint contains in addition to the weights.
         start: the initial model; None: random weights.
     """
 
@@ -65,13 +65,13 @@ class Prepared:
         return self.state.run_dir / FAULTS
 
     def initialize(self, model: "Model") -> frozenset[str] | None:
-        """Load the initial model's weights, if there is one, into a new model.
+        """Load the weights of the initial model, if any, into a new model.
 
         Returns:
             Names of the tensors that a checkpoint contains; None: all.
 
         Raises:
-            InputError: the weights do not fit.
+            InputError: the weights do not fit the new model.
         """
         if self.start is not None:
             self.start.load(model)
@@ -85,9 +85,9 @@ class Prepared:
         """Log the sizes of model and corpus, and the run's provenance.
 
         Args:
-            model: to train.
+            model: the model to train.
             corpus: the utterances in use; with `debug.same_utterances`, a few utterances of the manifests.
-            training_set: made from `corpus`.
+            training_set: training set of `corpus`.
         """
         parameters = sum(parameter.numel() for parameter in model.parameters())
         hours = corpus.train.hours
@@ -96,7 +96,9 @@ class Prepared:
         whole = self.corpus.train
         logger.info("%d training utterances in the manifests, %.2f h", len(whole), whole.hours)
         if corpus is not self.corpus:
-            logger.info("debug.same_utterances: trains and validates on %d, %.2f h", len(corpus.train), hours)
+            logger.info(
+                "debug.same_utterances: training and validating on %d utterances, %.2f h", len(corpus.train), hours
+            )
         else:
             logger.info("%d validation utterances", len(corpus.valid))
         for line in training_set.describe_mixture():
@@ -116,7 +118,7 @@ def training_counts(settings: RunSettings, corpus: Corpus, model: "Model") -> To
     """Count the tokens of the training texts, or read stored counts; check that the tokenizer covers all texts.
 
     Raises:
-        InputError: the tokenizer cannot encode a text; it names split, utterance and character.
+        InputError: the tokenizer cannot encode a text; the message names split, utterance and character.
     """
     files = fitted_files(model.tokenizer, model.features)
     learnt = {name: hashlib.sha256(content).hexdigest() for name, content in sorted(files.items())}
@@ -127,18 +129,20 @@ def training_counts(settings: RunSettings, corpus: Corpus, model: "Model") -> To
 
 
 def prepare(settings: RunSettings, rank: int, world_size: int) -> Prepared:
-    """Open the run folder, read the corpus, fit the tokenizer; all processes but the first read its fitted files.
+    """Open the run folder, read the corpus, and fit tokenizer and features.
+
+    The first process stores the fitted files. The other processes must call this function afterwards, to load them.
 
     Args:
-        settings: of the run.
-        rank: of this process.
+        settings: settings of the run.
+        rank: rank of this process.
         world_size: number of processes.
 
     Raises:
-        InputError: the corpus, the folder or an earlier run in it does not allow the run.
+        InputError: the corpus or the folder cannot be used, or an earlier run in the folder has other settings.
     """
     run_dir, first, components = Path(settings.run_dir), rank == 0, settings.components
-    check_attachable(components)  # checked before training, because a bundle cannot contain all files
+    check_attachable(components)  # checked before training: some kinds of language model cannot be in a bundle
     if first:
         prepare_if_absent(settings.corpus)
         folder.open_run_dir(run_dir)

@@ -25,10 +25,10 @@ class Provenance:
     """Provenance of a run, each field as one line of text.
 
     Args:
-        command: as it was typed.
+        command: command line as it was typed.
         code: version of asr; in a git checkout, with the commit.
         libraries: versions of Python and of `LIBRARIES`.
-        machine: system, number of cores, GPUs, and the library of matrix products if it is not torch's choice.
+        machine: system, number of cores, GPUs, and the library that multiplies matrices if torch did not choose it.
     """
 
     command: str

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def read_results(path: Path) -> dict[str, Mapping[str, Any]]:
-    """Read results.json, by test manifest; invalid entries are left out, and an invalid file counts as empty."""
+    """Read the results of each test manifest; leave out invalid entries, and return {} if the file is invalid."""
     try:
         results = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -19,8 +19,9 @@ from asr.system.matrix_products import TORCH, form
 
 logger = logging.getLogger(__name__)
 
-RUN_KEY = "run"  # key of a checkpoint with the dict from `Run.at`
-# Settings that do not change results, or only their rounding. For manifests, resume compares contents, not paths.
+RUN_KEY = "run"  # key under which a checkpoint contains the dict from `Run.at`
+# Settings that do not change results, except perhaps their rounding. For manifests, resume compares contents, not
+# paths.
 FREE = (
     "run_dir",
     "resume",
@@ -30,7 +31,7 @@ FREE = (
     "doctor",
     "logger",
     "corpus",
-    "init.from",  # resume compares its weights; its components are in the config
+    "init.from",  # resume compares the model's weights; the config contains its components
     "data.num_workers",
     "data.cache_dir",
     "data.cache_gigabytes",
@@ -43,9 +44,9 @@ FREE = (
     "trainer.num_nodes",
     "trainer.strategy",
     "trainer.log_every_n_steps",
-    "matrix_products",  # logged if it changes (`note_matrix_products`): it depends on the machine, not on the user
+    "matrix_products",  # a change is logged (`note_matrix_products`); the value depends on the machine, not on the user
 )
-ALLOWED = ("world_size", "trainer", "schedule", "early_stopping", "num_threads")  # in resume.allow
+ALLOWED = ("world_size", "trainer", "schedule", "early_stopping", "num_threads")  # valid entries of resume.allow
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Run:
     Args:
         settings: everything that determines the results, from `run_settings`.
         total_steps: optimizer steps of the whole run, for the schedule.
-        id: random, unique to the run.
+        id: random id, unique to the run.
     """
 
     settings: dict[str, Any]
@@ -72,11 +73,11 @@ class Resume:
     """The checkpoint to resume from, and its record of the run.
 
     Args:
-        path: of the checkpoint.
+        path: path of the checkpoint.
         step: completed optimizer steps.
-        position: in the training data.
-        run: to which the checkpoint belongs.
-        damaged: newer, unreadable checkpoints with their reasons; `put_aside` renames them when the run resumes.
+        position: position in the training data.
+        run: the run to which the checkpoint belongs.
+        damaged: newer checkpoints that cannot be read, with the reasons; `put_aside` renames them when the run resumes.
     """
 
     path: Path
@@ -90,7 +91,7 @@ def find_resume(checkpoints: Path) -> Resume | None:
     """Find the newest intact checkpoint in a folder; None in a new run.
 
     Raises:
-        InputError: all checkpoints are damaged, or this version of asr cannot resume from the newest.
+        InputError: all checkpoints are damaged, or this version of asr cannot resume from the newest intact one.
     """
     checkpoint, damaged = newest_intact(checkpoints)
     if checkpoint is None:
@@ -98,7 +99,7 @@ def find_resume(checkpoints: Path) -> Resume | None:
     content = read_checkpoint(checkpoint.path)
     run = content.get(RUN_KEY)
     if not isinstance(run, dict) or run.keys() != {"settings", "total_steps", "id", "position"}:
-        must = "a checkpoint to resume from must contain the position of its run in the form of this version of asr"
+        must = "a checkpoint to resume from must contain its run's position in the format of this version of asr"
         raise InputError(f"{checkpoint.path}: {must}; it does not. Give another run_dir.")
     position = Position.from_dict(run.pop("position"))
     format_number = content.get(CHECKPOINT_KEY, {}).get("config", {}).get(FORMAT_KEY, 0)
@@ -113,7 +114,7 @@ def run_settings(
 
     Args:
         resolved: all settings of the run.
-        manifests: fingerprints of `train`, `valid` and recordings that are mixed in, by the setting that names them.
+        manifests: fingerprints of `train`, `valid` and recordings that are mixed in, by the name of the setting.
         fitted: files of the fitted tokenizer and features.
         world_size: number of processes.
     """
@@ -130,15 +131,15 @@ def run_settings(
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, str]:
     """Map each changed setting that affects results to `key: old -> new`.
 
-    An older version of asr, with other settings outside of components, may have started the run. A setting that
-    is absent in the older version counts as its default; a setting that is absent in this version is ignored. The
-    components come from `find_resume`, converted to this version.
+    An older version of asr may have started the run. A setting that the older version lacks is taken to have its
+    default value; a setting that this version lacks is ignored. This does not apply to components, which `find_resume`
+    has already converted to this version.
     """
     return changes_but_for(FREE, _in_the_settings_of_today(old), new)
 
 
 def changes_but_for(free: Sequence[str], old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, str]:
-    """Map each changed setting, except those in `free` and paths compared by content, to `key: old -> new`."""
+    """Map each changed setting to `key: old -> new`, except those in `free` and paths of files compared by content."""
     by_content = (*old["manifests"], *new["manifests"])  # settings whose files are compared instead of their paths
     changed = differences(old, new)
     return {key: change for key, change in changed.items() if not _under(key, (*free, *by_content))}
@@ -151,7 +152,7 @@ def _in_the_settings_of_today(settings: Mapping[str, Any]) -> dict[str, Any]:
     for section, of_section in defaults.items():
         if isinstance(of_section, Mapping) and isinstance(today[section], Mapping):
             given = today[section].items()
-            # trainer may hold any argument of Lightning's Trainer
+            # trainer may contain any argument of Lightning's Trainer
             today[section] = {**of_section, **{k: v for k, v in given if k in of_section or section == "trainer"}}
     return today
 
@@ -178,11 +179,11 @@ def check_allowed(changed: Mapping[str, str], run_dir: Path, allow: Sequence[str
         raise InputError(f"{must}. Changed: {'; '.join(refused)}.")
     if changed:
         logger.warning("resumed with changed settings, as resume.allow permits: %s", "; ".join(changed.values()))
-        logger.warning("from now on the run is no longer bit for bit the run with the original settings")
+        logger.warning("from now on, results are no longer bit-identical to those of a run with the original settings")
 
 
 def note_matrix_products(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-    """Log if another library than before multiplies matrices; earlier versions of asr always used torch's choice.
+    """Log a change of the library that multiplies matrices; earlier versions of asr always used torch's choice.
 
     Args:
         old: settings in the checkpoint.
@@ -192,8 +193,8 @@ def note_matrix_products(old: Mapping[str, Any], new: Mapping[str, Any]) -> None
     if before != now:
         names = {TORCH: "the library that torch chooses"}
         logger.warning(
-            "matrix products were computed by %s, and are now computed by %s: from now on losses differ in their last "
-            "digits, and the run is no longer bit for bit the run that was begun",
+            "matrix products were computed by %s, and are now computed by %s: from now on, losses differ in their last "
+            "digits, and results are no longer bit-identical to those of an uninterrupted run",
             *(names.get(name, name) for name in (before, now)),
         )
 

@@ -28,7 +28,7 @@ class RunState:
     Args:
         run_dir: the run folder.
         writes: whether this is the first process; only it writes to the run folder.
-        position: in the training data.
+        position: position in the training data.
         settings: values that must not change when the run is resumed.
         resume: the checkpoint to resume from; None in a new run.
         changed: whether the run is resumed with changed settings.
@@ -51,7 +51,7 @@ class RunState:
 
         Args:
             total_steps: computes the number of optimizer steps, given position, completed steps and bounds.
-            bounds: at which the run ends.
+            bounds: limits at which the run ends.
         """
         if self.resume and not self.changed:
             return Run(self.settings, self.resume.run.total_steps, self.resume.run.id)
@@ -59,12 +59,12 @@ class RunState:
         return Run(self.settings, total_steps(self.position, self.step, bounds), run_id)
 
     def record_start(self, event: Callable[..., Start], name: str, *sizes: float) -> None:
-        """Log command, code, libraries and machine, and write the event of the start.
+        """Log command, code, libraries and machine, and write the start event.
 
         Args:
             event: class of the event.
             name: class of the trained model.
-            sizes: sizes of model and data, which are the event's fields between `name` and `command`.
+            sizes: sizes of model and data: the event's fields between the model's class and `command`.
         """
         if self.writes:
             origin = asdict(provenance())
@@ -84,15 +84,15 @@ def enter_run(
     """Check that the settings allow the run to start or resume, and write its config to the run folder.
 
     Args:
-        settings: of the run.
+        settings: settings of the run.
         compared: values that must not change when the run is resumed.
         resume: the checkpoint to resume from; None in a new run.
         changed: differences between `compared` and the checkpoint's values.
-        rank: of this process.
+        rank: rank of this process.
         world_size: number of processes.
 
     Raises:
-        InputError: `changed` has settings that `resume.allow` does not name.
+        InputError: `changed` contains settings that `resume.allow` does not list.
     """
     run_dir, first = Path(settings.run_dir), rank == 0
     if first:

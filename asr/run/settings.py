@@ -30,7 +30,7 @@ from asr.settings.rule import (
 
 # Sections of a config that only asr.build reads.
 COMPONENTS = ("features", "tokenizer", "encoder", "decode", "head", "optimizer", "schedule", "normalizer")
-CHOSEN_COMPONENTS = ("augment", "logger", "adapter")  # may be absent; the first two hold any number of components
+CHOSEN_COMPONENTS = ("augment", "logger", "adapter")  # may be absent; the first two may contain several components
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ class InitSettings:
 
     Args:
         source: path or hf:// name of the model; None: random weights.
-        parts: the parts, of encoder and head, whose weights are loaded.
-        frozen: patterns of names of weights that are not trained.
-        frozen_steps: optimizer steps for which these weights are not trained; None: all.
+        parts: parts whose weights are loaded: encoder, head or both.
+        frozen: name patterns of weights that are not trained.
+        frozen_steps: number of optimizer steps for which these weights are not trained; None: all steps.
     """
 
     source: Annotated[str | None, or_null(TEXT), Key("from")]
@@ -57,7 +57,7 @@ class CheckpointSettings:
     Args:
         every_steps: maximum number of optimizer steps between two checkpoints.
         every_minutes: maximum minutes between two checkpoints.
-        select: checkpoints whose weights the bundle contains.
+        select: rule that selects the checkpoints whose weights the bundle contains.
         keep: number of validated checkpoints that are stored.
     """
 
@@ -101,9 +101,9 @@ class DoctorSettings:
 
     Args:
         report: path of the report; None: doctor.html in run_dir.
-        max_utterances: maximum number of utterances examined per split in shards or at URLs; None: all.
+        max_utterances: maximum number of utterances examined in a split whose audio is in shards or at URLs; None: all.
         listen_hours: maximum hours of audio to decode; None: all.
-        model: trained model whose alignment scores detect wrong texts; None: no such check.
+        model: trained model whose alignment scores detect wrong texts; None: texts are not checked with a model.
         card_gigabytes: memory of the GPU to train on, in GB; None: no comparison.
     """
 
@@ -119,7 +119,7 @@ class EmaSettings:
     """The moving average of the weights.
 
     Args:
-        decay: of the average per optimizer step; None: no average.
+        decay: decay of the average per optimizer step; None: no average.
     """
 
     decay: Annotated[float | None, DECAY]
@@ -130,7 +130,8 @@ class EarlyStoppingSettings:
     """When training ends early.
 
     Args:
-        patience: validations without a lower WER after which training ends; None: never.
+        patience: number of consecutive validations without a new best WER or perplexity after which training ends;
+            None: no limit.
     """
 
     patience: Annotated[int | None, or_null(whole(1))]
@@ -145,7 +146,7 @@ class TrainerSettings:
         devices: number of devices, -1 or auto for all, or a list of their numbers.
         num_nodes: number of machines.
         strategy: how processes share the work: ddp, fsdp, or another name that Lightning knows.
-        precision: of weights and of computation.
+        precision: precision of weights and computation.
         max_epochs: number of epochs after which the run ends; -1 or None: no limit.
         max_steps: number of optimizer steps after which the run ends; -1: no limit.
         gradient_clip_val: maximum norm of the gradient; None: not clipped.
@@ -174,7 +175,7 @@ class TrainerSettings:
             raise InputError(f"trainer.max_epochs or trainer.max_steps must be positive, to bound the run; {given}.")
         if self.is_sharded and str(self.precision).startswith("16"):
             must = "trainer.precision must be 32-true or bf16-mixed with trainer.strategy=fsdp"
-            raise InputError(f"{must}, untested with the loss scaling of float16; got {self.precision}.")
+            raise InputError(f"{must}, which is untested with the loss scaling of float16; got {self.precision}.")
 
     @property
     def is_sharded(self) -> bool:
@@ -209,9 +210,9 @@ class RunSettings:
     Args:
         corpus: section.
         components: the sections of the components, by name; only asr.build reads them.
-        seed: of all random numbers.
+        seed: seed of all random numbers.
         run_dir: folder of the run.
-        num_threads: of the training process on a CPU.
+        num_threads: number of threads of the training process on a CPU.
         init: section.
         data: section.
         checkpoint: section.

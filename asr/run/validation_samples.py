@@ -17,8 +17,8 @@ class ValidationSample:
 
     Args:
         step: completed optimizer steps.
-        epoch: from 1; 0 before the first step.
-        id: of the utterance.
+        epoch: number of the epoch, counted from 1; 0 before the first step.
+        id: id of the utterance.
         reference: correct text of the utterance.
         hypothesis: recognised text of the utterance.
     """
@@ -34,8 +34,8 @@ class SamplesFile:
     """Stores the hypotheses of the same utterances at each validation, in the order of the manifest.
 
     Args:
-        path: of the file.
-        ids: of the utterances.
+        path: path of the file.
+        ids: ids of the utterances.
     """
 
     def __init__(self, path: Path, ids: Sequence[str]) -> None:
@@ -43,7 +43,7 @@ class SamplesFile:
         self.ids = tuple(ids)
 
     def cut(self, done: int) -> None:
-        """Remove validations after step `done`, because they will be repeated, and an incomplete last line."""
+        """Remove an incomplete last line, and validations after step `done`, which will be repeated."""
         if self.path.is_file():
             samples = read_samples(self.path)
             write_whole_text(self.path, "".join(_line(sample) for sample in samples if sample.step <= done))
@@ -71,7 +71,7 @@ def read_samples(path: Path) -> list[ValidationSample]:
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             sample = ValidationSample(**json.loads(line))
-        except (ValueError, TypeError):  # incomplete after a kill
+        except (ValueError, TypeError):  # the process was killed while it wrote the line
             continue
         texts = (sample.id, sample.reference, sample.hypothesis)
         if isinstance(sample.step, int) and all(isinstance(text, str) for text in texts):

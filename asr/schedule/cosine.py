@@ -22,7 +22,7 @@ class Cosine:
         self.final_factor = final_factor
 
     def __call__(self, moment: Moment) -> float:
-        """Factor of the learning rate."""
+        """Return the factor by which the learning rate is multiplied."""
         step, total_steps, _ = moment
         if step < self.warmup_steps:
             return (step + 1) / self.warmup_steps

@@ -19,6 +19,6 @@ class Noam:
         self.warmup_steps = max(1, warmup_steps)
 
     def __call__(self, moment: Moment) -> float:
-        """Factor of the learning rate."""
+        """Return the factor by which the learning rate is multiplied."""
         progress = (moment.step + 1) / self.warmup_steps
         return min(progress, progress**-0.5)

@@ -23,12 +23,13 @@ ABOUT = """Recordings to text, with the time and the confidence of each word.
 
 Programs written for OpenAI's interface use http://127.0.0.1:8000/v1 as their base URL.
 
-Speech while it is spoken: a WebSocket at /stream. The first message is JSON, `{"sample_rate": 48000}`, in Hz, with
-`"chunk_seconds"` to use chunks of another length than the server's. Then come messages of bytes, raw 16-bit PCM,
-little-endian, mono, and at the end `{"end": true}`. The server answers with `{"ready": true, "chunk_seconds": ...,
-"note": ...}`, and whenever words change with `{"final": [words], "partial": "provisional words", "is_end": whether a
-segment of speech has ended, "heard": seconds recognised}`. Each final word is sent once, with times and confidence as
-above. The last message is `{"end": true, "seconds": ...}`, or `{"error": "one line."}`, which may come at any time.
+The WebSocket at /stream recognises speech while it is spoken. The client's first message is JSON,
+`{"sample_rate": 48000}`, in Hz; the optional key `"chunk_seconds"` replaces the server's chunk length. The following
+messages contain audio as bytes: 16-bit PCM, little-endian, mono. The last message is `{"end": true}`. The server first
+sends `{"ready": true, "chunk_seconds": ..., "note": ...}`. Whenever words change, it sends `{"final": [words],
+"partial": "provisional words", "is_end": whether a segment of speech has ended, "heard": seconds recognised}`. It sends
+each final word once, with times and confidence as above. Its last message is `{"end": true, "seconds": ...}`, or
+`{"error": "one line."}`, which it may send at any time.
 """
 
 
@@ -59,10 +60,10 @@ def _add_transcribe(app: FastAPI, service: Service) -> None:
         openapi_extra={"requestBody": UPLOAD_BODY},
     )
     async def transcribe(request: Request, options: Annotated[Options, Query()]) -> Response:
-        """Answer with the text, its words with times and confidence, and the n-best hypotheses."""
+        """Answer with the text, the words with times and confidence, and the n-best hypotheses."""
         if options.nbest > 1 and service.recognizer.decode.max_hypotheses == 1:
             must = "nbest must be 1, because this server's decoder finds only one hypothesis"
-            raise HTTPException(422, f"{must}; got {options.nbest}. Start it with --beam 16, say.")
+            raise HTTPException(422, f"{must}; got {options.nbest}. Start the server with --beam 16, for example.")
         service.check_room()
         async with service.uploads.receive(request, no_fields) as upload:
             transcript = await recognized(request, service, upload, options.nbest)
@@ -92,7 +93,7 @@ def _add_state(app: FastAPI, service: Service) -> None:
         responses={503: {"model": Health}},
     )
     async def health() -> Response:
-        """Answer with 200 while recordings and streams are recognised, with 503 afterwards."""
+        """Answer with 200 while the server recognises recordings and streams, and with 503 when it has stopped."""
         ready = service.jobs.alive and service.sockets.streams.alive
         waiting, streams = service.jobs.waiting, service.sockets.number
         state = Health(ready=ready, model=service.name, waiting=waiting, streams=streams)
@@ -100,7 +101,7 @@ def _add_state(app: FastAPI, service: Service) -> None:
 
     @app.get("/metrics", tags=["state"], summary="Counters, for Prometheus", responses={200: METRICS_PAGE})
     async def metrics() -> Response:
-        """Answer with requests by status, the queue, batches, streams, latencies and seconds of audio."""
+        """Answer with metrics of requests, queue, batches, streams, latencies and seconds of audio."""
         return Response(service.metrics.text(), headers={"content-type": CONTENT_TYPE_LATEST})
 
 

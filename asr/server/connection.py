@@ -9,8 +9,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from asr.server.metrics import CLIENT_GONE
 from asr.text.printable import printable
 
-SHOWN = 80  # characters of an address in the log
-SWITCHING = 101  # to the WebSocket protocol: counted when the connection ends
+SHOWN = 80  # maximum number of characters of an address in the log
+SWITCHING = 101  # status of a switch to the WebSocket protocol; counted when the connection ends
 
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),

@@ -24,7 +24,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]*)?")  # host and port, in lower case
 
 HOST_MUST = "the host must be a known name of the server"
-ORIGIN_MUST = "a recording must not be sent by a page of another site"  # a recording or a stream
+ORIGIN_MUST = "a recording must not be sent by a page of another site"  # this also applies to a stream
 REMEDY = "To allow it, start the server with --allowed-host NAME."
 
 
@@ -33,7 +33,7 @@ class Hosts:
     """Known names of a server.
 
     Args:
-        names: host names and addresses, as `host_of` returns them; ANY stands for all.
+        names: host names and addresses, as `host_of` returns them; ANY stands for every host.
         any_address: whether every IP address is accepted. This is safe, because only names can be rebound.
     """
 
@@ -69,7 +69,7 @@ class KnownHosts:
         host, origin = headers.get("host", ""), headers.get("origin")
         if not self._hosts.has(host_of(host)):
             return problem(scope["path"], UnusableError(421, f"{HOST_MUST}; got {shown(host)}. {REMEDY}"))
-        if origin is None or scope.get("method", "POST") != "POST":  # curl sends none; a WebSocket has no method
+        if origin is None or scope.get("method", "POST") != "POST":  # curl sends no origin; a WebSocket has no method
             return None
         site = host_of(origin.partition("://")[2])
         if site == host_of(host) or self._hosts.has_named(site):
@@ -78,11 +78,11 @@ class KnownHosts:
 
 
 def known_hosts(host: str, listening: str, allowed: Sequence[str]) -> Hosts:
-    """Collect the names of a server: the names in its options, and the names of this machine.
+    """Collect the known names of a server: names in its options, and names of this machine.
 
     Args:
         host: name or address to listen at, as given by the user.
-        listening: the address of `host`.
+        listening: the IP address of `host`.
         allowed: further hosts, or ANY.
 
     Raises:

@@ -1,9 +1,9 @@
-"""The queue of recordings, and the thread that recognises them: short ones in batches, long ones segment by segment.
+"""The queue of recordings, and the thread that recognises them.
 
-Short recordings (at most one chunk) are recognised in the order of arrival, in the largest batches that memory bounds
-allow. A long recording passes through the network chunk by chunk; after each decoded segment, a batch of waiting short
-recordings is recognised. So a short recording waits for at most one segment (two chunks) of a long recording, not for
-its end. A long recording continues after each batch, so short recordings cannot delay it for ever. Only one long
+Short recordings (at most one chunk) are recognised in the order of arrival, in the largest batches that the memory
+bounds allow. A long recording passes through the network chunk by chunk; after each decoded segment, a batch of waiting
+short recordings is recognised. A short recording therefore waits for at most one segment (two chunks) of a long
+recording. A long recording continues after each batch, so short recordings cannot delay it for ever. Only one long
 recording is processed at a time.
 """
 
@@ -36,7 +36,7 @@ class QueueFullError(Exception):
 
 
 class StoppedError(Exception):
-    """The thread has ended or is ending, so queued recordings are not recognised."""
+    """The thread has ended or is ending, so it recognises no more recordings."""
 
 
 class _GoneError(Exception):
@@ -86,7 +86,7 @@ class Jobs:
         chunk_seconds = options.chunks.chunk_seconds
         self._long_options = replace(options, batches=BatchBounds(batch_seconds=chunk_seconds, max_utterances=1))
         self._queue = queue
-        # A new thread would otherwise have the number that another thread has just set.
+        # Torch's default is read here, because another thread may change it before the new thread starts.
         self._num_threads = num_threads or torch.get_num_threads()
         self._on_batch = on_batch
         self._changed = threading.Condition()
@@ -163,7 +163,7 @@ class Jobs:
             while self._wait():
                 self._short_ones()
                 self._long_one()
-        finally:  # even after an unexpected error, no client waits for a dead thread
+        finally:  # also after an unexpected error, so that no client waits for a thread that has ended
             self.stop()
 
     def _wait(self) -> bool:
@@ -183,7 +183,7 @@ class Jobs:
             self._recognize(jobs, self._options)
 
     def _take_batch(self) -> list[Job]:
-        """Take the first short jobs that fit into a batch, in which all are padded to the longest."""
+        """Take the first short jobs that fit into a batch; a batch is padded to its longest recording."""
         bounds = self._options.batches
         taken: list[Job] = []
         longest = 0.0
@@ -210,7 +210,7 @@ class Jobs:
         try:
             self._recognize_together(jobs, options)
         except Exception as error:  # a fault of the program, or too little memory
-            logger.exception("a batch of %d failed", len(jobs))
+            logger.exception("a batch of %d recordings failed", len(jobs))
             if len(jobs) == 1:
                 _settle(jobs[0], error)
         if len(jobs) > 1:
@@ -249,7 +249,7 @@ class Jobs:
 
 
 def _settle(job: Job, outcome: Transcript | Exception) -> None:
-    """Set the outcome of a job, unless it has an outcome; another thread may set one at the same time."""
+    """Set the outcome of a job that has no outcome; another thread may set an outcome at the same time."""
     with suppress(InvalidStateError):
         if isinstance(outcome, Exception):
             # The traceback refers to the job and the open recording; this cycle would keep the file open.

@@ -9,19 +9,19 @@ from asr.server.jobs import Jobs
 CLIENT_GONE = 499  # nginx's status for a client that disconnects before the answer
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
-OTHER = "other"  # label of all addresses that the server does not have
+OTHER = "other"  # label of all addresses without a route
 RECOGNIZING = ("/transcribe", "/v1/audio/transcriptions")
 
 
 class Metrics:
-    """Metrics of one server, in a registry of its own."""
+    """Metrics of one server, in a separate registry."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         self._requests = Counter("asr_requests", "Requests answered.", ["path", "status"], registry=self._registry)
         self._seconds = Histogram(
             "asr_transcribe_seconds",
-            "From a request for a transcript to its answer, upload included; answers of 200 only.",
+            "Seconds from a request for a transcript to its answer, upload included; only answers with status 200.",
             buckets=SECONDS,
             registry=self._registry,
         )
@@ -29,21 +29,21 @@ class Metrics:
             "asr_batch_recordings", "Recordings recognised together.", buckets=BATCHES, registry=self._registry
         )
         self._audio = Counter(
-            "asr_audio_seconds", "Audio of recordings recognised and answered.", registry=self._registry
+            "asr_audio_seconds", "Seconds of audio in recordings that were recognised.", registry=self._registry
         )
         self._waiting = Gauge("asr_waiting_recordings", "Recordings in the queue.", registry=self._registry)
         self._uploads = Gauge("asr_uploads", "Uploads being received.", registry=self._registry)
         self._streams = Gauge("asr_streams", "Open streams.", registry=self._registry)
         self._ended = Counter("asr_streams_ended", "Ended streams.", ["how"], registry=self._registry)
         self._stream_audio = Counter(
-            "asr_stream_audio_seconds", "Audio received from streams.", registry=self._registry
+            "asr_stream_audio_seconds", "Seconds of audio received from streams.", registry=self._registry
         )
         self._turns = Histogram(
             "asr_turn_streams", "Streams recognised together.", buckets=BATCHES, registry=self._registry
         )
         self._lags = Histogram(
             "asr_stream_seconds",
-            "From the arrival of the audio that completes a chunk to its words.",
+            "Seconds from the arrival of the audio that completes a chunk to the chunk's words.",
             buckets=SECONDS,
             registry=self._registry,
         )
@@ -80,7 +80,7 @@ class Metrics:
         self._stream_audio.inc(audio_seconds)
 
     def turn(self, lags: Sequence[float]) -> None:
-        """Count streams recognised together; `lags` are the seconds from the arrival of audio to its words."""
+        """Count streams recognised together; `lags` are the seconds from each stream's audio to its words."""
         self._turns.observe(len(lags))
         for lag in lags:
             self._lags.observe(lag)

@@ -2,7 +2,7 @@
 
 *Source*: OpenAI's API reference, objects "Transcription", "Verbose transcription", "Stream event", "Model".
 
-A token of `logprobs` is a word here, with the space before it, so that the tokens join to the text; its logprob is the
+Each token of `logprobs` is a word with the space before it, so that the joined tokens are the text. Its logprob is the
 natural logarithm of the word's confidence. Segments are the cues of the subtitles.
 """
 
@@ -20,7 +20,7 @@ from asr.recognition.formats import cues
 from asr.recognition.transcript import Transcript, Word
 from asr.server.schema import Seconds
 
-MIN_CONFIDENCE = 1e-4  # transcripts have four digits; JSON cannot represent the logarithm of 0
+MIN_CONFIDENCE = 1e-4  # transcripts round confidences to four digits; JSON cannot represent the logarithm of 0
 SEEKS_A_SECOND = 100  # Whisper's `seek` counts frames of 10 ms
 UNDETERMINED = "und"  # ISO 639-2 code of an undetermined language
 
@@ -30,7 +30,7 @@ class OpenAILogprob(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     token: str = Field(description="a word, with the space before it")
-    bytes: list[int] = Field(description="of the token in UTF-8")
+    bytes: list[int] = Field(description="the token in UTF-8")
     logprob: float = Field(
         le=0, description="natural logarithm of the word's confidence, which is raised to at least 0.0001"
     )
@@ -41,7 +41,7 @@ class OpenAIUsage(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     type: Literal["duration"]
-    seconds: Seconds = Field(description="of the recording")
+    seconds: Seconds = Field(description="duration of the recording")
 
 
 class OpenAITranscription(BaseModel):
@@ -72,11 +72,11 @@ class OpenAISegment(BaseModel):
     end: Seconds
     text: str
     tokens: list[int] = Field(
-        description="ids of the text in the model's tokenizer; empty if it does not cover the text"
+        description="token ids of the text; empty if the model's tokenizer does not cover the text"
     )
     temperature: float = Field(description="0: the search is deterministic")
-    avg_logprob: float = Field(le=0, description="mean over the words of the logarithm of their confidence")
-    compression_ratio: float = Field(gt=0, description="size of the text divided by its size compressed by zlib")
+    avg_logprob: float = Field(le=0, description="mean of the logarithms of the words' confidences")
+    compression_ratio: float = Field(gt=0, description="size of the text divided by its zlib-compressed size")
     no_speech_prob: float = Field(description="always 0: segments contain speech")
 
 
@@ -84,8 +84,8 @@ class OpenAIVerboseTranscription(BaseModel):
     """Answer with response_format `verbose_json`."""
 
     model_config = ConfigDict(extra="forbid")
-    language: str = Field(description="the server's --language; without it und (undetermined)")
-    duration: Seconds = Field(description="of the recording")
+    language: str = Field(description="value of the server's --language; without this option, und (undetermined)")
+    duration: Seconds = Field(description="duration of the recording, in seconds")
     text: str
     usage: OpenAIUsage
     segments: list[OpenAISegment] | None = Field(default=None, description="with timestamp_granularities[]=segment")
@@ -98,7 +98,7 @@ class OpenAIModel(BaseModel):
     model_config = ConfigDict(extra="forbid")
     id: str
     object: Literal["model"]
-    created: int = Field(description="start of the server, in seconds since 1970, because models have no creation time")
+    created: int = Field(description="time of the server's start, in seconds since 1970; models have no creation time")
     owned_by: str
 
 
@@ -128,7 +128,7 @@ class OpenAIProblem(BaseModel):
 
 
 def plain(transcript: Transcript, with_logprobs: bool) -> dict[str, Any]:
-    """Return a transcript as `json`."""
+    """Return a transcript in the format `json`."""
     more = {"logprobs": logprobs(transcript.words)} if with_logprobs else {}
     return {"text": transcript.text, "usage": _usage(transcript), **more}
 
@@ -136,7 +136,7 @@ def plain(transcript: Transcript, with_logprobs: bool) -> dict[str, Any]:
 def verbose(
     transcript: Transcript, language: str | None, granularities: Sequence[str], tokenizer: Tokenizer
 ) -> dict[str, Any]:
-    """Return a transcript as `verbose_json`.
+    """Return a transcript in the format `verbose_json`.
 
     Args:
         transcript: transcript of the recording.
@@ -159,7 +159,7 @@ def verbose(
 
 
 def delta(words: Sequence[Word], is_first: bool, with_logprobs: bool) -> dict[str, Any]:
-    """Return the event with the words of a segment; the joined deltas of a stream are its text."""
+    """Return the event with the words of a segment; the joined deltas of a stream are the stream's text."""
     text = ("" if is_first else " ") + " ".join(word.text for word in words)
     more = {"logprobs": logprobs(words, is_first)} if with_logprobs else {}
     return {"type": "transcript.text.delta", "delta": text, **more}

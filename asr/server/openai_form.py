@@ -14,11 +14,12 @@ from asr.server.schema import UPLOADED
 from asr.server.upload import FIELD, Fields, shown_text
 
 Granularity = Literal["word", "segment"]
-CODES = {"missing": "missing_required_parameter", "extra_forbidden": "unknown_parameter"}  # pydantic's code: OpenAI's
+# Maps pydantic's error types to OpenAI's error codes.
+CODES = {"missing": "missing_required_parameter", "extra_forbidden": "unknown_parameter"}
 INVALID, UNSUPPORTED = "invalid_value", "unsupported_value"
 PROMPT_MUST = (
     "prompt must be empty, since this model takes no text beside the audio; got {}. "
-    "Words to favour are an option of the server: --hotwords FILE."
+    "To favour words, start the server with --hotwords FILE."
 )
 
 
@@ -26,11 +27,13 @@ class TranscriptionForm(BaseModel):
     """The fields besides the recording; other fields are refused, so that misspelt options are noticed."""
 
     model_config = ConfigDict(extra="forbid")
-    model: str = Field(description="the name in GET /v1/models")
+    model: str = Field(description="name of the model, from GET /v1/models")
     response_format: Literal["json", "text", "srt", "verbose_json", "vtt"] = Field(
-        default="json", description="with stream: json"
+        default="json", description="must be json with stream=true"
     )
-    language: str | None = Field(default=None, description="the server's --language; refused if it has none")
+    language: str | None = Field(
+        default=None, description="must be the server's --language; refused if the server has none"
+    )
     prompt: str = Field(default="", description="must be empty", json_schema_extra={"maxLength": 0})
     temperature: float = Field(
         default=0.0, description="must be 0: the search is deterministic", json_schema_extra={"enum": [0]}
@@ -69,14 +72,14 @@ def form_reader(model: str, language: str | None) -> Callable[[Fields], Transcri
 
 
 def form_body(model: str, language: str | None) -> dict[str, Any]:
-    """Describe the request's body for OpenAPI, because FastAPI would read a declared body before limits are checked."""
+    """Describe the body for OpenAPI; FastAPI would read a declared body before the limits are checked."""
     schema = TranscriptionForm.model_json_schema(by_alias=True)
     properties = schema["properties"]
     properties["model"]["enum"] = [model]
     if language is None:
         del properties["language"]
     else:
-        properties["language"] = {"type": "string", "enum": [language], "description": "the model's"}
+        properties["language"] = {"type": "string", "enum": [language], "description": "language of the model"}
     schema["properties"] = {FIELD: UPLOADED, **properties}
     schema["required"] = [FIELD, *schema["required"]]
     return {"required": True, "content": {"multipart/form-data": {"schema": schema}}}

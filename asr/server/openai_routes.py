@@ -43,7 +43,7 @@ EVENTS = "text/event-stream"
 ANSWER: dict[str, Any] = {
     "description": "The transcript, in the format of response_format and stream.",
     "content": {
-        "application/json": {},  # filled in from `model`
+        "application/json": {},  # FastAPI adds the schema of `model`
         "text/plain": {"schema": {"type": "string"}},
         "text/vtt": {"schema": {"type": "string"}},
         EVENTS: {"schema": {"type": "string"}},
@@ -62,7 +62,7 @@ def _add_transcriptions(app: FastAPI, service: Service) -> None:
     read = form_reader(service.name, service.language)
 
     async def received(request: Request) -> AsyncIterator[Upload[TranscriptionForm]]:
-        """Receive the form; FastAPI closes the recording's file after the answer, for a stream after its last event."""
+        """Receive the form; FastAPI closes the recording's file after the answer, or after a stream's last event."""
         if request.query_params:
             raise UnusableError(422, "the query must be empty, since all options are fields of the form; it is not.")
         service.check_room()
@@ -97,7 +97,7 @@ def _answer(transcript: "Transcript", form: TranscriptionForm, service: Service)
 
 
 class _Events(StreamingResponse):
-    """Server-sent events that are not cancelled when the client disconnects, because the generator ends by itself."""
+    """Server-sent events; if the client disconnects, they are not cancelled, because the generator ends by itself."""
 
     media_type = EVENTS
 
@@ -106,7 +106,7 @@ class _Events(StreamingResponse):
 
 
 async def _stream(request: Request, service: Service, upload: Upload[TranscriptionForm]) -> Response:
-    """Answer with the words of each segment as it is decoded; errors before the first segment have their own status."""
+    """Answer with the words of each decoded segment; an error before the first segment sets the HTTP status."""
     loop = asyncio.get_running_loop()
     segments: asyncio.Queue[Sequence[Word] | None] = asyncio.Queue()  # None: end
 
@@ -153,9 +153,9 @@ def _add_models(app: FastAPI, service: Service) -> None:
         """Answer with a list of the served model."""
         return OpenAIModels(object="list", data=[model])
 
-    @app.get("/v1/models/{name:path}", tags=tags, summary="A model", responses=_problems(404, 421))
+    @app.get("/v1/models/{name:path}", tags=tags, summary="The served model, by name", responses=_problems(404, 421))
     async def model_named(name: str) -> OpenAIModel:
-        """Answer with the model, if it is the served model."""
+        """Answer with the model if its name is the served model's; otherwise with 404."""
         check_model(name, service.name)
         return model
 

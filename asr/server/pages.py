@@ -20,10 +20,11 @@ from asr.web.demo import SCRIPTS, demo_body
 from asr.web.page import asset, escape, page
 
 CAPTIONS = '<button type="button" id="caption" class="microphone">Captions</button>'
-ALLOWED = {"connect-src": "'self'", "script-src": "'self'"}  # for requests, and for the microphone's audio worklet
+# connect-src allows requests; script-src allows the microphone's audio worklet.
+ALLOWED = {"connect-src": "'self'", "script-src": "'self'"}
 # This header allows all content from this origin; the page's own policy allows only its own scripts and styles.
 DEMO_POLICY = "default-src 'self' 'unsafe-inline' data: blob:; base-uri 'none'; frame-ancestors 'none'"
-# Swagger UI sets style attributes, and its style has embedded pictures.
+# Swagger UI sets style attributes, and its style sheet contains embedded pictures.
 DOCS_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; "
     "img-src 'self' data:; base-uri 'none'; frame-ancestors 'none'"
@@ -50,14 +51,14 @@ DOCS_START = """SwaggerUIBundle({ dom_id: "#swagger-ui", url: "/openapi.json", d
 
 @dataclass(frozen=True)
 class ExampleAudio:
-    """An example recording of the page, with the displayed name."""
+    """An example recording on the demo page, and its displayed name."""
 
     name: str
     path: Path
 
 
 def read_examples(paths: Sequence[str], max_seconds: float) -> tuple[ExampleAudio, ...]:
-    """Check the example recordings of the page.
+    """Check the example recordings of the demo page.
 
     Raises:
         InputError: a recording cannot be used, or is too long.
@@ -106,14 +107,13 @@ def _swagger_assets() -> ASGIApp:
 
 def demo_page(model: str, limits: Limits, examples: tuple[ExampleAudio, ...]) -> str:
     """Return the demo's page."""
-    bounds = (
-        f"Recordings of up to {limits.max_seconds:g} seconds and {limits.max_bytes / 1e6:g} megabytes; none is stored."
-    )
+    size = f"{limits.max_seconds:g} seconds and {limits.max_bytes / 1e6:g} megabytes"
+    bounds = f"Recordings may have up to {size}; they are not stored."
     body = demo_body(
         f'Model <strong>{escape(model)}</strong>. {bounds}\nPrograms use <a href="/docs">the endpoint</a>.',
         "WAV, FLAC, Ogg, MP3 or AIFF. Or use the microphone: captions show words while you speak.",
         [(f"/examples/{number}", example.name) for number, example in enumerate(examples)],
-        without=" Without: curl -F file=@recording.wav ADDRESS/transcribe",
+        without=" Without JavaScript: curl -F file=@recording.wav ADDRESS/transcribe",
         buttons=CAPTIONS,
         sections=asset("live.html"),
     )

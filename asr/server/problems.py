@@ -1,4 +1,4 @@
-"""Errors: each error is one line in JSON, in the format of the route.
+"""Error responses: each error is one line in JSON, in the format of the route.
 
 Under /v1/ the format is OpenAI's, `{"error": {"message", "type", "param", "code"}}`; elsewhere it is `{"detail"}`.
 OpenAI does not use status 422, so an invalid field or file has status 400 under /v1/.
@@ -63,7 +63,7 @@ def stopping() -> UnusableError:
 def failed(error: Exception) -> UnusableError:
     """Return the answer to a fault of the server, without internal details."""
     memory = is_out_of_memory(error)
-    line = "the server has too little memory for this recording." if memory else "the server failed; its log says how."
+    line = "the server has too little memory for this recording." if memory else "the server failed; see its log."
     return UnusableError(500, line)
 
 
@@ -90,7 +90,7 @@ def add_errors(app: FastAPI) -> None:
     async def refused(request: Request, error: StarletteHTTPException) -> Response:
         allowed = (error.headers or {}).get("Allow", "")
         if error.detail == HTTPStatus.NOT_FOUND.phrase:
-            error.detail = f"there is nothing at this address. There are {ADDRESSES}."
+            error.detail = f"there is nothing at this address. The addresses are {ADDRESSES}."
         elif error.detail == HTTPStatus.METHOD_NOT_ALLOWED.phrase:
             error.detail = f"{printable(request.method)} is not allowed at this address; it accepts {allowed}."
         return problem(request.url.path, error)
@@ -105,7 +105,7 @@ def add_errors(app: FastAPI) -> None:
     @app.exception_handler(ClientDisconnect)
     async def gone(request: Request, error: ClientDisconnect) -> Response:
         # Only the log shows this line.
-        return problem(request.url.path, UnusableError(CLIENT_GONE, "the client went away."))
+        return problem(request.url.path, UnusableError(CLIENT_GONE, "the client disconnected."))
 
     @app.exception_handler(Exception)
     async def fault(request: Request, error: Exception) -> Response:

@@ -1,7 +1,7 @@
-"""Uvicorn's two protocols, with bounds on the work and memory a client can cause, and errors as JSON.
+"""Uvicorn's two protocols, with bounds on the work and memory that a client can cause, and errors as JSON.
 
-The protocol answers pings and joins the fragments of a message before the application receives them, so this module
-counts them. Answers to pings are stored until the client reads them.
+The WebSocket protocol answers pings and joins the fragments of a message; the application does not receive them. This
+module therefore counts pings and fragments. Answers to pings are stored until the client reads them.
 """
 
 import json
@@ -13,13 +13,13 @@ from websockets.datastructures import Headers
 from websockets.frames import CloseCode, Frame
 from websockets.http11 import Request, Response
 
-FRAMES_A_SECOND = 200  # allowed frames without a message: pings, pongs, and fragments after the first
-SPARE_FRAMES = 1_000  # number of frames that a client may send in addition to the allowed rate
+FRAMES_A_SECOND = 200  # allowed frames in addition to messages: pings, pongs, and fragments after the first
+SPARE_FRAMES = 1_000  # number of frames that a client may send in addition to this rate
 JSON = "application/json"
 
 
 class HttpProtocol(H11Protocol):
-    """HTTP/1.1; the answer to a malformed request has the format of all errors."""
+    """HTTP/1.1; the answer to a malformed request is JSON."""
 
     def send_400_response(self, msg: str) -> None:
         """Answer a malformed request, unless an answer has already begun."""
@@ -36,20 +36,20 @@ class HttpProtocol(H11Protocol):
 
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):
-    """WebSockets; frames without a message are counted."""
+    """WebSockets with a limit on frames that are not messages."""
 
     _began: float | None = None
     _num_frames = 0
 
     def handle_connect(self, event: Request) -> None:
-        """Answer the handshake; a refusal has the format of all errors."""
+        """Answer the handshake; a refusal is JSON."""
         accept = self.conn.accept
 
-        def accept_or_say_why(request: Request) -> Response:
+        def accept_or_refuse(request: Request) -> Response:
             response = accept(request)
             return response if response.status_code == 101 else _as_json(response)
 
-        self.conn.accept = accept_or_say_why  # type: ignore[method-assign]
+        self.conn.accept = accept_or_refuse  # type: ignore[method-assign]
         super().handle_connect(event)
 
     def handle_cont(self, event: Frame) -> None:
@@ -82,12 +82,12 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
 
 def error_body(line: str) -> bytes:
-    """Return the body of an error."""
+    """Return the JSON body of an error."""
     return json.dumps({"error": line}).encode()
 
 
 def _as_json(response: Response) -> Response:
-    """Return the answer to a failed handshake in the format of other errors."""
+    """Convert the answer to a failed handshake to JSON."""
     reason = (response.body or b"").decode("utf-8", "replace")
     body = error_body(" ".join(reason.split()) or "the handshake of a WebSocket failed.")
     headers = Headers(

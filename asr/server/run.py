@@ -1,6 +1,6 @@
 """Start and stop of the server: it prints its address, and finishes accepted requests when it is stopped.
 
-Uvicorn handles idle connections and clients that do not read; on public networks, a reverse proxy should do so.
+Uvicorn handles idle connections and clients that do not read. On public networks, use a reverse proxy for this.
 """
 
 import asyncio
@@ -19,12 +19,12 @@ from asr.server.service import Service
 from asr.server.stream_client import MAX_MESSAGE_BYTES
 from asr.server.stream_sockets import StreamSockets
 
-LOOK_SECONDS = 0.1  # interval of checks whether to stop
-PING_SECONDS = 20  # interval of pings on a WebSocket, so that proxies do not consider it dead
+LOOK_SECONDS = 0.1  # interval between checks whether the server has started or must stop
+PING_SECONDS = 20  # interval of pings on a WebSocket, so that proxies do not close the connection
 UNREAD_SECONDS = 30  # time after which a client that does not read is disconnected, if the system supports it
-# Messages that uvicorn's WebSockets log as errors, although a client caused them or receives them:
+# Messages that uvicorn logs as errors, although a client caused the error or receives the message.
 NO_FAULTS = ("Invalid UTF-8 sequence", "ASGI callable returned without completing handshake")
-LAST_SECONDS = 2  # time to send the last answers, after the time to finish requests is over
+LAST_SECONDS = 2  # time to send the last answers, after the time to finish requests
 
 logger = logging.getLogger("asr.server")
 
@@ -65,8 +65,8 @@ def serve(
 def make_server(
     service: Service, server_socket: socket.socket, stop_seconds: float, forwarded_allow_ips: str | None = None
 ) -> uvicorn.Server:
-    """Return the server; arguments as for `serve`."""
-    if hasattr(socket, "TCP_USER_TIMEOUT"):  # connections inherit it
+    """Return the server; the arguments are those of `serve`."""
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # connections inherit this option
         server_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * UNREAD_SECONDS)
     settings = uvicorn.Config(
         make_app(service),
@@ -75,7 +75,7 @@ def make_server(
         ws=WebSocketProtocol,
         ws_max_size=MAX_MESSAGE_BYTES,
         ws_ping_interval=PING_SECONDS,
-        ws_ping_timeout=None,  # a pong queues after audio that is not recognised yet; streams have their own timeouts
+        ws_ping_timeout=None,  # a pong waits behind audio that is not recognised yet; streams have their own timeouts
         ws_per_message_deflate=False,
         lifespan="off",
         log_config=None,
@@ -115,7 +115,7 @@ async def _run(server: uvicorn.Server, service: Service, server_socket: socket.s
 
 
 async def _watch(server: uvicorn.Server, service: Service, address: str, stop_seconds: float) -> None:
-    """Print the address when the server listens; when it stops, end its jobs after `stop_seconds`."""
+    """Print the address when the server listens; when it stops, wait `stop_seconds`, then end jobs and streams."""
     while not server.started:
         await asyncio.sleep(LOOK_SECONDS)
     print(f"serving {service.name} at {address} (Ctrl-C stops it)", flush=True)

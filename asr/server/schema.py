@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 Seconds = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
-MAX_ALTERNATIVES = 100  # bounded because recognition of a long recording compares pairs of alternatives
+MAX_ALTERNATIVES = 100  # bounded because recognition of a long recording compares all pairs of alternatives
 
 
 class WordHeard(BaseModel):
@@ -17,7 +17,7 @@ class WordHeard(BaseModel):
     text: str = Field(description="normalised")
     start: Seconds = Field(description="seconds from the beginning of the recording")
     end: Seconds = Field(description="seconds from the beginning of the recording")
-    confidence: Share = Field(description="probability that the word is right")
+    confidence: Share = Field(description="probability that the word is correct")
 
 
 class Reading(BaseModel):
@@ -34,12 +34,12 @@ class Transcription(BaseModel):
     model_config = ConfigDict(extra="forbid")
     id: str = Field(description="the name of the uploaded file")
     text: str
-    duration: Seconds = Field(description="of the recording, in seconds")
-    speech: bool = Field(description="false: only silence or steady noise, so no words")
+    duration: Seconds = Field(description="duration of the recording, in seconds")
+    speech: bool = Field(description="false: the recording contains only silence or steady noise, so it has no words")
     confidence: Share | None = Field(description="mean of the words' confidences; null without words")
     score: float | None = Field(description="the decoder's score of the text")
-    words: list[WordHeard] = Field(description="in order")
-    alternatives: list[Reading] = Field(description="the best first; the first is the text itself")
+    words: list[WordHeard] = Field(description="words in order")
+    alternatives: list[Reading] = Field(description="hypotheses, best first; the first hypothesis is the text itself")
 
 
 class Problem(BaseModel):
@@ -73,7 +73,7 @@ class StreamOptions(BaseModel):
     """The first message of a stream; other fields are refused, so that misspelt options are noticed."""
 
     model_config = ConfigDict(extra="forbid")
-    sample_rate: int = Field(ge=8_000, le=192_000, description="of the audio, in Hz")
+    sample_rate: int = Field(ge=8_000, le=192_000, description="sample rate of the audio, in Hz")
     chunk_seconds: float | None = Field(
         default=None,
         ge=0.08,
@@ -94,7 +94,7 @@ UPLOADED: dict[str, Any] = {
     "format": "binary",
     "description": "one recording: WAV, FLAC, Ogg (Vorbis, Opus), MP3, AIFF",
 }
-# FastAPI would read a declared upload before the limits are checked, so this describes the body by hand.
+# FastAPI would read a declared upload before the limits are checked, so the body is described here instead.
 UPLOAD_BODY: dict[str, Any] = {
     "required": True,
     "content": {
@@ -124,6 +124,6 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
     503: {
         "model": Problem,
         "description": "The queue is full, or the server is stopping.",
-        "headers": {"Retry-After": {"schema": {"type": "integer"}, "description": "seconds to wait before trying"}},
+        "headers": {"Retry-After": {"schema": {"type": "integer"}, "description": "seconds until the next attempt"}},
     },
 }

@@ -50,7 +50,7 @@ class Service:
     language: str | None = None
 
     def check_room(self) -> None:
-        """Refuse a recording, before it is uploaded, if the queue has no room for it.
+        """Refuse a recording before its upload if the queue has no room for it.
 
         Raises:
             UnusableError: the queue is full, or the maximum number of uploads is being received.
@@ -73,7 +73,7 @@ async def recognized(
         service: recognises the recording.
         upload: the recording; its file is no longer read after this function returns or raises.
         nbest: maximum number of alternatives in the transcript.
-        on_words: as for `Job`.
+        on_words: argument of `Job`.
 
     Raises:
         UnusableError: the queue is full, the server stops, or the recording is unusable.
@@ -92,7 +92,7 @@ async def recognized(
     try:
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not outcome.done():
-            if not service.jobs.withdraw(job):  # recognition has begun, and needs the file until it ends
+            if not service.jobs.withdraw(job):  # recognition has begun, and reads the file until it ends
                 with suppress(Exception):
                     await outcome
             raise ClientDisconnect

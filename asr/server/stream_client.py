@@ -4,8 +4,8 @@
     out   {"ready": true, ...}, then {"final": [words], "partial": "...", ...} whenever words change; {"end": true, ...}
           after the last words, or {"error": "one line."}
 
-If a client sends faster than its audio is recognised, the server stops reading, and TCP slows the client down. If a
-client does not read its words, they are buffered for some seconds, then the client is dropped.
+If a client sends audio faster than the server recognises it, the server stops reading, and TCP slows the client down.
+If a client does not read its words, they are buffered for some seconds; then the client is disconnected.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from asr.server.streams import SAMPLE_BYTES, Speech, Streams, Update
 from asr.text.printable import printable
 
 MAX_MESSAGE_BYTES = 1 << 18  # maximum size of a message
-AHEAD_SECONDS = 5.0  # maximum seconds of buffered audio, or the length of the next chunk if it is longer
+AHEAD_SECONDS = 5.0  # maximum seconds of buffered audio; a longer chunk is buffered completely
 SEND_SECONDS = 10.0  # timeout for a client to read a message
 MESSAGES_A_SECOND = 1000  # allowed messages per second of audio; limited because each message takes some time
 SPARE_MESSAGES = 1000  # number of messages allowed in addition to the rate MESSAGES_A_SECOND
@@ -52,7 +52,7 @@ class StreamLimits:
     Args:
         most: maximum number of streams that are open at a time.
         max_seconds: maximum length of a stream, both in seconds of audio and in real time.
-        idle_seconds: maximum time without a message, also before the first message.
+        idle_seconds: maximum time without a message, including the time before the first message.
     """
 
     most: int
@@ -61,7 +61,7 @@ class StreamLimits:
 
 
 class StreamProblemError(Exception):
-    """The end of a stream: reason in one line for the client, label in the metrics, and the WebSocket's code."""
+    """Ends a stream with a reason for the client, a label for the metrics, and the WebSocket's closing code."""
 
     def __init__(self, line: str, how: str = REFUSED, code: int = POLICY) -> None:
         super().__init__(line)
@@ -71,7 +71,7 @@ class StreamProblemError(Exception):
 class _GoneError(Exception):
     """The client has disconnected or was dropped, so nothing more can be sent."""
 
-    def __init__(self, line: str = "the client went away", how: str = GONE) -> None:
+    def __init__(self, line: str = "the client disconnected", how: str = GONE) -> None:
         super().__init__(line)
         self.how = how
 
@@ -114,7 +114,7 @@ class StreamClient:
         return (ENDED, "ended") if problem is None else (problem.how, str(problem))
 
     def stop(self) -> None:
-        """End the stream as soon as the audio received is recognised."""
+        """End the stream as soon as the received audio is recognised."""
         self._stopped.set()
 
     async def _recognize(self) -> StreamProblemError | None:
@@ -156,7 +156,7 @@ class StreamClient:
         return None
 
     async def _unless_stopped(self, waiting: Coroutine[Any, Any, Result]) -> Result:
-        """Await a message of the client, but raise if the server stops."""
+        """Await a message of the client; raise StreamProblemError if the server stops first."""
         task = asyncio.create_task(waiting)
         stopping = asyncio.create_task(self._stopped.wait())
         try:
@@ -177,7 +177,7 @@ class StreamClient:
             async with asyncio.timeout(self._limits.idle_seconds):
                 message = await self._receive()
         except TimeoutError:
-            line = f"the first message must come within {self._limits.idle_seconds:g} seconds; none did."
+            line = f"the first message must arrive within {self._limits.idle_seconds:g} seconds; none arrived."
             raise StreamProblemError(line, IDLE) from None
         must = f"the first message must be JSON, such as {EXAMPLE}"
         if message.get("text") is None:
@@ -198,7 +198,8 @@ class StreamClient:
                     if self.seconds > limits.max_seconds:
                         raise TimeoutError
                     if num_messages > SPARE_MESSAGES + MESSAGES_A_SECOND * self.seconds:
-                        raise StreamProblemError("messages must have a millisecond of audio or more; these have less.")
+                        must = "messages must contain a millisecond of audio or more on average"
+                        raise StreamProblemError(f"{must}; these contain less.")
                     self._streams.put(speech, samples)
                     while speech.is_ahead(AHEAD_SECONDS):
                         self._room.clear()
@@ -214,7 +215,7 @@ class StreamClient:
             async with asyncio.timeout(self._limits.idle_seconds):
                 message = await self._receive()
         except TimeoutError:
-            line = f"audio must not stop for {self._limits.idle_seconds:g} seconds; it did."
+            line = f"audio must not pause for {self._limits.idle_seconds:g} seconds; it did."
             raise StreamProblemError(line, IDLE) from None
         text, samples = message.get("text"), message.get("bytes")
         if text is not None:
@@ -249,7 +250,7 @@ class StreamClient:
             self._loop.call_soon_threadsafe(self._take_up, outcome)
 
     def _take_up(self, outcome: Update | Exception) -> None:
-        """Queue this update, merged with an update not sent yet."""
+        """Queue this update, merged with any update that has not been sent yet."""
         self._room.set()
         self._news.set()
         if isinstance(outcome, Exception):
@@ -306,7 +307,7 @@ def _problem_of(failure: Exception) -> StreamProblemError:
         return server_stopping()
     if is_out_of_memory(failure):
         return StreamProblemError("the server has too little memory for this stream.", FAILED, FAULT)
-    return StreamProblemError("the server failed; its log says how.", FAILED, FAULT)
+    return StreamProblemError("the server failed; see its log.", FAILED, FAULT)
 
 
 def _first(error: ValidationError) -> str:

@@ -1,4 +1,4 @@
-"""The open WebSockets: limit of their number, and their end."""
+"""The open WebSockets of the server, and the limit on their number."""
 
 import asyncio
 import logging
@@ -15,7 +15,7 @@ logger = logging.getLogger("asr.server")
 
 
 class StreamSockets:
-    """The open WebSockets.
+    """Serves WebSockets, up to a maximum number at a time.
 
     Args:
         streams: recognises the streams.

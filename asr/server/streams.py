@@ -1,7 +1,8 @@
-"""Live speech of all clients, and the thread that recognises it: all streams with a complete chunk, in one batch.
+"""Live speech of all clients, and the thread that recognises it.
 
-A turn takes only the next chunk of each stream, so a client that sends faster than real time gets no larger share of
-the network. The words of a stream do not depend on the other streams of a turn. Recordings have another thread, because
+In each turn, the thread recognises the next chunk of all streams that have a complete chunk, in one batch. Because a
+turn takes only one chunk of each stream, a client that sends faster than real time gets no larger share of the network.
+The words of a stream do not depend on the other streams of a turn. Recordings are recognised in another thread, because
 captions would otherwise wait for batches of recordings. Both threads may use the network, which has no state between
 calls.
 """
@@ -61,13 +62,13 @@ class Speech:
         self.stream = stream
         self.on_update = on_update
         self.at_end = False
-        self.is_taken = False  # whether a turn is processing its audio
+        self.is_taken = False  # whether a turn is processing the stream's audio
         self.complete_since = 0.0  # when the last byte of the current turn's audio arrived
         self.sample_rate = sample_rate
         self._resampler = Resampler(sample_rate, stream.sample_rate)
         self._waiting = bytearray()
-        self._arrivals: deque[tuple[int, float]] = deque()  # number of bytes received so far, time of their arrival
-        self._num_taken = 0  # number of bytes that the turns so far have taken
+        self._arrivals: deque[tuple[int, float]] = deque()  # pairs of the number of bytes received so far and the time
+        self._num_taken = 0  # number of bytes that all turns have taken so far
         self._wanted = 0  # number of bytes that complete the next chunk
         self._num_samples = 0  # number of samples that earlier turns have processed
         self.want()
@@ -83,7 +84,7 @@ class Speech:
 
     @property
     def is_ready(self) -> bool:
-        """Whether a turn has work to do: a complete chunk, or the end."""
+        """Whether the stream has a complete chunk, or has ended."""
         return self.at_end or len(self._waiting) >= self._wanted
 
     def add(self, samples: bytes) -> None:
@@ -102,7 +103,7 @@ class Speech:
         return taken, self.at_end and not self._waiting
 
     def process(self, taken: bytes, is_last: bool) -> None:
-        """Resample a chunk and pass it to the stream's encoder state."""
+        """Resample a chunk and pass it to the stream."""
         samples = torch.frombuffer(bytearray(taken), dtype=torch.int16) if taken else torch.zeros(0)
         self._num_samples += len(samples)
         pieces = [torch.zeros(0), *self._resampler.feed(samples.float() / 2**15)]
@@ -116,7 +117,7 @@ class Speech:
         self._wanted = SAMPLE_BYTES * max(1, samples)
 
     def update(self, captions: Captions, is_over: bool) -> Update:
-        """Return the update with these captions."""
+        """Return the update that contains these captions."""
         return Update(captions, self._num_samples / self.sample_rate, is_over)
 
 
@@ -127,7 +128,7 @@ class Streams:
         recognizer: the recogniser, which other threads may use at the same time.
         settings: settings of each stream; a client may choose another `chunk_seconds`.
         num_threads: number of threads for the network's computations; None: torch's default.
-        on_turn: called with the lags of a turn's streams: seconds from the arrival of the chunk to its words.
+        on_turn: called after each turn with the lag of each stream: seconds from the chunk's arrival to its words.
 
     Attributes:
         note: a limitation of captions with this model; may be empty.
@@ -146,7 +147,7 @@ class Streams:
             settings = replace(settings, chunk_seconds=NO_CHUNK_SECONDS)
         self._make = partial(Stream, recognizer, **asdict(settings))
         self.note = self._make().note
-        # A new thread would otherwise have the number that another thread has just set.
+        # Torch's default is read here, because another thread may change it before the new thread starts.
         self._num_threads = num_threads or torch.get_num_threads()
         self._on_turn = on_turn
         self._changed = threading.Condition()
@@ -170,7 +171,7 @@ class Streams:
         Args:
             sample_rate: sample rate of the audio, in Hz.
             chunk_seconds: length of a chunk; None: the server's setting.
-            on_update: as for `Speech`.
+            on_update: argument of `Speech`.
 
         Raises:
             InputError: the model does not support chunks of this length.
@@ -217,7 +218,7 @@ class Streams:
         self._thread.join(seconds)
 
     def _look_at(self, speech: Speech) -> None:
-        """Add a stream to the next turn if it has a complete chunk or its end."""
+        """Add a stream to the next turn if the stream has a complete chunk or has ended."""
         if speech in self._open and speech not in self._ready and not speech.is_taken and speech.is_ready:
             self._ready[speech] = None
             self._changed.notify()
@@ -229,11 +230,11 @@ class Streams:
         try:
             while turn := self._next_turn():
                 self._process(turn)
-        finally:  # even after an unexpected error, no client waits for a dead thread
+        finally:  # also after an unexpected error, so that no client waits for a thread that has ended
             self.stop()
 
     def _next_turn(self) -> dict[Speech, tuple[bytes, bool]]:
-        """Wait for streams that are ready; return them with their chunks, empty when stopped."""
+        """Wait for streams that are ready; return them with their chunks, or {} when stopped."""
         with self._changed:
             self._changed.wait_for(lambda: self._ready or self._stopped)
             turn = {speech: speech.take() for speech in self._ready}
@@ -248,7 +249,7 @@ class Streams:
                 speech.process(*taken)
             advance = next(iter(turn)).stream.advance
             captions = advance([speech.stream.ears for speech in turn])
-        except Exception as error:  # a fault of the program or too little memory; clients can send only numbers
+        except Exception as error:  # a fault of the program or too little memory; a client's audio cannot cause it
             logger.exception("a turn of %d streams failed", len(turn))
             for speech in turn:
                 self.close(speech)

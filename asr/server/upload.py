@@ -1,7 +1,8 @@
 """Uploads: from a request's body to an utterance, within limits on bytes, upload time and seconds of audio.
 
-An uploaded recording is in a temporary file without a name, opened as /dev/fd/N: the system removes it with its last
-descriptor, even if the server is killed. The name given by the client appears only in the answer.
+An uploaded recording is stored in a temporary file without a name, opened as /dev/fd/N. The system removes the file
+when its last descriptor is closed, even if the server is killed. The file name that the client gives appears only in
+the answer.
 """
 
 import asyncio
@@ -28,13 +29,13 @@ from asr.text.printable import printable
 
 FORM = "multipart/form-data"
 FIELD = "file"
-MAX_FILES = 2  # maximum files of a form, which needs only one; up to a megabyte of each is in memory
+MAX_FILES = 2  # maximum files of a form, which needs only one; up to a megabyte of each file is in memory
 MAX_FIELDS = 32  # maximum fields of a form, not counting files
 MAX_FIELD_BYTES = 1 << 14
 NUM_EXAMINED = 2  # files examined at a time, because MP3 and Ogg files are read into memory
 FILE_MUST = f"the form must hold one recording, in the field `{FIELD}`"
-SHOWN = 40  # characters of a client's text in an answer
-EXAMINED_RATE = 16000  # an arbitrary sample rate in Hz, used to measure seconds
+SHOWN = 40  # maximum number of characters of a client's text in an answer
+EXAMINED_RATE = 16000  # sample rate in Hz at which a file is decoded to measure its length; the value is arbitrary
 
 _number = itertools.count()
 
@@ -66,7 +67,7 @@ class Upload(NamedTuple, Generic[OptionsT]):
 
 
 class Uploads:
-    """Receives recordings, a bounded number at a time.
+    """Receives recordings, up to a maximum number at a time.
 
     Args:
         limits: limits of each upload.
@@ -95,7 +96,7 @@ class Uploads:
             read: returns the options from the form's other fields, or raises UnusableError.
 
         Raises:
-            UnusableError: the form, the file, or its size is not accepted.
+            UnusableError: the form, the file, or the size of the body is not accepted.
             ClientDisconnect: the client has disconnected.
         """
         with ExitStack() as coming:
@@ -138,7 +139,8 @@ def _enough_space() -> Iterator[None]:
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
-        raise UnusableError(507, "the server has no space left for uploads. Try a smaller file, or later.") from None
+        line = "the server has no space left for uploads. Send a smaller file, or try again later."
+        raise UnusableError(507, line) from None
 
 
 async def _form(request: Request, limits: Limits) -> FormData:
@@ -156,8 +158,8 @@ async def _form(request: Request, limits: Limits) -> FormData:
         async with asyncio.timeout(limits.upload_seconds):
             return await counted.form(max_files=MAX_FILES, max_fields=MAX_FIELDS, max_part_size=MAX_FIELD_BYTES)
     except TimeoutError:
-        must = f"the upload must be over within {limits.upload_seconds:g} seconds"
-        raise UnusableError(408, f"{must}; it was not. Send a smaller file, FLAC say.") from None
+        must = f"the upload must be complete within {limits.upload_seconds:g} seconds"
+        raise UnusableError(408, f"{must}; it was not. Send a smaller file, such as FLAC.") from None
     except UnusableError:
         raise
     except StarletteHTTPException as error:  # the base class of FastAPI's exception
@@ -195,11 +197,11 @@ def _file_and_fields(form: FormData) -> tuple[UploadFile, Fields]:
         got = f"got {_names(fields)}" if fields else "it is empty"
         raise UnusableError(422, f"{FILE_MUST}; {got}.", param=FIELD)
     if len(files) > 1:
-        line = f"{FILE_MUST}; got {len(files)} of them. Send each in a request of its own."
+        line = f"{FILE_MUST}; got {len(files)} of them. Send each in a separate request."
         raise UnusableError(422, line, param=FIELD)
     [file] = files
     if not isinstance(file, UploadFile):
-        line = f"{FILE_MUST}; that field holds text, as it has no file name. With curl: -F {FIELD}=@NAME."
+        line = f"{FILE_MUST}; the field contains text, because it has no file name. With curl: -F {FIELD}=@NAME."
         raise UnusableError(422, line, param=FIELD)
     return file, fields
 
@@ -215,14 +217,14 @@ def _names(fields: Fields) -> str:
 
 
 def _path(spooled: "SpooledTemporaryFile[bytes]") -> str:
-    """Write a file to disk, and return a path that opens it while its descriptor is open."""
+    """Write a file to disk, and return its path, which is valid while its descriptor is open."""
     spooled.rollover()
     spooled.flush()
     return f"/dev/fd/{spooled.fileno()}"
 
 
 def _examine(path: str, max_seconds: float) -> Utterance:
-    """Make the file an utterance; if its header has no length, decode at most `max_seconds` to measure it."""
+    """Return the utterance of a file; if its header has no length, decode at most `max_seconds` to measure it."""
     seconds = declared_seconds(path)
     if seconds is None:
         samples = 0

@@ -1,16 +1,16 @@
-"""The folder conf/ and the default settings of components."""
+"""Default settings, read from the files in conf/."""
 
 from pathlib import Path
 from typing import Any
 
 from asr.settings.rule import one_of
 
-HERE = Path(__file__).parent.parent  # of the package
+HERE = Path(__file__).parent.parent  # folder of the package
 CONF = HERE / "conf" if (HERE / "conf").is_dir() else HERE.parent / "conf"  # in a wheel, conf/ is inside the package
 
 
 def run_defaults() -> dict[str, Any]:
-    """Read the defaults of settings outside of components from conf/train.yaml, including the section `trainer`."""
+    """Read the defaults of settings that belong to no component from conf/train.yaml and conf/trainer/default.yaml."""
     import yaml
 
     settings: dict[str, Any] = yaml.safe_load((CONF / "train.yaml").read_text(encoding="utf-8"))
@@ -38,7 +38,7 @@ def default_settings(group: str, name: str) -> dict[str, Any]:
     for key, part in (item for entry in chosen for item in entry.items()):
         if key.startswith("override "):  # a setting outside of the component
             continue
-        # "/decode@first: beam": the setting `first` is a component of the group decode
+        # The entry "/decode@first: beam" means that the setting `first` is the component conf/decode/beam.yaml.
         of_group, _, absolute = key.rpartition("@")
         parts[absolute] = default_settings(of_group.removeprefix("/") or f"{group}/{key}", part)
     return {**settings, **{key: part | settings.get(key, {}) for key, part in parts.items()}}

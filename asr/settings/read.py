@@ -1,4 +1,4 @@
-"""Settings as objects: conversion of mappings to frozen dataclasses with a rule for each field, and back.
+"""Convert mappings to settings, which are frozen dataclasses with a rule for each setting, and back.
 
 A field has one of four kinds:
 
@@ -19,13 +19,13 @@ from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hint
 from asr.errors import InputError, shown
 from asr.settings.rule import Rule
 
-MISSING_VALUE = "MUST_BE_GIVEN"  # in files of conf/experiment; OmegaConf's ??? would not override a default
+MISSING_VALUE = "MUST_BE_GIVEN"  # used in conf/experiment, because OmegaConf's ??? would not override a default
 
 Settings = TypeVar("Settings")
 
 
 class Key(NamedTuple):
-    """The key of a setting that is a reserved word in Python."""
+    """The key of a setting, if the key is a reserved word in Python."""
 
     name: str
 
@@ -92,12 +92,12 @@ def read(cls: type[Settings], mapping: object, where: str = "") -> Settings:
     """Read a mapping into a settings dataclass.
 
     Args:
-        cls: a frozen dataclass with fields as described above.
+        cls: a frozen dataclass with fields as described at the top of this module.
         mapping: values by key, sections as mappings.
         where: name of the section; empty for the settings of a whole run.
 
     Raises:
-        InputError: a key is absent or unknown, or a value is missing or breaks its rule; names the setting.
+        InputError: a key is absent or unknown, or a value is missing or breaks its rule; the message names the setting.
     """
     if not isinstance(mapping, Mapping):
         raise InputError(f"{where or 'a config'} must be a mapping of settings; got {shown(mapping)}.")
@@ -125,7 +125,7 @@ def _read(cls: type[Settings], mapping: Mapping[str, Any], where: str) -> Settin
         elif entry.key in mapping:
             assert entry.rule is not None
             if mapping[entry.key] == MISSING_VALUE:
-                raise InputError(f"{name} must be given; it has no default here. Add {name}=... to the command.")
+                raise InputError(f"{name} must be given, because it has no default. Add {name}=... to the command.")
             entry.rule.check(name, mapping[entry.key])
             values[entry.field] = mapping[entry.key]
     return cls(**values)
@@ -149,7 +149,7 @@ def check(settings: object, where: str = "") -> None:
     """Check the values of settings that were not made by `read`.
 
     Raises:
-        InputError: a value breaks its rule; names the first such setting.
+        InputError: a value breaks its rule; the message names the first setting with an invalid value.
     """
     for entry in entries(type(settings)):
         if entry.rule is not None:

@@ -12,21 +12,21 @@ from typing import Annotated, Any, NamedTuple
 
 from asr.errors import InputError, shown
 
-MAX_NUMBER = 1_000_000_000  # larger numbers of any quantity are errors
+MAX_NUMBER = 1_000_000_000  # every setting rejects a larger number
 MAX_NAME_BYTES = 255  # limit for names of files and folders on nearly every file system
 
 
 class Rule(NamedTuple):
-    """A rule for a value, in words for messages and as a function."""
+    """A rule for a value: in words, for messages, and as a function."""
 
     words: str
     holds: Callable[[Any], bool]
 
     def check(self, name: str, value: Any) -> None:
-        """Check a value.
+        """Check a value; `name` is the setting's name, as the user writes it.
 
         Raises:
-            InputError: the value breaks the rule; `name` is the user's name of the setting.
+            InputError: the value breaks the rule.
         """
         if not self.holds(value):
             raise InputError(f"{name} must be {self.words}; got {shown(value)}.")
@@ -38,8 +38,8 @@ def whole(least: int, most: int = MAX_NUMBER) -> Rule:
 
 
 def odd(most: int) -> Rule:
-    """Make the rule for the size of a centred kernel."""
-    words = f"odd, so that it is centred, and at most {most:,}"
+    """Make the rule for an odd whole number up to `most`, which is the size of a centred kernel."""
+    words = f"odd, so that the kernel is centred, and at most {most:,}"
     return Rule(words, lambda value: is_whole(value) and 1 <= value <= most and value % 2 == 1)
 
 
@@ -116,14 +116,14 @@ DEVICES = Rule(
         or (isinstance(value, list) and value != [] and all(is_whole(index) and index >= 0 for index in value))
     ),
 )
-PRECISION = Rule(  # of training; weights are float32, so Lightning's other precisions are excluded
+PRECISION = Rule(  # weights are float32, so Lightning's other precisions are excluded
     "32-true, bf16-mixed or 16-mixed",
     lambda value: (
         not isinstance(value, bool) and str(value) in ("32-true", "32", "bf16-mixed", "bf16", "16-mixed", "16")
     ),
 )
 
-DECODED_SECONDS = number(1, 3_600)  # maximum length of a decoder's input; a shorter limit would cut every word
+DECODED_SECONDS = number(1, 3_600)  # maximum length of a decoder's input; a limit below 1 s would cut words
 CHUNK_SECONDS = above(0, 3_600)  # length of a chunk of a stream
 LEFT_SECONDS = number(0, 3_600)  # left context of a chunk
 RIGHT_SECONDS = number(0, 30)  # right context of a chunk, computed again in the next chunk
@@ -132,12 +132,12 @@ SAMPLE_RATES = whole(1_000, 192_000)  # Hz
 THREADS = whole(1, 1_024)
 WORKERS = whole(0, 1_024)  # processes that read audio
 
-# Types of parameters of several components.
+# Types of parameters that several components have.
 Dim = Annotated[int, whole(1, 65_536)]  # channels
 Layers = Annotated[int, whole(1, 1_000)]
 Heads = Annotated[int, whole(1, 1_024)]
 FeedForwardFactor = Annotated[float, above(0, 64)]  # inner dimension / dim
-Probability = Annotated[float, PROBABILITY]  # of dropout
+Probability = Annotated[float, PROBABILITY]  # dropout probability
 Fraction = Annotated[float, FRACTION]
 Text = Annotated[str, TEXT]
 OptionalText = Annotated[str | None, or_null(TEXT)]
@@ -146,5 +146,5 @@ MelBins = Annotated[int, whole(1, 512)]
 FrameLength = Annotated[float, number(0.002, 0.2)]  # seconds
 FrameShift = Annotated[float, number(0.001, 0.2)]  # seconds
 Eps = Annotated[float, above(0, 1)]
-KernelSize = Annotated[int, odd(1_001)]  # of a convolution, in frames
-Bias = Annotated[bool, SWITCH]  # of linear layers and convolutions
+KernelSize = Annotated[int, odd(1_001)]  # size of a convolution's kernel, in frames
+Bias = Annotated[bool, SWITCH]  # whether linear layers and convolutions have a bias

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class ByteRange(NamedTuple):
-    """Bytes from `start` to `start + num_bytes` of a file; with `etag`, only of this version."""
+    """Bytes `start` to `start + num_bytes` of a file; if `etag` is given, the file must have this version."""
 
     path: str
     start: int

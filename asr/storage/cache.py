@@ -1,9 +1,9 @@
 """A cache of objects' byte ranges on a local disk, shared by processes.
 
-A range is a file, named by a hash of its URL, version and position. It begins with a digest of URL, version, position
-and content, so a truncated or damaged file is detected and fetched again. Files are written under another name and then
-renamed, so a process may be killed at any moment. No function raises errors, because a run without the cache is only
-slower.
+Each range is stored as a file, whose name is a hash of URL, version and position. The file begins with a digest of URL,
+version, position and content, so a truncated or damaged file is detected and fetched again. Files are written under a
+temporary name and then renamed, so a process that is killed leaves no incomplete range. No function raises errors,
+because a run without the cache is only slower.
 """
 
 import functools
@@ -19,11 +19,11 @@ from asr.storage.byte_range import ByteRange
 from asr.storage.settings import StorageSettings
 from asr.system.files import UNFINISHED
 
-NUM_FOLDERS = 64  # folders have equal shares of the size, so that few files are examined when files must be removed
-MIN_FILES = 8  # minimum number of files that fit into a folder; ranges too large for this are not stored
-CHECKED_SHARE = 0.02  # a process checks a folder's size after it has written this share of the maximum
+NUM_FOLDERS = 64  # each folder has an equal share of the maximum size; to remove files, only one folder is examined
+MIN_FILES = 8  # a range is not stored if fewer than this number of ranges of its size would fit into a folder
+CHECKED_SHARE = 0.02  # a process checks a folder's size after it has written this share of the folder's maximum size
 REMAINING_SHARE = 0.9  # share of a folder's maximum size that remains after files are removed
-ABANDONED_SECONDS = 3600.0  # age above which an unfinished file must be from a killed process
+ABANDONED_SECONDS = 3600.0  # an older unfinished file must be from a killed process
 DIGEST_BYTES = 16
 
 logger = logging.getLogger(__name__)

@@ -30,34 +30,36 @@ REQUEST_BYTES = 16 << 20  # maximum size of a request, which must end within tim
 CONCURRENT_REQUESTS = 32  # maximum number of concurrent requests of a process
 MAX_STORES = 64  # maximum number of open stores; each signed URL needs a store
 NUM_RETRIES = 10_000  # no limit in practice: retry_seconds limits retries
-FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.1, 15.0  # before a retry; doubled each time
-SLACK_SECONDS = 10.0  # time after obstore's own time limits before a request is abandoned
+FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.1, 15.0  # pause before a retry; doubles with each retry
+SLACK_SECONDS = 10.0  # a request is abandoned this long after obstore's own time limits
 MODIFIED = "modified "  # prefix of a version that is a time, from a server without ETags
 
 VARIABLES = ("AWS_", "GOOGLE_", "AZURE_")  # prefixes of environment variables
-ANSWERED_WITH_200 = ("non-partial response", "Range request not supported")  # obstore's messages for S3, HTTP
-REASONS = {  # parts of obstore's messages, and their meaning
+# obstore's messages, for S3 and for HTTP, when a server ignores a byte range and sends the whole object.
+ANSWERED_WITH_200 = ("non-partial response", "Range request not supported")
+REASONS = {  # meaning of parts of obstore's messages
     "TimedOut": "no answer within timeout_seconds",
     "IncompleteBody": "the answer ended early",
     "dns error": "the name of the host cannot be resolved",
 }
 
-_process_id: int | None = None  # of the process that used obstore first: this one or an ancestor before a fork
+_process_id: int | None = None  # id of the first process that used obstore: this process or an ancestor
 
 logger = logging.getLogger(__name__)
 
 
 class ObjectInfo(NamedTuple):
-    """An object's size in bytes, and its version: ETag or time of modification; None if the server sends neither."""
+    """An object's size in bytes and its version: the ETag, else the time of modification, else None."""
 
     size: int
     etag: str | None
 
 
 class Get(NamedTuple):
-    """Get bytes `start` to `stop` of an object, which must have all of them; with `etag`, only of this version.
+    """Get bytes `start` to `stop` of an object.
 
-    With `is_open` the object may end before `stop`.
+    The object must contain all these bytes; with `is_open` it may end before `stop`. If `etag` is given, the object
+    must have this version.
     """
 
     url: str
@@ -110,7 +112,7 @@ class _Place(NamedTuple):
 
 
 class Client:
-    """A process's connections to stores, in a thread with an event loop, so that requests are concurrent."""
+    """A process's connections to stores; a thread with an event loop sends the requests concurrently."""
 
     def __init__(self) -> None:
         import obstore
@@ -120,17 +122,17 @@ class Client:
         _process_id = os.getpid()
         self._obstore = obstore
         self._stores: dict[tuple[str, StorageSettings, Environment], Any] = {}
-        self._whole_only: set[str] = set()  # hosts and buckets of servers without byte ranges
+        self._whole_only: set[str] = set()  # hosts and buckets of servers that do not support byte ranges
         self._free = asyncio.Semaphore(CONCURRENT_REQUESTS)
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True, name="object stores").start()
 
     def run(self, requests: Sequence[Request], settings: StorageSettings) -> list[Any]:
-        """Answer requests, at most CONCURRENT_REQUESTS at a time.
+        """Send requests, at most CONCURRENT_REQUESTS at a time.
 
         Returns:
-            An answer for each request: Fetched for Get, ObjectInfo for Stat, a list of (URL, size) for Listing, and for
-            Put whether the object was written.
+            The result of each request: Fetched for Get, ObjectInfo for Stat, a list of (URL, size) for Listing; for
+            Put, whether the object was written.
 
         Raises:
             StoreError: a request failed; the error is that of the first failed request in the given order.
@@ -219,7 +221,7 @@ class Client:
         return await self._obstore.get_async(place.store, place.path, options=options)  # type: ignore[arg-type]
 
     async def _head(self, request: Stat, place: _Place) -> ObjectInfo:
-        if scheme(request.url) in HTTP and "?" in request.url:  # a signature is valid only for GET
+        if scheme(request.url) in HTTP and "?" in request.url:  # the signature in a signed URL is valid only for GET
             result = await self._obstore.get_async(place.store, place.path)
             return _info(result.meta)
         return _info(await self._obstore.head_async(place.store, place.path))
@@ -227,7 +229,7 @@ class Client:
     async def _list(self, request: Listing, place: _Place, settings: StorageSettings) -> list[tuple[str, int]]:
         """List objects; a truncated answer, which obstore does not retry, is requested again from the beginning."""
         if scheme(request.url) in HTTP:
-            raise StoreError(f"{printable_url(request.url)}: a web server's files cannot be listed; name each.")
+            raise StoreError(f"{printable_url(request.url)}: a web server's files cannot be listed; name each file.")
         root = f"{scheme(request.url)}://{bucket(request.url)}/"
         deadline, pause = time.monotonic() + settings.retry_seconds, FIRST_PAUSE_SECONDS
         while True:
@@ -283,7 +285,7 @@ class Client:
 
 
 def is_alive() -> bool:
-    """Whether obstore works in this process: not after a fork from a process that has used it."""
+    """Return whether obstore works in this process; it fails in a process that is forked after the first use."""
     return _process_id in (None, os.getpid())
 
 
@@ -293,7 +295,7 @@ def store_environment() -> Environment:
 
 
 def time_limit(request: Request, settings: StorageSettings) -> float:
-    """Return the time in seconds after which a request is abandoned if obstore has not ended it."""
+    """Return the time in seconds after which a request is abandoned if obstore has neither a result nor an error."""
     size = 0
     if isinstance(request, Put):
         size = request.content.stat().st_size if isinstance(request.content, Path) else len(request.content)
@@ -319,7 +321,7 @@ def _info(meta: ObjectMeta) -> ObjectInfo:
 
 
 def check_version(url: str, wanted: str | None, info: ObjectInfo) -> None:
-    """Check that an object still has the wanted version; None: any version.
+    """Check that an object still has the version `wanted`; None allows any version.
 
     Raises:
         StoreError: the object has another version.
@@ -329,7 +331,7 @@ def check_version(url: str, wanted: str | None, info: ObjectInfo) -> None:
 
 
 def check_end(url: str, stop: int, info: ObjectInfo) -> None:
-    """Check that an object has all bytes up to `stop`, because a store sends fewer bytes past the end without an error.
+    """Check that an object contains all bytes up to `stop`; a store reports no error for a range beyond the end.
 
     Raises:
         StoreError: the object is shorter.
@@ -352,7 +354,7 @@ def _changed(url: str, how: str) -> StoreError:
 
 
 def _cause(error: Exception, otherwise: str = "") -> str:
-    """Describe in one line why a request failed; leave out possible secrets, such as a URL's query or a body's keys."""
+    """Describe in one line why a request failed; leave out possible secrets, such as a URL's query or access keys."""
     text, _, details = str(error).partition("Debug source:")
     status = re.search(r"status code: (\d{3} ?[A-Za-z -]*)", text)
     if status:
@@ -372,7 +374,7 @@ def _cause(error: Exception, otherwise: str = "") -> str:
 
 
 def _missing(error: Exception, url: str) -> str:
-    """Describe in one line that an object is missing; the answer to a HEAD request does not say if its bucket is."""
+    """Describe in one line that an object is missing; after a HEAD request, the bucket may also be missing."""
     cause = _cause(error, "no such object")
     if scheme(url) in HTTP or "NoSuch" in cause:
         return cause
@@ -380,7 +382,7 @@ def _missing(error: Exception, url: str) -> str:
 
 
 def _advice(text: str) -> str:
-    """Return advice for frequent causes."""
+    """Return advice for a frequent cause of a failed request; "" for other causes."""
     if any(mark in text for mark in ("169.254.169.254", "metadata.google", "Missing AccessKeyId")):
         keys = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         return f". Set {keys}, or AWS_SKIP_SIGNATURE=true for a public bucket"

@@ -13,7 +13,7 @@ _SCHEME = re.compile(r"(?i:([a-z][a-z0-9+.-]*)://)")
 
 
 def is_url(path: str | PurePath) -> bool:
-    """Whether a path is a URL of an object store or a web server."""
+    """Return whether a path is a URL of an object store or a web server."""
     return scheme(path) in SCHEMES
 
 
@@ -47,7 +47,7 @@ def without_query(url: str) -> str:
 
 
 def folder_of(path: str) -> str:
-    """Return the folder of a file, to which relative paths in the file refer."""
+    """Return the folder of a file; relative paths that the file contains are relative to this folder."""
     if not is_url(path):
         return str(Path(path).parent)
     path = without_query(path)
@@ -76,7 +76,7 @@ def join(base: str, relative: str) -> str:
 
 
 def printable_url(path: str) -> str:
-    """Return a path or URL for logs, files and pages: a URL without password and query, which may be a signature."""
+    """Return a path unchanged, or a URL without its secrets (password and query), for logs, files and pages."""
     if not is_url(path):
         return path
     without = without_query(path)
@@ -84,10 +84,10 @@ def printable_url(path: str) -> str:
 
 
 def absolute(path: str) -> str:
-    """Return a file's absolute path, or its URL without password and query, as it may be written to files."""
+    """Return a file's absolute path, or its URL without password and query, so that it may be written to files."""
     return printable_url(path) if is_url(path) else os.path.abspath(path)
 
 
 def without_secrets(text: str) -> str:
-    """Return a text, such as a command line, with URLs without password and query."""
+    """Remove passwords and queries from the URLs in a text, such as a command line."""
     return re.sub(r"https?://[^\s,'\"\[\]{}]+", lambda url: printable_url(url[0]), text)

@@ -13,9 +13,9 @@ MAX_RANGE = 1_000_000
 
 
 def expanded(path: str) -> list[str]:
-    """Return the files that a path or URL with braces and wildcards matches; without them, the path itself.
+    """Return the files that match a path or URL with braces and wildcards; a plain path is returned unchanged.
 
-    `{a,b}` stands for a and b, `{08..12}` for 08, 09, 10, 11, 12; `*`, `?` and `[a-c]` match within a name. Files that
+    `{a,b}` expands to a and b, `{08..12}` to 08, 09, 10, 11, 12; `*`, `?` and `[a-c]` match within a name. Files that
     match a wildcard are sorted. A pattern without a match is returned unchanged.
 
     Raises:

@@ -1,4 +1,4 @@
-"""A file or an object, open for reading; only requested byte ranges of it are read."""
+"""Open files and objects, of which only the requested byte ranges are read."""
 
 import io
 from typing import Any
@@ -7,7 +7,7 @@ from asr.storage.store import read_range, size_and_etag
 
 
 class RangeFile(io.RawIOBase):
-    """Lets libraries that need an open file read a path or a URL; all bytes are of one version.
+    """A path or URL as an open file, for libraries that need one; all bytes are of one version of the file.
 
     Args:
         path: path or URL of the file.
@@ -22,7 +22,7 @@ class RangeFile(io.RawIOBase):
         self._held_start, self._held = 0, b""
 
     def hold(self, start: int, num_bytes: int) -> bytes:
-        """Read a range into memory, replacing the previous one; later reads within the range use the memory."""
+        """Read a range into memory, in place of the previous range; later reads within it need no request."""
         self._held = b""
         self._held_start, self._held = start, read_range(self._path, start, num_bytes, etag=self._version)
         return self._held

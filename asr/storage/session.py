@@ -33,9 +33,9 @@ from asr.storage.client import (
 )
 from asr.storage.settings import StorageSettings, default_storage
 
-HELPERS = 3  # attempts of a request, each with a new helper
-PARENT_SECONDS = 1.0  # interval of a helper's checks that its parent exists
-IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)  # by a helper, because its parent ends it
+HELPERS = 3  # maximum number of attempts of a request; each attempt uses a new helper
+PARENT_SECONDS = 1.0  # interval at which a helper checks that its parent exists
+IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)  # a helper ignores them; its parent ends it
 
 logger = logging.getLogger(__name__)
 
@@ -59,10 +59,10 @@ class _Helper:
         self._in_use = threading.Lock()
 
     def run(self, requests: Sequence[Request], settings: StorageSettings) -> list[Any]:
-        """Answer requests, as `Client.run` does.
+        """Send requests as `Client.run` does.
 
         Raises:
-            StoreError: of the first request that failed.
+            StoreError: a request failed; the error is that of the first failed request in the given order.
             EOFError, OSError: the helper has ended.
         """
         slowest = max((time_limit(request, settings) for request in requests), default=0.0)
@@ -87,7 +87,7 @@ class _Helper:
     def leave(self) -> None:
         """Close this process's copy of the connection after a fork; the helper belongs to the parent."""
         self._connection.close()
-        self._process.returncode = 0  # otherwise Python would wait for it
+        self._process.returncode = 0  # otherwise Python would wait for the helper
 
 
 class _Session:
@@ -123,10 +123,10 @@ def current_settings() -> StorageSettings:
 
 
 def ask(requests: Sequence[Request]) -> list[Any]:
-    """Answer requests to stores as in `Client.run`.
+    """Send requests to stores and return their results, as `Client.run` does.
 
     Raises:
-        StoreError: one line with object and cause.
+        StoreError: a request failed; the message names the object and the cause in one line.
         InputError: the package obstore is missing.
     """
     for _ in range(HELPERS):
@@ -172,7 +172,7 @@ def _begin_anew() -> None:
 
 
 def serve(descriptor: int) -> None:
-    """Answer requests from a socket, as a helper process, until it is closed or the parent has ended."""
+    """Run a helper process: answer requests from a socket until the socket is closed or the parent has ended."""
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     parent, connection, client = os.getppid(), Connection(descriptor), Client()

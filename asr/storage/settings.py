@@ -1,4 +1,4 @@
-"""Settings of access to object stores; resume does not compare them, because they do not change what is read."""
+"""Settings of access to object stores; a resumed run may change them, because they do not affect the data."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -23,7 +23,7 @@ class StorageSettings:
 
     cache_dir: Annotated[str | None, or_null(PATH)]
     cache_gigabytes: Annotated[float, number(0.1, 1_000_000)]
-    retry_seconds: Annotated[float, number(0, 240)]  # signatures of temporary credentials last 5 minutes
+    retry_seconds: Annotated[float, number(0, 240)]  # signatures by temporary credentials expire after 5 minutes
     timeout_seconds: Annotated[float, above(0, 240)]
 
 

@@ -1,9 +1,9 @@
-"""Files by path or URL: sizes, byte ranges, whole files. A request is answered completely, or a StoreError is raised.
+"""Sizes, byte ranges and contents of files, by path or URL. Functions return complete data or raise a StoreError.
 
-Local files are read by `os.pread`. `s3://BUCKET/KEY` takes endpoint, region and credentials from the usual environment
-variables (AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN,
-AWS_SKIP_SIGNATURE for public buckets), as do gs:// and az://, which were not tested. Profiles in ~/.aws are not read:
-`eval "$(aws configure export-credentials --format env)"` exports a profile to the environment.
+Local files are read by `os.pread`. For `s3://BUCKET/KEY`, environment variables set endpoint, region and credentials:
+AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, and AWS_SKIP_SIGNATURE for
+public buckets. gs:// and az:// use the environment variables of their services; they were not tested. Profiles in
+~/.aws are not read: `eval "$(aws configure export-credentials --format env)"` exports a profile to the environment.
 """
 
 import os
@@ -33,14 +33,14 @@ from asr.storage.session import ask, current_settings
 from asr.system.files import write_shared
 from asr.system.files import write_whole as write_whole_file
 
-MERGE_GAP = 1 << 16  # maximum bytes between two ranges in one request; fetching them takes about a millisecond
+MERGE_GAP = 1 << 16  # maximum gap between two ranges of a request, bytes; its transfer takes about a millisecond
 
 
 def size_and_etag(path: str) -> ObjectInfo:
     """Return a file's size in bytes and its version, which changes whenever the file is written.
 
-    The version is the ETag. For a local file, and a web server without ETags, it is the time of modification. It is
-    None if a web server sends neither.
+    The version is the ETag; for a local file or a web server without ETags, it is the time of modification. The version
+    is None if a web server sends neither.
 
     Raises:
         StoreError: the file does not exist, or its store cannot be read.
@@ -73,13 +73,13 @@ def read_range(path: str, start: int, num_bytes: int, *, etag: str | None = None
         etag: version that the file must have, from `size_and_etag`; None: any version.
 
     Raises:
-        StoreError: the file is absent, shorter, of another version, or its store cannot be read.
+        StoreError: the file is absent, is too short or has another version, or its store cannot be read.
     """
     return read_ranges([ByteRange(path, start, num_bytes, etag)])[0]
 
 
 def read_ranges(ranges: Sequence[ByteRange]) -> list[bytes]:
-    """Read byte ranges of any files, concurrently from object stores; neighbouring ranges share a request.
+    """Read byte ranges of files; requests to object stores are concurrent, and neighbouring ranges share a request.
 
     Raises:
         StoreError: as for `read_range`, for the first range that failed.
@@ -111,7 +111,7 @@ def read_whole(path: str) -> bytes:
 
 
 def read_files(paths: Sequence[str]) -> list[bytes]:
-    """Read whole files, concurrently from object stores.
+    """Read whole files; requests to object stores are concurrent.
 
     Raises:
         StoreError: as for `read_range`, for the first file that failed.
@@ -167,7 +167,7 @@ def write_whole(path: str, content: bytes | Path) -> None:
 
 
 def write_together(path: str, content: bytes, *, is_new: bool = False) -> bool:
-    """Write a small file or an object atomically, also if other processes write it at the same time.
+    """Write a small file or an object atomically, even if other processes write it at the same time.
 
     Args:
         path: path or URL of the file; the folder of a local file must exist.
@@ -206,7 +206,7 @@ def download(path: str, target: Path) -> None:
 
 
 def _fetch(ranges: Sequence[ByteRange]) -> dict[ByteRange, bytes]:
-    """Fetch ranges of objects; a request covers several neighbours, or a part of a long range."""
+    """Fetch ranges of objects; a request fetches several neighbouring ranges, or a part of a long range."""
     contents = {wanted: b"" for wanted in ranges if wanted.num_bytes == 0}
     groups = list(_neighbours(ranges))
     requests = [_requests(group) for group in groups]
@@ -226,7 +226,7 @@ def planned_requests(ranges: Sequence[ByteRange]) -> list[Get]:
 
 
 def _requests(group: Sequence[ByteRange]) -> list[Get]:
-    """Return the requests for a group of neighbours."""
+    """Return the requests for a group of neighbouring ranges."""
     path, start, _, etag = group[0]
     stop = max(wanted.stop for wanted in group)
     return [Get(path, begin, end, etag) for begin, end in pairwise([*range(start, stop, REQUEST_BYTES), stop])]

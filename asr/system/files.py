@@ -18,7 +18,7 @@ from asr.errors import InputError
 UNFINISHED = ".unfinished"  # suffix of a temporary file's name, which begins with a dot
 MAX_LINKS = 40  # maximum length of a chain of links, as in Linux
 STDOUT = 1
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errno if the disk, a quota or the maximum file size is exceeded
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errno for a full disk, an exceeded quota, a too large file
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
@@ -95,10 +95,10 @@ def write_whole_text(path: Path, text: str) -> None:
 
 
 def is_stream(path: Path) -> bool:
-    """Whether a path leads to a device, a pipe or an open file of this process; False if nothing exists there.
+    """Return whether a path leads to a device, a pipe or an open file of this process; False if nothing exists there.
 
     Raises:
-        OSError: the path leads to a folder, into a cycle of links, or to a place without permission.
+        OSError: the path leads to a folder or into a cycle of links, or permission is denied.
     """
     descriptor = _descriptor(path)
     try:
@@ -136,7 +136,7 @@ def check_output(option: str, path: Path, example: str, inputs: Iterable[str | P
 
     Args:
         option: the command's option, for errors.
-        path: of the file, or of a link, a device or a pipe.
+        path: path of the file, or of a link, a device or a pipe.
         example: an example of a file name, for errors.
         inputs: files that the command reads and must not replace.
 
@@ -163,7 +163,7 @@ def check_output(option: str, path: Path, example: str, inputs: Iterable[str | P
 
 
 def check_apart(option: str, path: Path, inputs: Iterable[str | Path]) -> None:
-    """Check that an output does not replace an input, also under another name.
+    """Check that an output does not replace an input, even if their paths differ.
 
     Raises:
         InputError: the output is the same file as an input.

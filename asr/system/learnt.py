@@ -1,4 +1,4 @@
-"""Files of fitted components in a bundle: JSON, parsed carefully because a bundle may be untrusted."""
+"""JSON files of fitted components in a bundle; a bundle may be untrusted, so each fault becomes an InputError."""
 
 import json
 from collections.abc import Mapping
@@ -6,11 +6,11 @@ from typing import Any
 
 from asr.errors import InputError, one_line
 
-MAX_BYTES = 64 << 20  # maximum size of a file; the largest are tokenizers' models of a few megabytes
+MAX_BYTES = 64 << 20  # maximum size of a file; the largest files, models of tokenizers, have a few megabytes
 
 
 def to_json(name: str, value: Any) -> dict[str, bytes]:
-    """Return a file, by name, that contains plain values as JSON."""
+    """Convert plain values to a JSON file; return its content by its name."""
     return {name: (json.dumps(value, ensure_ascii=False) + "\n").encode()}
 
 

@@ -26,7 +26,7 @@ TORCH, ONEDNN = "torch", "oneDNN"  # names of the libraries, in results.json
 MIN_FRAMES = 512
 AMD_WITH_WIDE_UNITS = 26  # Zen 5, family 1Ah; earlier families compute 512 bits in two halves, no faster than AVX2
 SMALL = 2.0**-12  # float32 can represent 1 + SMALL; bfloat16 (8 bits) and float16 (11 bits) cannot
-MAX_ERROR_RATIO = 4.0  # of oneDNN's error to MKL's; the error in bfloat16 would be thousands of times MKL's
+MAX_ERROR_RATIO = 4.0  # maximum ratio of oneDNN's error to MKL's; with bfloat16 the ratio would be in the thousands
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class _Process:
 def permit() -> None:
     """Let `adopt` choose oneDNN in this process; only the entry points of commands call this function.
 
-    Until `adopt` is called, torch chooses, also in the next job of a --multirun, whose jobs share a process.
+    The library is `TORCH` until `adopt` is called. Each job of a --multirun calls both, because jobs share a process.
     """
     _Process.is_command, _Process.form = True, TORCH
 

@@ -36,7 +36,7 @@ def interval(ends: Sequence[float] | None, write: Callable[[float | None], str] 
 
 
 def probability(value: float | None, equals: str = "") -> str:
-    """Write a p-value with the precision of a bootstrap: the prefix `equals` with three decimals, or "< 0.001"."""
+    """Write a p-value with three decimals after the prefix `equals`, or "< 0.001": a bootstrap is not more precise."""
     if value is None:
         return NONE
     return "< 0.001" if value < 0.001 else f"{equals}{value:.3f}"

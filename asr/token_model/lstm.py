@@ -42,7 +42,7 @@ class LSTMTokenModel(nn.Module):
         return {"outputs": zeros, "cells": zeros}
 
     def forward(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """Return log_probs (B, U, V) of the token after each of `tokens` (B, U), and the state after them."""
+        """Return log_probs (B, U, V) of the token after each of `tokens` (B, U), and the state after all `tokens`."""
         outputs, cells = (state[name].transpose(0, 1).contiguous() for name in ("outputs", "cells"))  # (L, B, H)
         out, (outputs, cells) = self.cells(self.dropout(self.embedding(tokens)), (outputs, cells))  # (B, U, H)
         log_probs = self.embedding.log_probs(self.project(self.dropout(out)))
@@ -50,5 +50,5 @@ class LSTMTokenModel(nn.Module):
 
     @staticmethod
     def join(states: Sequence[State]) -> State:
-        """Concatenate states to one batch, in this order."""
+        """Concatenate states into one batch, in the given order."""
         return {name: torch.cat([state[name] for state in states]) for name in states[0]}

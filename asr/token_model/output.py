@@ -28,6 +28,6 @@ class TiedEmbedding(nn.Module):
         return F.embedding(tokens, self.weight) * math.sqrt(self.weight.shape[1])
 
     def log_probs(self, x: Tensor) -> Tensor:
-        """Return log_probs, (B, U, D) to (B, U, V), at least in float32."""
+        """Compute log_probs, (B, U, D) to (B, U, V), in float32 or a more precise type."""
         logits = F.linear(x, self.weight, self.bias)
         return F.log_softmax(logits, dim=-1, dtype=None if logits.dtype.itemsize >= 4 else torch.float32)

@@ -21,14 +21,14 @@ from asr.token_model.output import TiedEmbedding
 class TransformerXLTokenModel(nn.Module):
     """Blocks of self-attention over the last tokens, which process a text segment by segment.
 
-    A token attends to itself and to the `memory` tokens before it, in its segment or earlier ones. Each block stores
-    its inputs for these tokens, without gradient. So the segmentation of a text changes no output, and each block
-    extends the context by `memory` tokens.
+    A token attends to itself and to the `memory` tokens before it, in its segment or in earlier segments. Each block
+    stores its inputs for these tokens, without gradient. So the segmentation of a text changes no output, and each
+    block extends the context by `memory` tokens.
 
     *Source*: Dai et al. 2019, arXiv:1901.02860, section 3.
 
     *Differs from the paper*: all tokens attend to equal numbers of tokens, as in the authors' code with `same_length`;
-    LayerNorm is before a sub-layer; each layer has its own `u` and `v`; the softmax is not adaptive.
+    LayerNorm precedes each sub-layer; each layer has separate `u` and `v`; the softmax is not adaptive.
 
     Args:
         vocab_size: V.
@@ -38,7 +38,7 @@ class TransformerXLTokenModel(nn.Module):
         feed_forward_factor: as in the encoder `TransformerXL`.
         dropout: of each residual branch, of the feed-forward activation, of the attention weights, of the embedding
             and of the last block's output.
-        segment: number of tokens computed at once; the gradient does not leave the segment.
+        segment: number of tokens computed at once; gradients do not cross the borders of segments.
         memory: number of earlier tokens to which a token attends.
     """
 
@@ -74,13 +74,13 @@ class TransformerXLTokenModel(nn.Module):
         self.norm_output = PreNorm.last(dim)
 
     def initial_state(self, batch: int) -> State:
-        """Return the blocks' inputs for the last M tokens, (B, L, M, D), here M = 0, and their numbers, (B,)."""
+        """Return an empty memory: the blocks' inputs for M = 0 tokens, (B, L, M, D), and numbers of tokens, (B,)."""
         weight = self.embedding.weight
         given = weight.new_zeros(batch, len(self.blocks), 0, weight.shape[1])
         return {"given": given, "lengths": torch.zeros(batch, dtype=torch.int64, device=weight.device)}
 
     def forward(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """Return log_probs (B, U, V) of the token after each of `tokens` (B, U), and the state after them."""
+        """Return log_probs (B, U, V) of the token after each of `tokens` (B, U), and the state after all `tokens`."""
         log_probs = []
         for part in tokens.split(self.segment, dim=1):
             out, state = self._step(part, state)
@@ -105,7 +105,7 @@ class TransformerXLTokenModel(nn.Module):
         return log_probs, {"given": stored, "lengths": (lengths + queries).clamp(max=self.memory)}
 
     def _hidden(self, queries: int, remembered: int, lengths: Tensor) -> Tensor:
-        """Return a mask (B, Q, M + Q) that is True for keys that are later, too far back, or absent."""
+        """Return a mask (B, Q, M + Q): True for a key after the query, before its context, or absent in the memory."""
         key = torch.arange(remembered + queries, device=lengths.device)
         query = key[remembered:, None]
         unseen = (key > query) | (key < query - self.memory)  # (Q, M + Q)
@@ -113,7 +113,7 @@ class TransformerXLTokenModel(nn.Module):
 
     @staticmethod
     def join(states: Sequence[State]) -> State:
-        """Concatenate states to one batch, in this order; shorter memories are padded with zeros, which are hidden."""
+        """Concatenate states into one batch, in the given order; pad shorter memories with zeros, which are masked."""
         longest = max(state["given"].shape[2] for state in states)
         given = [F.pad(state["given"], (0, 0, longest - state["given"].shape[2], 0)) for state in states]
         return {"given": torch.cat(given), "lengths": torch.cat([state["lengths"] for state in states])}

@@ -26,14 +26,14 @@ class Char:
         return ["", *self._characters]
 
     def fit(self, texts: Iterable[str]) -> None:
-        """Take every character that occurs in `texts`, in code point order."""
+        """Make every character that occurs in `texts` a token, in code point order."""
         self._set(sorted(set().union(*texts)))
 
     def encode(self, text: str) -> list[int]:
         """Return the token of each character.
 
         Raises:
-            InputError: a character is not in the training text; names the character.
+            InputError: a character is not in the training text; the message names the character.
         """
         for character in text:
             if character not in self._ids:
@@ -55,7 +55,7 @@ class Char:
             InputError: a file is damaged.
         """
         characters = from_json(files, FILE)
-        must = f"{FILE} must be a list of characters, each of them once"
+        must = f"{FILE} must be a list of different characters"
         if not isinstance(characters, list):
             raise InputError(f"{must}; got {shown(characters)}.")
         for character in characters:

@@ -17,7 +17,7 @@ UNKNOWN = "<unk>"  # unknown piece of a tokenizer that asr trains
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # represents a space in pieces
 BYTE = re.compile("<0x[0-9A-F]{2}>")  # a piece that is a byte and not text
 MAX_PIECE = 1_000  # characters of a piece
-# The parts accepted in an untrusted tokenizer. A regular expression could run for ever; only the usual one is accepted.
+# Parts that asr accepts in an untrusted tokenizer. A regular expression could run for ever, so PATTERNS has only one.
 STEPS = ("Precompiled", "Strip", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Replace")
 METASPACE = ["Metaspace", SPACE]
 PATTERNS: tuple[dict[str, str], ...] = ({"Regex": " {2,}"}, {"String": " "})
@@ -27,10 +27,10 @@ MODELS = ("BPE", "Unigram")
 class HuggingFace:
     """Subwords of a `tokenizer.json`; asr itself trains only BPE.
 
-    *Source*: Sennrich et al. 2016, arXiv:1508.07909; unigram models of other origin: Kudo 2018, arXiv:1804.10959.
+    *Source*: BPE: Sennrich et al. 2016, arXiv:1508.07909; unigram: Kudo 2018, arXiv:1804.10959.
 
     Id 0 is CTC's blank. In the file, the blank may have any id; lower ids of the file are increased by one. Pieces
-    represent a space by SentencePiece's sign. Text with a character that no piece covers is an error.
+    represent a space by SentencePiece's character, U+2581. Text with a character that no piece covers is an error.
 
     Args:
         vocab_size: number of ids, including blank and unknown.
@@ -46,7 +46,7 @@ class HuggingFace:
         self._blank = 0  # id of the blank in the file
 
     def fit(self, texts: Iterable[str]) -> None:
-        """Train BPE on `texts`; equal texts give equal bytes.
+        """Train BPE on `texts`; equal texts give identical files.
 
         Raises:
             InputError: the texts are too small for `vocab_size`.
@@ -68,7 +68,7 @@ class HuggingFace:
         """Split `text` into pieces.
 
         Raises:
-            InputError: no piece covers a character; names the character.
+            InputError: no piece covers a character; the message names the character.
         """
         encoding = _safely(lambda: self._tokenizer.encode(text, add_special_tokens=False))
         for token, (begin, _) in zip(encoding.ids, encoding.offsets, strict=True):
@@ -106,7 +106,7 @@ class HuggingFace:
 
 
 def _checked(tokenizer: Any) -> dict[str, Any]:
-    """Return the parts of an untrusted tokenizer that split and join text, if asr accepts all of them."""
+    """Return the parts of an untrusted tokenizer that split and join text, after a check that asr accepts them all."""
     if not isinstance(tokenizer, Mapping) or not isinstance(tokenizer.get("model"), Mapping):
         raise InputError(f"{FILE} must hold a tokenizer's model; it holds none.")
     model, normalizer = tokenizer["model"], tokenizer.get("normalizer")
@@ -144,8 +144,8 @@ def names(content: bytes) -> list[str]:
 def _names(tokenizer: Any) -> list[str]:
     numbered = [tokenizer.id_to_token(number) for number in range(tokenizer.get_vocab_size())]
     if any(name is None or len(name) > MAX_PIECE or BYTE.fullmatch(name) for name in numbered):
-        must = f"{FILE} must number its pieces from 0, each of them text of at most {MAX_PIECE:,} characters"
-        raise InputError(f"{must}; it has others.")
+        must = f"{FILE} must number its pieces from 0, and each piece must be text of at most {MAX_PIECE:,} characters"
+        raise InputError(f"{must}; a piece breaks this rule.")
     return numbered
 
 
@@ -165,7 +165,7 @@ def _made(content: bytes) -> Any:
 
 
 def _precompiled(content: Any) -> Any:
-    """Build the step alone, because the library raises an error for a damaged step only outside of a tokenizer."""
+    """Build a step of type Precompiled alone; inside a tokenizer, the library raises no error for a damaged step."""
     return _library().normalizers.Precompiled(base64.b64decode(content))
 
 
@@ -212,7 +212,7 @@ def _library() -> Any:
 
 
 def _safely(call: Callable[[], Any]) -> Any:
-    """Call the library, which is written in Rust: its panics are not subclasses of `Exception`."""
+    """Call the library and convert its errors to InputError, including Rust panics, which are not an `Exception`."""
     try:
         return call()
     except Exception as error:  # the library raises plain Exception for every fault

@@ -20,9 +20,9 @@ class SentencePiece:
 
     *Source*: Kudo and Richardson 2018, arXiv:1808.06226; unigram: Kudo 2018, arXiv:1804.10959.
 
-    Id 0 is CTC's blank (SentencePiece's padding piece). Id 1 is the unknown piece, which never occurs, because text
-    with a character that is not in the training text is an error. SentencePiece does not normalise texts, because
-    `asr.text.normalize` has normalised them.
+    Id 0 is CTC's blank (SentencePiece's padding piece). Id 1 is the unknown piece, which never occurs: a character that
+    is not in the training text is an error. SentencePiece does not normalise texts, because `asr.text.normalize` has
+    normalised them.
 
     Args:
         algorithm: "unigram" or "bpe".
@@ -39,10 +39,10 @@ class SentencePiece:
         self.pieces: list[str] = []  # "" for the blank, and the output of `decode` for the unknown piece
 
     def fit(self, texts: Iterable[str]) -> None:
-        """Train on `texts`, with one thread, so that equal texts give equal bytes.
+        """Train on `texts`, with one thread, so that equal texts give identical files.
 
         Raises:
-            InputError: the texts are too small for `vocab_size`; includes SentencePiece's message.
+            InputError: the texts are too small for `vocab_size`; the message includes SentencePiece's error.
         """
         model = io.BytesIO()
         try:
@@ -53,7 +53,7 @@ class SentencePiece:
                 vocab_size=self.vocab_size,
                 character_coverage=1.0,
                 normalization_rule_name="identity",
-                max_sentence_length=1 << 20,  # bytes; the default silently drops longer lines
+                max_sentence_length=1 << 20,  # bytes; with the default, SentencePiece would silently drop long lines
                 pad_id=0,
                 pad_piece="<blank>",
                 unk_id=UNKNOWN_ID,
@@ -73,7 +73,7 @@ class SentencePiece:
         """Split `text` into the most likely pieces.
 
         Raises:
-            InputError: a character is not in the training text; names the character.
+            InputError: a character is not in the training text; the message names the character.
         """
         tokens = self._processor.encode(text)
         if UNKNOWN_ID in tokens:

@@ -9,10 +9,11 @@ from asr.system.matrix_products import MIN_FRAMES, large_products
 
 
 class BatchProducts(pl.Callback):
-    """Use the library that this process chose for matrix products, from the beginning of a training step to its end.
+    """Use the library that this process has chosen for matrix products during each training step.
 
-    A training batch is planned by its seconds of audio, so it counts as large. Outside of steps, torch's own choice is
-    used, because loading processes, which are forked between steps, must compute the same features as this process.
+    Batches are planned to contain many seconds of audio, so every training batch counts as large. Outside of steps,
+    torch chooses the library: loading processes, which are forked between steps, must compute the same features as this
+    process.
     """
 
     def __init__(self) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Saving(pl.callbacks.Checkpoint):
     """Write checkpoints at fixed intervals, after each validation, at the end of an epoch and on a signal.
 
-    A checkpoint is written only after an optimizer step, its metrics and its validation are complete. It contains the
+    A checkpoint is written only when an optimizer step, its metrics and its validation are complete. It contains the
     position before the next batch (`Position`), at which a resumed run continues.
 
     Args:
@@ -57,7 +57,7 @@ class Saving(pl.callbacks.Checkpoint):
         self._keep = settings.keep
         self._measure = measure
         self._step = 0  # step of the newest checkpoint
-        self._batches = 0  # number of completed batches of the epoch of the newest checkpoint
+        self._batches = 0  # number of batches of the epoch that were complete at the newest checkpoint
         self._time = time.monotonic()
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -73,7 +73,7 @@ class Saving(pl.callbacks.Checkpoint):
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """If the last batch completed a step: save if a checkpoint is due; save and stop after a signal."""
+        """After an optimizer step, save if a checkpoint is due or a signal has arrived; stop after a signal."""
         if batch_idx % trainer.accumulate_grad_batches:
             return
         signum, overdue = self._agree(trainer)
@@ -89,7 +89,7 @@ class Saving(pl.callbacks.Checkpoint):
             return
         score = float(trainer.callback_metrics[f"valid/{self._measure}"])
         done = batches_begun(trainer)
-        self._save(trainer, done, score if math.isfinite(score) else None)  # inf: the references have no words
+        self._save(trainer, done, score if math.isfinite(score) else None)  # infinite if the references have no words
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Save at the end of an epoch that had no validation, and stop after a signal."""
@@ -116,7 +116,7 @@ class Saving(pl.callbacks.Checkpoint):
             set_place(checkpoint, position, checkpoint["global_step"])
 
     def _agree(self, trainer: pl.Trainer) -> tuple[int, bool]:
-        """Return a signal (0: none), and whether a save is due by the first process's clock; equal on all processes."""
+        """Return a signal's number (0: none) and whether a checkpoint is overdue; all processes get equal values."""
         overdue = trainer.is_global_zero and time.monotonic() - self._time > self._every_seconds
         if trainer.world_size == 1:
             return self._stop.signum, overdue
@@ -126,7 +126,7 @@ class Saving(pl.callbacks.Checkpoint):
 
     def _save(self, trainer: pl.Trainer, batches: int, score: float | None) -> None:
         """Write the checkpoint of this step, after `batches` batches of the epoch; delete superseded checkpoints."""
-        cast("TrainingTask", trainer.lightning_module).settle()  # never saves weights that are not finite
+        cast("TrainingTask", trainer.lightning_module).settle()  # stops the run if weights may not be finite
         self._step, self._time, self._batches = trainer.global_step, time.monotonic(), batches
         path = self._folder / checkpoint_name(trainer.global_step, score, self._measure)
         problem = None
@@ -147,7 +147,7 @@ class Saving(pl.callbacks.Checkpoint):
 
 
 def _disk_problem(error: Exception) -> OSError:
-    """Return the OSError of the disk, instead of which torch's writer raises another error."""
+    """Return the disk's OSError, which torch's writer replaces with another error."""
     cause: BaseException = error
     while not isinstance(cause, OSError):
         if cause.__context__ is None:

@@ -20,7 +20,7 @@ from asr.system.processes import die_with_parent
 
 
 def compiled(block: nn.Module) -> Callable[..., Any]:
-    """Return the forward pass of a block's class, compiled at the first call; its arguments are a block and inputs."""
+    """Return the forward pass of a block's class, compiled at the first call; it takes a block and its inputs."""
     return torch.compile(type(block).forward, dynamic=True)
 
 
@@ -31,7 +31,7 @@ class Inputs:
     Args:
         values: inputs, with tensors moved to the device "meta".
         device: device of the original tensors.
-        autocast: type of matrix products under autocast; None: no autocast.
+        autocast: dtype of matrix products under autocast; None: no autocast.
     """
 
     values: tuple[Any, ...]

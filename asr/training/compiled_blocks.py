@@ -21,8 +21,8 @@ Forward = Callable[..., Any]  # forward pass of a class of blocks: maps a block 
 class Compiler(Protocol):
     """A compiler of blocks: `Inductor`, or a fake in tests.
 
-    `beside` starts a compilation for inputs of these shapes while the training continues. `program` may compile at its
-    first call, which is then fast because of `beside`.
+    `beside` starts a compilation for inputs of these shapes while the training continues. The function that `program`
+    returns may compile at its first call; after the compilation by `beside`, this call is fast.
     """
 
     def errors(self) -> tuple[type[Exception], ...]:
@@ -42,7 +42,7 @@ class Beside(Protocol):
 
 
 class Inductor:
-    """Compiler that runs torch.compile in another process first, which fills inductor's cache on disk.
+    """Compiler that first runs torch.compile in another process, to fill inductor's cache on disk.
 
     A thread cannot be used, because tracing temporarily changes the random state of the whole process.
     """
@@ -65,8 +65,8 @@ class Inductor:
 class CompiledBlocks(pl.Callback):
     """Run an encoder's blocks as one compiled program for all blocks and all lengths.
 
-    Only training steps are compiled; they take most of the time. Blocks run uncompiled until the program is ready, and
-    if the compilation fails; the log gives the reason.
+    Only training steps are compiled; they take most of the time. Blocks run uncompiled until the program is ready. If
+    the compilation fails, blocks remain uncompiled, and the log gives the reason.
 
     Args:
         encoder: encoder whose `blocks` are compiled; all blocks have equal classes and shapes.
@@ -80,7 +80,7 @@ class CompiledBlocks(pl.Callback):
         self._begun = 0.0
         self._program: Forward | None = None
         self._seen: Inputs | None = None  # inputs of the first block
-        self.settled = False  # True: blocks will not be replaced again
+        self.settled = False  # True: the decision to run blocks compiled or uncompiled is final
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Replace the forward passes of the blocks, after the trial of the largest batches."""

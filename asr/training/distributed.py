@@ -1,4 +1,4 @@
-"""Several training processes: preparation, joint errors, and termination of all processes when one fails."""
+"""Training with several processes: preparation, common errors, and the end of all processes when one fails."""
 
 import atexit
 import gc
@@ -113,7 +113,7 @@ def take_leave() -> None:
 
 
 def _let_go() -> None:
-    """Free DDP's reference to the process group before Python's, because only Python joins threads without the GIL."""
+    """Free DDP's reference to the process group first; Python then frees the group without a deadlock."""
     gc.collect()
     _LEFT.clear()
 
@@ -134,7 +134,7 @@ def stop_others(trainer: "Trainer") -> None:
 
 
 def _watch_others(trainer: "Trainer") -> None:
-    """Install a watch on the processes that Lightning will start."""
+    """Watch the processes that Lightning will start, in a thread of this process."""
 
     def watch() -> None:
         threading.Thread(target=_end_with_others, args=(trainer,), daemon=True, name="watch of other processes").start()
@@ -189,7 +189,7 @@ def report_lost_connection(trainer: "Trainer") -> NoReturn:
     end = time.monotonic() + GRACE_SECONDS  # connections close slightly before their process ends
     while (lost := _lost_process(trainer)) is None and started_processes(trainer) and time.monotonic() < end:
         time.sleep(POLL_SECONDS)
-    raise InputError(lost or _must_live(trainer, f"process {trainer.global_rank + 1} lost another one")) from None
+    raise InputError(lost or _must_live(trainer, f"process {trainer.global_rank + 1} lost a connection")) from None
 
 
 def is_lost_connection(error: Exception) -> bool:

@@ -36,7 +36,7 @@ def fit(
         stop: request to stop, made by a signal.
 
     Raises:
-        InputError: an error that the user can correct, such as too little memory, or another process that has ended.
+        InputError: another process has ended, or the user can correct the error, such as too little memory.
         StoreError: a store failed.
         Stopped: a signal stopped the training; the run is saved.
     """
@@ -86,5 +86,5 @@ def _is_finished(trainer: pl.Trainer, resume: "Resume") -> bool:
 
 
 def is_lost_worker(error: BaseException) -> bool:
-    """Return whether a worker ended while it sent a batch; this error, unlike a missing file's, has no filename."""
+    """Return whether a worker ended while it sent a batch; unlike the error of a missing file, it has no filename."""
     return isinstance(error, LOST_WORKER) and getattr(error, "filename", None) is None

@@ -33,7 +33,7 @@ def recompute_blocks(encoder: Encoder) -> None:
         raise InputError(f"{must}; got true, and {type(encoder).__name__} has no blocks.")
     for block in encoder.blocks:
         # A wrapper module would change the names in the state dict. A closure would still refer to these blocks in a
-        # deep copy of the model, such as a moving average; the arguments of a partial are copied with it.
+        # deep copy of the model, such as a moving average; a partial's arguments are copied with the model.
         block.forward = partial(_forward, block)
 
 

@@ -12,7 +12,7 @@ from torch.nn.utils import clip_grad_norm_, get_total_norm
 def divide_and_clip(
     parameters: Iterable[nn.Parameter], divisor: Tensor, max_norm: float | None, add_up: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """Divide gradients, then scale them so that their common norm is at most `max_norm`.
+    """Divide gradients, then scale them so that their total norm is at most `max_norm`.
 
     Args:
         parameters: parameters with gradients; parameters without a gradient are ignored.
@@ -35,7 +35,7 @@ def divide_and_clip(
     parts = [gradient.to_local() for gradient in gradients if isinstance(gradient, DTensor)]
     scalars = [gradient for gradient in gradients if not isinstance(gradient, DTensor)]  # not reduced by FSDP
     if scalars:
-        means = add_up(torch.stack(scalars)) / processes  # as FSDP reduces the sharded gradients
+        means = add_up(torch.stack(scalars)) / processes  # FSDP averages the sharded gradients, too
         torch._foreach_copy_(scalars, list(means.unbind()))
     local = [*parts, *scalars]
     torch._foreach_div_(local, divisor.to(local[0].dtype))

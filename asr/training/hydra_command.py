@@ -37,8 +37,8 @@ HYDRA_ADVICE = (
     "Config search path",
     "\tprovider",
 )  # prefixes of unhelpful lines in Hydra's messages
-MAX_NAME_LENGTH = 100  # maximum number of characters of a folder's name made of overrides
-SWEEP_PACKAGES = {  # by file of conf/sweep/: the package that it needs, and the extra of asr that installs the package
+MAX_NAME_LENGTH = 100  # maximum number of characters of a folder name that consists of overrides
+SWEEP_PACKAGES = {  # for each file of conf/sweep/: the package that it needs, and the extra of asr with this package
     "optuna": ("hydra-optuna-sweeper", "optuna"),
     "slurm": ("hydra-submitit-launcher", "submitit"),
 }
@@ -76,7 +76,7 @@ def experiment_command(command: Command, root: str = "train", read: Reader = rea
         read: makes the settings from the config.
     """
 
-    failed: list[str] = []  # jobs of a --multirun
+    failed: list[str] = []  # folders of the failed jobs of a --multirun
 
     def main(composed: "DictConfig") -> float | None:
         from hydra.core.hydra_config import HydraConfig
@@ -117,7 +117,7 @@ def composition_error(error: "CompactHydraException") -> str:
     """Return a composition error as one line: what must hold, what was given, what to do.
 
     Args:
-        error: error of Hydra's composition of the config, whose own message has several lines.
+        error: error that Hydra raised when it composed the config; its message has several lines.
     """
     from hydra.errors import MissingConfigException, OverrideParseException
     from omegaconf import DictConfig
@@ -215,7 +215,7 @@ def run_job(
     """Read the settings and run a command.
 
     An error of the user or of a store is logged as one line, with exit status 1. The exit status after a signal is
-    128 + its number.
+    128 + the signal's number.
 
     Args:
         command: function to run.
@@ -297,4 +297,4 @@ def _in_own_folder(command: Command, failed: list[str], settings: Any) -> float 
     except (InputError, StoreError) as error:
         logger.error("error: %s", error)
         failed.append(run_dir)
-        return None  # Optuna: a failed trial
+        return None  # Optuna counts the trial as failed

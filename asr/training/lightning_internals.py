@@ -1,7 +1,7 @@
 """All uses of Lightning's private interface, with a function for each use.
 
-The functions suit Lightning 2.6, the only version that pyproject.toml allows; tests/test_lightning_internals.py fails
-if another version differs.
+The functions suit Lightning 2.6, the only version that pyproject.toml allows. tests/test_lightning_internals.py fails
+if another version has a different private interface.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,10 +29,10 @@ def replace_signal_handlers(trainer: pl.Trainer, listen: Callable[[], None], giv
 
 
 def batches_begun(trainer: pl.Trainer) -> int:
-    """Return the number of batches of the epoch that this process has started, including those before a resume.
+    """Return the number of batches of the epoch that this process has started, also before the run was resumed.
 
-    Lightning 2.6 counts a batch as `ready` before `on_train_batch_start`, so all counted batches are complete between
-    two batches. The schedule is updated between two batches, too.
+    Lightning 2.6 counts a batch as `ready` before `on_train_batch_start`. Between two batches, which is also the time
+    at which the schedule is updated, all counted batches are complete.
     """
     return trainer.fit_loop.epoch_loop.batch_progress.current.ready
 
@@ -50,8 +50,8 @@ def begin_whole_epoch(trainer: pl.Trainer) -> None:
 def validate(trainer: pl.Trainer) -> None:
     """Run a full validation before the first step: callbacks are called and metrics are logged.
 
-    Lightning 2.6 has only a sanity check before the first step, whose metrics are discarded. Its training loop runs a
-    validation as here (`_TrainingEpochLoop.on_advance_end`).
+    Before the first step, Lightning 2.6 has only a sanity check, whose metrics are discarded. This function runs a
+    validation in the same way as Lightning's training loop (`_TrainingEpochLoop.on_advance_end`).
     """
     trainer.validating = True
     trainer.fit_loop.epoch_loop.val_loop.run()
@@ -80,8 +80,8 @@ def full_checkpoint(trainer: pl.Trainer) -> dict[str, Any]:
 def set_place(checkpoint: dict[str, Any], position: Position, logged: int) -> None:
     """Set the position at which a run resumes from a checkpoint.
 
-    Lightning 2.6 infers from its loop counters which callback wrote a checkpoint, and resumes accordingly. Here the
-    counters always state that exactly `position.batch` batches of the epoch are complete.
+    Lightning 2.6 infers from its loop counters which callback wrote a checkpoint, and resumes accordingly. This
+    function sets the counters so that exactly `position.batch` batches of the epoch are complete.
 
     Args:
         checkpoint: checkpoint from Lightning; it is changed in place.
@@ -122,8 +122,8 @@ def replace_process_watch(watch: Callable[[], None]) -> None:
     """Make Lightning call `watch` after it has started other processes, in place of its own process observer.
 
     Lightning's observer checks every five seconds and, if a process has failed, kills all other processes,
-    including the first one, without a message. The launcher of Lightning 2.6 starts it by its module's function
-    `_launch_process_observer`.
+    including the first one, without a message. Lightning 2.6 starts the observer with the function
+    `_launch_process_observer` of the launcher's module.
     """
     from lightning.pytorch.strategies.launchers import subprocess_script
 

@@ -29,8 +29,8 @@ class ManifestSums:
     """Sums over the utterances of each manifest on this rank, since the last `take`.
 
     Args:
-        names: names of the manifests, equal on all ranks. A single manifest is not summed, because its figures are the
-            figures of the split.
+        names: names of the manifests, equal on all ranks. With a single manifest there are no sums, because its loss
+            and WER are those of the split.
     """
 
     def __init__(self, names: Sequence[str]) -> None:

@@ -16,8 +16,8 @@ from asr.system.files import write_whole_text
 class MetricsFile(Logger):
     """Write metrics as CSV; each line is written as soon as it is logged.
 
-    The metrics of a validation are added to the line of the step before it. Lightning's CSVLogger deletes the file when
-    a run resumes; this class removes only the lines of the steps that are repeated.
+    The metrics of a validation are added to the line of the last step before the validation. Lightning's CSVLogger
+    deletes the file when a run resumes; this class removes only the lines of the steps that are repeated.
 
     Args:
         path: path of the file.
@@ -72,7 +72,7 @@ class MetricsFile(Logger):
 
 
 def _line(values: Sequence[str]) -> str:
-    """Return a line of CSV; names of columns are quoted, since they contain names of manifests."""
+    """Return a line of CSV, with quotes where values need them, such as names of manifests."""
     text = io.StringIO()
     csv.writer(text).writerow(values)
     return text.getvalue()

@@ -39,6 +39,6 @@ def epoch_of(task: pl.LightningModule, step: int) -> int:
 
 
 def log_place(task: pl.LightningModule, step: int) -> None:
-    """Log the epoch and the number of completed steps, which is in checkpoints' names; Lightning counts from 0."""
+    """Log the epoch and the number of completed steps, as in the names of checkpoints; Lightning counts from 0."""
     task.log("step", float(step))
     task.log("epoch", float(epoch_of(task, step)))

@@ -14,7 +14,7 @@ from asr.run.names import TRACE
 
 logger = logging.getLogger(__name__)
 
-WARM_UP = 3  # number of batches at the start, which allocate and compile, that are not recorded
+WARM_UP = 3  # number of first batches that are not recorded, because they allocate memory and compile
 ROWS = 20  # number of rows of each table
 NAME_WIDTH = 60
 PART = "[pl][module]"  # prefix of the names of the model's parts
@@ -24,7 +24,7 @@ class Profile(pl.Callback):
     """Record batches with torch's profiler; log two tables and write a trace.
 
     Lightning's own profiler prints its table only when the run ends, and its schedule counts batches within an epoch.
-    Only its names of the model's parts are used.
+    This class uses only Lightning's names of the model's parts.
 
     Args:
         run_dir: folder of the trace.

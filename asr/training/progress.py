@@ -69,7 +69,7 @@ class LogLines(Callback):
             self._log(trainer, validated=False, done=False)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Write an event; if no step is complete, also log a line. Later validations are part of an epoch's line."""
+        """Write an event; before the first step, also log a line. Later validations are part of their epoch's line."""
         if trainer.is_global_zero:
             measure, loss, score = _measured(trainer)
             finite = score if math.isfinite(score) else None
@@ -129,7 +129,7 @@ def _by_manifest(
 
 
 def _measured(trainer: pl.Trainer) -> tuple[str, float, float]:
-    """Return the name of the last validation's metric, its loss, and the metric's value."""
+    """Return three results of the last validation: the metric's name, the loss, and the metric's value."""
     measure = cast("TrainingTask", trainer.lightning_module).measure
     loss, score = (float(trainer.callback_metrics[f"valid/{name}"]) for name in ("loss", measure))
     return measure, loss, score

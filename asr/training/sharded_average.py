@@ -22,13 +22,13 @@ class WholeInValidation(pl.callbacks.Callback):
 
 
 class ShardedAverage(EMAWeightAveraging):
-    """Lightning's moving average, which copies a task before it is sharded, and shards the copy.
+    """Lightning's moving average of a sharded task: the task is copied before it is sharded; the copy is sharded, too.
 
     Validations use whole weights, as with `WholeInValidation`.
     """
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Copy the task and shard the copy; Lightning would shard the task first, which can then not be copied."""
+        """Copy the task, then shard the copy; Lightning would shard first, but a sharded task cannot be copied."""
         self._average_model = AveragedModel(pl_module, use_buffers=self._use_buffers, **self._kwargs)
         cast(pl.LightningModule, self._average_model.module).configure_model()
 

@@ -34,7 +34,7 @@ class Sharded(ModelParallelStrategy):
         return True
 
     def setup_environment(self) -> None:
-        """Join the process group; `first_then_all` calls this method before a module exists; Lightning requires one."""
+        """Join the process group without a module; `first_then_all` calls this method before a module exists."""
         start_process_group(self)
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def shard_in_fit(trainer: pl.Trainer, task: Any, blocks: Iterable[nn.Module], me
     Args:
         trainer: trainer of the run.
         task: the Lightning module.
-        blocks: blocks of the task's net.
+        blocks: blocks of the task's network.
         methods: names of the task's methods that use weights; none of these methods calls another.
     """
     if isinstance(trainer.strategy, Sharded):
@@ -98,7 +98,7 @@ def shard(module: nn.Module, blocks: Iterable[nn.Module], device: torch.device) 
 
 
 def gather_weights(module: nn.Module) -> None:
-    """Gather whole weights of a module on every process until `divide_weights`; all processes must call this function.
+    """Gather the weights of a module on every process, until `divide_weights` is called; all processes must call both.
 
     In a validation, processes have different numbers of batches, so they cannot gather weights for each batch.
     """

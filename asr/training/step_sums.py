@@ -22,7 +22,7 @@ class StepSums(NamedTuple):
         frames: number of feature frames, without padding.
         padded_frames: number of feature frames, including padding.
         skipped: number of unreadable utterances.
-        waited_seconds: seconds during which ranks waited for batches.
+        waited_seconds: seconds during which ranks waited for batches, summed over the ranks.
         wall_seconds: seconds since the previous step, summed over the ranks.
         others: losses that are logged but not trained, by name.
     """
@@ -44,7 +44,7 @@ class StepSums(NamedTuple):
         return cls(**dict(zip(cls._fields, sums[:fixed], strict=False)), others=others)
 
     def together(self, others: Sequence["StepSums"]) -> "StepSums":
-        """Return this step's sums, with frames and seconds of other steps added, for rates since the last log line."""
+        """Add frames and seconds of other steps to this step's sums, so that rates are since the last log line."""
         steps = [self, *others]
         shared = ("frames", "padded_frames", "waited_seconds", "wall_seconds")
         return self._replace(**{name: sum(getattr(step, name) for step in steps) for name in shared})
@@ -61,7 +61,7 @@ class StepSums(NamedTuple):
 
 
 def on_device(sums: Sequence[float], device: torch.device) -> Tensor:
-    """Copy numbers to the device, where they are summed over ranks, in the most exact type of the device."""
+    """Copy numbers, which will be summed over ranks, to the device in the most precise type that it supports."""
     return torch.tensor(sums, dtype=exact(device), device=device)
 
 

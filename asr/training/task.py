@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Unreadable:
-    """The allowed number of unreadable utterances in an epoch, and the number found before a resume.
+    """The allowed number of unreadable utterances in an epoch, and the number before the run resumes.
 
     Args:
         at_most: number allowed in an epoch, over all processes; a larger number stops the training.
@@ -79,10 +79,10 @@ class RecognitionTask(pl.LightningModule):
         extra: data stored in a checkpoint with the weights (`checkpoint_extra`).
         faults: folder for batches whose loss is not finite.
         waiting: measures the time that the training process waits for batches.
-        samples: file and ids of the utterances whose hypotheses each validation records.
+        samples: ids of the utterances whose hypotheses each validation records, and the file for these hypotheses.
         epoch_hours: hours that each training manifest contributes to an epoch, by the manifest's name.
         valid_manifests: names of the validation manifests.
-        own_tensors: names of the model's tensors in a checkpoint; None: all. Tensors without these names never change.
+        own_tensors: names of the model's tensors that a checkpoint contains; None: all. The other tensors never change.
     """
 
     measure: ClassVar[str] = WER
@@ -118,7 +118,7 @@ class RecognitionTask(pl.LightningModule):
         self._waiting = waiting
         self._samples = samples
         self._epoch_hours = epoch_hours
-        self._of_manifests = ManifestSums(list(epoch_hours))  # since the last log line
+        self._of_manifests = ManifestSums(list(epoch_hours))  # sums since the last log line
         self._valid_manifests = valid_manifests
         self._own = None if own_tensors is None else {f"{PREFIX}{name}" for name in own_tensors}
         self._batches = StepBatches()
@@ -137,7 +137,7 @@ class RecognitionTask(pl.LightningModule):
         return scheduled(optimizer, self._schedule, self._total_steps, self.trainer)
 
     def losses(self, batch: Batch) -> Mapping[str, Tensor]:
-        """Compute losses by name, with a value per utterance, (B,) each; for no utterances, a single zero, (1,)."""
+        """Compute losses by name, with a value per utterance, (B,) each; without utterances, a single zero, (1,)."""
         self.batch = batch
         if len(batch) == 0:
             return {"loss": self._stand_in()}
@@ -184,7 +184,7 @@ class RecognitionTask(pl.LightningModule):
             self._log_step(rates, last_norm, optimizer.param_groups[0]["lr"])
 
     def settle(self) -> list[tuple[StepSums, float]]:
-        """Synchronise with the device: log skipped utterances since the last call; stop if a loss is not finite.
+        """Synchronise with the device, log utterances skipped since the last call, and stop if a loss is not finite.
 
         All ranks must call this method.
 
@@ -325,7 +325,7 @@ class RecognitionTask(pl.LightningModule):
         return (encoded.out.sum(dim=(1, 2)) + sum(idle)) * 0.0
 
     def _skip(self, step: StepRecord, count: int) -> None:
-        """Count and log the skipped utterances of a step; stop if the epoch has more than `data.max_bad_fraction`."""
+        """Count and log the skipped utterances of a step; stop if the epoch has more than allowed."""
         epoch = step.epoch
         names = gather(self.trainer, _named(step.batches.rejected))
         for reason, utterance_id in names:

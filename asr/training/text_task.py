@@ -152,7 +152,7 @@ class LanguageModelTask(pl.LightningModule):
         """Log perplexity and loss: sums over all ranks, divided once."""
         loss, tokens, words = add_up(self.trainer, self._valid).tolist()
         log_place(self, self.global_step)
-        self.log(f"valid/{PERPLEXITY}", math.exp(min(loss / words, 700.0)), prog_bar=True)  # exp of more overflows
+        self.log(f"valid/{PERPLEXITY}", math.exp(min(loss / words, 700.0)), prog_bar=True)  # exp(710) overflows
         self.log("valid/loss", loss / tokens)
 
     def on_validation_end(self) -> None:

@@ -76,7 +76,7 @@ def make_trainer(settings: "AnyRunSettings") -> pl.Trainer:
     if trainer.strategy.root_device.type == "cpu" and str(settings.trainer.precision).startswith("16"):
         must = "trainer.precision must be 32-true or bf16-mixed on a CPU"
         raise InputError(f"{must}; got {settings.trainer.precision}.")
-    if trainer.global_rank > 0:  # all processes but the first log only errors
+    if trainer.global_rank > 0:  # the first process logs everything, the others only errors
         logging.getLogger("asr").setLevel(logging.ERROR)
     return trainer
 
@@ -121,9 +121,10 @@ def _quieten_libraries() -> None:
 def _check_validation(trainer: pl.Trainer) -> None:
     """Check that each validation runs between two optimizer steps, where a checkpoint can be written."""
     accumulated, every = trainer.accumulate_grad_batches, trainer.val_check_interval
-    # 1.0: a validation at the end of an epoch, which also ends an optimizer step. 1: a validation after every batch.
+    # The float 1.0 means a validation at the end of an epoch, which also ends an optimizer step; the integer 1 means a
+    # validation after every batch.
     in_step = every % accumulated == 0 if isinstance(every, int) else every == 1.0
     if accumulated > 1 and (trainer.check_val_every_n_epoch is None or not in_step):
         must = "trainer.val_check_interval must be 1.0 or a multiple of trainer.accumulate_grad_batches"
         given = f"got {every} and {accumulated}, check_val_every_n_epoch={trainer.check_val_every_n_epoch}"
-        raise InputError(f"{must}, and check_val_every_n_epoch a number; {given}.")
+        raise InputError(f"{must}, and trainer.check_val_every_n_epoch must be a number; {given}.")

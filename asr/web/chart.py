@@ -1,4 +1,4 @@
-"""Charts as inline SVG, with their values as a table below; colours and type from style.css, no script needed.
+"""Draw charts as inline SVG with a table of the values below; style.css has colours and fonts, no script is needed.
 
     line_chart("Loss falls until step 900", Axis("step"), Axis("loss"), [Series("train", [(0, 7.1), (10, 5.2)])])
     column_chart("WER by duration", Axis("seconds"), Axis("WER", percent), [Column("0-2", 0.12, (0.1, 0.15))])
@@ -7,8 +7,8 @@
     histogram("WER of utterances", Axis("WER", percent), Axis("utterances"), edges, [("all", counts)])
     scatter_chart("Each speaker", Axis("WER of A", percent), Axis("WER of B", percent), [Dot("anna", 0.1, 0.2)])
 
-Each returns a `<figure class="chart">`, for a `<div class="charts">`. A title states what the chart shows. Values that
-are None or not finite are left out of the drawing, and are "-" in the table.
+Each function returns a `<figure class="chart">`, for a `<div class="charts">`. A title states what the chart shows.
+Values that are None or not finite are left out of the drawing, and are "-" in the table.
 """
 
 import math
@@ -46,7 +46,7 @@ __all__ = [
     "scatter_chart",
 ]
 
-NAMED_ROWS = 40  # maximum number of rows with names in an interval chart; more rows are thinner
+NAMED_ROWS = 40  # if a chart has more rows, its rows are thin and have no names
 TABLE_ROWS = 60  # maximum number of rows of a line chart's table
 
 
@@ -147,7 +147,7 @@ def column_chart(title: str, x: Axis, y: Axis, columns: Sequence[Column], note: 
 def histogram(
     title: str, x: Axis, y: Axis, edges: Sequence[float], series: Sequence[tuple[str, Sequence[int]]], note: str = ""
 ) -> str:
-    """Draw the count between consecutive edges; several series are stacked, the first at the bottom."""
+    """Draw a bar for the count between consecutive edges; several series are stacked, the first at the bottom."""
     bins = range(len(edges) - 1)
     plane = Plane(
         Axis(x.label, x.write, edges[0], edges[-1]),
@@ -218,7 +218,7 @@ def _lying(
     Names are shortened to `room` units. `mark` draws a value, given the middle and height of the row.
     """
     step = 17.0 if len(rows) <= NAMED_ROWS else max(2.0, min(8.0, 300.0 / len(rows)))
-    step = min(24.0, max(step, 160.0 / max(len(rows), 1)))  # a few rows are spread out
+    step = min(24.0, max(step, 160.0 / max(len(rows), 1)))  # few rows are taller
     names = [shorten(row.name, room) if len(rows) <= NAMED_ROWS else "" for row in rows]
     left = 14.0 + max([len(text) * CHARACTER for text in names], default=0.0)
     height = TOP + step * max(len(rows), 1) + BOTTOM
@@ -236,7 +236,7 @@ def _lying(
 
 
 def scatter_chart(title: str, x: Axis, y: Axis, dots: Sequence[Dot], note: str = "", diagonal: bool = False) -> str:
-    """Draw a dot for each name; with a diagonal, both axes have equal bounds, so that dots on it have equal values."""
+    """Draw a dot for each name; with a diagonal, both axes have equal bounds, so x is equal to y on the diagonal."""
     across, up = [dot.x for dot in dots], [dot.y for dot in dots]
     if diagonal:
         across = up = across + up

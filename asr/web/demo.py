@@ -1,10 +1,10 @@
-"""The page that turns recordings into text, for both recognition on a server and in the browser."""
+"""The page that turns recordings into text; the model runs on a server or in the browser."""
 
 from collections.abc import Sequence
 
 from asr.web.page import asset, escape
 
-# The page's own script comes after these.
+# The script that recognises recordings (serve.js or site.js) comes after these.
 SCRIPTS = ("element.js", "picture.js", "player.js", "microphone.js", "recorder.js", "demo.js")
 EXAMPLE = '<button type="button" class="example" data-address="{address}" data-name="{name}">{title}</button>'
 

@@ -6,7 +6,7 @@ from asr.web.page import escape
 
 
 def figure(name: str, label: str, value: str, details: Sequence[str], main: bool = False, unit: str = "") -> str:
-    """Return a figure, a number in large print; programs find its value by `name` in the page."""
+    """Return a figure: a number in large print. `name` lets programs find its value in the page."""
     unit = f' <span class="unit">{escape(unit)}</span>' if unit else ""
     below = "".join(f'<span class="detail">{escape(detail)}</span>' for detail in details)
     return (

@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 
-# What a page may load, plus hashes of its own style and scripts: no other script or style can run.
+# A page may load only this. Hashes of the page's style and scripts are added, so that no other style or script can run.
 POLICY = {
     "default-src": "'none'",
     "img-src": "data:",

@@ -13,7 +13,7 @@ WIDTH, HEIGHT = 420.0, 250.0  # size of a chart in its own units, which are CSS 
 TOP, RIGHT, BOTTOM = 12.0, 12.0, 44.0
 CHARACTER = 6.6  # approximate width of a digit in labels
 STYLES = 6  # .s1 to .s6 of style.css; lines 2 to 4 are dashed as well
-MAX_POINTS = 400  # maximum number of points of a line with values on hover
+MAX_POINTS = 400  # maximum number of points of a line that show their values on hover
 
 
 class Plane:

@@ -18,8 +18,8 @@ class Axis:
     Args:
         label: name of the quantity, with the unit.
         write: formats a value or None.
-        low: beginning of the axis; None: the least value.
-        high: end of the axis; None: the greatest value.
+        low: beginning of the axis; None: the smallest value.
+        high: end of the axis; None: the largest value.
         log: whether the axis is logarithmic.
     """
 

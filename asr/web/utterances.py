@@ -1,4 +1,4 @@
-"""The utterances of a report: filters, and the place of the table that scripts create."""
+"""The utterances of a report: filters, and the element in which scripts create the table."""
 
 import base64
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ def section(kinds: Mapping[str, str], with_subsets: bool, with_speakers: bool) -
             '<input name="search" type="search" placeholder="id, reference, hypothesis" autocomplete="off"></label>',
             f'<label>Subset<select name="subset">{everything}</select></label>' if with_subsets else "",
             f'<label>Speaker<select name="speaker">{everything}</select></label>' if with_speakers else "",
-            f'<label>Which<select name="kind">{everything}{options}</select></label>',
+            f'<label>Show<select name="kind">{everything}{options}</select></label>',
             '<label>Errors, at least<input name="least" type="number" min="0" step="1" inputmode="numeric"></label>',
             '<button type="reset">Reset</button></form>',
             '<output id="found" aria-live="polite"></output>',

@@ -4,9 +4,9 @@
     python -m benchmarks.equal_time.train benchmarks/equal_time/encoders.yaml --minutes 1.5 --output-dir runs/digits \\
         --overrides experiment=digits
 
-First, some optimizer steps of all rows are timed in turns, reading and augmentation included. Then `asr.train` trains
-each row on one thread, for the number of steps that fit into --minutes of CPU time; start-up, validation and testing
-take additional time. A row that is already in results.jsonl is not trained again.
+First, some optimizer steps of all rows are timed, including reading and augmentation; the rows take turns. Then
+`asr.train` trains each row on one thread, for the number of steps that fit into --minutes of CPU time; start-up,
+validation and testing take additional time. A row that is already in results.jsonl is not trained again.
 """
 
 import argparse
@@ -131,7 +131,7 @@ def plan_steps(path: Path, commands: Mapping[str, Sequence[str]], seconds: float
         path.parent.mkdir(parents=True, exist_ok=True)
         with ProcessPoolExecutor(
             1, get_context("spawn")
-        ) as pool:  # in a child, so that this memory is not counted for a training
+        ) as pool:  # in a child process, so that its memory is not counted for a training run
             write_whole_text(path, json.dumps(pool.submit(costs, rows).result()))
     stored_costs = read_costs(path)
     if stored_costs.keys() != commands.keys():
@@ -163,7 +163,7 @@ def train(run_dir: Path, command: Sequence[str], steps: int) -> dict[str, Any]:
     """Train a row for `steps` optimizer steps, test it, and return its results.
 
     Raises:
-        InputError: the training failed; it has printed its error.
+        InputError: asr.train failed; it has printed its error.
     """
     usage = _run("asr.train", [*command, "trainer.max_epochs=-1", f"trainer.max_steps={steps}"])
     results = json.loads((run_dir / "results.json").read_text(encoding="utf-8"))

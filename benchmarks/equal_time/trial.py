@@ -1,6 +1,6 @@
 """Measure the cost of an optimizer step of each configuration, which is a row of the table.
 
-The configurations are timed in turns, so that a change in machine speed affects all of them.
+The configurations take turns, so that a change in machine speed affects all of them.
 """
 
 import time

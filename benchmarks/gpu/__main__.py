@@ -1,7 +1,7 @@
 """python -m benchmarks.gpu: run all GPU measurements, the most important first, and compare them with the goals.
 
 Each step runs in a process of its own with a time limit, and writes its results and its log to a folder of its own.
-After a step that fails, the next step runs. After each step, gpu.md and gpu.json contain all results so far, including
+If a step fails, the next step still runs. After each step, gpu.md and gpu.json contain all results so far, including
 those of earlier commands with the same --output-dir, so these two files are all that must be copied from the machine.
 With --device cpu the sizes are tiny: this only checks that the program runs, and the figures are meaningless.
 """

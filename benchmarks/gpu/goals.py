@@ -13,7 +13,7 @@ from benchmarks.nets import OURS
 Rows = Sequence[Mapping[str, Any]]
 NOT_RUN = "not run"
 MAX_LOSS_DIFFERENCE = 0.03  # mean relative difference over the steps; bfloat16 has about three significant digits
-MAX_DATA_WAIT = 0.1  # fraction of a training's time spent waiting for data
+MAX_DATA_WAIT = 0.1  # fraction of a training run's time spent waiting for data
 MIN_REAL_TIME = 8000.0  # seconds of audio recognised per second
 
 
@@ -63,7 +63,7 @@ def goals() -> list[Goal]:
         ),
         Goal("waiting for data, 8 workers", f"at most {MAX_DATA_WAIT:.0%}", RATES, _waiting),
         Goal("speed with features on the device and in workers", "-", RATES, _features),
-        Goal("memory of a training, and its forecast", "-", RATES, _memory),
+        Goal("memory of a training run, and its forecast", "-", RATES, _memory),
         Goal("recognition, from files to texts", f"{MIN_REAL_TIME:,.0f} times real time", RECOGNITION, _real_time),
     ]
     return all_goals

@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def recognizer_makers(
     models: Sequence[str], encoder: str, decoders: Sequence[str]
 ) -> Iterator[tuple[str, str, Callable[[], Recognizer]]]:
-    """Yield each model, each decoder, and a function that makes the recogniser of both."""
+    """Yield each model, each decoder, and a function that makes a recogniser with both."""
     for model in models:
         for decoder in decoders:
             yield model, decoder, functools.partial(load_recognizer, model, decode={"name": decoder})

@@ -75,7 +75,7 @@ def steps_of(device: str, tiny: bool, models: Sequence[str], audio: Sequence[str
     rates = ["--without-reference", "--steps", "100", "--utterances", "800", "--words", "24", "--name", RATES_NAME]
     rates += ["--runs", *list(training.RUNS)[1:], "--overrides", *large]
     steps[RATES] = Step(
-        "a training with 8 workers", training.__name__, [*device_options, *rates, *folder], 3, f"{RATES_NAME}.json"
+        "a training run with 8 workers", training.__name__, [*device_options, *rates, *folder], 3, f"{RATES_NAME}.json"
     )
     profile = [*device_options, "--precision", "bfloat16", "--size", "l", "--batch-seconds", "400", *folder]
     steps["profile"] = Step(
@@ -95,8 +95,8 @@ def _train_step(description: str, arguments: Sequence[str], minutes: float) -> S
     return Step(description, "benchmarks.train_step", arguments, minutes, "train_step_bfloat16.json")
 
 
-# The steps that can run on a CPU, each with arguments that make it small. They are appended to the step's arguments and
-# override them, because argparse uses the last value of an option.
+# The steps that can run on a CPU, each with arguments for tiny sizes. These arguments are appended to the step's own
+# arguments, and override them, because argparse uses the last value of an option.
 TINY: Mapping[str, Sequence[str]] = {
     CORRECTNESS: [],
     KERNELS: ["--encoders", "conformer_xs", "transformer", "--seconds", "1"],

@@ -1,7 +1,7 @@
-"""python -m benchmarks.gpu.training: compare trainings on a device with a reference training on this machine's CPU.
+"""python -m benchmarks.gpu.training: compare training runs on a device with a reference run on this machine's CPU.
 
-All trainings use the same batches of a corpus of tones, without dropout. Each row has the difference of its losses from
-the reference (CPU, float32), the time spent waiting for data, and the peak of memory with asr.doctor's forecast.
+All runs use the same batches of a corpus of tones, without dropout. Each row has the difference of its losses from
+the reference (CPU, float32), the time spent waiting for data, the peak memory, and asr.doctor's forecast of it.
 """
 
 import argparse
@@ -33,9 +33,9 @@ from benchmarks.results import Results, fixed, share
 from tests.tones import sentences, write_corpus
 
 NAME = "gpu_training"
-ENDED = "yes"  # value of `ended` if the training reached its number of steps
+ENDED = "yes"  # value of `ended` if the run reached its number of steps
 REFERENCE = "CPU, float32"
-RUNS = {  # trainings on the device, and their overrides for asr.train
+RUNS = {  # training runs on the device, and their overrides for asr.train
     "float32": ["trainer.precision=32-true"],
     "bfloat16": ["trainer.precision=bf16-mixed"],
     "bfloat16, features on the device": ["trainer.precision=bf16-mixed", "data.features_on=device"],
@@ -48,14 +48,14 @@ OVERRIDES = [
 
 
 class Run(NamedTuple):
-    """Measurements of one training.
+    """Measurements of one training run.
 
     Args:
         losses: loss of each step.
         speed: seconds of audio per second, median over the steps.
         data_wait: fraction of the time spent waiting for data, median over the steps.
         peak: peak of allocated GPU memory in bytes; None on a CPU.
-        ended: "yes", or the error that stopped the training.
+        ended: "yes", or the error that stopped the run.
     """
 
     losses: list[float]
@@ -66,13 +66,13 @@ class Run(NamedTuple):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print one row per training; return 1 if any of them stopped early, otherwise 0."""
+    """Print one row per training run; return 1 if any of them stopped early, otherwise 0."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.training", description=__doc__)
     parser.add_argument("--name", default=NAME, help=f"name of the result files (default: {NAME})")
     parser.add_argument("--device", default="cuda", help="cuda or cpu (default: cuda)")
     parser.add_argument("--runs", nargs="+", choices=[*RUNS], default=[*RUNS], metavar="RUN", help=", ".join(RUNS))
-    parser.add_argument("--without-reference", action="store_true", help="skip the training on the CPU")
-    parser.add_argument("--steps", type=int, default=300, metavar="N", help="steps of each training (default: 300)")
+    parser.add_argument("--without-reference", action="store_true", help="skip the run on the CPU")
+    parser.add_argument("--steps", type=int, default=300, metavar="N", help="steps of each run (default: 300)")
     parser.add_argument(
         "--utterances", type=int, default=200, metavar="N", help="utterances in the corpus (default: 200)"
     )
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="N",
         help="words of the longest utterance, half a second each (default: 4)",
     )
-    parser.add_argument("--overrides", nargs="*", default=[], metavar="KEY=VALUE", help="settings of every training")
+    parser.add_argument("--overrides", nargs="*", default=[], metavar="KEY=VALUE", help="settings of every run")
     results.add_options(parser)
     options = parser.parse_args(arguments)
     facts = about(options)
@@ -134,7 +134,7 @@ def settings_of(*overrides: str) -> RunSettings:
 
 
 def forecast_of(settings: RunSettings) -> str:
-    """Return asr.doctor's forecast of a training's memory."""
+    """Return asr.doctor's forecast of a training run's memory."""
     manifests = Manifests(IndexCache(settings.data.index_dir))
     corpus = read_corpus(settings.corpus, get_normalizer(settings.components["normalizer"]), manifests)
     model, utterances, _ = fresh_model(settings, corpus, sample=corpus)
@@ -143,7 +143,7 @@ def forecast_of(settings: RunSettings) -> str:
 
 
 def run(settings: RunSettings, device: str) -> Run:
-    """Train, and return the measurements; they include the error of a training that stops early."""
+    """Train, and return the measurements; they include the error of a run that stops early."""
     on_card = device.startswith("cuda")
     if on_card:
         torch.cuda.empty_cache()

@@ -1,4 +1,8 @@
-"""Reference of the settings: a table of rules, defaults, docstrings and comments for each section and component."""
+"""Settings reference: one table per section and component.
+
+A table lists the permitted values, the default and the meaning of each setting. The meanings are taken from docstrings
+and from the comments in conf/.
+"""
 
 import inspect
 import re

@@ -9,9 +9,9 @@
     python -m recipes.convert lhotse supervisions.jsonl.gz train.jsonl --recordings recordings.jsonl.gz
     python -m recipes.convert ljspeech LJSpeech-1.1 train.jsonl
 
-Manifests refer to the existing audio files; only Parquet files contain audio, which is written to --audio-dir. Lines
-that cannot be converted are listed with file and line number. If there are such lines, no manifest is written, unless
---skip-bad is given, which leaves them out. Texts are not changed: asr.train normalises them.
+Manifests refer to the existing audio files; only the audio in Parquet files is copied, to --audio-dir. Lines that
+cannot be converted are listed with file and line number. If there are such lines, no manifest is written; with
+--skip-bad the manifest is written without these lines. Texts are not changed: asr.train normalises them.
 """
 
 import argparse
@@ -57,7 +57,7 @@ def _add_options(add: AddOption) -> None:
         "--root",
         type=Path,
         metavar="DIR",
-        help="folder for relative audio paths (default: the folder of SOURCE; Kaldi often needs another one)",
+        help="folder for relative audio paths (default: the folder of SOURCE; Kaldi often needs another folder)",
     )
     add("--audio-dir", type=Path, metavar="DIR", help="output folder for the audio of Parquet files")
     add(

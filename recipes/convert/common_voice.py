@@ -28,6 +28,6 @@ def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
             problems.add(where, f"must have {len(columns)} columns, as the first line; got {len(values)}")
             continue
         row = dict(zip(columns, values, strict=True))
-        name = row["path"] if Path(row["path"]).suffix else f"{row['path']}.mp3"  # the first releases had no suffix
+        name = row["path"] if Path(row["path"]).suffix else f"{row['path']}.mp3"  # no suffix in the first releases
         if audio := below(clips, name, where, problems):
             yield Entry(where, audio, row["sentence"], speaker=row["client_id"] or None)

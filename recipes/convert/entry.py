@@ -14,7 +14,7 @@ from asr.data.manifest import Utterance, parse_utterance
 from asr.errors import InputError
 
 THREADS = 8  # reading headers is limited by the disk
-CHUNK = 4096  # entries whose audio is examined at a time
+CHUNK = 4096  # number of entries whose audio is examined at a time
 TEXT_COLUMNS = ("text", "transcription", "sentence", "transcript", "normalized_text")
 SPEAKER_COLUMNS = ("speaker", "speaker_id", "client_id")
 

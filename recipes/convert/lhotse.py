@@ -11,7 +11,7 @@ from asr.errors import InputError
 from asr.system.files import bounded_lines
 from recipes.convert.entry import Entry, Options, Problems
 
-PLAIN = ("MonoCut", "MultiCut", None)  # other types are mixed or padded on loading
+PLAIN = ("MonoCut", "MultiCut", None)  # lhotse mixes or pads cuts of other types when it loads them
 
 
 def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
@@ -68,7 +68,7 @@ def _entry(
     start: float,
     duration: float,
 ) -> Entry:
-    """Return an entry for a segment of a recording; its offset is None if the segment is the whole recording."""
+    """Return an entry for a segment of a recording; the entry's offset is None if it is the whole recording."""
     if recording.get("transforms"):
         raise InputError("audio must not have transforms, which lhotse applies on loading; this recording has some")
     sources = recording["sources"]
@@ -99,4 +99,4 @@ def _lines(path: Path) -> Iterator[tuple[str, str]]:
                     yield where, line
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{where}: must be a whole gzip file that can be read; {reason}.") from None
+        raise InputError(f"{where}: must be a complete and readable gzip file; {reason}.") from None

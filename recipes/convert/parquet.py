@@ -110,7 +110,7 @@ def _entry(
         return
     path = audio_dir / folder / f"{int(where.rpartition(':')[2]):08d}{suffix}"
     if os.path.realpath(path) != os.path.join(os.path.realpath(audio_dir), folder, path.name):
-        raise InputError(f"{path}: must lie in --audio-dir; a link leads from it to {os.path.realpath(path)}.")
+        raise InputError(f"{path}: must be in --audio-dir; a link leads from it to {os.path.realpath(path)}.")
     write_whole(path, lambda file: file.write(content))
     identity = row.get("id")
     name = f"{'_'.join(folder.parts)}-{path.stem}" if identity is None else str(identity)

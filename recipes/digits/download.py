@@ -60,7 +60,7 @@ def _fetch(url: str, archive: Path) -> None:
         TextColumn("fetching"),
         DownloadColumn(),
         TransferSpeedColumn(),
-    )  # no bar, because the server does not send the length
+    )  # no progress bar, because the server does not send the length
     with (
         Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress,
         archive.open("wb") as out,
@@ -94,7 +94,7 @@ def _unpack(archive: Path, destination: Path, url: str) -> int:
     except InputError as error:
         raise InputError(f"{url}: {error}. No file of it was stored.") from None
     except (EOFError, zlib.error, tarfile.TarError) as error:
-        raise InputError(f"{url}: must be a whole tar.gz; {error}. Run the command again.") from None
+        raise InputError(f"{url}: must be a complete tar.gz; {error}. Run the command again.") from None
     findings = read_recordings(destination)
     misfits = findings.misnamed + findings.damaged + missing_recordings(findings.recordings)
     if misfits:

@@ -179,10 +179,10 @@ def _add_options(add: AddOption) -> None:
         "--corpus-dir",
         type=Path,
         required=True,
-        help="folder with {digit}_{speaker}_{index}.wav, itself or in recordings/",
+        help="folder with {digit}_{speaker}_{index}.wav, directly or in recordings/",
     )
     add("--output-dir", type=Path, required=True, help="for {train,valid,test}.jsonl, also in without-<speaker>/")
-    add("--download", action="store_true", help=f"first fetch {URL} to --corpus-dir/recordings, unless that exists")
+    add("--download", action="store_true", help=f"fetch {URL} to --corpus-dir/recordings, unless this folder exists")
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ def recordings_dir(corpus_dir: Path) -> Path:
         if any(folder.glob("*.wav")):
             return folder
     raise InputError(
-        f"--corpus-dir must hold {{digit}}_{{speaker}}_{{index}}.wav, itself or in recordings/; {corpus_dir} holds "
+        f"--corpus-dir must hold {{digit}}_{{speaker}}_{{index}}.wav, directly or in recordings/; {corpus_dir} holds "
         "no .wav file. Give another folder, or fetch the corpus with --download."
     )
 

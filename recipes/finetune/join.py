@@ -57,8 +57,8 @@ def join(utterances: Sequence[Utterance], output_dir: Path, num_wrong: int) -> t
     Args:
         utterances: in the order of the recording.
         output_dir: folder of the files.
-        num_wrong: number of utterances in the middle whose texts are replaced, in `joined.jsonl` only, by those of the
-            first utterances.
+        num_wrong: number of utterances in the middle whose texts are replaced, in `joined.jsonl` only, by the texts
+            of the first utterances.
 
     Raises:
         InputError: audio cannot be read, or there are too few utterances for this number of wrong texts.
@@ -92,7 +92,7 @@ def join(utterances: Sequence[Utterance], output_dir: Path, num_wrong: int) -> t
 
 def _add_options(add: AddOption) -> None:
     add("manifest", type=Path, metavar="MANIFEST", help="JSONL, one utterance per line")
-    add("--output-dir", type=Path, required=True, metavar="DIR", help="for the three files")
+    add("--output-dir", type=Path, required=True, metavar="DIR", help="for joined.flac, joined.jsonl and parts.jsonl")
     add("--repeat", type=int, default=1, metavar="N", help="number of times that each utterance occurs (1)")
     add("--wrong", type=int, default=0, metavar="N", help="number of utterances in the middle with wrong texts (0)")
     add("--seed", type=int, default=0, metavar="N", help="seed of the order (0)")

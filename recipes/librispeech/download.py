@@ -140,7 +140,7 @@ def check_disk_space(archives: list[Archive], *, unpacked_per_byte: float, keep_
     if not archives:
         return
     to_fetch = [0 if archive.path.exists() else max(0, archive.size - _size(archive.part)) for archive in archives]
-    fetched = sum(to_fetch) if keep_archives else max(to_fetch)  # without keep_archives, only one exists at a time
+    fetched = sum(to_fetch) if keep_archives else max(to_fetch)  # otherwise only one archive exists at a time
     needed = fetched + unpacked_per_byte * sum(archive.size for archive in archives)
     folder = archives[0].path.parent
     free = shutil.disk_usage(folder).free

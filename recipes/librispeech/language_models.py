@@ -51,7 +51,7 @@ _NEIGHBOURS = bytes(
     else ord(".")
     for byte in range(256)
 )  # fmt: skip
-_WRONG = (b" a", b"Aa", b"!")  # in these classes: lower case after a space; lower case after a capital; non-ASCII
+_WRONG = (b" a", b"Aa", b"!")  # must not occur: a word in lower case, lower case after a capital, a non-ASCII byte
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -107,7 +107,7 @@ def unpack_arpa(archive: Path, path: Path, progress: Progress) -> None:
 
     Raises:
         InputError: the archive is damaged, truncated, or not an ARPA file in capitals, or the file cannot be written;
-            then no file is left.
+            no file remains.
     """
     try:
         with (
@@ -116,11 +116,11 @@ def unpack_arpa(archive: Path, path: Path, progress: Progress) -> None:
         ):
             write_whole(path, lambda out: out.writelines(lower_case(text)))
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise InputError(f"{archive}: must be a gzip file, whole and undamaged; {error}.") from None
+        raise InputError(f"{archive}: must be a complete and undamaged gzip file; {error}.") from None
     except OSError as error:
         reason = error.strerror or str(error)
         raise InputError(
-            f"{archive}: must be unpacked to {path}; {reason}. Make room, or give another --output-dir."
+            f"{archive}: cannot be unpacked to {path}; {reason}. Make room, or give another --output-dir."
         ) from None
     except InputError as error:
         raise InputError(f"{archive}: {error}. The archive was not unpacked; choose another --mirror.") from None
@@ -151,7 +151,7 @@ def lower_case(text: BufferedIOBase) -> Iterator[bytes]:
         yield lines.lower()
         tail = (tail + lines)[-BLOCK_BYTES:]
     if not tail.rstrip().endswith(END):
-        raise InputError(f"must be a whole ARPA file, which ends with {END.decode()}")
+        raise InputError(f"must be a complete ARPA file, which ends with {END.decode()}")
 
 
 def _whole_lines(text: BufferedIOBase) -> Iterator[bytes]:

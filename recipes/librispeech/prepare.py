@@ -185,7 +185,7 @@ def _add_row(table: Table, name: str, utterances: list[Utterance], completeness:
 
 
 def _add_options(add: AddOption) -> None:
-    add("--corpus-dir", type=Path, required=True, help="folder of the subsets, or with a folder LibriSpeech/ of them")
+    add("--corpus-dir", type=Path, required=True, help="folder of the subsets, or folder that contains LibriSpeech/")
     add("--output-dir", type=Path, required=True, help="for <subset>.jsonl")
     add("--subsets", nargs="+", default=[], metavar="NAME", help="subsets to convert (default: all in --corpus-dir)")
     add("--download", action="store_true", help="download missing --subsets from OpenSLR, and unpack them")

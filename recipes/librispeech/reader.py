@@ -1,7 +1,7 @@
 """Read a subset from the original folder layout: SUBSET/speaker/chapter/*.flac and SPEAKER-CHAPTER.trans.txt.
 
-Each deviation is reported as a Problem. Missing content is a warning and its utterance is left out, because copies of a
-part of the corpus are common. Damaged content is an error; after the user deletes it, it counts as missing.
+Each deviation is reported as a Problem. If content is missing, the utterance is left out with a warning, because copies
+of a part of the corpus are common. Damaged content is an error; after the user deletes it, it counts as missing.
 """
 
 import re

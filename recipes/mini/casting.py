@@ -20,7 +20,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 
 
 def cast(split: str, accents: Sequence[str], seed: str) -> list[str]:
-    """Return the voices of a split, each an accent and a variant, in the order in which they take turns."""
+    """Return the voices of a split, each an accent and a variant, in the order in which they speak."""
     voices = [
         f"{accent}+{variant}"
         for variant in VARIANTS[split]

@@ -23,7 +23,7 @@ _Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctype
 class Espeak:
     """The speech synthesiser; a process can have only one.
 
-    It keeps state between utterances (phases, flutter), so the samples of a sentence depend on what was spoken before.
+    It has state between utterances (phases, flutter), so the samples of a sentence depend on what was spoken before.
     The same calls in a new process give the same samples.
 
     Raises:
@@ -74,7 +74,7 @@ class Espeak:
         encoded = text.encode()
         status = self._library.espeak_Synth(encoded, len(encoded) + 1, 0, 0, 0, _UTF8, None, None)
         if status != 0 or not self._received:
-            raise InputError(f"espeak-ng must speak {text!r} as {voice!r}; it gave status {status} and no samples.")
+            raise InputError(f"espeak-ng must speak {text!r} as {voice!r}; it returned status {status} and no samples.")
         return np.concatenate(self._received)
 
     def _set_voice(self, voice: str) -> None:

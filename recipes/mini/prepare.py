@@ -108,7 +108,7 @@ def _remove_stale(output_dir: Path, planned: set[Path]) -> None:
 
 
 def chunked(lines: list[Line]) -> list[list[Line]]:
-    """Divide the lines into chunks, each spoken from its first line to its last by a new process.
+    """Divide the lines into chunks; a new process speaks the lines of each chunk in order.
 
     espeak has state, so samples depend on the previous sentences. With chunks, samples depend neither on the number
     nor on the order of processes. No chunk spans two splits, so more hours of training speech do not change valid and
@@ -221,7 +221,7 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _add_options(add: AddOption) -> None:
-    add("--output-dir", type=Path, required=True, help="for train, valid and test.jsonl and audio/")
+    add("--output-dir", type=Path, required=True, help="for train.jsonl, valid.jsonl, test.jsonl and audio/")
     add("--language", choices=LANGUAGES, default="english", help="language of the corpus (default: english)")
     add(
         "--hours",
@@ -229,7 +229,7 @@ def _add_options(add: AddOption) -> None:
         default=DEFAULT_HOURS,
         help="approximate hours of training speech; 0 < hours <= 10 (default: 2)",
     )
-    add("--seed", type=int, default=0, help="another seed gives other sentences, deliveries and rooms (default: 0)")
+    add("--seed", type=int, default=0, help="seed of the sentences, speaking styles and rooms (default: 0)")
     add("--num-processes", type=int, default=os.cpu_count() or 1, help="number of processes (default: all cores)")
 
 

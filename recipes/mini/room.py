@@ -38,7 +38,7 @@ def record(
 
 
 def _silence(seconds: float, random: np.random.Generator) -> np.ndarray:
-    """Return digital silence, or with equal probability the noise of an open line, far below speech."""
+    """Return digital silence or, with equal probability, the faint noise of an open line."""
     if seconds == 0:
         return np.zeros(0)
     num_samples = round(seconds * SAMPLE_RATE)

@@ -81,7 +81,7 @@ def levelled(waveform: np.ndarray, random: Random) -> np.ndarray:
 
 
 def silence(num_samples: int, random: Random) -> np.ndarray:
-    """Return digital silence, or the noise of an open line, far below speech."""
+    """Return digital silence or the faint noise of an open line."""
     level = random.choice([0.0, 10 ** (random.uniform(-90, -65) / 20)])
     return level * random.standard_normal(num_samples)
 
@@ -166,10 +166,10 @@ def _add_options(add: AddOption) -> None:
         choices=(*MAKERS, "babble"),
         default=["white", "pink", "hum", "babble"],
         metavar="KIND",
-        help=f"out of {', '.join(MAKERS)}, babble (white pink hum babble)",
+        help=f"any of {', '.join(MAKERS)}, babble (white pink hum babble)",
     )
     add("--number", type=int, default=20, metavar="N", help="number of recordings of each kind (20)")
-    add("--seconds", type=float, default=30.0, metavar="S", help="length of each recording (30)")
+    add("--seconds", type=float, default=30.0, metavar="S", help="length of each recording in seconds (30)")
     add("--seed", type=int, default=0, metavar="N", help="random seed (0)")
 
 

@@ -114,9 +114,7 @@ def _add_options(add: AddOption) -> None:
         metavar="F",
         help="maximum word error rate between both texts (0.1)",
     )
-    add(
-        "--keep", type=float, default=1.0, metavar="F", help="fraction of the passing texts, by confidence, to keep (1)"
-    )
+    add("--keep", type=float, default=1.0, metavar="F", help="fraction of the passing texts to keep, best first (1)")
     add("--min-confidence", type=float, default=0.0, metavar="C", help="minimum mean confidence of the words (0)")
     numbers: dict[str, Any] = {"nargs": 2, "metavar": ("MIN", "MAX")}
     add("--seconds", type=float, default=(0.5, 30.0), help="seconds of audio (0.5 30)", **numbers)
@@ -135,7 +133,7 @@ def _add_options(add: AddOption) -> None:
         metavar="N",
         help="maximum repetitions of a phrase of up to four words (3)",
     )
-    add("--characters", metavar="LIST", help="accepted characters beside spaces (letters, digits and punctuation)")
+    add("--characters", metavar="LIST", help="accepted characters besides spaces (letters, digits and punctuation)")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""python -m tests.bundles.make FOLDER [BASE]: a small bundle of this version of asr, and its log_probs.
+"""python -m tests.bundles.make FOLDER [BASE]: with this version of asr, make a small bundle and compute its log_probs.
 
-A bundle of each format is stored beside this file, and every later version must load it:
-tests/test_bundle_formats.py.
+A bundle of each format is stored in the folder of this file. tests/test_bundle_formats.py checks that every later
+version loads them.
 """
 
 import json
@@ -29,20 +29,23 @@ SOUND = Utterance("sound", 0.5, "", "")
 
 
 def sound() -> Tensor:
-    """Half a second of two tones, (S,)."""
+    """Return half a second of two tones, (S,)."""
     time = torch.arange(8000) / 16000
     return 0.1 * (torch.sin(2 * torch.pi * 440 * time) + torch.sin(2 * torch.pi * 1700 * time * time))
 
 
 def log_probs(bundle: Path, base: Path | None = None) -> Tensor:
-    """Return the log_probs of a bundle's net for the sound, (T', V)."""
+    """Return a bundle's log_probs (T', V) for `sound()`."""
     recognizer = load_recognizer(bundle, base=base)
     [(_, segments)] = recognizer.segments([SOUND], waveforms={"": sound()})  # type: ignore[misc]
     return torch.cat([recognizer.log_probs(encoder_out) for _, encoder_out in segments])
 
 
 def make(folder: Path, base: Path | None = None) -> None:
-    """Train for three steps on tones; store the bundle and its log_probs in a folder. With a base, train an adapter."""
+    """Train for three steps on tones, and store the bundle and its log_probs. With a base, train an adapter.
+
+    The bundle is in `folder`; the log_probs are in the file `folder` with the suffix .json.
+    """
     with tempfile.TemporaryDirectory() as place:
         corpus = Path(place, "tones")
         corpus.mkdir()

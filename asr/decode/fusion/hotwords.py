@@ -11,23 +11,23 @@ from asr.interfaces import Hotwords, Tokenizer
 from asr.system.files import bounded_lines
 
 MAX_PHRASE = 1000  # characters in a phrase; names and terms have about ten
-MAX_CHARACTERS = 1_000_000  # characters in all phrases, each 0.3 kB of memory; enough for tens of thousands of names
+MAX_CHARACTERS = 1_000_000  # in all phrases together (0.3 kB of memory each); enough for tens of thousands of names
 
 
 class _Node:
-    """A node of the tree of characters: a prefix that phrases share."""
+    """A node of the tree of characters; it represents a prefix of one or more phrases."""
 
     __slots__ = ("after", "bonus", "is_whole", "words")
 
     def __init__(self) -> None:
         self.after: dict[str, _Node] = {}
-        self.bonus = 0.0  # largest bonus of a phrase through this node, times the fraction of its characters up to here
+        self.bonus = 0.0  # maximum over phrases through this node: bonus * fraction of the characters so far
         self.words = 0  # number of words begun up to this node
         self.is_whole = False  # whether a phrase ends at this node
 
 
 class Match(NamedTuple):
-    """Position of a hypothesis in the tree, and the bonus that completed phrases have added for words on this path."""
+    """Position of a hypothesis in the tree, and the bonus that completed phrases have earned on the path to it."""
 
     node: _Node
     paid: float
@@ -36,7 +36,8 @@ class Match(NamedTuple):
 class Matches(NamedTuple):
     """Positions of a hypothesis in unfinished phrases, one for each word where a phrase may have begun.
 
-    `bonus` is provisional: it is subtracted again if no phrase is completed. The phrase that begins earliest is first.
+    `bonus` is provisional: it is subtracted again if no phrase is completed. `open` begins with the phrase that began
+    earliest.
     """
 
     open: tuple[Match, ...] = ()
@@ -113,7 +114,7 @@ def _follow(matches: Iterable[Match], character: str) -> Matches:
 
 
 def read_phrases(path: str, tokenizer: Tokenizer, normalize: Callable[[str], str]) -> Hotwords:
-    """Read hotwords; return the normalised phrases that the tokenizer covers, and the reason for each other phrase.
+    """Read hotwords; return the normalised phrases that the tokenizer covers, and why each other phrase is excluded.
 
     Raises:
         InputError: the file cannot be read, is not text, or is empty.
@@ -145,8 +146,8 @@ def _lines(path: str) -> Iterator[str]:
             for where, line in bounded_lines(file.readline, MAX_PHRASE, path):
                 characters += len(line)
                 if characters > MAX_CHARACTERS:
-                    must = f"{where}: hotwords must have at most {MAX_CHARACTERS:,} characters in all"
-                    raise InputError(f"{must}; up to this line there are more.")
+                    must = f"{where}: hotwords must have at most {MAX_CHARACTERS:,} characters in total"
+                    raise InputError(f"{must}; this line exceeds the limit.")
                 yield line
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else f"it is not UTF-8 text ({error.reason})"

@@ -14,7 +14,7 @@ from asr.language_model.kenlm import NOT_WORDS
 from asr.system.files import bounded_lines
 
 MAX_LINE_BYTES = 10_000  # maximum length of a line with a word and its spelling or pronunciation
-LONG = 40  # characters; prefixes of longer words are looked up by bisection
+LONG = 40  # characters; longer prefixes are looked up by bisection
 
 logger = logging.getLogger(__name__)
 
@@ -33,12 +33,12 @@ class Words:
 
 
 class _Beginnings:
-    """Prefixes of words; those of long words are not stored, because memory would grow with the square of their length.
+    """All prefixes of words; long prefixes are not stored, because memory would grow with the square of word length.
 
     Args:
         short: all prefixes of at most LONG characters.
-        long: sorted words with more characters. A prefix is found by bisection: if any word begins with it, then the
-            first word that is not less than the prefix does.
+        long: sorted words with more characters. Bisection finds the first word that is not less than a prefix; if any
+            word begins with the prefix, this word does.
     """
 
     def __init__(self, short: frozenset[str], long: Sequence[str]) -> None:
@@ -72,7 +72,9 @@ def read_lexicon(path: str | Path) -> list[str]:
         reason = error.strerror if isinstance(error, OSError) else error
         if isinstance(error, UnicodeDecodeError):
             reason = f"it is not UTF-8 text ({error.reason})"
-        raise InputError(f"{path}: a lexicon must be a text file with one word per line, or ARPA; {reason}.") from None
+        raise InputError(
+            f"{path}: a lexicon must be a text file with one word per line, or an ARPA file; {reason}."
+        ) from None
     words = [word for word in words if word not in NOT_WORDS]
     if not words:
         raise InputError(f"{path}: a lexicon must have words; it has none.")
@@ -80,7 +82,7 @@ def read_lexicon(path: str | Path) -> list[str]:
 
 
 def writable(path: str, tokenizer: Tokenizer, normalize: Callable[[str], str]) -> list[str]:
-    """Read a lexicon; return its normalised words that the tokenizer covers, and log how many it does not cover.
+    """Read a lexicon; return its normalised words that the tokenizer covers, and log the number of other words.
 
     Raises:
         InputError: the lexicon cannot be used, or the tokenizer covers none of its words.
@@ -95,16 +97,16 @@ def writable(path: str, tokenizer: Tokenizer, normalize: Callable[[str], str]) -
             impossible.append(word)
     if not words:
         must = "a lexicon must have words that the tokenizer covers"
-        raise InputError(f"{path}: {must}; it covers none of {len(impossible)}.")
+        raise InputError(f"{path}: {must}; words covered: 0 of {len(impossible)}.")
     if impossible:
         shown = ", ".join(impossible[:3])
-        logger.warning("%s: the tokenizer does not cover %d of its words: %s, …", path, len(impossible), shown)
+        logger.warning("%s: the tokenizer does not cover %d of the words: %s, …", path, len(impossible), shown)
     return words
 
 
 def _first_words(file: BinaryIO, path: str | Path) -> list[str]:
     words: list[str] = []
-    longer: list[str] = []  # words of lines with further entries, which are ignored
+    longer: list[str] = []  # first entries of the lines that have further entries
     text = io.TextIOWrapper(file, encoding="utf-8")
     for where, line in bounded_lines(text.readline, MAX_LINE_BYTES, str(path)):
         first, *rest = line.split(maxsplit=1) or [""]
@@ -117,6 +119,6 @@ def _first_words(file: BinaryIO, path: str | Path) -> list[str]:
         if len(words) > MAX_VOCABULARY:
             raise InputError(f"{where}: a lexicon must have at most {MAX_VOCABULARY:,} words; this one has more.")
     if longer:
-        message = f"{len(longer):,} of {len(words):,} lines have more than one entry; only the first is read, as a word"
-        logger.warning("%s: %s (the first: %s)", path, message, shown(longer[0]))
+        message = f"{len(longer):,} of {len(words):,} lines have more than one entry; only the first entry is used"
+        logger.warning("%s: %s (first such line: %s)", path, message, shown(longer[0]))
     return words

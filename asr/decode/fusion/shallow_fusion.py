@@ -34,18 +34,18 @@ Context = tuple[str, Any, Any, Matches]
 
 
 class ShallowFusion:
-    """Language model, lexicon, hotwords and word insertion bonus, over the characters that tokens spell.
+    """Score hypotheses, token by token, with language model, lexicon, hotwords and word insertion bonus.
 
-    Any sequence of tokens may spell a word; a word ends at a space or at the end of the utterance.
+    A word may consist of any sequence of tokens; it ends at a space or at the end of the utterance.
 
     *Source*: Gulcehre et al. 2015, arXiv:1503.03535, section 4.1; word insertion bonus: Hannun et al. 2014,
     arXiv:1408.2873.
 
     Args:
         tokenizer: its pieces spell the words.
-        normalize: normaliser of the texts, applied to hotwords.
-        lm: path of an n-gram language model (ARPA or KenLM binary) or of a neural one; None: no
-            language model.
+        normalize: the text normaliser, applied to hotwords.
+        lm: path of an n-gram language model (ARPA or KenLM binary) or of a neural language model; None:
+            no language model.
         lm_unit: "word", or "token" for a model made by `asr.ngram --tokens`; neural models are over tokens.
         lm_weight: factor of the language model's log-probability.
         word_insertion_bonus: added per word, to offset the language model's preference for few words; without a
@@ -54,7 +54,8 @@ class ShallowFusion:
             not used with a spelling model.
         spelling: path of a spelling model (`asr.ngram --spelling`): an unknown word has the language model's
             probability of <unk> times the probability of its spelling; None: unknown_score is added instead.
-        lexicon: path of a list of allowed words, one per line, or of an ARPA model with these words; None: any word.
+        lexicon: path of a list of allowed words, one per line, or of an ARPA model with these words; None: all words
+            are allowed.
         hotwords: path of a list of phrases, one per line; None: no hotwords.
         hotword_score: bonus for each word of a phrase (natural logarithm).
 
@@ -85,7 +86,7 @@ class ShallowFusion:
         self._names: Sequence[Any] = names if self._neural is None else range(tokenizer.vocab_size)
         self._parts = [
             WHITE_SPACE.split(piece) for piece in tokenizer.pieces
-        ]  # characters of the current word, then of each next word
+        ]  # per token: its characters in the current word, then those in each following word
         self.token_model: Any = self._neural or (model if lm_unit == "token" else None)
         self.word_model = model if lm_unit == "word" else None
         self.hotwords = read_phrases(hotwords, tokenizer, normalize) if hotwords else NO_HOTWORDS
@@ -94,9 +95,9 @@ class ShallowFusion:
         self.lm_weight = lm_weight
         self.word_insertion_bonus = word_insertion_bonus
         if spelling and self.word_model is None:
-            must = "--spelling (decode.fusion.spelling) must go with a language model of words"
+            must = "--spelling (decode.fusion.spelling) must be used with a language model of words"
             given = "a neural model" if self._neural is not None else f"{lm}, of {lm_unit}s" if lm else "none"
-            raise InputError(f"{must}; got {given}. Leave out --spelling, or give a model of words by --lm.")
+            raise InputError(f"{must}; got {given}. Leave out --spelling, or pass a model of words as --lm.")
         self.spelling = SpellingModel(spelling) if spelling else None
         if self.lexicon is not None:
             self._known, self.unknown_score = self.lexicon, NEVER
@@ -148,12 +149,12 @@ class ShallowFusion:
         return "", None, model.start() if model else None, NOWHERE
 
     def read(self, contexts: Iterable[Context]) -> None:
-        """Evaluate a neural language model for new contexts, in one batch, before these are extended or ended."""
+        """Evaluate a neural language model for new contexts, in one batch, before any of them is extended or ended."""
         if self._neural is not None:
             self._neural.read(history for _, _, history, _ in contexts)
 
     def extend(self, context: Context, token: int) -> tuple[Context, float] | None:
-        """Append a token; return the new context and the gain. None: no allowed word has these characters."""
+        """Append a token; return the new context and the gain. None: no allowed word begins with these characters."""
         word, spelled, history, matches = context
         gain = 0.0
         for index, part in enumerate(self._parts[token]):
@@ -185,7 +186,7 @@ class ShallowFusion:
         return (word, spelled, history, matches), gain
 
     def finish(self, context: Context) -> float | None:
-        """Return the gain of a hypothesis that ends here. None: its last word is not in the lexicon."""
+        """Return the gain from ending a hypothesis; None if its last word is not in the lexicon."""
         word, spelled, history, matches = context
         gain = 0.0
         if word:
@@ -227,7 +228,7 @@ FusionMaker = Callable[[Tokenizer, Callable[[str], str]], ShallowFusion]  # give
 
 
 def token_name(piece: str) -> str:
-    """Return a token's name in language models over tokens, which must not contain spaces."""
+    """Return a token's name in language models over tokens; such names must not contain spaces."""
     return piece.replace(" ", "\N{LOWER ONE EIGHTH BLOCK}")
 
 
@@ -238,15 +239,17 @@ def _check_spelling(
     must = f"{path}: the entries of a language model must be"
     if is_alphabet(model.words):
         given = f"{unit}s; all {len(model.words)} are single characters, as in a model of spellings"
-        raise InputError(f"{must} {given}. Give it by --spelling (decode.fusion.spelling), and one of words by --lm.")
+        raise InputError(
+            f"{must} {given}. Pass it as --spelling (decode.fusion.spelling), and a model of words as --lm."
+        )
     if unit == "token":
         names = {token_name(piece) for piece in tokenizer.pieces}
         fitting, expected = sum(word in names for word in model.words), "tokens of the recogniser"
-        cure = "Leave out --lm-unit token (decode.fusion.lm_unit=word), or make it by asr.ngram --tokens MODEL"
+        cure = "Leave out --lm-unit token (decode.fusion.lm_unit=word), or make the model with asr.ngram --tokens MODEL"
     else:
-        expected, cure = "words as the normaliser writes them", "Make it of normalised text (asr.ngram)"
+        expected, cure = "words as the normaliser writes them", "Make the model from normalised text (asr.ngram)"
         fitting = sum(token_name(" ") not in word and normalize(word) == word for word in model.words)
-        if any(token_name(" ") in word for word in model.words):  # a model of tokens, some of which are also words
-            fitting, cure = 0, "It is over tokens: give --lm-unit token (decode.fusion.lm_unit=token)"
+        if any(token_name(" ") in word for word in model.words):  # a model over tokens; some of its tokens may be words
+            fitting, cure = 0, "The model is over tokens: pass --lm-unit token (decode.fusion.lm_unit=token)"
     if fitting < len(model.words) / 2:
         raise InputError(f"{must} {expected}; only {fitting:,} of its {len(model.words):,} entries are. {cure}.")

@@ -9,7 +9,7 @@ from asr.settings.rule import number
 
 
 class LearntSwish(nn.Module):
-    """The function x sigmoid(beta x); each instance in the net trains its own beta.
+    """The function x sigmoid(beta x); each instance trains a separate beta.
 
     *Source*: Ramachandran et al. 2017, arXiv:1710.05941.
 

@@ -1,4 +1,4 @@
-"""Multi-head self-attention with relative positions, within a limited distance; its time is linear in the length."""
+"""Multi-head self-attention with relative positions, within a limited distance, in time linear in the length."""
 
 from collections.abc import Callable
 from typing import Annotated
@@ -16,8 +16,7 @@ from asr.settings.rule import Bias, whole
 class LocalAttention(RelativeAttention):
     """`RelativeAttention` limited to the `context` frames before and after each frame.
 
-    Time and memory are linear in the length. Each layer adds `context` frames on each side to the frames on which an
-    output frame depends.
+    Time and memory are linear in the length. Each layer extends the receptive field by `context` frames on each side.
 
     *Source*: Rekesh et al. 2023 (Fast Conformer), arXiv:2305.05084, section 2.3, without its global token.
 
@@ -25,7 +24,7 @@ class LocalAttention(RelativeAttention):
         dim: D, dimension of each encoder frame.
         num_heads: H, number of attention heads; must divide D.
         dropout: dropout of the attention weights.
-        context: W, number of frames on each side, in encoder frames.
+        context: W, number of encoder frames on each side.
         bias: as in `RelativeAttention`.
     """
 
@@ -36,7 +35,7 @@ class LocalAttention(RelativeAttention):
         self.context = context
 
     def positions(self, x: Tensor) -> Tensor:
-        """Encode the distances 2W-1 .. -(2W-1) between a block of W frames and its context, (4W - 1, D)."""
+        """Encode the distances 2W-1 .. -(2W-1) between a block of W frames and its context as (4W - 1, D)."""
         return relative_positions(2 * self.context, x.shape[2], x.device).to(x.dtype)
 
     def forward(self, x: Tensor, positions: Tensor, padding_mask: Tensor) -> Tensor:

@@ -41,7 +41,7 @@ class RelativeAttention(nn.Module):
         return self
 
     def positions(self, x: Tensor) -> Tensor:
-        """Encode the distances T-1 .. -(T-1) between the frames of x (B, T, D), (2T - 1, D)."""
+        """Encode the distances T-1 .. -(T-1) between the frames of x (B, T, D) as (2T - 1, D)."""
         return relative_positions(x.shape[1], x.shape[2], x.device).to(x.dtype)
 
     def forward(self, x: Tensor, positions: Tensor, padding_mask: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ class DepthwiseConvolution(nn.Module):
     """A pointwise convolution, GLU, a depthwise convolution, norm, activation, and a second pointwise convolution.
 
     *Source*: Gulati et al. 2020, arXiv:2005.08100, figure 2, where the activation is Swish. The figure's LayerNorm and
-    dropout are in the block.
+    dropout are in `ConformerBlock`.
 
     *Differs from the paper*: kernel sizes are odd, so that the convolution is centred.
 

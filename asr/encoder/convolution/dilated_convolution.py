@@ -13,7 +13,7 @@ from asr.settings.rule import KernelSize, whole
 class DilatedConvolution(nn.Module):
     """A pointwise convolution, GLU, a dilated depthwise convolution, norm, activation, and a pointwise convolution.
 
-    The kernel spans about `dilation` times as many frames as that of a `DepthwiseConvolution` with equal kernel size.
+    The kernel spans about `dilation` times as many frames as in a `DepthwiseConvolution` with equal kernel size.
 
     *Source*: Yu and Koltun 2015, arXiv:1511.07122, in the module of arXiv:2005.08100, figure 2.
 

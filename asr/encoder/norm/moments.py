@@ -20,7 +20,7 @@ def utterance_moments(frames: Tensor, padding_mask: Tensor) -> tuple[Tensor, Ten
 
 
 def channel_moments(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute mean and variance over all channels, (..., 1) each, given those of each channel, (..., D) each."""
+    """Compute mean and variance over all channels, (..., 1) each, given the moments of each channel, (..., D) each."""
     together = mean.mean(dim=-1, keepdim=True)
     return together, (var + (mean - together).square()).mean(dim=-1, keepdim=True)
 
@@ -29,7 +29,7 @@ def channel_moments(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
 def follow(
     running_mean: Tensor, running_var: Tensor, mean: Tensor, var: Tensor, valid_frames: Tensor, momentum: float
 ) -> None:
-    """Update running statistics with those of a batch; as in torch's batch norm, the running variance is unbiased.
+    """Update running statistics with the moments of a batch; as in torch's batch norm, the variance is unbiased.
 
     Args:
         running_mean: running mean, (D,), changed in place.

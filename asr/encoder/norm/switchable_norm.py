@@ -10,8 +10,8 @@ from asr.settings.rule import Eps, Fraction
 class SwitchableNorm(nn.Module):
     """Normalise by a weighted average of three means and a weighted average of three variances, with trained weights.
 
-    The three means and variances are those of a channel of an utterance, of all channels of an utterance, and of a
-    channel of the batch on all ranks. All of them include only valid frames.
+    They are computed over one channel of an utterance, over all channels of an utterance, and over one channel of the
+    batch on all ranks. Only valid frames are included.
 
     *Source*: Luo et al. 2018, arXiv:1806.10779, equations 3 to 5. Statistics are computed in float32.
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 class PostNorm:
     """The residual connection norm(x + sublayer(x)). Training needs a long warm-up.
 
-    The norms are attributes of the block, so that their weights keep their names in older checkpoints.
+    The norms are attributes of the block, so that their weights have the same names as in older checkpoints.
 
     *Source*: Vaswani et al. 2017, arXiv:1706.03762, section 3.1.
     """

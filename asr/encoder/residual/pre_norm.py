@@ -6,7 +6,7 @@ from torch import Tensor, nn
 class PreNorm:
     """The residual connection x + sublayer(norm(x)). Training is stable without a long warm-up.
 
-    The norms are attributes of the block, so that their weights keep their names in older checkpoints.
+    The norms are attributes of the block, so that their weights have the same names as in older checkpoints.
 
     *Source*: Xiong et al. 2020, arXiv:2002.04745, figure 1 (b).
     """

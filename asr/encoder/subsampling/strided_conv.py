@@ -26,7 +26,7 @@ class StridedConv(nn.Module):
     """
 
     stride = STRIDE * STRIDE
-    reads_weights_of = ("linear",)  # read without calling this layer, so an adapter of it would have no effect
+    reads_weights_of = ("linear",)  # its weights are read without calling it, so an adapter would have no effect
 
     def __init__(self, input_dim: int, output_dim: int, *, num_channels: Dim, dropout: Probability) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class StridedConv(nn.Module):
             features: feature frames, (B, T, F).
             feature_lengths: number of valid frames, (B,); a multiple of `stride`, except at the end of a stream.
             state: state of the streams.
-            ahead: number of feature frames at the end with which the next step begins again; a multiple of `stride`.
+            ahead: number of feature frames at the end that the next step computes again; a multiple of `stride`.
 
         Returns:
             The output (B, T', D), its lengths (B,), and the state before the `ahead` frames.

@@ -1,7 +1,8 @@
 """Features of a padded batch of waveforms, for exported models and for computation on the device.
 
 `asr.features` computes one utterance without padding. This module computes a padded batch with masks, using only
-operations that every runtime has: the Fourier transform is a matrix product. Results agree within float32 precision.
+operations that every runtime has: the Fourier transform is a matrix product. The two results agree within float32
+precision.
 """
 
 import math
@@ -21,12 +22,12 @@ from asr.lengths import padding_mask
 
 
 class FrontEnd(nn.Module):
-    """Maps waveforms (B, S) and sample_counts (B,) to features (B, T, F) and feature_lengths (B,).
+    """Map waveforms (B, S) and sample_counts (B,) to features (B, T, F) and feature_lengths (B,).
 
     Samples after an utterance's end, including NaN, have no effect.
 
     Args:
-        features: features of single utterances.
+        features: computes the features of a single utterance.
 
     Raises:
         InputError: the features have no batched form.
@@ -39,7 +40,7 @@ class FrontEnd(nn.Module):
         self.num_frames = features.num_frames
 
     def forward(self, waveforms: Tensor, sample_counts: Tensor) -> tuple[Tensor, Tensor]:
-        """Return features and lengths; there is at least one frame, possibly padding."""
+        """Return features and lengths; the features have at least one frame, which may be padding."""
         padding = padding_mask(sample_counts, waveforms.shape[1])
         energies = self.energies(waveforms.masked_fill(padding, 0.0), sample_counts)  # (B, T, F)
         lengths = self.num_frames(sample_counts)
@@ -62,7 +63,7 @@ class BatchedFbank(nn.Module):
         """Map waveforms (B, S), 0 in the padding, to (B, T, F)."""
         frames = framed(waveforms * INT16_SCALE, self.window, self.hop)  # (B, T, window)
         frames = frames - frames.mean(dim=-1, keepdim=True)
-        sharper = frames - PREEMPHASIS * F.pad(frames, (1, 0))[..., :-1]  # the window is 0 at the first sample
+        sharper = frames - PREEMPHASIS * F.pad(frames, (1, 0))[..., :-1]  # sample 0 has no effect: its weight is 0
         return (power(sharper @ self.fourier) @ self.mel).clamp(min=FLOOR).log()
 
 
@@ -87,9 +88,9 @@ class BatchedSlaneyFbank(nn.Module):
 
 
 def framed(waveforms: Tensor, window: int, hop: int) -> Tensor:
-    """Map (B, S) to frames (B, T, window): a frame has the samples of its hop and of the next hops.
+    """Map (B, S) to frames (B, T, window); a frame begins at each multiple of `hop`.
 
-    The waveforms are padded with zeros at the end; there is a frame at each hop.
+    The waveforms are padded with zeros at the end.
     """
     num_hops = math.ceil(window / hop)
     count = waveforms.shape[1] // hop + 1
@@ -106,7 +107,7 @@ def fourier(window: Tensor, points: int) -> Tensor:
 
 
 def power(spectrum: Tensor) -> Tensor:
-    """Map (..., 2 * FFT bins) to (..., FFT bins)."""
+    """Compute the power spectrum: map (..., 2 * FFT bins) to (..., FFT bins)."""
     real, imaginary = spectrum.square().chunk(2, dim=-1)
     return real + imaginary
 

@@ -45,7 +45,7 @@ class GlobalCMVN:
         return BatchedGlobalCMVN(self)
 
     def fit(self, features: Iterable[Tensor]) -> None:
-        """Measure mean and standard deviation over the frames of the first `num_utterances` of `features`, (T, F)."""
+        """Measure mean and standard deviation over all frames of the first `num_utterances` utterances, (T, F) each."""
         count, total, squares = 0, torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
         most = f"at most {self.num_utterances:,} utterances"
         progress = ProgressLog(logger, f"measured the features of %s of {most}")

@@ -13,9 +13,9 @@ from asr.settings.rule import Eps, number
 class LoudFrameCMVN:
     """Shift and scale each bin to mean 0 and variance 1 over the loud frames.
 
-    Like `per_utterance`, this removes loudness and channel, but pauses do not count: inserted or leading silence does
-    not change the features of the speech. In frames that are not loud, each bin is raised to at least its minimum over
-    the loud frames, so that digital silence and low noise have equal features.
+    Like `per_utterance`, this removes the effects of loudness and channel, but pauses do not count: inserted or leading
+    silence does not change the features of the speech. In frames that are not loud, each bin is raised to at least its
+    minimum over the loud frames, so that digital silence and low noise have equal features.
 
     Args:
         dynamic_range: maximum difference in mean log-mel energy (natural logarithm) between the loudest frame and a

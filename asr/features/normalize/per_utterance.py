@@ -8,7 +8,9 @@ from asr.settings.rule import Eps
 
 
 class PerUtterance:
-    """Shift and scale each bin to mean 0 and variance 1 over the utterance, which removes loudness and channel.
+    """Shift and scale each bin to mean 0 and variance 1 over the utterance.
+
+    This removes the effects of loudness and channel.
 
     Args:
         min_std: lower bound of the divisor, for constant bins.

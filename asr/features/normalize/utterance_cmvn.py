@@ -8,9 +8,9 @@ from asr.settings.rule import Eps
 
 
 class UtteranceCMVN:
-    """Shift each bin by its mean over the utterance, and divide it by its unbiased standard deviation plus `eps`.
+    """Subtract each bin's mean over the utterance, and divide by the bin's unbiased standard deviation plus `eps`.
 
-    *Source*: NeMo's `normalize: per_feature`. A single frame becomes zeros.
+    *Source*: NeMo's `normalize: per_feature`. The features of a single frame become zeros.
 
     Args:
         eps: added to the standard deviation.

@@ -13,9 +13,9 @@ class GRUPredictor(nn.Module):
 
     Args:
         vocab_size: V; id 0 precedes the first token.
-        dim: of the embedding and of each layer.
+        dim: P, dimension of the embedding and of each layer.
         num_layers: number of GRU layers.
-        dropout: of the output of each layer.
+        dropout: dropout of the output of each layer.
     """
 
     def __init__(self, vocab_size: int, *, dim: Dim, num_layers: Layers, dropout: Probability) -> None:

@@ -17,9 +17,9 @@ class LSTMPredictor(nn.Module):
 
     Args:
         vocab_size: V; id 0 precedes the first token.
-        dim: of the embedding and of each layer.
+        dim: P, dimension of the embedding and of each layer.
         num_layers: number of LSTM layers.
-        dropout: of the output of each layer.
+        dropout: dropout of the output of each layer.
         trains_blank: whether the embedding of id 0 is trained; if not, it remains zero, as in NVIDIA NeMo.
     """
 

@@ -11,14 +11,14 @@ from asr.settings.rule import Dim, Heads, whole
 
 
 class Stateless(nn.Module):
-    """Average the embeddings of the last tokens, each weighted by its product with position vectors.
+    """Average the embeddings of the last tokens, each weighted by its dot products with position vectors.
 
     *Source*: Botros et al. 2021, arXiv:2109.07513, section 3. *Differs from the paper*: the embedding is not shared
     with the joiner.
 
     Args:
         vocab_size: V; id 0 precedes the first token.
-        dim: of the embedding and of the output.
+        dim: P, dimension of the embedding and of the output.
         num_heads: number of position vectors for each position.
         num_tokens: N, number of last tokens.
     """

@@ -12,7 +12,7 @@ class PreNormResidual(nn.Module):
 
     Args:
         dim: D.
-        dropout: of the branch.
+        dropout: dropout of the branch.
     """
 
     def __init__(self, dim: int, dropout: float) -> None:

@@ -8,7 +8,7 @@ import yaml
 
 from asr.text.numbers import interval, number, rate
 
-TASK = "automatic-speech-recognition"  # the hub's name of speech recognition
+TASK = "automatic-speech-recognition"  # the hub's name for speech recognition
 TAGS = ("speech", "fast-conformer")
 KINDS = {"ctc": "CTC", "transducer": "RNNT", "tdt": "TDT"}  # asr's head: suffix of transformers' class
 
@@ -17,8 +17,8 @@ _CARD = """---
 
 # {name}
 
-A speech recogniser, a Fast Conformer with {kind}: transformers' ParakeetFor{kind}. It needs audio of {sample_rate} Hz.
-Written by `python -m asr.export --to huggingface`.
+A speech recogniser: a Fast Conformer with {kind}, in the format of transformers' ParakeetFor{kind}. It needs audio with
+a sample rate of {sample_rate} Hz. This folder was written by `python -m asr.export --to huggingface`.
 
 ```python
 from transformers import pipeline
@@ -33,7 +33,7 @@ _FIGURES = """
 
 {table}
 
-Greedy decoding; texts normalised by `{normalizer}`. The intervals are by bootstrap over utterances.
+Decoding is greedy, and `{normalizer}` normalises the texts. The intervals are from a bootstrap over utterances.
 """
 
 
@@ -45,7 +45,7 @@ def model_card(
     language: str | None,
     licence: str | None,
 ) -> str:
-    """Return README.md.
+    """Return the content of README.md.
 
     Args:
         name: name of the folder.
@@ -53,7 +53,7 @@ def model_card(
         results: test results of a run, by manifest, from results.json.
         before: the bundle's card.
         language: ISO 639 code, such as `en`; None: unknown.
-        licence: the hub's name of the licence, such as `cc-by-4.0`; None: unknown.
+        licence: the hub's name for the licence, such as `cc-by-4.0`; None: unknown.
     """
     kind = KINDS[config["head"]["name"]]
     about = {

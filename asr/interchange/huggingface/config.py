@@ -1,6 +1,6 @@
-"""Conversion between the config of a Parakeet of Hugging Face's transformers and asr's config.
+"""Conversion between asr's config and the config of a Parakeet model in Hugging Face's transformers.
 
-All settings of a config must be known: a setting that asr does not support, and an unknown key, is an error.
+An unknown key, or a setting that asr does not support, is an error.
 """
 
 import math
@@ -23,7 +23,7 @@ ARCHITECTURES = {  # asr's head: transformers' class and model_type
 }
 MAX_FRAMES = 5_000  # a required setting of transformers; its encoders also accept longer inputs
 
-# Keys without effect on a trained model's output, in addition to keys that are checked or converted.
+# Keys that may have any value here: they are converted or checked elsewhere, or do not affect a trained model's output.
 GENERAL_KEYS = {
     *("architectures", "dtype", "torch_dtype", "initializer_range", "model_type", "transformers_version"),
     *("_name_or_path", "return_dict", "output_attentions", "output_hidden_states", "use_cache"),
@@ -58,8 +58,7 @@ def encoder_section(config: Section) -> Section:
     """
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in KEYS:
-        must = "model_type must be parakeet_ctc, parakeet_rnnt or parakeet_tdt, transformers' ParakeetForCTC, RNNT, TDT"
-        raise InputError(f"{must}; got {as_yaml(kind)}.")
+        raise InputError(f"model_type must be parakeet_ctc, parakeet_rnnt or parakeet_tdt; got {as_yaml(kind)}.")
     activations = {} if kind == "parakeet_ctc" else {"hidden_act": ("relu", JOINT_ACTIVATIONS)}
     check(config, "config", KEYS[kind], activations)
     return mapping(config.get("encoder_config"), "encoder_config")
@@ -157,8 +156,8 @@ def _heads(theirs: Section) -> int:
     num_heads = whole(theirs, "encoder_config.num_attention_heads", 8)
     groups = theirs.get("num_key_value_heads", num_heads)
     if groups != num_heads:
-        must = "encoder_config.num_key_value_heads must be num_attention_heads"
-        raise InputError(f"{must}, {num_heads}, which asr has; got {as_yaml(groups)}.")
+        must = "encoder_config.num_key_value_heads must equal num_attention_heads"
+        raise InputError(f"{must}, {num_heads}; got {as_yaml(groups)}.")
     return num_heads
 
 
@@ -173,7 +172,7 @@ def features_config(config: Section, theirs: Section, pad_mode: str) -> dict[str
     """Return the config of asr's features.
 
     Args:
-        config: of the model.
+        config: config of the model.
         theirs: config of the model's feature extractor.
         pad_mode: padding of the waveform at both ends; transformers' feature extractor pads with zeros.
 
@@ -216,8 +215,8 @@ def huggingface_config(config: Mapping[str, Any], vocab_size: int, blank: int) -
     """Convert the config of an asr model to a config of transformers.
 
     Args:
-        config: of the asr model.
-        vocab_size: of its head.
+        config: config of the asr model.
+        vocab_size: number of tokens of the model's head, including the blank.
         blank: index of the blank among transformers' pieces.
 
     Raises:
@@ -229,10 +228,10 @@ def huggingface_config(config: Mapping[str, Any], vocab_size: int, blank: int) -
         must = "encoder.feed_forward_bias must equal encoder.attention.bias for conversion to Hugging Face"
         raise InputError(f"{must}; got {as_yaml(encoder['feed_forward_bias'])}.")
     if features["num_mel_bins"] % FACTOR:
-        must = f"features.num_mel_bins must be a multiple of {FACTOR}, as Hugging Face has it"
+        must = f"features.num_mel_bins must be a multiple of {FACTOR}, as in Hugging Face"
         raise InputError(f"{must}; got {features['num_mel_bins']}.")
     if features["pad_mode"] != "zeros":
-        raise InputError(f"features.pad_mode must be zeros, as Hugging Face has it; got {features['pad_mode']}.")
+        raise InputError(f"features.pad_mode must be zeros, as in Hugging Face; got {features['pad_mode']}.")
     return {
         **_head_settings(config, blank),
         "dtype": "float32",
@@ -290,8 +289,8 @@ def preprocessor_config(window: int, hop: int, features: Mapping[str, Any]) -> d
     """Return the config of transformers' feature extractor.
 
     Args:
-        window: in samples.
-        hop: in samples.
+        window: length of the window, in samples.
+        hop: length of the hop, in samples.
         features: config of asr's features.
     """
     return {

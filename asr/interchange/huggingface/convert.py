@@ -1,4 +1,4 @@
-"""Conversion of a Parakeet of Hugging Face's transformers to a bundle, and back."""
+"""Conversion between bundles of asr and Parakeet models of Hugging Face's transformers."""
 
 import json
 import re
@@ -69,7 +69,7 @@ def _names(config: Section, blank: int) -> Names:
 
 
 def to_huggingface(bundle: Bundle, path: Path) -> dict[str, bytes]:
-    """Return the files of transformers' folder for a bundle.
+    """Convert a bundle to the files of a folder for transformers, by name.
 
     Raises:
         InputError: the bundle has a part that Parakeet does not have.

@@ -29,7 +29,7 @@ def is_huggingface(path: Path) -> bool:
 
 
 def read_files(folder: Path) -> dict[str, bytes]:
-    """Read the files of a folder that a recogniser needs, by name.
+    """Read the files that a recogniser needs from a folder; return their contents by name.
 
     Raises:
         InputError: a file is missing or invalid.
@@ -37,12 +37,12 @@ def read_files(folder: Path) -> dict[str, bytes]:
     files = read_folder(folder, lambda name: name in READ, (WEIGHTS,))
     for name in NEEDED:
         if name not in files:
-            raise InputError(f"{name} must be there; it is missing.")
+            raise InputError(f"{name} must exist; it is missing.")
     return files
 
 
 def read_config(files: dict[str, bytes]) -> tuple[Section, Section]:
-    """Read the configs of the model and of its feature extractor, which may be a section of the processor's config.
+    """Read the configs of the model and of its feature extractor; the latter may be in the processor's config.
 
     Raises:
         InputError: a config is missing or damaged.
@@ -51,7 +51,7 @@ def read_config(files: dict[str, bytes]) -> tuple[Section, Section]:
     if PREPROCESSOR in files:
         return config, mapping(parse_json(files[PREPROCESSOR], PREPROCESSOR), PREPROCESSOR)
     if PROCESSOR not in files:
-        raise InputError(f"{PREPROCESSOR}, or {PROCESSOR}, must be there; both are missing.")
+        raise InputError(f"{PREPROCESSOR}, or {PROCESSOR}, must exist; both are missing.")
     processor = mapping(parse_json(files[PROCESSOR], PROCESSOR), PROCESSOR)
     return config, mapping(processor.get("feature_extractor"), f"{PROCESSOR}: feature_extractor")
 
@@ -60,8 +60,8 @@ def replace_huggingface(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write a folder for transformers; an older folder is replaced as a whole, as in `replace_bundle`.
 
     Args:
-        folder: path.
-        files: by name.
+        folder: path of the folder.
+        files: content of the files, by name.
 
     Raises:
         InputError: as for `replace_bundle`.

@@ -12,7 +12,7 @@ from asr.tokenizer import sentencepiece as subwords
 from asr.tokenizer.huggingface import FILE, SPACE, HuggingFace, names, unknown_piece
 
 BLANK = "<pad>"  # name of the blank in Parakeet-CTC
-OTHER_BLANKS = ("<blank>", "<|blank|>")  # names for a blank that is added; the first name that is no piece is used
+OTHER_BLANKS = ("<blank>", "<|blank|>")  # names for an added blank; the first name that is not a piece is used
 
 
 class Written(NamedTuple):
@@ -34,7 +34,7 @@ class Written(NamedTuple):
 def take_vocabulary(content: bytes, vocab_size: int, blank: int) -> Vocabulary:
     """Convert a tokenizer whose piece `blank` is the blank of a head with `vocab_size` tokens.
 
-    If the blank is a transducer's last token, the tokenizer may not contain it; then it is added.
+    The blank is added if it is the last token and the tokenizer does not contain it, as in some transducers.
 
     Raises:
         InputError: the tokenizer is damaged, does not fit the head, or is not supported.
@@ -78,7 +78,7 @@ def give_vocabulary(config: Mapping[str, Any], learnt: Mapping[str, bytes]) -> W
     else:
         must = "tokenizer must be huggingface or sentencepiece for conversion to Hugging Face"
         raise InputError(f"{must}; got {shown(config['name'])}.")
-    HuggingFace(vocab_size=config["vocab_size"], blank_piece=blank).load({FILE: content})  # raises if it is invalid
+    HuggingFace(vocab_size=config["vocab_size"], blank_piece=blank).load({FILE: content})  # checks the tokenizer
     settings = {
         "tokenizer_class": "ParakeetTokenizer",
         "processor_class": "ParakeetProcessor",

@@ -1,7 +1,7 @@
 """NVIDIA NeMo's archives: a tar file, plain or gzipped, with a config, weights and a tokenizer's files.
 
-Archives are untrusted. Nothing is written to the disk: the files needed are read into memory, in amounts bounded by the
-archive's own size.
+Archives are untrusted. Nothing is written to the disk: the required files are read into memory, and the size of the
+archive bounds the bytes that are read.
 """
 
 import gzip
@@ -20,7 +20,7 @@ from asr.system.learnt import MAX_BYTES
 
 UNBOUNDED = (WEIGHTS, SAFETENSORS)  # files limited only by the archive's size
 MAX_MEMBERS = 1_000
-MAX_RATIO = 20  # maximum ratio of unpacked bytes to bytes of the archive; weights compress to about a half
+MAX_RATIO = 20  # maximum ratio of unpacked bytes to bytes of the archive; weights compress to about half
 MAX_HEADER_BYTES = 1 << 20  # maximum number of bytes before a member's content
 BLOCK = 1 << 18  # bytes that tarfile reads at a time
 GZIP = b"\x1f\x8b"
@@ -60,7 +60,7 @@ class _Stream:
         self._left = 0
 
     def allow(self, size: int) -> None:
-        """Allow `size` more bytes, and two blocks that tarfile reads ahead."""
+        """Set the number of bytes that may still be read: `size`, and two blocks that tarfile reads ahead."""
         self._left = size + 2 * BLOCK
 
     def read(self, size: int) -> bytes:
@@ -110,9 +110,9 @@ def _checked_name(path: Path, member: tarfile.TarInfo) -> str:
     """Check that a member is a file or folder below the archive's top; return its name without a leading `./`."""
     name = member.name.removeprefix("./")
     if member.name.startswith("/") or ".." in Path(member.name).parts or "\0" in member.name:
-        raise InputError(f"{path}: a member's name must lead into the archive; got {shown(member.name)}.")
+        raise InputError(f"{path}: a member's name must be a path inside the archive; got {shown(member.name)}.")
     if not (member.isreg() or member.isdir()) or member.issparse():
-        kind = "a link" if member.issym() or member.islnk() else "no plain file"
+        kind = "a link" if member.issym() or member.islnk() else "not a plain file"
         raise InputError(f"{path}: an archive must hold plain files and folders; {shown(member.name)} is {kind}.")
     return name
 
@@ -149,17 +149,17 @@ def tokenizer_file(files: Mapping[str, bytes], named: object, path: Path) -> byt
         name = TOKENIZER
     if name not in present:
         has = ", ".join(map(shown, present[:3])) or "none"
-        raise InputError(f"{path}: the tokenizer's model {shown(name)} must be there; got {has}.")
+        raise InputError(f"{path}: the tokenizer's model {shown(name)} must exist; got {has}.")
     return files[name]
 
 
 def hashed(name: str, content: bytes) -> str:
-    """Return the name of a tokenizer's file in NeMo's archives, which contains a hash."""
+    """Return the name that a tokenizer's file has in NeMo's archives: a hash of its content, then its own name."""
     return f"{hashlib.md5(content, usedforsecurity=False).hexdigest()}_{name}"
 
 
 def write_archive(file: BinaryIO, files: Iterable[tuple[str, bytes]]) -> None:
-    """Write a plain tar file in NeMo 3's layout; equal files give equal bytes."""
+    """Write a plain tar file in NeMo 3's layout; equal files give identical archives."""
     with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as archive:
         folder = tarfile.TarInfo("./")
         folder.type, folder.mode = tarfile.DIRTYPE, 0o755

@@ -1,6 +1,6 @@
 """Conversion between NVIDIA NeMo's config of a Conformer-CTC and asr's config.
 
-All settings of a config must be known: a setting that asr does not support, and an unknown key, is an error.
+An unknown key, or a setting that asr does not support, is an error.
 """
 
 import math
@@ -36,7 +36,7 @@ class CTCHead(NamedTuple):
     tensors: str
 
 
-# Keys without effect on a trained model's output, in addition to keys that are checked or converted.
+# Keys that may have any value here: they are converted or checked elsewhere, or do not affect a trained model's output.
 ENCODER_KEYS = {
     "_target_",
     *("feat_in", "n_layers", "d_model", "n_heads", "ff_expansion_factor", "xscaling", "conv_kernel_size"),
@@ -54,8 +54,9 @@ PREPROCESSOR_KEYS = {
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader without numbers to base 60, which take minutes to parse if they are long; `1:30` stays text.
+    """PyYAML's safe loader, except that `1:30` is text and not a number in base 60.
 
+    Parsing a long number in base 60 takes minutes.
     The class does not use libyaml, which crashes on deeply nested brackets.
     """
 
@@ -243,7 +244,7 @@ def nemo_config(config: Section, vocabulary: list[str], tokenizer: Section) -> d
         raise InputError(f"{must}; got {encoder['feed_forward_factor']}.")
     if len({encoder["feed_forward_bias"], encoder["attention"]["bias"], encoder["convolution"]["bias"]}) > 1:
         must = "encoder.feed_forward_bias, attention.bias and convolution.bias must be equal for conversion to NeMo"
-        raise InputError(f"{must}; got both.")
+        raise InputError(f"{must}; got true and false.")
     return {
         "sample_rate": features["sample_rate"],
         "log_prediction": True,
@@ -264,7 +265,7 @@ def nemo_config(config: Section, vocabulary: list[str], tokenizer: Section) -> d
 
 
 def ctc_sections(config: Section, vocabulary: list[str], is_subword: bool) -> dict[str, Any]:
-    """Return the sections of NeMo's config for a CTC head alone.
+    """Return the sections of NeMo's config for a model that has only a CTC head.
 
     Args:
         config: config of the asr model.
@@ -317,10 +318,10 @@ def _nemo_encoder(encoder: Section, num_mel_bins: int) -> dict[str, Any]:
 
 
 def check_class(settings: Section, name: str, cls: str, part: str) -> None:
-    """Check that a section configures this class of NeMo's."""
+    """Check that a section configures NeMo's class `cls`."""
     target = settings.get("_target_")
     if not isinstance(target, str) or target.rpartition(".")[2] != cls:
-        raise InputError(f"{name} must be {part}, NeMo's {cls}, which asr can take; got {shown(target)}.")
+        raise InputError(f"{name} must be {part}, NeMo's {cls}, which asr supports; got {shown(target)}.")
 
 
 def _samples(settings: Section, name: str, default: float, sample_rate: int) -> int:

@@ -1,4 +1,4 @@
-"""Conversion of NVIDIA NeMo's Conformers with CTC, a transducer or both to a bundle, and back."""
+"""Conversion between bundles of asr and NVIDIA NeMo's Conformers with CTC, a transducer or both."""
 
 import io
 import re
@@ -46,10 +46,10 @@ def from_nemo(path: Path, pad_mode: str) -> Converted:
 def _convert(files: dict[str, bytes], path: Path, pad_mode: str) -> Converted:
     if CONFIG not in files:
         advice = "To convert a bundle of asr, add --to nemo or --to huggingface"
-        raise InputError(f"{CONFIG} must be there; it is missing. {advice}.")
+        raise InputError(f"{CONFIG} must exist; it is missing. {advice}.")
     weights_name = next((name for name in (WEIGHTS, SAFETENSORS) if name in files), None)
     if weights_name is None:
-        raise InputError(f"{WEIGHTS}, or {SAFETENSORS}, must be there; both are missing.")
+        raise InputError(f"{WEIGHTS}, or {SAFETENSORS}, must exist; both are missing.")
     nemo = parse(files[CONFIG], CONFIG)
     if is_transducer(nemo):
         head, section, named = transducer(nemo)

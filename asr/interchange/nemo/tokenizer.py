@@ -1,7 +1,8 @@
 """Conversion between NVIDIA NeMo's tokenizers and asr's. NeMo's blank is CTC's last output, asr's blank is piece 0.
 
-A SentencePiece model is a protobuf message. Messages may be merged by concatenation: repeated fields (1: the pieces)
-are appended in order; for other fields (2: settings of the training) the last value counts.
+A SentencePiece model is a protobuf message. Concatenated messages merge into one. The values of a repeated field, such
+as field 1 (the pieces), are appended in order. Of any other setting, such as a training setting in field 2, the last
+value counts.
 """
 
 import struct
@@ -40,7 +41,7 @@ def take_vocabulary(
     """Convert NeMo's tokenizer: SentencePiece's pieces, or characters if the model has no tokenizer.
 
     Raises:
-        InputError: the tokenizer is of another kind, or differs from the head's vocabulary.
+        InputError: asr does not support the tokenizer, or it differs from the head's vocabulary.
     """
     section = nemo.get("tokenizer")
     listed = head.get("vocabulary") or nemo.get("labels")
@@ -52,7 +53,7 @@ def take_vocabulary(
         return Vocabulary({"name": "char"}, learnt, list(listed))
     if not isinstance(section, dict) or section.get("type") != "bpe" or section.get("custom_tokenizer"):
         given = section.get("type") if isinstance(section, dict) else section
-        raise InputError(f"tokenizer.type must be bpe, a SentencePiece model, which asr has; got {shown(given)}.")
+        raise InputError(f"tokenizer.type must be bpe, a SentencePiece model, which asr supports; got {shown(given)}.")
     model = tokenizer_file(files, section.get("model_path"), path)
     names = pieces(model)
     if isinstance(listed, list) and listed and listed != names:
@@ -100,7 +101,7 @@ def algorithm(model: bytes) -> str:
     """Return how a model was trained: "unigram", which is SentencePiece's default, or "bpe".
 
     Raises:
-        InputError: the model is damaged, or of another kind.
+        InputError: the model is damaged, or is neither unigram nor BPE.
     """
     number: int | bytes = 1
     for trainer in _fields(model):
@@ -115,7 +116,7 @@ def pieces(model: bytes) -> list[str]:
     """List the pieces of a model without blank, in SentencePiece's notation.
 
     Raises:
-        InputError: the model is damaged, has a piece that spells no text, or its piece 0 is not the unknown piece.
+        InputError: the model is damaged, a piece spells no text, or piece 0 is not the unknown piece.
     """
     processor = sentencepiece.SentencePieceProcessor()
     try:
@@ -157,7 +158,7 @@ def _fields(message: bytes) -> Iterator[_Field]:
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
-    """Read a number of at most ten bytes at a position; return it and the next position."""
+    """Read a number of at most ten bytes at a position; return the number and the position after it."""
     number = 0
     for shift in range(0, 70, 7):
         byte = message[at]
@@ -186,13 +187,13 @@ def _written(number: int, value: int | bytes) -> bytes:
 
 
 def _special(unknown: int, blank: int) -> bytes:
-    """Encode unk_id, bos_id, eos_id, pad_id and pad_piece, settings of the training that name the special pieces."""
+    """Encode the training settings that name the special pieces: unk_id, bos_id, eos_id, pad_id and pad_piece."""
     ids = {40: unknown, 41: -1, 42: -1, 43: blank}
     settings = b"".join(_written(field, number) for field, number in ids.items())
     return _written(TRAINER, settings + (_written(48, BLANK.encode()) if blank >= 0 else b""))
 
 
-CONTROL = 3  # number of the kind of pieces that spell no text
+CONTROL = 3  # SentencePiece's number for pieces that do not spell text
 _BLANK_PIECE = _written(
     PIECES, _written(1, BLANK.encode()) + _encoded(2 << 3 | 5) + struct.pack("<f", 0.0) + _written(3, CONTROL)
 )

@@ -1,4 +1,4 @@
-"""Settings and names of tensors of NVIDIA NeMo's transducers (RNNT and TDT), with or without a CTC head."""
+"""Settings and tensor names of NVIDIA NeMo's transducers (RNNT and TDT), with or without a CTC head."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from asr.interchange.nemo.weights import FRONT_END, names
 from asr.interchange.section import Section, as_yaml, check, mapping, whole
 from asr.settings.conf import default_settings
 
-# Maximum number of symbols in a frame, from NeMo's recipes; written if asr's decoder does not have this setting.
+# Maximum number of symbols in a frame in NeMo's recipes. It is exported if asr's decoder has no maximum.
 MAX_SYMBOLS = 10
 FUSED_BATCH_SIZE = 4  # batch size of joint network and loss in NeMo's recipes; only training uses it
 DECODER_KEYS = {"_target_", "prednet", "vocab_size", "random_state_sampling"}
@@ -27,11 +27,11 @@ JOINTNET_KEYS = {"joint_hidden", "encoder_hidden", "pred_hidden", "dropout"}
 
 
 class NemoTransducer(NamedTuple):
-    """A transducer in NeMo's format, converted.
+    """Result of converting a NeMo transducer to asr.
 
     Args:
         config: config of asr's head and its decoder.
-        joint: section of the joint network in NeMo's config, which has the vocabulary.
+        joint: section of NeMo's config for the joint network; it contains the vocabulary.
         names: names of the model's tensors.
     """
 
@@ -46,7 +46,7 @@ def is_transducer(config: Section) -> bool:
 
 
 def transducer(config: Section) -> NemoTransducer:
-    """Convert a model's transducer, and the CTC head beside it.
+    """Convert the config of a model's transducer, and of its CTC head if it also has one.
 
     Raises:
         InputError: asr does not support a setting.
@@ -80,7 +80,7 @@ def transducer(config: Section) -> NemoTransducer:
 
 def _predictor(prednet: Section) -> dict[str, Any]:
     dim = whole(prednet, "decoder.prednet.pred_hidden")
-    # An LSTM of another size would have a projection at its output, which asr does not have.
+    # An LSTM of another size would have a projection at its output, which asr does not support.
     check(prednet, "decoder.prednet", PREDNET_KEYS, {"rnn_hidden_size": (-1, (-1, None, dim))})
     return {
         "name": "lstm",
@@ -92,7 +92,7 @@ def _predictor(prednet: Section) -> dict[str, Any]:
 
 
 def _durations(config: Section, joint: Section) -> list[Any]:
-    """Return the durations of a TDT; an RNNT has no durations."""
+    """Return the durations of a TDT model; [] for an RNNT."""
     decoding, loss = (_section(config, name) for name in ("decoding", "loss"))
     if decoding.get("big_blank_durations"):
         given = shown(decoding["big_blank_durations"])
@@ -109,7 +109,7 @@ def _durations(config: Section, joint: Section) -> list[Any]:
 
 
 def _loss(config: Section) -> dict[str, Any]:
-    """Return the settings of the loss if the config has them; they are optional."""
+    """Return the settings of the loss that the config contains; each of them is optional."""
     kwargs = _section(_section(config, "loss"), "tdt_kwargs")
     return {name: kwargs[name] for name in ("sigma", "omega") if name in kwargs}
 
@@ -120,13 +120,13 @@ def _max_symbols(config: Section) -> dict[str, Any]:
 
 
 def _section(config: Section, name: str) -> Section:
-    """Return an optional section."""
+    """Return an optional section; {} if the config does not contain it."""
     value = config.get(name)
     return value if isinstance(value, Mapping) else {}
 
 
 def _names(joiner: str, linear: str, blank: int) -> Names:
-    """Return the names of a model's tensors; `linear` is the joint network's last layer, `blank` the last token."""
+    """Return the names of a model's tensors; `linear` is its joint network's last layer, `blank` the blank's index."""
     begin, rows = f"head.{joiner}", outputs(blank)
     ctc = "ctc_decoder.decoder_layers.0"
     transducer = {
@@ -143,7 +143,7 @@ def _names(joiner: str, linear: str, blank: int) -> Names:
 
 
 def _begins_with_zeros(layout: Layout) -> Layout:
-    """Set the blank's row to zero, because NeMo's prediction network begins with zeros and ignores this row."""
+    """Return a layout that sets the blank's row to zero: NeMo starts with zeros and ignores this row."""
 
     def join(x: Any) -> Any:
         ours = layout.join(x)
@@ -152,7 +152,7 @@ def _begins_with_zeros(layout: Layout) -> Layout:
 
     def part(x: Any) -> Any:
         if bool(x[0].any()):
-            must = "head.predictor.embedding.weight must be zero for the blank for conversion to NeMo"
+            must = "the blank's row of head.predictor.embedding.weight must be zero for conversion to NeMo"
             raise InputError(f"{must}; it is not. Train with head.predictor.trains_blank=false.")
         return layout.part(x)
 
@@ -160,7 +160,7 @@ def _begins_with_zeros(layout: Layout) -> Layout:
 
 
 def transducer_sections(config: Section, vocabulary: list[str], is_subword: bool) -> dict[str, Any]:
-    """Return the sections of NeMo's config for a transducer of asr, and for the CTC head beside it.
+    """Return the sections of NeMo's config for a transducer of asr, and for its CTC head if it also has one.
 
     Args:
         config: config of the asr model.

@@ -15,7 +15,7 @@ const Alignment = (() => {
   const CLASS = { "=": "", S: "sub", I: "ins", D: "del" };
   const split = (text) => (text ? text.split(" ") : []);
 
-  /* For each gap before a word of the reference the inserted words, and for each of its words the recognised word. */
+  /* Return the inserted words before each reference word and after the last, and the result for each reference word. */
   function walk(edits) {
     const inserted = [[]], heard = [];
     let index = 0;
@@ -30,7 +30,7 @@ const Alignment = (() => {
     return { inserted, heard };
   }
 
-  /* [{word: of the reference or null, cells: for each system {kind, index} or null}] */
+  /* Return columns [{word, cells}]: word is a reference word or null; cells has {kind, index} or null per system. */
   function columns(reference, systems) {
     const walks = systems.map(({ edits }) => walk(edits)), found = [];
     for (let place = 0; place <= reference.length; place++) {

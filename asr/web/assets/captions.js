@@ -7,14 +7,14 @@
        onend(problem)                             the stream has ended; `problem`: why, or "" if it was stopped
      captions.stop()                              waits for the words of the audio sent, then calls onend("")
 
-   Latency, in seconds, medians over the last words: `words` from sending a word's last needed sample to its arrival;
-   `final` from sending a word's last sample to its arrival as final; `unsent`: audio that the connection has not
-   accepted yet. */
+   Latencies are in seconds; the first two are medians over the last words. `words`: from the sending of the last sample
+   that a word needs to the arrival of the word. `final`: from the sending of a word's last sample to the arrival of the
+   final word. `unsent`: audio that the connection has not accepted yet. */
 "use strict";
 const Captions = (() => {
   const MESSAGE_SECONDS = 0.04;
-  const KEPT_SECONDS = 60; // for which times of sending are stored
-  const UNSENT_SECONDS = 30; // beyond which the connection is too slow
+  const KEPT_SECONDS = 60; // the times at which this last part of the audio was sent are stored
+  const UNSENT_SECONDS = 30; // with more unsent audio, the connection is too slow
   const PATIENCE = 15; // timeout for the last words, seconds
   const RECENT = 15; // words in the median of latency
 
@@ -32,7 +32,7 @@ const Captions = (() => {
     return view.buffer;
   }
 
-  /* Times of sending, by second of the stream. */
+  /* The times at which audio was sent, by second of the stream. */
   function Clock() {
     const sent = []; // [second of the stream, milliseconds of the page]
     return {
@@ -65,7 +65,7 @@ const Captions = (() => {
       samples += length;
       clock.tell(samples / microphone.rate);
       [blocks, length] = [[], 0];
-      if (socket.bufferedAmount > 2 * UNSENT_SECONDS * microphone.rate) end("The connection is too slow for sound.");
+      if (socket.bufferedAmount > 2 * UNSENT_SECONDS * microphone.rate) end("The connection is too slow for live audio.");
     }
 
     function show({ final, partial, is_end: isEnd, heard }) {
@@ -82,7 +82,7 @@ const Captions = (() => {
       blocks.push(block);
       length += block.length;
       if (microphone && length >= MESSAGE_SECONDS * microphone.rate) send();
-    }, () => end("The microphone is gone."));
+    }, () => end("The microphone was disconnected."));
 
     socket = new WebSocket(`${location.origin.replace(/^http/, "ws")}/stream`);
     socket.addEventListener("open", () => socket.send(JSON.stringify({ sample_rate: microphone.rate })));
@@ -95,7 +95,7 @@ const Captions = (() => {
     });
     socket.addEventListener("close", ({ code }) => {
       // The browser does not report why a connection was refused.
-      end(samples || code !== 1006 ? "The connection to the server was lost." : "The server cannot be reached, or it does not hear this page.");
+      end(samples || code !== 1006 ? "The connection to the server was lost." : "The server cannot be reached, or it does not accept this page.");
     });
 
     return {

@@ -8,16 +8,17 @@
        fail(text),              shows an error; "" hides the last one
        attempt(name, async (tell, signal) -> ...),   runs another long task
        clear(),                 removes the last transcript
-       copy(text, button, element),   copies a text, or selects the element if copying is forbidden; the button says so
-       take(button), release(), enable only this one, or all, of the buttons that use the microphone (of class
-                                "microphone")
+       copy(text, button, element),   copies a text, or selects the element if copying is forbidden; the button shows
+                                      the outcome
+       take(button), release(), enable only this button, or all buttons, of the class "microphone", which use the
+                                microphone
      }
 
-   An Error of an awaited function is shown. tell(text, share) reports the current step, and the share of it that is
-   done, if known. The reason of the signal tells whether the user cancelled the task, or another task superseded it.
+   An Error of an awaited function is shown. tell(text, share) reports the current step, and its completed fraction if
+   known. The reason of the signal is "cancelled" (by the user) or "superseded" (by another task).
 
-   Its elements are those of demo.html. The page must include picture.js, player.js, microphone.js, recorder.js and
-   demo.js, in this order. */
+   demo.html has the elements. The page must include picture.js, player.js, microphone.js, recorder.js and demo.js, in
+   this order. */
 "use strict";
 const Demo = ({ recognize, maxSeconds, maxBytes = Infinity }) => {
   const by = (id) => document.getElementById(id);
@@ -90,7 +91,7 @@ const Demo = ({ recognize, maxSeconds, maxBytes = Infinity }) => {
     const text = by("text");
     text.replaceChildren();
     const spans = answer.words.map((word) => {
-      const span = document.createElement("span"); // selectable; the player's own words handle keys
+      const span = document.createElement("span"); // its text can be selected; the words of the player handle keys
       span.className = word.confidence < UNSURE ? "word unsure" : "word";
       span.textContent = word.text;
       span.title = `${word.start.toFixed(2)} to ${word.end.toFixed(2)} s, confidence ${percent(word.confidence)}`;
@@ -98,10 +99,10 @@ const Demo = ({ recognize, maxSeconds, maxBytes = Infinity }) => {
       text.append(span, " ");
       return span;
     });
-    if (!spans.length) text.textContent = "No words were heard.";
+    if (!spans.length) text.textContent = "No words were recognised.";
     const unsure = answer.words.filter((word) => word.confidence < UNSURE).length;
     const sure = answer.confidence === null ? "" : `, confidence ${percent(answer.confidence)}`;
-    const marked = unsure ? ` Dotted: ${unsure} below ${percent(UNSURE)}.` : "";
+    const marked = unsure ? ` Dotted: words with a confidence below ${percent(UNSURE)} (${unsure}).` : "";
     by("summary").textContent = `${answer.id || "recording"}: ${answer.duration.toFixed(1)} s, ${spans.length} words${sure}.${marked}`;
     fillTable(answer.words);
     if (download) URL.revokeObjectURL(download);
@@ -130,7 +131,7 @@ const Demo = ({ recognize, maxSeconds, maxBytes = Infinity }) => {
       });
       const meter = document.createElement("meter");
       meter.value = word.confidence;
-      meter.setAttribute("aria-hidden", "true"); // the number beside it is read instead
+      meter.setAttribute("aria-hidden", "true"); // screen readers read the number beside it
       row.lastChild.prepend(meter, " ");
       return row;
     });
@@ -165,7 +166,7 @@ const Demo = ({ recognize, maxSeconds, maxBytes = Infinity }) => {
       if (name !== "drop") return;
       const files = event.dataTransfer.files;
       if (files.length === 1) transcribe(files[0], files[0].name);
-      else fail(files.length ? `Drop one recording at a time; those were ${files.length}.` : "Drop a file; that was none.");
+      else fail(files.length ? `Drop one recording at a time; got ${files.length} files.` : "Drop a file; got no file.");
     });
   }
 
@@ -212,7 +213,7 @@ const Demo = ({ recognize, maxSeconds, maxBytes = Infinity }) => {
         onprogress(seconds, bytes, level) {
           if (!recorder) return;
           record.textContent = `Stop (${Math.floor(seconds)} s)`;
-          hint.textContent = level > 0.01 ? "Recording." : "Recording; it is silent so far.";
+          hint.textContent = level > 0.01 ? "Recording." : "Recording; no sound so far.";
           // A longer or larger recording would be refused; some samples have not arrived yet.
           const most = Math.min(maxSeconds, maxBytes * (seconds / bytes));
           if (seconds >= most - 0.5) finish();

@@ -19,7 +19,7 @@ const Detail = (() => {
 
   const counted = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
 
-  /* The kinds of the hypothesis's words (match, sub, ins), in order. */
+  /* The kinds of the hypothesis's words ("=", "S" or "I"), in order. */
   const kinds = (edits) => [...edits].filter((kind) => kind !== "D");
 
   function wordsOf(system) {
@@ -51,7 +51,7 @@ const Detail = (() => {
     head.append(titles, tools);
     dialog.append(head, body);
     document.body.append(dialog);
-    // A click outside closes it, but not the end of selecting text.
+    // A click outside closes the dialog. A selection of text that ends outside does not.
     let pressed = null;
     dialog.addEventListener("pointerdown", (event) => { pressed = event.target; });
     dialog.addEventListener("click", (event) => {
@@ -73,7 +73,7 @@ const Detail = (() => {
       body.replaceChildren();
     }
 
-    /* Each part in an element of its own, because a name may be written from right to left. */
+    /* Describe a row. Each part has a separate element, because a name may be written from right to left. */
     function describe(row) {
       const parts = [row.subset, row.speaker === null ? "" : `speaker ${row.speaker}`, `${row.duration.toFixed(2)} s`];
       row.systems.forEach((system, index) => {
@@ -110,7 +110,7 @@ const Detail = (() => {
       body.scrollTop = 0;
     }
 
-    /* The recording under the words of one system. */
+    /* Show the recording below the words of a system. */
     function addAudio(row, alignment) {
       const [audio, levels, heard] = ["clip", "log-mel", "posterior"].map((kind) => attachment(`${kind}-${row.index}`));
       const problem = data.problems[row.index];
@@ -133,7 +133,7 @@ const Detail = (() => {
       show(row.systems.length - 1);
     }
 
-    /* The choice of the system whose words are over the waveform. */
+    /* Return buttons that choose the system whose words are above the waveform. */
     function choice(row, show) {
       const line = make("p", "note choice", "Words of "), last = row.systems.length - 1;
       const buttons = data.systems.map((name, system) => {

@@ -1,8 +1,8 @@
-/* Captions on the server's page: words of the microphone during speech, from captions.js.
+/* Captions on the server's page: shows the words from captions.js during speech.
 
      Live(demo)   `demo` is the result of Demo
 
-   Its elements are those of live.html, and the button "caption" beside those of demo.html. */
+   Its elements are those of live.html, and the button "caption" among those of demo.html. */
 "use strict";
 const Live = ({ fail, clear, copy, take, release }) => {
   const by = (id) => document.getElementById(id);
@@ -25,7 +25,7 @@ const Live = ({ fail, clear, copy, take, release }) => {
         }
         partial.textContent = words;
         if (line) {
-          line.append(partial); // perhaps from the line before
+          line.append(partial); // moves it from the previous line when the line is new
           if (final.length) partial.before(`${final.join(" ")} `);
         }
         isNew = isNew || isEnd;
@@ -37,9 +37,9 @@ const Live = ({ fail, clear, copy, take, release }) => {
 
   function lag({ words, final, unsent }) {
     const seconds = (value) => `${value.toFixed(value < 1 ? 2 : 1)} s`;
-    const behind = unsent > 1 ? ` ${seconds(unsent)} of sound wait to be sent.` : "";
-    const settled = final === undefined ? "" : `; a word is final ${seconds(final)} after it was said`;
-    return `Latency: words come ${seconds(words)} after the sound that they need was sent${settled}.${behind}`;
+    const behind = unsent > 1 ? ` ${seconds(unsent)} of audio are not sent yet.` : "";
+    const settled = final === undefined ? "" : `, and become final ${seconds(final)} after the end of the word was sent`;
+    return `Latency: words appear ${seconds(words)} after the audio that they need was sent${settled}.${behind}`;
   }
 
   function hush(text) {
@@ -50,7 +50,7 @@ const Live = ({ fail, clear, copy, take, release }) => {
     hint.textContent = "";
     const said = lines.textContent.trim();
     by("copy-lines").hidden = !said;
-    if (!said) lines.textContent = "No words were heard.";
+    if (!said) lines.textContent = "No words were recognised.";
     if (text) fail(text);
     section.hidden = Boolean(text) && !said;
   }
@@ -59,7 +59,7 @@ const Live = ({ fail, clear, copy, take, release }) => {
     if (captions) {
       take(null);
       button.textContent = "Stopping";
-      hint.textContent = "The last words are on their way.";
+      hint.textContent = "Waiting for the last words.";
       return captions.stop();
     }
     fail("");

@@ -1,11 +1,12 @@
 /* Samples of the microphone.
 
-     const microphone = await Microphone(onblock, onlost);   asks for permission, begins; throws the browser's errors;
+     const microphone = await Microphone(onblock, onlost);   asks for permission, starts; throws the browser's errors;
                                                              onblock(Float32Array) receives each block of samples,
-                                                             onlost() is called when it is unplugged or taken away
-     microphone.rate                                         the microphone's own rate, Hz
+                                                             onlost() is called when the microphone is unplugged or
+                                                             its permission is revoked
+     microphone.rate                                         the microphone's sample rate, Hz
      await microphone.close()
-     Microphone.obstacle()                                   why it cannot work here, or ""
+     Microphone.obstacle()                                   why the microphone cannot be used here, or ""
      Microphone.problem(error)                               describes an error of Microphone
 
    It loads collector.js. */
@@ -22,7 +23,7 @@ const Microphone = (() => {
       await context.audioWorklet.addModule("collector.js");
     } catch {
       await close();
-      throw new DOMException("its part of the page cannot be loaded", "NetworkError");
+      throw new DOMException("collector.js cannot be loaded", "NetworkError");
     }
     const collector = new AudioWorkletNode(context, "collector", { numberOfOutputs: 0 });
     collector.port.onmessage = ({ data }) => onblock(data);
@@ -39,7 +40,7 @@ const Microphone = (() => {
   };
 
   const PROBLEMS = {
-    NotAllowedError: "The browser was not allowed to use the microphone. Allow it for this page in its settings.",
+    NotAllowedError: "The browser was not allowed to use the microphone. Allow the microphone for this page in the browser's settings.",
     NotFoundError: "There is no microphone.",
     NetworkError: "The server cannot be reached, or collector.js is missing there.",
   };

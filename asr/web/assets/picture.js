@@ -7,13 +7,13 @@
      Picture.clock(seconds)                returns a time as text
 
    levels: num_mel_bins levels from 0 to 15 for each frame, the lowest frequency first, two to a byte, the first in the
-   low half; written by asr/report/clips.py. window, shift: of a frame, in samples.
+   low half; written by asr/report/clips.py. window, shift: length and shift of a frame, in samples.
 
    A canvas shows `width` pixels from the time `from` (seconds), `scale` pixels per second. */
 "use strict";
 const Picture = (() => {
   const LEVELS = 16, WAVE_HEIGHT = 72, MEL_HEIGHT = 128, RULER_HEIGHT = 20;
-  // From quiet to loud; lightness only increases, so that it can be read without colour.
+  // From quiet to loud; lightness only increases, so that the picture can be read without colour.
   const STEPS = [[8, 10, 30], [52, 20, 92], [125, 35, 115], [196, 60, 90], [240, 110, 60], [252, 180, 80], [252, 245, 200]];
 
   const clock = (seconds) => {
@@ -51,7 +51,7 @@ const Picture = (() => {
     }
   }
 
-  /* Draw seconds, at intervals that leave room for their labels. */
+  /* Draw ticks with their times, at intervals that leave room for the labels. */
   function ruler(canvas, width, from, scale, colour) {
     const context = fit(canvas, width, RULER_HEIGHT);
     const step = [0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300, 600, 3600].find((one) => one * scale > 55) ?? 3600;

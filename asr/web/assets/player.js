@@ -10,7 +10,7 @@
        onword,      called with the index of the word that is being spoken (-1: none) when it changes
      });
      player.jump(seconds, play)    player.audio (the <audio> element)    player.close()
-     Player.decode(blob, sampleRate)    promises its samples, mono
+     Player.decode(blob, sampleRate)    a promise of the samples, mono
 
    The page must include picture.js, posterior.js (if there are posteriors) and player.js, in this order. A canvas is as
    wide as its visible part and is drawn again on scrolling, because a recording may last hours. The words are buttons;

@@ -1,8 +1,8 @@
-/* The net's most probable tokens, frame by frame, drawn over time.
+/* The network's most probable tokens, frame by frame, drawn over time.
 
      const posterior = Posterior({tokens, frame_seconds, starts, counts, top}, base64)
 
-   tokens: text of each token id, "" for the blank. starts: beginning of each segment, seconds; counts: its frames.
+   tokens: text of each token id, "" for the blank. starts: beginning of each segment, seconds. counts: frames of each.
    base64: for each frame `top` tokens, the most probable first, each as its id (2 bytes, little endian) and its
    probability (1 byte, 255 is 1); written by asr/report/clips.py. */
 "use strict";

@@ -1,5 +1,5 @@
-/* Runs the model in a worker, so that the page stays responsive: a module, beside transcript.js and onnxruntime.js
-   (onnxruntime-web's build for one thread).
+/* Runs the model in a worker, so that the page stays responsive. This is a module, in the same folder as transcript.js
+   and onnxruntime.js (onnxruntime-web's build for one thread).
 
    It receives                                       and sends
      {task: "load", settings}                          {loading: "download", share} ..., {loading: "prepare"}, {loaded, kept}
@@ -7,10 +7,10 @@
      {task: "forget", number}                          nothing: the recording is cancelled
    or {problem}, with {number} if it concerns only that recording. Recordings are recognised one after another.
 
-   settings: files {name, bytes} (the model, then the runtime's), version, cache (its name), sample_rate, vocab_size,
-   frame_samples, chunk_seconds, chunk_samples, context_samples, and those of transcript.js. */
+   settings: files [{name, bytes}] (the model, then the runtime), version, cache (name of the cache), sample_rate,
+   vocab_size, frame_samples, chunk_seconds, chunk_samples, context_samples, and the settings of transcript.js. */
 
-const LEAST_SECONDS = 1; // minimum input of the network; the padding changes nothing
+const LEAST_SECONDS = 1; // minimum input of the network; padding does not change the output
 
 let settings = null, ort = null, session = null, decoding = null;
 const forgotten = new Set();
@@ -32,13 +32,13 @@ async function fetched(name, tell) {
   try {
     answer = await fetch(here(name));
   } catch {
-    throw new Error(`${name} cannot be downloaded: the server that this page is from does not answer.`);
+    throw new Error(`${name} cannot be downloaded: the server of this page does not answer.`);
   }
-  if (!answer.ok) throw new Error(`${name} must lie beside this page; the server answers with status ${answer.status}.`);
+  if (!answer.ok) throw new Error(`${name} must be in this page's folder; the server answers with status ${answer.status}.`);
   const parts = [], reader = answer.body.getReader();
   for (;;) {
     const { done, value } = await reader.read().catch(() => {
-      throw new Error(`${name} could not be downloaded to its end: the connection broke off.`);
+      throw new Error(`${name} could not be downloaded completely: the connection was lost.`);
     });
     if (done) break;
     parts.push(value);
@@ -65,7 +65,7 @@ async function download() {
     else {
       content = await fetched(name, tell);
       if (content.byteLength !== bytes) {
-        throw new Error(`${name} must have ${bytes} bytes, as the page was made; the server gave ${content.byteLength}. Copy all files of the page there.`);
+        throw new Error(`${name} must have ${bytes} bytes, as when the page was made; the server sent ${content.byteLength}. Copy all files of the page to the server.`);
       }
       await kept?.put(here(name), new Response(content)).catch(() => { isKept = false; }); // the cache may be full
     }
@@ -78,16 +78,16 @@ async function load() {
   const [model, runtime, kept] = await download();
   postMessage({ loading: "prepare" });
   [ort, decoding] = await Promise.all(["onnxruntime.js", "transcript.js"].map((name) => import(here(name)).catch(() => {
-    throw new Error(`${name} must lie beside this page, and be whole; it cannot be run.`);
+    throw new Error(`${name} must be in this page's folder, and intact; it cannot be run.`);
   })));
   ort.env.logLevel = "error";
   ort.env.wasm.wasmBinary = runtime;
-  ort.env.wasm.numThreads = 1; // more would need HTTP headers that a simple file server does not send
+  ort.env.wasm.numThreads = 1; // more threads would need HTTP headers that a simple file server does not send
   session = await ort.InferenceSession.create(new Uint8Array(model), { logSeverityLevel: 3 });
   postMessage({ loaded: true, kept });
 }
 
-/* Compute log_probs of a waveform (S,), and the number of their frames within the recording. */
+/* Compute log_probs of a waveform (S,), and the number of frames that are within the recording. */
 async function run(waveform) {
   const padded = new Float32Array(Math.max(waveform.length, LEAST_SECONDS * settings.sample_rate));
   padded.set(waveform);
@@ -98,7 +98,7 @@ async function run(waveform) {
   return { logProbs: out.log_probs.data, count: Number(out.log_probs_lengths.data[0]) };
 }
 
-/* Overlapping chunks: [start, first sample whose output is used, end]; the same as in asr/recognition/chunks.py. */
+/* Return overlapping chunks as in asr/recognition/chunks.py: [start, first sample whose output is used, end]. */
 function chunks(length) {
   const { chunk_samples: chunk, context_samples: context } = settings;
   if (length <= settings.chunk_seconds * settings.sample_rate) return [[0, 0, length]];
@@ -125,11 +125,11 @@ async function recognize({ number, waveform, duration }) {
 
 /* Describe an error. */
 function said(error) {
-  if (typeof error === "number") return "the browser has not enough memory for this recording.";
+  if (typeof error === "number") return "the browser does not have enough memory for this recording.";
   return error.message || String(error);
 }
 
-let before = Promise.resolve(); // the last task
+let before = Promise.resolve(); // ends with the last task
 
 onmessage = ({ data }) => {
   if (data.task === "load") {

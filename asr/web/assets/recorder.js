@@ -1,8 +1,8 @@
 /* Records the microphone to a WAV file.
 
-     const recorder = await Recorder({onprogress});   begins; throws the errors of Microphone; ten times per second:
+     const recorder = await Recorder({onprogress});   begins; throws the errors of Microphone; ten times per second, calls
                                                       onprogress(seconds, bytes of the file, loudest sample)
-     const blob = await recorder.stop();              16-bit mono WAV, at the microphone's own rate
+     const blob = await recorder.stop();              16-bit mono WAV, at the microphone's sample rate
 
    MediaRecorder would give WebM, which libsndfile does not read. */
 "use strict";
@@ -37,7 +37,7 @@ const Recorder = (() => {
 
   return async ({ onprogress }) => {
     const blocks = [];
-    let samples = 0, loudest = 0, microphone = null; // its first blocks may arrive before it is returned
+    let samples = 0, loudest = 0, microphone = null; // null while the first blocks arrive, before Microphone returns
     microphone = await Microphone((block) => {
       blocks.push(block);
       for (const sample of block) loudest = Math.max(loudest, Math.abs(sample));

@@ -1,12 +1,12 @@
 /* The utterances of a report: their table, its filters, and the address of the open utterance.
 
    Reads the JSON element "report", which asr/report/evaluation.py writes:
-     systems     names: of one model in an evaluation, of two in a comparison
-     rows        [{id, subset, speaker, duration, text, reference, systems: [{hypothesis, edits, times, confidence}]}],
-                 edits as in alignment.js, times start and end of each word in seconds
-     features, posterior, segments, problems, no_audio    see detail.js
+     systems     names of the models: one in an evaluation, two in a comparison
+     rows        [{id, subset, speaker, duration, text, reference, systems: [{hypothesis, edits, times, confidence}]}];
+                 edits: as in alignment.js; times: start and end of each word, in seconds
+     features, posterior, segments, problems, no_audio    used by detail.js
    The page has the elements #filters, #found and #utterances. An utterance's address is #utterance=ID, with &subset=NAME
-   if there are several; attachments are found by the row's number. */
+   if there are several subsets; the names of attachments contain the row's number. */
 "use strict";
 (() => {
   const data = JSON.parse(document.getElementById("report").textContent);
@@ -107,7 +107,7 @@
     address: addressOf,
   });
 
-  /* The rows that pass the filters. */
+  /* Filters; `choose` shows the rows that pass all of them. */
   const control = (name) => filters.elements[name];
   const KINDS = {
     substitutions: (row) => row.counts.some((one) => one.substitutions),
@@ -162,11 +162,11 @@
   filters.addEventListener("input", choose);
   filters.addEventListener("submit", (event) => event.preventDefault());
   filters.addEventListener("reset", () => setTimeout(choose));
-  if (pair) rows.sort((one, other) => Math.abs(other.change) - Math.abs(one.change)); // in either direction
+  if (pair) rows.sort((one, other) => Math.abs(other.change) - Math.abs(one.change)); // largest change first, better or worse
   else table.sort("errors", true);
   choose();
   addEventListener("hashchange", follow);
-  // The recordings follow this script.
+  // The recordings are in the page after this script, so wait until the page is loaded.
   if (document.readyState === "loading") addEventListener("DOMContentLoaded", follow);
   else follow();
 })();

@@ -1,4 +1,4 @@
-/* Parts that scroll are reached by the keyboard; not every browser does that by itself. */
+/* Makes elements that scroll reachable by the keyboard; not every browser does this by itself. */
 "use strict";
 {
   const observer = new ResizeObserver((entries) => {

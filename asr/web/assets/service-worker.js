@@ -1,6 +1,6 @@
 /* Caches the page, so that it opens without a network: files come from the server, or, if it does not answer, from the
-   cache. recognizer.js stores the large files, model and runtime, in the same cache. The lines above define VERSION of
-   the page, and FILES to cache. */
+   cache. recognizer.js stores the large files, model and runtime, in the same cache. asr/publishing/site.py writes a
+   line before these, which defines VERSION of the page and FILES to cache. */
 const PREFIX = `asr ${new URL(".", location).pathname} `; // another folder of this server may have another page
 const CACHE = PREFIX + VERSION;
 

@@ -16,7 +16,7 @@
     if (location.protocol === "file:") {
       return "Browsers do not run this page as a file. Run python -m http.server in its folder, and open localhost:8000";
     }
-    if (!window.WebAssembly || !window.Worker) return "This browser has no WebAssembly, or no workers; take a newer one.";
+    if (!window.WebAssembly || !window.Worker) return "This browser has no WebAssembly, or no workers; use a newer browser.";
     return "";
   }
 
@@ -39,7 +39,7 @@
       });
       worker.addEventListener("message", ({ data }) => { if (mine === worker) heard(data); });
       worker.addEventListener("error", (event) => {
-        const missing = "recognizer.js must lie beside this page, and be whole; it cannot be run.";
+        const missing = "recognizer.js must be in this page's folder, and intact; it cannot be run.";
         if (mine === worker) stop(new Error(event.message || missing));
       });
       worker.postMessage({ task: "load", settings });
@@ -56,7 +56,7 @@
     } else if (data.loaded) {
       loading.done = true;
       button.hidden = true;
-      here.textContent = data.kept ? "The model is here: no network is needed." : "The model is here.";
+      here.textContent = data.kept ? "The model is stored in this browser: no network is needed." : "The model is loaded.";
       waiting.get("loading").resolve();
       waiting.delete("loading");
     } else if (data.number === undefined) stop(new Error(data.problem));
@@ -65,7 +65,7 @@
 
   function answered({ number, share, answer, problem }) {
     const recording = waiting.get(number);
-    if (!recording) return; // it was cancelled
+    if (!recording) return; // the recording was cancelled
     if (share !== undefined) {
       recording.tell(share);
       return;
@@ -89,7 +89,7 @@
     });
   }
 
-  /* The length of a recording by its header, in seconds; NaN or Infinity if unknown. */
+  /* Return the length of a recording according to its header, in seconds; NaN or Infinity if unknown. */
   function declared(blob) {
     const audio = new Audio(), address = URL.createObjectURL(blob);
     return new Promise((resolve) => {
@@ -103,7 +103,7 @@
   function check(seconds) {
     if (!(seconds > settings.max_seconds) || seconds === Infinity) return;
     const [most, given] = [settings.max_seconds, seconds].map((value) => `${(value / 60).toFixed(0)} minutes`);
-    throw new Error(`must be at most ${most} long, which a browser has memory for; it is ${given}. Cut it.`);
+    throw new Error(`must be at most ${most} long to fit into a browser's memory; it is ${given}. Cut it into parts.`);
   }
 
   async function decoded(blob) {
@@ -134,7 +134,7 @@
 
   /* Cache the page itself; load the model at once if it was downloaded before. */
   async function begin() {
-    navigator.serviceWorker?.register("service-worker.js").catch(() => {}); // the page then needs a network to open
+    navigator.serviceWorker?.register("service-worker.js").catch(() => {}); // without it, the page opens only with a network
     const kept = await caches.open(settings.cache);
     const found = await Promise.all(settings.files.map(({ name }) => kept.match(`./${name}?version=${settings.version}`)));
     if (found.every(Boolean)) load(() => {}, new AbortController().signal).catch(() => {});
@@ -144,5 +144,5 @@
   if (problem) {
     demo.fail(problem);
     for (const part of [by("drop"), button, here]) part.hidden = true;
-  } else if (window.caches) begin().catch(() => {}); // absent at insecure addresses
+  } else if (window.caches) begin().catch(() => {}); // browsers hide `caches` at insecure addresses
 }

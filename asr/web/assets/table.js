@@ -5,17 +5,17 @@
        columns,     [{key, label, title, width, from, number, value(row), text(row) or fill(cell, row), descending}]
                     width in rem (absent: the rest); from: minimum width of the table in rem to show the column;
                     number: right-aligned; descending: order of the first click
-       address,     row -> its "#...", the link in the first column
+       address,     row -> its address "#...", for the link in the first column
        onsort,      called without arguments after the order has changed
      });
-     table.rows = rows;              rows to show; the order is kept
+     table.rows = rows;              rows to show; they are sorted by the current column
      table.sort(key, descending)     table.order: the rows in their current order    table.focus(row)
 
    Keys on a row: up, down, page up, page down, home, end; enter and space follow its link. On paper, the first PRINTED
    rows are shown, with a note if there are more. */
 "use strict";
 const Table = (() => {
-  const AROUND = 8; // rows drawn beyond the visible ones
+  const AROUND = 8; // rows drawn above and below the visible rows
   const PRINTED = 400; // maximum number of rows on paper
   const collator = new Intl.Collator(undefined, { numeric: true });
 
@@ -182,7 +182,7 @@ const Table = (() => {
     }).observe(scroll);
     addEventListener("beforeprint", () => {
       const count = state.rows.length, printed = Math.min(count, PRINTED);
-      left.textContent = count > printed ? `The first ${printed} of ${count.toLocaleString("en")}; the page itself has all.` : "";
+      left.textContent = count > printed ? `The first ${printed} of ${count.toLocaleString("en")} rows; the screen shows all.` : "";
       state.printing = true;
       draw(0, printed);
     });

@@ -5,14 +5,14 @@
      transcript(frames, duration, settings)         returns the JSON of asr.transcribe
 
    settings: pieces, the text of each token, with a space between words; normalizer, as_written or basic; slope and
-   intercept of the words' calibration; frame_seconds; segment_frames, the maximum decoded at once; character_seconds,
-   see asr/recognition/timing.py. */
+   intercept of the words' calibration; frame_seconds; segment_frames, the maximum number of frames decoded at once;
+   character_seconds, see asr/recognition/timing.py. */
 
 const BLANK = 0, ENTROPIC_INDEX = 1 / 2, CEILING = 1 - 1e-6; // as in asr/recognition
 
 const OF_WORD = /^[\p{L}\p{M}\p{N}]$/u;
 
-/* asr/text/normalize.py, for one word. */
+/* The normalisers of asr/text/normalize.py, for one word. */
 export const NORMALIZERS = {
   as_written: (text) => [text.normalize("NFC")],
   basic(text) {
@@ -25,7 +25,7 @@ export const NORMALIZERS = {
   },
 };
 
-/* Values of each frame for decoding: its best token, log-probabilities of that token and of blank, its clearness. */
+/* Values of each frame for decoding: its best token, log-probabilities of this token and of blank, its confidence. */
 export class Frames {
   tokens = [];
   best = [];
@@ -41,7 +41,7 @@ export class Frames {
         if (value > row[token]) token = i;
         sum += Math.exp(ENTROPIC_INDEX * value);
       });
-      if (Number.isNaN(sum)) throw new Error("the net must compute numbers; it gave NaN.");
+      if (Number.isNaN(sum)) throw new Error("the network's output must be numbers; got NaN.");
       this.tokens.push(token);
       this.best.push(row[token]);
       this.blank.push(row[BLANK]);
@@ -50,8 +50,8 @@ export class Frames {
   }
 }
 
-/* The end of a segment within frames `first` to `end`: the middle of the longest run of blanks, or the frame where
-   blank is most likely. */
+/* Return the end of a segment within frames `first` to `end`: the middle of the longest run of blanks or, without any,
+   the frame where blank is most likely. */
 function bestCut({ tokens, blank }, first, end) {
   let cut = 0, longest = 0, likely = first;
   for (let frame = first, run = 0; frame < end; frame++) {
@@ -62,7 +62,7 @@ function bestCut({ tokens, blank }, first, end) {
   return longest ? Math.floor((2 * cut - longest) / 2) : likely;
 }
 
-/* [first, end] of the segments that are decoded separately. */
+/* Return [first, end] of each segment that is decoded separately. */
 export function segments(frames, most) {
   const found = [], half = Math.floor(most / 2);
   let first = 0;
@@ -74,7 +74,7 @@ export function segments(frames, most) {
   return [...found, [first, frames.tokens.length]];
 }
 
-/* The tokens of the best path, each a run of frames. */
+/* Return the tokens of the best path; each is a run of frames. */
 function spans({ tokens, clear }, first, end) {
   const runs = [];
   for (let frame = first; frame < end; frame++) {
@@ -83,13 +83,13 @@ function spans({ tokens, clear }, first, end) {
     if (frame === first || tokens[frame - 1] !== token) runs.push({ token, start: frame, end: frame, confidence: 0 });
     const run = runs.at(-1);
     run.end = frame + 1;
-    run.confidence = Math.max(run.confidence, clear[frame]); // a token has the confidence of its clearest frame
+    run.confidence = Math.max(run.confidence, clear[frame]); // a token has the highest confidence of its frames
   }
   return runs;
 }
 
-/* Runs of frames to words: each a text, the runs from the first to the last that spell it, and the number of its
-   characters that the last one spells. */
+/* Convert runs of frames to words. A word has its text, the runs that spell it, and the number of its characters that
+   the last run spells. */
 function spell(runs, pieces) {
   const words = [];
   let text = "", first = 0, last = 0, tail = 0;
