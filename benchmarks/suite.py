@@ -1,7 +1,7 @@
 """python -m benchmarks.suite: run the benchmarks one after the other, and write a page with links to their results.
 
 Each benchmark runs with its default options in a process of its own, with OMP_NUM_THREADS threads (default: 1). If a
-benchmark fails, the next one still runs; the failed ones are listed at the end.
+benchmark fails, the next one still runs; failed benchmarks are listed at the end.
 """
 
 import argparse
@@ -27,6 +27,8 @@ SUITE = {  # name of each benchmark, and the options of each of its runs
     "loading": [""],
     "decoding": [""],
     "searches": [""],
+    "tdt": [""],
+    "training_memory": [""],
     "plan": [""],
     "corpus": [""],
     "large_corpus": [""],
@@ -51,6 +53,7 @@ ENVIRONMENTS = {
     "inference": "nets",
     "long_audio": "nets",
     "searches": "nets",
+    "tdt": "nets",
     "decoding": "decoding",
 }
 

@@ -1,4 +1,4 @@
-"""Training from a trained model: loaded, replaced and frozen parts, the account of tensors, and the gain."""
+"""Training that starts from a trained model: loaded, replaced and frozen parts, logged tensors, and the gain."""
 
 import json
 import logging
@@ -31,7 +31,7 @@ from tests.test_train import losses
 
 
 def start_config(model: Path, *overrides: str) -> RunSettings:
-    """Return the settings of a training from this model with these overrides."""
+    """Return the settings of a training that starts from `model`, with these overrides."""
     given = [f"init.from={model}", *overrides]
     return with_parts(settings_with(*given), given)
 
@@ -44,7 +44,7 @@ def fresh(config: dict[str, Any], texts: list[str]) -> Any:
 
 def test_components_come_from_the_start_model_except_those_replaced_by_name(fluent: Path) -> None:
     own = start_config(fluent / "run")
-    assert own.components["encoder"]["dim"] == 32, "and not conf's 144"
+    assert own.components["encoder"]["dim"] == 32, "the model's dim, not the 144 of conf/"
     assert own.components["optimizer"] == resolved()["optimizer"]
     other = start_config(fluent / "run", "head=ctc", "encoder.dropout=0.25", "encoder/norm=layer_norm")
     assert other.components["head"] == {"name": "ctc"}
@@ -60,10 +60,10 @@ def test_debug_fast_logs_that_the_network_has_the_size_of_the_model(
     caplog.set_level("INFO", "asr")
     settings = start_config(fluent / "run", *debug)
     assert settings.components["encoder"] == start_config(fluent / "run").components["encoder"]
-    assert ("debug=fast: with init.from the network has the size of that model" in caplog.messages) == bool(debug)
+    assert ("debug=fast: the network has the size of the model in init.from" in caplog.messages) == bool(debug)
 
 
-def test_every_tensor_is_loaded_and_training_continues_from_it(fluent: Path, tones: Path, tmp_path: Path) -> None:
+def test_a_training_starts_from_every_tensor_of_the_start_model(fluent: Path, tones: Path, tmp_path: Path) -> None:
     weights = load_file(fluent / "run" / "bundle" / "weights.safetensors")
     settings = [*(line for line in TINY if line.startswith(("trainer", "data", "schedule", "augment"))), "seed=7"]
     common = [*settings, *tone_corpus(tones), "trainer.max_steps=3", "optimizer.lr=0.0"]
@@ -72,7 +72,7 @@ def test_every_tensor_is_loaded_and_training_continues_from_it(fluent: Path, ton
     after = load_file(tmp_path / "run" / "bundle" / "weights.safetensors")
     assert after.keys() == weights.keys()
     still = [name for name in weights if "running" not in name]
-    assert all(torch.equal(after[name], weights[name]) for name in still), "a learning rate of 0"
+    assert all(torch.equal(after[name], weights[name]) for name in still), "a learning rate of 0 changes no weight"
     assert losses(tmp_path / "run")[0] < 0.5, "it recognises the tones from the first step on"
 
 
@@ -124,7 +124,7 @@ def test_a_new_tokenizer_keeps_the_rows_of_the_pieces_that_both_tokenizers_have(
         ),
     ],
 )
-def test_another_head_keeps_the_output_layer_of_frames_and_the_other_tensors_are_initialised_and_named(
+def test_a_different_head_keeps_the_ctc_output_layer_and_its_new_tensors_are_named(
     fluent: Path, caplog: pytest.LogCaptureFixture, head: str, settings: list[str], layer: str, fresh_ones: str
 ) -> None:
     config = start_config(fluent / "run", f"head={head}", *settings)
@@ -137,6 +137,58 @@ def test_another_head_keeps_the_output_layer_of_frames_and_the_other_tensors_are
     assert f"{len(weights)} tensors loaded, {len(state) - len(weights)} fresh{fresh_ones}, 0 unused" in caplog.text
     for name in ("weight", "bias"):
         assert torch.equal(state[f"{layer}.{name}"], weights[f"head.ctc.linear.{name}"])
+
+
+@pytest.mark.parametrize("head", ["tdt", "transducer"])
+@pytest.mark.parametrize("ctc_weight", [0.0, 0.3])
+@torch.no_grad()
+def test_a_new_joiner_starts_with_the_logits_of_the_models_ctc_layer(
+    head: str, ctc_weight: float, fluent: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sizes = ["head.joint_activation=relu", "head.joint_dim=70", f"head.ctc_weight={ctc_weight}"]  # 2 * 32 and six more
+    config = start_config(fluent / "run", f"head={head}", *sizes)
+    start = start_of(config.init)
+    assert start is not None
+    model = fresh(config.components, [line.text for line in read_manifest(fluent / "train.jsonl")]).eval()
+    with caplog.at_level(logging.INFO, "asr"):
+        start.load(model)
+    assert f"the joiner starts from the CTC layer of {fluent / 'run'}" in caplog.text
+    joiner = model.head.duration_joiner if head == "tdt" else model.head.joiner
+    weights, frames = start.bundle.weights, torch.randn(9, 32)
+    expected = frames @ weights["head.ctc.linear.weight"].T + weights["head.ctc.linear.bias"]
+    tokens = torch.zeros(9, 70)
+    tokens[:, :64] = joiner.of_tokens(torch.randn(9, model.head.predictor.output_dim))[:, :64]
+    logits = joiner(joiner.of_frames(frames).index_fill(1, torch.arange(64, 70), 0.0), tokens)
+    vocab_size = expected.shape[1]
+    torch.testing.assert_close(logits[:, :vocab_size], expected, rtol=0, atol=1e-5)
+    if head == "tdt":
+        assert logits[:, vocab_size:].argmax(dim=1).tolist() == [1] * 9, "one frame, like a frame of CTC"
+
+
+def test_a_joiner_that_cannot_start_from_the_ctc_layer_says_with_which_settings_it_would(
+    fluent: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = start_config(fluent / "run", "head=transducer")
+    start = start_of(config.init)
+    assert start is not None
+    with caplog.at_level(logging.INFO, "asr"):
+        start.load(fresh(config.components, [line.text for line in read_manifest(fluent / "train.jsonl")]))
+    settings = "head.joint_activation=relu head.joint_dim=64"
+    assert f"the joiner starts from random weights; from the CTC layer with {settings}" in caplog.text
+
+
+@torch.no_grad()
+def test_a_joiner_of_the_model_is_not_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    head = ["head=tdt", "head.joint_activation=relu", "head.joint_dim=64"]
+    config = start_config(save(tmp_path / "old.ckpt", *head, texts=["abc"], weights=1))
+    start = start_of(config.init)
+    assert start is not None
+    model = fresh(config.components, ["abc"])
+    with caplog.at_level(logging.INFO, "asr"):
+        start.load(model)
+    assert "joiner" not in caplog.text
+    name = "head.duration_joiner.output.weight"
+    assert torch.equal(model.state_dict()[name], start.bundle.weights[name])
 
 
 def test_tensors_that_the_new_head_does_not_have_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -155,7 +207,7 @@ def test_a_different_network_size_is_an_error(fluent: Path) -> None:
     assert start is not None
     with pytest.raises(
         InputError,
-        match=r"of tensor sizes must be those of the model in init\.from, .*; \S+ has shape \(.*\) in the model",
+        match=r"tensor sizes must equal those of the model in init\.from, .*; \S+ has shape \(.*\) in the model",
     ):
         start.load(fresh(wider.components, ["abc"]))
 
@@ -182,12 +234,12 @@ def test_frozen_weights_and_their_running_statistics_do_not_change(fluent: Path,
 def test_weights_frozen_for_some_steps_are_trained_afterwards(
     fluent: Path, tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Running statistics are trained too, and the optimizer starts from its initial state."""
+    """Running statistics change again, too; the optimizer has no state of these weights from the frozen steps."""
     weights = {0: load_file(fluent / "run" / "bundle" / "weights.safetensors")}
 
     def keep(task: Any, *_: Any) -> None:
         now = {name: tensor.clone() for name, tensor in task.model.state_dict().items()}
-        weights.setdefault(task.global_step, now)  # not the weights within the next accumulation window
+        weights.setdefault(task.global_step, now)  # only the first: the next window changes statistics, too
 
     monkeypatch.setattr(RecognitionTask, "on_train_batch_end", keep)
     frozen = ["init.frozen=[encoder.*]", "init.frozen_steps=2"]
@@ -239,7 +291,7 @@ def test_the_start_model_is_validated_once_before_the_first_step(
 def test_the_reported_gain_and_forgetting_equal_those_of_evaluate_and_compare(
     fluent: Path, tones: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One test manifest is like the training set; the run's tokenizer cannot spell the texts of the other one."""
+    """The first test manifest resembles the training set; the run's tokenizer cannot spell the texts of the second."""
     with (tmp_path / "other.jsonl").open("w") as file:
         for line in (tones / "test.jsonl").read_text().splitlines():
             entry = json.loads(line)
@@ -261,7 +313,7 @@ def test_the_reported_gain_and_forgetting_equal_those_of_evaluate_and_compare(
         assert evaluate_main([str(model), *manifests, "--output-dir", str(tmp_path / model.parent.name)]) == 0
     card = (run_dir / "bundle" / "README.md").read_text()
     assert f"| started from | {fluent / 'run'} |" in card
-    assert "> | weights | best of the run: " in card, "the card quotes the card of the start"
+    assert "> | weights | best of the run: " in card, "the card quotes the card of the start model"
     page = training_page(read_record(run_dir))
     for name in ("test", "other"):
         a, b = (tmp_path / folder.name / f"{name}.utterances.jsonl" for folder in (fluent, tmp_path))
@@ -275,7 +327,7 @@ def test_the_reported_gain_and_forgetting_equal_those_of_evaluate_and_compare(
         "three steps with this learning rate must make the model worse"
     )
     assert set(json.loads((run_dir / "results.json").read_text())) == {"test", "other"}
-    assert page.count("not trained for: corpus.also_test") == 1
+    assert page.count("not trained on: corpus.also_test") == 1
 
 
 def test_a_start_model_with_another_kind_of_head_recognises_with_its_own_decoder(fluent: Path) -> None:

@@ -21,7 +21,7 @@ OPTIMIZER_BYTES = 8  # bytes per trained parameter: AdamW's two moments, in floa
 
 
 class PeakMemory(TorchDispatchMode):
-    """Counts the bytes of live tensors that operations created while the context is active; `peak` is the maximum.
+    """Counts the bytes of live tensors that operations create while the context is active; `peak` is the maximum.
 
     The temporary memory of operations, and the memory that an allocator reserves, are not counted.
     """
@@ -34,7 +34,7 @@ class PeakMemory(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run an operation, and count its results; torch calls this for each operation."""
+        """Run an operation, and count the bytes of its results; torch calls this for each operation."""
         results = func(*args, **(kwargs or {}))
         for result in tree_leaves(results):
             if isinstance(result, Tensor):
@@ -57,7 +57,7 @@ class PeakMemory(TorchDispatchMode):
 def training_memory(
     model: Model, batch: Batch, autocast: Callable[[], AbstractContextManager[None]], average: bool
 ) -> dict[str, float]:
-    """Measure the bytes of tensors in a training step on copies of the model, for each way of training.
+    """Measure the bytes of tensors in a training step, by training method (`WAYS`), on copies of the model.
 
     Args:
         model: model to train, with or without an adapter; it is not changed.
@@ -75,11 +75,9 @@ def training_memory(
 def step_bytes(
     model: Model, batch: Batch, autocast: Callable[[], AbstractContextManager[None]], average: bool
 ) -> float:
-    """Measure the bytes of tensors in a step: weights, average, optimizer state, gradients and activations."""
+    """Measure the bytes of tensors in a training step: weights, average, optimizer state, gradients and activations."""
     weights, trained = weight_bytes(model), sum(p.numel() for p in model.parameters() if p.requires_grad)
-    for module in model.modules():
-        own = list(module.parameters(recurse=False))
-        module.training = not own or any(weight.requires_grad for weight in own)
+    set_modes(model)
     state = [*model.parameters(), *model.buffers()]
     with PeakMemory([*state, batch.features, batch.feature_lengths, batch.tokens, batch.token_lengths]) as memory:
         with autocast():
@@ -87,6 +85,13 @@ def step_bytes(
             loss = model.head.losses(encoded, batch.tokens, batch.token_lengths)["loss"].sum()
         loss.backward()
     return weights * (1 + average) + trained * OPTIMIZER_BYTES + memory.peak
+
+
+def set_modes(model: nn.Module) -> None:
+    """Set modules without trained weights to eval mode, and all others to training mode, as a training does."""
+    for module in model.modules():
+        own = list(module.parameters(recurse=False))
+        module.training = not own or any(weight.requires_grad for weight in own)
 
 
 def weight_bytes(model: nn.Module) -> float:

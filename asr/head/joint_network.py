@@ -14,6 +14,7 @@ from asr.settings.rule import one_of
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType({"tanh": torch.tanh, "relu": torch.relu})
 JointActivation = Annotated[str, one_of(*ACTIVATIONS)]
+START_DURATION_LOGIT = 3.0  # of one frame, against 0 of other durations: a probability of 0.83 with five durations
 
 
 class Joiner(nn.Module):
@@ -43,6 +44,34 @@ class Joiner(nn.Module):
         logits: Tensor = self.output(self.dropout(self.activation(frames + tokens)))
         return logits
 
+    @torch.no_grad()
+    def start_from_frames(self, weight: Tensor, bias: Tensor) -> bool:
+        """Initialise the joiner so that its token logits are those of a linear layer on frames, such as the CTC layer.
+
+        Each dimension x of a frame takes two hidden units, because relu(x) - relu(-x) = x. Tokens change the logits
+        only after training. The most likely duration is one frame. Further hidden units are not changed.
+
+        Args:
+            weight: of the linear layer, (V, D).
+            bias: (V,).
+
+        Returns:
+            Whether the joiner can be initialised in this way: the activation is relu and J is at least 2 D.
+        """
+        (vocab_size, dim), num_units = weight.shape, 2 * weight.shape[1]
+        if self.activation is not torch.relu or self.output.in_features < num_units:
+            return False
+        self.of_frames.weight[:num_units] = torch.cat([torch.eye(dim), -torch.eye(dim)])
+        self.of_frames.bias[:num_units] = 0.0
+        self.of_tokens.weight[:num_units] = 0.0
+        self.output.weight[:vocab_size, :num_units] = torch.cat([weight, -weight], dim=1)
+        self.output.bias[:vocab_size] = bias
+        if self.output.out_features > vocab_size:
+            self.output.weight[vocab_size:] = 0.0
+            self.output.bias[vocab_size:] = 0.0
+            self.output.bias[vocab_size + 1] = START_DURATION_LOGIT  # durations begin with 0 and 1
+        return True
+
 
 def joint_logits(
     joiner: JointNetwork, predictor: Predictor, encoded: Encoded, tokens: Tensor, token_lengths: Tensor
@@ -59,7 +88,7 @@ def joint_logits(
     Returns:
         Logits (B, T', U + 1, ...) and tokens (B, U), both cut to the longest utterance; padding tokens are 0.
     """
-    num_frames, num_tokens = int(encoded.lengths.max()), int(token_lengths.max())  # drop padding common to all
+    num_frames, num_tokens = int(encoded.lengths.max()), int(token_lengths.max())  # cut to the longest
     tokens = tokens[:, :num_tokens].masked_fill(padding_mask(token_lengths, num_tokens), 0)
     frames = joiner.of_frames(encoded.out[:, :num_frames])[:, :, None]  # (B, T', 1, J)
     return joiner(frames, joiner.of_tokens(predictor(tokens))[:, None]), tokens

@@ -1,4 +1,4 @@
-"""Initialisation from a trained model: take over its components and weights, and account for every tensor."""
+"""Initialisation from a trained model: load its components and weights, and log what happens to each tensor."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -6,16 +6,17 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from asr.build import build_features, build_model, build_tokenizer
 from asr.checkpoint.adapted import weights_digest
 from asr.checkpoint.bundle import Bundle
 from asr.checkpoint.load import bundle_recognizer, read_model, read_settings
 from asr.errors import InputError
+from asr.head.joint_network import Joiner
 from asr.interchange.hub import path_of
 from asr.interfaces import Tokenizer
 from asr.recognition.recognizer import Recognizer
@@ -27,15 +28,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PARTS = ("normalizer", "tokenizer", "features", "encoder", "head")  # components that are taken from the model
+PARTS = ("normalizer", "tokenizer", "features", "encoder", "head")  # components that are copied from the model
 
 
 def with_parts(settings: RunSettings, overrides: Sequence[str]) -> RunSettings:
-    """Take the components of the model in `init.from`, except those that overrides name.
+    """Replace the components in `settings` by those of the model in `init.from`, unless overrides set them.
 
     Args:
-        settings: of a run.
-        overrides: of the command line, such as `encoder=transformer`, `encoder.dropout=0.1`.
+        settings: settings of a run.
+        overrides: overrides on the command line, such as `encoder=transformer`, `encoder.dropout=0.1`.
 
     Raises:
         InputError: the model does not exist.
@@ -47,7 +48,7 @@ def with_parts(settings: RunSettings, overrides: Sequence[str]) -> RunSettings:
     if removed := [override for override in overrides if override.lstrip("~").startswith(PARTS) and override[0] == "~"]:
         raise InputError(f"a part of the model of init.from can be replaced but not removed; got {removed[0]}.")
     if "debug=fast" in overrides:
-        logger.info("debug=fast: with init.from the network has the size of that model")
+        logger.info("debug=fast: the network has the size of the model in init.from")
     names = [override.partition("=")[0].lstrip("+") for override in overrides]
     parts: dict[str, Any] = {}
     for part in PARTS:
@@ -62,7 +63,7 @@ def with_parts(settings: RunSettings, overrides: Sequence[str]) -> RunSettings:
 
 
 def _put(parts: dict[str, Any], components: Mapping[str, Any], path: list[str]) -> None:
-    """Replace the setting at this path with the setting of `components`."""
+    """Replace the setting at this path in `parts` by the setting in `components`."""
     into: Any = parts
     for key in path[:-1]:
         into, components = into.setdefault(key, {}), components[key]
@@ -77,9 +78,9 @@ class Initialization:
     """The trained model from which a run starts.
 
     Args:
-        source: its name in `init.from`.
+        source: name of the model, as in `init.from`.
         bundle: the model.
-        parts: the parts, of `encoder` and `head`, whose weights are loaded.
+        parts: parts whose weights are loaded: `encoder`, `head` or both.
     """
 
     source: str
@@ -88,22 +89,22 @@ class Initialization:
 
     @cached_property
     def fingerprint(self) -> bytes:
-        """Digest of the weights; a resumed run must have the same one."""
+        """Digest of the weights; it must not change when the run is resumed."""
         return weights_digest(self.bundle.weights)
 
     def learnt(self, components: Mapping[str, Any], part: str) -> dict[str, bytes] | None:
-        """Files of the model's tokenizer or features; None if the run has other settings for this component."""
+        """Return the files of the model's tokenizer or features; None if the run has other settings for them."""
         return self.bundle.files if components[part] == self.bundle.config[part] else None
 
     def load(self, model: "Model") -> None:
-        """Load the weights into a new model; log which tensors are loaded, fresh and unused.
+        """Load the weights into a new model; log the numbers of loaded, fresh and unused tensors.
 
         Raises:
-            InputError: a tensor has another shape than in the model.
+            InputError: a tensor's shape in this run differs from its shape in the initial model.
         """
         state = model.state_dict()
         tokenizer = self._tokenizer()
-        weights = self._named_as_in(model, tokenizer)
+        weights, frame_head = self._named_as_in(model, tokenizer)
         loadable = {name: weight for name, weight in weights.items() if name.split(".")[0] in self.parts}
         pieces = _Pieces(tokenizer, model.tokenizer)
         taken: dict[str, Tensor] = {}
@@ -114,11 +115,16 @@ class Initialization:
             elif loaded.shape == target.shape:
                 taken[name] = loaded
             else:
-                must = f"settings of tensor sizes must be those of the model in init.from, {self.source}"
+                must = f"settings that determine tensor sizes must equal those of the model in init.from, {self.source}"
                 shapes = f"{name} has shape {tuple(loaded.shape)} in the model and {tuple(target.shape)} in this run"
                 cure = "Leave out overrides of sizes (debug=fast is one), or replace the whole part (head=ctc)"
                 raise InputError(f"{must}; {shapes}. {cure}.")
         model.load_state_dict({**state, **taken})
+        if frame_head is not None and not any(".of_frames." in name for name in taken):
+            layer = weights[f"{frame_head}linear.weight"], weights[f"{frame_head}linear.bias"]
+            self._start_joiner(
+                cast(nn.Module, model.head), *(pieces.rows(rows) if pieces.differ else rows for rows in layer)
+            )
         fresh = sorted(state.keys() - taken.keys())
         unused = sorted(weights.keys() - taken.keys())
         logger.info(
@@ -128,8 +134,20 @@ class Initialization:
             *(len(unused), f" ({listed(unused)})" if unused else ""),
         )
         if pieces.differ:
-            message = "of %d tokens, %d have weights in the model; others start from weights of tokens that spell them"
+            message = (
+                "of %d tokens, %d have weights in the model; each of the others starts from the mean of the tokens "
+                "that spell it"
+            )
             logger.info(message, *pieces.counts)
+
+    def _start_joiner(self, head: nn.Module, weight: Tensor, bias: Tensor) -> None:
+        """Initialise the joiner, if the head has one, from the CTC layer of the initial model."""
+        for joiner in (part for part in head.modules() if isinstance(part, Joiner)):
+            if joiner.start_from_frames(weight, bias):
+                logger.info("init.from: the joiner starts from the CTC layer of %s", self.source)
+            else:
+                needs = f"head.joint_activation=relu head.joint_dim={2 * weight.shape[1]}"
+                logger.info("init.from: the joiner starts from random weights; from the CTC layer with %s", needs)
 
     def recognizer(self, decode: Mapping[str, Any], device: torch.device) -> Recognizer:
         """Make the recogniser of the initial model; use the given decoder if it supports the model's head.
@@ -145,17 +163,22 @@ class Initialization:
             logger.info("init.from %s is evaluated with its own decoder: %s", self.source, error)
             return bundle_recognizer(self.bundle, Path(self.source), device)
 
-    def _named_as_in(self, model: "Model", tokenizer: Tokenizer) -> dict[str, Tensor]:
-        """Rename the weights of the frame head, because its name may differ in the model's head."""
+    def _named_as_in(self, model: "Model", tokenizer: Tokenizer) -> tuple[dict[str, Tensor], str | None]:
+        """Rename the weights of the frame head, which may have another name in `model`.
+
+        Returns:
+            The weights, and the prefix of the names of the frame head's weights; None: the initial model has none.
+        """
         with torch.device("meta"):
             source = build_model(self.bundle.config, tokenizer, build_features(self.bundle.config))
         old_prefix, new_prefix = _frame_head_prefix(source), _frame_head_prefix(model)
         if old_prefix is None or new_prefix is None:
-            return self.bundle.weights
-        return {
+            return self.bundle.weights, old_prefix
+        renamed = {
             new_prefix + name.removeprefix(old_prefix) if name.startswith(old_prefix) else name: weight
             for name, weight in self.bundle.weights.items()
         }
+        return renamed, new_prefix
 
     def _tokenizer(self) -> Tokenizer:
         tokenizer = build_tokenizer(self.bundle.config)
@@ -184,7 +207,7 @@ def _frame_head_prefix(model: "Model") -> str | None:
 
 
 class _Pieces:
-    """Convert weights with a row per token from one tokenizer to another."""
+    """Converts weights that have one row per token from the tokens of one tokenizer to those of another."""
 
     def __init__(self, old: Tokenizer, new: Tokenizer) -> None:
         self.differ = list(old.pieces) != list(new.pieces)
@@ -194,17 +217,21 @@ class _Pieces:
         self.counts = (new.vocab_size, sum(piece in ids for piece in new.pieces))
 
     def are_rows(self, given: Tensor, wanted: Tensor) -> bool:
-        """Whether tensors have a row for each token."""
+        """Whether `given` has a row for each old token, and `wanted` a row for each new token."""
         return (len(given), len(wanted)) == self._sizes and given.shape[1:] == wanted.shape[1:]
 
     def rows(self, given: Tensor) -> Tensor:
-        """Copy the rows of common pieces; other rows are the mean of the rows that spell the piece, or of all rows."""
+        """Copy the rows of common pieces, and average rows for other pieces.
+
+        A piece that only the new tokenizer has gets the mean of the rows of the old pieces that spell it. If they
+        cannot spell it, it gets the mean of all rows.
+        """
         means = [given[spelling] if spelling else given for spelling in self._spellings]
         return torch.stack([rows.mean(dim=0) for rows in means])
 
 
 def _spelling(tokenizer: Tokenizer, piece: str) -> list[int]:
-    """Spell a piece with tokens of another tokenizer; [] if it has no such spelling."""
+    """Spell a piece with tokens of another tokenizer; return [] if this is impossible."""
     try:
         return tokenizer.encode(piece.strip())
     except InputError:

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 INTERRUPTED = 130  # exit status after Ctrl-C: 128 + SIGINT, as in shells
-SPINS = 1000  # number of spins, which take a few microseconds
+SPINS = 1000  # number of spins before a thread sleeps; they take a few microseconds
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
+THRESHOLD = "MALLOC_MMAP_THRESHOLD_"  # environment variable of glibc: larger blocks are returned to Linux when freed
 
 
 def die_with_parent(parent_id: int) -> None:
@@ -31,8 +32,12 @@ def die_with_parent(parent_id: int) -> None:
 def keep_memory() -> None:
     """Make glibc keep freed memory, because all training steps allocate similar amounts.
 
-    Otherwise Linux clears every page that is allocated again, which takes 5 to 18 % of a step on a CPU.
+    Otherwise Linux clears every page that is allocated again, which takes 5 to 18 % of a step on a CPU. Kept
+    memory is fragmented, so the peak is higher (`python -m benchmarks.training_memory`). If the user has set THRESHOLD,
+    it applies instead.
     """
+    if THRESHOLD in os.environ:
+        return
     if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallopt"):  # not in musl
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**30)
         ctypes.CDLL(None).mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
@@ -65,7 +70,7 @@ def shared_memory() -> Iterator[None]:
 def reader_has_gone() -> bool:
     """Flush standard output; if its reader has ended (`| head`), discard the rest and return True.
 
-    Otherwise Python would write the rest again at exit and report an error.
+    Python would otherwise try to write the rest at exit, and report an error.
     """
     try:
         sys.stdout.flush()
@@ -75,7 +80,7 @@ def reader_has_gone() -> bool:
     try:
         pipe = select.poll()
         pipe.register(sys.stdout.fileno(), 0)
-        # A flush of an empty buffer reports no error, so ask the pipe whether its reader has ended.
+        # A flush of an empty buffer reports no error, so poll the pipe for a reader that has ended.
         return any(event & select.POLLERR for _, event in pipe.poll(0))
     except OSError:  # stdout is not a file, for example in a test
         return False
