@@ -234,7 +234,7 @@ def component(group: str, config: Config, where: str = "") -> partial[Any]:
     """
     where = where or group.replace("/", ".")
     if not isinstance(config, Mapping) or "name" not in config:
-        raise InputError(f"{where} must be a mapping with the key name; got {config!r}.")
+        raise InputError(f"{where} must be a mapping with the key `name`; got {config!r}.")
     cls = find_class(group, config["name"])
     settings = {key: value for key, value in config.items() if key != "name"}
     required = {p.name for p in inspect.signature(cls).parameters.values() if p.kind is p.KEYWORD_ONLY}

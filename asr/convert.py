@@ -80,7 +80,7 @@ def to_bundle(model: str, output: Path, pad_mode: str, source: str | None, local
         print(f"{output}: {path}, with local attention to {local_attention} frames on each side")
         return
     if path.is_dir() and all((path / name).is_file() for name in OF_A_BUNDLE):
-        raise InputError(f"{path}: this is a bundle of asr already. To convert it, add --to nemo or --to huggingface.")
+        raise InputError(f"{path}: this is already a bundle of asr. To convert it, add --to nemo or --to huggingface.")
     converted = (from_huggingface if is_huggingface(path) else from_nemo)(path, pad_mode)
     if local_attention is not None:
         converted = converted._replace(bundle=with_local_attention(converted.bundle, local_attention, path))

@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     for option, value in about_shards.items():
         if value is not None:
-            raise InputError(f"{option} needs --index-only; it describes existing shards.")
+            raise InputError(f"{option} needs --index-only, because it describes existing shards.")
     return _write(options)
 
 

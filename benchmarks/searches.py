@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def compare(table: Results, name: str, recognizer: Recognizer, utterances: Sequence[Utterance], turns: int) -> None:
-    """Time the searches of a model, which take turns; other toolkits are compared with asr's search above them."""
+    """Time a model's searches, which take turns; compare other toolkits' with the asr search that precedes them."""
     encodings, _ = encode(recognizer, utterances, INFERENCE, lambda seconds: None)
     encodings.sort(key=lambda encoded: encoded.utterance.duration)
     seconds = sum(encoded.utterance.duration for encoded in encodings)

@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.training_memory", description=__doc__)
     parser.add_argument("--encoder", default="fast_conformer_l", help="file of conf/encoder (default: %(default)s)")
     parser.add_argument(
-        "--batches", nargs="+", default=["8x5", "8x10", "8x20"], metavar="NxS", help="N utterances of at most S seconds"
+        "--batches", nargs="+", default=["8x2", "8x5", "8x10"], metavar="NxS", help="N utterances of at most S seconds"
     )
     results.add_options(parser)
     parser.set_defaults(turns=1)

@@ -56,7 +56,7 @@ class Visit:
 
 
 def visit(browser: Any, address: str | Path, width: int = 1280, height: int = 900, scheme: str = "light") -> Visit:
-    """Open a file or an address in a window of this size; the network is not restricted."""
+    """Open a file or an address in a window of this size; no request of the page is blocked."""
     context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
     page = context.new_page()
     seen = Visit(page)

@@ -184,7 +184,7 @@ def drawn_fusion(
     Args:
         draw: random generator.
         pieces: pieces of the tokenizer.
-        lm_unit: "word" or "token"; "spelled" is "word" with a spelling model; None leaves out the language model.
+        lm_unit: "word", "token", "spelled" (a model of words with a spelling model), or None for no language model.
         lexicon: whether there is a lexicon.
         hotwords: whether there are hotwords.
     """

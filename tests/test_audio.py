@@ -709,7 +709,7 @@ def test_an_mp3_cut_between_two_frames_is_refused_if_it_has_a_header(save):
     *starts, last = frame_starts(whole)[1:]
     for start in starts:
         assert "frames are present" in refusal(save(whole[:start]))
-    # the documented exception: such a cut is not detected
+    # the documented exception: a file that lacks exactly its last frame is not refused
     assert len(load_waveform(save(whole[:last]), RATE)) > 4.1 * RATE - 1152
 
 
@@ -719,7 +719,7 @@ def test_an_mp3_without_a_header_is_refused_only_if_cut_within_a_frame(save):
     for start in starts[3:8]:
         for extra in (1, 2, 3, 4, 100):
             assert "is cut off" in refusal(save(bare[: start + extra]))
-        # the documented exception: such a cut is not detected
+        # the documented exception: a cut between two frames is not detected
         assert len(load_waveform(save(bare[:start]), RATE)) == starts.index(start) * 576 - 529
 
 

@@ -1,4 +1,4 @@
-"""Intervals and p-values compared with plain loops, with kaldialign, and with simulations of known truth."""
+"""Intervals and p-values compared with plain loops, with kaldialign, and with simulations whose true rate is known."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -37,7 +37,7 @@ def plain_draws(sums: Array, draws: int, seed: int) -> Array:
 
 
 def test_draws_have_the_mean_and_deviation_of_a_plain_loop() -> None:
-    """Both make 4,000 draws; the standard error of their mean is 1/63 of the deviation."""
+    """`resample` and the loop make 4,000 draws each; the standard error of a mean is 1/63 of the deviation."""
     errors, lengths = simulated(np.random.default_rng(0), 40)
     sums = np.stack([errors, lengths], axis=1)
     fast, plain = resample(sums, 4000, seed=1), plain_draws(sums, 4000, seed=2)
@@ -49,7 +49,7 @@ def test_draws_have_the_mean_and_deviation_of_a_plain_loop() -> None:
     assert intervals(column(errors), column(lengths))[0] == pytest.approx(by_plain, rel=0.05)
 
 
-def test_every_draw_has_as_many_rows_as_the_data_for_any_chunk_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_for_any_chunk_size_every_draw_has_as_many_rows_as_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
     ones = np.ones((7, 1))
     for chunk in (1, 7, 20, 1000):
         monkeypatch.setattr("asr.evaluation.bootstrap.CHUNK", chunk)
@@ -74,7 +74,7 @@ def test_an_interval_equals_that_of_kaldialign() -> None:
     assert high == pytest.approx(theirs["ci95max"], abs=0.05 * width)
 
 
-def test_equal_results_have_equal_intervals_and_another_seed_changes_them_little() -> None:
+def test_equal_results_have_equal_intervals_and_another_seed_changes_them_only_slightly() -> None:
     errors, lengths = simulated(np.random.default_rng(4), 100)
     (first,), (again,) = intervals(column(errors), column(lengths)), intervals(column(errors), column(lengths))
     (other,) = intervals(column(errors), column(lengths), seed=1)
@@ -93,7 +93,7 @@ def test_several_kinds_of_errors_each_have_their_own_interval() -> None:
     ("errors", "lengths", "expected"),
     [
         ([], [], None),
-        ([1.0] * (MIN_UNITS - 1), [10.0] * (MIN_UNITS - 1), None),  # too few to draw from
+        ([1.0] * (MIN_UNITS - 1), [10.0] * (MIN_UNITS - 1), None),  # too few utterances to draw from
         ([1.0] * MIN_UNITS, [10.0] * MIN_UNITS, (0.1, 0.1)),
         ([0.0] * 9, [10.0] * 9, None),  # without errors, the error rate on other data cannot be estimated
         ([1.0] * 9, [0.0] * 9, None),  # no words in the references
@@ -113,11 +113,11 @@ def test_without_enough_data_there_is_no_interval(
         assert interval == expected
         same = difference(*(np.array(values) for values in (errors, errors, lengths)))
         assert (same is None) == (len(errors) < MIN_UNITS or not sum(lengths)), (
-            "without differences, errors do not matter"
+            "equal systems can be compared even if they have no errors"
         )
 
 
-def test_clusters_are_summed_as_in_a_plain_loop_in_the_order_of_their_names() -> None:
+def test_sums_over_clusters_equal_those_of_a_plain_loop_and_are_in_the_order_of_names() -> None:
     sums = np.arange(12.0).reshape(6, 2)
     names = ["b", "a", "é", "b", "a", "\U0001f600"]
     expected = {name: [0.0, 0.0] for name in sorted(names)}
@@ -225,7 +225,7 @@ def test_a_p_value_is_two_sided_is_never_0_and_is_1_without_differences() -> Non
 
 
 def test_one_changed_utterance_is_not_significant() -> None:
-    """A third of the draws do not contain the changed utterance."""
+    """A third of the draws do not contain the changed utterance, so the systems are equal in them."""
     a, lengths = np.full(100, 2.0), np.full(100, 20.0)
     b = a.copy()
     b[17] = 0

@@ -146,7 +146,7 @@ def test_an_index_of_shards_gives_the_texts_of_the_manifest(source: Path, undist
 def test_input_and_output_on_s3_give_the_files_of_a_local_job(
     source: Path, undisturbed: Path, s3: FaultyProxy, tmp_path: Path
 ) -> None:
-    good = [entry for entry in lines(source) if entry["id"] != "bad missing"]  # an absent object is a store's error
+    good = [entry for entry in lines(source) if entry["id"] != "bad missing"]  # a missing file cannot be uploaded
     for entry in good:
         write_whole(f"s3://bucket/bulk/{entry['audio_filepath']}", source.parent / entry["audio_filepath"])
     s3.faults.extend(["slow_down", "reset", "", "cut", "slow_down"])
@@ -165,7 +165,7 @@ def test_input_and_output_on_s3_give_the_files_of_a_local_job(
     assert len(listings) == 2, "input and output are listed once each"
 
 
-def test_a_failing_store_ends_a_job_in_one_line_and_the_job_resumes(
+def test_a_failing_store_ends_a_job_with_a_one_line_error_and_the_job_resumes(
     source: Path, s3: FaultyProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from asr.storage import session
@@ -214,7 +214,7 @@ def test_two_processes_in_one_folder_write_the_files_of_one_process(
     assert files_of(tmp_path / "out") == files_of(undisturbed)
 
 
-def test_a_full_disk_ends_a_job_in_one_line_and_the_job_resumes(
+def test_a_full_disk_ends_a_job_with_a_one_line_error_and_the_job_resumes(
     source: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
     arguments = job_options(source, tmp_path / "out", "--segments")
@@ -230,7 +230,7 @@ def test_a_full_disk_ends_a_job_in_one_line_and_the_job_resumes(
     assert files_of(tmp_path / "out") == files_of(undisturbed)
 
 
-def test_a_finished_job_reads_no_audio_again(source: Path, tmp_path: Path) -> None:
+def test_a_finished_job_that_is_started_again_reads_no_audio(source: Path, tmp_path: Path) -> None:
     shutil.copytree(source.parent, tmp_path / "input")
     arguments = job_options(tmp_path / "input" / "input.jsonl", tmp_path / "out")
     transcribe(arguments)
@@ -312,7 +312,7 @@ def test_a_dry_run_writes_nothing(source: Path, tmp_path: Path, capsys: pytest.C
     assert "requests: 29 reads of audio" in shown
 
 
-def test_segments_form_a_manifest_with_the_words_of_the_texts(fluent: Path, tmp_path: Path) -> None:
+def test_segments_form_a_manifest_and_together_have_the_words_of_the_texts(fluent: Path, tmp_path: Path) -> None:
     (tmp_path / "audio").mkdir()
     pause = np.zeros(SAMPLE_RATE, np.float32)
     long = np.concatenate([piece for number in range(12) for piece in (speak("abcd efab cdef abde"), pause)])

@@ -68,7 +68,7 @@ def test_a_search_finds_exactly_the_utterances_that_kill_their_process(killers: 
     assert attempts <= 1 + (MAX_DEATHS if killers else 0) + len(killers) * (2 * depth + MAX_DEATHS_ALONE)
 
 
-def test_deaths_not_caused_by_an_utterance_end_the_job_in_one_line() -> None:
+def test_deaths_not_caused_by_an_utterance_end_the_job_with_a_one_line_error() -> None:
     part = _Part(PartTask(7, [Utterance("a.wav", 1.0, "", "a"), Utterance("b.wav", 1.0, "", "b")], True, {}))
     with pytest.raises(InputError, match=r"memory must suffice for part 7.*WorkerCrashedError.*--batch-seconds"):  # noqa: PT012
         for _ in range((MAX_SEARCHES + 1) * MAX_DEATHS):
@@ -99,7 +99,7 @@ def test_an_unknown_error_ends_a_job_if_the_whole_part_raises_it_but_not_during_
 
 
 @pytest.mark.parametrize("form", ["127.0.0.1:{}", "ray://127.0.0.1:{}", "localhost:{}"])
-def test_an_address_without_a_server_is_refused_at_once(form: str) -> None:
+def test_an_address_without_a_server_is_refused_before_ray_connects(form: str) -> None:
     # The socket is bound but does not listen, so the port refuses connections, and no other process can use it.
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
@@ -117,7 +117,7 @@ def test_addresses_without_a_port_are_not_checked(address: str) -> None:
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A cluster of two nodes with one core each; the driver's node runs no workers."""
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    monkeypatch.setenv("HOME", str(tmp_path))  # Ray writes a token into it
+    monkeypatch.setenv("HOME", str(tmp_path))  # Ray writes a token into the home folder
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     (tmp_path / "sitecustomize.py").write_text(KILLED_BY_A_FILE)
@@ -186,7 +186,7 @@ def num_parts(output: Path) -> int:
 
 
 def kill_tasks(job: Job) -> None:
-    def kill_a_task() -> bool:  # the process may end after it is listed and before the signal
+    def kill_a_task() -> bool:  # a process may end between the listing and the signal
         for process in task_processes()[:1]:
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
@@ -234,7 +234,9 @@ def test_after_the_driver_is_killed_the_same_command_resumes(job: Job, source: P
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_file_that_kills_its_worker_is_a_failure_and_all_others_have_texts(job: Job, tmp_path: Path) -> None:
+def test_a_file_that_kills_its_worker_is_a_failure_and_all_other_good_files_have_texts(
+    job: Job, tmp_path: Path
+) -> None:
     manifest = write_input(tmp_path / "input", count=12)
     killer = tmp_path / "input" / "audio" / "kills.flac"
     (tmp_path / "input" / "audio" / "005.flac").rename(killer)

@@ -137,7 +137,7 @@ def test_a_bundle_with_a_binary_language_model_is_refused_under_any_file_name(
 def test_paths_in_a_checkpoint_are_not_followed(
     files: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The paths are valid only on the machine of the training, and an untrusted checkpoint could name any file."""
+    """The paths are valid only on the machine that trained the model; an untrusted checkpoint could name any file."""
     overrides = ["decode=beam", *(f"decode.fusion.{key}={path}" for key, path in files.items())]
     checkpoint = save(tmp_path / "step=1.ckpt", *overrides, texts=["abc ba"])
     write_bundle(tmp_path / "trained", [checkpoint], "card", default_settings("decode", "beam"))
@@ -149,7 +149,7 @@ def test_paths_in_a_checkpoint_are_not_followed(
     assert not recognizer.decode.fusion.has_model
     assert recognizer.decode.fusion.lexicon is None
     assert not recognizer.decode.hotwords.phrases
-    write_bundle(tmp_path / "bundle", [checkpoint], "card")  # like asr.average
+    write_bundle(tmp_path / "bundle", [checkpoint], "card")  # as asr.average does
     assert not any((tmp_path / "bundle" / name).exists() for name in FILES.values())
     with_lm = {"fusion": {"lm": str(files["lm"])}}
     assert load_recognizer(checkpoint, decode=with_lm).decode.fusion.has_model, (

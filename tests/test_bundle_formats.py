@@ -87,14 +87,16 @@ def test_up_to_format_7_every_joiner_used_tanh_and_every_embedding_was_trained(p
 
 @pytest.mark.parametrize("number", range(3))
 @pytest.mark.parametrize("encoder", ["conformer_s", "transformer"])
-def test_an_encoder_of_an_older_format_gets_the_parts_it_was_built_from(encoder: str, number: int) -> None:
+def test_an_encoder_of_an_older_format_gets_settings_for_the_parts_that_were_not_configurable(
+    encoder: str, number: int
+) -> None:
     today = resolved(f"encoder={encoder}")["encoder"]
     written = {key: value for key, value in today.items() if key not in ("activation", "residual")}
     assert of_today({"format": number, "encoder": written}, "config.json") == {"encoder": today}
 
 
 @pytest.mark.parametrize("number", [FORMAT + 1, -1, 1.0, "1", None, True])
-def test_a_later_format_is_refused_by_its_number(number: object, tmp_path: Path) -> None:
+def test_an_unknown_format_number_is_refused(number: object, tmp_path: Path) -> None:
     bundle = tmp_path / "bundle"
     shutil.copytree(HERE / f"format-{FORMAT}", bundle)
     config = json.loads((bundle / "config.json").read_text())

@@ -1,4 +1,4 @@
-"""python -m asr.transcribe MODEL - --stream writes lines of text during a stream; errors are one line."""
+"""python -m asr.transcribe MODEL - --stream writes lines of text during a stream; an error is one line."""
 
 import io
 from argparse import Namespace

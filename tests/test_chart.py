@@ -82,7 +82,7 @@ def test_a_missing_value_is_a_gap_in_the_line_and_a_dash_in_the_table() -> None:
     assert [row[1] for row in elements.rows] == ["y", "1", "2", "-", "-", "3", "-", "1"]
 
 
-def test_the_height_of_bars_is_their_value() -> None:
+def test_the_height_of_bars_is_proportional_to_their_values() -> None:
     columns = [Column("a", 0.1, (0.05, 0.2)), Column("b", 0.2), Column("c", None), Column("d", 0.0)]
     elements = Elements(column_chart("t", Axis("x"), Axis("y", percent), columns))
     heights = [float(bar["height"]) for bar in elements.of("rect", "bar")]
@@ -112,7 +112,7 @@ def test_the_diagonal_of_a_scatter_chart_has_equal_values_on_both_axes() -> None
     x1, y1, x2, y2 = (float(line[key]) for key in ("x1", "y1", "x2", "y2"))
     places = [(float(mark["cx"]), float(mark["cy"])) for mark in elements.of("circle", "mark")]
     aside = [(y2 - y1) * (x - x1) - (x2 - x1) * (y - y1) for x, y in places]
-    assert aside[:2] == pytest.approx([0, 0], abs=100)  # the length of the line times 0.1 units
+    assert aside[:2] == pytest.approx([0, 0], abs=100)  # tolerance: 0.1 units times the length of the line
     assert abs(aside[2]) > 10_000
     assert len(places) == 3
 
@@ -174,7 +174,7 @@ def test_a_chart_without_values_is_valid() -> None:
 
 
 @given(low=st.floats(-1e6, 1e6), width=st.floats(1e-3, 1e6))
-def test_ticks_are_few_and_round_and_cover_the_values(low: float, width: float) -> None:
+def test_ticks_are_few_and_have_round_values_and_cover_the_data(low: float, width: float) -> None:
     ticks = round_ticks(low, low + width)
     assert ticks[0] <= low + 1e-6 * width
     assert ticks[-1] >= low + width - 1e-6 * width

@@ -1,4 +1,4 @@
-"""Chunks contain every frame once, join exactly if the network's context is limited, and are cut at pauses."""
+"""Chunks contain every frame once, and join exactly if the network's context is limited; segments end at pauses."""
 
 import itertools
 import math
@@ -84,7 +84,7 @@ def placed(pieces: Iterable[Tensor]) -> Iterator[tuple[int, Tensor]]:
         yield 0, empty
 
 
-def test_chunks_read_no_more_than_the_next_chunk_needs() -> None:
+def test_no_more_audio_is_read_than_the_next_chunk_needs() -> None:
     """Memory is bounded: at most one block is read beyond a chunk's end, and a chunk stores only its own samples."""
     read = 0
 
@@ -343,7 +343,7 @@ def test_a_segment_ends_before_audio_without_speech_and_the_next_one_begins_afte
 
 
 def test_only_the_current_segment_is_kept_in_memory() -> None:
-    """Memory is bounded: at most one segment and one piece are read ahead, and segments are not views."""
+    """Memory is bounded: at most one segment and one piece are read ahead, and a segment is not a view of more data."""
     taken = 0
 
     def pieces() -> Iterator[Tensor]:

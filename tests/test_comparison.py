@@ -63,7 +63,7 @@ def b(a: list[Scored]) -> list[Scored]:
 
 
 def test_correcting_every_20th_error_in_52000_words_is_significant(a: list[Scored], b: list[Scored]) -> None:
-    """test_bootstrap.py has 200 simulations of this requirement, and 500 under the null hypothesis."""
+    """test_bootstrap.py simulates this 200 times, and the null hypothesis 500 times."""
     comparison = compare(a, b)
     assert comparison["a"]["reference_length"] == 52_000
     assert comparison["a"]["rate"] == pytest.approx(0.1, abs=0.02)
@@ -242,7 +242,7 @@ def test_the_command_prints_the_differences_and_writes_the_figures(
     assert "that changed most" in output
 
 
-def test_the_output_says_if_nothing_changed_and_speakers_are_unknown(
+def test_the_output_states_that_nothing_changed_and_that_speakers_are_unknown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write_scored(tmp_path / "a.jsonl", [scored("a b", "a c"), scored("", "", name="2")])

@@ -1,4 +1,4 @@
-"""Blocks are compiled during a training: when compiled code is used, and that a failed compilation does no harm."""
+"""Blocks are compiled during training: when compiled code is used, and that a failed compilation does no harm."""
 
 import copy
 import logging
@@ -216,7 +216,7 @@ def test_one_program_serves_all_blocks_and_lengths(encoder: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_a_training_with_the_real_compiler_has_the_losses_of_an_uncompiled_training(
+def test_training_with_the_real_compiler_gives_the_losses_of_uncompiled_training(
     tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Here torch's inductor compiles for the CPU with a C++ compiler."""
@@ -224,7 +224,7 @@ def test_a_training_with_the_real_compiler_has_the_losses_of_an_uncompiled_train
     caplog.set_level(logging.INFO, "asr")
     runs = []
     for compile_blocks in ("false", "true"):
-        if compile_blocks == "true":  # the training is so short that it must wait for the compiler
+        if compile_blocks == "true":  # the run is so short that it must wait for the compiler
             monkeypatch.setattr(step_callbacks, "CompiledBlocks", Waiting)
         how = ["encoder=transformer", "trainer.max_steps=20", "corpus.test=[]", f"compile_blocks={compile_blocks}"]
         tiny = [override for override in TINY if "convolution" not in override]

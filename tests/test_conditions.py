@@ -27,7 +27,7 @@ def noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_rows_are_the_clean_audio_and_each_condition_and_depend_only_on_the_seed(
+def test_clean_audio_and_each_condition_have_a_row_that_depends_only_on_the_seed(
     fluent: Path, noise: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     few = tmp_path / "few.jsonl"
@@ -66,13 +66,13 @@ def test_an_utterance_gets_the_same_noise_at_every_ratio_and_on_every_load(noise
         Changed(condition.change, 5)(utterance, SAMPLE_RATE) - clean
         for condition in in_noise(RecordingList(noise, "--noise"), [20, 0], SAMPLE_RATE)
     ]
-    assert torch.allclose(noises[1], 10 * noises[0], atol=1e-5), "20 dB"
+    assert torch.allclose(noises[1], 10 * noises[0], atol=1e-5), "20 dB are a factor of 10 in amplitude"
     room = Changed(in_simulated_rooms(0.3, SAMPLE_RATE).change, 5)
     assert torch.equal(room(utterance, SAMPLE_RATE), room(utterance, SAMPLE_RATE))
 
 
 def test_a_long_recording_is_degraded_as_a_whole(fluent: Path, noise: Path, tmp_path: Path) -> None:
-    """A recording that is degraded while it is read in chunks has the text of a waveform that is degraded first."""
+    """Degrading a recording while it is read in chunks gives the same text as degrading the whole waveform first."""
     from dataclasses import replace
 
     from asr.checkpoint.load import load_recognizer

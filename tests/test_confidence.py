@@ -44,7 +44,7 @@ def test_rounding_leaves_the_confidence_between_0_and_1() -> None:
 @pytest.mark.parametrize("vocab_size", [2, 29, 5000])
 def test_the_confidence_is_0_for_a_uniform_distribution_and_1_for_a_certain_one(vocab_size: int) -> None:
     uniform = torch.full((3, vocab_size), -math.log(vocab_size))
-    assert frame_confidence(uniform).tolist() == pytest.approx([0.0] * 3, abs=1e-4)  # float32
+    assert frame_confidence(uniform).tolist() == pytest.approx([0.0] * 3, abs=1e-4)  # float32 rounding
     certain = torch.full((1, vocab_size), -math.inf)
     certain[0, 1] = 0.0
     assert frame_confidence(certain).tolist() == [1.0]
@@ -54,7 +54,7 @@ def test_the_confidence_is_0_for_a_uniform_distribution_and_1_for_a_certain_one(
     assert frame_confidence(torch.zeros(0, vocab_size)).shape == (0,)
 
 
-def test_the_confidence_of_a_word_is_the_calibrated_product_over_its_tokens_at_their_clearest_frames() -> None:
+def test_the_confidence_of_a_word_is_the_calibrated_product_of_the_highest_frame_confidence_of_each_token() -> None:
     recognizer = listener()
     recognizer.calibration = Calibration(0.5, 0.3)
     tokens = [2, 2, 0, 3, 1, 4]  # "ab c"
@@ -99,7 +99,7 @@ def drawn(curve: Calibration, count: int, seed: int) -> tuple[list[float], list[
 
 @pytest.mark.parametrize("planted", [Calibration(1.0, 0.0), Calibration(0.4, -1.0), Calibration(2.5, 1.2)])
 def test_the_curve_that_simulated_words_follow_is_recovered(planted: Calibration) -> None:
-    """The tolerances are four standard errors for 20,000 words, which are 0.04 (slope) and 0.03 (intercept)."""
+    """The tolerances are four standard errors; for 20,000 words these are 0.04 (slope) and 0.03 (intercept)."""
     fitted = calibrate(*drawn(planted, 20_000, seed=1))
     assert fitted.slope == pytest.approx(planted.slope, abs=0.16)
     assert fitted.intercept == pytest.approx(planted.intercept, abs=0.12)

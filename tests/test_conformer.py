@@ -1,4 +1,4 @@
-"""The Conformer: its block equals that of another implementation, and its sizes those in the paper."""
+"""The Conformer: its block equals that of another implementation, and its sizes equal those in the paper."""
 
 from functools import partial
 from typing import Any
@@ -61,7 +61,10 @@ def random_block() -> ConformerBlock:
 
 
 def parakeet_with_the_weights_of(block: ConformerBlock) -> ParakeetEncoderBlock:
-    """Return the Parakeet block of transformers with these weights; its 1x1 convolutions are linear layers in asr."""
+    """Return the Parakeet block of transformers with the weights of `block`.
+
+    The 1x1 convolutions of Parakeet are linear layers in asr.
+    """
     config = ParakeetEncoderConfig(
         hidden_size=DIM,
         num_attention_heads=HEADS,
@@ -170,5 +173,5 @@ def test_an_even_kernel_is_an_error_that_gives_the_reason() -> None:
 
 
 def small_conformer(**changes: Any) -> Conformer:
-    """Make the encoder conformer_xs with these changes of its config."""
+    """Make the encoder conformer_xs with `changes` to its config."""
     return component("encoder", {**resolved("encoder=conformer_xs")["encoder"], **changes})(80)

@@ -85,7 +85,7 @@ def test_the_output_in_chunks_equals_that_of_the_whole_utterance(overrides: list
 
 
 @torch.no_grad()
-def test_taps_that_change_the_input_of_the_next_block_have_equal_results_in_chunks() -> None:
+def test_taps_that_change_the_input_of_the_next_block_give_equal_results_for_chunks_and_whole_utterances() -> None:
     encoder = make(["encoder=conformer_streaming_xs"], chunk_frames=5, left_frames=7, right_frames=2)
     features = torch.randn(200, NUM_MEL_BINS, dtype=torch.float64)
     taps: dict[int, Tap] = {0: lambda x, padding: x.masked_fill(padding[:, :, None], 0.0).cos(), 2: lambda x, _: x}
@@ -200,7 +200,10 @@ def test_the_output_for_a_whole_utterance_equals_the_papers_equations_term_by_te
     rows = [x[begin : begin + chunk + right] for begin in range(0, frames, chunk)]
 
     def each(part: Any) -> None:
-        """Apply a part to each row of frames; the frames before a row are the first `chunk` frames of earlier rows."""
+        """Add the output of `part` to each row of frames.
+
+        `part` also gets the frames before the row: the first `chunk` frames of each earlier row.
+        """
         before = [torch.cat([row[:chunk] for row in [x[:0], *rows[:number]]]) for number in range(len(rows))]
         rows[:] = [row + part(row, all_before) for row, all_before in zip(rows, before, strict=True)]
 
@@ -249,7 +252,7 @@ def test_chunk_sizes_beyond_the_utterance_need_no_more_memory_than_the_utterance
     torch.testing.assert_close(first.out, whole(encoder, features).out, rtol=0, atol=1e-12)
 
 
-def test_in_training_chunk_sizes_are_drawn_from_the_seed_and_all_occur() -> None:
+def test_in_training_the_seed_determines_the_drawn_chunk_sizes_and_all_sizes_occur() -> None:
     encoder = make(["encoder=conformer_streaming_xs"], dropout=0.0, training_right_frames=[0, 8]).train()
     drawn = []
     for seed in range(60):

@@ -202,7 +202,7 @@ WITH_CHARACTERS = nemo_config([" ", "a", "b"]) | {"tokenizer": None}
     [(None, None), (WITH_CHARACTERS, tensors(3)), (changed(encoder=FAST), tensors(is_fast=True))],
     ids=["subwords", "characters", "Fast Conformer"],
 )
-def test_a_bundle_converts_back_to_an_archive_with_the_same_bits(
+def test_a_bundle_that_is_converted_to_an_archive_and_back_is_bit_identical(
     config: dict[str, Any] | None, state: dict[str, Tensor] | None, tmp_path: Path
 ) -> None:
     before = from_nemo(archive(tmp_path, config, state), "zeros").bundle
@@ -450,10 +450,10 @@ FILES: dict[str, tuple[Files, str]] = {
     "YAML that is none": (replaced(config=b"\xff\x00{"), "must be YAML of plain values"),
     "YAML with an impossible date": (replaced(config=b"a: 2001-99-99"), "must be YAML of plain values"),
     "YAML too long": (replaced(config=b"#" * (3 << 20)), "must have at most 2,097,152 bytes"),
-    "no pickle": (replaced(weights=b"PK" + bytes(1000)), "must be a file of torch.save; it is damaged"),
-    "a plain pickle": (replaced(weights=pickle.dumps(_Evil())), r"a file of torch\.save \(torch 1\.6 or later\)"),
-    "half a pickle": (replaced(weights=saved(tensors())[:20_000]), "must be a file of torch.save; it is damaged"),
-    "packed weights": (replaced(weights=packed(saved(tensors()))), "which is not compressed; this file is compressed"),
+    "no pickle": (replaced(weights=b"PK" + bytes(1000)), "a file written by torch.save; it is damaged"),
+    "a plain pickle": (replaced(weights=pickle.dumps(_Evil())), r"written by torch\.save \(torch 1\.6 or later\)"),
+    "half a pickle": (replaced(weights=saved(tensors())[:20_000]), "a file written by torch.save; it is damaged"),
+    "packed weights": (replaced(weights=packed(saved(tensors()))), "not compressed; this file is compressed"),
     "no SentencePiece": (replaced(tokenizer=b"x"), "must be a SentencePiece model; it is damaged"),
     "a tokenizer with control pieces": (
         replaced(tokenizer=sentencepiece_model(bos_id=1)),
@@ -528,14 +528,14 @@ def test_a_gzip_bomb_is_refused_before_it_uses_memory(tmp_path: Path) -> None:
 
 
 def test_a_false_size_in_a_header_uses_no_memory(tmp_path: Path) -> None:
-    """The headers declare too large sizes, and negative sizes, which would move the reader backwards."""
+    """The headers declare sizes that are too large, or negative; a negative size would move the reader backwards."""
     for size in (1 << 20, 1 << 60, -1024):
         info, _ = member("./model_weights.ckpt", size=size)
         header = info.tobuf(tarfile.GNU_FORMAT)
         (tmp_path / "a.nemo").write_bytes(header + bytes(2048))
         assert_refused(
             tmp_path / "a.nemo",
-            "it unpacks to more|it holds .* twice|there are more|is damaged|must exist|must be a file of torch",
+            "it unpacks to more|it holds .* twice|there are more|is damaged|must exist|must be a file written by torch",
             tmp_path,
         )
 
@@ -724,13 +724,13 @@ def test_a_trained_model_has_the_known_number_of_errors(
 
 def test_the_error_for_a_bundle_names_the_options_that_convert_it(fluent: Path, tmp_path: Path) -> None:
     with pytest.raises(
-        InputError, match=r"this is a bundle of asr already\. To convert it, add --to nemo or --to hugg"
+        InputError, match=r"this is already a bundle of asr\. To convert it, add --to nemo or --to hugg"
     ):
         main([str(fluent / "run" / "bundle"), "-o", str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()
 
 
-def test_the_name_of_a_model_on_a_hub_needs_its_scheme(tmp_path: Path) -> None:
+def test_the_name_of_a_model_on_a_hub_needs_a_scheme(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"it does not exist\. A model on a hub is named hf://nvidia/parakeet\."):
         main(["nvidia/parakeet", "-o", str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()

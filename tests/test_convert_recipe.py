@@ -193,7 +193,7 @@ def test_the_name_of_an_audio_file_may_have_any_bytes(tmp_path: Path) -> None:
     assert all(Path(utterance.audio_filepath).is_file() for utterance in utterances)
 
 
-def test_lhotse_supervisions_find_their_recordings(tmp_path: Path) -> None:
+def test_lhotse_supervisions_are_matched_with_their_recordings(tmp_path: Path) -> None:
     with gzip.open(lhotse(tmp_path), "rt") as file:
         cuts = [json.loads(line) for line in file]
     for name, rows in (
@@ -449,7 +449,7 @@ def test_an_invalid_source_is_reported_without_a_traceback(
     path = tmp_path / "source.jsonl"
     path.write_bytes(content)
     assert main([kind, str(path), str(tmp_path / "converted.jsonl")]) == 1
-    errors = capsys.readouterr().err.splitlines()  # of lines, and of the whole source
+    errors = capsys.readouterr().err.splitlines()  # errors of single lines, and of the whole source
     assert errors
     assert all(line.startswith("error: ") for line in errors)
     assert main([kind, str(tmp_path / "nowhere"), str(tmp_path / "converted.jsonl")]) == 1

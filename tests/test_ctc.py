@@ -1,4 +1,4 @@
-"""The CTC head equals enumeration of all paths, and greedy decoding equals its definition."""
+"""CTC losses equal those of an enumeration of all paths, and greedy decoding follows its definition."""
 
 from itertools import groupby, product
 
@@ -105,7 +105,7 @@ def test_min_frames_is_the_smallest_number_of_frames_that_has_a_path(tokens: lis
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=8))
-def test_the_loss_is_finite_from_min_frames_on(tokens: list[int]) -> None:
+def test_the_loss_is_infinite_with_one_frame_less_than_min_frames_and_finite_with_min_frames(tokens: list[int]) -> None:
     head = random_head(vocab_size=4)
     needed = head.min_frames(tokens)
     encoder_out = torch.randn(2, needed, 6, dtype=torch.float64)

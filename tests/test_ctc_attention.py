@@ -1,4 +1,4 @@
-"""Joint CTC/attention: the decoder equals torch's, the loss equals loops, and decoding can proceed token by token."""
+"""Joint CTC/attention: the decoder equals torch's, the loss equals plain loops, and tokens are decoded one by one."""
 
 import math
 from functools import cache
@@ -79,7 +79,7 @@ def test_the_decoder_equals_torchs_with_the_same_weights(residual: str) -> None:
 
 
 @pytest.mark.parametrize("residual", NORMS)
-def test_decoding_token_by_token_with_a_cache_equals_decoding_at_once(residual: str) -> None:
+def test_decoding_token_by_token_with_a_cache_equals_decoding_all_tokens_together(residual: str) -> None:
     decoder = joint_head(residual).token_decoder
     frames, lengths = torch.randn(2, 7, DIM, dtype=torch.float64), torch.tensor([7, 4])
     memory = decoder.remember(frames, lengths)

@@ -42,7 +42,7 @@ def test_a_thinned_curve_keeps_both_ends_and_the_extremes_of_every_interval(numb
             assert not bucket_points or extreme(bucket_points, key=lambda point: point[1]) in thinned_points
 
 
-def test_non_finite_numbers_are_counted_and_dropped_and_truncated_lines_are_read_as_far_as_possible(
+def test_non_finite_numbers_are_dropped_and_counted_and_a_truncated_file_is_read_as_far_as_possible(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "metrics.csv"

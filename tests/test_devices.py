@@ -1,4 +1,4 @@
-"""Features on the device and compiled blocks do not change the losses of a training.
+"""Features on the device and compiled blocks do not change the losses of training.
 
 Features on the device are also tested on a CPU; compiled blocks need a GPU.
 """
@@ -26,8 +26,8 @@ from tests.test_train import losses
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
 DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=cuda)])
 NUM_STEPS = {"cpu": 8, "cuda": 200}
-# Tolerance of the mean relative difference of the losses. bfloat16 has three digits, and other orders of summation
-# round differently.
+# Tolerance of the mean relative difference of the losses. bfloat16 has three significant digits, and sums in another
+# order round differently.
 NOISE = {"cpu": 2e-3, "cuda": 3e-2}
 WAYS = {
     "features": ["data.features_on=device"],
@@ -69,7 +69,7 @@ def run(device: str, corpus: Path, run_dir: Path, *overrides: str) -> list[float
 
 @pytest.fixture(scope="module")
 def eager(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
-    """The losses of a plain training on each device."""
+    """The losses of a run without accelerations on each device."""
     folder = tmp_path_factory.mktemp("eager")
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     return {device: run(device, tones, folder / device) for device in devices}
@@ -78,7 +78,7 @@ def eager(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, li
 @pytest.mark.parametrize(
     ("device", "way"), [("cpu", "features"), *(pytest.param("cuda", way, marks=cuda) for way in WAYS)]
 )
-def test_each_way_to_compute_a_step_has_the_losses_of_the_plain_way(
+def test_each_acceleration_has_the_losses_of_a_run_without_it(
     device: str,
     way: str,
     eager: dict[str, list[float]],
@@ -143,7 +143,7 @@ def test_a_run_with_all_accelerations_resumes_from_its_checkpoint(
 
 @cuda
 def test_on_a_gpu_the_encoder_never_waits_in_a_step_without_logging(tones: Path, tmp_path: Path) -> None:
-    """The CTC loss reads the lengths; other operations wait only in logged steps."""
+    """The CTC loss waits for the GPU, because it reads the lengths; other operations wait only in logged steps."""
     torch.cuda.set_sync_debug_mode("warn")
     try:
         with warnings.catch_warnings(record=True) as caught:

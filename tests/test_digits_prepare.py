@@ -98,7 +98,7 @@ def test_missing_misnamed_and_unknown_files_are_counted_and_named(
     assert len(warnings) == 4
     assert "2 (3_george_07.wav, seven_george_1.wav) are not named" in warnings[0]
     assert "1 (anna) is not among the speakers" in warnings[1]
-    assert "2501 (4_george_33.wav, 0_jackson_0.wav" in warnings[2]  # including five speakers, 500 each
+    assert "2501 (4_george_33.wav, 0_jackson_0.wav" in warnings[2]  # 500 for each of five missing speakers, and one
     assert warnings[3] == "warning: anna says no eight."
 
 

@@ -197,7 +197,7 @@ def test_an_intact_corpus_has_no_findings_and_passes(tmp_path: Path, capsys: pyt
         ("a.wav,one", "each line must be one JSON object"),
     ],
 )
-def test_a_training_manifest_without_a_valid_line_is_refused_by_its_first_error(
+def test_a_training_manifest_without_a_valid_line_is_refused_with_its_first_error(
     tmp_path: Path, line: str, message: str
 ) -> None:
     overrides = Corpus(tmp_path).write()
@@ -466,7 +466,7 @@ def test_a_sample_is_spread_evenly_and_depends_only_on_the_seed(in_shards: str, 
     assert len(sampled(files, 12, seed=0)[0].train) == 48  # all local files are examined
 
 
-def test_a_failing_store_ends_the_doctor_in_one_line(in_shards: str, tmp_path: Path, s3: FaultyProxy) -> None:
+def test_a_failing_store_ends_the_doctor_with_a_one_line_error(in_shards: str, tmp_path: Path, s3: FaultyProxy) -> None:
     s3.faults.extend([""] * 30)
     s3.forever = "expired"
     with pytest.raises(StoreError, match=r"s3://bucket/examined/.*ExpiredToken.* Renew the credentials") as raised:

@@ -90,7 +90,7 @@ def test_the_sizes_equal_those_in_nemos_table(name: str, dim: int, heads: int, l
 
 
 def plainly(front_end: DepthwiseConv, features: Tensor, length: int) -> Tensor:
-    """Subsample one utterance (T, F) to (T', D) by sums over windows, channel by channel; outside it is zero."""
+    """Subsample one utterance (T, F) to (T', D) by sums over windows, channel by channel; pad it with zeros."""
     x = features[None, :length]  # (channels, T, F)
     for number, stage in enumerate(front_end.stages):
         conv, pointwise = (stage, None) if number == 0 else stage

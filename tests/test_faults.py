@@ -1,4 +1,4 @@
-"""Real faults during training cost little work, cause clear errors, and never hang."""
+"""After real faults during training, little work is lost, the error is clear, and no process hangs."""
 
 import contextlib
 import multiprocessing
@@ -91,7 +91,7 @@ def flip_a_bit(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [truncate, flip_a_bit])
-def test_a_damaged_newest_checkpoint_is_named_and_the_previous_one_used(
+def test_a_damaged_newest_checkpoint_is_named_and_the_previous_one_is_used(
     damage: Any, whole: Path, tones: Path, tmp_path: Path
 ) -> None:
     run_dir = tmp_path / "run"
@@ -164,7 +164,7 @@ def test_a_full_disk_destroys_no_existing_file(whole: Path, tones: Path, tmp_pat
     assert metrics(run_dir) == metrics(whole)
 
 
-def test_a_full_disk_ends_two_processes_with_one_line(tones: Path, tmp_path: Path) -> None:
+def test_a_full_disk_ends_two_processes_with_a_one_line_error(tones: Path, tmp_path: Path) -> None:
     processes = start(
         config(tmp_path / "run", tones, *TWO), tmp_path / "log", world_size=2, before=partial(limit_file_size, 100_000)
     )
@@ -176,7 +176,7 @@ def children(pid: int | None) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def test_a_worker_that_dies_ends_the_training_in_one_line(tones: Path, tmp_path: Path) -> None:
+def test_a_worker_that_dies_ends_the_training_with_a_one_line_error(tones: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     running = start(config(run_dir, tones, "data.num_workers=2", "trainer.max_epochs=50"), tmp_path / "log")
     assert wait_for(lambda: steps_logged(run_dir) > 3, running)
@@ -204,8 +204,8 @@ def test_stopping_workers_does_not_raise_torchs_error_about_dead_workers() -> No
     assert [worker.exitcode for worker in workers] == [-signal.SIGKILL] * 3
 
 
-def test_the_watching_thread_kills_workers_without_waiting_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waiting could raise torch's error in the main thread, where this thread cannot suppress it."""
+def test_the_thread_that_watches_workers_kills_them_without_waiting_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting could raise torch's error in the main thread, where the watching thread cannot suppress it."""
     done: list[str] = []
     worker = SimpleNamespace(kill=lambda: done.append("killed"), join=lambda: done.append("joined"))
     monkeypatch.setattr(multiprocessing, "active_children", lambda: [worker])
@@ -384,7 +384,7 @@ def without_the_trial() -> None:
 
 
 def test_trying_the_largest_batch_does_not_change_the_run(whole: Path, tones: Path, tmp_path: Path) -> None:
-    """Parameters, buffers, optimizer and random state have the bits of a run without the trial."""
+    """Parameters, buffers, optimizer and random state are bit-identical to those of a run without the trial."""
     settings = config(tmp_path / "run", tones)
     assert finish(start(settings, tmp_path / "log", before=without_the_trial)) == 0
     assert bundle(tmp_path / "run") == bundle(whole)
@@ -459,7 +459,7 @@ def test_a_signal_to_all_processes_does_not_interrupt_the_workers(
     assert kept_checkpoints(run_dir / "checkpoints")
 
 
-def test_ctrl_c_twice_stops_at_once(tones: Path, tmp_path: Path) -> None:
+def test_pressing_ctrl_c_repeatedly_stops_the_training_immediately(tones: Path, tmp_path: Path) -> None:
     running = start(config(tmp_path / "run", tones, "trainer.max_epochs=100"), tmp_path / "log")
     assert wait_for(lambda: steps_logged(tmp_path / "run") > 2, running)
     assert running[0].pid is not None
@@ -516,7 +516,7 @@ def test_a_damaged_checkpoint_is_excluded_from_the_bundle(whole: Path, tmp_path:
     assert any(other.path.stem in card for other in others)
 
 
-def test_a_process_that_dies_ends_the_others_in_one_line(tones: Path, tmp_path: Path) -> None:
+def test_a_process_that_dies_ends_the_others_with_a_one_line_error(tones: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     running = start(config(run_dir, tones, *TWO, "trainer.max_epochs=100"), tmp_path / "log", world_size=2)
     assert wait_for(lambda: steps_logged(run_dir) > 2, running)
@@ -606,9 +606,9 @@ def test_no_process_outlives_the_first_process(tones: Path, tmp_path: Path) -> N
     assert ended(harm, tones, tmp_path, 2).returncode == -signal.SIGKILL
 
 
-def test_a_process_whose_parent_is_already_gone_ends(tones: Path, tmp_path: Path) -> None:
+def test_a_process_whose_parent_has_already_ended_also_ends(tones: Path, tmp_path: Path) -> None:
     """Otherwise the process would wait for its parent for half an hour."""
     settings = config(tmp_path / "run", tones, *TWO)
-    late = {"LOCAL_RANK": "1", STARTED_BY_FIRST: "1"}  # process 1 is not the parent of this process
+    late = {"LOCAL_RANK": "1", STARTED_BY_FIRST: "1"}  # the process with id 1 is not the parent
     assert finish(start(settings, tmp_path / "log", environment=late)) == 0
     assert (tmp_path / "log").read_text() == ""

@@ -92,7 +92,7 @@ def test_energies_of_a_sine_equal_kaldis(amplitude: float) -> None:
     waveform = (amplitude * sine()).astype(np.float32)
     expected = kaldi_fbank(waveform * 2.0**15)
     actual = FBANK.energies(torch.from_numpy(waveform)).numpy()
-    # A bin far from the sine has 1e-10 of the sine's energy; a float32 FFT has about three correct digits in it.
+    # A bin far from the sine has 1e-10 of the sine's energy; in it, about three digits of a float32 FFT are correct.
     np.testing.assert_allclose(actual, expected, rtol=0, atol=2e-2)
     loudest = np.abs(expected - expected.max()) < 5
     np.testing.assert_allclose(actual[loudest], expected[loudest], rtol=0, atol=1e-4)

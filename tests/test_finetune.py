@@ -1,4 +1,4 @@
-"""A run that starts from a trained model, and is killed before or after weights are unfrozen, ends with equal bits."""
+"""A run that starts from a trained model gives bit-identical results if it is killed before or after unfreezing."""
 
 import random
 import re
@@ -66,7 +66,7 @@ def assert_same(parts: Path, whole: Path) -> None:
     ],
     ids=["once", "in every phase"],
 )
-def test_a_run_killed_in_any_phase_ends_with_the_same_bits(
+def test_a_run_killed_in_any_phase_gives_bit_identical_results(
     moments: list[Callable[[], object]], fluent: Path, tones: Path, tmp_path: Path
 ) -> None:
     whole, parts, log = tmp_path / "whole", tmp_path / "parts", tmp_path / "log"
@@ -84,7 +84,7 @@ def test_a_run_killed_in_any_phase_ends_with_the_same_bits(
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_a_run_killed_at_random_moments_ends_with_the_same_bits(
+def test_a_run_killed_at_random_moments_gives_bit_identical_results(
     world_size: int, fluent: Path, tones: Path, tmp_path: Path
 ) -> None:
     whole, parts, log = tmp_path / "whole", tmp_path / "parts", tmp_path / "log"
@@ -106,7 +106,7 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_bits(
 
 
 def test_two_processes_that_unfreeze_weights_keep_them_equal(fluent: Path, tones: Path, tmp_path: Path) -> None:
-    """Before the first step, DDP decides which gradients it reduces; weights without reduction would drift apart."""
+    """DDP decides before the first step which gradients it reduces; weights that it leaves out would drift apart."""
     (tmp_path / "weights").mkdir()
     settings = config(tmp_path / "run", fluent / "run", tones, *TWO, "trainer.max_steps=7", "corpus.test=[]")
     before = partial(write_weights, tmp_path / "weights")

@@ -98,7 +98,7 @@ def stream_of(name: str, *transcripts: tuple[str, Transcript]) -> str:
 # ---------------------------------------------------------------------------------------------- text and JSON
 
 
-def test_text_is_the_words_and_a_stream_of_texts_starts_each_line_with_the_recording() -> None:
+def test_a_text_has_only_the_words_and_in_a_stream_each_line_starts_with_the_name_of_the_recording() -> None:
     transcript = spoken(("good", 0.1, 0.3), ("morning", 0.3, 0.9))
     assert file_of("txt", transcript) == "good morning\n"
     assert stream_of("txt", ("a b.wav", transcript), ("c.wav", EMPTY)) == "a b.wav\tgood morning\nc.wav\t\n"
@@ -112,7 +112,7 @@ def test_json_contains_the_transcript_and_the_name_of_the_recording(
     expected = {"id": "a/ü.wav", **transcript.as_dict()}
     written = file_of("json", transcript, "a/ü.wav")
     assert json.loads(written) == expected
-    assert list(json.loads(written)) == list(expected)  # the recording comes first
+    assert list(json.loads(written)) == list(expected)  # the name of the recording is the first key
     assert "ü" in written  # non-ASCII letters are not escaped as \u00fc
     assert json.loads(file_of("jsonl", transcript, "a/ü.wav")) == expected
 
@@ -288,7 +288,9 @@ def test_the_words_of_each_example_are_divided_into_exactly_the_expected_cues(
         (4444444.123, "1234:34:04.123"),
     ],
 )
-def test_times_of_subtitles_are_rounded_as_a_whole(seconds: float, expected: str) -> None:
+def test_times_of_subtitles_are_rounded_before_they_are_split_into_hours_minutes_and_seconds(
+    seconds: float, expected: str
+) -> None:
     transcript = spoken(("a", seconds, seconds + 2))
     assert file_of("vtt", transcript).splitlines()[2].split(" --> ")[0] == expected
     assert file_of("srt", transcript).splitlines()[1].split(" --> ")[0] == expected.replace(".", ",")

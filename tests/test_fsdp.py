@@ -1,4 +1,4 @@
-"""trainer.strategy=fsdp on two processes has the losses of DDP and exchangeable checkpoints, and resumes exactly."""
+"""trainer.strategy=fsdp on two processes has the losses of DDP, exchanges checkpoints with it, and resumes exactly."""
 
 from collections.abc import Callable
 from functools import partial
@@ -46,7 +46,7 @@ def losses(run_dir: Path) -> list[float]:
 
 
 def assert_equal_training(run_dir: Path, expected: Path, least: int = 10) -> None:
-    """Compare two trainings in float32, which sum gradients and their norm in different orders."""
+    """Compare two runs in float32, which sum gradients and their norm in different orders."""
     assert len(losses(expected)) >= least
     assert losses(run_dir) == pytest.approx(losses(expected), abs=1e-5, rel=1e-5)
     for name in ("valid/wer", "valid/perplexity", "valid/loss"):
@@ -74,8 +74,8 @@ def keep_sizes(folder: Path) -> None:
     RecognitionTask.configure_gradient_clipping = divide_and_keep  # type: ignore[method-assign]
 
 
-def test_two_processes_have_the_losses_of_ddp_and_half_of_the_weights_each(tones: Path, tmp_path: Path) -> None:
-    """The training has dropout, gradient clipping and a moving average; one process can read the bundle."""
+def test_two_processes_have_the_losses_of_ddp_and_each_stores_half_of_the_weights(tones: Path, tmp_path: Path) -> None:
+    """The runs have dropout, gradient clipping and a moving average; one process can read the bundle."""
     chosen = ["encoder.dropout=0.1", "trainer.max_epochs=1", "ema.decay=0.9", "data.batch_seconds=4", NO_BATCH_NORM]
     config = partial(resolved, *TINY, *tone_corpus(tones), *SHORT, *chosen, "trainer.devices=2")
     ddp = trained(tmp_path, "ddp", config("trainer.strategy=ddp"))
@@ -104,7 +104,7 @@ def test_two_processes_have_the_losses_of_ddp_and_half_of_the_weights_each(tones
     ],
     ids=lambda chosen: chosen[0],
 )
-def test_each_feature_of_a_training_has_the_losses_of_ddp(chosen: list[str], tones: Path, tmp_path: Path) -> None:
+def test_with_each_training_setting_fsdp_has_the_losses_of_ddp(chosen: list[str], tones: Path, tmp_path: Path) -> None:
     settings = [*TINY, *tone_corpus(tones), *SHORT, "trainer.max_epochs=3", "data.batch_seconds=4", NO_BATCH_NORM]
     config = partial(resolved, *settings, *chosen, "trainer.devices=2")
     runs = {name: trained(tmp_path, name, config(f"trainer.strategy={name}")) for name in ("ddp", "fsdp")}
@@ -120,7 +120,9 @@ def test_each_feature_of_a_training_has_the_losses_of_ddp(chosen: list[str], ton
     ],
     ids=lambda chosen: chosen[0],
 )
-def test_every_head_and_every_encoder_has_the_losses_of_ddp(chosen: list[str], tones: Path, tmp_path: Path) -> None:
+def test_with_every_head_and_every_encoder_fsdp_has_the_losses_of_ddp(
+    chosen: list[str], tones: Path, tmp_path: Path
+) -> None:
     settings = [*tone_corpus(tones), *SHORT, *chosen, "augment=[]", "trainer.max_epochs=2", "trainer.accelerator=cpu"]
     runs = {}
     for name in ("ddp", "fsdp"):
@@ -133,7 +135,9 @@ def test_every_head_and_every_encoder_has_the_losses_of_ddp(chosen: list[str], t
 
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
-def test_a_run_that_is_killed_resumes_to_the_same_bits(precision: str, tones: Path, tmp_path: Path) -> None:
+def test_a_run_that_is_killed_and_resumed_gives_bit_identical_results(
+    precision: str, tones: Path, tmp_path: Path
+) -> None:
     """The run has batch statistics, dropout, augmentation, accumulation and a moving average."""
     output = tmp_path / "parts.log"
     overrides = [*RUN, *tone_corpus(tones), *SHARDED, f"trainer.precision={precision}"]
@@ -191,7 +195,7 @@ def test_a_run_resumes_on_another_number_of_processes_if_that_is_permitted(tones
 
 
 @pytest.mark.slow
-def test_one_process_has_the_losses_of_a_training_without_fsdp(tones: Path, tmp_path: Path) -> None:
+def test_on_one_process_fsdp_has_the_losses_of_training_without_fsdp(tones: Path, tmp_path: Path) -> None:
     config = partial(resolved, *TINY, *tone_corpus(tones), *SHORT, "trainer.max_epochs=1", "ema.decay=0.9")
     plain, fsdp = trained(tmp_path, "plain", config()), trained(tmp_path, "fsdp", config("trainer.strategy=fsdp"))
     assert losses(fsdp) == pytest.approx(losses(plain), abs=1e-5)
@@ -221,7 +225,7 @@ def test_an_adapter_trains_and_resumes_with_fsdp(fluent: Path, tones: Path, tmp_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL_TOKEN_MODELS)
-def test_a_language_model_has_the_losses_of_ddp(name: str, texts: list[str], tmp_path: Path) -> None:
+def test_for_a_language_model_fsdp_has_the_losses_of_ddp(name: str, texts: list[str], tmp_path: Path) -> None:
     overrides = [*TEXT_RUN, *texts, *SMALL_TOKEN_MODELS[name], "trainer.devices=2"]
     runs = {
         strategy: trained(tmp_path, strategy, resolved(*overrides, f"trainer.strategy={strategy}", root="train_lm"))

@@ -120,7 +120,7 @@ def test_each_head_and_decoder_transcribe_in_any_batch_length_and_precision(head
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("head", "decode"), PAIRS)
-def test_each_head_and_decoder_train_resume_exactly_and_their_bundle_transcribes_like_the_run(
+def test_a_run_with_each_head_and_decoder_resumes_exactly_and_its_bundle_transcribes(
     head: str, decode: str, tones: Path, tmp_path: Path
 ) -> None:
     common = [*TINY, *SMALL, *tone_corpus(tones), "encoder.num_layers=4", *chosen(head), f"decode={decode}"]

@@ -1,4 +1,4 @@
-"""Every encoder with every head: all weights have gradients, and a run with any head resumes to the same bits."""
+"""Every encoder with every head: all weights have gradients, and a resumed run gives bit-identical results."""
 
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -41,7 +41,7 @@ TINY_ENCODER = {  # each encoder has only some of these keys
 RESUMED = [
     *([f"head={head}", *SMALL.get(head, [])] for head in HEADS),
     *(
-        [f"encoder={name}", *([] if "num_layers" in ENCODERS[name] else ["head=ctc"])]  # it has no blocks to tap
+        [f"encoder={name}", *([] if "num_layers" in ENCODERS[name] else ["head=ctc"])]  # others have no blocks to tap
         for name in SMALLEST_ENCODERS
     ),
 ]
@@ -56,7 +56,7 @@ RESUMED = [
     ],
     ids=lambda value: value[0] if isinstance(value, list) else str(value),
 )
-def test_a_killed_and_resumed_run_ends_with_the_same_bits(
+def test_a_killed_and_resumed_run_gives_bit_identical_results(
     chosen: list[str], world_size: int, tones: Path, tmp_path: Path
 ) -> None:
     """Runs have one or two processes, and a moving average of the weights."""

@@ -248,7 +248,7 @@ def test_the_mean_of_checkpoints_is_an_adapter_with_the_mean_weights(fluent: Pat
     assert "must have weights of the shapes of" in message
 
 
-def test_weights_listed_in_adapter_trained_are_trained_and_stored_with_the_statistics_of_their_norms(
+def test_extra_weights_of_an_adapter_are_trained_and_stored_with_the_statistics_of_their_norms(
     fluent: Path, tones: Path, tmp_path: Path
 ) -> None:
     listed = ["adapter.trained=['head.*','*.convolution.norm.weight']", "trainer.max_steps=3"]

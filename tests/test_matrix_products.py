@@ -37,7 +37,7 @@ def switch_of_torch() -> Any:
 
 @pytest.fixture(autouse=True)
 def _own_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reset the state before each test: this process is no command, and torch chooses the library."""
+    """Reset the state before each test: this process does not count as a command, and torch chooses the library."""
     monkeypatch.setattr(matrix_products._Process, "is_command", False)
     monkeypatch.setattr(matrix_products._Process, "form", TORCH)
 

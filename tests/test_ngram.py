@@ -99,7 +99,10 @@ def estimated(path: Path, sentences: Sentences, order: int, thresholds: Sequence
 
 
 def random_sentences(seed: int, number: int, words: int = 60) -> Sentences:
-    """Draw sentences of w0, w1, …; the next word is the successor with probability 0.3, else a frequent word."""
+    """Draw sentences of the words w0, w1, …, of which those with low numbers are frequent.
+
+    With probability 0.3, the next word is not drawn but has the next number, such as w6 after w5.
+    """
     rng = random.Random(seed)
     sentences = []
     for _ in range(number):

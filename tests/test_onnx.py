@@ -399,7 +399,10 @@ def test_parts_without_an_export_are_refused(tmp_path: Path, overrides: list[str
 
 
 def norm_and_products(readers: list[str]) -> Any:
-    """Make a LayerNorm with one large channel of eight; its readers are a "product" with weights, or the "output"."""
+    """Make a LayerNorm over eight channels, one of them large, and the nodes that read its result.
+
+    Each reader is a "product" (a multiplication by weights) or the "output" of the network.
+    """
     generator = np.random.default_rng(0)
     scale = np.array([40, 1, 1, 1, 1, 1, 1, 1], dtype=np.float32)
     weights = {"scale": scale, "bias": generator.normal(size=8).astype(np.float32)}

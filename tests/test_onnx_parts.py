@@ -282,7 +282,8 @@ def test_chunks_of_any_size_and_any_number_of_streams_give_the_output_of_torch(s
             encoded, states[0] = before.encoder.step(features, lengths, states[0], before.head.taps)  # type: ignore[attr-defined]
             given, states[1] = after.encoder.step(features, lengths, states[1])  # type: ignore[attr-defined]
             expected = before.head.frame_head.log_probs(encoded.out)  # type: ignore[union-attr]
-            torch.testing.assert_close(given.out, expected, rtol=0, atol=1e-4 * 30)  # logits are scaled by 100
+            # The fixture scales the logits by 100, and thereby their rounding errors.
+            torch.testing.assert_close(given.out, expected, rtol=0, atol=1e-4 * 30)
             assert torch.equal(given.lengths, encoded.lengths)
             assert list(states[1]) == list(states[0])
             for name, rows in states[0].items():

@@ -247,19 +247,19 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "another tokenizer model": (
         "tokenizer",
         {"model__type": "WordPiece"},
-        r"model\.type must be BPE, .* got 'WordPiece'",
+        r"model\.type must be one that asr accepts, such as BPE; got 'WordPiece'",
     ),
     "dropout of the tokenizer": (
         "tokenizer",
         {"model__dropout": 0.1},
-        r"model\.dropout must be None, which asr accepts; got 0\.1",
+        r"model\.dropout must be one that asr accepts, such as None; got 0\.1",
     ),
     "a byte-level decoder": (
         "tokenizer",
         {"decoder": {"type": "ByteLevel"}},
-        r"decoder must be \['Metaspace', .* got \['ByteL",
+        r"decoder must be one .* \['Metaspace', .* got \['ByteL",
     ),
-    "no pre-tokenizer": ("tokenizer", {"pre_tokenizer": None}, r"pre_tokenizer must be \['Metaspace', .* got None"),
+    "no pre-tokenizer": ("tokenizer", {"pre_tokenizer": None}, r"tokenizer must be one .* \['Metaspace', .* got None"),
     "a slow regular expression": (
         "tokenizer",
         {"normalizer": {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": ""}},

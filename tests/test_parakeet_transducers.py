@@ -141,7 +141,7 @@ def test_every_tensor_is_accounted_for(kind: str, tmp_path: Path, capsys: pytest
 @KINDS
 @pytest.mark.parametrize("has_blank", [True, False], ids=["blank in the tokenizer", "no blank in the tokenizer"])
 def test_a_bundle_converts_back_with_equal_tensors_and_texts(kind: str, has_blank: bool, tmp_path: Path) -> None:
-    """Folded values return to one place: both biases to encoder_projector.bias, the scale to the subsampling."""
+    """Folded values are not separated again: encoder_projector.bias has both biases, the subsampling has the scale."""
     model, _, recognizer = converted(tmp_path, kind, has_blank=has_blank)
     back = tmp_path / "back"
     assert main([str(tmp_path / "ours"), "--to", "huggingface", "-o", str(back)]) == 0

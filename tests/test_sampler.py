@@ -321,8 +321,8 @@ def test_fewer_utterances_than_ranks_is_an_error() -> None:
         plan(random_durations(3), world_size=4)
 
 
-def test_batches_of_one_utterance_that_do_not_suffice_for_all_ranks_are_an_error() -> None:
-    """Three batches of one utterance cannot be halved into four: a rank would have no work."""
+def test_batches_of_one_utterance_are_an_error_if_the_number_of_ranks_does_not_divide_their_number() -> None:
+    """Three batches of one utterance cannot be split to give four, so a rank would have no work in the last step."""
     with pytest.raises(InputError, match=r"3 batches .* 2 ranks"):
         plan(torch.tensor([50.0, 50.0, 50.0], dtype=torch.float64), world_size=2)
 

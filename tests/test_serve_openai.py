@@ -180,7 +180,7 @@ def test_segments_are_numbered_and_scored_according_to_the_schema(server: Server
     assert words == []
 
 
-def test_logprobs_join_to_the_text_and_equal_the_confidence_of_words(server: Server) -> None:
+def test_the_tokens_of_logprobs_concatenate_to_the_text_and_have_the_confidence_of_its_words(server: Server) -> None:
     response = post(server, WORDS, **{"include[]": "logprobs"})
     answer = of_schema(Transcription, response.content)
     assert answer.logprobs is not None

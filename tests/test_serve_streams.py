@@ -121,7 +121,7 @@ def test_a_client_may_choose_the_chunk_duration(seconds: float, recognizer: Reco
     assert text(replies) == " ".join(word.text for word in alone(recognizer, from_pcm(samples), chunk_seconds=seconds))
 
 
-def test_a_model_that_does_not_stream_recognises_the_last_seconds_again_and_reports_it() -> None:
+def test_with_a_non_streaming_model_the_last_seconds_are_recognised_again_and_a_note_says_so() -> None:
     texts = sentences(3, seed=5, words=(3, 8))
 
     async def test(server: Live) -> Any:

@@ -57,7 +57,7 @@ def written(folder: Path, name: str = "tones", program: bytes = b"program", **ot
 # ---- the folder
 
 
-def test_a_page_consists_of_its_files_and_states_the_download_size(tmp_path: Path) -> None:
+def test_the_folder_has_exactly_the_files_of_the_page_and_the_page_states_the_download_size(tmp_path: Path) -> None:
     (tmp_path / "a.flac").write_bytes(b"audio")
     program, runtime = bytes(5_000_000), Runtime(b"script", bytes(2_000_000), b"license")
     site = written(tmp_path / "site", program=program, runtime=runtime, examples=[tmp_path / "a.flac"], card="# A\n")

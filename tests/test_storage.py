@@ -217,7 +217,7 @@ def test_an_absent_server_is_reported_in_one_line() -> None:
 
 
 def in_a_child(read: Callable[[], Any]) -> Any:
-    """Call a function in a forked process, which may use obstore itself, like loading processes."""
+    """Call a function in a forked process; like a loading process, it may use obstore directly."""
     results: multiprocessing.Queue[Any] = multiprocessing.Queue()
     child = multiprocessing.get_context("fork").Process(target=lambda: results.put(read()))
     child.start()

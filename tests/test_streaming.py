@@ -367,7 +367,7 @@ def test_a_word_emitted_one_chunk_late_has_the_time_at_which_it_was_spoken() -> 
     assert sum(map(len, stream._log_probs)) == 6, "no more audio is stored"
 
 
-def test_a_model_that_does_not_stream_recognises_the_last_seconds_again_and_reports_it() -> None:
+def test_with_a_non_streaming_model_the_last_seconds_are_recognised_again_and_a_note_says_so() -> None:
     recognizer = listener()
     for seed, sentence in enumerate(sentences(3, seed=5, words=(8, 12))):
         waveform = torch.from_numpy(speak(sentence)).float()

@@ -185,7 +185,7 @@ def test_resuming_with_the_same_number_of_processes_continues_the_same_plan(batc
 @pytest.mark.parametrize(
     "shares", [[(1, 5), (2, 0)], [(2, 4), (3, 3), (1, 0)], [(4, 0), (2, 0)], [(2, 3), (3, 1), (2, 2), (5, 0)]]
 )
-def test_after_each_change_of_processes_the_rest_of_the_epoch_is_seen_exactly_once(
+def test_after_each_change_of_the_number_of_processes_the_rest_of_the_epoch_is_seen_exactly_once(
     shares: list[tuple[int, int]],
 ) -> None:
     data = training_set(utterances(300))

@@ -289,7 +289,7 @@ def test_a_recording_with_any_file_name_is_transcribed(
     assert written.read_text() == "abcd ef\n"
 
 
-# Each bad recording is one line, and the others are transcribed.
+# Each bad recording is reported in one line, and the others are transcribed.
 
 
 def test_each_of_ten_kinds_of_bad_audio_and_bad_lines_is_reported_in_one_line(

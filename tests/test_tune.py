@@ -134,7 +134,11 @@ def test_the_first_trial_is_without_the_language_model() -> None:
 @pytest.mark.parametrize("three", [False, True])
 @pytest.mark.parametrize("seed", range(5))
 def test_the_start_of_the_search_does_not_change_its_result(seed: int, three: bool) -> None:
-    """Even with random errors, the result of tuning does not depend on values that an earlier tuning has stored."""
+    """Values that an earlier tuning has stored do not change the result of tuning.
+
+    The number of errors is random for each combination of values, so a search that started from other values could end
+    elsewhere.
+    """
 
     def errors(weights: Weights) -> int:
         return hash((weights, seed)) % 101

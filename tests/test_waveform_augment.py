@@ -366,7 +366,7 @@ def edges(noise_probability: float) -> Edges:
     )
 
 
-def test_edges_put_the_unchanged_utterance_between_silence() -> None:
+def test_edges_surround_the_unchanged_utterance_with_silence() -> None:
     waveform, added = speech(4000) + 1.0, []
     for _ in range(50):
         out = edges(0.0)(waveform)

@@ -355,7 +355,7 @@ def _seek_point(sound: _Sound, start: int, last_page_samples: int) -> int:
 def _checked(
     blocks: Iterator[torch.Tensor], sound: _Sound, start: int, stop: int | None, name: str
 ) -> Iterator[torch.Tensor]:
-    """Yield the blocks before the first unusable sample; at the end, raise an error if any are missing or unusable."""
+    """Yield the blocks before the first unusable sample; then raise an error if samples are missing or unusable."""
     rate, known = sound.samplerate, _num_samples(sound)
     if known is not None:
         _count_wanted(start, stop, known, known, rate, name)

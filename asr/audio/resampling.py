@@ -20,8 +20,8 @@ ZERO_CROSSINGS = 64  # number of zero crossings of the sinc on each side
 ROLLOFF = 0.9475937167399596  # frequency with a loss of 6 dB, relative to half the lower rate
 BETA = 14.769656459379492  # parameter of the Kaiser window
 
-# Maximum number of coefficients that a kernel has for the samples of a hop (2 MiB). Its coefficients for the samples
-# before and after the hop are not counted.
+# Maximum of hop * new, the number of a kernel's coefficients for the samples of a hop (2 MiB in float32). Coefficients
+# for the samples before and after the hop are not counted.
 MAX_KERNEL_SIZE = 1 << 19
 NUM_KERNELS = 8  # number of cached kernels, each of a few MiB at most
 # Settings of `_Interpolation`.
@@ -114,7 +114,7 @@ class _Convolution:
             self._num_written += size // self._hop * self._new
 
     def _complete(self) -> int:
-        """Return the number of input samples for which all output samples can be computed now."""
+        """Return how many input samples can be resampled now: a multiple of the hop, or one piece; 0: too few."""
         size = max(0, len(self._waiting) - 2 * self._reach)
         if self._piece is None:
             return size // self._hop * self._hop

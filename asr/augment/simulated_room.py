@@ -107,7 +107,7 @@ def impulse_response(
 
 
 def _images(length: float, source: float, microphone: float, reach: float) -> tuple[Tensor, Tensor]:
-    """Return positions relative to the microphone, and numbers of reflections, of the images in two opposite walls."""
+    """Return each image in two opposite walls: its position relative to the microphone, its number of reflections."""
     most = math.ceil((reach + length) / (2 * length))
     rooms = torch.arange(-most, most + 1)
     upright, mirrored = 2 * rooms * length + source, 2 * rooms * length - source

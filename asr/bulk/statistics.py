@@ -7,10 +7,10 @@ from typing import Any
 from asr.recognition.transcript import Transcript
 
 CONFIDENCE_BINS = 20  # number of bins of the histogram of utterances' confidence, from 0 to 1
-NUM_LISTED = 10  # length of the lists of the longest, emptiest and most repetitive texts
-MIN_EMPTY_SECONDS = 2.0  # shorter utterances are not listed as empty, because they often have no word
+NUM_LISTED = 10  # length of each list in `LISTS`
+MIN_EMPTY_SECONDS = 2.0  # minimum duration for the list "emptiest"; shorter utterances often have no words
 SHOWN_CHARACTERS = 300  # maximum number of characters shown of a listed text
-LISTS = ("longest", "emptiest", "repetitive")
+LISTS = ("longest", "emptiest", "repetitive")  # texts with most words, fewest words per second, most repetitions
 
 
 def part_statistics(transcripts: Sequence[tuple[str, Transcript]]) -> dict[str, Any]:

@@ -173,7 +173,7 @@ def fusion(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def with_attached(config: Mapping[str, Any], files: Mapping[str, str | None]) -> dict[str, Any]:
-    """Return the config with these paths in the decoder's settings; `files` maps a setting to a path."""
+    """Return the config with the paths of `files` in the settings of the decoder; `files` maps settings to paths."""
     own = {key: path for key, path in files.items() if key in ATTACHED_TO_SEARCH}
     decode = {**config["decode"], **own}
     of_fusion = {key: path for key, path in files.items() if key in ATTACHED}
@@ -389,7 +389,7 @@ def checked_config(config: Any, where: Path) -> dict[str, Any]:
     if not isinstance(config, dict) or not all(key in config for key in MODEL_KEYS):
         raise InputError(f"{where}: a model's config must have the keys {', '.join(MODEL_KEYS)}.")
     if not isinstance(config["decode"], dict):
-        raise InputError(f"{where}: decode must be a mapping with the key name; got {config['decode']!r}.")
+        raise InputError(f"{where}: decode must be a mapping with the key `name`; got {config['decode']!r}.")
     return of_today(config, where)
 
 

@@ -416,7 +416,7 @@ def checkpoint_bundle(path: Path, check: Callable[[Any, Path], dict[str, Any]] =
 
 
 def _without_files(bundle: Bundle, checkpoint: Path) -> Bundle:
-    """Remove the decoder's files from its settings; the paths may be of another machine or an untrusted author."""
+    """Remove the decoder's files from its settings; the paths may be from another machine or an untrusted author."""
     files = bundle.attached
     if not files:
         return bundle

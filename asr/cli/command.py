@@ -155,8 +155,8 @@ def place(recognizer: "Recognizer", options: argparse.Namespace, *, computes_in_
     Args:
         recognizer: recogniser to move.
         options: options of the command.
-        computes_in_threads: whether several threads compute at the same time. If so, torch's library of matrix products
-            is used, because choosing another library would change the products of all threads.
+        computes_in_threads: whether several threads compute at the same time. If so, torch chooses the library for
+            matrix products, because the switch to oneDNN is global to the process (`adopt`).
     """
     import torch
 

@@ -32,7 +32,7 @@ def check_mixture(options: argparse.Namespace) -> None:
         raise InputError(f"--interpolate needs at least two texts; got only {texts[0]}. Leave out --interpolate.")
     if words is None and probability is not None:
         must = "--words-probability needs --words"
-        raise InputError(f"{must}; got {probability:g} without it. Give a file of words, or leave it out.")
+        raise InputError(f"{must}; got {probability:g} without it. Add --words FILE, or leave out --words-probability.")
     if words is not None and options.tokens is not None:
         must = "--words must be given for a model of words"
         raise InputError(f"{must}; got --tokens {options.tokens}, a model of tokens. Leave one of them out.")

@@ -43,9 +43,10 @@ def _columns(a: Sequence[list[str]], b: Sequence[list[str]]) -> Iterator[tuple[s
 
 
 def _slots(edits: Sequence[Edit]) -> list[list[str]]:
-    """Return, for each word of the reference, a list of the word, the marked hypothesis and the insertions before it.
+    """Return a list for each word of the reference, and a last list for the insertions after all of these words.
 
-    The last list has the insertions at the end of the reference.
+    A list has the word, the word of the hypothesis with its mark, and the insertions before the word. In the last
+    list, both words are empty.
     """
     slots: list[list[str]] = []
     inserted: list[str] = []

@@ -169,7 +169,7 @@ def open_index(path: Path) -> Index:
     if not isinstance(shards, dict) or not all(type(size) is int and size >= 0 for size in shards.values()):
         raise InputError(f"{path}: must be an index whose shards have sizes; it is damaged.")
     if any(name.startswith("/") or ".." in PurePosixPath(name).parts for name in shards):
-        raise InputError(f"{path}: shards must be files in the folder of the index; it is damaged.")
+        raise InputError(f"{path}: shards must be files in the folder of the index; the index is damaged.")
     sizes = [batch.num_rows for batch in batches]
     if any(size != BATCH_ROWS for size in sizes[:-1]) or (sizes and not 0 < sizes[-1] <= BATCH_ROWS):
         raise InputError(f"{path}: must be an index whose record batches have {BATCH_ROWS} rows; it is damaged.")

@@ -215,7 +215,7 @@ def _rows(manifest: str, content: bytes | None, required: Sequence[str]) -> Iter
             logger.info("indexing %s: %s utterances done", printable_url(manifest), f"{number:,}")
         yield utterance
     if len(np.unique(np.frombuffer(hashes, dtype=np.int64))) < len(hashes):
-        _, problems = read_good_lines(manifest, required=required)  # there are none if different ids have equal hashes
+        _, problems = read_good_lines(manifest, required=required)  # empty if only the hashes are equal, not the ids
         for problem in problems:  # names both lines with the id
             raise problem
 

@@ -19,7 +19,7 @@ from asr.system.files import bounded_lines, real, write_whole
 
 REQUIRED_KEYS = ("audio_filepath", "duration", "text")
 MAX_SECONDS = 1e9  # 30 years; a larger value is an error
-MAX_LINE_LENGTH = 32_000_000  # a day of speech: about 250,000 words of 100 characters each in NAME.utterances.jsonl
+MAX_LINE_LENGTH = 32_000_000  # a day of speech: 250,000 words; NAME.utterances.jsonl has about 100 characters per word
 
 
 class Extent(NamedTuple):

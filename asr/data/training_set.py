@@ -77,7 +77,7 @@ def count_steps(
         position = start_of_epoch(position.epoch + 1, position.world_size)
     left = bounds.max_epochs - position.epoch
     if left > 0:
-        logger.info("the %d epochs after epoch %d are assumed to have its number of batches", left, position.epoch)
+        logger.info("assuming the %d epochs after epoch %d have as many batches as that epoch", left, position.epoch)
         step += left * math.ceil(batches / bounds.accumulate)
     return min(step, max_steps)
 

@@ -44,7 +44,7 @@ class PrefixScores:
 
 
 def _before(paths: Tensor, last: Tensor, tokens: Tensor) -> Tensor:
-    """Return the paths that tokens (K, C) may extend, (K, C, T'); a repeated token extends only paths in blank."""
+    """Return the paths that tokens (K, C) may extend, (K, C, T'); a repeated token only those that end in a blank."""
     in_any, in_blank = paths.logsumexp(dim=1)[:, None, :-1], paths[:, 1, None, :-1]
     return torch.where((tokens == last[:, None])[:, :, None], in_blank, in_any)
 

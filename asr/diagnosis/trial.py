@@ -111,7 +111,7 @@ class Trial:
         return self._batch(plan, int(padded.flatten().argmax()), padded.shape[1]).to(self._device)
 
     def autocast(self) -> AbstractContextManager[None]:
-        """Make the context of the forward pass."""
+        """Return a context manager that runs the forward pass in the precision of training."""
         if self._precision is None:
             return nullcontext()
         return torch.autocast(self._device.type, self._precision)

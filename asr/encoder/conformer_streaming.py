@@ -297,7 +297,7 @@ class ConformerStreamingBlock(ConformerBlock):
     def forward(  # type: ignore[override]  # has more arguments than in ConformerBlock
         self, x: Tensor, positions: Tensor, hidden: Tensor, padding_mask: Tensor, past: Kept | Chunks
     ) -> tuple[Tensor, Kept | None]:
-        """Map x (B, Q, D) to (B, Q, D); also return the state, with the results for earlier and new frames."""
+        """Map x (B, Q, D) to (B, Q, D); also return `past` extended by the new frames, or None for `Chunks`."""
         x = x + 0.5 * self.dropout(self.feed_forward1(self.norm_feed_forward1(x)))
         inner = self.norm_attention(x)
         branch, keys_values = self.attention.extend(inner, past.keys_values_before, positions, hidden)

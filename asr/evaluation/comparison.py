@@ -70,7 +70,7 @@ def compare(a: Sequence[Scored], b: Sequence[Scored]) -> dict[str, Any]:
 
 
 def change(comparison: Mapping[str, Any]) -> str:
-    """Write the difference of the rates in percentage points and, unless the first rate is 0, relative to that rate."""
+    """Format the rates' difference in percentage points and, unless the first rate is 0, relative to that rate."""
     rate, base = comparison["difference"]["rate"], comparison["a"]["rate"]
     if rate is None:
         return "no rate, because the references have no words"
@@ -79,7 +79,7 @@ def change(comparison: Mapping[str, Any]) -> str:
 
 
 def verdict(comparison: Mapping[str, Any]) -> str:
-    """Write a sentence that states which model is better, or why there is no verdict.
+    """Return a sentence that states which model is better, or why there is no verdict.
 
     If speakers are known, the interval over speakers decides, because it is also valid for new speakers.
     """
@@ -102,7 +102,7 @@ def verdict(comparison: Mapping[str, Any]) -> str:
 
 
 def before_and_after(comparison: Mapping[str, Any]) -> str:
-    """Write a line with the WER before and after, and the significance of the change."""
+    """Return a line with the WER before and after, and the significance of the change."""
     difference = comparison["difference"]
     before, after = (percent(comparison[key]["rate"], 2) for key in ("a", "b"))
     line = f"WER {before} before, {after} after: {change(comparison)}"

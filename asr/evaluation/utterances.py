@@ -44,7 +44,7 @@ class Scored:
     raw_counts: ErrorCounts
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the object of a line of NAME.utterances.jsonl."""
+        """Return the JSON object that is this utterance's line in NAME.utterances.jsonl."""
         utterance, counts, transcript = self.utterance, self.counts, self.transcript.as_dict()
         return {
             "id": utterance.id,

@@ -54,7 +54,7 @@ class SlaneyFbank:
         self.hop = int(sample_rate * frame_shift_seconds + 1e-6)
         before = (self.window + 1) // 2
         self.samples_ahead = max(self.window - before, before + 1, self.hop)  # before + 1: for mirroring at the start
-        self.frames_before = before // self.hop + 1  # reaches one sample further back, for the pre-emphasis
+        self.frames_before = before // self.hop + 1  # covers before + 1 samples: one more for the pre-emphasis
         self.fft_points = 1 << (self.window - 1).bit_length()  # the next power of 2
         self.hann = torch.hann_window(self.window, periodic=False)
         self.mel = _triangles(sample_rate, self.fft_points, num_mel_bins).float()  # (FFT bins, F)

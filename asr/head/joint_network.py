@@ -14,7 +14,7 @@ from asr.settings.rule import one_of
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType({"tanh": torch.tanh, "relu": torch.relu})
 JointActivation = Annotated[str, one_of(*ACTIVATIONS)]
-START_DURATION_LOGIT = 3.0  # of one frame, against 0 of other durations: a probability of 0.83 with five durations
+START_DURATION_LOGIT = 3.0  # logit of one frame; other durations have 0, so with five durations its probability is 0.83
 
 
 class Joiner(nn.Module):

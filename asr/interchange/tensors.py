@@ -53,7 +53,7 @@ def _load_safetensors(content: bytes, name: str) -> dict[str, Tensor]:
     except (SafetensorError, ValueError, TypeError, KeyError, RuntimeError) as error:
         if isinstance(error, InputError):
             raise
-        must = f"{name} must be a file of torch.save (torch 1.6 or later) or of safetensors"
+        must = f"{name} must be a file written by torch.save (torch 1.6 or later) or by safetensors"
         raise InputError(f"{must}; it is damaged or another kind of file: {one_line(error)}.") from None
 
 
@@ -63,10 +63,10 @@ def _check_zip(content: bytes, name: str) -> None:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             records = archive.infolist()
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, EOFError) as error:
-        raise InputError(f"{name} must be a file of torch.save; it is damaged: {one_line(error)}.") from None
+        raise InputError(f"{name} must be a file written by torch.save; it is damaged: {one_line(error)}.") from None
     is_packed = any(record.compress_type != zipfile.ZIP_STORED for record in records)
     if is_packed or sum(record.file_size for record in records) > len(content):
-        raise InputError(f"{name} must be a file of torch.save, which is not compressed; this file is compressed.")
+        raise InputError(f"{name} must be a file written by torch.save, not compressed; this file is compressed.")
     if any(record.filename.endswith("data.pkl") and record.file_size > MAX_BYTES for record in records):
         raise InputError(
             f"{name} must hold tensors by name, and at most {MAX_BYTES:,} bytes of other data; it holds more."

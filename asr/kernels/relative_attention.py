@@ -1,4 +1,4 @@
-"""Attention whose scores depend on the distance between query and key: a plain form, and a form that computes blocks.
+"""Attention whose scores depend on the distance between query and key: a plain form, and a form that works in blocks.
 
 *Source*: Dai et al. 2019 (Transformer-XL), arXiv:1901.02860, section 3.3: a score is ((q + u) k + (q + v) r) /
 sqrt(head dim), where r is the projected encoding of the distance.

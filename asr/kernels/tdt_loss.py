@@ -51,7 +51,7 @@ def tdt_loss(
 
 
 class _TDTLoss(torch.autograd.Function):
-    """The loss; its gradient in each cell is the softmax times the cell's posterior, minus those of its arcs."""
+    """The loss; its gradient in each cell is the softmax times the cell's posterior, minus the arcs' posteriors."""
 
     @staticmethod
     def forward(

@@ -93,7 +93,7 @@ def vocabulary(path: str | Path) -> list[str]:
                 return read_words(file)
     except (OSError, ValueError, struct.error) as error:
         raise InputError(f"{path}: must be a readable language model; {_reason(error)}.") from None
-    raise InputError(f"{path}: must be an uncompressed ARPA file or a KenLM binary; it begins differently.")
+    raise InputError(f"{path}: must be an uncompressed ARPA file or a KenLM binary; it begins like neither.")
 
 
 def _binary_words(content: mmap.mmap) -> list[str]:

@@ -20,7 +20,7 @@ SPECIAL = ("<unk>", "<s>", "</s>")
 UNK, BOS, EOS = range(3)  # ids of SPECIAL; the ids of words follow
 FALLBACK = (0.5, 1.0, 1.5)  # discounts if counts of counts yield none, as in lmplz --discount_fallback
 MEMORY = 1 << 30  # bytes
-_BYTES_PER_VALUE = 40  # peak memory of counting per id of an n-gram
+_BYTES_PER_VALUE = 40  # peak memory while counting, for each int64 of a window
 _LINES = 1 << 16  # number of lines to write at once
 _NO_PROBABILITY = -99.0  # log10 of zero in ARPA files, for <s>, which is never predicted
 

@@ -20,8 +20,8 @@ class AdamW:
         betas: decay of the running means of the gradient and of its square.
         eps: added to the square root of the mean squared gradient.
         weight_decay: decay of matrices per step, relative to the learning rate.
-        layer_decay: factor of the learning rate from each encoder block to the block before it, and from the first
-            block to the subsampling, so that fine-tuning changes general, lower layers less (Howard and Ruder 2018,
+        layer_decay: learning rate of each encoder block, relative to the next block's, and of the subsampling, relative
+            to the first block's, so that fine-tuning changes general, lower layers less (Howard and Ruder 2018,
             arXiv:1801.06146, section 3.2). 1: equal rates.
     """
 
@@ -49,7 +49,7 @@ class AdamW:
         top = max((depth for depth in depths.values() if depth is not None), default=-1) + 1
         members: dict[
             tuple[int, bool], list[nn.Parameter]
-        ] = {}  # parameters by number of blocks below the top, and by whether they decay
+        ] = {}  # parameters by the power of layer_decay in their learning rate, and by whether weight decay applies
         for name, parameter in trained.items():
             depth = depths[name]
             below = 0 if depth is None or self._layer_decay == 1 else top - depth

@@ -77,7 +77,7 @@ class AlignedSegment(NamedTuple):
 
     Args:
         utterance: position of the segment in the recording, and its text as written.
-        score: lowest mean deficit of any two seconds, from `segment_score`.
+        score: mean deficit over the worst two seconds, from `segment_score`.
         problem: reason not to train on the segment; None: the segment is usable.
     """
 
@@ -227,11 +227,11 @@ def word_stretches(
 
 
 def segment_score(deficits: Tensor, frame_seconds: float) -> float:
-    """Return the lowest mean deficit of any two seconds, or the mean of all frames if the segment is shorter.
+    """Return the mean deficit over the worst two seconds of a segment, or over all frames if the segment is shorter.
 
-    A frame's deficit is the log-probability of the text's best path minus that of the best path of any text. The score
-    is therefore 0 if the network recognises exactly this text. It does not depend on the segment's length, and a few
-    wrong, missing or superfluous words lower it.
+    A frame's deficit, at most 0, is the log-probability of the text's best path minus that of the best path of any
+    text. The score is therefore 0 if the network recognises exactly this text. It does not depend on the segment's
+    length, and a few wrong, missing or superfluous words lower it.
 
     *Source*: Kürzinger et al. 2020, arXiv:2007.09127, section 2.2. *Differs from the paper*: deficits replace
     log-probabilities. In noise, every text has a low log-probability; the deficits do not count this as a wrong text.

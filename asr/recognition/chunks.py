@@ -146,7 +146,7 @@ def pause_in_blanks(log_probs: Tensor) -> int:
 def pause_between(frames: Iterable[Span], num_frames: int) -> int:
     """Return the middle of the longest run of frames without a token.
 
-    If tokens cover all frames, return the frame closest to the middle at which a token ends.
+    If tokens cover all frames, return the token end closest to the middle.
 
     Args:
         frames: frames of the tokens.

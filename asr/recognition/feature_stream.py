@@ -25,8 +25,8 @@ def stream_features(
 ) -> tuple[Tensor, Remainder]:
     """Compute the frames that another piece of a waveform completes.
 
-    The frames of the remainder are computed again and discarded. Any features can therefore be streamed if they define
-    `samples_ahead` and `frames_before`.
+    Frames that begin in the remainder and were already returned are computed again and discarded. The features need
+    no state of their own: any features that define `samples_ahead` and `frames_before` can be streamed.
 
     Args:
         features: features with framewise normalisation.
@@ -35,7 +35,7 @@ def stream_features(
         at_end: whether this is the last piece.
 
     Returns:
-        The features (T, F) of these frames, and the next remainder.
+        The features (T, F) of the completed frames, and the next remainder.
     """
     samples, hop = torch.cat([remainder.samples, waveform]), features.hop
     complete = features.num_frames(len(samples))

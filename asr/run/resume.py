@@ -31,7 +31,7 @@ FREE = (
     "doctor",
     "logger",
     "corpus",
-    "init.from",  # resume compares the model's weights; the config contains its components
+    "init.from",  # resume compares the initial model's weights; the config contains that model's components
     "data.num_workers",
     "data.cache_dir",
     "data.cache_gigabytes",

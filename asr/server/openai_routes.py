@@ -161,7 +161,7 @@ def _add_models(app: FastAPI, service: Service) -> None:
 
 
 def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Describe errors as for other routes, but in OpenAI's format."""
+    """Return the API documentation of errors, by status: as for other routes, but in OpenAI's format."""
     described = {**PROBLEMS, 400: {"description": "The form is malformed, or a field or the file cannot be used."}}
     described[404] = {"description": "There is no such model."}
     return {status: {**described[status], "model": OpenAIProblem} for status in statuses}

@@ -38,7 +38,7 @@ def whole(least: int, most: int = MAX_NUMBER) -> Rule:
 
 
 def odd(most: int) -> Rule:
-    """Make the rule for an odd whole number up to `most`, which is the size of a centred kernel."""
+    """Make the rule for the size of a centred kernel: an odd whole number up to `most`."""
     words = f"odd, so that the kernel is centred, and at most {most:,}"
     return Rule(words, lambda value: is_whole(value) and 1 <= value <= most and value % 2 == 1)
 

@@ -374,7 +374,7 @@ def _cause(error: Exception, otherwise: str = "") -> str:
 
 
 def _missing(error: Exception, url: str) -> str:
-    """Describe in one line that an object is missing; after a HEAD request, the bucket may also be missing."""
+    """Describe in one line that an object is missing; the error does not always tell whether its bucket exists."""
     cause = _cause(error, "no such object")
     if scheme(url) in HTTP or "NoSuch" in cause:
         return cause

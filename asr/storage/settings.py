@@ -23,7 +23,7 @@ class StorageSettings:
 
     cache_dir: Annotated[str | None, or_null(PATH)]
     cache_gigabytes: Annotated[float, number(0.1, 1_000_000)]
-    retry_seconds: Annotated[float, number(0, 240)]  # signatures by temporary credentials expire after 5 minutes
+    retry_seconds: Annotated[float, number(0, 240)]  # below 5 minutes, when temporary credentials' signatures expire
     timeout_seconds: Annotated[float, above(0, 240)]
 
 

@@ -18,7 +18,7 @@ from asr.errors import InputError
 UNFINISHED = ".unfinished"  # suffix of a temporary file's name, which begins with a dot
 MAX_LINKS = 40  # maximum length of a chain of links, as in Linux
 STDOUT = 1
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errno for a full disk, an exceeded quota, a too large file
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # disk full, quota exceeded, file too large
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:

@@ -28,7 +28,7 @@ def parse_json(content: bytes, name: str) -> Any:
     """Parse untrusted JSON.
 
     Raises:
-        InputError: the text is not JSON, or has a number with too many digits or too deep nesting.
+        InputError: the text is not JSON, is nested too deeply, or has a number with too many digits.
     """
     try:
         return json.loads(content)

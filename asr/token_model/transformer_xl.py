@@ -105,7 +105,7 @@ class TransformerXLTokenModel(nn.Module):
         return log_probs, {"given": stored, "lengths": (lengths + queries).clamp(max=self.memory)}
 
     def _hidden(self, queries: int, remembered: int, lengths: Tensor) -> Tensor:
-        """Return a mask (B, Q, M + Q): True for a key after the query, before its context, or absent in the memory."""
+        """Return a mask (B, Q, M + Q): True for keys after the query, before its context, or in the memory padding."""
         key = torch.arange(remembered + queries, device=lengths.device)
         query = key[remembered:, None]
         unseen = (key > query) | (key < query - self.memory)  # (Q, M + Q)

@@ -29,7 +29,7 @@ class HuggingFace:
 
     *Source*: BPE: Sennrich et al. 2016, arXiv:1508.07909; unigram: Kudo 2018, arXiv:1804.10959.
 
-    Id 0 is CTC's blank. In the file, the blank may have any id; lower ids of the file are increased by one. Pieces
+    Id 0 is CTC's blank. In the file, the blank may have any id; ids below it are increased by one to free 0. Pieces
     represent a space by SentencePiece's character, U+2581. Text with a character that no piece covers is an error.
 
     Args:
@@ -78,7 +78,7 @@ class HuggingFace:
         return [token + 1 if token < self._blank else token for token in encoding.ids]
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Join pieces to text."""
+        """Join pieces into text."""
         ids = [token - 1 if token <= self._blank else token for token in tokens]
         return " ".join(self._tokenizer.decode(ids, skip_special_tokens=False).split())
 
@@ -118,7 +118,7 @@ def _checked(tokenizer: Any) -> dict[str, Any]:
         ("decoder", _spaces(tokenizer.get("decoder")), (METASPACE,)),
     ):
         if part not in needed:
-            raise InputError(f"{FILE}: {name} must be {needed[0]}, which asr accepts; got {shown(part)}.")
+            raise InputError(f"{FILE}: {name} must be one that asr accepts, such as {needed[0]}; got {shown(part)}.")
     for step in _steps(normalizer):
         if step.get("type") not in STEPS or step.get("pattern", PATTERNS[0]) not in PATTERNS:
             raise InputError(f"{FILE}: normalizer must consist of steps that asr accepts; got {shown(step)}.")

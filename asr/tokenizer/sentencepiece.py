@@ -83,7 +83,7 @@ class SentencePiece:
         return tokens
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Join pieces to text."""
+        """Join pieces into text."""
         return " ".join(self._processor.decode(list(tokens)).split())
 
     def files(self) -> dict[str, bytes]:

@@ -77,7 +77,7 @@ class CompilationBeside:
             )
 
     def outcome(self) -> str | None:
-        """Return the reason of a failure; "" after a success; None while the compilation runs."""
+        """Return the reason for a failure; "" after a success; None while the compilation runs."""
         if self._process.poll() is None:
             return None
         assert self._process.stdout is not None
@@ -94,7 +94,7 @@ class CompilationBeside:
 
 
 def main() -> int:
-    """Compile the block from standard input; print the reason of a failure in one line."""
+    """Compile the block from standard input; print the reason for a failure in one line."""
     die_with_parent(int(sys.argv[1]))
     out, sys.stdout = sys.stdout, sys.stderr  # hides the compiler's output
     try:

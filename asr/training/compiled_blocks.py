@@ -36,7 +36,7 @@ class Beside(Protocol):
     """A compilation in progress."""
 
     def outcome(self) -> str | None:
-        """Return the reason of a failure; "" after a success; None while the compilation runs."""
+        """Return the reason for a failure; "" after a success; None while the compilation runs."""
 
     def stop(self) -> None: ...
 

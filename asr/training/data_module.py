@@ -90,7 +90,7 @@ class SpeechData(pl.LightningDataModule):
         position = self.epochs.stretch(self.trainer.current_epoch, self.trainer.world_size)
         plan = self.epochs.plan(position)
         if plan.kept_speed and plan.epoch == self.epochs.begin.epoch:  # logged once
-            reason = "keep speed 1.0: the drawn speed would give too few frames for their text, or a too long batch"
+            reason = "keep speed 1.0: the drawn speed would give too few frames for their text, or too long a batch"
             logger.info("epoch %d: %d of %d utterances %s", plan.epoch + 1, plan.kept_speed, len(self._train), reason)
         self._current_epoch.batches = EpochSampler(plan, self.trainer.global_rank, position.batch)
         return self._train_loader

@@ -1,4 +1,4 @@
-"""Training with several processes: preparation, common errors, and the end of all processes when one fails."""
+"""Training with several processes: preparation, errors reported once for all, and the end of all when one fails."""
 
 import atexit
 import gc

@@ -52,7 +52,7 @@ def fit(
         trainer.fit(cast(pl.LightningModule, task), data, ckpt_path=resume.path if resume else None, weights_only=True)
         take_leave()
     except Stopped:
-        if not stop.at_once:  # otherwise processes may have stopped at different steps and would wait for each other
+        if not stop.at_once:  # after an immediate stop, processes may be at different steps and wait for each other
             take_leave()
         if trainer.global_rank > 0:
             raise SystemExit(0) from None

@@ -242,7 +242,7 @@ class RecognitionTask(pl.LightningModule):
             self.log(f"{HOURS_OF}{name}", epochs_done(self.trainer) * self._epoch_hours[name])
 
     def on_validation_epoch_start(self) -> None:
-        """Check the steps before the validation, and reset the sums of the validation."""
+        """Stop if a loss or gradient so far is not finite; reset the sums of the validation."""
         self.settle()
         self._valid = ValidationSums(self._valid_manifests)
 

@@ -137,7 +137,7 @@ class LanguageModelTask(pl.LightningModule):
         self.log("train/tokens_per_second", sum(step[1] for step in steps) / seconds, prog_bar=True)
 
     def on_validation_epoch_start(self) -> None:
-        """Check the steps before the validation, and reset the sums of the validation."""
+        """Stop if a loss or gradient so far is not finite; reset the sums of the validation."""
         self.settle()
         self._valid = torch.zeros(3, dtype=exact(self.device), device=self.device)
 

@@ -218,7 +218,7 @@ def _lying(
     Names are shortened to `room` units. `mark` draws a value, given the middle and height of the row.
     """
     step = 17.0 if len(rows) <= NAMED_ROWS else max(2.0, min(8.0, 300.0 / len(rows)))
-    step = min(24.0, max(step, 160.0 / max(len(rows), 1)))  # few rows are taller
+    step = min(24.0, max(step, 160.0 / max(len(rows), 1)))  # if there are few rows, they are taller
     names = [shorten(row.name, room) if len(rows) <= NAMED_ROWS else "" for row in rows]
     left = 14.0 + max([len(text) * CHARACTER for text in names], default=0.0)
     height = TOP + step * max(len(rows), 1) + BOTTOM

@@ -192,7 +192,7 @@ def _run(module: str, arguments: Sequence[str]) -> resource.struct_rusage:
 
 
 def table(results: Mapping[str, Mapping[str, Any]], costs: Mapping[str, Cost], rates: Mapping[str, float]) -> list[str]:
-    """Return the lines of a text table with one line of results per row."""
+    """Return the lines of a text table of the results; each configuration has one line."""
     head = ["", "parameters", "steps", "WER", "95 %", "training", "inference", "memory", "minutes"]
     lines = [
         [

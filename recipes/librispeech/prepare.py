@@ -137,7 +137,7 @@ def _read_subset(subset_dir: Path, progress: Progress) -> tuple[list[Utterance],
 
 
 def _report_problems(name: str, problems: list[Problem], list_path: Path) -> None:
-    """Print the number of problems, the problems, and their consequence on stderr; write a long list to a file."""
+    """Print the problems of each kind on stderr, and whether they are left out; write a long list to a file."""
     list_path.unlink(missing_ok=True)
     for kind in ProblemKind:
         kind_problems = [problem for problem in problems if problem.kind is kind]

@@ -48,7 +48,7 @@ def _silence(seconds: float, random: np.random.Generator) -> np.ndarray:
 
 
 def resample(waveform: np.ndarray, sample_rate: int) -> np.ndarray:
-    """Resample to 16 kHz; the band limit is a sinc as long as the waveform, with a smooth edge up to 8 kHz."""
+    """Resample to 16 kHz by one Fourier transform of the whole waveform, with a low-pass from 7.5 to 8 kHz."""
     if sample_rate == SAMPLE_RATE:
         return waveform
     divisor = int(np.gcd(sample_rate, SAMPLE_RATE))

@@ -44,7 +44,7 @@ def log_probs(bundle: Path, base: Path | None = None) -> Tensor:
 def make(folder: Path, base: Path | None = None) -> None:
     """Train for three steps on tones, and store the bundle and its log_probs. With a base, train an adapter.
 
-    The bundle is in `folder`; the log_probs are in the file `folder` with the suffix .json.
+    The bundle is written to `folder`, and the log_probs to a file beside it, whose name is that of `folder` plus .json.
     """
     with tempfile.TemporaryDirectory() as place:
         corpus = Path(place, "tones")

@@ -249,7 +249,7 @@ def _check_spelling(
     else:
         expected, cure = "words as the normaliser writes them", "Make the model from normalised text (asr.ngram)"
         fitting = sum(token_name(" ") not in word and normalize(word) == word for word in model.words)
-        if any(token_name(" ") in word for word in model.words):  # a model over tokens; some of its tokens may be words
+        if any(token_name(" ") in word for word in model.words):  # a model over tokens, even if many of them are words
             fitting, cure = 0, "The model is over tokens: pass --lm-unit token (decode.fusion.lm_unit=token)"
     if fitting < len(model.words) / 2:
         raise InputError(f"{must} {expected}; only {fitting:,} of its {len(model.words):,} entries are. {cure}.")

@@ -56,7 +56,7 @@ class DepthwiseConvolution(nn.Module):
 
         Args:
             x: input of the module, (B, Q, D).
-            before: function of the depthwise convolution's input at the frames of x, (B, Q, D). It returns the input at
+            before: called with the depthwise convolution's input at the frames of x, (B, Q, D); returns its input at
                 the earlier frames, (B, kernel // 2, D).
             padding_mask: mask of the frames of x, (B, Q).
 

@@ -1,8 +1,8 @@
 """Conversion between NVIDIA NeMo's tokenizers and asr's. NeMo's blank is CTC's last output, asr's blank is piece 0.
 
 A SentencePiece model is a protobuf message. Concatenated messages merge into one. The values of a repeated field, such
-as field 1 (the pieces), are appended in order. Of any other setting, such as a training setting in field 2, the last
-value counts.
+as field 1 (the pieces), are appended in order. If any other setting, such as a training setting in field 2, is
+repeated, its last value counts.
 """
 
 import struct
