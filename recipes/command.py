@@ -25,12 +25,12 @@ def run_recipe(
     must: str = "",
     interrupted: str = "",
 ) -> int:
-    """Parse the options of `python -m MODULE` and call `work`; user errors, disk errors and Ctrl-C print one line.
+    """Parse the options of `python -m MODULE` and call `work`; user errors, disk errors and Ctrl-C each print one line.
 
     Args:
         module: name of the recipe's module.
         description: docstring of the module, printed unchanged by --help.
-        add_options: called with `add_argument` of the parser; adds the recipe's options.
+        add_options: called with the parser's `add_argument`; adds the recipe's options.
         work: called with the parsed options; returns the exit status, None for 0.
         arguments: command-line arguments; None: the arguments of the process.
         must: text that states what must hold for the folders, such as ROOM; the message of a disk error begins with it.

@@ -69,9 +69,7 @@ def test_a_completed_phrase_gets_no_bonus_twice() -> None:
         ("a york", [0, 0, 0.25, 0.5, 0.75, 1], 1),
     ],
 )
-def test_an_incomplete_phrase_loses_its_bonus_and_a_phrase_ends_with_its_last_word(
-    text: str, given: list[float], final_score: float
-) -> None:
+def test_only_a_phrase_of_whole_words_keeps_its_bonus(text: str, given: list[float], final_score: float) -> None:
     actual = gains(["york"], text)
     assert actual[0] == pytest.approx(given)
     assert actual[1] == pytest.approx(final_score)
@@ -152,7 +150,7 @@ def test_the_words_of_hotwords_are_permitted_in_addition_to_the_lexicon(tmp_path
     assert text(hotwords=hotwords) == "new york"
 
 
-def test_a_hotword_gets_no_unknown_score(tmp_path: Path) -> None:
+def test_the_score_of_unknown_words_is_not_added_to_a_hotword(tmp_path: Path) -> None:
     pytest.importorskip("flashlight.lib.text.decoder.kenlm")
     model = Trigrams([], random.Random(0))
     hotwords = write_lines(tmp_path / "hotwords.txt", ["a"])

@@ -159,7 +159,7 @@ def fetched(hub: Hub) -> list[tuple[str, str | None]]:
     ]
 
 
-def test_an_archive_is_downloaded_once_and_converts(
+def test_an_archive_is_downloaded_once_and_converted(
     hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([ADDRESS, "-o", str(tmp_path / "bundle")]) == 0
@@ -173,7 +173,7 @@ def test_an_archive_is_downloaded_once_and_converts(
     assert len(fetched(hub)) == 2
 
 
-def test_a_folder_of_transformers_is_downloaded_and_converts(hub: Hub, tmp_path: Path) -> None:
+def test_a_folder_of_transformers_is_downloaded_and_converted(hub: Hub, tmp_path: Path) -> None:
     folder = parakeet.save(tmp_path / "parakeet")
     hub.files = {file.name: file.read_bytes() for file in folder.iterdir()} | {
         "README.md": CARD,

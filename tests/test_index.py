@@ -85,7 +85,9 @@ def test_an_index_contains_all_data_of_the_manifest(tmp_path: Path, cache: Index
         indexed[23]
 
 
-def test_selected_rows_and_several_manifests_keep_their_order_and_folders(tmp_path: Path, cache: IndexCache) -> None:
+def test_rows_selected_from_several_manifests_keep_their_order_and_audio_paths(
+    tmp_path: Path, cache: IndexCache
+) -> None:
     (tmp_path / "other").mkdir()
     paths = write_lines(tmp_path / "a.jsonl", 12), write_lines(tmp_path / "other" / "b.jsonl", 9)
     listed = [utterance for path in paths for utterance in read_manifest(path)]
@@ -272,7 +274,9 @@ def _open(folder: Path, path: Path, queue: "multiprocessing.Queue[tuple[int, int
     queue.put((count, len(utterances)))
 
 
-def test_concurrent_processes_index_once_and_a_killed_one_releases_the_lock(tmp_path: Path, cache: IndexCache) -> None:
+def test_only_one_process_writes_an_index_and_a_killed_process_releases_the_lock(
+    tmp_path: Path, cache: IndexCache
+) -> None:
     path = write_lines(tmp_path / "train.jsonl", 60)
     context = multiprocessing.get_context("fork")
     queue: multiprocessing.Queue[tuple[int, int]] = context.Queue()

@@ -31,7 +31,7 @@ from tests.test_train import losses
 
 
 def start_config(model: Path, *overrides: str) -> RunSettings:
-    """Return the settings of a training that starts from `model`, with these overrides."""
+    """Return the settings of a training run that starts from `model`, with these overrides."""
     given = [f"init.from={model}", *overrides]
     return with_parts(settings_with(*given), given)
 
@@ -63,7 +63,7 @@ def test_debug_fast_logs_that_the_network_has_the_size_of_the_model(
     assert ("debug=fast: the network has the size of the model in init.from" in caplog.messages) == bool(debug)
 
 
-def test_a_training_starts_from_every_tensor_of_the_start_model(fluent: Path, tones: Path, tmp_path: Path) -> None:
+def test_a_run_starts_from_every_tensor_of_the_start_model(fluent: Path, tones: Path, tmp_path: Path) -> None:
     weights = load_file(fluent / "run" / "bundle" / "weights.safetensors")
     settings = [*(line for line in TINY if line.startswith(("trainer", "data", "schedule", "augment"))), "seed=7"]
     common = [*settings, *tone_corpus(tones), "trainer.max_steps=3", "optimizer.lr=0.0"]
@@ -145,7 +145,8 @@ def test_a_different_head_keeps_the_ctc_output_layer_and_its_new_tensors_are_nam
 def test_a_new_joiner_starts_with_the_logits_of_the_models_ctc_layer(
     head: str, ctc_weight: float, fluent: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sizes = ["head.joint_activation=relu", "head.joint_dim=70", f"head.ctc_weight={ctc_weight}"]  # 2 * 32 and six more
+    # The CTC layer takes two hidden units of the joiner for each of the encoder's 32 dimensions; six more remain.
+    sizes = ["head.joint_activation=relu", "head.joint_dim=70", f"head.ctc_weight={ctc_weight}"]
     config = start_config(fluent / "run", f"head={head}", *sizes)
     start = start_of(config.init)
     assert start is not None
@@ -165,7 +166,7 @@ def test_a_new_joiner_starts_with_the_logits_of_the_models_ctc_layer(
         assert logits[:, vocab_size:].argmax(dim=1).tolist() == [1] * 9, "one frame, like a frame of CTC"
 
 
-def test_a_joiner_that_cannot_start_from_the_ctc_layer_says_with_which_settings_it_would(
+def test_if_the_joiner_cannot_start_from_the_ctc_layer_the_log_names_the_settings_for_it(
     fluent: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = start_config(fluent / "run", "head=transducer")
@@ -178,7 +179,7 @@ def test_a_joiner_that_cannot_start_from_the_ctc_layer_says_with_which_settings_
 
 
 @torch.no_grad()
-def test_a_joiner_of_the_model_is_not_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_joiner_in_the_start_model_is_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     head = ["head=tdt", "head.joint_activation=relu", "head.joint_dim=64"]
     config = start_config(save(tmp_path / "old.ckpt", *head, texts=["abc"], weights=1))
     start = start_of(config.init)
@@ -239,7 +240,8 @@ def test_weights_frozen_for_some_steps_are_trained_afterwards(
 
     def keep(task: Any, *_: Any) -> None:
         now = {name: tensor.clone() for name, tensor in task.model.state_dict().items()}
-        weights.setdefault(task.global_step, now)  # only the first: the next window changes statistics, too
+        # The first batch that ends with this number of steps is kept; the next one already changes statistics.
+        weights.setdefault(task.global_step, now)
 
     monkeypatch.setattr(RecognitionTask, "on_train_batch_end", keep)
     frozen = ["init.frozen=[encoder.*]", "init.frozen_steps=2"]

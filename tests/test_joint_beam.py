@@ -152,7 +152,7 @@ def test_the_search_ends_early_when_no_hypothesis_can_improve_and_finds_the_same
     assert calls.count(5.0) < 8
 
 
-def test_hypotheses_are_equal_alone_and_in_any_batch() -> None:
+def test_an_utterance_has_the_same_hypotheses_alone_and_in_any_batch() -> None:
     head = joint_head("pre_norm")
     lengths = torch.tensor([7, 4, 0])
     frames = torch.randn(3, 7, DIM, dtype=torch.float64)

@@ -169,7 +169,7 @@ def test_contexts_of_a_finished_text_are_freed(arpa: Path) -> None:
 
 
 def test_a_copy_shares_the_model(arpa: Path) -> None:
-    model = NgramModel(arpa)  # a moving average of a training's weights copies the whole recogniser
+    model = NgramModel(arpa)  # training copies the whole recogniser for its moving average of weights
     assert copy.deepcopy({"decode": model})["decode"] is model
 
 
@@ -235,7 +235,7 @@ def test_content_that_contradicts_the_header_is_named_before_kenlm_reads_it(arpa
 
 
 def test_files_of_other_tools_are_read(arpa: Path, model: Trigrams) -> None:
-    """Windows line ends, aligned counts, omitted back-offs of 0, exponents, probabilities of 1 and 0."""
+    """The file has Windows line ends, aligned counts, exponents, probabilities of 1 and 0, and no back-offs of 0."""
     text = arpa.read_text(encoding="utf-8")
     text = re.sub(r"\tnew york(\t\S+)?", r"\tnew york", text)
     text = re.sub(r"ngram (\d)=(\d+)", r"ngram  \1=     \2", text).replace("\n", "\r\n")

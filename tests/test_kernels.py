@@ -13,7 +13,7 @@ from asr.lengths import padding_mask
 
 
 def both(fast: object, plain: object, inputs: list[Tensor], *others: object) -> None:
-    """Compare the results of both forms, and the gradients of all inputs that require them."""
+    """Compare the results of the fast and the plain form, and the gradients of all inputs that require them."""
     outs = [form(*inputs, *others) for form in (fast, plain)]  # type: ignore[operator]
     weights = torch.randn_like(outs[0])
     wanted = [tensor for tensor in inputs if tensor.requires_grad]

@@ -90,7 +90,10 @@ def redirect(handler: BaseHTTPRequestHandler, content: bytes) -> None:
 
 
 class Mirror:
-    """A server that gives each of `answers` once, then always `otherwise`; `starts` lists first requested bytes."""
+    """A server that gives each of `answers` once, then always `otherwise`.
+
+    `starts` lists the first byte that each request asks for.
+    """
 
     def __init__(self, content: bytes):
         self.content = content
@@ -196,7 +199,7 @@ def test_the_archive_is_kept_on_request_and_equals_the_published_one(tmp_path, m
     assert (tmp_path / "corpus" / "dev-clean.tar.gz").read_bytes() == ARCHIVE
 
 
-def test_a_subset_is_unpacked_into_an_existing_folder_librispeech(tmp_path, mirror):
+def test_a_subset_is_unpacked_into_an_existing_librispeech_folder(tmp_path, mirror):
     (tmp_path / "corpus" / "LibriSpeech").mkdir(parents=True)
     assert fetch(tmp_path, mirror) == 0
     assert (tmp_path / "corpus" / "LibriSpeech" / "dev-clean" / "84" / "121").is_dir()
@@ -318,7 +321,7 @@ def test_after_four_attempts_without_new_bytes_the_download_ends_and_keeps_the_p
     assert part_of(tmp_path).read_bytes() == ARCHIVE[:60_000]
 
 
-def test_a_server_that_ignores_range_and_always_disconnects_is_given_up(tmp_path, mirror, capsys):
+def test_the_download_fails_if_the_server_ignores_range_and_always_disconnects(tmp_path, mirror, capsys):
     mirror.otherwise = functools.partial(ignore_range, upto=60_000)
     assert fetch(tmp_path, mirror) == 1
     assert len(mirror.starts) == 4
@@ -402,7 +405,7 @@ def test_insufficient_disk_space_is_reported_before_the_download(tmp_path, mirro
     assert mirror.starts == []
 
 
-# The archives have 1 and 2 PB. The space needed is that of the unpacked files, 1.1 * (1 + 2) PB, plus the larger
+# The archives take 1 and 2 PB. The space needed is that of the unpacked files, 1.1 * (1 + 2) PB, plus the larger
 # archive, or plus both archives with --keep-archives.
 @pytest.mark.parametrize(("options", "needed"), [([], "5300000.0 GB"), (["--keep-archives"], "6300000.0 GB")])
 def test_the_disk_must_have_space_for_one_archive_at_a_time_or_for_all_that_are_kept(
@@ -540,7 +543,7 @@ def start(folder: Path, mirror: Mirror, *, stop_unpacking: bool) -> subprocess.P
     return subprocess.Popen(command, cwd=CHECKOUT, env=environment, stdout=pipe, stderr=pipe, text=True)
 
 
-def test_killing_the_unpacking_leaves_no_subset_and_the_next_run_completes_it(tmp_path, mirror):
+def test_a_run_killed_while_it_unpacks_leaves_no_subset_and_the_next_run_succeeds(tmp_path, mirror):
     process = start(tmp_path, mirror, stop_unpacking=True)
     assert process.stdout.readline() == "half unpacked\n"
     process.kill()

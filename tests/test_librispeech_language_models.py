@@ -350,7 +350,7 @@ def start(folder: Path, mirror: Mirror) -> subprocess.Popen[str]:
     return process
 
 
-def test_killing_the_unpacking_leaves_no_model_and_the_next_run_completes_it(tmp_path, mirror):
+def test_a_run_killed_while_it_unpacks_leaves_no_model_and_the_next_run_succeeds(tmp_path, mirror):
     process = start(tmp_path, mirror)
     process.kill()
     process.communicate(timeout=30)

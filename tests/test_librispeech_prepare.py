@@ -94,7 +94,7 @@ def test_every_subset_folder_is_prepared_and_other_folders_are_ignored(corpus, p
     assert sorted(path.name for path in (corpus.parent / "out").glob("[!.]*")) == ["dev-clean.jsonl", "mine.jsonl"]
 
 
-def test_the_corpus_folder_may_have_the_subsets_in_a_folder_librispeech(corpus):
+def test_the_subsets_may_be_in_a_librispeech_folder_inside_the_corpus_folder(corpus):
     (corpus.parent / "above").mkdir()
     corpus.rename(corpus.parent / "above" / "LibriSpeech")
     assert prepare(corpus.parent / "above", "--subsets", "mine") == 0
@@ -164,7 +164,7 @@ def test_the_published_number_of_utterances_with_other_hours_is_an_error(corpus,
         ("train-other-500", 496.86),
     ],
 )
-def test_the_true_hours_of_every_subset_pass_the_check_and_36_minutes_less_do_not(name, hours):
+def test_every_subset_passes_the_check_with_its_true_hours_and_fails_with_36_minutes_less(name, hours):
     num_utterances = SUBSETS[name].num_utterances
     assert compare_with_published(name, num_utterances, hours).word == "whole"
     with pytest.raises(InputError, match="must last"):

@@ -40,7 +40,7 @@ def test_a_logger_whose_package_is_absent_is_refused_in_one_line(
         chosen_loggers(resolved(f"logger={name}"))
 
 
-def test_several_loggers_can_be_chosen_and_none_is_the_default() -> None:
+def test_several_loggers_can_be_chosen_and_by_default_there_is_no_logger() -> None:
     assert [*resolved("logger=[mlflow,wandb]")["logger"]] == LOGGERS
     assert chosen_loggers(resolved()) == []
 

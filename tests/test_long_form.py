@@ -83,7 +83,7 @@ def test_every_word_of_a_long_recording_is_recognised(recognizer: Recognizer, wa
 def test_the_transcript_does_not_depend_on_the_form_of_the_input(
     recognizer: Recognizer, way: str, pause: float, tmp_path: Path
 ) -> None:
-    """Forms: alone, in a batch, by path, as a waveform, as a segment of a longer file; short and long recordings."""
+    """Short and long recordings are given alone, in a batch, by path, as a waveform, as a segment of a longer file."""
     how = inference(way)
     for number, texts in enumerate((TEXTS[:1], TEXTS[:2], TEXTS[:9], [])):
         waveform = recording(texts, pause) if texts else torch.zeros(300)
@@ -159,7 +159,9 @@ def test_waveforms_may_have_any_precision(recognizer: Recognizer, kind: torch.dt
         (None, r"recording 1: .*; got None, a NoneType"),
     ],
 )
-def test_an_invalid_recording_is_refused_by_its_number(recognizer: Recognizer, unfit: Tensor, message: str) -> None:
+def test_the_error_for_an_invalid_recording_names_its_number(
+    recognizer: Recognizer, unfit: Tensor, message: str
+) -> None:
     with pytest.raises(InputError, match=message):
         recognizer.transcribe([torch.zeros(1000), unfit], sample_rate=SAMPLE_RATE)
 
@@ -172,7 +174,7 @@ def overflowing(utterances: int, net: object, given: object, encoded: Encoded) -
 
 @WAYS
 @pytest.mark.parametrize("part", ["encoder", "head"])
-def test_a_net_that_computes_no_finite_numbers_is_an_error_and_not_silence(part: str, way: str) -> None:
+def test_a_net_with_nan_outputs_causes_an_error_instead_of_an_empty_transcript(part: str, way: str) -> None:
     broken = listener()
     if part == "encoder":
         broken.model.encoder.register_forward_hook(partial(overflowing, 64))  # type: ignore[attr-defined]
@@ -353,7 +355,7 @@ def test_segments_between_silences_are_recognised_separately(recognizer: Recogni
 def test_the_net_never_processes_more_audio_at_once_than_a_batch_may_have(
     way: str, batch_seconds: float, most: int
 ) -> None:
-    """Memory is bounded for any length: chunks have 3 s, and at most 8 are in the net at once."""
+    """Memory is bounded for recordings of any length: a chunk is at most 3 s long, and a batch has at most 8 chunks."""
     recognizer = listener()
     sizes: list[tuple[int, int]] = []
     recognizer.model.encoder.register_forward_pre_hook(lambda _, given: sizes.append(given[0].shape[:2]))  # type: ignore[attr-defined]

@@ -311,7 +311,7 @@ RESUMED = ["trainer.max_steps=7", "checkpoint.every_steps=3", "adapter.dropout=0
     ],
     ids=["plain", "moving average", "bf16 and recomputed", "two processes"],
 )
-def test_a_killed_run_resumes_to_the_same_bits(
+def test_a_killed_and_resumed_run_is_bit_identical_to_an_undisturbed_one(
     how: list[str], world_size: int, fluent: Path, tones: Path, tmp_path: Path
 ) -> None:
     def begin(folder: str, **before: Any) -> int:
@@ -351,7 +351,7 @@ def test_an_adapter_trains_in_bfloat16(fluent: Path, tones: Path, tmp_path: Path
     assert json.loads((run_dir / "results.json").read_text())["test"]["wer"] < 0.5
 
 
-def test_a_moving_average_does_not_change_a_bit_of_frozen_weights() -> None:
+def test_a_moving_average_of_frozen_weights_is_bit_identical_to_them() -> None:
     from asr.training.lightning_internals import moving_average
 
     average = moving_average(0.9)._kwargs["avg_fn"]  # type: ignore[attr-defined]

@@ -141,7 +141,7 @@ def test_a_manifest_without_lines_is_an_error(tmp_path: Path, content: str) -> N
         read_good_lines(tmp_path / "m.jsonl")
 
 
-def test_an_endless_line_is_refused_with_the_limit_and_its_number(
+def test_the_error_for_an_endless_line_names_the_limit_and_the_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("asr.data.manifest.MAX_LINE_LENGTH", 1000)

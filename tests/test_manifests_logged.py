@@ -54,7 +54,7 @@ def column(run_dir: Path, name: str) -> list[float]:
     return [float(row[name]) for row in rows(run_dir) if row[name]]
 
 
-def test_sums_of_manifests_equal_those_of_a_plain_loop() -> None:
+def test_the_sums_for_each_manifest_equal_those_of_a_plain_loop() -> None:
     names, count = ["a", "b", "empty"], 40
     generator = torch.Generator().manual_seed(5)
     losses, lengths = torch.rand(count, generator=generator) * 9, torch.randint(1, 30, (count,), generator=generator)
@@ -161,7 +161,7 @@ def test_training_losses_equal_validation_losses_on_the_same_utterances_with_one
         assert both == pytest.approx(single_process, rel=1e-4)  # the order of summation differs
 
 
-def test_logging_each_manifest_changes_no_bit_of_the_training(two: Path, tmp_path: Path) -> None:
+def test_trained_weights_are_bit_identical_with_and_without_figures_of_each_manifest(two: Path, tmp_path: Path) -> None:
     names = {"two": "[train.jsonl,'other/a,b.jsonl']", "one": "[both.jsonl]"}
     other = [json.loads(line) for line in (two / "other" / "a,b.jsonl").read_text().splitlines()]
     moved = [line | {"audio_filepath": f"other/{line['audio_filepath']}"} for line in other]

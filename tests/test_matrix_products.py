@@ -161,9 +161,7 @@ def run(run_dir: Path, corpus: Path, steps: int) -> Path:
 
 
 @needs_onednn
-def test_training_is_repeatable_and_resumes_with_the_same_bits(
-    switched: list[None], tones: Path, tmp_path: Path
-) -> None:
+def test_repeated_and_resumed_runs_are_bit_identical(switched: list[None], tones: Path, tmp_path: Path) -> None:
     whole, again = run(tmp_path / "whole", tones, 6), run(tmp_path / "again", tones, 6)
     assert len(switched) >= 12, "each step is computed by oneDNN"
     assert bundle(again) == bundle(whole)

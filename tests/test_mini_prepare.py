@@ -93,7 +93,8 @@ def test_with_the_default_hours_the_splits_have_their_sizes(default_plan: dict[s
 def test_valid_and_test_do_not_depend_on_the_hours_of_training(default_plan: dict[str, list[Line]]) -> None:
     more = plan(DEFAULT_HOURS + 0.5, 0, ENGLISH)
     assert len(by_split(more)["train"]) > len(default_plan["train"])
-    held_out = [chunk for chunk in chunked(more) if chunk[0].split != "train"]  # lines of one process
+    # A chunk has the lines that one process synthesises.
+    held_out = [chunk for chunk in chunked(more) if chunk[0].split != "train"]
     assert held_out == chunked(default_plan["valid"] + default_plan["test"])
 
 
@@ -144,7 +145,7 @@ def test_audio_is_audible_unclipped_16_khz_mono_flac_of_the_duration_in_the_mani
             assert np.sqrt(np.mean(waveform**2)) > 10 ** (-40 / 20)
 
 
-def test_only_some_training_utterances_are_several_sentences_with_pauses(
+def test_only_some_training_utterances_consist_of_several_sentences_with_pauses(
     default_plan: dict[str, list[Line]],
 ) -> None:
     for split, lines in default_plan.items():
@@ -216,7 +217,7 @@ def test_files_not_written_by_the_recipe_are_neither_replaced_nor_removed(
 
 
 def test_worker_processes_end_when_the_command_is_killed(tmp_path: Path) -> None:
-    """Ctrl-C during a training kills the recipe that the training runs."""
+    """Ctrl-C during training kills a recipe that the training command has started; its workers must end, too."""
     run = subprocess.Popen(
         [sys.executable, "-m", "recipes.mini.prepare", "--output-dir", str(tmp_path), "--num-processes", "2"],
         cwd=REPOSITORY,

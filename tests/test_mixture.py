@@ -68,7 +68,7 @@ def seen(data: TrainingSet, epoch: int, world_size: int = 1) -> Counter[tuple[in
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.3, 1.0, 2.0])
-def test_shares_are_hours_times_weight_to_the_power_of_temperature_normalised(temperature: float) -> None:
+def test_shares_are_proportional_to_powers_of_the_product_of_hours_and_weight(temperature: float) -> None:
     hours, weights = [10.0, 2.0, 0.5], [1.0, 2.0, 0.1]
     means = repeats(hours, weights, temperature)
     shares = [hour * mean for hour, mean in zip(hours, means, strict=True)]
@@ -98,7 +98,7 @@ def test_the_mean_number_of_occurrences_of_an_utterance_in_an_epoch_is_its_weigh
         assert numbers.tolist() == expected
     drawn = [set(mixture.occurrences(5, epoch).positions.tolist()) for epoch in range(60)]
     assert drawn[0] != drawn[1]
-    assert set.union(*drawn) == set(range(150))  # expected to be missing: 100 * 0.75 ** 60 utterances
+    assert set.union(*drawn) == set(range(150))  # on average only 100 * 0.75 ** 60 are missing
     assert mixture.occurrences(5, 1).positions.tolist() == mixture.occurrences(5, 1).positions.tolist()
 
 
@@ -113,7 +113,7 @@ def test_an_epoch_plays_each_occurrence_once_on_any_number_of_processes(two: Pat
     assert seen(data, 1) == seen(data, 1, 3)
 
 
-def test_an_epoch_resumed_on_other_processes_plays_the_remaining_occurrences(two: Path) -> None:
+def test_an_epoch_resumed_on_another_number_of_processes_plays_the_remaining_occurrences(two: Path) -> None:
     data = training_set(corpus_of(two, "[{manifest:train.jsonl,weight:1.5},{manifest:other/other.jsonl,weight:3}]"))
     whole = seen(data, 0)
     first = data.epoch(start_of_epoch(0, 2))
@@ -123,7 +123,7 @@ def test_an_epoch_resumed_on_other_processes_plays_the_remaining_occurrences(two
     assert Counter((item.position, item.repeat) for item in [*done, *left]) == whole
 
 
-def test_occurrences_of_an_utterance_differ_in_augmentation_and_the_first_is_as_without_a_mixture(tones: Path) -> None:
+def test_each_occurrence_is_augmented_differently_and_the_first_is_the_same_as_without_a_mixture(tones: Path) -> None:
     utterance = read_manifest(tones / "train.jsonl")[0]
     augmentation = Augmentation(waveform=[Gain(SAMPLE_RATE, probability=1.0, gain_db=[-6.0, 6.0])])
     dataset = SpeechDataset([utterance], FEATURES, REFERENCE.for_evaluation(), augmentation, seed=3)
@@ -160,7 +160,9 @@ def test_weights_of_one_give_the_same_plan_as_no_weights(two: Path) -> None:
         ]
 
 
-def test_a_killed_and_resumed_mixture_ends_with_the_bits_of_an_undisturbed_one(two: Path, tmp_path: Path) -> None:
+def test_a_killed_and_resumed_run_with_a_mixture_is_bit_identical_to_an_undisturbed_one(
+    two: Path, tmp_path: Path
+) -> None:
     def config(name: str, weight: float = 2.5, num_workers: int = 0) -> dict[str, Any]:
         mixture = f"[{{manifest:train.jsonl,weight:0.7}},{{manifest:other/other.jsonl,weight:{weight}}}]"
         common = [*TINY, *tone_corpus(two), "augment=[speed_perturb,spec_augment]", "trainer.max_epochs=3"]

@@ -148,7 +148,7 @@ def test_a_run_resumes_with_the_next_batch_and_then_with_whole_epochs(tones: Pat
         assert {item.epoch for batch in following for item in batch} == {2}
 
 
-def test_a_run_resumed_with_other_processes_sees_the_rest_of_its_epoch(tones: Path) -> None:
+def test_a_run_resumed_on_another_number_of_processes_sees_the_rest_of_its_epoch(tones: Path) -> None:
     manifest = tones / "train.jsonl"
     first = speech_data(manifest, batch_seconds=10.0)
     seen = []
@@ -188,7 +188,7 @@ def test_the_number_of_finished_passes_includes_batches_of_other_processes(tones
     assert passes(data, 0, len(batches)) == 1.0
 
 
-def test_after_the_last_batch_comes_the_next_epoch(tones: Path) -> None:
+def test_the_next_epoch_follows_the_last_batch(tones: Path) -> None:
     data = on_process(speech_data(tones / "train.jsonl"), rank=0, world_size=2)
     batches = len(data.train_dataloader())
     assert data.epochs.position_at(0, 2, batches - 1, skipped=3).epoch == 0

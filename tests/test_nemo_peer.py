@@ -44,7 +44,7 @@ def run_nemo(task: str, folders: list[Path]) -> None:
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for each kind: NeMo's archive and outputs, our bundle, and NeMo's texts of our archive."""
+    """A folder with NeMo's archive and outputs, our bundle, and NeMo's texts of our archive, for each kind of model."""
     folder = tmp_path_factory.mktemp("nemo")
     places = []
     for kind in ALL_KINDS:

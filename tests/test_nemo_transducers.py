@@ -151,7 +151,7 @@ def test_every_tensor_and_setting_is_accounted_for(kind: str, tmp_path: Path) ->
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dropout", [0.2, 0.0])
 def test_a_bundle_converts_back_to_an_archive_with_equal_tensors(kind: str, dropout: float, tmp_path: Path) -> None:
-    """Folded values return to one place: both biases of the joiner to joint.enc.bias, the scale to the subsampling."""
+    """Folded values are not separated again: joint.enc.bias has both biases, the subsampling has the scale."""
     weights = state(kind, "joint_net.2" if dropout else "joint_net.1")
     path = archive(tmp_path, config(kind, joint__jointnet={"dropout": dropout}), weights)
     before = from_nemo(path, "zeros").bundle

@@ -1,4 +1,4 @@
-"""Recurrent encoders equal torch's on packed sequences, and can be exported for any number of frames."""
+"""Outputs of recurrent encoders equal those of torch on packed sequences; exported ones take any number of frames."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ def make(cell: Any, bidirectional: bool, dim: int = DIM) -> Recurrent:
 
 
 def torchs_with_the_weights_of(encoder: Recurrent, theirs: Any, bidirectional: bool) -> Any:
-    """Return torch's stack with these weights: all layers and directions in one module."""
+    """Return torch's module of all layers and directions, with the weights of `encoder`."""
     stack = theirs(DIM, DIM // (1 + bidirectional), LAYERS, bidirectional=bidirectional, batch_first=True).double()
     weights = {}
     for layer, block in enumerate(encoder.blocks):
@@ -46,7 +46,7 @@ def torchs_with_the_weights_of(encoder: Recurrent, theirs: Any, bidirectional: b
 
 @pytest.mark.parametrize("bidirectional", [False, True])
 @CELLS
-def test_the_stack_and_its_gradients_equal_torchs_on_packed_sequences(
+def test_outputs_and_gradients_equal_those_of_torch_on_packed_sequences(
     cell: Any, theirs: Any, bidirectional: bool
 ) -> None:
     encoder = make(cell, bidirectional)

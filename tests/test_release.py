@@ -79,7 +79,7 @@ def test_the_console_script_imports_only_the_module_of_the_command() -> None:
 
 
 def test_child_processes_can_determine_the_command_that_started_them(tmp_path: Path) -> None:
-    """Lightning and `multiprocessing` start more processes by the name in `__main__.__spec__`."""
+    """Lightning and `multiprocessing` start child processes with the module name in `__main__.__spec__`."""
     shutil.copytree(ROOT / "asr", tmp_path / "asr", ignore=shutil.ignore_patterns("*.pyc"))
     (tmp_path / "asr" / "compare.py").write_text(
         "import sys\nprint(sys.modules['__main__'].__spec__.name, sys.argv[1:])\n"

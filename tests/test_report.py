@@ -100,7 +100,7 @@ def rows_in_sight(page: Any) -> list[list[str]]:
 
 
 def all_rows(page: Any) -> list[list[str]]:
-    """Return all rows: before printing, the page shows up to 400."""
+    """Return all rows, up to 400: the event `beforeprint` makes the page show them."""
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     return rows_in_sight(page)
 
@@ -556,7 +556,7 @@ def test_a_mark_of_a_chart_shows_its_value_on_hover(fresh: Visit) -> None:
     chart = page.locator("figure.chart", has_text="Kinds of error")
     chart.scroll_into_view_if_needed()
     wait_until(page, "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))")
-    chart.locator("rect.hit").first.hover()  # scrolling hides the tooltip, so it must have stopped
+    chart.locator("rect.hit").first.hover()  # only now, because scrolling hides the tooltip
     share = table_of(page, "Kinds of error")[0][1]
     assert page.locator(".tip").is_visible()
     tip = page.locator(".tip").inner_text()

@@ -222,7 +222,7 @@ def test_five_thousand_utterances_open_and_sort_fast(browser: Any, tmp_path: Pat
 @pytest.mark.parametrize(
     ("count", "expected_note"), [(30, ""), (1000, "The first 400 of 1,000 rows; the screen shows all.")]
 )
-def test_at_most_400_rows_are_printed_and_a_note_states_the_number_of_all(
+def test_at_most_400_rows_are_printed_and_a_note_states_how_many_there_are(
     count: int,
     expected_note: str,
     browser: Any,  # noqa: F811
@@ -332,7 +332,7 @@ def test_speech_needs_about_four_thousand_bytes_per_second() -> None:
     assert 2000 < len(opus(noise, SAMPLE_RATE)) / 10 < 6000
 
 
-def test_a_file_that_is_damaged_later_is_reported_and_the_others_are_recorded(tmp_path: Path) -> None:
+def test_a_file_damaged_after_the_evaluation_is_reported_and_the_others_are_included(tmp_path: Path) -> None:
     utterances = [tone(tmp_path, name, 1.0) for name in "abc"]
     Path(utterances[1].audio_filepath).write_bytes(b"fLaC broken")
     Path(utterances[2].audio_filepath).unlink()
@@ -648,7 +648,7 @@ def test_models_are_compared_even_if_their_manifests_have_other_durations(tmp_pa
             assert f"<td>{duration_bin['name']}, {which}</td><td>{rate}</td>" in html
 
 
-def test_escaped_text_is_displayed_as_the_input_except_bytes_that_are_not_text() -> None:
+def test_escaped_text_is_displayed_unchanged_and_invalid_bytes_are_displayed_as_escapes() -> None:
     assert escape("<a href='x'>\"&") == "&lt;a href=&#x27;x&#x27;&gt;&quot;&amp;"
     assert escape("caf\udce9") == "caf\\udce9"
 

@@ -1,4 +1,4 @@
-"""A run has equal results even if it is killed, stopped and resumed."""
+"""A run that is killed or stopped and then resumed gives the same results as an undisturbed one."""
 
 import importlib
 import json
@@ -48,7 +48,7 @@ def config(run_dir: Path, corpus: Path, *overrides: str) -> dict[str, Any]:
 
 @pytest.mark.timeout(900)  # a dozen starts, on a machine that may be slow
 @pytest.mark.parametrize("world_size", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_run_killed_at_ten_random_moments_ends_with_the_bits_of_an_undisturbed_one(
+def test_a_run_killed_at_ten_random_moments_is_bit_identical_to_an_undisturbed_one(
     world_size: int, tones: Path, tmp_path: Path
 ) -> None:
     processes = [] if world_size == 1 else TWO
@@ -79,13 +79,13 @@ def test_a_run_killed_at_ten_random_moments_ends_with_the_bits_of_an_undisturbed
 
 
 def schedule_by_epochs() -> None:
-    """Make the learning rate a function of the epoch alone, as a file of asr/schedule could."""
+    """Make the learning rate depend on the epoch alone, as a schedule in asr/schedule could."""
     from asr import build
 
     build.build_schedule = lambda config: lambda moment: 0.5**moment.epoch  # type: ignore[assignment]
 
 
-def test_a_schedule_of_epochs_continues_within_an_epoch(tones: Path, tmp_path: Path) -> None:
+def test_a_schedule_by_epochs_is_resumed_within_an_epoch(tones: Path, tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     short = ["trainer.max_epochs=2", "corpus.test=[]"]
     assert finish(start(config(whole, tones, *short), tmp_path / "log", before=schedule_by_epochs)) == 0
@@ -230,7 +230,7 @@ def test_another_number_of_processes_continues_the_epoch_if_permitted(
     assert rates[-1] < 0.1 * max(rates)
 
 
-def test_two_trainings_cannot_use_one_folder(tones: Path, tmp_path: Path) -> None:
+def test_two_training_runs_cannot_use_one_folder(tones: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     first = start(config(run_dir, tones, "trainer.max_epochs=100"), tmp_path / "first.log")
     assert wait_for(lambda: steps_logged(run_dir) > 2, first)
@@ -377,7 +377,7 @@ def die_in(where: str) -> None:
         "asr.run.outcome.write_whole_text",  # results.json is being written
     ],
 )
-def test_a_run_killed_in_any_phase_ends_with_the_same_bits(where: str, tones: Path, tmp_path: Path) -> None:
+def test_a_run_killed_in_any_phase_gives_bit_identical_results(where: str, tones: Path, tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     short = ["trainer.max_epochs=1", "checkpoint.keep=1"]
     assert finish(start(config(whole, tones, *short), tmp_path / "whole.log")) == 0

@@ -44,7 +44,7 @@ def test_removing_a_component_is_a_change() -> None:
 def test_components_stored_in_an_older_format_are_converted_before_they_are_compared(
     number: int, tmp_path: Path
 ) -> None:
-    """Up to format 3, fusion's settings were those of the beam search; word_insertion_bonus was called word_score."""
+    """Up to format 3, decode had the settings of decode.fusion, and word_insertion_bonus was called word_score."""
     old = today("decode=beam")
     if number == 3:
         named, new = {"word_insertion_bonus": "word_score"}, ("name", "spelling")

@@ -67,7 +67,7 @@ def holds(batch: list[int], durations: list[float], bounds: BatchBounds) -> bool
 
 
 def cut_in_a_loop(order: list[int], durations: list[float], bounds: BatchBounds) -> list[list[int]]:
-    """Add each utterance to the previous batch if the batch then still meets the limits."""
+    """Add each utterance to the last batch if that batch then still meets the limits; otherwise begin another batch."""
     batches: list[list[int]] = []
     for index in order:
         if batches and holds([*batches[-1], index], durations, bounds):
@@ -304,7 +304,7 @@ def test_planning_does_not_iterate_over_utterances(monkeypatch: pytest.MonkeyPat
     assert torch.equal(planned.order.sort().values, torch.arange(100_000))
 
 
-def test_first_steps_returns_the_utterances_of_their_batches() -> None:
+def test_the_method_first_steps_returns_the_utterances_of_those_steps() -> None:
     planned = plan(random_durations(200), world_size=3)
     for number in (0, 1, 5, len(planned)):
         expected = sorted(chain(*chain(*all_steps(planned)[:number])))
@@ -321,7 +321,7 @@ def test_fewer_utterances_than_ranks_is_an_error() -> None:
         plan(random_durations(3), world_size=4)
 
 
-def test_batches_of_one_utterance_are_an_error_if_the_number_of_ranks_does_not_divide_their_number() -> None:
+def test_batches_of_one_utterance_are_an_error_if_they_cannot_be_divided_equally_among_ranks() -> None:
     """Three batches of one utterance cannot be split to give four, so a rank would have no work in the last step."""
     with pytest.raises(InputError, match=r"3 batches .* 2 ranks"):
         plan(torch.tensor([50.0, 50.0, 50.0], dtype=torch.float64), world_size=2)

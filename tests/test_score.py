@@ -121,7 +121,7 @@ def test_infinite_rates_are_null_in_json() -> None:
 
 # ---- agreement with other programs
 
-# Words of random texts; some of them a recogniser never writes.
+# Words of random texts, including some that a recogniser never writes.
 ODD = [
     "a",
     "b",
@@ -156,7 +156,7 @@ def test_words_and_characters_are_counted_like_jiwer_and_kaldialign(reference: s
 
 
 def ways(reference: list[str], hypothesis: list[str]) -> set[tuple[int, int, int]]:
-    """Return substitutions, insertions and deletions of every alignment with the fewest errors."""
+    """Return the numbers of substitutions, insertions and deletions of each alignment with the fewest errors."""
     table: dict[tuple[int, int], set[tuple[int, int, int]]] = {(0, 0): {(0, 0, 0)}}
     for i in range(len(reference) + 1):
         for j in range(len(hypothesis) + 1):

@@ -76,7 +76,7 @@ def test_an_utterance_is_scored_by_words_by_characters_and_as_written() -> None:
     assert row.raw_counts.errors == 3  # errors: The, cat, sat.
 
 
-def test_errors_as_written_compare_the_raw_output_of_the_model() -> None:
+def test_errors_as_written_are_those_of_the_raw_output_of_the_model() -> None:
     utterance = Utterance("1.wav", 1.5, "Äpfel, bitte!".replace("Ä", "A\u0308"), "1")
     transcript = Transcript((Word("äpfel", 0.0, 0.5, 1.0), Word("bitte", 0.5, 1.0, 1.0)), (), 1.5)
     row = score(utterance, "test", "äpfel bitte", transcript, "Äpfel bitte!")
@@ -203,7 +203,7 @@ def test_a_file_that_cannot_be_read_is_named_in_the_error(tmp_path: Path) -> Non
 
 
 def test_a_pipe_is_read_like_a_file(tmp_path: Path) -> None:
-    """A user compares several manifests at once with <(cat evaluation/*.utterances.jsonl)."""
+    """A user compares several manifests together with <(cat evaluation/*.utterances.jsonl)."""
     path = write_scored(tmp_path / "x.jsonl", ROWS)
     command = "from asr.evaluation.utterances import read_scored; import sys; print(len(read_scored(sys.argv[1])))"
     script = f'exec "{sys.executable}" -c "{command}" <(cat "{path}")'

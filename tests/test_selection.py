@@ -83,10 +83,10 @@ def test_a_real_gain_is_confirmed_on_other_speech() -> None:
     assert np.mean(promised) == pytest.approx(np.mean(came), abs=0.015)
     assert (
         covered >= 48
-    )  # of 60; 51 are measured instead of 57, because the interval ignores the variance of the selection
+    )  # of 60; 57 are expected, but 51 are measured, because the interval ignores the variance of the selection
 
 
-def test_with_too_few_utterances_or_no_errors_no_gain_is_certain() -> None:
+def test_no_gain_is_certain_with_too_few_utterances_or_without_errors() -> None:
     assert expected_gain(trials([[1.0] * (MIN_UNITS - 1), [0.0] * (MIN_UNITS - 1)])).interval is None
     assert expected_gain(trials([[0.0] * 9, [0.0] * 9])) == HeldOut(0.0, 0.0, None)
     assert not HeldOut(10.0, 1.0, None).is_certain

@@ -202,7 +202,7 @@ def test_the_server_conforms_to_its_own_schema(server: Server) -> None:
 
 
 def fuzz(cases: Any, seen: set[int]) -> None:
-    """Make fixed requests, check each answer against the schema, and store its status."""
+    """Make fixed requests, check each answer against the schema, and add its status to `seen`."""
 
     @settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(case=cases)
@@ -227,7 +227,7 @@ def test_requests_beyond_the_queue_are_refused_with_a_time_to_retry(fluent: Path
         assert server.post(SAID).status_code == 200
 
 
-def test_a_request_that_would_be_refused_is_refused_before_the_upload(fluent: Path) -> None:
+def test_a_full_server_refuses_a_request_before_the_upload(fluent: Path) -> None:
     def status_of(server: Server) -> int:
         with server.connect() as connection:
             connection.sendall(request_head("Content-Length: 1000000"))  # none of these bytes is sent
@@ -342,8 +342,8 @@ def test_an_invalid_command_line_is_reported_in_one_line(server: Server, fluent:
         assert message in done.stderr
 
 
-def test_only_one_of_two_servers_started_at_once_gets_the_address() -> None:
-    with _bound_socket("127.0.0.1", 0) as first:  # while its model is being loaded
+def test_only_one_of_two_servers_started_simultaneously_gets_the_address() -> None:
+    with _bound_socket("127.0.0.1", 0) as first:  # the first server, while it loads its model
         port = first.getsockname()[1]
         with pytest.raises(InputError, match=f"got 127.0.0.1:{port}: it is in use; choose another --port"):
             _bound_socket("127.0.0.1", port)

@@ -43,7 +43,7 @@ def chromium_of_few_words(tmp_path: Path) -> Iterator[Any]:
 
 
 def serving(most: int = 1) -> AbstractContextManager[Server]:
-    """A server with the hand-written recogniser of tones, which recognises the last seconds again."""
+    """A server with the hand-written recogniser of tones; at short intervals, the last seconds are recognised again."""
     return live_process("tests.listener.listener()", most)
 
 
@@ -82,7 +82,7 @@ def test_words_are_shown_while_they_are_spoken_and_become_final(chromium_of_few_
     note = page.locator("#live-note").inner_text()
     assert note.startswith("This model takes longer: at least the last 8 s are recognised again every 0.96 s, because ")
     spoken_words = " ".join(TEXTS).split()
-    first: dict[int, str] = {}  # the partial words when this number of words was first shown
+    first: dict[int, str] = {}  # for each number of shown words, the partial words when it was first seen
     end = time.monotonic() + PATIENCE
     page.wait_for_selector("#lines .partial", state="attached")
     while len(shown := words(page)) < len(spoken_words) or page.locator("#lines .partial").inner_text():
@@ -124,7 +124,7 @@ def test_a_busy_server_is_reported_and_accepts_the_next_client(seen: Visit, chro
     button(seen.page, START).wait_for()
 
 
-def test_the_microphone_is_used_for_captions_or_for_a_recording(seen: Visit) -> None:
+def test_the_microphone_is_used_for_captions_or_for_a_recording_but_not_for_both(seen: Visit) -> None:
     button(seen.page, START).click()
     wait_until(seen.page, "document.querySelector('#hint').textContent.startsWith('Listening')")
     assert button(seen.page, "Record").is_disabled()

@@ -94,7 +94,7 @@ async def deaf(server: Server, samples: bytes, over: asyncio.Event) -> None:
     writer.close()
 
 
-def test_no_client_of_a_hundred_disturbs_another(server: Server) -> None:
+def test_a_hundred_clients_do_not_disturb_each_other(server: Server) -> None:
     torch.set_num_threads(1)
     recognizer = streaming_recognizer(dtype=torch.float32)
     voices = [pcm(speech(SECONDS, seed, torch.float32)) for seed in range(10)]

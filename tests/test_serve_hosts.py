@@ -126,7 +126,7 @@ def test_a_request_from_the_servers_own_page_is_accepted(server: Server) -> None
         assert ask(server, host, "POST", "/transcribe", Origin=origin)[0] == 200, origin
 
 
-def test_a_page_at_another_address_is_another_site_even_if_all_addresses_are_served() -> None:
+def test_a_page_at_another_address_counts_as_another_site_even_if_all_addresses_are_served() -> None:
     hosts = known_hosts("0.0.0.0", "0.0.0.0", [])
     assert hosts.has("192.0.2.1")
     assert not hosts.has_named("192.0.2.1")
@@ -136,7 +136,7 @@ def test_a_page_at_another_address_is_another_site_even_if_all_addresses_are_ser
 
 
 class Foreign(http.server.BaseHTTPRequestHandler):
-    """A web site of another origin."""
+    """A web site with a different origin."""
 
     def do_GET(self) -> None:
         self.send_response(200)
@@ -149,7 +149,7 @@ class Foreign(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def foreign() -> Iterator[int]:
-    """The local port of a site of another origin."""
+    """The local port of a web site with a different origin."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Foreign) as site:
         threading.Thread(target=site.serve_forever, daemon=True).start()
         yield site.server_address[1]
@@ -170,7 +170,7 @@ def test_a_foreign_host_name_rebound_to_this_machine_is_refused(misled: Any, ser
     page.context.close()
 
 
-def test_a_form_sent_by_another_site_is_not_recognised(misled: Any, server: Server, foreign: int) -> None:
+def test_a_recording_sent_by_another_site_is_not_transcribed(misled: Any, server: Server, foreign: int) -> None:
     page = visit(misled, f"http://evil.example:{foreign}/").page
     before = server.metric("asr_audio_seconds_total")
     page.evaluate(

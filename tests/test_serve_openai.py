@@ -275,7 +275,7 @@ def test_an_error_before_the_first_words_has_its_own_status(monkeypatch: pytest.
     form = {"model": "listener", "stream": "true"}
     stopped = request_to(
         served, "POST", PATH, data=form, files={"file": ("a.wav", SAID)}
-    )  # the job threads were never started
+    )  # the job threads have not been started yet
     assert stopped.status_code == 503
     assert "stopping" in error_of(stopped).message
     jobs.start()

@@ -101,7 +101,9 @@ def test_the_player_shows_the_words_and_the_waveform(seen: Visit, recording: Pat
     wait_until(seen.page, drawn)
 
 
-def test_the_player_stays_visible_and_a_long_text_follows_it(seen: Visit, recording: Path, tmp_path: Path) -> None:
+def test_the_player_stays_visible_and_a_long_text_scrolls_to_the_word_played(
+    seen: Visit, recording: Path, tmp_path: Path
+) -> None:
     content, rate = soundfile.read(recording)
     soundfile.write(tmp_path / "long.flac", np.tile(content, 60), rate)
     seen.page.set_viewport_size({"width": 380, "height": 800})
@@ -148,7 +150,7 @@ def test_the_microphone_is_recorded_as_wav(seen: Visit) -> None:
 
 
 def test_a_recording_ends_before_it_is_too_large_to_send(chromium: Any, fluent: Path) -> None:
-    with serving(fluent / "run", "--max-megabytes", "0.2") as server:  # two seconds
+    with serving(fluent / "run", "--max-megabytes", "0.2") as server:  # enough for two seconds
         seen = visit(chromium, server.address + "/")
         seen.page.get_by_role("button", name="Record").click()
         transcript(seen.page)

@@ -82,7 +82,7 @@ def test_a_validation_may_not_be_within_an_optimizer_step(validation: list[str],
 
 
 @pytest.mark.skipif(torch.backends.mps.is_available(), reason="Apple's device is available here")
-def test_apples_device_is_a_valid_setting_and_refused_where_it_is_absent() -> None:
+def test_apples_device_is_a_valid_setting_but_is_refused_where_it_is_absent() -> None:
     settings = settings_with("trainer.accelerator=mps")
     with pytest.raises(InputError, match=r"trainer\.accelerator must be available to torch; got mps"):
         make_trainer(settings)

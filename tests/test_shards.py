@@ -1,4 +1,4 @@
-"""Shards: they have the samples of the files, give equal trainings, survive kills, and must match their index."""
+"""Shards have the samples of the files, give the same training results, survive kills, and must match their index."""
 
 import io
 import json
@@ -145,7 +145,7 @@ def test_shards_cannot_be_packed_into_shards(tones: Path, tmp_path: Path) -> Non
         write_shards(tmp_path / "out" / "index.arrow", tmp_path / "again")
 
 
-def test_training_on_shards_gives_the_bundle_of_training_on_files_bit_for_bit(tones: Path, tmp_path: Path) -> None:
+def test_training_on_shards_and_on_files_gives_bit_identical_bundles(tones: Path, tmp_path: Path) -> None:
     for split in ("train", "valid", "test"):
         write_shards(tones / f"{split}.jsonl", tmp_path / "out" / split, "--shard-megabytes", "0.3")
     common = [*TINY, "trainer.max_epochs=2", "augment=[speed_perturb,spec_augment]", "data.num_workers=2"]
@@ -191,7 +191,7 @@ def test_a_failing_store_ends_the_run_in_one_line_and_skips_nothing(
     assert "\n" not in str(raised.value)
 
 
-def test_a_model_is_evaluated_and_transcribes_from_shards_like_from_files(
+def test_evaluation_and_transcription_of_shards_equal_those_of_files(
     tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     manifest, bundle = tones / "test.jsonl", str(ROOT / "tests" / "bundles" / "format-7")
@@ -209,7 +209,7 @@ def test_a_model_is_evaluated_and_transcribes_from_shards_like_from_files(
     assert [results[0][key] for key in counts] == [results[1][key] for key in counts]
 
 
-def test_a_killed_writer_continues_and_leaves_the_files_of_an_undisturbed_one(tones: Path, tmp_path: Path) -> None:
+def test_a_killed_writer_continues_and_writes_the_same_files_as_an_undisturbed_one(tones: Path, tmp_path: Path) -> None:
     program = (
         "import sys, time; from asr import shards; from asr.data import shard_writer\n"
         "shards.MIN_MEGABYTES = 0\nadd = shard_writer._add\n"

@@ -86,7 +86,7 @@ def test_an_empty_waveform_has_no_segments():
     assert list(cut_at_silences([torch.zeros(0)], RATE, max_seconds=1.0)) == []
 
 
-def test_audio_that_fits_one_segment_is_not_cut():
+def test_audio_that_fits_into_one_segment_is_not_cut():
     waveform, _ = recording((4, 2), (3.5, 0.5))
     assert len(waveform) == 10 * RATE
     assert cuts_of(waveform, 10.0) == []

@@ -79,7 +79,7 @@ def test_malicious_names_are_displayed_as_text(tmp_path: Path) -> None:
     assert page.count("<script") == page.count("</script>")
 
 
-def test_the_version_changes_with_the_content_and_only_with_it(tmp_path: Path) -> None:
+def test_the_version_changes_if_and_only_if_the_content_changes(tmp_path: Path) -> None:
     def version(folder: str, **others: Any) -> str:
         [version_hash] = re.findall(
             r'VERSION = "(\w+)"', (written(tmp_path / folder, **others) / "service-worker.js").read_text()
@@ -371,7 +371,7 @@ def test_the_microphone_is_transcribed(opened: Visit) -> None:
     assert re.match(r"microphone\.wav: \d+\.\d s", opened.page.locator("#summary").inner_text())
 
 
-def test_a_file_that_cannot_be_recognised_is_explained_and_the_next_one_accepted(
+def test_a_failure_to_recognise_a_file_is_explained_and_the_next_file_is_accepted(
     opened: Visit, recordings: dict[str, Path], tmp_path: Path
 ) -> None:
     (tmp_path / "notes.wav").write_text("not audio")

@@ -101,7 +101,7 @@ def test_mel_weights_equal_those_of_another_implementation(sample_rate: int, num
 
 
 @pytest.mark.parametrize(("window_seconds", "hop_seconds"), [(0.025, 0.01), (0.0161, 0.00803), (0.032, 0.016)])
-def test_frames_equal_those_of_a_centred_stft_also_for_odd_windows_and_powers_of_two(
+def test_frames_equal_those_of_a_centred_stft_even_if_the_window_is_odd_or_a_power_of_two(
     window_seconds: float, hop_seconds: float
 ) -> None:
     features = slaney_fbank(frame_length_seconds=window_seconds, frame_shift_seconds=hop_seconds, num_mel_bins=20)
@@ -130,7 +130,7 @@ def test_frames_do_not_depend_on_the_block_they_are_computed_in() -> None:
     for frame in (3, BLOCK_FRAMES - 1, BLOCK_FRAMES, 2 * BLOCK_FRAMES):
         sample = frame * HOP
         alone = slaney_fbank().energies(waveform[sample - 3 * HOP : sample + 3 * HOP])[3]
-        # The product of a single row is summed in another order.
+        # A matrix product with a single row is summed in a different order.
         torch.testing.assert_close(together[frame], alone, rtol=0, atol=1e-5)
 
 
@@ -174,7 +174,7 @@ def test_cmvn_divides_by_the_unbiased_deviation() -> None:
     assert np.abs(biased - expected).max() > 1e-2, "with 50 frames the difference is measurable"
 
 
-def test_cmvn_makes_a_single_frame_zero_and_accepts_no_frames() -> None:
+def test_cmvn_makes_a_single_frame_zero_and_permits_empty_features() -> None:
     normalize = UtteranceCMVN(eps=1e-5)
     assert torch.equal(normalize(torch.randn(1, 5)), torch.zeros(1, 5))
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Spelling of words that a language model does not know: probabilities and estimation."""
+"""The spelling model of words that a language model does not know: its probabilities and its estimation."""
 
 import math
 import random

@@ -1,4 +1,4 @@
-"""Reads of byte ranges give exact bytes or a one-line error, and never hang, for any fault of the server."""
+"""Reading a byte range gives the exact bytes or a one-line error, and never hangs, whatever fault the server has."""
 
 import http.server
 import logging
@@ -27,7 +27,7 @@ from tests.storing import FaultyProxy, storage
 CONTENT = random.Random(0).randbytes(200_000)
 SECRET = "X-Amz-Signature=5ec2e7"  # the signature of a signed URL
 
-# Temporary faults, also of a server without ETags.
+# Temporary faults, which servers with and without ETags can have.
 PASSING = ("slow_down", "reset", "cut", "reset_within", "ignore_range", "shorten")
 HANGING = ("hang", "hang_within", "drip")
 
@@ -48,7 +48,7 @@ def requests(s3: FaultyProxy, method: str) -> list[str | None]:
 # ---- reading
 
 
-def test_a_range_of_an_object_or_file_has_its_bytes(url: str, tmp_path: Path) -> None:
+def test_reading_a_range_gives_those_bytes_of_the_object_or_file(url: str, tmp_path: Path) -> None:
     file = tmp_path / "file"
     write_whole(str(file), CONTENT)
     drawn = random.Random(1)
@@ -61,7 +61,7 @@ def test_a_range_of_an_object_or_file_has_its_bytes(url: str, tmp_path: Path) ->
             assert read_range(path, start, num_bytes) == CONTENT[start : start + num_bytes]
 
 
-def test_ranges_are_in_the_requested_order_and_neighbours_are_one_request(s3: FaultyProxy, url: str) -> None:
+def test_ranges_are_returned_in_the_requested_order_and_neighbours_share_a_request(s3: FaultyProxy, url: str) -> None:
     places = [(0, 100), (150_000, 10), (100, 50), (120, 500), (0, 100), (7, 0), (199_999, 1)]
     contents = read_ranges([ByteRange(url, start, num_bytes) for start, num_bytes in places])
     assert contents == [CONTENT[start : start + num_bytes] for start, num_bytes in places]
@@ -115,7 +115,7 @@ def test_a_key_may_contain_any_character(s3: FaultyProxy, key: str) -> None:
     assert (f"s3://bucket/keys/{key}", len(key.encode())) in store.list_prefix("s3://bucket/keys")
 
 
-def test_a_prefix_lists_only_whole_names(s3: FaultyProxy) -> None:
+def test_listing_a_prefix_excludes_names_that_only_begin_with_it(s3: FaultyProxy) -> None:
     for name in ("list/b", "list/a/c", "listed"):
         write_whole(f"s3://bucket/{name}", b"12")
     assert store.list_prefix("s3://bucket/list") == [("s3://bucket/list/a/c", 2), ("s3://bucket/list/b", 2)]
@@ -188,7 +188,7 @@ def test_a_server_that_hangs_is_asked_again(s3: FaultyProxy, url: str, fault: st
 
 
 @pytest.mark.parametrize("fault", [*(fault for fault in PASSING if fault != "ignore_range"), *HANGING])
-def test_a_permanent_fault_is_reported_in_one_line_that_names_object_and_cause(
+def test_a_permanent_fault_is_reported_in_one_line_that_names_the_object_and_the_cause(
     s3: FaultyProxy, url: str, fault: str
 ) -> None:
     session.configure(storage(retry_seconds=1, timeout_seconds=0.5))
@@ -248,7 +248,7 @@ def test_writing_survives_a_temporary_fault(s3: FaultyProxy, fault: str) -> None
     assert read_whole("s3://bucket/written") == CONTENT
 
 
-def test_expired_credentials_are_reported_at_once(s3: FaultyProxy, url: str) -> None:
+def test_expired_credentials_are_reported_immediately(s3: FaultyProxy, url: str) -> None:
     s3.forever = "expired"
     s3.requests.clear()
     with pytest.raises(StoreError, match=r"403 Forbidden, ExpiredToken.*Renew the credentials"):
@@ -278,7 +278,7 @@ def test_an_absent_object_or_bucket_is_named(s3: FaultyProxy, wanted: str, cause
 
 
 @pytest.mark.parametrize("start", [len(CONTENT) - 5, len(CONTENT), len(CONTENT) + 1])
-def test_a_range_beyond_the_end_of_an_object_causes_an_error_that_names_both_ends(
+def test_a_range_beyond_the_end_of_an_object_causes_an_error_that_gives_the_needed_and_the_actual_size(
     url: str, start: int, tmp_path: Path
 ) -> None:
     file = tmp_path / "file"
@@ -372,7 +372,7 @@ def test_a_command_line_is_logged_without_signatures() -> None:
     assert without_secrets(command) == "asr.train 'corpus.train=[https://h/a.jsonl,s3://b/x?y]' run_dir=x https://h/b"
 
 
-def test_a_training_refuses_settings_with_secrets_that_config_yaml_would_store(
+def test_a_training_run_refuses_settings_with_secrets_that_config_yaml_would_store(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit):

@@ -1,4 +1,4 @@
-"""Audio and manifests at URLs: results equal those for files, and a failing store is a one-line error."""
+"""Audio and manifests at URLs: results equal those for local files, and a failing store causes a one-line error."""
 
 import json
 import os
@@ -52,7 +52,7 @@ def corpus(tmp_path: Path, s3: FaultyProxy) -> Path:
 
 @pytest.mark.parametrize("suffix", ["0.wav", "1.flac", "2.ogg", "3.mp3"])
 @pytest.mark.parametrize("segment", [{}, {"offset": 0.11, "duration": 0.2}], ids=["whole", "segment"])
-def test_audio_at_a_url_decodes_to_the_bits_of_the_file(
+def test_audio_at_a_url_and_in_a_file_is_decoded_to_identical_samples(
     corpus: Path, s3: FaultyProxy, suffix: str, segment: dict[str, float]
 ) -> None:
     file = corpus / "audio" / suffix
@@ -66,7 +66,7 @@ def test_audio_at_a_url_decodes_to_the_bits_of_the_file(
 
 
 @pytest.mark.parametrize("damage", ["truncated", "emptied", "noise"])
-def test_damaged_audio_at_a_url_is_an_audio_error_that_names_it(corpus: Path, damage: str) -> None:
+def test_damaged_audio_at_a_url_causes_an_audio_error_that_names_the_url(corpus: Path, damage: str) -> None:
     content = (corpus / "audio" / "0.wav").read_bytes()
     damaged = {"truncated": content[: len(content) // 2], "emptied": b"", "noise": b"noise" * 100}[damage]
     write_whole("s3://bucket/damaged.wav", damaged)
@@ -74,12 +74,12 @@ def test_damaged_audio_at_a_url_is_an_audio_error_that_names_it(corpus: Path, da
         load_waveform("s3://bucket/damaged.wav", 16_000)
 
 
-def test_audio_that_a_store_cannot_deliver_is_not_an_audio_error(corpus: Path) -> None:
+def test_a_store_that_cannot_deliver_audio_causes_no_audio_error(corpus: Path) -> None:
     with pytest.raises(StoreError, match=r"s3://bucket/corpus/audio/none\.wav: 404"):
         load_waveform("s3://bucket/corpus/audio/none.wav", 16_000)
 
 
-def test_a_manifest_at_a_url_equals_the_local_one_with_urls(corpus: Path) -> None:
+def test_a_manifest_at_a_url_equals_the_local_one_except_that_its_audio_is_at_urls(corpus: Path) -> None:
     of_file, of_url = read_manifest(corpus / "corpus.jsonl"), read_manifest("s3://bucket/corpus/corpus.jsonl")
     assert [line.audio_filepath for line in of_url] == [
         line.audio_filepath.replace(str(corpus), "s3://bucket/corpus") for line in of_file
@@ -128,7 +128,9 @@ def test_audio_below_a_url_is_found(corpus: Path) -> None:
         find_audio_objects("s3://bucket/none")
 
 
-def test_transcribing_urls_gives_the_texts_of_the_files(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_transcribing_urls_gives_the_same_texts_as_transcribing_files(
+    corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     printed = []
     for root in (str(corpus), "s3://bucket/corpus"):
         paths = [f"{root}/corpus.jsonl", f"{root}/audio", f"{root}/audio/1.flac"]
@@ -145,7 +147,9 @@ def test_transcripts_are_in_the_folders_of_the_audio_below_the_url(corpus: Path)
     assert sorted(str(path.relative_to(out)) for path in out.rglob("*.txt")) == [f"audio/{n}.txt" for n in range(4)]
 
 
-def test_evaluating_a_manifest_at_a_url_gives_the_results_of_the_file(corpus: Path, s3: FaultyProxy) -> None:
+def test_evaluating_a_manifest_at_a_url_gives_the_same_results_as_a_local_manifest(
+    corpus: Path, s3: FaultyProxy
+) -> None:
     signed = f"http://127.0.0.1:{s3.port}/bucket/corpus/signed.jsonl?{SIGNATURE}"
     lines = [json.loads(line) for line in (corpus / "corpus.jsonl").read_text("utf-8-sig").splitlines() if line]
     for line in lines:

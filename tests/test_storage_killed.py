@@ -1,7 +1,7 @@
-"""Trainings on shards in S3 whose server, loading process or rank is killed, or whose cache disk is full.
+"""Training runs on shards in S3 when the server, a loading process or a rank is killed, or the cache disk is full.
 
-Each ends with the bits of an undisturbed training, or with one line, after which the same command resumes it to these
-bits. No file of a run, and no output, contains a key, a token or a signature.
+Each run ends bit-identical to an undisturbed run, or stops with one line; then the same command resumes it and the
+result is bit-identical, too. No file of a run, and no output, contains a key, a token or a signature.
 """
 
 import json
@@ -50,7 +50,7 @@ RUN = [
 
 @pytest.fixture(scope="module")
 def folder(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a bucket: the tones and a second training set in shards; the tones as files, one damaged."""
+    """The server's folder: the tones and a second training set in shards, and the tones as files, one damaged."""
     folder = tmp_path_factory.mktemp("s3") / "bucket"
     write_corpus(folder.parent, {"other": sentences(20, seed=9)})
     manifests = {name: tones / f"{name}.jsonl" for name in ("train", "valid", "test")}
@@ -73,7 +73,7 @@ def server(folder: Path) -> Iterator[MortalS3]:
 
 @pytest.fixture
 def s3(server: MortalS3) -> Iterator[MortalS3]:
-    """The server; after a test that kills it, it is started again."""
+    """The server, which is started again after a test that kills it."""
     yield server
     if not server.is_alive:
         server.start()
@@ -89,7 +89,7 @@ def whole(server: MortalS3, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _no_secrets(tmp_path: Path, server: MortalS3) -> Iterator[None]:
-    """Look for secrets in all files of a test, however its trainings ended."""
+    """Look for secrets in all files of a test, however its training runs ended."""
     yield
     secrets = [server.environment[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")]
     files = [path for path in tmp_path.rglob("*") if path.is_file() and path.parent != tmp_path / "signed"]
@@ -106,14 +106,14 @@ def begin(
     world_size: int = 1,
     before: Callable[[], object] | None = None,
 ) -> Any:
-    """Start a training that reads from the server with temporary credentials."""
+    """Start a training run that reads from the server with temporary credentials."""
     environment = {**s3.environment, "AWS_SESSION_TOKEN": TOKEN}
     config = resolved(*RUN, f"run_dir={run_dir}", *overrides)
     return start(config, log, world_size=world_size, before=before, environment=environment)
 
 
 def errors(log: Path) -> list[str]:
-    """Return the error lines of a training; there must be no traceback, except of a rank's loading processes.
+    """Return the error lines of a run's log, which must have no traceback except those of a rank's loading processes.
 
     Loading processes may outlive a killed rank for a moment; then one of their threads reports the lost connection.
     """
@@ -127,7 +127,7 @@ def same(run_dir: Path, whole: Path) -> bool:
 
 
 @pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_server_that_is_killed_and_restarted_only_delays_a_training(
+def test_a_server_that_is_killed_and_restarted_only_delays_training(
     num_workers: int, whole: Path, s3: MortalS3, tmp_path: Path
 ) -> None:
     run_dir, log = tmp_path / "run", tmp_path / "log"
@@ -145,7 +145,7 @@ def test_a_server_that_is_killed_and_restarted_only_delays_a_training(
     ("num_workers", "world_size"),
     [(0, 1), pytest.param(2, 1, marks=pytest.mark.slow), pytest.param(1, 2, marks=pytest.mark.slow)],
 )
-def test_a_server_that_stays_down_ends_a_training_in_one_line_that_says_how_to_resume(
+def test_a_server_that_stays_down_ends_training_with_one_line_that_says_how_to_resume(
     num_workers: int, world_size: int, request: pytest.FixtureRequest, s3: MortalS3, tmp_path: Path
 ) -> None:
     run_dir, log, undisturbed = tmp_path / "run", tmp_path / "log", request.getfixturevalue("whole")
@@ -169,7 +169,7 @@ def test_a_server_that_stays_down_ends_a_training_in_one_line_that_says_how_to_r
 
 
 @pytest.mark.slow
-def test_a_training_resumes_with_another_number_of_loading_processes_after_one_was_killed(
+def test_training_resumes_with_another_number_of_loading_processes_after_one_was_killed(
     whole: Path, s3: MortalS3, tmp_path: Path
 ) -> None:
     run_dir, log = tmp_path / "run", tmp_path / "log"
@@ -191,7 +191,7 @@ def test_a_training_resumes_with_another_number_of_loading_processes_after_one_w
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_training_of_two_ranks_resumes_after_one_was_killed(rank: int, s3: MortalS3, tmp_path: Path) -> None:
+def test_training_on_two_ranks_resumes_after_one_was_killed(rank: int, s3: MortalS3, tmp_path: Path) -> None:
     whole, run_dir, log = tmp_path / "whole", tmp_path / "run", tmp_path / "log"
     overrides = [*TWO, "data.num_workers=1", "checkpoint.every_steps=1"]
     assert finish(begin(s3, whole, tmp_path / "whole.log", *overrides, world_size=2)) == 0
@@ -221,7 +221,9 @@ def utterances_of_epochs(folder: Path) -> list[Counter[str]]:
 
 
 @pytest.mark.slow
-def test_a_training_resumed_on_other_numbers_of_ranks_plays_each_occurrence_once(s3: MortalS3, tmp_path: Path) -> None:
+def test_a_run_resumed_on_other_numbers_of_ranks_plays_each_utterance_as_often_as_an_undisturbed_run(
+    s3: MortalS3, tmp_path: Path
+) -> None:
     ids, undisturbed = tmp_path / "ids", tmp_path / "undisturbed"
     for path in (ids, undisturbed):
         path.mkdir()
@@ -240,7 +242,9 @@ def test_a_training_resumed_on_other_numbers_of_ranks_plays_each_occurrence_once
     assert utterances_of_epochs(ids) == utterances_of_epochs(undisturbed)
 
 
-def test_a_full_cache_disk_causes_a_warning_and_changes_no_bit(whole: Path, s3: MortalS3, tmp_path: Path) -> None:
+def test_a_full_cache_disk_causes_a_warning_and_the_result_is_bit_identical(
+    whole: Path, s3: MortalS3, tmp_path: Path
+) -> None:
     run_dir, log, disk = tmp_path / "run", tmp_path / "log", tmp_path / "disk"
     disk.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", disk], capture_output=True).returncode:
@@ -259,7 +263,7 @@ def test_a_full_cache_disk_causes_a_warning_and_changes_no_bit(whole: Path, s3: 
 
 
 def signed(tones: Path, s3: MortalS3, corpus: Path) -> list[str]:
-    """Write manifests of the tones at signed URLs; return the overrides of a training on them."""
+    """Write manifests of the tones at signed URLs; return the overrides of a training run on them."""
     corpus.mkdir()
     for name in ("train", "valid", "test"):
         lines = [json.loads(line) for line in (tones / f"{name}.jsonl").read_text().splitlines()]
@@ -271,7 +275,9 @@ def signed(tones: Path, s3: MortalS3, corpus: Path) -> list[str]:
     return [f"corpus.dir={corpus}", *manifests, "data.max_bad_fraction=0.5"]
 
 
-def test_no_file_of_a_training_contains_signed_urls(tones: Path, folder: Path, s3: MortalS3, tmp_path: Path) -> None:
+def test_no_file_of_a_training_run_contains_signed_urls(
+    tones: Path, folder: Path, s3: MortalS3, tmp_path: Path
+) -> None:
     run_dir, log = tmp_path / "run", tmp_path / "log"
     overrides = signed(tones, s3, tmp_path / "signed")
     assert finish(begin(s3, run_dir, log, *overrides, "trainer.max_epochs=1")) == 0, log.read_text()

@@ -1,4 +1,4 @@
-"""Processes that are forked, killed or interrupted read from object stores: each read is right or fails; none hangs."""
+"""Reads by processes that are forked, killed or interrupted may fail, but never give wrong bytes and never hang."""
 
 import asyncio
 import multiprocessing
@@ -33,7 +33,7 @@ def _object(s3: FaultyProxy) -> None:
 
 
 class Ranges(Dataset[tuple[bytes, str]]):
-    """Byte ranges of the object, each with the name of the class that read it."""
+    """Byte ranges of the object, each with the name of the class through which it was read."""
 
     def __len__(self) -> int:
         return 40
@@ -77,7 +77,7 @@ def test_a_failure_in_a_loading_process_is_reported_in_one_line(s3: FaultyProxy,
 
 
 def read_then_fork(done: "multiprocessing.Queue[tuple[bool, bool, str]]") -> None:
-    """Read as a loading process does, fork, and read in the child, too."""
+    """Read as a loading process does; then fork, and read in the child as well."""
     first = right() and access() == "Client"
     child = multiprocessing.Process(target=lambda: done.put((first, right(), access())))
     child.start()

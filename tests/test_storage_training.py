@@ -1,4 +1,4 @@
-"""A training that reads from an object store ends with the bits of one that reads files, or in one error line."""
+"""A training run that reads from an object store is bit-identical to one that reads files, or ends in an error line."""
 
 import random
 from pathlib import Path
@@ -35,7 +35,7 @@ def weights(run_dir: Path) -> bytes:
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_training_from_a_store_with_faults_and_a_cache_gives_the_bits_of_training_from_files(
+def test_training_from_a_faulty_store_with_a_cache_is_bit_identical_to_training_from_files(
     tones: Path, uploaded: str, s3: FaultyProxy, tmp_path: Path, num_workers: int
 ) -> None:
     two_epochs = "trainer.max_epochs=2"  # because workers start once per run, and must also serve the second epoch
@@ -50,7 +50,7 @@ def test_training_from_a_store_with_faults_and_a_cache_gives_the_bits_of_trainin
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_training_whose_store_fails_ends_in_one_line(
+def test_a_training_run_whose_store_fails_ends_with_one_error_line(
     uploaded: str, s3: FaultyProxy, tmp_path: Path, num_workers: int
 ) -> None:
     s3.faults.extend([""] * 20)

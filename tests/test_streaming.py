@@ -1,4 +1,4 @@
-"""Streams: for pieces of any size, features, words and times equal those of one pass."""
+"""Streams: for pieces of any size, features, words and times equal those of one pass over the whole recording."""
 
 import functools
 import math
@@ -159,7 +159,7 @@ def speech(seconds: float, seed: int, dtype: torch.dtype = torch.float64) -> Ten
 
 
 def whole(recognizer: Recognizer, waveform: Tensor) -> str:
-    """Return the text of one pass."""
+    """Return the text recognised in one pass over the waveform."""
     features = recognizer.model.features(waveform)
     if len(features) == 0:
         return ""
@@ -256,7 +256,7 @@ def test_a_stream_with_other_chunk_sizes_equals_one_pass_with_these_sizes() -> N
 
 
 @DECODERS
-def test_streams_that_join_and_leave_a_batch_give_the_words_of_each_alone(decode: str) -> None:
+def test_each_stream_of_a_changing_batch_gives_the_same_words_as_alone(decode: str) -> None:
     recognizer = shared(decode)
 
     def make(right: float) -> CachedStream:
@@ -407,7 +407,7 @@ def test_a_stream_reports_the_number_of_samples_that_it_needs_to_continue() -> N
     assert (again.num_wanted, again.is_ready) == (1, False)
 
 
-def test_look_back_streams_in_one_batch_give_the_words_of_each_alone() -> None:
+def test_each_look_back_stream_of_a_batch_gives_the_same_words_as_alone() -> None:
     recognizer = listener()
     texts = sentences(4, seed=8, words=(2, 9))
     waveforms = [torch.from_numpy(speak(text)).float() for text in texts]
@@ -493,7 +493,7 @@ def test_a_stream_uses_its_own_number_of_threads_and_restores_that_of_torch() ->
 
 
 @torch.no_grad()
-def test_a_look_back_stream_stores_seconds_and_not_hours() -> None:
+def test_a_look_back_stream_stores_only_the_last_seconds_of_audio() -> None:
     stream = Stream(listener(), left_seconds=1.0)
     for _ in range(12):
         stream.feed(torch.zeros(5 * RATE))
@@ -537,7 +537,7 @@ def test_a_model_without_chunk_frames_needs_chunk_seconds() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_an_hour_is_recognised_in_the_memory_of_a_minute() -> None:
+def test_recognising_an_hour_needs_hardly_more_memory_than_a_minute() -> None:
     code = """
 import resource, torch
 from tests.test_streaming import speech, streaming_recognizer
@@ -577,7 +577,7 @@ def test_a_long_recording_is_cut_where_a_transducer_without_ctc_emits_nothing(na
     assert all(0 < word.confidence < 1 for word in transcript.words)
 
 
-def test_a_net_with_non_finite_outputs_is_reported_also_without_a_frame_head() -> None:
+def test_a_net_with_non_finite_outputs_is_reported_even_without_a_frame_head() -> None:
     recognizer = transducer("tdt alone")
     with torch.no_grad():
         next(recognizer.model.encoder.parameters()).fill_(math.nan)

@@ -63,7 +63,7 @@ RECIPES_MAY = {
 
 
 def modules(package: str) -> Iterator[tuple[str, ast.Module]]:
-    """Return name (without the package) and syntax tree of each module that is not an `__init__`."""
+    """Return the name (without the package) and the syntax tree of each module that is not an `__init__`."""
     for path in sorted((ROOT / package).rglob("*.py")):
         if path.name != "__init__.py":
             name = ".".join(path.relative_to(ROOT / package).with_suffix("").parts)
@@ -262,7 +262,7 @@ COMPONENTS = [
 
 @cache
 def component_config(path: Path) -> tuple[str, dict[str, Any]]:
-    """Return group and resolved settings of one file of conf/, composed as in a training."""
+    """Return the group and the resolved settings of a file of conf/, composed as in a training run."""
     group, name = "/".join(path.parts[:-1]), path.parts[-1]
     if group == "augment":
         return group, {"name": name, **resolved("augment=[" + name + "]")["augment"][name]}
@@ -346,7 +346,7 @@ EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
-def test_another_head_needs_one_override_in_every_experiment(experiment: str) -> None:
+def test_changing_the_head_of_any_experiment_needs_one_override(experiment: str) -> None:
     for head in ("ctc", "ctc_attention"):
         build.check_components(resolved(f"experiment={experiment}", f"head={head}"))
 

@@ -1,4 +1,4 @@
-"""With the plugins of the extras, --multirun runs as the files of conf/sweep define."""
+"""With the plugins that the extras install, --multirun runs its jobs as the files of conf/sweep define."""
 
 import json
 import os

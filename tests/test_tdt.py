@@ -1,4 +1,4 @@
-"""The token-and-duration transducer: its loss and its searches equal enumerations and plain loops."""
+"""The token-and-duration transducer: its loss and its searches give the results of enumerations and plain loops."""
 
 import math
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Normalisers: examples, and properties of any text. Formats of numbers."""
+"""Normalisers: examples, and properties that hold for any text; formatting of numbers."""
 
 # ruff: noqa: RUF001  the examples contain letters and quotes that look alike
 
@@ -29,10 +29,10 @@ needs_whisper_normalizer = pytest.mark.skipif(
         ("a''b '''c' ' d", "a b c d"),
         ("well-known state_of_the_art 50%", "well known state of the art 50"),
         ("ﬁne ＦＵＬＬ Ｗｉｄｔｈ x²", "fine full width x2"),
-        ("20 ℃ 5 ㎒", "20 c 5 mhz"),  # only compatibility decomposition gives capitals
+        ("20 ℃ 5 ㎒", "20 c 5 mhz"),  # capitals appear only after compatibility decomposition
         ("Äpfel ÉCOLE straße", "äpfel école straße"),
         ("e\u0301cole", "école"),
-        ("T\u0308 H\u0331", "ẗ ẖ"),  # only lower-case letters compose
+        ("T\u0308 H\u0331", "ẗ ẖ"),  # these letters have composed forms only in lower case
         ("हिन्दी में", "हिन्दी में"),
         ("क्षि'कि", "क्षि'कि"),  # the mark before the apostrophe is part of the word
         ("ПРИВЕТ, об'єкт", "привет об'єкт"),
@@ -73,7 +73,7 @@ def test_whisper_english_normalises_like_the_leaderboard(text: str, expected: st
     assert get_normalizer("whisper_english")(text) == expected
 
 
-def test_a_normalizer_with_an_absent_package_is_reported_in_one_line_that_says_what_to_install(
+def test_if_the_package_of_a_normalizer_is_absent_one_line_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     normalize._whisper_english.cache_clear()
@@ -83,7 +83,7 @@ def test_a_normalizer_with_an_absent_package_is_reported_in_one_line_that_says_w
     assert "\n" not in str(raised.value)
 
 
-def test_texts_as_written_are_scored_without_case_and_punctuation_and_others_unchanged() -> None:
+def test_texts_as_written_are_scored_by_the_basic_normalizer_and_others_by_their_own() -> None:
     assert scored_by(as_written) is basic
     assert scored_by(basic) is basic
     assert scored_by(normalize.whisper_english) is normalize.whisper_english

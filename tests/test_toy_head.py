@@ -1,4 +1,4 @@
-"""A head that is not frame-wise, its decoder, and parts of a block are added by one Python and one YAML file each."""
+"""One Python file and one YAML file add a head that is not frame-wise, its decoder, or a part of a block."""
 
 import json
 import shutil

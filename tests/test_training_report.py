@@ -1,4 +1,4 @@
-"""The page of a training: its figures equal those in the run's files, and it names files that are missing."""
+"""The page of a training run: its figures equal those in the run's files, and it names files that are missing."""
 
 import csv
 import html
@@ -28,7 +28,7 @@ from tests.browser import browser, overflow, poor_contrasts, visit  # noqa: F401
 from tests.conftest import TINY, resolved, tone_corpus
 from tests.processes import finish, start
 
-MOST_SECONDS = 1.8  # maximum for training; a few tones are longer, and are dropped
+MOST_SECONDS = 1.8  # maximum for training; a few utterances are longer, and are dropped
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def tiles(page: str) -> dict[str, tuple[str, str]]:
 
 
 def tables(page: str) -> dict[str, list[list[str]]]:
-    """Map titles to the rows of a chart's table; the first row has the names of the columns."""
+    """Map the title of each chart to the rows of its table; the first row has the names of the columns."""
     by_title = {}
     for figure in re.findall(r"<figure.*?</figure>", page, re.DOTALL):
         title = re.search(r"<figcaption>(.*?)(<span|</figcaption>)", figure)
@@ -113,7 +113,7 @@ def number(cell: str) -> float:
     return float(cell.removesuffix(" %")) / 100 if cell.endswith(" %") else float(cell)
 
 
-def test_a_training_ends_with_its_page_and_logs_its_path(run_dir: Path) -> None:
+def test_at_its_end_training_writes_the_page_and_logs_its_path(run_dir: Path) -> None:
     assert (run_dir / "report.html").read_text() == page_of(run_dir)
     assert f"report written to {run_dir / 'report.html'}" in (run_dir / "train.log").read_text()
 
@@ -351,7 +351,7 @@ def test_the_page_of_a_run_with_few_files_names_what_is_missing(
 
 
 def long_run(folder: Path, lines: int) -> None:
-    """Write a run with this number of lines of metrics, and one outlier of the loss."""
+    """Write a run whose metrics have this number of lines and one outlier in the loss."""
     draw = random.Random(0)
     with (folder / "metrics.csv").open("w", newline="") as file:
         writer = csv.writer(file)
@@ -439,7 +439,7 @@ def test_the_page_has_no_errors_and_fits_its_window(
     hostile: Path,
     browser: Any,  # noqa: F811
 ) -> None:
-    """No errors on the console, no request except the page's own, no text of low contrast, no horizontal scrolling."""
+    """The page logs no error, requests only itself, has no text of low contrast, and needs no horizontal scrolling."""
     leave_report(hostile)
     for folder in (run_dir, hostile):
         seen = visit(browser, folder / "report.html", width=width, scheme=scheme)

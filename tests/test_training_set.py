@@ -1,4 +1,4 @@
-"""The training set: dropped utterances and reasons, and epochs that are resumed, also on other numbers of processes."""
+"""The training set: utterances dropped and why, and epochs resumed on the same or another number of processes."""
 
 import math
 from dataclasses import replace
@@ -52,7 +52,7 @@ def training_set(
 
 
 def steps(plan: EpochPlan) -> list[list[list[Item]]]:
-    """Return the items of a batch for each [step][rank]."""
+    """Return the items of each rank's batch in each step, indexed by [step][rank]."""
     return [[plan.items(step, rank) for rank in range(plan.plan.world_size)] for step in range(len(plan))]
 
 
@@ -279,7 +279,7 @@ def test_remaining_steps_are_counted_for_the_new_number_of_processes() -> None:
 
 
 @pytest.mark.parametrize("max_cells", [None, 4000.0])
-def test_a_plan_computed_in_small_blocks_equals_one_computed_at_once(
+def test_a_plan_computed_in_small_blocks_equals_one_computed_in_one_block(
     max_cells: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = utterances(300)

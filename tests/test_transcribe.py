@@ -127,7 +127,7 @@ def recording(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_every_format_goes_to_stdout_or_to_files_that_keep_their_folders(
+def test_every_format_goes_to_stdout_or_to_files_in_corresponding_folders(
     form: str, fluent: Path, recordings: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model, plain, suffix = fluent / "run", recordings / "plain.wav", FORMATS[form].suffix
@@ -238,7 +238,7 @@ def test_a_manifest_is_transcribed_in_order_including_segments(
     assert capsys.readouterr().out == f"two.flac@{8 * step}\tdbcd ef\nall\tabcd ef dbcd ef\n"
 
 
-def test_equal_ids_in_two_manifests_are_two_recordings(
+def test_an_id_that_is_in_two_manifests_stands_for_two_recordings(
     fluent: Path, recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     soundfile.write(tmp_path / "other.wav", speak("fe dcba"), SAMPLE_RATE)
@@ -254,7 +254,7 @@ STRANGE_IDS = ["a/b", "../../up", "..", "", "nul\0", "line\nbreak", "漢字", "�
 def test_the_output_file_for_any_id_is_in_the_output_folder(
     fluent: Path, recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # The empty id is tested below: its output would be a file of "..".
+    # The empty id is tested below, because its output must not be written to the parent folder.
     ids = [utterance_id for utterance_id in STRANGE_IDS if utterance_id != ""]
     path = manifest(tmp_path / "m.jsonl", *(line_of(recording, id=utterance_id) for utterance_id in ids))
     out = tmp_path / "deeper" / "out"
@@ -543,7 +543,7 @@ def test_an_interruption_leaves_complete_files_and_is_reported(fluent: Path, rec
     assert not [path for path in out.iterdir() if path.suffix != ".txt"]
 
 
-def test_a_closed_output_pipe_is_no_error_and_a_full_disk_is_reported_in_one_line(
+def test_a_closed_output_pipe_is_not_an_error_and_a_full_disk_is_reported_in_one_line(
     fluent: Path, recording: Path, tmp_path: Path
 ) -> None:
     path = manifest(tmp_path / "m.jsonl", *(line_of(recording, id=str(number)) for number in range(600)))

@@ -1,4 +1,4 @@
-"""The transducer: its loss, its prediction networks and its searches equal enumerations and plain loops."""
+"""The transducer: its loss, prediction networks and searches give the results of enumerations and plain loops."""
 
 import math
 from collections.abc import Iterator
@@ -125,7 +125,7 @@ def test_an_utterance_without_frames_has_probability_0() -> None:
 
 
 @pytest.mark.parametrize("predictor", PREDICTORS)
-def test_a_prediction_network_gives_equal_outputs_token_by_token_and_at_once_and_ignores_later_tokens(
+def test_a_prediction_network_gives_equal_outputs_in_one_call_and_token_by_token_and_ignores_later_tokens(
     predictor: str,
 ) -> None:
     network = head(predictor).predictor

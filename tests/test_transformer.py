@@ -1,4 +1,4 @@
-"""The Transformer, compared with torch's own, with LayerNorm before and after the sub-layers."""
+"""The Transformer, compared with torch's own, once with LayerNorm before the sub-layers and once with it after them."""
 
 import math
 from typing import Any
@@ -114,7 +114,7 @@ def test_sinusoidal_positions_are_added_to_the_input() -> None:
     torch.testing.assert_close(out, encoder.norm_output(summed), rtol=0, atol=1e-5)
 
 
-def test_a_dim_that_is_no_multiple_of_num_heads_is_an_error_that_names_both() -> None:
+def test_a_dim_that_is_not_a_multiple_of_num_heads_is_an_error_that_names_both() -> None:
     config = {**resolved("encoder=transformer")["encoder"], "dim": 18, "num_heads": 4}
     must = r"encoder\.dim must be even and a multiple of encoder\.num_heads; got dim=18, num_heads=4\."
     with pytest.raises(InputError, match=must):

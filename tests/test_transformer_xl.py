@@ -1,4 +1,4 @@
-"""The Transformer-XL: segments with memory equal one pass with the corresponding mask, in plain loops."""
+"""The Transformer-XL: segments with memory give the outputs of plain loops in one pass with the corresponding mask."""
 
 import math
 from typing import Any
@@ -141,7 +141,7 @@ def test_frames_before_a_segment_have_no_gradient_but_affect_the_output() -> Non
     assert not torch.allclose(encoder(changed, torch.tensor([6])).out[:, 3:], out[:, 3:])
 
 
-def test_a_dim_that_is_no_multiple_of_num_heads_is_an_error_that_names_both() -> None:
+def test_a_dim_that_is_not_a_multiple_of_num_heads_is_an_error_that_names_both() -> None:
     config = {**resolved("encoder=transformer_xl")["encoder"], "dim": 18, "num_heads": 4}
     must = r"encoder\.dim must be even and a multiple of encoder\.num_heads; got dim=18, num_heads=4\."
     with pytest.raises(InputError, match=must):

@@ -86,7 +86,7 @@ def stub(
     }
 
     def search(evidence: int, values: dict[str, float]) -> list[list[int]]:
-        """Return a hypothesis of a segment with the given number of wrong words."""
+        """Return the only hypothesis of a segment: the number of wrong words that the values cause."""
         assert evidence == 2, "the evidence of the segment"
         wrong = errors(Weights(**values))
         return [[wrong]]
@@ -152,7 +152,7 @@ def test_the_start_of_the_search_does_not_change_its_result(seed: int, three: bo
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_no_change_of_the_lm_weight_and_one_other_chosen_value_is_an_improvement(seed: int) -> None:
+def test_changing_the_chosen_lm_weight_and_one_other_value_gives_no_improvement(seed: int) -> None:
     def errors(weights: Weights) -> int:
         return 0 if weights.lm_weight == 0 else hash((weights, seed)) % 101
 

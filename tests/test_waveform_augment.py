@@ -130,7 +130,7 @@ def test_the_probability_is_the_fraction_of_waveforms_that_change(name: str, sou
     never, sometimes = configured(name, sounds, 0.0), configured(name, sounds, 0.5)
     assert all(never(waveform) is waveform for _ in range(20))
     changed = sum(sometimes(waveform) is not waveform for _ in range(60))
-    assert 12 < changed < 48  # six standard deviations of 3.9 from 30
+    assert 12 < changed < 48  # 4.6 standard deviations of 3.9 on each side of 30
 
 
 # ---- noise
@@ -176,7 +176,7 @@ def test_a_recording_that_is_too_short_is_repeated(sounds: Path) -> None:
     assert torch.allclose(added[length:], added[:-length], atol=1e-6)
 
 
-def test_several_recordings_added_at_once_are_equally_loud(tmp_path: Path) -> None:
+def test_several_recordings_added_together_are_equally_loud(tmp_path: Path) -> None:
     times = np.arange(SAMPLE_RATE) / SAMPLE_RATE
     for number, (frequency, loudness) in enumerate([(500, 0.5), (1000, 0.01), (2000, 0.1)]):
         tone = loudness * np.sin(2 * np.pi * frequency * times)
@@ -313,7 +313,7 @@ def codec(*names: str, sample_rate: int = SAMPLE_RATE, compression: float = 0.3)
 
 
 def test_mu_law_equals_that_of_g_711() -> None:
-    """For exponent e, |x| + 33 (14 bits) is in [2**(e + 5), 2**(e + 6)); the next four bits are stored: 255 levels."""
+    """For exponent e, |x| + 33 (14 bits) is in [2**(e + 5), 2**(e + 6)); four bits after the leading 1 are stored."""
     samples = torch.arange(-32634, 32636, 4)  # no value is on the boundary of two levels
     size = samples.abs() // 4 + 33
     exponent = size.double().log2().floor() - 5
@@ -336,7 +336,7 @@ def test_the_telephone_transmits_nothing_above_4_khz() -> None:
 @pytest.mark.parametrize("name", CODECS)
 def test_a_codec_adds_no_delay_and_preserves_speech(name: str) -> None:
     low = torch.fft.rfft(speech())
-    low[len(low) // 3 :] = 0  # a third of 8 kHz, which all codecs transmit
+    low[len(low) // 3 :] = 0  # keeps the lowest third of 8 kHz, which all codecs transmit
     waveform = torch.fft.irfft(low, len(speech()))
     out = codec(name)(waveform)
     size = 2 * len(waveform)

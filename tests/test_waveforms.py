@@ -27,7 +27,7 @@ AUGMENT = "augment=[speed_perturb,gain,edges,spec_augment]"
 
 
 def batches(utterances: list[Utterance], overrides: list[str], items: list[Item], views: int) -> list[Batch]:
-    """Return two batches: their features are computed for one utterance at a time, and for all at once."""
+    """Return two batches: the features of one are computed utterance by utterance, those of the other together."""
     config = resolved(AUGMENT, *overrides)
     features, augmentation = build_features(config), build_augmentation(config, SAMPLE_RATE)
     reference = replace(REFERENCE, views=views)
@@ -133,7 +133,7 @@ def test_an_augmentation_of_features_that_is_not_a_mask_is_refused_by_name() -> 
         without_features(Augmentation(features=[Blur()]), 80)
 
 
-def test_features_computed_on_the_device_give_nearly_the_same_losses_of_training(tones: Path, tmp_path: Path) -> None:
+def test_features_computed_on_the_device_give_nearly_the_same_training_losses(tones: Path, tmp_path: Path) -> None:
     runs = []
     for where in ("cpu", "device"):
         run_dir = tmp_path / where

@@ -1,4 +1,4 @@
-"""Words equal the text; their times equal those of the best path, and of the sounds themselves."""
+"""The words are those of the text; their times equal those of the best path, and of the sounds themselves."""
 
 import itertools
 import math
@@ -297,7 +297,7 @@ def test_words_of_a_character_model_end_with_their_last_character() -> None:
 
 
 def ends_by_energy(words: Sequence[Word], waveform: Tensor) -> list[tuple[float, float]]:
-    """Return, for words before a pause, the given end and that at which the sound is 25 dB below its peak for 0.1 s."""
+    """Return, for words before a pause, the word's end, and when the sound falls to 25 dB below its peak for 0.1 s."""
     hop = SAMPLE_RATE // 100
     frames = waveform[: len(waveform) // hop * hop].reshape(-1, hop).square().mean(dim=1).clamp(min=1e-10)
     quiet = (10 * torch.log10(frames / frames.max())) < -25
@@ -358,7 +358,7 @@ def one_pass(recognizer: Recognizer, waveform: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("way", sorted(CHUNKS))
-def test_words_begin_at_the_times_that_plain_loops_over_one_pass_find(way: str) -> None:
+def test_the_starts_of_words_equal_those_found_by_plain_loops_over_one_pass(way: str) -> None:
     recognizer = listener()
     waveform, _ = spoken(SHORT[:8], [0.3, 0.5, 1.1, 0.2, 0.3, 2.0, 0.4, 0.3], seed=5)
     [transcript] = recognizer.transcribe([waveform], CHUNKS[way], sample_rate=SAMPLE_RATE)

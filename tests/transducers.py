@@ -1,4 +1,4 @@
-"""Shared by the tests of transducers with and without durations: small heads, batches with junk, and checks."""
+"""Small heads, batches with junk, and checks that the tests of transducers with and without durations share."""
 
 import math
 import random
@@ -69,7 +69,7 @@ def assert_loss_and_gradient(
     cases: Sequence[Case],
     width: int,
 ) -> None:
-    """Compare a loss of a padded batch, and its gradient, with a reference of one utterance, logits (T', U + 1, V)."""
+    """Compare a padded batch's loss and gradient with those of a reference from each row's logits (T', U + 1, V)."""
     logits, *others = batch_of(cases, width)
     loss = loss_of(logits, *others)
     [gradient] = torch.autograd.grad(loss @ torch.arange(1.0, len(cases) + 1, dtype=torch.float64), logits)
@@ -140,7 +140,7 @@ def wide_searches(
 
 
 def assert_finds(hypotheses: Sequence[Any], acoustic: dict[tuple[int, ...], float], fusion: Fusion) -> None:
-    """Compare an n-best list with the scores of all hypotheses, by enumeration, plus their fusion."""
+    """Compare an n-best list with the enumerated acoustic scores of all hypotheses plus their fusion scores."""
     gains = {tokens: fusion.score(tokens) for tokens in acoustic}
     expected = {tokens: acoustic[tokens] + gain for tokens, gain in gains.items() if gain is not None}
     scores = [hypothesis.score for hypothesis in hypotheses]

@@ -225,7 +225,7 @@ def _next_mp3_frame(data: bytes, position: int, limit: int, kind: bytes | None =
 
 
 def _mp3_kind(header: bytes) -> bytes:
-    """Return the bits that all frame headers of a file share (version, layer, sample rate); b"" if it is no header."""
+    """Return the bits that all frame headers of a file share (version, layer, sample rate); b"" for other bytes."""
     return bytes((header[1] | 1, header[2] & 0x0C)) if _MP3_HEADER.match(header) else b""
 
 

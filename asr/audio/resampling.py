@@ -20,13 +20,13 @@ ZERO_CROSSINGS = 64  # number of zero crossings of the sinc on each side
 ROLLOFF = 0.9475937167399596  # frequency with a loss of 6 dB, relative to half the lower rate
 BETA = 14.769656459379492  # parameter of the Kaiser window
 
-# Maximum of hop * new, the number of a kernel's coefficients for the samples of a hop (2 MiB in float32). Coefficients
-# for the samples before and after the hop are not counted.
+# Maximum of hop * new, which is the number of coefficients that a kernel has for the samples of a hop (2 MiB in
+# float32). Coefficients for the samples before and after the hop are not counted.
 MAX_KERNEL_SIZE = 1 << 19
 NUM_KERNELS = 8  # number of cached kernels, each of a few MiB at most
 # Settings of `_Interpolation`.
 GRID = 8  # minimum number of grid points per sample at the lower rate
-POINTS = 8  # number of grid points that determine an output sample; errors are below 2e-6, like a float32 kernel's
+POINTS = 8  # number of grid points that determine an output sample; errors are below 2e-6, as in a float32 kernel
 PHASES = 64  # minimum number of filters in the kernel; kernels with fewer filters are slower
 
 

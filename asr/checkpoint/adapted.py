@@ -1,4 +1,4 @@
-"""Bundles and checkpoints of adapters, which contain small trained weights and the hash of their base model."""
+"""Bundles and checkpoints of an adapter; they contain its small trained weights and the hash of its base model."""
 
 import hashlib
 import re
@@ -18,11 +18,11 @@ ADAPTER, BASE = "adapter", "base"  # keys of an adapter's config; the config of 
 SHA256, SOURCE = (
     "sha256",
     "source",
-)  # keys of the entry BASE: hexadecimal hash of the base's tensors, and the base's name in training
+)  # keys of the entry BASE: hexadecimal hash of the base's tensors, and the value of init.from
 
 
 def weights_digest(weights: Mapping[str, Tensor]) -> bytes:
-    """Return the SHA-256 hash of the names and values of weights, which does not depend on their order."""
+    """Return the SHA-256 hash of the names and values of weights; the order of the weights does not affect it."""
     digest = hashlib.sha256()
     for name, weight in sorted(weights.items()):
         digest.update(name.encode())
@@ -56,7 +56,7 @@ def check_whole(bundle: Bundle, path: Path) -> Bundle:
 
 
 def merged(bundle: Bundle, path: Path, base: Bundle, base_path: Path) -> Bundle:
-    """Merge an adapter into its base; except for rounding, the result has the outputs of the base with the adapter.
+    """Merge an adapter into its base; except for rounding, the outputs are those of the base with the adapter.
 
     Args:
         bundle: bundle of the adapter.

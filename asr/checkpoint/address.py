@@ -47,7 +47,7 @@ def is_address(model: str | Path) -> bool:
 def hub_hint(path: Path) -> str:
     """Return a hint for the error about an absent path if the path may be a model's OWNER/NAME on a hub; else "".
 
-    A path in an existing folder is regarded as mistyped.
+    A path in an existing folder gets no hint, because it is probably a mistyped path.
     """
     is_name = not path.parent.exists() and ADDRESS.fullmatch(f"{SCHEME}{path}") is not None
     return f" A model on a hub is named {SCHEME}{path}." if is_name else ""

@@ -157,7 +157,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def attached_name(key: str, path: Path) -> str:
-    """Return the name that a decoder's file has in the bundle; `key` is the setting that contains its path."""
+    """Return the name that a decoder's file has in the bundle; `key` is the setting that contains the file's path."""
     return NEURAL_LM if _is_neural(key, path) else (ATTACHED | ATTACHED_TO_SEARCH)[key]
 
 
@@ -173,7 +173,7 @@ def fusion(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def with_attached(config: Mapping[str, Any], files: Mapping[str, str | None]) -> dict[str, Any]:
-    """Return the config with the paths of `files` in the settings of the decoder; `files` maps settings to paths."""
+    """Return a config whose decoder settings contain the paths in `files`, which maps settings to paths."""
     own = {key: path for key, path in files.items() if key in ATTACHED_TO_SEARCH}
     decode = {**config["decode"], **own}
     of_fusion = {key: path for key, path in files.items() if key in ATTACHED}
@@ -187,8 +187,8 @@ def with_attached(config: Mapping[str, Any], files: Mapping[str, str | None]) ->
 def _check_files(folder: Path) -> None:
     """Check the files of an untrusted bundle.
 
-    Links to other folders are refused, because tuning would copy their targets. Pipes are refused, because reading them
-    blocks. Large files are refused, because they fill the memory.
+    Links to other folders are refused, because tuning would copy their targets. Pipes are refused, because reading from
+    a pipe would block. Large files are refused, because they would fill the memory.
     """
     try:
         for file in folder.iterdir():
@@ -241,7 +241,8 @@ def replace_bundle(folder: Path, bundle: Bundle, instead_of: Bundle | None = Non
             may be removed.
 
     Raises:
-        InputError: the folder contains other files or is not writable, or the bundle's language model is not ARPA.
+        InputError: the folder contains other files or is not writable, or an n-gram model in the bundle is not in ARPA
+            format.
     """
     check_attachable(bundle.config)
     names = bundle.names | (instead_of.names if instead_of else set())
@@ -302,7 +303,7 @@ def check_attachable(config: Mapping[str, Any]) -> None:
     KenLM's binary format is excluded: KenLM maps it into memory without checks, so an untrusted file is unsafe.
 
     Raises:
-        InputError: an n-gram model is not ARPA, or a model is unreadable or invalid.
+        InputError: an n-gram model is not in ARPA format, or a model is unreadable or invalid.
     """
     language_model = config["decode"].get("language_model")
     if language_model is not None:

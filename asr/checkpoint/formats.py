@@ -57,7 +57,7 @@ def _as_written(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _activation_and_residual_groups(config: dict[str, Any]) -> dict[str, Any]:
-    """Add the settings of activation and residual connections, which were fixed for each encoder up to format 2."""
+    """Add settings for the activation and the residual connections; up to format 2, each encoder had fixed ones."""
     encoder = config.get("encoder")
     if not isinstance(encoder, dict) or encoder.get("name") not in ("conformer", "transformer"):
         return config

@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 BUNDLE = "bundle"  # name of the bundle's folder in a run folder
 CHECKPOINTS = "checkpoints"
 NEMO_CONFIG = "model_config.yaml"  # name of the config in the folder of an unpacked .nemo archive
-CHECKPOINT_KEY = "asr"  # key in a Lightning checkpoint of a bundle's contents except the weights
+CHECKPOINT_KEY = "asr"  # key of the entry in a Lightning checkpoint that stores everything in a bundle except weights
 PREFIX = "model."  # prefix of the names of weights in a Lightning checkpoint
 PRIOR_BEAM = "prior_beam"  # the decoder that subtracts label priors
 RESCORER = "lm_rescoring"  # the decoder that rescores the hypotheses of another decoder
@@ -121,7 +121,7 @@ def bundle_recognizer(bundle: Bundle, path: Path, device: str | torch.device = "
         tokenizer, features = build_tokenizer(bundle.config), build_features(bundle.config)
         tokenizer.load(bundle.files)
         features.normalize.load(bundle.files)
-        features(torch.zeros(features.sample_rate))  # raises RuntimeError if statistics have another number of bins
+        features(torch.zeros(features.sample_rate))  # RuntimeError if statistics have a different number of bins
         with torch.device("meta"):  # so that nothing is allocated before the weights are checked
             model = build_model(bundle.config, tokenizer, features)
         if not bundle.programs:
@@ -221,7 +221,7 @@ def with_values(settings: Mapping[str, Any], values: Mapping[str, float]) -> dic
 
 
 def model_config(config: Config) -> dict[str, Any]:
-    """Return the part of a training config that a bundle contains, without corpus and commands."""
+    """Return the sections of a training config that a bundle contains."""
     return {key: config[key] for key in MODEL_KEYS}
 
 
@@ -236,7 +236,7 @@ def checkpoint_extra(
     """Return the value of `CHECKPOINT_KEY` in a Lightning checkpoint, with types that `weights_only` can load.
 
     Args:
-        config: config of the training.
+        config: config of the training run.
         files: files of fitted components, by name.
         keys: keys of the config that are stored.
         base: result of `base_config` for an adapter; None: the model is not an adapter.
@@ -300,7 +300,7 @@ def write_bundle(
 
 
 def average(weights: Sequence[Mapping[str, Tensor]], shares: Sequence[float]) -> dict[str, Tensor]:
-    """Average weights of equal name in float64, weighted by `shares`; a single set of weights is returned unchanged."""
+    """Average, in float64, weights with the same name, weighted by `shares`; a single set is returned unchanged."""
     if len(weights) == 1:
         return dict(weights[0])
     pairs = list(zip(shares, weights, strict=True))

@@ -62,7 +62,8 @@ def newest_intact(folder: Path) -> tuple[SavedCheckpoint | None, dict[Path, str]
     """Find the newest intact checkpoint, from which a run resumes, and the damaged checkpoints that are newer.
 
     Returns:
-        The checkpoint (None: the folder has no checkpoints), and the damage of each newer checkpoint, by its path.
+        The checkpoint (None: the folder has no checkpoints), and a description of the damage of each newer checkpoint,
+        by its path.
 
     Raises:
         InputError: all checkpoints are damaged.
@@ -83,7 +84,7 @@ def put_aside(damaged: Mapping[Path, str]) -> None:
     """Rename damaged checkpoints, so that the run can write checkpoints with these names; log a warning for each.
 
     Args:
-        damaged: damaged checkpoints and their damage, from `newest_intact`.
+        damaged: descriptions of the damage, by the checkpoint's path, from `newest_intact`.
     """
     for path, reason in damaged.items():
         path.rename(path.with_name(path.name + DAMAGED))
@@ -91,7 +92,7 @@ def put_aside(damaged: Mapping[Path, str]) -> None:
 
 
 def damage(path: Path) -> str | None:
-    """Return the damage of a checkpoint, or None; the whole file is read, and no code in it is run."""
+    """Describe the damage of a checkpoint, None if it is intact; the whole file is read, and no code in it is run."""
     try:
         with zipfile.ZipFile(path) as file:  # verifies the checksums, which torch writes but does not verify
             broken = file.testzip()

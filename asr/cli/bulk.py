@@ -66,7 +66,7 @@ def check_bulk(options: argparse.Namespace) -> None:
 def run_bulk(
     options: argparse.Namespace, inference: "Inference", check: "Callable[[Recognizer], None]"
 ) -> "BulkJob | None":
-    """Run a bulk job, or print its dry run; return the job if all of its parts are done.
+    """Run a bulk job, or print the results of a dry run; return the job if all of its parts are done.
 
     Args:
         options: options of the command.
@@ -153,7 +153,7 @@ def _summary(job: "BulkJob", missing: Sequence[int], num_share: int) -> str:
 def _show(
     job: "BulkJob", missing: Sequence[int], num_share: int, recognizer: "Recognizer", inference: "Inference"
 ) -> None:
-    """Print the dry run of a job."""
+    """Print the results of a dry run: the job, its expected time, and its number of requests."""
     seconds = float(job.seconds[list(missing)].sum()) if missing else 0.0
     print(_summary(job, missing, num_share))
     for name in ("input", "model"):

@@ -156,7 +156,7 @@ def place(recognizer: "Recognizer", options: argparse.Namespace, *, computes_in_
         recognizer: recogniser to move.
         options: options of the command.
         computes_in_threads: whether several threads compute at the same time. If so, torch chooses the library for
-            matrix products, because the switch to oneDNN is global to the process (`adopt`).
+            matrix products, because the switch to oneDNN is global to the process (`asr.system.matrix_products.adopt`).
     """
     import torch
 

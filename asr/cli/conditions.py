@@ -1,4 +1,4 @@
-"""The options --noise, --snr, --noise-seed and --reverb, and the table of their results."""
+"""The options --noise, --snr, --noise-seed and --reverb, and a table of the results under these conditions."""
 
 import argparse
 from collections.abc import Mapping, Sequence

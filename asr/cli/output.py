@@ -48,7 +48,7 @@ def in_order(recordings: Sequence[NamedRecording], outcomes: "Callable[[list[Utt
 
     Args:
         recordings: recordings to transcribe; a name may occur in several manifests.
-        outcomes: maps utterances to outcomes in any order; an outcome is a transcript or the reason of a failure.
+        outcomes: maps utterances to outcomes in any order; an outcome is a transcript or the reason for a failure.
     """
     for start in range(0, len(recordings), CHUNK):
         chunk: dict[str, NamedRecording] = {}

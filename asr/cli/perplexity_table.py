@@ -34,7 +34,7 @@ def dev_lines(
         path: path of the dev text.
         dev: the dev text.
         models: name, weight (None: not part of a mixture) and n-grams of each model.
-        listed_from: this id and all higher ids are words that are given by --words but do not occur in the texts.
+        listed_from: this id and all higher ids stand for words given by --words that do not occur in the texts.
             None: there is no --words.
         spelled: for each unknown word, log10 of the probability of its spelling, (number of unknown words,). None:
             there is no spelling model.

@@ -101,7 +101,7 @@ def first_step(seconds: Mapping[str, float]) -> Iterator[str]:
     """Yield lines with the expected time until the first step.
 
     Args:
-        seconds: measured seconds of each part of the start, by the part's name.
+        seconds: measured seconds of each part of the start-up, by the part's name.
     """
     parts = ", ".join(f"{name} {elapsed:.2f} s" for name, elapsed in seconds.items())
     more = "plus libraries, processes and the trial of the largest batch"

@@ -8,7 +8,7 @@ from pathlib import Path
 from asr.errors import InputError
 from asr.system.files import check_output
 
-MEGABYTES = 20.0  # default limit of recordings in a page, about half an hour of speech; larger pages open slowly
+MEGABYTES = 20.0  # default limit of all recordings in a page, about half an hour of speech; larger pages open slowly
 MEGABYTE = 1_000_000
 
 

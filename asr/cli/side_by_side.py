@@ -45,8 +45,8 @@ def _columns(a: Sequence[list[str]], b: Sequence[list[str]]) -> Iterator[tuple[s
 def _slots(edits: Sequence[Edit]) -> list[list[str]]:
     """Return a list for each word of the reference, and a last list for the insertions after all of these words.
 
-    A list has the word, the word of the hypothesis with its mark, and the insertions before the word. In the last
-    list, both words are empty.
+    Each list contains the word of the reference, the hypothesis's word (with a mark if it is an error), and the
+    insertions before these words. In the last list, both words are empty.
     """
     slots: list[list[str]] = []
     inserted: list[str] = []

@@ -14,7 +14,7 @@ def lay_out(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def short_name(name: str, width: int = MAX_NAME_WIDTH) -> str:
-    """Shorten a wide name in the middle, because names differ at their ends."""
+    """Shorten a wide name in the middle, because names usually differ at the beginning or at the end."""
     if cell_len(name) <= width:
         return name
     end = name

@@ -22,10 +22,10 @@ from asr.errors import InputError
 from asr.settings.read import check
 from asr.settings.rule import above, number, or_null, whole
 
-# In an epoch of K batches, a jitter of J batches adds a fraction of about J / K of padding. About 1 / 2J of an
-# utterance's batch-mates stay the same. The limit J = MAX_JITTER * sqrt(K) keeps both fractions small if K is small.
-# An hour of speech has 183 batches, so J = 5.4; padding is 1.8 %, and 94 % of the batch-mates change. J = 8 would give
-# 2.5 % padding and change 96 % of the batch-mates.
+# In an epoch of K batches, a jitter of J batches adds a fraction of about J / K of padding, and a fraction of about
+# 1 / (2 * J) of an utterance's batch-mates stays the same. The limit J = MAX_JITTER * sqrt(K) keeps both fractions
+# small if K is small. An hour of speech has 183 batches, so J = 5.4; padding is 1.8 %, and 94 % of the batch-mates
+# change. J = 8 would give 2.5 % padding and change 96 % of the batch-mates.
 MAX_JITTER = 0.4
 
 LESS_MEMORY = "Lower data.batch_seconds, data.max_seconds or data.max_cells, or set gradient_checkpointing=true"
@@ -174,7 +174,7 @@ class Plan:
         return self.edges.diff().view(-1, self.world_size)[self.steps]
 
     def longest(self, durations: Tensor) -> Tensor:
-        """Return the longest duration in each batch, (steps, world_size); `durations` are of all utterances, (N,)."""
+        """Return the longest duration in each batch, (steps, world_size); `durations` covers all utterances, (N,)."""
         longest = torch.segment_reduce(durations[self.order], "max", lengths=self.edges.diff())
         return longest.view(-1, self.world_size)[self.steps]
 
@@ -218,7 +218,7 @@ def cut_batches(durations: Tensor, bounds: BatchBounds, texts: Texts | None = No
 def _batch_ends(durations: Tensor, bounds: BatchBounds, texts: Texts | None) -> Tensor:
     """Return, for each utterance, the end of the batch that would start at this utterance, (N,) int64.
 
-    All ends are computed at once: for decreasing k, a batch is extended by 2**k utterances if the extended batch is
+    All ends are computed together: for decreasing k, a batch is extended by 2**k utterances if the extended batch is
     within the bounds.
     """
     lengths = durations[None] if texts is None else torch.stack([durations, texts.num_tokens])
@@ -266,8 +266,8 @@ def plan_training(
         world_size: number of ranks.
         part: number of times that the epoch has been planned again because the number of ranks changed.
         texts: texts of the utterances; None: texts do not influence the size of a batch.
-        padded: padded length, in seconds, of a batch whose longest utterance is this one, (N,); None: the utterance's
-            duration.
+        padded: for each utterance, the padded length, in seconds, of a batch in which it is the longest, (N,);
+            None: the utterance's duration.
 
     Raises:
         InputError: there are fewer utterances than ranks, or the number of batches cannot be made a multiple of the
@@ -400,11 +400,11 @@ class BatchSampler(Sampler[list[Item]]):
 def plan_evaluation(durations: Sequence[float], bounds: BatchBounds, *, rank: int, world_size: int) -> list[list[int]]:
     """Plan one rank's batches of an evaluation; over all ranks, every utterance occurs exactly once.
 
-    The longest utterances come first, so that an evaluation that runs out of memory fails at once.
+    The longest utterances come first, so that an evaluation that runs out of memory fails early.
     """
     seconds = torch.tensor(durations, dtype=torch.float64)
     order = torch.argsort(-seconds, stable=True)
     sizes = cut_batches(seconds[order], bounds).diff().tolist()
     batches = [batch.tolist() for batch in order.split(sizes)] if sizes else []
-    batches += [[] for _ in range(world_size - len(batches))]  # every rank takes part in collectives
+    batches += [[] for _ in range(world_size - len(batches))]  # every rank must take part in collective operations
     return batches[rank::world_size]

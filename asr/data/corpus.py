@@ -89,7 +89,7 @@ class Corpus:
             yield from utterances.split()
 
     def note_conversion(self, sample_rate: int) -> None:
-        """Read one utterance here, so that a conversion of its audio is logged; workers log only errors."""
+        """Read one utterance in this process, so that a conversion of its audio is logged; workers log only errors."""
         with suppress(AudioError):  # reported when an epoch reads the utterance
             load_utterance(self.train[0], sample_rate)
 
@@ -115,7 +115,7 @@ def read_corpus(
         settings: settings of the corpus.
         normalize: the text normaliser.
         read: function that opens a manifest, such as `IndexCache.utterances`.
-        known: function that finds the manifests with ids of earlier manifests: `with_known_ids`, or
+        known: function that finds the manifests that share ids with earlier ones: `with_known_ids`, or
             `IndexCache.with_known_ids`, which stores the result for all processes.
 
     Raises:

@@ -25,7 +25,7 @@ from asr.storage.location import is_url, printable_url
 from asr.storage.store import read_files, read_ranges
 from asr.system.processes import torch_threads
 
-ENERGIES_AHEAD = 4  # number of results that a process computes in advance; a result for 10 s of audio has 0.3 MB
+ENERGIES_AHEAD = 4  # number of results that a process computes in advance; a result for 10 s of audio takes 0.3 MB
 DURATION_TOLERANCE_SECONDS = 0.1  # allowed error of a manifest's duration, in addition to 1 % of it
 
 
@@ -154,7 +154,7 @@ class SpeechDataset(Dataset[Example | Rejected]):
         tokens = self.reference.encode(utterance.text)
         needed = self.reference.min_frames(tokens)
         if self.reference.output_lengths(len(features)) < needed and item.factor != 1.0:
-            # the plan used the manifest's duration, which was rounded up and is too long
+            # Use speed 1.0: the plan's factor suits the manifest's duration, but the audio is slightly shorter.
             features, *views = self._views(waveform, item._replace(factor=1.0))
         frames = self.reference.output_lengths(len(features))
         if frames < needed:

@@ -47,7 +47,7 @@ class PlanSummary:
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """The batches of an epoch or of one of its parts; `len()` is the number of steps, equal to the batches per rank.
+    """The batches of an epoch or of one of its parts; `len()` is the number of steps (batches per rank).
 
     Args:
         epoch: number of the epoch, from 0.
@@ -55,7 +55,7 @@ class EpochPlan:
         occurrences: the M occurrences of utterances in the epoch.
         durations: duration of every occurrence at its speed factor, plus the maximum that augmentation adds, in
             seconds, (M,) float64.
-        padded: padded length, in seconds, of a batch whose longest occurrence is this one, (M,) float64.
+        padded: for each occurrence, the padded length, in seconds, of a batch in which it is the longest, (M,) float64.
         speeds: speed factor of every occurrence.
         kept_speed: number of utterances that keep speed 1.0, because with the drawn factor they would have too few
             frames or their batch would be too long.

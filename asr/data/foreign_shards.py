@@ -19,7 +19,7 @@ from asr.storage.location import file_name, folder_of, is_url, printable_url
 from asr.storage.range_file import RangeFile
 from asr.storage.store import read_range, sizes_and_etags, write_whole
 
-READ_BYTES = 1 << 16  # size of one read, so that it covers a header and the small members after it
+READ_BYTES = 1 << 16  # size of one read; large enough for a header and the small members after it
 MAX_TEXT_BYTES = 1 << 20  # maximum size of a member that is a text or a manifest line
 
 OnShard = Callable[[], object]

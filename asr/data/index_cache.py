@@ -37,7 +37,8 @@ from asr.system.files import NO_ROOM, write_whole
 INDEX_SUFFIX = ".arrow"
 POLL_SECONDS = 0.1
 LONG_SECONDS = 5.0  # waiting and indexing are logged if they take longer than this
-PROBES = 100  # number of utterances whose values are part of a key, so that a change of the code changes the key
+# number of utterances whose values are part of a key, so that a change of the code that computes values changes the key
+PROBES = 100
 
 logger = logging.getLogger(__name__)
 
@@ -216,7 +217,7 @@ def _rows(manifest: str, content: bytes | None, required: Sequence[str]) -> Iter
         yield utterance
     if len(np.unique(np.frombuffer(hashes, dtype=np.int64))) < len(hashes):
         _, problems = read_good_lines(manifest, required=required)  # empty if only the hashes are equal, not the ids
-        for problem in problems:  # names both lines with the id
+        for problem in problems:  # a problem names both lines that have the same id
             raise problem
 
 

@@ -19,7 +19,7 @@ NO_AUDIO = (".json", ".nodata", ".nometa")  # suffixes of members without audio
 
 
 def index_shar(shards: Sequence[str], cuts: Sequence[str], on_shard: OnShard) -> Iterator[Utterance]:
-    """Yield the utterances of a Shar: one per cut, with the texts of its supervisions in order.
+    """Yield the utterances of Shar data: one per cut, with the texts of its supervisions in order.
 
     Args:
         shards: recording.*.tar, as paths or URLs.

@@ -262,7 +262,7 @@ def check_unicode(text: str, where: str) -> None:
     Raises:
         InputError: the text contains a lone surrogate.
     """
-    if re.search("[\ud800-\udc7f\udd00-\udfff]", text):  # \udc80 to \udcff are bytes that are not UTF-8
+    if re.search("[\ud800-\udc7f\udd00-\udfff]", text):  # \udc80 to \udcff stand for bytes that are not UTF-8
         raise InputError(f"{where} must be Unicode text; it has a lone surrogate: {shown(text)}.")
 
 

@@ -96,7 +96,7 @@ class Mixture:
 
     @staticmethod
     def _whole_and_drawn(size: int, mean: float) -> tuple[int, int, int]:
-        """Return the minimum occurrences per utterance, the number of utterances with one more, and the total."""
+        """Return how often every utterance occurs, how many utterances occur once more, and the total."""
         whole = int(mean)
         drawn = round((mean - whole) * size)
         return whole, drawn, whole * size + drawn

@@ -22,7 +22,7 @@ from asr.storage.range_file import RangeFile
 
 PARQUET_SUFFIX = ".parquet"
 MAX_ROW_GROUP_BYTES = 4 << 30  # maximum bytes of audio in a row group, which is read into memory
-BATCH_ROWS = 16  # number of rows that are decoded at once
+BATCH_ROWS = 16  # number of rows that are decoded at a time
 PROBE_BYTES = 64  # number of bytes at the start of an audio file that are searched for first
 SPEAKER_COLUMNS = ("speaker", "speaker_id")
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Share(NamedTuple):
-    """Part of an epoch planned for `world_size` processes, and the batches that each process has completed."""
+    """A part of an epoch: the number of processes that it was planned for, and of batches that each has completed."""
 
     world_size: int
     batches: int

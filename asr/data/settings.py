@@ -108,7 +108,7 @@ class DataSettings:
         storage: timeouts and cache of object stores.
         max_dropped_fraction: maximum fraction of training utterances dropped because their tokens do not fit the
             encoder's frames.
-        max_bad_fraction: maximum fraction of unreadable utterances in an epoch; a larger fraction stops the training.
+        max_bad_fraction: maximum fraction of unreadable utterances in an epoch; a larger fraction stops the run.
     """
 
     plan: Annotated[PlanSettings, INLINE]

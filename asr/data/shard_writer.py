@@ -28,8 +28,8 @@ from asr.storage.store import list_prefix, read_range, read_whole, write_whole
 from asr.system.files import UNFINISHED, remove_unfinished
 
 BLOCK = tarfile.BLOCKSIZE
-READ_BYTES = 1 << 23  # number of bytes that are compared at once when a shard is verified
-OPUS_RATES = (8_000, 12_000, 16_000, 24_000, 48_000)  # Hz; other rates become the next higher one, at most 48 kHz
+READ_BYTES = 1 << 23  # number of bytes that are compared at a time when a shard is verified
+OPUS_RATES = (8_000, 12_000, 16_000, 24_000, 48_000)  # Hz; audio of another rate gets the next higher one, or 48 kHz
 MAX_FLAC_RATE = 655_350  # Hz: limit of FLAC's header
 
 logger = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from asr.errors import InputError
 from asr.interfaces import Features
 from asr.text.numbers import counted, percent
 
-MAX_PLANNED = 20_000_000  # total number of utterances in the epochs that are planned to count a run's steps
+MAX_PLANNED = 20_000_000  # maximum total number of utterances in the epochs that are planned to count a run's steps
 MIN_PLANNED_EPOCHS = 2
 
 logger = logging.getLogger(__name__)

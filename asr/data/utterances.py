@@ -154,7 +154,7 @@ class Utterances(Sequence[Utterance]):
             first = end
 
     def values(self, name: str) -> Iterator[str]:
-        """Yield the values of a text column; texts are normalised. Accessing utterances takes ten times as long."""
+        """Yield the values of a text column; texts are normalised. Making `Utterance`s would be ten times slower."""
         change = self._normalize if name == "text" and self._normalize is not None else str
         first = 0
         for part in self.parts:

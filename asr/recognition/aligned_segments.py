@@ -21,7 +21,7 @@ from asr.recognition.timing import word_times
 from asr.recognition.transcript import Alternative, Transcript, Word
 from asr.text.words import spell
 
-MARGIN_SECONDS = 0.5  # maximum audio before the first and after the last word, whose times are approximate
+MARGIN_SECONDS = 0.5  # maximum audio before the first word and after the last word; word times are approximate
 SCORED_SECONDS = 2.0  # length of the window over which deficits are averaged: about five words
 
 
@@ -76,7 +76,7 @@ class AlignedSegment(NamedTuple):
     """A segment of a recording with its words.
 
     Args:
-        utterance: position of the segment in the recording, and its text as written.
+        utterance: the segment's position in the recording, and the segment's text as written.
         score: mean deficit over the worst two seconds, from `segment_score`.
         problem: reason not to train on the segment; None: the segment is usable.
     """

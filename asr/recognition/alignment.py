@@ -7,7 +7,7 @@ from torch import Tensor
 from asr.interfaces import BLANK_ID, Span
 
 FLOOR = -1e4  # minimum log-probability; without it, torchaudio returns a wrong text if all paths are impossible
-MAX_CELLS = 1 << 27  # maximum cells of torchaudio's table of frames x states, one byte per cell
+MAX_CELLS = 1 << 27  # maximum number of cells of torchaudio's table of frames x states, one byte per cell
 STAY, STEP, SKIP = 0, 1, 2  # number of states by which a path advances from one frame to the next
 
 
@@ -15,7 +15,7 @@ def token_spans(log_probs: Tensor, tokens: list[int]) -> list[Span]:
     """Find the most likely path that spells `tokens`, and return the frames of each token.
 
     *Source*: Kürzinger et al. 2020, arXiv:2007.09127, section 2. torchaudio searches for the path; if its table
-    would have more than `MAX_CELLS` cells, `_best_states` does.
+    would have more than `MAX_CELLS` cells, `_best_states` searches instead.
 
     Args:
         log_probs: log_probs of one utterance, (T', V), on the CPU; T' must be at least `head.min_frames(tokens)`.
@@ -44,10 +44,10 @@ def token_spans(log_probs: Tensor, tokens: list[int]) -> list[Span]:
 def _best_states(log_probs: Tensor, labels: Tensor) -> Tensor:
     """Find the most likely path with memory proportional to (frames * states) ** (2 / 3).
 
-    The first pass stores the scores at the beginning of each block of frames, but no choices. The second pass goes
-    through the blocks from the last to the first. It recomputes the choices of a block only for the states that can
-    lead to the path's state at the end of the block. The result is exact: it equals that of a search that stores all
-    choices.
+    The first pass stores the scores at the beginning of each block of frames, but not the choices of transitions. The
+    second pass goes through the blocks from the last to the first. It recomputes the choices of a block only for the
+    states that can lead to the path's state at the end of the block. The result is exact: it equals that of a search
+    that stores all choices.
 
     Args:
         log_probs: (T', V).

@@ -209,7 +209,8 @@ class CachedStream:
         log_probs = torch.cat(self._log_probs) if self._log_probs else None
         num_frames = 0 if log_probs is None else len(log_probs)
         if self.recognizer.frame_head.min_frames(hypothesis.tokens) > num_frames:
-            # The best hypothesis has changed: the first words of the new hypothesis are in frames that were dropped.
+            # The best hypothesis has changed, and the first words of the new one are in frames that were dropped. The
+            # new hypothesis cannot be aligned, so each token gets all frames and confidence 0.
             number = len(hypothesis.tokens)
             hypothesis = hypothesis._replace(frames=[Span(0, num_frames)] * number, confidences=[0.0] * number)
         else:

@@ -102,9 +102,9 @@ def _milliseconds(seconds: float) -> int:
 def _side_by_side(words: Sequence[Word]) -> list[tuple[int, int]]:
     """Adjust the times of words so that words do not overlap and each lasts at least a millisecond.
 
-    A word ends no later than the next word begins. Words that begin together evenly share the time until the last of
-    them ends or the next word begins, whichever is earlier. If this time is shorter than one millisecond per word, it
-    is extended, and the following words start later.
+    A word ends no later than the next word begins. Words that begin together get equal shares of the time until the
+    last of them ends or the next word begins, whichever is earlier. If this time is shorter than one millisecond per
+    word, it is extended, and the following words start later.
 
     Returns:
         Start and end of each word, in milliseconds.

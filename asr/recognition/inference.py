@@ -37,7 +37,7 @@ class Inference:
     """Inference options outside the model: memory bounds and detail of the output.
 
     Args:
-        batches: limits for batches of utterances, and of chunks of a long recording.
+        batches: limits for batches of utterances, and for batches of chunks of a long recording.
         chunks: sizes of chunks; recordings longer than a chunk are cut.
         segmenter: function of `asr.recognition.long_form` that cuts long recordings; None: chosen for the model.
         nbest: maximum number of alternatives in a transcript.
@@ -79,7 +79,7 @@ class RecordingEncoder:
         self.waiting_seconds = 0.0  # total time spent waiting for batches and blocks of audio
 
     def autocast(self) -> AbstractContextManager[object]:
-        """Return a context that computes in `precision`; None keeps the caller's precision, as validation needs."""
+        """Return a context that computes in `precision`; None keeps the caller's precision, which validation needs."""
         if self.precision is None:
             return nullcontext()
         return torch.autocast(self.model.device.type, self.precision, enabled=self.precision != torch.float32)

@@ -9,7 +9,7 @@ from torch import Tensor
 FRAME_SECONDS = 0.02
 SMOOTHED_FRAMES = 5  # odd; a level is the median of 5 frames, so that a click of 2 frames does not end a pause
 HEARD_DB = 60.0  # frames this far below the loudest frame, such as digital silence, do not count in the noise level
-MAX_CONTRAST_DB = 45.0  # maximum difference of speech and noise levels; weak speech sounds may be this far below speech
+MAX_CONTRAST_DB = 45.0  # maximum speech level above noise; weak speech sounds may be this far below loud ones
 MIN_MARGIN_DB = 3.0  # frames up to this far above the noise are silent, because the level of the noise varies
 LATE = 1 / 3  # preferred minimum length of a segment, as a fraction of max_seconds
 LAST = 2 / 3  # without a pause, the cut is anywhere between this fraction of max_seconds and max_seconds

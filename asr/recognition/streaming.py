@@ -49,7 +49,7 @@ class Stream:
             final, partial, _ = stream.feed(samples)
         final, _, _ = stream.finish()
 
-    A streaming model recognises the same words as when it processes the whole recording at once. Any other model
+    A streaming model recognises the same words as when it processes the whole recording in one pass. Any other model
     recognises the last seconds again with each chunk, which takes longer; `note` then states the reason.
 
     Args:

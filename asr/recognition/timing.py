@@ -12,8 +12,8 @@ from asr.text.words import Spelt
 
 # A model with subword tokens emits a token at the token's beginning, whatever the token's length, so the ends of words
 # must be corrected. CHARACTER_SECONDS was chosen with the English model and 142 words of dev-mini that precede a pause;
-# the energy of the audio shows where they end. The median error of a word's end is 0.085 s with the correction, and
-# 0.15 s without it.
+# the energy of the audio shows where these words end. The median error of a word's end is 0.085 s with the correction,
+# and 0.15 s without it.
 CHARACTER_SECONDS = 0.05  # added to the duration of a word's last token for each character after the first
 
 

@@ -1,4 +1,4 @@
-"""Subwords as tokens, by Hugging Face's tokenizers library."""
+"""Subwords as tokens, computed by Hugging Face's tokenizers library."""
 
 import base64
 import json
@@ -16,8 +16,9 @@ FILE = "tokenizer.json"
 UNKNOWN = "<unk>"  # unknown piece of a tokenizer that asr trains
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # represents a space in pieces
 BYTE = re.compile("<0x[0-9A-F]{2}>")  # a piece that is a byte and not text
-MAX_PIECE = 1_000  # characters of a piece
-# Parts that asr accepts in an untrusted tokenizer. A regular expression could run for ever, so PATTERNS has only one.
+MAX_PIECE = 1_000  # maximum number of characters of a piece
+# Parts that asr accepts in an untrusted tokenizer. A regular expression could run for ever, so PATTERNS contains only
+# one regular expression, which is harmless.
 STEPS = ("Precompiled", "Strip", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Replace")
 METASPACE = ["Metaspace", SPACE]
 PATTERNS: tuple[dict[str, str], ...] = ({"Regex": " {2,}"}, {"String": " "})
@@ -106,7 +107,7 @@ class HuggingFace:
 
 
 def _checked(tokenizer: Any) -> dict[str, Any]:
-    """Return the parts of an untrusted tokenizer that split and join text, after a check that asr accepts them all."""
+    """Return the parts that split and join text in an untrusted tokenizer; check that asr accepts each of them."""
     if not isinstance(tokenizer, Mapping) or not isinstance(tokenizer.get("model"), Mapping):
         raise InputError(f"{FILE} must hold a tokenizer's model; it holds none.")
     model, normalizer = tokenizer["model"], tokenizer.get("normalizer")
@@ -165,7 +166,7 @@ def _made(content: bytes) -> Any:
 
 
 def _precompiled(content: Any) -> Any:
-    """Build a step of type Precompiled alone; inside a tokenizer, the library raises no error for a damaged step."""
+    """Build a single step of type Precompiled; a damaged step inside a tokenizer would raise no error."""
     return _library().normalizers.Precompiled(base64.b64decode(content))
 
 
@@ -212,7 +213,7 @@ def _library() -> Any:
 
 
 def _safely(call: Callable[[], Any]) -> Any:
-    """Call the library and convert its errors to InputError, including Rust panics, which are not an `Exception`."""
+    """Call the library and convert its errors to InputError, even Rust panics, which do not derive from `Exception`."""
     try:
         return call()
     except Exception as error:  # the library raises plain Exception for every fault

@@ -1,4 +1,4 @@
-"""Subwords as tokens, by the SentencePiece library."""
+"""Subwords as tokens, computed by the SentencePiece library."""
 
 import io
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from asr.settings.rule import one_of, whole
 
 FILE = "tokenizer.model"
 UNKNOWN_ID = 1
-MAX_PIECE = 1_000  # characters of a piece; trained pieces have at most 16
+MAX_PIECE = 1_000  # maximum number of characters of a piece; trained pieces have at most 16
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # represents a space in pieces
 
 
@@ -22,7 +22,7 @@ class SentencePiece:
 
     Id 0 is CTC's blank (SentencePiece's padding piece). Id 1 is the unknown piece, which never occurs: a character that
     is not in the training text is an error. SentencePiece does not normalise texts, because `asr.text.normalize` has
-    normalised them.
+    already normalised them.
 
     Args:
         algorithm: "unigram" or "bpe".

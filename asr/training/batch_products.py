@@ -1,4 +1,4 @@
-"""The library of matrix products in training steps."""
+"""The choice of the library that computes matrix products in training steps."""
 
 from contextlib import ExitStack
 from typing import Any
@@ -9,11 +9,11 @@ from asr.system.matrix_products import MIN_FRAMES, large_products
 
 
 class BatchProducts(pl.Callback):
-    """Use the library that this process has chosen for matrix products during each training step.
+    """During each training step, use the library that this process has chosen for large matrix products.
 
-    Batches are planned to contain many seconds of audio, so every training batch counts as large. Outside of steps,
-    torch chooses the library: loading processes, which are forked between steps, must compute the same features as this
-    process.
+    Batches are planned to contain many seconds of audio, so the products of every training step count as large. Outside
+    of steps, torch chooses the library: loading processes, which are forked between steps, must compute the same
+    features as this process.
     """
 
     def __init__(self) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def besides_steps(
     trainer: pl.Trainer, settings: "RunSettings", prepared: "Prepared", task: "RecognitionTask", data: "SpeechData"
 ) -> list[pl.Callback]:
-    """Make the callbacks of a training, in the order in which they are called.
+    """Make the callbacks of a training run, in the order in which they are called.
 
     Args:
         trainer: trainer of the run.
@@ -55,7 +55,7 @@ def besides_steps(
 def besides_text_steps(
     trainer: pl.Trainer, settings: "LanguageModelSettings", largest: "Callable[[], Sequence[TextBatch]]"
 ) -> list[pl.Callback]:
-    """Make the callbacks of a language model's training, in the order in which they are called.
+    """Make the callbacks for training a language model, in the order in which they are called.
 
     Args:
         trainer: trainer of the run.

@@ -1,7 +1,7 @@
 """python -m asr.training.compile_ahead: compile a block in a separate process, to fill inductor's cache on disk.
 
-The training starts this process and sends the pickled block to its standard input. Nothing else may be sent, because
-unpickling can run code.
+The training process starts this one and sends the pickled block to its standard input. Nothing else may be sent,
+because unpickling can run code.
 """
 
 import os
@@ -60,7 +60,7 @@ class CompilationBeside:
     """A process that compiles a block's forward and backward pass while the training continues.
 
     Args:
-        block: any block; all blocks have equal classes and shapes.
+        block: any block of the encoder; all blocks have the same class and shapes.
         inputs: inputs of the block.
     """
 

@@ -21,8 +21,8 @@ Forward = Callable[..., Any]  # forward pass of a class of blocks: maps a block 
 class Compiler(Protocol):
     """A compiler of blocks: `Inductor`, or a fake in tests.
 
-    `beside` starts a compilation for inputs of these shapes while the training continues. The function that `program`
-    returns may compile at its first call; after the compilation by `beside`, this call is fast.
+    `beside` starts a compilation for inputs of the given shapes while the training continues. The function that
+    `program` returns may compile at its first call; this call is fast if the compilation by `beside` has finished.
     """
 
     def errors(self) -> tuple[type[Exception], ...]:
@@ -58,7 +58,7 @@ class Inductor:
         return CompilationBeside(block, inputs)
 
     def program(self, block: nn.Module) -> Forward:
-        """Return the block's forward pass, compiled once for all blocks and lengths at its first call."""
+        """Return the block's forward pass, which is compiled at its first call, once for all blocks and lengths."""
         return compiled(block)
 
 
@@ -69,7 +69,7 @@ class CompiledBlocks(pl.Callback):
     the compilation fails, blocks remain uncompiled, and the log gives the reason.
 
     Args:
-        encoder: encoder whose `blocks` are compiled; all blocks have equal classes and shapes.
+        encoder: encoder whose `blocks` are compiled; all blocks have the same class and shapes.
         compiler: compiles the blocks.
     """
 

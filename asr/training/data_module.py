@@ -1,4 +1,4 @@
-"""The Lightning data module of speech: loaders that follow each epoch's batch plan."""
+"""The Lightning data module for speech: loaders that follow each epoch's batch plan."""
 
 import logging
 import multiprocessing
@@ -85,7 +85,7 @@ class SpeechData(pl.LightningDataModule):
         self._train_loader = self._loader(self._train, self._current_epoch, self.waiting, self._collate, lives_on=True)
 
     def train_dataloader(self) -> DataLoader[Batch]:
-        """Plan the current epoch; its loader begins with the batch at which the run starts or resumes."""
+        """Plan the current epoch; return its loader, which begins with the batch at which the run starts or resumes."""
         assert self.trainer is not None
         position = self.epochs.stretch(self.trainer.current_epoch, self.trainer.world_size)
         plan = self.epochs.plan(position)
@@ -122,8 +122,8 @@ class SpeechData(pl.LightningDataModule):
     def worst_batches(self) -> list[Batch]:
         """Return this rank's part of the largest steps of the epoch in which the run starts or resumes.
 
-        Sizes and texts are taken from the plan; the features are noise, so no audio is read. All ranks return equally
-        long lists.
+        Sizes and texts are taken from the plan; the features are noise, so no audio is read. All ranks return lists of
+        the same length.
         """
         assert self.trainer is not None
         plan = self.epochs.plan(self.epochs.stretch(self.epochs.begin.epoch, self.trainer.world_size))
@@ -170,8 +170,8 @@ class _CurrentEpoch(Sampler[list[Item]]):
 class _Loader(DataLoader[Batch]):
     """A loader that starts its workers when the first batch is requested.
 
-    Lightning makes two iterators of each epoch's loader and uses only the second one. So the workers of the first
-    iterator do not start, and do not read batches that are never used.
+    Lightning makes two iterators of each epoch's loader and uses only the second one. With this loader, the
+    workers of the first iterator never start, so they do not read batches in vain.
     """
 
     waiting: Stopwatch  # runs while the consumer waits for a batch
@@ -190,7 +190,7 @@ class _Loader(DataLoader[Batch]):
 def _start_worker(worker: int) -> None:
     logging.getLogger("asr.audio.load").setLevel(logging.ERROR)  # otherwise each worker would log conversions again
     return_memory()
-    # If the parent process is killed, torch's workers would hang when their pipe to the parent is full, because the
+    # If the parent process were killed, torch's workers would hang once their pipe to the parent is full, because the
     # workers themselves hold the pipe's other end.
     parent = multiprocessing.parent_process()
     if parent is not None and parent.pid is not None:

@@ -1,4 +1,4 @@
-"""Training with several processes: preparation, errors reported once for all, and the end of all when one fails."""
+"""Training with several processes: prepare files once, report each error once, and end all processes when one fails."""
 
 import atexit
 import gc
@@ -26,7 +26,7 @@ STARTED_BY_FIRST = "ASR_STARTED_BY_FIRST_PROCESS"  # environment variable: id of
 POLL_SECONDS = 0.2
 GRACE_SECONDS = 5.0  # time in which processes can detect a lost connection by themselves
 
-_LEFT: list[object] = []  # groups that this process has left
+_LEFT: list[object] = []  # process groups that this process has left
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ def first_then_all(trainer: "Trainer", prepare: Callable[[], Result]) -> Result:
     """Run `prepare` on the first process, then on the other processes, which read the files that the first has written.
 
     On one machine, Lightning starts the other processes when the first process calls `fit`, so the files exist already.
-    torchrun and SLURM start all processes at once, so the other processes wait for the first.
+    torchrun and SLURM start all processes at the same time, so the other processes wait for the first.
 
     Raises:
         InputError, StoreError: raised by `prepare`, on the first process; other processes exit without a message.
@@ -105,8 +105,9 @@ def take_leave() -> None:
     import torch.distributed as dist
 
     if dist.is_initialized():
-        # DDP also refers to the group. If DDP released it last, it would join Gloo's threads while holding the GIL. A
-        # thread may need the GIL to free the tensors of the last communication, which would be a deadlock.
+        # DDP also refers to the group. If DDP's reference were the last to be freed, Gloo's threads would be joined
+        # while the GIL is held. One of them may need the GIL to free the tensors of the last communication, which
+        # would be a deadlock.
         _LEFT.append(dist.group.WORLD)
         atexit.register(_let_go)
         dist.destroy_process_group()

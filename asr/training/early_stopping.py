@@ -1,4 +1,4 @@
-"""Early stopping: the end of a training whose validations no longer improve."""
+"""Early stopping: end a training run whose validations no longer improve."""
 
 import logging
 from typing import Any
@@ -14,7 +14,7 @@ class Patience(pl.callbacks.EarlyStopping):
     """Stop after `patience` consecutive validations without a new best WER or perplexity.
 
     If a run starts from a model (`init.from`), the validation of that model counts as the first best value. A run that
-    is resumed after early stopping stops again at once; Lightning alone would continue it.
+    is resumed after early stopping stops again immediately; Lightning alone would continue it.
 
     Args:
         patience: number of validations.
@@ -26,7 +26,7 @@ class Patience(pl.callbacks.EarlyStopping):
         super().__init__(f"valid/{measure}", mode="min", patience=patience, check_on_train_epoch_end=False)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Stop at once if the run had stopped before it was resumed."""
+        """Stop immediately if the run had stopped before it was resumed."""
         trainer.should_stop = self.wait_count >= self.patience
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

@@ -36,7 +36,8 @@ def fit(
         stop: request to stop, made by a signal.
 
     Raises:
-        InputError: another process has ended, or the user can correct the error, such as too little memory.
+        InputError: another process has ended, or an error has occurred that the user can correct, such as too little
+            memory.
         StoreError: a store failed.
         Stopped: a signal stopped the training; the run is saved.
     """
@@ -86,5 +87,5 @@ def _is_finished(trainer: pl.Trainer, resume: "Resume") -> bool:
 
 
 def is_lost_worker(error: BaseException) -> bool:
-    """Return whether a worker ended while it sent a batch; unlike the error of a missing file, it has no filename."""
+    """Return whether a worker ended while it sent a batch; its error, unlike that of a missing file, names no file."""
     return isinstance(error, LOST_WORKER) and getattr(error, "filename", None) is None

@@ -19,9 +19,9 @@ class Frozen(pl.callbacks.Callback):
     """Freeze weights and the running statistics of their modules.
 
     Weights frozen for the whole run require no gradient, and the optimizer does not contain them. Weights frozen for
-    the first steps require gradients, which are discarded. There are two reasons: DDP determines only once, before the
-    first step, which weights have gradients; and the trial of the largest batch must include the memory of all
-    gradients.
+    the first steps require gradients, which are discarded. There are two reasons to compute these gradients: DDP
+    determines only once, before the first step, which weights have gradients; and the trial of the largest batch must
+    include the memory of all gradients.
 
     Weights that already require no gradient, such as the base of an adapter, stay frozen for the whole run.
 

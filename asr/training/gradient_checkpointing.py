@@ -52,9 +52,9 @@ def _contexts(block: nn.Module) -> tuple[AbstractContextManager[Any], AbstractCo
 class _BuffersAsNow:
     """A context in which a module's buffers have the values that they had when the context was constructed.
 
-    On exit, the current values are restored. So the recomputation starts with the buffers of the forward pass, and
-    running statistics count a batch once. The context may be entered several times, because backward can run several
-    times on a retained graph.
+    On exit, the current values are restored. The recomputation therefore starts with the same buffers as the forward
+    pass, and running statistics count a batch once. The context may be entered several times, because backward can
+    run several times on a retained graph.
     """
 
     def __init__(self, module: nn.Module) -> None:

@@ -232,7 +232,7 @@ def run_job(
         logger.error("error: %s", error)
         sys.exit(1)
     except BrokenPipeError:
-        if not reader_has_gone():  # the broken pipe is not stdout, but for example a worker's
+        if not reader_has_gone():  # the broken pipe is not stdout; it is, for example, a worker's
             raise
         sys.exit(1)
     except OSError as error:

@@ -29,7 +29,7 @@ def replace_signal_handlers(trainer: pl.Trainer, listen: Callable[[], None], giv
 
 
 def batches_begun(trainer: pl.Trainer) -> int:
-    """Return the number of batches of the epoch that this process has started, also before the run was resumed.
+    """Return how many batches of the epoch this process has started, including those before the run was resumed.
 
     Lightning 2.6 counts a batch as `ready` before `on_train_batch_start`. Between two batches, which is also the time
     at which the schedule is updated, all counted batches are complete.

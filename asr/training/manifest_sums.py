@@ -42,7 +42,7 @@ class ManifestSums:
         return bool(self.names)
 
     def _clear(self) -> None:
-        self._sums = torch.zeros(len(self.names), 4, dtype=torch.float64)  # loss, tokens, errors, words of references
+        self._sums = torch.zeros(len(self.names), 4, dtype=torch.float64)  # loss, tokens, errors, reference words
 
     def add(
         self, utterances: Sequence[Utterance], losses: Tensor, token_lengths: Tensor, errors: Sequence[ErrorCounts] = ()

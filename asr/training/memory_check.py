@@ -1,4 +1,4 @@
-"""A trial of the largest batches before training, so that a run without enough memory fails at once."""
+"""A trial of the largest batches before training, so that a run without enough memory fails immediately."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ class LargestBatchFirst(pl.callbacks.Callback):
     """Take an optimizer step on the largest batches of the plan, and undo the step.
 
     Parameters, buffers, optimizer and random state are restored bit for bit. Each batch runs before and after an
-    optimizer step, so that memory also includes the optimizer's state, as in all steps after the first.
+    optimizer step, so that the measured peak also includes the optimizer's state, as in all steps after the first.
 
     Args:
         largest: makes this process's part of the largest batches; all processes must make equal numbers of batches.

@@ -14,7 +14,7 @@ from asr.run.names import TRACE
 
 logger = logging.getLogger(__name__)
 
-WARM_UP = 3  # number of first batches that are not recorded, because they allocate memory and compile
+WARM_UP = 3  # number of batches at the start that are not recorded, because they allocate memory and compile
 ROWS = 20  # number of rows of each table
 NAME_WIDTH = 60
 PART = "[pl][module]"  # prefix of the names of the model's parts

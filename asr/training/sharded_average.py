@@ -17,7 +17,7 @@ class WholeInValidation(pl.callbacks.Callback):
         gather_weights(pl_module)
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Free the parts of weights that other processes store."""
+        """Free the parts of the weights that belong to other processes."""
         divide_weights(pl_module)
 
 
@@ -38,7 +38,7 @@ class ShardedAverage(EMAWeightAveraging):
         gather_weights(pl_module)
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Free the parts that other processes store, then exchange the average and the trained weights again."""
+        """Free the parts that belong to other processes, then exchange the average and the trained weights again."""
         divide_weights(pl_module)
         super().on_validation_epoch_end(trainer, pl_module)
 

@@ -21,7 +21,7 @@ from asr.training.lightning_internals import start_process_group
 class Sharded(ModelParallelStrategy):
     """Lightning's strategy for `fully_shard`, with the checkpoints of DDP: one file of whole tensors.
 
-    Lightning's own checkpoint of whole tensors numbers the optimizer's state in another order than torch does, and
+    Lightning's own checkpoint of whole tensors numbers the optimizer's state in a different order from torch, and
     loads the weights before `on_load_checkpoint`, which adds the frozen weights.
     """
 
@@ -98,7 +98,7 @@ def shard(module: nn.Module, blocks: Iterable[nn.Module], device: torch.device) 
 
 
 def gather_weights(module: nn.Module) -> None:
-    """Gather the weights of a module on every process, until `divide_weights` is called; all processes must call both.
+    """Gather the weights of a module on every process, until `divide_weights` is called; all must call both functions.
 
     In a validation, processes have different numbers of batches, so they cannot gather weights for each batch.
     """
@@ -108,7 +108,7 @@ def gather_weights(module: nn.Module) -> None:
 
 
 def divide_weights(module: nn.Module) -> None:
-    """Free the parts of weights that other processes store; from now on, weights are gathered while they are used."""
+    """Free the parts of the weights that belong to other processes; from now on, gather weights while they are used."""
     for part in _parts(module):
         part.reshard()
         part.set_reshard_after_forward(True, recurse=False)
@@ -148,7 +148,7 @@ def _divided(optimizer: Optimizer, state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _part(value: Any, like: Tensor | None) -> Any:
-    """Return this process's part of a tensor if `like` is sharded and of equal shape; otherwise return the value."""
+    """Return this process's part of a tensor that has the shape of a sharded `like`; otherwise return the value."""
     if isinstance(value, DTensor) or not isinstance(value, Tensor) or not isinstance(like, DTensor):
         return value
     if value.shape != like.shape:  # the optimizer's count of steps

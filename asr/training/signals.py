@@ -1,4 +1,4 @@
-"""Signals that stop a training, which then completes its step, saves, and exits with 128 + the signal's number."""
+"""Signals that stop a training run, which then completes its step, saves, and exits with 128 + the signal's number."""
 
 import logging
 import os
@@ -43,7 +43,7 @@ class StopRequest:
         self._before = {signum: signal.signal(signum, self._note) for signum in SIGNALS}
 
     def give_back(self) -> None:
-        """Restore the previous signal handlers; SIGINT stays ignored after a request to stop at once."""
+        """Restore the previous signal handlers; SIGINT stays ignored after a request to stop immediately."""
         for signum, handler in self._before.items():
             if not (self.at_once and signum == signal.SIGINT):
                 signal.signal(signum, handler)

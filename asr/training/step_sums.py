@@ -44,7 +44,7 @@ class StepSums(NamedTuple):
         return cls(**dict(zip(cls._fields, sums[:fixed], strict=False)), others=others)
 
     def together(self, others: Sequence["StepSums"]) -> "StepSums":
-        """Add frames and seconds of other steps to this step's sums, so that rates are since the last log line."""
+        """Add other steps' frames and seconds to this step's, so that rates cover the time since the last log line."""
         steps = [self, *others]
         shared = ("frames", "padded_frames", "waited_seconds", "wall_seconds")
         return self._replace(**{name: sum(getattr(step, name) for step in steps) for name in shared})

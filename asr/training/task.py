@@ -45,12 +45,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Unreadable:
-    """The allowed number of unreadable utterances in an epoch, and the number before the run resumes.
+    """The allowed number of unreadable utterances in an epoch, and the number found before the run was resumed.
 
     Args:
         at_most: number allowed in an epoch, over all processes; a larger number stops the training.
         epoch: epoch in which the run starts or resumes, from 0.
-        so_far: number of unreadable utterances of that epoch before the run resumes.
+        so_far: number of unreadable utterances found in that epoch before the run was resumed.
     """
 
     at_most: float
@@ -65,7 +65,7 @@ class RecognitionTask(pl.LightningModule):
     all batches of the optimizer step. Each backward pass adds gradients of sums; the gradients are divided once, before
     clipping.
 
-    An error on one rank is reduced over all ranks, so that all ranks stop together and no rank hangs. On a CPU, errors
+    An error on one rank is communicated to all ranks, so that all stop together and no rank hangs. On a CPU, errors
     are checked after every step. On other devices each check is a synchronisation, so errors are checked only when a
     step is logged and before a checkpoint is written (`settle`).
 
@@ -75,7 +75,7 @@ class RecognitionTask(pl.LightningModule):
         schedule: schedule of the learning rate.
         total_steps: number of optimizer steps of the whole run, for the schedule.
         seed: seed of dropout.
-        unreadable: limit of skipped utterances.
+        unreadable: limit on skipped utterances.
         extra: data stored in a checkpoint with the weights (`checkpoint_extra`).
         faults: folder for batches whose loss is not finite.
         waiting: measures the time that the training process waits for batches.
@@ -353,7 +353,7 @@ class RecognitionTask(pl.LightningModule):
 
 
 def answers_at_once(device: torch.device) -> bool:
-    """Return whether results are available without a synchronisation, as on a CPU, which is not asynchronous."""
+    """Return whether results are available without a synchronisation, as on a CPU, which computes synchronously."""
     return device.type == "cpu"
 
 

@@ -1,4 +1,4 @@
-"""The Lightning data module of texts: loaders that follow each epoch's batch plan."""
+"""The Lightning data module for texts: loaders that follow each epoch's batch plan."""
 
 import lightning.pytorch as pl
 from torch.utils.data import DataLoader, Dataset

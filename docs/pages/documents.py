@@ -52,7 +52,7 @@ class DocumentPages:
 
         Args:
             source: path of the document.
-            page: path of the page in the site that has the link.
+            page: path in the site of the page that has the link.
             target: target of the link in the document.
         """
         path, _, anchor = target.partition("#")

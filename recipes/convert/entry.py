@@ -1,4 +1,4 @@
-"""Code shared by all formats: entries, their conversion to utterances by reading audio headers, and problems."""
+"""Code shared by all formats: entries, problems, and the conversion of entries to utterances from audio headers."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -21,7 +21,7 @@ SPEAKER_COLUMNS = ("speaker", "speaker_id", "client_id")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An utterance of a format, before its audio is examined.
+    """An utterance in another toolkit's format, before its audio is examined.
 
     Args:
         where: place in the source, file:line.
@@ -29,7 +29,7 @@ class Entry:
         text: transcript of the utterance.
         id: id that is unique in a source; None: the name of the audio file is used.
         speaker: name of the speaker; None: unknown.
-        offset: beginning in the file, in seconds; None: the utterance is the whole file.
+        offset: start of the utterance in the file, in seconds; None: the utterance is the whole file.
         duration: duration in seconds; None: up to the end of the file, whose length is read from the file.
     """
 
@@ -44,7 +44,7 @@ class Entry:
 
 @dataclass
 class Options:
-    """Options of a source.
+    """Options for reading a source.
 
     Args:
         root: folder for relative audio paths; None: the format's default folder.

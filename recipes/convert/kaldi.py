@@ -12,7 +12,7 @@ from asr.data.manifest import named_lines
 from asr.errors import InputError
 from recipes.convert.entry import Entry, Options, Problems
 
-Table = dict[str, tuple[str, str]]  # from the key of a line to its place (file:line) and the rest of the line
+Table = dict[str, tuple[str, str]]  # maps the key of a line to the line's place (file:line) and remaining text
 
 
 class Segment(NamedTuple):
@@ -67,7 +67,7 @@ def _table(path: Path, problems: Problems, may_be_empty: bool = False) -> Table:
 
 
 def _audio(value: str, root: Path, where: str, problems: Problems) -> Path | None:
-    """Return the audio file, anywhere on the disk, that a line of wav.scp names; else add a problem and return None."""
+    """Return the audio file, in any folder, that a wav.scp line names; otherwise add a problem and return None."""
     if value.endswith("|"):
         problems.add(where, f"must name a file; commands are not run: {value!r}. Write its output to a file first")
         return None

@@ -1,4 +1,4 @@
-"""lhotse's manifests, JSONL with or without gzip: cuts, or supervisions with their recordings."""
+"""lhotse's manifests, which are JSONL with or without gzip: cuts, or supervisions with their recordings."""
 
 import gzip
 import zlib
@@ -68,7 +68,7 @@ def _entry(
     start: float,
     duration: float,
 ) -> Entry:
-    """Return an entry for a segment of a recording; the entry's offset is None if it is the whole recording."""
+    """Return an entry for a segment of a recording; its offset is None if the segment is the whole recording."""
     if recording.get("transforms"):
         raise InputError("audio must not have transforms, which lhotse applies on loading; this recording has some")
     sources = recording["sources"]

@@ -14,7 +14,7 @@ MAX_NAMED = 10  # maximum number of printed problems
 
 
 def taken_over(source: Path, entries: Iterable[Entry], problems: Problems, *, skip_bad: bool) -> list[Utterance]:
-    """Convert the entries of a source to utterances; print all problems on stderr, also those from the reader.
+    """Convert the entries of a source to utterances; print all problems on stderr, including the reader's.
 
     `problems` must only contain problems of this source, so that each problem is printed once.
 

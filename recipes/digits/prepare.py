@@ -61,7 +61,7 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def official(recordings: list[Recording]) -> Splits:
-    """Return FSDD's official split by index; each of its manifests has all speakers."""
+    """Return FSDD's official split, which is by index; each of its manifests has all speakers."""
     return {
         "train": [
             recording

@@ -65,7 +65,7 @@ def check_subset_names(names: list[str]) -> list[str]:
 def find_subsets(corpus_dir: Path, names: list[str]) -> list[Path]:
     """Return the folders of the named subsets in the given order; without names, the folders of all subsets.
 
-    A folder is a subset if it has a published name, or has speaker/chapter/ with audio or a transcript.
+    A folder is a subset if it has a published name, or contains a folder speaker/chapter/ with audio or a transcript.
 
     Raises:
         InputError: the corpus, a named subset, or any subset is missing.

@@ -31,7 +31,7 @@ from recipes.librispeech.reader import DAMAGE, Problem, ProblemKind, find_chapte
 from recipes.output import claim
 
 RECIPE = "recipes.librispeech.prepare"
-MAX_NAMED = 10  # printed problems of a kind; <subset>.problems.txt has all of them
+MAX_NAMED = 10  # maximum number of printed problems of a kind; <subset>.problems.txt has all problems
 
 
 @dataclass(frozen=True, slots=True)

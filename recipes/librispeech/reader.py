@@ -18,7 +18,7 @@ from asr.data.manifest import Utterance
 from asr.errors import InputError
 
 NUM_THREADS = 8  # reading headers is limited by the disk or the network
-MAX_FRAMES = 2**36 - 1  # a FLAC header's total has 36 bits; libsndfile returns 2**63 - 1 for an unknown total
+MAX_FRAMES = 2**36 - 1  # a FLAC header has 36 bits for this number; libsndfile returns 2**63 - 1 if it is unknown
 
 
 class ProblemKind(Enum):

@@ -1,4 +1,4 @@
-"""Write the manifests of LJSpeech (Ito and Johnson 2017): a day of speech by one reader, from seven books.
+"""Write the manifests of LJSpeech (Ito and Johnson 2017): 24 hours of speech by one reader, from seven books.
 
     python -m recipes.ljspeech.prepare --corpus-dir LJSpeech-1.1 --output-dir data/ljspeech
     python -m recipes.ljspeech.prepare --corpus-dir LJSpeech-1.1 --output-dir data/ljspeech --download

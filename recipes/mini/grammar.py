@@ -37,7 +37,7 @@ def sentences(language: Language, seed: str) -> Iterator[str]:
 
 
 def _says_twice(sentence: str, language: Language) -> bool:
-    """Whether a sentence contains the same alternative of one of the kinds in `language.unlike` twice."""
+    """Whether a sentence contains an alternative of a kind in `language.unlike` more than once."""
     names = {alternative.split()[-1] for kind in language.unlike for alternative in language.grammar[kind]}
     words = [word for word in sentence.split() if word in names]
     return len(words) != len(set(words))

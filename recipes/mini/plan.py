@@ -54,7 +54,7 @@ def plan(hours: float, seed: int, language: Language) -> list[Line]:
     """Plan all utterances of the corpus.
 
     Splits share neither voices nor sentences. Train contains every word of valid and test, and is longer than `hours`
-    if this needs more sentences. With less than an hour of training speech, valid and test shrink in proportion.
+    if this takes more sentences. With less than an hour of training speech, valid and test shrink in proportion.
     """
     used: set[str] = set()
     held_out: list[Line] = []

@@ -100,7 +100,7 @@ def prepare(
 
 
 def _remove_stale(output_dir: Path, planned: set[Path]) -> None:
-    """Remove audio of an earlier, longer run, recognised by this recipe's file names."""
+    """Remove the audio files of an earlier, longer run; this recipe's file names identify them."""
     for split in SPLITS:
         for audio in (output_dir / AUDIO / split).glob(f"{split}-*.flac"):
             if audio not in planned:

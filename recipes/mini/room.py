@@ -1,4 +1,4 @@
-"""Simulation of a microphone in a room from espeak's samples: 16 kHz, moderate echo, moderate noise."""
+"""Turn espeak's samples into a simulated recording by a microphone in a room: 16 kHz, moderate echo, moderate noise."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ def record(
     sample_rate: int,
     random: np.random.Generator,
 ) -> np.ndarray:
-    """Return a waveform at 16 kHz of the sentences in a room, with random moderate echo, noise and level.
+    """Return a 16 kHz waveform of the sentences recorded in a room, with random echo, noise and loudness.
 
     Args:
         sentences: samples of each sentence.
@@ -78,7 +78,7 @@ def _echo(waveform: np.ndarray, random: np.random.Generator) -> np.ndarray:
 
 
 def _noise(num_samples: int, random: np.random.Generator) -> np.ndarray:
-    """Return noise of unit power, from white to pink, down to 50 Hz."""
+    """Return noise of unit power, at random between white and pink above 50 Hz, and white below."""
     size = 1 << num_samples.bit_length()
     frequency = np.maximum(np.fft.rfftfreq(size, 1 / SAMPLE_RATE), 50)
     spectrum = np.fft.rfft(random.standard_normal(size)) * frequency ** -random.uniform(0, 0.5)

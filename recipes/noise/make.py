@@ -28,12 +28,12 @@ from recipes.command import ROOM, AddOption, run_recipe
 from recipes.output import claim
 
 SAMPLE_RATE = 16_000
-LOUDNESS_DB = (-35, -20)  # of a recording: its mean square, in dB relative to 1
+LOUDNESS_DB = (-35, -20)  # minimum and maximum mean square of a recording, in dB relative to 1
 VOICES = (3, 8)  # minimum and maximum number of voices in babble
 PEAK = 0.99
 
 Random = np.random.Generator
-Maker = Callable[[int, Random], np.ndarray]  # makes a waveform with this number of samples
+Maker = Callable[[int, Random], np.ndarray]  # makes a waveform with the given number of samples
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -3,7 +3,7 @@
     python -m asr.evaluate MODEL transcribed.jsonl --output-dir out
     python -m recipes.pseudo_label.deciles out/transcribed.utterances.jsonl --dev dev/dev.utterances.jsonl
 
-This sorts the utterances by confidence and prints the word error rate of each tenth. --page draws this rate over the
+This sorts the utterances by confidence and prints the word error rate of each tenth. --page plots this rate against the
 expected rate (1 minus the mean confidence), with 95 % intervals.
 """
 

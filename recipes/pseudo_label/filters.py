@@ -24,7 +24,7 @@ class Limits:
         characters_per_second: minimum and maximum number of characters per second, without spaces.
         max_repeats: maximum number of consecutive occurrences of a phrase of at most four words.
         characters: accepted characters, besides spaces; None: letters, digits and punctuation of any script.
-        max_disagreement: maximum number of word errors between both models' texts, divided by the longer text's words.
+        max_disagreement: maximum number of word errors between the two models' texts, per word of the longer text.
     """
 
     min_confidence: float
@@ -89,7 +89,7 @@ def characters_per_second(text: AutomaticText) -> float:
 
 
 def is_repetitive(text: str, max_repeats: int) -> bool:
-    """Whether a phrase of up to four words is repeated in a row too often, or zlib compresses the text too strongly."""
+    """Whether a phrase of up to four words is repeated too often in a row, or zlib compresses the text too strongly."""
     return most_repeats(text.split()) > max_repeats or repetition(text) > MAX_COMPRESSION
 
 

@@ -30,7 +30,7 @@ class AutomaticText:
     confidence: float | None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the keys and values of a manifest's line for this text."""
+        """Return the manifest line of this text as a dict."""
         utterance = self.utterance
         line: dict[str, Any] = {"id": utterance.id, "audio_filepath": absolute(utterance.audio_filepath)}
         line |= {"duration": utterance.duration}
@@ -56,7 +56,7 @@ def read_texts(path: str, audio: Mapping[str, Utterance], calibration: Calibrati
     """Read the output of `asr.transcribe --parts`, of `asr.transcribe --format jsonl`, or of `asr.evaluate`.
 
     Args:
-        path: path or URL of a JSONL file, or of a bulk job's folder; if the job has files of segments, they are read.
+        path: path or URL of a JSONL file, or of a bulk job's folder; if it has files of segments, only they are read.
         audio: utterances by id, for lines without an audio path.
         calibration: applied to the confidence of each word, or of each segment.
 
@@ -81,7 +81,7 @@ def fitted_calibration(path: str) -> Calibration:
     """Fit the calibration of words' confidence on transcribed speech.
 
     Args:
-        path: NAME.utterances.jsonl that `asr.evaluate` wrote with the model of the texts.
+        path: NAME.utterances.jsonl that `asr.evaluate` wrote with the model that recognised the texts.
 
     Raises:
         InputError: `asr.evaluate` did not write the file, or no word was recognised.

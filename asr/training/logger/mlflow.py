@@ -8,15 +8,15 @@ from lightning.pytorch.loggers import MLFlowLogger
 
 from asr.settings.rule import OptionalText, Text
 
-TAG = "asr_run"  # tag by which a resumed training finds its run
+TAG = "asr_run"  # tag by which a resumed training run finds its run in MLflow
 
 
 class MLflow(MLFlowLogger):
-    """A run in MLflow; a resumed training continues it.
+    """A run in MLflow; a resumed training run continues it.
 
     Args:
         run_dir: the run folder.
-        run_id: id of the training; it does not change when the training is resumed.
+        run_id: id of the training run; it does not change when the training run is resumed.
         resolved: the config, stored as the run's parameters.
         experiment: name of the experiment to which the run belongs.
         tracking_uri: URI of the server; None: MLFLOW_TRACKING_URI or, if unset, the file mlflow.db in the run folder.

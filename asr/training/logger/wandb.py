@@ -11,11 +11,11 @@ from asr.settings.rule import OptionalText, Text
 
 
 class WandB(WandbLogger):
-    """A run on wandb.ai or, with WANDB_MODE=offline, in the run folder; a resumed training continues it.
+    """A run on wandb.ai or, with WANDB_MODE=offline, in the run folder; a resumed training run continues it.
 
     Args:
         run_dir: the run folder.
-        run_id: id of the training; it does not change when the training is resumed.
+        run_id: id of the training run; it does not change when the training run is resumed.
         resolved: the config, stored with the run.
         project: name of the project to which the run belongs.
         entity: user or team that owns the run; None: the account's default.
