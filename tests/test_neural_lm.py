@@ -22,7 +22,7 @@ SMALL = {
 
 
 def small(name: str, **changes: Any) -> Any:
-    """Make a small model of conf/token_model/<name>.yaml in float64; no parameter has its initial value."""
+    """Make a small float64 version of the model conf/token_model/<name>.yaml; change every parameter at random."""
     config = default_settings("token_model", name) | SMALL[name] | changes
     model: Any = build_token_model(config, V)
     model = model.double().eval()
@@ -74,7 +74,7 @@ def test_the_probabilities_of_all_texts_sum_to_one(model: Any) -> None:
 
 
 @pytest.mark.parametrize("lengths", [[1] * 17, [4, 6, 7], [16, 1], [5, 0, 12]], ids=str)
-def test_processing_segment_by_segment_equals_the_whole_text(model: Any, lengths: list[int]) -> None:
+def test_processing_segment_by_segment_equals_processing_the_whole_text(model: Any, lengths: list[int]) -> None:
     """The text has 17 tokens, more than the Transformer-XL's memory of 5."""
     tokens, state, parts = texts(3, 17), model.initial_state(3), []
     for part in tokens.split(lengths, dim=1):
@@ -84,7 +84,7 @@ def test_processing_segment_by_segment_equals_the_whole_text(model: Any, lengths
     torch.testing.assert_close(torch.cat(parts, dim=1), whole(model, tokens), rtol=0, atol=1e-10)
 
 
-def test_a_token_does_not_affect_earlier_tokens_and_padding_affects_none(model: Any) -> None:
+def test_neither_later_tokens_nor_padding_affect_a_token(model: Any) -> None:
     short, long = texts(1, 6), texts(1, 13)
     padded = torch.cat([torch.nn.functional.pad(short, (0, 7), value=3), long])
     together = whole(model, padded)
@@ -92,7 +92,7 @@ def test_a_token_does_not_affect_earlier_tokens_and_padding_affects_none(model: 
     torch.testing.assert_close(together[1:], whole(model, long), rtol=0, atol=1e-10)
 
 
-def test_hypotheses_of_any_lengths_can_share_a_batch_and_are_separated_by_indexing(model: Any) -> None:
+def test_states_of_texts_of_any_lengths_can_be_joined_in_a_batch_and_selected_by_index(model: Any) -> None:
     tokens = [texts(1, length) for length in (1, 4, 9, 2)]
     states = [model(text, model.initial_state(1))[1] for text in tokens]
     nexts = torch.tensor([[4], [7], [1], [1]])

@@ -55,7 +55,7 @@ def scores(decode: Any, encoder_out: torch.Tensor) -> list[dict[tuple[int, ...],
         for lm in MODELS
     ],
 )
-def test_the_score_of_every_hypothesis_includes_the_language_models_score_of_its_text_alone(
+def test_a_fused_score_is_the_acoustic_score_plus_the_weighted_score_of_the_language_model(
     name: str, lm: str, tmp_path: Path
 ) -> None:
     config, model = net(name)

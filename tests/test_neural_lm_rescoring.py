@@ -215,7 +215,7 @@ def test_the_hypotheses_of_each_beam_search_are_rescored(head: str, first: str, 
             assert each.score == pytest.approx(expected, abs=1e-3)
 
 
-def test_the_needs_of_the_first_pass_are_checked() -> None:
+def test_a_first_pass_that_does_not_fit_the_head_or_is_itself_rescoring_is_refused() -> None:
     config = resolved(*TINY, "head=ctc", "decode=lm_rescoring", "decode@decode.first=transducer_beam")
     tokenizer, features = build_tokenizer(config), build_features(config)
     tokenizer.fit(["abc"])

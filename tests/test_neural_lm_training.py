@@ -41,7 +41,7 @@ SMALL = {
     "transformer_xl": ["token_model=transformer_xl", "token_model.dim=16", "token_model.num_layers=2"],
 }
 TWO = ["trainer.strategy=ddp", "trainer.devices=2"]
-# Half of the batch size in RUN: two processes take as many steps as one, and a kill can be within an epoch.
+# Half of the batch size in RUN, so that two processes take as many steps as one, and a kill can fall within an epoch.
 AS_MANY_STEPS = ["text.batch_tokens=45"]
 BF16 = ["trainer.precision=bf16-mixed"]
 EVERY_STEPS = 3
@@ -223,7 +223,7 @@ def test_perplexity_does_not_depend_on_the_batches(text_set: TextSet) -> None:
     ],
     ids=["lstm", "transformer_xl", "lstm-two", "transformer_xl-two", "lstm-bf16", "transformer_xl-two-bf16"],
 )
-def test_a_run_killed_at_random_moments_ends_with_the_bits_of_an_undisturbed_one(
+def test_a_run_killed_at_random_moments_ends_bit_identical_to_an_undisturbed_one(
     name: str, overrides: list[str], world_size: int, texts: list[str], tmp_path: Path
 ) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
@@ -253,7 +253,7 @@ def test_a_run_killed_at_random_moments_ends_with_the_bits_of_an_undisturbed_one
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_training_in_bf16_follows_float32_and_its_bundle_is_used_in_float32(
+def test_losses_in_bf16_are_close_to_those_in_float32_and_the_bundle_is_used_in_float32(
     name: str, texts: list[str], tmp_path: Path
 ) -> None:
     for run_dir, precision in ((tmp_path / "float32", []), (tmp_path / "bf16", BF16)):
@@ -284,10 +284,8 @@ def trained(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def test_the_first_loss_of_two_processes_is_the_mean_over_the_tokens_of_all_their_batches(
-    trained: Path, texts: list[str]
-) -> None:
-    """The loss of the first step, summed over ranks and accumulated batches and divided by tokens, is compared."""
+def test_two_processes_average_the_first_loss_over_the_tokens_of_all_batches(trained: Path, texts: list[str]) -> None:
+    """The expected loss is the sum over ranks and accumulated batches, divided by the number of tokens."""
     read_config = read_language_model_settings(yaml.safe_load((trained / "config.yaml").read_text()))
     train = read_sentences(map(Path, read_config.text.train), get_normalizer("as_written"), tokenizer(), "text.train")
     plan = TextSet(train, read_config.text, read_config.seed).epoch(start_of_epoch(0, 2))
@@ -376,7 +374,7 @@ def test_an_invalid_setting_is_named(override: str, message: str) -> None:
         read_language_model_settings(resolved(*given, root="train_lm"))
 
 
-def test_perplexity_is_computed_alike_for_neural_and_n_gram_models(
+def test_perplexity_is_computed_in_the_same_way_for_neural_and_n_gram_models(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("flashlight.lib.text", reason="the extra lm is not installed")

@@ -1,4 +1,4 @@
-"""N-gram models equal a calculation by hand, a plain implementation, lmplz and irstlm, and KenLM reads them."""
+"""N-gram models equal those calculated by hand, by plain code, by lmplz and by irstlm; KenLM can read them."""
 
 import gzip
 import json
@@ -101,7 +101,7 @@ def estimated(path: Path, sentences: Sentences, order: int, thresholds: Sequence
 def random_sentences(seed: int, number: int, words: int = 60) -> Sentences:
     """Draw sentences of the words w0, w1, …, of which those with low numbers are frequent.
 
-    With probability 0.3, the next word is not drawn but has the next number, such as w6 after w5.
+    With probability 0.3, the next word is not drawn but is the one with the next number, such as w6 after w5.
     """
     rng = random.Random(seed)
     sentences = []
@@ -221,7 +221,7 @@ THRESHOLDS = st.lists(st.integers(0, 3), max_size=3).map(lambda rest: [0, *sorte
 
 @settings(max_examples=80, deadline=None)
 @given(CORPORA, st.integers(1, 6), THRESHOLDS)
-def test_in_every_context_the_probabilities_sum_to_1_and_equal_the_reference(
+def test_probabilities_equal_the_reference_and_sum_to_1_in_every_context(
     tmp_path_factory: pytest.TempPathFactory, sentences: Sentences, order: int, prune: list[int]
 ) -> None:
     thresholds = [*prune, *[prune[-1]] * order][:order]
@@ -229,7 +229,7 @@ def test_in_every_context_the_probabilities_sum_to_1_and_equal_the_reference(
     words = model.vocabulary - {"<s>"}
     for context in model.contexts():
         total = sum(10 ** model.log_prob(context, word) for word in words)
-        # One rounding per order, each of 10**1e-6 at most.
+        # There is one rounding per order, each by a factor of at most 10**1e-6.
         assert total == pytest.approx(1, abs=1e-5), context
     for gram in model.log_probs:
         assert len(gram) == 1 or {gram[1:], gram[:-1]} <= model.log_probs.keys(), (
@@ -269,7 +269,7 @@ def test_the_memory_limit_and_the_order_of_lines_do_not_change_the_model(
         return path.read_bytes()
 
     expected = model(sentences, 1 << 30)
-    for memory in (1, 4_000):  # sorted runs of two blocks, and of a few more
+    for memory in (1, 4_000):  # the sorted runs have two blocks for 1, and a few more for 4,000
         assert model(sentences[::-1], memory) == expected
 
 
@@ -389,14 +389,14 @@ def test_texts_are_normalised_and_read_from_several_files(tmp_path: Path) -> Non
         st.sampled_from("aΣ\u03c3é\u0301'\u2019\u00a0\u2003\u3000 \t\x1c\x85\u00a8ﬁ-1\u200dİ") | st.characters()
     )
 )
-def test_a_normalizer_that_works_word_by_word_does_not_depend_on_neighbouring_words(name: str, text: str) -> None:
+def test_normalizers_listed_as_word_by_word_do_not_depend_on_neighbouring_words(name: str, text: str) -> None:
     """asr.ngram relies on this: it normalises each different word only once."""
     normalize = NORMALIZERS[name]
     assert normalize(text).split() == [part for word in text.split() for part in normalize(word).split()]
 
 
 @pytest.mark.skipif(find_spec("whisper_normalizer") is None, reason="whisper_normalizer is not installed")
-def test_a_normalizer_that_looks_beyond_white_space_receives_whole_lines(tmp_path: Path) -> None:
+def test_a_normalizer_that_depends_on_neighbouring_words_receives_whole_lines(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("Twenty five dollars\n")
     output = tmp_path / "lm.arpa"
     ngram([str(tmp_path / "a.txt"), "-o", str(output), "--normalizer", "whisper_english"])
@@ -536,7 +536,7 @@ def test_a_full_disk_is_reported_in_one_line_and_the_old_model_remains(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["lm.arpa", "lm.txt", "new.txt"]
 
 
-def test_a_killed_process_leaves_nothing(tmp_path: Path) -> None:
+def test_a_killed_process_leaves_no_files(tmp_path: Path) -> None:
     """There is no incomplete model, and no temporary file, because temporary files have no names."""
     (tmp_path / "tmp").mkdir()
     code = (

@@ -95,7 +95,7 @@ def test_a_mixture_lists_the_n_grams_of_all_models_with_the_weighted_mean_of_the
         assert min(backoffs) * (1 - EXACT) <= mixture.backoffs.get(context, 1.0) <= max(backoffs) * (1 + EXACT)
 
 
-def test_words_not_listed_after_a_context_have_the_weighted_mean_of_their_total_probabilities() -> None:
+def test_the_total_probability_of_unlisted_words_is_the_weighted_mean_over_the_models() -> None:
     models = [model_of([list("abcd"), list("abd")], 3), model_of([list("aeb"), list("bec"), list("dd")], 3)]
     shares = np.array([0.3, 0.7])
     mixture, parts = Plain(interpolate(models, shares, len(WORDS)), len(WORDS)), [Plain(m, len(WORDS)) for m in models]
@@ -122,7 +122,7 @@ def test_a_model_mixed_with_itself_does_not_change(order: int, prune: list[int])
     assert mixture.backoffs == pytest.approx(expected.backoffs, rel=EXACT)
 
 
-def test_a_context_after_which_every_word_is_listed_has_a_finite_backoff() -> None:
+def test_the_backoff_is_finite_if_every_word_is_listed_after_the_context() -> None:
     """No word remains for the back-off, and by rounding the remaining probability may be 0 or negative."""
     zero, half = -99.0, math.log10(0.5)
     unigrams = NGrams(np.arange(4), np.array([zero, zero, half, half]), np.full(4, -0.3), np.ones(4, bool), (), False)
@@ -132,7 +132,7 @@ def test_a_context_after_which_every_word_is_listed_has_a_finite_backoff() -> No
     assert second.log_probs == pytest.approx(np.full(2, half))
 
 
-def test_if_the_weight_of_a_model_is_close_to_1_the_mixture_equals_this_model_for_its_listed_n_grams() -> None:
+def test_a_model_with_a_weight_close_to_1_determines_the_mixture_for_its_listed_n_grams() -> None:
     first, second = (model_of([list(text)], 3) for text in ("abcab", "edc"))
     mixture, expected = (
         Plain(model, len(WORDS))
@@ -222,7 +222,7 @@ def test_perplexity_is_the_inverse_geometric_mean_and_within_its_interval() -> N
 
 @settings(max_examples=60, deadline=None)
 @given(CORPORA, st.integers(1, 4), THRESHOLDS, st.floats(1e-6, 0.9), st.integers(1, 4))
-def test_extra_words_share_their_mass_and_in_each_context_the_probabilities_sum_to_1(
+def test_extra_words_share_their_mass_and_probabilities_sum_to_1_in_each_context(
     sentences: Sentences, order: int, prune: list[int], mass: float, number: int
 ) -> None:
     model, size = model_of(sentences, order, prune), len(WORDS) + number
@@ -245,7 +245,7 @@ def test_extra_words_share_their_mass_and_in_each_context_the_probabilities_sum_
     assert sum(after.probs[word,] for word in range(len(WORDS), size)) == pytest.approx(mass, rel=EXACT)
 
 
-def test_a_mixture_of_models_with_extra_words_gives_these_words_the_same_mass() -> None:
+def test_mixing_models_with_extra_words_does_not_change_the_mass_of_these_words() -> None:
     models, words = extend([model_of([list("abc")], 2), model_of([list("dde")], 2)], WORDS, ["a", "x", "y"], 0.25)
     assert words == [*WORDS, "x", "y"]
     mixture = Plain(interpolate(models, np.array([0.4, 0.6]), len(words)), len(words))
@@ -280,7 +280,7 @@ def printed_table(output: str) -> dict[str, list[str]]:
 
 
 def plain_perplexities(model: Arpa, sentences: Sentences) -> list[float]:
-    """Return the perplexities of all words and of known words; each </s> counts as one."""
+    """Return the perplexities of all words and of known words; each </s> counts as a known word."""
     scores = [
         (score, word in model.vocabulary)
         for sentence in sentences
@@ -344,7 +344,7 @@ def test_the_written_mixture_has_the_printed_weights_and_perplexities(
     assert float(value_of_known) < min(float(table[name][3]) for name in ("a.txt", "b.txt"))
     for context in mixture.contexts():
         total = sum(10 ** mixture.log_prob(context, word) for word in mixture.vocabulary - {"<s>"})
-        assert total == pytest.approx(1, abs=1e-5), context  # one rounding per order, each of 10**1e-6 at most
+        assert total == pytest.approx(1, abs=1e-5), context  # one rounding per order, by a factor of at most 10**1e-6
     model = kenlm.NgramModel("lm.arpa")
     for sentence in [*sentences[:20], ["zoë", "w3", "dyck", "w4"]]:
         state, scores = model.start(), []
@@ -396,7 +396,7 @@ def test_extra_words_are_normalised_and_only_new_ones_are_added(
     assert model.backoffs == pytest.approx(without.backoffs | {(word,): 0 for word in ("zoë", "van", "dyck")})
 
 
-def test_with_a_spelling_model_only_the_mixture_gives_words_of_other_texts_a_probability(
+def test_if_there_is_a_spelling_model_only_the_mixture_covers_words_of_other_texts(
     texts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With a spelling model, <unk> of a text's model stands for all words that the text does not contain."""

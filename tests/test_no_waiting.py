@@ -25,7 +25,7 @@ METHODS = ("item", "tolist", "cpu", "numpy", "__bool__", "__int__", "__float__",
 
 
 class Questions(TorchDispatchMode):
-    """Count operations in ASKING, and indexing by a mask, on any thread, by name."""
+    """Count, by name and on any thread, the operations in ASKING and those that index by a mask."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,9 +43,9 @@ class Questions(TorchDispatchMode):
 
 @pytest.fixture
 def operations(monkeypatch: pytest.MonkeyPatch) -> list[Counter[str]]:
-    """Return a list that receives the counts of these operations and of METHODS for each batch of a training.
+    """Return a list that receives, for each batch of a run, the counts by Questions and of calls of METHODS.
 
-    The training treats its device as slow, like a GPU.
+    The run treats its device as slow, like a GPU.
     """
     batches: list[Counter[str]] = []
     modes: list[Questions] = []
@@ -111,7 +111,7 @@ def test_only_logged_steps_wait_for_the_device(
 def test_a_non_finite_loss_that_is_found_late_is_attributed_to_its_own_step(
     tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The loss is found before a checkpoint of the damaged weights is written."""
+    """The non-finite loss is found before a checkpoint of the damaged weights is written."""
     compute, ids = RecognitionTask.losses, []
 
     def spoilt(self: RecognitionTask, batch: Batch) -> Mapping[str, Tensor]:
@@ -135,7 +135,7 @@ def test_a_non_finite_loss_that_is_found_late_is_attributed_to_its_own_step(
 
 
 @pytest.mark.slow
-def test_losses_equal_those_of_a_training_that_waits(
+def test_losses_equal_those_of_a_run_that_waits_for_the_device(
     tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = []

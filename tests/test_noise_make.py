@@ -45,7 +45,7 @@ def test_each_kind_has_its_spectrum_and_a_manifest_without_words(tones: Path, tm
     assert power["band"][5:].sum() > 0.95, "from 2 kHz on"
 
 
-def test_equal_options_give_equal_bytes_and_another_seed_gives_others(tones: Path, tmp_path: Path) -> None:
+def test_equal_options_give_equal_bytes_and_another_seed_gives_different_bytes(tones: Path, tmp_path: Path) -> None:
     first, again = (make(tmp_path / name, tones / "train.jsonl") for name in ("a", "b"))
     other = make(tmp_path / "c", tones / "train.jsonl", "--seed", "1")
     assert first == again

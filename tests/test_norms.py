@@ -86,11 +86,11 @@ def test_every_norm_has_a_reference_implementation_in_this_file() -> None:
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", PLAIN)
-def test_a_norm_and_its_gradients_equal_its_equation_on_valid_frames(name: str, training: bool) -> None:
+def test_outputs_and_gradients_of_a_norm_equal_those_of_its_equation_on_valid_frames(name: str, training: bool) -> None:
     norm = random_norm(name).train(training)
     x, padding = random_batch()
     x.requires_grad_()
-    # layer_norm normalises each frame separately: NaN in padded frames would remain in these frames.
+    # layer_norm normalises each frame separately, so NaN in padded frames would remain there and fail the next check.
     junk = x if name == "layer_norm" else x.masked_fill(padding[:, :, None], float("nan"))
     out = norm(junk, padding)
     assert out.isfinite().all()

@@ -1,4 +1,4 @@
-"""ONNX export: programs compute the model's outputs without torch, and are not written if they differ."""
+"""ONNX export: programs compute the model's outputs without torch; no program is written if its outputs differ."""
 
 import json
 import os
@@ -78,8 +78,8 @@ def sound(num_samples: int) -> Tensor:
 @pytest.mark.parametrize("normalize", NORMALIZATIONS)
 @pytest.mark.parametrize("name", FEATURES)
 @torch.no_grad()
-def test_batched_features_equal_those_of_each_utterance_whatever_follows_it(name: str, normalize: str) -> None:
-    """The tolerance is 2e-4: the FFT has an error of 1e-4 against float64, the transform by a matrix has half of it."""
+def test_batched_features_equal_those_of_each_utterance_alone_whatever_the_padding(name: str, normalize: str) -> None:
+    """The tolerance is 2e-4: compared with float64, the FFT has an error of 1e-4, the matrix transform half of that."""
     for settings in [{"pad_mode": mode} for mode in PADS] if name == "slaney_fbank" else [{}]:
         features = made_features(name, normalize, **settings)
         waveforms = [sound(length) for length in (16000, 1, 159, 160, 401, 0, 5, 24001)]
@@ -90,7 +90,7 @@ def test_batched_features_equal_those_of_each_utterance_whatever_follows_it(name
         for waveform, frames, length in zip(waveforms, out, lengths.tolist(), strict=True):
             expected = features(waveform)
             assert len(expected) == length
-            short = len(expected) < 3  # the deviation of so few frames is almost 0, and division by it gives noise
+            short = len(expected) < 3  # the standard deviation of so few frames is almost 0; dividing by it gives noise
             torch.testing.assert_close(frames[:length], expected, rtol=1e-3, atol=0.01 if short else 2e-4)
 
 
@@ -127,7 +127,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=[pytest.param("", marks=pytest.mark.slow)])
 def exported(bundle: Path) -> Path:
-    """Export the bundle, which takes a quarter of a minute: tests with this fixture are slow."""
+    """Export the bundle, which takes about 15 seconds: tests with this fixture are slow."""
     folder = bundle.with_name("exported")
     assert export([str(bundle), "-o", str(folder)]) == 0
     return folder
@@ -171,7 +171,7 @@ def test_an_export_has_programs_for_any_batch_and_length_and_the_files_that_they
     assert compared in (exported / "README.md").read_text(encoding="utf-8")
 
 
-def test_an_exported_model_cannot_start_a_training(exported: Path) -> None:
+def test_an_exported_model_cannot_initialise_a_training_run(exported: Path) -> None:
     with pytest.raises(InputError, match=r"init\.from must be a model with weights; .* is an exported model\.$"):
         start_of(settings_with(f"init.from={exported}").init)
 
@@ -427,7 +427,7 @@ def outcome(net: Any, x: Any) -> Any:
     return np.concatenate(onnxruntime.InferenceSession(net.SerializeToString()).run(None, {"x": x}), axis=1)
 
 
-def test_after_a_layer_norm_channels_are_rescaled_before_they_are_rounded_to_8_bits(
+def test_channels_are_rescaled_after_a_layer_norm_and_before_rounding_to_8_bits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     x = np.random.default_rng(1).normal(size=(200, 8)).astype(np.float32)
@@ -541,7 +541,7 @@ def english(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def texts_by_sherpa(folder: Path, recordings: list[str]) -> list[str]:
-    """Return texts of recordings, recognised in another process, because sherpa-onnx may end its process."""
+    """Recognise recordings in another process, because sherpa-onnx may end its process; return their texts."""
     code = (
         "import sys, sherpa_onnx, soundfile\n"
         "model = sherpa_onnx.OfflineRecognizer.from_nemo_ctc(model='model-sherpa.onnx', tokens='tokens.txt')\n"
@@ -566,7 +566,7 @@ def manifest_of(subset: str, folder: Path) -> list[Utterance]:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_the_trained_model_and_sherpa_onnx_recognise_real_speech_like_torch(english: Path, tmp_path: Path) -> None:
-    """sherpa-onnx computes its own features, so its texts may differ, but its WER by at most 0.3 points."""
+    """sherpa-onnx computes its own features, so its texts may differ; its WER may differ by at most 0.3 points."""
     utterances = manifest_of("test-clean-mini", tmp_path)
     before, after = (evaluate(load_recognizer(english / name), name, utterances) for name in ("bundle", "exported"))
     texts = [{scored.utterance.id: scored.transcript.text for scored in result.scored} for result in (before, after)]

@@ -1,4 +1,4 @@
-"""Models of more than one program: the parts of a transducer, and the step of a stream."""
+"""Exported models that consist of several programs: the parts of a transducer, and the step of a stream."""
 
 import json
 import re
@@ -53,7 +53,7 @@ def sound(num_samples: int) -> Tensor:
 
 
 def talkative(bundle: Path, layer: str, factor: float) -> None:
-    """Scale a layer of the head so that its outputs differ much between frames."""
+    """Scale a layer of the head so that its outputs vary greatly from frame to frame."""
     contents, model = read_bundle(bundle), load_recognizer(bundle).model
     [linear] = [
         name.removesuffix(".weight")
@@ -302,7 +302,7 @@ def test_an_exported_stream_gives_the_same_words_with_the_same_times(streaming_f
             ]
 
 
-def test_the_stream_in_the_readme_needs_no_torch_and_gives_the_text_of_one_pass(
+def test_the_streaming_program_in_the_readme_needs_no_torch_and_gives_the_text_of_one_pass(
     streaming_folder: Path, tmp_path: Path
 ) -> None:
     for recording in recordings(tmp_path):

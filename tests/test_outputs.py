@@ -310,7 +310,7 @@ def test_figures_and_page_of_a_comparison_must_be_two_files(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("command", [transcribe, align])
 def test_no_transcript_replaces_the_manifest_or_the_audio(command: Command, fluent: Path, tmp_path: Path) -> None:
-    """The output of recording `a` would replace a.jsonl, the manifest; that of `b` b.jsonl, a link to the audio."""
+    """The output for `a` would replace a.jsonl, the manifest; that for `b` would replace b.jsonl, a link to audio."""
     (tmp_path / "b.jsonl").symlink_to(tmp_path / "sound.wav")
     soundfile.write(tmp_path / "sound.wav", speak("abcd ef"), SAMPLE_RATE)
     for manifest, utterance_id in (("a.jsonl", "a"), ("other.jsonl", "b")):

@@ -1,4 +1,4 @@
-"""Padding rounds lengths up, so that batches have few different lengths, and adds little."""
+"""Lengths are rounded up so that batches have few different lengths; this adds little padding."""
 
 import math
 from collections import Counter
@@ -57,7 +57,8 @@ def test_batches_have_the_lengths_counted_by_the_plan() -> None:
     hop = chosen.features.hop / chosen.features.sample_rate
     real = sum(int(batch.feature_lengths.sum()) for batch in made)
     padded = sum(number * frames for number, frames in shapes)
-    assert epoch.summary().padding == pytest.approx(1 - real / padded, abs=2e-3)  # a window is longer than a hop
+    # The plan counts seconds, which differ slightly from frames, because a window is longer than a hop.
+    assert epoch.summary().padding == pytest.approx(1 - real / padded, abs=2e-3)
     bound = chosen.settings.batches.batch_seconds
     assert max(number * frames * hop for number, frames in shapes) <= bound
     assert sorted(item.position for step in range(len(epoch)) for item in epoch.items(step, 0)) == list(range(300))

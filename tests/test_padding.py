@@ -72,7 +72,7 @@ class Net(nn.Module):
 
 
 def make_net(case: Case, dtype: torch.dtype, size: dict[str, Any]) -> Net:
-    """Make a small net; no parameter or running statistic has its initial value."""
+    """Make a small net whose parameters and running statistics all differ from their initial values."""
     torch.manual_seed(0)
     config = overridden(encoder_config(case), size | SIZES | {"subsampling": FEW_CHANNELS, "attention": NEAR})
     encoder = component("encoder", config)(NUM_MEL_BINS)
@@ -101,7 +101,7 @@ def padded(features: list[Tensor], more: int, first_junk: int = 0) -> tuple[Tens
 
 
 def assert_same(actual: Iterable[Tensor], expected: Iterable[Tensor]) -> None:
-    """Compare tensor by tensor; all have one tolerance, because some gradients cancel to 0."""
+    """Compare tensor by tensor, with one absolute tolerance for all, because some gradients cancel to 0."""
     actual, expected = [tensor.detach() for tensor in actual], [tensor.detach() for tensor in expected]
     largest = max(tensor.abs().max().item() for tensor in expected)
     tolerance = TOLERANCES[expected[0].dtype] * max(1.0, largest)

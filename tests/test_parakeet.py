@@ -1,4 +1,4 @@
-"""Conversion of Hugging Face's Parakeet-CTC and back: features, texts, and every tensor."""
+"""Conversion of Hugging Face's Parakeet-CTC to a bundle and back: features, texts, and every tensor."""
 
 import json
 import re
@@ -88,7 +88,7 @@ def test_features_equal_those_of_parakeets_feature_extractor(sizes: dict[str, in
     expected = theirs([waveform.numpy()], sampling_rate=SAMPLE_RATE, return_tensors="pt")
     actual = ours(waveform)
     assert len(actual) == expected["attention_mask"].sum()
-    # Both are float32: the logarithm of a bin with little energy is accurate to about 1e-5, before scaling.
+    # Both sides use float32: the logarithm of a bin with little energy is accurate to about 1e-5, before scaling.
     torch.testing.assert_close(actual, expected["input_features"][0, : len(actual)], rtol=0, atol=1e-4)
 
 
@@ -127,12 +127,12 @@ def test_a_model_saved_by_transformers_gives_equal_text_and_converts_back(
 
 
 def recounted(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the counters of batch norms as they are written back."""
+    """Return the counters of batch norms, which are written back as 0."""
     return {name: torch.tensor(0) for name in tensors if name.endswith(COUNTER)}
 
 
 def folded(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors with the scale, the root of 16, folded into the subsampling."""
+    """Return the tensors that conversion changes: the scale of 4, the root of 16, is folded into the subsampling."""
     scaled = {name: 4 * tensors[name] for name in tensors if name.startswith("encoder.subsampling.linear.")}
     return scaled | recounted(tensors)
 

@@ -1,4 +1,4 @@
-"""Results, statistics of features and errors do not depend on the number of processes."""
+"""Results, errors and statistics of features do not depend on the number of processes."""
 
 import logging
 import math
@@ -53,7 +53,7 @@ def test_many_items_are_processed_in_other_processes_and_few_in_this_one(monkeyp
 
 @pytest.mark.parametrize("num_processes", [0, 1, 3])
 @pytest.mark.parametrize("num_threads", [1, 2])
-def test_statistics_have_equal_bits_with_any_number_of_processes_and_equal_those_of_a_loop(
+def test_statistics_are_bit_identical_for_any_number_of_processes_and_equal_those_of_a_loop(
     num_processes: int, num_threads: int, utterances: list[Utterance]
 ) -> None:
     readable = [utterance for utterance in utterances if utterance.id != "absent"]

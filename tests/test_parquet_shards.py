@@ -30,7 +30,7 @@ def files(tones: Path) -> list[Utterance]:
 
 
 def table(files: Sequence[Utterance], **columns: Any) -> pa.Table:
-    """Make a table in datasets' format: the content of each audio file in a struct."""
+    """Make a table in the format of the library datasets: the content of each audio file in a struct."""
     audio = [{"bytes": Path(file.audio_filepath).read_bytes(), "path": f"{file.id}.wav"} for file in files]
     rest = {"id": [file.id for file in files], "text": [file.text for file in files]} | columns
     return pa.table({"audio": audio} | {name: values for name, values in rest.items() if values is not None})
@@ -65,7 +65,7 @@ def test_files_written_by_datasets_are_read(files: list[Utterance], tmp_path: Pa
 
 
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
-def test_both_kinds_of_pages_dictionaries_and_many_row_groups_are_read(
+def test_dictionaries_many_row_groups_and_both_versions_of_data_pages_are_read(
     version: str, files: list[Utterance], tmp_path: Path
 ) -> None:
     twice = [*files[:20], *files[:20]]  # repeated values are stored once, in a dictionary
@@ -89,7 +89,7 @@ def test_rows_without_ids_are_named_by_file_and_number(files: list[Utterance], t
     assert_reads_as(tmp_path / "index.arrow", files[:3], ["a.b-0", "a.b-1", "a.b-2"])
 
 
-def test_a_training_on_parquet_in_a_store_gives_the_weights_of_one_on_files(
+def test_training_on_parquet_in_a_store_gives_the_same_weights_as_on_files(
     tones: Path, files: list[Utterance], tmp_path: Path, s3: FaultyProxy
 ) -> None:
     pq.write_table(table(files), tmp_path / "a.parquet", compression=UNCOMPRESSED, row_group_size=10)

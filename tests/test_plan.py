@@ -1,4 +1,4 @@
-"""asr.plan: it describes a training in advance and leaves no files."""
+"""asr.plan describes a training run in advance and leaves no files."""
 
 import os
 import re
@@ -36,7 +36,7 @@ def report(capsys: pytest.CaptureFixture[str], corpus: Path, *overrides: str) ->
 
 
 def figures(printed: str, name: str) -> list[str]:
-    """Return the columns of a line of the table."""
+    """Return the cells of the table's line with this name."""
     (line,) = re.findall(rf"^ *{re.escape(name)}  +(.*)$", printed, re.MULTILINE)
     return re.split(r"  +", line)
 
@@ -162,7 +162,7 @@ def in_s3(tones: Path, s3: FaultyProxy, monkeypatch: pytest.MonkeyPatch) -> list
 
 
 def epoch_of(overrides: Sequence[str]) -> tuple[EpochPlan, Utterances]:
-    """Plan the first epoch of a training with these settings."""
+    """Plan the first epoch of a training run with these settings."""
     settings = settings_with(*TINY, *overrides)
     corpus = read_corpus(settings.corpus, str, IndexCache().utterances)
     features = build_features(settings.components)
@@ -172,7 +172,7 @@ def epoch_of(overrides: Sequence[str]) -> tuple[EpochPlan, Utterances]:
 
 
 @pytest.mark.parametrize("gap", [0, 1 << 16])
-def test_requests_and_bytes_of_an_epoch_equal_those_received_by_a_store(
+def test_requests_and_bytes_of_an_epoch_equal_those_counted_by_a_store(
     in_s3: list[str], s3: FaultyProxy, gap: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "MERGE_GAP", gap)
@@ -228,7 +228,7 @@ def test_the_report_shows_requests_their_cost_memory_and_time(
     assert float(total) == pytest.approx(sum(map(float, re.findall(r"(\d+\.\d\d) s", parts))), abs=0.6)
 
 
-def test_bytes_of_columns_and_plan_equal_those_of_their_tensors(in_s3: list[str]) -> None:
+def test_the_reported_memory_of_columns_and_plan_equals_that_of_their_tensors(in_s3: list[str]) -> None:
     plan, utterances = epoch_of(in_s3)
     per_utterance = 4 + 8 + 1 + 4  # order, durations (also used for padding), speeds, positions
     fixed = plan.plan.edges.nbytes + plan.plan.steps.nbytes + 4

@@ -1,6 +1,6 @@
 """Training in each precision and with each file of conf/trainer: validation, resumption, bundle and texts.
 
-All run on a CPU, where autocast has the dtypes of a GPU and would raise the same type errors.
+All tests run on a CPU, where autocast has the dtypes of a GPU and would raise the same type errors.
 """
 
 import json
@@ -97,7 +97,7 @@ def test_each_head_and_each_decoder_trains_in_bfloat16(head: str, decode: str, t
     assert_validated_and_usable(trained_in_two_parts(tones, tmp_path, *overrides))
 
 
-def test_bfloat16_on_two_processes_with_a_moving_average_resumes_to_equal_bits(tones: Path, tmp_path: Path) -> None:
+def test_bfloat16_on_two_processes_with_a_moving_average_resumes_bit_identically(tones: Path, tmp_path: Path) -> None:
     common = ["trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2", "ema.decay=0.9", "data.batch_seconds=3"]
     until = ["trainer.max_epochs=-1", "resume.allow=[trainer.max_steps]", "checkpoint.every_steps=1"]
     for name, parts in (("whole", [6]), ("parts", [3, 6])):

@@ -74,7 +74,7 @@ def slow(where: str, rank: str | None = None) -> None:
         ("data", None, 1, 0, 0.6, 1.0),
         ("data", None, 1, 1, 0.5, 1.0),  # a slow reader in another process delays this process as well
         ("net", None, 1, 2, 0.0, 0.4),
-        ("data", "1", 2, 0, 0.3, 0.7),  # the other process waits for this one's gradients, not for data
+        ("data", "1", 2, 0, 0.3, 0.7),  # rank 0 waits for the gradients of rank 1, not for data
     ],
     ids=["slow data", "slow workers", "slow net", "slow data of one of two"],
 )
@@ -185,7 +185,7 @@ def test_the_sampled_utterances_are_spread_from_the_first_to_the_last(number: in
     assert not gaps or max(gaps) - min(gaps) <= 1
 
 
-def test_a_resumed_run_removes_samples_that_it_will_repeat_and_truncated_lines(tmp_path: Path) -> None:
+def test_a_resumed_run_removes_truncated_lines_and_samples_that_it_will_repeat(tmp_path: Path) -> None:
     path = tmp_path / "examples.jsonl"
     file = SamplesFile(path, ["b", "a"])
     file.cut(0)

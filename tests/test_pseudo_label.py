@@ -70,7 +70,7 @@ def test_a_filter_drops_only_texts_beyond_its_limit(
 
 
 def plain_repeats(words: list[str]) -> int:
-    """Return how often a phrase is repeated consecutively, at most, by comparing slices at each position."""
+    """Return the largest number of consecutive repeats of any phrase, by comparing slices at each position."""
     most = min(len(words), 1)
     for length in range(1, 5):
         for start in range(len(words)):
@@ -322,7 +322,9 @@ def test_an_empty_manifest_is_never_written(tmp_path: Path, capsys: pytest.Captu
     assert not (tmp_path / "out").exists()
 
 
-def test_files_of_other_origin_are_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_that_the_recipe_did_not_write_are_not_replaced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = write(tmp_path / "texts.jsonl", entry("a", "x", 0.5))
     other = write(tmp_path / "pseudo.jsonl", "mine")
     assert main([str(file), "--output-dir", str(tmp_path)]) == 1
@@ -385,7 +387,7 @@ def test_each_tenth_by_confidence_has_the_errors_of_its_utterances(
     assert shown[2:] == expected
 
 
-def test_the_page_shows_the_errors_of_each_tenth_over_its_expected_errors(tmp_path: Path) -> None:
+def test_the_page_shows_measured_and_expected_errors_of_each_tenth(tmp_path: Path) -> None:
     rows = [scored(f"u{number}", "yes no", "yes yes", *[number / 100] * 2) for number in range(1, 51)]
     file, drawn = write(tmp_path / "<b>.jsonl", *rows), tmp_path / "page.html"
     assert deciles.main([str(file), "--page", str(drawn)]) == 0

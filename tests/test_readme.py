@@ -14,7 +14,7 @@ from tests.conftest import ROOT, resolved, tone_corpus
 from tests.documents import DOCUMENTS, WITH_COMMANDS, code_blocks, commands, name_of
 
 COMMANDS = [(name_of(document), command) for document in DOCUMENTS for command in commands(document)]
-# Commands that take overrides, and the root config in conf/ of each.
+# Commands that take overrides, each with the name of its root config in conf/.
 EXPERIMENTS = {"asr.train": "train", "asr.plan": "train", "asr.doctor": "train", "asr.train_lm": "train_lm"}
 POOLED = ["asr.train", "encoder=pooled", "head=ctc", "run_dir=runs/pooled"]  # needs the files shown in the guide
 TRAINING = [(name, *command) for name, command in COMMANDS if command[0] in EXPERIMENTS and command != POOLED]
@@ -27,7 +27,7 @@ def test_the_overrides_of_the_training_commands_in_the_documents_are_valid(train
     if "sweep=[optuna]" in overrides:
         pytest.importorskip("hydra_plugins.hydra_optuna_sweeper", reason="the extra optuna is not installed")
     given = [override.replace("$speaker", "theo") for override in overrides if override != "--multirun"]
-    if "--multirun" in overrides:  # only the first job
+    if "--multirun" in overrides:  # only the first job is checked
         given = [override.split(",")[0] for override in given]
     config = resolved(*given, root=EXPERIMENTS[module])
     assert config["run_dir"].startswith("runs/")
