@@ -127,7 +127,7 @@ def search_makers(name: str, recognizer: Recognizer) -> dict[str, Callable[[], D
 
 
 def ours(recognizer: Recognizer, name: str, **settings: Any) -> Decode:
-    """Make asr's search of conf/decode/<name>.yaml."""
+    """Build the asr search that conf/decode/<name>.yaml configures."""
     make = component("decode", default_settings("decode", name) | settings)
     decoder = make(recognizer.model.head, recognizer.model.tokenizer, recognizer.model.normalize)
 

@@ -207,13 +207,13 @@ def _count_mp3_frames(data: bytes, position: int, name: str) -> int:
 
 
 def _next_mp3_frame(data: bytes, position: int, limit: int, kind: bytes | None = None) -> int:
-    """Return the position of the next frame that is followed by another frame or by the end; -1 if there is none.
+    """Return the position of the next frame that is followed by a frame of its kind or by the end of `data`; -1: none.
 
     Args:
         data: content of the file.
         position: where the search starts.
         limit: where the search ends.
-        kind: kind of the frame; None: any kind.
+        kind: required version, layer and sample rate, from `_mp3_kind`; None: any.
     """
     for match in _MP3_HEADER.finditer(data, position, limit):
         length, own_kind = _mp3_frame_length(match[0]), _mp3_kind(match[0])

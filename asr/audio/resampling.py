@@ -20,8 +20,8 @@ ZERO_CROSSINGS = 64  # number of zero crossings of the sinc on each side
 ROLLOFF = 0.9475937167399596  # frequency with a loss of 6 dB, relative to half the lower rate
 BETA = 14.769656459379492  # parameter of the Kaiser window
 
-# Maximum of hop * new, which is the number of coefficients that a kernel has for the samples of a hop (2 MiB in
-# float32). Coefficients for the samples before and after the hop are not counted.
+# A kernel computes `new` output samples from every `hop` input samples. This is the maximum of hop * new, the number of
+# its coefficients without those for the samples before and after the hop (2 MiB in float32).
 MAX_KERNEL_SIZE = 1 << 19
 NUM_KERNELS = 8  # number of cached kernels, each of a few MiB at most
 # Settings of `_Interpolation`.

@@ -217,10 +217,10 @@ def check_replaceable(folder: Path, bundle: Bundle, instead_of: Bundle | None = 
 
 
 def check_replaceable_folder(folder: Path, names: Collection[str], always: Collection[str]) -> None:
-    """Check in advance whether `replace_folder` with these arguments can succeed.
+    """Check in advance that `replace_folder` would not refuse the folder for its content or its permissions.
 
     Raises:
-        InputError: for the same reasons as in `replace_folder`.
+        InputError: the folder contains other files than an older folder may, or cannot be written.
     """
     folder = real(folder)
     _check_replaceable(folder, names, always)

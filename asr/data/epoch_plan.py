@@ -89,7 +89,11 @@ class EpochPlan:
         return [Item(self.epoch, *values) for values in zip(*columns, strict=True)]
 
     def largest(self) -> list[int]:
-        """Return the steps that contain the largest batch by padded seconds, by squared seconds, and by cells."""
+        """Return the steps that contain the largest batches.
+
+        One has the most padded seconds, one the most squared seconds and, if texts count, one the most elements in the
+        head's largest tensor (`data.max_cells`).
+        """
         longest, sizes = self.plan.longest(self.padded), self.plan.sizes()
         measures = [longest, longest * longest]
         if self.texts is not None:

@@ -24,7 +24,7 @@ class Profile(pl.Callback):
     """Record batches with torch's profiler; log two tables and write a trace.
 
     Lightning's own profiler prints its table only when the run ends, and its schedule counts batches within an epoch.
-    This class uses only Lightning's names of the model's parts.
+    From Lightning's profiler, this class takes only the names of the model's parts in the trace.
 
     Args:
         run_dir: folder of the trace.
