@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # do not fit into a line.
 MANY = 5
 
-NO_SHERPA = """There is no program for sherpa-onnx, because sherpa-onnx computes its own features (80 mels as in
+NO_SHERPA = """There is no program for sherpa-onnx, because sherpa-onnx computes its own features ({mels} as in
 Slaney's toolbox, at 16 kHz, each bin normalised over the utterance), and this model needs different features.
 `{waveform}` computes the features of this model.
 """
@@ -156,13 +156,14 @@ def _outputs(model: Model) -> str:
 def _by_sherpa(model: Model, names: Collection[str]) -> str:
     """Return the section on sherpa-onnx."""
     if ENCODER not in names:
-        has_program = SHERPA_PROGRAM in names
-        return _SHERPA.format(limit="", python=by_sherpa(False)) if has_program else NO_SHERPA.format(waveform=WAVEFORM)
+        if SHERPA_PROGRAM not in names:
+            return NO_SHERPA.format(mels="80 mels", waveform=WAVEFORM)
+        return _SHERPA.format(limit="", python=by_sherpa(False))
     durations = parts_of(model.head).durations
     if not has_sherpa_durations(model.head):
         return NO_SHERPA_DURATIONS.format(durations=list(durations))
     if SHERPA_ENCODER not in names:
-        return NO_SHERPA.format(waveform=ENCODER_WAVEFORM)
+        return NO_SHERPA.format(mels="mels", waveform=ENCODER_WAVEFORM)
     limit = _SHERPA_LIMIT.format(limit=MAX_SYMBOLS[bool(durations)])
     return _SHERPA.format(limit=limit, python=by_sherpa(True))
 
