@@ -18,7 +18,7 @@ def column(values: list[float] | Array) -> Array:
 
 
 def simulated(generator: np.random.Generator, utterances: int) -> tuple[Array, Array]:
-    """Draw the errors and lengths of utterances of 5 to 35 words; the WER is 10 % and varies between utterances."""
+    """Draw the errors and lengths of utterances of 5 to 35 words; their expected WERs vary around a mean of 10 %."""
     lengths = generator.integers(5, 36, utterances)
     return generator.binomial(lengths, generator.beta(2, 18, utterances)).astype(float), lengths.astype(float)
 
@@ -37,7 +37,7 @@ def plain_draws(sums: Array, draws: int, seed: int) -> Array:
 
 
 def test_draws_have_the_mean_and_deviation_of_a_plain_loop() -> None:
-    """`resample` and the loop make 4,000 draws each; the standard error of a mean is 1/63 of the deviation."""
+    """`resample` and the loop make 4,000 draws each; the standard error of a mean is 1/63 of the standard deviation."""
     errors, lengths = simulated(np.random.default_rng(0), 40)
     sums = np.stack([errors, lengths], axis=1)
     fast, plain = resample(sums, 4000, seed=1), plain_draws(sums, 4000, seed=2)
@@ -60,7 +60,7 @@ def test_for_any_chunk_size_every_draw_has_as_many_rows_as_the_data(monkeypatch:
 
 
 def test_an_interval_equals_that_of_kaldialign() -> None:
-    """The tolerance is 5 % of the width, because kaldialign takes the mean and 1.96 deviations of 10,000 draws."""
+    """The tolerance is 5 % of the width: kaldialign's interval is the mean of draws plus or minus 1.96 deviations."""
     generator = np.random.default_rng(3)
     errors, lengths = simulated(generator, 600)
     references = [["a"] * int(length) for length in lengths]
@@ -157,7 +157,7 @@ def test_only_the_interval_over_speakers_contains_the_rate_of_other_speakers() -
         for unit, units in (("utterances", sums), ("speakers", by_cluster(sums, names))):
             low, high = intervals(units[:, :1], units[:, 1:], draws=300)[0] or (1, 0)
             hits[unit] += low <= 0.1 <= high
-    assert hits["speakers"] / 200 >= 0.88  # 92.6 % of 2,000 in a longer simulation
+    assert hits["speakers"] / 200 >= 0.88  # a longer simulation gave 92.6 % of 2,000 intervals
     assert hits["utterances"] / 200 <= 0.6
 
 
@@ -194,12 +194,12 @@ def corrected(generator: np.random.Generator) -> Iterator[tuple[Array, Array]]:
         yield a, b
 
 
-def test_correcting_every_20th_error_is_found_significant() -> None:
+def test_correcting_every_20th_error_makes_a_significant_difference() -> None:
     assert significant(200, corrected(np.random.default_rng(8))) >= 0.95 * 200
 
 
-def test_systems_that_differ_by_chance_are_rarely_found_significant() -> None:
-    """The two systems are exchanged at random in each utterance; 5 % of these pairs should have p < 0.05."""
+def test_systems_that_differ_by_chance_rarely_differ_significantly() -> None:
+    """The results of the two systems are swapped in random utterances, so 5 % of the pairs should have p < 0.05."""
 
     def exchanged(generator: np.random.Generator) -> Iterator[tuple[Array, Array]]:
         for a, b in corrected(generator):
@@ -210,7 +210,7 @@ def test_systems_that_differ_by_chance_are_rarely_found_significant() -> None:
     assert 0.02 * 500 <= num_significant <= 0.07 * 500
 
 
-def test_a_p_value_is_two_sided_is_never_0_and_is_1_without_differences() -> None:
+def test_a_p_value_is_two_sided_and_never_0_and_is_1_without_differences() -> None:
     generator = np.random.default_rng(10)
     a, lengths = errors_of_2600(generator)
     better, worse = difference(a, a - (a > 0), lengths), difference(a - (a > 0), a, lengths)

@@ -1,4 +1,4 @@
-"""Bulk jobs of asr.transcribe: parts, failures, and resumption after any disturbance."""
+"""Bulk jobs of asr.transcribe: parts, failures, and resumption after interruptions."""
 
 import json
 import random
@@ -58,7 +58,7 @@ def undisturbed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return finished_job(source, tmp_path_factory.mktemp("undisturbed"), "--segments")
 
 
-def test_each_utterance_is_in_exactly_one_of_texts_and_failures(source: Path, undisturbed: Path) -> None:
+def test_each_utterance_has_either_a_text_or_a_failure(source: Path, undisturbed: Path) -> None:
     ids = [entry["id"] for entry in lines(source)]
     texts, failures = texts_of(undisturbed), failures_of(undisturbed)
     assert len(ids) == 29
@@ -70,7 +70,7 @@ def test_each_utterance_is_in_exactly_one_of_texts_and_failures(source: Path, un
     assert list(texts) == in_order
 
 
-def test_texts_equal_those_of_the_command_without_parts(
+def test_texts_equal_those_of_the_command_without_the_option_parts(
     source: Path, undisturbed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert transcribe([str(BUNDLE), str(source), "--format", "jsonl", "--device", "cpu"]) == 1
@@ -112,7 +112,7 @@ def test_an_invalid_share_is_refused(share: str) -> None:
         share_of(share, 10)
 
 
-def test_the_tasks_of_a_job_array_write_the_files_of_a_single_job(
+def test_the_tasks_of_a_job_array_write_the_same_files_as_a_single_job(
     source: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
     for place in (2, 3, 1):
@@ -121,7 +121,9 @@ def test_the_tasks_of_a_job_array_write_the_files_of_a_single_job(
     assert files_of(tmp_path) == files_of(undisturbed)
 
 
-def test_a_folder_of_audio_gives_the_texts_of_the_manifest(source: Path, undisturbed: Path, tmp_path: Path) -> None:
+def test_a_folder_of_audio_gives_the_same_texts_as_the_manifest(
+    source: Path, undisturbed: Path, tmp_path: Path
+) -> None:
     transcribe(job_options(source.parent / "audio", tmp_path))
     texts, failures = texts_of(tmp_path), failures_of(tmp_path)
     assert {name: entry["text"] for name, entry in texts.items()} == {
@@ -131,7 +133,9 @@ def test_a_folder_of_audio_gives_the_texts_of_the_manifest(source: Path, undistu
     assert len(list(tmp_path.glob("part-*.jsonl"))) > 1
 
 
-def test_an_index_of_shards_gives_the_texts_of_the_manifest(source: Path, undisturbed: Path, tmp_path: Path) -> None:
+def test_an_index_of_shards_gives_the_same_texts_as_the_manifest(
+    source: Path, undisturbed: Path, tmp_path: Path
+) -> None:
     good = [entry | {"text": ""} for entry in lines(source) if entry["id"] not in NAMES_OF_BAD]
     manifest = source.parent / "good.jsonl"
     manifest.write_text("".join(json.dumps(entry) + "\n" for entry in good))
@@ -143,7 +147,7 @@ def test_an_index_of_shards_gives_the_texts_of_the_manifest(source: Path, undist
     }
 
 
-def test_input_and_output_on_s3_give_the_files_of_a_local_job(
+def test_a_job_on_s3_gives_the_same_texts_as_a_local_job(
     source: Path, undisturbed: Path, s3: FaultyProxy, tmp_path: Path
 ) -> None:
     good = [entry for entry in lines(source) if entry["id"] != "bad missing"]  # a missing file cannot be uploaded
@@ -187,10 +191,12 @@ def test_a_failing_store_ends_a_job_with_a_one_line_error_and_the_job_resumes(
     assert done < len(list(tmp_path.glob("part-*.jsonl")))
 
 
-def test_a_job_killed_at_random_moments_gives_the_same_files(source: Path, undisturbed: Path, tmp_path: Path) -> None:
+def test_a_job_killed_at_random_moments_and_resumed_gives_the_files_of_an_undisturbed_job(
+    source: Path, undisturbed: Path, tmp_path: Path
+) -> None:
     output, log, draw = tmp_path / "out", tmp_path / "log", random.Random(7)
     arguments = job_options(source, output, "--segments")
-    for done in (0, 1, 2, 4, 6):  # number of parts before the next kill
+    for done in (0, 1, 2, 4, 6):  # number of parts written before the next kill
         process = start(arguments, log)
         while process.is_alive() and len(list(output.glob("part-*.jsonl"))) < done:
             time.sleep(0.002)
@@ -203,7 +209,7 @@ def test_a_job_killed_at_random_moments_gives_the_same_files(source: Path, undis
     assert (output / "report.json").exists()
 
 
-def test_two_processes_in_one_folder_write_the_files_of_one_process(
+def test_two_processes_in_one_folder_write_the_same_files_as_one_process(
     source: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
     arguments = job_options(source, tmp_path / "out", "--segments")
@@ -384,13 +390,13 @@ def test_a_model_that_always_raises_ends_the_job_and_no_part_is_recorded(
     ("names", "is_fault"),
     [
         (["good 3", "good 17"], True),
-        (["good 3", "bad missing", "good 17", "bad text"], True),  # bad audio is not evidence about the model
+        (["good 3", "bad missing", "good 17", "bad text"], True),  # bad audio says nothing about the model
         (["good 3"], False),
         (["good 3", "bad missing"], False),
         (["good 3", "good 17", "good 5"], False),
     ],
 )
-def test_unknown_errors_of_several_utterances_end_a_job_that_has_no_text_yet(
+def test_a_job_that_has_no_text_yet_ends_if_several_utterances_raise_unknown_errors(
     names: list[str], is_fault: bool, source: Path
 ) -> None:
     by_name = {utterance.id: utterance for utterance in open_source(str(source)).utterances}
@@ -408,7 +414,7 @@ def test_unknown_errors_of_several_utterances_end_a_job_that_has_no_text_yet(
 @pytest.mark.parametrize(
     "error", [StoreError("s3://bucket/x: 503."), MemoryError(), RuntimeError("CUDA out of memory")]
 )
-def test_errors_not_caused_by_an_utterance_end_a_job(error: Exception, source: Path) -> None:
+def test_a_job_ends_at_an_error_not_caused_by_an_utterance(error: Exception, source: Path) -> None:
     task = PartTask(0, list(open_source(str(source)).utterances), True, {})
     with pytest.raises(type(error)):
         transcribe_part(_Poisoned({"good 3"}, error), task, INFERENCE, False)  # type: ignore[arg-type]

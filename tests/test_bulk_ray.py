@@ -24,7 +24,7 @@ from tests.bulk import BAD, failures_of, files_of, finished_job, job_options, li
 from tests.conftest import ROOT
 
 PATIENCE = 240  # seconds, for operations that should take half a minute
-# Workers import this module when they start. It kills a worker that opens kills.flac, as a lack of memory would.
+# Workers import this module when they start. It kills a worker that opens kills.flac, as if memory had run out.
 KILLED_BY_A_FILE = """
 import builtins, os, signal
 opened = builtins.open
@@ -68,7 +68,7 @@ def test_a_search_finds_exactly_the_utterances_that_kill_their_process(killers: 
     assert attempts <= 1 + (MAX_DEATHS if killers else 0) + len(killers) * (2 * depth + MAX_DEATHS_ALONE)
 
 
-def test_deaths_not_caused_by_an_utterance_end_the_job_with_a_one_line_error() -> None:
+def test_the_job_ends_with_a_one_line_error_after_deaths_not_caused_by_an_utterance() -> None:
     part = _Part(PartTask(7, [Utterance("a.wav", 1.0, "", "a"), Utterance("b.wav", 1.0, "", "b")], True, {}))
     with pytest.raises(InputError, match=r"memory must suffice for part 7.*WorkerCrashedError.*--batch-seconds"):  # noqa: PT012
         for _ in range((MAX_SEARCHES + 1) * MAX_DEATHS):
@@ -221,7 +221,7 @@ def test_killed_processes_change_no_output(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_after_the_driver_is_killed_the_same_command_resumes(job: Job, source: Path, undisturbed: Path) -> None:
+def test_the_same_command_resumes_the_job_after_its_driver_is_killed(job: Job, source: Path, undisturbed: Path) -> None:
     process = job.start(source)
     wait_for(lambda: num_parts(job.output) >= 2, "two parts are done")
     process.kill()

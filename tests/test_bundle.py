@@ -1,4 +1,4 @@
-"""Bundles with files for their decoder: written, moved, and refused if they are unsafe."""
+"""Bundles that contain the files of their decoder can be written and moved, and are refused if they are unsafe."""
 
 import json
 import os
@@ -166,7 +166,7 @@ def test_a_damaged_calibration_is_reported_in_one_line(bundle: Path, content: st
         load_recognizer(bundle)
 
 
-def test_if_a_file_of_the_decoder_cannot_be_read_the_older_bundle_remains(
+def test_the_older_bundle_remains_if_a_file_of_the_decoder_cannot_be_read(
     bundle: Path, checkpoint: Path, files: dict[str, Path], tmp_path: Path
 ) -> None:
     before = {path.name: path.read_bytes() for path in bundle.iterdir()}

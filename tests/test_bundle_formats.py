@@ -87,7 +87,7 @@ def test_up_to_format_7_every_joiner_used_tanh_and_every_embedding_was_trained(p
 
 @pytest.mark.parametrize("number", range(3))
 @pytest.mark.parametrize("encoder", ["conformer_s", "transformer"])
-def test_an_encoder_of_an_older_format_gets_settings_for_the_parts_that_were_not_configurable(
+def test_an_encoder_of_an_older_format_gets_settings_for_the_parts_that_were_not_yet_configurable(
     encoder: str, number: int
 ) -> None:
     today = resolved(f"encoder={encoder}")["encoder"]

@@ -1,4 +1,4 @@
-"""python -m asr.transcribe MODEL - --stream writes lines of text during a stream; an error is one line."""
+"""python -m asr.transcribe MODEL - --stream writes lines of text during a stream, and reports an error in one line."""
 
 import io
 from argparse import Namespace

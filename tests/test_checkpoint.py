@@ -62,7 +62,7 @@ def test_a_config_can_name_only_components_of_asr(name: Any) -> None:
 
 
 @pytest.mark.parametrize("target", ["torch.utils.collect_env.run", "torch.load", "os.system"])
-def test_a_bundle_whose_config_names_other_code_executes_nothing(
+def test_a_bundle_whose_config_names_code_outside_asr_executes_nothing(
     bundle: Path, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def ran(*_: Any, **__: Any) -> None:
@@ -167,6 +167,6 @@ def test_one_call_transcribes_files_and_waveforms(bundle: Path, tones: Path) -> 
     assert [transcript.text for transcript in mixed] == [expected[utterance.id] for utterance in utterances[:3]]
 
 
-def test_a_bundle_does_not_contain_the_setting_that_names_a_program() -> None:
+def test_a_bundle_does_not_name_the_program_that_prepares_the_corpus() -> None:
     assert "corpus" not in MODEL_KEYS
     assert resolved()["corpus"]["prepare"] == "recipes.mini.prepare"

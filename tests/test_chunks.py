@@ -1,4 +1,4 @@
-"""Chunks contain every frame once, and join exactly if the network's context is limited; segments end at pauses."""
+"""Chunks contain every frame once, and equal one pass if the network's context is limited; segments end at pauses."""
 
 import itertools
 import math
@@ -69,7 +69,7 @@ def test_chunks_cover_every_sample_once_and_include_their_context(
 
 
 def placed(pieces: Iterable[Tensor]) -> Iterator[tuple[int, Tensor]]:
-    """Yield consecutive pieces with the numbers of their first frames.
+    """Yield consecutive pieces, each with the number of its first frame.
 
     A piece without frames is dropped, unless no piece has frames.
     """
@@ -100,7 +100,7 @@ def test_no_more_audio_is_read_than_the_next_chunk_needs() -> None:
 
 
 @given(cut=cuts(), num_frames=st.integers(0, 200))
-def test_stitched_chunks_have_each_frame_once_and_in_order(cut: tuple[int, int], num_frames: int) -> None:
+def test_stitched_chunks_contain_each_frame_once_and_in_order(cut: tuple[int, int], num_frames: int) -> None:
     frames = torch.arange(num_frames, dtype=torch.float32)
     chunks = ((chunk.start, chunk.keep, chunk.waveform[:, None]) for chunk in cut_chunks([frames], *cut))
     pieces = list(stitch(chunks))
@@ -250,7 +250,7 @@ class Front(nn.Module):
 
 @pytest.mark.parametrize("num_samples", [16000, 41_234, 3 * 16000 + 639])
 def test_with_real_features_chunks_and_one_pass_differ_only_by_rounding(num_samples: int) -> None:
-    """The tolerance is 1e-5: matrix products of another size (mel filters, linear layer) sum in another order."""
+    """The tolerance is 1e-5: matrix products of another size (in filters or layers) are summed in another order."""
     features = build_features({"features": resolved("features/normalize=global_cmvn")["features"]})
     features.normalize.fit([8 + 4 * torch.tensor([[-1.0], [1.0]]).expand(2, features.dim)])
     recognizer = around(features, Front(features.dim, TOKENIZER.vocab_size))
@@ -301,7 +301,7 @@ PATHS = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6)), max_size=25).m
 def test_segments_contain_all_frames_once_and_are_cut_in_pauses(
     data: st.DataObject, best: list[int], max_frames: int
 ) -> None:
-    """Frames are negated log_probs, so that the code cannot confuse frames with log_probs."""
+    """Frames are negated log_probs, so that the test fails if the code confuses frames with log_probs."""
     log_probs = stream(best)
     segments = list(cut_at_pauses(placed(in_blocks(data.draw, -log_probs)), max_frames, pause))
     assert torch.equal(torch.cat([segment for _, segment in segments]), -log_probs)
@@ -343,7 +343,7 @@ def test_a_segment_ends_before_audio_without_speech_and_the_next_one_begins_afte
 
 
 def test_only_the_current_segment_is_kept_in_memory() -> None:
-    """Memory is bounded: at most one segment and one piece are read ahead, and a segment is not a view of more data."""
+    """Memory is bounded: at most one segment and one piece are read ahead; no segment is a view of a longer tensor."""
     taken = 0
 
     def pieces() -> Iterator[Tensor]:

@@ -307,7 +307,7 @@ def test_bad_input_is_reported_in_one_line_with_status_1(kind: str, tmp_path: Pa
 
 
 def test_a_file_that_cannot_be_read_is_reported_in_one_line() -> None:
-    ended = run("/proc/self/mem", "/proc/self/mem")  # reading fails, also for root, as on a faulty disk
+    ended = run("/proc/self/mem", "/proc/self/mem")  # reading fails even for root, as on a faulty disk
     message = "error: /proc/self/mem: must be a file of scored utterances that is readable; got: Input/output error.\n"
     assert (ended.returncode, ended.stderr) == (1, message)
 

@@ -1,4 +1,4 @@
-"""Blocks are compiled during training: when compiled code is used, and that a failed compilation does no harm."""
+"""Compilation of blocks during training: compiled code is used once it is ready, and a failure does no harm."""
 
 import copy
 import logging
@@ -129,11 +129,11 @@ def test_training_starts_uncompiled_and_switches_when_the_program_is_ready(caplo
     [
         (Stub(problem="there is no g++"), "there is no g++"),
         (Stub(fails_at_call=0), "no compiler is installed"),
-        (Stub(fails_at_call=5), "no compiler is installed"),  # in the middle of a step, at another length
+        (Stub(fails_at_call=5), "no compiler is installed"),  # fails in the middle of a step, at another input length
     ],
     ids=["in the background", "at the first call", "at a later call"],
 )
-def test_if_compilation_fails_the_training_continues_and_one_line_names_the_reason(
+def test_training_continues_if_compilation_fails_and_one_line_names_the_reason(
     stub: Stub, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     encoder = make_encoder()
@@ -196,7 +196,7 @@ def test_a_copy_of_an_encoder_uses_its_own_weights() -> None:
     ],
 )
 def test_one_program_serves_all_blocks_and_lengths(encoder: str) -> None:
-    """Losses also equal those of uncompiled blocks within rounding."""
+    """The losses also equal those of uncompiled blocks, up to rounding."""
     graphs = []
 
     def count(graph: Any, inputs: Any) -> Any:

@@ -54,7 +54,7 @@ def test_the_confidence_is_0_for_a_uniform_distribution_and_1_for_a_certain_one(
     assert frame_confidence(torch.zeros(0, vocab_size)).shape == (0,)
 
 
-def test_the_confidence_of_a_word_is_the_calibrated_product_of_the_highest_frame_confidence_of_each_token() -> None:
+def test_a_words_confidence_is_the_calibrated_product_of_its_tokens_highest_frame_confidences() -> None:
     recognizer = listener()
     recognizer.calibration = Calibration(0.5, 0.3)
     tokens = [2, 2, 0, 3, 1, 4]  # "ab c"
@@ -90,7 +90,7 @@ def test_the_default_curve_is_the_identity_and_others_are_logistic(confidence: f
 
 
 def drawn(curve: Calibration, count: int, seed: int) -> tuple[list[float], list[bool]]:
-    """Draw confidences, and whether each word is right; the curve gives the probability."""
+    """Draw confidences, and which words are right; the curve maps a confidence to the probability of being right."""
     generator = torch.Generator().manual_seed(seed)
     confidences = torch.sigmoid(1.5 * torch.randn(count, generator=generator) + 1).tolist()
     chances = torch.rand(count, generator=generator).tolist()
@@ -99,7 +99,7 @@ def drawn(curve: Calibration, count: int, seed: int) -> tuple[list[float], list[
 
 @pytest.mark.parametrize("planted", [Calibration(1.0, 0.0), Calibration(0.4, -1.0), Calibration(2.5, 1.2)])
 def test_the_curve_that_simulated_words_follow_is_recovered(planted: Calibration) -> None:
-    """The tolerances are four standard errors; for 20,000 words these are 0.04 (slope) and 0.03 (intercept)."""
+    """The tolerances are four standard errors, which are 0.04 (slope) and 0.03 (intercept) for 20,000 words."""
     fitted = calibrate(*drawn(planted, 20_000, seed=1))
     assert fitted.slope == pytest.approx(planted.slope, abs=0.16)
     assert fitted.intercept == pytest.approx(planted.intercept, abs=0.12)
@@ -126,7 +126,7 @@ def test_no_nearby_curve_has_a_higher_likelihood() -> None:
 
 @pytest.mark.parametrize("right", [True, False])
 @pytest.mark.parametrize("confidences", [[0.9], [0.0, 1.0], [0.3, 0.5, 0.5, 0.99]])
-def test_even_if_all_words_are_right_or_all_are_wrong_no_confidence_becomes_certain(
+def test_no_calibrated_confidence_is_0_or_1_even_if_all_words_are_right_or_all_are_wrong(
     right: bool, confidences: list[float]
 ) -> None:
     """Platt's target for right words is (n + 1) / (n + 2), where n words are right."""
@@ -158,7 +158,7 @@ def test_calibration_without_words_is_refused() -> None:
 
 
 def calibration_error(confidences: list[float], right: list[bool], bins: int = 10) -> float:
-    """Return the mean over ten bins of |confidence - fraction of right words|."""
+    """Return the mean over bins of |mean confidence - fraction of right words|, weighted by number of words."""
     bin_words: list[list[tuple[float, bool]]] = [[] for _ in range(bins)]
     for confidence, is_right in zip(confidences, right, strict=True):
         bin_words[min(int(confidence * bins), bins - 1)].append((confidence, is_right))
@@ -168,7 +168,7 @@ def calibration_error(confidences: list[float], right: list[bool], bins: int = 1
     return sum(gaps) / len(right)
 
 
-def test_calibration_reduces_the_error_on_other_words() -> None:
+def test_calibration_reduces_the_error_on_words_that_the_curve_was_not_fitted_to() -> None:
     truth = Calibration(0.5, -0.8)
     curve = calibrate(*drawn(truth, 500, seed=3))
     confidences, right = drawn(truth, 4000, seed=4)

@@ -155,7 +155,7 @@ def test_sizes_equal_those_in_table_1_of_the_paper(name: str, decoder_dim: int, 
 
 
 @pytest.mark.parametrize("change", [{"dim": 18, "num_heads": 4}, {"dim": 9, "num_heads": 3}])
-def test_a_dim_that_is_no_multiple_of_num_heads_is_an_error_that_names_both(change: dict[str, int]) -> None:
+def test_the_error_for_a_dim_that_is_not_a_multiple_of_num_heads_names_both(change: dict[str, int]) -> None:
     given = f"dim={change['dim']}, num_heads={change['num_heads']}"
     with pytest.raises(
         InputError, match=rf"encoder\.dim must be even and a multiple of encoder\.num_heads; got {given}"
@@ -163,7 +163,7 @@ def test_a_dim_that_is_no_multiple_of_num_heads_is_an_error_that_names_both(chan
         small_conformer(**change)
 
 
-def test_an_even_kernel_is_an_error_that_gives_the_reason() -> None:
+def test_the_error_for_an_even_kernel_gives_the_reason() -> None:
     with pytest.raises(
         InputError,
         match=r"encoder\.convolution\.kernel_size must be odd, so that the kernel is centred, "

@@ -85,7 +85,7 @@ def test_the_output_in_chunks_equals_that_of_the_whole_utterance(overrides: list
 
 
 @torch.no_grad()
-def test_taps_that_change_the_input_of_the_next_block_give_equal_results_for_chunks_and_whole_utterances() -> None:
+def test_chunks_equal_the_whole_utterance_if_taps_change_the_input_of_the_next_block() -> None:
     encoder = make(["encoder=conformer_streaming_xs"], chunk_frames=5, left_frames=7, right_frames=2)
     features = torch.randn(200, NUM_MEL_BINS, dtype=torch.float64)
     taps: dict[int, Tap] = {0: lambda x, padding: x.masked_fill(padding[:, :, None], 0.0).cos(), 2: lambda x, _: x}
@@ -134,7 +134,7 @@ def test_output_does_not_change_when_more_audio_arrives() -> None:
     features = torch.randn(160, NUM_MEL_BINS, dtype=torch.float64)
     other = torch.cat([features[:80], torch.randn(80, NUM_MEL_BINS, dtype=torch.float64)])
     first, second = (whole(encoder, frames).out[0] for frames in (features, other))
-    # The fourth chunk depends on frames before 19, the fifth on frames before 23; frames from 20 on differ.
+    # The fourth chunk depends on frames before 19, the fifth on frames before 23; the inputs differ from frame 20 on.
     torch.testing.assert_close(first[:16], second[:16], rtol=0, atol=1e-12)
     assert not torch.allclose(first[16:20], second[16:20])
 
@@ -202,7 +202,7 @@ def test_the_output_for_a_whole_utterance_equals_the_papers_equations_term_by_te
     def each(part: Any) -> None:
         """Add the output of `part` to each row of frames.
 
-        `part` also gets the frames before the row: the first `chunk` frames of each earlier row.
+        `part` also gets all frames before the row, which are the first `chunk` frames of each earlier row.
         """
         before = [torch.cat([row[:chunk] for row in [x[:0], *rows[:number]]]) for number in range(len(rows))]
         rows[:] = [row + part(row, all_before) for row, all_before in zip(rows, before, strict=True)]
@@ -223,7 +223,7 @@ def test_the_output_for_a_whole_utterance_equals_the_papers_equations_term_by_te
         each(lambda x, _, of=block: 0.5 * of.feed_forward2(of.norm_feed_forward2(x)))
         rows = [block.norm_output(row) for row in rows]
     expected = torch.cat([row[:chunk] for row in rows])
-    # The encoder computes its positions in float32.
+    # The tolerance is 1e-5, because the encoder computes its positions in float32.
     torch.testing.assert_close(whole(encoder, features).out[0], expected, rtol=0, atol=1e-5)
 
 
@@ -242,7 +242,7 @@ def test_with_a_single_chunk_the_encoder_equals_a_conformer_with_the_same_weight
 
 
 @torch.no_grad()
-def test_chunk_sizes_beyond_the_utterance_need_no_more_memory_than_the_utterance() -> None:
+def test_chunks_and_contexts_longer_than_the_utterance_need_no_extra_memory() -> None:
     encoder = make(["encoder=conformer_streaming_xs"], chunk_frames=100_000, left_frames=100_000, right_frames=1_000)
     features, seen = torch.randn(90, NUM_MEL_BINS, dtype=torch.float64), []
     encoder.blocks[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[2].shape[2]))

@@ -153,7 +153,7 @@ def test_evaluation_uses_one_view() -> None:
 
 
 @pytest.mark.parametrize("bound", [{}, {"max_squared_seconds": 300.0}, {"max_utterances": 5}])
-def test_a_batch_with_two_views_has_half_as_many_utterances(bound: dict[str, Any]) -> None:
+def test_a_batch_with_two_views_has_half_as_many_utterances_as_with_one(bound: dict[str, Any]) -> None:
     settings = SETTINGS | bound
     given = utterances(200)
     reference = Reference(REFERENCE.encode, REFERENCE.min_frames, REFERENCE.output_lengths, views=2)

@@ -171,7 +171,7 @@ def test_pieces_keep_their_order_after_the_blank(tiny: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("pieces", "normalizer"), [(None, "basic"), (["Q", "."], "as_written")])
-def test_a_model_that_spells_case_or_punctuation_gets_the_normalizer_as_written(
+def test_a_model_with_capitals_or_punctuation_in_its_tokens_gets_the_as_written_normalizer(
     pieces: list[str] | None, normalizer: str, tmp_path: Path
 ) -> None:
     config, state = None, None
@@ -475,7 +475,7 @@ def test_damaged_files_of_an_archive_are_refused_in_one_line(
     assert_refused(FORMS[form](tmp_path, FILES[files][0]), FILES[files][1], tmp_path)
 
 
-def test_a_head_whose_size_differs_from_the_tokenizers_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_head_and_a_tokenizer_of_different_sizes_are_refused_in_one_line(tmp_path: Path) -> None:
     config = changed(decoder={"vocabulary": None, "num_classes": -1})
     message = r"decoder\.decoder_layers\.0\.weight must be \(41, 16, 1\), as the config says; got \(50, 16, 1\)"
     assert_refused(archive(tmp_path, config, tensors(49)), message, tmp_path)
@@ -573,7 +573,7 @@ def test_paths_without_a_model_are_refused_in_one_line(tmp_path: Path) -> None:
     assert_refused(folder, r"files must be inside the folder; model_config\.yaml is a link", tmp_path)
 
 
-def test_an_output_path_from_which_the_bundle_could_not_be_loaded_is_refused(tmp_path: Path) -> None:
+def test_output_paths_that_are_not_loaded_as_bundles_are_refused(tmp_path: Path) -> None:
     path = archive(tmp_path)
     for name in ("model.nemo", "model.ckpt"):
         with pytest.raises(
@@ -606,7 +606,7 @@ def test_the_error_about_a_malicious_file_does_not_repeat_torchs_advice_to_execu
         assert advice not in message
 
 
-def test_errors_of_the_command_are_one_line(tmp_path: Path) -> None:
+def test_errors_of_the_command_are_reported_in_one_line(tmp_path: Path) -> None:
     path = archive(tmp_path, changed(encoder={"self_attention_model": "abs_pos"}))
     command = [sys.executable, "-m", "asr.convert", str(path), "-o", str(tmp_path / "output")]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

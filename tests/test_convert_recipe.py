@@ -182,7 +182,7 @@ def test_lines_with_ids_that_are_not_utf_8_or_not_strings_are_named(
     assert "recordings.jsonl:1: id must be a string; got ['r']" in capsys.readouterr().err
 
 
-def test_the_name_of_an_audio_file_may_have_any_bytes(tmp_path: Path) -> None:
+def test_the_name_of_an_audio_file_may_contain_any_bytes(tmp_path: Path) -> None:
     data = kaldi(tmp_path)
     old = os.fsencode(tmp_path / "audio" / f"{NAMES[0]}.wav")
     os.rename(old, old.replace(b".wav", b"\xff.wav"))
@@ -221,7 +221,7 @@ def test_a_data_set_written_by_hugging_faces_library_is_converted(tmp_path: Path
     assert [utterance.speaker for utterance in utterances] == [name[-1] for name in NAMES]
 
 
-def test_an_audio_folder_is_read_like_hugging_faces_library_reads_it(tmp_path: Path) -> None:
+def test_an_audio_folder_is_read_as_hugging_faces_library_reads_it(tmp_path: Path) -> None:
     pytest.importorskip("torchcodec", reason="needs torchcodec, with which datasets reads audio", exc_type=Exception)
     datasets = pytest.importorskip("datasets", reason="needs Hugging Face's datasets: pip install datasets")
     folder = audio_folder(tmp_path)
@@ -266,7 +266,7 @@ def main_raising(arguments: list[str]) -> None:
     _convert(parser.parse_args(arguments))
 
 
-def test_parquet_files_of_similar_names_keep_their_own_audio(tmp_path: Path) -> None:
+def test_parquet_files_with_similar_names_keep_their_own_audio(tmp_path: Path) -> None:
     sounds = [path.read_bytes() for path in write_audio(tmp_path / "audio", "flac")]
     parquet_file(tmp_path / "data" / "en" / "train.parquet", [sounds[0]])
     parquet_file(tmp_path / "data" / "en_train.parquet", [sounds[1]])
@@ -306,7 +306,7 @@ def link_to(path: Path, target: Path) -> None:
     path.symlink_to(target)
 
 
-def test_audio_from_parquet_files_replaces_only_its_own_earlier_output(tmp_path: Path) -> None:
+def test_audio_from_parquet_files_replaces_only_earlier_output_of_the_recipe(tmp_path: Path) -> None:
     sound = write_audio(tmp_path / "audio", "flac")[0].read_bytes()
     file, out = parquet_file(tmp_path / "train.parquet", [sound]), tmp_path / "out"
     arguments = ["parquet", str(file), str(tmp_path / "m.jsonl"), "--audio-dir", str(out)]
@@ -321,7 +321,7 @@ def test_audio_from_parquet_files_replaces_only_its_own_earlier_output(tmp_path:
         with pytest.raises(InputError, match=refusal):
             main_raising(arguments)
     (out / "train").unlink()
-    for _ in range(2):  # the recipe's own earlier output is replaced
+    for _ in range(2):  # the second run replaces the output of the first
         assert main(arguments) == 0
     mine = tmp_path / "mine.flac"
     mine.write_bytes(b"mine")
@@ -431,7 +431,7 @@ def test_a_broken_line_is_named_and_no_manifest_is_written_unless_bad_lines_may_
         ({"supervisions": [{"text": "a"}]}, "lhotse's keys"),
     ],
 )
-def test_cuts_that_recipes_convert_does_not_support_are_named(
+def test_cuts_that_the_recipe_does_not_support_are_named(
     change: dict[str, Any], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with gzip.open(lhotse(tmp_path), "rt") as file:
@@ -470,7 +470,7 @@ def test_the_help_lists_every_format(capsys: pytest.CaptureFixture[str]) -> None
     assert all(f"python -m recipes.convert {kind} " in printed for kind in FORMATS)
 
 
-def test_in_audio_folders_the_text_column_may_have_another_name(
+def test_the_text_column_of_an_audio_folder_may_have_another_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = audio_folder(tmp_path)

@@ -1,4 +1,4 @@
-"""A missing corpus is generated only by the recipe of that corpus, and user files are never replaced."""
+"""A missing corpus is generated only by its own recipe, and a user's files are never replaced."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from tests.conftest import settings_with
 
 @pytest.fixture
 def mine(tmp_path: Path) -> Path:
-    """A folder with manifests and audio of a user."""
+    """A folder with a user's manifests and audio."""
     (tmp_path / "audio").mkdir()
     for name in ("train.jsonl", "valid.jsonl", "test.jsonl", "audio/train-00001.flac"):
         (tmp_path / name).write_text("mine")

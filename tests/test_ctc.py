@@ -23,7 +23,7 @@ def collapse(path: tuple[int, ...]) -> list[int]:
 
 
 def loss_by_enumeration(log_probs: Tensor, tokens: list[int]) -> Tensor:
-    """Return -log of the summed probability of every path through log_probs (T', V) that spells `tokens`."""
+    """Return -log of the total probability of all paths through log_probs (T', V) that spell `tokens`."""
     frames, vocab_size = log_probs.shape
     paths = [path for path in product(range(vocab_size), repeat=frames) if collapse(path) == tokens]
     scores = [sum((log_probs[t, token] for t, token in enumerate(path)), log_probs.new_zeros(())) for path in paths]
@@ -105,7 +105,7 @@ def test_min_frames_is_the_smallest_number_of_frames_that_has_a_path(tokens: lis
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=8))
-def test_the_loss_is_infinite_with_one_frame_less_than_min_frames_and_finite_with_min_frames(tokens: list[int]) -> None:
+def test_the_loss_is_infinite_one_frame_below_min_frames_and_finite_at_min_frames(tokens: list[int]) -> None:
     head = random_head(vocab_size=4)
     needed = head.min_frames(tokens)
     encoder_out = torch.randn(2, needed, 6, dtype=torch.float64)
@@ -137,7 +137,7 @@ def test_greedy_decoding_merges_repeats_and_then_drops_blanks(paths: list[list[i
     assert [hypothesis.tokens for [hypothesis] in hypotheses] == [collapse(tuple(path)) for path in paths]
 
 
-def test_greedy_decoding_ignores_frames_after_the_end() -> None:
+def test_greedy_decoding_ignores_padded_frames() -> None:
     path = [1, 1, 0, 1, 2, 2, 3]
     hypotheses = decoded(greedy, one_hot([path] * 4, vocab_size=4), torch.tensor([0, 2, 4, 7]))
     assert [hypothesis.tokens for [hypothesis] in hypotheses] == [[], [1], [1, 1], [1, 1, 2, 3]]

@@ -1,4 +1,4 @@
-"""Joint CTC/attention: the decoder equals torch's, the loss equals plain loops, and tokens are decoded one by one."""
+"""Joint CTC/attention: the decoder equals torch's, the loss equals plain loops, and decoding can use a cache."""
 
 import math
 from functools import cache
@@ -98,7 +98,7 @@ def test_decoding_token_by_token_with_a_cache_equals_decoding_all_tokens_togethe
 
 
 def plain_attention_loss(head: CTCAttention, frames: Tensor, tokens: list[int]) -> float:
-    """Sum the cross-entropies of the tokens and of the end with their smoothed targets, in loops."""
+    """Sum the cross-entropy between prediction and smoothed target over the tokens and the end, in loops."""
     decoder = head.token_decoder
     length = torch.tensor([len(frames)])
     total = 0.0
@@ -116,7 +116,7 @@ def test_the_loss_is_smoothed_cross_entropy_plus_a_share_of_the_ctc_loss() -> No
     head = joint_head("pre_norm", label_smoothing=0.2, ctc_weight=0.4)
     frames, lengths = torch.randn(3, 9, DIM, dtype=torch.float64), torch.tensor([9, 6, 4])
     texts = [[1, 2, 2, 5], [3], []]
-    # No token is 9**9, so it marks padding.
+    # 9**9 marks padding, because no token has this number.
     tokens = torch.tensor([[*text, *[9**9] * (6 - len(text))] for text in texts])
     losses = head.losses(Encoded(frames, lengths, {}), tokens, torch.tensor([4, 1, 0]))
     ctc = head.ctc.losses(Encoded(frames, lengths, {}), tokens, torch.tensor([4, 1, 0]))["loss"]
@@ -142,7 +142,7 @@ def test_the_content_of_padded_frames_and_tokens_changes_neither_loss_nor_gradie
         torch.testing.assert_close(result, results[0], rtol=0, atol=1e-12)
 
 
-def test_heads_that_do_not_divide_the_encoder_dimension_are_refused_in_one_line() -> None:
+def test_attention_heads_that_do_not_divide_the_encoder_dimension_are_refused_in_one_line() -> None:
     must = r"^encoder\.dim must be even and a multiple of head\.num_heads; got dim=12, num_heads=5\.$"
     with pytest.raises(InputError, match=must):
         joint_head("pre_norm", num_heads=5)

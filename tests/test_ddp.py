@@ -1,4 +1,4 @@
-"""Two processes write one run folder with every launcher, and have the validation results of one process."""
+"""With every launcher, two processes write one run folder; their validation results equal those of one process."""
 
 import os
 import subprocess
@@ -35,7 +35,7 @@ def srun(training: list[str]) -> list[tuple[list[str], dict[str, str]]]:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("launch", [lightning, torchrun, srun])
 def test_two_processes_leave_only_one_run_folder(launch: Any, strategy: str, tones: Path, tmp_path: Path) -> None:
-    """The training starts in an empty folder, as a user would start it."""
+    """Training starts in an empty folder, as it does for a user."""
     training = ["-m", "asr.train", *TINY, *tone_corpus(tones), *SHORT, f"trainer.strategy={strategy}"]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     processes = [

@@ -1,6 +1,6 @@
-"""Features on the device and compiled blocks do not change the losses of training.
+"""Computing features on the device and compiling blocks do not change the losses of training.
 
-Features on the device are also tested on a CPU; compiled blocks need a GPU.
+Features on the device are also tested with a CPU as the device; compiling blocks needs a GPU.
 """
 
 import json
@@ -26,8 +26,8 @@ from tests.test_train import losses
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
 DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=cuda)])
 NUM_STEPS = {"cpu": 8, "cuda": 200}
-# Tolerance of the mean relative difference of the losses. bfloat16 has three significant digits, and sums in another
-# order round differently.
+# Tolerance for the mean relative difference of the losses: bfloat16 has only three significant digits, and sums in
+# another order round differently.
 NOISE = {"cpu": 2e-3, "cuda": 3e-2}
 WAYS = {
     "features": ["data.features_on=device"],
@@ -69,7 +69,7 @@ def run(device: str, corpus: Path, run_dir: Path, *overrides: str) -> list[float
 
 @pytest.fixture(scope="module")
 def eager(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
-    """The losses of a run without accelerations on each device."""
+    """For each device, the losses of a run without accelerations."""
     folder = tmp_path_factory.mktemp("eager")
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     return {device: run(device, tones, folder / device) for device in devices}
@@ -78,7 +78,7 @@ def eager(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, li
 @pytest.mark.parametrize(
     ("device", "way"), [("cpu", "features"), *(pytest.param("cuda", way, marks=cuda) for way in WAYS)]
 )
-def test_each_acceleration_has_the_losses_of_a_run_without_it(
+def test_no_acceleration_changes_the_losses(
     device: str,
     way: str,
     eager: dict[str, list[float]],
@@ -116,7 +116,7 @@ def test_log_probs_in_bfloat16_are_close_to_those_in_float32(device: str) -> Non
 def test_a_non_finite_loss_is_attributed_to_its_own_step(
     device: str, tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a GPU the loss is read only in steps that are logged."""
+    """On a GPU the loss is read only in logged steps, so a fault is noticed after its own step."""
     compute = RecognitionTask.losses
 
     def spoilt(self: RecognitionTask, batch: Batch) -> Any:

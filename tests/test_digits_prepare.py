@@ -1,4 +1,4 @@
-"""recipes/digits with a small artificial corpus, an archive on a local server, and the real corpus if it is present."""
+"""recipes/digits is tested with a small artificial corpus, a local server, and the real corpus if it is present."""
 
 import functools
 import io
@@ -98,7 +98,7 @@ def test_missing_misnamed_and_unknown_files_are_counted_and_named(
     assert len(warnings) == 4
     assert "2 (3_george_07.wav, seven_george_1.wav) are not named" in warnings[0]
     assert "1 (anna) is not among the speakers" in warnings[1]
-    assert "2501 (4_george_33.wav, 0_jackson_0.wav" in warnings[2]  # 500 for each of five missing speakers, and one
+    assert "2501 (4_george_33.wav, 0_jackson_0.wav" in warnings[2]  # 500 for each of 5 missing speakers, plus one
     assert warnings[3] == "warning: anna says no eight."
 
 
@@ -191,7 +191,7 @@ def test_the_download_unpacks_only_the_recordings(served: tuple[Path, str], tmp_
         ("link.tar.gz", "is a link or a device"),
     ],
 )
-def test_a_download_of_another_file_leaves_no_files(
+def test_a_download_that_is_not_the_intact_archive_leaves_no_files(
     name: str, complaint: str, served: tuple[Path, str], tmp_path: Path
 ) -> None:
     folder, url = served

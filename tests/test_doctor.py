@@ -174,7 +174,7 @@ def test_each_planted_fault_is_found_in_its_utterance_and_in_no_other(sick: tupl
     actual = {kind: sorted(named) for kind, (_, named) in findings(sick[1]).items()}
     assert actual == KINDS
     errors = {kind for kind, (severity, _) in findings(sick[1]).items() if severity == "error"}
-    unusable = {"missing audio", "unreadable audio", "truncated audio", "wrong duration"}  # 5 of 49: more than 1 %
+    unusable = {"missing audio", "unreadable audio", "truncated audio", "wrong duration"}  # more than 1 % of the files
     assert errors == unusable | {"manifest", "test audio in train", "characters without a token"}
 
 
@@ -246,7 +246,7 @@ def test_the_page_names_the_faults_and_plays_the_worst_utterances(sick: tuple[Pa
     row.locator("button").click()
     row.locator("audio").wait_for()
     wait_until(seen.page, "document.querySelector('audio').duration > 1")
-    assert seen.page.locator("tr", has_text="page of an error").count() == 0  # a file's content may be private
+    assert seen.page.locator("tr", has_text="page of an error").count() == 0  # the content of a file is not shown
     assert seen.complaints == []
     assert [address for address in seen.requests if not address.startswith("blob:")] == [seen.page.url]
 
@@ -309,7 +309,7 @@ def test_digits_in_most_texts_are_not_a_finding() -> None:
     assert character_findings({"train": [Utterance("", 1.0, "room 25", str(number)) for number in range(3)]}) == []
 
 
-def test_in_a_large_corpus_the_audio_of_an_equal_share_of_each_split_is_examined(tones: Path) -> None:
+def test_in_a_large_corpus_an_equal_share_of_the_audio_in_each_split_is_examined(tones: Path) -> None:
     corpus = read_corpus(settings_with(*tone_corpus(tones)).corpus, str, IndexCache().utterances)
     splits = splits_of(corpus)
     hours = sum(utterance.duration for utterances in splits.values() for utterance in utterances) / 3600
@@ -344,7 +344,7 @@ def clipped(waveform: np.ndarray) -> float:
     return measure(torch.from_numpy(waveform.astype(np.float32)), SAMPLE_RATE).clipped
 
 
-def test_only_clipped_audio_is_reported_as_clipped_not_pure_tones_or_coarse_samples() -> None:
+def test_clipped_audio_is_reported_but_pure_tones_and_coarse_samples_are_not() -> None:
     noise = np.random.default_rng(0).normal(0, 0.1, SAMPLE_RATE)
     assert clipped(tone(0.9)) == clipped(noise) == 0.0
     assert clipped((tone(0.5) * 16).round() / 16) == 0.0
@@ -401,7 +401,7 @@ def test_an_absent_model_is_reported_before_the_corpus_is_examined(
 
 @pytest.fixture
 def in_shards(tones: Path, tmp_path: Path, s3: FaultyProxy, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The tones in shards of 1/3 MB at a URL; the audio of train-3 and the duration of train-5 are wrong."""
+    """Store the tones in small shards; train-3 has wrong audio, and train-5 a wrong duration. Return the URL."""
     monkeypatch.setattr(shards, "MIN_MEGABYTES", 0.0)
     files = read_manifest(tones / "train.jsonl")
     (tmp_path / "noise.flac").write_bytes(np.random.default_rng(0).bytes(5_000))
@@ -475,7 +475,7 @@ def test_a_failing_store_ends_the_doctor_with_a_one_line_error(in_shards: str, t
 
 
 def test_peak_memory_counts_outputs_and_gradients_but_not_existing_tensors() -> None:
-    """The sizes for a linear layer are known: its output, and the gradient of its weight but not of its input."""
+    """The expected peak of a linear layer is known; its weight gets a gradient, but its input does not."""
     layer = torch.nn.Linear(300, 200, bias=False)
     x = torch.randn(50, 300)
     with PeakMemory([*layer.parameters(), x]) as memory:

@@ -1,4 +1,4 @@
-"""The documentation site builds and loads nothing from other hosts, and its reference is complete.
+"""The documentation site can be built, loads nothing from other hosts, and has a complete reference.
 
 Its search works when a page is opened as a file.
 """
@@ -85,7 +85,7 @@ def test_the_search_works_on_pages_opened_as_files(site: Path, browser: Any) -> 
     seen = visit(browser, site / "guide" / "train.html")
     seen.page.click("input[name=query]")
     wait_until(seen.page, "!document.querySelector('.md-search-result__meta').textContent.includes('Initializing')")
-    seen.page.keyboard.type("hotword")  # the search reads its field on key release
+    seen.page.keyboard.type("hotword")  # typed, because the search starts when a key is released
     wait_until(seen.page, "document.querySelectorAll('.md-search-result__item').length > 0")
     assert "language-models.html" in seen.page.inner_html(".md-search-result__list")
     assert seen.complaints == []
@@ -140,14 +140,14 @@ def test_the_reference_has_every_option_of_every_command() -> None:
             assert all(f"`{option}`" in pages[f"reference/commands/{name}.md"] for option in action.option_strings)
 
 
-def test_a_long_document_becomes_a_page_for_each_section() -> None:
+def test_a_long_document_is_divided_into_one_page_per_section() -> None:
     text = "# All\n\nIntro.\n\n## First\n\n### Part\n\n```\n## no heading\n```\n\n## Second\n"
     introduction, first, second = sections(text)
     assert (introduction, second) == ("# All\n\nIntro.\n\n", "## Second\n")
     assert raised(first) == "# First\n\n## Part\n\n```\n## no heading\n```\n\n"
 
 
-def test_links_of_documents_lead_to_their_pages() -> None:
+def test_links_in_documents_lead_to_pages_of_the_site() -> None:
     contents = DocumentPages().contents
     page = contents["guide/results.md"]
     assert "](../recipes/mini.md)" in page

@@ -17,7 +17,7 @@ SIZES = (0.8, 1.35)  # smallest and largest permitted size, relative to the firs
 
 
 @pytest.mark.parametrize("file", sorted(path.name for path in RECIPE.glob("*.yaml")))
-def test_the_encoder_of_every_row_has_about_the_size_of_the_first_rows_encoder(file: str) -> None:
+def test_the_encoders_of_all_rows_have_similar_sizes(file: str) -> None:
     sizes = {}
     for name, overrides in read_rows(RECIPE / file).items():
         config = resolved(*overrides)

@@ -158,7 +158,7 @@ def test_speakers_are_also_resampled_if_there_are_enough() -> None:
 
 
 def test_without_an_interval_the_table_gives_the_reason() -> None:
-    """40 utterances without errors do not imply that other utterances have no errors."""
+    """No interval is given for 40 utterances without errors, because other utterances may have errors."""
     perfect = [scored("a b", "a b", name=str(number)) for number in range(40)]
     output = table([("perfect", summary(Evaluation(perfect, [], 1.0, "basic")))])
     assert output.splitlines()[1].split()[3:5] == ["0.00", "-"]

@@ -1,4 +1,4 @@
-"""Every encoder is exported as a program for any number of utterances and frames, with the outputs of torch."""
+"""Every exported encoder accepts any number of utterances and frames, and its outputs equal those of torch."""
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ def batch(number: int, frames: int) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("overrides", CASES, ids=str)
 @torch.no_grad()
-def test_an_exported_encoder_gives_the_outputs_of_torch_for_other_shapes(overrides: list[str]) -> None:
+def test_an_exported_encoder_has_the_same_outputs_as_torch_for_other_shapes(overrides: list[str]) -> None:
     config = resolved(*overrides)
     encoder: nn.Module = component("encoder", overridden(config["encoder"], SMALL))(build_features(config).dim).eval()
     utterances, frames = Dim.DYNAMIC, Dim.DYNAMIC

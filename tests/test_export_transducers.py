@@ -1,4 +1,4 @@
-"""RNNT and TDT as ONNX programs: run by asr, plain Python and sherpa-onnx, they give the texts of torch."""
+"""RNNT and TDT exported to ONNX give the same texts in asr, plain Python and sherpa-onnx as in torch."""
 
 import subprocess
 import sys
@@ -88,7 +88,7 @@ for recording in sys.argv[2:]:
 
 
 def by_sherpa(folder: Path, paths: list[str], method: str = "greedy_search") -> list[str]:
-    """Return the texts of sherpa-onnx, run in a separate process because an error would crash its process."""
+    """Return the texts of sherpa-onnx; run it in a separate process, because its errors crash the process."""
     command = [sys.executable, "-c", BY_SHERPA, method, *paths]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -107,7 +107,7 @@ def texts_of(model: Path, paths: list[str], **options: Any) -> list[str]:
 @pytest.mark.parametrize("predictor", ["lstm", "gru", "stateless"])
 @pytest.mark.parametrize("head", ["transducer", "tdt"])
 @torch.no_grad()
-def test_the_decoder_and_joiner_for_sherpa_onnx_equal_ours_with_the_blank_last(
+def test_the_decoder_and_joiner_for_sherpa_onnx_equal_ours_but_the_blank_is_last(
     head: str, predictor: str, tmp_path: Path
 ) -> None:
     overrides = [f"head={head}", f"head/predictor={predictor}", "head.predictor.dim=12"]

@@ -28,7 +28,7 @@ CHOICES = [dict(zip(OPTIONS, values, strict=True)) for values in itertools.produ
 
 
 class Positions(nn.Module):
-    """asr's positional encodings. Those of transformers are rounded to float32 even in a float64 network."""
+    """asr's positional encodings, to replace those of transformers, which are rounded to float32 even in float64."""
 
     def forward(self, x: Tensor) -> Tensor:
         return relative_positions(x.shape[1], x.shape[2], x.device).to(x.dtype).expand(len(x), -1, -1)
@@ -75,7 +75,7 @@ def test_the_number_of_parameters_equals_that_of_transformers(options: dict[str,
 
 @pytest.mark.parametrize(("name", "dim", "heads", "layers"), [("s", 176, 4, 16), ("m", 256, 4, 16), ("l", 512, 8, 17)])
 def test_the_sizes_equal_those_in_nemos_table(name: str, dim: int, heads: int, layers: int) -> None:
-    """The number of parameters equals that of transformers with its default channels and kernels."""
+    """The number of parameters equals that of the encoder in transformers with default channels and kernels."""
     sizes = {
         "hidden_size": dim,
         "num_attention_heads": heads,
@@ -90,7 +90,7 @@ def test_the_sizes_equal_those_in_nemos_table(name: str, dim: int, heads: int, l
 
 
 def plainly(front_end: DepthwiseConv, features: Tensor, length: int) -> Tensor:
-    """Subsample one utterance (T, F) to (T', D) by sums over windows, channel by channel; pad it with zeros."""
+    """Pad one utterance (T, F) with zeros, and subsample it to (T', D) by sums over windows, channel by channel."""
     x = features[None, :length]  # (channels, T, F)
     for number, stage in enumerate(front_end.stages):
         conv, pointwise = (stage, None) if number == 0 else stage

@@ -45,7 +45,7 @@ def config(run_dir: Path, corpus: Path, *overrides: str) -> dict[str, Any]:
 
 
 def error(output: Path) -> str:
-    """Return the error line of a training; there must be exactly one, and no traceback."""
+    """Return the error line of a training run; there must be exactly one, and no traceback."""
     text = output.read_text()
     assert "Traceback" not in text, text
     lines = [line for line in text.splitlines() if " error: " in line]
@@ -254,7 +254,7 @@ def test_files_with_extreme_samples_are_skipped_in_training_and_validation(tones
 
 
 def test_a_batch_with_a_bad_file_trains_like_a_batch_without_it(tones: Path, tmp_path: Path) -> None:
-    """The file is damaged before the start; the first loss is that of the other utterances, per token."""
+    """The file is damaged before the start; the first loss is the loss per token of the other utterances."""
     from tests.test_global_loss import planned
 
     corpus = bad_corpus(tones, tmp_path / "corpus")
@@ -319,7 +319,7 @@ def test_a_non_finite_loss_names_its_utterances_and_stores_the_batch(
 
 
 def test_the_log_has_one_line_per_record_for_any_id(tones: Path, tmp_path: Path) -> None:
-    """The log names ids of dropped and skipped utterances, and of non-finite losses."""
+    """The log names ids of dropped and skipped utterances, and of utterances with non-finite losses."""
     corpus, run_dir = bad_corpus(tones, tmp_path / "corpus"), tmp_path / "run"
     manifest = corpus / "train.jsonl"
     manifest.write_text(re.sub(r'"id": "(.+?)"', r'"id": "\1\\n\\u001b[31m"', manifest.read_text()))
@@ -351,7 +351,7 @@ def limit_memory(more_bytes: int) -> None:
 
 
 def limit_memory_of_the_trial() -> None:
-    """Limit memory only while the largest batches are tried, because the start needs more memory on some machines."""
+    """Limit memory only while the largest batches are tried, because startup needs more memory on some machines."""
     from asr.training.memory_check import LargestBatchFirst
 
     trial = LargestBatchFirst.on_train_start
@@ -448,7 +448,7 @@ def own_process_group() -> None:
 def test_a_signal_to_all_processes_does_not_interrupt_the_workers(
     signum: int, status: int, tones: Path, tmp_path: Path
 ) -> None:
-    """Ctrl-C in a terminal, and SLURM, send signals to all processes."""
+    """Ctrl-C in a terminal and SLURM send signals to all processes."""
     run_dir = tmp_path / "run"
     settings = config(run_dir, tones, "data.num_workers=2", "trainer.max_epochs=100", "checkpoint.every_steps=1000")
     running = start(settings, tmp_path / "log", before=own_process_group)
@@ -525,7 +525,7 @@ def test_a_process_that_dies_ends_the_others_with_a_one_line_error(tones: Path, 
     assert "all 2 processes must run to the end; process 1 lost a connection" in error(tmp_path / "log")
 
 
-# ---- several processes: a test starts only the first, like a command in a shell, and Lightning starts the others
+# ---- several processes: a test starts only the first, as a user does in a shell, and Lightning starts the others
 
 PROGRAM = """
 import os, pathlib, signal, time
@@ -609,6 +609,6 @@ def test_no_process_outlives_the_first_process(tones: Path, tmp_path: Path) -> N
 def test_a_process_whose_parent_has_already_ended_also_ends(tones: Path, tmp_path: Path) -> None:
     """Otherwise the process would wait for its parent for half an hour."""
     settings = config(tmp_path / "run", tones, *TWO)
-    late = {"LOCAL_RANK": "1", STARTED_BY_FIRST: "1"}  # the process with id 1 is not the parent
+    late = {"LOCAL_RANK": "1", STARTED_BY_FIRST: "1"}  # process 1 is not its parent, as if its parent had ended
     assert finish(start(settings, tmp_path / "log", environment=late)) == 0
     assert (tmp_path / "log").read_text() == ""

@@ -1,4 +1,4 @@
-"""Log-mel features equal Kaldi's recipe in numpy; normalisations of features equal plain numpy."""
+"""Log-mel features equal Kaldi's recipe, written in numpy; normalised features equal those of plain numpy."""
 
 import math
 import warnings
@@ -92,7 +92,7 @@ def test_energies_of_a_sine_equal_kaldis(amplitude: float) -> None:
     waveform = (amplitude * sine()).astype(np.float32)
     expected = kaldi_fbank(waveform * 2.0**15)
     actual = FBANK.energies(torch.from_numpy(waveform)).numpy()
-    # A bin far from the sine has 1e-10 of the sine's energy; in it, about three digits of a float32 FFT are correct.
+    # A bin far from the sine has 1e-10 of the sine's energy, so a float32 FFT has about three correct digits there.
     np.testing.assert_allclose(actual, expected, rtol=0, atol=2e-2)
     loudest = np.abs(expected - expected.max()) < 5
     np.testing.assert_allclose(actual[loudest], expected[loudest], rtol=0, atol=1e-4)
@@ -108,7 +108,7 @@ def test_energies_equal_those_of_torchaudios_kaldi_fbank(sample_rate: int, num_m
     assert actual.dtype == torch.float64
     # torchaudio and asr compute the filters in float32, so the weights of narrow filters are accurate to 1e-4.
     torch.testing.assert_close(actual, expected, rtol=0, atol=2e-4)
-    # In float32, torchaudio and asr have rounding errors of the FFT, which are visible in bins with little energy.
+    # In float32, the FFTs of torchaudio and asr have rounding errors, which are visible in bins with little energy.
     theirs = torchaudio.compliance.kaldi.fbank(waveform[None] * 2.0**15, **settings)
     torch.testing.assert_close(features.energies(waveform), theirs, rtol=0, atol=2e-3)
 
@@ -117,7 +117,7 @@ def test_energies_equal_those_of_torchaudios_kaldi_fbank(sample_rate: int, num_m
 def test_frames_are_equal_whether_computed_together_or_separately(num_frames: int) -> None:
     waveform = torch.from_numpy(0.1 * noise(WINDOW + (num_frames - 1) * SHIFT)).float()
     each = [FBANK.energies(waveform[start : start + WINDOW]) for start in range(0, num_frames * SHIFT, SHIFT)]
-    # A matrix product with a single row sums in another order.
+    # The frames differ by rounding, because a matrix product with a single row sums in another order.
     torch.testing.assert_close(FBANK.energies(waveform), torch.cat(each), rtol=0, atol=1e-5)
 
 

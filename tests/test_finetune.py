@@ -128,7 +128,7 @@ def write_weights(folder: Path) -> None:
     RecognitionTask.on_train_end = write  # type: ignore[method-assign]
 
 
-def test_a_resumed_run_finds_its_moved_start_model_and_refuses_another_one(
+def test_a_resumed_run_finds_its_start_model_elsewhere_and_refuses_a_changed_one(
     fluent: Path, tones: Path, tmp_path: Path
 ) -> None:
     model = shutil.copytree(fluent / "run" / "bundle", tmp_path / "model")

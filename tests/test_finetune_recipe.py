@@ -1,4 +1,4 @@
-"""recipes/finetune: join utterances exactly, and compare the times of words."""
+"""recipes/finetune joins utterances exactly, and compares the times of words."""
 
 import json
 from pathlib import Path

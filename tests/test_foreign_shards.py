@@ -62,13 +62,13 @@ def test_shards_written_by_webdataset_are_read(text_suffix: str, tones: Path, tm
 
 
 def nemo_name(file: Utterance) -> str:
-    """Flatten a path like NeMo's script convert_to_tarred_audio_dataset.py, which is not in NeMo's package."""
+    """Flatten a path as in NeMo's script convert_to_tarred_audio_dataset.py, which is not in NeMo's package."""
     path = Path(file.audio_filepath)
     return str(path.with_suffix("")).replace("/", "_").replace(".", "_") + path.suffix
 
 
 def test_segments_in_tarred_audio_of_nemo_are_refused(tones: Path, tmp_path: Path) -> None:
-    """Without --slice_with_offset, NeMo stores a recording once for all segments, and names the second NAME-sub1."""
+    """Without --slice_with_offset, NeMo stores one file for all segments of a recording; NAME-sub1 is the second."""
     file = read_manifest(tones / "train.jsonl")[0]
     tar_of(tmp_path / "audio_0.tar", {nemo_name(file): Path(file.audio_filepath).read_bytes()})
     manifest = tmp_path / "tarred_audio_manifest.json"

@@ -33,7 +33,8 @@ read_back = settings(max_examples=60, deadline=None, suppress_health_check=[Heal
 
 Span = tuple[str, float, float]  # a text, and its start and end in seconds
 
-# The possible words of as_written: any characters except white space, control characters and lone surrogates.
+# Words that the normalizer as_written may produce: any characters except white space, control characters and
+# lone surrogates.
 TEXTS = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zs", "Zl", "Zp"]), min_size=1, max_size=60) | (
     st.sampled_from(
         rf"""
@@ -58,7 +59,7 @@ def ordinary_transcripts(draw: st.DrawFn) -> Transcript:
 
 @st.composite
 def rough_transcripts(draw: st.DrawFn) -> Transcript:
-    """Draw any output that a decoder may have: starts are in order, and no word ends before it starts."""
+    """Draw any transcript that a decoder may produce: starts are in order, and no word ends before it starts."""
     words, start = [], 0.0
     for text in draw(st.lists(TEXTS, max_size=60)):
         start += draw(st.sampled_from([0.0, 0.0, 0.0, 0.0003, 0.04]) | st.floats(0, 3))
@@ -98,7 +99,7 @@ def stream_of(name: str, *transcripts: tuple[str, Transcript]) -> str:
 # ---------------------------------------------------------------------------------------------- text and JSON
 
 
-def test_a_text_has_only_the_words_and_in_a_stream_each_line_starts_with_the_name_of_the_recording() -> None:
+def test_a_text_has_only_words_but_each_line_of_a_stream_starts_with_the_recordings_name() -> None:
     transcript = spoken(("good", 0.1, 0.3), ("morning", 0.3, 0.9))
     assert file_of("txt", transcript) == "good morning\n"
     assert stream_of("txt", ("a b.wav", transcript), ("c.wav", EMPTY)) == "a b.wav\tgood morning\nc.wav\t\n"
@@ -298,7 +299,7 @@ def test_times_of_subtitles_are_rounded_before_they_are_split_into_hours_minutes
     assert abs(cue.start - timedelta(seconds=seconds)) <= timedelta(seconds=ROUNDING)
 
 
-def test_subtitles_of_example_transcripts_have_exactly_this_text() -> None:
+def test_subtitles_of_example_transcripts_are_exactly_as_expected() -> None:
     transcript = spoken(("cats", 0.52, 0.8), ("&", 0.8, 1), ("<dogs>", 1, 1.6), ("a-->b", 3, 4.5), duration=5)
     assert file_of("srt", transcript) == (
         "1\n00:00:00,520 --> 00:00:01,600\ncats & <dogs>\n\n2\n00:00:03,000 --> 00:00:04,500\na→b\n"
@@ -459,7 +460,7 @@ def test_a_textgrid_covers_the_whole_time_and_contains_every_word_once_in_order(
     last = max([transcript.duration, *[word.end for word in transcript.words[-1:]]])
     assert intervals[-1][1] >= last - ROUNDING
     longest = max([transcript.duration, *[word.end for word in transcript.words]])
-    pushed = 0.001 * max(1, len(transcript.words))  # a millisecond for each word without a duration
+    pushed = 0.001 * max(1, len(transcript.words))  # at most a millisecond per word, so that each has a duration
     assert intervals[-1][1] <= longest + pushed + ROUNDING
 
 

@@ -1,4 +1,4 @@
-"""trainer.strategy=fsdp on two processes has the losses of DDP, exchanges checkpoints with it, and resumes exactly."""
+"""On two processes, FSDP has the same losses as DDP, can exchange checkpoints with it, and resumes exactly."""
 
 from collections.abc import Callable
 from functools import partial
@@ -27,8 +27,9 @@ from tests.test_resume import RUN
 
 SHARDED = ["trainer.strategy=fsdp", "trainer.devices=2"]
 SHORT = ["data.batch_seconds=5", "num_threads=1", "corpus.test=[]"]
-# The bias of the attention keys does not change the loss, nor does a bias before a batch norm. Their gradients are
-# rounding errors, which Adam scales to steps of normal size. With a layer norm no running mean depends on such a bias.
+# Neither the bias of the attention keys nor a bias before a batch norm changes the loss. The gradients of these biases
+# are rounding errors, which Adam scales to steps of normal size, and running means of a batch norm depend on such a
+# bias. A layer norm has no running mean.
 NO_BATCH_NORM = "encoder/norm=layer_norm"
 
 
@@ -46,7 +47,7 @@ def losses(run_dir: Path) -> list[float]:
 
 
 def assert_equal_training(run_dir: Path, expected: Path, least: int = 10) -> None:
-    """Compare two runs in float32, which sum gradients and their norm in different orders."""
+    """Compare two runs in float32, which compute gradients and their norm by sums in different orders."""
     assert len(losses(expected)) >= least
     assert losses(run_dir) == pytest.approx(losses(expected), abs=1e-5, rel=1e-5)
     for name in ("valid/wer", "valid/perplexity", "valid/loss"):
@@ -74,7 +75,7 @@ def keep_sizes(folder: Path) -> None:
     RecognitionTask.configure_gradient_clipping = divide_and_keep  # type: ignore[method-assign]
 
 
-def test_two_processes_have_the_losses_of_ddp_and_each_stores_half_of_the_weights(tones: Path, tmp_path: Path) -> None:
+def test_fsdp_has_the_same_losses_as_ddp_and_each_process_stores_half_the_weights(tones: Path, tmp_path: Path) -> None:
     """The runs have dropout, gradient clipping and a moving average; one process can read the bundle."""
     chosen = ["encoder.dropout=0.1", "trainer.max_epochs=1", "ema.decay=0.9", "data.batch_seconds=4", NO_BATCH_NORM]
     config = partial(resolved, *TINY, *tone_corpus(tones), *SHORT, *chosen, "trainer.devices=2")
@@ -104,7 +105,7 @@ def test_two_processes_have_the_losses_of_ddp_and_each_stores_half_of_the_weight
     ],
     ids=lambda chosen: chosen[0],
 )
-def test_with_each_training_setting_fsdp_has_the_losses_of_ddp(chosen: list[str], tones: Path, tmp_path: Path) -> None:
+def test_with_each_setting_fsdp_has_the_same_losses_as_ddp(chosen: list[str], tones: Path, tmp_path: Path) -> None:
     settings = [*TINY, *tone_corpus(tones), *SHORT, "trainer.max_epochs=3", "data.batch_seconds=4", NO_BATCH_NORM]
     config = partial(resolved, *settings, *chosen, "trainer.devices=2")
     runs = {name: trained(tmp_path, name, config(f"trainer.strategy={name}")) for name in ("ddp", "fsdp")}
@@ -120,7 +121,7 @@ def test_with_each_training_setting_fsdp_has_the_losses_of_ddp(chosen: list[str]
     ],
     ids=lambda chosen: chosen[0],
 )
-def test_with_every_head_and_every_encoder_fsdp_has_the_losses_of_ddp(
+def test_with_every_head_and_every_encoder_fsdp_has_the_same_losses_as_ddp(
     chosen: list[str], tones: Path, tmp_path: Path
 ) -> None:
     settings = [*tone_corpus(tones), *SHORT, *chosen, "augment=[]", "trainer.max_epochs=2", "trainer.accelerator=cpu"]
@@ -195,7 +196,7 @@ def test_a_run_resumes_on_another_number_of_processes_if_that_is_permitted(tones
 
 
 @pytest.mark.slow
-def test_on_one_process_fsdp_has_the_losses_of_training_without_fsdp(tones: Path, tmp_path: Path) -> None:
+def test_on_one_process_fsdp_does_not_change_the_losses(tones: Path, tmp_path: Path) -> None:
     config = partial(resolved, *TINY, *tone_corpus(tones), *SHORT, "trainer.max_epochs=1", "ema.decay=0.9")
     plain, fsdp = trained(tmp_path, "plain", config()), trained(tmp_path, "fsdp", config("trainer.strategy=fsdp"))
     assert losses(fsdp) == pytest.approx(losses(plain), abs=1e-5)
@@ -225,7 +226,7 @@ def test_an_adapter_trains_and_resumes_with_fsdp(fluent: Path, tones: Path, tmp_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL_TOKEN_MODELS)
-def test_for_a_language_model_fsdp_has_the_losses_of_ddp(name: str, texts: list[str], tmp_path: Path) -> None:
+def test_for_a_language_model_fsdp_has_the_same_losses_as_ddp(name: str, texts: list[str], tmp_path: Path) -> None:
     overrides = [*TEXT_RUN, *texts, *SMALL_TOKEN_MODELS[name], "trainer.devices=2"]
     runs = {
         strategy: trained(tmp_path, strategy, resolved(*overrides, f"trainer.strategy={strategy}", root="train_lm"))

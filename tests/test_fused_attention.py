@@ -127,7 +127,7 @@ def test_on_a_gpu_torch_receives_shapes_and_backends_that_its_kernel_accepts(
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_a_compiled_program_uses_the_same_backends(compiled: bool) -> None:
+def test_padded_attention_equals_plain_attention_even_if_compiled(compiled: bool) -> None:
     def attend(query: Tensor, mask: Tensor) -> Tensor:
         with sdpa_kernel(fused_attention.BACKENDS):
             return padded_attention(query, query, query, mask, dropout=0.0)

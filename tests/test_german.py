@@ -41,7 +41,7 @@ def fitted(name: str) -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def german(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A few German utterances, and the folder `run` of a short training on them."""
+    """A folder with a few German utterances, and with a short training run on them in `run`."""
     folder = tmp_path_factory.mktemp("german")
     lines = [line for line in plan(0.01, 0, GERMAN) if len(line.sentences) == 1][:12]
     (folder / "audio" / "train").mkdir(parents=True)
@@ -92,7 +92,7 @@ def test_hotwords_and_a_lexicon_may_spell_umlauts_in_either_unicode_form(tmp_pat
         assert writable(str(path), tokenizer, normalize) == ["Käthe", "Grünstraße"]
 
 
-def test_a_language_model_of_german_texts_has_the_words_as_written(german: Path, tmp_path: Path) -> None:
+def test_a_language_model_of_german_texts_keeps_words_as_written(german: Path, tmp_path: Path) -> None:
     output = tmp_path / "lm.arpa"
     assert ngram([str(german / "train.jsonl"), "-o", str(output), "--normalizer", "as_written"]) == 0
     spoken = {word for utterance in read_manifest(german / "train.jsonl") for word in utterance.text.split()}

@@ -72,7 +72,7 @@ def gradients_of(model: Model, batches: list[Batch]) -> dict[str, Tensor]:
 
 
 def assert_same(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    """Compare in float32; the tolerance allows for another order of summation, relative to the largest gradient."""
+    """Compare in float32; the tolerance, relative to the largest gradient, allows for another order of summation."""
     scale = max(float(tensor.abs().max()) for tensor in expected.values())
     for name, tensor in expected.items():
         torch.testing.assert_close(

@@ -59,7 +59,7 @@ def test_the_losses_of_training_in_bf16_are_close_to_those_of_the_cpu(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_batch_without_frames_has_finite_results_and_no_gradient(dtype: torch.dtype) -> None:
-    """If no utterance of a rank's batch is readable, the rank computes such a batch; all attention keys are masked."""
+    """A rank gets such a batch if it can read none of the utterances; all attention keys are then masked."""
     config = resolved("encoder=conformer_s", "encoder.num_layers=2")
     tokenizer = build_tokenizer(config)
     tokenizer.fit(["abcdef"])

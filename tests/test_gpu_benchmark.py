@@ -123,8 +123,8 @@ def test_without_a_gpu_the_benchmark_ends_with_a_one_line_error() -> None:
         main([])
 
 
-def test_the_programs_of_the_steps_accept_the_arguments_of_the_steps() -> None:
-    """The parsers of the programs accept the arguments of each step; nothing is run."""
+def test_the_program_of_each_step_accepts_its_arguments() -> None:
+    """Only the parser of each program gets the arguments; nothing is run."""
     import importlib
 
     for name, step in steps_of("cuda", False, ["models/a"], ["audio.jsonl"]).items():
@@ -166,7 +166,7 @@ def test_an_encoder_that_runs_an_inefficient_kernel_is_named() -> None:
     assert verdicts["outputs and gradients of every encoder"] == ("4 passes; b", "no")
 
 
-def test_a_run_whose_losses_are_far_from_those_of_the_cpu_or_not_finite_does_not_meet_the_goal() -> None:
+def test_a_run_misses_the_goal_if_its_losses_are_not_finite_or_far_from_those_of_the_cpu() -> None:
     row = {"run": "bfloat16", "mean loss difference": 0.01, "not finite": 0, "steps": 300, "ended": "yes"}
     goal = "losses of 300 steps in bfloat16"
     for change, met in (({}, "yes"), ({"mean loss difference": 0.04}, "no"), ({"ended": "loss is not finite"}, "no")):

@@ -49,7 +49,7 @@ def lacking(head: Any, decode: dict[str, Any]) -> list[str]:
 def check_transcripts(recognizer: Recognizer) -> None:
     """Check that words are in order, lie within the audio, have confidences, and do not depend on the batch.
 
-    One recording has no samples, and one is longer than the decoder's maximum.
+    One recording has no samples, and one is longer than the decoder's maximum duration.
     """
     recognizer.decode.max_seconds = min(recognizer.decode.max_seconds or 2.0, 2.0)
     recordings = [RECORDING, RECORDING[:9_000], torch.zeros(0), torch.cat([RECORDING, torch.zeros(8_000)] * 3)]
@@ -99,7 +99,7 @@ OWN = {
     ("head", "decode"),
     [pytest.param(*pair, marks=[pytest.mark.slow] * (pair[1] not in OWN.get(pair[0], ()))) for pair in PAIRS],
 )
-def test_each_head_and_decoder_transcribe_in_any_batch_length_and_precision(head: str, decode: str) -> None:
+def test_each_pair_of_head_and_decoder_transcribes_in_any_batch_and_in_bfloat16(head: str, decode: str) -> None:
     config, model = untrained(head, decode)
     if lacking(model.head, config["decode"]):
         pytest.skip("the head lacks a part that the decoder needs")

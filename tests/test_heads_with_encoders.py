@@ -41,7 +41,7 @@ TINY_ENCODER = {  # each encoder has only some of these keys
 RESUMED = [
     *([f"head={head}", *SMALL.get(head, [])] for head in HEADS),
     *(
-        [f"encoder={name}", *([] if "num_layers" in ENCODERS[name] else ["head=ctc"])]  # others have no blocks to tap
+        [f"encoder={name}", *([] if "num_layers" in ENCODERS[name] else ["head=ctc"])]  # others cannot be tapped
         for name in SMALLEST_ENCODERS
     ),
 ]

@@ -32,7 +32,7 @@ NEW_YORK = ["new", "new york", "york city", "a new york"]
 
 
 def gains(phrases: list[str], text: str, score: float = 1.0) -> tuple[list[float], float]:
-    """Return the sum of the gains after each character, and the sum at the end."""
+    """Return the running sum of the gains after each character of the text, and the sum at its end."""
     fusion = beam(LETTERS).fusion
     fusion.phrases = Phrases(phrases, score)
     context, given = fusion.start(), [0.0]
@@ -52,7 +52,7 @@ def test_a_phrase_gets_its_bonus_character_by_character() -> None:
     assert final_score == 2.0
 
 
-def test_a_completed_phrase_gets_no_bonus_twice() -> None:
+def test_the_bonus_of_a_completed_phrase_is_given_only_once() -> None:
     given, final_score = gains(["new", "new york"], "new york")
     assert given == pytest.approx([1 / 3, 2 / 3, 1, 1, 1.25, 1.5, 1.75, 2])
     assert final_score == 2.0
@@ -103,9 +103,7 @@ def test_each_word_of_overlapping_phrases_counts_once(text: str, words: int) -> 
     st.text("ac  ", max_size=24),
     st.floats(0, 9),
 )
-def test_the_total_gain_is_that_of_the_words_covered_by_whole_phrases(
-    phrases: list[str], text: str, score: float
-) -> None:
+def test_the_total_gain_counts_the_words_covered_by_whole_phrases(phrases: list[str], text: str, score: float) -> None:
     plain = Fusion(LETTERS, hotwords=phrases, numbers=dict.fromkeys(NUMBERS, 0.0) | {"hotword_score": score})
     given, final_score = gains(phrases, text, score)
     assert final_score == pytest.approx(plain.score([LETTERS.index(character) for character in text]), abs=1e-9)
@@ -119,7 +117,7 @@ def test_a_run_of_spaces_neither_ends_a_match_nor_starts_one() -> None:
     assert phrases.end_word(Matches()) == (Matches(), 0.0)
 
 
-def test_tokens_of_several_letters_and_words_match_like_their_letters() -> None:
+def test_tokens_with_several_letters_or_words_match_like_single_letters() -> None:
     pieces = ["", " new", " y", "ork ci", "ty", " new york", "a n"]
     plain = Fusion(
         pieces, hotwords=["new york", "york city", "a"], numbers=dict.fromkeys(NUMBERS, 0.0) | {"hotword_score": 1.0}
@@ -135,7 +133,7 @@ def test_tokens_of_several_letters_and_words_match_like_their_letters() -> None:
         assert given + (fusion.finish(context) or 0.0) == pytest.approx(plain.score(tokens), abs=1e-9)
 
 
-def test_the_words_of_hotwords_are_permitted_in_addition_to_the_lexicon(tmp_path: Path) -> None:
+def test_hotwords_are_permitted_even_if_the_lexicon_lacks_their_words(tmp_path: Path) -> None:
     lexicon = write_lines(tmp_path / "lexicon.txt", ["dark", "teak"])
     hotwords = write_lines(tmp_path / "hotwords.txt", ["new york", "zat"])
     log_probs = torch.full((8, len(LETTERS)), -9.0)
@@ -195,12 +193,12 @@ def test_an_unusable_file_is_reported_in_one_line(tmp_path: Path, content: bytes
     )
 
 
-def test_a_folder_is_refused_as_a_file_of_hotwords(tmp_path: Path) -> None:
+def test_a_folder_in_place_of_a_hotwords_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="hotwords must be a text file with one phrase per line; Is a directory"):
         beam(LETTERS, hotwords=str(tmp_path))
 
 
-def test_the_time_for_a_long_phrase_is_proportional_to_its_length() -> None:
+def test_matching_a_long_phrase_takes_time_proportional_to_its_length() -> None:
     """Counting the words of this phrase again at each character would take an hour."""
     text = "ab c " * 50_000 + "d"
     phrases = Phrases([text], 1.0)
@@ -222,7 +220,7 @@ def test_the_time_for_a_long_phrase_is_proportional_to_its_length() -> None:
     ],
     ids=["phrase", "file"],
 )
-def test_a_file_beyond_the_memory_limit_is_refused_with_the_limit_and_the_line(
+def test_the_error_for_a_file_beyond_the_memory_limit_names_the_limit_and_the_line(
     tmp_path: Path, content: str, reason: str
 ) -> None:
     path = tmp_path / "hotwords.txt"

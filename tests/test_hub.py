@@ -41,7 +41,7 @@ class Hub:
         commit: the commit of `main`.
         requests: method, path and Range of each request.
         cut_after: for each of the next requests, the number of bytes after which the connection is closed.
-        stalls: after these bytes, keep the connection open and send nothing.
+        stalls: after the bytes of `cut_after`, keep the connection open and send nothing more.
         failing: answer every request with status 500.
         silent: close every connection without an answer.
     """
@@ -173,7 +173,7 @@ def test_an_archive_is_downloaded_once_and_converted(
     assert len(fetched(hub)) == 2
 
 
-def test_a_folder_of_transformers_is_downloaded_and_converted(hub: Hub, tmp_path: Path) -> None:
+def test_a_model_folder_of_the_transformers_library_is_downloaded_and_converted(hub: Hub, tmp_path: Path) -> None:
     folder = parakeet.save(tmp_path / "parakeet")
     hub.files = {file.name: file.read_bytes() for file in folder.iterdir()} | {
         "README.md": CARD,

@@ -1,4 +1,4 @@
-"""Indexes of manifests: rows equal the manifest's lines, all processes share one index, and faults are handled."""
+"""Indexes of manifests: each row equals a manifest's line, all processes share one index, and faults are handled."""
 
 import errno
 import json
@@ -67,7 +67,7 @@ def write_lines(path: Path, number: int, **keys: object) -> Path:
 
 @settings(deadline=None)  # cores may be shared
 @given(UTTERANCES)
-def test_rows_equal_the_utterances_that_were_written(utterances: list[Utterance]) -> None:
+def test_rows_equal_the_utterances_that_they_were_made_from(utterances: list[Utterance]) -> None:
     assert list(Utterances.of(utterances)) == utterances
 
 
@@ -102,7 +102,7 @@ def test_rows_selected_from_several_manifests_keep_their_order_and_audio_paths(
     assert chosen.durations.tolist() == [utterance.duration for utterance in expected]
 
 
-def test_names_that_are_not_utf8_and_large_numbers_as_ids_are_preserved(tmp_path: Path, cache: IndexCache) -> None:
+def test_non_utf8_names_and_large_numeric_ids_are_preserved(tmp_path: Path, cache: IndexCache) -> None:
     lines = [
         b'{"audio_filepath": "\xff.wav", "duration": 1, "text": "a"}',
         b'{"id": 123456789012345678901234567890, "audio_filepath": "b.wav", "duration": 2, "text": "b"}',
@@ -126,7 +126,7 @@ def test_names_that_are_not_utf8_and_large_numbers_as_ids_are_preserved(tmp_path
         ('{"id": "u2", "audio_filepath": "a.wav", "duration": 1, "text": "a"}', "'u2' is already in line 3"),
     ],
 )
-def test_errors_name_file_and_line_and_leave_no_index(
+def test_errors_name_the_file_and_the_line_and_leave_no_index(
     line: str, message: str, tmp_path: Path, cache: IndexCache
 ) -> None:
     path = write_lines(tmp_path / "train.jsonl", 9)
@@ -145,9 +145,7 @@ def test_an_absent_or_empty_manifest_is_named(content: bytes | None, tmp_path: P
         cache.utterances(path)
 
 
-def test_a_changed_manifest_gets_another_index_and_a_copy_of_a_manifest_shares_its_index(
-    tmp_path: Path, cache: IndexCache
-) -> None:
+def test_a_moved_manifest_keeps_its_index_and_a_changed_one_gets_a_new_index(tmp_path: Path, cache: IndexCache) -> None:
     path = write_lines(tmp_path / "train.jsonl", 9)
     first = cache.utterances(path)
     (tmp_path / "moved").mkdir()
@@ -176,7 +174,7 @@ def test_a_damaged_index_is_rebuilt(
     assert "The index is written again" in caplog.text
 
 
-def test_an_index_given_as_a_manifest_is_opened_and_a_damaged_one_refused(tmp_path: Path, cache: IndexCache) -> None:
+def test_an_index_may_be_given_as_a_manifest_unless_it_is_damaged(tmp_path: Path, cache: IndexCache) -> None:
     path = write_lines(tmp_path / "train.jsonl", 9)
     expected = list(cache.utterances(path))
     (stored,) = cache.folder.glob("*.arrow")
@@ -217,7 +215,7 @@ def test_a_full_disk_causes_a_warning_and_does_not_stop_the_run(
     assert list(cache.folder.glob("*.arrow")) == []
 
 
-def test_an_error_of_the_computation_is_raised_and_not_attributed_to_the_folder(cache: IndexCache) -> None:
+def test_an_error_while_numbers_are_computed_is_not_attributed_to_the_cache_folder(cache: IndexCache) -> None:
     def compute() -> np.ndarray:
         raise FileNotFoundError("words.txt")
 
@@ -226,7 +224,7 @@ def test_an_error_of_the_computation_is_raised_and_not_attributed_to_the_folder(
     assert cache.numbers("key", lambda: np.arange(3)).tolist() == [0, 1, 2]  # the lock is released
 
 
-def test_with_a_full_disk_numbers_are_still_computed_only_once(
+def test_numbers_are_computed_only_once_even_if_the_disk_is_full(
     cache: IndexCache, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def full(path: Path, write: object) -> None:
@@ -296,7 +294,7 @@ def test_only_one_process_writes_an_index_and_a_killed_process_releases_the_lock
         racer.join()
 
 
-def test_token_counts_equal_those_of_encoding_each_text(tmp_path: Path, cache: IndexCache) -> None:
+def test_stored_token_counts_equal_the_lengths_of_the_encoded_texts(tmp_path: Path, cache: IndexCache) -> None:
     utterances = cache.utterances(write_lines(tmp_path / "train.jsonl", 23))
     counts = stored_counts(utterances, REFERENCE, cache, "char")
     tokens = [TOKENIZER.encode(text) for text in utterances.texts]
@@ -340,7 +338,9 @@ def test_counting_in_several_processes_gives_equal_counts_and_the_same_error(
         count_tokens(odd, REFERENCE, "valid")
 
 
-def test_the_fingerprint_of_columns_equals_that_of_utterances(tmp_path: Path, cache: IndexCache) -> None:
+def test_the_fingerprint_computed_from_an_index_equals_that_of_its_utterances(
+    tmp_path: Path, cache: IndexCache
+) -> None:
     utterances = cache.utterances(write_lines(tmp_path / "train.jsonl", 23)).normalized(str.upper)
     expected = fingerprint(list(utterances))
     assert expected.startswith("23 utterances, sha256 ")
@@ -351,7 +351,7 @@ def test_the_fingerprint_of_columns_equals_that_of_utterances(tmp_path: Path, ca
     )
 
 
-def test_several_indexed_manifests_have_the_fingerprint_of_runs_without_an_index(
+def test_several_indexed_manifests_have_the_same_fingerprint_as_without_an_index(
     tmp_path: Path, cache: IndexCache
 ) -> None:
     import hashlib

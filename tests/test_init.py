@@ -63,7 +63,7 @@ def test_debug_fast_logs_that_the_network_has_the_size_of_the_model(
     assert ("debug=fast: the network has the size of the model in init.from" in caplog.messages) == bool(debug)
 
 
-def test_a_run_starts_from_every_tensor_of_the_start_model(fluent: Path, tones: Path, tmp_path: Path) -> None:
+def test_a_run_loads_every_tensor_of_the_start_model(fluent: Path, tones: Path, tmp_path: Path) -> None:
     weights = load_file(fluent / "run" / "bundle" / "weights.safetensors")
     settings = [*(line for line in TINY if line.startswith(("trainer", "data", "schedule", "augment"))), "seed=7"]
     common = [*settings, *tone_corpus(tones), "trainer.max_steps=3", "optimizer.lr=0.0"]
@@ -145,7 +145,7 @@ def test_a_different_head_keeps_the_ctc_output_layer_and_its_new_tensors_are_nam
 def test_a_new_joiner_starts_with_the_logits_of_the_models_ctc_layer(
     head: str, ctc_weight: float, fluent: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # The CTC layer takes two hidden units of the joiner for each of the encoder's 32 dimensions; six more remain.
+    # The CTC layer occupies two of the joiner's 70 hidden units for each of the encoder's 32 dimensions; six remain.
     sizes = ["head.joint_activation=relu", "head.joint_dim=70", f"head.ctc_weight={ctc_weight}"]
     config = start_config(fluent / "run", f"head={head}", *sizes)
     start = start_of(config.init)
@@ -166,7 +166,7 @@ def test_a_new_joiner_starts_with_the_logits_of_the_models_ctc_layer(
         assert logits[:, vocab_size:].argmax(dim=1).tolist() == [1] * 9, "one frame, like a frame of CTC"
 
 
-def test_if_the_joiner_cannot_start_from_the_ctc_layer_the_log_names_the_settings_for_it(
+def test_if_the_joiner_cannot_start_from_the_ctc_layer_the_log_names_settings_that_permit_it(
     fluent: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = start_config(fluent / "run", "head=transducer")
@@ -235,12 +235,12 @@ def test_frozen_weights_and_their_running_statistics_do_not_change(fluent: Path,
 def test_weights_frozen_for_some_steps_are_trained_afterwards(
     fluent: Path, tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Running statistics change again, too; the optimizer has no state of these weights from the frozen steps."""
+    """Afterwards running statistics change, too; the optimizer has no state of frozen weights from the frozen steps."""
     weights = {0: load_file(fluent / "run" / "bundle" / "weights.safetensors")}
 
     def keep(task: Any, *_: Any) -> None:
         now = {name: tensor.clone() for name, tensor in task.model.state_dict().items()}
-        # The first batch that ends with this number of steps is kept; the next one already changes statistics.
+        # Keep the weights after the first batch with this number of steps; the next batch already changes statistics.
         weights.setdefault(task.global_step, now)
 
     monkeypatch.setattr(RecognitionTask, "on_train_batch_end", keep)

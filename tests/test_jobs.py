@@ -36,7 +36,7 @@ def recognizer() -> Recognizer:
 
 @pytest.fixture(scope="module")
 def recordings(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, Path]]:
-    """Return sentences of different lengths; the longest is longer than a chunk."""
+    """Return sentences of different lengths with their recordings; the longest is longer than a chunk."""
     folder = tmp_path_factory.mktemp("said")
     texts = [*sentences(14, seed=3), " ".join(sentences(8, seed=4)), " ".join(sentences(12, seed=5))]
     files = [(text, folder / f"{number}.wav") for number, text in enumerate(texts)]
@@ -104,7 +104,7 @@ def job_of(path: Path, nbest: int = 1) -> Job:
     return Job(whole_file(path, f"{path} {time.monotonic_ns()}"), nbest)
 
 
-def test_concurrent_recordings_give_the_transcripts_of_each_one_alone(
+def test_each_concurrent_recording_has_the_same_transcript_as_alone(
     recognizer: Recognizer, start: Callable[..., Jobs], recordings: list[tuple[str, Path]]
 ) -> None:
     alone = {path: recognizer.transcribe([path], HOW)[0] for _, path in recordings}
@@ -117,7 +117,7 @@ def test_concurrent_recordings_give_the_transcripts_of_each_one_alone(
         assert transcript.text == alone[path].text
         assert [word.start for word in transcript.words] == [word.start for word in alone[path].words]
         for word, same in zip(transcript.words, alone[path].words, strict=True):
-            # asr.transcribe has this tolerance for batches, too.
+            # In asr.transcribe, too, a confidence may differ by this amount between batches.
             assert word.confidence == pytest.approx(same.confidence, abs=1e-4)
 
     with ThreadPoolExecutor(16) as clients:
@@ -169,7 +169,7 @@ def test_a_short_recording_does_not_wait_for_the_end_of_a_long_one(
     tmp_path: Path,
     before_each_segment: WatchSegments,
 ) -> None:
-    waveform = np.concatenate([speak(text + "  ") for text in sentences(60, seed=6)])  # a minute and more
+    waveform = np.concatenate([speak(text + "  ") for text in sentences(60, seed=6)])  # longer than a minute
     soundfile.write(tmp_path / "long.wav", waveform, SAMPLE_RATE)
     jobs, long, short = start(), job_of(tmp_path / "long.wav"), job_of(recordings[0][1])
     decoded: list[str] = []
@@ -189,7 +189,7 @@ def test_a_short_recording_does_not_wait_for_the_end_of_a_long_one(
     assert text == recognizer.transcribe([tmp_path / "long.wav"], HOW, sample_rate=SAMPLE_RATE)[0].text
 
 
-def test_a_withdrawn_waiting_recording_is_not_recognised(
+def test_a_recording_withdrawn_while_it_waits_is_not_recognised(
     gate: Gate, start: Callable[..., Jobs], recordings: list[tuple[str, Path]]
 ) -> None:
     jobs = start()
@@ -206,7 +206,7 @@ def test_a_withdrawn_waiting_recording_is_not_recognised(
     assert not leaver.outcome.done()
 
 
-def test_withdrawing_a_long_recording_ends_it_at_the_next_segment(
+def test_withdrawing_a_long_recording_stops_its_recognition_at_the_next_segment(
     start: Callable[..., Jobs],
     recordings: list[tuple[str, Path]],
     tmp_path: Path,

@@ -1,4 +1,4 @@
-"""Joint beam search and rescoring: prefix scores and hypotheses equal those of enumerating all paths and strings."""
+"""Joint beam search and rescoring: prefix scores and hypotheses equal those found by trying all paths and strings."""
 
 import math
 import random
@@ -40,7 +40,7 @@ def total(log_probs: Iterable[float]) -> float:
 
 
 def strings(log_probs: Tensor) -> dict[tuple[int, ...], float]:
-    """Return the log-probability of every string that CTC's log_probs (T', V) can spell, over all its paths."""
+    """Return the log-probability of every string that the log_probs (T', V) of CTC can spell, summed over its paths."""
     paths: dict[tuple[int, ...], list[float]] = {}
     for path in product(range(log_probs.shape[1]), repeat=len(log_probs)):
         log_prob = sum(frame[token] for frame, token in zip(log_probs.tolist(), path, strict=True))
@@ -48,7 +48,7 @@ def strings(log_probs: Tensor) -> dict[tuple[int, ...], float]:
     return {tokens: total(log_probs_of_paths) for tokens, log_probs_of_paths in paths.items()}
 
 
-def test_the_score_of_a_prefix_is_that_of_all_strings_that_start_with_it() -> None:
+def test_the_score_of_a_prefix_is_the_total_of_all_strings_that_start_with_it() -> None:
     log_probs = (2 * torch.randn(5, 3, dtype=torch.float64)).log_softmax(dim=-1)
     ctc, expected = PrefixScores(log_probs), strings(log_probs)
     prefixes, paths, last = [()], ctc.start(), torch.tensor([0])
@@ -86,7 +86,7 @@ def decode_one(decoder: JointBeam | AttentionRescoring, frames: Tensor, **values
 
 
 class Attention:
-    """Log-probabilities of strings by a decoder that predicts each token from all previous tokens."""
+    """The log-probabilities that a decoder gives to strings; it predicts each token from all previous tokens."""
 
     def __init__(self, head: CTCAttention, frames: Tensor) -> None:
         self.decoder = head.token_decoder
@@ -109,7 +109,7 @@ class Attention:
 @pytest.mark.parametrize(
     ("pieces", "lm_unit"), [(LETTERS, None), (LETTERS, "word"), (SUBWORDS, "token"), (LETTERS, "spelled")]
 )
-def test_a_wide_search_finds_the_result_of_enumerating_all_strings(
+def test_a_wide_search_finds_the_same_result_as_enumerating_all_strings(
     tmp_path: Path, pieces: list[str], lm_unit: str | None, lexicon: bool, hotwords: bool
 ) -> None:
     pieces = pieces + ["c"] * (VOCAB_SIZE - len(pieces))
@@ -139,7 +139,7 @@ def test_a_wide_search_finds_the_result_of_enumerating_all_strings(
 def test_the_search_ends_early_when_no_hypothesis_can_improve_and_finds_the_same_result() -> None:
     head = joint_head("post_norm")
     with torch.no_grad():
-        head.token_decoder.linear.bias[BOUNDARY_ID] += 4.0  # most sequences are short
+        head.token_decoder.linear.bias[BOUNDARY_ID] += 4.0  # so that most sequences are short
     frames = torch.randn(12, DIM, dtype=torch.float64)
     calls, best = [], []
     for threshold in (1_000.0, 5.0):
@@ -148,7 +148,7 @@ def test_the_search_ends_early_when_no_hypothesis_can_improve_and_finds_the_same
         best.append(decode_one(search, frames)[0])
         steps.remove()
     assert best[0] == best[1]
-    assert calls.count(1_000.0) == 12 + 1  # once per frame, and once for the end
+    assert calls.count(1_000.0) == 12 + 1  # once per frame, and once for the end of the sequence
     assert calls.count(5.0) < 8
 
 

@@ -57,7 +57,7 @@ def check_scores(path: Path, model: Trigrams, tolerance: float = 1e-5) -> None:
         assert ngram_model.end(state) == pytest.approx(model.log_prob(["<s>", *words], "</s>"), abs=tolerance)
 
 
-def test_scores_are_natural_logarithms_of_a_plain_backoff_model(arpa: Path, model: Trigrams) -> None:
+def test_scores_equal_the_natural_logarithms_of_a_plain_backoff_model(arpa: Path, model: Trigrams) -> None:
     check_scores(arpa, model)
     assert vocabulary(arpa) == [*NOT_WORDS, *WORDS]
 
@@ -169,7 +169,7 @@ def test_contexts_of_a_finished_text_are_freed(arpa: Path) -> None:
 
 
 def test_a_copy_shares_the_model(arpa: Path) -> None:
-    model = NgramModel(arpa)  # training copies the whole recogniser for its moving average of weights
+    model = NgramModel(arpa)  # training copies the recogniser and its model for a moving average of weights
     assert copy.deepcopy({"decode": model})["decode"] is model
 
 
@@ -234,8 +234,8 @@ def test_content_that_contradicts_the_header_is_named_before_kenlm_reads_it(arpa
     assert reason in check_error(arpa)
 
 
-def test_files_of_other_tools_are_read(arpa: Path, model: Trigrams) -> None:
-    """The file has Windows line ends, aligned counts, exponents, probabilities of 1 and 0, and no back-offs of 0."""
+def test_files_written_by_other_tools_are_read(arpa: Path, model: Trigrams) -> None:
+    """The file has Windows line ends, aligned counts, exponents, and probabilities of 1 and 0; a back-off is absent."""
     text = arpa.read_text(encoding="utf-8")
     text = re.sub(r"\tnew york(\t\S+)?", r"\tnew york", text)
     text = re.sub(r"ngram (\d)=(\d+)", r"ngram  \1=     \2", text).replace("\n", "\r\n")
@@ -310,7 +310,7 @@ print(outcomes["loaded"], outcomes["refused"])
 """
 
 
-def test_a_model_with_any_change_loads_or_is_refused(tmp_path: Path) -> None:
+def test_a_randomly_changed_model_loads_or_is_refused(tmp_path: Path) -> None:
     loaded, refused = map(int, load_apart(MUTATE, tmp_path / "lm.arpa").split())
     assert loaded > 20
     assert refused > 200

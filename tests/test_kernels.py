@@ -1,4 +1,4 @@
-"""Each hand-tuned operation and its gradients equal the plain form in the same module."""
+"""Each hand-tuned operation has the outputs and gradients of the plain form in the same module."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Formulas of lengths, compared with the convolutions' outputs."""
+"""Formulas for lengths, compared with the lengths of the convolutions' outputs."""
 
 import math
 
@@ -76,7 +76,7 @@ def test_the_front_end_accepts_any_number_of_mel_bins(input_dim: int) -> None:
     assert out.shape == (1, 3, 4)
 
 
-def test_the_lengths_of_a_batch_are_the_lengths_of_its_utterances() -> None:
+def test_the_output_length_of_an_utterance_is_the_same_alone_and_in_a_batch() -> None:
     front_end = StridedConv(input_dim=8, output_dim=4, num_channels=2, dropout=0.0)
     feature_lengths = torch.tensor([0, 1, 4, 5, 16, 17])
     _, lengths = front_end(torch.zeros(6, 17, 8), feature_lengths)

@@ -25,7 +25,7 @@ def test_prefixes_equal_those_of_a_plain_loop_for_any_number_of_queries(words: l
         assert {text for text in queries if text in beginnings} == plain
 
 
-def test_long_words_take_memory_proportional_to_their_lengths_and_not_to_their_squares() -> None:
+def test_the_memory_for_long_words_is_proportional_to_their_lengths() -> None:
     """These words take 1 MB; all their prefixes would take 500 MB."""
     draw = random.Random(0)
     words = ["".join(draw.choices("abcdefgh", k=1000)) for _ in range(1000)]
@@ -50,7 +50,7 @@ def test_long_words_take_memory_proportional_to_their_lengths_and_not_to_their_s
     ],
     ids=["line", "word", "ARPA"],
 )
-def test_an_endless_word_is_refused_with_the_limit_and_the_line(tmp_path: Path, content: str, reason: str) -> None:
+def test_the_error_for_an_endless_word_names_the_limit_and_the_line(tmp_path: Path, content: str, reason: str) -> None:
     path = tmp_path / "lexicon"
     path.write_text(content, encoding="utf-8")
     with pytest.raises(InputError) as error:

@@ -239,7 +239,7 @@ def test_a_later_run_continues_a_partial_download(tmp_path, mirror):
     assert mirror.starts == [70_000]
 
 
-def test_continuing_works_after_a_redirect(tmp_path, mirror):
+def test_a_download_continues_after_a_redirect(tmp_path, mirror):
     part_of(tmp_path).write_bytes(ARCHIVE[:70_000])
     mirror.answers = [redirect]
     assert fetch(tmp_path, mirror) == 0
@@ -253,7 +253,7 @@ def test_a_server_that_ignores_range_and_sends_the_whole_file_is_handled(tmp_pat
     assert (tmp_path / "corpus" / "dev-clean.tar.gz").read_bytes() == ARCHIVE
 
 
-def test_a_complete_partial_file_is_not_fetched_again(tmp_path, mirror):
+def test_a_partial_file_that_is_already_complete_is_not_fetched_again(tmp_path, mirror):
     part_of(tmp_path).write_bytes(ARCHIVE)
     assert fetch(tmp_path, mirror) == 0
     assert mirror.starts == []
@@ -555,7 +555,7 @@ def test_a_run_killed_while_it_unpacks_leaves_no_subset_and_the_next_run_succeed
     assert corpus_contents(tmp_path) == ["README.TXT", "dev-clean"]
 
 
-def test_an_interrupted_unpacking_cleans_up_and_exits_with_130_without_a_traceback(tmp_path, mirror):
+def test_a_run_interrupted_while_it_unpacks_cleans_up_and_exits_with_130_without_a_traceback(tmp_path, mirror):
     process = start(tmp_path, mirror, stop_unpacking=True)
     assert process.stdout.readline() == "half unpacked\n"
     process.send_signal(signal.SIGINT)

@@ -180,7 +180,7 @@ def test_insufficient_disk_space_is_reported_before_the_download(tmp_path, mirro
     monkeypatch.setitem(LANGUAGE_MODELS, "3-gram", (10**15, "0" * 32))
     monkeypatch.setitem(LANGUAGE_MODELS, "4-gram", (2 * 10**15, "0" * 32))
     assert fetch(tmp_path, mirror, "--models", "3-gram", "4-gram") == 1
-    assert re.search(  # the larger archive, and 4 bytes of text per byte of both archives
+    assert re.search(  # room for the larger archive, and for 4 bytes of text per byte of both archives
         r"lm: must have 14000000\.0 GB free to fetch and unpack 3-gram\.arpa\.gz, 4-gram\.arpa\.gz; it has \d+\.\d GB"
         r"\. Make room, give another --output-dir, or fetch fewer --models",
         capsys.readouterr().err,
@@ -257,13 +257,13 @@ def test_a_word_not_in_ascii_capitals_is_refused_because_two_words_might_become_
     assert repr(line.encode()) in str(raised.value)
 
 
-def test_an_unknown_word_in_both_cases_is_refused():
+def test_a_model_that_spells_the_unknown_word_in_both_cases_is_refused():
     with pytest.raises(ValueError, match="must spell the unknown word either <unk> or <UNK>; it has both spellings"):
         in_lower_case(arpa("-1\t<UNK>", "-1\t<unk>"))
 
 
 @pytest.mark.parametrize("block_bytes", [1, 2, 3, 7, 64])
-def test_blocks_of_any_size_consist_of_whole_lines_of_the_same_text(monkeypatch, block_bytes):
+def test_blocks_of_any_size_end_at_line_ends_and_contain_the_whole_text(monkeypatch, block_bytes):
     monkeypatch.setattr(language_models, "BLOCK_BYTES", block_bytes)
     text = arpa("-99\t<s>\t-1.5e-05", "-2\t<UNK>\t-0.3", "-3\tDON'T\t-4")
     blocks = list(language_models._whole_lines(io.BytesIO(text.encode())))
@@ -361,7 +361,7 @@ def test_a_run_killed_while_it_unpacks_leaves_no_model_and_the_next_run_succeeds
     assert arpa_of(tmp_path).read_bytes() == ARPA.lower()
 
 
-def test_an_interrupted_unpacking_cleans_up_and_exits_with_130_without_a_traceback(tmp_path, mirror):
+def test_a_run_interrupted_while_it_unpacks_cleans_up_and_exits_with_130_without_a_traceback(tmp_path, mirror):
     process = start(tmp_path, mirror)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)

@@ -44,7 +44,7 @@ def corpus(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def publish(monkeypatch: pytest.MonkeyPatch):
-    """Pretend that LibriSpeech's dev-clean has other published totals."""
+    """Return a function that replaces the published totals of LibriSpeech's dev-clean."""
 
     def set_totals(num_utterances: int, hours: float) -> None:
         monkeypatch.setitem(SUBSETS, "dev-clean", Subset(num_utterances, hours, 0, ""))
@@ -54,7 +54,7 @@ def publish(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.fixture
 def dev_clean(corpus: Path, publish):
-    """Rename `mine` to dev-clean, and pretend that dev-clean has these published totals."""
+    """Return a function that renames `mine` to dev-clean and replaces the published totals of dev-clean."""
 
     def rename(num_utterances: int, hours: float) -> None:
         publish(num_utterances, hours)
@@ -101,7 +101,7 @@ def test_the_subsets_may_be_in_a_librispeech_folder_inside_the_corpus_folder(cor
     assert manifest_ids(corpus) == ["19-198-0000", "19-198-0001", "26-495-0000"]
 
 
-def test_only_the_named_subsets_are_prepared_each_once(corpus, capsys):
+def test_only_the_named_subsets_are_prepared_and_each_only_once(corpus, capsys):
     make_chapter(corpus / "other", "1", "2", ["A"])
     assert prepare(corpus, "--subsets", "mine", "mine") == 0
     assert not (corpus.parent / "out" / "other.jsonl").exists()
@@ -145,7 +145,7 @@ def test_more_utterances_than_published_are_an_error_and_no_manifest_is_written(
     assert not (corpus.parent / "out" / "dev-clean.jsonl").exists()
 
 
-def test_the_published_number_of_utterances_with_other_hours_is_an_error(corpus, dev_clean, capsys):
+def test_the_right_number_of_utterances_with_the_wrong_hours_is_an_error(corpus, dev_clean, capsys):
     dev_clean(3, 0.31)
     assert prepare(corpus) == 1
     assert "its 3 utterances must last 0.31 h (within 0.3); they last 0.00 h" in capsys.readouterr().err

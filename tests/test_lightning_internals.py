@@ -70,7 +70,7 @@ def fit(trainer: pl.Trainer, checkpoint: Path | None = None) -> Line:
     return line
 
 
-def test_a_fit_uses_our_signal_handlers_and_installs_none_of_lightnings() -> None:
+def test_fit_uses_our_signal_handlers_and_installs_none_of_lightnings() -> None:
     calls: list[Any] = []
 
     class Look(pl.Callback):
@@ -122,7 +122,7 @@ class BeginWholeEpoch(pl.Callback):
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3])
-def test_a_run_continues_at_the_position_that_was_set(batch: int, tmp_path: Path) -> None:
+def test_a_run_continues_at_the_position_in_its_checkpoint(batch: int, tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     fit(trainer(Save(path, Position(1, (Share(1, batch),)))))
     again = fit(trainer(BeginWholeEpoch()), path)
@@ -130,7 +130,9 @@ def test_a_run_continues_at_the_position_that_was_set(batch: int, tmp_path: Path
 
 
 @pytest.mark.parametrize("bound", [{"max_epochs": 2}, {"max_epochs": -1, "max_steps": 8}], ids=str)
-def test_a_run_that_continues_with_a_whole_epoch_logs_its_step_numbers(bound: dict[str, int], tmp_path: Path) -> None:
+def test_a_run_that_continues_with_a_whole_epoch_continues_its_step_numbers(
+    bound: dict[str, int], tmp_path: Path
+) -> None:
     path = tmp_path / "checkpoint"
     fit(trainer(Save(path, Position(1, (Share(1, 0),))), max_epochs=1))
     steps = Steps()
@@ -139,7 +141,7 @@ def test_a_run_that_continues_with_a_whole_epoch_logs_its_step_numbers(bound: di
     assert steps.logged == [4, 5, 6, 7], "steps are counted from 0"
 
 
-def test_a_removed_metric_is_in_no_line_until_it_is_logged_again() -> None:
+def test_a_forgotten_metric_is_absent_from_the_log_until_it_is_logged_again() -> None:
     lines: list[dict[str, float]] = []
 
     class Lines(Steps):

@@ -93,12 +93,12 @@ def wandb_rows(log: Path) -> list[dict[str, Any]]:
 
     content, place, rows, started = log.read_bytes(), 7, [], b""
     while place + 7 <= len(content):
-        if 2**15 - place % 2**15 < 7:  # the rest of a block is empty
+        if 2**15 - place % 2**15 < 7:  # no room for a header: the rest of the block is empty
             place += 2**15 - place % 2**15
         _, length, kind = struct.unpack_from("<IHB", content, place)
         started += content[place + 7 : place + 7 + length]
         place += 7 + length
-        if kind in (1, 4):  # a whole record, or its last piece
+        if kind in (1, 4):  # a whole record, or the last piece of one
             record = wandb_internal_pb2.Record()
             record.ParseFromString(started)
             items, started = record.history.item, b""

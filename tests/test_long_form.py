@@ -83,7 +83,7 @@ def test_every_word_of_a_long_recording_is_recognised(recognizer: Recognizer, wa
 def test_the_transcript_does_not_depend_on_the_form_of_the_input(
     recognizer: Recognizer, way: str, pause: float, tmp_path: Path
 ) -> None:
-    """Short and long recordings are given alone, in a batch, by path, as a waveform, as a segment of a longer file."""
+    """Recordings are given alone, in a batch, by path, as a waveform, and as a segment of a longer file."""
     how = inference(way)
     for number, texts in enumerate((TEXTS[:1], TEXTS[:2], TEXTS[:9], [])):
         waveform = recording(texts, pause) if texts else torch.zeros(300)
@@ -123,7 +123,7 @@ def test_recordings_of_mixed_lengths_are_returned_in_the_order_given(recognizer:
 
 @WAYS
 def test_the_reported_progress_sums_to_the_duration(recognizer: Recognizer, way: str, tmp_path: Path) -> None:
-    """The tolerance is a frame of 40 ms for each report, and one for the rest after the last frame."""
+    """The tolerance is one frame of 40 ms for each report, and one more for the audio after the last frame."""
     paths = [write(tmp_path / f"{count}.wav", recording(TEXTS[:count])) for count in (1, 2, 12)]
     utterances = [whole_file(path, path.stem) for path in paths]
     progress: list[float] = []
@@ -167,7 +167,7 @@ def test_the_error_for_an_invalid_recording_names_its_number(
 
 
 def overflowing(utterances: int, net: object, given: object, encoded: Encoded) -> Encoded:
-    """Replace the encoder's output for the first utterances of a batch by NaN; this is a forward hook."""
+    """Replace the encoder's output for the first `utterances` of a batch with NaN; this is a forward hook."""
     nothing = torch.full_like(encoded.out[:utterances], math.nan)
     return encoded._replace(out=torch.cat([nothing, encoded.out[utterances:]]))
 
@@ -300,7 +300,7 @@ def silent_segments(number: int) -> Iterator[Segment]:
 
 @pytest.mark.parametrize("nbest", [1, 2, 3, 5, 100])
 @pytest.mark.parametrize("seed", range(5))
-def test_the_n_best_are_the_best_of_all_combinations_over_the_segments(seed: int, nbest: int) -> None:
+def test_the_n_best_are_the_best_combinations_of_the_segments_hypotheses(seed: int, nbest: int) -> None:
     draw = torch.Generator().manual_seed(seed)
 
     def hypotheses() -> list[Hypothesis]:

@@ -40,7 +40,7 @@ class Net(nn.Module):
 
 
 def insert(net: nn.Module, **settings: Any) -> Any:
-    """Insert adapters into a net, by default into every linear layer that can have one; return the adapter."""
+    """Insert adapters into a net, by default into every linear layer that can have one; return the component."""
     adapter = component("adapter", LORA | settings)()
     adapter.insert(net)
     return adapter
@@ -86,7 +86,7 @@ def test_an_adapted_encoder_starts_with_the_outputs_of_its_base_and_only_adapter
     base, net = Net(f"encoder={encoder}"), Net(f"encoder={encoder}")
     modules = blocks_of(encoder)
     insert(net, modules=modules)
-    with torch.no_grad():  # without gradients both nets use the same kernels, although the net's base is frozen
+    with torch.no_grad():  # with gradients, the frozen weights of `net` could select other kernels
         assert torch.equal(net(*batch()), base(*batch())), "the matrix B starts at zero"
     assert list(own(net)) == [name for name, _ in net.named_parameters() if "lora" in name]
     net(*batch()).square().sum().backward()
@@ -108,7 +108,7 @@ def test_merged_weights_give_the_outputs_of_the_adapted_net(encoder: str) -> Non
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_merged_heads_have_the_losses_of_adapted_ones(head: str) -> None:
+def test_merged_heads_have_the_same_losses_as_adapted_heads(head: str) -> None:
     def make() -> Any:
         torch.manual_seed(0)
         config = resolved(f"head={head}", *SMALL_HEADS)["head"]
@@ -162,7 +162,7 @@ def test_merged_weights_equal_those_of_peft() -> None:
 
 
 @pytest.mark.parametrize(("layer", "out"), [("attention.qkv", 3), ("convolution.pointwise1", 2)])
-def test_the_number_of_trained_parameters_is_rank_times_the_sum_of_both_dimensions_of_each_layer(
+def test_the_number_of_trained_parameters_is_the_rank_times_the_sum_of_all_layer_dimensions(
     layer: str, out: int
 ) -> None:
     net = Net("encoder=conformer_s")
@@ -195,7 +195,7 @@ def gradients(recompute: bool) -> dict[str, Tensor]:
     return {name: parameter.grad for name, parameter in own(net).items()}
 
 
-def test_gradient_checkpointing_gives_equal_gradients_including_dropout() -> None:
+def test_gradient_checkpointing_gives_equal_gradients_even_with_dropout() -> None:
     expected, actual = gradients(recompute=False), gradients(recompute=True)
     assert all(torch.equal(gradient, expected[name]) for name, gradient in actual.items())
 
@@ -215,7 +215,7 @@ def test_dropout_applies_to_the_input_of_the_adapter_and_only_in_training() -> N
 
 
 @pytest.mark.slow
-def test_a_compiled_block_gives_equal_outputs() -> None:
+def test_a_compiled_block_gives_equal_gradients() -> None:
     net = Net("encoder=conformer_s", "encoder/norm=layer_norm")
     insert(net)
     stir(net)
@@ -265,7 +265,7 @@ def test_a_layer_whose_weights_other_code_reads_is_refused() -> None:
     ],
     ids=["no A", "no B", "other rank", "a vector", "other layer's shape", "no such layer"],
 )
-def test_an_adapter_that_does_not_fit_is_reported_in_one_line(harm: Any) -> None:
+def test_an_adapter_that_does_not_fit_the_net_is_reported_in_one_line(harm: Any) -> None:
     net = nn.Sequential(nn.Linear(5, 7))
     base = {name: weight.clone() for name, weight in net.state_dict().items()}
     adapter = insert(net, modules=["0"])

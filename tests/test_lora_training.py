@@ -82,7 +82,7 @@ def test_checkpoints_contain_only_adapters_and_their_optimizer_state(adapted: Pa
     assert len(optimizer["state"]) == len(checkpoint["state_dict"])
 
 
-def test_with_its_base_a_bundle_gives_the_results_of_the_run(
+def test_a_bundle_with_its_base_gives_the_results_of_the_run(
     adapted: Path, fluent: Path, tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = [str(tones / "test.jsonl"), "--output-dir", str(tmp_path / "out")]
@@ -136,7 +136,9 @@ def test_the_server_loads_a_bundle_with_its_base(adapted: Path, fluent: Path, to
 
 
 @pytest.mark.slow
-def test_a_bundle_is_exported_with_its_base(adapted: Path, fluent: Path, tones: Path, tmp_path: Path) -> None:
+def test_an_adapter_bundle_is_exported_together_with_its_base(
+    adapted: Path, fluent: Path, tones: Path, tmp_path: Path
+) -> None:
     assert export_main([str(adapted), "--base", str(fluent / "run"), "-o", str(tmp_path / "exported")]) == 0
     with_base = load_recognizer(adapted, base=fluent / "run")
     assert texts(load_recognizer(tmp_path / "exported"), tones) == texts(with_base, tones)
@@ -248,7 +250,7 @@ def test_the_mean_of_checkpoints_is_an_adapter_with_the_mean_weights(fluent: Pat
     assert "must have weights of the shapes of" in message
 
 
-def test_extra_weights_of_an_adapter_are_trained_and_stored_with_the_statistics_of_their_norms(
+def test_weights_trained_beside_an_adapter_are_stored_with_the_statistics_of_their_norms(
     fluent: Path, tones: Path, tmp_path: Path
 ) -> None:
     listed = ["adapter.trained=['head.*','*.convolution.norm.weight']", "trainer.max_steps=3"]

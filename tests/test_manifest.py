@@ -35,7 +35,7 @@ def test_audio_in_the_folder_of_a_manifest_may_be_moved_with_the_manifest(tmp_pa
     assert read_manifest(tmp_path / "new" / "m.jsonl")[0].audio_filepath == str(tmp_path / "new" / "a.flac")
 
 
-def test_a_line_without_an_id_is_named_after_its_audio_and_offset(tmp_path: Path) -> None:
+def test_an_utterance_without_an_id_is_named_after_its_audio_and_offset(tmp_path: Path) -> None:
     path = manifest(tmp_path, GOOD, GOOD | {"offset": 2.5}, GOOD | {"id": 7})
     assert [utterance.id for utterance in read_manifest(path)] == ["a.flac", "a.flac@2.5", "7"]
 
@@ -55,7 +55,7 @@ def test_a_line_without_an_id_is_named_after_its_audio_and_offset(tmp_path: Path
         (GOOD, r"m\.jsonl:2: ids must be unique; 'a\.flac' is already in line 1"),
     ],
 )
-def test_a_bad_line_is_an_error_that_names_file_and_line(tmp_path: Path, line: object, message: str) -> None:
+def test_the_error_for_a_bad_line_names_the_file_and_the_line(tmp_path: Path, line: object, message: str) -> None:
     with pytest.raises(InputError, match=message):
         read_manifest(manifest(tmp_path, GOOD, line))
 
@@ -108,7 +108,7 @@ def test_valid_lines_are_read_and_each_invalid_line_is_named(tmp_path: Path) -> 
     assert str(first.value) == str(errors[0])
 
 
-def test_a_missing_optional_text_is_empty(tmp_path: Path) -> None:
+def test_a_missing_text_is_read_as_empty_where_texts_are_optional(tmp_path: Path) -> None:
     silent = {key: value for key, value in GOOD.items() if key != "text"}
     path = manifest(tmp_path, silent, GOOD | {"id": "null", "text": None}, GOOD | {"id": "given"})
     utterances, errors = read_good_lines(path, required=("audio_filepath", "duration"))
@@ -117,7 +117,7 @@ def test_a_missing_optional_text_is_empty(tmp_path: Path) -> None:
     assert len(read_good_lines(path)[1]) == 2
 
 
-def test_an_id_of_null_is_a_missing_id(tmp_path: Path) -> None:
+def test_an_id_of_null_counts_as_missing(tmp_path: Path) -> None:
     utterances = read_manifest(manifest(tmp_path, GOOD | {"id": None}, GOOD | {"id": None, "offset": 3.5}))
     assert [utterance.id for utterance in utterances] == ["a.flac", "a.flac@3.5"]
 

@@ -1,4 +1,4 @@
-"""Losses, errors and hours of each manifest of a split: metrics.csv, train.log, the report."""
+"""Losses, errors and hours of each manifest of a split, in metrics.csv, train.log and the report."""
 
 import csv
 import json
@@ -25,7 +25,7 @@ NAMES = ["train", "a,b"]  # the name of a column may need quotes
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory, tones: Path) -> Path:
-    """A folder with the tones, other/a,b.jsonl (20 utterances) and other/valid-2.jsonl (5 utterances)."""
+    """A folder with the tones, `other/a,b.jsonl` (20 utterances) and `other/valid-2.jsonl` (5 utterances)."""
     folder = tmp_path_factory.mktemp("two")
     write_corpus(folder / "other", {"a,b": sentences(20, seed=9), "valid-2": sentences(5, seed=8)})
     (folder / "audio").symlink_to(tones / "audio")
@@ -116,7 +116,7 @@ def test_the_logged_hours_of_a_manifest_are_its_weight_times_its_hours_times_the
         assert logged == sorted(logged)
 
 
-def test_train_log_and_report_have_the_figures_in_metrics_csv(run_dir: Path) -> None:
+def test_train_log_and_the_report_show_the_figures_of_metrics_csv(run_dir: Path) -> None:
     log = (run_dir / "train.log").read_text()
     lines = [line for line in log.splitlines() if " done, step " in line]
     assert len(lines) == 6
@@ -142,7 +142,7 @@ def test_train_log_and_report_have_the_figures_in_metrics_csv(run_dir: Path) -> 
         assert table[name][3:] == [f"{wer:.2%}".replace("%", " %") for wer in (wers[-1], min(wers))]
 
 
-def test_training_losses_equal_validation_losses_on_the_same_utterances_with_one_process_and_with_two(
+def test_training_and_validation_losses_on_the_same_utterances_are_equal_in_one_and_two_processes(
     two: Path, tmp_path: Path
 ) -> None:
     splits = [f"corpus.{split}=[train.jsonl,'other/a,b.jsonl']" for split in ("train", "valid")]

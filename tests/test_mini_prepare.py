@@ -81,7 +81,7 @@ def test_with_the_default_hours_each_of_200_words_is_frequent_in_train(seed: int
     assert min(counts.values()) >= 8
 
 
-def test_with_the_default_hours_the_splits_have_their_sizes(default_plan: dict[str, list[Line]]) -> None:
+def test_with_the_default_hours_the_splits_have_the_expected_sizes(default_plan: dict[str, list[Line]]) -> None:
     hours = sum(line.estimated_seconds for line in default_plan["train"]) / 3600
     assert hours == pytest.approx(DEFAULT_HOURS, abs=0.01)
     assert len(default_plan["valid"]) == 100
@@ -90,10 +90,10 @@ def test_with_the_default_hours_the_splits_have_their_sizes(default_plan: dict[s
     assert len({line.voice for line in default_plan["train"]}) >= 60
 
 
-def test_valid_and_test_do_not_depend_on_the_hours_of_training(default_plan: dict[str, list[Line]]) -> None:
+def test_valid_and_test_do_not_depend_on_the_hours_of_the_training_set(default_plan: dict[str, list[Line]]) -> None:
     more = plan(DEFAULT_HOURS + 0.5, 0, ENGLISH)
     assert len(by_split(more)["train"]) > len(default_plan["train"])
-    # A chunk has the lines that one process synthesises.
+    # A chunk is a group of lines that one process synthesises.
     held_out = [chunk for chunk in chunked(more) if chunk[0].split != "train"]
     assert held_out == chunked(default_plan["valid"] + default_plan["test"])
 
@@ -123,14 +123,14 @@ def test_german_sentences_are_spelled_in_german_and_each_word_is_frequent() -> N
     assert {line.voice.partition("+")[0] for lines in splits.values() for line in lines} == {"de"}
 
 
-def test_the_bytes_do_not_depend_on_the_number_of_processes(small_corpus: Path, tmp_path: Path) -> None:
+def test_the_bytes_of_the_corpus_do_not_depend_on_the_number_of_processes(small_corpus: Path, tmp_path: Path) -> None:
     prepare(tmp_path, hours=0.01, seed=0, num_processes=3)
     expected = {path.relative_to(small_corpus): path.read_bytes() for path in small_corpus.rglob("*.*")}
     assert len(expected) > 60  # at least one chunk of each split, so that the processes share work
     assert {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*.*")} == expected
 
 
-def test_audio_is_audible_unclipped_16_khz_mono_flac_of_the_duration_in_the_manifest(
+def test_audio_is_audible_and_unclipped_and_has_the_right_format_and_duration(
     small_corpus: Path,
 ) -> None:
     for split in SPLITS:
@@ -300,7 +300,7 @@ def die(lines: list[Line], output_dir: Path) -> dict[str, float]:
     return {}
 
 
-def test_a_process_that_dies_is_an_error_and_not_an_endless_wait(
+def test_a_worker_process_that_dies_causes_an_error_and_not_an_endless_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "_speak_chunk", die)
@@ -310,7 +310,7 @@ def test_a_process_that_dies_is_an_error_and_not_an_endless_wait(
 
 
 @pytest.mark.parametrize("voice", ["en-us+nobody", "xx-unknown+f2"])
-def test_a_voice_that_espeak_does_not_have_is_an_error_and_not_the_default_voice(voice: str) -> None:
+def test_an_unknown_voice_is_an_error_and_is_not_replaced_by_the_default_voice(voice: str) -> None:
     with pytest.raises(InputError, match=re.escape(f"must have the voice '{voice}'")):
         Espeak().speak("hello", voice, words_per_minute=160, pitch=50, pitch_range=50)
 
@@ -354,5 +354,5 @@ def test_the_silence_around_a_recording_is_digital_or_very_faint() -> None:
         assert np.array_equal(padded[24_000:-8_000], bare)
         level = np.sqrt(np.mean(padded[:24_000] ** 2))
         levels.append(level)
-        assert level < 10 ** (-54 / 20)  # dB below full scale
+        assert level < 10 ** (-54 / 20)  # 54 dB below full scale
     assert 0.2 < np.mean(np.array(levels) == 0) < 0.8

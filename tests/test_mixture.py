@@ -61,14 +61,14 @@ PLAN_KEYS = (
 
 
 def seen(data: TrainingSet, epoch: int, world_size: int = 1) -> Counter[tuple[int, int]]:
-    """Count the examples of an epoch by utterance and number of the repetition."""
+    """Count the examples of an epoch by utterance and repetition number."""
     plan = data.epoch(start_of_epoch(epoch, world_size))
     items = chain(*(plan.items(step, rank) for step in range(len(plan)) for rank in range(world_size)))
     return Counter((item.position, item.repeat) for item in items)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.3, 1.0, 2.0])
-def test_shares_are_proportional_to_powers_of_the_product_of_hours_and_weight(temperature: float) -> None:
+def test_shares_are_proportional_to_hours_times_weight_raised_to_the_temperature(temperature: float) -> None:
     hours, weights = [10.0, 2.0, 0.5], [1.0, 2.0, 0.1]
     means = repeats(hours, weights, temperature)
     shares = [hour * mean for hour, mean in zip(hours, means, strict=True)]
@@ -102,7 +102,7 @@ def test_the_mean_number_of_occurrences_of_an_utterance_in_an_epoch_is_its_weigh
     assert mixture.occurrences(5, 1).positions.tolist() == mixture.occurrences(5, 1).positions.tolist()
 
 
-def test_an_epoch_plays_each_occurrence_once_on_any_number_of_processes(two: Path) -> None:
+def test_an_epoch_contains_each_occurrence_once_on_any_number_of_processes(two: Path) -> None:
     data = training_set(corpus_of(two, "[{manifest:train.jsonl,weight:2},{manifest:other/other.jsonl,weight:0.5}]"))
     expected = {(position, repeat) for position in range(48) for repeat in (0, 1)}
     for world_size in (1, 3):
@@ -113,7 +113,7 @@ def test_an_epoch_plays_each_occurrence_once_on_any_number_of_processes(two: Pat
     assert seen(data, 1) == seen(data, 1, 3)
 
 
-def test_an_epoch_resumed_on_another_number_of_processes_plays_the_remaining_occurrences(two: Path) -> None:
+def test_an_epoch_resumed_on_another_number_of_processes_contains_the_remaining_occurrences(two: Path) -> None:
     data = training_set(corpus_of(two, "[{manifest:train.jsonl,weight:1.5},{manifest:other/other.jsonl,weight:3}]"))
     whole = seen(data, 0)
     first = data.epoch(start_of_epoch(0, 2))

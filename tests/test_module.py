@@ -96,7 +96,7 @@ def test_the_examples_of_an_epoch_do_not_depend_on_the_number_of_workers(tones: 
     assert torch.equal(firsts[0].tokens, firsts[1].tokens)
 
 
-def test_one_set_of_workers_gives_the_examples_of_every_epoch(tones: Path) -> None:
+def test_the_same_workers_load_the_examples_of_every_epoch(tones: Path) -> None:
     alone, by_workers = (
         on_process(speech_data(tones / "train.jsonl", batch_seconds=5.0, num_workers=workers), rank=0, world_size=1)
         for workers in (0, 2)
@@ -169,7 +169,7 @@ def passes(data: SpeechData, epoch: int, batches: int) -> float:
     return epochs_done(data.trainer)  # type: ignore[arg-type]
 
 
-def test_the_number_of_finished_passes_grows_with_each_batch_to_the_next_whole_number(tones: Path) -> None:
+def test_each_batch_increases_the_number_of_finished_passes_up_to_the_next_whole_number(tones: Path) -> None:
     data = on_process(speech_data(tones / "train.jsonl", batch_seconds=10.0), rank=0, world_size=1)
     number = len(requested(data))
     assert [passes(data, 0, batches) for batches in range(number + 1)] == pytest.approx(
@@ -188,7 +188,7 @@ def test_the_number_of_finished_passes_includes_batches_of_other_processes(tones
     assert passes(data, 0, len(batches)) == 1.0
 
 
-def test_the_next_epoch_follows_the_last_batch(tones: Path) -> None:
+def test_after_the_last_batch_the_position_is_the_start_of_the_next_epoch(tones: Path) -> None:
     data = on_process(speech_data(tones / "train.jsonl"), rank=0, world_size=2)
     batches = len(data.train_dataloader())
     assert data.epochs.position_at(0, 2, batches - 1, skipped=3).epoch == 0
@@ -224,7 +224,7 @@ def test_the_trial_batches_have_the_sizes_and_texts_of_the_largest_ones_and_read
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_workers_survive_an_interruption_because_the_training_finishes_its_step(
+def test_workers_survive_an_interruption_so_that_training_can_finish_its_step(
     tones: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from asr.data import dataset

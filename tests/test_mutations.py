@@ -241,7 +241,7 @@ REFUSED_BY_THE_RUN = (  # these reasons depend not only on settings, but also on
 
 
 REFUSED_ONLY_TOGETHER = (
-    "must exist; it is made by",  # corpus.prepare is used only where corpus.dir has no manifests
+    "must exist; it is made by",  # corpus.prepare is used only if corpus.dir has no manifests
 )
 
 
@@ -277,7 +277,7 @@ def accepted() -> Iterator[dict[str, Any]]:
     return filter(is_accepted, random.Random(1).sample(mutated, len(mutated)))
 
 
-def test_training_succeeds_with_most_of_five_random_accepted_changes(tones: Path, tmp_path: Path) -> None:
+def test_training_succeeds_with_most_of_five_random_changes_that_were_accepted(tones: Path, tmp_path: Path) -> None:
     assert_they_train(list(itertools.islice(accepted(), 5)), tones, tmp_path, share=0.5)
 
 
@@ -346,7 +346,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 
 @pytest.fixture(scope="module", params=["char", "sentencepiece"])
 def bundle(request: pytest.FixtureRequest, tones: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Bundles with every kind of fitted component, a language model, a lexicon and hotwords."""
+    """A bundle with a language model, a lexicon and hotwords; the two variants cover every kind of fitted component."""
     folder = tmp_path_factory.mktemp("bundle")
     other = ["tokenizer.vocab_size=16"] if request.param == "sentencepiece" else ["features/normalize=global_cmvn"]
     overrides = [f"tokenizer={request.param}", *other, "trainer.max_steps=1", f"run_dir={folder / 'run'}"]
@@ -368,7 +368,7 @@ def bundle(request: pytest.FixtureRequest, tones: Path, tmp_path_factory: pytest
 
 
 def damaged(bundle: Path) -> list[tuple[str, str]]:
-    """List files of a bundle with damaged contents: each JSON value replaced; each file cut, doubled or changed."""
+    """List names and damaged contents of a bundle's files: JSON values are replaced, files cut, doubled or changed."""
     cases = []
     for path in sorted(bundle.iterdir()):
         whole = path.read_bytes().decode("utf-8", "surrogateescape")
@@ -417,7 +417,7 @@ def test_a_damaged_bundle_is_refused_in_one_line_or_works(bundle: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_every_damage_to_a_bundle_is_refused_in_one_line_or_works(bundle: Path) -> None:
+def test_every_damaged_bundle_is_refused_in_one_line_or_works(bundle: Path) -> None:
     assert tried(bundle, damaged(bundle)) < 500
 
 

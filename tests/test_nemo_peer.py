@@ -84,7 +84,7 @@ def test_encoder_joint_network_and_losses_equal_nemos(kind: str, models: Path) -
     order = [blank, *range(blank), *range(blank + 1, logits.shape[-1])]
     for row, (length, count) in enumerate(zip(encoded.lengths.tolist(), token_lengths.tolist(), strict=True)):
         frames = encoded.out[row, :length], expected["encoder_out"][row, :length]
-        torch.testing.assert_close(*frames, rtol=0, atol=1e-3)  # the features are in float32
+        torch.testing.assert_close(*frames, rtol=0, atol=1e-3)  # rounding, because the features are in float32
         theirs = expected["logits"][row, :length, : count + 1][..., order]
         actual = logits[row, :length, : count + 1].log_softmax(dim=-1)  # on a CPU, NeMo does this, too
         torch.testing.assert_close(actual, theirs, rtol=0, atol=1e-2)
@@ -94,7 +94,7 @@ def test_encoder_joint_network_and_losses_equal_nemos(kind: str, models: Path) -
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
-def test_greedy_texts_equal_those_of_nemo_which_also_reads_our_archive(kind: str, models: Path) -> None:
+def test_greedy_texts_equal_those_of_nemo_for_its_archive_and_for_ours(kind: str, models: Path) -> None:
     expected = torch.load(models / kind / "expected.pt", weights_only=True)["texts"]
     assert sum(map(len, expected)) > 10, "the texts must not be empty"
     transcripts = load_recognizer(models / kind / "ours").transcribe(WAVEFORMS, sample_rate=SAMPLE_RATE)

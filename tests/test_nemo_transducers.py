@@ -70,7 +70,7 @@ def config(kind: str, **sections: dict[str, Any]) -> dict[str, Any]:
 
 
 def state(kind: str, linear: str = "joint_net.2") -> dict[str, Tensor]:
-    """Return random tensors of this model under NeMo's names."""
+    """Return random tensors for a model of this kind, under NeMo's names."""
     generator = torch.Generator().manual_seed(1)
     num_pieces = len(vocabulary())
     num_outputs = num_pieces + 1 + (len(DURATIONS) if kind.endswith("tdt") else 0)
@@ -86,7 +86,7 @@ def state(kind: str, linear: str = "joint_net.2") -> dict[str, Tensor]:
         f"joint.{linear}.bias": (num_outputs,),
     }
     made = {name: 0.3 * torch.randn(shape, generator=generator) for name, shape in shapes.items()}
-    made["decoder.prediction.embed.weight"][-1] = 0.0  # NeMo's padding_idx
+    made["decoder.prediction.embed.weight"][-1] = 0.0  # the blank's row, NeMo's padding_idx
     encoder = tensors(head="ctc_decoder", is_fast=True)
     if not kind.startswith("hybrid"):
         encoder = {name: tensor for name, tensor in encoder.items() if not name.startswith("ctc_decoder")}
@@ -99,7 +99,7 @@ def archive(folder: Path, settings: dict[str, Any], weights: dict[str, Tensor]) 
 
 
 def logits(weights: dict[str, Tensor], encoder_out: Tensor, tokens: list[int]) -> Tensor:
-    """Compute NeMo's joint network for frames (T', D) and NeMo's token ids: (T', U + 1, V and durations)."""
+    """Compute the logits (T', U + 1, V + durations) of NeMo's joint network for frames (T', D) and NeMo's token ids."""
     cells = nn.LSTM(HIDDEN, HIDDEN, NUM_LAYERS, batch_first=True)
     begin = "decoder.prediction.dec_rnn.lstm."
     cells.load_state_dict({name[len(begin) :]: w for name, w in weights.items() if name.startswith(begin)})
@@ -136,7 +136,7 @@ def test_every_tensor_and_setting_is_accounted_for(kind: str, tmp_path: Path) ->
     weights = state(kind)
     converted = from_nemo(archive(tmp_path, config(kind), weights), "zeros")
     account, head = converted.account, converted.bundle.config["head"]
-    assert (account.folded, account.not_needed) == (1 + 2, LAYERS)  # a bias; the subsampling's scale
+    assert (account.folded, account.not_needed) == (1 + 2, LAYERS)  # folded: one bias, and the scale into two tensors
     assert account.taken == len(weights) - 3 - LAYERS
     assert head["ctc_weight"] == (0.3 if kind.startswith("hybrid") else 0.0)
     if kind.endswith("tdt"):
@@ -151,7 +151,7 @@ def test_every_tensor_and_setting_is_accounted_for(kind: str, tmp_path: Path) ->
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dropout", [0.2, 0.0])
 def test_a_bundle_converts_back_to_an_archive_with_equal_tensors(kind: str, dropout: float, tmp_path: Path) -> None:
-    """Folded values are not separated again: joint.enc.bias has both biases, the subsampling has the scale."""
+    """Folded values are not separated again: joint.enc.bias keeps both biases, and the subsampling keeps the scale."""
     weights = state(kind, "joint_net.2" if dropout else "joint_net.1")
     path = archive(tmp_path, config(kind, joint__jointnet={"dropout": dropout}), weights)
     before = from_nemo(path, "zeros").bundle
@@ -297,7 +297,7 @@ def test_full_attention_becomes_local_attention_with_the_same_weights(tmp_path: 
         local = read_bundle(tmp_path / name)
         assert local.config["encoder"]["attention"] == {"name": "local_attention", "context": 100, "bias": False}
         assert_equal(local.weights, read_bundle(tmp_path / "full").weights)
-    waveform = torch.randn(2 * SAMPLE_RATE)  # shorter than the context: nothing changes
+    waveform = torch.randn(2 * SAMPLE_RATE)  # shorter than the context, so local attention gives the same text
     texts = [
         load_recognizer(tmp_path / name).transcribe(waveform, sample_rate=SAMPLE_RATE).text
         for name in ("full", "of nemo", "of a bundle")

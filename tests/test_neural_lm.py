@@ -49,7 +49,7 @@ def model(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture(autouse=True)
 def _in_float64() -> Any:
-    """Use float64 as the default type for positions; vectorised and scalar sines in float32 differ in the last bit."""
+    """Use float64 by default, also for positions: in float32, vectorised and scalar sines differ in the last bit."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     yield
@@ -109,7 +109,10 @@ def test_states_of_texts_of_any_lengths_can_be_joined_in_a_batch_and_selected_by
 
 
 def attention_by_loops(attention: Any, x: Tensor, memory: int) -> Tensor:
-    """Compute attention of each token of a text (U, D) to itself and `memory` earlier tokens: arXiv:1901.02860, 3.3."""
+    """Compute the attention of each token of a text (U, D) to itself and the `memory` tokens before it.
+
+    The equations are in arXiv:1901.02860, section 3.3.
+    """
     dim, heads = x.shape[1], attention.num_heads
     size = dim // heads
     query, key, value = attention.qkv(x).split(dim, dim=-1)

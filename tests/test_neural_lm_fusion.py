@@ -1,4 +1,4 @@
-"""Shallow fusion with a neural language model in each beam search: exact, batched by frame, and in chunks."""
+"""Shallow fusion with a neural language model in each beam search: scores, calls of the model, and search by chunks."""
 
 import json
 from dataclasses import replace
@@ -86,7 +86,7 @@ class Counting(nn.Module):
         return self.model(tokens, state)
 
 
-def test_a_frame_costs_at_most_one_call_with_one_row_per_hypothesis(tmp_path: Path) -> None:
+def test_the_language_model_is_called_at_most_once_per_frame_with_one_row_per_hypothesis(tmp_path: Path) -> None:
     config, model = net("beam")
     language_model = token_model("lstm", model.tokenizer.vocab_size)
     path = stored(tmp_path / "lm.safetensors", language_model, list(model.tokenizer.pieces))

@@ -63,7 +63,7 @@ def random_texts(number: int, longest: int) -> list[list[int]]:
 
 
 class FirstPass:
-    """A first pass whose evidence is the list of its hypotheses."""
+    """A first pass that does not search: its evidence is the list of its hypotheses."""
 
     needs = ()
     max_seconds = 7.0
@@ -84,7 +84,7 @@ class FirstPass:
 
 
 class Frames:
-    """The part of encoder_out's interface that this first pass needs."""
+    """The part of encoder_out's interface that FirstPass needs."""
 
     device = torch.device("cpu")
 

@@ -41,7 +41,7 @@ SMALL = {
     "transformer_xl": ["token_model=transformer_xl", "token_model.dim=16", "token_model.num_layers=2"],
 }
 TWO = ["trainer.strategy=ddp", "trainer.devices=2"]
-# Half of the batch size in RUN, so that two processes take as many steps as one, and a kill can fall within an epoch.
+# Half of RUN's batch size: two processes take as many steps as one does with RUN, and a kill can occur in an epoch.
 AS_MANY_STEPS = ["text.batch_tokens=45"]
 BF16 = ["trainer.precision=bf16-mixed"]
 EVERY_STEPS = 3
@@ -171,7 +171,7 @@ def test_a_sentence_that_fits_no_batch_is_dropped_and_counted(tmp_path: Path) ->
 # Perplexity
 
 
-def test_perplexity_counts_words_and_sentence_ends_and_is_within_its_interval() -> None:
+def test_perplexity_is_per_word_and_sentence_end_and_lies_within_its_interval() -> None:
     log_probs, words = [-3.0, -8.5, -2.0, -6.0, -7.5, -1.0], [2, 4, 1, 3, 5, 1]
     result = text_perplexity(log_probs, words, 40)
     assert result.per_word == pytest.approx(math.exp(28 / (16 + 6)))
@@ -325,7 +325,7 @@ def test_a_run_writes_a_bundle_and_the_perplexity_of_each_text_with_its_interval
     assert again.per_word == pytest.approx(results["valid"]["per_word"], rel=1e-6)
 
 
-def test_the_page_shows_perplexity_and_no_audio(trained: Path, tmp_path: Path) -> None:
+def test_the_page_of_a_run_shows_perplexity_and_no_audio(trained: Path, tmp_path: Path) -> None:
     results = json.loads((trained / "results.json").read_text())
     html = (trained / "report.html").read_text()
     for name, result in results.items():

@@ -240,7 +240,7 @@ def test_probabilities_equal_the_reference_and_sum_to_1_in_every_context(
 
 @pytest.mark.parametrize("order", [1, 2, 3, 4, 6])
 @pytest.mark.parametrize("prune", [[0] * 6, [0, 1, 1, 1, 1, 1], [0, 0, 2, 2, 3, 3]])
-def test_estimated_discounts_give_the_model_of_a_plain_implementation(
+def test_with_estimated_discounts_the_model_equals_that_of_a_plain_implementation(
     tmp_path: Path, order: int, prune: list[int]
 ) -> None:
     sentences, thresholds = random_sentences(seed=order, number=400), prune[:order]
@@ -269,7 +269,7 @@ def test_the_memory_limit_and_the_order_of_lines_do_not_change_the_model(
         return path.read_bytes()
 
     expected = model(sentences, 1 << 30)
-    for memory in (1, 4_000):  # the sorted runs have two blocks for 1, and a few more for 4,000
+    for memory in (1, 4_000):  # the sorted runs have two blocks with memory=1, a few more with 4,000
         assert model(sentences[::-1], memory) == expected
 
 
@@ -321,9 +321,9 @@ def perplexity(model: Arpa, sentences: Sentences) -> float:
 def test_the_perplexity_of_real_text_equals_that_of_irstlm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, real_text: tuple[Sentences, Sentences], order: int
 ) -> None:
-    """irstlm differs in two points, which the reference adopts for this test.
+    """irstlm differs from asr.ngram in two points; this test also compares it with asr.ngram changed in these points.
 
-    It does not discount unigrams (each has count / total), and the count of <unk> is the number of different words.
+    irstlm does not discount unigrams (each has count / total), and the count of <unk> is the number of different words.
     """
     train, held_out = real_text
     for name, sentences in zip(("train", "test"), real_text, strict=True):
@@ -415,7 +415,9 @@ def test_a_line_with_a_word_of_more_than_1000_bytes_is_named_and_dropped(
     assert f"{text}:3: a word must have at most 1,000 bytes; got 'éé" in printed.err
 
 
-def test_a_text_without_line_ends_is_refused_with_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_without_line_ends_is_refused_and_the_limit_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("asr.data.text_lines.MAX_LINE_BYTES", 100)
     content = b"one\n" + b"two " * 30
     for name, written in (("text.txt", content), ("text.gz", gzip.compress(content))):
@@ -430,7 +432,7 @@ def test_a_text_can_be_read_from_standard_input(tmp_path: Path) -> None:
     assert Arpa(tmp_path / "lm.arpa").vocabulary == {*SPECIAL, "one", "two", "three"}
 
 
-def test_a_model_of_tokens_names_and_drops_lines_that_the_tokenizer_cannot_spell(
+def test_for_a_model_of_tokens_lines_that_the_tokenizer_cannot_spell_are_named_and_dropped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = save(tmp_path / "tokens.ckpt", texts=["ab c"])

@@ -176,7 +176,7 @@ def test_the_likelihood_never_decreases_from_one_em_step_to_the_next(seed: int) 
 
 
 def test_weights_are_fitted_only_on_known_words() -> None:
-    """The models differ most for unknown words, which must not determine the weights."""
+    """The models' probabilities differ most for unknown words, which must not determine the weights."""
     models = [model_of(corpus, 2) for corpus in ([list("abcabdeabca")] * 20, [list("ab")])]
     known = [list("abc"), list("ba")]
     dev = [DevText(ids_of(sentences), len(WORDS)) for sentences in (known, [*known, ["z"] * 30])]
@@ -206,7 +206,7 @@ def test_log_probs_equal_those_of_the_back_off_recursion(order: int, prune: list
     assert np.bincount(text.sentence).tolist() == [len(sentence) + 1 for sentence in dev]
 
 
-def test_perplexity_is_the_inverse_geometric_mean_and_within_its_interval() -> None:
+def test_perplexity_is_the_inverse_geometric_mean_of_probabilities_and_lies_within_its_interval() -> None:
     rng = np.random.default_rng(0)
     scores, sentence = -rng.uniform(0, 4, 600), np.sort(rng.integers(0, 60, 600))
     value, ends = perplexity(scores, sentence)
@@ -222,14 +222,14 @@ def test_perplexity_is_the_inverse_geometric_mean_and_within_its_interval() -> N
 
 @settings(max_examples=60, deadline=None)
 @given(CORPORA, st.integers(1, 4), THRESHOLDS, st.floats(1e-6, 0.9), st.integers(1, 4))
-def test_extra_words_share_their_mass_and_probabilities_sum_to_1_in_each_context(
+def test_extra_words_share_their_mass_equally_and_all_probabilities_in_each_context_sum_to_1(
     sentences: Sentences, order: int, prune: list[int], mass: float, number: int
 ) -> None:
     model, size = model_of(sentences, order, prune), len(WORDS) + number
     before, after = Plain(model, len(WORDS)), Plain(add_words(model, len(WORDS), number, mass), size)
 
     def expected(context: Gram, word: int) -> float:
-        """Return the n-gram's own share plus the back-off weight times the lower order with the new unigrams."""
+        """Return the n-gram's own share plus the back-off weight times the new probability of the shorter n-gram."""
         if not context:
             return mass / number if word >= len(WORDS) else (1 - mass) * before.probs[word,]
         backoff, listed = before.backoffs.get(context, 1.0), before.probs.get((*context, word))
@@ -245,7 +245,7 @@ def test_extra_words_share_their_mass_and_probabilities_sum_to_1_in_each_context
     assert sum(after.probs[word,] for word in range(len(WORDS), size)) == pytest.approx(mass, rel=EXACT)
 
 
-def test_mixing_models_with_extra_words_does_not_change_the_mass_of_these_words() -> None:
+def test_mixing_models_that_have_extra_words_does_not_change_the_mass_of_these_words() -> None:
     models, words = extend([model_of([list("abc")], 2), model_of([list("dde")], 2)], WORDS, ["a", "x", "y"], 0.25)
     assert words == [*WORDS, "x", "y"]
     mixture = Plain(interpolate(models, np.array([0.4, 0.6]), len(words)), len(words))
@@ -396,7 +396,7 @@ def test_extra_words_are_normalised_and_only_new_ones_are_added(
     assert model.backoffs == pytest.approx(without.backoffs | {(word,): 0 for word in ("zoë", "van", "dyck")})
 
 
-def test_if_there_is_a_spelling_model_only_the_mixture_covers_words_of_other_texts(
+def test_with_a_spelling_model_only_the_mixture_covers_the_words_of_all_texts(
     texts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With a spelling model, <unk> of a text's model stands for all words that the text does not contain."""

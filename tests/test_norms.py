@@ -73,7 +73,7 @@ def random_norm(name: str) -> Any:
 
 
 def random_batch() -> tuple[Tensor, Tensor]:
-    """Return frames with a mean of 3, junk after the ends, and the padding mask."""
+    """Return frames with a mean of 3, with junk after the end of each utterance, and the padding mask."""
     padding = padding_mask(torch.tensor(LENGTHS), FRAMES)
     x = 3.0 + 2.0 * torch.randn(len(LENGTHS), FRAMES, DIM, dtype=torch.float64)
     return x, padding

@@ -44,14 +44,14 @@ def test_the_page_of_the_notebook_shows_its_cells_and_links_to_its_file() -> Non
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # a minute of processor time; processors are shared
 def test_the_notebook_runs_and_the_fine_tuned_model_makes_fewer_errors(tmp_path: Path) -> None:
-    """The notebook runs in a temporary folder, because it writes files beside the package recipes."""
+    """The notebook runs in a temporary folder, because it writes files next to the package `recipes`."""
     import nbformat
     from nbclient import NotebookClient
 
     (tmp_path / "recipes").symlink_to(ROOT / "recipes")
     environment = os.environ | {"OMP_NUM_THREADS": "1", "IPYTHONDIR": str(tmp_path / "ipython")}
     environment["PYTHONPATH"] = os.pathsep.join(map(str, (tmp_path, ROOT)))
-    del environment["PYTEST_CURRENT_TEST"]  # ipykernel would not show what the commands print
+    del environment["PYTEST_CURRENT_TEST"]  # if it is set, ipykernel does not show what the commands print
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     client = NotebookClient(notebook, timeout=400, resources={"metadata": {"path": str(tmp_path)}})
     client.execute(env=environment)

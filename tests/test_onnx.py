@@ -315,7 +315,7 @@ def copied(exported: Path, folder: Path, names: dict[str, str]) -> Path:
     return folder
 
 
-def test_a_damaged_or_different_program_is_refused_in_one_line(exported: Path, tmp_path: Path) -> None:
+def test_a_damaged_or_unsuitable_program_is_refused_in_one_line(exported: Path, tmp_path: Path) -> None:
     other = copied(exported, tmp_path / "other", {"model.onnx": "model-waveform.onnx"})
     with pytest.raises(InputError, match=r"must have the inputs features, feature_lengths .*; got waveforms"):
         load_recognizer(other)
@@ -331,7 +331,7 @@ def test_a_damaged_or_different_program_is_refused_in_one_line(exported: Path, t
         load_recognizer(other)
 
 
-def test_nothing_is_written_if_a_program_differs_or_the_folder_has_other_files(
+def test_nothing_is_written_if_the_outputs_of_a_program_differ_or_the_folder_has_other_files(
     bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "mine").mkdir()
@@ -399,7 +399,7 @@ def test_parts_without_an_export_are_refused(tmp_path: Path, overrides: list[str
 
 
 def norm_and_products(readers: list[str]) -> Any:
-    """Make a LayerNorm over eight channels, one of them large, and the nodes that read its result.
+    """Make a LayerNorm over eight channels, one of them with a large scale, and the nodes that read its result.
 
     Each reader is a "product" (a multiplication by weights) or the "output" of the network.
     """
@@ -487,7 +487,7 @@ def test_a_manifest_is_only_accepted_for_quantisation(bundle: Path, tones: Path,
 # ---- sherpa-onnx
 
 
-def test_sherpa_onnx_is_only_for_models_whose_features_it_computes() -> None:
+def test_an_export_for_sherpa_onnx_requires_features_that_sherpa_onnx_computes() -> None:
     def config(*overrides: str) -> dict[str, Any]:
         features: dict[str, Any] = resolved(*overrides)["features"]
         return features

@@ -302,7 +302,7 @@ def test_an_exported_stream_gives_the_same_words_with_the_same_times(streaming_f
             ]
 
 
-def test_the_streaming_program_in_the_readme_needs_no_torch_and_gives_the_text_of_one_pass(
+def test_the_programs_in_the_readme_of_a_streaming_model_need_no_torch_and_give_its_text(
     streaming_folder: Path, tmp_path: Path
 ) -> None:
     for recording in recordings(tmp_path):

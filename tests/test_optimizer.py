@@ -8,7 +8,7 @@ from asr.optimizer.adamw import AdamW
 
 
 def groups(layer_decay: float) -> dict[int, tuple[float, float]]:
-    """Return learning rate and weight decay of each parameter of a small net, by its id."""
+    """Return the learning rate and the weight decay of each parameter of a small net; each key is a parameter's id."""
     make = AdamW(lr=0.1, betas=[0.9, 0.98], eps=1e-9, weight_decay=0.5, layer_decay=layer_decay)
     optimizer = make(NET.named_parameters())
     return {id(p): (group["lr"], group["weight_decay"]) for group in optimizer.param_groups for p in group["params"]}

@@ -258,7 +258,7 @@ Command = Callable[[list[str]], int]
 
 
 def other_names(path: Path) -> list[Path]:
-    """Return three other paths of a file: one with a dot, a symbolic link and a hard link."""
+    """Return three paths of a file: its own, a symbolic link and a hard link."""
     symbolic, hard = path.with_name("symbolic" + path.suffix), path.with_name("hard" + path.suffix)
     symbolic.symlink_to(path)
     hard.hardlink_to(path)
@@ -284,7 +284,7 @@ def test_no_command_replaces_its_input(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A user's manifest is refused as an output, under its own name or by a link."""
+    """The manifest that is the input is refused as an output, whether under its own name or by a link."""
     manifest = tmp_path / "talks.jsonl"
     content = (fluent / "test.jsonl").read_bytes()
     manifest.write_bytes(content)

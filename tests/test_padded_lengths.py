@@ -46,7 +46,7 @@ def batches(chosen: TrainingSet, epoch: EpochPlan) -> list[Batch]:
     return [chosen.made_up(epoch.items(step, 0), noise) for step in range(len(epoch))]
 
 
-def test_batches_have_the_lengths_counted_by_the_plan() -> None:
+def test_lengths_of_batches_are_rounded_up_and_agree_with_the_plan() -> None:
     chosen, epoch = planned(lengths_per_doubling=16)
     made = batches(chosen, epoch)
     shapes = [batch.features.shape[:2] for batch in made]
@@ -57,7 +57,7 @@ def test_batches_have_the_lengths_counted_by_the_plan() -> None:
     hop = chosen.features.hop / chosen.features.sample_rate
     real = sum(int(batch.feature_lengths.sum()) for batch in made)
     padded = sum(number * frames for number, frames in shapes)
-    # The plan counts seconds, which differ slightly from frames, because a window is longer than a hop.
+    # The plan's share of padding is of seconds, not of frames: a window is longer than a hop, so they differ slightly.
     assert epoch.summary().padding == pytest.approx(1 - real / padded, abs=2e-3)
     bound = chosen.settings.batches.batch_seconds
     assert max(number * frames * hop for number, frames in shapes) <= bound

@@ -101,7 +101,7 @@ def padded(features: list[Tensor], more: int, first_junk: int = 0) -> tuple[Tens
 
 
 def assert_same(actual: Iterable[Tensor], expected: Iterable[Tensor]) -> None:
-    """Compare tensor by tensor, with one absolute tolerance for all, because some gradients cancel to 0."""
+    """Compare all tensors with the same absolute tolerance: a relative one is too strict where gradients cancel."""
     actual, expected = [tensor.detach() for tensor in actual], [tensor.detach() for tensor in expected]
     largest = max(tensor.abs().max().item() for tensor in expected)
     tolerance = TOLERANCES[expected[0].dtype] * max(1.0, largest)

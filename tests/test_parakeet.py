@@ -132,7 +132,7 @@ def recounted(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def folded(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors that conversion changes: the scale of 4, the root of 16, is folded into the subsampling."""
+    """Return the tensors that conversion changes: the subsampling is multiplied by 4, the square root of 16."""
     scaled = {name: 4 * tensors[name] for name in tensors if name.startswith("encoder.subsampling.linear.")}
     return scaled | recounted(tensors)
 

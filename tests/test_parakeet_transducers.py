@@ -133,7 +133,7 @@ def test_every_tensor_is_accounted_for(kind: str, tmp_path: Path, capsys: pytest
     assert main([str(tmp_path / "theirs"), "-o", str(tmp_path / "ours")]) == 0
     tensors = safetensors.torch.load_file(tmp_path / "theirs" / "model.safetensors")
     num_counters = sum(name.endswith(COUNTER) for name in tensors)
-    folded = 1 + 2  # a bias of the prediction network's projection; the scale in weight and bias of the subsampling
+    folded = 1 + 2  # the bias of the prediction network's projection; weight and bias scaled in the subsampling
     output = capsys.readouterr().out
     assert f"{len(tensors)} tensors: {len(tensors) - num_counters - folded} taken, {folded} folded" in output
 
@@ -141,7 +141,7 @@ def test_every_tensor_is_accounted_for(kind: str, tmp_path: Path, capsys: pytest
 @KINDS
 @pytest.mark.parametrize("has_blank", [True, False], ids=["blank in the tokenizer", "no blank in the tokenizer"])
 def test_a_bundle_converts_back_with_equal_tensors_and_texts(kind: str, has_blank: bool, tmp_path: Path) -> None:
-    """Folded values are not separated again: encoder_projector.bias has both biases, the subsampling has the scale."""
+    """Folded values are not separated: encoder_projector.bias is the sum of two biases; the subsampling is scaled."""
     model, _, recognizer = converted(tmp_path, kind, has_blank=has_blank)
     back = tmp_path / "back"
     assert main([str(tmp_path / "ours"), "--to", "huggingface", "-o", str(back)]) == 0
@@ -149,7 +149,7 @@ def test_a_bundle_converts_back_with_equal_tensors_and_texts(kind: str, has_blan
         safetensors.torch.load_file(tmp_path / name / "model.safetensors") for name in ("theirs", "back")
     )
     frames, tokens = "encoder_projector.bias", "decoder.decoder_projector.bias"
-    # The weights contain the scale of the encoder's input: 4, the root of its size.
+    # The subsampling's last layer contains the scale of the encoder's input: 4, the square root of its dimension.
     expected = {
         **theirs,
         **{name: torch.tensor(0) for name in theirs if name.endswith(COUNTER)},

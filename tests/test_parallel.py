@@ -80,7 +80,9 @@ def test_a_sample_of_the_utterances_does_not_depend_on_the_number_of_processes(u
     assert not multiprocessing.active_children()
 
 
-def test_a_failing_store_ends_the_statistics_in_one_line(utterances: list[Utterance], tmp_path: Path) -> None:
+def test_a_store_that_fails_during_statistics_is_reported_in_one_line(
+    utterances: list[Utterance], tmp_path: Path
+) -> None:
     missing = replace(utterances[0], audio_filepath=str(tmp_path / "absent.tar"), extent=Extent(0, 10), id="missing")
     messages = set()
     for num_processes in (0, 2):

@@ -50,7 +50,7 @@ def assert_reads_as(index_path: str | Path, files: Sequence[Utterance], ids: Seq
         assert torch.equal(load_utterance(utterance, SAMPLE_RATE), load_utterance(file, SAMPLE_RATE))
 
 
-def test_files_written_by_datasets_are_read(files: list[Utterance], tmp_path: Path) -> None:
+def test_files_written_by_the_library_datasets_are_read(files: list[Utterance], tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets", reason="datasets is not installed: pip install -e '.[test-all]'")
     rows = [
         {"audio": {"bytes": Path(file.audio_filepath).read_bytes(), "path": None}, "id": file.id, "sentence": file.text}
@@ -105,7 +105,7 @@ def test_training_on_parquet_in_a_store_gives_the_same_weights_as_on_files(
     assert weights[0] == weights[1]
 
 
-def test_files_that_cannot_be_read_by_ranges_are_reported_in_one_line(files: list[Utterance], tmp_path: Path) -> None:
+def test_unsuitable_or_invalid_files_are_reported_in_one_line(files: list[Utterance], tmp_path: Path) -> None:
     few = files[:3]
     none = [{"bytes": None, "path": few[0].audio_filepath}, {"bytes": b"x"}, None]
     noise = [{"bytes": b"no audio" * 99, "path": ""} for _ in few]

@@ -104,7 +104,9 @@ def test_dropped_utterances_are_counted_and_named_by_reason(tones: Path, capsys:
     assert printed.startswith(f"tones: {48 - int(dropped)} of 48 training utterances")
 
 
-def test_the_report_names_any_id_on_one_line(tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_shows_ids_with_control_characters_on_one_line(
+    tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "audio").symlink_to(tones / "audio")
     for split in ("train", "valid", "test"):
         text = (tones / f"{split}.jsonl").read_text()
@@ -144,7 +146,7 @@ def test_the_number_of_processes_is_devices_times_nodes(devices: object, num_nod
     assert f"trainer.devices={devices}" in why
 
 
-def test_all_gpus_are_counted_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_minus_1_devices_stands_for_all_gpus_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
     trainer = settings_with("trainer.accelerator=gpu", "trainer.devices=-1", "trainer.num_nodes=2").trainer
     assert trainer.num_processes() == (16, "trainer.devices=-1, trainer.num_nodes=2, and this machine has 8 GPUs")
@@ -228,7 +230,7 @@ def test_the_report_shows_requests_their_cost_memory_and_time(
     assert float(total) == pytest.approx(sum(map(float, re.findall(r"(\d+\.\d\d) s", parts))), abs=0.6)
 
 
-def test_the_reported_memory_of_columns_and_plan_equals_that_of_their_tensors(in_s3: list[str]) -> None:
+def test_the_reported_memory_of_the_columns_and_the_plan_equals_that_of_their_tensors(in_s3: list[str]) -> None:
     plan, utterances = epoch_of(in_s3)
     per_utterance = 4 + 8 + 1 + 4  # order, durations (also used for padding), speeds, positions
     fixed = plan.plan.edges.nbytes + plan.plan.steps.nbytes + 4

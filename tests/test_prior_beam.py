@@ -43,9 +43,7 @@ def random_log_probs(*shape: int) -> Tensor:
 
 @needs_kenlm
 @pytest.mark.parametrize("lm_unit", [None, "word", "spelled"])
-def test_a_wide_beam_finds_the_result_of_enumerating_all_paths_of_posteriors_divided_by_priors(
-    tmp_path: Path, lm_unit: str | None
-) -> None:
+def test_with_priors_a_wide_beam_gives_the_result_of_enumerating_all_paths(tmp_path: Path, lm_unit: str | None) -> None:
     for seed in range(4):
         plain = drawn_fusion(random.Random(f"{lm_unit} {seed}"), PIECES, lm_unit, lexicon=False, hotwords=True)
         search = prior_beam(**WIDE | plain.settings(tmp_path), label_priors=PRIORS, prior_weight=0.3)

@@ -89,7 +89,7 @@ def test_data_wait_is_the_share_of_a_steps_time_spent_waiting_for_batches(
     shares = [float(row["train/data_wait"]) for row in metrics(run_dir) if row["train/data_wait"]]
     assert len(shares) == 8
     assert all(0 <= share <= 1 for share in shares)
-    # The first two steps do not count: workers start, and then prefetch.
+    # The first two steps are left out, because workers start and prefetch during them.
     assert least <= sum(shares[2:]) / 6 <= most, shares
 
 
@@ -104,7 +104,7 @@ def test_the_time_of_a_step_excludes_validations(tones: Path, tmp_path: Path) ->
 
 
 def test_an_epoch_that_ends_early_is_not_reported_as_done(tones: Path, tmp_path: Path) -> None:
-    """A run of 60 steps of one utterance covers the 48 utterances 1.25 times."""
+    """A run of 60 steps, with one utterance per step, covers the 48 utterances 1.25 times."""
     short = ["trainer.max_epochs=-1", "trainer.max_steps=60", "data.max_utterances=1"]
     assert finish(start(config(tmp_path / "run", tones, *short), tmp_path / "log")) == 0, (tmp_path / "log").read_text()
     assert re.findall(r"epoch .*, step \d+", (tmp_path / "run" / "train.log").read_text()) == [

@@ -19,7 +19,7 @@ from tests.conftest import ROOT, TINY, settings_with, tone_corpus
 
 @pytest.fixture(scope="module")
 def run_dir(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that was started by the command and then resumed."""
+    """A run that was started by the command asr.train and then resumed by it."""
     run_dir = tmp_path_factory.mktemp("provenance") / "a|b"
     for steps in (2, 3):
         command = [sys.executable, "-m", "asr.train", *TINY, *tone_corpus(tones), f"run_dir='{run_dir}'"]

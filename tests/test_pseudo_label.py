@@ -159,7 +159,7 @@ def write(path: Path, *entries: Any) -> Path:
     return path
 
 
-def test_confidence_is_the_mean_over_the_calibrated_words(tmp_path: Path) -> None:
+def test_the_confidence_of_a_text_is_the_mean_calibrated_confidence_of_its_words(tmp_path: Path) -> None:
     file = write(tmp_path / "texts.jsonl", entry("a", "x y", 0.9, 0.6), entry("b", ""), entry("c", "z", 0.5))
     texts = read_texts(str(file), {}, Calibration(2.0, -1.0)).texts
 
@@ -364,7 +364,7 @@ def test_audio_in_an_object_store_keeps_its_url(tmp_path: Path) -> None:
 # ---- confidence compared with errors
 
 
-def test_each_tenth_by_confidence_has_the_errors_of_its_utterances(
+def test_errors_are_computed_for_each_tenth_of_the_utterances_sorted_by_confidence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     draw = random.Random(8)

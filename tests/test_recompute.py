@@ -1,4 +1,4 @@
-"""Recomputing activations changes only the memory of a training step."""
+"""Recomputing activations saves memory in a training step, and does not change its results."""
 
 import copy
 import pickle
@@ -121,7 +121,7 @@ class RunningMean(nn.Module):
         return (self.weight * self.mean * x) ** 2
 
 
-def test_the_recomputation_starts_with_the_buffers_of_the_forward_pass() -> None:
+def test_the_recomputation_starts_with_the_same_buffers_as_the_forward_pass() -> None:
     gradients = []
     for recompute in (False, True):
         blocks = nn.Module()
@@ -229,7 +229,7 @@ def _one_rank(rank: int, folder: Path) -> None:
     dist.destroy_process_group()
 
 
-def test_two_ranks_reduce_their_statistics_again_in_the_recomputation(tmp_path: Path) -> None:
+def test_recomputation_does_not_change_results_with_statistics_over_two_ranks(tmp_path: Path) -> None:
     assert any(isinstance(module, MaskedBatchNorm) for module in make_encoder(BATCH_NORM, recompute=True).modules())
     mp.spawn(_one_rank, args=(tmp_path,), nprocs=2)
     left = {path.name: torch.load(path) for path in tmp_path.glob("*.pt")}

@@ -1,4 +1,4 @@
-"""Outputs of recurrent encoders equal those of torch on packed sequences; exported ones take any number of frames."""
+"""Recurrent encoders give the outputs of torch on packed sequences; exported encoders take any number of frames."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ def make(cell: Any, bidirectional: bool, dim: int = DIM) -> Recurrent:
 
 
 def torchs_with_the_weights_of(encoder: Recurrent, theirs: Any, bidirectional: bool) -> Any:
-    """Return torch's module of all layers and directions, with the weights of `encoder`."""
+    """Return one torch module that has all layers and directions, and the weights of `encoder`."""
     stack = theirs(DIM, DIM // (1 + bidirectional), LAYERS, bidirectional=bidirectional, batch_first=True).double()
     weights = {}
     for layer, block in enumerate(encoder.blocks):

@@ -1,4 +1,4 @@
-"""The report of an evaluation in a real browser: its figures equal those of plain loops over the written utterances."""
+"""The report of an evaluation in a real browser: its figures equal those of plain loops over the utterance files."""
 
 import json
 import math
@@ -195,7 +195,7 @@ def test_the_description_of_a_beam_search_has_its_settings(fluent: Path, tmp_pat
     assert decoder.description == "beam search, 4 hypotheses, 2 hotwords"
 
 
-def test_the_intervals_equal_those_of_the_written_utterances(opened: Visit, made: Made) -> None:
+def test_the_intervals_equal_those_computed_from_written_utterances(opened: Visit, made: Made) -> None:
     """test_bootstrap.py compares the bootstrap itself with a plain loop."""
     report = figures([row for path in made.written for row in read_scored(path)])
     for name, key in (("wer", "words"), ("cer", "characters"), ("raw_wer", "raw_words")):
@@ -238,7 +238,7 @@ def test_a_breakdown_by_a_name_has_the_figures_of_its_utterances(
         assert rates == sorted(rates, reverse=True)
 
 
-def test_the_intervals_of_breakdowns_equal_those_of_the_written_utterances(opened: Visit, made: Made) -> None:
+def test_the_intervals_of_breakdowns_equal_those_computed_from_written_utterances(opened: Visit, made: Made) -> None:
     breakdowns = figures([row for path in made.written for row in read_scored(path)])["by"]
     for title, key in (("By speaker", "speaker"), ("By subset", "subset"), ("Short and long", "duration")):
         expected = {
@@ -525,7 +525,7 @@ def test_an_utterance_has_an_address_of_its_own(browser: Any, made: Made) -> Non
 
 @pytest.mark.parametrize("width", [380, 900, 1400])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_is_readable_at_each_width_and_scheme(browser: Any, made: Made, width: int, scheme: str) -> None:  # noqa: F811
+def test_the_page_is_readable_at_any_width_and_colour_scheme(browser: Any, made: Made, width: int, scheme: str) -> None:  # noqa: F811
     seen = visit(browser, made.page, width=width, scheme=scheme)
     dark = seen.page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
     assert (dark == "rgb(20, 22, 26)") == (scheme == "dark")

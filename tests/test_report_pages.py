@@ -111,7 +111,7 @@ def test_malicious_names_and_texts_are_displayed_as_text(width: int, browser: An
     tab = seen.page
     assert tab.title() == HOSTILE[0]
     assert tab.evaluate("document.querySelectorAll('img, svg[onload]').length") == 0
-    assert tab.evaluate("document.querySelectorAll('script').length") == len(SCRIPTS) + 2  # 2: data, scrollable.js
+    assert tab.evaluate("document.querySelectorAll('script').length") == len(SCRIPTS) + 2  # + data and scrollable.js
     for row in utterances:
         address = "(row) => { location.hash = new URLSearchParams({utterance: row[0], subset: row[1]}); }"
         tab.evaluate(address, [visible(row.utterance.id), visible(row.subset)])
@@ -149,7 +149,7 @@ def test_malicious_texts_in_a_comparison_are_displayed_as_text(browser: Any, tmp
     assert seen.page.title() == HOSTILE[0]
     assert (
         seen.page.evaluate("document.querySelectorAll('script').length") == len(SCRIPTS) + 2
-    )  # 2: data, scrollable.js
+    )  # + data and scrollable.js
     assert overflow(seen.page) <= 0
     assert seen.complaints == []
     seen.page.context.close()
@@ -437,7 +437,7 @@ def test_the_features_of_a_long_recording_are_those_of_consecutive_segments(flue
         assert len(in_stretches(features, waveform[:num_samples], 1.0)) == (num_samples == features.window)
 
 
-def test_a_page_with_features_keeps_its_size_limit(fluent: Path) -> None:
+def test_a_page_with_features_stays_within_its_size_limit(fluent: Path) -> None:
     recognizer, utterances = load_recognizer(fluent / "run"), read_manifest(fluent / "test.jsonl")
     for budget in (0, 20_000, 60_000):
         clips = record_with_features(recognizer, utterances, range(len(utterances)), budget)
@@ -627,7 +627,7 @@ def test_the_numbers_of_a_comparison_equal_those_of_compare(browser: Any, tmp_pa
     tab.context.close()
 
 
-def test_models_are_compared_even_if_their_manifests_have_other_durations(tmp_path: Path) -> None:
+def test_models_are_compared_even_if_the_durations_in_their_manifests_differ(tmp_path: Path) -> None:
     """The durations of the first manifest are used, so that the bins of both models have the same utterances."""
     a = simulated(60, 1)
     b = [

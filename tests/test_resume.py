@@ -192,7 +192,7 @@ def remove_ids_after_checkpoint(folder: Path, run_dir: Path) -> None:
     [(1, 2, 1), *(pytest.param(numbers, marks=pytest.mark.slow) for numbers in ((1, 2, 2), (2, 1, 1)))],
     ids=str,
 )
-def test_another_number_of_processes_continues_the_epoch_if_permitted(
+def test_a_different_number_of_processes_continues_the_epoch_if_permitted(
     numbers: tuple[int, int, int], tones: Path, tmp_path: Path
 ) -> None:
     """The run is killed twice within an epoch; every epoch has each utterance exactly once."""

@@ -60,7 +60,7 @@ def all_batches(plan: Plan) -> list[list[int]]:
 
 
 def holds(batch: list[int], durations: list[float], bounds: BatchBounds) -> bool:
-    """Return whether a batch is within the bounds; a single utterance always is."""
+    """Return whether a batch is within the bounds; a batch of one utterance always is."""
     longest, number = max(durations[index] for index in batch), len(batch)
     squared = bounds.max_squared_seconds is None or longest * longest * number <= bounds.max_squared_seconds
     return number == 1 or (longest * number <= bounds.batch_seconds and number <= bounds.max_utterances and squared)
@@ -92,7 +92,7 @@ def test_an_utterance_longer_than_the_limit_is_a_batch_of_its_own() -> None:
 
 
 def test_the_quadratic_limit_reduces_only_batches_of_long_utterances() -> None:
-    """With 60 s per batch, 4 utterances of 15 s have 900 square seconds, and 60 of 1 s have 60."""
+    """Both batches are 60 s: 4 utterances of 15 s are 4 * 15**2 = 900 square seconds, and 60 of 1 s are 60."""
     durations = torch.tensor([15.0] * 8 + [1.0] * 120, dtype=torch.float64)
     bounds = BatchBounds(batch_seconds=60, max_utterances=100, max_squared_seconds=450)
     assert cut_batches(durations, bounds).diff().tolist() == [2, 2, 2, 2, 60, 60]
@@ -125,7 +125,7 @@ def test_cells_are_computed_from_the_longest_audio_and_the_longest_text_of_the_b
     assert [list(range(start, end)) for start, end in pairwise(edges)] == batches
 
 
-def test_every_rank_keeps_the_limit_of_cells() -> None:
+def test_batches_of_all_ranks_stay_within_the_limit_of_cells() -> None:
     durations, tokens = random_durations(300), torch.randint(1, 60, (300,)).double()
     bounds = BatchBounds(60, 8, None, 1000)
     planned = plan_training(
@@ -140,7 +140,7 @@ def test_every_rank_keeps_the_limit_of_cells() -> None:
 
 @pytest.mark.parametrize("seconds", [1.0, 7.5, 30.0, 60.0])
 @pytest.mark.parametrize("number", [1, 2, 8, 9])
-def test_limits_are_equal_for_numbers_and_tensors(seconds: float, number: int) -> None:
+def test_numbers_and_tensors_are_compared_with_the_same_limits(seconds: float, number: int) -> None:
     bounds = BatchBounds(batch_seconds=60, max_utterances=8, max_squared_seconds=900)
     holds_numbers = bounds.hold(seconds, number)
     assert holds_numbers is bool(bounds.hold(torch.tensor([seconds]), torch.tensor([number])))
@@ -213,7 +213,7 @@ def test_a_plan_depends_only_on_its_arguments() -> None:
 
 
 @pytest.mark.parametrize("change", [{"epoch": 1}, {"seed": 1}, {"part": 1}])
-def test_another_epoch_seed_or_part_gives_other_batches_in_another_order(change: dict[str, int]) -> None:
+def test_batches_and_their_order_change_with_the_epoch_the_seed_and_the_part(change: dict[str, int]) -> None:
     durations = random_durations(1000)
     first, other = plan(durations), plan(durations, **change)
     assert changed_mates(first, other) > 0.8
@@ -266,7 +266,7 @@ def test_librispeech_is_padded_by_at_most_3_percent_and_at_least_90_percent_of_b
 
 
 @pytest.mark.parametrize("count", [100, 300, 1500])
-def test_a_small_corpus_is_also_padded_little(count: int) -> None:
+def test_a_small_corpus_also_needs_little_padding(count: int) -> None:
     """Batches have about five utterances; jitter is limited, because it would otherwise undo the sorting."""
     durations = random_durations(count)
     first, second = plan(durations, jitter=1e9), plan(durations, jitter=1e9, epoch=1)
@@ -329,7 +329,7 @@ def test_batches_of_one_utterance_are_an_error_if_they_cannot_be_divided_equally
 
 @settings(deadline=None)
 @given(DURATIONS, LIMITS, st.integers(1, 5))
-def test_evaluation_sees_every_utterance_once_over_all_ranks_longest_first(
+def test_all_ranks_together_evaluate_every_utterance_once_and_each_begins_with_its_longest(
     durations: list[float], bounds: BatchBounds, world_size: int
 ) -> None:
     shares = [plan_evaluation(durations, bounds, rank=rank, world_size=world_size) for rank in range(world_size)]
@@ -377,7 +377,7 @@ def test_speeds_are_uniform_and_drawn_again_in_each_epoch() -> None:
         assert 0.2 < float((other == first).double().mean()) < 0.5  # a third of the speeds agree by chance
 
 
-def test_evaluation_plays_each_utterance_at_its_original_speed() -> None:
+def test_evaluation_uses_each_utterance_at_its_original_speed() -> None:
     sampler = BatchSampler([[2, 0], [1]])
     assert list(sampler) == [[Item(0, 2, 1.0), Item(0, 0, 1.0)], [Item(0, 1, 1.0)]]
     assert len(sampler) == 2

@@ -145,7 +145,7 @@ TEXTS = st.one_of(
 
 
 @given(TEXTS, TEXTS)
-def test_words_and_characters_are_counted_like_jiwer_and_kaldialign(reference: str, hypothesis: str) -> None:
+def test_errors_in_words_and_characters_equal_those_of_jiwer_and_kaldialign(reference: str, hypothesis: str) -> None:
     words, characters = count_errors(reference, hypothesis), count_characters(reference, hypothesis)
     spaced = " ".join(reference.split()), " ".join(hypothesis.split())
     assert words.errors == kaldialign.edit_distance(reference.split(), hypothesis.split())["total"]
@@ -187,8 +187,8 @@ def test_kinds_of_errors_equal_those_of_kaldialign_if_the_alignment_is_unique(
 
 
 @pytest.mark.parametrize("vocabulary", [["the"], ["a", "b"], [f"word{number}" for number in range(70_000)]])
-def test_long_texts_are_counted_like_kaldialign(vocabulary: list[str]) -> None:
-    """2,000 words, as in a quarter of an hour; 70,000 different words exceed 16-bit ids."""
+def test_errors_in_long_texts_equal_those_of_kaldialign(vocabulary: list[str]) -> None:
+    """2,000 words are about a quarter of an hour of speech; 70,000 different words exceed 16-bit ids."""
     draw = random.Random(0)
     reference = [draw.choice(vocabulary) for _ in range(2000)]
     hypothesis = [draw.choice(vocabulary) if draw.random() < 0.1 else word for word in reference if draw.random() < 0.9]

@@ -37,7 +37,7 @@ def test_written_utterances_are_read_back(tmp_path: Path) -> None:
 
 
 def test_figures_are_equal_before_writing_and_after_reading(tmp_path: Path) -> None:
-    rows = simulated(50, seed=1)  # confidence with any number of digits
+    rows = simulated(50, seed=1)  # the confidences are not rounded
     assert figures(read_scored(write_scored(tmp_path / "x.jsonl", rows))) == figures(rows)
 
 
@@ -203,7 +203,7 @@ def test_a_file_that_cannot_be_read_is_named_in_the_error(tmp_path: Path) -> Non
 
 
 def test_a_pipe_is_read_like_a_file(tmp_path: Path) -> None:
-    """A user compares several manifests together with <(cat evaluation/*.utterances.jsonl)."""
+    """A user can pass several files as one with <(cat evaluation/*.utterances.jsonl)."""
     path = write_scored(tmp_path / "x.jsonl", ROWS)
     command = "from asr.evaluation.utterances import read_scored; import sys; print(len(read_scored(sys.argv[1])))"
     script = f'exec "{sys.executable}" -c "{command}" <(cat "{path}")'

@@ -1,4 +1,4 @@
-"""The server as client programs use it: answers of asr.transcribe, concurrent requests, metrics, and a clean stop."""
+"""The server as clients use it: answers equal to those of asr.transcribe, concurrency, metrics, and a clean stop."""
 
 import asyncio
 import json
@@ -112,7 +112,7 @@ def test_concurrent_requests_get_the_answers_of_separate_requests(server: Server
             assert word["confidence"] == pytest.approx(same["confidence"], abs=1.1e-4)  # both are rounded to 1e-4
 
 
-def test_a_curl_command_suffices_as_client(server: Server, tmp_path: Path) -> None:
+def test_a_curl_command_suffices_as_a_client(server: Server, tmp_path: Path) -> None:
     (tmp_path / "said.wav").write_bytes(SAID)
     command = ["curl", "-s", "-F", f"file=@{tmp_path / 'said.wav'}", f"{server.address}/transcribe"]
     assert json.loads(subprocess.run(command, capture_output=True, check=True).stdout)["text"] == "abcd ef"
@@ -144,7 +144,7 @@ def test_metrics_count_requests_by_path_and_status(server: Server) -> None:
     assert server.metric("asr_transcribe_seconds_count") == latencies + 1
     server.get("/nowhere/1")
     server.get("/nowhere/2")
-    # Unknown paths are not counted, because otherwise any client could make this page endless.
+    # Unknown paths are not counted, because otherwise any client could make this page grow without limit.
     assert "nowhere" not in server.get("/metrics").text
 
 
@@ -202,7 +202,7 @@ def test_the_server_conforms_to_its_own_schema(server: Server) -> None:
 
 
 def fuzz(cases: Any, seen: set[int]) -> None:
-    """Make fixed requests, check each answer against the schema, and add its status to `seen`."""
+    """Make the same requests in each test run, check each answer against the schema, and add its status to `seen`."""
 
     @settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(case=cases)
@@ -282,7 +282,7 @@ def test_a_signal_stops_the_server_after_accepted_requests_are_answered(fluent: 
         assert "Traceback" not in server.log.read_text()
 
 
-def test_requests_that_exceed_the_stop_time_are_answered_with_an_error(fluent: Path) -> None:
+def test_requests_still_waiting_at_the_end_of_the_stop_time_are_answered_with_an_error(fluent: Path) -> None:
     with serving(fluent / "run", "--stop-seconds", "0.5", "--max-batch", "1", "--num-threads", "1") as server:
         waiting = [in_background(server.post, LONG, f"{number}.flac") for number in range(12)]
         while server.get("/health").json()["waiting"] < 10:

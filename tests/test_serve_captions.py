@@ -43,7 +43,7 @@ def chromium_of_few_words(tmp_path: Path) -> Iterator[Any]:
 
 
 def serving(most: int = 1) -> AbstractContextManager[Server]:
-    """A server with the hand-written recogniser of tones; at short intervals, the last seconds are recognised again."""
+    """A server with a hand-written recogniser of tones, which recognises the last seconds again at short intervals."""
     return live_process("tests.listener.listener()", most)
 
 
@@ -82,7 +82,7 @@ def test_words_are_shown_while_they_are_spoken_and_become_final(chromium_of_few_
     note = page.locator("#live-note").inner_text()
     assert note.startswith("This model takes longer: at least the last 8 s are recognised again every 0.96 s, because ")
     spoken_words = " ".join(TEXTS).split()
-    first: dict[int, str] = {}  # for each number of shown words, the partial words when it was first seen
+    first: dict[int, str] = {}  # number of shown words -> the partial words when that number was first seen
     end = time.monotonic() + PATIENCE
     page.wait_for_selector("#lines .partial", state="attached")
     while len(shown := words(page)) < len(spoken_words) or page.locator("#lines .partial").inner_text():

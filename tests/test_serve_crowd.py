@@ -1,4 +1,4 @@
-"""A hundred clients of one server process, fast, slow, disconnecting and noisy: each gets only its own words."""
+"""A hundred fast, slow, disconnecting and noisy clients use one server process, and each gets only its own words."""
 
 import asyncio
 import contextlib

@@ -121,7 +121,7 @@ def test_a_request_from_the_servers_own_page_is_accepted(server: Server) -> None
     for host, origin in (
         ("127.0.0.1:8000", "http://127.0.0.1:8000"),
         ("localhost:8000", "http://localhost:8000"),
-        ("127.0.0.1:8000", "https://speech.example"),  # behind a proxy that connects by address
+        ("127.0.0.1:8000", "https://speech.example"),  # behind a proxy that connects to this IP address
     ):
         assert ask(server, host, "POST", "/transcribe", Origin=origin)[0] == 200, origin
 

@@ -1,7 +1,7 @@
 """OpenAI's interface: OpenAI's client reads the answers, and fields and errors follow OpenAI's published schema.
 
-The classes of `openai.types` are generated from the published schema. The client does not validate their objects, so
-the tests do: a missing field, a field of another type, or an additional field fails.
+The classes of `openai.types` are generated from the published schema. The client does not validate objects of these
+classes, so the tests do: they fail at a missing field, a field of the wrong type, or an additional field.
 """
 
 import asyncio
@@ -80,7 +80,7 @@ def error_of(response: httpx.Response) -> ErrorObject:
 
 
 def of_schema(schema: type[SchemaT], content: str | bytes) -> SchemaT:
-    """Read JSON by the published schema: correct types, no missing and no additional fields."""
+    """Read JSON and check it against the schema: types are correct, and no field is missing or additional."""
     answer = schema.model_validate_json(content, strict=True)
     for part in parts(answer):
         assert not part.model_extra, type(part)
@@ -109,7 +109,7 @@ def events(response: httpx.Response) -> list[dict[str, Any]]:
 # ---- answers
 
 
-def test_the_schema_check_finds_missing_additional_and_wrong_fields() -> None:
+def test_the_schema_check_finds_fields_that_are_missing_or_additional_or_wrong() -> None:
     for content in ('{"text": "a", "words": 1}', '{"usage": null}', '{"text": 1}'):
         with pytest.raises((ValueError, AssertionError)):
             of_schema(Transcription, content)

@@ -101,7 +101,7 @@ def test_the_player_shows_the_words_and_the_waveform(seen: Visit, recording: Pat
     wait_until(seen.page, drawn)
 
 
-def test_the_player_stays_visible_and_a_long_text_scrolls_to_the_word_played(
+def test_the_player_stays_visible_and_a_long_text_scrolls_to_the_current_word(
     seen: Visit, recording: Path, tmp_path: Path
 ) -> None:
     content, rate = soundfile.read(recording)

@@ -1,4 +1,4 @@
-"""The WebSocket: the captions of `asr.Stream` for any number of clients, and one clear line for bad input."""
+"""The WebSocket sends the words of `asr.Stream` to any number of clients, and answers bad input with one clear line."""
 
 import asyncio
 import contextlib
@@ -388,7 +388,7 @@ def test_clients_that_disappear_leave_nothing_and_disturb_nobody(recognizer: Rec
 
 
 class Hand:
-    """A WebSocket of the server's framework; a test sets the messages that it receives, and reads those it sends."""
+    """A simulated connection: a test sets the messages that the server receives, and reads those that it sends."""
 
     def __init__(self, deaf_after: int = 1000) -> None:
         self.coming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()

@@ -72,7 +72,7 @@ def test_arguments_refused_by_lightning_are_reported_in_one_line(override: str, 
     ],
     ids=str,
 )
-def test_a_validation_may_not_be_within_an_optimizer_step(validation: list[str], holds: bool, tmp_path: Path) -> None:
+def test_a_validation_within_an_optimizer_step_is_refused(validation: list[str], holds: bool, tmp_path: Path) -> None:
     settings = settings_with(*TINY, "trainer.accumulate_grad_batches=2", *validation)
     if holds:
         make_trainer(settings)

@@ -1,4 +1,4 @@
-"""Shards have the samples of the files, give the same training results, survive kills, and must match their index."""
+"""Shards and files give equal samples and training results; killed writers continue; shards must match their index."""
 
 import io
 import json
@@ -54,7 +54,7 @@ def waveforms(utterances: Sequence[Utterance], sample_rate: int = SAMPLE_RATE) -
     return [load_utterance(utterance, sample_rate) for utterance in utterances]
 
 
-def test_audio_in_shards_equals_the_files_byte_by_byte(tones: Path, tmp_path: Path) -> None:
+def test_audio_in_shards_equals_the_files_byte_for_byte(tones: Path, tmp_path: Path) -> None:
     files = read_manifest(tones / "train.jsonl")
     sharded = write_shards(tones / "train.jsonl", tmp_path / "out", "--shard-megabytes", "0.3")
     assert len(list((tmp_path / "out").glob("train-*.tar"))) > 3

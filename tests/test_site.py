@@ -134,7 +134,7 @@ def test_an_unreadable_example_is_refused_by_name(tmp_path: Path) -> None:
 
 @pytest.fixture
 def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that serves as the registry, with a tarball of the requested hash; the cache is empty."""
+    """A folder that serves as the registry, with a tarball that has the expected hash; the cache is empty."""
     folder = tmp_path / "registry" / "onnxruntime-web" / "-"
     folder.mkdir(parents=True)
     with tarfile.open(folder / "onnxruntime-web-1.30.0.tgz", "w:gz") as archive:
@@ -304,7 +304,7 @@ def opened(chromium: Any, address: str) -> Iterator[Visit]:
 
 
 def outcome(page: Any) -> str:
-    """Return the displayed transcript or error, when it exists."""
+    """Wait until a transcript or an error is displayed, and return it."""
     page.wait_for_selector("#result:not([hidden]), #error:not([hidden])", timeout=PATIENCE)
     shown = page.locator("#error") if page.locator("#error").is_visible() else page.locator("#text")
     return " ".join(shown.inner_text().split())
@@ -319,7 +319,7 @@ def answer(page: Any) -> dict[str, Any]:
 
 
 def assert_same(actual: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """Compare texts and times exactly, and confidences within the difference of two runtimes."""
+    """Compare texts and times exactly, and confidences with a tolerance, because two runtimes differ slightly."""
     assert actual["text"] == wanted["text"]
     assert actual["duration"] == wanted["duration"]
     assert [(word["text"], word["start"], word["end"]) for word in actual["words"]] == [

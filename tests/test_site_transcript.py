@@ -111,7 +111,7 @@ def test_words_times_confidence_and_score_equal_those_of_asr(
 
 @pytest.mark.parametrize("normalizer", ["basic", "as_written"])
 def test_every_character_is_normalised_as_in_python(page: Any, normalizer: str) -> None:
-    """Compare most Unicode blocks that this Python version knows, but not ideographs and most Hangul.
+    """Compare the known characters of most Unicode blocks; ideographs and most of Hangul are left out.
 
     White space is left out because no word contains it.
     """

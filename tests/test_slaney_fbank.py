@@ -36,7 +36,7 @@ def to_hertz(mel: float) -> float:
 
 
 def triangles(sample_rate: int, fft_points: int, num_mel_bins: int) -> np.ndarray:
-    """Return weights (F, FFT bins), each triangle of area 1 over Hz."""
+    """Return weights (F, FFT bins); each row is a triangle whose area over Hz is 1."""
     highest = 15 + 27 * math.log(sample_rate / 2 / 1000) / math.log(6.4)
     corners = [to_hertz(highest * number / (num_mel_bins + 1)) for number in range(num_mel_bins + 2)]
     weights = np.zeros((num_mel_bins, fft_points // 2 + 1))
@@ -53,7 +53,7 @@ def triangles(sample_rate: int, fft_points: int, num_mel_bins: int) -> np.ndarra
 
 
 def plain(waveform: np.ndarray, pad_mode: str) -> np.ndarray:
-    """Compute the recipe in float64: pre-emphasis, padding, and each frame in the middle of its FFT."""
+    """Compute the recipe in float64: pre-emphasis, padding, and FFTs with a frame in the middle of each."""
     samples = waveform.astype(np.float64)
     samples = samples - 0.97 * np.concatenate([[0.0], samples[:-1]])
     samples = np.pad(samples, FFT_POINTS // 2, mode="constant" if pad_mode == "zeros" else "reflect")
@@ -82,7 +82,7 @@ def test_energies_equal_those_of_nemos_recipe_in_numpy(pad_mode: str, amplitude:
     np.testing.assert_allclose(features.energies(torch.from_numpy(waveform)).numpy(), expected, rtol=0, atol=5e-4)
 
 
-def test_only_frames_at_the_ends_depend_on_reflection() -> None:
+def test_only_frames_at_the_ends_depend_on_reflect_padding() -> None:
     waveform = torch.from_numpy(0.1 * noise(3200))
     zeros, reflected = (slaney_fbank(pad_mode=pad_mode).energies(waveform) for pad_mode in ("zeros", "reflect"))
     differ = (zeros != reflected).any(dim=1)

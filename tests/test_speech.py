@@ -1,4 +1,4 @@
-"""Silent or steady audio is not passed to the net; speech is, even if it is faint, in loud noise or has an offset."""
+"""Silent or steady audio is not passed to the net; speech is, even if faint, in loud noise or with an offset."""
 
 import json
 from collections.abc import Callable

@@ -45,7 +45,7 @@ def test_the_probabilities_of_all_strings_sum_to_one(tmp_path: Path) -> None:
     """The sum is over strings of at most eight characters, and over prefixes that represent all longer strings."""
     _, path = made(tmp_path, ["ab abb ba", "b aab bb", "bab a"])
     model = SpellingModel(str(path))
-    alphabet = ["a", "b", "?"]  # the text has no question mark, so it is <unk>
+    alphabet = ["a", "b", "?"]  # the text has no question mark, so "?" is <unk>
     short = sum(math.exp(log_prob(model, "".join(word))) for n in range(9) for word in product(alphabet, repeat=n))
     long = sum(math.exp(model.extend(model.start(), "".join(word))[0]) for word in product(alphabet, repeat=9))
     assert short + long == pytest.approx(1.0, abs=1e-5)  # KenLM computes in float32
@@ -68,7 +68,7 @@ def test_unknown_words_get_all_mass_that_discounts_remove_from_the_unigrams(tmp_
     pairs = {pair for line in TEXT for pair in zip(["<s>", *line.split()], [*line.split(), "</s>"], strict=True)}
     counts = Counter(second for _, second in pairs)
     probabilities = entries(words, 1)
-    discounts = (0.5, 1.0, 1.5)  # there is too little text to estimate discounts
+    discounts = (0.5, 1.0, 1.5)  # fixed values, because the text is too short to estimate discounts
     total = sum(counts.values())
     for word, count in counts.items():
         assert probabilities[word] == pytest.approx((count - discounts[min(count, 3) - 1]) / total, rel=1e-4)
@@ -116,7 +116,7 @@ def test_if_no_word_is_rare_the_spelling_model_is_estimated_from_all_words(tmp_p
 
 
 @needs_kenlm
-def test_the_score_of_each_text_is_its_probability_in_a_known_language(tmp_path: Path) -> None:
+def test_the_score_of_each_text_equals_its_probability_under_known_trigrams(tmp_path: Path) -> None:
     """All frames have equal scores for "a", "b" and space, so only the language decides."""
     draw = random.Random(1)
     language, spelling = Trigrams(["a", "ab"], draw), Trigrams("ab", draw)
@@ -196,7 +196,9 @@ def test_a_spelling_model_given_as_the_language_model_is_refused_by_name(tmp_pat
         ),
     ],
 )
-def test_incompatible_options_are_refused_before_the_work(tmp_path: Path, options: list[str], message: str) -> None:
+def test_incompatible_options_are_refused_before_any_work_begins(
+    tmp_path: Path, options: list[str], message: str
+) -> None:
     (tmp_path / "text.txt").write_text("a b\n")
     paths = {"TEXT": str(tmp_path / "text.txt"), "OUTPUT": str(tmp_path / "words.arpa")}
     given = [paths.get(option, option) for option in options]

@@ -134,7 +134,7 @@ def test_an_object_at_a_signed_url_is_read(s3: FaultyProxy, url: str) -> None:
     assert read_range(signed, 5, 10, etag=size_and_etag(url).etag) == CONTENT[5:15]
 
 
-def test_pythons_web_server_without_ranges_and_etags_is_supported(tmp_path: Path) -> None:
+def test_pythons_web_server_is_supported_although_it_has_neither_ranges_nor_etags(tmp_path: Path) -> None:
     names = ["plain", "a b#c%20d?.flac", "empty"]
     for name in names:
         (tmp_path / name).write_bytes(b"" if name == "empty" else CONTENT)
@@ -181,7 +181,7 @@ def test_without_etags_a_truncated_body_is_fetched_again(s3: FaultyProxy, url: s
 
 
 @pytest.mark.parametrize("fault", HANGING)
-def test_a_server_that_hangs_is_asked_again(s3: FaultyProxy, url: str, fault: str) -> None:
+def test_a_request_is_repeated_if_the_server_hangs(s3: FaultyProxy, url: str, fault: str) -> None:
     session.configure(storage(retry_seconds=20, timeout_seconds=1))
     s3.faults.append(fault)
     assert read_range(url, 5, 1000) == CONTENT[5:1005]
@@ -256,7 +256,9 @@ def test_expired_credentials_are_reported_immediately(s3: FaultyProxy, url: str)
     assert len(s3.requests) == 1
 
 
-def test_absent_credentials_are_named(s3: FaultyProxy, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_credentials_are_absent_the_error_says_which_variables_to_set(
+    s3: FaultyProxy, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     with pytest.raises(StoreError, match="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true"):
         read_range(url, 5, 10)
@@ -274,7 +276,7 @@ def test_an_absent_object_or_bucket_is_named(s3: FaultyProxy, wanted: str, cause
     for read in (lambda: read_range(wanted, 0, 10), lambda: read_whole(wanted)):
         with pytest.raises(StoreError, match=f"^{wanted}: .*{cause}") as caught:
             read()
-        assert not isinstance(caught.value, InputError | AudioError)  # such an error would skip the utterance
+        assert not isinstance(caught.value, InputError | AudioError)  # or the utterance would be skipped
 
 
 @pytest.mark.parametrize("start", [len(CONTENT) - 5, len(CONTENT), len(CONTENT) + 1])
@@ -319,7 +321,7 @@ def test_a_changed_object_is_detected_even_if_the_server_ignores_conditions(s3: 
         read_range(url, 0, 5, etag=version)
 
 
-def test_a_server_that_ignores_ranges_is_read_exactly_and_reported_once(
+def test_ranges_are_exact_if_a_server_ignores_them_and_one_warning_says_so(
     s3: FaultyProxy, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     s3.forever = "ignore_range"
@@ -416,6 +418,6 @@ def test_the_folder_of_a_file_is_the_part_before_its_name() -> None:
 
 def test_a_printed_url_has_neither_password_nor_query() -> None:
     assert printable_url(f"https://user:secret@h:1/x?{SECRET}#f") == "https://h:1/x"
-    assert printable_url("s3://b/x?y#z") == "s3://b/x?y#z"  # part of the key
+    assert printable_url("s3://b/x?y#z") == "s3://b/x?y#z"  # in an S3 URL, "?" and "#" belong to the key
     assert absolute(f"https://h/x?{SECRET}") == "https://h/x"
     assert absolute("x") == os.path.abspath("x")

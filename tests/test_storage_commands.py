@@ -140,7 +140,7 @@ def test_transcribing_urls_gives_the_same_texts_as_transcribing_files(
     assert printed[0] == printed[1]
 
 
-def test_transcripts_are_in_the_folders_of_the_audio_below_the_url(corpus: Path) -> None:
+def test_transcripts_are_written_to_the_same_sub_folders_as_the_audio_has_below_the_url(corpus: Path) -> None:
     out = corpus / "out"
     paths = ["s3://bucket/corpus", "--output-dir", str(out), "--device", "cpu", "--num-workers", "2"]
     assert transcribe([BUNDLE, *paths]) == 0

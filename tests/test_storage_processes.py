@@ -1,4 +1,4 @@
-"""Reads by processes that are forked, killed or interrupted may fail, but never give wrong bytes and never hang."""
+"""A process that is forked, killed or interrupted may fail to read, but never gets wrong bytes and never hangs."""
 
 import asyncio
 import multiprocessing

@@ -69,7 +69,7 @@ def test_features_of_pieces_equal_those_of_the_whole_waveform(overrides: list[st
         expected = features(waveform)
         ours = torch.cat([*frames, given])
         assert ours.shape == expected.shape
-        # float64 detects a wrong frame; in float32 the logarithm of a faint bin has fewer digits.
+        # float64 detects a wrong frame; in float32 the logarithm of a faint bin has fewer correct digits.
         torch.testing.assert_close(ours, expected, rtol=0, atol=1e-10 if dtype == torch.float64 else 1e-4)
 
 
@@ -230,7 +230,7 @@ def test_old_words_are_final_even_if_the_beam_has_other_hypotheses() -> None:
     waveform = speech(8.0, 5)
 
     def longest_wait(settled: float | None) -> tuple[float, list[Captions]]:
-        """Return the longest time from the end of a word to its output, for words with a following word."""
+        """Return the longest time from the end of a word to its output, for words that another word follows."""
         stream, captions, waits = Stream(recognizer, endpoint_seconds=None, settled_seconds=settled), [], [0.0]
         for number, piece in enumerate(waveform.split(RATE // 10)):
             captions.append(stream.feed(piece))
@@ -560,7 +560,7 @@ print(words)
 
 @pytest.mark.parametrize("name", ["transducer alone", "tdt alone"])
 def test_a_long_recording_is_cut_where_a_transducer_without_ctc_emits_nothing(name: str) -> None:
-    """The tokens of this model depend only on frames, so that a new segment has the tokens of one pass."""
+    """The tokens of this model depend only on frames, so cutting the recording into segments does not change them."""
     recognizer = transducer(name)
     with torch.no_grad():
         joiner_of(recognizer).of_tokens.weight.zero_()

@@ -149,7 +149,7 @@ def folder(module: str) -> str:
 
 
 def arrows() -> set[tuple[str, str]]:
-    """Return pairs of folders, with sub-folders, where the first imports from the second, except for types."""
+    """Return all pairs of a folder and another from which it imports; imports for types alone do not count."""
     return {
         (folder(module), folder(name.removeprefix("asr.")))
         for module, tree in modules("asr")

@@ -1,4 +1,4 @@
-"""The token-and-duration transducer: its loss and its searches give the results of enumerations and plain loops."""
+"""The token-and-duration transducer: its loss and its searches agree with enumerations and plain loops."""
 
 import math
 from collections.abc import Iterator
@@ -106,7 +106,7 @@ def test_the_gradient_equals_finite_differences() -> None:
     assert torch.autograd.gradcheck(lambda x: tdt_loss(x, tokens, lengths, token_lengths, DURATIONS, 0.1), logits)
 
 
-def test_the_loss_equals_that_of_transformers() -> None:
+def test_the_loss_equals_that_of_the_transformers_package() -> None:
     witness = pytest.importorskip("transformers.loss.loss_tdt")
     logits = torch.randn(3, 40, 13, 9 + 5, requires_grad=True)
     tokens = torch.randint(1, 9, (3, 12))
@@ -237,7 +237,7 @@ def greedy(made: Any, max_symbols: int = 10) -> TDTGreedy:
 
 
 def plain_greedy(made: Any, encoder_out: Tensor, max_symbols: int) -> tuple[list[int], float, list[Span], list[float]]:
-    """Decode one utterance, (T', D), arc by arc: tokens, score, frames and confidences."""
+    """Decode one utterance, (T', D), arc by arc; return its tokens, score, frames and confidences."""
     tokens: list[int] = []
     spans, confidences, score, frame, number = [], [], 0.0, 0, 0
     while frame < len(encoder_out):
@@ -350,7 +350,7 @@ def test_a_wide_beam_finds_the_result_of_enumerating_all_paths(fused: str, tmp_p
             assert hypothesis.confidences == pytest.approx(confidences)
 
 
-def test_a_narrow_beam_keeps_at_most_its_size_and_a_wider_one_finds_better_texts() -> None:
+def test_a_beam_returns_at_most_beam_size_hypotheses_and_a_wider_beam_finds_better_ones() -> None:
     best = []
     for size in (1, 4, 32):
         scores = []

@@ -83,7 +83,7 @@ def test_if_the_package_of_a_normalizer_is_absent_one_line_says_what_to_install(
     assert "\n" not in str(raised.value)
 
 
-def test_texts_as_written_are_scored_by_the_basic_normalizer_and_others_by_their_own() -> None:
+def test_the_basic_normalizer_scores_texts_as_written_and_other_normalizers_score_their_own_texts() -> None:
     assert scored_by(as_written) is basic
     assert scored_by(basic) is basic
     assert scored_by(normalize.whisper_english) is normalize.whisper_english
@@ -92,7 +92,7 @@ def test_texts_as_written_are_scored_by_the_basic_normalizer_and_others_by_their
 @pytest.mark.parametrize("name", ["as_written", "basic"])
 @given(text=st.text())
 @example(text="T\u0308")
-@example(text="\u0130\u0316")  # İ in lower case has two characters; their marks have a canonical order
+@example(text="\u0130\u0316")  # İ in lower case is i and a mark, which must be reordered with the other mark
 @example(text="'\u0301a'\u0301")
 def test_normalising_twice_equals_normalising_once(name: str, text: str) -> None:
     once = get_normalizer(name)(text)

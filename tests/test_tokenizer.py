@@ -1,4 +1,4 @@
-"""Tokenizers: properties of each file in conf/, and options that SentencePiece needs."""
+"""Tokenizers: properties of each tokenizer in conf/tokenizer/, and options that SentencePiece needs."""
 
 from typing import Any
 
@@ -62,7 +62,7 @@ def test_texts_survive_encoding_and_no_token_is_the_blank(tokenizer: Tokenizer, 
 @EVERY
 @settings(deadline=None)
 @given(data=st.data())
-def test_any_decoded_tokens_are_words_separated_by_single_spaces(tokenizer: Tokenizer, data: Any) -> None:
+def test_any_tokens_decode_to_words_separated_by_single_spaces(tokenizer: Tokenizer, data: Any) -> None:
     tokens = data.draw(st.lists(st.integers(BLANK_ID + 1, tokenizer.vocab_size - 1)))
     text = tokenizer.decode(tokens)
     assert text == " ".join(text.split())
@@ -77,7 +77,7 @@ def test_any_decoded_tokens_are_words_separated_by_single_spaces(tokenizer: Toke
         ("ab azb c", "z"),  # within a word
         ("ab cz", "z"),  # at the end of a word
         ("ab z", "z"),
-        ("ab zyz", "z"),  # the first of several
+        ("ab zyz", "z"),  # the first of several unknown characters
         ("abe\u0323", "\u0323"),  # a combining mark on a letter that is known
         ("ab 😀 c", "😀"),  # a code point above 16 bits
         ("a😀b", "😀"),
@@ -111,7 +111,7 @@ def test_characters_are_numbered_by_code_point_after_the_blank() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["unigram", "bpe"])
-def test_equal_texts_train_equal_subwords_byte_for_byte(algorithm: str) -> None:
+def test_training_on_equal_texts_gives_byte_identical_subwords(algorithm: str) -> None:
     first, second = (SentencePiece(algorithm=algorithm, vocab_size=50) for _ in range(2))
     first.fit(training_texts())
     second.fit(iter(training_texts()))

@@ -140,7 +140,7 @@ PARTS = {
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the package with these parts and no other change."""
+    """A copy of the package to which PARTS are added, without any other change."""
     folder = tmp_path_factory.mktemp("house")
     for name in ("asr", "conf"):
         shutil.copytree(ROOT / name, folder / name)

@@ -42,8 +42,9 @@ def trained(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run(tmp_path_factory.mktemp("trained") / "run", tones, "trainer.max_epochs=3")
 
 
-# Losses of the first ten steps of the tiny net on the tones, CPU, float32. Machines differ in the last bits, which ten
-# steps of Adam amplify: a relative tolerance of 2e-3 is far below the effect of a changed model or loss.
+# Losses of the first ten steps of the tiny net on the tones, CPU, float32. Machines differ in the last bits, and
+# ten steps of Adam amplify this; the relative tolerance of 2e-3 allows for it, and is far below the effect of a changed
+# model or loss.
 GOLDEN = [5.446, 4.621, 4.1653, 3.732, 3.3764, 3.8501, 5.9435, 2.8854, 3.1237, 2.8824]
 
 
@@ -86,7 +87,7 @@ def test_restarting_a_finished_run_plans_no_more_epochs(
     assert (run_dir / "results.json").read_bytes() == (trained / "results.json").read_bytes()
 
 
-def test_equal_commands_give_equal_bundles_byte_for_byte(trained: Path, tones: Path, tmp_path: Path) -> None:
+def test_equal_commands_give_byte_identical_bundles(trained: Path, tones: Path, tmp_path: Path) -> None:
     again = run(tmp_path / "run", tones, "trainer.max_epochs=3")
     for file in sorted((trained / "bundle").iterdir()):
         assert (again / "bundle" / file.name).read_bytes() == file.read_bytes(), file.name
@@ -132,7 +133,7 @@ def test_a_run_with_other_settings_is_not_resumed_and_the_difference_is_named(tr
         run(trained, tones, "trainer.max_epochs=3", "optimizer.lr=0.01")
 
 
-def test_results_json_equals_the_results_of_evaluate_and_jiwer(trained: Path, tones: Path, tmp_path: Path) -> None:
+def test_results_json_agrees_with_evaluate_and_with_jiwer(trained: Path, tones: Path, tmp_path: Path) -> None:
     manifest = tones / "test.jsonl"
     assert evaluate([str(trained), str(manifest), "--output-dir", str(tmp_path), "--device", "cpu"]) == 0
     results = json.loads((trained / "results.json").read_text())["test"]

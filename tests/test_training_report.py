@@ -470,7 +470,7 @@ def test_a_chart_shows_the_values_of_the_point_under_the_pointer(run_dir: Path, 
     assert f"{100 * wer:.1f} %" in page.locator(".tip").inner_text()
 
 
-def test_a_page_that_cannot_be_written_is_only_a_warning(tones: Path, tmp_path: Path) -> None:
+def test_a_page_that_cannot_be_written_causes_only_a_warning(tones: Path, tmp_path: Path) -> None:
     path = tmp_path / "run" / "report.html"
     path.mkdir(parents=True)  # a folder in the place of the file
     settings = resolved(
@@ -492,7 +492,7 @@ def break_the_page() -> None:
     training_report.training_page = fail
 
 
-def test_an_internal_error_in_the_page_is_only_a_warning(tones: Path, tmp_path: Path) -> None:
+def test_an_internal_error_in_the_page_causes_only_a_warning(tones: Path, tmp_path: Path) -> None:
     settings = resolved(
         *TINY, *tone_corpus(tones), "trainer.max_epochs=1", "num_threads=1", f"run_dir={tmp_path / 'run'}"
     )

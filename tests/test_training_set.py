@@ -95,7 +95,7 @@ def test_an_epoch_sees_every_utterance_once_at_one_of_the_speeds(world_size: int
     assert {item.epoch for item in items} == {2}
 
 
-def test_limits_hold_at_the_speed_played() -> None:
+def test_batches_keep_the_limits_at_the_speeds_of_their_utterances() -> None:
     given = utterances(200)
     plan = training_set(given, max_squared_seconds=150.0).epoch(start_of_epoch(0, 2))
     for batch in chain(*steps(plan)):
@@ -105,7 +105,7 @@ def test_limits_hold_at_the_speed_played() -> None:
         assert len(batch) <= 16
 
 
-def test_the_limit_of_cells_holds_at_the_speed_played_and_larger_utterances_are_dropped() -> None:
+def test_batches_keep_the_limit_on_cells_at_their_speeds_and_larger_utterances_are_dropped() -> None:
     draw = torch.Generator().manual_seed(5)
     given = [
         replace(utterance, text="x" * int(torch.randint(1, 80, (1,), generator=draw))) for utterance in utterances(200)
@@ -205,7 +205,7 @@ def test_each_part_of_an_epoch_is_planned_again_even_for_an_earlier_number_of_pr
     assert steps(data.epoch(Position(0, (Share(1, 0), Share(2, 0))))) != steps(data.epoch(start_of_epoch(0, 2)))
 
 
-def test_fewer_remaining_utterances_than_processes_is_an_error() -> None:
+def test_having_fewer_remaining_utterances_than_processes_is_an_error() -> None:
     data = training_set(utterances(40))
     plan = data.epoch(start_of_epoch(0, 1))
     left = len(plan.items(len(plan) - 1, 0))
@@ -220,7 +220,7 @@ def test_a_position_beyond_the_plan_is_an_error_because_the_data_must_have_chang
         training_set(utterances(40)).epoch(Position(2, (Share(1, 999),)))
 
 
-def test_utterances_that_are_too_long_when_slowed_keep_their_speed_and_are_counted() -> None:
+def test_utterances_that_would_be_too_long_if_slowed_keep_speed_1_and_are_counted() -> None:
     given = [Utterance(f"{number}.wav", 11.5, "hello", f"u{number}") for number in range(60)]
     plan = training_set(given, batch_seconds=12.0).epoch(start_of_epoch(0, 1))
     assert 0.9 not in plan.speeds.of(slice(None)).tolist()
@@ -263,7 +263,7 @@ def test_the_steps_of_a_run_are_the_sum_over_all_its_epochs(world_size: int, acc
 
 
 @pytest.mark.parametrize("max_epochs", [None, -1])
-def test_a_run_without_a_limit_of_epochs_is_not_planned_to_its_end(
+def test_a_run_without_a_limit_on_epochs_is_not_planned_to_its_end(
     max_epochs: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset = training_set(utterances(30))

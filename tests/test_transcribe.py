@@ -201,12 +201,12 @@ def test_ctm_is_sorted_by_name_as_sclite_requires(
 
 
 @pytest.mark.parametrize("form", ["srt", "vtt", "textgrid"])
-def test_a_format_for_one_recording_refuses_several_on_stdout(form: str, fluent: Path, recordings: Path) -> None:
+def test_a_format_for_one_recording_is_refused_for_several_on_stdout(form: str, fluent: Path, recordings: Path) -> None:
     with pytest.raises(InputError, match=rf"^--format {form} needs --output-dir for several recordings.*got 6 rec"):
         run(fluent / "run", recordings, "--format", form)
 
 
-def test_recordings_with_the_same_output_file_or_name_are_both_named(
+def test_two_recordings_with_the_same_output_file_or_name_are_both_named(
     fluent: Path, recording: Path, recordings: Path, tmp_path: Path
 ) -> None:
     (recordings / "said.flac").write_bytes((recordings / "deeper" / "stereo.flac").read_bytes())
@@ -495,7 +495,7 @@ def test_a_full_disk_is_reported_in_one_line_and_leaves_complete_files(
     def full(descriptor: int) -> None:
         nonlocal count
         count += 1
-        if count > 4:  # for each output, the file and its folder are synchronised
+        if count > 4:  # each output needs two calls: for the file, and for its folder
             raise OSError(28, "No space left on device")
         synced(descriptor)
 
@@ -509,10 +509,10 @@ def test_a_full_disk_is_reported_in_one_line_and_leaves_complete_files(
     assert all(path.suffix == ".txt" and path.read_text().endswith("\n") for path in written)
 
 
-def test_a_read_only_folder_is_reported_in_one_line_before_the_work(
+def test_a_read_only_folder_is_reported_in_one_line_before_any_work_begins(
     fluent: Path, recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "access", lambda path, mode: False)  # these tests may be run by root
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root, who may run these tests, can write everywhere
     with pytest.raises(InputError, match=r"^--output-dir must be a writable folder; .*: Permission denied"):
         run(fluent / "run", recording, "--output-dir", tmp_path / "out")
 

@@ -1,4 +1,4 @@
-"""The transducer: its loss, prediction networks and searches give the results of enumerations and plain loops."""
+"""The transducer: its loss, prediction networks and searches agree with enumerations and plain loops."""
 
 import math
 from collections.abc import Iterator
@@ -125,7 +125,7 @@ def test_an_utterance_without_frames_has_probability_0() -> None:
 
 
 @pytest.mark.parametrize("predictor", PREDICTORS)
-def test_a_prediction_network_gives_equal_outputs_in_one_call_and_token_by_token_and_ignores_later_tokens(
+def test_one_call_of_a_prediction_network_equals_calls_token_by_token_and_ignores_later_tokens(
     predictor: str,
 ) -> None:
     network = head(predictor).predictor
@@ -246,7 +246,7 @@ def test_a_wide_beam_finds_the_result_of_enumerating_all_alignments(fused: str, 
         assert_finds(hypotheses, acoustic, fusion)
 
 
-def test_a_narrow_beam_keeps_at_most_its_size_and_counts_no_path_twice() -> None:
+def test_a_beam_returns_at_most_beam_size_hypotheses_and_counts_no_path_twice() -> None:
     made, encoder_out = head(), torch.randn(1, 20, DIM, dtype=torch.float64)
     best = []
     for size in (1, 4, 32):

@@ -1,4 +1,4 @@
-"""The Transformer-XL: segments with memory give the outputs of plain loops in one pass with the corresponding mask."""
+"""The Transformer-XL: encoding by segments with memory equals plain loops in one pass with the corresponding mask."""
 
 import math
 from typing import Any

@@ -78,7 +78,7 @@ OWN = Weights(0.5, 1.0)
 def stub(
     errors: Callable[[Weights], int], own: Weights = OWN, three: bool = False
 ) -> tuple[Any, list[EncodedUtterance]]:
-    """Make a recogniser with given numbers of errors in an utterance of 100 words; `own` are its stored values."""
+    """Make an utterance of 100 words, and a recogniser that makes `errors` in it; `own` are the values it stores."""
     tunable = {
         "lm_weight": Tunable(own.lm_weight, LM_WEIGHTS),
         "word_insertion_bonus": Tunable(own.word_insertion_bonus, WORD_INSERTION_BONUSES),
@@ -86,7 +86,7 @@ def stub(
     }
 
     def search(evidence: int, values: dict[str, float]) -> list[list[int]]:
-        """Return the only hypothesis of a segment: the number of wrong words that the values cause."""
+        """Return one hypothesis for the only segment; its single token is the number of wrong words at these values."""
         assert evidence == 2, "the evidence of the segment"
         wrong = errors(Weights(**values))
         return [[wrong]]
@@ -124,7 +124,7 @@ def test_with_two_tuned_values_all_combinations_are_tried_once() -> None:
 
 
 def test_the_first_trial_is_without_the_language_model() -> None:
-    """Without the language model all its settings are 0, so this is one trial and not one for each bonus."""
+    """Without the language model all tuned values are 0, so there is only one such trial, not one for each bonus."""
     for three in (False, True):
         search = search_values(*stub(two_valleys, three=three), lambda values, counts: None)
         assert set(search.values[0].values()) == {0.0}
@@ -171,7 +171,7 @@ def test_changing_the_chosen_lm_weight_and_one_other_value_gives_no_improvement(
 # The command.
 
 
-def test_the_bundle_contains_weights_model_and_calibration_and_uses_them_after_it_is_moved(
+def test_a_tuned_bundle_uses_its_weights_language_model_and_calibration_after_it_is_moved(
     bundle: Path, dev: Path, lm: Path, fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert tune([str(bundle), str(dev), "--lm", str(lm), "--beam", "4", *ALWAYS]) == 0

@@ -42,7 +42,7 @@ NAMES = sorted(file.stem for file in (CONF / "augment").glob("*.yaml"))
 
 @pytest.fixture(scope="module")
 def sounds(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of recordings, one longer than all utterances here and one shorter."""
+    """A folder of two recordings: five seconds, and a quarter of a second."""
     folder = tmp_path_factory.mktemp("sounds")
     (folder / "deep").mkdir()
     random = np.random.default_rng(0)
@@ -80,7 +80,7 @@ def power(waveform: Tensor) -> float:
 
 
 def configured(name: str, sounds: Path, probability: float) -> Any:
-    """Make the augmentation of conf/augment/<name>.yaml, with these recordings."""
+    """Make the augmentation of conf/augment/<name>.yaml; any recordings that it needs are those in `sounds`."""
     config = resolved(f"augment=[{name}]")
     for key, value in (("recordings", str(sounds)), ("probability", probability)):
         if key in config["augment"][name]:
@@ -130,7 +130,7 @@ def test_the_probability_is_the_fraction_of_waveforms_that_change(name: str, sou
     never, sometimes = configured(name, sounds, 0.0), configured(name, sounds, 0.5)
     assert all(never(waveform) is waveform for _ in range(20))
     changed = sum(sometimes(waveform) is not waveform for _ in range(60))
-    assert 12 < changed < 48  # 4.6 standard deviations of 3.9 on each side of 30
+    assert 12 < changed < 48  # the mean 30, plus or minus 4.6 standard deviations of 3.9
 
 
 # ---- noise
@@ -147,7 +147,7 @@ def test_noise_over_the_whole_utterance_has_the_requested_ratio(
     assert 10 * math.log10(power(waveform) / power(added)) == pytest.approx(snr_db, abs=1e-3)
 
 
-def test_the_ratio_is_drawn_between_both_limits(sounds: Path) -> None:
+def test_the_ratio_is_drawn_between_the_two_limits(sounds: Path) -> None:
     waveform, ratios = speech(8000), []
     augment = Noise(SAMPLE_RATE, recordings=recordings(sounds), probability=1.0, snr_db=[0, 20], max_recordings=1)
     for _ in range(100):
@@ -227,7 +227,7 @@ def test_unusable_recordings_are_reported_in_one_line_that_names_the_setting(
 # ---- rooms
 
 
-def test_reverberation_is_the_convolution_with_the_impulse_response_from_the_direct_sound_on() -> None:
+def test_reverberation_is_convolution_with_an_impulse_response_whose_direct_sound_is_at_time_0() -> None:
     waveform, response, direct = speech(700), torch.randn(90), 13
     plain = torch.zeros(700, dtype=torch.float64)
     for at in range(700):
@@ -349,7 +349,7 @@ def test_a_codec_adds_no_delay_and_preserves_speech(name: str) -> None:
 # ---- gain and edges
 
 
-def test_gain_is_a_factor_between_both_limits(sounds: Path) -> None:
+def test_gain_is_a_factor_between_the_two_limits(sounds: Path) -> None:
     augment = configured("gain", sounds, 1.0)
     ratios = []
     for _ in range(100):
@@ -428,7 +428,7 @@ def test_the_batch_plan_reserves_the_seconds_that_edges_add(tmp_path: Path) -> N
 # ---- in training
 
 
-def test_a_noise_recording_that_became_unreadable_rejects_the_utterance_and_is_named(
+def test_an_utterance_is_rejected_if_its_noise_became_unreadable_and_the_recording_is_named(
     tmp_path: Path, sounds: Path
 ) -> None:
     features, reference = features_and_reference()

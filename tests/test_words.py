@@ -1,4 +1,4 @@
-"""The words are those of the text; their times equal those of the best path, and of the sounds themselves."""
+"""Words with times: the words are those of the text, and their times agree with the best path and with the sounds."""
 
 import itertools
 import math
@@ -48,7 +48,7 @@ def states(tokens: list[int]) -> list[int]:
 
 
 def best_path(log_probs: Tensor, tokens: list[int]) -> tuple[float, list[int]]:
-    """Return log-probability and states of the best path that spells `tokens`, by Viterbi in loops."""
+    """Return the log-probability and the states of the best path that spells `tokens`, by Viterbi in loops."""
     wanted = states(tokens)
     scores = [[-math.inf] * len(wanted) for _ in log_probs]
     came_from = [[0] * len(wanted) for _ in log_probs]
@@ -368,7 +368,7 @@ def test_the_starts_of_words_equal_those_found_by_plain_loops_over_one_pass(way:
     assert [word.start for word in transcript.words] == pytest.approx(expected, abs=1e-6)
 
 
-def test_the_alignment_of_a_text_to_a_trained_net_equals_that_of_plain_loops(trained: Path, tones: Path) -> None:  # noqa: F811
+def test_aligning_a_text_with_a_trained_net_agrees_with_plain_loops(trained: Path, tones: Path) -> None:  # noqa: F811
     recognizer = load_recognizer(trained)
     for utterance in read_manifest(tones / "test.jsonl"):
         log_probs = recognizer.log_probs(one_pass(recognizer, load_waveform(utterance.audio_filepath, SAMPLE_RATE)))

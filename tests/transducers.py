@@ -69,7 +69,7 @@ def assert_loss_and_gradient(
     cases: Sequence[Case],
     width: int,
 ) -> None:
-    """Compare a padded batch's loss and gradient with those of a reference from each row's logits (T', U + 1, V)."""
+    """Compare loss and gradient of a padded batch with those that `reference` gives for each row's (T', U + 1, V)."""
     logits, *others = batch_of(cases, width)
     loss = loss_of(logits, *others)
     [gradient] = torch.autograd.grad(loss @ torch.arange(1.0, len(cases) + 1, dtype=torch.float64), logits)
