@@ -200,9 +200,9 @@ def test_the_output_for_a_whole_utterance_equals_the_papers_equations_term_by_te
     rows = [x[begin : begin + chunk + right] for begin in range(0, frames, chunk)]
 
     def each(part: Any) -> None:
-        """Add the output of `part` to each row of frames.
+        """Add the output of `part` to each row, which is a chunk followed by its right context.
 
-        `part` also gets all frames before the row, which are the first `chunk` frames of each earlier row.
+        `part` also gets all frames before the row: the chunks of the earlier rows, without their right context.
         """
         before = [torch.cat([row[:chunk] for row in [x[:0], *rows[:number]]]) for number in range(len(rows))]
         rows[:] = [row + part(row, all_before) for row, all_before in zip(rows, before, strict=True)]

@@ -235,7 +235,7 @@ def test_frozen_weights_and_their_running_statistics_do_not_change(fluent: Path,
 def test_weights_frozen_for_some_steps_are_trained_afterwards(
     fluent: Path, tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Afterwards running statistics change, too; the optimizer has no state of frozen weights from the frozen steps."""
+    """Once weights are unfrozen, running statistics change too, and the optimizer's state of the weights is new."""
     weights = {0: load_file(fluent / "run" / "bundle" / "weights.safetensors")}
 
     def keep(task: Any, *_: Any) -> None:

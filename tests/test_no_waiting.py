@@ -92,7 +92,7 @@ def operations(monkeypatch: pytest.MonkeyPatch) -> list[Counter[str]]:
 def test_only_logged_steps_wait_for_the_device(
     how: list[str], operations: list[Counter[str]], tones: Path, tmp_path: Path
 ) -> None:
-    """The run has no moving average: reading its number of updates would be counted, though it is on the CPU."""
+    """The run has no moving average, because this test would count a read of its counter, which is on the CPU."""
     tiny = [override for override in TINY if "convolution" not in override or "transformer" not in how[0]]
     overrides = [*tiny, *tone_corpus(tones), *how, "trainer.max_steps=8", "trainer.log_every_n_steps=3"]
     settings = settings_with(*overrides, f"run_dir={tmp_path / 'run'}", "data.batch_seconds=3", "corpus.test=[]")

@@ -264,7 +264,7 @@ def test_the_page_of_endpoints_needs_no_other_host(chromium: Any, server: Server
     seen.page.context.close()
 
 
-def test_the_pages_forbid_other_hosts_and_foreign_frames(server: Server) -> None:
+def test_the_pages_load_nothing_from_other_hosts_and_cannot_be_framed(server: Server) -> None:
     for path in ("/", "/docs"):
         policy = server.get(path).headers["content-security-policy"]
         assert "frame-ancestors 'none'" in policy

@@ -97,7 +97,7 @@ def transducer(name: str = "transducer") -> Recognizer:
     joiner, predictor = joiner_of(recognizer), recognizer.model.head.predictor
     frames = recognizer.model.features(speech(4.0, 99))
     with torch.no_grad():
-        # Weaken the influence of tokens, so that frames decide and no endless loop begins.
+        # Except for "transducer", tokens have little influence on the joiner, so that no token is repeated endlessly.
         joiner.of_tokens.weight.mul_(1.0 if name == "transducer" else 0.2)
         encoded = recognizer.model(frames[None], torch.tensor([len(frames)]))
         before = joiner.of_tokens(predictor(torch.randint(1, 9, (1, encoded.out.shape[1] - 1))))

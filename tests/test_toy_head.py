@@ -1,4 +1,4 @@
-"""One Python file and one YAML file add a head that is not frame-wise, its decoder, or a part of a block."""
+"""A head that is not frame-wise, its decoder and a part of a block are each one Python file and one YAML file."""
 
 import json
 import shutil
@@ -172,7 +172,7 @@ def test_the_new_head_trains_resumes_and_transcribes_short_and_long_recordings(h
     assert "Traceback" not in ended.stderr
 
 
-def test_a_decoder_that_does_not_fit_its_head_is_refused_by_name(house: Path, tones: Path) -> None:
+def test_the_error_for_a_decoder_that_does_not_fit_its_head_names_both(house: Path, tones: Path) -> None:
     ended = run(house, "asr.train", "head=token_count", *TINY, *tone_corpus(tones), "run_dir=never")
     assert ended.returncode == 1
     assert "decode=greedy must have a head with a frame_head; head=token_count has none." in ended.stderr
