@@ -68,7 +68,7 @@ def nemo_name(file: Utterance) -> str:
 
 
 def test_segments_in_tarred_audio_of_nemo_are_refused(tones: Path, tmp_path: Path) -> None:
-    """Without --slice_with_offset, NeMo stores one file for all segments of a recording; the second segment is NAME-sub1."""
+    """Without --slice_with_offset, NeMo stores one file for a recording; its second segment is NAME-sub1."""
     file = read_manifest(tones / "train.jsonl")[0]
     tar_of(tmp_path / "audio_0.tar", {nemo_name(file): Path(file.audio_filepath).read_bytes()})
     manifest = tmp_path / "tarred_audio_manifest.json"
