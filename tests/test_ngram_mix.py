@@ -433,7 +433,7 @@ def test_a_dev_text_that_is_also_a_training_text_is_named_in_one_line(
     if link:
         Path("link.txt").symlink_to("a.txt")
     ngram(["a.txt", "b.txt", "-o", "lm.arpa", "--dev", "link.txt" if link else "a.txt"])
-    assert re.fullmatch(r"error: --dev should have .*; (a|link)\.txt is one of them.*\n", capsys.readouterr().err)
+    assert re.fullmatch(r"error: --dev should have .*; (a|link)\.txt is one of the texts.*\n", capsys.readouterr().err)
 
 
 # Errors
