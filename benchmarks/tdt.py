@@ -89,8 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def compare_losses(lengths: Tensor, num_tokens: int, turns: int) -> Results:
     """Time the losses in turns; measure the memory of each in a process of its own."""
     table = Results("tdt_loss", LOSS_COLUMNS, bars="CPU ms")
-    with torch.random.fork_rng():
-        tasks = enter({name: partial(make_loss, name, lengths, num_tokens) for name in (OURS, RNNT, TRANSFORMERS)})
+    tasks = enter({name: partial(make_loss, name, lengths, num_tokens) for name in (OURS, RNNT, TRANSFORMERS)})
     times = race(tasks, turns=turns)
     for name, task in tasks.items():
         memory = in_fresh_process(loss_memory, name, lengths, num_tokens)
@@ -153,7 +152,7 @@ def compare_searches(lengths: Tensor, blank_biases: Sequence[float], turns: int)
         head = random_head(bias)
         encoder_out = torch.randn(len(lengths), int(lengths.max()), OUTPUT_DIM)
         makers: dict[str, Callable[[], Search]] = {
-            OURS: partial(our_search, head, max_symbols),
+            OURS: partial(our_search, head),
             TRANSFORMERS: partial(_peer, "parakeet_tdt", head),
             NEMO: partial(_peer, "nemo_transducer", head, max_symbols),
         }
@@ -188,7 +187,7 @@ def random_head(blank_bias: float) -> TDT:
     return head
 
 
-def our_search(head: TDT, max_symbols: int) -> Search:
+def our_search(head: TDT) -> Search:
     """Make asr's greedy search."""
     decoder = component("decode", default_settings("decode", "tdt_greedy"))(head, None, str)
 

@@ -178,6 +178,18 @@ def test_if_the_joiner_cannot_start_from_the_ctc_layer_the_log_names_settings_th
     assert f"the joiner starts from random weights; from the CTC layer with {settings}" in caplog.text
 
 
+def test_without_the_weights_of_the_head_a_new_joiner_does_not_start_from_the_ctc_layer(
+    fluent: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sizes = ["head.joint_activation=relu", "head.joint_dim=64"]
+    config = start_config(fluent / "run", "head=tdt", *sizes, "init.parts=[encoder]")
+    start = start_of(config.init)
+    assert start is not None
+    with caplog.at_level(logging.INFO, "asr"):
+        start.load(fresh(config.components, [line.text for line in read_manifest(fluent / "train.jsonl")]))
+    assert "the joiner starts" not in caplog.text
+
+
 @torch.no_grad()
 def test_a_joiner_in_the_start_model_is_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     head = ["head=tdt", "head.joint_activation=relu", "head.joint_dim=64"]

@@ -230,11 +230,11 @@ def _confusions(confusions: Mapping[str, Any]) -> str:
 
 
 def recordings(count: int, clips: Clips, which: str = "with the most errors") -> str:
-    """Describe how many utterances have recordings, and which were recorded first."""
+    """Describe how many utterances have recordings on the page, and which utterances were chosen first."""
     summary = f"This page has recordings of {len(clips.audio):,} of {count:,} utterances"
     if clips.audio:
         limit = f"{clips.size / 1e6:.1f} MB; --report-audio sets the limit"
-        summary += f" ({limit}). The utterances {which} were recorded first"
+        summary += f" ({limit}), beginning with the utterances {which}"
     return f"{summary}." + (f" {len(clips.problems):,} could not be read." if clips.problems else "")
 
 

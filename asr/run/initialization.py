@@ -120,11 +120,10 @@ class Initialization:
                 cure = "Leave out overrides of sizes (debug=fast is one), or replace the whole part (head=ctc)"
                 raise InputError(f"{must}; {shapes}. {cure}.")
         model.load_state_dict({**state, **taken})
-        if frame_head is not None and not any(".of_frames." in name for name in taken):
-            layer = weights[f"{frame_head}linear.weight"], weights[f"{frame_head}linear.bias"]
-            self._start_joiner(
-                cast(nn.Module, model.head), *(pieces.rows(rows) if pieces.differ else rows for rows in layer)
-            )
+        layer = [loadable.get(f"{frame_head}linear.{kind}") for kind in ("weight", "bias")]
+        rows = [pieces.rows(tensor) if pieces.differ else tensor for tensor in layer if tensor is not None]
+        if len(rows) == len(layer) and not any(".of_frames." in name for name in taken):
+            self._start_joiner(cast(nn.Module, model.head), *rows)
         fresh = sorted(state.keys() - taken.keys())
         unused = sorted(weights.keys() - taken.keys())
         logger.info(

@@ -32,9 +32,9 @@ def die_with_parent(parent_id: int) -> None:
 def keep_memory() -> None:
     """Make glibc keep freed memory, because all training steps allocate similar amounts.
 
-    Otherwise Linux clears every page that is allocated again, which takes 5 to 18 % of a step on a CPU. Kept
-    memory is fragmented, so the peak is higher (`python -m benchmarks.training_memory`). If the user has set THRESHOLD,
-    it applies instead.
+    Otherwise Linux clears every page that is allocated again, which takes 5 to 18 % of a step on a CPU. Memory that
+    glibc keeps becomes fragmented, so the peak is higher (`python -m benchmarks.training_memory`). If the user has set
+    THRESHOLD, this function does nothing.
     """
     if THRESHOLD in os.environ:
         return
