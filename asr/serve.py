@@ -48,7 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
-        raise InputError(f"asr.serve needs {', '.join(missing)}; not installed. {how_to_install('serve')}")
+        raise InputError(
+            f"asr.serve needs packages that are not installed: {', '.join(missing)}. {how_to_install('serve')}"
+        )
     from asr.server.hosts import known_hosts
     from asr.server.pages import read_examples
 

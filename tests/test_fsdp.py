@@ -171,7 +171,8 @@ def test_a_checkpoint_of_fsdp_resumes_with_ddp_and_the_other_way_round(tones: Pa
     for epochs, strategy in enumerate(("fsdp", "ddp", "fsdp"), start=1):
         parts = trained(tmp_path, "parts", config(f"trainer.strategy={strategy}", f"trainer.max_epochs={epochs}"))
     assert [step > 0 for step, _ in resumptions(parts)] == [True, True]
-    assert len(losses(parts)) == len(losses(whole))
+    assert len(losses(whole)) >= 10
+    assert losses(parts) == pytest.approx(losses(whole), abs=1e-4, rel=1e-4)
 
 
 @pytest.mark.slow

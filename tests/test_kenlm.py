@@ -245,7 +245,9 @@ def test_files_written_by_other_tools_are_read(arpa: Path, model: Trigrams) -> N
     arpa.write_bytes(b"\n# by hand\n" + text.encode())
     ngram_model = NgramModel(arpa)
     assert set(ngram_model.words) == set(WORDS)
-    assert ngram_model.score(ngram_model.start(), "a.b")[0] <= 0
+    [backoff] = map(float, re.findall(r"\t<s>\t(\S+)", text))  # base 10, as are -1.5e-3 and 0
+    scores = [ngram_model.score(ngram_model.start(), word)[0] for word in ("a.b", "日本")]
+    assert scores == pytest.approx([math.log(10) * backoff, math.log(10) * (backoff - 1.5e-3)], abs=1e-5)
 
 
 @pytest.mark.parametrize("piece", [64, 1000])

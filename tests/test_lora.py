@@ -105,6 +105,9 @@ def test_merged_weights_give_the_outputs_of_the_adapted_net(encoder: str) -> Non
     base.load_state_dict(adapter.merged(base.state_dict(), own(net)))
     torch.testing.assert_close(base(*batch()), net(*batch()), rtol=0, atol=1e-12)
     assert (base(*batch()) - before).abs().max() > 1e-3
+    stored = {name: tensor.float() for name, tensor in base.state_dict().items()}
+    merged = adapter.merged(stored, own(net))
+    assert {tensor.dtype for name, tensor in merged.items() if name.endswith("weight")} == {torch.float32}
 
 
 @pytest.mark.parametrize("head", HEADS)

@@ -213,7 +213,7 @@ def test_a_quantised_transducer_is_smaller_in_all_parts_and_runs(
     made = smaller(parts, quantization)
     for name, part in made.items():
         onnx.checker.check_model(part, full_check=True)
-        assert part != parts[name], name
+        assert part.ByteSize() < 0.5 * parts[name].ByteSize(), name
     config = read_bundle(spoken / "bundle").config
     recognizer = running(load_recognizer(spoken / "bundle"), config, made)
     assert all(transcript.text for transcript in recognizer.transcribe(waveforms(tmp_path), sample_rate=16_000))

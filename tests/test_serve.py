@@ -368,8 +368,8 @@ def test_without_the_packages_of_the_server_the_error_says_what_to_install() -> 
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert (
-        done.stderr
-        == "error: asr.serve needs fastapi, uvicorn; not installed. In a clone of asr: pip install -e '.[serve]'\n"
+        done.stderr == "error: asr.serve needs packages that are not installed: fastapi, uvicorn. "
+        "In a clone of asr: pip install -e '.[serve]'\n"
     )
 
 

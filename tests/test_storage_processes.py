@@ -158,17 +158,21 @@ def is_alive(process_id: int) -> bool:
 
 @pytest.mark.parametrize("end", ["killed", "at its end"])
 def test_a_helper_ends_with_its_process(end: str) -> None:
-    code = f"read_range({URL!r}, 0, 5)\nprint('read', flush=True)\ntime.sleep({60 if end == 'killed' else 0})"
+    code = f"""
+read_range({URL!r}, 0, 5)
+from asr.storage import session
+print(session._session.access._process.pid, flush=True)
+time.sleep({60 if end == "killed" else 0})
+"""
     with started(code) as process:
         assert process.stdout
-        assert process.stdout.readline() == "read\n"
-        helpers = helpers_of(process.pid) if end == "killed" else []
+        helper = int(process.stdout.readline())
         if end == "killed":
-            assert len(helpers) == 1
+            assert helpers_of(process.pid) == [helper]
             process.kill()
-        process.wait(timeout=30)
+        assert process.wait(timeout=30) == (-signal.SIGKILL if end == "killed" else 0)
         for _ in range(200):
-            if not any(map(is_alive, helpers)):
+            if not is_alive(helper):
                 return
             time.sleep(0.1)
     pytest.fail("the helper still runs")

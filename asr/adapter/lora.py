@@ -96,7 +96,7 @@ class LoRA:
             ):
                 raise InputError(f"an adapter of rank {self._rank} must fit the weights of {layer}; it does not.")
             update = self._scale * (b.double() @ a.double())
-            weights[f"{layer}.weight"] = (weight.double() + update).to(b.dtype)
+            weights[f"{layer}.weight"] = (weight.double() + update).to(weight.dtype)
         return weights
 
 

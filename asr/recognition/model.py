@@ -15,7 +15,7 @@ class Model(nn.Module):
     Args:
         normalize: text normaliser, for references and hypotheses.
         tokenizer: fitted tokenizer.
-        features: fitted features; they are computed on the CPU, also in data workers.
+        features: fitted features.
         encoder: maps features to encoder_out.
         head: output layers and loss on encoder_out.
     """
