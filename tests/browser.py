@@ -23,6 +23,7 @@ ARGUMENTS = [
     "--disable-sync",
     "--autoplay-policy=no-user-gesture-required",
 ]
+SIMULATED_MICROPHONE = "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
@@ -127,3 +128,10 @@ def poor_contrasts(page: Any) -> list[str]:
 def overflow(page: Any) -> int:
     """Return the CSS pixels by which the page is wider than its window."""
     return page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+
+
+def shown_error(page: Any) -> str:
+    """Wait until the page shows an error, and return its text."""
+    page.wait_for_selector("#error:not([hidden])")
+    text: str = page.locator("#error").inner_text()
+    return text

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from asr import shards
 from asr.storage.settings import StorageSettings
 
 SERVE = """
@@ -272,3 +273,8 @@ def faulty(server: S3) -> Iterator[FaultyProxy]:
         yield proxy
     finally:
         proxy.close()
+
+
+def index(*arguments: str | Path) -> None:
+    """Index shards of another toolkit in place: `asr.shards --index-only`."""
+    assert shards.main(["--index-only", *map(str, arguments)]) == 0

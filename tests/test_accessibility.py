@@ -12,7 +12,7 @@ from asr.doctor import doctor
 from asr.errors import InputError
 from asr.evaluate import main as evaluate
 from tests.axe import axe, faults  # noqa: F401
-from tests.browser import launched, visit, wait_until
+from tests.browser import SIMULATED_MICROPHONE, launched, visit, wait_until
 from tests.bulk import finished_job, write_input
 from tests.conftest import TINY, settings_with
 from tests.files import serving_files
@@ -35,7 +35,7 @@ PAGES = [  # pages with each kind of content: text, code, pictures, wide tables,
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
     """A browser with a simulated microphone, which beeps."""
-    yield from launched("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
+    yield from launched(*SIMULATED_MICROPHONE)
 
 
 Check = Callable[..., None]

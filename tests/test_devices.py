@@ -17,10 +17,9 @@ from asr.errors import InputError
 from asr.recognition.model import Model
 from asr.train import train
 from asr.training import step_callbacks
-from asr.training.compile_ahead import CompilationBeside
-from asr.training.compiled_blocks import CompiledBlocks
 from asr.training.task import RecognitionTask
 from tests.conftest import TINY, resolved, settings_with, tone_corpus
+from tests.test_compiled_blocks import Waiting
 from tests.test_train import losses
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
@@ -34,15 +33,6 @@ WAYS = {
     "compiled": ["compile_blocks=true"],
     "all": ["data.features_on=device", "compile_blocks=true"],
 }
-
-
-class Waiting(CompiledBlocks):
-    """Compiled blocks that wait before each step until compilation in the background is finished."""
-
-    def on_train_batch_start(self, *given: Any) -> None:
-        super().on_train_batch_start(*given)
-        if isinstance(self._beside, CompilationBeside):
-            self._beside._process.wait()
 
 
 def make_model(*overrides: str) -> Model:

@@ -10,13 +10,12 @@ import pytest
 import torch
 import webdataset
 
-from asr import shards
 from asr.data.dataset import load_utterance
 from asr.data.index_cache import IndexCache
 from asr.data.manifest import Utterance, read_manifest
 from asr.errors import InputError
 from asr.storage.store import write_whole
-from tests.storing import FaultyProxy
+from tests.storing import FaultyProxy, index
 from tests.tones import SAMPLE_RATE
 
 
@@ -31,10 +30,6 @@ def tar_of(path: Path, members: Mapping[str, bytes]) -> Path:
         for name, content in members.items():
             add(archive, name, content)
     return path
-
-
-def index(*arguments: str | Path) -> None:
-    assert shards.main(["--index-only", *map(str, arguments)]) == 0
 
 
 def assert_reads_as(index_path: str | Path, files: list[Utterance]) -> None:

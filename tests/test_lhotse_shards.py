@@ -11,21 +11,17 @@ from typing import Any
 import pytest
 import torch
 
-from asr import shards
 from asr.data.dataset import load_utterance
 from asr.data.index_cache import IndexCache
 from asr.data.manifest import Utterance, read_manifest
 from asr.errors import InputError, StoreError
+from tests.storing import index
 from tests.tones import SAMPLE_RATE
 
 
 @pytest.fixture(scope="module")
 def files(tones: Path) -> list[Utterance]:
     return read_manifest(tones / "train.jsonl")
-
-
-def index(*arguments: str | Path) -> None:
-    assert shards.main(["--index-only", *map(str, arguments)]) == 0
 
 
 def cut(name: str, duration: float, *texts: str, **more: Any) -> dict[str, Any]:

@@ -37,19 +37,11 @@ from asr.publishing.quantization import QUANTIZATIONS, smaller
 from asr.recognition.recognizer import Recognizer
 from tests.conftest import CONF, resolved
 from tests.test_average import save
-from tests.test_onnx import TEXTS, follow, walk
+from tests.test_onnx import TEXTS, follow, sound, walk
 from tests.test_streaming import final_text, pieces
 
 PREDICTORS = sorted(path.stem for path in (CONF / "head" / "predictor").glob("*.yaml"))
 LENGTHS = (40000, 16000, 55555)  # samples
-
-
-def sound(num_samples: int) -> Tensor:
-    """Return noise that swells twice a second, like speech, with silence."""
-    time = torch.arange(num_samples) / 16000
-    waveform = 0.1 * (12 * time).sin().clamp(min=0) * torch.randn(num_samples)
-    waveform[num_samples // 2 : num_samples // 2 + 2000] = 0.0
-    return waveform
 
 
 def talkative(bundle: Path, layer: str, factor: float) -> None:

@@ -17,7 +17,7 @@ from asr.errors import InputError, StoreError
 from asr.storage.store import write_whole
 from asr.train import train
 from tests.conftest import TINY, settings_with, tone_corpus
-from tests.storing import FaultyProxy
+from tests.storing import FaultyProxy, index
 from tests.tones import SAMPLE_RATE
 
 # The library datasets does not compress the columns of audio; it compresses the others.
@@ -34,10 +34,6 @@ def table(files: Sequence[Utterance], **columns: Any) -> pa.Table:
     audio = [{"bytes": Path(file.audio_filepath).read_bytes(), "path": f"{file.id}.wav"} for file in files]
     rest = {"id": [file.id for file in files], "text": [file.text for file in files]} | columns
     return pa.table({"audio": audio} | {name: values for name, values in rest.items() if values is not None})
-
-
-def index(*arguments: str | Path) -> None:
-    assert shards.main(["--index-only", *map(str, arguments)]) == 0
 
 
 def assert_reads_as(index_path: str | Path, files: Sequence[Utterance], ids: Sequence[str] = ()) -> None:

@@ -11,7 +11,17 @@ import numpy as np
 import pytest
 import soundfile
 
-from tests.browser import Visit, launched, overflow, poor_contrasts, visit, visiting, wait_until
+from tests.browser import (
+    SIMULATED_MICROPHONE,
+    Visit,
+    launched,
+    overflow,
+    poor_contrasts,
+    shown_error,
+    visit,
+    visiting,
+    wait_until,
+)
 from tests.live import live_process
 from tests.serving import PATIENCE, Server
 from tests.tones import SAMPLE_RATE, sentences, speak
@@ -27,8 +37,7 @@ def microphone(folder: Path, how: str = "") -> Iterator[Any]:
     pause = np.zeros(SAMPLE_RATE, dtype=np.float32)
     samples = np.concatenate([part for text in TEXTS for part in (pause, speak(text))])
     soundfile.write(folder / "said.wav", samples, SAMPLE_RATE)
-    fake = "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"
-    yield from launched(*fake, f"--use-file-for-fake-audio-capture={folder / 'said.wav'}{how}")
+    yield from launched(*SIMULATED_MICROPHONE, f"--use-file-for-fake-audio-capture={folder / 'said.wav'}{how}")
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +70,6 @@ def seen(chromium: Any, server: Server) -> Iterator[Visit]:
 
 def button(page: Any, name: str) -> Any:
     return page.get_by_role("button", name=name, exact=True)
-
-
-def problem(page: Any) -> str:
-    page.wait_for_selector("#error:not([hidden])")
-    text: str = page.locator("#error").inner_text()
-    return text
 
 
 def words(page: Any) -> list[str]:
@@ -112,7 +115,7 @@ def test_a_busy_server_is_reported_and_accepts_the_next_client(seen: Visit, chro
     button(other.page, STOP).wait_for()
     wait_until(other.page, "document.querySelector('#hint').textContent.startsWith('Listening')")
     button(seen.page, START).click()
-    assert "The server is busy: the maximum number of streams (1) is open" in problem(seen.page)
+    assert "The server is busy: the maximum number of streams (1) is open" in shown_error(seen.page)
     assert button(seen.page, START).is_enabled()
     assert seen.page.locator("#live").is_hidden()
     other.page.context.close()
@@ -151,7 +154,7 @@ def test_captions_do_not_disturb_a_transcription(seen: Visit, tmp_path: Path) ->
     refuse = "() => Promise.reject(new DOMException('no', 'NotFoundError'))"
     seen.page.evaluate(f"() => {{ navigator.mediaDevices.getUserMedia = {refuse}; }}")
     button(seen.page, START).click()
-    assert "There is no microphone." in problem(seen.page)
+    assert "There is no microphone." in shown_error(seen.page)
     assert button(seen.page, "Cancel").is_visible()
     seen.page.evaluate("() => { delete navigator.mediaDevices.getUserMedia; }")  # restores the browser's own function
     button(seen.page, START).click()
@@ -171,10 +174,10 @@ def test_a_lost_connection_is_reported_and_words_remain(chromium: Any) -> None:
         button(seen.page, START).click()
         wait_until(seen.page, "document.querySelector('#lines').textContent.trim().length > 3", PATIENCE)
         server.process.kill()
-        assert problem(seen.page).endswith("The connection to the server was lost.")
+        assert shown_error(seen.page).endswith("The connection to the server was lost.")
         assert words(seen.page)
         button(seen.page, START).click()
-        assert "The server cannot be reached" in problem(seen.page)
+        assert "The server cannot be reached" in shown_error(seen.page)
         seen.page.context.close()
 
 
@@ -184,7 +187,7 @@ def test_a_stopping_server_is_reported(chromium: Any) -> None:
         button(seen.page, START).click()
         wait_until(seen.page, "document.querySelector('#lines').textContent.trim().length > 3", PATIENCE)
         assert server.stop() == 0
-        assert "The server is stopping." in problem(seen.page)
+        assert "The server is stopping." in shown_error(seen.page)
         seen.page.context.close()
 
 
@@ -196,6 +199,6 @@ def test_an_unavailable_microphone_is_explained(seen: Visit, name: str, message:
     refuse = f"() => Promise.reject(new DOMException('no', '{name}'))"
     seen.page.evaluate(f"() => {{ navigator.mediaDevices.getUserMedia = {refuse}; }}")
     button(seen.page, START).click()
-    assert message in problem(seen.page)
+    assert message in shown_error(seen.page)
     assert button(seen.page, START).is_enabled()
     assert button(seen.page, "Record").is_enabled()

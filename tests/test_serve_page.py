@@ -14,14 +14,24 @@ import soundfile
 from asr.data.manifest import Utterance, read_manifest
 from asr.server.pages import ExampleAudio, demo_page
 from asr.server.upload import Limits
-from tests.browser import Visit, launched, overflow, poor_contrasts, visit, visiting, wait_until
+from tests.browser import (
+    SIMULATED_MICROPHONE,
+    Visit,
+    launched,
+    overflow,
+    poor_contrasts,
+    shown_error,
+    visit,
+    visiting,
+    wait_until,
+)
 from tests.serving import Server, serving
 
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
     """A browser whose microphone beeps."""
-    yield from launched("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
+    yield from launched(*SIMULATED_MICROPHONE)
 
 
 @pytest.fixture(scope="module")
@@ -59,12 +69,6 @@ def transcript(page: Any) -> str:
     page.wait_for_selector("#result:not([hidden])")
     text: str = page.locator("#text").inner_text()
     return " ".join(text.split())
-
-
-def problem(page: Any) -> str:
-    page.wait_for_selector("#error:not([hidden])")
-    text: str = page.locator("#error").inner_text()
-    return text
 
 
 def test_a_file_is_transcribed_with_word_times(seen: Visit, server: Server, recording: Path, text: str) -> None:
@@ -166,7 +170,7 @@ def test_a_forbidden_microphone_is_explained(chromium: Any, server: Server) -> N
         "() => Promise.reject(new DOMException('no', 'NotAllowedError')); }"
     )
     seen.page.get_by_role("button", name="Record").click()
-    assert "not allowed to use the microphone" in problem(seen.page)
+    assert "not allowed to use the microphone" in shown_error(seen.page)
     seen.page.context.close()
 
 
@@ -186,10 +190,10 @@ def test_errors_are_shown_and_the_next_file_is_accepted(
     seen = visit(chromium, server.address + "/")
     (tmp_path / "<b>text.wav").write_text("not audio")
     seen.page.set_input_files("#file", tmp_path / "<b>text.wav")
-    assert problem(seen.page) == "<b>text.wav: must be audio that libsndfile reads; got: Format not recognised."
+    assert shown_error(seen.page) == "<b>text.wav: must be audio that libsndfile reads; got: Format not recognised."
     (tmp_path / "large.wav").write_bytes(bytes(6_000_000))
     seen.page.set_input_files("#file", tmp_path / "large.wav")
-    assert "must be at most 5 megabytes; it has 6.0" in problem(seen.page)
+    assert "must be at most 5 megabytes; it has 6.0" in shown_error(seen.page)
     seen.page.set_input_files("#file", recording)
     assert transcript(seen.page) == text
     assert seen.page.locator("#error").is_hidden()
@@ -202,7 +206,7 @@ def test_a_stopped_server_is_reported(chromium: Any, fluent: Path, recording: Pa
         assert seen.page.get_by_role("button", name="Example").count() == 0
         server.stop()
         seen.page.set_input_files("#file", recording)
-        assert "cannot be reached" in problem(seen.page)
+        assert "cannot be reached" in shown_error(seen.page)
         seen.page.context.close()
 
 
@@ -215,7 +219,7 @@ def test_one_file_can_be_dropped_but_not_two(seen: Visit, recording: Path, text:
     }"""
     content = base64.b64encode(recording.read_bytes()).decode()
     assert seen.page.evaluate(drop, [content, 2]) is False, "otherwise the browser leaves the page and opens the file"
-    assert "one recording at a time; got 2 files" in problem(seen.page)
+    assert "one recording at a time; got 2 files" in shown_error(seen.page)
     seen.page.evaluate(drop, [content, 1])
     assert transcript(seen.page) == text
 

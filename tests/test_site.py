@@ -28,7 +28,7 @@ from asr.publishing.programs import written_down
 from asr.publishing.site import ALWAYS, LARGE
 from asr.publishing.site_folder import prepare_site, write_site
 from asr.recognition.recognizer import Recognizer
-from tests.browser import Visit, launched, overflow, poor_contrasts, visit
+from tests.browser import SIMULATED_MICROPHONE, Visit, launched, overflow, poor_contrasts, visit
 from tests.conftest import SHARED
 from tests.files import serving_files
 from tests.listener import listener
@@ -284,7 +284,7 @@ def site(
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
     """A browser whose microphone beeps."""
-    yield from launched("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
+    yield from launched(*SIMULATED_MICROPHONE)
 
 
 @pytest.fixture(scope="module")
