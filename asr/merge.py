@@ -6,6 +6,7 @@ from pathlib import Path
 
 from asr.cli.command import add_base, run_command
 from asr.cli.parser import CommandParser
+from asr.errors import InputError
 from asr.system.files import real
 from asr.text.printable import printable
 
@@ -26,19 +27,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         required=True,
         help="folder of the bundle; an older bundle is replaced",
     )
+    share = "share of the base in each weight, from 0 to less than 1 (default 0); a larger share reduces forgetting"
+    parser.add_argument("--share", metavar="S", type=float, default=0.0, help=share)
     options = parser.parse_args(arguments)
+    if not 0 <= options.share < 1:
+        raise InputError(f"--share must be at least 0 and less than 1; got {options.share:g}.")
     from asr.checkpoint.bundle import check_replaceable, replace_bundle
-    from asr.checkpoint.load import bundle_recognizer, read_model
+    from asr.checkpoint.load import average, bundle_recognizer, read_model
     from asr.interchange.hub import path_of
 
-    path = path_of(options.model)
-    bundle = read_model(path, path_of(options.base))
+    path, base_path = path_of(options.model), path_of(options.base)
+    bundle = read_model(path, base_path)
+    if options.share:
+        weights = average([bundle.weights, read_model(base_path).weights], [1 - options.share, options.share])
+        bundle = replace(bundle, weights=weights)
     names = {"name": real(options.output).name, "adapter": _named(options.model), "base": _named(options.base)}
-    bundle = replace(bundle, card=_CARD.format(**names, card=_quoted(bundle.card)))
+    and_share = f", with a share of {options.share:g} of the base in each weight" if options.share else ""
+    bundle = replace(bundle, card=_CARD.format(**names, share=and_share, card=_quoted(bundle.card)))
     check_replaceable(options.output, bundle)
     bundle_recognizer(bundle, path)  # checks that the merged model loads
     replace_bundle(options.output, bundle)
-    print(f"{options.output}: {printable(str(options.model))} merged into {printable(str(options.base))}")
+    print(f"{options.output}: {printable(str(options.model))} merged into {printable(str(options.base))}{and_share}")
     return 0
 
 
@@ -52,7 +61,7 @@ def _quoted(card: str) -> str:
 
 _CARD = """# {name}
 
-A speech recogniser: the adapter {adapter} merged into its base {base} by `python -m asr.merge`. Transcribe with
+A speech recogniser: the adapter {adapter} merged into its base {base} by `python -m asr.merge`{share}. Transcribe with
 `python -m asr.transcribe FOLDER AUDIO...`, where FOLDER is this folder.
 
 ## The adapter

@@ -166,6 +166,26 @@ def test_a_new_joiner_starts_with_the_logits_of_the_models_ctc_layer(
         assert logits[:, vocab_size:].argmax(dim=1).tolist() == [1] * 9, "one frame, like a frame of CTC"
 
 
+@pytest.mark.parametrize(
+    ("head", "own", "overrides", "decode"),
+    [
+        ("tdt", "tdt_greedy", [], {"name": "tdt_greedy", "max_symbols": 3}),
+        ("transducer", "transducer_greedy", [], {"name": "transducer_greedy", "max_symbols": 3}),
+        ("tdt", "tdt_beam", [], default_settings("decode", "tdt_greedy")),  # the model's own search may be slow
+        ("tdt", "tdt_greedy", ["decode=greedy"], {"name": "greedy"}),
+        ("tdt", "tdt_greedy", ["head=transducer"], default_settings("decode", "transducer_greedy")),
+        ("ctc", "beam", [], {"name": "greedy"}),
+        ("ctc", "greedy", ["decode=beam", "decode.beam_size=3"], default_settings("decode", "beam") | {"beam_size": 3}),
+    ],
+)
+def test_the_decoder_is_the_greedy_decoder_of_the_start_models_head(
+    head: str, own: str, overrides: list[str], decode: dict[str, Any], tmp_path: Path
+) -> None:
+    settings = [f"head={head}", f"decode={own}", *(["decode.max_symbols=3"] if "tdt" in own or "trans" in own else [])]
+    model = save(tmp_path / "old.ckpt", *settings, texts=["abc"], weights=1)
+    assert start_config(model, *overrides).components["decode"] == decode
+
+
 def test_if_the_joiner_cannot_start_from_the_ctc_layer_the_log_names_settings_that_permit_it(
     fluent: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

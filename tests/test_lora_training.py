@@ -127,6 +127,29 @@ def test_a_merged_bundle_is_a_whole_model_with_equal_outputs(
     assert (finetuned / "bundle").is_dir(), "a merged bundle can be adapted again"
 
 
+def test_a_share_of_the_base_is_mixed_into_the_merged_weights(
+    adapted: Path, fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [str(adapted), "--base", str(fluent / "run")]
+    assert merge_main([*given, "-o", str(tmp_path / "whole")]) == 0
+    assert merge_main([*given, "-o", str(tmp_path / "mixed"), "--share", "0.3"]) == 0
+    assert capsys.readouterr().out.endswith(
+        f"merged into {fluent / 'run'}, with a share of 0.3 of the base in each weight\n"
+    )
+    base, whole, mixed = (
+        load_file(folder / "weights.safetensors")
+        for folder in (fluent / "run" / "bundle", tmp_path / "whole", tmp_path / "mixed")
+    )
+    for name, weight in mixed.items():
+        expected = (0.7 * whole[name].double() + 0.3 * base[name].double()).to(weight.dtype)
+        torch.testing.assert_close(weight, expected, rtol=0, atol=1e-7)
+    assert any(not torch.equal(mixed[name], whole[name]) for name in mixed)
+    assert "`python -m asr.merge`, with a share of 0.3 of the base" in (tmp_path / "mixed" / "README.md").read_text()
+    for share in ("1", "-0.1", "nan"):
+        message = refused(merge_main, *given, "-o", str(tmp_path / "refused"), "--share", share)
+        assert message == f"--share must be at least 0 and less than 1; got {share}."
+
+
 def test_the_server_loads_a_bundle_with_its_base(adapted: Path, fluent: Path, tones: Path) -> None:
     utterance = read_manifest(tones / "test.jsonl")[0]
     expected = load_recognizer(adapted, base=fluent / "run").transcribe(utterance.audio_filepath).text
@@ -247,7 +270,7 @@ def test_the_mean_of_checkpoints_is_an_adapter_with_the_mean_weights(fluent: Pat
         torch.testing.assert_close(weight, (states[0][f"model.{name}"] + states[1][f"model.{name}"]) / 2)
     load_recognizer(tmp_path / "mean", base=fluent / "run")
     message = refused(average_main, str(run_dir), "--start", str(fluent / "run"), "--output-dir", str(tmp_path / "x"))
-    assert "must have weights of the shapes of" in message
+    assert message.endswith(" is an adapter. Leave out --start; asr.merge --share averages an adapter with its base.")
 
 
 def test_weights_trained_beside_an_adapter_are_stored_with_the_statistics_of_their_norms(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from asr.build import MODEL_KEYS, Config, build_decoder, build_features, build_model, build_tokenizer
-from asr.checkpoint.adapted import ADAPTER, BASE, check_whole, merged
+from asr.checkpoint.adapted import ADAPTER, BASE, check_whole, is_adapter, merged
 from asr.checkpoint.address import hub_hint
 from asr.checkpoint.bundle import (
     CONFIG,
@@ -289,6 +289,10 @@ def write_bundle(
     check_same_weights(checkpoints, bundles)
     first, *_ = bundles
     weights, shares = [bundle.weights for bundle in bundles], [1.0] * len(bundles)
+    if start is not None and is_adapter(first.config):
+        must = "checkpoints that are averaged with --start must be whole models"
+        cure = "Leave out --start; asr.merge --share averages an adapter with its base."
+        raise InputError(f"{must}; {checkpoints[0]} is an adapter. {cure}")
     if start is not None:
         weights.append(_read_start(start.path, checkpoints[0], first))
         shares.append(len(bundles) * start.share / (1 - start.share))

@@ -21,6 +21,7 @@ from asr.interchange.hub import path_of
 from asr.interfaces import Tokenizer
 from asr.recognition.recognizer import Recognizer
 from asr.run.settings import InitSettings, RunSettings
+from asr.settings.conf import default_settings, greedy_decoder, is_greedy
 from asr.text.printable import listed
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ PARTS = ("normalizer", "tokenizer", "features", "encoder", "head")  # components
 
 def with_parts(settings: RunSettings, overrides: Sequence[str]) -> RunSettings:
     """Replace the components in `settings` by those of the model in `init.from`, unless overrides set them.
+
+    With the model's head, the decoder is the greedy decoder of this head, because the model's own search may be slow
+    and need files such as a language model.
 
     Args:
         settings: settings of a run.
@@ -59,7 +63,18 @@ def with_parts(settings: RunSettings, overrides: Sequence[str]) -> RunSettings:
         for name in names:
             if name.startswith((f"{part}.", f"{part}/")):
                 _put(parts, settings.components, name.replace("/", ".").split("."))
+    given = settings.components["decode"]
+    if "head" in parts and not any(name.startswith("decode") for name in names) and is_greedy(given["name"]):
+        parts["decode"] = _greedy_decoder(parts["head"]["name"], model["decode"])
+        if parts["decode"] != given:
+            logger.info("init.from: decode=%s, the greedy decoder of the model's head", parts["decode"]["name"])
     return replace(settings, components={**settings.components, **parts})
+
+
+def _greedy_decoder(head: str, of_model: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of the head's greedy decoder: the model's own if it has this decoder, otherwise conf's."""
+    name = greedy_decoder(head)
+    return dict(of_model) if of_model["name"] == name else default_settings("decode", name)
 
 
 def _put(parts: dict[str, Any], components: Mapping[str, Any], path: list[str]) -> None:

@@ -8,6 +8,8 @@ from asr.settings.rule import one_of
 HERE = Path(__file__).parent.parent  # folder of the package
 CONF = HERE / "conf" if (HERE / "conf").is_dir() else HERE.parent / "conf"  # in a wheel, conf/ is inside the package
 
+DECODER = "override /decode@_global_.decode"  # in the defaults of a head's file: the decoder that the head selects
+
 
 def run_defaults() -> dict[str, Any]:
     """Read the defaults of settings that belong to no component from conf/train.yaml and conf/trainer/default.yaml."""
@@ -21,6 +23,21 @@ def run_defaults() -> dict[str, Any]:
 def names(group: str) -> list[str]:
     """List the files of conf/<group>, without their suffix."""
     return sorted(file.stem for file in (CONF / group).glob("*.yaml"))
+
+
+def greedy_decoder(head: str) -> str:
+    """Return the name of a head's greedy decoder: the one that conf/head/<head>.yaml selects, otherwise greedy."""
+    import yaml
+
+    one_of(*names("head")).check("head.name", head)
+    settings: dict[str, Any] = yaml.safe_load((CONF / "head" / f"{head}.yaml").read_text(encoding="utf-8"))
+    chosen = [entry for entry in settings.get("defaults", []) if isinstance(entry, dict)]
+    return next((str(entry[DECODER]) for entry in chosen if DECODER in entry), "greedy")
+
+
+def is_greedy(decoder: str) -> bool:
+    """Return whether this is the greedy decoder of a head."""
+    return decoder in map(greedy_decoder, names("head"))
 
 
 def default_settings(group: str, name: str) -> dict[str, Any]:
