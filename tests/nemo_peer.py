@@ -2,8 +2,10 @@
 
     python nemo_peer.py make FOLDER      reads config.json; writes theirs.nemo with random weights, and expected.pt
     python nemo_peer.py read FOLDER      reads back.nemo; writes the texts that it recognises to texts.json
+    python nemo_peer.py save FOLDER      reads back.nemo; writes theirs.nemo with the same weights
 
-This program does not import asr. FOLDER contains waveforms.pt (a list of (S,)), tokenizer.model and vocab.txt.
+This program does not import asr. For make and read, FOLDER contains waveforms.pt (a list of (S,)); for make, also
+tokenizer.model and vocab.txt.
 """
 
 import json
@@ -110,11 +112,21 @@ def make(folder: Path) -> None:
     torch.save(plain, folder / "expected.pt")  # NeMo's tensors have attributes of NeMo's classes; clones do not
 
 
-def read(folder: Path) -> None:
-    """Read an archive that asr wrote, and write the texts that its model recognises."""
+def restored(folder: Path) -> Any:
+    """Read the archive that asr wrote."""
     from nemo.collections.asr.models import ASRModel
 
-    model = ASRModel.restore_from(str(folder / "back.nemo"), map_location="cpu").eval()
+    return ASRModel.restore_from(str(folder / "back.nemo"), map_location="cpu").eval()
+
+
+def save(folder: Path) -> None:
+    """Read an archive that asr wrote, and let NeMo write it."""
+    restored(folder).save_to(str(folder / "theirs.nemo"))
+
+
+def read(folder: Path) -> None:
+    """Read an archive that asr wrote, and write the texts that its model recognises."""
+    model = restored(folder)
     with torch.no_grad():
         transcripts = texts(model, torch.load(folder / "waveforms.pt"))
     (folder / "texts.json").write_text(json.dumps(transcripts))
@@ -122,4 +134,4 @@ def read(folder: Path) -> None:
 
 if __name__ == "__main__":
     for place in sys.argv[2:]:
-        {"make": make, "read": read}[sys.argv[1]](Path(place))
+        {"make": make, "read": read, "save": save}[sys.argv[1]](Path(place))

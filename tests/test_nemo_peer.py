@@ -14,12 +14,19 @@ import torch
 
 from asr.checkpoint.load import load_recognizer
 from asr.convert import main
+from asr.data.manifest import read_manifest
+from asr.export import main as export
 from asr.interfaces import Encoded
-from tests.conftest import ROOT
+from asr.merge import main as merge
+from asr.run.initialization import with_parts
+from asr.train import train
+from tests.conftest import ROOT, TINY, settings_with, tone_corpus
 from tests.nemo import DIM, SAMPLE_RATE, sentencepiece_model, vocabulary
 from tests.nemo_peer import TOKENS
+from tests.test_export_transducers import by_sherpa, texts_of
 from tests.test_nemo_transducers import HIDDEN, JOINT, KINDS, config
 from tests.test_parakeet import sound
+from tests.tones import sentences, write_corpus
 
 PYTHON = Path(os.environ.get("ASR_NEMO_PYTHON", ROOT / ".venv-nets" / "bin" / "python"))
 PEER = ROOT / "tests" / "nemo_peer.py"
@@ -100,3 +107,31 @@ def test_greedy_texts_equal_those_of_nemo_for_its_archive_and_for_ours(kind: str
     transcripts = load_recognizer(models / kind / "ours").transcribe(WAVEFORMS, sample_rate=SAMPLE_RATE)
     assert [transcript.text for transcript in transcripts] == expected
     assert json.loads((models / kind / "texts.json").read_text()) == expected
+
+
+def test_a_model_that_nemo_saved_is_adapted_with_lora_exported_and_read_by_sherpa_onnx(tmp_path: Path) -> None:
+    """sherpa-onnx computes its own features, so the model is trained until it is certain of its tokens."""
+    pytest.importorskip("sherpa_onnx", reason="sherpa-onnx is not installed")
+    texts = {"train": sentences(128, seed=1), "valid": sentences(8, seed=2), "test": sentences(20, seed=3)}
+    write_corpus(tmp_path, texts)
+    corpus = [*tone_corpus(tmp_path), "corpus.test=[]"]
+    head = ["head=tdt", "head/predictor=lstm", "head.predictor.dim=32", "head.predictor.trains_blank=false"]
+    enough = ["trainer.max_epochs=16", "trainer.check_val_every_n_epoch=16", "optimizer.lr=8e-3"]
+    made = [*TINY, *head, "head.joint_dim=64", "features=slaney_fbank", *enough, f"run_dir={tmp_path / 'run'}"]
+    train(settings_with(*made, *corpus))
+    assert main([str(tmp_path / "run"), "--to", "nemo", "-o", str(tmp_path / "back.nemo")]) == 0
+    run_nemo("save", [tmp_path])
+    assert main([str(tmp_path / "theirs.nemo"), "-o", str(tmp_path / "parakeet")]) == 0
+    settings = [line for line in TINY if line.startswith(("trainer", "data", "schedule", "augment"))]
+    settings += [f"init.from={tmp_path / 'parakeet'}", "adapter=lora", "trainer.max_steps=50", "trainer.max_epochs=-1"]
+    settings += [*corpus, f"run_dir={tmp_path / 'adapted'}"]
+    train(with_parts(settings_with(*settings), settings))
+    base, merged = str(tmp_path / "parakeet"), tmp_path / "merged"
+    assert merge([str(tmp_path / "adapted"), "--base", base, "-o", str(merged)]) == 0
+    assert load_recognizer(merged).decode.description == load_recognizer(base).decode.description
+    assert export([str(merged), "-o", str(tmp_path / "exported")]) == 0
+    utterances = read_manifest(tmp_path / "test.jsonl")
+    paths = [utterance.audio_filepath for utterance in utterances]
+    expected = texts_of(merged, paths)
+    assert by_sherpa(tmp_path / "exported", paths) == expected
+    assert sum(text == utterance.text for text, utterance in zip(expected, utterances, strict=True)) >= 15
