@@ -478,7 +478,7 @@ def test_real_speech_gives_the_same_words_in_the_browser(
     recognizer = load_recognizer(tmp_path / "english" / "bundle")
     with serving_files(site) as address:
         seen = visit(chromium, address + "/")
-        assert "Model english" in seen.page.locator("header").inner_text()
+        assert "runs the model english" in seen.page.locator("header").inner_text()
         for file in [*files, tmp_path / "long.flac"]:
             seen.page.set_input_files("#file", file)
             outcome(seen.page)
