@@ -12,6 +12,7 @@ from asr.encoder.cell.gru import GRU
 from asr.encoder.cell.lstm import LSTM
 from asr.encoder.recurrent import Recurrent
 from asr.errors import InputError
+from asr.kernels import recurrent
 from asr.lengths import padding_mask
 from tests.test_transformer import NoSubsampling
 
@@ -77,3 +78,24 @@ def test_an_exported_cell_processes_any_number_of_frames_step_by_step(cell: Any,
 def test_an_odd_dim_for_two_directions_is_refused_in_one_line() -> None:
     with pytest.raises(InputError, match=r"encoder\.dim must be even, for two directions; got 5\."):
         make(LSTM, bidirectional=True, dim=5)
+
+
+@pytest.mark.parametrize("given", [None, torch.bfloat16])
+def test_in_bfloat16_on_a_processor_without_avx512_an_lstm_computes_in_float32(
+    given: torch.dtype | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recurrent, "can_run_in_bfloat16", lambda: False)
+    layers, x = torch.nn.LSTM(3, 4, 2, batch_first=True), torch.randn(2, 5, 3)
+    state = None if given is None else (torch.zeros(2, 2, 4, dtype=given), torch.zeros(2, 2, 4, dtype=given))
+    with torch.autocast("cpu", torch.bfloat16):
+        out, (hidden, memory) = recurrent.run_lstm(layers, x, state)
+    expected, (expected_hidden, expected_memory) = layers(x)
+    assert torch.equal(out, expected)
+    assert torch.equal(hidden, expected_hidden)
+    assert torch.equal(memory, expected_memory)
+
+
+def test_every_lstm_runs_in_bfloat16_on_this_processor() -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        out, _ = recurrent.run_lstm(torch.nn.LSTM(3, 4, batch_first=True), torch.randn(2, 5, 3))
+    assert out.isfinite().all()

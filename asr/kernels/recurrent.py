@@ -19,9 +19,38 @@ def recur(cell: nn.LSTM | nn.GRU, x: Tensor) -> Tensor:
         (B, T, H), the state at each frame.
     """
     if not torch.compiler.is_exporting():
-        return cell(x)[0]
+        return run_lstm(cell, x)[0] if isinstance(cell, nn.LSTM) else cell(x)[0]
     form = lstm_plainly if isinstance(cell, nn.LSTM) else gru_plainly
     return form(x, *cell.all_weights[0])
+
+
+def run_lstm(
+    layers: nn.LSTM, x: Tensor, state: tuple[Tensor, Tensor] | None = None
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """Run torch's LSTM; in bfloat16 autocast on a processor without AVX-512, compute in float32.
+
+    On such a processor torch raises an error, because oneDNN has no LSTM in bfloat16 for it.
+
+    Args:
+        layers: torch's LSTM, batch first.
+        x: (B, T, D).
+        state: state and memory of each layer, (L, B, H) each; None: zeros.
+
+    Returns:
+        (B, T, H), and the new state and memory.
+    """
+    out: tuple[Tensor, tuple[Tensor, Tensor]]
+    if x.device.type == "cpu" and torch.is_autocast_enabled("cpu") and not can_run_in_bfloat16():
+        with torch.autocast("cpu", enabled=False):
+            out = layers(x.float(), None if state is None else (state[0].float(), state[1].float()))
+    else:
+        out = layers(x, state)
+    return out
+
+
+def can_run_in_bfloat16() -> bool:
+    """Return whether torch's LSTM runs in bfloat16 on this processor; with oneDNN it needs AVX-512 or equivalent."""
+    return not torch.backends.mkldnn.is_available() or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def lstm_plainly(x: Tensor, weight_x: Tensor, weight_h: Tensor, bias_x: Tensor, bias_h: Tensor) -> Tensor:
@@ -54,8 +83,7 @@ def step_lstm(layers: nn.LSTM, x: Tensor, hidden: Tensor, memory: Tensor) -> tup
         State and memory after the frame; the output is the last layer's state.
     """
     if not torch.compiler.is_exporting() and (layers.training or x.device.type != "cpu"):
-        new: tuple[Tensor, Tensor] = layers(x[:, None], (hidden, memory))[1]
-        return new
+        return run_lstm(layers, x[:, None], (hidden, memory))[1]
     states, memories = [], []
     for weights, state, cells in zip(layers.all_weights, hidden, memory, strict=True):
         weight_x, weight_h, bias_x, bias_h = weights

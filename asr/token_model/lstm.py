@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from asr.interfaces import State
 from asr.kernels.dropout import Dropout
+from asr.kernels.recurrent import run_lstm
 from asr.settings.rule import Dim, Layers, Probability
 from asr.token_model.output import TiedEmbedding
 
@@ -44,7 +45,9 @@ class LSTMTokenModel(nn.Module):
     def forward(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """Return log_probs (B, U, V) of the token after each of `tokens` (B, U), and the state after all `tokens`."""
         outputs, cells = (state[name].transpose(0, 1).contiguous() for name in ("outputs", "cells"))  # (L, B, H)
-        out, (outputs, cells) = self.cells(self.dropout(self.embedding(tokens)), (outputs, cells))  # (B, U, H)
+        out, (outputs, cells) = run_lstm(
+            self.cells, self.dropout(self.embedding(tokens)), (outputs, cells)
+        )  # (B, U, H)
         log_probs = self.embedding.log_probs(self.project(self.dropout(out)))
         return log_probs, {"outputs": outputs.transpose(0, 1), "cells": cells.transpose(0, 1)}
 

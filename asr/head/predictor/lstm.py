@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from asr.interfaces import BLANK_ID
-from asr.kernels.recurrent import step_lstm
+from asr.kernels.recurrent import run_lstm, step_lstm
 from asr.settings.rule import SWITCH, Dim, Layers, Probability
 
 
@@ -51,5 +51,5 @@ class LSTMPredictor(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Map tokens (B, U) to (B, U + 1, P): an output before the first token and after each token."""
         begun = nn.functional.pad(tokens, (1, 0), value=BLANK_ID)
-        out, _ = self.cells(self.embedding(begun))
+        out, _ = run_lstm(self.cells, self.embedding(begun))
         return self.dropout(out)
