@@ -6,7 +6,6 @@ from pathlib import Path
 
 from asr.cli.command import add_base, run_command
 from asr.cli.parser import CommandParser
-from asr.errors import InputError
 from asr.system.files import real
 from asr.text.printable import printable
 
@@ -31,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--share", metavar="S", type=float, default=0.0, help=share)
     options = parser.parse_args(arguments)
     if not 0 <= options.share < 1:
-        raise InputError(f"--share must be at least 0 and less than 1; got {options.share:g}.")
+        parser.error(f"--share must be at least 0 and less than 1; got {options.share:g}")
     from asr.checkpoint.bundle import check_replaceable, replace_bundle
     from asr.checkpoint.load import average, bundle_recognizer, read_model
     from asr.interchange.hub import path_of

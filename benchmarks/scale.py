@@ -263,7 +263,7 @@ def examine(folder: Path, model: str, amount: float) -> Cost:
 
 TASKS = (
     Task("training step", "utterances of 2 s", 1, step_of_utterances),
-    Task("training step of one utterance", "s", 1, step_of_seconds),  # 200 s would take 18 GB
+    Task("training step of one utterance", "s", 1, step_of_seconds),  # 200 s takes more than 17 GB
     Task("recognition", "recordings of 10 s", 2, recognize_utterances),
     Task("recognition of one recording", "s", 18, recognize_seconds),
     Task("asr.evaluate with its report", "recordings of 10 s", 36, evaluate_utterances),  # 10 hours at the largest size

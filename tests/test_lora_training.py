@@ -146,8 +146,10 @@ def test_a_share_of_the_base_is_mixed_into_the_merged_weights(
     assert any(not torch.equal(mixed[name], whole[name]) for name in mixed)
     assert "`python -m asr.merge`, with a share of 0.3 of the base" in (tmp_path / "mixed" / "README.md").read_text()
     for share in ("1", "-0.1", "nan"):
-        message = refused(merge_main, *given, "-o", str(tmp_path / "refused"), "--share", share)
-        assert message == f"--share must be at least 0 and less than 1; got {share}."
+        with pytest.raises(SystemExit):
+            merge_main([*given, "-o", str(tmp_path / "refused"), "--share", share])
+        assert capsys.readouterr().err.startswith(f"error: --share must be at least 0 and less than 1; got {share}. ")
+    assert not (tmp_path / "refused").exists()
 
 
 def test_the_server_loads_a_bundle_with_its_base(adapted: Path, fluent: Path, tones: Path) -> None:

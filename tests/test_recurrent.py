@@ -12,8 +12,10 @@ from asr.encoder.cell.gru import GRU
 from asr.encoder.cell.lstm import LSTM
 from asr.encoder.recurrent import Recurrent
 from asr.errors import InputError
+from asr.head.predictor.lstm import LSTMPredictor
 from asr.kernels import recurrent
 from asr.lengths import padding_mask
+from asr.token_model.lstm import LSTMTokenModel
 from tests.test_transformer import NoSubsampling
 
 DIM, LAYERS = 6, 3
@@ -95,7 +97,15 @@ def test_in_bfloat16_on_a_processor_without_avx512_an_lstm_computes_in_float32(
     assert torch.equal(memory, expected_memory)
 
 
-def test_every_lstm_runs_in_bfloat16_on_this_processor() -> None:
+def test_encoder_prediction_network_and_language_model_run_in_bfloat16_on_this_processor() -> None:
+    predictor = LSTMPredictor(7, dim=4, num_layers=1, dropout=0.0, trains_blank=True)
+    token_model = LSTMTokenModel(7, embedding_dim=3, dim=4, num_layers=1, dropout=0.0)
+    tokens = torch.tensor([[1, 2], [3, 4]])
     with torch.autocast("cpu", torch.bfloat16):
-        out, _ = recurrent.run_lstm(torch.nn.LSTM(3, 4, batch_first=True), torch.randn(2, 5, 3))
-    assert out.isfinite().all()
+        outputs = [
+            LSTM(3, 4)(torch.randn(2, 5, 3)),
+            predictor(tokens),
+            predictor.step(tokens[:, 0], predictor.initial_state(2))[0],
+            token_model(tokens, token_model.initial_state(2))[0],
+        ]
+    assert all(output.isfinite().all() for output in outputs)

@@ -289,10 +289,6 @@ def write_bundle(
     check_same_weights(checkpoints, bundles)
     first, *_ = bundles
     weights, shares = [bundle.weights for bundle in bundles], [1.0] * len(bundles)
-    if start is not None and is_adapter(first.config):
-        must = "checkpoints that are averaged with --start must be whole models"
-        cure = "Leave out --start; asr.merge --share averages an adapter with its base."
-        raise InputError(f"{must}; {checkpoints[0]} is an adapter. {cure}")
     if start is not None:
         weights.append(_read_start(start.path, checkpoints[0], first))
         shares.append(len(bundles) * start.share / (1 - start.share))
@@ -321,8 +317,12 @@ def _read_start(source: Path, checkpoint: Path, trained: Bundle) -> dict[str, Te
     """Read the weights of a run's initial model.
 
     Raises:
-        InputError: weights or tokens differ from those of the run.
+        InputError: the run trained an adapter, or weights or tokens differ from those of the run.
     """
+    if is_adapter(trained.config):
+        must = "checkpoints that are averaged with --start must be whole models"
+        cure = "Leave out --start; asr.merge --share averages an adapter with its base."
+        raise InputError(f"{must}; {checkpoint} is an adapter. {cure}")
     start = read_model(source)
     check_same_weights([checkpoint, source], [trained, start])
     if _pieces(trained) != _pieces(start):

@@ -27,11 +27,7 @@ def names(group: str) -> list[str]:
 
 def greedy_decoder(head: str) -> str:
     """Return the name of a head's greedy decoder: the one that conf/head/<head>.yaml selects, otherwise greedy."""
-    import yaml
-
-    one_of(*names("head")).check("head.name", head)
-    settings: dict[str, Any] = yaml.safe_load((CONF / "head" / f"{head}.yaml").read_text(encoding="utf-8"))
-    chosen = [entry for entry in settings.get("defaults", []) if isinstance(entry, dict)]
+    _, chosen = _read("head", head)
     return next((str(entry[DECODER]) for entry in chosen if DECODER in entry), "greedy")
 
 
@@ -46,11 +42,7 @@ def default_settings(group: str, name: str) -> dict[str, Any]:
     Raises:
         InputError: the component does not exist.
     """
-    import yaml
-
-    one_of(*names(group)).check(f"{group}.name", name)
-    settings: dict[str, Any] = yaml.safe_load((CONF / group / f"{name}.yaml").read_text(encoding="utf-8"))
-    chosen = [entry for entry in settings.pop("defaults", []) if isinstance(entry, dict)]
+    settings, chosen = _read(group, name)
     parts: dict[str, dict[str, Any]] = {}
     for key, part in (item for entry in chosen for item in entry.items()):
         if key.startswith("override "):  # a setting outside of the component
@@ -59,3 +51,16 @@ def default_settings(group: str, name: str) -> dict[str, Any]:
         of_group, _, absolute = key.rpartition("@")
         parts[absolute] = default_settings(of_group.removeprefix("/") or f"{group}/{key}", part)
     return {**settings, **{key: part | settings.get(key, {}) for key, part in parts.items()}}
+
+
+def _read(group: str, name: str) -> tuple[dict[str, Any], list[dict[str, str]]]:
+    """Read conf/<group>/<name>.yaml; return its settings, and the entries of its defaults that choose a component.
+
+    Raises:
+        InputError: the component does not exist.
+    """
+    import yaml
+
+    one_of(*names(group)).check(f"{group}.name", name)
+    settings: dict[str, Any] = yaml.safe_load((CONF / group / f"{name}.yaml").read_text(encoding="utf-8"))
+    return settings, [entry for entry in settings.pop("defaults", []) if isinstance(entry, dict)]
