@@ -167,12 +167,12 @@ def test_a_checkpoint_of_fsdp_resumes_with_ddp_and_the_other_way_round(tones: Pa
         NO_BATCH_NORM,
     ]
     config = partial(resolved, *overrides, "trainer.devices=2")
-    whole = trained(tmp_path, "whole", config("trainer.strategy=ddp", "trainer.max_epochs=3"))
-    for epochs, strategy in enumerate(("fsdp", "ddp", "fsdp"), start=1):
-        parts = trained(tmp_path, "parts", config(f"trainer.strategy={strategy}", f"trainer.max_epochs={epochs}"))
-    assert [step > 0 for step, _ in resumptions(parts)] == [True, True]
-    assert len(losses(whole)) >= 10
-    assert losses(parts) == pytest.approx(losses(whole), abs=1e-4, rel=1e-4)
+    # Both runs end and resume after each epoch, because the learning rate depends on trainer.max_epochs.
+    for name, strategies in (("ddp", ("ddp", "ddp", "ddp")), ("both", ("fsdp", "ddp", "fsdp"))):
+        for epochs, strategy in enumerate(strategies, start=1):
+            trained(tmp_path, name, config(f"trainer.strategy={strategy}", f"trainer.max_epochs={epochs}"))
+    assert [step > 0 for step, _ in resumptions(tmp_path / "both")] == [True, True]
+    assert_equal_training(tmp_path / "both", tmp_path / "ddp", least=30)
 
 
 @pytest.mark.slow
