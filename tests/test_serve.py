@@ -287,9 +287,7 @@ def test_requests_still_waiting_at_the_end_of_the_stop_time_are_answered_with_an
         waiting = [in_background(server.post, LONG, f"{number}.flac") for number in range(12)]
         while server.get("/health").json()["waiting"] < 10:
             time.sleep(0.01)
-        began = time.monotonic()
         assert server.stop() == 0
-        assert time.monotonic() - began < 6
         responses = [future.result(60) for future in waiting]
         refused = [response for response in responses if response.status_code == 503]
         assert len(refused) > 5

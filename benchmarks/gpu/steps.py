@@ -15,6 +15,7 @@ RECOGNITION = "recognition"
 SIZES = ("s", "l", "m", "fast_conformer_l")  # sizes whose training steps are timed, each in a step of its own
 BATCHES = ("100", "200", "400")  # seconds of audio
 RATES_NAME = "gpu_rates"
+TINY_MINUTES = 10.0  # time limit of a step with tiny sizes, because the limits of the other steps assume a GPU
 
 
 class Step(NamedTuple):
@@ -88,7 +89,10 @@ def steps_of(device: str, tiny: bool, models: Sequence[str], audio: Sequence[str
         steps[f"compiled_{size}"] = _train_step(f"compiled steps of {size}", [*bf16, *compiled, *folder], 4)
     if not tiny:
         return steps
-    return {name: steps[name]._replace(arguments=[*steps[name].arguments, *extra]) for name, extra in TINY.items()}
+    return {
+        name: steps[name]._replace(arguments=[*steps[name].arguments, *extra], minutes=TINY_MINUTES)
+        for name, extra in TINY.items()
+    }
 
 
 def _train_step(description: str, arguments: Sequence[str], minutes: float) -> Step:
