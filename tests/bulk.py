@@ -1,7 +1,6 @@
 """Common parts of the tests of bulk jobs: an input with good and bad files, real jobs, and their output."""
 
 import json
-import multiprocessing
 import os
 import resource
 from collections.abc import Callable
@@ -13,11 +12,10 @@ import numpy as np
 import soundfile
 
 from tests.conftest import ROOT
+from tests.forked import SERVER, write_output_to
 from tests.tones import SAMPLE_RATE, sentences, speak
 
 BUNDLE = ROOT / "tests" / "bundles" / "format-7"
-SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(["asr.transcribe", "asr.bulk.job", "asr.bulk.local", "asr.bulk.report"])
 PART_HOURS = 6 / 3600  # hours of audio per part, so short that a part has only a few utterances
 BAD = ("missing", "empty", "text", "nan", "half")
 
@@ -96,9 +94,7 @@ def files_of(output: Path) -> dict[str, bytes]:
 
 
 def _run(arguments: list[str], output: Path, max_bytes: int | None, before: Callable[[], object] | None) -> None:
-    descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
+    write_output_to(output)
     if max_bytes is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, max_bytes))
     if before is not None:

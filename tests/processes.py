@@ -1,7 +1,4 @@
-"""Real training processes for tests.
-
-They are forked from a server that has already imported everything, which saves ten seconds per process.
-"""
+"""Real training processes for tests."""
 
 import csv
 import multiprocessing
@@ -14,18 +11,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(
-    [
-        "asr.train",
-        "asr.plan",
-        "asr.training.fit",
-        "asr.training.trainer",
-        "asr.run.preparation",
-        "asr.run.outcome",
-    ]
-)
-PATIENCE = 120  # seconds, for operations that should take a few
+from tests.forked import PATIENCE, SERVER, write_output_to
+
 OF_THE_CLOCK = ("train/audio_seconds_per_second", "train/data_wait", "train/tokens_per_second")
 
 
@@ -36,9 +23,7 @@ def _train(
     os.environ.update(environment)
     # Data-loading workers become children of this process, as in a training run started from a shell.
     multiprocessing.set_start_method("fork", force=True)
-    descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
+    write_output_to(output)
     from asr.train import train
     from asr.train_lm import read_config, train_lm
     from asr.training.hydra_command import run_job

@@ -174,6 +174,7 @@ asr.absent
 """
 
 
+@pytest.mark.slow
 def test_type_checkers_see_the_types_of_the_installed_package(tmp_path: Path) -> None:
     """mypy runs outside the checkout, as for a user with an editable install."""
     (tmp_path / "use.py").write_text(USE)

@@ -4,8 +4,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,8 +19,9 @@ from asr.checkpoint import bundle
 from asr.checkpoint.load import PREFIX, checkpoint_extra, fitted_files, load_recognizer, write_bundle
 from asr.errors import InputError
 from asr.recognition.recognizer import Recognizer
-from tests.conftest import ROOT, TINY, resolved
+from tests.conftest import TINY, resolved
 from tests.crashing import Killed, dies_at
+from tests.forked import run_module
 
 BUNDLE_FILES = ["README.md", "characters.json", "config.json", "weights.safetensors"]
 VALIDATED = {10: 0.9, 20: 0.2, 30: 0.4, 40: 0.3, 50: 0.3}  # validation WER by step
@@ -325,8 +324,7 @@ def test_a_malicious_checkpoint_is_refused_in_one_line_and_executes_nothing(run_
     witness = tmp_path / "owned"
     content = torch.load(file, weights_only=True) | {"callbacks": _Evil(witness)}
     torch.save(content, file)
-    command = [sys.executable, "-m", "asr.average", str(run_dir), "--output-dir", str(tmp_path / "out")]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    ended = run_module("asr.average", run_dir, "--output-dir", tmp_path / "out")
     assert ended.returncode == 1
     assert ended.stdout == ""
     assert ended.stderr.startswith(f"error: {file}: must be a checkpoint that can be loaded without running code; ")

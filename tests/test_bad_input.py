@@ -3,8 +3,6 @@
 import json
 import logging
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,8 @@ from asr.errors import InputError
 from asr.settings.conf import CONF
 from asr.train import train
 from asr.training.hydra_command import composition_error
-from tests.conftest import ROOT, TINY, settings_with, tone_corpus
+from tests.conftest import TINY, settings_with, tone_corpus
+from tests.forked import run_module
 from tests.tones import sentences, write_corpus
 
 Entry = dict[str, Any]
@@ -170,8 +169,7 @@ def test_invalid_settings_are_reported_in_one_line(corpus: Path, overrides: list
     ],
 )
 def test_the_command_exits_with_status_1_and_without_a_traceback(tmp_path: Path, override: str, message: str) -> None:
-    command = [sys.executable, "-m", "asr.train", override, "corpus.prepare=null", f"run_dir={tmp_path / 'run'}"]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    ended = run_module("asr.train", override, "corpus.prepare=null", f"run_dir={tmp_path / 'run'}")
     assert ended.returncode == 1
     assert message in ended.stderr
     assert "Traceback" not in ended.stderr

@@ -18,6 +18,7 @@ def test_the_benchmark_of_large_corpora_prints_all_rows_for_a_small_corpus(tmp_p
     assert not (tmp_path / "large_corpus").exists()
 
 
+@pytest.mark.slow
 def test_the_benchmark_of_planned_corpora_prints_a_row_for_each_size(tmp_path: Path) -> None:
     options = ["--lines", "3000", "6000", "--ranks", "4", "--batch-seconds", "60"]
     assert planned_corpus.main([*options, "--output-dir", str(tmp_path)]) == 0

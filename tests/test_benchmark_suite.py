@@ -79,6 +79,7 @@ def test_the_benchmark_of_the_plan_has_a_row_for_each_number_of_utterances_and_r
     assert first["seconds"] > 0  # type: ignore[operator]
 
 
+@pytest.mark.slow
 def test_the_benchmark_of_long_recordings_has_a_row_for_each_length_and_method_of_cutting(
     fluent: Path, tmp_path: Path
 ) -> None:

@@ -136,6 +136,7 @@ def test_a_peer_that_is_not_installed_is_reported_and_left_out(
     assert "Parakeet: left out: No module named" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_contender_that_exceeds_a_limit_is_not_run_on_longer_audio(tmp_path: Path) -> None:
     options = ["--sizes", "xs", "--turns", "1", "--contenders", OURS, "--output-dir", str(tmp_path)]
     options += ["--seconds", "120", "3600", "4000", "--limit-gb", "0.9", "--limit-seconds", "200"]

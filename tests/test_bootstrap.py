@@ -198,6 +198,7 @@ def test_correcting_every_20th_error_makes_a_significant_difference() -> None:
     assert significant(200, corrected(np.random.default_rng(8))) >= 0.95 * 200
 
 
+@pytest.mark.slow
 def test_systems_that_differ_by_chance_rarely_differ_significantly() -> None:
     """The results of the two systems are swapped in random utterances, so 5 % of the pairs should have p < 0.05."""
 

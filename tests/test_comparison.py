@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from asr.evaluation.comparison import compare, verdict
 from asr.evaluation.utterances import Scored
 from asr.evaluation.word_errors import align_words
 from tests.conftest import ROOT
+from tests.forked import run_module
 from tests.scoring import scored, simulated, write_scored
 
 
@@ -213,9 +215,7 @@ def test_every_word_is_in_its_column_and_lines_are_no_wider_than_necessary(texts
 # ---- the command
 
 
-def run(*arguments: object, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "asr.compare", *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, errors="surrogateescape")
+run = partial(run_module, "asr.compare")
 
 
 def test_the_command_prints_the_differences_and_writes_the_figures(

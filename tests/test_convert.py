@@ -4,8 +4,6 @@ import io
 import math
 import os
 import pickle
-import subprocess
-import sys
 import tarfile
 import tracemalloc
 import zipfile
@@ -28,7 +26,8 @@ from asr.errors import InputError
 from asr.interchange.nemo.config import encoder_config, features_config
 from asr.interchange.nemo.convert import from_nemo
 from asr.recognition.recognizer import Recognizer
-from tests.conftest import ROOT, SHARED
+from tests.conftest import SHARED
+from tests.forked import run_module
 from tests.nemo import (
     AUDIO,
     DIM,
@@ -608,8 +607,7 @@ def test_the_error_about_a_malicious_file_does_not_repeat_torchs_advice_to_execu
 
 def test_errors_of_the_command_are_reported_in_one_line(tmp_path: Path) -> None:
     path = archive(tmp_path, changed(encoder={"self_attention_model": "abs_pos"}))
-    command = [sys.executable, "-m", "asr.convert", str(path), "-o", str(tmp_path / "output")]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    ended = run_module("asr.convert", path, "-o", tmp_path / "output")
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr.startswith(f"error: {path}: encoder.self_attention_model must be")
     assert ended.stderr.count("\n") == 1

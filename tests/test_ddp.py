@@ -33,7 +33,9 @@ def srun(training: list[str]) -> list[tuple[list[str], dict[str, str]]]:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("launch", [lightning, torchrun, srun])
+@pytest.mark.parametrize(
+    "launch", [lightning, pytest.param(torchrun, marks=pytest.mark.slow), pytest.param(srun, marks=pytest.mark.slow)]
+)
 def test_two_processes_leave_only_one_run_folder(launch: Any, strategy: str, tones: Path, tmp_path: Path) -> None:
     """Training starts in an empty folder, as it does for a user."""
     training = ["-m", "asr.train", *TINY, *tone_corpus(tones), *SHORT, f"trainer.strategy={strategy}"]

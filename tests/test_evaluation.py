@@ -3,9 +3,8 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import jiwer
@@ -20,7 +19,7 @@ from asr.evaluate import summary, table, write
 from asr.evaluation.analysis import rates
 from asr.evaluation.result import Evaluation, together
 from asr.evaluation.utterances import read_scored
-from tests.conftest import ROOT
+from tests.forked import run_module
 from tests.scoring import scored, simulated
 from tests.test_train import trained  # noqa: F401
 
@@ -212,9 +211,7 @@ BAD: dict[str, tuple[str | bytes, str]] = {
 }
 
 
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "asr.evaluate", *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+run = partial(run_module, "asr.evaluate")
 
 
 @pytest.mark.parametrize("kind", BAD)

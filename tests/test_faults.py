@@ -26,7 +26,8 @@ from asr.checkpoint.saved import kept_checkpoints
 from asr.data.manifest import read_manifest
 from asr.training.distributed import STARTED_BY_FIRST, stop_others
 from tests.conftest import ROOT, TINY, resolved, settings_with, tone_corpus
-from tests.processes import PATIENCE, bundle, finish, kill, metrics, resumptions, start, steps_logged, wait_for
+from tests.forked import PATIENCE
+from tests.processes import bundle, finish, kill, metrics, resumptions, start, steps_logged, wait_for
 from tests.tones import sentences, write_corpus
 
 RUN = [
@@ -579,7 +580,9 @@ def ended(
     ("harm", "world_size", "named"),
     [
         ({"IN_2": "os.kill(os.getpid(), signal.SIGKILL)"}, 2, "process 2 was killed by SIGKILL"),
-        ({"IN_2": "raise ValueError('a bug')"}, 2, "process 2 failed with exit status 1"),
+        pytest.param(
+            {"IN_2": "raise ValueError('a bug')"}, 2, "process 2 failed with exit status 1", marks=pytest.mark.slow
+        ),
         pytest.param(
             {"IN_3": "os.kill(os.getpid(), signal.SIGSEGV)", "IN_1": WAITS, "IN_2": WAITS},
             3,
@@ -601,6 +604,7 @@ def test_a_process_that_dies_is_named_in_one_line_and_no_other_process_remains(
     assert ("ValueError: a bug" in done.stderr) == ("raise" in harm["IN_2"] if "IN_2" in harm else False)
 
 
+@pytest.mark.slow
 def test_no_process_outlives_the_first_process(tones: Path, tmp_path: Path) -> None:
     harm = {"IN_1": "os.kill(os.getpid(), signal.SIGKILL)", "IN_2": WAITS}
     assert ended(harm, tones, tmp_path, 2).returncode == -signal.SIGKILL

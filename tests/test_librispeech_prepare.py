@@ -1,9 +1,7 @@
 """The manifests of LibriSpeech, from the original folder layout, checked against published totals."""
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +12,7 @@ from asr.data.manifest import read_manifest
 from asr.errors import InputError
 from recipes.librispeech.corpus import SUBSETS, Subset
 from recipes.librispeech.prepare import compare_with_published, main
+from tests.forked import run_module
 
 CHECKOUT = Path(__file__).parents[1]
 REAL_CORPUS = CHECKOUT.parent / "shared" / "data" / "LibriSpeech"
@@ -324,9 +323,8 @@ def test_an_output_folder_that_cannot_be_created_is_reported_in_one_line(corpus,
 
 
 def run_command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "recipes.librispeech.prepare", *map(str, arguments)]
-    environment = os.environ | {"FORCE_COLOR": "1", "COLUMNS": "200"}  # rich then treats stderr as a terminal
-    return subprocess.run(command, cwd=CHECKOUT, env=environment, capture_output=True, text=True, timeout=60)
+    environment = {"FORCE_COLOR": "1", "COLUMNS": "200"}  # rich then treats stderr as a terminal
+    return run_module("recipes.librispeech.prepare", *arguments, environment=environment)
 
 
 def test_the_command_shows_its_progress_on_stderr_and_its_result_on_stdout(corpus, tmp_path):

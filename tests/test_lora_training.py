@@ -332,7 +332,7 @@ RESUMED = ["trainer.max_steps=7", "checkpoint.every_steps=3", "adapter.dropout=0
     ("how", "world_size"),
     [
         ([], 1),
-        (["ema.decay=0.9"], 1),
+        pytest.param(["ema.decay=0.9"], 1, marks=pytest.mark.slow),
         pytest.param(["trainer.precision=bf16-mixed", "gradient_checkpointing=true"], 1, marks=pytest.mark.slow),
         (["ema.decay=0.9", *TWO], 2),
     ],

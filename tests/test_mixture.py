@@ -160,6 +160,7 @@ def test_weights_of_one_give_the_same_plan_as_no_weights(two: Path) -> None:
         ]
 
 
+@pytest.mark.slow
 def test_a_killed_and_resumed_run_with_a_mixture_is_bit_identical_to_an_undisturbed_one(
     two: Path, tmp_path: Path
 ) -> None:

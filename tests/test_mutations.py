@@ -277,6 +277,7 @@ def accepted() -> Iterator[dict[str, Any]]:
     return filter(is_accepted, random.Random(1).sample(mutated, len(mutated)))
 
 
+@pytest.mark.slow
 def test_training_succeeds_with_most_of_five_random_changes_that_were_accepted(tones: Path, tmp_path: Path) -> None:
     assert_they_train(list(itertools.islice(accepted(), 5)), tones, tmp_path, share=0.5)
 
@@ -287,6 +288,7 @@ def test_training_succeeds_with_most_accepted_changes_of_one_setting(tones: Path
     assert_they_train(list(accepted()), tones, tmp_path, share=0.85)
 
 
+@pytest.mark.slow
 def test_two_wrong_settings_at_once_are_reported_in_one_line_or_accepted() -> None:
     problems = [problem(pair.both) for pair in pairs(100, seed=2, change_is_wanted=lambda config: True)]
     assert not [text for text in problems if "\n" in text or len(text) > 2000]

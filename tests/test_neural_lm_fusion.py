@@ -50,7 +50,7 @@ def scores(decode: Any, encoder_out: torch.Tensor) -> list[dict[tuple[int, ...],
 @pytest.mark.parametrize(
     ("name", "lm"),
     [
-        pytest.param(name, lm, marks=[pytest.mark.slow] if (name, lm) == ("transducer_beam", "transformer_xl") else [])
+        pytest.param(name, lm, marks=[pytest.mark.slow] * (name.endswith("beam") and lm == "transformer_xl"))
         for name in WIDE
         for lm in MODELS
     ],

@@ -219,7 +219,7 @@ def test_perplexity_does_not_depend_on_the_batches(text_set: TextSet) -> None:
         pytest.param("lstm", [*TWO, *AS_MANY_STEPS], 2, marks=pytest.mark.slow),
         pytest.param("transformer_xl", [*TWO, *AS_MANY_STEPS], 2, marks=pytest.mark.slow),
         pytest.param("lstm", BF16, 1, marks=pytest.mark.slow),
-        ("transformer_xl", [*TWO, *AS_MANY_STEPS, *BF16], 2),
+        pytest.param("transformer_xl", [*TWO, *AS_MANY_STEPS, *BF16], 2, marks=pytest.mark.slow),
     ],
     ids=["lstm", "transformer_xl", "lstm-two", "transformer_xl-two", "lstm-bf16", "transformer_xl-two-bf16"],
 )

@@ -1,9 +1,6 @@
 """asr.plan describes a training run in advance and leaves no files."""
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +22,8 @@ from asr.plan import plan
 from asr.storage import store
 from asr.train import train
 from asr.training.data_module import SpeechData
-from tests.conftest import ROOT, TINY, resolved, settings_with, tone_corpus
+from tests.conftest import TINY, resolved, settings_with, tone_corpus
+from tests.forked import run_module
 from tests.processes import finish, start, steps_logged
 from tests.storing import FaultyProxy
 
@@ -118,18 +116,15 @@ def test_the_report_shows_ids_with_control_characters_on_one_line(
 
 def test_the_command_prints_the_report_and_leaves_no_file(tones: Path, tmp_path: Path) -> None:
     before = sorted(tones.rglob("*"))
-    command = [sys.executable, "-m", "asr.plan", *TINY, *tone_corpus(tones), "run_dir=run"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    ended = run_module("asr.plan", *TINY, *tone_corpus(tones), "run_dir=run", cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
     assert figures(ended.stdout, "utterances") == ["48", "48"]
     assert list(tmp_path.iterdir()) == []
     assert sorted(tones.rglob("*")) == before
 
 
 def test_an_invalid_setting_is_reported_in_one_line_with_exit_status_1(tones: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "asr.plan", *TINY, *tone_corpus(tones), "data.batch_seconds=-1"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    ended = run_module("asr.plan", *TINY, *tone_corpus(tones), "data.batch_seconds=-1", cwd=tmp_path)
     assert ended.returncode == 1
     (line,) = ended.stderr.splitlines()
     assert "error: data.batch_seconds must be a number greater than 0, and at most 1,000,000,000; got -1." in line

@@ -82,13 +82,14 @@ def test_an_unknown_precision_is_refused(precision: str) -> None:
         settings_with(f"trainer.precision={precision}")
 
 
-def covering_pairs() -> list[tuple[str, str]]:
-    """Return pairs of head and decoder that together contain every head and every decoder."""
+def covering_pairs() -> list[Any]:
+    """Return pairs of head and decoder that together contain every head and every decoder; one per head is fast."""
     possible = [pair for pair in PAIRS if not lacking(untrained(*pair)[1].head, default_settings("decode", pair[1]))]
     of_heads = {head: (head, decode) for head, decode in reversed(possible)}
     of_decoders = {decode: (head, decode) for head, decode in possible}
     covered = {decode for _, decode in of_heads.values()}
-    return [*of_heads.values(), *(pair for decode, pair in of_decoders.items() if decode not in covered)]
+    others = [pair for decode, pair in of_decoders.items() if decode not in covered]
+    return [*of_heads.values(), *(pytest.param(*pair, marks=pytest.mark.slow) for pair in others)]
 
 
 @pytest.mark.parametrize(("head", "decode"), covering_pairs())

@@ -93,6 +93,7 @@ def test_data_wait_is_the_share_of_a_steps_time_spent_waiting_for_batches(
     assert least <= sum(shares[2:]) / 6 <= most, shares
 
 
+@pytest.mark.slow
 def test_the_time_of_a_step_excludes_validations(tones: Path, tmp_path: Path) -> None:
     """A validation of ten seconds after each step does not lower the training speed."""
     always = ["trainer.check_val_every_n_epoch=null", "+trainer.val_check_interval=1", "trainer.max_steps=2"]

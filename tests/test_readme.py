@@ -12,6 +12,7 @@ import pytest
 
 from tests.conftest import ROOT, resolved, tone_corpus
 from tests.documents import DOCUMENTS, WITH_COMMANDS, code_blocks, commands, name_of
+from tests.forked import run_module
 
 COMMANDS = [(name_of(document), command) for document in DOCUMENTS for command in commands(document)]
 # Commands that take overrides, each with the name of its root config in conf/.
@@ -34,8 +35,9 @@ def test_the_overrides_of_the_training_commands_in_the_documents_are_valid(train
 
 
 def help_of(*command: str) -> str:
-    arguments = [sys.executable, "-m", *command, "--help"]
-    return subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    ended = run_module(*command, "--help")
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
 
 
 @pytest.mark.parametrize("module", sorted({module for module, _ in OTHERS}))

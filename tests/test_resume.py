@@ -279,6 +279,7 @@ def die_after_the_first_checkpoint() -> None:
     saving.write_whole = write_and_die
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "how",
@@ -368,12 +369,12 @@ def die_in(where: str) -> None:
     "where",
     [
         "asr.run.folder.save_fitted",  # killed after the tokenizer is fitted
-        "asr.run.folder.save_config",
+        pytest.param("asr.run.folder.save_config", marks=pytest.mark.slow),
         "asr.training.checkpointing.superfluous",  # the new checkpoint is written, but no older one is removed
-        "asr.training.task.count_errors",  # killed in the first validation
+        pytest.param("asr.training.task.count_errors", marks=pytest.mark.slow),  # killed in the first validation
         "asr.run.outcome.make_bundle",
         "asr.checkpoint.bundle._swap",  # the bundle is complete beside its final path
-        "asr.run.outcome.test_bundle",
+        pytest.param("asr.run.outcome.test_bundle", marks=pytest.mark.slow),
         "asr.run.outcome.write_whole_text",  # results.json is being written
     ],
 )

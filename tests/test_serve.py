@@ -41,6 +41,7 @@ from asr.server.streams import Streams
 from asr.server.upload import Limits, Uploads
 from asr.transcribe import main as transcribe
 from tests.conftest import ROOT
+from tests.forked import run_module
 from tests.listener import listener
 from tests.serving import Server, answer, multipart, request_head, serving
 from tests.test_serve_bad_input import SAID, encoded, one_line, open_files
@@ -308,11 +309,6 @@ def test_a_killed_server_leaves_no_files(fluent: Path) -> None:
 # ---- the command
 
 
-def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    run = [sys.executable, "-m", "asr.serve", *arguments]
-    return subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
-
-
 def test_an_invalid_command_line_is_reported_in_one_line(server: Server, fluent: Path, tmp_path: Path) -> None:
     model = str(fluent / "run")
     (tmp_path / "text.wav").write_text("not audio")
@@ -332,7 +328,7 @@ def test_an_invalid_command_line_is_reported_in_one_line(server: Server, fluent:
         ((model, "--port", "0", "--example", str(tmp_path / "none.wav")), "there is no such file"),
         ((model, "--port", "0", "--lm-weight", "1"), "--lm-weight needs --lm"),
     ):
-        done = command(*arguments)
+        done = run_module("asr.serve", *arguments)
         assert done.returncode == 1, arguments
         assert done.stdout == ""
         assert done.stderr.startswith("error: ")

@@ -393,6 +393,7 @@ def test_every_error_below_v1_has_the_format_of_openai(server: Server) -> None:
     assert "detail" in httpx.get(f"{server.address}/nowhere").json()
 
 
+@pytest.mark.slow
 def test_a_busy_server_gives_a_retry_time_and_the_client_retries(fluent: Path) -> None:
     with serving(fluent / "run", "--queue", "1", "--max-batch", "1") as server:
         with ThreadPoolExecutor(12) as clients:

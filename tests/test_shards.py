@@ -155,6 +155,7 @@ def test_training_on_shards_and_on_files_gives_bit_identical_bundles(tones: Path
     assert content_of(tmp_path / "shards/run/bundle") == content_of(tmp_path / "files/run/bundle")
 
 
+@pytest.mark.slow
 def test_training_on_shards_in_s3_gives_the_same_bundle_despite_faults_of_the_store(
     tones: Path, tmp_path: Path, s3: FaultyProxy
 ) -> None:

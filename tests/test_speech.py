@@ -106,6 +106,7 @@ def test_pure_tones_are_not_speech(name: str) -> None:
         assert not may_hold_speech(in_16_bits(tone(name, round(seconds * RATE))), RATE)
 
 
+@pytest.mark.slow
 @needs_shared
 @pytest.mark.parametrize("name", TONES)
 def test_real_speech_is_detected_under_tones_a_hundred_times_as_loud(name: str) -> None:

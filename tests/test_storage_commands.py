@@ -1,9 +1,6 @@
 """Audio and manifests at URLs: results equal those for local files, and a failing store causes a one-line error."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +18,7 @@ from asr.storage import session
 from asr.storage.store import write_whole
 from asr.transcribe import main as transcribe
 from tests.conftest import ROOT
+from tests.forked import run_module
 from tests.storing import FaultyProxy, storage
 from tests.tones import SAMPLE_RATE, speak
 
@@ -181,8 +179,7 @@ def test_expired_credentials_end_a_command_in_one_line(
     s3.faults.extend([""])  # the manifest is still delivered
     s3.forever = "expired"
     arguments = [BUNDLE, "s3://bucket/corpus/corpus.jsonl", "--device", "cpu", "--num-workers", num_workers]
-    run = [sys.executable, "-m", f"asr.{command}", *arguments]
-    done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, timeout=120, env={**os.environ}, check=False)
+    done = run_module(f"asr.{command}", *arguments)
     assert done.returncode == 1
     [line] = done.stderr.splitlines()
     assert line.startswith("error: s3://bucket/corpus/audio/")

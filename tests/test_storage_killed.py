@@ -21,7 +21,8 @@ import pytest
 
 from asr import shards
 from tests.conftest import TINY, resolved
-from tests.processes import PATIENCE, bundle, finish, kill, metrics, resumptions, start, steps_logged, wait_for
+from tests.forked import PATIENCE
+from tests.processes import bundle, finish, kill, metrics, resumptions, start, steps_logged, wait_for
 from tests.storing import MortalS3
 from tests.test_faults import children
 from tests.test_resume import remove_ids_after_checkpoint, write_ids

@@ -59,6 +59,7 @@ def test_loading_processes_can_read_after_the_training_process_has_read() -> Non
     assert right()
 
 
+@pytest.mark.slow
 def test_loading_processes_read_correctly_despite_many_faults(s3: FaultyProxy) -> None:
     s3.faults.extend(random.Random(0).choices(["", "slow_down", "reset", "cut", "reset_within"], k=60))
     items = list(DataLoader(Ranges(), batch_size=None, num_workers=3, multiprocessing_context="fork"))

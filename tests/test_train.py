@@ -94,7 +94,7 @@ def test_equal_commands_give_byte_identical_bundles(trained: Path, tones: Path, 
     assert losses(again) == losses(trained)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_the_schedule_ends_with_the_last_step(seed: int, accumulate: int, tones: Path, tmp_path: Path) -> None:
     """Epochs have different numbers of batches, because speeds and batches are drawn again."""

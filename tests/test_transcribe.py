@@ -21,6 +21,7 @@ from asr.errors import InputError
 from asr.recognition.formats import FORMATS
 from asr.transcribe import main as transcribe
 from tests.conftest import ROOT
+from tests.forked import run_module
 from tests.test_train import trained  # noqa: F401
 from tests.tones import GAP_SECONDS, LETTER_SECONDS, SAMPLE_RATE, speak
 
@@ -83,12 +84,11 @@ def test_each_bad_file_is_reported_in_one_line_and_the_others_are_transcribed(
 
 
 def test_the_command_exits_without_a_traceback(trained: Path, recordings: Path) -> None:  # noqa: F811
-    command = [sys.executable, "-m", "asr.transcribe", str(trained), str(recordings / "plain.wav")]
-    good = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    good = run_module("asr.transcribe", trained, recordings / "plain.wav")
     assert good.returncode == 0
     assert good.stdout.count("\n") == 1
     assert good.stderr == ""
-    nowhere = subprocess.run([*command[:3], "nowhere", "x.wav"], cwd=ROOT, capture_output=True, text=True, check=False)
+    nowhere = run_module("asr.transcribe", "nowhere", "x.wav")
     assert nowhere.returncode == 1
     assert nowhere.stderr == "error: nowhere: a model must be a run folder, a bundle or a .ckpt; it does not exist.\n"
 
