@@ -92,6 +92,7 @@ def test_the_benchmark_of_long_recordings_has_a_row_for_each_length_and_method_o
     assert row["words"] > 0  # type: ignore[operator]
 
 
+@pytest.mark.slow
 def test_the_benchmark_of_silence_has_a_row_for_each_kind_of_silence_and_of_non_speech(
     fluent: Path, tmp_path: Path
 ) -> None:

@@ -149,6 +149,7 @@ def test_a_contender_that_exceeds_a_limit_is_not_run_on_longer_audio(tmp_path: P
     assert 0 < rows[0]["GB above the model"] < 0.2
 
 
+@pytest.mark.slow
 def test_every_part_of_a_training_step_has_a_row(tmp_path: Path) -> None:
     assert parts.main(["--sizes", "xs", "--turns", "1", "--output-dir", str(tmp_path)]) == 0
     found = {row["part"]: row for row in json.loads((tmp_path / "parts.json").read_text())["rows"]}

@@ -61,6 +61,7 @@ OPEN_TO_THE_END = pytest.mark.xfail(reason="a reference to the group remains, so
 TOO_HOT = ["run_dir=other", "optimizer.lr=1000", "optimizer.weight_decay=1000"]  # makes the gradient non-finite
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp", marks=[pytest.mark.slow, OPEN_TO_THE_END])])
 @pytest.mark.parametrize(
     ("overrides", "status"),

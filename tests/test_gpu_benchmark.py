@@ -70,6 +70,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "program_of_a_step"
 
 
+@pytest.mark.slow
 def test_a_step_that_exceeds_its_time_limit_is_killed_with_its_child_processes(module: str, tmp_path: Path) -> None:
     step = Step("", module, ["slow"], 1, "result.json")
     log = tmp_path / LOG

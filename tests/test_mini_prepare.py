@@ -169,6 +169,7 @@ def test_the_estimated_hours_are_within_5_per_cent_of_the_real_ones(small_corpus
     assert estimated == pytest.approx(real, rel=0.05)
 
 
+@pytest.mark.slow
 def test_a_rerun_removes_audio_left_by_a_longer_run_but_no_other_files(small_corpus: Path, tmp_path: Path) -> None:
     prepare(tmp_path, hours=0.01, seed=1, num_processes=2)
     train = tmp_path / "audio" / "train"

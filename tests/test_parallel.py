@@ -94,6 +94,7 @@ def test_a_store_that_fails_during_statistics_is_reported_in_one_line(
     assert "\n" not in message
 
 
+@pytest.mark.slow
 def test_slow_statistics_log_their_progress(
     utterances: list[Utterance], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

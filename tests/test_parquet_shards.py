@@ -85,6 +85,7 @@ def test_rows_without_ids_are_named_by_file_and_number(files: list[Utterance], t
     assert_reads_as(tmp_path / "index.arrow", files[:3], ["a.b-0", "a.b-1", "a.b-2"])
 
 
+@pytest.mark.slow
 def test_training_on_parquet_in_a_store_gives_the_same_weights_as_on_files(
     tones: Path, files: list[Utterance], tmp_path: Path, s3: FaultyProxy
 ) -> None:

@@ -14,12 +14,11 @@ from safetensors.torch import load_file
 from asr.checkpoint.load import load_recognizer
 from asr.errors import InputError
 from asr.run.settings import read_run_settings
-from asr.settings.conf import default_settings
 from asr.train import train
 from asr.training.trainer import make_trainer
 from tests.conftest import CONF, TINY, resolved, settings_with, tone_corpus
 from tests.processes import bundle, finish, start
-from tests.test_heads_with_decoders import PAIRS, RECORDING, SMALL, chosen, lacking, small, untrained
+from tests.test_heads_with_decoders import ALONE, DECODERS, HEADS, OWN, RECORDING, SMALL, chosen, small
 from tests.test_train import losses
 
 TRAINERS = sorted(path.stem for path in (CONF / "trainer").glob("*.yaml"))
@@ -84,11 +83,9 @@ def test_an_unknown_precision_is_refused(precision: str) -> None:
 
 def covering_pairs() -> list[Any]:
     """Return pairs of head and decoder that together contain every head and every decoder; one per head is fast."""
-    possible = [pair for pair in PAIRS if not lacking(untrained(*pair)[1].head, default_settings("decode", pair[1]))]
-    of_heads = {head: (head, decode) for head, decode in reversed(possible)}
-    of_decoders = {decode: (head, decode) for head, decode in possible}
-    covered = {decode for _, decode in of_heads.values()}
-    others = [pair for decode, pair in of_decoders.items() if decode not in covered]
+    of_heads = {head: (head, OWN.get(head, ("greedy",))[0]) for head in (*HEADS, *ALONE)}
+    of_decoders = {decode: (head, decode) for head in ("ctc", *OWN) for decode in OWN.get(head, DECODERS)}
+    others = [pair for pair in of_decoders.values() if pair not in of_heads.values()]
     return [*of_heads.values(), *(pytest.param(*pair, marks=pytest.mark.slow) for pair in others)]
 
 

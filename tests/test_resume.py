@@ -85,6 +85,7 @@ def schedule_by_epochs() -> None:
     build.build_schedule = lambda config: lambda moment: 0.5**moment.epoch  # type: ignore[assignment]
 
 
+@pytest.mark.slow
 def test_a_schedule_by_epochs_is_resumed_within_an_epoch(tones: Path, tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     short = ["trainer.max_epochs=2", "corpus.test=[]"]

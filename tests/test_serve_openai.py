@@ -351,7 +351,7 @@ FILES: dict[str, tuple[bytes | None, int, str]] = {
     "not audio": (b"this is not audio\n" * 100, 400, "file: must be audio"),
     "truncated": (SAID[: len(SAID) // 2], 400, "file: "),
     "too many bytes": (bytes(4_000_000), 413, "at most 3 megabytes"),
-    "too many seconds": (TOO_LONG["ten hours of silence in a small FLAC"][0], 413, "at most 600 seconds"),
+    "too many seconds": (TOO_LONG["an hour of silence in a small FLAC"][0], 413, "at most 600 seconds"),
 }
 
 

@@ -210,6 +210,7 @@ def test_evaluation_and_transcription_of_shards_equal_those_of_files(
     assert [results[0][key] for key in counts] == [results[1][key] for key in counts]
 
 
+@pytest.mark.slow
 def test_a_killed_writer_continues_and_writes_the_same_files_as_an_undisturbed_one(tones: Path, tmp_path: Path) -> None:
     program = (
         "import sys, time; from asr import shards; from asr.data import shard_writer\n"

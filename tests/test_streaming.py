@@ -177,7 +177,13 @@ def final_text(captions: list[Captions]) -> str:
 
 
 BEAM = {**resolved("decode=beam")["decode"], "beam_size": 4}
-DECODERS = pytest.mark.parametrize("decode", ["greedy", "beam", *TRANSDUCERS])
+DECODERS = pytest.mark.parametrize(
+    "decode",
+    [
+        *("greedy", "beam"),
+        *(pytest.param(name, marks=[pytest.mark.slow] * (name == "transducer alone")) for name in TRANSDUCERS),
+    ],
+)
 
 
 @DECODERS

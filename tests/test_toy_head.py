@@ -155,6 +155,7 @@ def run(house: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, cwd=house, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_the_new_head_trains_resumes_and_transcribes_short_and_long_recordings(house: Path, tones: Path) -> None:
     common = ["asr.train", "head=token_count", "decode=repeated", *TINY, *tone_corpus(tones), "run_dir=run"]
     for steps in (4, 8):
