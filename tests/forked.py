@@ -16,17 +16,10 @@ SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(
     [
         "tests.forked",
-        *(
-            "asr.train",
-            "asr.plan",
-            "asr.training.fit",
-            "asr.training.trainer",
-            "asr.run.preparation",
-            "asr.run.outcome",
-        ),
-        *("asr.transcribe", "asr.bulk.job", "asr.bulk.local", "asr.bulk.report"),
-        *("asr.evaluate", "asr.evaluation.utterances", "asr.evaluation.comparison", "asr.interchange.models"),
-        *("asr.compare", "asr.convert", "asr.serve"),
+        *("asr.train", "asr.plan", "asr.transcribe", "asr.evaluate", "asr.compare", "asr.convert", "asr.serve"),
+        *("asr.training.fit", "asr.training.trainer", "asr.run.preparation", "asr.run.outcome"),  # commands import late
+        *("asr.bulk.job", "asr.bulk.local", "asr.bulk.report", "asr.interchange.models"),
+        *("asr.evaluation.utterances", "asr.evaluation.comparison"),
     ]
 )
 PATIENCE = 120  # seconds, for operations that should take a few
@@ -48,9 +41,8 @@ def _run_module(arguments: list[str], cwd: Path, environment: Mapping[str, str],
     os.chdir(cwd)
     write_output_to(output, errors)
     multiprocessing.set_start_method("fork", force=True)  # as in a command that is started from a shell
-    warnings.filterwarnings(
-        "ignore", category=RuntimeWarning, module="runpy"
-    )  # of modules that the server has imported
+    # runpy warns about modules that the server has already imported.
+    warnings.filterwarnings("ignore", category=RuntimeWarning, module="runpy")
     sys.argv = arguments
     runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
 

@@ -127,16 +127,22 @@ def test_a_file_that_is_not_audio_is_refused_with_the_reason(server: Server, con
     assert line(response).startswith("file: ")
 
 
+def damaged_after(content: bytes, share: float) -> bytes:
+    """Overwrite a tenth of a file after this share of it, so that decoding that part would fail."""
+    begin, length = round(share * len(content)), len(content) // 10
+    return content[:begin] + bytes([0x55]) * length + content[begin + length :]
+
+
 TOO_LONG = {
     "by its header": (encoded(np.zeros(21 * SAMPLE_RATE, dtype=np.int16)), "it is 21.0"),
-    "an hour of silence in a small FLAC": (flac_silence(3600), "it is 3600.0"),
-    "silence in a FLAC without a length": (flac_silence(600, True), "it is at least 2"),
+    "an hour of silence in a small FLAC": (damaged_after(flac_silence(3600), 0.1), "it is 3600.0"),
+    "silence in a FLAC without a length": (damaged_after(flac_silence(600, True), 0.5), "it is at least 2"),
     "a low sample rate": (encoded(np.zeros(30_000, dtype=np.int16), rate=1000), "it is 30.0"),
 }
 
 
 @pytest.mark.parametrize(("content", "message"), TOO_LONG.values(), ids=TOO_LONG.keys())
-def test_a_recording_that_is_too_long_is_refused_with_its_duration(
+def test_a_recording_that_is_too_long_is_refused_before_it_is_decoded_to_the_end(
     server: Server, content: bytes, message: str
 ) -> None:
     assert len(content) < MAX_BYTES
