@@ -1,5 +1,7 @@
 """Reading a byte range gives the exact bytes or a one-line error, and never hangs, whatever fault the server has."""
 
+import asyncio
+import gc
 import http.server
 import logging
 import multiprocessing
@@ -254,6 +256,29 @@ def test_expired_credentials_are_reported_immediately(s3: FaultyProxy, url: str)
     with pytest.raises(StoreError, match=r"403 Forbidden, ExpiredToken.*Renew the credentials"):
         read_range(url, 5, 10)
     assert len(s3.requests) == 1
+
+
+def test_errors_of_requests_after_the_first_failed_one_are_not_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of these requests fails in the iteration of the event loop in which the first failure cancels it."""
+
+    async def fail(after: int) -> None:
+        for _ in range(after):
+            await asyncio.sleep(0)
+        raise FileNotFoundError("absent")
+
+    monkeypatch.setattr(client.Client, "_asked", lambda self, request, settings: fail(int(request.url[-1])))
+
+    def logged() -> list[str]:
+        records: list[str] = []
+        handler = logging.Handler()
+        handler.emit = lambda record: records.append(record.getMessage())  # type: ignore[method-assign]
+        logging.getLogger("asyncio").addHandler(handler)
+        with pytest.raises(StoreError, match="s3://bucket/0: "):
+            client.Client().run([client.Stat(f"s3://bucket/{number}") for number in range(10)], storage())
+        gc.collect()
+        return records
+
+    assert in_a_child(logged) == []
 
 
 def test_if_credentials_are_absent_the_error_says_which_variables_to_set(

@@ -145,8 +145,10 @@ class Client:
             return [await task for task in tasks]
         finally:
             for task in tasks:
-                if not task.cancel() and not task.cancelled():
-                    task.exception()  # otherwise asyncio logs the failures of later requests
+                task.cancel()
+            # Retrieve each error, because asyncio logs the others. A cancelled request may still fail: wait_for returns
+            # an answer that arrives in the same iteration of the loop as the cancellation.
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _answer(self, request: Request, settings: StorageSettings) -> Any:
         limit = time_limit(request, settings)
