@@ -24,12 +24,15 @@ SMALL = [line for line in TINY if not line.startswith(("augment", "data", "check
 RECURRENT = ["encoder.dim=128", "optimizer.lr=3e-3", "trainer.max_steps=400"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("encoder", "longer"),
     [
         ("conformer_xs", []),
-        *(pytest.param(name, [], marks=pytest.mark.slow) for name in ("transformer", "transformer_xl")),
-        *(pytest.param(name, RECURRENT, marks=pytest.mark.slow) for name in ("lstm", "gru")),
+        ("transformer", []),
+        ("transformer_xl", []),
+        ("lstm", RECURRENT),
+        ("gru", RECURRENT),
     ],
 )
 def test_eight_utterances_are_memorised_and_the_success_is_reported(

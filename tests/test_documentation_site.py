@@ -92,7 +92,7 @@ def test_the_search_works_on_pages_opened_as_files(site: Path, browser: Any) -> 
     assert all(request.startswith("file:") for request in seen.requests)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("page", PAGES_ON_A_PHONE)
 def test_a_page_fits_the_width_of_a_phone(site: Path, browser: Any, page: str, scheme: str) -> None:  # noqa: F811
     seen = visit(browser, site / page, width=390, height=844, scheme=scheme)

@@ -11,7 +11,10 @@ from tests.conftest import OTHER_PARTS, SMALLEST_ENCODERS, overridden, resolved
 # One encoder of each class, and one with each part. Other sizes are not tested, because they give similar programs.
 PARTS = {(part.group, part.name): part for part in reversed(OTHER_PARTS)}
 CASES = [
-    *([f"encoder={name}"] for name in SMALLEST_ENCODERS),
+    *(
+        pytest.param([f"encoder={name}"], marks=[pytest.mark.slow] * (name in ("conformer_streaming_xs", "lstm")))
+        for name in SMALLEST_ENCODERS
+    ),
     *(pytest.param(part.overrides, marks=pytest.mark.slow) for part in PARTS.values()),
 ]
 SMALL = {  # the size of a layer does not change the program

@@ -217,7 +217,7 @@ def test_the_thread_that_watches_workers_kills_them_without_waiting_for_them(mon
     assert done == ["killed"]
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("world_size", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_files_that_become_unreadable_are_skipped_counted_and_named(
     world_size: int, tones: Path, tmp_path: Path
 ) -> None:
@@ -393,7 +393,12 @@ def test_trying_the_largest_batch_does_not_change_the_run(whole: Path, tones: Pa
 
 
 @pytest.mark.parametrize(
-    ("signum", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR1, 138)], ids=str
+    ("signum", "status"),
+    [
+        (signal.SIGTERM, 143),
+        *(pytest.param(*slow, marks=pytest.mark.slow) for slow in ((signal.SIGINT, 130), (signal.SIGUSR1, 138))),
+    ],
+    ids=str,
 )
 def test_a_signal_saves_a_checkpoint_and_stops_the_training_with_the_exit_status_of_the_signal(
     signum: int, status: int, whole: Path, tones: Path, tmp_path: Path
@@ -575,19 +580,17 @@ def ended(
     return done
 
 
-@pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 @pytest.mark.parametrize(
     ("harm", "world_size", "named"),
     [
         ({"IN_2": "os.kill(os.getpid(), signal.SIGKILL)"}, 2, "process 2 was killed by SIGKILL"),
-        pytest.param(
-            {"IN_2": "raise ValueError('a bug')"}, 2, "process 2 failed with exit status 1", marks=pytest.mark.slow
-        ),
-        pytest.param(
+        ({"IN_2": "raise ValueError('a bug')"}, 2, "process 2 failed with exit status 1"),
+        (
             {"IN_3": "os.kill(os.getpid(), signal.SIGSEGV)", "IN_1": WAITS, "IN_2": WAITS},
             3,
             "process 3 was killed by SIGSEGV",
-            marks=pytest.mark.slow,
         ),
     ],
     ids=["killed", "a bug", "crashed while the others wait"],

@@ -81,7 +81,10 @@ def assert_same(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 
 
 @pytest.mark.parametrize("norm", ["layer_norm", "masked_batch_norm"])
-@pytest.mark.parametrize(("world_size", "accumulate"), [(1, 1), (1, 3), (2, 1), (2, 3)])
+@pytest.mark.parametrize(
+    ("world_size", "accumulate"),
+    [*(pytest.param(*slow, marks=pytest.mark.slow) for slow in ((1, 1), (1, 3), (2, 1))), (2, 3)],
+)
 def test_gradients_equal_those_of_the_global_batch(
     norm: str, world_size: int, accumulate: int, tones: Path, tmp_path: Path
 ) -> None:

@@ -334,7 +334,7 @@ RESUMED = ["trainer.max_steps=7", "checkpoint.every_steps=3", "adapter.dropout=0
         ([], 1),
         pytest.param(["ema.decay=0.9"], 1, marks=pytest.mark.slow),
         pytest.param(["trainer.precision=bf16-mixed", "gradient_checkpointing=true"], 1, marks=pytest.mark.slow),
-        (["ema.decay=0.9", *TWO], 2),
+        pytest.param(["ema.decay=0.9", *TWO], 2, marks=pytest.mark.slow),
     ],
     ids=["plain", "moving average", "bf16 and recomputed", "two processes"],
 )

@@ -142,6 +142,7 @@ def test_train_log_and_the_report_show_the_figures_of_metrics_csv(run_dir: Path)
         assert table[name][3:] == [f"{wer:.2%}".replace("%", " %") for wer in (wers[-1], min(wers))]
 
 
+@pytest.mark.slow
 def test_training_and_validation_losses_on_the_same_utterances_are_equal_in_one_and_two_processes(
     two: Path, tmp_path: Path
 ) -> None:

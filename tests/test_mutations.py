@@ -346,7 +346,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 """
 
 
-@pytest.fixture(scope="module", params=["char", "sentencepiece"])
+@pytest.fixture(scope="module", params=["char", pytest.param("sentencepiece", marks=pytest.mark.slow)])
 def bundle(request: pytest.FixtureRequest, tones: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bundle with a language model, a lexicon and hotwords; the two variants cover every kind of fitted component."""
     folder = tmp_path_factory.mktemp("bundle")

@@ -46,6 +46,7 @@ def assert_reads_as(index_path: str | Path, files: Sequence[Utterance], ids: Seq
         assert torch.equal(load_utterance(utterance, SAMPLE_RATE), load_utterance(file, SAMPLE_RATE))
 
 
+@pytest.mark.slow
 def test_files_written_by_the_library_datasets_are_read(files: list[Utterance], tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets", reason="datasets is not installed: pip install -e '.[test-all]'")
     rows = [

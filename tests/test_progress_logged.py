@@ -28,7 +28,10 @@ def config(run_dir: Path, corpus: Path, *overrides: str) -> dict[str, Any]:
     return resolved(*TINY, *tone_corpus(corpus), *small, f"run_dir={run_dir}", *overrides)
 
 
-@pytest.mark.parametrize(("world_size", "accumulate"), [(1, 1), (1, 3), (2, 1), (2, 3)])
+@pytest.mark.parametrize(
+    ("world_size", "accumulate"),
+    [(1, 1), *(pytest.param(*slow, marks=pytest.mark.slow) for slow in ((1, 3), (2, 1))), (2, 3)],
+)
 def test_logged_padding_is_the_share_of_frames_in_a_step_that_belong_to_no_utterance(
     world_size: int, accumulate: int, tones: Path, tmp_path: Path
 ) -> None:
@@ -72,7 +75,8 @@ def slow(where: str, rank: str | None = None) -> None:
     ("where", "rank", "world_size", "workers", "least", "most"),
     [
         ("data", None, 1, 0, 0.6, 1.0),
-        ("data", None, 1, 1, 0.5, 1.0),  # a slow reader in another process delays this process as well
+        # A slow reader in another process delays this process as well.
+        pytest.param("data", None, 1, 1, 0.5, 1.0, marks=pytest.mark.slow),
         ("net", None, 1, 2, 0.0, 0.4),
         ("data", "1", 2, 0, 0.3, 0.7),  # rank 0 waits for the gradients of rank 1, not for data
     ],
@@ -126,6 +130,7 @@ def die_after_the_first_examples() -> None:
     SamplesFile.append = append_and_die  # type: ignore[method-assign]
 
 
+@pytest.mark.slow
 def test_a_repeated_validation_is_stored_once(tones: Path, tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     often = ["trainer.max_epochs=2", "checkpoint.every_steps=2"]

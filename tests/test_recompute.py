@@ -229,6 +229,7 @@ def _one_rank(rank: int, folder: Path) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_recomputation_does_not_change_results_with_statistics_over_two_ranks(tmp_path: Path) -> None:
     assert any(isinstance(module, MaskedBatchNorm) for module in make_encoder(BATCH_NORM, recompute=True).modules())
     mp.spawn(_one_rank, args=(tmp_path,), nprocs=2)

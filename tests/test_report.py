@@ -523,8 +523,17 @@ def test_an_utterance_has_an_address_of_its_own(browser: Any, made: Made) -> Non
     seen.page.context.close()
 
 
-@pytest.mark.parametrize("width", [380, 900, 1400])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [
+        (380, "light"),
+        *(
+            pytest.param(*slow, marks=pytest.mark.slow)
+            for slow in ((380, "dark"), (900, "light"), (900, "dark"), (1400, "light"))
+        ),
+        (1400, "dark"),
+    ],
+)
 def test_the_page_is_readable_at_any_width_and_colour_scheme(browser: Any, made: Made, width: int, scheme: str) -> None:  # noqa: F811
     seen = visit(browser, made.page, width=width, scheme=scheme)
     dark = seen.page.evaluate("getComputedStyle(document.documentElement).backgroundColor")

@@ -46,8 +46,9 @@ def config(run_dir: Path, corpus: Path, *overrides: str) -> dict[str, Any]:
     return resolved(*RUN, *tone_corpus(corpus), f"run_dir={run_dir}", *overrides)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)  # a dozen starts, on a machine that may be slow
-@pytest.mark.parametrize("world_size", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("world_size", [1, 2])
 def test_a_run_killed_at_ten_random_moments_is_bit_identical_to_an_undisturbed_one(
     world_size: int, tones: Path, tmp_path: Path
 ) -> None:
@@ -188,11 +189,8 @@ def remove_ids_after_checkpoint(folder: Path, run_dir: Path) -> None:
             path.unlink()
 
 
-@pytest.mark.parametrize(
-    "numbers",
-    [(1, 2, 1), *(pytest.param(numbers, marks=pytest.mark.slow) for numbers in ((1, 2, 2), (2, 1, 1)))],
-    ids=str,
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("numbers", [(1, 2, 1), (1, 2, 2), (2, 1, 1)], ids=str)
 def test_a_different_number_of_processes_continues_the_epoch_if_permitted(
     numbers: tuple[int, int, int], tones: Path, tmp_path: Path
 ) -> None:
@@ -251,6 +249,7 @@ def test_a_run_that_stopped_early_is_not_continued(tones: Path, tmp_path: Path) 
         assert sum(row["valid/wer"] != "" for row in metrics(run_dir)) == 2
 
 
+@pytest.mark.slow
 def test_each_job_of_a_multirun_has_its_own_folder(tones: Path, tmp_path: Path) -> None:
     short = ["trainer.max_epochs=1", "data.max_utterances=24", "run_dir=runs", "ema.decay=null"]
     command = [sys.executable, "-m", "asr.train", "--multirun", "seed=1,2", *RUN, *tone_corpus(tones)]

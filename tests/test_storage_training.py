@@ -34,7 +34,8 @@ def weights(run_dir: Path) -> bytes:
     return path.read_bytes()
 
 
-@pytest.mark.parametrize("num_workers", [pytest.param(0, marks=pytest.mark.slow), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("num_workers", [0, 2])
 def test_training_from_a_faulty_store_with_a_cache_is_bit_identical_to_training_from_files(
     tones: Path, uploaded: str, s3: FaultyProxy, tmp_path: Path, num_workers: int
 ) -> None:

@@ -298,7 +298,17 @@ def test_the_state_of_a_stream_does_not_grow() -> None:
     assert max(sizes[5:]) < 1.5 * max(sizes[:5])
 
 
-@DECODERS
+@pytest.mark.parametrize(
+    "decode",
+    [
+        "greedy",
+        "tdt",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("beam", "transducer", "transducer alone", "tdt alone")
+        ),
+    ],
+)
 def test_the_cost_per_chunk_of_an_endless_word_is_bounded(decode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each chunk aligns at most ten seconds of the word; the text equals that of one pass."""
     is_transducer = decode in TRANSDUCERS
@@ -564,7 +574,7 @@ print(words)
     assert words > 3600
 
 
-@pytest.mark.parametrize("name", ["transducer alone", "tdt alone"])
+@pytest.mark.parametrize("name", [pytest.param("transducer alone", marks=pytest.mark.slow), "tdt alone"])
 def test_a_long_recording_is_cut_where_a_transducer_without_ctc_emits_nothing(name: str) -> None:
     """The tokens of this model depend only on frames, so cutting the recording into segments does not change them."""
     recognizer = transducer(name)

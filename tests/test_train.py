@@ -95,7 +95,7 @@ def test_equal_commands_give_byte_identical_bundles(trained: Path, tones: Path, 
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
-@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("accumulate", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_the_schedule_ends_with_the_last_step(seed: int, accumulate: int, tones: Path, tmp_path: Path) -> None:
     """Epochs have different numbers of batches, because speeds and batches are drawn again."""
     uneven = ["augment=[speed_perturb]", "data.batch_seconds=5", f"seed={seed}", "trainer.check_val_every_n_epoch=4"]

@@ -428,8 +428,14 @@ def hostile(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [380, 1400])
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [
+        (380, "light"),
+        *(pytest.param(*slow, marks=pytest.mark.slow) for slow in ((380, "dark"), (1400, "light"))),
+        (1400, "dark"),
+    ],
+)
 def test_the_page_has_no_errors_and_fits_its_window(
     width: int,
     scheme: str,
