@@ -1,5 +1,6 @@
 """Each hand-tuned operation has the outputs and gradients of the plain form in the same module."""
 
+import copy
 from collections.abc import Callable
 
 import pytest
@@ -10,6 +11,7 @@ from asr.kernels import attention, choice, depthwise, local_attention, relative_
 from asr.kernels.dropout import Dropout
 from asr.kernels.relative_attention import Projections
 from asr.lengths import padding_mask
+from tests.forked import PATIENCE, SERVER
 
 
 def both(fast: object, plain: object, inputs: list[Tensor], *others: object) -> None:
@@ -32,6 +34,36 @@ def drawn(*shape: int) -> Tensor:
 def test_the_fast_depthwise_convolution_equals_the_plain_one(frames: int, kernel: int, dilation: int) -> None:
     inputs = [drawn(3, frames, 8), drawn(8, 1, kernel), drawn(8)]
     both(depthwise.depthwise_as_image, depthwise.depthwise_plainly, inputs, dilation)
+
+
+def convolve_in_bfloat16(threads: int, frames: int, dim: int) -> None:
+    """Check bfloat16, with and without autocast, against float32 on the same rounded values."""
+    torch.set_num_threads(threads)
+    generator = torch.Generator().manual_seed(0)
+    x, weight, bias = (torch.randn(shape, generator=generator) for shape in ((1, frames, dim), (dim, 1, 15), (dim,)))
+    x, weight, bias = (value.bfloat16() for value in (x, weight, bias))
+    expected = depthwise.depthwise_plainly(x.float(), weight.float(), bias.float())
+    with torch.autocast("cpu", torch.bfloat16):
+        autocast = depthwise.depthwise(x.float(), weight.float(), bias.float())
+    for out in (depthwise.depthwise(x, weight, bias), autocast):
+        assert out.dtype == torch.bfloat16
+        torch.testing.assert_close(out.float(), expected, rtol=2**-8, atol=1e-5)  # rounded once
+    strided = depthwise.DepthwiseConv2d(dim, 3, 2, 1).bfloat16()
+    expected = copy.deepcopy(strided).float()(x.float().view(1, dim, frames, 1))
+    torch.testing.assert_close(strided(x.view(1, dim, frames, 1)).float(), expected, rtol=2**-8, atol=1e-5)
+
+
+@pytest.mark.parametrize(("threads", "frames", "dim"), [(1, 101, 16), (2, 250, 144), (4, 300, 144)])
+def test_a_depthwise_convolution_in_bfloat16_ends_for_shapes_for_which_onednn_does_not(
+    threads: int, frames: int, dim: int
+) -> None:
+    """On processors with bfloat16 instructions, oneDNN generates code for these shapes forever."""
+    process = SERVER.Process(target=convolve_in_bfloat16, args=(threads, frames, dim))
+    process.start()
+    process.join(PATIENCE)
+    process.kill()
+    process.join()
+    assert process.exitcode == 0
 
 
 @pytest.mark.parametrize("block", [1, 500, 10**7])

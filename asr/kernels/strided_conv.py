@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from asr.kernels.choice import wants_plain
+from asr.kernels.depthwise import conv2d_per_channel
 from asr.lengths import Lengths, padding_mask, strided_lengths
 
 KERNEL_SIZE, STRIDE, PADDING = 3, 2, 1
@@ -70,12 +71,13 @@ def convolve_on(x: Tensor, before: Tensor, weight: Tensor, bias: Tensor | None, 
         before: the frame before x, zero at the start, (B, C, 1, F).
         weight: (C', C / groups, 3, 3).
         bias: (C',).
-        groups: number of groups of channels.
+        groups: number of groups of channels: 1 or C.
 
     Returns:
         (B, C', T / 2, F / 2): the outputs that depend on no later frame.
     """
-    return F.conv2d(torch.cat([before, x], dim=2), weight, bias, STRIDE, (0, PADDING), groups=groups)
+    convolve = F.conv2d if groups == 1 else conv2d_per_channel
+    return convolve(torch.cat([before, x], dim=2), weight, bias, stride=STRIDE, padding=(0, PADDING))
 
 
 def _windows(features: Tensor, lengths: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from asr.interfaces import State
 from asr.kernels.choice import wants_plain
+from asr.kernels.depthwise import DepthwiseConv2d
 from asr.kernels.dropout import Dropout
 from asr.kernels.strided_conv import KERNEL_SIZE, PADDING, STRIDE, convolve_on, halved
 from asr.lengths import Lengths, padding_mask
@@ -41,7 +42,7 @@ class DepthwiseConv(nn.Module):
         self.input_dim, self.num_channels = input_dim, num_channels
         self.stages = nn.ModuleList([nn.Conv2d(1, num_channels, KERNEL_SIZE, STRIDE, PADDING)])
         for _ in range(NUM_STAGES - 1):
-            depthwise = nn.Conv2d(num_channels, num_channels, KERNEL_SIZE, STRIDE, PADDING, groups=num_channels)
+            depthwise = DepthwiseConv2d(num_channels, KERNEL_SIZE, STRIDE, PADDING)
             self.stages.append(nn.Sequential(depthwise, nn.Conv2d(num_channels, num_channels, 1)))
         self.linear = nn.Linear(num_channels * self.output_lengths(input_dim), output_dim)
         self.dropout = Dropout(dropout)
