@@ -1,6 +1,5 @@
 """Each hand-tuned operation has the outputs and gradients of the plain form in the same module."""
 
-import copy
 from collections.abc import Callable
 
 import pytest
@@ -37,20 +36,19 @@ def test_the_fast_depthwise_convolution_equals_the_plain_one(frames: int, kernel
 
 
 def convolve_in_bfloat16(threads: int, frames: int, dim: int) -> None:
-    """Check bfloat16, with and without autocast, against float32 on the same rounded values."""
+    """Check that results, with and without autocast, are float32 results that are rounded once."""
     torch.set_num_threads(threads)
     generator = torch.Generator().manual_seed(0)
-    x, weight, bias = (torch.randn(shape, generator=generator) for shape in ((1, frames, dim), (dim, 1, 15), (dim,)))
-    x, weight, bias = (value.bfloat16() for value in (x, weight, bias))
-    expected = depthwise.depthwise_plainly(x.float(), weight.float(), bias.float())
+    inputs = [torch.randn(shape, generator=generator).bfloat16() for shape in ((1, frames, dim), (dim, 1, 15), (dim,))]
+    exact = [value.float() for value in inputs]
     with torch.autocast("cpu", torch.bfloat16):
-        autocast = depthwise.depthwise(x.float(), weight.float(), bias.float())
-    for out in (depthwise.depthwise(x, weight, bias), autocast):
-        assert out.dtype == torch.bfloat16
-        torch.testing.assert_close(out.float(), expected, rtol=2**-8, atol=1e-5)  # rounded once
-    strided = depthwise.DepthwiseConv2d(dim, 3, 2, 1).bfloat16()
-    expected = copy.deepcopy(strided).float()(x.float().view(1, dim, frames, 1))
-    torch.testing.assert_close(strided(x.view(1, dim, frames, 1)).float(), expected, rtol=2**-8, atol=1e-5)
+        under_autocast = depthwise.depthwise(*exact)
+    expected = depthwise.depthwise(*exact).bfloat16()
+    for out in (depthwise.depthwise(*inputs), under_autocast):
+        torch.testing.assert_close(out, expected, rtol=0, atol=0)
+    strided, image = depthwise.DepthwiseConv2d(dim, 3, 2, 1).bfloat16(), inputs[0].view(1, dim, frames, 1)
+    out = strided(image)
+    torch.testing.assert_close(out, strided.float()(image.float()).bfloat16(), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(("threads", "frames", "dim"), [(1, 101, 16), (2, 250, 144), (4, 300, 144)])

@@ -9,6 +9,7 @@ import itertools
 import json
 import math
 import signal
+import threading
 import time
 import zlib
 from collections.abc import Iterator
@@ -239,19 +240,21 @@ def ended_stream(how: str, monkeypatch: pytest.MonkeyPatch) -> httpx.Response:
     """Request a stream, and make the decoder fail, or the server stop, at the second segment."""
     served, jobs = service()
     served = replace(served, uploads=Uploads(Limits(10_000_000, MAX_SECONDS, 60), 1, lambda change: None))
-    search, calls = served.recognizer.search, itertools.count(1)
+    search, calls, answered = served.recognizer.search, itertools.count(1), threading.Event()
 
     def second_fails(*arguments: Any) -> Any:
         if next(calls) == 2:
             if how == "fault":
                 raise KeyError("/root/secret")
             jobs.stop()
+            assert answered.wait(60)  # otherwise the second segment's words may still precede the error
         return search(*arguments)
 
     monkeypatch.setattr(served.recognizer, "search", second_fails)
     jobs.start()
     form = {"model": "listener", "stream": "true"}
     response = request_to(served, "POST", PATH, data=form, files={"file": ("a.flac", LONG)})
+    answered.set()
     jobs.stop()
     jobs.join(60)
     return response

@@ -143,10 +143,7 @@ def test_a_server_that_is_killed_and_restarted_only_delays_training(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("num_workers", "world_size"),
-    [(0, 1), (2, 1), (1, 2)],
-)
+@pytest.mark.parametrize(("num_workers", "world_size"), [(0, 1), (2, 1), (1, 2)])
 def test_a_server_that_stays_down_ends_training_with_one_line_that_says_how_to_resume(
     num_workers: int, world_size: int, request: pytest.FixtureRequest, s3: MortalS3, tmp_path: Path
 ) -> None:
