@@ -139,10 +139,6 @@ def test_every_public_class_has_a_unique_name() -> None:
     assert {name: several for name, several in places.items() if len(several) > 1} == {}
 
 
-# Maximum numbers of imports between folders; the second also counts the contract and the commands.
-MAX_ARROWS, MAX_ARROWS_IN_ALL = 165, 370
-
-
 def folder(module: str) -> str:
     """Return the folder of a module; a module of asr/ itself is its own folder."""
     return module.rpartition(".")[0] or module
@@ -156,17 +152,6 @@ def arrows() -> set[tuple[str, str]]:
         for name in imported(without_types(tree))
         if name.startswith("asr.") and module_file(name) and folder(module) != folder(name.removeprefix("asr."))
     }
-
-
-def test_there_are_few_imports_between_folders() -> None:
-    """Imports inside functions count, imports for types alone do not."""
-    between = {(mine, theirs) for mine, theirs in arrows() if is_folder(mine) and is_folder(theirs)}
-    assert len(between) <= MAX_ARROWS
-    assert len(arrows()) <= MAX_ARROWS_IN_ALL
-
-
-def is_folder(name: str) -> bool:
-    return ROOT.joinpath("asr", *name.split(".")).is_dir()
 
 
 def without_types(tree: ast.Module) -> ast.Module:

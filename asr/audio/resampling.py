@@ -1,4 +1,6 @@
-"""Conversion between any two sample rates, block by block; the result does not depend on the size of the blocks.
+"""Conversion between any two sample rates, block by block.
+
+The bits of the result depend neither on the size of the blocks nor on the number of threads.
 
 Each output sample is a sum of the input samples around it, weighted by a Kaiser-windowed sinc with the parameters that
 torchaudio's documentation gives for resampy's 'kaiser_best'. For 15 s from 44.1 kHz this takes a few milliseconds more
@@ -15,6 +17,8 @@ from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor
+
+from asr.system.processes import torch_threads
 
 ZERO_CROSSINGS = 64  # number of zero crossings of the sinc on each side
 ROLLOFF = 0.9475937167399596  # frequency with a loss of 6 dB, relative to half the lower rate
@@ -130,7 +134,9 @@ class _Convolution:
 
 
 def _convolve(waveform: Tensor, kernel: Tensor, hop: int) -> Tensor:
-    return torch.nn.functional.conv1d(waveform[None, None], kernel, stride=hop)[0].T.reshape(-1)  # (new, hops) -> (S,)
+    with torch_threads(1):  # as in a DataLoader's worker; rounding depends on the number of threads
+        out = torch.nn.functional.conv1d(waveform[None, None], kernel, stride=hop)[0]  # (new, hops)
+    return out.T.reshape(-1)  # (S,)
 
 
 @functools.lru_cache(maxsize=NUM_KERNELS)
