@@ -1,6 +1,7 @@
 """Bulk jobs of asr.transcribe: parts, failures, and resumption after interruptions."""
 
 import json
+import os
 import random
 import re
 import shutil
@@ -16,6 +17,7 @@ import soundfile
 import torch
 from safetensors.torch import load_file, save_file
 
+from asr.bulk import folder
 from asr.bulk.parts import PartTask, plan_parts, share_of
 from asr.bulk.source import open_source
 from asr.bulk.statistics import repetition
@@ -124,7 +126,7 @@ def test_the_tasks_of_a_job_array_write_the_same_files_as_a_single_job(
 def test_a_folder_of_audio_gives_the_same_texts_as_the_manifest(
     source: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
-    transcribe(job_options(source.parent / "audio", tmp_path))
+    transcribe(job_options(source.parent / "audio", tmp_path, "--accept-failures"))
     texts, failures = texts_of(tmp_path), failures_of(tmp_path)
     assert {name: entry["text"] for name, entry in texts.items()} == {
         entry["audio_filepath"].rpartition("/")[2]: entry["text"] for entry in texts_of(undisturbed).values()
@@ -154,7 +156,7 @@ def test_a_job_on_s3_gives_the_same_texts_as_a_local_job(
     for entry in good:
         write_whole(f"s3://bucket/bulk/{entry['audio_filepath']}", source.parent / entry["audio_filepath"])
     s3.faults.extend(["slow_down", "reset", "", "cut", "slow_down"])
-    transcribe(job_options("s3://bucket/bulk/audio", "s3://bucket/out"))
+    transcribe(job_options("s3://bucket/bulk/audio", "s3://bucket/out", "--accept-failures"))
     for url, _ in list_prefix("s3://bucket/out"):
         (tmp_path / url.rpartition("/")[2]).write_bytes(read_whole(url))
     by_file = {entry["audio_filepath"].rpartition("/")[2]: entry["text"] for entry in texts_of(undisturbed).values()}
@@ -162,7 +164,7 @@ def test_a_job_on_s3_gives_the_same_texts_as_a_local_job(
     assert failures_of(tmp_path).keys() == {f"{kind}.flac" for kind in BAD if kind != "missing"}
     assert all(entry["audio_filepath"].startswith("s3://bucket/bulk/audio/") for entry in texts_of(tmp_path).values())
     s3.reset()
-    transcribe(job_options("s3://bucket/bulk/audio", "s3://bucket/out"))
+    transcribe(job_options("s3://bucket/bulk/audio", "s3://bucket/out", "--accept-failures"))
     read = [target for method, target, _ in s3.requests if method == "GET" and ".flac" in target]
     assert read == [], "a finished job neither reads audio nor opens files for their sizes"
     listings = [target for method, target, _ in s3.requests if method == "GET" and "list-type=2" in target]
@@ -178,7 +180,7 @@ def test_a_failing_store_ends_a_job_with_a_one_line_error_and_the_job_resumes(
     for entry in good:
         write_whole(f"s3://bucket/ends/{entry['audio_filepath']}", source.parent / entry["audio_filepath"])
     session.configure(storage(retry_seconds=0.5))
-    arguments = job_options("s3://bucket/ends/audio", tmp_path)
+    arguments = job_options("s3://bucket/ends/audio", tmp_path, "--accept-failures")
     s3.faults.extend([""] * 20)
     s3.forever = "slow_down"
     with pytest.raises(StoreError, match=r"^s3://bucket/ends/audio/\d+\.flac: 503 .*SlowDown") as raised:
@@ -378,7 +380,7 @@ def test_a_model_that_always_raises_ends_the_job_and_no_part_is_recorded(
     encoder = type(load_recognizer(BUNDLE).model.encoder)
     with monkeypatch.context() as patch:
         patch.setattr(encoder, "forward", _breaks)
-        with pytest.raises(RuntimeError, match="an illegal memory access"):
+        with pytest.raises(InputError, match="an illegal memory access"):
             transcribe(job_options(source, tmp_path, "--segments"))
     assert not [*tmp_path.glob("*-*.jsonl"), *(tmp_path / "records").iterdir()]
     assert not (tmp_path / "failures.jsonl").exists()
@@ -386,29 +388,103 @@ def test_a_model_that_always_raises_ends_the_job_and_no_part_is_recorded(
     assert files_of(tmp_path) == files_of(undisturbed)
 
 
-@pytest.mark.parametrize(
-    ("names", "is_fault"),
-    [
-        (["good 3", "good 17"], True),
-        (["good 3", "bad missing", "good 17", "bad text"], True),  # bad audio says nothing about the model
-        (["good 3"], False),
-        (["good 3", "bad missing"], False),
-        (["good 3", "good 17", "good 5"], False),
-    ],
-)
-def test_a_job_that_has_no_text_yet_ends_if_several_utterances_raise_unknown_errors(
-    names: list[str], is_fault: bool, source: Path
+def test_a_job_whose_audio_is_not_there_ends_and_resumes_when_it_is(
+    source: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
-    by_name = {utterance.id: utterance for utterance in open_source(str(source)).utterances}
-    task = PartTask(0, [by_name[name] for name in names], True, {})
-    poisoned: Any = _Poisoned({"good 3", "good 17"}, ZeroDivisionError("broken"))
-    if is_fault:
-        with pytest.raises(ZeroDivisionError, match="broken"):
-            transcribe_part(poisoned, task, INFERENCE, False)
-        return
-    result = transcribe_part(poisoned, task, INFERENCE, False)
-    assert {failure["id"] for failure in result.record["failures"]} == {*names} - {"good 5"}
-    assert [text["id"] for text in result.texts] == [name for name in names if name == "good 5"]
+    shutil.copytree(source.parent, tmp_path / "input")
+    arguments = job_options(tmp_path / "input" / "input.jsonl", tmp_path / "out", "--segments")
+    (tmp_path / "input" / "audio").rename(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match=r"part-00000: .*there is no such file.*--accept-failures"):
+        transcribe(arguments)
+    assert not [*(tmp_path / "out").glob("*-*.jsonl"), *(tmp_path / "out" / "records").iterdir()]
+    assert transcribe([*arguments, "--accept-failures"]) == 0
+    assert len(failures_of(tmp_path / "out")) == 29
+    assert texts_of(tmp_path / "out") == {}
+
+    (tmp_path / "elsewhere").rename(tmp_path / "input" / "audio")
+    transcribe(arguments)
+    assert texts_of(tmp_path / "out") == {}, "the parts are done"
+    transcribe([*arguments, "--redo-failures"])
+    assert failures_of(tmp_path / "out").keys() == NAMES_OF_BAD
+    audio = tmp_path / "input" / "audio"
+    expected = {
+        name: text | {"audio_filepath": str(audio / Path(text["audio_filepath"]).name)}
+        for name, text in texts_of(undisturbed).items()
+    }
+    assert texts_of(tmp_path / "out") == expected
+    assert len(list((tmp_path / "out").glob("segments-*.jsonl"))) == len(list(undisturbed.glob("segments-*.jsonl")))
+
+
+def test_a_model_of_nan_ends_a_job(source: Path, tmp_path: Path) -> None:
+    shutil.copytree(BUNDLE, tmp_path / "model")
+    weights = load_file(tmp_path / "model" / "weights.safetensors")
+    floating = {name for name, weight in weights.items() if weight.is_floating_point() and "running_var" not in name}
+    save_file(
+        {name: weight * (torch.nan if name in floating else 1) for name, weight in weights.items()},
+        tmp_path / "model" / "weights.safetensors",
+    )
+    with pytest.raises(InputError, match=r"must have a text.*NaN"):
+        transcribe(job_options(source, tmp_path / "out", model=tmp_path / "model"))
+
+
+def test_a_part_that_is_redone_has_failures_until_all_of_its_files_are_written(
+    source: Path, undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(undisturbed, tmp_path / "out")
+    written: list[str] = []
+    monkeypatch.setattr(folder, "write_together", lambda path, content, is_new: written.append(Path(path).name))
+    transcribe(job_options(source, tmp_path / "out", "--segments", "--redo-failures", "--part", "1/9"))
+    assert [name.partition("-")[0] for name in written[:3]] == ["segments", "part", "part"]
+    assert written[1:3] == ["part-00000.jsonl", "part-00000.json"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{}, {"num_words": "7"}, {"confidence": [1]}, {"failures": [{"id": 3}]}, {"longest": {}}, {"seconds": None}],
+)
+def test_a_damaged_record_of_a_part_is_reported_in_one_line(
+    damage: dict[str, Any], source: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(undisturbed, tmp_path / "out")
+    path = tmp_path / "out" / "records" / "part-00001.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | damage if damage else []))
+    arguments = job_options(source, tmp_path / "out", "--segments")
+    with pytest.raises(InputError, match=r"part-00001\.json: must be the record of a part.*Delete part-00001\.jsonl"):
+        transcribe(arguments)
+    (tmp_path / "out" / "part-00001.jsonl").unlink()
+    transcribe(arguments)
+    assert files_of(tmp_path / "out") == files_of(undisturbed)
+
+
+@pytest.mark.parametrize("option", ["--lm", "--lexicon", "--hotwords", "--language-model"])
+def test_a_file_of_the_decoder_that_is_absent_is_reported_in_one_line(
+    option: str, source: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=r"absent\.arpa"):
+        transcribe(job_options(source, tmp_path / "out", option, str(tmp_path / "absent.arpa")))
+
+
+def test_audio_that_is_replaced_between_two_starts_is_refused(source: Path, tmp_path: Path) -> None:
+    good = tmp_path / "input"
+    good.mkdir()
+    for file in sorted(source.parent.joinpath("audio").glob("0*.flac"))[:4]:
+        shutil.copy(file, good)
+    manifest = tmp_path / "good.jsonl"
+    entries = [entry | {"text": ""} for entry in lines(source) if entry["id"] not in NAMES_OF_BAD]
+    audio = str(source.parent / "audio")
+    manifest.write_text("".join(json.dumps(entry) + "\n" for entry in entries).replace("audio/", f"{audio}/"))
+    shards([str(manifest), "-o", str(tmp_path / "shards")])
+    for place, replaced in (
+        (good, good / "001.flac"),
+        (tmp_path / "shards", next((tmp_path / "shards").glob("*.tar"))),
+    ):
+        output = tmp_path / f"out-{place.name}"
+        transcribe(job_options(place, output, "--part", "1/2"))
+        status = replaced.stat()
+        replaced.write_bytes(replaced.read_bytes())
+        os.utime(replaced, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+        with pytest.raises(InputError, match="differ from this job in input"):
+            transcribe(job_options(place, output))
 
 
 @pytest.mark.parametrize(

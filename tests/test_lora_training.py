@@ -100,6 +100,12 @@ def test_a_bundle_with_its_base_gives_the_results_of_the_run(
         assert transcribe_main([str(source), str(audio), "--base", str(fluent / "run" / "bundle")]) == 0
     assert len(set(capsys.readouterr().out.splitlines())) == 1
 
+    bulk = ["--parts", "--output-dir", str(tmp_path / "parts"), "--base", str(fluent / "run")]
+    assert transcribe_main([str(adapted), str(tones / "test.jsonl"), *bulk]) == 0
+    [part] = (tmp_path / "parts").glob("part-*.jsonl")
+    in_bulk = [json.loads(line)["text"] for line in part.read_text().splitlines()]
+    assert sorted(in_bulk) == sorted(texts(asr.load_recognizer(adapted, base=fluent / "run"), tones))
+
 
 def test_a_merged_bundle_is_a_whole_model_with_equal_outputs(
     adapted: Path, fluent: Path, tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -12,6 +12,7 @@ from torch import Tensor, uint8
 from asr.bulk.source import Source
 from asr.checkpoint.bundle import Bundle
 from asr.checkpoint.load import decoder_settings, read_model
+from asr.errors import InputError
 from asr.interchange.hub import path_of
 from asr.storage.location import absolute
 
@@ -33,8 +34,8 @@ def settings_fingerprint(settings: Mapping[str, Any]) -> str:
 
 
 def input_fingerprint(source: Source) -> str:
-    """Return the hash of a job's utterances: ids, locations, and durations (or sizes of audio files)."""
-    digest = hashlib.sha256()
+    """Return the hash of a job's utterances: ids, locations, durations, and versions of audio files or shards."""
+    digest = hashlib.sha256(source.versions)
     for part in source.utterances.parts:
         digest.update(absolute(part.folder).encode("utf-8", "surrogateescape") if part.folder else b"")
         for batch in part.index.batches:
@@ -44,17 +45,18 @@ def input_fingerprint(source: Source) -> str:
     return digest.hexdigest()[:DIGITS]
 
 
-def model_fingerprint(model: str | Path, decode: Mapping[str, Any]) -> str:
+def model_fingerprint(model: str | Path, base: str | Path | None, decode: Mapping[str, Any]) -> str:
     """Return the hash of a model: weights, config, files of the bundle, and the decoder with the files it reads.
 
     Args:
         model: as for `load_recognizer`.
+        base: base of the model if it is an adapter.
         decode: settings of the decoder that replace the model's own.
 
     Raises:
-        InputError: the model does not exist, or is damaged.
+        InputError: the model or a file of the decoder does not exist, or the model is damaged.
     """
-    bundle = read_model(Path(path_of(model)))
+    bundle = read_model(Path(path_of(model)), None if base is None else Path(path_of(base)))
     bundle = replace(bundle, config=bundle.config | {"decode": decoder_settings(bundle, decode)})
     digest = hashlib.sha256()
     for name, content in _contents(bundle):
@@ -66,7 +68,10 @@ def model_fingerprint(model: str | Path, decode: Mapping[str, Any]) -> str:
 def _contents(bundle: Bundle) -> Iterator[tuple[str, bytes]]:
     attached = {str(path): key for key, path in bundle.attached.items()}
     for key, path in sorted(bundle.attached.items()):
-        yield key, _file_digest(path)
+        try:
+            yield key, _file_digest(path)
+        except OSError as error:
+            raise InputError(f"{key} must be a file that can be read; got {path}: {error.strerror}.") from None
     yield "config", json.dumps(_without_paths(bundle.config, attached), sort_keys=True, default=str).encode()
     yield from sorted(bundle.files.items())
     for name, path in sorted(bundle.programs.items()):

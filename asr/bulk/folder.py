@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from asr.bulk.fingerprints import settings_fingerprint
-from asr.bulk.transcription import PartResult
+from asr.bulk.transcription import PartResult, is_record
 from asr.errors import InputError, StoreError
 from asr.storage.location import is_url, join, plain, printable_url
 from asr.storage.store import list_prefix, read_files, write_together
@@ -21,7 +21,7 @@ from asr.system.learnt import parse_json
 
 JOB, RECORDS, FAILURES, REPORT = "job.json", "records", "failures.jsonl", "report.json"
 SEGMENTS = "segments"  # prefix of the names of files with a part's segments
-FORMAT = 1  # version of the folder's format
+FORMAT = 2  # version of the folder's format
 ABANDONED_SECONDS = 3600.0  # age above which an unfinished file must be from a killed process
 READ_AT_ONCE = 1000  # number of records that are read together
 
@@ -129,13 +129,18 @@ class JobFolder:
     def write_part(self, name: str, result: PartResult) -> None:
         """Write the files of a part; the file of the texts is written last.
 
+        A part that is written again gets its record last, so that the failures of the earlier record stay until
+        everything else is written.
+
         Raises:
             StoreError, OSError: a file cannot be written.
         """
-        if result.segments:  # an empty manifest would be invalid
-            self._write(_segments_name(name), _lines(result.segments))
-        self._write(f"{RECORDS}/{name}.json", _lines([result.record]))
-        self._write(f"{name}.jsonl", _lines(result.texts))
+        segments = _segments_name(name)
+        if result.segments or (result.segments is not None and segments in self.names):  # an empty manifest is invalid
+            self._write(segments, _lines(result.segments))
+        writes = [(f"{RECORDS}/{name}.json", [result.record]), (f"{name}.jsonl", result.texts)]
+        for file, entries in reversed(writes) if self.is_done(name) else writes:
+            self._write(file, _lines(entries))
         self.names.add(f"{name}.jsonl")
 
     def records(self, names: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -144,8 +149,10 @@ class JobFolder:
             paths = [self._path(f"{RECORDS}/{name}.json") for name in names[start : start + READ_AT_ONCE]]
             for path, content in zip(paths, read_files(paths), strict=True):
                 record = parse_json(content, printable_url(path))
-                if not isinstance(record, dict):
-                    raise InputError(f"{printable_url(path)}: must be the record of a part; it is damaged.")
+                if not is_record(record):
+                    must = f"{printable_url(path)}: must be the record of a part; it is damaged"
+                    name = path.rpartition("/")[2].replace(".json", ".jsonl")
+                    raise InputError(f"{must}. Delete {name}, and start the same command again.")
                 yield record
 
     def list_again(self) -> None:

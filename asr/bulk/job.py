@@ -12,9 +12,12 @@ from asr.bulk.folder import JobFolder, job_fingerprints
 from asr.bulk.parts import PartPlan, PartTask, plan_parts
 from asr.bulk.source import Source, open_source
 from asr.bulk.transcription import PartResult
+from asr.errors import InputError, shown
 from asr.recognition.inference import Inference
 from asr.storage.location import absolute, printable_url
+from asr.text.numbers import counted
 
+NUM_SHOWN = 3  # maximum number of failures in an error message
 Engine = Callable[[Iterable[PartTask]], Iterator[PartResult]]  # transcribes parts; results come in any order
 
 
@@ -84,6 +87,12 @@ class BulkJob:
         """Return the numbers of the parts that are not done."""
         return [number for number in numbers if not self.folder.is_done(self.plan.name(number))]
 
+    def with_failures(self, numbers: Iterable[int]) -> list[int]:
+        """Return the numbers of the parts that are done and have failures."""
+        done = [number for number in numbers if self.folder.is_done(self.plan.name(number))]
+        records = self.folder.records([self.plan.name(number) for number in done])
+        return [number for number, record in zip(done, records, strict=True) if record["failures"]]
+
     def tasks(self, numbers: Sequence[int]) -> Iterator[PartTask]:
         """Yield parts to transcribe; the utterances of a part are created only when it is requested."""
         for number in numbers:
@@ -91,29 +100,50 @@ class BulkJob:
             utterances = [self.source.utterances[row] for row in range(rows.start, rows.stop)]
             yield PartTask(number, utterances, self.source.is_measured, {})
 
-    def run(self, numbers: Sequence[int], engine: Engine, on_part: Callable[[Mapping[str, Any]], None]) -> None:
+    def run(
+        self,
+        numbers: Sequence[int],
+        engine: Engine,
+        accept_failures: bool,
+        on_part: Callable[[Mapping[str, Any]], None],
+    ) -> None:
         """Transcribe parts and write each as soon as it is done.
 
         Args:
             numbers: numbers of the parts.
             engine: transcribes the parts.
+            accept_failures: whether to write a part in which every utterance has failed. The cause is probably the
+                model, or a folder that is not mounted.
             on_part: called with the record of each written part.
 
         Raises:
+            InputError: every utterance of a part has failed, and `accept_failures` is false.
             StoreError: a store failed; the same command resumes the job.
         """
         for result in engine(self.tasks(numbers)):
+            if not result.texts and not accept_failures:
+                raise _without_texts(self.plan.name(result.number), result.record["failures"])
             self.folder.write_part(self.plan.name(result.number), result)
             on_part(result.record)
 
 
-def open_job(path: str, output: str, model: str, decode: Mapping[str, Any], settings: JobSettings) -> BulkJob:
+def _without_texts(part: str, failures: Sequence[Mapping[str, str]]) -> InputError:
+    must = f"{part}: at least one utterance must have a text; got {counted(len(failures), 'failure')}"
+    reasons = "; ".join(f"{shown(failure['id'])}: {failure['reason'].rstrip('.')}" for failure in failures[:NUM_SHOWN])
+    cure = "Mend the cause and start the same command again, or accept such parts with --accept-failures."
+    return InputError(f"{must}: {reasons}{'; ...' if len(failures) > NUM_SHOWN else ''}. {cure}")
+
+
+def open_job(
+    path: str, output: str, model: str, base: str | None, decode: Mapping[str, Any], settings: JobSettings
+) -> BulkJob:
     """Open a job without writing: read its input, plan its parts, list its folder.
 
     Args:
         path: path or URL of the input.
         output: folder or URL.
         model: as for `load_recognizer`.
+        base: base of the model if it is an adapter.
         decode: settings of the decoder that replace the model's own.
         settings: settings of the job.
 
@@ -128,7 +158,7 @@ def open_job(path: str, output: str, model: str, decode: Mapping[str, Any], sett
     plan = plan_parts(durations, settings.part_hours * 3600)
     identity = {
         "fingerprints": job_fingerprints(
-            input_fingerprint(source), model_fingerprint(model, decode), settings.as_dict()
+            input_fingerprint(source), model_fingerprint(model, base, decode), settings.as_dict()
         ),
         "input": absolute(source.path),
         "model": printable_url(model) if "://" in model else str(Path(model).resolve()),

@@ -4,6 +4,7 @@ For audio files, only names and sizes are read at the start. Durations are estim
 plan parts; a worker measures them when it reads the files.
 """
 
+import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from asr.data.index_cache import INDEX_SUFFIX, IndexCache, check_shards
 from asr.data.manifest import Utterance
 from asr.data.utterances import Utterances
 from asr.errors import AudioError, InputError, shown
+from asr.storage.client import ObjectInfo
 from asr.storage.location import file_name, is_url, join, plain, printable_url, without_query
 from asr.storage.store import list_prefix
 
@@ -34,12 +36,15 @@ class Source:
     Args:
         path: path or URL of the input, as given by the user.
         utterances: utterances in the order of the manifest, or sorted by file name; their texts are not used.
+        versions: hash of the sizes and versions of the audio files, or of the shards; empty for a manifest, because
+            its audio files are not looked at before they are read.
         bytes_per_second: bytes per second of audio, by file suffix, from which durations are estimated; empty: the
             manifest has the durations.
     """
 
     path: str
     utterances: Utterances
+    versions: bytes
     bytes_per_second: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -68,50 +73,58 @@ def open_source(path: str, bytes_per_second: Mapping[str, float] | None = None) 
     if is_folder and os.path.isfile(os.path.join(path, INDEX)):
         path, is_folder = os.path.join(path, INDEX), False
     if without_query(path).endswith(MANIFEST_SUFFIXES) and not is_folder:
-        source = Source(path, _listed(path))
+        source = _listed(path)
     else:
         source = _of_files(path, bytes_per_second)
     _check_ids(source.utterances, path)
     return source
 
 
-def _listed(path: str) -> Utterances:
+def _listed(path: str) -> Source:
     utterances = IndexCache().utterances(path, NEEDED_KEYS)
     for part in utterances.parts:
         check_shards(part.index, part.folder)
-    return utterances
+    versions = [sorted(part.index.versions.items()) for part in utterances.parts]
+    return Source(path, utterances, _digest(versions) if any(versions) else b"")
+
+
+def _digest(versions: object) -> bytes:
+    return hashlib.sha256(repr(versions).encode("utf-8", "surrogateescape")).digest()
 
 
 def _of_files(path: str, bytes_per_second: Mapping[str, float] | None) -> Source:
-    sizes = _sizes(path)
-    if is_url(path) and join(path, INDEX) in sizes:
-        return Source(join(path, INDEX), _listed(join(path, INDEX)))
-    sizes = {file: size for file, size in sizes.items() if file.lower().endswith(AUDIO_SUFFIXES) or file == path}
-    if not sizes:
+    infos = _infos(path)
+    if is_url(path) and join(path, INDEX) in infos:
+        return _listed(join(path, INDEX))
+    infos = {file: info for file, info in infos.items() if file.lower().endswith(AUDIO_SUFFIXES) or file == path}
+    if not infos:
         must = f"INPUT must be a manifest, an index, or have audio files ({' '.join(AUDIO_SUFFIXES)})"
         raise InputError(f"{must}; there are none below {printable_url(path)}.")
     if bytes_per_second is None:
-        bytes_per_second = _estimated(list(sizes))
+        bytes_per_second = _estimated(list(infos))
     default = max(bytes_per_second.values(), default=PCM_BYTES_PER_SECOND)
     utterances = [
-        Utterance(file, max(size / bytes_per_second.get(_suffix(file), default), MIN_SECONDS), "", _inside(file, path))
-        for file, size in sizes.items()
+        Utterance(
+            file, max(info.size / bytes_per_second.get(_suffix(file), default), MIN_SECONDS), "", _inside(file, path)
+        )
+        for file, info in infos.items()
     ]
-    return Source(path, Utterances.of(utterances), bytes_per_second)
+    return Source(path, Utterances.of(utterances), _digest(list(infos.items())), bytes_per_second)
 
 
-def _sizes(path: str) -> dict[str, int]:
-    """Map the files below a path or URL, sorted, to their sizes in bytes."""
+def _infos(path: str) -> dict[str, ObjectInfo]:
+    """Map the files below a path or URL, sorted, to their sizes and versions."""
     if is_url(path):
         return dict(list_prefix(path))
-    return {str(file): _size(file) for file in find_audio(path)}
+    return {str(file): _info(file) for file in find_audio(path)}
 
 
-def _size(file: Path) -> int:
+def _info(file: Path) -> ObjectInfo:
     try:
-        return file.stat().st_size
+        status = file.stat()
     except OSError:  # a broken link, which is reported when it is read
-        return 0
+        return ObjectInfo(0, None)
+    return ObjectInfo(status.st_size, str(status.st_mtime_ns))
 
 
 def _suffix(file: str) -> str:

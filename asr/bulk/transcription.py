@@ -5,12 +5,12 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from asr.audio.load import audio_info
 from asr.bulk.failures import isolated_failures
 from asr.bulk.parts import PartTask
-from asr.bulk.statistics import part_statistics
+from asr.bulk.statistics import CONFIDENCE_BINS, LISTS, part_statistics
 from asr.data.batch import Rejected
 from asr.data.dataset import fetch
 from asr.data.manifest import Utterance
@@ -41,6 +41,24 @@ class PartResult(NamedTuple):
     record: Entry
 
 
+def is_record(entry: object) -> bool:
+    """Return whether an entry that was read from a file has the keys and types of a part's record."""
+    sample: Entry = {"part": 0, "worker": "", "seconds": 0.0, "waiting_seconds": 0.0, "audio_seconds": 0.0}
+    sample |= {"failures": [{"id": "", "reason": ""}], "num_segments": 0, "num_torn": 0, **part_statistics([])}
+    sample |= {key: [{"id": "", "value": 0.0, "seconds": 0.0, "text": ""}] for key in LISTS}
+    return _is_like(entry, sample) and len(cast(Entry, entry)["confidence"]) == CONFIDENCE_BINS
+
+
+def _is_like(value: object, sample: object) -> bool:
+    """Return whether a value has the type of a sample; all items of a list have the type of the sample's first item."""
+    if isinstance(sample, dict):
+        return isinstance(value, dict) and all(key in value and _is_like(value[key], sample[key]) for key in sample)
+    if isinstance(sample, list):
+        return isinstance(value, list) and all(_is_like(item, sample[0]) for item in value)
+    numbers = (int, float) if isinstance(sample, float) else type(sample)
+    return isinstance(value, numbers) and not isinstance(value, bool)
+
+
 class Outcomes(NamedTuple):
     """Transcripts and failures of a part's utterances, by id; each utterance has either a transcript or a failure."""
 
@@ -59,8 +77,7 @@ def transcribe_part(
     """Transcribe a part.
 
     If recognition raises an error that is not an AudioError, bisection finds the utterances that cause it. These
-    utterances become failures, and the other utterances are recognised again. If there are several such failures and
-    no transcript at all, the machine or the model must be faulty, and the error is raised.
+    utterances become failures, and the other utterances are recognised again.
 
     Args:
         recognizer: the model.
@@ -72,7 +89,7 @@ def transcribe_part(
     Raises:
         StoreError: a store failed.
         MemoryError, RuntimeError: memory does not suffice for a batch.
-        Exception: the error of several utterances, if no utterance has a transcript.
+        Exception: an error of a batch that no single utterance raises.
     """
     begun, begun_at = time.monotonic(), time.time()
     waited_before = recognizer.recording_encoder.waiting_seconds
@@ -90,8 +107,6 @@ def transcribe_part(
         outcomes.failures.update(failures)
         outcomes.transcripts.clear()
         _recognise(recognizer, outcomes, inference, on_progress)
-        if len(failures) > 1 and not outcomes.transcripts:
-            raise
     waiting_seconds = opening_seconds + recognizer.recording_encoder.waiting_seconds - waited_before
     sample_rate = recognizer.model.features.sample_rate
     segments, num_torn = _segments(outcomes, sample_rate) if with_segments else (None, 0)

@@ -21,7 +21,15 @@ if TYPE_CHECKING:
 LINE_SECONDS = 10.0  # time between two lines of progress, if no progress bar is shown
 # limits of the sample that a dry run measures: seconds of audio, and number of utterances
 SAMPLE_SECONDS, MAX_SAMPLED = 60.0, 20
-NEEDS_PARTS = ("part", "segments", "dry_run", "engine", "address")  # options that need --parts
+NEEDS_PARTS = (
+    "part",
+    "segments",
+    "dry_run",
+    "accept_failures",
+    "redo_failures",
+    "engine",
+    "address",
+)  # options that need --parts
 
 
 def add_bulk(parser: argparse.ArgumentParser) -> None:
@@ -36,6 +44,10 @@ def add_bulk(parser: argparse.ArgumentParser) -> None:
     )
     bulk.add_argument("--segments", action="store_true", help="also write training segments, cut at silences")
     bulk.add_argument("--dry-run", action="store_true", help="print parts, hours, expected time and requests, and exit")
+    bulk.add_argument(
+        "--accept-failures", action="store_true", help="continue after a part in which every utterance failed"
+    )
+    bulk.add_argument("--redo-failures", action="store_true", help="also transcribe again the parts that have failures")
     bulk.add_argument("--engine", choices=("local", "ray"), help="this process (default) or a Ray cluster")
     bulk.add_argument(
         "--address", metavar="HOST:PORT", help="address of the Ray cluster, or auto (default: start one here)"
@@ -77,9 +89,12 @@ def run_bulk(
     from asr.bulk.parts import share_of
 
     settings = JobSettings(options.part_hours, options.segments, inference, options.precision, options.segment)
-    job = open_job(options.paths[0], str(options.output_dir), options.model, decoder(options), settings)
+    model = options.model, options.base, decoder(options)
+    job = open_job(options.paths[0], str(options.output_dir), *model, settings)
     share = share_of(options.part, job.plan.num_parts)
     missing = job.missing(share)
+    if options.redo_failures:
+        missing = sorted([*missing, *job.with_failures(share)])
     if options.dry_run:
         job.folder.check(job.identity)
         _show(job, missing, len(share), load_model(options), inference)
@@ -89,7 +104,7 @@ def run_bulk(
     if missing:
         with _progress(job, missing) as progress:
             engine = _engine(options, inference, check, progress, job.identity["fingerprints"]["model"])
-            job.run(missing, engine, progress.on_part)
+            job.run(missing, engine, options.accept_failures, progress.on_part)
         if len(share) < job.plan.num_parts:
             job.folder.list_again()
     return job if not job.missing(range(job.plan.num_parts)) else None
@@ -131,7 +146,7 @@ def _load_same(options: argparse.Namespace, check: "Callable[[Recognizer], None]
     """
     from asr.bulk.fingerprints import model_fingerprint
 
-    if model_fingerprint(options.model, decoder(options)) != expected:
+    if model_fingerprint(options.model, options.base, decoder(options)) != expected:
         raise InputError(f"MODEL must be identical on all machines of the cluster; {options.model} differs here.")
     recognizer = load_model(options)
     check(recognizer)

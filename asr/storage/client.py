@@ -131,8 +131,8 @@ class Client:
         """Send requests, at most CONCURRENT_REQUESTS at a time.
 
         Returns:
-            The result of each request: Fetched for Get, ObjectInfo for Stat, a list of (URL, size) for Listing; for
-            Put, whether the object was written.
+            The result of each request: Fetched for Get, ObjectInfo for Stat, pairs of URL and ObjectInfo for Listing;
+            for Put, whether the object was written.
 
         Raises:
             StoreError: a request failed; the error is that of the first failed request in the given order.
@@ -228,7 +228,7 @@ class Client:
             return _info(result.meta)
         return _info(await self._obstore.head_async(place.store, place.path))
 
-    async def _list(self, request: Listing, place: _Place, settings: StorageSettings) -> list[tuple[str, int]]:
+    async def _list(self, request: Listing, place: _Place, settings: StorageSettings) -> list[tuple[str, ObjectInfo]]:
         """List objects; a truncated answer, which obstore does not retry, is requested again from the beginning."""
         if scheme(request.url) in HTTP:
             raise StoreError(f"{printable_url(request.url)}: a web server's files cannot be listed; name each file.")
@@ -239,7 +239,7 @@ class Client:
             try:
                 async for chunk in self._obstore.list(place.store, place.path.rstrip("/") or None):
                     objects += chunk
-                return sorted((root + meta["path"], meta["size"]) for meta in objects)
+                return sorted((root + meta["path"], _info(meta)) for meta in objects)
             except self._obstore.exceptions.GenericError as error:
                 if time.monotonic() + pause > deadline or "status code: " in str(error):
                     raise

@@ -137,8 +137,8 @@ def read_files(paths: Sequence[str]) -> list[bytes]:
     return [contents[path] for path in paths]
 
 
-def list_prefix(url: str) -> list[tuple[str, int]]:
-    """List the objects below a URL as pairs of URL and size in bytes, sorted.
+def list_prefix(url: str) -> list[tuple[str, ObjectInfo]]:
+    """List the objects below a URL, sorted, with their sizes and versions.
 
     Raises:
         StoreError: the objects cannot be listed.
