@@ -135,7 +135,6 @@ class FaultyProxy:
         delay_seconds: delay before each answer.
         requests: method, path and byte range of each request.
         most_at_once: maximum number of concurrent requests.
-        ignored_ranges: whether a request for a range was answered with a whole object.
     """
 
     upstream: int
@@ -156,7 +155,6 @@ class FaultyProxy:
         self.faults, self.forever, self.delay_seconds = deque(), "", 0.0
         self.requests: list[tuple[str, str, str | None]] = []
         self.most_at_once = self._at_once = 0
-        self.ignored_ranges = False
 
     def close(self) -> None:
         with suppress(OSError):  # the socket may already be closed
@@ -197,7 +195,7 @@ class FaultyProxy:
         with self._lock:
             self.requests.append((method, target, headers.get("range")))
             fault = ""
-            if method in ("GET", "PUT"):
+            if method in ("GET", "PUT") or self.forever == "expired_400":
                 fault = self.faults.popleft() if self.faults else self.forever
             self._at_once += 1
             self.most_at_once = max(self.most_at_once, self._at_once)
@@ -205,12 +203,15 @@ class FaultyProxy:
         with self._lock:
             self._at_once -= 1
         if fault == "ignore_range":
-            self.ignored_ranges = True
             headers.pop("range", None)
         if fault == "slow_down":
             return self._send(client, 503, {}, SLOW_DOWN)
         if fault == "expired":
             return self._send(client, 403, {}, EXPIRED)
+        if fault == "expired_400":  # as S3 answers
+            return self._send(client, 400, {}, b"" if method == "HEAD" else EXPIRED)
+        if fault == "html":
+            return self._send(client, 200, {"ETag": '"page"', "Content-Type": "text/html"}, b"<html>sorry</html>")
         if fault == "reset":
             return _reset(client)
         if fault == "hang":
@@ -223,6 +224,10 @@ class FaultyProxy:
         sent = {name.lower(): value for name, value in answer.getheaders()}
         if fault == "shorten":  # simulate a server that returns the same wrong length every time
             content = content[: len(content) // 2]
+        if fault == "longer":
+            content += b"0"
+        if fault == "gzip":
+            sent["content-encoding"] = "gzip"
         if fault == "other_etag":
             sent["etag"] = '"of-another-version"'
         if fault.endswith("no_etag"):

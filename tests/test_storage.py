@@ -366,6 +366,48 @@ def test_ranges_are_exact_if_a_server_ignores_them_and_one_warning_says_so(
     assert in_a_child(read) == ["bucket answers requests for byte ranges with whole objects"]
 
 
+def test_a_single_answer_with_a_page_instead_of_a_range_is_retried_and_later_requests_are_for_ranges(
+    s3: FaultyProxy, url: str
+) -> None:
+    assert read_range(url, 0, 5) == CONTENT[:5]
+    s3.faults.append("html")
+    for start in (10, 20, 30):
+        assert read_range(url, start, 5) == CONTENT[start : start + 5]
+    assert all(extent for method, _, extent in s3.requests if method == "GET")
+
+
+def test_a_page_instead_of_an_object_is_never_its_content(s3: FaultyProxy, url: str) -> None:
+    version = size_and_etag(url).etag
+    session.configure(storage(retry_seconds=0.5))
+    s3.forever = "html"
+    with pytest.raises(StoreError, match=re.escape(url)):
+        read_range(url, 0, 5, etag=version)
+    with pytest.raises(StoreError, match="must have at least"):
+        read_range(url, 100, 5)
+
+
+def test_an_answer_longer_than_its_range_is_retried(s3: FaultyProxy, url: str) -> None:
+    s3.faults.extend(["longer", "longer"])
+    assert read_range(url, 3, 7) == CONTENT[3:10]
+    session.configure(storage(retry_seconds=0.5))
+    s3.forever = "longer"
+    with pytest.raises(StoreError, match=r"8 bytes instead of 7"):
+        read_range(url, 3, 7)
+
+
+def test_an_encoded_answer_is_refused(s3: FaultyProxy, url: str) -> None:
+    s3.forever = "gzip"
+    for read in (lambda: read_range(url, 3, 7), lambda: read_whole(url)):
+        with pytest.raises(StoreError, match=r"must be stored and sent without an encoding.*gzip"):
+            read()
+
+
+def test_an_expired_token_is_reported_although_the_answer_to_head_has_no_body(s3: FaultyProxy, url: str) -> None:
+    s3.forever = "expired_400"
+    with pytest.raises(StoreError, match=r"ExpiredToken.*Renew the credentials"):
+        size_and_etag(url)
+
+
 def test_the_helper_is_restarted_if_it_is_killed(url: str) -> None:
     for _ in range(2):
         assert read_range(url, 0, 5) == CONTENT[:5]

@@ -122,7 +122,9 @@ class Client:
         _process_id = os.getpid()
         self._obstore = obstore
         self._stores: dict[tuple[str, StorageSettings, Environment], Any] = {}
-        self._whole_only: set[str] = set()  # hosts and buckets of servers that do not support byte ranges
+        # Hosts and buckets that have answered with a byte range, and those that have answered with a whole object.
+        self._with_ranges: set[str] = set()
+        self._without_ranges: set[str] = set()
         self._free = asyncio.Semaphore(CONCURRENT_REQUESTS)
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True, name="object stores").start()
@@ -178,21 +180,25 @@ class Client:
     # ---- the four requests
 
     async def _get(self, request: Get, place: _Place, settings: StorageSettings) -> Fetched:
-        """Get a range; also retry after truncated bodies from servers without ETags, which obstore does not retry."""
+        """Get a range; also retry after wrong bodies, such as truncated ones without ETags, which obstore does not."""
         deadline, pause = time.monotonic() + settings.retry_seconds, FIRST_PAUSE_SECONDS
+        may_be_whole = bucket(request.url) not in self._with_ranges
         while True:
             try:
-                return await self._get_once(request, place)
+                return await self._get_once(request, place, may_be_whole)
             except (_Incomplete, self._obstore.exceptions.GenericError) as error:
                 if time.monotonic() + pause > deadline or "status code: 4" in str(error):
                     raise
+            may_be_whole = True  # a server's first whole object may be a proxy's error page
             await asyncio.sleep(pause)
             pause = min(2 * pause, MAX_PAUSE_SECONDS)
 
-    async def _get_once(self, request: Get, place: _Place) -> Fetched:
-        host = bucket(request.url)
+    async def _get_once(self, request: Get, place: _Place, may_be_whole: bool) -> Fetched:
+        """Get a range once; `may_be_whole`: from a server that ignores ranges, get the whole object."""
+        host, is_whole = bucket(request.url), False
         try:
-            result = await self._result(request, place, host in self._whole_only)
+            result = await self._result(request, place, whole=False)
+            self._with_ranges.add(host)
         except self._obstore.exceptions.PreconditionError:
             raise _changed(request.url, f"it no longer has the version {request.etag}") from None
         except (self._obstore.exceptions.GenericError, self._obstore.exceptions.NotSupportedError) as error:
@@ -200,18 +206,24 @@ class Client:
                 return _past_the_end(request, await self._head(Stat(request.url), place))
             if not any(mark in str(error) for mark in ANSWERED_WITH_200):
                 raise
-            if host not in self._whole_only:
+            if not may_be_whole:
+                raise _Incomplete("the store answered a request for a byte range with a whole object") from None
+            if host not in self._without_ranges:
                 logger.warning("%s answers requests for byte ranges with whole objects", host.rpartition("@")[2])
-            self._whole_only.add(host)
-            result = await self._result(request, place, whole=True)
+            self._without_ranges.add(host)
+            result, is_whole = await self._result(request, place, whole=True), True
         info = _info(result.meta)
         check_version(request.url, request.etag, info)
-        if host in self._whole_only:
+        if encoding := result.attributes.get("Content-Encoding"):
+            must = f"{printable_url(request.url)}: must be stored and sent without an encoding"
+            raise StoreError(f"{must}; got Content-Encoding: {one_line(encoding)}. Upload it without one.")
+        if is_whole:
             content = await _slice_of(result, request.start, request.stop)
         else:
             content = bytes(await result.bytes_async())
-        if len(content) < min(request.stop, info.size) - request.start:
-            raise _Incomplete(f"the store sent {len(content)} bytes of {request.stop - request.start}")
+        expected = min(request.stop, info.size) - request.start
+        if len(content) != expected and not (is_whole and expected < 0):
+            raise _Incomplete(f"the store sent {len(content)} bytes instead of {expected}")
         if not request.is_open:
             check_end(request.url, request.stop, info)
         return Fetched(content, info)
@@ -226,7 +238,14 @@ class Client:
         if scheme(request.url) in HTTP and "?" in request.url:  # the signature in a signed URL is valid only for GET
             result = await self._obstore.get_async(place.store, place.path)
             return _info(result.meta)
-        return _info(await self._obstore.head_async(place.store, place.path))
+        try:
+            return _info(await self._obstore.head_async(place.store, place.path))
+        except self._obstore.exceptions.GenericError as error:
+            if "status code: 400" not in str(error):
+                raise
+        # The answer to HEAD has no body, which would have the reason, such as an expired token.
+        result = await self._obstore.get_async(place.store, place.path, options={"range": (0, 1)})
+        return _info(result.meta)
 
     async def _list(self, request: Listing, place: _Place, settings: StorageSettings) -> list[tuple[str, ObjectInfo]]:
         """List objects; a truncated answer, which obstore does not retry, is requested again from the beginning."""
