@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from asr.cli.command import run_command
 from asr.cli.parser import CommandParser
 from asr.errors import InputError
-from asr.system.files import real
+from asr.system.files import check_apart, real
 from asr.text.printable import printable
 
 if TYPE_CHECKING:
@@ -59,10 +59,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"{wanted} checkpoints were requested, but the run stored only {len(checkpoints)} (checkpoint.keep)",
             file=sys.stderr,
         )
-    from asr.checkpoint.load import Start, write_bundle
+    from asr.checkpoint.load import Start, stored_at, write_bundle
     from asr.interchange.hub import path_of
 
     start = None if options.start is None else Start(options.start, path_of(options.start), share)
+    check_apart("--output-dir", options.output_dir, [*checkpoints, *([stored_at(start.path)] if start else [])])
     write_bundle(options.output_dir, checkpoints, model_card(options.output_dir, checkpoints, start), start=start)
     names = ", ".join(path.stem for path in checkpoints)
     print(f"{options.output_dir}: the mean of {_count(checkpoints)}: {names}{_and_start(start)}")

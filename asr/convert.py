@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from asr.cli.command import run_command
 from asr.cli.parser import CommandParser
 from asr.errors import InputError
-from asr.system.files import check_output, message_stream, real, write_whole
+from asr.system.files import check_apart, check_output, message_stream, real, write_whole
 
 if TYPE_CHECKING:
     from asr.interchange.foreign import Converted
@@ -74,6 +74,7 @@ def to_bundle(model: str, output: Path, pad_mode: str, source: str | None, local
     if not path.exists():
         must = f"{path}: MODEL must be a .nemo archive, or a folder of its files or of transformers' files"
         raise InputError(f"{must}; it does not exist.{hub_hint(path)}")
+    check_apart("--output", output, [bundle_folder(path) if is_bundle(path) else path])
     if local_attention is not None and is_bundle(path):
         bundle = read_bundle(bundle_folder(path))
         replace_bundle(output, with_local_attention(bundle, local_attention, path))
@@ -97,8 +98,8 @@ def to_archive(model: str, output: Path) -> None:
     from asr.interchange.nemo.archive import write_archive
     from asr.interchange.nemo.convert import to_nemo
 
-    check_output("--output", output, "model.nemo", inputs=[model])
     folder = bundle_folder(path_of(model))
+    check_output("--output", output, "model.nemo", inputs=[folder])
     files = to_nemo(read_bundle(folder), folder)
     write_whole(output, lambda file: write_archive(file, files))
     print(f"{output}: {', '.join(name for name, _ in files)}", file=message_stream(output))
@@ -113,6 +114,7 @@ def to_folder(model: str, output: Path) -> None:
     from asr.interchange.huggingface.files import replace_huggingface
 
     folder = bundle_folder(path_of(model))
+    check_apart("--output", output, [folder])
     bundle = read_bundle(folder)
     files = to_huggingface(bundle, folder)
     replace_huggingface(output, files)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from asr.cli.command import DECODERS, add_base, audio_progress, check_language, progress_bar, run_command
 from asr.cli.parser import CommandParser
 from asr.errors import InputError
-from asr.system.files import real
+from asr.system.files import check_apart, real
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -43,13 +43,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise InputError("--example needs --web; it is for the page.")
     if options.to == HUGGING_FACE:
         return _publish(options)
-    from asr.checkpoint.load import bundle_recognizer, read_model
+    from asr.checkpoint.load import bundle_recognizer, read_model, stored_at
     from asr.interchange.hub import path_of
     from asr.publishing.agreement import recordings
     from asr.publishing.exported_folder import check_exported, replace_exported, token_files
     from asr.publishing.programs import all_programs, check_exportable, differences, smaller, written_down
 
     path, base = path_of(options.model), None if options.base is None else path_of(options.base)
+    check_apart("--output", options.output, [stored_at(given) for given in (path, base) if given is not None])
     bundle = _with_decoder(read_model(path, base), options.decode)
     if bundle.programs:
         raise InputError(f"{path}: a model to export must have weights; this one is exported already.")

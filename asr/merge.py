@@ -6,7 +6,7 @@ from pathlib import Path
 
 from asr.cli.command import add_base, run_command
 from asr.cli.parser import CommandParser
-from asr.system.files import real
+from asr.system.files import check_apart, real
 from asr.text.printable import printable
 
 
@@ -32,10 +32,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not 0 <= options.share < 1:
         parser.error(f"--share must be at least 0 and less than 1; got {options.share:g}")
     from asr.checkpoint.bundle import check_replaceable, replace_bundle
-    from asr.checkpoint.load import average, bundle_recognizer, read_model
+    from asr.checkpoint.load import average, bundle_recognizer, read_model, stored_at
     from asr.interchange.hub import path_of
 
     path, base_path = path_of(options.model), path_of(options.base)
+    check_apart("--output", options.output, map(stored_at, (path, base_path)))
     bundle = read_model(path, base_path)
     if options.share:
         weights = average([bundle.weights, read_model(base_path).weights], [1 - options.share, options.share])

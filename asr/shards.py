@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from asr.cli.command import finite, progress_bar, run_command
 from asr.cli.parser import CommandParser
 from asr.errors import InputError
+from asr.system.files import check_apart
 from asr.text.numbers import counted
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def _write(options: argparse.Namespace) -> int:
     from asr.data.utterances import Utterances
     from asr.storage.location import join, printable_url
 
+    check_apart("--output", Path(join(options.output, INDEX)), options.inputs)
     cache = IndexCache(options.index_dir)
     utterances = Utterances.joined([cache.utterances(manifest) for manifest in options.inputs])
     source = sha256(str(utterances.source).encode()).hexdigest()
@@ -69,6 +71,7 @@ def _index(options: argparse.Namespace) -> int:
     if not options.output.endswith(INDEX_SUFFIX):
         raise InputError(f"--output must be the path of the index, ending in {INDEX_SUFFIX}; got {options.output!r}.")
     shards = [shard for pattern in options.inputs for shard in expanded(pattern)]
+    check_apart("--output", Path(options.output), shards)
     with progress_bar() as bar:
         task = bar.add_task("reading shards", total=len(shards))
         utterances = _foreign_utterances(options, shards, partial(bar.advance, task))

@@ -7,8 +7,10 @@ from asr.cli.command import run_command
 from asr.cli.parser import CommandParser
 from asr.errors import InputError
 from asr.report.training import read_record, training_page
-from asr.run.names import CONFIG, METRICS, REPORT
+from asr.run.names import COMPARISON, CONFIG, EVENTS, EXAMPLES, METRICS, REPORT, RESULTS
 from asr.system.files import check_output, message_stream, write_output
+
+READ = (CONFIG, METRICS, EXAMPLES, RESULTS, COMPARISON, EVENTS)  # files of a run folder that the report shows
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         must = f"RUN_DIR must be a run folder, with {CONFIG} and {METRICS}"
         raise InputError(f"{must}; got {str(options.run_dir)!r}. Give the run_dir of asr.train.")
     path = options.output or options.run_dir / REPORT
-    check_output("--output", path, REPORT)
+    check_output("--output", path, REPORT, inputs=[options.run_dir / name for name in READ])
     try:
         record = read_record(options.run_dir)
     except OSError as error:

@@ -580,7 +580,7 @@ def test_output_paths_that_are_not_loaded_as_bundles_are_refused(tmp_path: Path)
         ):
             main([str(path), "-o", str(tmp_path / name)])
         assert not (tmp_path / name).exists()
-    with pytest.raises(InputError, match=r"must have a name that does not end like an archive .*; got '/'\."):
+    with pytest.raises(InputError, match="--output must not replace"):
         main([str(path), "-o", "/"])
     assert main([str(path), "-o", str(tmp_path / "bundle")]) == 0
     with pytest.raises(InputError, match=r"/sub: a bundle must not be inside another bundle; .*/bundle is a bundle"):

@@ -107,6 +107,20 @@ def test_a_bundle_with_its_base_gives_the_results_of_the_run(
     assert sorted(in_bulk) == sorted(texts(asr.load_recognizer(adapted, base=fluent / "run"), tones))
 
 
+@pytest.mark.parametrize("replaced", ["base", "adapter"])
+def test_merging_does_not_replace_its_base_or_its_adapter(
+    replaced: str, adapted: Path, fluent: Path, tmp_path: Path
+) -> None:
+    folders = {"base": fluent / "run" / "bundle", "adapter": adapted / "bundle"}
+    for name, folder in folders.items():
+        shutil.copytree(folder, tmp_path / name / "bundle")
+    output = tmp_path / replaced / "bundle"
+    before = {path: path.read_bytes() for path in output.iterdir()}
+    with pytest.raises(InputError, match="--output"):
+        merge_main([str(tmp_path / "adapter"), "--base", str(tmp_path / "base"), "-o", str(output)])
+    assert {path: path.read_bytes() for path in output.iterdir()} == before
+
+
 def test_a_merged_bundle_is_a_whole_model_with_equal_outputs(
     adapted: Path, fluent: Path, tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -468,8 +468,11 @@ def test_a_dev_text_that_is_also_a_training_text_is_named_in_one_line(
             ["a.txt", "--words", "names.txt", "--tokens", "model"],
             r"--words must be given for a model of words; got --t",
         ),
-        (["a.txt", "--dev", "dev.txt", "-o", "dev.txt"], r"--output must be another file .*; dev\.txt is the input"),
-        (["a.txt", "--words", "names.txt", "-o", "names.txt"], r"--output must be another file .*; names\.txt is"),
+        (
+            ["a.txt", "--dev", "dev.txt", "-o", "dev.txt"],
+            r"--output must not replace .*; dev\.txt is, or contains, the input",
+        ),
+        (["a.txt", "--words", "names.txt", "-o", "names.txt"], r"--output must not replace .*; names\.txt is"),
         (
             ["a.txt", "--dev", "special.txt", "--normalizer", "as_written"],
             r"special\.txt:1: a text must not contain <",

@@ -4,6 +4,7 @@ import argparse
 import errno
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -17,14 +18,18 @@ import soundfile
 
 from asr import evaluate
 from asr.align import main as align
+from asr.average import main as average
 from asr.cli import output
 from asr.cli.output import NamedRecording
 from asr.compare import main as compare
+from asr.convert import main as convert
 from asr.data.manifest import Utterance, write_manifest
 from asr.errors import InputError
 from asr.evaluation.result import Evaluation
+from asr.export import main as export
 from asr.ngram import main as ngram
 from asr.recognition.transcript import Transcript, Word
+from asr.shards import main as shards
 from asr.system.files import check_output, write_whole_text
 from asr.training_report import main as training_report
 from asr.transcribe import main as transcribe
@@ -296,9 +301,37 @@ def test_no_command_replaces_its_input(
             message = capsys.readouterr().err
         except InputError as error:
             message = str(error)
-        assert f"{option} must be another file than the command's inputs" in message
+        assert f"{option} must not replace the command's inputs" in message
         assert "talks.jsonl" in message
         assert manifest.read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "arguments", "output"),
+    [
+        (average, "--output-dir", ["{run}", "--start", "{copy}"], "{copy}"),
+        (convert, "--output", ["{copy}", "--local-attention", "8"], "{copy}"),
+        (convert, "--output", ["{copy}", "--to", "nemo"], "{copy}"),
+        (export, "--output", ["{copy}"], "{copy}"),
+        (export, "--output", ["{copy}", "--to", "huggingface"], "{copy}"),
+        (shards, "--output", ["--index-only", "{folder}/shard.tar"], "{folder}/shard.tar"),
+        (shards, "--output", ["{folder}/index.arrow"], "{folder}"),
+        (training_report, "--output", ["{run}"], "{run}/results.json"),
+    ],
+)
+def test_no_command_replaces_its_model_or_a_folder_with_its_input(
+    command: Command, option: str, arguments: list[str], output: str, fluent: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(fluent / "run" / "bundle", copy)
+    for name in ("shard.tar", "index.arrow"):
+        (tmp_path / name).write_bytes(b"precious")
+    places = {"run": fluent / "run", "copy": copy, "folder": tmp_path}
+    before = {path: path.read_bytes() for folder in places.values() for path in folder.rglob("*") if path.is_file()}
+    given = [argument.format(**places) for argument in arguments]
+    with pytest.raises(InputError, match=option):
+        command([*given, option, output.format(**places)])
+    assert {path: path.read_bytes() for path in before} == before
 
 
 def test_figures_and_page_of_a_comparison_must_be_two_files(tmp_path: Path) -> None:

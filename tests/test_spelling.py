@@ -188,7 +188,7 @@ def test_a_spelling_model_given_as_the_language_model_is_refused_by_name(tmp_pat
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--spelling", "TEXT"], r"^--spelling must be another file than the command's inputs"),
+        (["--spelling", "TEXT"], r"^--spelling must not replace the command's inputs"),
         (["--spelling", "OUTPUT"], r"^--spelling must be another file than --output"),
         (
             ["--spelling", "spelling.arpa", "--tokens", "model"],

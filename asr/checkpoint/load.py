@@ -89,10 +89,19 @@ def read_model(path: Path, base: Path | None = None) -> Bundle:
     return merged(_read_stored(path), path, read_model(base), base)
 
 
+def stored_at(path: Path) -> Path:
+    """Return the file or folder that contains a model: the checkpoint, or the bundle's folder.
+
+    Raises:
+        InputError: there is no model at the path.
+    """
+    return path if path.suffix == ".ckpt" else bundle_folder(path)
+
+
 def _read_stored(path: Path) -> Bundle:
-    if path.suffix == ".ckpt":
+    folder = stored_at(path)
+    if folder.suffix == ".ckpt":
         return _without_files(checkpoint_bundle(path), path)
-    folder = bundle_folder(path)
     return read_exported(folder) if is_exported(folder) else read_bundle(folder)
 
 

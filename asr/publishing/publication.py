@@ -9,7 +9,7 @@ from asr.interchange.huggingface.convert import names_left_out, to_huggingface
 from asr.interchange.huggingface.files import replace_huggingface
 from asr.run.names import RESULTS
 from asr.run.results import read_results
-from asr.system.files import real
+from asr.system.files import check_apart, real
 
 
 def publish(model: Path, output: Path, language: str | None, license: str | None) -> tuple[list[str], list[str]]:
@@ -25,6 +25,7 @@ def publish(model: Path, output: Path, language: str | None, license: str | None
         InputError: transformers does not support the model, or the folder cannot be written.
     """
     folder = bundle_folder(model)
+    check_apart("--output", output, [folder])
     bundle = read_bundle(folder)
     files = to_huggingface(bundle, folder)
     results = read_results(folder.parent / RESULTS) if folder.name == BUNDLE else {}

@@ -163,16 +163,17 @@ def check_output(option: str, path: Path, example: str, inputs: Iterable[str | P
 
 
 def check_apart(option: str, path: Path, inputs: Iterable[str | Path]) -> None:
-    """Check that an output does not replace an input, even if their paths differ.
+    """Check that an output, a file or a folder, does not replace an input, even if their paths differ.
 
     Raises:
-        InputError: the output is the same file as an input.
+        InputError: the output is the same file or folder as an input, or a folder that contains an input.
     """
-    if not os.path.isfile(path):
-        return
+    target = real(path)
     for given in inputs:
-        if os.path.isfile(given) and os.path.samefile(path, given):
-            must = f"{option} must be another file than the command's inputs; {path} is the input {given}"
+        if not (os.path.exists(given) and os.path.exists(path)):
+            continue
+        if os.path.samefile(path, given) or target in real(given).parents:
+            must = f"{option} must not replace the command's inputs; {path} is, or contains, the input {given}"
             raise InputError(f"{must}. Give another name.")
 
 
