@@ -234,7 +234,7 @@ def component(group: str, config: Config, where: str = "") -> partial[Any]:
     """
     where = where or group.replace("/", ".")
     if not isinstance(config, Mapping) or "name" not in config:
-        raise InputError(f"{where} must be a mapping with the key `name`; got {config!r}.")
+        raise InputError(f"{where} must be a mapping with the key `name`; got {shown(config)}.")
     cls = find_class(group, config["name"])
     settings = {key: value for key, value in config.items() if key != "name"}
     required = {p.name for p in inspect.signature(cls).parameters.values() if p.kind is p.KEYWORD_ONLY}
@@ -279,10 +279,10 @@ def find_class(group: str, name: object) -> Callable[..., Any]:
     folder = HERE / group
     dotted = group.replace("/", ".")
     parts = [*group.split("/"), name]
-    safe = all(isinstance(part, str) and re.fullmatch(r"[a-z][a-z0-9_]*", part) for part in parts)
+    safe = all(isinstance(part, str) and re.fullmatch(r"[a-z][a-z0-9_]{,99}", part) for part in parts)
     if not safe or not (folder / f"{name}.py").is_file():
         names = ", ".join(sorted(file.stem for file in folder.glob("[a-z]*.py"))) if folder.is_dir() else "none"
-        raise InputError(f"{dotted}.name must be a file in asr/{group} ({names}); got {name!r}.")
+        raise InputError(f"{dotted}.name must be a file in asr/{group} ({names}); got {shown(name)}.")
     module = importlib.import_module(f"asr.{dotted}.{name}")
     stem, group_name = str(name).replace("_", ""), folder.name.replace("_", "")
     for cls in vars(module).values():

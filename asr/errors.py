@@ -2,13 +2,25 @@
 
 import reprlib
 
+MAX_MESSAGE = 4_000  # maximum number of characters of an InputError
+
+MEMORY_ERRORS = (  # parts of torch's RuntimeErrors; without memory for its code, oneDNN cannot create a primitive
+    *("can't allocate memory", "out of memory", "ALLOC_FAILED", "std::bad_alloc", "unable to mmap"),
+    "could not create a primitive",
+)
+
 
 class InputError(ValueError):
     """An input of the user is invalid.
 
     The message is self-contained: it states the condition, the given value and the remedy. Commands print it as one
-    line and exit with status 1; any other exception is a bug in asr and is shown with its traceback.
+    line and exit with status 1; any other exception is a bug in asr and is shown with its traceback. The middle of a
+    message longer than `MAX_MESSAGE` characters is left out, because an untrusted file may have values of any length.
     """
+
+    def __init__(self, message: str = "") -> None:
+        half = MAX_MESSAGE // 2
+        super().__init__(message if len(message) <= MAX_MESSAGE else f"{message[:half]} ... {message[-half:]}")
 
 
 def shown(value: object) -> str:
@@ -44,9 +56,8 @@ class UnreachableStoreError(StoreError):
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an exception reports that the memory of the CPU or of another device was exhausted."""
-    texts = ("can't allocate memory", "out of memory", "ALLOC_FAILED", "std::bad_alloc")  # in torch's RuntimeErrors
     return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and any(text in str(error) for text in texts)
+        isinstance(error, RuntimeError) and any(text in str(error) for text in MEMORY_ERRORS)
     )
 
 

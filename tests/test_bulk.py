@@ -488,7 +488,12 @@ def test_audio_that_is_replaced_between_two_starts_is_refused(source: Path, tmp_
 
 
 @pytest.mark.parametrize(
-    "error", [StoreError("s3://bucket/x: 503."), MemoryError(), RuntimeError("CUDA out of memory")]
+    "error",
+    [
+        StoreError("s3://bucket/x: 503."),
+        MemoryError(),
+        *map(RuntimeError, ("CUDA out of memory", "could not create a primitive", "unable to mmap 9 bytes")),
+    ],
 )
 def test_a_job_ends_at_an_error_not_caused_by_an_utterance(error: Exception, source: Path) -> None:
     task = PartTask(0, list(open_source(str(source)).utterances), True, {})

@@ -55,10 +55,22 @@ def test_a_checkpoint_is_enough_to_transcribe(trained: Path) -> None:  # noqa: F
     assert set(content["asr"]["files"]) == {"characters.json"}
 
 
-@pytest.mark.parametrize("name", ["torch.utils.collect_env", "../../../tmp/evil", "__init__", "os", "", None, 3])
+@pytest.mark.parametrize(
+    "name", ["torch.utils.collect_env", "../../../tmp/evil", "__init__", "os", "", None, 3, "a" * 300, "a" * 100_000]
+)
 def test_a_config_can_name_only_components_of_asr(name: Any) -> None:
-    with pytest.raises(InputError, match=r"encoder\.name must be a file in asr/encoder"):
+    with pytest.raises(InputError, match=r"encoder\.name must be a file in asr/encoder") as refused:
         component("encoder", {"name": name})
+    assert len(str(refused.value)) < 1000
+
+
+def test_values_of_any_length_are_shown_in_part() -> None:
+    long = "a" * 100_000
+    for config in ({long: long}, {"name": "greedy", long: 1}, [long]):
+        with pytest.raises(InputError) as refused:
+            component("decode", config)  # type: ignore[arg-type]
+        assert len(str(refused.value)) < 5000
+        assert str(refused.value).endswith(".")
 
 
 @pytest.mark.parametrize("target", ["torch.utils.collect_env.run", "torch.load", "os.system"])

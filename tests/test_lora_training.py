@@ -196,6 +196,24 @@ def refused(call: Any, *arguments: str) -> str:
     return str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda weights: {}, "must have tensors"),
+        (lambda weights: {name: weight.long() for name, weight in weights.items()}, "must be float numbers"),
+        (lambda weights: {name: weight * torch.nan for name, weight in weights.items()}, "must be finite"),
+    ],
+)
+def test_an_adapter_without_usable_tensors_is_refused(
+    change: Any, message: str, adapted: Path, fluent: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(adapted / "bundle", tmp_path / "bundle")
+    weights = load_file(tmp_path / "bundle" / "weights.safetensors")
+    save_file(change(weights), tmp_path / "bundle" / "weights.safetensors")
+    with pytest.raises(InputError, match=message):
+        load_recognizer(tmp_path / "bundle", base=fluent / "run")
+
+
 def test_an_absent_or_different_base_is_refused_in_one_line(
     adapted: Path, fluent: Path, tones: Path, tmp_path: Path
 ) -> None:

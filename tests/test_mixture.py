@@ -187,6 +187,8 @@ def test_a_killed_and_resumed_run_with_a_mixture_is_bit_identical_to_an_undistur
     [
         ("[{manifest:train.jsonl,weight:0}]", "weights above 0 and at most 1000"),
         ("[{manifest:train.jsonl,wieght:2}]", "weights above 0 and at most 1000"),
+        ("[{manifest:train.jsonl,weight:1.0e-3}]", "an epoch must have at least one utterance"),
+        ("[{manifest:train.jsonl,weight:1.0e-320}]", "an epoch must have at least one utterance"),
         ("[{weight:2}]", "weights above 0 and at most 1000"),
         ("[]", "corpus.train must be a list"),
         (
@@ -197,7 +199,7 @@ def test_a_killed_and_resumed_run_with_a_mixture_is_bit_identical_to_an_undistur
 )
 def test_an_invalid_mixture_is_reported_in_one_line(value: str, message: str, two: Path) -> None:
     with pytest.raises(InputError, match=message):
-        corpus_of(two, value)
+        training_set(corpus_of(two, value))
 
 
 def test_braces_and_wildcards_select_manifests(tmp_path: Path) -> None:
@@ -213,3 +215,6 @@ def test_braces_and_wildcards_select_manifests(tmp_path: Path) -> None:
     assert names("[ab]-08.jsonl") == ["a-08", "b-08"]
     assert names("c{x}.jsonl") == ["c{x}"]
     assert names("absent-*.jsonl") == ["absent-*"]
+    for unbounded in ("{0..99999999}", "{1..9999}{1..9999}", "{a,b}" * 50, "{a,b}" * 5000):
+        with pytest.raises(InputError, match="braces must expand to at most"):
+            names(unbounded)

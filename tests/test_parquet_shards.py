@@ -108,7 +108,7 @@ def test_unsuitable_or_invalid_files_are_reported_in_one_line(files: list[Uttera
     none = [{"bytes": None, "path": few[0].audio_filepath}, {"bytes": b"x"}, None]
     noise = [{"bytes": b"no audio" * 99, "path": ""} for _ in few]
     cases: dict[str, tuple[pa.Table, dict[str, Any], str]] = {
-        "gzip": (table(few), {"compression": "gzip"}, r"row 0: audio must be uncompressed.*require reading .* MB"),
+        "gzip": (table(few), {"compression": "gzip"}, r"audio must be uncompressed.*require reading .* MB"),
         "paths": (table(few, audio=none), {}, "row 0: audio must be in the Parquet file; the row has .*only its path"),
         "noise": (table(few, audio=noise), {}, r"noise\.parquet: row 0"),
         "textless": (table(few, text=None), {}, "column of texts 'text'; it has the columns audio, id. Name another"),

@@ -414,7 +414,7 @@ def test_requests_that_are_not_http_do_not_stop_the_server(server: Server) -> No
             head, _, body = connection.recv(4096).partition(b"\r\n\r\n")
             assert head.startswith(b"HTTP/1.1 400 ")
             assert b"content-type: application/json" in head.lower()
-            assert [*json.loads(body)] == ["error"]
+            assert [*json.loads(body)] == ["detail"]
 
 
 def test_an_invalid_chunk_after_the_answer_is_not_an_internal_error(server: Server) -> None:
@@ -427,6 +427,17 @@ def test_an_invalid_chunk_after_the_answer_is_not_an_internal_error(server: Serv
     assert "Traceback" not in server.log.read_text()
 
 
+def test_a_malformed_body_in_the_packet_of_its_request_is_answered_once(server: Server) -> None:
+    for path in ("/health", "/transcribe", "/nowhere"):
+        head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+        with server.connect() as connection:
+            connection.sendall(head.encode() + b"no number\r\n")
+            connection.settimeout(5)
+            with connection.makefile("rb") as answers:
+                assert answers.read().count(b"HTTP/1.1 ") == 1
+    assert "Traceback" not in server.log.read_text()
+
+
 def test_a_malformed_handshake_is_answered_like_other_errors(server: Server) -> None:
     head = b"GET /stream HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     for more in (b"", b"Sec-WebSocket-Key: short\r\n", b"Sec-WebSocket-Version: 1\r\n"):
@@ -435,4 +446,4 @@ def test_a_malformed_handshake_is_answered_like_other_errors(server: Server) -> 
             connection.settimeout(5)
             answer, _, body = connection.recv(4096).partition(b"\r\n\r\n")
             assert answer.startswith(b"HTTP/1.1 4")
-            assert [*json.loads(body)] == ["error"]
+            assert [*json.loads(body)] == ["detail"]

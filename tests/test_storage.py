@@ -408,6 +408,13 @@ def test_an_expired_token_is_reported_although_the_answer_to_head_has_no_body(s3
         size_and_etag(url)
 
 
+def test_a_local_path_that_is_not_a_regular_file_is_refused_without_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path):
+        with pytest.raises(StoreError, match="must be a file that can be read"):
+            read_range(str(path), 0, 5)
+
+
 def test_the_helper_is_restarted_if_it_is_killed(url: str) -> None:
     for _ in range(2):
         assert read_range(url, 0, 5) == CONTENT[:5]

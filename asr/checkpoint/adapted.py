@@ -15,6 +15,7 @@ from asr.checkpoint.bundle import Bundle
 from asr.errors import InputError, shown
 
 ADAPTER, BASE = "adapter", "base"  # keys of an adapter's config; the config of a whole model has neither
+FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)  # types of an adapter's tensors
 SHA256, SOURCE = (
     "sha256",
     "source",
@@ -77,12 +78,29 @@ def merged(bundle: Bundle, path: Path, base: Bundle, base_path: Path) -> Bundle:
         must = f"{base_path}: the base must have the tensors with which the adapter {path} was trained"
         hashes = f"SHA-256 {expected[SHA256][:12]}... of {shown(expected[SOURCE])}, got {actual[:12]}..."
         raise InputError(f"{must}: {hashes}. Give the model that was the adapter's init.from.")
+    _check_tensors(bundle.weights, base.weights, path)
     config = {key: value for key, value in bundle.config.items() if key not in (ADAPTER, BASE)}
     try:
         weights = build_adapter(bundle.config[ADAPTER]).merged(base.weights, bundle.weights)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     return replace(bundle, config=config, weights=weights)
+
+
+def _check_tensors(own: Mapping[str, Tensor], base: Mapping[str, Tensor], path: Path) -> None:
+    """Check that an adapter has tensors, and that they can be added to, or take the place of, those of its base.
+
+    Raises:
+        InputError: there are no tensors, or one has another type or is not finite.
+    """
+    if not own:
+        raise InputError(f"{path}: an adapter must have tensors; it has none.")
+    for name, weight in own.items():
+        is_integer = name in base and not base[name].is_floating_point()
+        if weight.dtype not in ([base[name].dtype] if is_integer else FLOATS):
+            raise InputError(f"{path}: tensors of an adapter must be float numbers; {shown(name)} is {weight.dtype}.")
+        if not is_integer and not bool(weight.isfinite().all()):
+            raise InputError(f"{path}: tensors of an adapter must be finite; {shown(name)} has NaN or infinity.")
 
 
 def _base(bundle: Bundle, path: Path) -> dict[str, Any]:

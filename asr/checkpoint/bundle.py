@@ -19,7 +19,7 @@ from torch import Tensor
 
 from asr.build import MODEL_KEYS
 from asr.checkpoint.formats import FORMAT, KEY, of_today
-from asr.errors import InputError, one_line
+from asr.errors import InputError, one_line, shown
 from asr.language_model.arpa import ARPA_HEAD
 from asr.language_model.stored import is_token_model, read_token_model, token_model_file
 from asr.onnx.names import NETS, ONNX, OPENED
@@ -149,7 +149,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         key = setting.removeprefix("fusion.")
         name = NEURAL_LM if key == "lm" and given == NEURAL_LM else (ATTACHED | ATTACHED_TO_SEARCH)[key]
         if given != name or not (folder / name).is_file():  # an untrusted bundle must not name other files
-            raise InputError(f"{folder}: decode.{setting} must be the bundle's own file {name}; got {given!r}.")
+            raise InputError(f"{folder}: decode.{setting} must be the bundle's own file {name}; got {shown(given)}.")
         own[key] = str(folder / name)
     config = with_attached(config, own)
     check_attachable(config)
@@ -390,7 +390,7 @@ def checked_config(config: Any, where: Path) -> dict[str, Any]:
     if not isinstance(config, dict) or not all(key in config for key in MODEL_KEYS):
         raise InputError(f"{where}: a model's config must have the keys {', '.join(MODEL_KEYS)}.")
     if not isinstance(config["decode"], dict):
-        raise InputError(f"{where}: decode must be a mapping with the key `name`; got {config['decode']!r}.")
+        raise InputError(f"{where}: decode must be a mapping with the key `name`; got {shown(config['decode'])}.")
     return of_today(config, where)
 
 

@@ -29,7 +29,7 @@ from asr.checkpoint.bundle import (
 )
 from asr.checkpoint.formats import FORMAT, KEY
 from asr.checkpoint.saved import kept_checkpoints
-from asr.errors import InputError, one_line
+from asr.errors import InputError, one_line, shown
 from asr.interfaces import Features, Tokenizer
 from asr.recognition.confidence import load_calibration
 from asr.recognition.model import Model
@@ -422,7 +422,7 @@ def checkpoint_bundle(path: Path, check: Callable[[Any, Path], dict[str, Any]] =
         raise InputError(f"{path}: the checkpoint is damaged: {type(error).__name__}: {one_line(error)}") from None
     for name in files:  # an untrusted name; a file of this name will be written
         if not isinstance(name, str) or not re.fullmatch(r"\w[\w.-]*", name, re.ASCII) or name in FIXED:
-            raise InputError(f"{path}: files in a checkpoint must have plain names; got {name!r}.")
+            raise InputError(f"{path}: files in a checkpoint must have plain names; got {shown(name)}.")
     if not weights or not all(isinstance(weight, Tensor) for weight in weights.values()):
         raise InputError(f"{path}: the checkpoint is damaged: it must have weights, and all must be tensors.")
     return Bundle(check(config, path), files, weights, card="")

@@ -111,6 +111,10 @@ def _chunk(group: pq.RowGroupMetaData, audio: str, size: int, name: str) -> tupl
     paths = [group.column(index).path_in_schema for index in range(group.num_columns)]
     column = group.column(paths.index(f"{audio}.bytes"))
     dictionary, num_bytes = column.dictionary_page_offset, column.total_compressed_size
+    if column.compression != "UNCOMPRESSED":
+        must = f"{name}: audio must be uncompressed in the Parquet file, as datasets (5 or newer) writes it"
+        read = f"it is compressed, so each utterance would require reading {num_bytes / 1e6:,.1f} MB"
+        raise InputError(f"{must}; {read}. Write it again: load_dataset('parquet', ...).to_parquet(...).")
     start = column.data_page_offset if dictionary is None else min(dictionary, column.data_page_offset)
     if start < 0 or num_bytes < 0 or start + num_bytes > size:
         raise InputError(f"{name}: must be a complete Parquet file; a row group extends beyond its end.")

@@ -7,7 +7,20 @@ from asr.data.batch_plan import BatchBounds, BatchOrder
 from asr.data.padded_lengths import PaddedLengths
 from asr.data.selection import SelectionBounds
 from asr.settings.read import INLINE
-from asr.settings.rule import FRACTION, MANIFESTS, PATH, TEXT, WORKERS, Rule, above, list_of, number, one_of, or_null
+from asr.settings.rule import (
+    FOLDER,
+    FRACTION,
+    MANIFESTS,
+    PATH,
+    TEXT,
+    WORKERS,
+    Rule,
+    above,
+    list_of,
+    number,
+    one_of,
+    or_null,
+)
 from asr.storage.location import join, plain
 from asr.storage.patterns import expanded
 from asr.storage.settings import StorageSettings
@@ -113,7 +126,7 @@ class DataSettings:
 
     plan: Annotated[PlanSettings, INLINE]
     features_on: Annotated[str, one_of("cpu", "device")]
-    index_dir: Annotated[str | None, or_null(PATH)]
+    index_dir: Annotated[str | None, or_null(FOLDER)]
     num_workers: Annotated[int, WORKERS]
     storage: Annotated[StorageSettings, INLINE]
     max_dropped_fraction: Annotated[float, FRACTION]

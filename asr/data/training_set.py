@@ -133,6 +133,10 @@ class TrainingSet:
         self.mixture = Mixture(
             *zip(*((len(part), part.parts[0].repeats) for part in self.utterances.split()), strict=True)
         )
+        if len(self.mixture) == 0:
+            must = "an epoch must have at least one utterance"
+            means = ", ".join(f"{mean:g}" for mean in self.mixture.repeats)
+            raise InputError(f"{must}; got {means} occurrences of each on average. Raise the weights of corpus.train.")
         durations, num_tokens = self.utterances.durations, selection.counts.num_tokens
         self._factors: tuple[float, ...] = (1.0,)
         self._feasible = torch.ones(len(self.utterances), 1, dtype=torch.bool)

@@ -15,6 +15,7 @@ from asr.settings.rule import (
     BOUND,
     DECAY,
     DEVICES,
+    FOLDER,
     PATH,
     PRECISION,
     SWITCH,
@@ -229,7 +230,7 @@ class RunSettings:
     corpus: CorpusSettings
     components: Annotated[Mapping[str, Any], REST]
     seed: Annotated[int, whole(0, 2**32 - 1)]
-    run_dir: Annotated[str, PATH]
+    run_dir: Annotated[str, FOLDER]
     num_threads: Annotated[int, THREADS]
     init: InitSettings
     data: DataSettings

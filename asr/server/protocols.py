@@ -22,7 +22,10 @@ class HttpProtocol(H11Protocol):
     """HTTP/1.1; the answer to a malformed request is JSON."""
 
     def send_400_response(self, msg: str) -> None:
-        """Answer a malformed request, unless an answer has already begun."""
+        """Answer a malformed request, unless an answer has already begun; the application's answer is discarded."""
+        if self.cycle is not None:  # h11 would refuse a second answer
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             body = error_body(msg)
             headers = [
@@ -83,7 +86,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
 def error_body(line: str) -> bytes:
     """Return the JSON body of an error."""
-    return json.dumps({"error": line}).encode()
+    return json.dumps({"detail": line}).encode()
 
 
 def _as_json(response: Response) -> Response:

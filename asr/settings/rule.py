@@ -99,6 +99,10 @@ def _is_path(value: Any) -> bool:
 
 TEXT = Rule("a non-empty text", lambda value: isinstance(value, str) and value != "")
 PATH = Rule(f"a path whose names have at most {MAX_NAME_BYTES} bytes each", _is_path)
+FOLDER = Rule(
+    f"the path of a folder on a disk, not a URL, whose names have at most {MAX_NAME_BYTES} bytes each",
+    lambda value: _is_path(value) and "://" not in value,
+)
 SWITCH = Rule("true or false", lambda value: isinstance(value, bool))
 FRACTION = number(0, 1)
 PROBABILITY = Rule("a number from 0 to less than 1", lambda value: _is_number(value) and 0 <= value < 1)

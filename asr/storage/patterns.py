@@ -2,14 +2,18 @@
 
 import glob
 import re
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
+from itertools import islice
 
+from asr.errors import InputError, shown
 from asr.storage.location import is_url
 from asr.storage.store import list_prefix
 
 BRACES = re.compile(r"\{([^{}]*)\}")
-RANGE = re.compile(r"(\d+)\.\.(\d+)")
-MAX_RANGE = 1_000_000
+RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})")
+MAX_EXPANSIONS = 1_000_000
+MAX_BRACES = 100  # maximum number of braces in a path
 
 
 def expanded(path: str) -> list[str]:
@@ -19,23 +23,31 @@ def expanded(path: str) -> list[str]:
     match a wildcard are sorted. A pattern without a match is returned unchanged.
 
     Raises:
+        InputError: the braces expand to more than MAX_EXPANSIONS paths.
         StoreError: a URL cannot be listed.
     """
-    return [file for pattern in _without_braces(path) for file in _matching(pattern)]
+    patterns = [] if path.count("{") > MAX_BRACES else list(islice(_without_braces(path), MAX_EXPANSIONS + 1))
+    if not 0 < len(patterns) <= MAX_EXPANSIONS:
+        must = f"{shown(path)}: braces must expand to at most {MAX_EXPANSIONS:,} paths; they expand to more"
+        raise InputError(f"{must}. List the paths in several patterns.")
+    return [file for pattern in patterns for file in _matching(pattern)]
 
 
-def _without_braces(path: str) -> list[str]:
+def _without_braces(path: str) -> Iterator[str]:
     braces = BRACES.search(path)
     if braces is None:
-        return [path]
+        yield path
+        return
     span = RANGE.fullmatch(braces[1])
-    choices = braces[1].split(",")
-    if span is not None and int(span[2]) - int(span[1]) < MAX_RANGE:
-        choices = [f"{number:0{len(span[1])}d}" for number in range(int(span[1]), int(span[2]) + 1)]
-    elif len(choices) == 1:  # a name with braces, not a pattern
-        return [path]
+    choices: Iterable[str] = braces[1].split(",")
+    if span is not None:
+        choices = (f"{number:0{len(span[1])}d}" for number in range(int(span[1]), int(span[2]) + 1))
+    elif "," not in braces[1]:  # a name with braces, not a pattern
+        yield path
+        return
     head, tail = path[: braces.start()], path[braces.end() :]
-    return [expansion for choice in choices for expansion in _without_braces(head + choice + tail)]
+    for choice in choices:
+        yield from _without_braces(head + choice + tail)
 
 
 def _matching(pattern: str) -> list[str]:

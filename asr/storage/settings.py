@@ -5,7 +5,7 @@ from typing import Annotated
 
 from asr.settings.conf import run_defaults
 from asr.settings.read import settings_of
-from asr.settings.rule import PATH, above, number, or_null
+from asr.settings.rule import FOLDER, above, number, or_null
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class StorageSettings:
             as failed.
     """
 
-    cache_dir: Annotated[str | None, or_null(PATH)]
+    cache_dir: Annotated[str | None, or_null(FOLDER)]
     cache_gigabytes: Annotated[float, number(0.1, 1_000_000)]
     retry_seconds: Annotated[float, number(0, 240)]  # below 5 minutes, when temporary credentials' signatures expire
     timeout_seconds: Annotated[float, above(0, 240)]

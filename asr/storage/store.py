@@ -7,6 +7,7 @@ public buckets. gs:// and az:// use the environment variables of their services;
 """
 
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice, pairwise
@@ -257,8 +258,10 @@ def _neighbours(ranges: Sequence[ByteRange]) -> Iterator[list[ByteRange]]:
 def _opened(path: str) -> Iterator[int]:
     """Open a local file; errors of the system become StoreError."""
     try:
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # opening a pipe would wait for its writer
         try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise ValueError("it is not a regular file")
             yield descriptor
         finally:
             os.close(descriptor)
