@@ -244,11 +244,29 @@ def test_a_form_must_have_exactly_one_file(server: Server, files: list[Any], mes
     assert message in line(response)
 
 
-def test_a_field_without_a_file_name_is_not_a_file(server: Server) -> None:
-    body = multipart(b"hello", name='name="file"')
+@pytest.mark.parametrize("content", [b"hello", bytes(100_000)])
+def test_a_field_without_a_file_name_is_not_a_file(content: bytes, server: Server) -> None:
+    body = multipart(content, name='name="file"')
     response = post(server, content=body, headers={"content-type": "multipart/form-data; boundary=b0undary"})
     assert response.status_code == 422
     assert "no file name" in line(response)
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ("filename*=utf-8''K%C3%B6ln.wav", "Köln.wav"),
+        ("filename*=iso-8859-1'de'K%F6ln.wav", "Köln.wav"),
+        ("filename=\"a.wav\"; filename*=utf-8''K%C3%B6ln.wav", "a.wav"),
+        ("FILENAME*=UTF-8''a%22b.wav", 'a"b.wav'),
+        ('filename*0="a"; filename*1="b.wav"', "ab.wav"),
+    ],
+)
+def test_a_file_name_may_be_encoded_as_in_rfc_8187(given: str, name: str, server: Server) -> None:
+    body = multipart(SAID, name=f'name="file"; {given}')
+    response = post(server, content=body, headers={"content-type": "multipart/form-data; boundary=b0undary"})
+    assert response.status_code == 200, response.text
+    assert response.json()["id"] == name
 
 
 @pytest.mark.parametrize(

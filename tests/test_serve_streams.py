@@ -168,8 +168,8 @@ BAD = {
     "a tiny chunk": (['{"sample_rate": 16000, "chunk_seconds": 1e-9}'], "chunk_seconds: Input should be greater"),
     "no number": (['{"sample_rate": 16000, "chunk_seconds": NaN}'], "chunk_seconds: Input should be"),
     "a deep one": (["[" * 5000], "Invalid JSON: recursion limit exceeded"),
-    "half a sample": ([FIRST, bytes(641)], "must have samples of 2 bytes; got 641 bytes."),
-    "nothing": ([FIRST, b""], "must have samples of 2 bytes; got 0 bytes."),
+    "half a sample": ([FIRST, bytes(641), '{"end": true}'], "must be whole samples of 2 bytes; got 641 bytes"),
+    "nothing": ([FIRST, b""], "must have samples; it is empty."),
     "text for audio": ([FIRST, "hello \x1b[31m" + "x" * 99], "got the text 'hello \\\\x1b[31mxxx"),
     "no end": ([FIRST, '{"end": false}'], 'a message must be audio, or {"end": true}; got the text'),
     "samples one by one": ([FIRST, *[bytes(2)] * (SPARE_MESSAGES + 100)], "a millisecond of audio or more"),
@@ -193,6 +193,14 @@ def test_an_invalid_message_is_reported_in_one_line_and_the_next_client_is_serve
         assert text(await say(server, [samples])) == " ".join(w.text for w in alone(recognizer, from_pcm(samples)))
 
     run(test, recognizer)
+
+
+def test_a_sample_may_be_divided_between_messages(recognizer: Recognizer) -> None:
+    samples = pcm(speech(2.0, 2, torch.float32))
+    pieces = [samples[:1601], samples[1601:1762], samples[1762:1813], samples[1813:]]
+    words = final_words(run(lambda server: say(server, pieces), recognizer))
+    assert words
+    assert words == final_words(run(lambda server: say(server, [samples]), recognizer))
 
 
 def test_audio_before_an_error_is_still_recognised(recognizer: Recognizer) -> None:

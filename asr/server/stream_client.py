@@ -188,13 +188,14 @@ class StreamClient:
             raise StreamProblemError(f"{must}; {_first(error)}.") from None
 
     async def _read(self, speech: Speech) -> None:
-        """Receive audio until the client ends the stream."""
-        limits, num_messages = self._limits, 0
+        """Receive audio until the client ends the stream; a sample may be divided between two messages."""
+        limits, num_messages, num_bytes = self._limits, 0, 0
         try:
             async with asyncio.timeout(limits.max_seconds):
                 while (samples := await self._audio()) is not None:
                     num_messages += 1
-                    self.seconds += len(samples) / SAMPLE_BYTES / speech.sample_rate
+                    num_bytes += len(samples)
+                    self.seconds = num_bytes / SAMPLE_BYTES / speech.sample_rate
                     if self.seconds > limits.max_seconds:
                         raise TimeoutError
                     if num_messages > SPARE_MESSAGES + MESSAGES_A_SECOND * self.seconds:
@@ -208,6 +209,9 @@ class StreamClient:
         except TimeoutError:
             line = f"a stream must be at most {limits.max_seconds:g} seconds long; this one is longer. Begin another."
             raise StreamProblemError(line, TOO_LONG) from None
+        if num_bytes % SAMPLE_BYTES:
+            must = f"audio must be whole samples of {SAMPLE_BYTES} bytes"
+            raise StreamProblemError(f"{must}; got {num_bytes:,} bytes, and the last byte is left out.")
 
     async def _audio(self) -> bytes | None:
         """Receive a message of audio; None: the client ends the stream."""
@@ -225,9 +229,8 @@ class StreamClient:
                 must = 'a message must be audio, or {"end": true}'
                 raise StreamProblemError(f"{must}; got the text {_shown(text)}.") from None
             return None
-        if not samples or len(samples) % SAMPLE_BYTES:
-            line = f"a message of audio must have samples of {SAMPLE_BYTES} bytes; got {len(samples or b'')} bytes."
-            raise StreamProblemError(line)
+        if not samples:
+            raise StreamProblemError("a message of audio must have samples; it is empty.")
         return bytes(samples)
 
     async def _receive(self) -> dict[str, Any]:

@@ -104,7 +104,8 @@ class Speech:
 
     def process(self, taken: bytes, is_last: bool) -> None:
         """Resample a chunk and pass it to the stream."""
-        samples = torch.frombuffer(bytearray(taken), dtype=torch.int16) if taken else torch.zeros(0)
+        whole = bytearray(taken[: len(taken) // SAMPLE_BYTES * SAMPLE_BYTES])
+        samples = torch.frombuffer(whole, dtype=torch.int16) if whole else torch.zeros(0)
         self._num_samples += len(samples)
         pieces = [torch.zeros(0), *self._resampler.feed(samples.float() / 2**15)]
         if is_last:

@@ -8,15 +8,17 @@ the answer.
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from email.message import Message as Headers
 from tempfile import SpooledTemporaryFile
 from typing import Generic, NamedTuple, TypeVar, cast
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import Request
+from python_multipart.multipart import parse_options_header
 from starlette.datastructures import FormData, UploadFile
-from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.types import Message
 
 from asr.audio.load import declared_seconds, stream_waveform
@@ -143,6 +145,29 @@ def _enough_space() -> Iterator[None]:
         raise UnusableError(507, line) from None
 
 
+class _Parser(MultiPartParser):
+    """Starlette's parser, which also reads file names as RFC 8187 encodes them, and refuses recordings without a name.
+
+    Older HTTP clients send `filename*=utf-8''K%C3%B6ln.flac` instead of `filename="Köln.flac"`.
+    """
+
+    def on_headers_finished(self) -> None:
+        """Decide by its headers whether a part is a file or a field."""
+        part = self._current_part
+        disposition = part.content_disposition or b""
+        headers = Headers()
+        headers["Content-Disposition"] = disposition.decode("latin-1")
+        encoded = None if b"filename" in parse_options_header(disposition)[1] else headers.get_filename()
+        if encoded is not None:
+            part.content_disposition = disposition + b'; filename=""'
+        super().on_headers_finished()
+        if part.file is not None and encoded is not None:
+            part.file.filename = encoded
+        if part.file is None and part.field_name == FIELD:
+            line = f"{FILE_MUST}; the field contains text, because it has no file name. With curl: -F {FIELD}=@NAME."
+            raise UnusableError(422, line, param=FIELD)
+
+
 async def _form(request: Request, limits: Limits) -> FormData:
     kind, _, rest = request.headers.get("content-type", "").partition(";")
     if kind.strip().lower() != FORM:
@@ -156,14 +181,16 @@ async def _form(request: Request, limits: Limits) -> FormData:
     counted = Request(request.scope, _counting(request.receive, limits))
     try:
         async with asyncio.timeout(limits.upload_seconds):
-            return await counted.form(max_files=MAX_FILES, max_fields=MAX_FIELDS, max_part_size=MAX_FIELD_BYTES)
+            async with aclosing(counted.stream()) as stream:
+                bounds = {"max_files": MAX_FILES, "max_fields": MAX_FIELDS, "max_part_size": MAX_FIELD_BYTES}
+                return await _Parser(request.headers, stream, **bounds).parse()
     except TimeoutError:
         must = f"the upload must be complete within {limits.upload_seconds:g} seconds"
         raise UnusableError(408, f"{must}; it was not. Send a smaller file, such as FLAC.") from None
     except UnusableError:
         raise
-    except StarletteHTTPException as error:  # the base class of FastAPI's exception
-        raise UnusableError(400, f"the body must be well-formed {FORM}; {_lower(error.detail)}.") from None
+    except MultiPartException as error:
+        raise UnusableError(400, f"the body must be well-formed {FORM}; {_lower(error.message)}.") from None
     except (ValueError, AssertionError) as error:  # errors of the parser without a useful message
         raise UnusableError(400, f"the body must be well-formed {FORM}; it is not.") from error
 
@@ -199,11 +226,7 @@ def _file_and_fields(form: FormData) -> tuple[UploadFile, Fields]:
     if len(files) > 1:
         line = f"{FILE_MUST}; got {len(files)} of them. Send each in a separate request."
         raise UnusableError(422, line, param=FIELD)
-    [file] = files
-    if not isinstance(file, UploadFile):
-        line = f"{FILE_MUST}; the field contains text, because it has no file name. With curl: -F {FIELD}=@NAME."
-        raise UnusableError(422, line, param=FIELD)
-    return file, fields
+    return cast(UploadFile, files[0]), fields
 
 
 def no_fields(fields: Fields) -> None:
