@@ -15,59 +15,59 @@
 
 Errors that the caller can correct are `InputError`, with a message of one line; `AudioError` concerns one recording.
 
-The modules of this folder are the contract (`interfaces`, `errors`, `lengths`, `build`) and the commands,
-python -m asr.<command>. The subfolders are listed from the lowest layer up; each imports only from folders above it:
+    load_recognizer  load a model: a run folder, a bundle, a .ckpt, or hf://OWNER/NAME
+    Recognizer       transcribe(recordings): files, arrays, several of them; to(device)
+    Transcript       text, words, confidence, duration, alternatives (n-best)
+    Word             text, start and end in seconds, confidence
+    Alternative      text and score of a hypothesis
+    Stream           recognise speech while it is spoken: feed(samples), finish()
+    Captions         final and provisional words of a stream
 
-    system/          files, processes, devices, the library of matrix products
-    settings/        rules for settings, and the paths of the files in conf/
-    storage/         files by path or URL: object stores and their cache on the local disk
-    audio/           audio files to waveforms (S,)
-    text/            text normalisation, words of tokens, untrusted text on one line, printed numbers
-    language_model/  n-gram models: estimation, interpolation, checks, queries
-    kernels/         optimised operations, each beside a plain implementation
-    web/             parts of HTML pages
-    augment/ features/ tokenizer/ encoder/ head/ decode/ adapter/ optimizer/ schedule/
-                     the components: files of conf/<group>/ with `name: <name>` configure asr/<group>/<name>.py
-    token_model/     more components: neural language models over tokens, built from the encoder's layers
-    data/            manifest lines to utterances, examples, batches (which add the padding), and each epoch's plan
-    recognition/     the model (encoder and head), and the recogniser (model and decoder): audio to transcripts
-    evaluation/      word errors, their confidence intervals and their kinds
-    onnx/            exported ONNX programs run as models
-    checkpoint/      asr's own file format of a recogniser
-    interchange/     import and export of models of other toolkits and hubs
-    run/             a run folder, the initial weights of a run, resuming
-    publishing/      models for other software: ONNX programs, a page for the browser, a folder for a hub
-    bulk/            jobs of many hours: parts, failures, engines
-    cli/             code that commands share
-    diagnosis/       problems of a corpus, and of a plan to train on it
-    report/          reports as HTML pages
-    training/        Lightning: the training step, data loaders, checkpoints, multiple processes
-    server/          the web page, the HTTP endpoint, and the WebSocket for live speech
+`help(asr.Recognizer.transcribe)` has the parameters. `asr` on the command line lists the commands.
 """
+
+# The modules of this folder are the contract (`interfaces`, `errors`, `lengths`, `build`) and the commands,
+# python -m asr.<command>. The subfolders are listed from the lowest layer up; each imports only from folders above it:
+#
+#     system/          files, processes, devices, the library of matrix products
+#     settings/        rules for settings, and the paths of the files in conf/
+#     storage/         files by path or URL: object stores and their cache on the local disk
+#     audio/           audio files to waveforms (S,)
+#     text/            text normalisation, words of tokens, untrusted text on one line, printed numbers
+#     language_model/  n-gram models: estimation, interpolation, checks, queries
+#     kernels/         optimised operations, each beside a plain implementation
+#     web/             parts of HTML pages
+#     augment/ features/ tokenizer/ encoder/ head/ decode/ adapter/ optimizer/ schedule/
+#                      the components: files of conf/<group>/ with `name: <name>` configure asr/<group>/<name>.py
+#     token_model/     more components: neural language models over tokens, built from the encoder's layers
+#     data/            manifest lines to utterances, examples, batches (which add the padding), and each epoch's plan
+#     recognition/     the model (encoder and head), and the recogniser (model and decoder): audio to transcripts
+#     evaluation/      word errors, their confidence intervals and their kinds
+#     onnx/            exported ONNX programs run as models
+#     checkpoint/      asr's own file format of a recogniser
+#     interchange/     import and export of models of other toolkits and hubs
+#     run/             a run folder, the initial weights of a run, resuming
+#     publishing/      models for other software: ONNX programs, a page for the browser, a folder for a hub
+#     bulk/            jobs of many hours: parts, failures, engines
+#     cli/             code that commands share
+#     diagnosis/       problems of a corpus, and of a plan to train on it
+#     report/          reports as HTML pages
+#     training/        Lightning: the training step, data loaders, checkpoints, multiple processes
+#     server/          the web page, the HTTP endpoint, and the WebSocket for live speech
 
 from typing import TYPE_CHECKING
 
-from asr.errors import AudioError, InputError
+from asr.errors import AudioError as AudioError
+from asr.errors import InputError as InputError
 
 if TYPE_CHECKING:
-    from asr.interchange.models import load_recognizer
-    from asr.recognition.captions import Captions
-    from asr.recognition.recognizer import Recognizer
-    from asr.recognition.streaming import Stream
-    from asr.recognition.transcript import Alternative, Transcript, Word
-
-__all__ = [
-    "Alternative",
-    "AudioError",
-    "Captions",
-    "InputError",
-    "Recognizer",
-    "Stream",
-    "Transcript",
-    "Word",
-    "__version__",
-    "load_recognizer",
-]
+    from asr.interchange.models import load_recognizer as load_recognizer
+    from asr.recognition.captions import Captions as Captions
+    from asr.recognition.recognizer import Recognizer as Recognizer
+    from asr.recognition.streaming import Stream as Stream
+    from asr.recognition.transcript import Alternative as Alternative
+    from asr.recognition.transcript import Transcript as Transcript
+    from asr.recognition.transcript import Word as Word
 
 MODULES = {
     "Alternative": "asr.recognition.transcript",
@@ -83,7 +83,7 @@ __version__ = "0.1.0"  # pyproject.toml reads it, without importing the package
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return sorted([*MODULES, "AudioError", "InputError", "__version__"])
 
 
 if not TYPE_CHECKING:

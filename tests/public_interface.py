@@ -37,7 +37,7 @@ def public_interface() -> str:
 
 def python_names() -> Iterator[str]:
     """Yield the exported names with their parameters and, for each class, its public members."""
-    for name in asr.__all__:
+    for name in dir(asr):
         value = getattr(asr, name)
         if not callable(value):
             yield name

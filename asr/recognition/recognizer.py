@@ -30,8 +30,17 @@ from asr.recognition.transcript import Alternative, Transcript, Word
 from asr.settings.rule import above, whole
 from asr.storage.location import printable_url
 from asr.system.devices import usable_device
+from asr.text.numbers import counted
 from asr.text.words import spell
 
+ELSEWHERE = {  # arguments of other toolkits, and what to give instead
+    "batch_size": ". Give batch_seconds, the maximum seconds of audio in a batch",
+    "timestamps": ". Leave it out: transcript.words always have start and end, in seconds",
+    "return_timestamps": ". Leave it out: transcript.words always have start and end, in seconds",
+    "word_timestamps": ". Leave it out: transcript.words always have start and end, in seconds",
+    "sampling_rate": ". Give sample_rate",
+    "num_workers": ". Give how=Inference(num_workers=...), of asr.recognition.inference",
+}
 OWN_VALUES: Mapping[str, float] = MappingProxyType({})
 
 
@@ -49,6 +58,15 @@ class Recognizer:
         self.recording_encoder = RecordingEncoder(model)
         self.decode = decode
         self.calibration = calibration
+
+    def __repr__(self) -> str:
+        model = self.model
+        encoder, head = type(model.encoder).__name__, type(model.head).__name__
+        num_weights = sum(weight.numel() for weight in model.parameters())
+        weights = "an exported program" if model.is_program else counted(num_weights, "weight")
+        tokens = f"{model.tokenizer.vocab_size - 1:,} tokens"
+        rate = f"{model.features.sample_rate:,} Hz"
+        return f"<Recognizer: {encoder} with {head}, {weights}, {tokens}, {rate}, {self.decode.description}>"
 
     @property
     def frame_head(self) -> FrameHead:
@@ -164,16 +182,19 @@ class Recognizer:
         nbest: int | None = None,
         batch_seconds: float | None = None,
         device: str | torch.device | None = None,
+        **others: object,
     ) -> Transcript | list[Transcript]:
         """Recognise audio files and waveforms of any length.
 
         Args:
-            recordings: a path or a waveform (a float tensor or NumPy array (S,) in [-1, 1]), or several of them.
+            recordings: a path, a waveform (a float tensor or NumPy array (S,) in [-1, 1]), a mapping of `array` and
+                `sampling_rate`, or several of them.
             how: inference options (`asr.recognition.inference.Inference`); `nbest` and `batch_seconds` override them.
             sample_rate: sample rate of all given waveforms, in Hz; required for waveforms, ignored for files.
             nbest: maximum number of alternatives in a transcript.
             batch_seconds: maximum audio in one batch, including padding; a smaller value takes less memory.
             device: device to which the model is moved permanently, such as "cuda".
+            others: none; names that other toolkits use are answered with the name that asr uses.
 
         Returns:
             The transcript of a single recording; for several recordings, a list in the given order.
@@ -182,6 +203,9 @@ class Recognizer:
             InputError: an argument is invalid, or a recording cannot be used; the message names the first such
                 recording.
         """
+        for name, value in others.items():
+            instead = ELSEWHERE.get(name, "; see help(asr.Recognizer.transcribe)")
+            raise InputError(f"transcribe has no argument {name}; got {shown(value)}{instead}.")
         if is_single(recordings):
             return self.transcribe(
                 [cast(Recording, recordings)],
@@ -311,7 +335,7 @@ class Recognizer:
         return Transcript(tuple(words), tuple(alternatives), duration, speech)
 
     def words(self, hypothesis: Hypothesis, start: float, end: float) -> Iterator[Word]:
-        """Yield the words of a hypothesis with their times and confidences.
+        """Yield the words of a hypothesis with their times, to the millisecond, and their confidences.
 
         A word's confidence is the calibrated product of its tokens' confidences (arXiv:2212.08703, section 3.4).
 
@@ -326,7 +350,7 @@ class Recognizer:
         for word, (first, last) in zip(words, times, strict=True):
             confidence = self.calibration(math.prod(confidences[word.first : word.last + 1]))
             for text in self.model.normalize(word.text).split():
-                yield Word(text, first, last, confidence)
+                yield Word(text, round(first, 3), round(last, 3), confidence)
 
     def _alternatives(self, hypotheses: list[Hypothesis], nbest: int) -> list[Alternative]:
         """Return the best hypothesis of each distinct text, at most `nbest`."""

@@ -1,6 +1,6 @@
 """Convert a caller's audio files and waveforms to utterances without text."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,14 @@ from asr.data.recordings import whole_file
 from asr.errors import InputError, shown
 from asr.settings.rule import whole
 
-Recording = str | PathLike[str] | Tensor | np.ndarray[Any, Any]
+Recording = str | PathLike[str] | Tensor | np.ndarray[Any, Any] | Mapping[str, Any]
 WAVEFORM = "a float tensor or array (S,) in [-1, 1]"
 SAMPLE_RATE = whole(MIN_SAMPLE_RATE, MAX_SAMPLE_RATE)
 
 
 def is_single(recordings: Recording | Iterable[Recording]) -> bool:
     """Return whether the argument is a single recording; an array of any shape counts as one recording."""
-    return isinstance(recordings, str | PathLike | Tensor | np.ndarray)
+    return isinstance(recordings, str | PathLike | Tensor | np.ndarray | Mapping)
 
 
 def as_utterances(
@@ -32,7 +32,8 @@ def as_utterances(
     """Convert recordings to utterances whose ids are their positions.
 
     Args:
-        recordings: audio files, or waveforms (S,) in [-1, 1].
+        recordings: audio files, waveforms (S,) in [-1, 1], or mappings of `array` to a waveform and of `sampling_rate`
+            to its rate in Hz, which the library datasets makes.
         given_rate: sample rate of the waveforms, in Hz; None: all recordings are files.
         sample_rate: sample rate to which waveforms are resampled, in Hz.
 
@@ -47,16 +48,20 @@ def as_utterances(
     utterances: list[Utterance] = []
     waveforms: dict[str, Tensor] = {}
     for number, recording in enumerate(recordings):
+        rate = given_rate
+        if isinstance(recording, Mapping) and {"array", "sampling_rate"} <= recording.keys():
+            recording, rate = recording["array"], recording["sampling_rate"]
+            SAMPLE_RATE.check(f"sampling_rate of recording {number}", rate)
         if isinstance(recording, str | PathLike):
             utterances.append(whole_file(Path(recording), str(number)))
             continue
         waveform = as_waveform(recording, f"recording {number}: must be a path, or {WAVEFORM}").float()
-        if given_rate is None:
+        if rate is None:
             must = f"sample_rate must be given with waveforms, such as recording {number}; got None"
             raise InputError(f"{must}. Give the rate in Hz at which they were recorded.")
-        utterances.append(Utterance(f"recording {number}", len(waveform) / given_rate, "", str(number)))
-        same_rate = given_rate == sample_rate or len(waveform) == 0
-        waveforms[str(number)] = waveform if same_rate else torch.cat([*resampled([waveform], given_rate, sample_rate)])
+        utterances.append(Utterance(f"recording {number}", len(waveform) / rate, "", str(number)))
+        same_rate = rate == sample_rate or len(waveform) == 0
+        waveforms[str(number)] = waveform if same_rate else torch.cat([*resampled([waveform], rate, sample_rate)])
     return utterances, waveforms
 
 

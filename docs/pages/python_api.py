@@ -14,7 +14,7 @@ CONTRACT = ("asr.interfaces", "asr.lengths", "asr.settings.rule")
 
 def python_pages() -> dict[str, str]:
     """Return the text of each page, keyed by its path in the site."""
-    classes = [name for name in asr.__all__ if not name.startswith("_")]
+    classes = [name for name in dir(asr) if not name.startswith("_")]
     exported = {f"{asr.MODULES.get(name, 'asr.errors')}.{name}": f"asr.{name}" for name in classes}
     about = "`import asr` gives these names; [how stable they are](../../guide/stability.md). "
     about += "Examples: [transcribe](../../guide/transcribe.md#in-python), [streaming](../../guide/streaming.md)."
