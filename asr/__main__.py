@@ -18,6 +18,7 @@ COMMANDS = {
     "Use": {
         "transcribe": "recognise audio files, folders of them, manifests, and speech as it is spoken",
         "evaluate": "report the word error rate of a model on manifests",
+        "model": "print a model's parts, sizes, names of weights, tokens and features",
         "compare": "test whether one of two models is better, or the difference is chance",
         "align": "compute the times of words in reference texts; cut long recordings into segments",
         "serve": "transcribe on a web page and an HTTP endpoint",
