@@ -10,6 +10,7 @@ import re
 import struct
 import tempfile
 import tracemalloc
+import unicodedata
 import weakref
 from collections.abc import Iterable
 from functools import cache
@@ -588,6 +589,27 @@ def test_a_missing_file_a_folder_and_a_pipe_are_named_in_the_error(tmp_path):
     assert "null" in refusal("a\0b.wav")
     os.mkfifo(tmp_path / "pipe.wav")
     assert "not a regular file" in refusal(tmp_path / "pipe.wav")
+
+
+@pytest.mark.parametrize(("form", "other"), [("NFC", "NFD"), ("NFD", "NFC")])
+@pytest.mark.parametrize("folder", ["", "Gespräche"])
+def test_a_file_whose_name_has_another_unicode_form_is_named_in_the_error(form, other, folder, tmp_path, monkeypatch):
+    name = f"{folder}/Café, 1 Å.wav".removeprefix("/")
+    path = tmp_path / unicodedata.normalize(form, name)
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(encoded("wav"))
+    monkeypatch.chdir(tmp_path)
+    for base in (tmp_path, Path()):
+        wanted = base / unicodedata.normalize(other, name)
+        if wanted.exists():
+            pytest.skip("the file system does not distinguish Unicode normal forms")
+        message = refusal(wanted)
+        assert f"Unicode form is {form}" in message
+        assert ascii(str(base / unicodedata.normalize(form, name))) in message
+        with pytest.raises(AudioError, match=f"Unicode form is {form}"):
+            find_audio(wanted)
+    assert "Unicode" not in refusal(tmp_path / "Caf.wav")
+    assert "Unicode" not in refusal(tmp_path / "été" / "Caf.wav")
 
 
 def test_a_file_without_read_permission_is_named_in_the_error():

@@ -522,7 +522,7 @@ BROKEN = {  # name: (source format, file, line to change, function that changes 
         "manifest.json",
         1,
         changed(audio_filepath="/nowhere/a.wav"),
-        r"no such audio file",
+        r"no such file",
     ),
     "an unknown recording": ("kaldi", "text", 4, lambda _: "utterance-9 abc", r"not in wav.scp"),
     "a column too many": ("common_voice", "validated.tsv", 3, lambda line: f"{line}\tx", r"4 columns"),

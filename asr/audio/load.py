@@ -11,6 +11,7 @@ import math
 import os
 import stat
 import tempfile
+import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -420,6 +421,26 @@ def _one_line(path: str | Path) -> str:
 def _reason(error: Exception) -> str:
     """Return an error's message without the path, line breaks and the final full stop."""
     if isinstance(error, FileNotFoundError):
-        return "there is no such file"
+        return "there is no such file" + _in_another_form(Path(os.fsdecode(error.filename)))
     message = error.strerror if isinstance(error, OSError) else getattr(error, "error_string", None)
     return (message or str(error)).rstrip(".")
+
+
+def _in_another_form(path: Path) -> str:
+    """Return an addition to an error if a file exists under the same name in another Unicode normal form.
+
+    macOS writes "é" as two characters (NFD), other programs as one (NFC); both look alike.
+    """
+    place = Path(path.anchor)
+    try:
+        for part in path.relative_to(place).parts:
+            name = unicodedata.normalize("NFC", part)
+            same = (other for other in os.listdir(place) if unicodedata.normalize("NFC", other) == name)
+            place /= part if (place / part).exists() else next(same, part)
+    except OSError:
+        return ""
+    if not place.exists():
+        return ""
+    text = str(place)
+    form = next((form for form in ("NFC", "NFD") if unicodedata.is_normalized(form, text)), "mixed")
+    return f", but there is {text!a}, which looks alike: its Unicode form is {form}. Write the path in this form"

@@ -108,8 +108,6 @@ def _complete(entry: Entry) -> Utterance | str:
         if isinstance(value, str) and re.search("[\udc80-\udcff]", value):
             return f"{entry.where}: the {key} must be UTF-8; got {value!a}"
     try:
-        if not entry.audio.is_file():
-            return f"{entry.where}: {entry.audio}: no such audio file"
         info = _info(entry.audio)
         if entry.channels and info.num_channels > len(entry.channels):
             must = f"{entry.audio} must have no other channels, because they would be mixed under the text"
