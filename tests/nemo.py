@@ -14,6 +14,7 @@ import sentencepiece
 import soundfile
 import torch
 import yaml
+from sentencepiece import sentencepiece_model_pb2
 from torch import Tensor
 
 from tests.conftest import ROOT, SHARED
@@ -67,6 +68,16 @@ def sentencepiece_model(num_pieces: int = 40, bos_id: int = -1) -> bytes:
         minloglevel=2,
     )
     return model.getvalue()
+
+
+def sentencepiece_model_of(pieces: list[str]) -> bytes:
+    """Return a BPE tokenizer with these pieces; pieces between < and > are user-defined symbols."""
+    model = sentencepiece_model_pb2.ModelProto()
+    model.trainer_spec.model_type = model.trainer_spec.BPE
+    for number, name in enumerate(pieces):
+        kind = model.SentencePiece.USER_DEFINED if name[0] == "<" and name[-1] == ">" else model.SentencePiece.NORMAL
+        model.pieces.add(piece=name, score=-number, type=kind if number else model.SentencePiece.UNKNOWN)
+    return bytes(model.SerializeToString())
 
 
 def vocabulary() -> list[str]:

@@ -10,6 +10,7 @@ import re
 import struct
 import tempfile
 import tracemalloc
+import unicodedata
 import weakref
 from collections.abc import Iterable
 from functools import cache
@@ -23,8 +24,8 @@ import torchaudio
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from asr.audio import flac, resampling
 from asr.audio import load as audio
-from asr.audio import resampling
 from asr.audio.load import audio_info, find_audio, load_waveform, stream_waveform
 from asr.errors import AudioError
 from asr.system.processes import torch_threads
@@ -602,6 +603,27 @@ def test_a_missing_file_a_folder_and_a_pipe_are_named_in_the_error(tmp_path):
     assert "not a regular file" in refusal(tmp_path / "pipe.wav")
 
 
+@pytest.mark.parametrize(("form", "other"), [("NFC", "NFD"), ("NFD", "NFC")])
+@pytest.mark.parametrize("folder", ["", "Gespräche"])
+def test_a_file_whose_name_has_another_unicode_form_is_named_in_the_error(form, other, folder, tmp_path, monkeypatch):
+    name = f"{folder}/Café, 1 Å.wav".removeprefix("/")
+    path = tmp_path / unicodedata.normalize(form, name)
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(encoded("wav"))
+    monkeypatch.chdir(tmp_path)
+    for base in (tmp_path, Path()):
+        wanted = base / unicodedata.normalize(other, name)
+        if wanted.exists():
+            pytest.skip("the file system does not distinguish Unicode normal forms")
+        message = refusal(wanted)
+        assert f"Unicode form is {form}" in message
+        assert ascii(str(base / unicodedata.normalize(form, name))) in message
+        with pytest.raises(AudioError, match=f"Unicode form is {form}"):
+            find_audio(wanted)
+    assert "Unicode" not in refusal(tmp_path / "Caf.wav")
+    assert "Unicode" not in refusal(tmp_path / "été" / "Caf.wav")
+
+
 def test_a_file_without_read_permission_is_named_in_the_error():
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
@@ -850,6 +872,143 @@ def test_tags_before_and_after_an_mp3_are_ignored(save):
         assert torch.equal(load_waveform(save(tagged), RATE), waveform)
     bare = without_header(data)
     assert torch.equal(load_waveform(save(bare + after), RATE), load_waveform(save(bare), RATE))
+
+
+# ---- more audio than declared
+
+
+def with_length(data: bytes, name: str, part: float) -> bytes:
+    """Return a file whose header declares this part of its length, as an interrupted or appending program leaves it."""
+    if name == "flac":
+        return with_flac_length(data, round(part * 65600))
+    identifier, form = {
+        "wav": (b"data", "<I"),
+        "rifx": (b"data", ">I"),
+        "rf64": (b"ds64\x1c\0\0\0        "[:16], "<Q"),
+        "aiff": (b"SSND", ">I"),
+        "caf": (b"data", ">Q"),
+        "au": (b".snd\0\0\0\x18", ">I"),
+    }[name]
+    position = data.index(identifier[:4]) + len(identifier)
+    [length] = struct.unpack_from(form, data, position)
+    return data[:position] + struct.pack(form, round(part * length / 4) * 4) + data[position + struct.calcsize(form) :]
+
+
+def content_of(name: str) -> bytes:
+    if name == "rifx":
+        return encode(noisy_sweep(4.1), RATE, "WAV", "PCM_16", endian="BIG")
+    return encode(noisy_sweep(4.1), RATE, "AU", "PCM_16") if name == "au" else encoded(name)
+
+
+DECLARED = ["wav", "rifx", "rf64", "aiff", "caf", "au", "flac"]
+
+
+@pytest.mark.parametrize("name", DECLARED)
+@pytest.mark.parametrize("part", [0.01, 0.5, 0.99])
+def test_a_file_with_more_audio_than_its_header_declares_is_refused(name, part, save):
+    data = with_length(content_of(name), name, part)
+    path = save(data)
+    for segment in ({}, {"duration": 0.02}):
+        assert "header declares" in refusal(path, **segment)
+    with pytest.raises(AudioError, match="header declares"):
+        audio_info("a shard", data)
+
+
+@pytest.mark.parametrize("name", DECLARED)
+@pytest.mark.parametrize("second", [0.3, 4.1, 6.0])
+def test_joined_files_are_refused_because_only_the_first_would_be_decoded(name, second, save):
+    other = "flac" if name == "flac" else "wav"
+    assert "several in a row" in refusal(save(content_of(name) + encoded(other, second)))
+    assert "several in a row" in refusal(save(content_of(name) * 2), offset=0.5, duration=0.2)
+
+
+def test_a_flac_with_frames_of_another_file_is_refused(save):
+    whole, other = encoded("flac"), encoded("flac", 2.0)
+    assert "header declares" in refusal(save(whole + other[other.index(b"\xff\xf8") :]))
+
+
+def test_a_long_flac_is_checked_again_only_if_it_was_changed(save, monkeypatch):
+    monkeypatch.setattr("asr.audio.flac._LONG_BYTES", 1000)
+    counts = []
+    count = flac._count_samples
+    monkeypatch.setattr(flac, "_count_samples", lambda *args: counts.append(1) or count(*args))
+    path = save(encoded("flac"))
+    for offset in (0.0, 1.0, 2.0):
+        load_waveform(path, RATE, offset=offset, duration=0.5)
+    assert len(counts) == 1
+    save(encoded("flac") * 2)
+    assert "several in a row" in refusal(path, offset=1.0, duration=0.5)
+
+
+@pytest.mark.parametrize("num_channels", [1, 2, 3])
+@pytest.mark.parametrize("subtype", ["PCM_S8", "PCM_16", "PCM_24"])
+@pytest.mark.parametrize("rate", [8000, 12345, 44100, 96000])
+def test_the_samples_of_any_flac_are_counted_from_its_frames(num_channels, subtype, rate, tmp_path):
+    for num_samples in (1, 200, 4096, 10007):
+        samples = np.random.default_rng(0).standard_normal((num_samples, num_channels)) / 10
+        data = encode(samples, rate, "FLAC", subtype)
+        path = tmp_path / "x.flac"
+        path.write_bytes(data[data.index(b"\xff\xf8") :])
+        with path.open("rb") as file:
+            assert flac._count_samples(file, "x") == num_samples
+
+
+TAGS = {
+    "ID3v1": b"TAG" + b"title".ljust(125, b"\0"),
+    "APE": b"APETAGEX" + bytes(range(200)),
+    "ID3v2": b"ID3\x04\0\0\0\0\x01\x00" + bytes(range(128)),
+    "zeros": bytes(5000),
+    "zeros and a tag": bytes(512) + b"TAG" + b"title".ljust(125, b"\0"),
+    "a few bytes": b"\r\n\x1a\x05",
+}
+
+
+@pytest.mark.parametrize("tag", TAGS)
+@pytest.mark.parametrize("name", DECLARED)
+def test_tags_and_a_few_bytes_after_the_audio_are_ignored(name, tag, save):
+    data = content_of(name)
+    assert torch.equal(load_waveform(save(data + TAGS[tag]), RATE), load_waveform(save(data, "plain"), RATE))
+
+
+@pytest.mark.parametrize("chunks", [(b"LIST",), (b"JUNK", b"LIST"), (b"bext", b"id3 ", b"cue "), (b"_PMX", b"iXML")])
+@pytest.mark.parametrize("size", [0, 3, 70_000])
+def test_chunks_without_audio_may_follow_the_audio(chunks, size, save):
+    odd = (np.arange(1001) % 256).astype(np.uint8).tobytes()
+    rest = [chunk(identifier, b"\x81" * size) for identifier in chunks]
+    expected = load_waveform(save(wav_of(fmt(bits=8), chunk(b"data", odd)), "plain"), RATE)
+    for pad in (True, False):
+        data = wav_of(fmt(bits=8), chunk(b"data", odd, pad=pad), *rest)
+        for ending in (b"", b"\0", TAGS["ID3v1"]):
+            assert torch.equal(load_waveform(save(data + ending), RATE), expected)
+    if size and b"LIST" in chunks[-1:]:  # the file was cut within a chunk that follows the audio
+        assert torch.equal(load_waveform(save(data[:-1]), RATE), expected)
+
+
+def test_a_second_chunk_of_audio_is_refused(save):
+    data = wav_of(fmt(), chunk(b"data", PCM.tobytes()), chunk(b"LIST", b"abcd"), chunk(b"data", PCM.tobytes()))
+    assert "header declares" in refusal(save(data))
+
+
+@pytest.mark.parametrize("name", ["wav", "aiff", "caf", "au", "flac", "vorbis"])
+def test_a_tag_before_the_audio_is_ignored(name, save):
+    """libsndfile drops the end of a WAV or AIFF file with a tag before it, and does not read Ogg and CAF files."""
+    data = content_of(name)
+    path = save(TAGS["ID3v2"] + data)
+    assert torch.equal(load_waveform(path, RATE), load_waveform(save(data, "plain"), RATE))
+    if name != "vorbis":
+        assert "header declares" in refusal(save(TAGS["ID3v2"] + with_length(data, name, 0.5)))
+    refusal(save(TAGS["ID3v2"] + data[:-200]))
+    assert torch.equal(load_waveform(save(TAGS["ID3v2"] + bytes(1000) + data), RATE), load_waveform(save(data), RATE))
+
+
+@pytest.mark.parametrize("start", [b"", TAGS["ID3v2"], 2 * TAGS["ID3v2"]])
+@pytest.mark.parametrize("size", [1, 3, 4, 417, 1024, 40_000])
+@pytest.mark.parametrize("with_count", [True, False])
+def test_zeros_before_the_first_frame_of_an_mp3_are_ignored(start, size, with_count, save):
+    data = mp3() if with_count else without_header(mp3())
+    padded = save(start + bytes(size) + data)
+    assert torch.equal(load_waveform(padded, RATE), load_waveform(save(data, "plain"), RATE))
+    assert audio_info(padded) == audio_info(save(data, "plain"))
 
 
 def test_chained_ogg_streams_are_refused_because_only_the_first_would_be_decoded(save):

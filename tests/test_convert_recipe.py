@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import soundfile
 
@@ -335,7 +336,7 @@ def test_kaldi_segments_may_not_exceed_their_recording(tmp_path: Path, capsys: p
     data = kaldi(tmp_path)
     (data / "wav.scp").write_text("long ../audio/utterance-0.wav\n")
     (data / "text").write_text("a one\nb two\n")
-    for late in (10.0, 0.03):
+    for late in (10.0, 0.51):
         segments = f"a long 0.1 {SECONDS[0] + late}\nb long 0.1 {SECONDS[0] + 0.005}\n"
         (data / "segments").write_text(segments)
         assert main(["kaldi", str(data), str(tmp_path / "m.jsonl")]) == 1
@@ -343,6 +344,139 @@ def test_kaldi_segments_may_not_exceed_their_recording(tmp_path: Path, capsys: p
         assert re.search(r"text:1: the utterance must end within .*utterance-0\.wav; it is from 0\.1 to .* s", message)
         assert main(["kaldi", str(data), str(tmp_path / "m.jsonl"), "--skip-bad"]) == 0
         assert [line.id for line in read_manifest(tmp_path / "m.jsonl")] == ["b"], "times are rounded to 10 ms"
+
+
+def test_kaldi_segments_that_exceed_their_recording_by_half_a_second_are_cut_and_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Kaldi's extract-segments cuts such segments, too."""
+    data = kaldi(tmp_path)
+    (data / "wav.scp").write_text("long ../audio/utterance-0.wav\n")
+    (data / "text").write_text("a one\nb two\nc three\n")
+    seconds = SECONDS[0]
+    (data / "segments").write_text(
+        f"a long 0.1 {seconds + 0.49}\nb long 0.1 {seconds + 0.03}\nc long 0.1 {seconds + 0.01}\n"
+    )
+    *cut, rounded = convert("kaldi", data)
+    assert [utterance.duration for utterance in cut] == pytest.approx(2 * [seconds - 0.1], abs=1e-5)
+    assert rounded.duration == pytest.approx(seconds - 0.09, abs=1e-5)
+    assert "2 utterances cut at the end of the recording" in capsys.readouterr().out
+    (data / "segments").write_text(f"a long {seconds + 0.1} {seconds + 0.3}\nb long 0 1\nc long 0 1\n")
+    assert main(["kaldi", str(data), str(tmp_path / "m.jsonl")]) == 1
+    assert "text:1: the utterance must end within" in capsys.readouterr().err
+
+
+def write_channels(path: Path, num_channels: int) -> float:
+    """Write a recording with this number of channels; return its length in seconds."""
+    samples = speak(TEXTS[0])
+    soundfile.write(path, np.stack([samples] + [0.5 * samples] * (num_channels - 1), axis=1), SAMPLE_RATE)
+    return len(samples) / SAMPLE_RATE
+
+
+CHANNELS = r"must have no other channels.* channel {} of {}.*Write each channel"
+
+
+@pytest.mark.parametrize("form", ["segments", "reco2file_and_channel"])
+def test_kaldi_channels_are_accepted_only_if_the_recording_has_one_channel(
+    form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = kaldi(tmp_path)
+    (data / "wav.scp").write_text("call one.wav\n")
+    (data / "text").write_text("a one\n")
+    (data / "segments").write_text("a call 0 0.3 1\n" if form == "segments" else "a call 0 0.3\n")
+    if form != "segments":
+        (data / form).write_text("call call B\n")
+    write_channels(data / "one.wav", 1)
+    [utterance] = convert("kaldi", data)
+    assert (utterance.offset, utterance.duration) == (0.0, 0.3)
+    write_channels(data / "two.wav", 2)
+    (data / "wav.scp").write_text("call two.wav\n")
+    assert main(["kaldi", str(data), str(tmp_path / "m.jsonl")]) == 1
+    assert re.search(CHANNELS.format("[1B]", 2), capsys.readouterr().err)
+    (data / "segments").write_text("a call 0 0.3 1 x\n")
+    assert main(["kaldi", str(data), str(tmp_path / "m.jsonl")]) == 1
+    assert "optionally CHANNEL" in capsys.readouterr().err
+
+
+def test_kaldi_recordings_without_a_channel_are_mixed_down(tmp_path: Path) -> None:
+    data = kaldi(tmp_path)
+    (data / "wav.scp").write_text("call call.wav\n")
+    (data / "text").write_text("call one\n")
+    seconds = write_channels(data / "call.wav", 2)
+    [utterance] = convert("kaldi", data)
+    assert utterance.duration == pytest.approx(seconds)
+
+
+def call_cut(folder: Path, num_channels: int, **more: Any) -> dict[str, Any]:
+    """Return a cut of lhotse that covers a recording with this number of channels; its text belongs to channel 1."""
+    name = f"call-{num_channels}.wav"
+    seconds = write_channels(folder / name, num_channels)
+    source = {"type": "file", "channels": list(range(num_channels)), "source": name}
+    recording = {"id": "call", "sources": [source], "sampling_rate": SAMPLE_RATE, "duration": seconds}
+    place = {"recording_id": "call", "start": 0.0, "duration": seconds, "channel": 1}
+    cut = {"id": "c", "start": 0.0, "duration": seconds, "channel": 1, "type": "MonoCut", "recording": recording}
+    return cut | {"supervisions": [place | {"id": "s", "text": "one", "speaker": "a"}]} | more
+
+
+@pytest.mark.parametrize("kind", ["cut", "supervision", "supervision of a cut with all channels"])
+def test_lhotse_texts_of_some_of_the_channels_are_refused(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = []
+    for num_channels in (1, 2):
+        cut = call_cut(tmp_path, num_channels)
+        if kind == "supervision":
+            (tmp_path / "recordings.jsonl").write_text(json.dumps(cut["recording"]))
+            more = ["--recordings", str(tmp_path / "recordings.jsonl")]
+            cut = cut["supervisions"][0]
+        elif kind != "cut":
+            cut |= {"type": "MultiCut", "channel": list(range(num_channels))}
+        (tmp_path / "rows.jsonl").write_text(json.dumps(cut))
+        if num_channels == 1:
+            assert [utterance.text for utterance in convert("lhotse", tmp_path / "rows.jsonl", *more)] == ["one"]
+    assert main(["lhotse", str(tmp_path / "rows.jsonl"), str(tmp_path / "m.jsonl"), *more]) == 1
+    assert re.search(r"rows\.jsonl:1: .*" + CHANNELS.format(1, 2), capsys.readouterr().err)
+
+
+def test_lhotse_texts_of_all_channels_are_converted(tmp_path: Path) -> None:
+    cut = call_cut(tmp_path, 2, type="MultiCut", channel=[0, 1])
+    cut["supervisions"][0]["channel"] = [0, 1]
+    (tmp_path / "cuts.jsonl").write_text(json.dumps(cut))
+    assert [utterance.text for utterance in convert("lhotse", tmp_path / "cuts.jsonl")] == ["one"]
+
+
+@pytest.mark.parametrize("key", ["channel_selector", "target_channel", "channel"])
+def test_nemo_texts_of_one_channel_are_refused_if_the_file_has_several(
+    key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seconds = write_channels(tmp_path / "call.wav", 2)
+    row = {"audio_filepath": "call.wav", "duration": seconds, "text": "one"}
+    source = tmp_path / "manifest.json"
+    source.write_text(json.dumps(row | {key: 0}))
+    assert main(["nemo", str(source), str(tmp_path / "m.jsonl")]) == 1
+    assert re.search(CHANNELS.format(0, 2), capsys.readouterr().err)
+    source.write_text(json.dumps(row | {key: "average"}))
+    assert len(convert("nemo", source)) == 1
+
+
+@pytest.mark.parametrize(
+    ("start", "excess"), [(-1.0, 0.0), (-0.01, 0.0), (0.0, 0.01), (5.0, 0.0), (-5.0, 0.0), (-0.001, 0.0), (0.0, 0.001)]
+)
+def test_lhotse_supervisions_that_are_not_inside_their_cut_are_refused(
+    start: float, excess: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cut = call_cut(tmp_path, 1)
+    [supervision] = cut["supervisions"]
+    supervision |= {"start": start, "duration": cut["duration"] - start + excess if abs(start) < 2 else 0.1}
+    (tmp_path / "cuts.jsonl").write_text(json.dumps(cut))
+    if abs(start) + excess < 0.002:  # lhotse's tolerance
+        assert [utterance.text for utterance in convert("lhotse", tmp_path / "cuts.jsonl")] == ["one"]
+        return
+    assert main(["lhotse", str(tmp_path / "cuts.jsonl"), str(tmp_path / "m.jsonl")]) == 1
+    assert re.search(r"cuts\.jsonl:1: a supervision .*must lie within its cut; .*Cut at", capsys.readouterr().err)
+    supervision["text"] = ""  # without a text, nothing is lost
+    (tmp_path / "cuts.jsonl").write_text(json.dumps(cut))
+    assert [utterance.text for utterance in convert("lhotse", tmp_path / "cuts.jsonl")] == [""]
 
 
 def test_manifests_written_by_lhotse_are_converted(tmp_path: Path) -> None:
@@ -388,7 +522,7 @@ BROKEN = {  # name: (source format, file, line to change, function that changes 
         "manifest.json",
         1,
         changed(audio_filepath="/nowhere/a.wav"),
-        r"no such audio file",
+        r"no such file",
     ),
     "an unknown recording": ("kaldi", "text", 4, lambda _: "utterance-9 abc", r"not in wav.scp"),
     "a column too many": ("common_voice", "validated.tsv", 3, lambda line: f"{line}\tx", r"4 columns"),

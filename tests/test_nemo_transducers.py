@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from torch import Tensor, nn
 
 from asr.checkpoint.bundle import read_bundle, replace_bundle
@@ -18,12 +19,34 @@ from asr.errors import InputError
 from asr.head.joint_network import ACTIVATIONS
 from asr.interchange.foreign import JOINT_ACTIVATIONS
 from asr.interchange.nemo.convert import from_nemo
-from tests.nemo import DIM, FAST, LAYERS, SAMPLE_RATE, nemo_config, nemo_files, tensors, vocabulary, write_tar
+from tests.nemo import (
+    DIM,
+    FAST,
+    LAYERS,
+    MELS,
+    MODEL,
+    SAMPLE_RATE,
+    as_nemo_3,
+    nemo_config,
+    nemo_files,
+    saved,
+    sentencepiece_model_of,
+    tensors,
+    vocabulary,
+    write_tar,
+)
 from tests.nemo import member as tar_member
 from tests.test_convert import assert_equal, assert_refused
 
 HIDDEN, JOINT, NUM_LAYERS = 10, 12, 2
 DURATIONS = [0, 1, 2, 4]
+TARGETS = {
+    False: "nemo.collections.asr.models.rnnt_bpe_models.EncDecRNNTBPEModel",
+    True: "nemo.collections.asr.models.hybrid_rnnt_ctc_bpe_models.EncDecHybridRNNTCTCBPEModel",
+}
+# The settings that Parakeet-TDT v2 and v3 and Nemotron keep, although they have no CTC head.
+UNUSED = {"_target_": "nemo.collections.asr.modules.ConvASRDecoder", "num_classes": -1, "vocabulary": []}
+PUBLISHED = MODEL.parent / "published"
 KINDS = ["rnnt", "tdt", "hybrid rnnt", "hybrid tdt"]
 
 
@@ -34,6 +57,7 @@ def config(kind: str, **sections: dict[str, Any]) -> dict[str, Any]:
     is_tdt = kind.endswith("tdt")
     made: dict[str, Any] = {
         **plain,
+        "target": TARGETS[kind.startswith("hybrid")],
         "encoder": plain["encoder"] | FAST,
         "decoder": {
             "_target_": "nemo.collections.asr.modules.RNNTDecoder",
@@ -69,12 +93,17 @@ def config(kind: str, **sections: dict[str, Any]) -> dict[str, Any]:
     return made
 
 
-def state(kind: str, linear: str = "joint_net.2") -> dict[str, Tensor]:
+def state(
+    kind: str,
+    linear: str = "joint_net.2",
+    num_pieces: int = len(vocabulary()),
+    num_durations: int = len(DURATIONS),
+    num_layers: int = NUM_LAYERS,
+) -> dict[str, Tensor]:
     """Return random tensors for a model of this kind, under NeMo's names."""
     generator = torch.Generator().manual_seed(1)
-    num_pieces = len(vocabulary())
-    num_outputs = num_pieces + 1 + (len(DURATIONS) if kind.endswith("tdt") else 0)
-    cells = nn.LSTM(HIDDEN, HIDDEN, NUM_LAYERS)
+    num_outputs = num_pieces + 1 + (num_durations if kind.endswith("tdt") else 0)
+    cells = nn.LSTM(HIDDEN, HIDDEN, num_layers)
     shapes = {
         "decoder.prediction.embed.weight": (num_pieces + 1, HIDDEN),
         **{f"decoder.prediction.dec_rnn.lstm.{name}": tuple(w.shape) for name, w in cells.state_dict().items()},
@@ -87,7 +116,7 @@ def state(kind: str, linear: str = "joint_net.2") -> dict[str, Tensor]:
     }
     made = {name: 0.3 * torch.randn(shape, generator=generator) for name, shape in shapes.items()}
     made["decoder.prediction.embed.weight"][-1] = 0.0  # the blank's row, NeMo's padding_idx
-    encoder = tensors(head="ctc_decoder", is_fast=True)
+    encoder = tensors(num_pieces, head="ctc_decoder", is_fast=True)
     if not kind.startswith("hybrid"):
         encoder = {name: tensor for name, tensor in encoder.items() if not name.startswith("ctc_decoder")}
     return encoder | made
@@ -146,6 +175,66 @@ def test_every_tensor_and_setting_is_accounted_for(kind: str, tmp_path: Path) ->
     if kind.startswith("hybrid"):
         theirs = weights["ctc_decoder.decoder_layers.0.weight"][:, :, 0]
         assert torch.equal(ours["head.ctc.linear.weight"], theirs.roll(1, dims=0))
+
+
+@pytest.mark.parametrize("kind", ["rnnt", "tdt", "ctc"])
+@pytest.mark.parametrize("target", ["NeMo's class", "mylab.models.Unknown", None])
+def test_sections_of_heads_that_the_model_does_not_have_are_ignored(
+    kind: str, target: str | None, tmp_path: Path
+) -> None:
+    unused = {"ctc_loss_weight": 0.3, "decoder": UNUSED}
+    if kind == "ctc":
+        settings, weights = nemo_config() | {"aux_ctc": unused, "joint": config("tdt")["joint"]}, tensors()
+        del settings["joint"]["_target_"]
+        if target != "NeMo's class":  # without a known class, the section of the joint network makes it a transducer
+            del settings["joint"]
+    else:
+        settings, weights = config(kind) | {"aux_ctc": unused}, state(kind)
+    if target != "NeMo's class":
+        settings["target"] = target
+    head = from_nemo(archive(tmp_path, settings, weights), "zeros").bundle.config["head"]
+    assert (head["name"], head.get("ctc_weight", 0.0)) == ({"rnnt": "transducer"}.get(kind, kind), 0.0)
+
+
+@pytest.mark.parametrize("target", ["mylab.models.Unknown", None])
+def test_the_tensors_decide_whether_a_model_of_an_unknown_class_is_a_hybrid(target: str | None, tmp_path: Path) -> None:
+    settings = config("hybrid tdt") | {"target": target}
+    head = from_nemo(archive(tmp_path, settings, state("hybrid tdt")), "zeros").bundle.config["head"]
+    assert head["ctc_weight"] == 0.3
+
+
+def test_a_hybrid_without_its_ctc_head_is_refused(tmp_path: Path) -> None:
+    assert_refused(archive(tmp_path, config("hybrid tdt"), state("tdt")), "ctc_decoder", tmp_path)
+
+
+@pytest.mark.skipif(not PUBLISHED.is_dir(), reason="../shared/models/published (real configs) is missing")
+@pytest.mark.parametrize(
+    ("name", "ctc_weight"),
+    [("parakeet-tdt-0.6b-v2", 0.0), ("parakeet-tdt-0.6b-v3", 0.0), ("parakeet-tdt_ctc-110m", 0.3)],
+)
+def test_the_config_of_a_published_model_converts_with_small_sizes(
+    name: str, ctc_weight: float, tmp_path: Path
+) -> None:
+    settings = yaml.load((PUBLISHED / name / "model_config.yaml").read_text(), yaml.CSafeLoader)
+    settings["preprocessor"]["features"] = MELS
+    sizes = nemo_config()["encoder"]
+    settings["encoder"] |= {key: sizes[key] for key in sizes.keys() - {"_target_", "dropout"}} | {"use_bias": False}
+    settings["decoder"]["prednet"]["pred_hidden"] = HIDDEN
+    settings["joint"]["jointnet"] |= {"encoder_hidden": DIM, "pred_hidden": HIDDEN, "joint_hidden": JOINT}
+    pieces, num_layers = settings["joint"]["vocabulary"], settings["decoder"]["prednet"]["pred_rnn_layers"]
+    weights = state("hybrid tdt" if ctc_weight else "tdt", "joint_net.2", len(pieces), 5, num_layers)
+    files = {
+        "model_config.yaml": yaml.dump(settings, Dumper=yaml.CSafeDumper, allow_unicode=True).encode(),
+        "model_weights.ckpt": saved(weights),
+        settings["tokenizer"]["model_path"].removeprefix("nemo:"): sentencepiece_model_of(pieces),
+    }
+    path = write_tar(tmp_path / "published.nemo", as_nemo_3(files))
+    assert main([str(path), "-o", str(tmp_path / "ours")]) == 0
+    recognizer = load_recognizer(tmp_path / "ours")
+    head: Any = recognizer.model.head
+    assert (head.durations, recognizer.model.tokenizer.vocab_size) == ((0, 1, 2, 3, 4), len(pieces) + 1)
+    assert read_bundle(tmp_path / "ours").config["head"]["ctc_weight"] == ctc_weight
+    recognizer.transcribe(torch.randn(2 * 16000), sample_rate=16000)
 
 
 @pytest.mark.parametrize("kind", KINDS)

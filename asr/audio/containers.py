@@ -3,8 +3,9 @@
 import io
 import re
 import struct
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
+from asr.audio.flac import check_flac
 from asr.errors import AudioError, TruncatedError
 
 
@@ -20,16 +21,51 @@ class Container(NamedTuple):
     last_page_samples: int = 0
 
 
-def read_container(file: io.FileIO, size: int, name: str) -> Container:
+def read_container(file: BinaryIO, name: str) -> Container:
+    tags = _after_tags(file)
+    start = _after_zeros(file, tags)
+    file.seek(start)
     magic = file.read(4)
     file.seek(0)
-    if magic in _CHUNKED:
-        return _read_chunks(file, size, name)
+    if _MP3_HEADER.match(magic) or (tags and magic not in _KINDS):
+        return Container(mended=_mend_mp3(file.read(), tags, name))
+    if magic == _FLAC:
+        check_flac(file, start, name)
+        return Container(mended=_from(file, start) if start > tags else None)
+    if start and magic in _KINDS:  # libsndfile counts a tag as a part of the audio, and ignores the end of the file
+        content = _from(file, start)
+        container = read_container(io.BytesIO(content), name)
+        return container._replace(mended=container.mended or content)
+    if magic in _CHUNKED or magic in _AU:
+        return _read_chunks(file, magic, name)
     if magic == b"OggS":
-        return Container(last_page_samples=_count_last_page(file.readall(), name))
-    if magic[:3] == b"ID3" or _MP3_HEADER.match(magic):
-        return Container(mended=_mend_mp3(file.readall(), name))
-    return Container()  # libsndfile reads the length of FLAC from its header
+        return Container(last_page_samples=_count_last_page(file.read(), name))
+    return Container()
+
+
+def _after_tags(file: BinaryIO) -> int:
+    """Return the position after the ID3v2 tags at the beginning of a file."""
+    position = 0
+    while (head := file.read(10)).startswith(b"ID3") and len(head) == 10:
+        a, b, c, d = head[6:]  # length of the tag, 7 bits in each byte
+        position += 10 + (a << 21 | b << 14 | c << 7 | d)
+        file.seek(position)
+    return position
+
+
+def _after_zeros(file: BinaryIO, position: int) -> int:
+    """Return the position after the zeros at `position`, at most _MAX_GAP; some taggers leave room for longer tags."""
+    file.seek(position)
+    if file.read(1) != b"\0":
+        return position
+    file.seek(position)
+    zeros = file.read(_MAX_GAP)
+    return position + len(zeros) - len(zeros.lstrip(b"\0"))
+
+
+def _from(file: BinaryIO, position: int) -> bytes:
+    file.seek(position)
+    return file.read()
 
 
 def truncated(name: str, finding: str) -> TruncatedError:
@@ -62,10 +98,18 @@ _CHUNKED = {
     b"caff": _Chunks(8, ">4sQ", b"data", align=1),
     b"riff": _Chunks(40, "<16sQ", b"data", align=8, length_counts_head=True),  # W64
 }
+_W64 = b"riff"
+_AU = {b".snd": ">II", b"dns.": "<II"}  # AU has no chunks: its header declares the position and length of the audio
+_FLAC = b"fLaC"
+_KINDS = {_FLAC, b"OggS", *_AU, *_CHUNKED}
 _MAX_CHUNKS = 1000  # limits the time that a malicious file can take
+_CHUNK_NAME = re.compile(rb"[ -~]{4}")
+_TAGS = (b"TAG", b"ID3", b"APETAGEX", b"LYRICSBEGIN")  # the beginnings of tags that programs append to any format
+_NOTES = (b"LIST", b"id3 ", b"ID3 ", b"bext", b"iXML", b"JUNK", b"junk")  # chunks that may be cut off
+_MAX_JUNK = 128  # bytes after the audio that may be anything
 
 
-def _read_chunks(file: io.FileIO, size: int, name: str) -> Container:
+def _read_chunks(file: BinaryIO, magic: bytes, name: str) -> Container:
     """Compare the declared and the actual length of the audio chunk, because libsndfile silently uses the smaller one.
 
     A program that writes to a pipe cannot know the length. ffmpeg, sox and others declare about 2**31 or 2**32 bytes,
@@ -73,24 +117,85 @@ def _read_chunks(file: io.FileIO, size: int, name: str) -> Container:
     then usually reads nothing. In a WAV file, this function replaces 0 by 2**32 - 1, so that libsndfile reads to the
     end of the file.
     """
-    magic = file.read(4)
-    chunk = _find_audio_chunk(file, size, _CHUNKED[magic])
+    size = file.seek(0, io.SEEK_END)
+    if magic in _AU:
+        file.seek(4)
+        position, length = struct.unpack(_AU[magic], file.read(8).ljust(8, b"\0"))
+        chunk: tuple[int, int, int] | None = (position, length, size)
+    else:
+        chunk = _find_audio_chunk(file, size, _CHUNKED[magic])
     if chunk is None:
         return Container()  # libsndfile reports the fault
     position, length, end = chunk
     if length == 0 and magic[:1] == b"R" and position < size != end:
         file.seek(0)
-        mended = bytearray(file.readall())
+        mended = bytearray(file.read())
         if magic == b"RF64":
             mended[:4] = b"RIFF"
         mended[position - 4 : position] = b"\xff\xff\xff\xff"
         return Container(mended=bytes(mended))
-    if not _is_placeholder(length) and position + length > size:
+    if _is_placeholder(length):
+        return Container()
+    if position + length > size:
         raise truncated(name, f"only {size - position} of {length} bytes of audio are present")
+    if magic != _W64:  # libsndfile reads a W64 file to its end
+        _check_rest(file, position + length, length, size, _CHUNKED.get(magic), name)
     return Container()
 
 
-def _find_audio_chunk(file: io.FileIO, size: int, layout: _Chunks) -> tuple[int, int, int] | None:
+def _check_rest(file: BinaryIO, position: int, length: int, size: int, layout: _Chunks | None, name: str) -> None:
+    """Check that no audio follows the declared audio, because libsndfile would ignore it.
+
+    Other chunks, tags, zeros and at most _MAX_JUNK bytes of any kind may follow.
+
+    Args:
+        file: the file.
+        position: end of the declared audio, in bytes.
+        length: length of the declared audio, in bytes; a chunk of odd length is followed by padding.
+        size: size of the file, in bytes.
+        layout: layout of the chunks; None: the format has no chunks.
+        name: name of the file, for errors.
+
+    Raises:
+        AudioError: other bytes follow.
+    """
+    for _ in range(_MAX_CHUNKS):
+        if layout is None:
+            break
+        starts = (position + -length % layout.align, position)  # some programs leave the padding out
+        ends = [(start, _end_of_chunk(file, start, size, layout)) for start in starts]
+        start, end = ends[0] if ends[0][1] else ends[1]
+        if not end:
+            break
+        position, length = end, end - start
+    file.seek(position)
+    while block := file.read(1 << 16):
+        rest = block.lstrip(b"\0")
+        left = size - file.tell() + len(rest)
+        if rest.startswith(_TAGS) or left <= _MAX_JUNK:
+            return
+        if rest.startswith(tuple(_KINDS)):
+            must = f"{name}: must hold one recording; it holds several in a row, and only the first would be decoded"
+            raise AudioError(f"{must}. Split it, or join the recordings with: sox FIRST.wav SECOND.wav NEW.wav")
+        if rest:
+            must = f"{name}: must hold only the audio that its header declares"
+            given = f"{left} bytes follow that are neither a chunk nor a tag, so that audio would be ignored"
+            raise AudioError(f"{must}; {given}. Convert it first: sox --ignore-length FILE NEW.wav")
+
+
+def _end_of_chunk(file: BinaryIO, start: int, size: int, layout: _Chunks) -> int:
+    """Return the end of a chunk that begins at `start`; 0 if no chunk begins there, or one with audio."""
+    file.seek(start)
+    head = file.read(struct.calcsize(layout.head))
+    name = head[:4]
+    if not _CHUNK_NAME.fullmatch(name) or name == layout.audio or name in _CHUNKED or start + len(head) > size:
+        return 0
+    _, length = struct.unpack(layout.head, head.ljust(struct.calcsize(layout.head), b"\0"))
+    end = start + len(head) + int(length)
+    return end if end <= size else size if name in _NOTES else 0
+
+
+def _find_audio_chunk(file: BinaryIO, size: int, layout: _Chunks) -> tuple[int, int, int] | None:
     """Return the position of the audio, its declared number of bytes, and the declared end of the file."""
     file.seek(4)
     end = 8 + int.from_bytes(file.read(4), "big" if layout.head[0] == ">" else "little")
@@ -152,34 +257,37 @@ def _count_last_page(data: bytes, name: str) -> int:
 _MP3_HEADER = re.compile(rb"\xff[\xe2\xe3\xf2\xf3\xfa\xfb][\x10-\xef]")
 _MP3_KBITS = (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320)  # bit rates of version 1
 _MP3_KBITS_LOW = (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)  # bit rates of versions 2 and 2.5
-_MP3_JUNK = 1 << 16  # maximum number of bytes between the tags and the first frame
+_MAX_GAP = 1 << 16  # maximum number of bytes between the tags and the first frame or the magic number
 
 
-def _mend_mp3(data: bytes, name: str) -> bytes | None:
+def _mend_mp3(data: bytes, start: int, name: str) -> bytes | None:
     """Count the frames of an MP3 file, and declare their number in a Xing header.
 
     Without a Xing header, libsndfile estimates the length from one frame's bit rate. If several files were
     joined into one, libsndfile trusts the Xing header of the first. In both cases it ignores all frames after the
     assumed length.
 
+    Args:
+        data: content of the file.
+        start: position after the tags at the beginning of the file.
+        name: name of the file, for errors.
+
     Returns:
-        The file with a correct Xing header; None if its own header is correct, or if it is not an MP3 file.
+        The file with a correct Xing header, beginning with its first frame; None if the file is correct, or if it is
+        not an MP3 file.
 
     *Source*: ISO 11172-3, section 2.4; for the Xing header, parse.c of mpg123.
     """
-    position = 0
-    while data.startswith(b"ID3", position) and position + 10 <= len(data):
-        a, b, c, d = data[position + 6 : position + 10]  # length of the tag, 7 bits in each byte
-        position += 10 + (a << 21 | b << 14 | c << 7 | d)
-    if not _mp3_frame_length(data[position : position + 3]):
-        position = _next_mp3_frame(data, position, position + _MP3_JUNK)
+    position = start
+    if not _mp3_frame_length(data[start : start + 3]):
+        position = _next_mp3_frame(data, start, start + _MAX_GAP)
     if position < 0:
         return None  # not an MP3 file; libsndfile reports this
     first = data[position : position + 64]
     declared = _xing_frames(first)
     num_frames = _count_mp3_frames(data, position, name) - (declared is not None)
     if declared == num_frames:
-        return None
+        return data[position:] if position > start else None  # libsndfile needs the frame at the beginning
     if declared is not None and declared > num_frames + 1:  # + 1 because some programs also count the header frame
         raise truncated(name, f"only {num_frames} of {declared} frames are present")
     audio = position if declared is None else position + _mp3_frame_length(first[:3])

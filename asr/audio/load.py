@@ -1,7 +1,7 @@
 """Load audio files as waveforms; no other module decodes audio or mixes channels down.
 
 libsndfile decodes a truncated WAV, Ogg or MP3 file without an error, and decodes only a part of some intact files.
-`containers.py` therefore checks the headers, so that a file is either decoded completely or refused.
+`containers.py` and `flac.py` therefore check the headers, so that a file is either decoded completely or refused.
 """
 
 import functools
@@ -11,6 +11,7 @@ import math
 import os
 import stat
 import tempfile
+import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,7 +61,7 @@ def load_waveform(
     The segment is from `offset` to `offset + duration` seconds, each rounded to the nearest sample of the file, so
     adjacent segments neither share nor lose samples. The segment is resampled as if silence surrounded it. Only the
     segment is decoded, and at most one second or one Ogg page before it. The headers are always checked; for this, Ogg
-    and MP3 files are read as a whole, but not decoded.
+    and MP3 files are read as a whole, but not decoded. So is a FLAC file; one of 4 MiB or more only once in a process.
 
     Samples of float files may exceed [-1, 1], up to MAX_SAMPLE; nothing is scaled or clipped.
 
@@ -71,7 +72,11 @@ def load_waveform(
     * MP3 without a Xing header, cut exactly between two frames;
     * MP3 with a Xing header, if exactly its last frame is missing;
     * joined Ogg streams, cut exactly between two streams;
-    * other formats (AU, NIST, ...).
+    * other formats (NIST, ...).
+
+    A file that holds more audio than its header declares is refused, too: FLAC, WAV, AIFF, CAF and AU, several of them
+    joined in one file, and joined Ogg streams. Tags, chunks without audio, zeros and at most 128 other bytes may follow
+    the audio. Other formats, and joined MP3 files, are read to the end of the file.
 
     Args:
         path: path or URL of a WAV, FLAC, Ogg (Vorbis, Opus) or MP3 file, or another format of libsndfile. A URL is
@@ -109,7 +114,7 @@ def stream_waveform(
 
     The file is decoded once, from front to back. Memory holds one block, whatever the length of the audio, with these
     exceptions: a file at a URL is fetched as a whole; an Ogg or MP3 file is in memory while its headers are checked;
-    an MP3 or WAV file whose header must be corrected is in memory until it has been decoded.
+    a file whose header must be corrected, or has a tag before it, is in memory until it has been decoded.
 
     An error is raised where it occurs in the file, after the blocks before it have been yielded. After the first
     unusable sample no more blocks are yielded; the rest is decoded only to count the unusable samples.
@@ -254,7 +259,7 @@ def _opened(path: str | Path, content: bytes | None = None) -> Iterator[tuple[_S
     if content is None and is_url(path):
         content = read_whole(str(path))
     with _open_file(path, name) if content is None else _in_memory(content, name) as file:
-        container = read_container(file, os.fstat(file.fileno()).st_size, name)
+        container = read_container(file, name)
         file.seek(0)
         try:
             source = file.fileno() if container.mended is None else io.BytesIO(container.mended)
@@ -416,6 +421,26 @@ def _one_line(path: str | Path) -> str:
 def _reason(error: Exception) -> str:
     """Return an error's message without the path, line breaks and the final full stop."""
     if isinstance(error, FileNotFoundError):
-        return "there is no such file"
+        return "there is no such file" + _in_another_form(Path(os.fsdecode(error.filename)))
     message = error.strerror if isinstance(error, OSError) else getattr(error, "error_string", None)
     return (message or str(error)).rstrip(".")
+
+
+def _in_another_form(path: Path) -> str:
+    """Return an addition to an error if a file exists under the same name in another Unicode normal form.
+
+    macOS writes "é" as two characters (NFD), other programs as one (NFC); both look alike.
+    """
+    place = Path(path.anchor)
+    try:
+        for part in path.relative_to(place).parts:
+            name = unicodedata.normalize("NFC", part)
+            same = (other for other in os.listdir(place) if unicodedata.normalize("NFC", other) == name)
+            place /= part if (place / part).exists() else next(same, part)
+    except OSError:
+        return ""
+    if not place.exists():
+        return ""
+    text = str(place)
+    form = next((form for form in ("NFC", "NFD") if unicodedata.is_normalized(form, text)), "mixed")
+    return f", but there is {text!a}, which looks alike: its Unicode form is {form}. Write the path in this form"

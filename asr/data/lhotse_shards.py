@@ -9,6 +9,7 @@ from typing import Any
 
 from asr.data.dataset import DURATION_TOLERANCE_SECONDS
 from asr.data.foreign_shards import OnShard, members
+from asr.data.lhotse_cuts import channels_of, joined_text, text_channels
 from asr.data.manifest import MAX_LINE_LENGTH, Extent, Utterance, parse_object, parse_utterance
 from asr.errors import InputError, one_line
 from asr.storage.location import file_name, printable_url
@@ -66,11 +67,12 @@ def _utterance(cut: dict[str, Any], where: str, shard: str, extents: dict[str, E
     if extent is None:
         raise InputError(f"{where}: {file_name(shard)} must contain the audio of {cut.get('id')!r}; it does not.")
     try:
-        supervisions = cut["supervisions"]
         recorded = float(cut["recording"]["duration"])
-        text = " ".join(part["text"] for part in supervisions if part.get("text"))
-        speakers = {part.get("speaker") for part in supervisions}
+        text, channels = joined_text(cut), text_channels(cut)
+        speakers = {part.get("speaker") for part in cut["supervisions"]}
         entry = {"id": cut["id"], "audio_filepath": shard, "text": text, "duration": cut["duration"]}
+    except InputError as error:
+        raise InputError(f"{where}: {error}.") from None
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         must = f"{where}: a cut must have id, duration, recording and supervisions"
         raise InputError(f"{must}; {type(error).__name__}: {one_line(error)}.") from None
@@ -80,4 +82,7 @@ def _utterance(cut: dict[str, Any], where: str, shard: str, extents: dict[str, E
         must = f"{where}: a cut must cover its whole recording"
         given = f"{utterance.id!r} has {utterance.duration:g} of {recorded:g} s"
         raise InputError(f"{must}; {given}. Write the Shar with fields={{'recording': 'flac'}}.")
+    if len(channels) < (count := len(channels_of(cut))):
+        must = f"{where}: the text must belong to all {count} channels of the cut, because they are mixed"
+        raise InputError(f"{must}; it belongs to {', '.join(map(str, channels))}. Write one cut for each channel.")
     return replace(utterance, extent=extent)

@@ -14,7 +14,6 @@ from asr.checkpoint.load import bundle_recognizer
 from asr.errors import InputError, shown
 from asr.features.slaney_fbank import SlaneyFbank
 from asr.interchange.account import Account, Names, take
-from asr.interchange.tensors import load_tensors
 from asr.settings.conf import default_settings
 
 EPS = 1e-5  # eps of the norms in the other toolkits
@@ -65,13 +64,13 @@ class Weights(NamedTuple):
     """The tensors of another toolkit's model.
 
     Args:
-        file: name of the file of the tensors.
-        content: content of the file.
+        tensors: the tensors by name.
+        content: content of the file that holds them.
         names: names of the tensors.
         scale: factor by which the toolkit multiplies the subsampling's output; asr does not scale it.
     """
 
-    file: str
+    tensors: Mapping[str, torch.Tensor]
     content: bytes
     names: Names
     scale: float
@@ -126,8 +125,7 @@ def convert(
         "decode": dict(head.decode),
     }
     shapes, slaney = _shapes(config, vocabulary.files)
-    tensors = load_tensors(weights.content, weights.file)
-    ours, account = take(tensors, shapes, weights.names, slaney, weights.scale)
+    ours, account = take(weights.tensors, shapes, weights.names, slaney, weights.scale)
     bundle = Bundle(config, vocabulary.files, ours, card="")
     bundle_recognizer(bundle, path)  # raises an error if the bundle does not load
     return bundle, account, hashlib.sha256(weights.content).hexdigest()

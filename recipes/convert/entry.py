@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from asr.audio.load import END_TOLERANCE_SECONDS, audio_info
+from asr.audio.load import END_TOLERANCE_SECONDS, AudioInfo, audio_info
 from asr.data.manifest import Utterance, parse_utterance
 from asr.errors import InputError
 
@@ -31,6 +31,8 @@ class Entry:
         speaker: name of the speaker; None: unknown.
         offset: start of the utterance in the file, in seconds; None: the utterance is the whole file.
         duration: duration in seconds; None: up to the end of the file, whose length is read from the file.
+        max_overshoot: maximum time in seconds by which the utterance may exceed the end of the file; it is then cut.
+        channels: channels of the file to which the text belongs; (): all.
     """
 
     where: str
@@ -40,6 +42,8 @@ class Entry:
     speaker: str | None = None
     offset: float | None = None
     duration: float | None = None
+    max_overshoot: float = END_TOLERANCE_SECONDS
+    channels: tuple[Any, ...] = ()
 
 
 @dataclass
@@ -64,9 +68,15 @@ Reader = Callable[[Path, Options, "Problems"], Iterator[Entry]]
 
 @dataclass
 class Problems:
-    """Messages, with file and line, about entries that could not be converted."""
+    """Messages, with file and line, about entries that could not be converted, and the number of entries that were cut.
+
+    Args:
+        messages: a message for each entry that could not be converted.
+        num_cut: number of utterances that were cut at the end of their recording.
+    """
 
     messages: list[str] = field(default_factory=list)
+    num_cut: int = 0
 
     def add(self, where: str, reason: str) -> None:
         """Add a problem at a place."""
@@ -86,6 +96,7 @@ def utterances(entries: Iterable[Entry], problems: Problems) -> Iterator[Utteran
                     problems.add(entry.where, f"ids must be unique; {completed.id!r} is at {first[completed.id]}")
                 else:
                     first[completed.id] = entry.where
+                    problems.num_cut += entry.duration is not None and completed.duration < entry.duration
                     yield completed
 
 
@@ -97,15 +108,19 @@ def _complete(entry: Entry) -> Utterance | str:
         if isinstance(value, str) and re.search("[\udc80-\udcff]", value):
             return f"{entry.where}: the {key} must be UTF-8; got {value!a}"
     try:
-        if not entry.audio.is_file():
-            return f"{entry.where}: {entry.audio}: no such audio file"
-        seconds = _seconds(entry.audio)
-        start = entry.offset or 0.0
-        if entry.duration is None:
-            line["duration"] = seconds - start
-        elif start + entry.duration > seconds + END_TOLERANCE_SECONDS:
-            span = f"from {start:g} to {start + entry.duration:g} s"
+        info = _info(entry.audio)
+        if entry.channels and info.num_channels > len(entry.channels):
+            must = f"{entry.audio} must have no other channels, because they would be mixed under the text"
+            given = f"the text belongs to channel {', '.join(map(str, entry.channels))} of {info.num_channels}"
+            cure = "Write each channel to a file first (sox FILE NEW.wav remix 1; lhotse: CutSet.save_audios)"
+            return f"{entry.where}: {must}; {given}. {cure}"
+        seconds, start = info.num_samples / info.sample_rate, entry.offset or 0.0
+        end = seconds if entry.duration is None else start + entry.duration
+        if start >= seconds or end > seconds + entry.max_overshoot:
+            span = f"from {start:g} to {end:g} s"
             return f"{entry.where}: the utterance must end within {entry.audio}; it is {span} of {seconds:g} s"
+        if entry.duration is None or end > seconds + END_TOLERANCE_SECONDS:
+            line["duration"] = seconds - start
         return parse_utterance(line, entry.where, Path())
     except InputError as error:
         message = str(error)
@@ -113,10 +128,9 @@ def _complete(entry: Entry) -> Utterance | str:
 
 
 @lru_cache(maxsize=CHUNK)
-def _seconds(audio: Path) -> float:
-    """Return the length of a file in seconds; cached, because several utterances may share a file."""
-    info = audio_info(audio)
-    return info.num_samples / info.sample_rate
+def _info(audio: Path) -> AudioInfo:
+    """Return the format and length of a file; cached, because several utterances may share a file."""
+    return audio_info(audio)
 
 
 def below(folder: Path, name: str, where: str, problems: Problems) -> Path | None:

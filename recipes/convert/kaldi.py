@@ -1,4 +1,4 @@
-"""Kaldi data directories: wav.scp, text, and optionally segments and utt2spk.
+"""Kaldi data directories: wav.scp, text, and optionally segments, utt2spk and reco2file_and_channel.
 
 A wav.scp may contain commands ("flac -dc x.flac |") and positions in archives. Both are refused: the converter runs no
 programs and reads no archives.
@@ -12,16 +12,26 @@ from asr.data.manifest import named_lines
 from asr.errors import InputError
 from recipes.convert.entry import Entry, Options, Problems
 
+MAX_OVERSHOOT = 0.5  # seconds by which a segment may exceed its recording, as in Kaldi's extract-segments
 Table = dict[str, tuple[str, str]]  # maps the key of a line to the line's place (file:line) and remaining text
 
 
 class Segment(NamedTuple):
-    """A segment of a recording: start and duration in seconds; None if the segment is the whole recording."""
+    """A segment of a recording.
+
+    Args:
+        where: place in the source, file:line.
+        recording: name of the recording.
+        start: start in seconds; None: the segment is the whole recording.
+        duration: duration in seconds; None: to the end of the recording.
+        channels: channel that the line names; () if it names none.
+    """
 
     where: str
     recording: str
-    start: float | None
-    duration: float | None
+    start: float | None = None
+    duration: float | None = None
+    channels: tuple[str, ...] = ()
 
 
 def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
@@ -33,12 +43,15 @@ def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
     if not source.is_dir():
         raise InputError(f"{source}: must be a Kaldi data directory, with wav.scp and text; it is not a folder.")
     recordings = _table(source / "wav.scp", problems)
-    speakers = _table(source / "utt2spk", problems) if (source / "utt2spk").exists() else {}
+    speakers, files = (
+        _table(source / name, problems) if (source / name).exists() else {}
+        for name in ("utt2spk", "reco2file_and_channel")
+    )
     has_segments = (source / "segments").exists()
     segments = _segments(source / "segments", problems) if has_segments else {}
     root = options.root or source
     for name, (where, text) in _table(source / "text", problems, may_be_empty=True).items():
-        segment = segments.get(name) if has_segments else Segment(where, name, None, None)
+        segment = segments.get(name) if has_segments else Segment(where, name)
         if segment is None:
             problems.add(where, f"utterance {name!r} is not in segments")
             continue
@@ -48,7 +61,10 @@ def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
         scp, value = recordings[segment.recording]
         if audio := _audio(value, root, scp, problems):
             speaker = speakers[name][1] if name in speakers else None
-            yield Entry(where, audio, text, name, speaker, segment.start, segment.duration)
+            channels = segment.channels
+            if not channels and segment.recording in files:  # RECORDING FILE CHANNEL
+                channels = tuple(files[segment.recording][1].split()[1:])
+            yield Entry(where, audio, text, name, speaker, segment.start, segment.duration, MAX_OVERSHOOT, channels)
 
 
 def _table(path: Path, problems: Problems, may_be_empty: bool = False) -> Table:
@@ -82,10 +98,12 @@ def _segments(path: Path, problems: Problems) -> dict[str, Segment]:
     for where, line in named_lines(path, "Kaldi's segments"):
         fields = line.split()
         try:
-            name, recording, *times = fields
+            name, recording, *times = fields[:4]
             start, end = map(float, times)
+            if len(fields) > 5:
+                raise ValueError
         except ValueError:
-            problems.add(where, f"must be UTTERANCE RECORDING START END; got {line.strip()!r}")
+            problems.add(where, f"must be UTTERANCE RECORDING START END, and optionally CHANNEL; got {line.strip()!r}")
             continue
         if not (start >= 0 and (end > start or end == -1)):  # -1: to the end of the recording
             problems.add(where, f"END must be beyond START, which is not negative; got {start:g} and {end:g}")
@@ -93,5 +111,5 @@ def _segments(path: Path, problems: Problems) -> dict[str, Segment]:
             problems.add(where, f"utterances must be unique; {name!r} is at {segments[name].where}")
         else:
             duration = None if end == -1 else round(end - start, 6)
-            segments[name] = Segment(where, recording, start, duration)
+            segments[name] = Segment(where, recording, start, duration, tuple(fields[4:]))
     return segments

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from asr.data.lhotse_cuts import joined_text, text_channels
 from asr.data.manifest import MAX_LINE_LENGTH, named_lines, parse_object
 from asr.errors import InputError
 from asr.system.files import bounded_lines
@@ -41,21 +42,16 @@ def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
 def _cut(row: Mapping[str, Any], where: str, root: Path) -> Entry:
     if row.get("type") not in PLAIN:
         raise InputError(f"must be a plain cut; got {row['type']}. Write its audio first: CutSet.save_audios")
-    supervisions = sorted(row["supervisions"], key=lambda supervision: float(supervision["start"]))
-    texts = ((supervision.get("text") or "").strip() for supervision in supervisions)
-    text = " ".join(filter(None, texts))
-    speakers = {supervision["speaker"] for supervision in supervisions if supervision.get("speaker")}
-    start, duration = float(row["start"]), float(row["duration"])
+    speakers = {supervision["speaker"] for supervision in row["supervisions"] if supervision.get("speaker")}
     speaker = speakers.pop() if len(speakers) == 1 else None
-    return _entry(where, row["recording"], root, text, row["id"], speaker, start, duration)
+    return _entry(where, row["recording"], root, joined_text(row), row, speaker)
 
 
 def _supervision(row: Mapping[str, Any], where: str, root: Path, recordings: Mapping[Any, Any]) -> Entry:
     if row["recording_id"] not in recordings:
         raise InputError(f"recording {row['recording_id']!r} is not known. Give --recordings recordings.jsonl.gz")
     recording = recordings[row["recording_id"]][1]
-    start, duration = float(row["start"]), float(row["duration"])
-    return _entry(where, recording, root, row.get("text") or "", row["id"], row.get("speaker"), start, duration)
+    return _entry(where, recording, root, row.get("text") or "", row, row.get("speaker"))
 
 
 def _entry(
@@ -63,20 +59,20 @@ def _entry(
     recording: Mapping[str, Any],
     root: Path,
     text: str,
-    identity: str,
+    row: Mapping[str, Any],
     speaker: str | None,
-    start: float,
-    duration: float,
 ) -> Entry:
-    """Return an entry for a segment of a recording; its offset is None if the segment is the whole recording."""
+    """Return an entry for a cut or supervision; its offset is None if it is the whole recording."""
     if recording.get("transforms"):
         raise InputError("audio must not have transforms, which lhotse applies on loading; this recording has some")
     sources = recording["sources"]
     if len(sources) != 1 or sources[0].get("type") != "file":
         kinds = ", ".join(str(source.get("type")) for source in sources)
         raise InputError(f"a recording must be one file; got {kinds or 'none'}. Commands and URLs are not supported")
+    start, duration = float(row["start"]), float(row["duration"])
     whole = start == 0 and abs(duration - float(recording["duration"])) < 1e-3
-    return Entry(where, root / sources[0]["source"], text, identity, speaker, None if whole else start, duration)
+    audio, offset = root / sources[0]["source"], None if whole else start
+    return Entry(where, audio, text, row["id"], speaker, offset, duration, channels=text_channels(row))
 
 
 def _rows(path: Path, problems: Problems) -> Iterator[tuple[str, dict[str, Any]]]:

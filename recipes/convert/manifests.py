@@ -34,6 +34,8 @@ def taken_over(source: Path, entries: Iterable[Entry], problems: Problems, *, sk
         raise InputError(f"{source}: must hold at least one utterance; none was found.")
     if count:
         print(printable(f"{source}: {count:,} left out, see above"))
+    if problems.num_cut:
+        print(printable(f"{source}: {counted(problems.num_cut, 'utterance')} cut at the end of the recording"))
     return converted
 
 

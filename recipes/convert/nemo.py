@@ -8,6 +8,7 @@ from asr.data.manifest import named_lines, parse_object, parse_utterance
 from asr.errors import InputError
 from recipes.convert.entry import Entry, Options, Problems
 
+CHANNEL_KEYS = ("channel_selector", "target_channel", "channel")
 SHARDS = re.compile(r"_OP_|_CL_|\.tar\b")
 
 
@@ -31,4 +32,5 @@ def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
             utterance.speaker,
             utterance.offset,
             utterance.duration,
+            channels=tuple(row[key] for key in CHANNEL_KEYS if row.get(key) not in (None, "average"))[:1],
         )

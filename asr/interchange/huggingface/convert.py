@@ -34,6 +34,7 @@ from asr.interchange.huggingface_files import (
     WEIGHTS,
 )
 from asr.interchange.section import Section
+from asr.interchange.tensors import load_tensors
 
 CTC_BESIDE = "head.ctc."  # prefix of the names of a CTC head's tensors in a model with a transducer
 
@@ -55,7 +56,8 @@ def from_huggingface(path: Path, pad_mode: str) -> Converted:
         encoder, features = encoder_config(config), features_config(config, preprocessor, pad_mode)
         head, (vocab_size, blank) = head_config(config), blank_of(config)
         vocabulary = take_vocabulary(files[TOKENIZER], vocab_size, blank)
-        weights = Weights(WEIGHTS, files[WEIGHTS], _names(config, blank), scale(config))
+        content = files[WEIGHTS]
+        weights = Weights(load_tensors(content, WEIGHTS), content, _names(config, blank), scale(config))
         version = config.get("transformers_version")
         is_plain = isinstance(version, str) and re.fullmatch(r"[\w.+-]{1,40}", version, re.ASCII)
         writer = f"transformers {version}" if is_plain else ""

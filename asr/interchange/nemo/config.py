@@ -4,7 +4,8 @@ An unknown key, or a setting that asr does not support, is an error.
 """
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import yaml
@@ -18,6 +19,7 @@ MAX_YAML_BYTES = 2 << 20  # enough for a vocabulary of a hundred thousand pieces
 LOG_FLOOR = 2.0**-24
 LOCAL = "rel_pos_local_attn"
 ATTENTIONS = {FULL_ATTENTION: "rel_pos", LOCAL_ATTENTION: LOCAL}  # asr's name: NeMo's self_attention_model
+AUXILIARY = "ctc_decoder"  # prefix of the names of the tensors of a hybrid's CTC head
 MODELS = "nemo.collections.asr.models"
 SUBSAMPLINGS = {"strided_conv": ("striding", 4), "depthwise_conv": ("dw_striding", 8)}  # NeMo's name and factor
 
@@ -86,6 +88,25 @@ def parse(content: bytes, where: object) -> dict[str, Any]:
     return dict(mapping(config, str(where)))
 
 
+def with_used_heads(config: Section, tensors: Collection[str]) -> dict[str, Any]:
+    """Remove the sections of heads that a model does not have: Parakeet-TDT v2 and v3 keep an empty `aux_ctc`.
+
+    The model's class determines its heads; if asr does not know the class, the tensors do.
+
+    Args:
+        config: config of the model.
+        tensors: names of its tensors.
+    """
+    target = config.get("target")
+    name = target.rpartition(".")[2] if isinstance(target, str) else ""
+    kind = re.match("EncDec(Hybrid|RNNT|CTC)", name)
+    has_head = {
+        "aux_ctc": kind[1] == "Hybrid" if kind else any(tensor.startswith(f"{AUXILIARY}.") for tensor in tensors),
+        "joint": kind is None or kind[1] != "CTC",
+    }
+    return {key: section for key, section in config.items() if has_head.get(key, True)}
+
+
 def ctc_head(config: Section) -> CTCHead:
     """Return the CTC head; the model may also have a transducer.
 
@@ -94,7 +115,7 @@ def ctc_head(config: Section) -> CTCHead:
     """
     auxiliary = config.get("aux_ctc")
     if isinstance(auxiliary, Mapping):
-        name, tensors = "aux_ctc.decoder", "ctc_decoder"
+        name, tensors = "aux_ctc.decoder", AUXILIARY
         settings = mapping(auxiliary.get("decoder"), name)
     else:
         name, tensors = "decoder", "decoder"

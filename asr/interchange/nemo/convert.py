@@ -22,11 +22,13 @@ from asr.interchange.nemo.config import (
     nemo_config,
     parse,
     scale,
+    with_used_heads,
 )
 from asr.interchange.nemo.tokenizer import give_vocabulary, take_vocabulary
 from asr.interchange.nemo.transducer import is_transducer, transducer, transducer_names, transducer_sections
 from asr.interchange.nemo.weights import names
 from asr.interchange.nemo_files import CONFIG, SAFETENSORS, WEIGHTS
+from asr.interchange.tensors import load_tensors
 
 
 def from_nemo(path: Path, pad_mode: str) -> Converted:
@@ -50,7 +52,9 @@ def _convert(files: dict[str, bytes], path: Path, pad_mode: str) -> Converted:
     weights_name = next((name for name in (WEIGHTS, SAFETENSORS) if name in files), None)
     if weights_name is None:
         raise InputError(f"{WEIGHTS}, or {SAFETENSORS}, must exist; both are missing.")
-    nemo = parse(files[CONFIG], CONFIG)
+    content = files[weights_name]
+    tensors = load_tensors(content, weights_name)
+    nemo = with_used_heads(parse(files[CONFIG], CONFIG), tensors)
     if is_transducer(nemo):
         head, section, named = transducer(nemo)
     else:
@@ -58,7 +62,7 @@ def _convert(files: dict[str, bytes], path: Path, pad_mode: str) -> Converted:
         head, section, named = CTC_HEAD, ctc.settings, names(ctc.tensors)
     encoder, features = encoder_config(nemo), features_config(nemo, pad_mode)
     vocabulary = take_vocabulary(nemo, section, files, path)
-    weights = Weights(weights_name, files[weights_name], named, scale(nemo))
+    weights = Weights(tensors, content, named, scale(nemo))
     version = nemo.get("nemo_version")
     is_plain = isinstance(version, str) and re.fullmatch(r"[\w.+-]{1,40}", version, re.ASCII)
     writer = f"NeMo {version}" if is_plain else ""

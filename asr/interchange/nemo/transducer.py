@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from asr.errors import InputError, shown
 from asr.interchange.account import ONE_FRAME, SAME, SUM, Layout, Names, outputs
 from asr.interchange.foreign import JOINT_ACTIVATIONS, HeadConfig
-from asr.interchange.nemo.config import MODELS, check_class, ctc_decoder, ctc_head
+from asr.interchange.nemo.config import AUXILIARY, MODELS, check_class, ctc_decoder, ctc_head
 from asr.interchange.nemo.weights import FRONT_END, names
 from asr.interchange.section import Section, as_yaml, check, mapping, whole
 from asr.settings.conf import default_settings
@@ -128,7 +128,7 @@ def _section(config: Section, name: str) -> Section:
 def _names(joiner: str, linear: str, blank: int) -> Names:
     """Return the names of a model's tensors; `linear` is its joint network's last layer, `blank` the blank's index."""
     begin, rows = f"head.{joiner}", outputs(blank)
-    ctc = "ctc_decoder.decoder_layers.0"
+    ctc = f"{AUXILIARY}.decoder_layers.0"
     transducer = {
         "head.predictor.embedding.weight": (("decoder.prediction.embed.weight",), _begins_with_zeros(rows)),
         f"{begin}.of_frames.weight": (("joint.enc.weight",), SAME),
