@@ -225,8 +225,9 @@ class Text:
             if not words:
                 self.empty += 1
                 continue
-            if not set(SPECIAL).isdisjoint(words):
-                raise InputError(f"{path}:{number}: a text must not contain {', '.join(SPECIAL)}, which are reserved.")
+            if reserved := set(SPECIAL).intersection(words):
+                must = f"{path}:{number}: a text must not contain {', '.join(SPECIAL)}, which are reserved"
+                raise InputError(f"{must}; got {min(reserved)}. Remove it from the text.")
             ids.append(begin)
             ids.extend(map(known, words))
             ids.append(end)

@@ -110,8 +110,10 @@ def _fit_weights(
 
 
 def _row(path: str, name: str, result: "TextPerplexity") -> tuple[str, ...]:
-    ends = "-" if result.interval is None else "{:.1f} to {:.1f}".format(*result.interval)
-    return path, name, str(result.sentences), str(result.words), f"{result.per_word:.1f}", ends
+    from asr.evaluation.perplexity import written
+
+    ends = "-" if result.interval is None else "{} to {}".format(*map(written, result.interval))
+    return path, name, str(result.sentences), str(result.words), written(result.per_word), ends
 
 
 if __name__ == "__main__":

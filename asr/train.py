@@ -43,6 +43,7 @@ def train(settings: "RunSettings") -> float | None:
     if not settings.compile_blocks:  # the compiler reads torch's precision, which raises an error while oneDNN is on
         adopt(trainer.strategy.root_device.type)
     prepared = first_then_all(trainer, partial(prepare, settings, trainer.global_rank, trainer.world_size))
+    settings = prepared.settings
     state, corpus, features, seed = prepared.state, prepared.corpus, prepared.features, settings.seed
 
     torch.set_num_threads(settings.num_threads)

@@ -37,7 +37,7 @@ def test_an_adapter_of_format_9_with_its_base_gives_the_log_probs_stored_with_it
     ("was", "today"),
     [
         ({"normalizer": "verbatim"}, {"normalizer": "as_written"}),
-        ({"normalizer": "basic"}, {"normalizer": "basic"}),
+        ({"normalizer": "basic"}, {"normalizer": "basic_1"}),
         (
             {"features": {"normalize": {"name": "training_set", "min_std": 1.0}}},
             {"features": {"normalize": {"name": "global_cmvn", "min_std": 1.0}}},
@@ -74,6 +74,13 @@ def test_up_to_format_5_the_word_insertion_bonus_was_called_word_score() -> None
     assert "word_score" in fusion
     assert of_today({"format": 5, "decode": today | {"fusion": fusion}}, "config.json") == {"decode": today}
     assert of_today({"format": 6, "decode": today}, "config.json") == {"decode": today}
+
+
+@pytest.mark.parametrize(("number", "name"), [*((number, "basic_1") for number in range(10)), (10, "basic")])
+def test_a_bundle_made_before_format_10_keeps_the_normalizer_that_it_was_trained_with(number: int, name: str) -> None:
+    assert of_today({"format": number, "normalizer": "basic"}, "config.json") == {"normalizer": name}
+    if number < 3:  # the stored bundles of these formats have this normaliser
+        assert load_recognizer(HERE / f"format-{number}").model.normalize("don\u00b4t") == "don \u0301t"
 
 
 @pytest.mark.parametrize("predictor", ["lstm", "gru"])

@@ -99,7 +99,10 @@ def test_a_model_that_writes_case_and_punctuation_has_two_error_rates_and_accept
 
 
 def test_an_unknown_normalizer_is_refused_before_the_model_is_loaded(tones: Path) -> None:
-    with pytest.raises(InputError, match=r"^normalizer must be one of as_written, basic, whisper_english; got 'b'\.$"):
+    with pytest.raises(
+        InputError,
+        match=r"^normalizer must be one of as_written, basic, .*; got 'b'\.$",
+    ):
         evaluate(["no-model", str(tones / "test.jsonl"), "--normalizer", "b"])
 
 

@@ -10,6 +10,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -19,11 +20,13 @@ from asr import build, ngram, training_report
 from asr import perplexity as asr_perplexity
 from asr.build import build_tokenizer, load_token_model
 from asr.checkpoint.bundle import read_bundle
+from asr.checkpoint.saved import checkpoint_name, kept_checkpoints
 from asr.data.manifest import Utterance, write_manifest
 from asr.data.position import Position, Share, start_of_epoch
 from asr.data.text_set import Sentences, TextSet, TextSettings, read_sentences
 from asr.data.training_set import RunBounds
 from asr.errors import InputError
+from asr.evaluation.perplexity import perplexity
 from asr.evaluation.text_perplexity import measure, text_perplexity
 from asr.interfaces import BOUNDARY_ID
 from asr.language_model.kenlm import NgramModel
@@ -185,6 +188,24 @@ def test_perplexity_is_per_word_and_sentence_end_and_lies_within_its_interval() 
     resampled.sort()
     assert result.interval == pytest.approx((resampled[100], resampled[3900]), rel=0.02)
     assert text_perplexity(log_probs[:4], words[:4], 40).interval is None, "four sentences are too few for an interval"
+
+
+def test_the_perplexity_of_long_texts_without_spaces_is_bounded_and_written_with_an_exponent() -> None:
+    for loss, expected in ((690.0, "at least 5.5e+34"), (1e4, "at least 5.5e+34"), (70.0, "2.5e+30"), (2.0, "7.4")):
+        result = text_perplexity([-2 * loss] * 6, [1] * 6, 1800)  # a sentence has its word and its end
+        assert f"perplexity per word {expected} (95 % interval {expected} to {expected})" in result.summary()
+        assert math.isfinite(float(np.float32(result.per_word))), "Lightning stores metrics as float32"
+        log_10 = np.full(9, -loss / math.log(10))
+        assert perplexity(log_10, np.arange(9)).value == pytest.approx(result.per_word, rel=1e-6)
+    worse, better = (text_perplexity([-loss], [0], 1).per_word for loss in (690.5, 690.0))
+    assert worse > better, "the better checkpoint can be selected"
+
+
+def test_a_checkpoint_with_a_huge_perplexity_has_a_short_name_that_is_read_again(tmp_path: Path) -> None:
+    (tmp_path / checkpoint_name(7, 5.54e34, "perplexity")).touch()
+    [checkpoint] = kept_checkpoints(tmp_path)
+    assert checkpoint.score == 5.54e34
+    assert len(checkpoint.path.name) < 40
 
 
 def test_perplexity_does_not_depend_on_the_batches(text_set: TextSet) -> None:

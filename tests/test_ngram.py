@@ -499,7 +499,10 @@ def test_a_damaged_gzip_file_is_reported_in_one_line(tmp_path: Path, damage: Any
         (["text.txt", "--prune", "0", "0", "0", "0"], "at most 3 numbers; got 0 0 0 0"),
         (["text.txt", "--memory", "1T"], "--memory must be a number of bytes of at least 1M.*; got '1T'"),
         (["text.txt", "--memory", "1000"], "at least 1M"),
-        (["text.txt", "--normalizer", "x"], "normalizer must be one of as_written, basic, whisper_english; got 'x'"),
+        (
+            ["text.txt", "--normalizer", "x"],
+            "normalizer must be one of as_written, basic, .*; got 'x'",
+        ),
         (["text.txt", "--tokens", "nowhere"], "nowhere"),
         (["text.txt", "-o", "text.txt/lm.arpa"], r"--output must be a writable file; .*Not a directory"),
         (["text.txt", "-o", "."], "--output must be a file; '.' is a folder"),

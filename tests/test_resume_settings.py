@@ -1,5 +1,6 @@
 """A run of an earlier version of asr is resumed if its settings are equivalent."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,10 @@ import torch
 
 from asr.checkpoint.formats import FORMAT
 from asr.checkpoint.load import checkpoint_extra
+from asr.errors import InputError
 from asr.run.resume import changes, find_resume
-from tests.conftest import resolved
+from asr.train import train
+from tests.conftest import TINY, resolved, settings_with, tone_corpus
 
 LEARNT = {"world_size": 1, "manifests": {}, "fitted": {}}
 
@@ -45,7 +48,8 @@ def test_components_stored_in_an_older_format_are_converted_before_they_are_comp
     number: int, tmp_path: Path
 ) -> None:
     """Up to format 3, decode had the settings of decode.fusion, and word_insertion_bonus was called word_score."""
-    old = today("decode=beam")
+    normalizer = "normalizer=as_written"
+    old = today("decode=beam", normalizer)
     if number == 3:
         named, new = {"word_insertion_bonus": "word_score"}, ("name", "spelling")
         fusion = {named.get(key, key): value for key, value in old["decode"]["fusion"].items() if key not in new}
@@ -57,4 +61,21 @@ def test_components_stored_in_an_older_format_are_converted_before_they_are_comp
     torch.save({"run": run, "asr": extra, "state_dict": {}}, tmp_path / "step=3.ckpt")
     resume = find_resume(tmp_path)
     assert resume is not None
-    assert changes(resume.run.settings, today("decode=beam")) == {}
+    assert changes(resume.run.settings, today("decode=beam", normalizer)) == {}
+
+
+def test_a_run_started_with_the_first_version_of_the_basic_normalizer_is_resumed_with_it(
+    tones: Path, tmp_path: Path
+) -> None:
+    run = [*TINY, *tone_corpus(tones), f"run_dir={tmp_path}", "checkpoint.every_steps=2"]
+    changed = ["trainer.max_steps=3", "resume.allow=[trainer]"]
+    train(settings_with(*run, "trainer.max_steps=2", "normalizer=basic_1"))
+    for path in (tmp_path / "checkpoints").iterdir():  # as version 9 wrote it
+        content = torch.load(path, weights_only=True)
+        content["asr"]["config"] |= {"format": 9, "normalizer": "basic"}
+        content["run"]["settings"]["normalizer"] = "basic"
+        torch.save(content, path)
+    train(settings_with(*run, *changed))
+    assert json.loads((tmp_path / "bundle" / "config.json").read_text())["normalizer"] == "basic_1"
+    with pytest.raises(InputError, match="normalizer: 'basic_1' -> 'as_written'"):
+        train(settings_with(*run, *changed, "normalizer=as_written"))

@@ -107,7 +107,10 @@ def test_an_older_page_is_replaced_as_a_whole_and_other_files_are_not_changed(tm
     ("config", "message"),
     [
         ({"decode": {"name": "beam"}}, "the decoder of a page must be greedy; got decode=beam. Add --decode greedy."),
-        ({"normalizer": "whisper_english"}, "must be as_written or basic; got whisper_english."),
+        (
+            {"normalizer": "whisper_english"},
+            "must be as_written or basic",
+        ),
     ],
 )
 def test_features_that_the_pages_script_does_not_support_are_refused(

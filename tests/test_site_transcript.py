@@ -11,6 +11,7 @@ from torch import Tensor
 
 from asr.decode.greedy import Greedy
 from asr.onnx.runtime import LogProbs
+from asr.publishing.site import NORMALIZERS as SITE_NORMALIZERS
 from asr.publishing.site import with_plain_spaces
 from asr.recognition.chunks import cut_at_pauses, pause_in_blanks
 from asr.recognition.confidence import Calibration
@@ -109,7 +110,7 @@ def test_words_times_confidence_and_score_equal_those_of_asr(
     ]
 
 
-@pytest.mark.parametrize("normalizer", ["basic", "as_written"])
+@pytest.mark.parametrize("normalizer", SITE_NORMALIZERS)
 def test_every_character_is_normalised_as_in_python(page: Any, normalizer: str) -> None:
     """Compare the known characters of most Unicode blocks; ideographs and most of Hangul are left out.
 
@@ -121,7 +122,7 @@ def test_every_character_is_normalised_as_in_python(page: Any, normalizer: str) 
         character for character in characters if unicodedata.category(character) != "Cn" and not character.isspace()
     ]
     normalize = get_normalizer(normalizer)
-    words = [f"a'{character}'B" for character in characters]
+    words = [form.format(character) for form in ("a'{}'B", "a{}b", "ש{}ש", "字{}क्") for character in characters]
     actual = page.evaluate(
         f"async (words) => {{ const {{ NORMALIZERS }} = await import('/transcript.js');"
         f"return words.split('\\n').map((word) => NORMALIZERS.{normalizer}(word).join(' ')).join('\\n'); }}",

@@ -2,6 +2,7 @@
 
 # ruff: noqa: RUF001  the examples contain letters and quotes that look alike
 
+import json
 import math
 import sys
 import unicodedata
@@ -13,7 +14,9 @@ from hypothesis import strategies as st
 
 from asr.errors import InputError
 from asr.text import normalize, numbers
-from asr.text.normalize import as_written, basic, get_normalizer, scored_by
+from asr.text.normalize import as_written, basic, basic_1, basic_turkic, get_normalizer, scored_by
+from asr.text.scripts import without_spaces
+from tests.conftest import ROOT
 
 needs_whisper_normalizer = pytest.mark.skipif(
     find_spec("whisper_normalizer") is None, reason="whisper_normalizer is not installed: pip install '.[leaderboard]'"
@@ -43,6 +46,96 @@ needs_whisper_normalizer = pytest.mark.skipif(
 )
 def test_the_basic_normalizer_keeps_words_and_removes_case_and_punctuation(text: str, expected: str) -> None:
     assert basic(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        # invisible characters: a joiner that changes letters is part of the word
+        ("ශ්\u200dරී ලංකාව", "ශ්\u200dරී ලංකාව"),
+        ("می\u200cخواهم خانه\u200c\u200cها", "می\u200cخواهم خانه\u200cها"),
+        ("ಬ್ಯಾಂಕ್\u200cನಲ್ಲಿ ಬ್ಯಾಂಕ್\u200c \u200cکتاب\u200c", "ಬ್ಯಾಂಕ್\u200cನಲ್ಲಿ ಬ್ಯಾಂಕ್ کتاب"),
+        ("അവന്\u200d র\u200d্যাব", "അവന്\u200d র\u200d্যাব"),
+        ("ᠠ\u180eᠠ", "ᠠ\u180eᠠ"),
+        ("Auf\u200clage Donau\u00addampf \u200fשלום\u200e a\u2060b \ufeffx", "auflage donaudampf שלום ab x"),
+        ("cafe\u00ad\u0301 葛\U000e0100", "café 葛"),
+        ("ភាសា\u200bខ្មែរ 1\u06dd2", "ភាសា ខ្មែរ 1 2"),
+        ("👨\u200d👩\u200d👧 ❤\ufe0f 👍🏽 🏴\U000e0067\U000e007f 🇩🇪 🈁 ℹ\ufe0f ™\ufe0f", ""),
+        # signs typed for an apostrophe, and marks without a letter
+        ("don´t don‘t don`t donʼt don＇t don‛t п′ять σ΄αγαπώ", "don't don't don't don't don't don't п'ять σ'αγαπώ"),
+        ("‘quoted’ `code` 5′10 ʼaʼ ¨ a¨ \u0301b", "quoted code 5 10 ʼaʼ a b"),
+        # signs inside words
+        ("intel·ligent paraŀlel a‧b ·x· 3·5 卡尔·马克思", "intel·ligent paral·lel a‧b x 3 5 卡尔 马克思"),
+        ('צה״ל צה"ל ג׳ירפה ג\'ירפה סנדוויץ׳ "שלום" רח\' ׳', "צה״ל צה״ל ג׳ירפה ג׳ירפה סנדוויץ׳ שלום רח"),
+        ("ինչո՞ւ e.g. 3.5 12:30 EU:n", "ինչու e g 3 5 12 30 eu n"),
+        # letters whose lower case is two
+        ("İstanbul’da I\u0307 i\u0307", "istanbul'da i i"),
+        # letters in use, and shapes
+        ("น้ำ ຄຳ ŉ և ໜ ㅋㅋ 1ª nº pêⁿ", "น้ำ ຄຳ ŉ և ໜ ㅋㅋ 1ª nº pêⁿ"),
+        ("½ 2½ H₂O Foo™ ﷲ ﻻ ｶﾞ か゛ ﾡ ﬅ ẛ Ⅷ ⼀ 𝐱 ĳ", "1 2 2 1 2 h2o foo الله لا ガ が ㄱ st ṡ viii 一 x ij"),
+        ("مﹷد", "مـَد"),
+    ],
+)
+def test_the_basic_normalizer_keeps_the_spelling_of_many_languages(text: str, expected: str) -> None:
+    assert basic(text) == expected
+    assert basic(unicodedata.normalize("NFD", text)) == expected
+
+
+def test_the_turkic_normalizer_has_a_dotless_i() -> None:
+    assert basic_turkic("ISPARTA’ya İzmir’den I\u0307stanbul DİYARBAKIR") == "ısparta'ya izmir'den istanbul diyarbakır"
+
+
+def test_the_first_version_of_the_basic_normalizer_is_as_it_was() -> None:
+    assert basic_1("Don’t — “STOP”! don´t ශ්\u200dරී İ น้ำ 2½ intel·ligent") == (
+        "don't stop don \u0301t ශ් රී i̇ น้ํา 21 2 intel ligent"
+    )
+
+
+GERMAN = "".join(map(chr, range(0x20, 0x7F))).replace("`", "") + "ÄÖÜäöüßẞéÉ„“”’–—…§€"
+
+
+@given(st.text(st.sampled_from(GERMAN)))
+def test_both_versions_of_the_basic_normalizer_are_equal_on_english_and_german(text: str) -> None:
+    assert basic(text) == basic_1(text)
+
+
+DATA = ROOT.parent / "shared" / "data"
+
+
+@pytest.mark.skipif(not DATA.exists(), reason="real transcripts are not beside the checkout")
+def test_both_versions_of_the_basic_normalizer_are_equal_on_real_english_transcripts() -> None:
+    lines = (DATA / "text" / "lm_text_train.txt").read_text().splitlines()[::20]
+    for manifest in ("LJSpeech/train.jsonl", "common-voice-en-mini/test.jsonl", "speechocean762/test.jsonl"):
+        lines += [json.loads(line)["text"] for line in (DATA / manifest).read_text().splitlines()]
+    assert [line for line in lines if basic(line) != basic_1(line)] == []
+
+
+# Without digits, and without scripts whose letters Unicode separates: both versions of `basic` treat these otherwise.
+SPLIT = "aEéкकनि\u094d\u200d\u200c\u00ad\u0301ש״'’·‧ -!?"
+
+
+@given(st.text(st.sampled_from(SPLIT), max_size=12))
+@example("intel·ligent צה״ל ג׳ירפה")
+@example("ශ්\u200dරී a'\u0301b soft\u00adhyphen")
+def test_words_are_split_where_unicode_splits_them(text: str) -> None:
+    regex = pytest.importorskip("regex", reason="needs the package regex, which has Unicode's word boundaries")
+    words = [basic(segment) for segment in regex.split(r"(?wV1)\b", text)]
+    assert [word for word in words if word] == basic(text).split()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("今天 天气 OK", True),
+        ("ภาษาไทย", True),
+        ("カタカナ", True),
+        ("한국어 문장", False),
+        ("a 字", False),
+        ("", False),
+    ],
+)
+def test_scripts_without_spaces_are_recognised_by_most_letters(text: str, expected: bool) -> None:
+    assert without_spaces(text) is expected
 
 
 def test_the_as_written_normalizer_keeps_case_and_punctuation() -> None:
@@ -89,8 +182,8 @@ def test_the_basic_normalizer_scores_texts_as_written_and_other_normalizers_scor
     assert scored_by(normalize.whisper_english) is normalize.whisper_english
 
 
-@pytest.mark.parametrize("name", ["as_written", "basic"])
-@given(text=st.text())
+@pytest.mark.parametrize("name", ["as_written", "basic", "basic_turkic"])
+@given(text=st.text() | st.text(st.sampled_from("aI\u0307\u0301सि्ש\u200d\u200c\u180e'’\"´`ʼ·״׳ᠠमΣ \u00ad\ufe0f")))
 @example(text="T\u0308")
 @example(text="\u0130\u0316")  # İ in lower case is i and a mark, which must be reordered with the other mark
 @example(text="'\u0301a'\u0301")
@@ -110,14 +203,14 @@ def test_normalisation_is_idempotent_for_every_capital_with_every_mark() -> None
 @example("a'' '' 'b'")
 @example("'\u0301")
 @example("a_b")
-def test_the_basic_normalizer_yields_only_letters_marks_digits_single_spaces_and_inner_apostrophes(text: str) -> None:
-    for word in basic(text).split(" "):
+def test_the_basic_normalizer_yields_only_letters_marks_digits_single_spaces_and_signs_in_words(text: str) -> None:
+    for word in filter(None, basic(text).split(" ")):
+        assert unicodedata.category(word[0])[0] in "LN"
         for position, character in enumerate(word):
-            if character == "'":
-                assert 0 < position < len(word) - 1
-                assert "'" not in (word[position - 1], word[position + 1])
-            else:
-                assert unicodedata.category(character)[0] in "LMN"
+            if unicodedata.category(character)[0] not in "LMN":
+                assert character in "'·‧՟״׳\u200c\u200d\u180e"
+                assert position < len(word) - 1 or character in "׳\u200d"
+                assert unicodedata.category(word[position - 1])[0] in "LMN" or character == "'"
 
 
 @given(st.text())
@@ -127,7 +220,8 @@ def test_the_basic_normalizer_yields_lower_case(text: str) -> None:
 
 def test_an_unknown_name_is_an_error_that_lists_the_names() -> None:
     with pytest.raises(
-        InputError, match=r"normalizer must be one of as_written, basic, whisper_english; got 'whisper'\."
+        InputError,
+        match=r"normalizer must be one of as_written, basic, .*; got 'whisper'\.",
     ):
         get_normalizer("whisper")
 

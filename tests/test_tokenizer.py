@@ -1,5 +1,6 @@
 """Tokenizers: properties of each tokenizer in conf/tokenizer/, and options that SentencePiece needs."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -172,3 +173,25 @@ def test_subwords_do_not_change_the_text() -> None:
     tokenizer = SentencePiece(algorithm="unigram", vocab_size=42)
     tokenizer.fit([*training_texts(), "ﬁ ² Å"])
     assert tokenizer.decode(tokenizer.encode("ﬁ ² Å")) == "ﬁ ² Å"
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("reserved", ["<unk>", "<blank>", "<s>", "</s>", "<pad>", "▁", "a▁b", "▅", "⁇"])
+def test_a_text_with_the_name_of_a_special_token_is_trained_or_refused_by_this_name(name: str, reserved: str) -> None:
+    tokenizer, text = unfitted(name, **({"vocab_size": 60} if name != "char" else {})), f"a {reserved} b"
+    problem = ""
+    try:
+        tokenizer.fit([*training_texts(), text, text])
+    except InputError as error:
+        problem = str(error)
+    if problem:
+        names = "|".join(map(re.escape, (reserved, "▁")))
+        assert re.search(rf"must not contain '({names})'.*: 2\).*tokenizer=char", problem)
+    else:
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_a_trained_tokenizer_names_the_reserved_piece_of_a_text() -> None:
+    pytest.importorskip("tokenizers")
+    with pytest.raises(InputError, match=r"must not contain '<unk>'.*reserves.*'ab <unk>'"):
+        FITTED["huggingface"].encode("ab <unk>")

@@ -5,7 +5,8 @@ from typing import Any
 
 from asr.errors import InputError, shown
 
-FORMAT = 9  # format number that this version writes
+FORMAT = 10  # format number that this version writes
+BASIC, FIRST_BASIC = "basic", "basic_1"  # a normaliser, and its version of up to format 9
 KEY = "format"  # key of the format number in a config; absent in format 0
 
 
@@ -149,6 +150,11 @@ def _whole_models(config: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
+def _first_basic(config: dict[str, Any]) -> dict[str, Any]:
+    """Name the normaliser `basic` of up to format 9, which spelled and split some words differently, `basic_1`."""
+    return config | {"normalizer": FIRST_BASIC} if config.get("normalizer") == BASIC else config
+
+
 CHANGES: list[Callable[[dict[str, Any]], dict[str, Any]]] = [
     _relative_feed_forward,
     _convolution_group,
@@ -159,4 +165,5 @@ CHANGES: list[Callable[[dict[str, Any]], dict[str, Any]]] = [
     _no_spelling,
     _transducer_of_other_toolkits,
     _whole_models,
+    _first_basic,
 ]  # element n converts format n to format n + 1

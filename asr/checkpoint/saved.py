@@ -35,14 +35,16 @@ class SavedCheckpoint:
 
 def checkpoint_name(step: int, score: float | None, measure: str = WER) -> str:
     """Return the file name of a checkpoint; `measure` is the metric of the score: WER or PERPLEXITY."""
-    return f"step={step}.ckpt" if score is None else f"step={step}-{measure}={score:.4f}.ckpt"
+    if score is None:
+        return f"step={step}.ckpt"
+    return f"step={step}-{measure}={score:.4f}.ckpt" if score < 1e9 else f"step={step}-{measure}={score:.4e}.ckpt"
 
 
 def kept_checkpoints(folder: Path) -> list[SavedCheckpoint]:
     """List the checkpoints in a folder, oldest first."""
     checkpoints = []
     for path in folder.glob("step=*.ckpt"):
-        if match := re.fullmatch(rf"step=(\d+)(?:-(?:{WER}|{PERPLEXITY})=(\d+\.\d+))?", path.stem):
+        if match := re.fullmatch(rf"step=(\d+)(?:-(?:{WER}|{PERPLEXITY})=(\d+\.\d+(?:e\+\d+)?))?", path.stem):
             checkpoints.append(SavedCheckpoint(path, int(match[1]), None if match[2] is None else float(match[2])))
     return sorted(checkpoints, key=lambda checkpoint: (checkpoint.step, checkpoint.path.name))
 

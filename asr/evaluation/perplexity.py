@@ -9,6 +9,26 @@ import numpy as np
 
 from asr.evaluation.bootstrap import Array, intervals
 
+LN_10 = math.log(10)
+MAX_LOSS = 80.0  # natural logarithm per word; perplexities up to exp(80) = 5.5e34 are exact, also in float32
+
+
+def of_loss(loss: float) -> float:
+    """Return the perplexity exp(loss), or a finite lower bound of it for a loss above `MAX_LOSS`.
+
+    Texts without spaces have larger losses, because each line is a word. The bound grows with the loss, so that the
+    best checkpoint has the lowest value.
+    """
+    return math.exp(min(loss, MAX_LOSS)) * (1 + math.log(max(loss, MAX_LOSS) / MAX_LOSS))
+
+
+def written(value: float, digits: int = 1) -> str:
+    """Write a perplexity with this number of decimals, or with an exponent if it is large."""
+    most = of_loss(MAX_LOSS)
+    if value >= most:
+        return f"at least {most:.1e}"
+    return f"{value:.{digits}f}" if value < 1e9 else f"{value:.{digits}e}"
+
 
 class Perplexity(NamedTuple):
     """Perplexity per word.
@@ -35,5 +55,5 @@ def perplexity(log_probs: Array, sentence: Array) -> Perplexity:
     surprise = np.bincount(sentence, -log_probs).astype(np.float64)  # (sentences,)
     words = np.bincount(sentence).astype(np.float64)
     [middle] = intervals(surprise[:, None], words[:, None])
-    value = float(10 ** (surprise.sum() / words.sum()))
-    return Perplexity(value, None if middle is None else (10 ** middle[0], 10 ** middle[1]))
+    value = of_loss(LN_10 * float(surprise.sum() / words.sum()))
+    return Perplexity(value, None if middle is None else (of_loss(LN_10 * middle[0]), of_loss(LN_10 * middle[1])))

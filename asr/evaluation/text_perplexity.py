@@ -1,6 +1,5 @@
 """Perplexity per word of texts under token models, with its confidence interval."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -12,6 +11,7 @@ from asr.data.batch_plan import BatchBounds
 from asr.data.text_set import Sentences
 from asr.errors import InputError
 from asr.evaluation.bootstrap import intervals
+from asr.evaluation.perplexity import of_loss, written
 from asr.interfaces import TokenModel
 from asr.language_model.kenlm import SPACE, NgramModel
 from asr.language_model.kneser_ney import Array
@@ -30,7 +30,7 @@ class TextPerplexity:
         words: number of words, without sentence ends.
         sentences: number of sentences.
         tokens: number of tokens, including sentence ends.
-        per_word: exp(- log_prob / (words + sentences)).
+        per_word: exp(- log_prob / (words + sentences)), or `of_loss`'s bound.
         interval: 95 % interval of per_word, from a bootstrap over sentences; None for too few sentences.
     """
 
@@ -47,9 +47,9 @@ class TextPerplexity:
 
     def summary(self) -> str:
         """Return a summary on one line."""
-        low_high = "" if self.interval is None else " (95 % interval {:.1f} to {:.1f})".format(*self.interval)
+        low_high = "" if self.interval is None else " (95 % interval {} to {})".format(*map(written, self.interval))
         size = f"{self.words:,} words in {self.sentences:,} sentences"
-        return f"perplexity per word {self.per_word:.1f}{low_high}, {size}"
+        return f"perplexity per word {written(self.per_word)}{low_high}, {size}"
 
 
 def text_perplexity(log_probs: Sequence[float] | Array, num_words: Sequence[int], num_tokens: int) -> TextPerplexity:
@@ -68,8 +68,8 @@ def text_perplexity(log_probs: Sequence[float] | Array, num_words: Sequence[int]
         int(sum(num_words)),
         len(losses),
         num_tokens,
-        math.exp(float(losses.sum() / units.sum())),
-        None if interval is None else (math.exp(interval[0]), math.exp(interval[1])),
+        of_loss(float(losses.sum() / units.sum())),
+        None if interval is None else (of_loss(interval[0]), of_loss(interval[1])),
     )
 
 

@@ -20,7 +20,7 @@ from asr.run.adaptation import check_base, own_tensors
 from asr.run.events import Started
 from asr.run.initialization import Initialization, start_of
 from asr.run.names import EXAMPLES, FAULTS
-from asr.run.resume import changes, find_resume, run_settings
+from asr.run.resume import changes, find_resume, run_settings, with_first_basic
 from asr.run.run_state import RunState, enter_run
 from asr.run.settings import RunSettings
 from asr.run.validation_samples import SamplesFile, choose_samples
@@ -42,6 +42,7 @@ class Prepared:
     """Everything that a run prepares before it creates the model.
 
     Args:
+        settings: settings of the run; the normaliser of a resumed run may be an earlier version of the given one.
         state: state of the run.
         corpus: corpus to train on.
         tokenizer: fitted tokenizer.
@@ -51,6 +52,7 @@ class Prepared:
         start: the initial model; None: random weights.
     """
 
+    settings: RunSettings
     state: RunState
     corpus: Corpus
     tokenizer: "Tokenizer"
@@ -141,17 +143,18 @@ def prepare(settings: RunSettings, rank: int, world_size: int) -> Prepared:
     Raises:
         InputError: the corpus or the folder cannot be used, or an earlier run in the folder has other settings.
     """
-    run_dir, first, components = Path(settings.run_dir), rank == 0, settings.components
-    check_attachable(components)  # checked before training: some kinds of language model cannot be in a bundle
+    run_dir, first = Path(settings.run_dir), rank == 0
+    check_attachable(settings.components)  # checked before training: some kinds of language model cannot be in a bundle
     if first:
         prepare_if_absent(settings.corpus)
         folder.open_run_dir(run_dir)
-    cache = IndexCache(settings.data.index_dir)
+    resume = find_resume(run_dir / CHECKPOINTS)
+    settings = with_first_basic(settings, resume)
+    components, cache = settings.components, IndexCache(settings.data.index_dir)
     corpus = read_corpus(
         settings.corpus, get_normalizer(components["normalizer"]), cache.utterances, cache.with_known_ids
     )
     corpus.check_shards()
-    resume = find_resume(run_dir / CHECKPOINTS)
     if resume is None and first:
         corpus.check_audio()  # not on resume, because a run skips files that disappear during training
         folder.begin_anew(run_dir)
@@ -172,4 +175,4 @@ def prepare(settings: RunSettings, rank: int, world_size: int) -> Prepared:
     state = enter_run(settings, compared_settings, resume, changed, rank, world_size)
     base = base_config(start.fingerprint, start.source) if start and ADAPTER in components else None
     extra = checkpoint_extra(components, files, base=base)
-    return Prepared(state, corpus, tokenizer, features, augmentation, extra, start)
+    return Prepared(settings, state, corpus, tokenizer, features, augmentation, extra, start)

@@ -3,17 +3,17 @@
 import hashlib
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from asr.checkpoint.formats import BASIC, FIRST_BASIC, of_today
 from asr.checkpoint.formats import KEY as FORMAT_KEY
-from asr.checkpoint.formats import of_today
 from asr.checkpoint.load import CHECKPOINT_KEY, read_checkpoint
 from asr.checkpoint.saved import newest_intact
 from asr.data.position import Position
 from asr.errors import InputError
-from asr.run.settings import CHOSEN_COMPONENTS, COMPONENTS
+from asr.run.settings import CHOSEN_COMPONENTS, COMPONENTS, RunSettings
 from asr.settings.conf import run_defaults
 from asr.system.matrix_products import TORCH, form
 
@@ -105,6 +105,15 @@ def find_resume(checkpoints: Path) -> Resume | None:
     format_number = content.get(CHECKPOINT_KEY, {}).get("config", {}).get(FORMAT_KEY, 0)
     settings = of_today({**run.pop("settings"), FORMAT_KEY: format_number}, checkpoint.path)
     return Resume(checkpoint.path, checkpoint.step, position, Run(settings, **run), damaged)
+
+
+def with_first_basic(settings: RunSettings, resume: Resume | None) -> RunSettings:
+    """Replace the normaliser `basic` by its first version if the run was started with this version."""
+    started, components = resume.run.settings.get("normalizer") if resume else None, settings.components
+    if (started, components["normalizer"]) != (FIRST_BASIC, BASIC):
+        return settings
+    logger.info("resumed with normalizer=%s, the version of %s with which the run was started", FIRST_BASIC, BASIC)
+    return replace(settings, components={**components, "normalizer": FIRST_BASIC})
 
 
 def run_settings(

@@ -3,14 +3,38 @@
 A bundle stores the normaliser's name, so WER is always computed with the normaliser of the training.
 """
 
+# ruff: noqa: RUF001  letters and signs that look alike are decided about here
+
+import re
 import unicodedata
 from collections.abc import Callable
 from functools import cache
 
 from asr.errors import InputError, how_to_install
 from asr.settings.rule import one_of
+from asr.text.scripts import HEBREW, JOINING, UNSPACED, VIRAMA
+from asr.text.spelling import APOSTROPHES, GERESH, JOINERS, MIDDLE, SIGNS, SPELLINGS
 
 Normalizer = Callable[[str], str]
+
+# In these expressions, [^\W_] is a letter or digit; any character but these, signs and spaces is a mark.
+_TWICE_DOTTED = re.compile("i\u0307(?![\u0300-\u036f])")  # as in the lower case of İ
+_JOINER = re.compile(
+    f"(?<=[{JOINING}])([{JOINERS}])[{JOINERS}]*(?=[{JOINING}])|(?<=[{VIRAMA}])(\u200d)[{JOINERS}]*|[{JOINERS}]+"
+)
+_LONE_MARKS = re.compile(rf"([\s{SIGNS}])[^\w\s{SIGNS}]+")
+_APOSTROPHE = re.compile(rf"[{APOSTROPHES}ʼ](?<=[^\s\d{SIGNS}ʼ].)(?=[^\W\d_])(?!ʼ)")
+_HEBREW_LETTER = re.compile("[א-ת]")
+_GERSHAYIM = re.compile(rf"""(?<=[{HEBREW}])"(?=[א-ת])""")
+_GERESH = re.compile(rf"(?<=[{HEBREW}])'(?=[א-ת])")
+_IN_WORD = "|".join(
+    (
+        rf"(?<=[^\s{SIGNS}]')(?=[^\W_])",
+        rf"(?<=[^\s\d{SIGNS}{UNSPACED}][{MIDDLE}])(?=[^\W\d_{UNSPACED}])",
+        rf"(?<=[{HEBREW}]{GERESH})",
+    )
+)
+_SEPARATOR = re.compile(rf"[{SIGNS}](?!{_IN_WORD})")
 
 
 def as_written(text: str) -> str:
@@ -19,10 +43,34 @@ def as_written(text: str) -> str:
 
 
 def basic(text: str) -> str:
-    """Keep letters (in lower case) and digits of any script, and apostrophes in words; other signs separate words.
+    """Keep letters (in lower case) and digits of any script, and signs in words; other signs separate words.
 
     'Don’t — “STOP”, 3 o'clock!' becomes "don't stop 3 o'clock".
+
+    *Source*: Unicode Standard Annex 29, word boundaries. *Differs from it*: . : _ and , separate words, as in "e.g.",
+    "3.5" and "12:30", and ' is part of a word beside digits, too. Signs that people type for an apostrophe become '
+    between letters; " and ' between Hebrew letters become gershayim and geresh. `asr.text.spelling` says what becomes
+    of each character.
     """
+    if text.isascii():
+        text = text.lower().translate(SPELLINGS)
+    else:
+        text = unicodedata.normalize("NFC", text).replace("İ", "i").lower().translate(SPELLINGS)
+        text = unicodedata.normalize("NFC", _JOINER.sub(r"\1\2", text))
+        text = _LONE_MARKS.sub(r"\1", f" {_TWICE_DOTTED.sub('i', text)}")
+    text = _APOSTROPHE.sub("'", text)
+    if _HEBREW_LETTER.search(text):
+        text = _GERESH.sub("׳", _GERSHAYIM.sub("״", text))
+    return " ".join(_SEPARATOR.sub(" ", text).split())
+
+
+def basic_turkic(text: str) -> str:
+    """Normalise as `basic`, with the lower case of Turkish and Azerbaijani: I becomes ı, İ becomes i."""
+    return basic(unicodedata.normalize("NFC", text).replace("I", "ı").replace("İ", "i"))
+
+
+def basic_1(text: str) -> str:
+    """Normalise as `basic` did for bundles up to format 9, which it spelled and split differently (NFKC)."""
     lowered = unicodedata.normalize("NFKC", text).lower().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
     text = unicodedata.normalize("NFKC", lowered)  # some letters compose with their marks only in lower case
     # A combining mark is part of its letter: many scripts are unreadable without marks.
@@ -60,9 +108,12 @@ def _whisper_english() -> Normalizer:
 NORMALIZERS: dict[str, Normalizer] = {
     "as_written": as_written,
     "basic": basic,
+    "basic_1": basic_1,
+    "basic_turkic": basic_turkic,
     "whisper_english": whisper_english,
 }
-BY_WORDS = frozenset({as_written, basic})  # these normalise each word independently of its neighbours
+# These normalise each word independently of its neighbours.
+BY_WORDS = frozenset({as_written, basic, basic_1, basic_turkic})
 
 
 def get_normalizer(name: str) -> Normalizer:
@@ -88,7 +139,7 @@ def scored_by(normalizer: Normalizer) -> Normalizer:
 def word_by_word(normalize: Normalizer, check: Callable[[str], str] = str) -> Callable[[str], list[str]]:
     """Return a function that splits a text into normalised words; `check` receives normalised text and returns it.
 
-    For normalisers in BY_WORDS each distinct word is normalised once, which takes a tenth of the time.
+    For normalisers in BY_WORDS each distinct word is normalised once.
     """
     if normalize not in BY_WORDS:
         return lambda line: check(normalize(line)).split()

@@ -12,7 +12,7 @@ def number(value: float | None) -> str:
         return NONE
     if value == int(value) and abs(value) < 1e9:
         return f"{int(value):,}"
-    return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+    return f"{value:.4g}" if abs(value) < 1e4 or abs(value) >= 1e15 else f"{value:,.0f}"
 
 
 def percent(fraction: float | None, decimals: int = 1) -> str:

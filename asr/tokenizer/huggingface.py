@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from asr.errors import InputError, how_to_install, shown
 from asr.settings.rule import Text, whole
 from asr.system.learnt import parse_json
+from asr.tokenizer.reserved import without_reserved
 
 FILE = "tokenizer.json"
 UNKNOWN = "<unk>"  # unknown piece of a tokenizer that asr trains
@@ -50,7 +51,7 @@ class HuggingFace:
         """Train BPE on `texts`; equal texts give identical files.
 
         Raises:
-            InputError: the texts are too small for `vocab_size`.
+            InputError: the texts are too small for `vocab_size`, or contain a reserved name.
         """
         library = _library()
         tokenizer = library.Tokenizer(library.models.BPE(unk_token=UNKNOWN))
@@ -59,7 +60,8 @@ class HuggingFace:
         trainer = library.trainers.BpeTrainer(
             vocab_size=self.vocab_size, special_tokens=[self.blank_piece, UNKNOWN], show_progress=False
         )
-        tokenizer.train_from_iterator(texts, trainer)
+        with without_reserved(texts, (self.blank_piece, UNKNOWN, SPACE)) as others:
+            tokenizer.train_from_iterator(others, trainer)
         if tokenizer.get_vocab_size() != self.vocab_size:
             must = f"tokenizer.vocab_size must suit the training text; got {self.vocab_size}"
             raise InputError(f"{must}. With this text BPE finds {tokenizer.get_vocab_size()} pieces.")
@@ -72,8 +74,10 @@ class HuggingFace:
             InputError: no piece covers a character; the message names the character.
         """
         encoding = _safely(lambda: self._tokenizer.encode(text, add_special_tokens=False))
-        for token, (begin, _) in zip(encoding.ids, encoding.offsets, strict=True):
+        for token, (begin, end) in zip(encoding.ids, encoding.offsets, strict=True):
             if token in self._unspelled:
+                if (name := text[begin:end].strip()) == self._tokenizer.id_to_token(token):
+                    raise InputError(f"a text must not contain {name!r}, which {FILE} reserves; got {shown(text)}")
                 unknown = text[begin:].lstrip()[:1]
                 raise InputError(f"the tokenizer must cover every character; {unknown!r} is not in the training text")
         return [token + 1 if token < self._blank else token for token in encoding.ids]

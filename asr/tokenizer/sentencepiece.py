@@ -1,18 +1,21 @@
 """Subwords as tokens, computed by the SentencePiece library."""
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Annotated
 
 import sentencepiece
 
 from asr.errors import InputError, one_line
 from asr.settings.rule import one_of, whole
+from asr.tokenizer.reserved import without_reserved
 
 FILE = "tokenizer.model"
 UNKNOWN_ID = 1
 MAX_PIECE = 1_000  # maximum number of characters of a piece; trained pieces have at most 16
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # represents a space in pieces
+# Texts must not contain the names of the blank and the unknown piece, nor the characters that the library uses.
+RESERVED = ("<blank>", "<unk>", SPACE, "\N{LOWER FIVE EIGHTHS BLOCK}")
 
 
 class SentencePiece:
@@ -42,12 +45,18 @@ class SentencePiece:
         """Train on `texts`, with one thread, so that equal texts give identical files.
 
         Raises:
-            InputError: the texts are too small for `vocab_size`; the message includes SentencePiece's error.
+            InputError: the texts are too small for `vocab_size`; the message includes SentencePiece's error. Or a text
+                contains a name of `RESERVED`.
         """
         model = io.BytesIO()
+        with without_reserved(texts, RESERVED) as others:
+            self._train(others, model)
+        self.load({FILE: model.getvalue()})
+
+    def _train(self, texts: Iterator[str], model: io.BytesIO) -> None:
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=iter(texts),
+                sentence_iterator=texts,
                 model_writer=model,
                 model_type=self.algorithm,
                 vocab_size=self.vocab_size,
@@ -55,7 +64,7 @@ class SentencePiece:
                 normalization_rule_name="identity",
                 max_sentence_length=1 << 20,  # bytes; with the default, SentencePiece would silently drop long lines
                 pad_id=0,
-                pad_piece="<blank>",
+                pad_piece=RESERVED[0],
                 unk_id=UNKNOWN_ID,
                 bos_id=-1,
                 eos_id=-1,
@@ -67,7 +76,6 @@ class SentencePiece:
             raise InputError(
                 f"tokenizer.vocab_size must suit the training text; got {self.vocab_size}. SentencePiece: {reason}"
             ) from None
-        self.load({FILE: model.getvalue()})
 
     def encode(self, text: str) -> list[int]:
         """Split `text` into the most likely pieces.

@@ -12,6 +12,7 @@ import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback, RichProgressBar
 
 from asr.checkpoint.saved import WER
+from asr.evaluation.perplexity import written
 from asr.run.events import EventsFile, Progress, Validated
 from asr.run.names import LOSS_OF, VALID_LOSS_OF, VALID_WER_OF
 from asr.text.numbers import percent
@@ -102,7 +103,7 @@ class LogLines(Callback):
 
 def scored(measure: str, score: float, digits: int = 1) -> tuple[str, str]:
     """Return the name of a validation's metric and its value, formatted for the log."""
-    return ("WER", percent(score, digits)) if measure == WER else (f"{measure} per word", f"{score:.{digits}f}")
+    return ("WER", percent(score, digits)) if measure == WER else (f"{measure} per word", written(score, digits))
 
 
 def _validation(trainer: pl.Trainer) -> str:

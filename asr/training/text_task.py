@@ -15,6 +15,7 @@ from asr.checkpoint.load import CHECKPOINT_KEY
 from asr.checkpoint.saved import PERPLEXITY
 from asr.data.seeds import derive_seed
 from asr.data.text_set import TextBatch
+from asr.evaluation.perplexity import of_loss
 from asr.interfaces import Schedule, TokenModel
 from asr.kernels.choice import exact
 from asr.language_model.token_scores import text_log_probs
@@ -152,7 +153,7 @@ class LanguageModelTask(pl.LightningModule):
         """Log perplexity and loss: sums over all ranks, divided once."""
         loss, tokens, words = add_up(self.trainer, self._valid).tolist()
         log_place(self, self.global_step)
-        self.log(f"valid/{PERPLEXITY}", math.exp(min(loss / words, 700.0)), prog_bar=True)  # exp(710) overflows
+        self.log(f"valid/{PERPLEXITY}", of_loss(loss / words), prog_bar=True)
         self.log("valid/loss", loss / tokens)
 
     def on_validation_end(self) -> None:
