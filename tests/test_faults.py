@@ -411,6 +411,8 @@ def test_a_signal_saves_a_checkpoint_and_stops_the_training_with_the_exit_status
     os.kill(running[0].pid, signum)
     assert finish(running) == status
     done = steps_logged(run_dir)
+    end = (run_dir / "train.log").read_text().splitlines()[-1]
+    assert re.search(rf"{signal.Signals(signum).name} at step {done} of \d+", end), end
     assert finish(start(config(run_dir, tones, rarely), tmp_path / "log")) == 0
     step, _ = resumptions(run_dir)[0]
     assert done <= step <= done + 1, "no step is lost"

@@ -287,7 +287,8 @@ class RecognitionTask(pl.LightningModule):
         if self.trainer.is_global_zero:
             self._samples.append(samples)
         log_place(self, self.global_step)
-        self.log("valid/wer", counts.rate, prog_bar=True)
+        # Without words there is no WER: early stopping and checkpoint.select would take 0 errors for the best model.
+        self.log("valid/wer", counts.rate if counts.reference_length else math.nan, prog_bar=True)
         self.log("valid/loss", loss / max(1, tokens))
         if frames:
             self.log("valid/blank_ratio", blanks / frames)
