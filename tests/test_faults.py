@@ -1,6 +1,7 @@
 """After real faults during training, little work is lost, the error is clear, and no process hangs."""
 
 import contextlib
+import errno
 import multiprocessing
 import os
 import pickle
@@ -171,6 +172,30 @@ def test_a_full_disk_ends_two_processes_with_a_one_line_error(tones: Path, tmp_p
     )
     assert finish(processes) == 1
     assert "the disk must have room for a checkpoint" in error(tmp_path / "log")
+
+
+def test_a_log_on_a_full_disk_ends_a_run_with_a_one_line_error(tones: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    for name in ("train.log", "events.jsonl"):
+        (tmp_path / "run" / name).symlink_to("/dev/full")
+    assert finish(start(config(tmp_path / "run", tones), tmp_path / "log")) == 1
+    assert "the disk must have room" in error(tmp_path / "log")
+
+
+def fill_the_disk_of_tensorboard() -> None:
+    """Make TensorBoard's thread fail to write its file."""
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    def fail(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    RecordWriter.write = fail
+
+
+def test_a_full_disk_in_the_thread_of_tensorboard_ends_a_run_with_a_one_line_error(tones: Path, tmp_path: Path) -> None:
+    running = start(config(tmp_path / "run", tones), tmp_path / "log", before=fill_the_disk_of_tensorboard)
+    assert finish(running) == 1
+    assert "the disk must have room" in error(tmp_path / "log")
 
 
 def children(pid: int | None) -> list[int]:

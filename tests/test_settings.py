@@ -22,7 +22,7 @@ from tests.processes import finish, start
         ("run_dir=null", "run_dir must be a path whose names have at most 255 bytes each; got None."),
         ("gradient_checkpointing=abc", "gradient_checkpointing must be true or false; got 'abc'."),
         ("data.batch_seconds=abc", "data.batch_seconds must be a number greater than 0, .*; got 'abc'."),
-        ("data.num_workers=-1", "data.num_workers must be a whole number from 0 to 1,024; got -1."),
+        ("data.num_workers=-1", "data.num_workers must be a whole number from 0 to 1,024.*; got -1."),
         ("data.max_bad_fraction=2", "data.max_bad_fraction must be a number from 0 to 1; got 2."),
         ("+data.nonsense=3", "data must set exactly batch_seconds, .*; missing: none, unknown: nonsense."),
         ("checkpoint.every_steps=0", "checkpoint.every_steps must be a whole number from 1 to 1,000,000,000; got 0."),

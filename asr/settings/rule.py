@@ -6,6 +6,7 @@ A component annotates each parameter of its constructor with a rule, such as `di
 
 import math
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -130,7 +131,10 @@ RIGHT_SECONDS = number(0, 30)  # right context of a chunk, computed again in the
 STREAM_SECONDS = {"chunk_seconds": CHUNK_SECONDS, "left_seconds": LEFT_SECONDS, "right_seconds": RIGHT_SECONDS}
 SAMPLE_RATES = whole(1_000, 192_000)  # Hz
 THREADS = whole(1, 1_024)
-WORKERS = whole(0, 1_024)  # processes that read audio
+WORKERS = Rule(
+    "a whole number from 0 to 1,024, and 0 on macOS, whose libraries fail in forked processes",
+    lambda value: is_whole(value) and 0 <= value <= 1_024 and (value == 0 or sys.platform != "darwin"),
+)  # processes that read audio
 
 # Types of parameters that several components have.
 Dim = Annotated[int, whole(1, 65_536)]  # channels

@@ -18,6 +18,15 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 THRESHOLD = "MALLOC_MMAP_THRESHOLD_"  # environment variable of glibc: larger blocks are returned to Linux when freed
 
 
+def start_method(num_workers: int) -> str | None:
+    """Return how `num_workers` worker processes are started; None: there are none.
+
+    Workers are forked whatever Python's default is: they share the manifests' memory with this process, and they end
+    with it (`die_with_parent`), which requires that they are its children.
+    """
+    return "fork" if num_workers else None
+
+
 def die_with_parent(parent_id: int) -> None:
     """Make Linux kill this process when its parent ends; exit at once if the parent has already ended.
 

@@ -5,6 +5,7 @@ import logging
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
@@ -224,6 +225,7 @@ def run_job(
         read: makes the settings from the config.
     """
     start_log()
+    threading.excepthook = _report_thread
     try:
         _check_unsigned(resolved)
         settings = read(resolved, overrides)
@@ -249,6 +251,12 @@ def run_job(
     except KeyboardInterrupt:
         logger.error("interrupted")
         sys.exit(INTERRUPTED)
+
+
+def _report_thread(arguments: threading.ExceptHookArgs) -> None:
+    """Print the traceback of an error in a thread, unless the disk is full: TensorBoard raises it in `run_job`, too."""
+    if not isinstance(arguments.exc_value, OSError) or arguments.exc_value.errno not in NO_ROOM:
+        threading.__excepthook__(arguments)
 
 
 def _check_unsigned(setting: Any) -> None:
