@@ -1,6 +1,7 @@
 """Train to the end of a run; errors are replaced by messages in the user's terms."""
 
 import logging
+import traceback
 from typing import TYPE_CHECKING, Any, cast
 
 import lightning.pytorch as pl
@@ -9,6 +10,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from asr.errors import InputError, UnreachableStoreError, is_out_of_memory
 from asr.training.distributed import is_lost_connection, report_lost_connection, stop_others, take_leave
 from asr.training.signals import Stopped, StopRequest
+from asr.training.trainer import refusal
 
 if TYPE_CHECKING:
     from asr.run.resume import Resume
@@ -76,8 +78,10 @@ def fit(
         if trainer.global_rank > 0:
             raise SystemExit(0) from None
         raise Stopped(stopped.signum, _place(trainer, total_steps)) from None
-    except MisconfigurationException as error:
-        raise InputError(f"trainer must suit the run; Lightning reports: {error}") from None
+    except (MisconfigurationException, ValueError, TypeError) as error:
+        if not _is_from_lightning(error):
+            raise
+        raise InputError(refusal(error, settings.others)) from None
     except UnreachableStoreError as error:
         raise UnreachableStoreError(f"{error} Run the same command to resume.") from None
     except (RuntimeError, MemoryError, *LOST_WORKER) as error:
@@ -104,11 +108,17 @@ def _is_finished(trainer: pl.Trainer, resume: "Resume") -> bool:
     return 0 < epochs <= resume.position.epoch or 0 < steps <= resume.step
 
 
+def _is_from_lightning(error: BaseException) -> bool:
+    """Return whether Lightning itself raised an error, as for arguments of its Trainer that do not suit the run."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return str(frame.f_globals.get("__name__")).startswith("lightning.")
+
+
 def _early_end(trainer: pl.Trainer, settings: "TrainerSettings", total_steps: int) -> str | None:
     """Describe where and why a run has ended early; None if it has reached trainer.max_epochs or trainer.max_steps."""
     epochs, steps = settings.max_epochs or -1, settings.max_steps
     is_at_bound = 0 < steps <= trainer.global_step or (0 < epochs <= trainer.current_epoch and trainer.is_last_batch)
-    given = [f"trainer.{name}={settings.others[name]}" for name in SHORTENING if settings.others.get(name)]
+    given = [f"trainer.{name}={settings.others[name]}" for name in SHORTENING if name in settings.others]
     if is_at_bound and not (given and trainer.global_step < total_steps):
         return None
     patience: Any = trainer.early_stopping_callback
