@@ -14,6 +14,7 @@ from typing import Annotated, Any, NamedTuple
 from asr.errors import InputError, shown
 
 MAX_NUMBER = 1_000_000_000  # every setting rejects a larger number
+ONLY_IN_QUOTES = "which is a text only in quotes"  # in messages about numbers, true and false
 MAX_NAME_BYTES = 255  # limit for names of files and folders on nearly every file system
 
 
@@ -30,7 +31,16 @@ class Rule(NamedTuple):
             InputError: the value breaks the rule.
         """
         if not self.holds(value):
-            raise InputError(f"{name} must be {self.words}; got {shown(value)}.")
+            is_text = _as_text(value) != value and self.holds(_as_text(value))
+            hint = f", {ONLY_IN_QUOTES}" if is_text else ""
+            raise InputError(f"{name} must be {self.words}; got {shown(value)}{hint}.")
+
+
+def _as_text(value: Any) -> Any:
+    """Return a number or true or false as a text, in a list as well; another value is returned."""
+    if isinstance(value, list):
+        return [_as_text(entry) for entry in value]
+    return str(value) if isinstance(value, int | float) else value
 
 
 def whole(least: int, most: int = MAX_NUMBER) -> Rule:
