@@ -85,7 +85,7 @@ def _task(bar: "Progress", description: str, total: float) -> "Advance":
 
 
 def _forecast(settings: "RunSettings", corpus: "Corpus", sample: "Corpus", diagnosis: "Diagnosis") -> None:
-    """Make the model, run trial steps, and estimate time and memory of a training.
+    """Make the model, forecast memory, run trial steps, and estimate the time of a training.
 
     Args:
         settings: settings of the training.
@@ -107,8 +107,8 @@ def _forecast(settings: "RunSettings", corpus: "Corpus", sample: "Corpus", diagn
         raise InputError("at least one training utterance must remain; all have characters without a token.")
     if settings.gradient_checkpointing:
         recompute_blocks(model.encoder)
-    tried = forecast(settings, utterances, model, lambda planned: diagnosis.add(planned.findings, planned.facts))
-    diagnosis.add(tried.findings, tried.facts)
+    for part in forecast(settings, utterances, model):
+        diagnosis.add(part.findings, part.facts)
 
 
 main = experiment_command(doctor)

@@ -84,7 +84,7 @@ def train(settings: "RunSettings") -> float | None:
     shard_in_fit(trainer, task, model.encoder.blocks, ["losses"])
     others = besides_steps(trainer, settings, prepared, task, data)
     stop = equip(trainer, settings, state, run, data, task.measure, others)
-    fit(trainer, task, data, state.resume, stop)
+    early_end = fit(trainer, task, data, state.resume, stop, settings.trainer, run.total_steps)
 
     if trainer.is_global_zero:
         device = trainer.strategy.root_device
@@ -92,6 +92,8 @@ def train(settings: "RunSettings") -> float | None:
         leave_report(state.run_dir)
         if settings.debug.max_wer is not None:
             check_learnt(results, settings.debug.max_wer)
+        if early_end is not None:
+            logger.info(early_end)
     return best_wer(state.run_dir)
 
 

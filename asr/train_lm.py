@@ -57,11 +57,13 @@ def train_lm(settings: "LanguageModelSettings") -> float:
     shard_in_fit(trainer, task, (), ["losses"])
     others = besides_text_steps(trainer, settings, data.worst_batches)
     stop = equip(trainer, settings, state, run, data, task.measure, others)
-    fit(trainer, task, data, state.resume, stop)
+    early_end = fit(trainer, task, data, state.resume, stop, settings.trainer, run.total_steps)
     if not trainer.is_global_zero:
         return float("nan")
     results = finish_language_model(settings, prepared, trainer.strategy.root_device)
     leave_report(state.run_dir)
+    if early_end is not None:
+        logger.info(early_end)
     return results["valid"].per_word
 
 

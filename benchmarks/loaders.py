@@ -112,7 +112,9 @@ class Torchaudio(Dataset[tuple[Tensor, Tensor]]):
         return spectrogram.T, torch.tensor(self.encode(utterance.text))
 
     def __iter__(self) -> Iterator[int]:
-        for _, lengths, _, _ in DataLoader(self, batch_sampler=self.batches, collate_fn=_collate, num_workers=1):
+        for _, lengths, _, _ in DataLoader(
+            self, batch_sampler=self.batches, collate_fn=_collate, num_workers=1, multiprocessing_context="fork"
+        ):
             yield int(lengths.sum())
 
 
@@ -143,7 +145,9 @@ class Lhotse:
 
         num_buckets = min(MAX_BUCKETS, len(self.cuts))
         sampler = DynamicBucketingSampler(self.cuts, max_duration=self.batch_seconds, num_buckets=num_buckets)
-        for batch in DataLoader(self.dataset, sampler=sampler, batch_size=None, num_workers=1):
+        for batch in DataLoader(
+            self.dataset, sampler=sampler, batch_size=None, num_workers=1, multiprocessing_context="fork"
+        ):
             yield int(batch["supervisions"]["num_frames"].sum())
 
 

@@ -27,6 +27,7 @@ from asr.data.index_cache import IndexCache
 from asr.data.manifest import Utterance, write_manifest
 from asr.data.shard_writer import ShardSettings, ShardWriter
 from asr.settings.conf import default_settings
+from asr.system.processes import start_method
 from benchmarks import results
 from benchmarks.machine import about
 from benchmarks.results import Results, fixed, share
@@ -96,7 +97,13 @@ def measure(cache: IndexCache, path: str | Path, batch: int, workers: int, turn:
     dataset = SpeechDataset(utterances, features, None, build_augmentation({"augment": augment}, SAMPLE_RATE))
     order = torch.randperm(len(utterances), generator=torch.Generator().manual_seed(turn))
     sampler = BatchSampler([part.tolist() for part in order.split(batch)])
-    loader = DataLoader(dataset, batch_sampler=sampler, num_workers=workers, collate_fn=collate)  # type: ignore[arg-type]
+    loader = DataLoader(
+        dataset,  # type: ignore[arg-type]
+        batch_sampler=sampler,
+        num_workers=workers,
+        multiprocessing_context=start_method(workers),
+        collate_fn=collate,
+    )
     batches = iter(loader)
     next(batches)  # waits until the workers have started
     start = time.perf_counter()

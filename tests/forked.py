@@ -35,12 +35,14 @@ def write_output_to(output: Path, errors: Path | None = None) -> None:
             os.close(file)
 
 
-def _run_module(arguments: list[str], cwd: Path, environment: Mapping[str, str], output: Path, errors: Path) -> None:
+def _run_module(
+    arguments: list[str], cwd: Path, environment: Mapping[str, str], output: Path, errors: Path, method: str
+) -> None:
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(cwd)
     write_output_to(output, errors)
-    multiprocessing.set_start_method("fork", force=True)  # as in a command that is started from a shell
+    multiprocessing.set_start_method(method, force=True)
     # runpy warns about modules that the server has already imported.
     warnings.filterwarnings("ignore", category=RuntimeWarning, module="runpy")
     sys.argv = arguments
@@ -48,7 +50,11 @@ def _run_module(arguments: list[str], cwd: Path, environment: Mapping[str, str],
 
 
 def run_module(
-    module: str, *arguments: object, cwd: Path = ROOT, environment: Mapping[str, str] | None = None
+    module: str,
+    *arguments: object,
+    cwd: Path = ROOT,
+    environment: Mapping[str, str] | None = None,
+    method: str = "fork",
 ) -> subprocess.CompletedProcess[str]:
     """Run `python -m module`; return its exit status, output and errors.
 
@@ -57,12 +63,13 @@ def run_module(
         arguments: its command-line arguments.
         cwd: its working directory.
         environment: additional environment variables.
+        method: Python's default method of starting processes; fork: as Python up to 3.13 has it on Linux.
     """
     command = [module, *map(str, arguments)]
     with tempfile.TemporaryDirectory() as folder:
         output, errors = Path(folder, "stdout"), Path(folder, "stderr")
         process = SERVER.Process(
-            target=_run_module, args=(command, cwd, {**os.environ, **(environment or {})}, output, errors)
+            target=_run_module, args=(command, cwd, {**os.environ, **(environment or {})}, output, errors, method)
         )
         process.start()
         process.join(PATIENCE)

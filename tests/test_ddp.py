@@ -1,6 +1,7 @@
 """With every launcher, two processes write one run folder; their validation results equal those of one process."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from asr.data.manifest import read_manifest, write_manifest
 from tests.conftest import ROOT, TINY, resolved, tone_corpus
 from tests.processes import finish, metrics, start
 
@@ -104,3 +106,19 @@ def test_two_processes_give_the_validation_results_of_one_process(tones: Path, t
         last = metrics(run_dir)[-1]
         results.append([float(last[name]) for name in ("valid/wer", "valid/loss", "valid/blank_ratio")])
     assert results[1] == pytest.approx(results[0], rel=1e-6)
+
+
+SHIPPED = re.findall(r"^ *strategy: (?!auto)(\w+)", "".join(map(Path.read_text, ROOT.glob("conf/trainer/*"))), re.M)
+
+
+@pytest.mark.parametrize("strategy", sorted(set(SHIPPED)))
+def test_a_process_without_a_validation_batch_does_not_stop_the_others(
+    strategy: str, tones: Path, tmp_path: Path
+) -> None:
+    """The validation has one batch for two processes; with several blocks, their order matters to fsdp."""
+    write_manifest(tmp_path / "one.jsonl", read_manifest(tones / "valid.jsonl")[:1])
+    short = ["encoder.num_layers=3", "trainer.max_epochs=2", "data.batch_seconds=30", "num_threads=1", "corpus.test=[]"]
+    distributed = [f"trainer.strategy={strategy}", "trainer.devices=2", f"corpus.valid=[{tmp_path / 'one.jsonl'}]"]
+    settings = resolved(*TINY, *tone_corpus(tones), *short, *distributed, f"run_dir={tmp_path / 'run'}")
+    assert finish(start(settings, tmp_path / "log", world_size=2)) == 0, (tmp_path / "log").read_text()
+    assert len([row for row in metrics(tmp_path / "run") if row["valid/wer"]]) == 2

@@ -24,11 +24,12 @@ from asr.diagnosis.finding import Severity
 from asr.diagnosis.forecast import disk, memory_finding
 from asr.diagnosis.sample import sampled
 from asr.diagnosis.sound import MAX_SWAPPED, Sound, measure, speed_findings
-from asr.diagnosis.training_memory import PeakMemory
+from asr.diagnosis.training_memory import PeakMemory, batch_bytes
 from asr.diagnosis.trial import Steps
 from asr.doctor import doctor
 from asr.errors import InputError, StoreError
 from asr.interchange.models import load_recognizer
+from asr.system.processes import free_memory
 from tests.browser import browser, visit, wait_until  # noqa: F401
 from tests.conftest import SHARED, TINY, needs_shared, settings_with, tone_corpus
 from tests.storing import FaultyProxy
@@ -355,9 +356,9 @@ def test_clipped_audio_is_reported_but_pure_tones_and_coarse_samples_are_not() -
 
 
 def test_the_time_of_a_step_is_interpolated_linearly_between_timed_steps() -> None:
-    steps = Steps({10.0: 0.5, 30.0: 1.5}, reading=0.0, peak=0.0, available=1.0, state=0.0)
+    steps = Steps({10.0: 0.5, 30.0: 1.5}, reading=0.0, peak=0.0, available=1.0)
     assert [steps.of(padded) for padded in (10.0, 20.0, 30.0)] == pytest.approx([0.5, 1.0, 1.5])
-    assert Steps({20.0: 1.0}, 0.0, 0.0, 1.0, 0.0).of(10.0) == pytest.approx(0.5)
+    assert Steps({20.0: 1.0}, 0.0, 0.0, 1.0).of(10.0) == pytest.approx(0.5)
 
 
 def test_insufficient_disk_space_is_an_error_and_the_folder_need_not_exist(tmp_path: Path) -> None:
@@ -498,3 +499,73 @@ def test_a_gpu_with_too_little_memory_is_an_error(
     assert len(sizes) == 3
     assert sizes[0] > max(sizes[1:])
     assert "of tensors; the card has 0.0001 GB" in output
+
+
+@pytest.mark.parametrize("problem", ["card", "memory"])
+def test_steps_that_cannot_fit_or_are_planned_for_a_gpu_are_forecast_but_not_tried(
+    problem: str, tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def step(*_: Any) -> float:
+        raise AssertionError("a step was tried")
+
+    monkeypatch.setattr("asr.diagnosis.trial.Trial._step", step)
+    monkeypatch.setattr("asr.diagnosis.trial.free_memory", lambda: 1e12 if problem == "card" else 1e6)
+    settings = settings_with(*TINY, *tone_corpus(tones), f"run_dir={tmp_path}", "doctor.listen_hours=0.001")
+    if problem == "card":
+        doctor(replace(settings, doctor=replace(settings.doctor, card_gigabytes=24)))
+    else:
+        with pytest.raises(InputError, match=r"must be corrected: memory"):
+            doctor(settings)
+    output = capsys.readouterr().out
+    assert re.search(r"^tensors: full [\d.]+ GB", output, re.MULTILINE)
+    assert re.search("not measured|not tried", output)
+
+
+def test_the_forecast_is_printed_before_a_step_is_tried(
+    tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step that takes too much memory may kill the process."""
+    printed = []
+
+    def step(*_: Any) -> float:
+        printed.append(capsys.readouterr().out)
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+
+    monkeypatch.setattr("asr.diagnosis.trial.Trial._step", step)
+    with pytest.raises(InputError, match=r"must be corrected: memory"):
+        doctor(settings_with(*TINY, *tone_corpus(tones), f"run_dir={tmp_path}", "doctor.listen_hours=0.001"))
+    assert re.search(r"^tensors: full [\d.]+ GB", printed[0], re.MULTILINE)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 8, 100])
+@pytest.mark.parametrize("free", [0, 40, 1e9])
+def test_memory_is_measured_up_to_the_free_memory_and_extrapolated_beyond(size: int, free: float) -> None:
+    measured = []
+
+    def bytes_of(number: int) -> float:
+        return max(20.0, 5.0 + 3 * number)  # gradients of the weights, or activations
+
+    def measure(number: int) -> float:
+        measured.append(number)
+        return bytes_of(number)
+
+    needed = batch_bytes(measure, size, free)
+    assert all(bytes_of(number) <= free for number in measured if number > 2)
+    if bytes_of(size) <= free:
+        assert needed == bytes_of(size)
+    else:
+        assert free < needed <= bytes_of(size), "what does not fit is not forecast to fit"
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_free_memory_is_that_of_the_machine_or_of_the_container_if_that_is_less(version: int, tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal:  900 kB\nMemAvailable:  500 kB\n")
+    group = tmp_path / ("sys/fs/cgroup" if version == 2 else "sys/fs/cgroup/memory")
+    group.mkdir(parents=True)
+    names = ("memory.max", "memory.current") if version == 2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
+    cached = "inactive_file" if version == 2 else "total_inactive_file"
+    for limit, expected in (("max", 500 * 1024), ("9000000", 500 * 1024), ("100000", 100_000 - 70_000 + 20_000)):
+        for name, content in (*zip(names, (limit, "70000"), strict=True), ("memory.stat", f"anon 5\n{cached} 20000\n")):
+            (group / name).write_text(content)
+        assert free_memory(tmp_path) == expected

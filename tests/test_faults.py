@@ -1,6 +1,7 @@
 """After real faults during training, little work is lost, the error is clear, and no process hangs."""
 
 import contextlib
+import errno
 import multiprocessing
 import os
 import pickle
@@ -171,6 +172,30 @@ def test_a_full_disk_ends_two_processes_with_a_one_line_error(tones: Path, tmp_p
     )
     assert finish(processes) == 1
     assert "the disk must have room for a checkpoint" in error(tmp_path / "log")
+
+
+def test_a_log_on_a_full_disk_ends_a_run_with_a_one_line_error(tones: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    for name in ("train.log", "events.jsonl"):
+        (tmp_path / "run" / name).symlink_to("/dev/full")
+    assert finish(start(config(tmp_path / "run", tones), tmp_path / "log")) == 1
+    assert "the disk must have room" in error(tmp_path / "log")
+
+
+def fill_the_disk_of_tensorboard() -> None:
+    """Make TensorBoard's thread fail to write its file."""
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    def fail(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    RecordWriter.write = fail
+
+
+def test_a_full_disk_in_the_thread_of_tensorboard_ends_a_run_with_a_one_line_error(tones: Path, tmp_path: Path) -> None:
+    running = start(config(tmp_path / "run", tones), tmp_path / "log", before=fill_the_disk_of_tensorboard)
+    assert finish(running) == 1
+    assert "the disk must have room" in error(tmp_path / "log")
 
 
 def children(pid: int | None) -> list[int]:
@@ -411,6 +436,8 @@ def test_a_signal_saves_a_checkpoint_and_stops_the_training_with_the_exit_status
     os.kill(running[0].pid, signum)
     assert finish(running) == status
     done = steps_logged(run_dir)
+    end = (run_dir / "train.log").read_text().splitlines()[-1]
+    assert re.search(rf"{signal.Signals(signum).name} at step {done} of \d+", end), end
     assert finish(start(config(run_dir, tones, rarely), tmp_path / "log")) == 0
     step, _ = resumptions(run_dir)[0]
     assert done <= step <= done + 1, "no step is lost"

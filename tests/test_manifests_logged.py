@@ -118,7 +118,7 @@ def test_the_logged_hours_of_a_manifest_are_its_weight_times_its_hours_times_the
 
 def test_train_log_and_the_report_show_the_figures_of_metrics_csv(run_dir: Path) -> None:
     log = (run_dir / "train.log").read_text()
-    lines = [line for line in log.splitlines() if " done, step " in line]
+    lines = [line for line in log.splitlines() if " validation at step " in line]
     assert len(lines) == 6
     for line, place in zip(lines, range(6), strict=True):
         losses, wers = (
@@ -127,7 +127,7 @@ def test_train_log_and_the_report_show_the_figures_of_metrics_csv(run_dir: Path)
         )
         assert f"(valid {losses[0]:.3f}, valid-2 {losses[1]:.3f}), WER" in line
         assert line.endswith(f"(valid {wers[0]:.1%}, valid-2 {wers[1]:.1%})".replace("%", " %"))
-    assert re.search(r"at this step \(recently train \d\.\d+, a,b \d+\.\d+\)", lines[0])
+    assert re.search(r" done, step .* train loss \S+ \(train \d\.\d+, a,b \d+\.\d+\)", log)
     section = training_page(read_record(run_dir)).partition("<h2>By manifest</h2>")[2].partition("</section>")[0]
     cells = [
         re.findall(r"<t[dh].*?>(?:<bdi>)?(.*?)(?:</bdi>)?</t[dh]>", row) for row in re.findall("<tr>.*?</tr>", section)

@@ -112,11 +112,42 @@ def test_an_epoch_that_ends_early_is_not_reported_as_done(tones: Path, tmp_path:
     """A run of 60 steps, with one utterance per step, covers the 48 utterances 1.25 times."""
     short = ["trainer.max_epochs=-1", "trainer.max_steps=60", "data.max_utterances=1"]
     assert finish(start(config(tmp_path / "run", tones, *short), tmp_path / "log")) == 0, (tmp_path / "log").read_text()
-    assert re.findall(r"epoch .*, step \d+", (tmp_path / "run" / "train.log").read_text()) == [
-        "epoch 1 done, step 48",
-        "epoch 2 batch 12 of 48, step 60",
+    assert re.findall(r"epoch .*, step \d+ of \d+", (tmp_path / "run" / "train.log").read_text()) == [
+        "epoch 1 done, step 48 of 60",
+        "epoch 2, step 60 of 60",
     ]
     assert read_history(tmp_path / "run" / "events.jsonl").passes == 1.25
+
+
+def test_a_line_has_the_mean_loss_and_the_clipped_share_of_the_steps_since_the_last_line(
+    tones: Path, tmp_path: Path
+) -> None:
+    norm = 5.0
+    settings = config(tmp_path / "run", tones, "trainer.max_epochs=2", f"trainer.gradient_clip_val={norm}")
+    assert finish(start(settings, tmp_path / "log")) == 0, (tmp_path / "log").read_text()
+    steps = [row for row in metrics(tmp_path / "run") if row["train/loss"]]
+    lines = re.findall(
+        r"epoch (\d) of 2 done, step (\d+) of (\d+): train loss (\S+), learning rate (\S+), WER \S+ %, .*, (\d+) % of",
+        (tmp_path / "run" / "train.log").read_text(),
+    )
+    assert [int(line[0]) for line in lines] == [1, 2]
+    assert {int(line[2]) for line in lines} == {len(steps)}
+    begin = 0
+    for _, end, _, loss, rate, clipped in lines:
+        of_line = steps[begin : int(end)]
+        losses = [float(row["train/loss"]) for row in of_line]
+        assert min(losses) < float(loss) < max(losses)
+        assert float(rate) == pytest.approx(float(of_line[-1]["train/learning_rate"]), rel=1e-2)
+        share = sum(float(row["train/grad_norm"]) > norm for row in of_line) / len(of_line)
+        assert int(clipped) == pytest.approx(100 * share, abs=0.51)
+        begin = int(end)
+
+
+def test_each_validation_has_a_line_in_the_terminal_and_in_the_log(tones: Path, tmp_path: Path) -> None:
+    often = ["+trainer.val_check_interval=3", "trainer.max_steps=9", "data.max_utterances=1"]
+    assert finish(start(config(tmp_path / "run", tones, *often), tmp_path / "log")) == 0
+    for log in (tmp_path / "log", tmp_path / "run" / "train.log"):
+        assert re.findall(r"validation at step (\d+): .*WER", log.read_text()) == ["3", "6", "9"], log
 
 
 def die_after_the_first_examples() -> None:

@@ -245,7 +245,7 @@ def test_a_run_that_stopped_early_is_not_continued(tones: Path, tmp_path: Path) 
     impatient = ["early_stopping.patience=1", "optimizer.lr=0", "trainer.max_epochs=9"]
     for attempt in ("first", "second"):
         assert finish(start(config(run_dir, tones, *impatient), tmp_path / f"{attempt}.log")) == 0
-        assert "stopped: no better WER than" in (tmp_path / f"{attempt}.log").read_text()
+        assert re.search(r"stopped at step \d+ of \d+: no better WER", (tmp_path / f"{attempt}.log").read_text())
         assert sum(row["valid/wer"] != "" for row in metrics(run_dir)) == 2
 
 

@@ -8,7 +8,7 @@ import torch
 
 from asr.errors import InputError
 from asr.training.fit import is_lost_worker
-from asr.training.trainer import make_trainer
+from asr.training.trainer import OWN, make_trainer
 from tests.conftest import TINY, resolved, settings_with, tone_corpus
 from tests.processes import finish, start
 
@@ -28,7 +28,7 @@ from tests.processes import finish, start
         ("data.index_dir=https://host/x", "data.index_dir must be the path of a folder on a disk"),
         ("gradient_checkpointing=abc", "gradient_checkpointing must be true or false; got 'abc'."),
         ("data.batch_seconds=abc", "data.batch_seconds must be a number greater than 0, .*; got 'abc'."),
-        ("data.num_workers=-1", "data.num_workers must be a whole number from 0 to 1,024; got -1."),
+        ("data.num_workers=-1", "data.num_workers must be a whole number from 0 to 1,024.*; got -1."),
         ("data.max_bad_fraction=2", "data.max_bad_fraction must be a number from 0 to 1; got 2."),
         ("+data.nonsense=3", "data must set exactly batch_seconds, .*; missing: none, unknown: nonsense."),
         ("checkpoint.every_steps=0", "checkpoint.every_steps must be a whole number from 1 to 1,000,000,000; got 0."),
@@ -57,6 +57,31 @@ def test_an_invalid_setting_is_named_with_its_rule(override: str, message: str) 
         settings_with(override)
 
 
+@pytest.mark.parametrize("name", [*OWN, "callbacks", "default_root_dir", "enable_progress_bar"])
+def test_an_argument_of_the_trainer_that_asr_sets_itself_is_refused_by_its_name(name: str) -> None:
+    with pytest.raises(InputError, match=rf"trainer\.{name} must be left out, because asr sets it; got 2"):
+        make_trainer(settings_with(*TINY, f"+trainer.{name}=2"))
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("max_time=1", r"Correct or leave out trainer\.max_time=1"),
+        ("max_time=1 hour", r"trainer\.max_time='1 hour'"),
+        ("limit_train_batches=0", r"trainer\.limit_train_batches must be above 0.*got 0"),
+        ("limit_train_batches=-1", r"trainer\.limit_train_batches=-1"),
+        ("profiler=abc", r"trainer\.profiler='abc'"),
+        ("nonsense=3", r"nonsense"),
+        ("plugins=5", r"trainer\.plugins=5"),
+        ("barebones=true", r"trainer\.barebones=True"),
+    ],
+)
+def test_another_argument_of_the_trainer_that_fails_is_reported_in_one_line(override: str, message: str) -> None:
+    with pytest.raises(InputError, match=message) as raised:
+        make_trainer(settings_with(*TINY, f"+trainer.{override}"))
+    assert "\n" not in str(raised.value)
+
+
 @pytest.mark.parametrize("override", ["trainer.strategy=abc", "trainer.devices=abc"])
 def test_arguments_refused_by_lightning_are_reported_in_one_line(override: str, tones: Path, tmp_path: Path) -> None:
     settings = resolved(*TINY, *tone_corpus(tones), f"run_dir={tmp_path / 'run'}", override)
@@ -65,6 +90,18 @@ def test_arguments_refused_by_lightning_are_reported_in_one_line(override: str, 
     assert "error: trainer must suit" in text, text
     assert "Traceback" not in text
     assert not (tmp_path / "run").exists(), "no run was started"
+
+
+def test_an_argument_that_lightning_refuses_during_training_is_reported_in_one_line(
+    tones: Path, tmp_path: Path
+) -> None:
+    """The number of batches of an epoch is unknown before."""
+    settings = resolved(*TINY, *tone_corpus(tones), f"run_dir={tmp_path / 'run'}", "+trainer.val_check_interval=1000")
+    assert finish(start(settings, tmp_path / "log")) == 1
+    text = (tmp_path / "log").read_text()
+    assert "error: trainer must suit" in text, text
+    assert "trainer.val_check_interval=1000" in text
+    assert "Traceback" not in text
 
 
 @pytest.mark.parametrize(

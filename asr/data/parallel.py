@@ -7,7 +7,8 @@ from typing import Generic, TypeVar
 
 from torch.utils.data import DataLoader, Dataset
 
-from asr.system.processes import torch_threads
+from asr.settings.rule import WORKERS
+from asr.system.processes import start_method, torch_threads
 
 MIN_PARALLEL = 400  # with fewer arguments, starting processes takes longer than the calls
 MAX_PROCESSES = 32  # more processes would not read any faster from a disk
@@ -41,16 +42,18 @@ def in_parallel(
         function: a function that logs nothing and raises only StoreErrors.
         things: the arguments, one per call.
         num_processes: number of processes to start; 0: this process calls the function. None: one process per core, or
-            0 if there are at most MIN_PARALLEL arguments.
+            0 if there are at most MIN_PARALLEL arguments, or `num_cores` is 1.
         results_ahead: maximum number of results that a process computes in advance.
     """
     if num_processes is None:
-        num_processes = 0 if len(things) <= MIN_PARALLEL else min(num_cores(), MAX_PROCESSES)
+        is_worth_it = len(things) > MIN_PARALLEL and num_cores() > 1
+        num_processes = min(num_cores(), MAX_PROCESSES) if is_worth_it else 0
     loader: DataLoader[Result] = DataLoader(
         _Calls(function, things),
         batch_size=None,
         collate_fn=_same,
         num_workers=num_processes,
+        multiprocessing_context=start_method(num_processes),
         prefetch_factor=results_ahead if num_processes else None,
         worker_init_fn=_quiet,
     )
@@ -58,7 +61,9 @@ def in_parallel(
 
 
 def num_cores() -> int:
-    """Return the number of cores that this process may use."""
+    """Return the number of cores that this process may use; 1 where workers cannot be forked."""
+    if not WORKERS.holds(2):
+        return 1
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

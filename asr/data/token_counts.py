@@ -2,7 +2,6 @@
 
 import logging
 import multiprocessing
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -13,8 +12,10 @@ from torch import Tensor
 
 from asr.data.dataset import Reference
 from asr.data.index_cache import IndexCache, spread
+from asr.data.parallel import num_cores
 from asr.data.utterances import Utterances
 from asr.errors import InputError
+from asr.system.processes import start_method
 from asr.system.progress import ProgressLog
 from asr.text.numbers import counted
 from asr.text.printable import listed, printable
@@ -97,11 +98,11 @@ def _encoded(utterances: Utterances, reference: Reference, split: str) -> np.nda
 
 
 def _chunks(starts: Sequence[int], number: int) -> Iterator[np.ndarray | str]:
-    processes = min(len(os.sched_getaffinity(0)), len(starts))
+    processes = min(num_cores(), len(starts))
     if number < MIN_PARALLEL or processes < 2:
         yield from map(_encode, starts)
         return
-    with multiprocessing.get_context("fork").Pool(processes) as pool:
+    with multiprocessing.get_context(start_method(processes)).Pool(processes) as pool:
         yield from pool.imap(_encode, starts)
 
 

@@ -3,7 +3,7 @@
 import logging
 import math
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from asr.data.position import start_of_epoch
 from asr.data.selection import FEWER_TOKENS, TEXT_TOO_LONG
 from asr.data.training_set import TrainingSet
 from asr.diagnosis.finding import Case, Finding, Severity
-from asr.diagnosis.training_memory import FULL, LORA, training_memory, weight_bytes
+from asr.diagnosis.training_memory import FULL, LORA, OPTIMIZER_BYTES, training_memory, weight_bytes
 from asr.diagnosis.trial import Steps, Trial, padded_seconds
 from asr.errors import is_out_of_memory
 from asr.recognition.model import Model
@@ -26,6 +26,9 @@ from asr.run.settings import RunSettings
 from asr.text.numbers import counted, duration
 
 GIGABYTE = 1e9
+CPU_FACTOR = (
+    2.2  # maximum of a process's memory / its tensors on a CPU (benchmarks/README.md, "Memory of a training step")
+)
 NEARLY_FULL = 0.9  # fraction of the memory; higher use is reported
 
 logger = logging.getLogger(__name__)
@@ -39,20 +42,17 @@ class Forecast:
     findings: list[Finding] = field(default_factory=list)
 
 
-def forecast(
-    settings: RunSettings,
-    utterances: Sequence[Utterance],
-    model: Model,
-    announce: Callable[[Forecast], object],
-) -> Forecast:
-    """Plan a training run, and measure optimizer steps on batches of this plan.
+def forecast(settings: RunSettings, utterances: Sequence[Utterance], model: Model) -> Iterator[Forecast]:
+    """Plan a training run, forecast its memory, then measure optimizer steps on batches of the plan.
+
+    Each part is yielded before the next is computed, because a step that takes too much memory may kill the process.
+    Steps are not measured if their memory is forecast not to fit, or if the run is planned for another device
+    (doctor.card_gigabytes).
 
     Args:
         settings: settings of the training run.
         utterances: utterances to train on; the model's tokenizer must cover their texts.
         model: newly initialised model; it is unusable afterwards.
-        announce: called with the first results before any batch is tried, because the process may be killed if it
-            runs out of memory.
 
     Raises:
         InputError: all utterances were dropped.
@@ -60,34 +60,72 @@ def forecast(
     augmentation = build.build_augmentation(settings.components, model.features.sample_rate)
     plan_options = augmentation.speed, settings.seed, settings.data.plan, augmentation.max_added_seconds
     training_set = TrainingSet(utterances, model.features, model.reference, *plan_options)
-    planned = Forecast(findings=dropped_findings(training_set, settings.data.max_dropped_fraction))
     start = start_of_epoch(0, settings.trainer.num_processes()[0])
     plan = training_set.epoch(start)
     bounds = settings.trainer.bounds
     total = training_set.total_steps(start, 0, bounds)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    planned.facts.append(("model", f"{type(model.encoder).__name__}, {parameters:,} parameters"))
+    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     per_epoch = math.ceil(len(plan) / bounds.accumulate)
-    planned.facts.append(("steps", f"{per_epoch:,} optimizer steps per epoch, {total:,} in the run"))
-    announce(planned)
+    facts, findings = disk(weight_bytes(model) + trained * OPTIMIZER_BYTES, weight_bytes(model), settings)
+    yield Forecast(
+        [
+            ("model", f"{type(model.encoder).__name__}, {parameters:,} parameters"),
+            ("steps", f"{per_epoch:,} optimizer steps per epoch, {total:,} in the run"),
+            *facts,
+        ],
+        [*dropped_findings(training_set, settings.data.max_dropped_fraction), *findings],
+    )
     device = torch.device("cuda" if settings.trainer.accelerator != "cpu" and torch.cuda.is_available() else "cpu")
-    logger.info("trying a batch of median size and the largest batches on this machine's %s", device.type)
     model.to(device).train()
     optimizer = build.build_optimizer(settings.components, model.named_parameters())
     trial = Trial(model, optimizer, training_set, device, settings.trainer.precision)
-    tried = Forecast()
+    items = trial.largest(plan)
+    free = trial.free() / (CPU_FACTOR if device.type == "cpu" else 1)
     try:
+        needed = training_memory(
+            model,
+            lambda number: trial.made_up(items[:number]),
+            len(items),
+            trial.autocast,
+            settings.ema.decay is not None,
+            free,
+        )
+        sizes = ", ".join(f"{way} {size / GIGABYTE:.2f} GB" for way, size in needed.items())
+        yield Forecast([("tensors", sizes)], card_findings(needed, settings))
+        reason = not_measured(needed[chosen_way(needed, settings)], free, device, settings)
+        if reason is not None:
+            yield reason
+            return
+        logger.info("trying a batch of median size and the largest batches on this machine's %s", device.type)
         steps = trial.steps(plan, augmentation)
-        needed = training_memory(model, trial.largest(plan), trial.autocast, settings.ema.decay is not None)
     except (RuntimeError, MemoryError) as error:
-        tried.findings.append(memory_finding(error))
-        return tried
-    tried.facts.extend(time_facts(steps, plan, settings.data.num_workers, total * bounds.accumulate))
-    tried.findings.extend(memory_findings(steps))
-    tried.facts.append(("tensors", ", ".join(f"{way} {size / GIGABYTE:.2f} GB" for way, size in needed.items())))
-    tried.findings.extend(card_findings(needed, settings))
-    facts, findings = disk(steps.state, weight_bytes(model), settings)
-    return Forecast([*tried.facts, *facts], [*tried.findings, *findings])
+        yield Forecast(findings=[memory_finding(error)])
+        return
+    yield Forecast(
+        time_facts(steps, plan, settings.data.num_workers, total * bounds.accumulate), memory_findings(steps)
+    )
+
+
+def not_measured(needed: float, free: float, device: torch.device, settings: RunSettings) -> Forecast | None:
+    """Report why steps are not measured on this machine; None if they are to be measured.
+
+    Args:
+        needed: forecast bytes of tensors in a step on the largest batch.
+        free: bytes of tensors for which the device has free memory.
+        device: device on which steps would be measured.
+        settings: settings of the training run.
+    """
+    card = settings.doctor.card_gigabytes
+    if card is not None and device.type == "cpu":
+        return Forecast([("time", f"not measured: the run is planned for a card with {card:g} GB, this is a CPU")])
+    if needed <= free:
+        return None
+    message = f"the largest batch is forecast to have {needed / GIGABYTE:.1f} GB of tensors, and this machine's"
+    message += (
+        f" {device.type} has free memory for {free / GIGABYTE:.1f} GB. It was not tried, and no time was measured."
+    )
+    return Forecast(findings=[Finding("memory", Severity.ERROR, message, f"{LESS_MEMORY}, or free some memory.")])
 
 
 def dropped_findings(training_set: TrainingSet, max_dropped_fraction: float) -> list[Finding]:
@@ -160,6 +198,11 @@ def memory_findings(steps: Steps) -> list[Finding]:
     return [Finding("memory", Severity.WARNING, message, f"{LESS_MEMORY}.")]
 
 
+def chosen_way(needed: Mapping[str, float], settings: RunSettings) -> str:
+    """Return the training method of the settings; the arguments are those of `card_findings`."""
+    return LORA if "adapter" in settings.components and LORA in needed else FULL
+
+
 def card_findings(needed: Mapping[str, float], settings: RunSettings) -> list[Finding]:
     """Report an error if the run's tensors do not fit on a card with doctor.card_gigabytes of memory.
 
@@ -168,7 +211,7 @@ def card_findings(needed: Mapping[str, float], settings: RunSettings) -> list[Fi
         settings: settings of the training run.
     """
     card = settings.doctor.card_gigabytes
-    chosen = LORA if "adapter" in settings.components and LORA in needed else FULL
+    chosen = chosen_way(needed, settings)
     if card is None or needed[chosen] <= NEARLY_FULL * card * GIGABYTE:
         return []
     message = f"the largest batch has {needed[chosen] / GIGABYTE:.1f} GB of tensors; the card has {card:g} GB."

@@ -1,4 +1,8 @@
-"""Memory (bytes of live tensors) of full training, of training with a frozen encoder, and of training an adapter."""
+"""Memory (bytes of live tensors) of full training, of training with a frozen encoder, and of training an adapter.
+
+Memory is measured on 1, 2, 4, ... utterances of the largest batch, as long as they are expected to fit into memory, and
+extrapolated to the whole batch: it is linear in the number of utterances.
+"""
 
 import weakref
 from collections.abc import Callable, Iterable
@@ -55,21 +59,53 @@ class PeakMemory(TorchDispatchMode):
 
 
 def training_memory(
-    model: Model, batch: Batch, autocast: Callable[[], AbstractContextManager[None]], average: bool
+    model: Model,
+    batch_of: Callable[[int], Batch],
+    size: int,
+    autocast: Callable[[], AbstractContextManager[None]],
+    average: bool,
+    free: float,
 ) -> dict[str, float]:
-    """Measure the bytes of tensors in a training step, by training method (`WAYS`), on copies of the model.
+    """Forecast the bytes of tensors in a training step, by training method (`WAYS`), on copies of a model.
 
     Args:
         model: model to train, with or without an adapter; it is not changed.
-        batch: the largest batch, on the model's device.
+        batch_of: makes a batch of this number of utterances of the largest batch, with the padding of the whole batch.
+        size: number of utterances in the largest batch.
         autocast: returns the context of the forward pass.
         average: whether a moving average of the weights is stored.
+        free: bytes of memory that measurements may take.
     """
-    return {
-        name: step_bytes(adapted, batch, autocast, average)
-        for name, make in WAYS.items()
-        if (adapted := make(deepcopy(model))) is not None
-    }
+    needed = {}
+    for name, make in WAYS.items():
+        if (adapted := make(deepcopy(model))) is not None:
+
+            def measure(number: int, model: Model = adapted) -> float:
+                return step_bytes(model, batch_of(number), autocast, average)
+
+            needed[name] = batch_bytes(measure, size, free)
+    return needed
+
+
+def batch_bytes(measure: Callable[[int], float], size: int, free: float) -> float:
+    """Return the bytes of a step on a batch of `size` utterances: measured if they fit into `free`, or extrapolated.
+
+    While gradients of the weights take more memory than activations, the first measurements are equal, so an
+    extrapolation is a lower bound; it is always above `free`.
+
+    Args:
+        measure: measures the bytes of a step on a batch of this number of utterances.
+        size: number of utterances in the batch, at least 1.
+        free: bytes that a measurement of more than two utterances may take.
+    """
+    number, needed, per_utterance = 1, measure(1), 0.0
+    while number < size:
+        following = min(2 * number, size)
+        if number > 1 and needed + per_utterance * (following - number) > free:
+            return needed + per_utterance * (size - number)
+        before, needed = needed, measure(following)
+        per_utterance, number = (needed - before) / (following - number), following
+    return needed
 
 
 def step_bytes(

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from asr.data.batch import Batch, collate
-from asr.data.dataset import Augmentation, SpeechDataset
+from asr.data.dataset import Augmentation, Item, SpeechDataset
 from asr.data.epoch_plan import EpochPlan
 from asr.data.seeds import derive_seed
 from asr.data.training_set import TrainingSet
 from asr.recognition.model import Model
-from asr.system.processes import peak_memory
+from asr.system.processes import free_memory, peak_memory
 
 PRECISIONS = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 
@@ -29,14 +29,12 @@ class Steps:
         reading: time to read and augment one second of audio, in seconds.
         peak: largest number of bytes in use at the same time.
         available: bytes of the device's memory.
-        state: bytes of a checkpoint.
     """
 
     seconds: Mapping[float, float]
     reading: float
     peak: float
     available: float
-    state: float
 
     def of(self, padded: float) -> float:
         """Estimate the time of a step in seconds, on the line through the smallest and the largest measured step.
@@ -86,7 +84,7 @@ class Trial:
             took = self._step(self._batch(plan, index, padded.shape[1]))
             seconds[float(flat[index])] = max(took, seconds.get(float(flat[index]), 0.0))
         reading = self._reading(plan, median, padded.shape[1], augmentation)
-        return Steps(seconds, reading, *self._memory(), state=self._state_bytes())
+        return Steps(seconds, reading, *self._memory())
 
     def _batch(self, plan: EpochPlan, index: int, ranks: int) -> Batch:
         return self._data.made_up(plan.items(index // ranks, index % ranks), self._noise)
@@ -105,10 +103,24 @@ class Trial:
             torch.cuda.synchronize(self._device)
         return time.perf_counter() - begun
 
-    def largest(self, plan: EpochPlan) -> Batch:
-        """Make a synthetic batch with the size of the largest planned batch, and move it to the device."""
+    def largest(self, plan: EpochPlan) -> list[Item]:
+        """Return the utterances of the largest planned batch, first those that determine its padding."""
         padded = padded_seconds(plan)
-        return self._batch(plan, int(padded.flatten().argmax()), padded.shape[1]).to(self._device)
+        step, rank = divmod(int(padded.flatten().argmax()), padded.shape[1])
+        items = plan.items(step, rank)
+        items.sort(key=self._data.num_frames, reverse=True)
+        longest_text = max(items, key=lambda item: len(self._data.utterances[item.position].text))
+        return [*dict.fromkeys((items[0], longest_text, *items))]
+
+    def made_up(self, items: Sequence[Item]) -> Batch:
+        """Make a synthetic batch with the sizes of utterances, on the device."""
+        return self._data.made_up(items, self._noise).to(self._device)
+
+    def free(self) -> float:
+        """Return the bytes of the device's memory that are free."""
+        if self._device.type == "cuda":
+            return float(torch.cuda.mem_get_info(self._device)[0])
+        return float(free_memory())
 
     def autocast(self) -> AbstractContextManager[None]:
         """Return a context manager that runs the forward pass in the precision of training."""
@@ -131,12 +143,6 @@ class Trial:
             available = torch.cuda.get_device_properties(self._device).total_memory
             return torch.cuda.max_memory_allocated(self._device), available
         return peak_memory(), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-    def _state_bytes(self) -> float:
-        tensors = [*self._model.state_dict().values()]
-        for state in self._optimizer.state.values():
-            tensors += [value for value in state.values() if isinstance(value, Tensor)]
-        return float(sum(tensor.numel() * tensor.element_size() for tensor in tensors))
 
 
 def padded_seconds(plan: EpochPlan) -> Tensor:

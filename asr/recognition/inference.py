@@ -23,6 +23,7 @@ from asr.recognition.model import Model
 from asr.recognition.speech import may_hold_speech
 from asr.storage.location import printable_url
 from asr.system.matrix_products import large_products
+from asr.system.processes import start_method
 
 BATCHES = BatchBounds(batch_seconds=200, max_utterances=64)
 CHUNKS = ChunkBounds(chunk_seconds=30, context_seconds=4)
@@ -112,6 +113,7 @@ class RecordingEncoder:
             batch_sampler=BatchSampler(planned),
             collate_fn=collate,
             num_workers=num_workers,
+            multiprocessing_context=start_method(num_workers),
         )
         for batch in self._waited(loader):
             yield from batch.rejected

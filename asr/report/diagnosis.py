@@ -20,7 +20,7 @@ AUDIO_BYTES = 20_000_000  # maximum size of the recordings in a page: half an ho
 
 
 class Diagnosis:
-    """Collects findings and prints each immediately, because the last check, of memory, may crash the process.
+    """Collects findings and facts, and prints each at once, because the last check, of memory, may crash the process.
 
     Args:
         name: name of the corpus.
@@ -37,9 +37,11 @@ class Diagnosis:
         self._facts: list[Fact] = []
 
     def add(self, findings: Sequence[Finding], facts: Sequence[Fact] = ()) -> None:
-        """Print and store findings, worst finding first; store facts, which are printed at the end."""
+        """Print and store findings, worst finding first, and facts."""
         for finding in sorted(findings, key=lambda finding: finding.severity):
             print("\n".join(finding.lines()), end="\n\n", flush=True)
+        for name, description in facts:
+            print(printable(f"{name}: {description}"), flush=True)
         self._findings += findings
         self._facts += facts
 
@@ -48,13 +50,11 @@ class Diagnosis:
         self.add([Finding("training", Severity.ERROR, str(error), "Correct this error before training.")])
 
     def conclude(self) -> None:
-        """Print the facts, write the page, and report whether training should start.
+        """Write the page, and report whether training should start.
 
         Raises:
             InputError: training should not start.
         """
-        for name, description in self._facts:
-            print(printable(f"{name}: {description}"))
         findings = sorted(self._findings, key=lambda finding: finding.severity)
         counts = [sum(finding.severity == severity for finding in findings) for severity in Severity]
         parts = [counted(count, severity.name.lower()) for severity, count in zip(Severity, counts, strict=True)]

@@ -4,7 +4,9 @@ import fcntl
 import logging
 import os
 import shutil
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from asr.run.events import EventsFile, WarningEvents
 from asr.run.initialization import Initialization
 from asr.run.names import CONFIG, EXAMPLES, FITTED, LOG, METRICS
 from asr.run.settings import RunSettings
-from asr.system.files import UNFINISHED, remove_unfinished, write_whole, write_whole_text
+from asr.system.files import NO_ROOM, UNFINISHED, remove_unfinished, write_whole, write_whole_text
 from asr.text.printable import LineFormatter
 
 OF_RUN = "run"  # name of the log handlers that write to the run folder
@@ -57,9 +59,20 @@ def open_run_dir(run_dir: Path) -> None:
     log.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(message)s"))
     for handler in (log, WarningEvents(EventsFile(run_dir))):
         handler.name = OF_RUN
+        handler.handleError = partial(_unless_disk_is_full, handler.handleError)  # type: ignore[method-assign]
         logging.getLogger("asr").addHandler(handler)
     remove_unfinished(run_dir)
     remove_unfinished(run_dir / CHECKPOINTS)
+
+
+def _unless_disk_is_full(print_traceback: Callable[[logging.LogRecord], None], record: logging.LogRecord) -> None:
+    """Print the traceback of an error in a log handler, unless the disk is full.
+
+    The line is also on stderr, and the run itself ends with one line when it writes its next file.
+    """
+    error = sys.exception()
+    if not isinstance(error, OSError) or error.errno not in NO_ROOM:
+        print_traceback(record)
 
 
 def save_config(run_dir: Path, resolved: Mapping[str, Any]) -> None:

@@ -45,6 +45,7 @@ def tell_gains(
     try:
         recognizer = start.recognizer(decode, device)
         for name, after in results.items():
+            logger.info("measuring %s on %s for comparison", printable(start.source), printable(name))
             before = evaluate(recognizer, name, tests[name], normalize=get_normalizer(after.normalizer))
             comparisons[name] = compare(before.scored, after.scored)
             logger.info("%s: %s", printable(name), before_and_after(comparisons[name]))

@@ -60,9 +60,11 @@ def finish_language_model(
     logger.info("bundle written to %s", run_dir / BUNDLE)
     model: Any = load_token_model(str(run_dir / BUNDLE), prepared.tokenizer, "run_dir")
     texts = {"valid": prepared.valid, **prepared.tests}
-    results = {name: measure(model.to(device), text, settings.text.bounds, device) for name, text in texts.items()}
-    for name, result in results.items():
-        logger.info("%s: %s", name, result.summary())
+    results = {}
+    for name, text in texts.items():
+        logger.info("measuring the bundle on %s", name)
+        results[name] = measure(model.to(device), text, settings.text.bounds, device)
+        logger.info("%s: %s", name, results[name].summary())
     content = {name: result.as_dict() for name, result in results.items()}
     write_whole_text(run_dir / RESULTS, json.dumps(content, indent=2) + "\n")
     return results

@@ -20,7 +20,7 @@ from asr.run.gains import tell_gains
 from asr.run.names import EVENTS, RESULTS
 from asr.run.settings import RunSettings
 from asr.system.files import write_whole_text
-from asr.text.numbers import percent
+from asr.text.numbers import counted, percent
 from asr.text.printable import printable
 
 if TYPE_CHECKING:
@@ -169,6 +169,7 @@ def test_bundle(
     results: dict[str, Evaluation] = {}
     lines = {}
     for name, utterances in tests.items():
+        logger.info("measuring the bundle on %s: %s", printable(name), counted(len(utterances), "utterance"))
         evaluation = evaluate(recognizer, name, utterances)
         for rejected in evaluation.rejected:
             logger.warning("%s: not scored: %s", name, rejected.reason)

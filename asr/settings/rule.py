@@ -6,6 +6,7 @@ A component annotates each parameter of its constructor with a rule, such as `di
 
 import math
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -13,6 +14,7 @@ from typing import Annotated, Any, NamedTuple
 from asr.errors import InputError, shown
 
 MAX_NUMBER = 1_000_000_000  # every setting rejects a larger number
+ONLY_IN_QUOTES = "which is a text only in quotes"  # in messages about numbers, true and false
 MAX_NAME_BYTES = 255  # limit for names of files and folders on nearly every file system
 
 
@@ -29,7 +31,16 @@ class Rule(NamedTuple):
             InputError: the value breaks the rule.
         """
         if not self.holds(value):
-            raise InputError(f"{name} must be {self.words}; got {shown(value)}.")
+            is_text = _as_text(value) != value and self.holds(_as_text(value))
+            hint = f", {ONLY_IN_QUOTES}" if is_text else ""
+            raise InputError(f"{name} must be {self.words}; got {shown(value)}{hint}.")
+
+
+def _as_text(value: Any) -> Any:
+    """Return a number or true or false as a text, in a list as well; another value is returned."""
+    if isinstance(value, list):
+        return [_as_text(entry) for entry in value]
+    return str(value) if isinstance(value, int | float) else value
 
 
 def whole(least: int, most: int = MAX_NUMBER) -> Rule:
@@ -134,7 +145,10 @@ RIGHT_SECONDS = number(0, 30)  # right context of a chunk, computed again in the
 STREAM_SECONDS = {"chunk_seconds": CHUNK_SECONDS, "left_seconds": LEFT_SECONDS, "right_seconds": RIGHT_SECONDS}
 SAMPLE_RATES = whole(1_000, 192_000)  # Hz
 THREADS = whole(1, 1_024)
-WORKERS = whole(0, 1_024)  # processes that read audio
+WORKERS = Rule(
+    "a whole number from 0 to 1,024, and 0 on macOS, whose libraries fail in forked processes",
+    lambda value: is_whole(value) and 0 <= value <= 1_024 and (value == 0 or sys.platform != "darwin"),
+)  # processes that read audio
 
 # Types of parameters that several components have.
 Dim = Annotated[int, whole(1, 65_536)]  # channels

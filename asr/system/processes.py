@@ -9,12 +9,22 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 INTERRUPTED = 130  # exit status after Ctrl-C: 128 + SIGINT, as in shells
 SPINS = 1000  # number of spins before a thread sleeps; they take a few microseconds
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 THRESHOLD = "MALLOC_MMAP_THRESHOLD_"  # environment variable of glibc: larger blocks are returned to Linux when freed
+
+
+def start_method(num_workers: int) -> str | None:
+    """Return how `num_workers` worker processes are started; None: there are none.
+
+    Workers are forked whatever Python's default is: they share the manifests' memory with this process, and they end
+    with it (`die_with_parent`), which requires that they are its children.
+    """
+    return "fork" if num_workers else None
 
 
 def die_with_parent(parent_id: int) -> None:
@@ -119,3 +129,29 @@ def peak_memory() -> int:
     """Return the peak memory of this process in bytes, including mapped files."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def free_memory(root: Path = Path("/")) -> int:
+    """Return how many bytes of memory are free on this machine and in its container.
+
+    Args:
+        root: root folder of the system.
+    """
+    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if (meminfo := root / "proc/meminfo").is_file():  # Linux
+        free = 1024 * _number_after("MemAvailable:", meminfo.read_text())
+    groups = root / "sys/fs/cgroup"
+    for limit, usage, cached in (  # of version 2, of version 1
+        (groups / "memory.max", groups / "memory.current", "inactive_file"),
+        (groups / "memory/memory.limit_in_bytes", groups / "memory/memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        if limit.is_file() and (text := limit.read_text().strip()).isdigit():  # "max": no limit
+            reclaimable = _number_after(f"{cached} ", (limit.parent / "memory.stat").read_text())
+            free = min(free, int(text) - int(usage.read_text()) + reclaimable)
+    return max(0, free)
+
+
+def _number_after(name: str, text: str) -> int:
+    """Return the number after a name at the beginning of a line; 0 without such a line."""
+    values = [line.removeprefix(name).split()[0] for line in text.splitlines() if line.startswith(name)]
+    return int(values[0]) if values else 0

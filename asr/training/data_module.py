@@ -21,7 +21,7 @@ from asr.data.seeds import derive_seed
 from asr.data.training_set import TrainingSet
 from asr.data.waveforms import WaveformBatch, WaveformFeatures, collate_waveforms, without_features
 from asr.features.batched.front_end import FrontEnd
-from asr.system.processes import die_with_parent, return_memory, shared_memory
+from asr.system.processes import die_with_parent, return_memory, shared_memory, start_method
 from asr.text.printable import listed
 from asr.training.signals import SIGNALS
 from asr.training.stopwatch import Stopwatch
@@ -144,6 +144,7 @@ class SpeechData(pl.LightningDataModule):
             batch_sampler=sampler,
             collate_fn=collate,
             num_workers=self._num_workers,
+            multiprocessing_context=start_method(self._num_workers),
             pin_memory=torch.cuda.is_available(),
             worker_init_fn=_start_worker,
             persistent_workers=lives_on and self._num_workers > 0,

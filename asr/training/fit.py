@@ -1,7 +1,8 @@
 """Train to the end of a run; errors are replaced by messages in the user's terms."""
 
 import logging
-from typing import TYPE_CHECKING, cast
+import traceback
+from typing import TYPE_CHECKING, Any, cast
 
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -9,12 +10,20 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from asr.errors import InputError, UnreachableStoreError, is_out_of_memory
 from asr.training.distributed import is_lost_connection, report_lost_connection, stop_others, take_leave
 from asr.training.signals import Stopped, StopRequest
+from asr.training.trainer import refusal
 
 if TYPE_CHECKING:
     from asr.run.resume import Resume
+    from asr.run.settings import TrainerSettings
     from asr.training.tasks import TrainingTask
 
 LOST_WORKER = (ConnectionError, EOFError, FileNotFoundError)  # errors of a lost worker, in addition to torch's own
+SHORTENING = (
+    "max_time",
+    "fast_dev_run",
+    "limit_train_batches",
+    "overfit_batches",
+)  # Trainer arguments that end it early
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +34,9 @@ def fit(
     data: pl.LightningDataModule,
     resume: "Resume | None",
     stop: StopRequest,
-) -> None:
+    settings: "TrainerSettings",
+    total_steps: int,
+) -> str | None:
     """Train from the beginning or from a checkpoint.
 
     Args:
@@ -34,6 +45,11 @@ def fit(
         data: the data to train on.
         resume: the checkpoint to resume from; None: train from the beginning.
         stop: request to stop, made by a signal.
+        settings: settings of the trainer.
+        total_steps: planned number of optimizer steps of the whole run.
+
+    Returns:
+        Where and why the run has ended before its planned end, for the last line of its log; None if it has not.
 
     Raises:
         InputError: another process has ended, or an error has occurred that the user can correct, such as too little
@@ -44,7 +60,7 @@ def fit(
     if resume and _is_finished(trainer, resume):
         logger.info("the run is already finished, at step %d: %s", resume.step, resume.path)
         take_leave()
-        return
+        return None
     if resume:
         position = resume.position.on(trainer.world_size)
         where = f"epoch {position.epoch + 1}, batch {position.batch + 1}"
@@ -52,19 +68,25 @@ def fit(
     try:
         trainer.fit(cast(pl.LightningModule, task), data, ckpt_path=resume.path if resume else None, weights_only=True)
         take_leave()
-    except Stopped:
+        early_end = _early_end(trainer, settings, total_steps)
+        if early_end is not None and trainer.global_step == 0:
+            raise InputError(f"a run must take at least one step; it {early_end}.")
+        return early_end
+    except Stopped as stopped:
         if not stop.at_once:  # after an immediate stop, processes may be at different steps and wait for each other
             take_leave()
         if trainer.global_rank > 0:
             raise SystemExit(0) from None
-        raise
-    except MisconfigurationException as error:
-        raise InputError(f"trainer must suit the run; Lightning reports: {error}") from None
+        raise Stopped(stopped.signum, _place(trainer, total_steps)) from None
+    except (MisconfigurationException, ValueError, TypeError) as error:
+        if not _is_from_lightning(error):
+            raise
+        raise InputError(refusal(error, settings.others)) from None
     except UnreachableStoreError as error:
         raise UnreachableStoreError(f"{error} Run the same command to resume.") from None
     except (RuntimeError, MemoryError, *LOST_WORKER) as error:
         if stop.at_once:  # a second Ctrl-C may cause any error
-            raise Stopped(stop.signum) from None
+            raise Stopped(stop.signum, _place(trainer, total_steps)) from None
         if is_out_of_memory(error):
             raise InputError(task.too_large()) from None
         if "DataLoader worker" in str(error) or is_lost_worker(error):
@@ -84,6 +106,28 @@ def _is_finished(trainer: pl.Trainer, resume: "Resume") -> bool:
     """Return whether no epoch or step is left; Lightning alone would start another epoch."""
     epochs, steps = trainer.max_epochs or -1, trainer.max_steps
     return 0 < epochs <= resume.position.epoch or 0 < steps <= resume.step
+
+
+def _is_from_lightning(error: BaseException) -> bool:
+    """Return whether Lightning itself raised an error, as for arguments of its Trainer that do not suit the run."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return str(frame.f_globals.get("__name__")).startswith("lightning.")
+
+
+def _early_end(trainer: pl.Trainer, settings: "TrainerSettings", total_steps: int) -> str | None:
+    """Describe where and why a run has ended early; None if it has reached trainer.max_epochs or trainer.max_steps."""
+    epochs, steps = settings.max_epochs or -1, settings.max_steps
+    is_at_bound = 0 < steps <= trainer.global_step or (0 < epochs <= trainer.current_epoch and trainer.is_last_batch)
+    given = [f"trainer.{name}={settings.others[name]}" for name in SHORTENING if name in settings.others]
+    if is_at_bound and not (given and trainer.global_step < total_steps):
+        return None
+    patience: Any = trainer.early_stopping_callback
+    reason = patience.reason if patience is not None else None
+    return f"stopped {_place(trainer, total_steps)}: {reason or ', '.join(given) or 'a callback of the trainer'}"
+
+
+def _place(trainer: pl.Trainer, total_steps: int) -> str:
+    return f"at step {trainer.global_step:,} of {total_steps:,}"
 
 
 def is_lost_worker(error: BaseException) -> bool:

@@ -40,7 +40,9 @@ class Frozen(pl.callbacks.Callback):
             raise InputError(f"init.frozen_steps must come with init.frozen, which names weights; got {steps} and [].")
         for pattern in patterns:
             if not any(fnmatchcase(name, pattern) for name in named):
-                raise InputError(f"init.frozen must name weights, such as encoder.subsampling.*; got {pattern!r}.")
+                parts = dict.fromkeys(".".join(name.split(".")[:2]) + ".*" for name in named)
+                must = f"init.frozen must name weights, such as {', '.join(parts)}"
+                raise InputError(f"{must}; got {pattern!r}.")
         names = [
             name
             for name, weight in named.items()

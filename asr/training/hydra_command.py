@@ -5,21 +5,24 @@ import logging
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from asr.errors import InputError, StoreError, how_to_install
 from asr.settings.conf import CONF
+from asr.settings.rule import ONLY_IN_QUOTES
 from asr.storage.location import without_secrets
 from asr.system.files import NO_ROOM
 from asr.system.matrix_products import permit
 from asr.system.processes import INTERRUPTED, end_without_reader, keep_memory, reader_has_gone, spin_briefly
 from asr.text.printable import LineFormatter
+from asr.training.overrides import NAMES, in_quotes, readable, settings_named
 from asr.training.signals import Stopped, requeue
 
 if TYPE_CHECKING:
@@ -94,6 +97,7 @@ def experiment_command(command: Command, root: str = "train", read: Reader = rea
             return
         try:
             check_sweep_packages(sys.argv[1:])
+            sys.argv[1:] = readable_arguments(sys.argv[1:], root)
         except InputError as error:
             sys.exit(f"error: {error}")
         spin_briefly()
@@ -113,6 +117,45 @@ def experiment_command(command: Command, root: str = "train", read: Reader = rea
     return program
 
 
+def readable_arguments(arguments: Sequence[str], root: str) -> list[str]:
+    """Return the arguments with quotes around values that Hydra's grammar would refuse; check the options.
+
+    Args:
+        arguments: arguments of the command line.
+        root: name of the primary config.
+
+    Raises:
+        InputError: an option does not exist, or its value is invalid.
+    """
+    from hydra import compose, initialize_config_dir
+    from hydra._internal.utils import get_args_parser
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+
+    def refuse(message: str) -> NoReturn:
+        must = "options must be those of --hydra-help, and settings must be KEY=VALUE"
+        unknown = re.search(r"unrecognized arguments: (?:.* )?--?([^\s=]+)", message)
+        if unknown is None:
+            raise InputError(f"{must}; got: {message}.")
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            composed: Any = OmegaConf.to_container(compose(root))
+        raise InputError(f"{must}; got --{unknown[1]}.{did_you_mean(settings_named(unknown[1], composed))}")
+
+    grammar, options = OverridesParser.create(), get_args_parser()
+    options.error = refuse  # type: ignore[method-assign]
+    is_sweep = options.parse_args(list(arguments)).multirun
+
+    def parses(override: str) -> bool:
+        try:
+            grammar.parse_override(override)
+        except HydraException:
+            return False
+        return True
+
+    return [readable(argument, parses, is_sweep) for argument in arguments]
+
+
 def composition_error(error: "CompactHydraException") -> str:
     """Return a composition error as one line: what must hold, what was given, what to do.
 
@@ -120,7 +163,7 @@ def composition_error(error: "CompactHydraException") -> str:
         error: error that Hydra raised when it composed the config; its message has several lines.
     """
     from hydra.errors import MissingConfigException, OverrideParseException
-    from omegaconf import DictConfig
+    from omegaconf import DictConfig, OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
     cause = error.__cause__
@@ -128,16 +171,23 @@ def composition_error(error: "CompactHydraException") -> str:
         group, _, name = error.missing_cfg_file.rpartition("/")
         names = sorted(path.stem for path in CONF.joinpath(group).glob("*.yaml"))
         if group and names:
-            return f"{group} must be one of {', '.join(names)}; got {name!r}.{_similar(name, names)}"
+            of_field = NAMES.get(group, {}).get(name)
+            similar = did_you_mean([of_field]) if of_field else _similar(name, names)
+            return f"{group} must be one of {', '.join(names)}; got {name!r}.{similar}"
     if isinstance(error, OverrideParseException):
-        return f"an override must be KEY=VALUE, in quotes if it has spaces; got {error.override!r}."
+        hint = f" Give {in_quotes(error.override)}." if "=" in error.override else ""
+        return f"an override must be KEY=VALUE, in quotes if it has spaces; got {error.override!r}.{hint}"
     if isinstance(cause, OmegaConfBaseException) and cause.full_key and isinstance(cause.parent_node, DictConfig):
         section, _, key = cause.full_key.rpartition(".")
         keys = sorted(map(str, cause.parent_node))
         if keys and key not in keys:
             more = f" +{cause.full_key}=VALUE passes {key} to Lightning's Trainer." if section == "trainer" else ""
             has = f"{section or 'the config'} has {', '.join(keys)}"
-            return f"{cause.full_key} must be a setting; {has}.{_similar(key, keys)}{more}"
+            if section and (similar := _similar(key, keys)):
+                return f"{cause.full_key} must be a setting; {has}.{similar}{more}"
+            composed: Any = OmegaConf.to_container(cause.parent_node._get_root())
+            meant = settings_named(key, {name: value for name, value in composed.items() if name != "hydra"})
+            return f"{cause.full_key} must be a setting; {has}.{did_you_mean(meant) or _similar(key, keys) or more}"
     absent = re.match(r"Could not override '([a-z_]+)/([a-z_]+)'", str(error))
     if absent and (owners := _with_part(*absent.groups())):
         choices = ", ".join(f"{absent[1]}={owner}" for owner in owners)
@@ -153,7 +203,12 @@ def _with_part(group: str, part: str) -> list[str]:
 
 def _similar(name: str, names: Collection[str]) -> str:
     matches = get_close_matches(name, names, n=1) or [other for other in names if name in other.split("_")]
-    return f" Did you mean {matches[0]}?" if len(matches) == 1 else ""
+    return did_you_mean(matches) if len(matches) == 1 else ""
+
+
+def did_you_mean(names: Sequence[str]) -> str:
+    """Return a question for the end of an error message; "" without names."""
+    return f" Did you mean {' or '.join(names)}?" if names else ""
 
 
 def _one_line(lines: Iterable[str]) -> str:
@@ -224,12 +279,13 @@ def run_job(
         read: makes the settings from the config.
     """
     start_log()
+    threading.excepthook = _report_thread
     try:
         _check_unsigned(resolved)
         settings = read(resolved, overrides)
         return command(settings)
     except (InputError, StoreError) as error:
-        logger.error("error: %s", error)
+        logger.error("error: %s%s", error, _in_quotes(str(error), overrides))
         sys.exit(1)
     except BrokenPipeError:
         if not reader_has_gone():  # the broken pipe is not stdout; it is, for example, a worker's
@@ -249,6 +305,21 @@ def run_job(
     except KeyboardInterrupt:
         logger.error("interrupted")
         sys.exit(INTERRUPTED)
+
+
+def _in_quotes(message: str, overrides: Sequence[str]) -> str:
+    """Return an override in quotes, for a message that refuses a number as a text; otherwise return ""."""
+    if ONLY_IN_QUOTES in message:
+        for override in overrides:
+            if message.startswith(f"{override.lstrip('+').partition('=')[0]} must be"):
+                return f" Give {in_quotes(override)}."
+    return ""
+
+
+def _report_thread(arguments: threading.ExceptHookArgs) -> None:
+    """Print the traceback of an error in a thread, unless the disk is full: TensorBoard raises it in `run_job`, too."""
+    if not isinstance(arguments.exc_value, OSError) or arguments.exc_value.errno not in NO_ROOM:
+        threading.__excepthook__(arguments)
 
 
 def _check_unsigned(setting: Any) -> None:

@@ -31,6 +31,7 @@ class LargestBatchFirst(pl.callbacks.Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
         """Run the trial, after a checkpoint is restored and the model is on its device."""
+        logger.info("trying the largest batches")
         device = trainer.strategy.root_device
         optimizer = trainer.optimizers[0]
         weights = apply_to_collection(pl_module.state_dict(), Tensor, _copy_on_cpu)

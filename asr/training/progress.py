@@ -15,8 +15,9 @@ from asr.checkpoint.saved import WER
 from asr.evaluation.perplexity import written
 from asr.run.events import EventsFile, Progress, Validated
 from asr.run.names import LOSS_OF, VALID_LOSS_OF, VALID_WER_OF
-from asr.text.numbers import percent
+from asr.text.numbers import duration, percent
 from asr.training.lightning_internals import batches_begun
+from asr.training.line_sums import LineSums
 
 if TYPE_CHECKING:
     from asr.training.tasks import TrainingTask
@@ -51,7 +52,7 @@ class Bar(RichProgressBar):
 
 
 class LogLines(Callback):
-    """Log a line at the end of each epoch and, if there is no bar, every `LINE_SECONDS`.
+    """Log a line for each validation, at the end of each epoch and, if there is no bar, every `LINE_SECONDS`.
 
     Args:
         events: file to which each line is also written as an event.
@@ -62,43 +63,77 @@ class LogLines(Callback):
         self._events = events
         self.within_epochs = within_epochs
         self._last = time.monotonic()
-        self._validated = False  # whether a validation ran since the last line at the end of an epoch
+        self._score = ""  # result of the last validation
+        self._begin = (time.monotonic(), 0)  # time and step at which this process began to train
+        self._validation_begin = 0.0
+        self._is_long = True  # whether the last validation took more than `LINE_SECONDS`
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Start the clock of the expected time."""
+        self._begin = (time.monotonic(), trainer.global_step)
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
         """Log a line if the last line is older than `LINE_SECONDS`."""
         if self.within_epochs and time.monotonic() - self._last > LINE_SECONDS:
-            self._log(trainer, validated=False, done=False)
+            self._log(trainer, done=False)
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Announce the validation if it may be long and no bar shows it."""
+        self._validation_begin = time.monotonic()
+        if self.within_epochs and self._is_long:
+            logger.info("validating %s", _place(trainer))
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Write an event; before the first step, also log a line. Later validations are part of their epoch's line."""
+        """Log a line and write an event."""
+        self._last = time.monotonic()
+        self._is_long = self._last - self._validation_begin > LINE_SECONDS
+        measure, loss, score = _measured(trainer)
+        self._score = " ".join(scored(measure, score))
         if trainer.is_global_zero:
-            measure, loss, score = _measured(trainer)
             finite = score if math.isfinite(score) else None
             self._events.append(Validated(trainer.global_step, loss, **{"wer": None, measure: finite}))
-        if trainer.global_step == 0:
-            logger.info("before the first step: %s", _validation(trainer))
-        else:
-            self._validated = True
+        logger.info("validation %s: %s", _place(trainer), _validation(trainer))
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Log the epoch's line, after its validation; trainer.max_steps may have ended the epoch early."""
-        self._log(trainer, self._validated, done=trainer.is_last_batch)
-        self._validated = False
+        self._log(trainer, done=trainer.is_last_batch)
 
-    def _log(self, trainer: pl.Trainer, validated: bool, done: bool) -> None:
+    def _log(self, trainer: pl.Trainer, done: bool) -> None:
         self._last = time.monotonic()
+        task = cast("TrainingTask", trainer.lightning_module)
         metrics = {key: float(value) for key, value in trainer.callback_metrics.items()}
-        if trainer.is_global_zero and "train/loss" in metrics:
-            batch, num_batches = batches_begun(trainer), int(trainer.num_training_batches)
-            progress = Progress(trainer.global_step, trainer.current_epoch + 1, batch, num_batches)
-            where = "done" if done else f"batch {batch} of {num_batches}"
-            speed = f"{metrics[AUDIO]:.0f} s of audio" if AUDIO in metrics else f"{metrics[TOKENS]:.0f} tokens"
-            recently = _by_manifest(metrics, LOSS_OF, beginning="recently ")
-            text = f"train loss {metrics['train/loss']:.3f} at this step{recently}, {speed} a second"
-            if validated:
-                text += f"; {_validation(trainer)}"
-            logger.info("epoch %d %s, step %d: %s", progress.epoch, where, progress.step, text)
-            self._events.append(progress)
+        if not trainer.is_global_zero or "train/loss" not in metrics or not task.line.steps:
+            return
+        line, task.line = task.line, LineSums()
+        batch, num_batches = batches_begun(trainer), int(trainer.num_training_batches)
+        progress = Progress(trainer.global_step, trainer.current_epoch + 1, batch, num_batches)
+        of_epochs = f" of {trainer.max_epochs}" if (trainer.max_epochs or -1) > 0 else ""
+        texts = [
+            f"epoch {progress.epoch}{of_epochs}{' done' if done else ''}",
+            f"step {progress.step:,} of {max(progress.step, task.total_steps):,}:"
+            f" train loss {line.mean_loss:.3f}{_by_manifest(metrics, LOSS_OF)}",
+            f"learning rate {metrics['train/learning_rate']:.2e}",
+            self._score,
+            f"{metrics[AUDIO]:.0f} s of audio a second"
+            if AUDIO in metrics
+            else f"{metrics[TOKENS]:.0f} tokens a second",
+            f"{percent(line.clipped_share, 0)} of the steps clipped",
+            self._time_left(progress.step, task.total_steps),
+        ]
+        logger.info(", ".join(filter(None, texts)))
+        self._events.append(progress)
+
+    def _time_left(self, step: int, total_steps: int) -> str:
+        """Return the expected time to the end of the run, at the speed of this process so far, with validations."""
+        begin, first_step = self._begin
+        left = max(0, total_steps - step)
+        if not left or step == first_step:
+            return ""
+        return f"{duration((time.monotonic() - begin) / (step - first_step) * left)} left"
+
+
+def _place(trainer: pl.Trainer) -> str:
+    return f"at step {trainer.global_step:,}" if trainer.global_step else "before the first step"
 
 
 def scored(measure: str, score: float, digits: int = 1) -> tuple[str, str]:
@@ -114,19 +149,16 @@ def _validation(trainer: pl.Trainer) -> str:
     return f"{losses}, {scores}{_by_manifest(metrics, VALID_WER_OF, percent)}"
 
 
-def _by_manifest(
-    metrics: Mapping[str, float], kind: str, write: Callable[[float], str] = "{:.3f}".format, beginning: str = ""
-) -> str:
+def _by_manifest(metrics: Mapping[str, float], kind: str, write: Callable[[float], str] = "{:.3f}".format) -> str:
     """Return a list of metrics by manifest, in brackets; "" if there are no such metrics.
 
     Args:
         metrics: metrics, by name.
         kind: prefix of the metrics' names; the rest of a name is the manifest's name.
         write: formats a value.
-        beginning: text at the start of the list.
     """
     values = [f"{name.removeprefix(kind)} {write(metrics[name])}" for name in metrics if name.startswith(kind)]
-    return f" ({beginning}{', '.join(values)})" if values else ""
+    return f" ({', '.join(values)})" if values else ""
 
 
 def _measured(trainer: pl.Trainer) -> tuple[str, float, float]:

@@ -108,10 +108,19 @@ def gather_weights(module: nn.Module) -> None:
 
 
 def divide_weights(module: nn.Module) -> None:
-    """Free the parts of the weights that belong to other processes; from now on, gather weights while they are used."""
+    """Free the parts of the weights that belong to other processes; from now on, gather weights while they are used.
+
+    The backward pass gathers weights ahead, in the reverse order of the forward passes since the last backward pass.
+    torch 2.11 would count the forward passes of the validation, whose number differs between processes, so processes
+    would gather weights in different orders and wait for each other forever.
+    """
     for part in _parts(module):
         part.reshard()
         part.set_reshard_after_forward(True, recurse=False)
+        state = part._get_fsdp_state()
+        state._comm_ctx.post_forward_order.clear()
+        if state._fsdp_param_group is not None:
+            state._fsdp_param_group._post_forward_indices.clear()
 
 
 def _parts(module: nn.Module) -> list[FSDPModule]:

@@ -13,10 +13,15 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # Ctrl-C; a scheduler
 
 
 class Stopped(Exception):  # noqa: N818  # not an error
-    """Raised when a signal has stopped the training."""
+    """Raised when a signal has stopped the training.
 
-    def __init__(self, signum: int) -> None:
-        super().__init__(f"stopped by {signal.Signals(signum).name}")
+    Args:
+        signum: number of the signal.
+        where: position of the run, such as "at step 7 of 20"; "" where it is unknown.
+    """
+
+    def __init__(self, signum: int, where: str = "") -> None:
+        super().__init__(" ".join(filter(None, (f"stopped by {signal.Signals(signum).name}", where))))
         self.signum = signum
 
     @property

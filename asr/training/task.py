@@ -28,6 +28,7 @@ from asr.text.printable import listed
 from asr.training.distributed import add_up, fail_together, gather
 from asr.training.gradients import divide_and_clip
 from asr.training.lightning_internals import forget_metric
+from asr.training.line_sums import LineSums
 from asr.training.manifest_sums import ManifestSums
 from asr.training.memory_check import describe
 from asr.training.place import epoch_of, epochs_done, log_place, scheduled
@@ -110,7 +111,8 @@ class RecognitionTask(pl.LightningModule):
         self.batch: Batch | None = None  # the current batch
         self._make_optimizer = make_optimizer
         self._schedule = schedule
-        self._total_steps = total_steps
+        self.total_steps = total_steps
+        self.line = LineSums()
         self._seed = seed
         self._unreadable = unreadable
         self._extra = extra
@@ -134,7 +136,7 @@ class RecognitionTask(pl.LightningModule):
     def configure_optimizers(self) -> Any:
         """Make the optimizer and the schedule, which is updated after every optimizer step."""
         optimizer = self._make_optimizer(self.model.named_parameters())
-        return scheduled(optimizer, self._schedule, self._total_steps, self.trainer)
+        return scheduled(optimizer, self._schedule, self.total_steps, self.trainer)
 
     def losses(self, batch: Batch) -> Mapping[str, Tensor]:
         """Compute losses by name, with a value per utterance, (B,) each; without utterances, a single zero, (1,)."""
@@ -200,6 +202,7 @@ class RecognitionTask(pl.LightningModule):
                 self._skip(step, int(sums.skipped))
             if not math.isfinite(sums.loss) or not math.isfinite(norm):  # these are sums over ranks, so all ranks stop
                 self._stop_not_finite(step)
+            self.line.add(sums.loss, sums.tokens, norm, self.trainer.gradient_clip_val)
             for batch, losses in step.batches.batches:
                 self._of_manifests.add(batch.utterances, losses, batch.token_lengths)
         return results
@@ -287,7 +290,8 @@ class RecognitionTask(pl.LightningModule):
         if self.trainer.is_global_zero:
             self._samples.append(samples)
         log_place(self, self.global_step)
-        self.log("valid/wer", counts.rate, prog_bar=True)
+        # Without words there is no WER: early stopping and checkpoint.select would take 0 errors for the best model.
+        self.log("valid/wer", counts.rate if counts.reference_length else math.nan, prog_bar=True)
         self.log("valid/loss", loss / max(1, tokens))
         if frames:
             self.log("valid/blank_ratio", blanks / frames)

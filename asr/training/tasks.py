@@ -3,6 +3,7 @@
 from typing import Any, ClassVar, Protocol
 
 from asr.data.epochs import Epochs
+from asr.training.line_sums import LineSums
 
 
 class TrainingTask(Protocol):
@@ -13,6 +14,9 @@ class TrainingTask(Protocol):
 
     measure: ClassVar[str]  # metric of validations, which selects checkpoints; lower is better
     skipped: int  # number of unreadable utterances of this epoch, over all ranks
+
+    total_steps: int  # planned number of optimizer steps of the whole run
+    line: LineSums  # sums over the settled steps since the last line of the log, which replaces them
 
     def settle(self) -> Any:
         """Synchronise with the device; stop if a loss or gradient since the last call is not finite."""

@@ -21,6 +21,7 @@ from asr.kernels.choice import exact
 from asr.language_model.token_scores import text_log_probs
 from asr.training.distributed import add_up, fail_together
 from asr.training.gradients import divide_and_clip
+from asr.training.line_sums import LineSums
 from asr.training.place import log_place, scheduled
 
 
@@ -56,7 +57,8 @@ class LanguageModelTask(pl.LightningModule):
         self._token_model = [model]  # in a list, so that checkpoints do not contain the module twice
         self._make_optimizer = make_optimizer
         self._schedule = schedule
-        self._total_steps = total_steps
+        self.total_steps = total_steps
+        self.line = LineSums()
         self._seed = seed
         self._extra = extra
         self._batch: TextBatch | None = None  # the current batch
@@ -68,7 +70,7 @@ class LanguageModelTask(pl.LightningModule):
     def configure_optimizers(self) -> Any:
         """Make the optimizer and the schedule, which is updated after every optimizer step."""
         optimizer = self._make_optimizer(self.model.named_parameters())
-        return scheduled(optimizer, self._schedule, self._total_steps, self.trainer)
+        return scheduled(optimizer, self._schedule, self.total_steps, self.trainer)
 
     def losses(self, batch: TextBatch) -> Mapping[str, Tensor]:
         """Compute the loss of each sentence, (B,)."""
@@ -121,10 +123,11 @@ class LanguageModelTask(pl.LightningModule):
         """
         steps, self._unsettled = self._unsettled, []
         rows: list[list[float]] = torch.stack([sums for _, sums in steps]).tolist() if steps else []
-        for (number, _), (loss, _, norm) in zip(steps, rows, strict=True):
+        for (number, _), (loss, tokens, norm) in zip(steps, rows, strict=True):
             if not math.isfinite(loss) or not math.isfinite(norm):  # these are sums over ranks, so all ranks stop
                 must = f"loss and gradient must be finite; in step {number} the loss is {loss:g}, the norm {norm:g}"
                 fail_together(self.trainer, f"{must}. Try a lower optimizer.lr, or more schedule.warmup_steps.")
+            self.line.add(loss, tokens, norm, self.trainer.gradient_clip_val)
         return rows
 
     def _log_step(self, steps: list[list[float]], learning_rate: float) -> None:

@@ -2,16 +2,15 @@
 
 import logging
 import warnings
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from asr.checkpoint.load import CHECKPOINTS
-from asr.errors import InputError
+from asr.errors import InputError, one_line, shown
 from asr.settings.read import as_mapping
 from asr.training.checkpointing import Saving
 from asr.training.lightning_internals import replace_signal_handlers
@@ -28,6 +27,22 @@ if TYPE_CHECKING:
     from asr.training.tasks import TrainingData
 
     AnyRunSettings = RunSettings | LanguageModelSettings
+
+OWN: dict[str, Any] = {  # arguments of the Trainer that asr sets itself
+    "logger": False,  # `equip` adds loggers
+    "enable_checkpointing": False,  # `equip` adds the callback
+    "use_distributed_sampler": False,  # the batch plan distributes the utterances
+    "reload_dataloaders_every_n_epochs": 1,  # each epoch has its own batch plan
+    "num_sanity_val_steps": 0,
+    "enable_model_summary": False,
+    "gradient_clip_algorithm": "norm",  # asr's own clipping, by the norm
+}
+INSTEAD = {  # settings of asr that have the purpose of an argument in OWN
+    "logger": "logger",
+    "enable_checkpointing": "checkpoint",
+    "default_root_dir": "run_dir",
+    "gradient_clip_algorithm": "trainer.gradient_clip_val",
+}
 
 
 def make_trainer(settings: "AnyRunSettings") -> pl.Trainer:
@@ -50,27 +65,26 @@ def make_trainer(settings: "AnyRunSettings") -> pl.Trainer:
             "trainer.accelerator must be available to torch; got mps, which needs an Apple GPU. Give cpu or gpu."
         )
     if settings.trainer.is_sharded:
-        arguments["inference_mode"] = False  # weights gathered in inference mode would be useless for training
         arguments["strategy"] = Sharded("gloo" if arguments["accelerator"] == "cpu" else "nccl")
     chosen_loggers(settings.components)
     callbacks = progress_callbacks(Path(settings.run_dir))
-    make = partial(
-        pl.Trainer,
-        **arguments,
-        callbacks=callbacks,
-        logger=False,  # `equip` adds loggers
-        enable_checkpointing=False,  # `equip` adds the callback
-        default_root_dir=settings.run_dir,
-        use_distributed_sampler=False,  # the batch plan distributes the utterances
-        reload_dataloaders_every_n_epochs=1,  # each epoch has its own batch plan
-        num_sanity_val_steps=0,
-        enable_model_summary=False,
-        enable_progress_bar=any(isinstance(callback, pl.callbacks.ProgressBar) for callback in callbacks),
-    )
+    own = OWN | {
+        "callbacks": callbacks,
+        "default_root_dir": settings.run_dir,
+        "enable_progress_bar": any(isinstance(callback, pl.callbacks.ProgressBar) for callback in callbacks),
+    }
+    if settings.trainer.is_sharded:
+        own["inference_mode"] = False  # weights gathered in inference mode would be useless for training
+    others = settings.trainer.others
+    for name in sorted(own.keys() & others.keys()):
+        hint = f"; {INSTEAD[name]} has its purpose" if name in INSTEAD else ""
+        raise InputError(f"trainer.{name} must be left out, because asr sets it; got {shown(others[name])}{hint}.")
     try:
-        trainer = make()
-    except (MisconfigurationException, ValueError, TypeError) as error:
-        raise InputError(f"trainer must suit Lightning and this machine; Lightning reports: {error}") from None
+        trainer = pl.Trainer(**arguments | own)
+    except Exception as error:  # Lightning passes on errors of any kind
+        raise InputError(refusal(error, others)) from None
+    if trainer.limit_train_batches == 0:
+        raise InputError("trainer.limit_train_batches must be above 0, because a run takes at least one step; got 0.")
     _check_validation(trainer)
     # Lightning would silently use bfloat16 on a CPU.
     if trainer.strategy.root_device.type == "cpu" and str(settings.trainer.precision).startswith("16"):
@@ -79,6 +93,18 @@ def make_trainer(settings: "AnyRunSettings") -> pl.Trainer:
     if trainer.global_rank > 0:  # the first process logs everything, the others only errors
         logging.getLogger("asr").setLevel(logging.ERROR)
     return trainer
+
+
+def refusal(error: Exception, others: Mapping[str, Any]) -> str:
+    """Return the message for an error that Lightning raises because of arguments of its Trainer.
+
+    Args:
+        error: Lightning's error.
+        others: arguments that asr does not check.
+    """
+    given = ", ".join(f"trainer.{name}={shown(value)}" for name, value in others.items())
+    hint = f" Correct or leave out {given}." if others else ""
+    return f"trainer must suit Lightning, this machine and the run; Lightning reports: {one_line(error)}{hint}"
 
 
 def equip(
