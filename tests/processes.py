@@ -1,9 +1,11 @@
 """Real training processes for tests."""
 
 import csv
+import itertools
 import multiprocessing
 import os
 import re
+import signal
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -74,6 +76,20 @@ def finish(processes: list[BaseProcess]) -> int:
     assert not hanging, f"processes {hanging} did not end"
     assert processes[0].exitcode is not None
     return processes[0].exitcode
+
+
+def die_at_save(number: int) -> None:
+    """Let this process kill itself after it has saved its checkpoint for the `number`-th time; for `start`."""
+    from asr.training.checkpointing import Saving
+
+    save, saves = Saving._save, itertools.count(1)
+
+    def save_and_die(*arguments: Any) -> None:
+        save(*arguments)
+        if next(saves) == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    Saving._save = save_and_die  # type: ignore[method-assign]
 
 
 def kill(processes: list[BaseProcess]) -> None:

@@ -1,5 +1,8 @@
 """Every encoder with every head: all weights have gradients, and a resumed run gives bit-identical results."""
 
+import signal
+from collections.abc import Callable
+from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,7 @@ from asr.encoder.transformer import Transformer
 from asr.errors import InputError
 from asr.interfaces import Encoded
 from tests.conftest import CONF, ENCODERS, SMALLEST_ENCODERS, overridden, resolved, tone_corpus
-from tests.processes import bundle, finish, kill, metrics, resumptions, start, steps_logged, wait_for
+from tests.processes import bundle, die_at_save, finish, metrics, resumptions, start
 
 HEADS = sorted(path.stem for path in (CONF / "head").glob("*.yaml"))
 SMALL = {
@@ -67,15 +70,13 @@ def test_a_killed_and_resumed_run_gives_bit_identical_results(
     if world_size > 1:
         overrides += ["trainer.strategy=ddp", f"trainer.devices={world_size}"]
 
-    def run(run_dir: Path) -> list[BaseProcess]:
+    def run(run_dir: Path, before: Callable[[], object] | None = None) -> list[BaseProcess]:
         config = resolved(*overrides, f"run_dir={run_dir}")
         config["encoder"] = overridden(config["encoder"], TINY_ENCODER)
-        return start(config, tmp_path / "log", world_size=world_size)
+        return start(config, tmp_path / "log", world_size=world_size, before=before)
 
     assert finish(run(whole)) == 0, (tmp_path / "log").read_text()
-    running = run(parts)
-    assert wait_for(lambda: steps_logged(parts) > 3, running), (tmp_path / "log").read_text()
-    kill(running)
+    assert finish(run(parts, partial(die_at_save, 2))) == -signal.SIGKILL, (tmp_path / "log").read_text()
     assert finish(run(parts)) == 0
     assert [step > 0 for step, _ in resumptions(parts)] == [True]
     assert bundle(parts) == bundle(whole)
