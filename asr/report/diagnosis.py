@@ -1,5 +1,6 @@
 """Output of asr.doctor: findings on the terminal during the checks, and a page with recordings of the worst cases."""
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -15,6 +16,7 @@ from asr.web.figures import facts, figure
 from asr.web.page import escape, page
 from asr.web.utterances import attachments
 
+AFTER_WHICH_TO_BREAK = re.compile(r"(?<=[_/])(?!$)")  # in long ids; browsers break after a hyphen by themselves
 SHOWN = 20  # maximum number of listed cases of a finding; further cases are only counted
 AUDIO_BYTES = 20_000_000  # maximum size of the recordings in a page: half an hour of speech
 
@@ -127,7 +129,7 @@ def _section(finding: Finding, positions: dict[int, int], clips: Clips) -> str:
 def _row(case: Case, position: int, clips: Clips) -> str:
     utterance = case.utterance
     cells = (case.split, utterance.id, case.detail, utterance.text)
-    texts = "".join(f"<td><bdi>{escape(cell)}</bdi></td>" for cell in cells)
+    texts = "".join(f"<td><bdi>{AFTER_WHICH_TO_BREAK.sub('<wbr>', escape(cell))}</bdi></td>" for cell in cells)
     if position in clips.audio:
         label = escape(f"Play {utterance.id}")
         audio = f'<button type="button" class="listen" data-clip="clip-{position}" aria-label="{label}">Play</button>'
