@@ -65,6 +65,7 @@ def test_debug_fast_trains_validates_and_writes_all_files(tones: Path, tmp_path:
     validated = {row["step"]: float(row["valid/wer"]) for row in metrics(run_dir) if row["valid/wer"]}
     assert validated == {"2": pytest.approx(wer, abs=1e-4)}, "a sweep minimises the WER of the last validation"
     assert {"bundle", "results.json", "report.html"} <= {path.name for path in run_dir.iterdir()}
+    assert [row["step"] for row in metrics(run_dir) if row["train/loss"]] == ["1", "2"]
 
 
 def test_a_profile_shows_where_a_few_batches_spend_their_time(

@@ -17,6 +17,7 @@ from asr.data.manifest import read_manifest
 from asr.data.position import Position
 from asr.data.training_set import TrainingSet
 from asr.evaluate import main as evaluate
+from asr.run.validation_samples import read_samples
 from asr.train import train
 from tests.conftest import TINY, resolved, settings_with, tone_corpus
 from tests.processes import finish, start
@@ -124,6 +125,32 @@ def test_a_finished_run_is_extended_from_its_last_checkpoint(tones: Path, tmp_pa
     run(parts, tones, "schedule=noam", "trainer.max_epochs=4", "augment=[spec_augment]", longer)
     assert losses(parts) == losses(whole)
     assert [int(row["step"]) for row in metrics(parts)] == list(range(1, 1 + len(losses(whole))))
+
+
+@pytest.mark.parametrize("overrides", [["optimizer.lr=0.01"], ["normalizer=absent"], ["data.max_dropped_fraction=2"]])
+def test_a_refused_command_leaves_no_trace_in_the_log_and_the_events_of_a_run(
+    overrides: list[str], trained: Path, tones: Path, tmp_path: Path
+) -> None:
+    run_dir = Path(shutil.copytree(trained, tmp_path / "run"))
+    before = {name: (run_dir / name).read_bytes() for name in ("train.log", "events.jsonl")}
+    settings = [*TINY, *tone_corpus(tones), f"run_dir={run_dir}", "trainer.max_epochs=3", *overrides]
+    assert finish(start(resolved(*settings), tmp_path / "log")) == 1
+    assert " error: " in (tmp_path / "log").read_text()
+    assert {name: (run_dir / name).read_bytes() for name in before} == before
+
+
+def test_tensorboard_has_the_settings_and_the_hypotheses_of_each_validation(trained: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(trained / "tensorboard"))
+    events.Reload()
+    assert b"optimizer.lr" in events.SummaryMetadata("_hparams_/experiment").plugin_data.content
+    tables = events.Tensors("valid/hypotheses/text_summary")
+    samples = read_samples(trained / "examples.jsonl")
+    assert [table.step for table in tables] == sorted({sample.step for sample in samples})
+    for table in tables:
+        text = table.tensor_proto.string_val[0].decode()
+        assert all(sample.hypothesis in text for sample in samples if sample.step == table.step)
 
 
 def test_a_run_with_other_settings_is_not_resumed_and_the_difference_is_named(trained: Path, tones: Path) -> None:

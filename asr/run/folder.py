@@ -26,9 +26,44 @@ from asr.run.settings import RunSettings
 from asr.system.files import NO_ROOM, UNFINISHED, remove_unfinished, write_whole, write_whole_text
 from asr.text.printable import LineFormatter
 
-OF_RUN = "run"  # name of the log handlers that write to the run folder
-
 logger = logging.getLogger(__name__)
+
+
+class RunLog(logging.Handler):
+    """Passes log records to the handlers of a run folder, from the start of the run on.
+
+    A command may be refused after the folder is opened, for example because its settings differ from those of the run
+    in the folder. Such a command leaves no trace in the run's log and report.
+
+    Args:
+        targets: handlers that write to the run folder.
+    """
+
+    def __init__(self, *targets: logging.Handler) -> None:
+        super().__init__()
+        self._targets = targets
+        self._waiting: list[logging.LogRecord] | None = []  # records before the run starts
+
+    def begin(self) -> None:
+        """Pass on the records so far, and each further record."""
+        waiting, self._waiting = self._waiting or [], None
+        for record in waiting:
+            self.emit(record)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Pass on a record, or store it until the run starts."""
+        if self._waiting is not None:
+            self._waiting.append(record)
+            return
+        for target in self._targets:
+            if record.levelno >= target.level:
+                target.handle(record)
+
+    def close(self) -> None:
+        """Close the targets, which releases the lock of the run folder."""
+        for target in self._targets:
+            target.close()
+        super().close()
 
 
 def open_run_dir(run_dir: Path) -> None:
@@ -40,10 +75,9 @@ def open_run_dir(run_dir: Path) -> None:
     if (run_dir / BUNDLE / CALIBRATION).exists():  # checked before training, not only when the bundle is written
         must = f"run_dir={run_dir} must not contain a bundle that asr.tune has tuned, because training would replace it"
         raise InputError(f"{must}. Move {run_dir / BUNDLE} elsewhere, or remove it, and tune the new bundle.")
-    for handler in logging.getLogger("asr").handlers[:]:  # handlers of an earlier run in this process
-        if handler.name == OF_RUN:
-            logging.getLogger("asr").removeHandler(handler)
-            handler.close()  # before locking, because closing any handle of a file releases the process's locks on it
+    for earlier in _run_logs():
+        logging.getLogger("asr").removeHandler(earlier)
+        earlier.close()  # before locking, because closing any handle of a file releases the process's locks on it
     try:
         (run_dir / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
         log = logging.FileHandler(run_dir / LOG, encoding="utf-8")
@@ -57,12 +91,23 @@ def open_run_dir(run_dir: Path) -> None:
     except OSError as error:  # a file system without locks
         logger.warning("%s cannot be locked (%s): do not start a second training run in it", run_dir, error)
     log.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(message)s"))
-    for handler in (log, WarningEvents(EventsFile(run_dir))):
-        handler.name = OF_RUN
-        handler.handleError = partial(_unless_disk_is_full, handler.handleError)  # type: ignore[method-assign]
-        logging.getLogger("asr").addHandler(handler)
+    targets = log, WarningEvents(EventsFile(run_dir))
+    for target in targets:
+        target.handleError = partial(_unless_disk_is_full, target.handleError)  # type: ignore[method-assign]
+    logging.getLogger("asr").addHandler(RunLog(*targets))
     remove_unfinished(run_dir)
     remove_unfinished(run_dir / CHECKPOINTS)
+
+
+def begin_log() -> None:
+    """Write to the log of the open run folder from now on, as the command is not refused."""
+    for log in _run_logs():
+        log.begin()
+
+
+def _run_logs() -> list[RunLog]:
+    """Return the run logs that `open_run_dir` has added in this process."""
+    return [handler for handler in logging.getLogger("asr").handlers if isinstance(handler, RunLog)]
 
 
 def _unless_disk_is_full(print_traceback: Callable[[logging.LogRecord], None], record: logging.LogRecord) -> None:

@@ -59,7 +59,7 @@ class RunState:
         return Run(self.settings, total_steps(self.position, self.step, bounds), run_id)
 
     def record_start(self, event: Callable[..., Start], name: str, *sizes: float) -> None:
-        """Log command, code, libraries and machine, and write the start event.
+        """Begin the run's log with command, code, libraries and machine, and write the start event.
 
         Args:
             event: class of the event.
@@ -67,6 +67,7 @@ class RunState:
             sizes: sizes of model and data: the event's fields between the model's class and `command`.
         """
         if self.writes:
+            folder.begin_log()
             origin = asdict(provenance())
             for key, line in origin.items():
                 logger.info("%s: %s", key, line)

@@ -15,7 +15,12 @@ from asr.training.metrics import MetricsFile
 
 
 def make_loggers(
-    components: Mapping[str, Any], resolved: Mapping[str, Any], run_dir: Path, run_id: str, step: int
+    components: Mapping[str, Any],
+    resolved: Mapping[str, Any],
+    run_dir: Path,
+    run_id: str,
+    step: int,
+    tensorboard: TensorBoardLogger,
 ) -> list[Logger]:
     """Make the loggers of a run.
 
@@ -25,8 +30,8 @@ def make_loggers(
         run_dir: the run folder.
         run_id: id of the run; it does not change when the run is resumed.
         step: number of optimizer steps that the run has completed.
+        tensorboard: TensorBoard logger of the run.
     """
-    tensorboard = TensorBoardLogger(run_dir, name="tensorboard", version="", purge_step=step + 1)
     others = [make(run_dir, run_id, resolved) for make in chosen_loggers(components)]
     return [MetricsFile(run_dir / METRICS, step), tensorboard, *others]
 

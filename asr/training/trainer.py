@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.loggers import TensorBoardLogger
 
 from asr.checkpoint.load import CHECKPOINTS
 from asr.errors import InputError, one_line, shown
@@ -18,6 +19,7 @@ from asr.training.loggers import chosen_loggers, make_loggers
 from asr.training.progress import progress_callbacks
 from asr.training.sharding import Sharded
 from asr.training.signals import StopRequest
+from asr.training.tensorboard import TensorBoardTexts
 
 if TYPE_CHECKING:
     from asr.run.language_model_settings import LanguageModelSettings
@@ -130,10 +132,13 @@ def equip(
     Returns:
         The request to stop, which a signal makes.
     """
-    trainer.loggers = make_loggers(settings.components, as_mapping(settings), state.run_dir, run.id, state.step)
+    resolved, run_dir = as_mapping(settings), state.run_dir
+    tensorboard = TensorBoardLogger(run_dir, name="tensorboard", version="", purge_step=state.step + 1)
+    trainer.loggers = make_loggers(settings.components, resolved, run_dir, run.id, state.step, tensorboard)
     stop = StopRequest(speaks=trainer.is_global_zero)
     saving = Saving(state.run_dir / CHECKPOINTS, run, data.epochs, stop, settings.checkpoint, measure)
-    trainer.callbacks += [*others, saving]  # type: ignore[attr-defined]  # last, so that checkpoints contain the other callbacks' final state
+    texts = TensorBoardTexts(tensorboard, resolved, run_dir)
+    trainer.callbacks += [*others, texts, saving]  # type: ignore[attr-defined]  # last, so that checkpoints contain the other callbacks' final state
     replace_signal_handlers(trainer, stop.listen, stop.give_back)
     return stop
 
