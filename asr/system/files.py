@@ -143,9 +143,9 @@ def check_output(option: str, path: Path, example: str, inputs: Iterable[str | P
     Raises:
         InputError: the path is not writable, or leads to an input.
     """
-    check_apart(option, path, inputs)
     if os.path.isdir(path) or not path.name:
         raise InputError(f"{option} must be a file; {str(path)!r} is a folder. Give a name in it, such as {example}.")
+    check_apart(option, path, inputs)
     try:
         if is_stream(path):
             if _descriptor(path) is None and not os.access(path, os.W_OK):
