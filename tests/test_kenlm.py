@@ -16,6 +16,10 @@ import pytest
 
 pytest.importorskip("flashlight.lib.text.decoder.kenlm", reason="flashlight-text is not installed")
 
+from flashlight.lib.text.decoder.kenlm import KenLM
+from flashlight.lib.text.dictionary import Dictionary
+
+from asr.decode.fusion.lexicon import read_lexicon
 from asr.errors import InputError
 from asr.language_model.kenlm import NOT_WORDS, NgramModel, vocabulary
 from tests.conftest import ROOT
@@ -136,9 +140,8 @@ ONE_LINE: dict[str, tuple[Callable[[str], str | bytes], str]] = {
     "a count beyond memory": (lambda text: text.replace("ngram 3=", "ngram 3=99999999"), "3-grams, and there are 48"),
     "no number": (lambda text: text.replace("\tnew\t", "\tnew\tmuch", 1), "line 10 must be a 1-gram"),
     "a probability above 1": (lambda text: text.replace("\n-", "\n", 1), "line 7 must be a 1-gram"),
-    "a word twice": (lambda text: text.replace("york", "new"), "Duplicate entry in dictionary 'new'"),
+    "text before it": (lambda text: "A model of 3 words\n\n" + text, "Remove other text from its beginning"),
     "an unheard-of word": (lambda text: text[::-1].replace("kroy", "kroj", 1)[::-1], "Word jork was not seen"),
-    "no <unk>": (lambda text: text.replace("\t<unk>", "\tunk"), "must have the entry <unk>; it has no such entry"),
     "no </s>": (lambda text: text.replace("</s>", "s"), "KenLM reports"),
     "not UTF-8": (lambda text: text.encode().replace("é".encode(), b"\xe9"), "can't decode byte 0xe9"),
 }
@@ -219,6 +222,10 @@ HEADS = {
         lambda text: re.sub(r"\n-[\d.]+\t<unk>", "\n-inf\t<unk>", text, count=1),
         "line 7 must be a 1-gram",
     ),
+    "probability 0 of a word": (
+        lambda text: re.sub(r"\n\S+\tnew\t", "\n-inf\tnew\t", text),
+        "line 10 must be a 1-gram",
+    ),
     "infinite in 32 bits": (lambda text: re.sub(r"\n-[\d.]+\t<", "\n-1e39\t<", text, count=1), "line 7 must be a 1-"),
     "a null byte": (lambda text: text.replace("york", "yo\0k", 1), "there is a null byte"),
     "text after its end": (lambda text: text + "\n-1\ta\n", "must be empty, because it follows \\end\\"),
@@ -248,6 +255,47 @@ def test_files_written_by_other_tools_are_read(arpa: Path, model: Trigrams) -> N
     [backoff] = map(float, re.findall(r"\t<s>\t(\S+)", text))  # base 10, as are -1.5e-3 and 0
     scores = [ngram_model.score(ngram_model.start(), word)[0] for word in ("a.b", "日本")]
     assert scores == pytest.approx([math.log(10) * backoff, math.log(10) * (backoff - 1.5e-3)], abs=1e-5)
+
+
+KENLM_READS: dict[str, Callable[[str], str]] = {
+    "-inf for <s>, as in the tutorial of wav2vec2": lambda text: re.sub(
+        r"\n\S+\t<s>\t", "\n-inf\t<s>\t", text, count=1
+    ),
+    "-inf for <s> without a back-off": lambda text: re.sub(r"\n\S+\t<s>\t\S+", "\n-inf\t<s>", text, count=1),
+    "</s> twice": lambda text: twice(text, "</s>"),
+    "<s> twice": lambda text: twice(text, "<s>"),
+    "<unk> twice": lambda text: twice(text, "<unk>"),
+    "a word twice": lambda text: twice(text, "york"),
+    "<UNK>, as in Kaldi": lambda text: re.sub(r"(?<=[\t ])<unk>(?=\s)", "<UNK>", text),
+    "<unk> and <UNK>": lambda text: twice(text, "<unk>").replace("<unk>\t", "<UNK>\t", 1),
+    "no <unk>, as in SRILM": lambda text: re.sub(r"\n\S+\t<unk>\t.*", "", text, count=1).replace("1=11", "1=10"),
+    "comments of any length": lambda text: f"# {40 * 'long '}\n\n#\n{2000 * '# short'}\n \n{text}",
+}
+
+
+def twice(text: str, word: str) -> str:
+    """Return a model that has the 1-gram of a word twice, the second time with another probability."""
+    line = next(line for line in text.splitlines() if line.split("\t")[1:2] == [word])
+    other = "\t".join(["-2.5", *line.split("\t")[1:]])
+    return text.replace(line, f"{line}\n{other}", 1).replace("1=11", "1=12")
+
+
+@pytest.mark.parametrize("form", KENLM_READS)
+def test_files_that_kenlm_reads_are_read_with_the_scores_of_kenlm(arpa: Path, form: str) -> None:
+    arpa.write_text(KENLM_READS[form](arpa.read_text(encoding="utf-8")), encoding="utf-8")
+    entries = [*NOT_WORDS, *WORDS]
+    theirs = KenLM(str(arpa), Dictionary(entries))
+    ours = NgramModel(arpa)
+    assert set(ours.words) == set(WORDS)
+    assert set(read_lexicon(arpa)) == set(WORDS)
+    for words in sentences():
+        their_state, our_state = theirs.start(False), ours.start()
+        for word in words:
+            number = entries.index(word) if word in WORDS else 0
+            their_state, expected = theirs.score(their_state, number)
+            score, our_state = ours.score(our_state, word)
+            assert score == pytest.approx(expected * math.log(10), abs=1e-6)
+        assert ours.end(our_state) == pytest.approx(theirs.finish(their_state)[1] * math.log(10), abs=1e-6)
 
 
 @pytest.mark.parametrize("piece", [64, 1000])

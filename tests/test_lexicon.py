@@ -89,6 +89,6 @@ def test_a_lexicon_is_never_read_as_a_binary_however_it_begins(tmp_path: Path) -
     """KenLM's binaries are unsafe, and the lexicon of a bundle may be untrusted."""
     path = tmp_path / "lexicon"
     path.write_bytes(b"mmap lm http://kheafield.com/code \\data\\ " + b"\1" * 70 + b"<unk>\0word\0" * 9)
-    message = "must be a text file with one word per line, or an ARPA file; after line 0 it must be text"
+    message = "must be a text file with one word per line, or an ARPA file; it has a null byte"
     with pytest.raises(InputError, match=message):
         read_lexicon(path)

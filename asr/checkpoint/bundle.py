@@ -20,7 +20,7 @@ from torch import Tensor
 from asr.build import MODEL_KEYS
 from asr.checkpoint.formats import FORMAT, KEY, of_today
 from asr.errors import InputError, one_line, shown
-from asr.language_model.arpa import ARPA_HEAD
+from asr.language_model.arpa import HEAD_BYTES, is_arpa
 from asr.language_model.stored import is_token_model, read_token_model, token_model_file
 from asr.onnx.names import NETS, ONNX, OPENED
 from asr.system.files import UNFINISHED, real, sync_folder
@@ -319,10 +319,10 @@ def _check_language_model(path: Path) -> None:
         return
     try:
         with path.open("rb") as file:
-            head = file.read(64)
+            is_text = is_arpa(file.read(HEAD_BYTES))
     except OSError as error:
         raise InputError(f"{path}: must be a readable language model; got: {error.strerror}.") from None
-    if not head.lstrip().startswith(ARPA_HEAD):
+    if not is_text:
         must = f"{path}: a bundle's language model must be ARPA; it is not"
         raise InputError(f"{must}. Other commands accept a KenLM binary with --lm.")
 

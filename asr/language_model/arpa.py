@@ -3,17 +3,20 @@
 A file is read once, in blocks of whole lines, and each block is matched with one pattern: 0.2 s per million n-grams.
 """
 
+import io
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 from asr.errors import InputError, shown
 
 ARPA_HEAD = b"\\data\\"
+UNKNOWN = "<unk>"
 MAX_ORDER = 6  # maximum order of this build of KenLM
 MAX_WORD_BYTES = 1000  # the longest words of real texts are URLs, which are far shorter
 MAX_VOCABULARY = 10_000_000  # words; a beam search stores all their prefixes in several GB of memory
 MAX_LINE_BYTES = (MAX_ORDER + 1) * MAX_WORD_BYTES  # room for the words of an n-gram and two numbers
+HEAD_BYTES = 1 << 20  # enough for the comments at the beginning
 _PIECE = 1 << 20  # bytes read at once
 
 _COUNT = re.compile(rb"ngram[ \t]+(\d{1,2})[ \t]*=[ \t]*(\d{1,15})[ \t]*\r?\n")
@@ -21,11 +24,19 @@ _WORDS = re.compile(rb"^\S+[ \t]+(\S+)", re.MULTILINE)
 # Possessive quantifiers (a second +) never backtrack, so matching takes linear time on any file.
 _NUMBER = rb"\d{1,9}+(?:\.\d{0,30}+)?+(?:[eE](?:-\d\d?+|\+?[01]?\d))?+"  # finite, also as a 32-bit number in KenLM
 _LOG_PROB = rb"(?:-" + _NUMBER + rb"|0(?:\.0{0,30}+)?+)"
+_NEVER = rb"|-inf(?=[ \t]++<s>[ \t\r\n])"  # <s> is never predicted, so its probability may be 0
 _WORD = rb"[ \t]++\S{1,%d}+" % MAX_WORD_BYTES
 
 
+def is_arpa(head: bytes) -> bool:
+    r"""Whether a file with this beginning is ARPA: \data\ follows blank lines and comments, as KenLM requires."""
+    return _first_line(io.BytesIO(head).readline).strip() == ARPA_HEAD
+
+
 def read_words(file: BinaryIO, *, only_words: bool = False) -> list[str]:
-    r"""Check a file against its header and list the words of its 1-grams, including <unk>, <s> and </s>.
+    r"""Check a file against its header and list the different words of its 1-grams, including <unk>, <s> and </s>.
+
+    As in KenLM, <UNK> is <unk>; a file without either has <unk> with a log10 probability of -100.
 
     After the header the file must hold the stated number of n-grams of each order, one per line: a log10 probability,
     the words, and an optional back-off. The line \end\ must follow.
@@ -38,12 +49,9 @@ def read_words(file: BinaryIO, *, only_words: bool = False) -> list[str]:
         ValueError: the file is malformed; the message names the line and its fault.
     """
     lines = _Lines(file)
-    line = _not_blank(lines)
-    while line.startswith(b"#"):
-        line = _not_blank(lines)
-    _check_heading(lines, line, ARPA_HEAD)
+    _check_heading(lines, _first_line(lines.next), ARPA_HEAD)
     counts = _counts(lines)
-    words: list[str] = []
+    words: dict[str, None] = {}
     for order, count in enumerate(counts, start=1):
         _check_heading(lines, _not_blank(lines), b"\\%d-grams:" % order)
         number = 0
@@ -52,15 +60,16 @@ def read_words(file: BinaryIO, *, only_words: bool = False) -> list[str]:
             if number > count:
                 break
             if order == 1:
-                words += b"\n".join(_WORDS.findall(piece)).decode().split("\n")
+                words.update(dict.fromkeys(b"\n".join(_WORDS.findall(piece)).decode().split("\n")))
         if number != count:
             raise _miscounted(lines, order, count, number)
         if only_words:
-            return words
-    _check_heading(lines, _not_blank(lines), b"\\end\\")
-    if _not_blank(lines):
-        raise ValueError(f"line {lines.number} must be empty, because it follows \\end\\")
-    return words
+            break
+    else:
+        _check_heading(lines, _not_blank(lines), b"\\end\\")
+        if _not_blank(lines):
+            raise ValueError(f"line {lines.number} must be empty, because it follows \\end\\")
+    return list(dict.fromkeys([*(UNKNOWN if word == UNKNOWN.upper() else word for word in words), UNKNOWN]))
 
 
 def check_lengths(text: str) -> str:
@@ -121,6 +130,11 @@ def _not_blank(lines: _Lines) -> bytes:
     return next((line for line in iter(lines.next, b"") if line.strip()), b"")
 
 
+def _first_line(next_line: Callable[[], bytes]) -> bytes:
+    """Return the first line that is neither blank nor a comment; b"" if there is none."""
+    return next((line for line in iter(next_line, b"") if line.strip() and not line.startswith(b"#")), b"")
+
+
 def _counts(lines: _Lines) -> list[int]:
     r"""Read the counts between \data\ and the first blank line."""
     counts: list[int] = []
@@ -142,7 +156,8 @@ def _counts(lines: _Lines) -> list[int]:
 
 def _n_grams(order: int) -> re.Pattern[bytes]:
     """Return a pattern of consecutive lines that are n-grams of an order."""
-    return re.compile(rb"(?:" + _LOG_PROB + _WORD * order + rb"(?:[ \t]++-?" + _NUMBER + rb")?+\r?\n)*+")
+    log_prob = rb"(?:" + _LOG_PROB + (_NEVER if order == 1 else b"") + rb")"
+    return re.compile(rb"(?:" + log_prob + _WORD * order + rb"(?:[ \t]++-?" + _NUMBER + rb")?+\r?\n)*+")
 
 
 def _check_heading(lines: _Lines, line: bytes, heading: bytes) -> None:

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from asr.errors import InputError, how_to_install, one_line
-from asr.language_model.arpa import ARPA_HEAD, read_words
+from asr.language_model.arpa import HEAD_BYTES, UNKNOWN, is_arpa, read_words
 
 BINARY_HEAD = b"mmap lm http://kheafield.com/code"
 CONTENTS = struct.Struct("<100x?7xQ")  # a binary's header: whether the file contains the words; the number of 1-grams
-UNKNOWN = "<unk>"
 NOT_WORDS = (UNKNOWN, "<s>", "</s>")
 LN_10 = math.log(10)
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # replaces the space in the entries of a model over tokens
@@ -42,8 +41,6 @@ class NgramModel:
             raise InputError(f"{must}; {error}. {how_to_install('lm')}") from None
         words = vocabulary(path)
         self._ids = {word: number for number, word in enumerate(words)}
-        if UNKNOWN not in self._ids:
-            raise InputError(f"{path}: a language model must have the entry {UNKNOWN}; it has no such entry.")
         self._unknown_id = self._ids[UNKNOWN]
         try:
             with without_progress():
@@ -84,16 +81,17 @@ def vocabulary(path: str | Path) -> list[str]:
     """
     try:
         with open(path, "rb") as file:
-            head = file.read(len(BINARY_HEAD))
+            head = file.read(HEAD_BYTES)
             file.seek(0)
-            if head == BINARY_HEAD:
+            if head.startswith(BINARY_HEAD):
                 with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
                     return _binary_words(content)
-            if ARPA_HEAD in head:
+            if is_arpa(head):
                 return read_words(file)
     except (OSError, ValueError, struct.error) as error:
         raise InputError(f"{path}: must be a readable language model; {_reason(error)}.") from None
-    raise InputError(f"{path}: must be an uncompressed ARPA file or a KenLM binary; it begins like neither.")
+    must = f"{path}: must be a KenLM binary or an uncompressed ARPA file, which begins with \\data\\ or comments (#)"
+    raise InputError(f"{must}; it begins like neither. Remove other text from its beginning.")
 
 
 def _binary_words(content: mmap.mmap) -> list[str]:

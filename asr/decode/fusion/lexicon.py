@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 from asr.errors import InputError, shown
 from asr.interfaces import Tokenizer
-from asr.language_model.arpa import ARPA_HEAD, MAX_VOCABULARY, MAX_WORD_BYTES, read_words
+from asr.language_model.arpa import HEAD_BYTES, MAX_VOCABULARY, MAX_WORD_BYTES, is_arpa, read_words
 from asr.language_model.kenlm import NOT_WORDS
 from asr.system.files import bounded_lines
 
@@ -63,9 +63,8 @@ def read_lexicon(path: str | Path) -> list[str]:
         InputError: the file cannot be read, is not text, or has no word.
     """
     try:
-        with open(path, "rb") as file:
-            is_arpa = ARPA_HEAD in file.peek(64)[:64]
-            words = read_words(file, only_words=True) if is_arpa else _first_words(file, path)
+        with io.BufferedReader(io.FileIO(path), HEAD_BYTES) as file:
+            words = read_words(file, only_words=True) if is_arpa(file.peek()) else _first_words(file, path)
     except InputError:
         raise
     except (OSError, ValueError) as error:
@@ -109,6 +108,8 @@ def _first_words(file: BinaryIO, path: str | Path) -> list[str]:
     longer: list[str] = []  # first entries of the lines that have further entries
     text = io.TextIOWrapper(file, encoding="utf-8")
     for where, line in bounded_lines(text.readline, MAX_LINE_BYTES, str(path)):
+        if "\0" in line:
+            raise ValueError("it has a null byte, so it is not text")
         first, *rest = line.split(maxsplit=1) or [""]
         if not first:
             continue
