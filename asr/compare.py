@@ -75,13 +75,16 @@ def report(
     budget: float,
 ) -> str:
     """Make the page, with up to `budget` bytes of recordings of the utterances that changed most."""
-    from asr.evaluation.comparison import match
+    from asr.evaluation.comparison import counts_of, match
     from asr.report.clips import record
     from asr.report.comparison import comparison_report
     from asr.report.evaluation import About
 
     utterances = [result.utterance for result in a]
-    errors = [(result_a.counts.errors, result_b.counts.errors) for result_a, result_b in match(a, b)]
+    unit = comparison["unit"]
+    errors = [
+        (counts_of(result_a, unit).errors, counts_of(result_b, unit).errors) for result_a, result_b in match(a, b)
+    ]
     changes = [(abs(errors_b - errors_a), errors_a) for errors_a, errors_b in errors]
     order = sorted(range(len(changes)), key=lambda position: changes[position], reverse=True)
     with audio_progress("recordings", utterances) as advance:
@@ -97,17 +100,21 @@ def name_of(path: str) -> str:
 
 def headline(comparison: Mapping[str, Any], a: str, b: str) -> list[str]:
     """Return lines with the verdict, both rates, their difference with its interval, and each model's wins."""
-    from asr.evaluation.comparison import change, verdict
+    from asr.evaluation.comparison import change, rate_name, verdict
+    from asr.text.scripts import NO_WORDS
 
-    rows: list[tuple[str, ...]] = [("", "WER %", "95 % interval", "errors", "subst.", "ins.", "del.")]
+    rows: list[tuple[str, ...]] = [
+        ("", f"{rate_name(comparison)} %", "95 % interval", "errors", "subst.", "ins.", "del.")
+    ]
     for which, model in (("a", a), ("b", b)):
         words = comparison[which]
         counts = (str(words[key]) for key in ("errors", "substitutions", "insertions", "deletions"))
         name = f"{which.upper()} {short_name(printable(model), 40)}"
         rows.append((name, rate(words["rate"]), interval(words["interval"]), *counts))
-    words = f"{comparison['utterances']} utterances, {comparison['a']['reference_length']} words"
+    words = f"{comparison['utterances']} utterances, {comparison['a']['reference_length']} {comparison['unit']}s"
     difference = f"B minus A, {words}: {change(comparison)}"
-    return [verdict(comparison), "", *lay_out(rows), "", difference, *lay_out(chances(comparison))]
+    note = [NO_WORDS] if comparison["unit"] == "character" else []
+    return [verdict(comparison), *note, "", *lay_out(rows), "", difference, *lay_out(chances(comparison))]
 
 
 def chances(comparison: Mapping[str, Any]) -> list[tuple[str, ...]]:
@@ -130,6 +137,7 @@ def changes(comparison: Mapping[str, Any], a: "Sequence[Scored]", b: "Sequence[S
     if not rows:
         return []
     from asr.cli.side_by_side import LEGEND, side_by_side
+    from asr.evaluation.comparison import counts_of
 
     results_a, results_b = ({(result.subset, result.utterance.id): result for result in results} for results in (a, b))
     num_changed = len(comparison["changed"])
@@ -137,7 +145,8 @@ def changes(comparison: Mapping[str, Any], a: "Sequence[Scored]", b: "Sequence[S
     for row in rows:
         key = (row["subset"], row["id"])
         first, second = results_a[key], results_b[key]
-        errors = f"{counted(first.counts.errors, 'error')} in A, {second.counts.errors} in B"
+        in_a, in_b = (counts_of(result, comparison["unit"]).errors for result in (first, second))
+        errors = f"{counted(in_a, 'error')} in A, {in_b} in B"
         lines += ["", printable(f"{row['id']} ({row['subset']}), {row['change']:+d}: {errors}")]
         lines += side_by_side(first.reference, first.transcript.text, second.transcript.text)
     return lines

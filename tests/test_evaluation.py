@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from dataclasses import replace
 from functools import partial
@@ -11,14 +12,17 @@ import jiwer
 import pytest
 from rich.cells import cell_len
 
+from asr.compare import headline as compare_headline
 from asr.data.batch import Rejected
 from asr.data.manifest import read_manifest, write_manifest
 from asr.errors import InputError
 from asr.evaluate import main as evaluate
 from asr.evaluate import summary, table, write
-from asr.evaluation.analysis import rates
+from asr.evaluation.analysis import figures, rates
+from asr.evaluation.comparison import before_and_after, compare
 from asr.evaluation.result import Evaluation, together
 from asr.evaluation.utterances import read_scored
+from asr.report.evaluation import headline
 from tests.forked import run_module
 from tests.scoring import scored, simulated
 from tests.test_train import trained  # noqa: F401
@@ -104,6 +108,33 @@ def test_an_unknown_normalizer_is_refused_before_the_model_is_loaded(tones: Path
         match=r"^normalizer must be one of as_written, basic, .*; got 'b'\.$",
     ):
         evaluate(["no-model", str(tones / "test.jsonl"), "--normalizer", "b"])
+
+
+CHINESE = [scored("今天天气很好", said, name=str(n)) for n, said in enumerate(["今天天气很好", "今天天汽很好"] * 4)]
+
+
+def test_references_without_spaces_lead_with_the_cer() -> None:
+    evaluation = Evaluation(CHINESE, [], 1.0, "basic")
+    assert evaluation.summary().startswith("CER 8.33 % of 48 characters")
+    lines = table([("zh", summary(evaluation))]).splitlines()
+    assert lines[0].split()[2:4] == ["characters", "CER"]
+    assert lines[1].split()[:4] == ["zh", "8", "48", "8.33"]
+    assert re.search(r"without\s+spaces .*compare\s+the\s+CER", " ".join(lines))
+    assert "compare the CER" not in table([("en", summary(Evaluation(simulated(9, seed=1), [], 1.0, "basic")))])
+    page = headline(figures(CHINESE))
+    assert page.index("Character error rate") < page.index("Word error rate")
+    assert "compare the CER" in page
+
+
+def test_a_comparison_of_references_without_spaces_counts_characters() -> None:
+    better = [scored("今天天气很好", "今天天气很好", name=str(n)) for n in range(8)]
+    comparison = compare(CHINESE, better)
+    assert (comparison["unit"], comparison["a"]["errors"], comparison["a"]["reference_length"]) == ("character", 4, 48)
+    assert before_and_after(comparison).startswith("CER 8.33 % before, 0.00 % after")
+    assert len(comparison["changed"]) == 4
+    lines = compare_headline(comparison, "a", "b")
+    assert any("compare the CER" in line for line in lines)
+    assert compare(simulated(9, seed=1), simulated(9, seed=2))["unit"] == "word"
 
 
 def test_the_totals_of_several_manifests_are_sums_over_their_utterances() -> None:

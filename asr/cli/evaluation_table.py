@@ -9,25 +9,34 @@ from asr.cli.side_by_side import WIDTH
 from asr.cli.table import lay_out, short_name
 from asr.text.numbers import counted, interval, number, rate
 from asr.text.printable import printable
+from asr.text.scripts import NO_WORDS
 
 TITLES = (
     *("manifest", "utterances", "words", "WER %", "95 % interval", "raw %", "CER %"),
     *("subst.", "ins.", "del."),
 )
+UNSPACED_TITLES = (
+    *("manifest", "utterances", "characters", "CER %", "95 % interval", "WER %", "raw %"),
+    *("subst.", "ins.", "del."),
+)
 
 
 def table(summaries: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    """Format the results as a table with a row per manifest, and with notes on the columns."""
-    rows: list[tuple[str, ...]] = [TITLES]
+    """Format the results as a table with a row per manifest, and with notes on the columns.
+
+    If most letters of a manifest belong to scripts without spaces, the CER is first, and edits are of characters.
+    """
+    by_character = any(row["unspaced"] for _, row in summaries)
+    rows: list[tuple[str, ...]] = [UNSPACED_TITLES if by_character else TITLES]
     for name, row in summaries:
-        edits = (str(row[kind]) for kind in ("substitutions", "insertions", "deletions"))
-        sizes = (str(row["utterances"]), str(row["reference_words"]))
-        scores = (
-            rate(row["wer"]),
-            interval(row["wer_interval"]),
-            rate(row["raw_wer"]),
-            rate(row["cer"]),
-        )
+        counts = row["characters"] if by_character else row
+        edits = (str(counts[kind]) for kind in ("substitutions", "insertions", "deletions"))
+        length = counts["reference_length" if by_character else "reference_words"]
+        sizes = (str(row["utterances"]), str(length))
+        wer, cer = (rate(row["wer"]), rate(row["raw_wer"])), rate(row["cer"])
+        scores = (wer[0], interval(row["wer_interval"]), wer[1], cer)
+        if by_character:
+            scores = (cer, interval(row["cer_interval"]), *wer)
         rows.append((short_name(printable(name)), *sizes, *scores, *edits))
     return "\n".join([*lay_out(rows), "", *notes(summaries)])
 
@@ -35,19 +44,22 @@ def table(summaries: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
 def notes(summaries: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
     """Return the notes on normalisation, intervals and speed."""
     _, last = summaries[-1]  # the last summary is the total
+    measure = "cer" if any(row["unspaced"] for _, row in summaries) else "wer"
     has_gaps = any(row["utterances"] and row["raw_wer"] is None for _, row in summaries)
     missing = " (-: the references have neither)" if has_gaps else ""
     lines = [
         f"Texts are normalised by {last['normalizer']!r}; raw: the WER of texts as written, with case and punctuation"
         f"{missing}."
     ]
+    if measure == "cer":
+        lines.insert(0, NO_WORDS)
     lines.append("95 % interval: bootstrap over utterances.")
-    if any(row["utterances"] and row["wer_interval"] is None for _, row in summaries):
+    if any(row["utterances"] and row[f"{measure}_interval"] is None for _, row in summaries):
         lines[-1] = f"{lines[-1][:-1]} (-: too few utterances, or no errors)."
     overs = [
-        f"{short_name(printable(name))} {interval(row['wer_speaker_interval'])} ({row['speakers']} speakers)"
+        f"{short_name(printable(name))} {interval(row[f'{measure}_speaker_interval'])} ({row['speakers']} speakers)"
         for name, row in summaries
-        if row["wer_speaker_interval"]
+        if row[f"{measure}_speaker_interval"]
     ]
     if overs:
         lines[-1] = f"{lines[-1][:-1]}; over speakers: {', '.join(overs)}."

@@ -9,7 +9,7 @@ from asr.data.corpus import Corpus
 from asr.data.utterances import Utterances
 from asr.diagnosis.examination import splits_of
 from asr.diagnosis.finding import Finding
-from asr.diagnosis.texts import coverage_findings
+from asr.diagnosis.texts import coverage_findings, round_trip_findings
 from asr.recognition.model import Model
 from asr.run.folder import fitted_front_end
 from asr.run.initialization import start_of
@@ -22,7 +22,7 @@ class Fresh(NamedTuple):
     Args:
         model: model with a fitted tokenizer and fitted features; its weights are not used.
         utterances: utterances to train on, without texts that the tokenizer does not cover.
-        findings: findings on texts that the tokenizer does not cover.
+        findings: findings on texts that the tokenizer does not cover or changes.
     """
 
     model: Model
@@ -48,4 +48,5 @@ def fresh_model(settings: RunSettings, corpus: Corpus, sample: Corpus) -> Fresh:
     if uncovered_ids:
         covered = [row for row, name in enumerate(utterances.ids) if name not in uncovered_ids]
         utterances = utterances.select(np.array(covered, dtype=np.int64))
-    return Fresh(build_model(settings.components, tokenizer, features), utterances, uncovered)
+    findings = [*uncovered, *round_trip_findings(splits_of(sample), tokenizer)]
+    return Fresh(build_model(settings.components, tokenizer, features), utterances, findings)

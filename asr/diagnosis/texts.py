@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from asr.data.manifest import Utterance
+from asr.data.round_trip import ADVICE, changed_by
 from asr.diagnosis.finding import Case, Finding, Severity, Splits, share
 from asr.errors import InputError
 from asr.interfaces import Tokenizer
@@ -85,6 +86,25 @@ def coverage_findings(splits: Splits, tokenizer: Tokenizer, optional: Sequence[s
             severity = Severity.ERROR if required else Severity.NOTE
             findings.append(Finding("characters without a token", severity, message, advice, cases))
     return findings
+
+
+def round_trip_findings(splits: Splits, tokenizer: Tokenizer) -> list[Finding]:
+    """Report texts that change when they are encoded and decoded.
+
+    Args:
+        splits: utterances with normalised texts.
+        tokenizer: fitted tokenizer.
+    """
+    cases = [
+        Case(split, utterance, f"{utterance.text} becomes {decoded}")
+        for split, utterances in splits.items()
+        for utterance in utterances
+        if (decoded := changed_by(tokenizer, utterance.text)) is not None
+    ]
+    if not cases:
+        return []
+    message = f"{share(cases, splits)} with a text that the tokenizer changes."
+    return [Finding("texts that the tokenizer changes", Severity.WARNING, message, f"{ADVICE}.", cases)]
 
 
 def _uncovered(text: str, tokenizer: Tokenizer) -> str:

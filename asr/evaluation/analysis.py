@@ -16,7 +16,7 @@ import numpy as np
 
 from asr.evaluation.bootstrap import by_cluster, intervals
 from asr.evaluation.calibration import auc, calibration_error, reliability
-from asr.evaluation.utterances import Scored, show_writing
+from asr.evaluation.utterances import Scored, show_writing, unspaced
 from asr.evaluation.word_errors import Edit, ErrorCounts, align_words, total
 
 MAX_CONFUSIONS = 50
@@ -37,6 +37,7 @@ def figures(scored: Sequence[Scored]) -> dict[str, Any]:
     """Compute the figures of a report.
 
     Returns:
+        unspaced: whether the script of the references has no spaces (see `unspaced`).
         words, characters, raw_words: from `rates`.
         by: rows of each breakdown: utterances grouped by subset, speaker, duration and speaking rate.
         confusions: the most frequent substitutions, insertions and deletions.
@@ -56,6 +57,7 @@ def figures(scored: Sequence[Scored]) -> dict[str, Any]:
         "speakers": len({result.utterance.speaker for result in scored} - {None}),
         "audio_seconds": math.fsum(result.utterance.duration for result in scored),
         "wrong_utterances": sum(result.counts.errors > 0 for result in scored),
+        "unspaced": unspaced(scored),
         **rates(scored),
         "by": {kind: breakdown([scored], kind)[0] for kind in GROUPINGS},
         "confusions": _confusions(edit for alignment in alignments for edit in alignment),

@@ -10,7 +10,8 @@ import numpy as np
 from asr.errors import InputError, shown
 from asr.evaluation.analysis import known_speakers, rates
 from asr.evaluation.bootstrap import Difference, by_cluster, difference
-from asr.evaluation.utterances import Scored
+from asr.evaluation.utterances import Scored, unspaced
+from asr.evaluation.word_errors import ErrorCounts
 from asr.text.numbers import counted, interval, percent, points, probability
 
 SHOWN = 3  # utterances named in an error
@@ -25,9 +26,11 @@ def compare(a: Sequence[Scored], b: Sequence[Scored]) -> dict[str, Any]:
     evaluation.
 
     Returns:
-        `a` and `b`: like `words` of `analysis.rates`. `difference`: the difference of the rates; its interval and
-        p-value over utterances and, if all speakers are known, over speakers (None for samples that are too small for
-        `bootstrap`). `utterance_wins` and `speaker_wins`: the numbers of utterances and of speakers with fewer errors
+        `unit`: what is counted: character if the script of the references has no spaces (`unspaced`), otherwise word.
+        `a` and `b`: like `words` or `characters` of `analysis.rates`. `difference`: the difference of the rates; its
+        interval and p-value over utterances and, if all speakers are known, over speakers (None for samples that are
+        too small for `bootstrap`).
+        `utterance_wins` and `speaker_wins`: the numbers of utterances and of speakers with fewer errors
         in `a`, with fewer errors in `b`, and with equal errors (`tie`). `speakers`: the errors of each speaker.
         `changed`: the utterances with different numbers of errors, largest difference first.
 
@@ -36,9 +39,10 @@ def compare(a: Sequence[Scored], b: Sequence[Scored]) -> dict[str, Any]:
     """
     pairs = match(a, b)
     results_a, results_b = [result for result, _ in pairs], [result for _, result in pairs]
-    words_a, words_b = rates(results_a)["words"], rates(results_b)["words"]
+    unit = "character" if unspaced(results_a) else "word"
+    words_a, words_b = rates(results_a)[f"{unit}s"], rates(results_b)[f"{unit}s"]
     both = words_a["rate"] is not None and words_b["rate"] is not None
-    counts = [(result_a.counts, result_b.counts) for result_a, result_b in pairs]
+    counts = [(counts_of(result_a, unit), counts_of(result_b, unit)) for result_a, result_b in pairs]
     sums = np.array([(a.errors, b.errors, a.reference_length) for a, b in counts], dtype=np.float64)
     speakers = known_speakers(results_a)
     clusters = by_cluster(sums, speakers) if speakers else sums[:0]
@@ -55,6 +59,7 @@ def compare(a: Sequence[Scored], b: Sequence[Scored]) -> dict[str, Any]:
     ]
     return {
         "utterances": len(pairs),
+        "unit": unit,
         "a": words_a,
         "b": words_b,
         "difference": {
@@ -65,8 +70,18 @@ def compare(a: Sequence[Scored], b: Sequence[Scored]) -> dict[str, Any]:
         "utterance_wins": _wins(sums[:, 1] - sums[:, 0]),
         "speaker_wins": _wins(clusters[:, 1] - clusters[:, 0]) if speakers else None,
         "speakers": rows,
-        "changed": changed(pairs),
+        "changed": changed(pairs, unit),
     }
+
+
+def counts_of(result: Scored, unit: str) -> ErrorCounts:
+    """Return an utterance's errors in words or in characters; `unit` is word or character."""
+    return result.characters if unit == "character" else result.counts
+
+
+def rate_name(comparison: Mapping[str, Any]) -> str:
+    """Return the name of the rate that is compared: CER for references without spaces between words, or WER."""
+    return "CER" if comparison.get("unit") == "character" else "WER"
 
 
 def change(comparison: Mapping[str, Any]) -> str:
@@ -102,10 +117,10 @@ def verdict(comparison: Mapping[str, Any]) -> str:
 
 
 def before_and_after(comparison: Mapping[str, Any]) -> str:
-    """Return a line with the WER before and after, and the significance of the change."""
+    """Return a line with the error rate before and after, and the significance of the change."""
     difference = comparison["difference"]
     before, after = (percent(comparison[key]["rate"], 2) for key in ("a", "b"))
-    line = f"WER {before} before, {after} after: {change(comparison)}"
+    line = f"{rate_name(comparison)} {before} before, {after} after: {change(comparison)}"
     if difference["interval"] is None:
         return f"{line}; the test set is too small for an interval"
     p_value = probability(difference["p_value"], "= ")
@@ -137,16 +152,16 @@ def match(a: Sequence[Scored], b: Sequence[Scored]) -> Pairs:
     return [(firsts[key], seconds[key]) for key in firsts]
 
 
-def changed(pairs: Iterable[tuple[Scored, Scored]]) -> list[dict[str, Any]]:
+def changed(pairs: Iterable[tuple[Scored, Scored]], unit: str) -> list[dict[str, Any]]:
     """List the utterances whose numbers of errors differ, largest difference first; ties keep the given order."""
     rows = [
         {
             "id": result_a.utterance.id,
             "subset": result_a.subset,
-            "change": result_b.counts.errors - result_a.counts.errors,
+            "change": counts_of(result_b, unit).errors - counts_of(result_a, unit).errors,
         }
         for result_a, result_b in pairs
-        if result_a.counts.errors != result_b.counts.errors
+        if counts_of(result_a, unit).errors != counts_of(result_b, unit).errors
     ]
     return sorted(rows, key=lambda row: -abs(row["change"]))
 

@@ -9,7 +9,7 @@ from typing import Any
 from asr.data.batch import Rejected
 from asr.data.manifest import Utterance
 from asr.evaluation.analysis import rates
-from asr.evaluation.utterances import Scored, score, show_writing
+from asr.evaluation.utterances import Scored, score, show_writing, unspaced
 from asr.evaluation.word_errors import ErrorCounts, total
 from asr.recognition.inference import INFERENCE, Inference
 from asr.recognition.recognizer import Recognizer
@@ -44,6 +44,7 @@ class Evaluation:
     def as_dict(self) -> dict[str, Any]:
         """Return the entry of results.json: rates, intervals, and the numbers of scored and unreadable utterances.
 
+        `unspaced`: the CER is the rate to compare, see `asr.evaluation.utterances.unspaced`.
         `matrix_products` names the library that computed the matrix products (see `asr.system.matrix_products`).
         """
         figures = rates(self.scored)
@@ -56,6 +57,7 @@ class Evaluation:
             "insertions": words["insertions"],
             "deletions": words["deletions"],
             "reference_words": words["reference_length"],
+            "unspaced": unspaced(self.scored),
             "cer": characters["rate"],
             "cer_interval": characters["interval"],
             "cer_speaker_interval": characters["speaker_interval"],
@@ -82,12 +84,19 @@ class Evaluation:
         return sums | {"words_an_hour": 3600 * words / seconds}
 
     def summary(self) -> str:
-        """Describe the WER, the WER of texts as written if it differs, and the number of unreadable utterances."""
+        """Describe the WER, that of texts as written if it differs, and unreadable utterances.
+
+        For a script without spaces, the CER is first.
+        """
         counts = self.counts
         raw = total(result.raw_counts for result in self.scored) if show_writing(self.scored) else counts
         wer = percent(counts.rate, 2) if math.isfinite(counts.rate) else "not measured"
         wer += f" ({percent(raw.rate, 2)} as written)" if raw.errors != counts.errors else ""
         missing = f"; {len(self.rejected)} utterances could not be read" if self.rejected else ""
+        if unspaced(self.scored):
+            characters = total(result.characters for result in self.scored)
+            cer = f"CER {percent(characters.rate, 2)} of {characters.reference_length} characters"
+            return f"{cer}, which are written without spaces between words (WER {wer}){missing}"
         return f"WER {wer} of {counts.reference_length} words{missing}"
 
     @property

@@ -14,6 +14,7 @@ from asr.evaluation.word_errors import ErrorCounts, count_characters, count_erro
 from asr.recognition.transcript import Transcript, Word
 from asr.storage.location import absolute, folder_of, is_url, plain, printable_url
 from asr.text.normalize import as_written
+from asr.text.scripts import without_spaces
 
 WITHIN_WORDS = "'’-"  # noqa: RUF001  these characters are part of the spelling of a word
 REQUIRED_KEYS = ("id", "subset", "audio_filepath", "duration", "text", "reference", "hypothesis", "words")
@@ -64,6 +65,11 @@ class Scored:
             "confidence": transcript["confidence"],
             "words": transcript["words"],
         }
+
+
+def unspaced(scored: Iterable[Scored]) -> bool:
+    """Whether most letters of the references belong to scripts that are written without spaces between words."""
+    return without_spaces(" ".join(result.reference for result in scored))
 
 
 def show_writing(scored: Iterable[Scored]) -> bool:

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from asr.evaluation.analysis import breakdown
-from asr.evaluation.comparison import match, verdict
+from asr.evaluation.comparison import counts_of, match, rate_name, verdict
 from asr.evaluation.utterances import Scored
 from asr.report.evaluation import About, attached, handed_over, intervals, recordings, row
 from asr.text.numbers import counted, interval, percent, points, probability
+from asr.text.scripts import NO_WORDS
 from asr.web import utterances
 from asr.web.chart import Axis, Column, Dot, column_chart, interval_chart, scatter_chart
 from asr.web.figures import facts, figure
@@ -31,10 +32,11 @@ KINDS = {
 }
 METHODS = (
     "Both models recognised the same utterances, and their hypotheses are compared with the same references. The "
-    "difference is the WER of B minus that of A: if it is negative, B is better. Its 95 % confidence interval and its "
-    "two-sided p-value come from a paired bootstrap, which draws utterances or, where speakers are known, whole "
-    "speakers (Bisani and Ney 2004). A small p-value means that a difference this large would be rare if the models "
-    "were equally good. Words are aligned with the fewest edits (jiwer)."
+    "difference is the error rate of B minus that of A: if it is negative, B is better. Its 95 % confidence interval "
+    "and its two-sided p-value come from a paired bootstrap, which draws utterances or, where speakers are known, "
+    "whole speakers (Bisani and Ney 2004). A small p-value means that a difference this large would be rare if the "
+    "models were equally good. Errors are counted in words, or in characters if the references are in a script "
+    "without spaces. Words are aligned with the fewest edits (jiwer)."
 )
 
 
@@ -57,7 +59,7 @@ def comparison_report(
         [
             f"<main><header><h1>{escape(about.title)}</h1>"
             f'<p class="verdict">{escape(verdict(comparison))}</p>'
-            f"{headline(comparison)}{facts(about.facts)}</header>",
+            f"{note(comparison)}{headline(comparison)}{facts(about.facts)}</header>",
             f"<section><h2>Where they differ</h2>{_charts(pairs, comparison)}</section>",
             utterances.section(KINDS, len(subsets) > 1, bool(speakers)),
             f'<p class="note">{escape(recordings(len(a), clips, "that changed most"))}</p>',
@@ -67,8 +69,13 @@ def comparison_report(
     return page(about.title, body, utterances.SCRIPTS, {"report": handed_over(NAMES, rows, clips)}, attached(clips))
 
 
+def note(comparison: Mapping[str, Any]) -> str:
+    """Return a paragraph if characters are compared instead of words."""
+    return f'<p class="note">{escape(NO_WORDS)}</p>' if comparison["unit"] == "character" else ""
+
+
 def headline(comparison: Mapping[str, Any]) -> str:
-    """Return the WER of both models, and the difference with its interval and p-value."""
+    """Return the error rates of both models, and the difference with its interval and p-value."""
     difference = comparison["difference"]
     uncertainty = [*chance(difference, "", "utterances"), *chance(difference, "speaker_", "speakers")]
     wins = [
@@ -76,11 +83,12 @@ def headline(comparison: Mapping[str, Any]) -> str:
         for noun, tally in (("utterance", comparison["utterance_wins"]), ("speaker", comparison["speaker_wins"]))
         if tally
     ]
-    size = f"{counted(comparison['a']['reference_length'], 'word')}, {counted(comparison['utterances'], 'utterance')}"
+    length, name = comparison["a"]["reference_length"], rate_name(comparison)
+    size = f"{counted(length, comparison['unit'])}, {counted(comparison['utterances'], 'utterance')}"
     parts = [
         figure(
             "difference",
-            "Difference in WER, B minus A",
+            f"Difference in {name}, B minus A",
             points(difference["rate"]),
             uncertainty,
             main=True,
@@ -89,7 +97,7 @@ def headline(comparison: Mapping[str, Any]) -> str:
     ]
     for which in ("a", "b"):
         words = comparison[which]
-        label = f"WER of {which.upper()}"
+        label = f"{name} of {which.upper()}"
         parts.append(figure(f"wer_{which}", label, percent(words["rate"], 2), intervals(words)))
     more = comparison["b"]["errors"] - comparison["a"]["errors"]
     parts.append(figure("errors", "Errors of B minus those of A", f"{more:+,}", [size, *wins]))
@@ -110,8 +118,8 @@ def _charts(pairs: Sequence[tuple[Scored, Scored]], comparison: Mapping[str, Any
         _beside("Short and long utterances", "duration", *breakdown(systems, "duration")),
         _beside("Slow and fast speech", "words a second", *breakdown(systems, "speaking_rate")),
         _beside("By subset", "subset", *by_subset) if by_subset else "",
-        _changes(pairs),
-        _speakers(comparison["speakers"]) if comparison["speakers"] else "",
+        _changes(pairs, comparison["unit"]),
+        _speakers(comparison) if comparison["speakers"] else "",
     ]
     return f'<div class="charts">{"".join(charts)}</div>'
 
@@ -122,7 +130,8 @@ def _kinds(comparison: Mapping[str, Any]) -> str:
         for kind in ("substitutions", "insertions", "deletions")
         for name, which, style in zip(NAMES, ("a", "b"), (1, 2), strict=True)
     ]
-    return column_chart("Kinds of error", Axis("substitutions, insertions, deletions"), Axis("words"), columns)
+    units = Axis(f"{comparison['unit']}s")
+    return column_chart("Kinds of error", Axis("substitutions, insertions, deletions"), units, columns)
 
 
 def _beside(title: str, name: str, a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]) -> str:
@@ -136,8 +145,8 @@ def _beside(title: str, name: str, a: Sequence[Mapping[str, Any]], b: Sequence[M
     return interval_chart(title, Axis("word error rate", percent), columns, f"WER by {name}, A above B", name)
 
 
-def _changes(pairs: Sequence[tuple[Scored, Scored]]) -> str:
-    changes = [result_b.counts.errors - result_a.counts.errors for result_a, result_b in pairs]
+def _changes(pairs: Sequence[tuple[Scored, Scored]], unit: str) -> str:
+    changes = [counts_of(result_b, unit).errors - counts_of(result_a, unit).errors for result_a, result_b in pairs]
     columns = [Column("<-4", sum(change < -4 for change in changes), note="B has at least 5 fewer errors")]
     for change in range(-4, 5):
         columns.append(Column(f"{change:+d}" if change else "0", changes.count(change), note="errors of B minus A"))
@@ -146,12 +155,12 @@ def _changes(pairs: Sequence[tuple[Scored, Scored]]) -> str:
     return column_chart("Change in errors per utterance", x, y, columns, "Left of 0, B is better")
 
 
-def _speakers(rows: Sequence[Mapping[str, Any]]) -> str:
-    dots = []
-    for speaker in rows:
+def _speakers(comparison: Mapping[str, Any]) -> str:
+    dots, name = [], rate_name(comparison)
+    for speaker in comparison["speakers"]:
         length = speaker["reference_length"]
         a, b = (speaker[key] / length if length else None for key in ("a_errors", "b_errors"))
-        note = f"{speaker['a_errors']:,} and {speaker['b_errors']:,} errors of {counted(length, 'word')}"
+        note = f"{speaker['a_errors']:,} and {speaker['b_errors']:,} errors of {counted(length, comparison['unit'])}"
         dots.append(Dot(visible(speaker["name"]), a, b, note))
-    x, y = Axis("WER of A", percent), Axis("WER of B", percent)
+    x, y = Axis(f"{name} of A", percent), Axis(f"{name} of B", percent)
     return scatter_chart("Speaker by speaker", x, y, dots, "Below the line, B is better", diagonal=True)

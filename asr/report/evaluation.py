@@ -13,6 +13,7 @@ from asr.evaluation.utterances import Scored
 from asr.evaluation.word_errors import align_words
 from asr.report.conditions import conditions_section
 from asr.text.numbers import counted, interval, percent
+from asr.text.scripts import NO_WORDS
 from asr.web import utterances
 from asr.web.chart import NAMED_ROWS, Axis, Column, Series, column_chart, histogram, interval_chart, line_chart
 from asr.web.figures import facts, figure, frequent
@@ -97,11 +98,16 @@ def headline(analysis: Mapping[str, Any]) -> str:
     as_written = ""
     if raw["rate"] is not None:
         as_written = figure("raw_wer", "WER of texts as written", percent(raw["rate"], 2), intervals(raw))
+    by_character = analysis["unspaced"]
+    rates = [
+        figure("wer", "Word error rate", percent(words["rate"], 2), intervals(words), main=not by_character),
+        figure("cer", "Character error rate", percent(characters["rate"], 2), intervals(characters), main=by_character),
+    ]
     return "".join(
         [
+            f'<p class="note">{escape(NO_WORDS)}</p>' if by_character else "",
             '<div class="headline">',
-            figure("wer", "Word error rate", percent(words["rate"], 2), intervals(words), main=True),
-            figure("cer", "Character error rate", percent(characters["rate"], 2), intervals(characters)),
+            *(reversed(rates) if by_character else rates),
             as_written,
             figure("errors", "Word errors", f"{words['errors']:,}", [kinds, wrong, size], unit=of),
             "</div>",

@@ -21,6 +21,7 @@ from asr.run.names import COMPARISON, CONFIG, EVENTS, EXAMPLES, LOG, METRICS, RE
 from asr.run.validation_samples import ValidationSample, read_samples
 from asr.system.files import real, write_whole_text
 from asr.text.numbers import NONE, duration, interval, number, percent
+from asr.text.scripts import NO_WORDS
 from asr.web.figures import facts, figure
 from asr.web.page import escape, page
 
@@ -145,6 +146,8 @@ def _test_tiles(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
         details += [f"{words:,} words"] if isinstance(words, int) else []
         raw = result.get("raw_wer")
         details += [f"{_rate(raw)} on texts as written"] if raw not in (None, result.get("wer")) else []
+        if result.get("unspaced"):
+            tiles.append(figure("cer", f"CER, {name}", _rate(result.get("cer")), [NO_WORDS], main=not tiles))
         tiles.append(figure("wer", f"WER, {name}", _rate(result.get("wer")), details, main=not tiles))
     return tiles
 

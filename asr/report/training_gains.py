@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from asr.evaluation.comparison import rate_name
 from asr.report.comparison import chance
 from asr.text.numbers import counted, percent, points
 from asr.web.chart import Axis, Column, interval_chart
@@ -35,12 +36,14 @@ def _tile(name: str, comparison: Mapping[str, Any], also_tested: bool) -> str:
     difference = comparison["difference"]
     before, after = (percent(comparison[key]["rate"], 2) for key in ("a", "b"))
     details = [
-        f"WER {before} before, {after} after",
+        f"{rate_name(comparison)} {before} before, {after} after",
         *chance(difference, "", "utterances"),
         *chance(difference, "speaker_", "speakers"),
         *(["not trained on: corpus.also_test"] if also_tested else []),
     ]
-    return figure("gain", f"Difference in WER, {name}", points(difference["rate"]), details, unit="points")
+    return figure(
+        "gain", f"Difference in {rate_name(comparison)}, {name}", points(difference["rate"]), details, unit="points"
+    )
 
 
 def _chart(comparisons: Mapping[str, Mapping[str, Any]]) -> str:
@@ -49,11 +52,13 @@ def _chart(comparisons: Mapping[str, Mapping[str, Any]]) -> str:
             f"{when}, {name}",
             comparison[key]["rate"],
             comparison[key]["interval"],
-            counted(comparison[key]["reference_length"], "word"),
+            counted(comparison[key]["reference_length"], comparison.get("unit", "word")),
             style,
         )
         for name, comparison in comparisons.items()
         for key, when, style in (("a", "before", 1), ("b", "after", 2))
     ]
-    axis = Axis("word error rate", percent)
-    return interval_chart("WER before and after", axis, columns, "95 % interval over utterances", "manifest")
+    names = " or ".join(sorted({rate_name(comparison) for comparison in comparisons.values()}))
+    return interval_chart(
+        f"{names} before and after", Axis("error rate", percent), columns, "95 % interval over utterances", "manifest"
+    )

@@ -14,6 +14,7 @@ from asr.checkpoint.load import CHECKPOINTS, checkpoint_extra, fitted_files
 from asr.data.corpus import Corpus, prepare_if_absent, read_corpus
 from asr.data.fingerprint import fingerprint, mixture_of, stored_fingerprint
 from asr.data.index_cache import IndexCache
+from asr.data.round_trip import warn_of_changes
 from asr.data.token_counts import TokenCounts, stored_counts
 from asr.run import folder
 from asr.run.adaptation import check_base, own_tensors
@@ -119,6 +120,8 @@ class Prepared:
 def training_counts(settings: RunSettings, corpus: Corpus, model: "Model") -> TokenCounts:
     """Count the tokens of the training texts, or read stored counts; check that the tokenizer covers all texts.
 
+    A tokenizer that changes texts is reported as a warning.
+
     Raises:
         InputError: the tokenizer cannot encode a text; the message names split, utterance and character.
     """
@@ -127,6 +130,7 @@ def training_counts(settings: RunSettings, corpus: Corpus, model: "Model") -> To
     parts = [settings.components[group] for group in ("normalizer", "tokenizer", "head")]
     counts = stored_counts(corpus.train, model.reference, IndexCache(settings.data.index_dir), repr((parts, learnt)))
     corpus.check_coverage(model.reference)
+    warn_of_changes(corpus.train, model.tokenizer)
     return counts
 
 

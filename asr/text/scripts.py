@@ -16,6 +16,12 @@ UNSPACED = (
     "\u30fc-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\ua9e0-\ua9ff\uaa60-\uaadf\uf900-\ufaff\uff66-\uff9f"
     "\U0001aff0-\U0001b16f\U00020000-\U000323af"
 )
+# A note on results for which `without_spaces` is true.
+NO_WORDS = (
+    "The references are in a script that is written without spaces between words, so the WER counts whole phrases and "
+    "means nothing: compare the CER."
+)
+
 _UNSPACED_LETTER, _LETTER = re.compile(f"[{UNSPACED}]"), re.compile(r"[^\W\d_]")
 
 
