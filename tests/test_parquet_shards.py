@@ -113,6 +113,7 @@ def test_unsuitable_or_invalid_files_are_reported_in_one_line(files: list[Uttera
         "noise": (table(few, audio=noise), {}, r"noise\.parquet: row 0"),
         "textless": (table(few, text=None), {}, "column of texts 'text'; it has the columns audio, id. Name another"),
         "gaps": (table(few, text=["a", None, "b"]), {}, "row 1: text must be a string; got None"),
+        "bomb": (table(few, text=["a", "b" * 2_000_000, "c"]), {"use_dictionary": False}, "row 1: texts must have at"),
         "twice": (table(few, id=["a", "b", "a"]), {}, "ids must be unique; 'a'"),
         "silent": (
             table(few).drop_columns(["audio"]),

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from asr.audio.load import audio_info
-from asr.data.foreign_shards import OnShard
+from asr.data.foreign_shards import MAX_TEXT_BYTES, OnShard
 from asr.data.manifest import Extent, Utterance, parse_utterance
 from asr.errors import InputError, one_line
 from asr.storage.location import file_name, printable_url
@@ -66,6 +66,10 @@ def _utterances(path: str, text_column: str) -> Iterator[Utterance]:
                 for entry in _rows(parquet, number, columns):
                     where = f"{name}: row {row}"
                     content = entry.pop("audio")
+                    longest = max((value for value in entry.values() if isinstance(value, str)), key=len, default="")
+                    if len(longest) > MAX_TEXT_BYTES:  # a compressed column can hold any number of equal bytes
+                        must = f"{where}: texts must have at most {MAX_TEXT_BYTES:,} characters"
+                        raise InputError(f"{must}; got {len(longest):,}.")
                     position = _place(chunk, content, position, where)
                     duration = _seconds(content, where)
                     entry = {"id": f"{file_name(path).removesuffix(PARQUET_SUFFIX)}-{row}"} | entry
