@@ -1,6 +1,7 @@
 """asr.plan describes a training run in advance and leaves no files."""
 
 import re
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from asr import shards
-from asr.build import build_features
+from asr.build import build_features, build_tokenizer
 from asr.data import reading as reading_module
 from asr.data.corpus import read_corpus
 from asr.data.dataset import Reference, fetch
@@ -19,7 +20,9 @@ from asr.data.reading import epoch_reading
 from asr.data.training_set import TrainingSet
 from asr.data.utterances import Utterances
 from asr.plan import plan
+from asr.run.folder import fitted_front_end
 from asr.storage import store
+from asr.text.normalize import basic
 from asr.train import train
 from asr.training.data_module import SpeechData
 from tests.conftest import TINY, resolved, settings_with, tone_corpus
@@ -91,6 +94,31 @@ def test_the_report_shows_the_number_of_steps_of_the_run(
         "the whole run: 7 optimizer steps: trainer.max_epochs=4 or trainer.max_steps=7, whichever comes first\n"
         in bounded
     )
+
+
+@pytest.mark.parametrize("tokenizer", ["tokenizer=char", "tokenizer=sentencepiece"])
+def test_a_tokenizer_is_fitted_once_to_a_manifest_and_again_when_it_changes(
+    tokenizer: str, tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(tones, tmp_path / "corpus", ignore=shutil.ignore_patterns("run*"))
+    small = ["tokenizer.vocab_size=12"] if "sentencepiece" in tokenizer else []
+    settings = settings_with(*TINY, *tone_corpus(tmp_path / "corpus"), tokenizer, *small, "run_dir=/nowhere/run")
+    kind = type(build_tokenizer(settings.components))
+    fits: list[int] = []
+    fit = kind.fit
+    monkeypatch.setattr(kind, "fit", lambda self, texts: (fits.append(1), fit(self, texts))[1])
+
+    def files() -> dict[str, bytes]:
+        corpus = read_corpus(settings.corpus, basic, IndexCache(tmp_path / "index").utterances)
+        stored = replace(settings, data=replace(settings.data, index_dir=str(tmp_path / "index")))
+        return fitted_front_end(stored, corpus, False, None)[0].files()
+
+    assert files() == files()
+    assert fits == [1]
+    manifest = tmp_path / "corpus" / "train.jsonl"
+    manifest.write_text("".join(manifest.read_text().splitlines(keepends=True)[:-3]))
+    files()
+    assert fits == [1, 1]
 
 
 def test_dropped_utterances_are_counted_and_named_by_reason(tones: Path, capsys: pytest.CaptureFixture[str]) -> None:

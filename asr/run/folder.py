@@ -1,6 +1,7 @@
 """The run folder: lock, log, resolved config, and files of fitted components."""
 
 import fcntl
+import json
 import logging
 import os
 import shutil
@@ -10,12 +11,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from asr import build
 from asr.checkpoint.load import BUNDLE, CHECKPOINTS, fitted_files
 from asr.data.corpus import Corpus
 from asr.data.dataset import energies
+from asr.data.index_cache import IndexCache, spread
+from asr.data.utterances import Utterances
 from asr.errors import InputError
 from asr.interfaces import Features, Tokenizer
 from asr.recognition.confidence import FILE as CALIBRATION
@@ -165,7 +169,7 @@ def fitted_front_end(
         if of_start["tokenizer"] is not None:
             tokenizer.load(of_start["tokenizer"])
         else:
-            tokenizer.fit(corpus.train.texts)
+            _fit_once(tokenizer, settings, corpus.train)
         if of_start["features"] is not None:
             features.normalize.load(of_start["features"])
         else:
@@ -173,6 +177,23 @@ def fitted_front_end(
         if keep:
             save_fitted(run_dir, fitted_files(tokenizer, features))
     return tokenizer, features
+
+
+def _fit_once(tokenizer: Tokenizer, settings: RunSettings, utterances: Utterances) -> None:
+    """Fit a tokenizer to texts, or load the files of an earlier fit from the cache of indexes."""
+    if utterances.source is None:
+        tokenizer.fit(utterances.texts)
+        return
+
+    def fit() -> np.ndarray:
+        tokenizer.fit(utterances.texts)
+        files = {name: content.decode("latin-1") for name, content in tokenizer.files().items()}
+        return np.frombuffer(json.dumps(files).encode(), dtype=np.uint8)
+
+    chosen = [settings.components[group] for group in ("normalizer", "tokenizer")]
+    probes = [utterances[index].text for index in spread(len(utterances))]
+    stored = IndexCache(settings.data.index_dir).numbers(repr(("tokenizer", utterances.source, chosen, probes)), fit)
+    tokenizer.load({name: text.encode("latin-1") for name, text in json.loads(stored.tobytes()).items()})
 
 
 def save_fitted(run_dir: Path, files: Mapping[str, bytes]) -> None:
