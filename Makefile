@@ -33,6 +33,7 @@ demo: .venv/ready
 	$(RUN) asr.train
 	$(RUN) asr.evaluate runs/mini data/mini/test.jsonl --output-dir runs/mini/evaluation --report runs/mini/evaluation/report.html
 	$(RUN) asr.transcribe runs/mini data/mini/audio/test/test-00001.flac
+	@sed -n 's/.*test-00001\.flac.*"text": "\([^"]*\)".*/Spoken in test-00001.flac: \1/p' data/mini/test.jsonl
 	@echo "Reports: runs/mini/report.html, runs/mini/evaluation/report.html"
 
 docs: .venv/ready

@@ -84,7 +84,7 @@ def train(settings: "RunSettings") -> float | None:
     shard_in_fit(trainer, task, model.encoder.blocks, ["losses"])
     others = besides_steps(trainer, settings, prepared, task, data)
     stop = equip(trainer, settings, state, run, data, task.measure, others)
-    early_end = fit(trainer, task, data, state.resume, stop, settings.trainer, run.total_steps)
+    early_end = fit(trainer, task, data, state, stop, settings.trainer, run.total_steps)
 
     if trainer.is_global_zero:
         device = trainer.strategy.root_device

@@ -57,7 +57,7 @@ def train_lm(settings: "LanguageModelSettings") -> float:
     shard_in_fit(trainer, task, (), ["losses"])
     others = besides_text_steps(trainer, settings, data.worst_batches)
     stop = equip(trainer, settings, state, run, data, task.measure, others)
-    early_end = fit(trainer, task, data, state.resume, stop, settings.trainer, run.total_steps)
+    early_end = fit(trainer, task, data, state, stop, settings.trainer, run.total_steps)
     if not trainer.is_global_zero:
         return float("nan")
     results = finish_language_model(settings, prepared, trainer.strategy.root_device)

@@ -81,15 +81,35 @@ def test_an_address_on_another_host_is_detected(page: str) -> None:
     assert not any(map(is_elsewhere, loaded("<a href='https://example.org'></a><img src='../a.png'>")))
 
 
-def test_the_search_works_on_pages_opened_as_files(site: Path, browser: Any) -> None:  # noqa: F811
+def searched(site: Path, browser: Any, words: str) -> Any:  # noqa: F811
+    """Search for words on a page that is opened as a file; return the visit when there are results."""
     seen = visit(browser, site / "guide" / "train.html")
     seen.page.click("input[name=query]")
     wait_until(seen.page, "!document.querySelector('.md-search-result__meta').textContent.includes('Initializing')")
-    seen.page.keyboard.type("hotword")  # typed, because the search starts when a key is released
+    seen.page.keyboard.type(words)  # typed, because the search starts when a key is released
     wait_until(seen.page, "document.querySelectorAll('.md-search-result__item').length > 0")
+    return seen
+
+
+def test_the_search_works_on_pages_opened_as_files(site: Path, browser: Any) -> None:  # noqa: F811
+    seen = searched(site, browser, "hotword")
     assert "language-models.html" in seen.page.inner_html(".md-search-result__list")
     assert seen.complaints == []
     assert all(request.startswith("file:") for request in seen.requests)
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["recognizer", "recogniser", "normalization", "callback", "plugin", "out of memory", "batch size", "learning rate"],
+)
+def test_the_search_lists_a_page_of_the_guide_or_a_tutorial_first(
+    site: Path,
+    browser: Any,  # noqa: F811
+    words: str,
+) -> None:
+    seen = searched(site, browser, words)
+    first = seen.page.get_attribute(".md-search-result__item > a", "href")
+    assert Path(first.partition("?")[0]).parent.name in ("guide", "tutorials"), first
 
 
 @pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])

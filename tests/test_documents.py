@@ -1,11 +1,13 @@
-"""Links, files, extras and make targets that the documents name must exist."""
+"""Links, files, extras and make targets that the documents name must exist; the demo prints what was spoken."""
 
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
 import pytest
 
+from asr.data.manifest import Utterance, write_manifest
 from tests.conftest import ROOT
 from tests.documents import DOCUMENTS, README, code_blocks, code_spans, headings, links, name_of, prose
 
@@ -63,3 +65,17 @@ def test_every_make_target_named_in_a_document_exists() -> None:
     named = set(re.findall(r"^make ([\w.-]+)", texts, re.MULTILINE))
     assert {"demo", "test"} <= named
     assert named <= targets
+
+
+def test_the_demo_prints_the_words_of_the_recording_that_it_transcribes(tmp_path: Path) -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    [transcribed] = re.findall(r"asr\.transcribe runs/mini (data/mini/\S+)$", makefile, re.MULTILINE)
+    [command] = re.findall(r"^\t@(sed .*)$", makefile, re.MULTILINE)
+    folder = tmp_path / "data" / "mini"
+    audio = [str(folder / "audio" / "test" / f"test-0000{number}.flac") for number in range(3)]
+    texts = ["two plus two", "seven bananas, please", "turn left"]
+    spoken = dict(zip(audio, texts, strict=True))
+    folder.mkdir(parents=True)
+    write_manifest(folder / "test.jsonl", [Utterance(path, 1.0, text, path) for path, text in spoken.items()])
+    printed = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert [text for text in texts if text in printed] == [spoken[str(tmp_path / transcribed)]]

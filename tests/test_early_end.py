@@ -1,5 +1,6 @@
 """A run that ends early reports where and why in its last line; a value that is not finite does not end a run."""
 
+import html
 import math
 import re
 from dataclasses import replace
@@ -34,12 +35,13 @@ def last_line(run_dir: Path, corpus: Path, *overrides: str) -> str:
     ],
     ids=lambda given: given[0] if isinstance(given, list) else "",
 )
-def test_a_run_that_ends_early_reports_step_and_reason_in_its_last_line(
+def test_a_run_that_ends_early_reports_step_and_reason_in_its_last_line_and_once_on_its_page(
     overrides: list[str], reason: str, tones: Path, tmp_path: Path
 ) -> None:
     line = last_line(tmp_path / "run", tones, *overrides)
     stopped = re.search(rf"stopped at step (\d+) of ([\d,]+): {reason}", line)
     assert stopped, line
+    assert html.unescape((tmp_path / "run" / "report.html").read_text()).count(stopped.string[stopped.start() :]) == 1
     assert int(stopped[1]) == int(metrics(tmp_path / "run")[-1]["step"]) < int(stopped[2].replace(",", ""))
 
 

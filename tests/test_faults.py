@@ -25,6 +25,7 @@ import torch
 
 from asr.checkpoint.saved import kept_checkpoints
 from asr.data.manifest import read_manifest
+from asr.run.events import read_history
 from asr.training.distributed import STARTED_BY_FIRST, stop_others
 from tests.conftest import ROOT, TINY, resolved, settings_with, tone_corpus
 from tests.forked import PATIENCE
@@ -437,8 +438,11 @@ def test_a_signal_saves_a_checkpoint_and_stops_the_training_with_the_exit_status
     assert finish(running) == status
     done = steps_logged(run_dir)
     end = (run_dir / "train.log").read_text().splitlines()[-1]
-    assert re.search(rf"{signal.Signals(signum).name} at step {done} of \d+", end), end
+    stopped = re.search(rf"stopped by {signal.Signals(signum).name} at step {done} of \d+", end)
+    assert stopped
+    assert read_history(run_dir / "events.jsonl").early_end == stopped[0]
     assert finish(start(config(run_dir, tones, rarely), tmp_path / "log")) == 0
+    assert read_history(run_dir / "events.jsonl").early_end is None, "the resumed run reached its end"
     step, _ = resumptions(run_dir)[0]
     assert done <= step <= done + 1, "no step is lost"
     assert bundle(run_dir) == bundle(whole)

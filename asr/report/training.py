@@ -17,7 +17,7 @@ from asr.report.training_examples import examples
 from asr.report.training_gains import gains
 from asr.report.training_manifests import manifests_section
 from asr.run.events import History, Start, Started, TextStarted, read_history
-from asr.run.names import COMPARISON, CONFIG, EVENTS, EXAMPLES, LOG, METRICS, REPORT, RESULTS
+from asr.run.names import COMPARISON, CONFIG, EVENTS, EXAMPLES, LOG, METRICS, PROFILE, REPORT, RESULTS
 from asr.run.validation_samples import ValidationSample, read_samples
 from asr.system.files import real, write_whole_text
 from asr.text.numbers import NONE, duration, interval, number, percent
@@ -43,6 +43,7 @@ class Record:
         results: results.json, by test manifest.
         comparisons: comparison.json, by test manifest.
         history: events.jsonl.
+        profile: profile.txt of debug=profile.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Record:
     results: Mapping[str, Mapping[str, Any]]
     comparisons: Mapping[str, Mapping[str, Any]]
     history: History
+    profile: str
 
 
 def leave_report(run_dir: Path) -> None:
@@ -84,6 +86,7 @@ def read_record(run_dir: Path) -> Record:
         _results(_text(run_dir / RESULTS)),
         _comparisons(_text(run_dir / COMPARISON)),
         read_history(run_dir / EVENTS),
+        _text(run_dir / PROFILE),
     )
 
 
@@ -105,6 +108,7 @@ def training_page(record: Record) -> str:
         "<section><h2>Curves</h2>",
         f'<p class="note">{escape(" ".join(notes))}</p>' if notes else "",
         f'<div class="charts">{"".join(drawn)}</div></section>',
+        f"<section><h2>Profile</h2>{_preformatted(record.profile)}</section>" if record.profile else "",
         manifests_section(record.curves),
         "" if is_text else f"<section><h2>Hypotheses during training</h2>{examples(record.examples)}</section>",
         "<section><h2>Warnings, dropped and skipped utterances</h2>",
@@ -189,6 +193,8 @@ def _facts(record: Record) -> list[tuple[str, str]]:
         pairs += [(name, text) for name, text in origin.items() if text]
     if record.history.began is not None:
         pairs.append(("Begun", f"{datetime.fromtimestamp(record.history.began, UTC):%Y-%m-%d %H:%M} UTC"))
+    if record.history.early_end is not None:
+        pairs.append(("Ended early", record.history.early_end))
     if not record.results:
         pairs.append(("Not tested", f"there is no {RESULTS}: the run has not ended, or has no test manifest"))
     return pairs
@@ -254,8 +260,12 @@ def _warnings(record: Record) -> str:
 def _config(record: Record) -> str:
     if not record.config_text:
         return f"<p>There is no {CONFIG}.</p>"
-    text = f'<div class="table-scroll" tabindex="0"><pre>{escape(record.config_text)}</pre></div>'
+    text = _preformatted(record.config_text)
     return f"<details><summary>{CONFIG}, every setting of the run</summary>{text}</details>"
+
+
+def _preformatted(text: str) -> str:
+    return f'<div class="table-scroll" tabindex="0"><pre>{escape(text)}</pre></div>'
 
 
 def _last_step(curves: Mapping[str, Curve]) -> int | None:

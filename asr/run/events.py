@@ -124,18 +124,30 @@ class Warned:
 
 
 @dataclass(frozen=True, slots=True)
+class EndedEarly:
+    """The training ends before its planned end.
+
+    Args:
+        message: step and reason, as in the run's log.
+    """
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Bundled:
     """The training is complete, and the bundle is written."""
 
 
 Start = Started | TextStarted
-Event = Start | Progress | Validated | Warned | Bundled
+Event = Start | Progress | Validated | Warned | EndedEarly | Bundled
 EVENTS: dict[str, Callable[..., Event]] = {
     "start": Started,
     "text_start": TextStarted,
     "progress": Progress,
     "validation": Validated,
     "warning": Warned,
+    "early_end": EndedEarly,
     "bundle": Bundled,
 }
 KINDS = {kind: name for name, kind in EVENTS.items()}
@@ -188,6 +200,7 @@ class History:
         wall_seconds: time from each start to its last `Progress` or `Bundled` event, summed over the starts.
         passes: number of passes over the training data; batches that are repeated after a resume count once.
         warnings: number of occurrences of each warning, in order of first occurrence.
+        early_end: why the latest start ended before the planned end of the run; None if it did not.
         damaged: number of unreadable lines.
     """
 
@@ -198,6 +211,7 @@ class History:
     wall_seconds: float | None = None
     passes: float | None = None
     warnings: Counter[str] = field(default_factory=Counter)
+    early_end: str | None = None
     damaged: int = 0
 
 
@@ -216,11 +230,14 @@ def read_history(path: Path) -> History:
                 history.first, history.latest = history.first or event, event
                 history.began = moment if history.began is None else history.began
                 history.starts += 1
+                history.early_end = None
                 before = moment
             case Progress():
                 history.passes = event.epoch - 1 + event.batch / max(1, event.num_batches)
             case Warned():
                 history.warnings[event.message] += 1
+            case EndedEarly():
+                history.early_end = event.message
         if isinstance(event, Progress | Bundled):  # a Warned event may already belong to the next start
             history.wall_seconds = (history.wall_seconds or 0.0) + max(0.0, moment - before)  # a clock may be set back
             before = moment

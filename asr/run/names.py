@@ -7,7 +7,8 @@ METRICS = "metrics.csv"
 EVENTS = "events.jsonl"
 EXAMPLES = "examples.jsonl"
 FAULTS = "faults"  # folder: batches whose loss is not finite
-TRACE = "trace.json"  # profile from debug=profile
+PROFILE = "profile.txt"  # tables from debug=profile
+TRACE = "trace.json"  # each operation of debug=profile
 RESULTS = "results.json"
 COMPARISON = "comparison.json"  # results before and after training, in a run that starts from a model
 REPORT = "report.html"

@@ -8,12 +8,14 @@ import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from asr.errors import InputError, UnreachableStoreError, is_out_of_memory
+from asr.run.events import EndedEarly, EventsFile
 from asr.training.distributed import is_lost_connection, report_lost_connection, stop_others, take_leave
 from asr.training.signals import Stopped, StopRequest
 from asr.training.trainer import refusal
 
 if TYPE_CHECKING:
     from asr.run.resume import Resume
+    from asr.run.run_state import RunState
     from asr.run.settings import TrainerSettings
     from asr.training.tasks import TrainingTask
 
@@ -32,18 +34,18 @@ def fit(
     trainer: pl.Trainer,
     task: "TrainingTask",
     data: pl.LightningDataModule,
-    resume: "Resume | None",
+    state: "RunState",
     stop: StopRequest,
     settings: "TrainerSettings",
     total_steps: int,
 ) -> str | None:
-    """Train from the beginning or from a checkpoint.
+    """Train from the beginning or from a checkpoint; record an early end, also by a signal, as an event of the run.
 
     Args:
         trainer: trainer with callbacks and loggers from `equip`.
         task: the task to train.
         data: the data to train on.
-        resume: the checkpoint to resume from; None: train from the beginning.
+        state: the run folder, and the checkpoint to resume from.
         stop: request to stop, made by a signal.
         settings: settings of the trainer.
         total_steps: planned number of optimizer steps of the whole run.
@@ -57,6 +59,7 @@ def fit(
         StoreError: a store failed.
         Stopped: a signal stopped the training; the run is saved.
     """
+    resume = state.resume
     if resume and _is_finished(trainer, resume):
         logger.info("the run is already finished, at step %d: %s", resume.step, resume.path)
         take_leave()
@@ -71,13 +74,14 @@ def fit(
         early_end = _early_end(trainer, settings, total_steps)
         if early_end is not None and trainer.global_step == 0:
             raise InputError(f"a run must take at least one step; it {early_end}.")
+        _record(early_end, state)
         return early_end
     except Stopped as stopped:
         if not stop.at_once:  # after an immediate stop, processes may be at different steps and wait for each other
             take_leave()
         if trainer.global_rank > 0:
             raise SystemExit(0) from None
-        raise Stopped(stopped.signum, _place(trainer, total_steps)) from None
+        raise _stopped(stopped.signum, _place(trainer, total_steps), state) from None
     except (MisconfigurationException, ValueError, TypeError) as error:
         if not _is_from_lightning(error):
             raise
@@ -86,7 +90,7 @@ def fit(
         raise UnreachableStoreError(f"{error} Run the same command to resume.") from None
     except (RuntimeError, MemoryError, *LOST_WORKER) as error:
         if stop.at_once:  # a second Ctrl-C may cause any error
-            raise Stopped(stop.signum, _place(trainer, total_steps)) from None
+            raise _stopped(stop.signum, _place(trainer, total_steps), state) from None
         if is_out_of_memory(error):
             raise InputError(task.too_large()) from None
         if "DataLoader worker" in str(error) or is_lost_worker(error):
@@ -100,6 +104,19 @@ def fit(
     finally:
         if trainer.interrupted:
             stop_others(trainer)
+
+
+def _stopped(signum: int, where: str, state: "RunState") -> Stopped:
+    """Record that a signal stopped the run, and return the exception to raise."""
+    stopped = Stopped(signum, where)
+    _record(str(stopped), state)
+    return stopped
+
+
+def _record(early_end: str | None, state: "RunState") -> None:
+    """Write the event of an early end, if there is one, in the first process."""
+    if early_end is not None and state.writes:
+        EventsFile(state.run_dir).append(EndedEarly(early_end))
 
 
 def _is_finished(trainer: pl.Trainer, resume: "Resume") -> bool:

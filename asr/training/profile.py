@@ -10,7 +10,8 @@ from lightning.pytorch.profilers.pytorch import RegisterRecordFunction
 from torch.autograd.profiler_util import EventList
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from asr.run.names import TRACE
+from asr.run.names import PROFILE, TRACE
+from asr.system.files import write_whole_text
 
 logger = logging.getLogger(__name__)
 
@@ -21,18 +22,18 @@ PART = "[pl][module]"  # prefix of the names of the model's parts
 
 
 class Profile(pl.Callback):
-    """Record batches with torch's profiler; log two tables and write a trace.
+    """Record batches with torch's profiler; write two tables, to the log and to a file, and a trace.
 
     Lightning's own profiler prints its table only when the run ends, and its schedule counts batches within an epoch.
     From Lightning's profiler, this class takes only the names of the model's parts in the trace.
 
     Args:
-        run_dir: folder of the trace.
+        run_dir: folder of the tables and the trace.
         num_batches: number of training batches to record.
     """
 
     def __init__(self, run_dir: Path, num_batches: int) -> None:
-        self._trace = run_dir / TRACE
+        self._run_dir = run_dir
         self._num_batches = num_batches
         self._profile: profile | None = None
         self._names: RegisterRecordFunction | None = None
@@ -46,7 +47,7 @@ class Profile(pl.Callback):
         activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (pl_module.device.type == "cuda")
         steps = schedule(wait=WARM_UP - 1, warmup=1, active=self._num_batches, repeat=1)
         self._names = RegisterRecordFunction(pl_module)
-        self._profile = profile(activities=activities, schedule=steps, on_trace_ready=self._tell, acc_events=True)
+        self._profile = profile(activities=activities, schedule=steps, on_trace_ready=self._write, acc_events=True)
         self._names.__enter__()
         self._profile.start()
 
@@ -61,14 +62,20 @@ class Profile(pl.Callback):
             self._profile.stop()
             self._names.__exit__(None, None, None)
 
-    def _tell(self, recorded: profile) -> None:
+    def _write(self, recorded: profile) -> None:
         averages = recorded.key_averages()
         on_device = ProfilerActivity.CUDA in recorded.activities
-        logger.info("profile of %d batches after %d warm-up batches", self._num_batches, WARM_UP)
-        for line in [*_parts(averages, on_device), *_operations(averages, on_device)]:
+        trace = self._run_dir / TRACE
+        recorded.export_chrome_trace(str(trace))
+        lines = [
+            f"profile of {self._num_batches} batches after {WARM_UP} warm-up batches",
+            *_parts(averages, on_device),
+            *_operations(averages, on_device),
+            f"trace written to {trace}: open it at https://ui.perfetto.dev",
+        ]
+        for line in lines:
             logger.info("%s", line)
-        recorded.export_chrome_trace(str(self._trace))
-        logger.info("trace written to %s: open it at https://ui.perfetto.dev", self._trace)
+        write_whole_text(self._run_dir / PROFILE, "\n".join(lines) + "\n")
 
 
 def _parts(averages: EventList, on_device: bool) -> Iterator[str]:

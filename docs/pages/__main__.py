@@ -10,6 +10,9 @@ from docs.pages.markdown import table
 from docs.pages.python_api import python_pages
 from docs.pages.settings import settings_pages
 
+FIRST_FOUND = ("guide/", "tutorials/")  # the search lists these pages before others with the same words
+BOOSTED = "---\nsearch: {boost: 1000}\n---\n\n"
+
 
 def main(folder: Path) -> None:
     """Empty the folder, and write all pages and the assets of the site into it."""
@@ -18,7 +21,10 @@ def main(folder: Path) -> None:
     for path, content in pages.items():
         file = folder / path
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
+        if isinstance(content, str):
+            is_boosted = path.startswith(FIRST_FOUND) and path.endswith(".md")
+            content = f"{BOOSTED if is_boosted else ''}{content}".encode()
+        file.write_bytes(content)
     shutil.copytree(ROOT / "docs" / "assets", folder / "assets")
 
 
