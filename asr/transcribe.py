@@ -87,7 +87,7 @@ def _bulk(options: argparse.Namespace, how: "Inference") -> int:
 
         report = finish(job)
         page = job.folder.write_report(report, bulk_page(report))
-        done = f"all {report['num_parts']:,} parts are done: {report['hours']:.2f} h"
+        done = f"{counted(report['num_parts'], 'part')} done: {report['hours']:.2f} h"
         print(f"{done}, {counted(report['num_failures'], 'failure')}; report: {page}")
     return 0
 

@@ -5,6 +5,7 @@ import gc
 import math
 import re
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from asr.settings.rule import WORKERS
 from asr.system.files import NO_ROOM
 from asr.system.matrix_products import adopt, permit
 from asr.system.processes import INTERRUPTED, reader_has_gone, spin_briefly
+from asr.text.numbers import duration
 from asr.text.printable import printable
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 PRECISIONS = ("float32", "bfloat16", "float16")
 MODELS = "a run folder, a bundle, a .ckpt, or a folder of asr.export"
 PRECISION_HELP = "type of matrix products (default float32); in 16 bits, other recordings in a batch may affect a text"
+LINE_SECONDS = 10.0  # time between two lines of progress, if no progress bar is shown
 SHORTEST_CHUNK = 1.0  # seconds; shorter chunks contain no complete words
 DECODERS = sorted(file.stem for file in (CONF / "decode").glob("*.yaml"))
 FUSION_OPTIONS = (  # options for settings of decode.fusion
@@ -246,10 +249,28 @@ def progress_bar() -> "Progress":
 
 @contextmanager
 def audio_progress(description: str, utterances: "Iterable[Utterance]") -> "Iterator[Callable[[float], None]]":
-    """Show a progress bar for the audio of utterances; yield a function that advances the bar by processed seconds."""
+    """Show the progress through the audio of utterances; yield a function to call with the seconds of audio processed.
+
+    Where the progress bar is hidden, a line is printed to stderr every LINE_SECONDS.
+    """
+    total = sum(utterance.duration for utterance in utterances)
+    begun = announced = time.monotonic()
+    done = 0.0
     with progress_bar() as progress:
-        task = progress.add_task(description, total=sum(utterance.duration for utterance in utterances))
-        yield lambda seconds: progress.advance(task, seconds)
+        task = progress.add_task(description, total=total)
+
+        def advance(seconds: float) -> None:
+            nonlocal announced, done
+            done += seconds
+            progress.advance(task, seconds)
+            now = time.monotonic()
+            if progress.disable and now - announced > LINE_SECONDS and 0 < done < total:
+                announced = now
+                left = duration((now - begun) * (total - done) / done)
+                share = f"{duration(done)} of {duration(total)} of audio"
+                print(printable(f"{description}: {share}, {left} left"), file=sys.stderr, flush=True)
+
+        yield advance
 
 
 def check_language(language: str | None) -> None:
