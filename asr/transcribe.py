@@ -67,7 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _check_nbest(recognizer, how.nbest, options.format)
     hotwords = _Hotwords(recognizer)
     num_written = 0
-    with audio_progress("transcribing", [recording.utterance for recording in recordings]) as advance:
+    utterances = [recording.utterance for recording in recordings]
+    with audio_progress("transcribing", utterances, is_printing=not options.output_dir) as advance:
         for _, transcript in write(in_order(recordings, partial(_outcomes, recognizer, how, advance)), options):
             num_written += 1
             hotwords.count(transcript.text)

@@ -17,6 +17,7 @@ import pytest
 import soundfile
 import torch
 
+from asr.cli.command import progress_bar
 from asr.data.manifest import read_manifest
 from asr.errors import InputError
 from asr.recognition.formats import FORMATS
@@ -69,6 +70,23 @@ def test_where_no_progress_bar_is_shown_lines_on_stderr_report_the_progress(
     out, err = capsys.readouterr()
     assert all("\t" in line for line in out.splitlines())
     assert re.search(r"^transcribing: \d+ s of \d+ s.* left$", err, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("terminals", "is_printing", "is_hidden"),
+    [
+        ({"stderr", "stdout"}, False, False),  # asr.evaluate, asr.export, or --output-dir, on a terminal
+        ({"stderr", "stdout"}, True, True),  # a bar would break the lines of the texts
+        ({"stderr"}, True, False),
+        ({"stdout"}, False, True),
+    ],
+)
+def test_a_progress_bar_is_shown_on_a_terminal_unless_texts_are_printed_there(
+    terminals: set[str], is_printing: bool, is_hidden: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("stderr", "stdout"):
+        monkeypatch.setattr(getattr(sys, name), "isatty", partial(terminals.__contains__, name))
+    assert progress_bar(is_printing).disable == is_hidden
 
 
 def test_each_bad_file_is_reported_in_one_line_and_the_others_are_transcribed(

@@ -233,30 +233,33 @@ def inference(options: argparse.Namespace) -> "Inference":
     )
 
 
-def progress_bar() -> "Progress":
-    """Make a progress bar on stderr.
+def progress_bar(is_printing: bool = False) -> "Progress":
+    """Make a progress bar on stderr, which is hidden if stderr is not a terminal.
 
-    The bar is hidden if stderr is not a terminal. It is also hidden if stdout is a terminal, because a bar would break
-    the lines printed there.
+    Args:
+        is_printing: results are printed while the bar is shown; if stdout is a terminal, the bar is hidden, because it
+            would break their lines.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    hidden = not sys.stderr.isatty() or sys.stdout.isatty()
+    hidden = not sys.stderr.isatty() or (is_printing and sys.stdout.isatty())
     return Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False, disable=hidden)
 
 
 @contextmanager
-def audio_progress(description: str, utterances: "Iterable[Utterance]") -> "Iterator[Callable[[float], None]]":
+def audio_progress(
+    description: str, utterances: "Iterable[Utterance]", is_printing: bool = False
+) -> "Iterator[Callable[[float], None]]":
     """Show the progress through the audio of utterances; yield a function to call with the seconds of audio processed.
 
-    Where the progress bar is hidden, a line is printed to stderr every LINE_SECONDS.
+    Where the progress bar is hidden, a line is printed to stderr every LINE_SECONDS. `is_printing`: see `progress_bar`.
     """
     total = sum(utterance.duration for utterance in utterances)
     begun = announced = time.monotonic()
     done = 0.0
-    with progress_bar() as progress:
+    with progress_bar(is_printing) as progress:
         task = progress.add_task(description, total=total)
 
         def advance(seconds: float) -> None:
