@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if rules is not None:
             segments[utterance.id] = _segments(recognizer, utterance, aligned, rules)
 
-    with audio_progress("aligning", utterances) as advance:
+    with audio_progress("aligning", utterances, is_printing=rules is None and not options.output_dir) as advance:
         outcomes = in_order(recordings, partial(_outcomes, recognizer, how, advance, on_aligned))
         # With --segments, transcripts are not printed, because hours of audio would fill the screen with words.
         for recording, transcript in outcomes if rules and not options.output_dir else write(outcomes, options):

@@ -67,7 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _check_nbest(recognizer, how.nbest, options.format)
     hotwords = _Hotwords(recognizer)
     num_written = 0
-    with audio_progress("transcribing", [recording.utterance for recording in recordings]) as advance:
+    utterances = [recording.utterance for recording in recordings]
+    with audio_progress("transcribing", utterances, is_printing=not options.output_dir) as advance:
         for _, transcript in write(in_order(recordings, partial(_outcomes, recognizer, how, advance)), options):
             num_written += 1
             hotwords.count(transcript.text)
@@ -87,7 +88,7 @@ def _bulk(options: argparse.Namespace, how: "Inference") -> int:
 
         report = finish(job)
         page = job.folder.write_report(report, bulk_page(report))
-        done = f"all {report['num_parts']:,} parts are done: {report['hours']:.2f} h"
+        done = f"{counted(report['num_parts'], 'part')} done: {report['hours']:.2f} h"
         print(f"{done}, {counted(report['num_failures'], 'failure')}; report: {page}")
     return 0
 

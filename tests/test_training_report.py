@@ -245,6 +245,7 @@ def test_the_time_is_the_sum_over_all_starts_without_the_pauses_between_them(tmp
     assert (history.starts, history.wall_seconds, history.passes) == (2, 90.0, 1.75)
     assert history.warnings == {dropped.message: 2, damaged.message: 1}
     page = page_of(tmp_path)
+    assert tiles(page)["Optimizer steps"] == ("350", "epoch 2"), "metrics.csv has only the steps that are logged"
     assert "why (a, b, c) (2 times)" in page
     assert "in 2 starts" in page
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from asr.cli.command import decoder, finite, load_model, progress_bar
+from asr.cli.command import LINE_SECONDS, decoder, finite, load_model, progress_bar
 from asr.errors import InputError
 from asr.text.numbers import counted, duration
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from asr.recognition.inference import Inference
     from asr.recognition.recognizer import Recognizer
 
-LINE_SECONDS = 10.0  # time between two lines of progress, if no progress bar is shown
 # limits of the sample that a dry run measures: seconds of audio, and number of utterances
 SAMPLE_SECONDS, MAX_SAMPLED = 60.0, 20
 NEEDS_PARTS = (

@@ -5,6 +5,7 @@ import gc
 import math
 import re
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from asr.settings.rule import WORKERS
 from asr.system.files import NO_ROOM
 from asr.system.matrix_products import adopt, permit
 from asr.system.processes import INTERRUPTED, reader_has_gone, spin_briefly
+from asr.text.numbers import duration
 from asr.text.printable import printable
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 PRECISIONS = ("float32", "bfloat16", "float16")
 MODELS = "a run folder, a bundle, a .ckpt, or a folder of asr.export"
 PRECISION_HELP = "type of matrix products (default float32); in 16 bits, other recordings in a batch may affect a text"
+LINE_SECONDS = 10.0  # time between two lines of progress, if no progress bar is shown
 SHORTEST_CHUNK = 1.0  # seconds; shorter chunks contain no complete words
 DECODERS = sorted(file.stem for file in (CONF / "decode").glob("*.yaml"))
 FUSION_OPTIONS = (  # options for settings of decode.fusion
@@ -230,26 +233,47 @@ def inference(options: argparse.Namespace) -> "Inference":
     )
 
 
-def progress_bar() -> "Progress":
-    """Make a progress bar on stderr.
+def progress_bar(is_printing: bool = False) -> "Progress":
+    """Make a progress bar on stderr, which is hidden if stderr is not a terminal.
 
-    The bar is hidden if stderr is not a terminal. It is also hidden if stdout is a terminal, because a bar would break
-    the lines printed there.
+    Args:
+        is_printing: results are printed while the bar is shown; if stdout is a terminal, the bar is hidden, because it
+            would break their lines.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    hidden = not sys.stderr.isatty() or sys.stdout.isatty()
+    hidden = not sys.stderr.isatty() or (is_printing and sys.stdout.isatty())
     return Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False, disable=hidden)
 
 
 @contextmanager
-def audio_progress(description: str, utterances: "Iterable[Utterance]") -> "Iterator[Callable[[float], None]]":
-    """Show a progress bar for the audio of utterances; yield a function that advances the bar by processed seconds."""
-    with progress_bar() as progress:
-        task = progress.add_task(description, total=sum(utterance.duration for utterance in utterances))
-        yield lambda seconds: progress.advance(task, seconds)
+def audio_progress(
+    description: str, utterances: "Iterable[Utterance]", is_printing: bool = False
+) -> "Iterator[Callable[[float], None]]":
+    """Show the progress through the audio of utterances; yield a function to call with the seconds of audio processed.
+
+    Where the progress bar is hidden, a line is printed to stderr every LINE_SECONDS. `is_printing`: see `progress_bar`.
+    """
+    total = sum(utterance.duration for utterance in utterances)
+    begun = announced = time.monotonic()
+    done = 0.0
+    with progress_bar(is_printing) as progress:
+        task = progress.add_task(description, total=total)
+
+        def advance(seconds: float) -> None:
+            nonlocal announced, done
+            done += seconds
+            progress.advance(task, seconds)
+            now = time.monotonic()
+            if progress.disable and now - announced > LINE_SECONDS and 0 < done < total:
+                announced = now
+                left = duration((now - begun) * (total - done) / done)
+                share = f"{duration(done)} of {duration(total)} of audio"
+                print(printable(f"{description}: {share}, {left} left"), file=sys.stderr, flush=True)
+
+        yield advance
 
 
 def check_language(language: str | None) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -123,10 +124,10 @@ def training_page(record: Record) -> str:
 def _headline(record: Record) -> list[str]:
     history, curves = record.history, record.curves
     tiles = _test_tiles(record.results) + _validation_tiles(curves.get("valid/wer", Curve([], [])), not record.results)
-    if (step := _last_step(curves)) is not None:
-        epochs = curves.get("epoch")
-        detail = [f"epoch {epochs.values[-1]:,.0f}"] if epochs is not None and len(epochs) else []
-        tiles.append(figure("steps", "Optimizer steps", f"{step:,}", detail))
+    steps = [step for step in (history.step, _last_step(curves)) if step is not None]  # curves lack unlogged steps
+    if steps:
+        detail = [f"epoch {math.ceil(history.passes):,}"] if history.passes is not None else []
+        tiles.append(figure("steps", "Optimizer steps", f"{max(steps):,}", detail))
     if history.passes is not None and isinstance(history.latest, Started):
         hours = history.latest.train_hours
         audio = f"about {number(round(history.passes * hours, 1))} h"

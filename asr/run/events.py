@@ -198,6 +198,7 @@ class History:
         began: time of the first start, in seconds since 1970.
         starts: number of starts and resumes.
         wall_seconds: time from each start to its last `Progress` or `Bundled` event, summed over the starts.
+        step: completed optimizer steps at the last `Progress` event.
         passes: number of passes over the training data; batches that are repeated after a resume count once.
         warnings: number of occurrences of each warning, in order of first occurrence.
         early_end: why the latest start ended before the planned end of the run; None if it did not.
@@ -209,6 +210,7 @@ class History:
     began: float | None = None
     starts: int = 0
     wall_seconds: float | None = None
+    step: int | None = None
     passes: float | None = None
     warnings: Counter[str] = field(default_factory=Counter)
     early_end: str | None = None
@@ -233,6 +235,7 @@ def read_history(path: Path) -> History:
                 history.early_end = None
                 before = moment
             case Progress():
+                history.step = event.step
                 history.passes = event.epoch - 1 + event.batch / max(1, event.num_batches)
             case Warned():
                 history.warnings[event.message] += 1
