@@ -222,7 +222,7 @@ def refusal(config: dict[str, Any], tones: Path, folder: Path) -> str:
 
 REFUSED_BY_THE_RUN = (  # these reasons depend not only on settings, but also on files, the machine, or the result
     "must exist; it does not",
-    "either all manifests must exist or none",
+    "all manifests must exist",
     "a batch must have room for the seconds that augment.edges adds",
     "a model must be a run folder, a bundle or a .ckpt",
     "a model folder must have",

@@ -144,7 +144,7 @@ def prepare_if_absent(settings: CorpusSettings) -> None:
         return
     present = [path for path in manifests if path not in absent]
     if present:
-        must = f"corpus {settings.name}: either all manifests must exist or none; {absent[0]} does not"
+        must = f"corpus {settings.name}: all manifests must exist; {absent[0]} does not"
         raise InputError(f"{must}, {present[0]} does. Correct the name in corpus.train, .valid, .test or .also_test.")
     command_line = settings.prepare
     if command_line is None:
