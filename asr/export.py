@@ -3,6 +3,7 @@
 import argparse
 import re
 import shlex
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -62,9 +63,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     audio = recordings(recognizer.model.features, options.audio)
     with progress_bar() as progress:
         task = progress.add_task("", total=None)
+        printed: set[str] = set()
 
         def on_step(description: str) -> None:
             progress.update(task, description=description)
+            if progress.disable and (step := description.partition(":")[0]) not in printed:  # a bar would show it
+                printed.add(step)
+                print(step, file=sys.stderr, flush=True)
 
         runtime = _runtime(options, bundle, on_step)
         parts = written_down(recognizer, on_step)

@@ -193,6 +193,9 @@ def test_an_invalid_utterance_is_reported_in_one_line(kind: str, tmp_path: Path)
 
 
 def test_a_file_that_cannot_be_read_is_named_in_the_error(tmp_path: Path) -> None:
+    (tmp_path / "test.wer.json").write_text('{\n  "wer": 0.1\n}\n')
+    with pytest.raises(InputError, match=r"test\.wer\.json: .*only counts.*utterances\.jsonl"):
+        read_scored(tmp_path / "test.wer.json")
     with pytest.raises(InputError, match=r"gone\.jsonl: no such file\. Give a NAME\.utterances\.jsonl"):
         read_scored(tmp_path / "gone.jsonl")
     with pytest.raises(InputError, match=r": it is a folder\. Give a NAME\.utterances\.jsonl"):
