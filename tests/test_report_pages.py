@@ -21,6 +21,7 @@ from asr.audio.load import load_waveform
 from asr.checkpoint.load import load_recognizer
 from asr.compare import main as compare
 from asr.data.manifest import Utterance, read_manifest
+from asr.diagnosis.finding import Case, Finding, Severity
 from asr.errors import InputError
 from asr.evaluate import main as evaluate
 from asr.evaluation.analysis import figures
@@ -40,8 +41,10 @@ from asr.report.clips import (
     record_with_features,
 )
 from asr.report.comparison import comparison_report
+from asr.report.diagnosis import diagnosis_page
 from asr.report.evaluation import About, attached, evaluation_report
 from asr.system import files
+from asr.web.figures import figure
 from asr.web.page import asset, escape, page, to_json, visible
 from asr.web.utterances import SCRIPTS
 from tests.browser import browser, overflow, visit, wait_until  # noqa: F401
@@ -183,6 +186,34 @@ def test_a_page_executes_only_its_own_script_and_loads_no_other_file(browser: An
         seen.page.context.close()
         server.shutdown()
     assert requests == []
+
+
+@pytest.mark.parametrize("width", [1280, 900])
+def test_the_figures_at_the_top_of_a_page_have_no_last_row_of_one(
+    width: int,
+    browser: Any,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    for count in range(2, 9):
+        tiles = "".join(figure(f"name{index}", f"Figure {index}", f"{index:,}", []) for index in range(count))
+        seen = visit(browser, save(tmp_path, page("title", f'<main><div class="headline">{tiles}</div></main>')), width)
+        tops = seen.page.eval_on_selector_all(".figure", "figures => figures.map(each => each.offsetTop)")
+        rows = [tops.count(top) for top in sorted(set(tops))]
+        assert rows[-1] > 1 or rows == [1] * count, (count, rows)
+
+
+def test_long_ids_break_only_at_separators(browser: Any, tmp_path: Path) -> None:  # noqa: F811
+    """Each part of an id between underscores is on one line, at 1280 pixels, beside a long text."""
+    names = [f"corpus_train_{number:05d}_recording-of-a-speaker_utterance" for number in range(3)]
+    utterances = [Utterance("a.wav", 2.0, "many words of a text " * 8, name) for name in names]
+    cases = [Case("train", utterance, f"like train: {utterance.id}") for utterance in utterances]
+    finding = Finding("equal audio", Severity.WARNING, "3 utterances.", "Keep one.", cases)
+    seen = visit(browser, save(tmp_path, diagnosis_page("corpus", "0 errors", [finding], [])), 1280)
+    script = """cells => cells.map(cell => {
+        const range = document.createRange(), texts = [...cell.childNodes].filter(node => node.nodeType === 3)
+        return texts.every(text => { range.selectNodeContents(text); return range.getClientRects().length === 1 })
+    })"""
+    assert seen.page.eval_on_selector_all("tbody td:nth-child(2) bdi", script) == [True] * len(names)
 
 
 def test_data_in_a_page_is_read_back_unchanged(browser: Any, tmp_path: Path) -> None:  # noqa: F811
