@@ -1,5 +1,6 @@
 """python -m asr.model MODEL: print a model's parts, sizes, names of weights, tokens and features."""
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -86,10 +87,8 @@ def _weights(weights: Mapping[str, Any]) -> list[str]:
         return ["weights: in the exported programs"]
     rows = [("weights, as patterns for init.frozen", "tensors", "shape", "type", "numbers")]
     for (pattern, shape, kind), count in groups.items():
-        size = count
-        for length in shape:
-            size *= length
-        rows.append((printable(pattern), f"{count:,}", "x".join(map(str, shape)) or "-", kind, f"{size:,}"))
+        size = f"{count * math.prod(shape):,}"
+        rows.append((printable(pattern), f"{count:,}", "x".join(map(str, shape)) or "-", kind, size))
     numbers = sum(weight.numel() for weight in weights.values())
     total = f"{counted(len(weights), 'tensor')}, {counted(numbers, 'number')}"
     megabytes = sum(weight.numel() * weight.element_size() for weight in weights.values()) / 1e6

@@ -64,7 +64,7 @@ def slow(where: str, rank: str | None = None) -> None:
     work = getattr(owner, name)
 
     def work_slowly(*arguments: Any) -> Any:
-        time.sleep(0.2)
+        time.sleep(0.3)  # much longer than the rest of a step, also on a loaded machine
         return work(*arguments)
 
     if rank in (None, os.environ.get("LOCAL_RANK", "0")):
@@ -78,7 +78,7 @@ def slow(where: str, rank: str | None = None) -> None:
         # A slow reader in another process delays this process as well.
         pytest.param("data", None, 1, 1, 0.5, 1.0, marks=pytest.mark.slow),
         ("net", None, 1, 2, 0.0, 0.4),
-        ("data", "1", 2, 0, 0.2, 0.7),  # the mean over ranks: rank 0 waits for the gradients of rank 1, not for data
+        ("data", "1", 2, 0, 0.3, 0.7),  # the mean over ranks: rank 0 waits for the gradients of rank 1, not for data
     ],
     ids=["slow data", "slow workers", "slow net", "slow data of one of two"],
 )

@@ -104,7 +104,7 @@ class Trial:
         return time.perf_counter() - begun
 
     def largest(self, plan: EpochPlan) -> list[Item]:
-        """Return the utterances of the largest planned batch, first those that determine its padding."""
+        """Return the utterances of the largest planned batch: the longest, the one with most text, the others."""
         padded = padded_seconds(plan)
         step, rank = divmod(int(padded.flatten().argmax()), padded.shape[1])
         items = plan.items(step, rank)

@@ -122,7 +122,7 @@ class Client:
         _process_id = os.getpid()
         self._obstore = obstore
         self._stores: dict[tuple[str, StorageSettings, Environment], Any] = {}
-        # Hosts and buckets that have answered with a byte range, and those that have answered with a whole object.
+        # Hosts and buckets, by their answers to requests for byte ranges: a range, or the whole object.
         self._with_ranges: set[str] = set()
         self._without_ranges: set[str] = set()
         self._free = asyncio.Semaphore(CONCURRENT_REQUESTS)

@@ -33,7 +33,7 @@ def _spelled(character: str) -> str:
     * compat: ligatures, digraphs, Roman numerals, radicals and symbols, decomposed: ﬁ, ĳ, ŀ (Catalan l·l), ſ, Ⅷ, ⼀, ℃.
       Letters in use are not: Afrikaans ŉ, Armenian և, Thai and Lao SARA AM, Lao digraphs, Kazakh letters with hamza,
       Tibetan vowels, ẚ, and the Hangul letters ㄱ to ㆎ.
-    * a space and a mark (´ ¨ ˜): signs, except those that follow their letter: ゛ and Arabic marks become the mark.
+    * a space and a mark (´ ¨ ˜): signs, unless the mark follows its letter: ゛ and Arabic marks become the mark.
     * super, sub: digits are decomposed: x². Letters are in use, and are not: ª, º, ʷ, ⁿ in Min Nan. ™ is a sign.
     * fraction: ½ becomes "1 2" like 1/2, but 2½ becomes "2 1 2", not "21 2".
     * noBreak: spaces and hyphens, which separate words anyway.

@@ -19,7 +19,7 @@ const UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u1950-\u19df\u1a20-\u1
   + "\u30fc-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\ua9e0-\ua9ff\uaa60-\uaadf\uf900-\ufaff\uff66-\uff9f"
   + "\u{1aff0}-\u{1b16f}\u{20000}-\u{323af}";
 const APOSTROPHES = "\u00b4`\u2018\u201b\u2032\u0384\u1fbd\u1fbf\u055a", MIDDLE = "\u00b7\u2027\u055f\u05f4";
-const GERESH = "\u05f3", SIGNS = `'"${APOSTROPHES}${MIDDLE}${GERESH}`, KEPT = SIGNS + JOINERS;
+const GERESH = "\u05f3", SIGNS = `'"${APOSTROPHES}${MIDDLE}${GERESH}`, UNCHANGED = SIGNS + JOINERS;
 const SIMPLER = { "\u2019": "'", "\u201d": '"', "\u2139": " ", "\ufbdd": "\u0677" };
 const BLANK_SIGN = /[\u0600-\u0605\u06dd\u0890\u0891\u08e2\u200b\u{110bd}\u{110cd}\u3164\uffa0]/u;
 const INVISIBLE = /[\p{Cf}\p{Me}\u055b\u055c\u055e\u034f\ufe00-\ufe0f\u{e0100}-\u{e01ef}]/u;
@@ -42,7 +42,7 @@ const SEPARATOR = new RegExp(`[${SIGNS}](?!(?<=[^ ${SIGNS}]')(?=[\\p{L}\\p{N}])|
   + `[${MIDDLE}])${NOT_CJK}(?=${LETTER})|(?<=[${HEBREW}]${GERESH}))`, "gu");
 
 function spelled(character) {
-  if (KEPT.includes(character)) return character;
+  if (UNCHANGED.includes(character)) return character;
   if (character in SIMPLER) return SIMPLER[character];
   if (BLANK_SIGN.test(character)) return " ";
   if (INVISIBLE.test(character)) return "";
