@@ -1,5 +1,7 @@
 # make demo: train, evaluate and transcribe on synthetic speech, which it generates.
-# make test: everything that CI checks. make test-all: also the slow tests.
+# make test: everything that CI checks. make test-all: also the slow tests. make lint: ruff and mypy alone.
+# make quick: ruff, mypy of changed files, and the tests of changed lines, by the map that make map stores.
+# make snapshots: rewrite the files in tests/ that describe the public interface and the error messages.
 # make docs: the documentation as a site, build/site/index.html.
 # make dist: source distribution and wheel, checked by twine.
 # make bench: all benchmarks, also of the other toolkits that PyPI has.
@@ -7,7 +9,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUN := $(BIN)/python -m
 
-.PHONY: demo dist docs test test-all bench clean
+.PHONY: demo dist docs lint tests test test-all quick map snapshots bench clean
 
 .venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -46,11 +48,27 @@ dist: .venv/ready
 	$(RUN) build
 	$(RUN) twine check --strict dist/*
 
-test: .venv/ready
+lint: .venv/ready
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+tests: .venv/ready
 	OMP_WAIT_POLICY=passive $(RUN) pytest -n 2 --hypothesis-profile=ci  # property tests with fixed examples; pytest alone draws new examples
+
+test: .venv/ready
+	$(MAKE) --jobs=2 lint tests
+
+quick: .venv/ready
+	$(RUN) tools.quick
+
+map: .venv/ready
+	$(RUN) tools.coverage_map
+
+snapshots: .venv/ready
+	mkdir -p build
+	$(RUN) tests.public_interface > build/snapshot && mv build/snapshot tests/public_interface.txt
+	$(RUN) tests.messages > build/snapshot && mv build/snapshot tests/messages.txt
 
 test-all: .venv/all test
 	OMP_WAIT_POLICY=passive $(RUN) pytest -n 2 -m slow

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import soundfile
 
+from tests import forked
 from tests.conftest import ROOT
-from tests.forked import SERVER, write_output_to
+from tests.forked import write_output_to
 from tests.tones import SAMPLE_RATE, sentences, speak
 
 BUNDLE = ROOT / "tests" / "bundles" / "format-7"
@@ -116,6 +117,6 @@ def start(
         max_bytes: maximum size of a file, which simulates a full disk.
         before: called before the command, to inject a fault.
     """
-    process = SERVER.Process(target=_run, args=(arguments, output, max_bytes, before))
+    process = forked.process(_run, arguments, output, max_bytes, before)
     process.start()
     return process

@@ -7,8 +7,10 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 from tests.conftest import ROOT
 
@@ -18,11 +20,23 @@ SERVER.set_forkserver_preload(
         "tests.forked",
         *("asr.train", "asr.plan", "asr.transcribe", "asr.evaluate", "asr.compare", "asr.convert", "asr.serve"),
         *("asr.training.fit", "asr.training.trainer", "asr.run.preparation", "asr.run.outcome"),  # commands import late
-        *("asr.bulk.job", "asr.bulk.local", "asr.bulk.report", "asr.interchange.models"),
+        *("asr.bulk.job", "asr.bulk.local", "asr.bulk.report", "asr.interchange.models", "asr.server.run"),
         *("asr.evaluation.utterances", "asr.evaluation.comparison"),
     ]
 )
 PATIENCE = 120  # seconds, for operations that should take a few
+
+
+def process(target: Callable[..., object], *arguments: Any) -> BaseProcess:
+    """Return a process that will be forked from the server and call `target(*arguments)`."""
+    return SERVER.Process(target=_of_test, args=(os.environ.get("PYTEST_CURRENT_TEST", ""), target, arguments))
+
+
+def _of_test(test: str, target: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+    os.environ["PYTEST_CURRENT_TEST"] = test  # the server has the name of the test that started it
+    if (coverage := sys.modules.get("coverage")) and (measured := coverage.Coverage.current()):
+        measured.switch_context(test)
+    target(*arguments)
 
 
 def write_output_to(output: Path, errors: Path | None = None) -> None:
@@ -49,34 +63,63 @@ def _run_module(
     runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
 
 
-def run_module(
-    module: str,
-    *arguments: object,
-    cwd: Path = ROOT,
-    environment: Mapping[str, str] | None = None,
-    method: str = "fork",
-) -> subprocess.CompletedProcess[str]:
-    """Run `python -m module`; return its exit status, output and errors.
+class Command:
+    """A running `python -m module`, with the methods of subprocess.Popen.
 
     Args:
         module: name of a module of this checkout.
         arguments: its command-line arguments.
+        stdout: file for its output.
+        stderr: file for its errors.
         cwd: its working directory.
         environment: additional environment variables.
         method: Python's default method of starting processes; fork: as Python up to 3.13 has it on Linux.
     """
-    command = [module, *map(str, arguments)]
+
+    def __init__(
+        self,
+        module: str,
+        *arguments: object,
+        stdout: Path,
+        stderr: Path,
+        cwd: Path = ROOT,
+        environment: Mapping[str, str] | None = None,
+        method: str = "fork",
+    ) -> None:
+        command = [module, *map(str, arguments)]
+        variables = {**os.environ, **(environment or {})}
+        self.process = process(_run_module, command, cwd, variables, stdout, stderr, method)
+        self.process.start()
+
+    @property
+    def pid(self) -> int:
+        assert self.process.pid is not None
+        return self.process.pid
+
+    def poll(self) -> int | None:
+        return self.process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.process.kill()
+
+    def wait(self, timeout: float = PATIENCE) -> int:
+        """Wait for the process; return its exit status. Kill it, and fail, if it does not end."""
+        self.process.join(timeout)
+        is_hanging = self.process.is_alive()
+        self.process.kill()
+        self.process.join()
+        assert not is_hanging, "the process did not end"
+        assert self.process.exitcode is not None
+        return self.process.exitcode
+
+
+def run_module(module: str, *arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run `python -m module`, with the options of Command; return its exit status, output and errors."""
     with tempfile.TemporaryDirectory() as folder:
         output, errors = Path(folder, "stdout"), Path(folder, "stderr")
-        process = SERVER.Process(
-            target=_run_module, args=(command, cwd, {**os.environ, **(environment or {})}, output, errors, method)
-        )
-        process.start()
-        process.join(PATIENCE)
-        is_hanging = process.is_alive()
-        process.kill()
-        process.join()
-        assert not is_hanging, f"{command} did not end"
-        assert process.exitcode is not None
+        status = Command(module, *arguments, stdout=output, stderr=errors, **options).wait()
         stdout, stderr = (path.read_text(errors="surrogateescape") for path in (output, errors))
-    return subprocess.CompletedProcess(command, process.exitcode, stdout, stderr)
+    return subprocess.CompletedProcess([module, *map(str, arguments)], status, stdout, stderr)

@@ -6,9 +6,7 @@ The server and the clients share one event loop; the network runs in a thread.
 import asyncio
 import contextlib
 import json
-import re
 import socket
-import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -27,14 +25,14 @@ from asr.recognition.recognizer import Recognizer
 from asr.server.hosts import Hosts
 from asr.server.jobs import Jobs
 from asr.server.metrics import Metrics
-from asr.server.run import make_server
+from asr.server.run import make_server, serve
 from asr.server.service import Service
 from asr.server.stream_client import StreamLimits
 from asr.server.stream_sockets import StreamSockets
 from asr.server.streams import Streams
 from asr.server.upload import Limits, Uploads
-from tests.conftest import ROOT
-from tests.serving import Server
+from tests.forked import Command
+from tests.serving import Server, address_in
 
 RATE = 16000
 LIMITS = StreamLimits(most=32, max_seconds=600, idle_seconds=20)
@@ -94,35 +92,28 @@ async def live(recognizer: Recognizer, limits: StreamLimits = LIMITS, **options:
             served.sockets.streams.join(PATIENCE)
 
 
-SERVER = """
-import socket, torch, tests.listener, tests.test_streaming
-from asr.server.run import serve
-from asr.server.stream_client import StreamLimits
-from tests.live import service
-torch.set_num_threads(1)
-served = service({recognizer}, StreamLimits({most}, 600, 60), num_threads=1)
-serve(served, socket.create_server(("127.0.0.1", 0), backlog=100), 10)
-"""
+def main(recognizer: str, most: str) -> None:
+    """Serve streams of the recogniser that the expression `recognizer` makes."""
+    import tests.listener
+    import tests.test_streaming
+
+    torch.set_num_threads(1)
+    made = eval(recognizer, {"tests": tests, "torch": torch})
+    served = service(made, StreamLimits(int(most), 600, 60), num_threads=1)
+    serve(served, socket.create_server(("127.0.0.1", 0), backlog=100), 10)
 
 
 @contextlib.contextmanager
 def live_process(recognizer: str, most: int) -> Iterator[Server]:
     """Start a server in a separate process, which evaluates the expression `recognizer` to make its recogniser."""
     with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder, "log")
-        command = [sys.executable, "-c", SERVER.format(recognizer=recognizer, most=most)]
-        with log.open("w") as errors:
-            process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True)
+        output, log = Path(folder, "output"), Path(folder, "log")
+        process = Command("tests.live", recognizer, most, stdout=output, stderr=log)
         try:
-            assert process.stdout is not None
-            match = re.search(r"http://\S+", process.stdout.readline())
-            assert match, log.read_text()
-            yield Server(match[0], process, log, Path(folder))
+            yield Server(address_in(output, log, process), process, log, Path(folder))
         finally:
             process.kill()
             process.wait()
-            if process.stdout is not None:
-                process.stdout.close()
 
 
 def pcm(waveform: Tensor) -> bytes:
@@ -171,3 +162,7 @@ def alone(recognizer: Recognizer, waveform: Tensor, **options: Any) -> list[Any]
     """Return the final words of an `asr.Stream` that receives all samples at once."""
     stream = Stream(recognizer, **options)
     return [*stream.feed(waveform).final, *stream.finish().final]
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

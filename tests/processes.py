@@ -13,7 +13,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from tests.forked import PATIENCE, SERVER, write_output_to
+from tests import forked
+from tests.forked import PATIENCE, write_output_to
 
 OF_THE_CLOCK = ("train/audio_seconds_per_second", "train/data_wait", "train/tokens_per_second")
 
@@ -60,7 +61,7 @@ def start(
     for rank in range(world_size):
         ranks = {**rendezvous, "LOCAL_RANK": str(rank), "NODE_RANK": "0"} if world_size > 1 else {}
         variables = {"OMP_NUM_THREADS": "1", **ranks, **(environment or {})}
-        process = SERVER.Process(target=_train, args=(config, variables, output, before))
+        process = forked.process(_train, config, variables, output, before)
         process.start()
         processes.append(process)
     return processes

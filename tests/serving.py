@@ -1,12 +1,9 @@
 """Real server processes for tests: `python -m asr.serve` on a free port, with their logs."""
 
 import contextlib
-import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -16,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from tests.conftest import ROOT
+from tests.forked import Command
 
 PATIENCE = 60  # seconds, for operations that should take a few
 
@@ -33,7 +30,7 @@ class Server:
     """
 
     address: str
-    process: "subprocess.Popen[str]"
+    process: Command
     log: Path
     scratch: Path
 
@@ -77,29 +74,27 @@ class Server:
 def serving(model: Path, *arguments: str | Path) -> Iterator[Server]:
     """Start a server, wait until it answers, and end it after the test."""
     with tempfile.TemporaryDirectory() as folder:
-        log, scratch = Path(folder, "log"), Path(folder, "scratch")
+        output, log, scratch = (Path(folder, name) for name in ("output", "log", "scratch"))
         scratch.mkdir()
-        command = [sys.executable, "-m", "asr.serve", str(model), "--port", "0", *map(str, arguments)]
-        with log.open("w") as errors:
-            process = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                env={**os.environ, "TMPDIR": str(scratch)},
-            )
+        options = {"stdout": output, "stderr": log, "environment": {"TMPDIR": str(scratch)}}
+        process = Command("asr.serve", model, "--port", "0", *arguments, **options)
         try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            match = re.search(r"http://\S+", line)
-            assert match, f"{line}{log.read_text()}"
-            yield Server(match[0], process, log, scratch)
+            yield Server(address_in(output, log, process), process, log, scratch)
         finally:
             process.kill()
             process.wait()
-            if process.stdout is not None:
-                process.stdout.close()
+
+
+def address_in(output: Path, log: Path, process: Command) -> str:
+    """Wait until a server has printed its address."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        for line in output.read_text().splitlines(keepends=True) if output.is_file() else []:
+            if line.endswith("\n") and (match := re.search(r"http://\S+", line)):
+                return match[0]
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < end, f"no address: {log.read_text()}"
+        time.sleep(0.02)
 
 
 def multipart(content: bytes, name: str = 'name="file"; filename="a.wav"', boundary: str = "b0undary") -> bytes:

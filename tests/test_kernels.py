@@ -10,7 +10,8 @@ from asr.kernels import attention, choice, depthwise, local_attention, relative_
 from asr.kernels.dropout import Dropout
 from asr.kernels.relative_attention import Projections
 from asr.lengths import padding_mask
-from tests.forked import PATIENCE, SERVER
+from tests import forked
+from tests.forked import PATIENCE
 
 
 def both(fast: object, plain: object, inputs: list[Tensor], *others: object) -> None:
@@ -56,7 +57,7 @@ def test_a_depthwise_convolution_in_bfloat16_ends_for_shapes_for_which_onednn_do
     threads: int, frames: int, dim: int
 ) -> None:
     """On processors with bfloat16 instructions, oneDNN generates code for these shapes forever."""
-    process = SERVER.Process(target=convolve_in_bfloat16, args=(threads, frames, dim))
+    process = forked.process(convolve_in_bfloat16, threads, frames, dim)
     process.start()
     process.join(PATIENCE)
     process.kill()

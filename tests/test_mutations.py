@@ -112,9 +112,9 @@ def problem(config: dict[str, Any]) -> str:
 
 def test_every_wrong_setting_is_reported_in_one_line_or_accepted() -> None:
     """Other exceptions, like a TypeError, fail this test with their traceback."""
-    problems = [problem(config) for _, _, config in random.Random(0).sample(settings(), 600)]
+    problems = [problem(config) for _, _, config in random.Random(0).sample(settings(), 150)]
     assert not [text for text in problems if "\n" in text or len(text) > 2000]
-    assert problems.count("") < 200, "most of the values must be refused"
+    assert problems.count("") < 50, "most of the values must be refused"
 
 
 @pytest.mark.parametrize(

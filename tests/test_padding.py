@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from asr.build import component
 from asr.data.batch import Example, collate
 from asr.data.manifest import Utterance
-from tests.conftest import ENCODERS, OTHER_PARTS, overridden, resolved
+from tests.conftest import ENCODERS, OTHER_PARTS, SMALLEST_ENCODERS, overridden, resolved
 
 NUM_MEL_BINS, VOCAB_SIZE = 20, 7
 LENGTHS = [41, 64, 17, 1, 30]  # frames; with stride 4: 11, 16, 5, 1, 8, and with 8: 6, 8, 3, 1, 4
@@ -43,13 +43,18 @@ def encoder_config(case: Case) -> dict[str, Any]:
 
 
 ALL = [*((f"encoder={name}",) for name in ENCODERS), *(tuple(part.overrides) for part in OTHER_PARTS)]
+LARGER = [(f"encoder={name}",) for name in ENCODERS if name not in SMALLEST_ENCODERS]
 OF_THE_BATCH = {"masked_batch_norm", "switchable_norm"}  # norms with statistics over the whole batch
-CASES = pytest.mark.parametrize("case", ALL, ids=" ".join)
-OWN_STATISTICS = pytest.mark.parametrize(
-    "case",
-    [case for case in ALL if encoder_config(case).get("norm", {}).get("name") not in OF_THE_BATCH],
-    ids=" ".join,
-)
+
+
+def cases(wanted: list[Case]) -> Any:
+    """Parametrise a test; encoders that differ from a smaller one only in their sizes are slow."""
+    marked = [pytest.param(case, marks=[pytest.mark.slow] * (case in LARGER)) for case in wanted]
+    return pytest.mark.parametrize("case", marked, ids=" ".join)
+
+
+CASES = cases(ALL)
+OWN_STATISTICS = cases([case for case in ALL if encoder_config(case).get("norm", {}).get("name") not in OF_THE_BATCH])
 
 
 class Net(nn.Module):
