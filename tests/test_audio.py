@@ -20,7 +20,6 @@ import numpy as np
 import pytest
 import soundfile
 import torch
-import torchaudio
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -28,7 +27,6 @@ from asr.audio import flac, resampling
 from asr.audio import load as audio
 from asr.audio.load import audio_info, find_audio, load_waveform, stream_waveform
 from asr.errors import AudioError
-from asr.system.processes import torch_threads
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 RATE = 16000
@@ -184,23 +182,8 @@ def test_float_samples_above_1_are_not_changed(save):
 # ---- resampling
 
 
-def resampled_by_definition(samples: np.ndarray, source: int, target: int, which: Iterable[int] = ()) -> np.ndarray:
-    """Resample in float64: each new sample is a sum of the old samples, weighted by a Kaiser-windowed sinc."""
-    cutoff = min(source, target) * 0.9475937167399596  # twice the cutoff frequency of kaiser_best, in Hz
-    half_width = 64 / cutoff  # seconds on each side: 64 zero crossings
-    beta = 14.769656459379492
-    out = []
-    for m in which or range(math.ceil(len(samples) * target / source)):
-        distance = np.arange(len(samples)) / source - m / target  # seconds
-        near = np.abs(distance) < half_width
-        window = np.i0(beta * np.sqrt(1 - (distance[near] / half_width) ** 2)) / np.i0(beta)
-        weights = cutoff / source * np.sinc(cutoff * distance[near]) * window
-        out.append(weights @ samples[near])
-    return np.array(out)
-
-
 USUAL = [(8000, 16000), (11025, 16000), (22050, 16000), (44100, 16000), (48000, 16000), (11025, 8000)]
-ODD = [(1301, 16000), (15999, 16000), (44101, 16000), (96001, 16000), (16001, 44100), (999_983, 8000)]
+ODD = [(1301, 16000), (15999, 16000), (44101, 16000), (96001, 16000), (16001, 44100), (999_983, 8000), (1000, 999)]
 
 
 def resampled(blocks: Iterable[torch.Tensor], source: int, target: int) -> torch.Tensor:
@@ -209,46 +192,39 @@ def resampled(blocks: Iterable[torch.Tensor], source: int, target: int) -> torch
 
 
 @pytest.mark.parametrize(("source", "target"), USUAL + ODD)
-@pytest.mark.parametrize("length", [1, 999])
-def test_resampling_equals_a_plain_windowed_sinc(source, target, length, save):
-    samples = np.random.default_rng(0).uniform(-1, 1, length).astype(np.float32)
-    waveform = load_waveform(save(encode(samples, source, "WAV", "FLOAT")), target)
-    expected = resampled_by_definition(samples.astype(np.float64), source, target)
-    assert len(waveform) == math.ceil(len(samples) * target / source)
-    np.testing.assert_allclose(waveform, expected, atol=2e-6)  # float32 sums of some hundred products
+@pytest.mark.parametrize("length", [1, 999, 20_000])
+def test_resampling_gives_an_independently_resampled_waveform(source, target, length, save):
+    """The samples are of a sound below the pass band's end, which any good filter leaves unchanged."""
+    cutoff = 0.2 * min(source, target)  # Hz
+    rng = np.random.default_rng(0)
+    tones = [(rng.uniform(0.1, 1), cutoff * rng.uniform(0.1, 1), rng.uniform(0, 2 * np.pi)) for _ in range(5)]
+
+    def sound(rate: int, num_samples: int) -> np.ndarray:
+        seconds = np.arange(num_samples) / rate
+        return sum(level / 5 * np.sin(2 * np.pi * hertz * seconds + phase) for level, hertz, phase in tones)
+
+    waveform = load_waveform(save(encode(sound(source, length), source, "WAV", "DOUBLE")), target)
+    assert len(waveform) == math.ceil(length * target / source)
+    expected = sound(target, len(waveform))
+    edge = math.ceil(0.01 * 16000 * target / min(source, target))  # the sound begins and ends abruptly
+    np.testing.assert_allclose(waveform[edge:-edge], expected[edge:-edge], atol=1e-4)
 
 
 @settings(max_examples=40, deadline=None)
 @given(
     source=st.integers(1000, 1_000_000) | st.integers(1000, 20_000),
     target=st.sampled_from([8000, 16000, 22050, 44100]),
-    length=st.integers(1, 30_000),
-    data=st.data(),
+    length=st.integers(0, 30_000),
 )
-def test_any_rate_is_resampled_and_equals_a_plain_windowed_sinc(source, target, length, data):
-    samples = np.random.default_rng(0).uniform(-1, 1, length).astype(np.float32)
-    waveform = resampled([torch.from_numpy(samples)], source, target)
+def test_the_number_of_resampled_samples_is_rounded_up(source, target, length):
+    waveform = resampled([torch.ones(length)], source, target)
     assert len(waveform) == math.ceil(length * target / source)
-    which = [0, len(waveform) - 1, *(data.draw(st.integers(0, len(waveform) - 1)) for _ in range(20))]
-    expected = resampled_by_definition(samples.astype(np.float64), source, target, which)
-    np.testing.assert_allclose(waveform[which], expected, atol=2e-6)
 
 
-@pytest.mark.parametrize("source", [8000, 11025, 22050, 24000, 32000, 44100, 48000, 96000])
-def test_resampling_from_common_rates_is_bit_identical_to_the_kernel_of_torchaudio(source):
-    resample = torchaudio.transforms.Resample(
-        source, RATE, "sinc_interp_kaiser", 64, 0.9475937167399596, 14.769656459379492, dtype=torch.float64
-    )
-    hop = source // math.gcd(source, RATE)
-    waveform = torch.from_numpy(np.random.default_rng(0).uniform(-1, 1, 999)).float()
-    padded = torch.nn.functional.pad(waveform, (resample.width, resample.width + hop))
-    with torch_threads(1):
-        expected = torch.nn.functional.conv1d(padded[None, None], resample.kernel.float(), stride=hop)[0].T.reshape(-1)
-    assert torch.equal(resampled([waveform], source, RATE), expected[: math.ceil(999 * RATE / source)])
-
-
-@pytest.mark.parametrize(("source", "target"), [(44100, 16000), (44101, 16000), (48000, 16000), (16000, 8000)])
-def test_the_pass_band_ends_slightly_below_half_the_lower_rate(source, target):
+@pytest.mark.parametrize(
+    ("source", "target"), [(44100, 16000), (44101, 16000), (48000, 16000), (96000, 16000), (16000, 8000)]
+)
+def test_the_pass_band_is_flat_and_nothing_is_aliased(source, target):
     def decibels(frequency: float) -> float:
         """Return the level in dB of a resampled tone of 0 dB; `frequency` is a fraction of the target rate."""
         tone = torch.from_numpy(2 * sine(0.4, source, frequency * target)).float()
@@ -256,12 +232,9 @@ def test_the_pass_band_ends_slightly_below_half_the_lower_rate(source, target):
         middle = waveform[target // 10 : -target // 10].double()  # contains an integer number of periods of the tone
         return 10 * math.log10(2 * float(middle.square().mean()) + 1e-20)
 
-    levels = [decibels(frequency) for frequency in (0.01, 0.2, 0.4, 0.45)]
-    assert levels == pytest.approx([0.0] * 4, abs=0.025)
-    assert decibels(7500 / 16000) == pytest.approx(-3, abs=0.1)
-    assert decibels(7900 / 16000) == pytest.approx(-39, abs=0.5)
-    if source > target:
-        assert max(map(decibels, (0.5069, 0.55, 0.7, 0.99))) < -100  # no part is aliased to another frequency
+    assert [decibels(frequency) for frequency in (0.01, 0.2, 0.4, 0.45)] == pytest.approx([0.0] * 4, abs=0.01)
+    assert -0.5 < decibels(7500 / 16000) < -0.3
+    assert max(map(decibels, (8100 / 16000, 0.55, 0.7, 0.99))) < -120
 
 
 def test_frequencies_that_the_lower_rate_cannot_represent_are_removed(save):
@@ -318,7 +291,7 @@ def test_a_resampled_segment_is_close_to_the_slice_of_the_whole_waveform(save):
     whole = load_waveform(path, RATE)
     segment = load_waveform(path, RATE, offset=1.0, duration=1.0)
     assert segment.shape == (RATE,)
-    edge = 70  # samples at each end that depend on audio outside the segment: 64 zero crossings of the kernel
+    edge = 70  # samples at each end that depend on audio outside the segment
     torch.testing.assert_close(segment[edge:-edge], whole[RATE + edge : 2 * RATE - edge], atol=1e-5, rtol=0)
 
 
@@ -443,63 +416,37 @@ def test_joining_the_blocks_of_a_mixed_down_and_resampled_stream_gives_the_wavef
             assert torch.equal(streamed(path, block_seconds=block_seconds, **segment), whole)
 
 
-@settings(max_examples=30, deadline=None)
-@given(
-    lengths=st.lists(st.one_of(st.integers(1, 50), st.integers(1, 30000)), min_size=1, max_size=8),
-    rates=st.sampled_from([(8000, 16000), (44100, 16000), (48000, 16000), (22050, 16000), (16000, 44100), (1000, 999)]),
-)
-def test_resampling_in_blocks_of_any_length_equals_torchaudio_on_the_whole_waveform(lengths, rates):
+@pytest.mark.parametrize("rates", USUAL + ODD)
+def test_resampling_in_blocks_of_any_length_gives_the_same_bits(rates):
     source, target = rates
-    waveform = torch.from_numpy(np.random.default_rng(0).uniform(-1, 1, sum(lengths))).float()
-    blocks = list(resampling.resampled(waveform.split(lengths), source, target))
-    assert torch.equal(torch.cat(blocks), resampled([waveform], source, target))
-    expected = torchaudio.functional.resample(
-        waveform.double(), source, target, 64, 0.9475937167399596, "sinc_interp_kaiser", 14.769656459379492
-    )
-    assert sum(map(len, blocks)) == -(-len(waveform) * target // source)
-    torch.testing.assert_close(torch.cat(blocks).double(), expected, atol=2e-6, rtol=0)  # float32 sums of 1000 products
-    assert max(map(len, blocks)) <= 2 * target
+    rng = np.random.default_rng(source)
+    for _ in range(80):  # about 1,000 divisions over all rates
+        length = int(rng.choice([1, 20, 1000, 30_000]))
+        waveform = torch.from_numpy(rng.uniform(-1, 1, length).astype(np.float32))
+        cuts = np.sort(rng.integers(0, length + 1, rng.integers(0, 20)))
+        pieces = resampled(waveform.tensor_split(cuts.tolist()), source, target)
+        assert len(pieces) == math.ceil(length * target / source)
+        assert torch.equal(pieces, resampling.resample(waveform, source, target)), cuts
 
 
-@settings(max_examples=30, deadline=None)
-@given(
-    lengths=st.lists(st.one_of(st.integers(0, 50), st.integers(1, 30000)), min_size=1, max_size=8),
-    rates=st.sampled_from(ODD[:-1]),
+@pytest.mark.parametrize(
+    ("source", "held_back"), [(16000, 0.0), (48000, 0.037), (44100, 0.041), (8000, 0.116), (12347, 0.08)]
 )
-def test_resampling_from_any_rate_gives_the_same_bits_in_blocks_of_any_length(lengths, rates):
-    source, target = rates
-    waveform = torch.from_numpy(np.random.default_rng(0).uniform(-1, 1, sum(lengths))).float()
-    pieces = resampled(waveform.split(lengths), source, target)
-    assert len(pieces) == -(-len(waveform) * target // source)
-    assert torch.equal(pieces, resampled([waveform], source, target))
-
-
-@pytest.mark.parametrize("source", [8000, 11025, 22050, 24000, 44100, 12347])
-def test_resampling_gives_the_same_bits_with_any_number_of_threads(source):
-    waveform = torch.from_numpy(np.random.default_rng(0).uniform(-1, 1, source * 7 // 10)).float()
-    with torch_threads(1):
-        expected = resampled([waveform], source, 16000)
-    for number in (2, 3, 4):
-        with torch_threads(number):
-            assert torch.equal(resampled([waveform], source, 16000), expected), number
-
-
-@pytest.mark.parametrize("source", [16000, 48000, 44100, 8000, 12347])
-def test_a_live_waveform_is_resampled_without_waiting_for_a_full_second(source):
-    target = RATE
+def test_a_live_waveform_is_resampled_as_soon_as_possible(source, held_back):
+    """`held_back` is the maximum duration, in seconds, of the audio that waits for the audio after it."""
     waveform = torch.from_numpy(np.random.default_rng(source).uniform(-1, 1, 3 * source // 2).astype(np.float32))
-    resampler, pieces, fed = resampling.Resampler(source, target), [], 0
-    for block in waveform.split([1, 0, *[source // 50] * 74, len(waveform) - 1 - 74 * (source // 50)]):
-        pieces += resampler.feed(block)
+    resampler, pieces, fed = resampling.Resampler(source, RATE), [], 0
+    for block in waveform.split([1, 0, *[source // 1000] * 1400, len(waveform) - 1 - 1400 * (source // 1000)]):
+        pieces.append(resampler.feed(block))
         fed += len(block)
-        assert fed / source - 0.03 < sum(map(len, pieces)) / target < fed / source + 1 / target
-    pieces += resampler.finish()
-    expected = resampled([waveform], source, target)
-    torch.testing.assert_close(torch.cat(pieces), expected, rtol=0, atol=3e-6)
+        behind = fed / source - sum(map(len, pieces)) / RATE
+        assert -1 / RATE < behind <= held_back
+    pieces.append(resampler.finish())
+    assert torch.equal(torch.cat(pieces), resampled([waveform], source, RATE))
 
 
 def test_resampled_long_files_have_the_exact_number_of_samples():
-    """torchaudio computes the number of samples in float32, which is inexact above 2**24."""
+    """Float32 cannot represent all numbers of samples above 2**24."""
     blocks = (torch.zeros(11025 * 60) for _ in range(20))
     assert sum(map(len, resampling.resampled([*blocks, torch.zeros(1)], 11025, 16000))) == 20 * 60 * 16000 + 2
 

@@ -121,7 +121,7 @@ def stream_waveform(
 
     Args:
         path, sample_rate, offset, duration, content: as for `load_waveform`.
-        block_seconds: length of a block, between one sample and BLOCK_SAMPLES; blocks of resampled audio last 1 s.
+        block_seconds: length of a block, between one sample and BLOCK_SAMPLES; resampled blocks vary in length.
 
     Shapes:
         yields: (S,) float32 each, never empty.

@@ -7,7 +7,7 @@ import soundfile
 import torch
 from torch import Tensor
 
-from asr.audio.resampling import resampled
+from asr.audio.resampling import resample
 from asr.augment.draws import below, happens, uniform
 from asr.settings.rule import Fraction, list_of, one_of, span
 
@@ -74,14 +74,10 @@ class Codec:
         if not happens(self.probability):
             return waveform
         codec, compression = self.codecs[below(len(self.codecs))], uniform(self.compression)
-        encoded = _resample(waveform.clamp(-1, 1), self.sample_rate, codec.sample_rate)
+        encoded = resample(waveform.clamp(-1, 1), self.sample_rate, codec.sample_rate)
         decoded = _decode(_encode(encoded, codec, compression))
-        output = _resample(decoded, codec.sample_rate, self.sample_rate)[: len(waveform)]
+        output = resample(decoded, codec.sample_rate, self.sample_rate)[: len(waveform)]
         return torch.nn.functional.pad(output, (0, len(waveform) - len(output)))
-
-
-def _resample(waveform: Tensor, source_rate: int, target_rate: int) -> Tensor:
-    return torch.cat([waveform[:0], *resampled([waveform], source_rate, target_rate)])
 
 
 def _encode(waveform: Tensor, codec: CodecFormat, compression: float) -> io.BytesIO:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 STDIN = "-"
 RATE = 16_000  # Hz
 SAMPLE_BYTES = 2
-PIECE_SECONDS = 0.1  # length of the pieces of audio that are resampled
 LINE = 100  # characters after which a line ends even without a pause
 ERASE, FAINT, PLAIN = "\r\x1b[K", "\x1b[2m", "\x1b[0m"
 
@@ -78,7 +77,7 @@ def caption(recognizer: "Recognizer", options: argparse.Namespace) -> int:
     [path] = options.paths
     if path == STDIN:
         samples = raw_samples(sys.stdin.buffer)
-        blocks = resampled(samples, options.rate or RATE, stream.sample_rate, PIECE_SECONDS)
+        blocks = resampled(samples, options.rate or RATE, stream.sample_rate)
     else:
         blocks = stream_waveform(path, stream.sample_rate, block_seconds=0.1)
     if stream.note:

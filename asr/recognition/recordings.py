@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from asr.audio.load import MAX_SAMPLE, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE, unusable_samples
-from asr.audio.resampling import resampled
+from asr.audio.resampling import resample
 from asr.data.manifest import Utterance
 from asr.data.recordings import whole_file
 from asr.errors import InputError, shown
@@ -60,8 +60,7 @@ def as_utterances(
             must = f"sample_rate must be given with waveforms, such as recording {number}; got None"
             raise InputError(f"{must}. Give the rate in Hz at which they were recorded.")
         utterances.append(Utterance(f"recording {number}", len(waveform) / rate, "", str(number)))
-        same_rate = rate == sample_rate or len(waveform) == 0
-        waveforms[str(number)] = waveform if same_rate else torch.cat([*resampled([waveform], rate, sample_rate)])
+        waveforms[str(number)] = resample(waveform, rate, sample_rate)
     return utterances, waveforms
 
 

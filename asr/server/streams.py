@@ -107,10 +107,10 @@ class Speech:
         whole = bytearray(taken[: len(taken) // SAMPLE_BYTES * SAMPLE_BYTES])
         samples = torch.frombuffer(whole, dtype=torch.int16) if whole else torch.zeros(0)
         self._num_samples += len(samples)
-        pieces = [torch.zeros(0), *self._resampler.feed(samples.float() / 2**15)]
+        waveform = self._resampler.feed(samples.float() / 2**15)
         if is_last:
-            pieces += self._resampler.finish()
-        self.stream.ears.hear(torch.cat(pieces), at_end=is_last)
+            waveform = torch.cat([waveform, self._resampler.finish()])
+        self.stream.ears.hear(waveform, at_end=is_last)
 
     def want(self) -> None:
         """Compute the number of bytes that complete the next chunk."""
