@@ -87,8 +87,8 @@ def report(
     ]
     changes = [(abs(errors_b - errors_a), errors_a) for errors_a, errors_b in errors]
     order = sorted(range(len(changes)), key=lambda position: changes[position], reverse=True)
-    with audio_progress("recordings", utterances) as advance:
-        clips = record(utterances, order, budget, advance=advance)
+    with audio_progress("recordings", utterances) as on_progress:
+        clips = record(utterances, order, budget, on_progress=on_progress)
     about = About("Comparison of two models", [("A", names[0]), ("B", names[1])])
     return comparison_report(a, b, comparison, about, clips)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from asr.data.corpus import Corpus
-    from asr.diagnosis.finding import Advance
+    from asr.diagnosis.finding import OnProgress
     from asr.recognition.recognizer import Recognizer
     from asr.report.diagnosis import Diagnosis
     from asr.run.settings import RunSettings
@@ -69,7 +69,7 @@ def _examine(
 
     with progress_bar() as bar:
 
-        def progress(description: str, total: float) -> "Advance":
+        def progress(description: str, total: float) -> "OnProgress":
             return _task(bar, description, total)
 
         examination = examine(corpus, bounds_of(settings), progress)
@@ -79,7 +79,7 @@ def _examine(
     diagnosis.add(findings, examination.facts)
 
 
-def _task(bar: "Progress", description: str, total: float) -> "Advance":
+def _task(bar: "Progress", description: str, total: float) -> "OnProgress":
     task = bar.add_task(description, total=total)
     return lambda done: bar.advance(task, done)
 

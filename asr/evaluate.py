@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise problems[0]
     if options.output_dir:
         make_output_dir(options.output_dir)
-    how = inference(options)
+    inference_options = inference(options)
     recognizer = load_model(options)
     from asr.evaluation.result import evaluate, together
 
@@ -78,10 +78,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     harder: dict[str, list[Harder]] = {}
     summaries: list[tuple[str, dict[str, Any]]] = []
     for name, utterances in manifests.items():
-        with audio_progress(name, utterances) as advance:
-            evaluations[name] = evaluate(recognizer, name, utterances, how, advance, normalize)
+        with audio_progress(name, utterances) as on_progress:
+            evaluations[name] = evaluate(recognizer, name, utterances, inference_options, on_progress, normalize)
         seed = options.noise_seed or 0
-        harder[name] = evaluate_harder(ways, seed, recognizer, name, utterances, how, normalize)
+        harder[name] = evaluate_harder(ways, seed, recognizer, name, utterances, inference_options, normalize)
         row = summary(evaluations[name])
         summaries.append((name, row))
         if options.output_dir:
@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.report:
         print(printable(f"writing {options.report}"), file=sys.stderr, flush=True)
         facts = [("Model", str(options.model)), ("Manifests", ", ".join(map(printable_url, options.manifests)))]
-        page = report(recognizer, evaluations, facts, budget, how, harder)
+        page = report(recognizer, evaluations, facts, budget, inference_options, harder)
         write_output("--report", options.report, page)
     return 1 if complaints else 0
 
@@ -135,7 +135,7 @@ def report(
     evaluations: "Mapping[str, Evaluation]",
     facts: Sequence[tuple[str, str]],
     budget: float,
-    how: "Inference",
+    inference_options: "Inference",
     harder: "Mapping[str, Sequence[Harder]]",
 ) -> str:
     """Make the page, with up to `budget` bytes of recordings of the utterances with the most errors."""
@@ -146,7 +146,7 @@ def report(
     everything = together(list(evaluations.values()))
     utterances = [scored.utterance for scored in everything.scored]
     order = sorted(range(len(utterances)), key=lambda position: -everything.scored[position].counts.errors)
-    clips = record_with_features(recognizer, utterances, order, budget, how, audio_progress)
+    clips = record_with_features(recognizer, utterances, order, budget, inference_options, audio_progress)
     more = [("Texts normalised by", everything.normalizer), ("Decoder", recognizer.decode.description)]
     missing = [f"{name}: {rejected.reason}" for name, each in evaluations.items() for rejected in each.rejected]
     title = f"Evaluation of {real(Path(facts[0][1])).name}"

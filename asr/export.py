@@ -226,8 +226,8 @@ def _figures(
     rows = []
     for name, parts in made.items():
         decoded = running(recognizer, bundle.config, parts)
-        with audio_progress(f"WER of {name}", utterances) as advance:
-            figures = measured(decoded, size(parts), rates[name], options.manifest, utterances, advance)
+        with audio_progress(f"WER of {name}", utterances) as on_progress:
+            figures = measured(decoded, size(parts), rates[name], options.manifest, utterances, on_progress)
             rows.append(figures.row(name))
     words = f"; WER: on {Path(options.manifest).name}" if utterances else "; WER: only with --manifest"
     how = f"Speed: on one recording of 10 s, with one thread of this processor, without features{words}."

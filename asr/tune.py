@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     if Path(options.model).suffix == ".ckpt":
         raise InputError(f"{options.model}: MODEL must be a bundle or a run folder with one; it is a checkpoint.")
-    how = inference(options)
+    inference_options = inference(options)
     for folder in (Path(options.model), Path(options.model) / BUNDLE):
         give_back(folder)  # after an earlier tuning that was killed while writing
     folder = bundle_folder(Path(options.model))
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.label_priors:
         recognizer = place(bundle_recognizer(bundle, folder), options)
         instead = with_label_priors(
-            instead, _label_priors(options.label_priors, recognizer, how), bundle.config["decode"]
+            instead, _label_priors(options.label_priors, recognizer, inference_options), bundle.config["decode"]
         )
     settings = decoder_settings(bundle, instead)
     tuned = replace(bundle, config=bundle.config | {"decode": settings})
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     recognizer = bundle_recognizer(tuned, folder)
     check_used(recognizer, options)
     place(recognizer, options)
-    dev_sets, num_problems = _read(options.manifests, recognizer, how)
+    dev_sets, num_problems = _read(options.manifests, recognizer, inference_options)
     dev_set = [encoded for encoded_utterances in dev_sets.values() for encoded in encoded_utterances]
     normalize = get_normalizer(bundle.config["normalizer"])
     if not any(normalize(encoded.utterance.text) for encoded in dev_set):
@@ -124,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _read(
-    manifests: Sequence[str], recognizer: "Recognizer", how: "Inference"
+    manifests: Sequence[str], recognizer: "Recognizer", inference_options: "Inference"
 ) -> "tuple[dict[str, list[EncodedUtterance]], int]":
     """Run the encoder over each dev set; return encoded utterances, and the number of unreadable utterances."""
     from asr.data.index_cache import listed_utterances
@@ -135,15 +135,15 @@ def _read(
         utterances, errors = listed_utterances(manifest)
         for error in errors:
             complain(str(error))
-        with audio_progress(f"encoding {Path(manifest).name}", utterances) as advance:
-            dev_sets[manifest], rejected = encode(recognizer, utterances, how, advance)
+        with audio_progress(f"encoding {Path(manifest).name}", utterances) as on_progress:
+            dev_sets[manifest], rejected = encode(recognizer, utterances, inference_options, on_progress)
         for rejection in rejected:
             complain_of(rejection.utterance.id, rejection.reason)
         num_problems += len(errors) + len(rejected)
     return dev_sets, num_problems
 
 
-def _label_priors(manifests: Sequence[str], recognizer: "Recognizer", how: "Inference") -> list[float]:
+def _label_priors(manifests: Sequence[str], recognizer: "Recognizer", inference_options: "Inference") -> list[float]:
     """Estimate the prior of the model's labels.
 
     Raises:
@@ -153,7 +153,7 @@ def _label_priors(manifests: Sequence[str], recognizer: "Recognizer", how: "Infe
 
     if recognizer.model.head.frame_head is None:
         raise InputError("--label-priors needs a model with a CTC head; this one has none. Leave out --label-priors.")
-    recordings, num_problems = _read(manifests, recognizer, how)
+    recordings, num_problems = _read(manifests, recognizer, inference_options)
     encoded = [utterance for utterances in recordings.values() for utterance in utterances]
     log_priors = label_log_priors(recognizer, encoded)
     left_out = f" ({num_problems} could not be read)" if num_problems else ""

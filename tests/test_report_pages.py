@@ -378,10 +378,10 @@ def test_the_progress_of_making_a_page_is_reported(fluent: Path) -> None:
     def progress(step: str, utterances: Iterable[Utterance]) -> Iterator[Callable[[float], None]]:
         done[step] = -sum(utterance.duration for utterance in utterances)
 
-        def advance(seconds: float) -> None:
+        def on_progress(seconds: float) -> None:
             done[step] += seconds
 
-        yield advance
+        yield on_progress
 
     record_with_features(recognizer, utterances, range(3), 1e9, progress=progress)
     assert done == {"recordings": pytest.approx(0), "pictures": pytest.approx(0)}, "each step is reported until its end"

@@ -262,7 +262,7 @@ def audio_progress(
     with progress_bar(is_printing) as progress:
         task = progress.add_task(description, total=total)
 
-        def advance(seconds: float) -> None:
+        def on_progress(seconds: float) -> None:
             nonlocal announced, done
             done += seconds
             progress.advance(task, seconds)
@@ -273,7 +273,7 @@ def audio_progress(
                 share = f"{duration(done)} of {duration(total)} of audio"
                 print(printable(f"{description}: {share}, {left} left"), file=sys.stderr, flush=True)
 
-        yield advance
+        yield on_progress
 
 
 def check_language(language: str | None) -> None:

@@ -11,10 +11,10 @@ from asr.system.files import bounded_lines
 
 MAX_LINE_BYTES = 1 << 28  # some corpora, such as text8, are a single line of 100 MB
 MANIFEST = ".jsonl"
-_LINES = 1000  # number of lines between two calls of `advance`
+_LINES = 1000  # number of lines between two calls of `on_progress`
 
 
-def text_lines(path: str, advance: Callable[[int], object]) -> Iterator[tuple[int, str]]:
+def text_lines(path: str, on_progress: Callable[[int], object]) -> Iterator[tuple[int, str]]:
     """Yield the number and the text of each line of a file, or of each utterance of a manifest.
 
     Raises:
@@ -28,7 +28,7 @@ def text_lines(path: str, advance: Callable[[int], object]) -> Iterator[tuple[in
             content = gzip.GzipFile(fileobj=raw) if path.endswith(".gz") else raw
             for number, (where, line) in enumerate(bounded_lines(content.readline, MAX_LINE_BYTES, path), start=1):
                 if number % _LINES == 0 and raw.seekable():
-                    advance(raw.tell())
+                    on_progress(raw.tell())
                 yield number, _decode(line, where)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise InputError(f"{path}: a .gz file must be complete; got: {error}.") from None

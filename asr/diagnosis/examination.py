@@ -114,11 +114,11 @@ def examine(corpus: Corpus, bounds: Bounds, progress: Progress) -> Examination:
 
 def _read_headers(splits: Splits, progress: Progress) -> dict[str, Header]:
     files = {audio_of(utterance): utterance for utterances in splits.values() for utterance in utterances}
-    advance = progress("reading headers", len(files))
+    on_progress = progress("reading headers", len(files))
     read = {}
     for header in in_parallel(read_header, list(files.values())):
         read[header.path] = header
-        advance(1)
+        on_progress(1)
     return read
 
 
@@ -142,7 +142,7 @@ def _sample(splits: Splits, unusable: Mapping[str, Sequence[Case]], bounds: Boun
 
 
 def _listen(sample: Mapping[str, Sequence[Utterance]], read: Mapping[str, Header], progress: Progress) -> Measured:
-    advance = progress(
+    on_progress = progress(
         "listening", sum(utterance.duration for utterances in sample.values() for utterance in utterances)
     )
     measured: dict[str, list[tuple[Utterance, sound.Sound]]] = {}
@@ -152,7 +152,7 @@ def _listen(sample: Mapping[str, Sequence[Utterance]], read: Mapping[str, Header
         measured[split] = []
         for (utterance, _), measures in zip(segments, in_parallel(listen, segments), strict=True):
             measured[split].append((utterance, measures))
-            advance(utterance.duration)
+            on_progress(utterance.duration)
     return measured
 
 

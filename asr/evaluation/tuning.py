@@ -37,12 +37,12 @@ class EncodedUtterance:
 
 
 def encode(
-    recognizer: Recognizer, utterances: Sequence[Utterance], how: Inference, advance: Callable[[float], None]
+    recognizer: Recognizer, utterances: Sequence[Utterance], options: Inference, on_progress: Callable[[float], None]
 ) -> tuple[list[EncodedUtterance], list[Rejected]]:
     """Run the encoder over utterances; return the encoded and the unreadable utterances."""
     dev_set: list[EncodedUtterance] = []
     rejected: list[Rejected] = []
-    for result in recognizer.segments(utterances, how):
+    for result in recognizer.segments(utterances, options):
         if isinstance(result, Rejected):
             rejected.append(result)
             continue
@@ -51,7 +51,7 @@ def encode(
             dev_set.append(EncodedUtterance(utterance, [Segment(start, out.clone()) for start, out in segments]))
         except InputError as error:
             rejected.append(Rejected(utterance, str(error)))
-        advance(utterance.duration)
+        on_progress(utterance.duration)
     return dev_set, rejected
 
 

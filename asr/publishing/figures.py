@@ -70,7 +70,7 @@ def measured(
     speed: float,
     manifest: str,
     utterances: Sequence[Utterance],
-    advance: Callable[[float], None],
+    on_progress: Callable[[float], None],
 ) -> Figures:
     """Measure a model's programs.
 
@@ -80,11 +80,11 @@ def measured(
         speed: as in `Figures`.
         manifest: name of the manifest.
         utterances: utterances of the manifest; without utterances, the WER is not measured.
-        advance: called with the seconds of audio recognised since the last call.
+        on_progress: called with the seconds of audio recognised since the last call.
     """
     if not utterances:
         return Figures(num_bytes, speed, None, None)
-    row = evaluate(recognizer, manifest, list(utterances), INFERENCE, advance).as_dict()
+    row = evaluate(recognizer, manifest, list(utterances), INFERENCE, on_progress).as_dict()
     return Figures(num_bytes, speed, row["wer"], row["wer_interval"])
 
 

@@ -99,7 +99,7 @@ def record(
     budget: float,
     sample_rate: int = SPEECH_RATE,
     second_bytes: float = 0.0,
-    advance: Callable[[float], None] = lambda seconds: None,
+    on_progress: Callable[[float], None] = lambda seconds: None,
 ) -> Clips:
     """Compress utterances until the budget is used up; skip utterances that exceed the remaining budget.
 
@@ -109,7 +109,7 @@ def record(
         budget: maximum bytes of all recordings in base64.
         sample_rate: sample rate in Hz; recordings have this rate, or the next higher rate that Opus supports.
         second_bytes: additional base64 bytes for each second of a recording.
-        advance: called with the seconds of audio compressed since the last call.
+        on_progress: called with the seconds of audio compressed since the last call.
     """
     rate = min((rate for rate in OPUS_RATES if rate >= sample_rate), default=OPUS_RATES[-1])
     audio: dict[int, bytes] = {}
@@ -131,7 +131,7 @@ def record(
         if size <= left:
             audio[position] = compressed
             left -= size
-            advance(utterance.duration)
+            on_progress(utterance.duration)
     return replace(NO_CLIPS, audio=audio, problems=problems)
 
 
@@ -155,17 +155,17 @@ def record_with_features(
     fits = recognizer.model.head.frame_head is not None and recognizer.model.tokenizer.vocab_size <= MAX_TOKENS
     second_bytes = base64_bytes(features.dim / 2 * features.sample_rate / features.hop)
     second_bytes += base64_bytes(TOP * PROBABLE.itemsize) / frame_seconds if fits else 0.0
-    with progress("recordings", utterances) as advance:
-        clips = record(utterances, order, budget, features.sample_rate, second_bytes, advance)
+    with progress("recordings", utterances) as on_progress:
+        clips = record(utterances, order, budget, features.sample_rate, second_bytes, on_progress)
     log_mel = {}
     probable: dict[int, Posterior] = {}
-    with progress("pictures", [utterances[position] for position in clips.audio]) as advance:
+    with progress("pictures", [utterances[position] for position in clips.audio]) as on_progress:
         for position in clips.audio:
             with suppress(AudioError):  # the file was removed or damaged since it was recorded
                 waveform = load_utterance(utterances[position], features.sample_rate)
                 log_mel[position] = levels(in_stretches(features, waveform, options.chunks.chunk_seconds))
         if fits:
-            probable = posteriors(recognizer, utterances, list(clips.audio), options, advance)
+            probable = posteriors(recognizer, utterances, list(clips.audio), options, on_progress)
     return replace(
         clips,
         log_mel=log_mel,
@@ -207,7 +207,7 @@ def posteriors(
     utterances: Sequence[Utterance],
     positions: Sequence[int],
     options: Inference,
-    advance: Callable[[float], None],
+    on_progress: Callable[[float], None],
 ) -> dict[int, Posterior]:
     """Run the model over the utterances at these positions; skip utterances that are no longer readable."""
     chosen = [replace(utterances[position], id=str(position)) for position in positions]  # ids may repeat
@@ -225,7 +225,7 @@ def posteriors(
             continue
         starts, tops, counts = [part[0] for part in parts], [part[1] for part in parts], [part[2] for part in parts]
         by_position[int(utterance.id)] = Posterior(starts, counts, b"".join(tops))
-        advance(utterance.duration)
+        on_progress(utterance.duration)
     return by_position
 
 
