@@ -150,8 +150,8 @@ def _write_segments(path: Path, segments: "Sequence[AlignedSegment]") -> None:
     for utterance, score, problem in segments:
         if problem is not None:
             begin = utterance.offset or 0.0
-            position = f"{utterance.id} ({begin:.2f} to {begin + utterance.duration:.2f} s)"
-            print(printable(f"{problem}: {score:.2f}  {position}  {utterance.text}"), file=sys.stderr)
+            where = f"{utterance.id} ({begin:.2f} to {begin + utterance.duration:.2f} s)"
+            print(printable(f"{problem}: {score:.2f}  {where}  {utterance.text}"), file=sys.stderr)
     hours = sum(segment.utterance.duration for segment in good) / 3600
     message = f"{path}: {counted(len(good), 'segment')}, {hours:.2f} h"
     left_out = Counter(segment.problem for segment in segments if segment.problem is not None)

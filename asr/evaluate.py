@@ -145,7 +145,7 @@ def report(
 
     everything = together(list(evaluations.values()))
     utterances = [scored.utterance for scored in everything.scored]
-    order = sorted(range(len(utterances)), key=lambda position: -everything.scored[position].counts.errors)
+    order = sorted(range(len(utterances)), key=lambda index: -everything.scored[index].counts.errors)
     clips = record_with_features(recognizer, utterances, order, budget, inference_options, audio_progress)
     more = [("Texts normalised by", everything.normalizer), ("Decoder", recognizer.decode.description)]
     missing = [f"{name}: {rejected.reason}" for name, each in evaluations.items() for rejected in each.rejected]

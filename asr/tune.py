@@ -15,7 +15,7 @@ from asr.cli.command import (
     decoder,
     inference,
     model_parser,
-    place,
+    move_to_device,
     run_command,
 )
 from asr.errors import InputError
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     bundle = read_bundle(folder)
     instead = decoder(options)
     if options.label_priors:
-        recognizer = place(bundle_recognizer(bundle, folder), options)
+        recognizer = move_to_device(bundle_recognizer(bundle, folder), options)
         instead = with_label_priors(
             instead, _label_priors(options.label_priors, recognizer, inference_options), bundle.config["decode"]
         )
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     check_replaceable(folder, tuned, instead_of=bundle)  # before the search, which may take hours
     recognizer = bundle_recognizer(tuned, folder)
     check_used(recognizer, options)
-    place(recognizer, options)
+    move_to_device(recognizer, options)
     dev_sets, num_problems = _read(options.manifests, recognizer, inference_options)
     dev_set = [encoded for encoded_utterances in dev_sets.values() for encoded in encoded_utterances]
     normalize = get_normalizer(bundle.config["normalizer"])
@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     choice = _tune_search(recognizer, dev_sets, options.attach == "always")
     if choice is None:  # the bundle keeps its decoder
         tuned, settings = bundle, bundle.config["decode"]
-        recognizer = place(bundle_recognizer(bundle, folder), options)
+        recognizer = move_to_device(bundle_recognizer(bundle, folder), options)
     else:
         settings = with_values(settings, choice.values)
     values = choice.values if choice else {}

@@ -200,7 +200,7 @@ def test_recordings_are_the_files_of_a_folder_or_the_lines_of_a_manifest_without
     listed = recordings(manifest)
     recorded = torch.from_numpy(soundfile.read(sounds / "long.wav", dtype="float32")[0])
     assert torch.equal(listed.whole(0, SAMPLE_RATE), recorded[2 * SAMPLE_RATE : 3 * SAMPLE_RATE])
-    half = listed.stretch(0, SAMPLE_RATE, SAMPLE_RATE // 2, 0.5)
+    half = listed.segment(0, SAMPLE_RATE, SAMPLE_RATE // 2, 0.5)
     assert torch.equal(half, recorded[int(2.25 * SAMPLE_RATE) : int(2.75 * SAMPLE_RATE)])
 
 

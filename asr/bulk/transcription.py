@@ -15,7 +15,7 @@ from asr.data.batch import Rejected
 from asr.data.dataset import fetch
 from asr.data.manifest import Utterance
 from asr.errors import AudioError, StoreError, is_out_of_memory, one_line
-from asr.recognition.aligned_segments import word_stretches
+from asr.recognition.aligned_segments import word_segments
 from asr.recognition.inference import Inference
 from asr.recognition.recognizer import Recognizer
 from asr.recognition.transcript import Transcript
@@ -180,17 +180,17 @@ def _segments(outcomes: Outcomes, sample_rate: int) -> tuple[list[Entry], int]:
         if name not in outcomes.transcripts:
             continue
         words = outcomes.transcripts[name].words
-        for stretch in word_stretches(utterance, words, MAX_SEGMENT_SECONDS, sample_rate):
-            if stretch.is_torn:
+        for segment in word_segments(utterance, words, MAX_SEGMENT_SECONDS, sample_rate):
+            if segment.is_torn:
                 num_torn += 1
                 continue
-            inside = words[stretch.first : stretch.last]
+            inside = words[segment.first : segment.last]
             segments.append(
                 _entry(utterance)
                 | {
-                    "id": f"{name}-{stretch.number:05d}",
-                    "offset": round((utterance.offset or 0.0) + stretch.begin, 3),
-                    "duration": round(stretch.end - stretch.begin, 3),
+                    "id": f"{name}-{segment.number:05d}",
+                    "offset": round((utterance.offset or 0.0) + segment.begin, 3),
+                    "duration": round(segment.end - segment.begin, 3),
                     "text": " ".join(word.text for word in inside),
                     "confidence": round(sum(word.confidence for word in inside) / len(inside), 4),
                 }

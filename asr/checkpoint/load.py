@@ -257,7 +257,7 @@ def checkpoint_extra(
     }
 
 
-class Start(NamedTuple):
+class InitialModel(NamedTuple):
     """The initial model of a run, which is averaged with the trained weights to reduce forgetting.
 
     *Source*: Wortsman et al. 2021, arXiv:2109.01903.
@@ -278,7 +278,7 @@ def write_bundle(
     checkpoints: Sequence[Path],
     card: str,
     decode: Mapping[str, Any] | None = None,
-    start: Start | None = None,
+    start: InitialModel | None = None,
 ) -> None:
     """Write a bundle of one checkpoint or of the average of several, atomically replacing an older bundle.
 

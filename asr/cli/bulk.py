@@ -197,11 +197,11 @@ def _measured_rate(job: "BulkJob", recognizer: "Recognizer", inference: "Inferen
     from asr.bulk.transcription import transcribe_part
 
     number = len(job.source.utterances)
-    positions = np.unique(np.linspace(0, number - 1, MAX_SAMPLED).round().astype(int))
+    rows = np.unique(np.linspace(0, number - 1, MAX_SAMPLED).round().astype(int))
     sample: list[Utterance] = []
     total = 0.0
-    for position in positions.tolist():
-        utterance = job.source.utterances[position]
+    for row in rows.tolist():
+        utterance = job.source.utterances[row]
         if sample and total + utterance.duration > SAMPLE_SECONDS:
             continue
         sample.append(utterance)

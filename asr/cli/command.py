@@ -122,12 +122,12 @@ finite.__name__ = "number"  # for argparse's message: invalid number value
 
 
 def load_model(options: argparse.Namespace, *, computes_in_threads: bool = False) -> "Recognizer":
-    """Load the model with the decoder and device that the options choose; `computes_in_threads` is as in `place`."""
+    """Load the model with the decoder and device that the options choose, as `move_to_device` describes."""
     from asr.interchange.models import load_recognizer
 
     recognizer = load_recognizer(options.model, decode=decoder(options), base=options.base)
     check_used(recognizer, options)
-    return place(recognizer, options, computes_in_threads=computes_in_threads)
+    return move_to_device(recognizer, options, computes_in_threads=computes_in_threads)
 
 
 def check_used(recognizer: "Recognizer", options: argparse.Namespace) -> None:
@@ -152,7 +152,9 @@ def _named(key: str) -> str:
     return "--" + key.replace("_", "-")
 
 
-def place(recognizer: "Recognizer", options: argparse.Namespace, *, computes_in_threads: bool = False) -> "Recognizer":
+def move_to_device(
+    recognizer: "Recognizer", options: argparse.Namespace, *, computes_in_threads: bool = False
+) -> "Recognizer":
     """Move a recogniser to the device that the options choose, and set its precision.
 
     Args:

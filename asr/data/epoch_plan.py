@@ -118,7 +118,7 @@ class EpochPlan:
         )
 
 
-def plan_stretch(number: int, position: Position, plan: Callable[[Tensor | slice, int, int], Plan]) -> Plan:
+def plan_current_part(number: int, position: Position, plan: Callable[[Tensor | slice, int, int], Plan]) -> Plan:
     """Plan the part of an epoch that contains `position`; the plan begins with the first batch of that part.
 
     An epoch has several parts if the number of ranks changed within the epoch. A part consists of the utterances that

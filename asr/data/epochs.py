@@ -22,15 +22,15 @@ class Epochs:
         self._make_plan, self._number = plan, number
         self._planned: tuple[Position, EpochPlan] | None = None  # the last plan, which several callers request
 
-    def stretch(self, epoch: int, world_size: int) -> Position:
+    def first_position(self, epoch: int, world_size: int) -> Position:
         """Return the position in an epoch at which this run starts or resumes; usually the start of the epoch."""
         return self.begin.on(world_size) if self.begin.epoch == epoch else start_of_epoch(epoch, world_size)
 
     def plan(self, position: Position) -> EpochPlan:
         """Plan the part of an epoch that contains a position; the plan begins with the first batch of that part."""
-        stretch = replace(position, shares=(*position.shares[:-1], Share(position.world_size, 0)), skipped=0)
-        if self._planned is None or self._planned[0] != stretch:
-            self._planned = (stretch, self._make_plan(position))
+        part = replace(position, shares=(*position.shares[:-1], Share(position.world_size, 0)), skipped=0)
+        if self._planned is None or self._planned[0] != part:
+            self._planned = (part, self._make_plan(position))
         return self._planned[1]
 
     def position_at(self, epoch: int, world_size: int, batch: int, skipped: int) -> Position:
@@ -43,7 +43,7 @@ class Epochs:
                 the same number of ranks.
             skipped: number of unreadable utterances of the epoch so far, over all ranks.
         """
-        position = self.stretch(epoch, world_size)
+        position = self.first_position(epoch, world_size)
         if batch == len(self.plan(position)):
             return start_of_epoch(epoch + 1, position.world_size)
         return Position(epoch, (*position.shares[:-1], Share(position.world_size, batch)), skipped)
@@ -58,6 +58,6 @@ class Epochs:
         """
         if batches == 0:
             return float(epoch)
-        plan = self.plan(self.stretch(epoch, world_size))
+        plan = self.plan(self.first_position(epoch, world_size))
         share = len(plan.plan.order) / self._number  # fraction of the epoch in its current part
         return epoch + 1 - share * (1 - batches / len(plan))

@@ -111,8 +111,8 @@ class IndexCache:
         if len(parts) < 2 or None in sources:
             return with_known_ids(parts)
         key = repr(("parts with known ids", sources))
-        places = self.numbers(key, lambda: np.array(sorted(with_known_ids(parts)), dtype=np.int64))
-        return set(places.tolist())
+        rows = self.numbers(key, lambda: np.array(sorted(with_known_ids(parts)), dtype=np.int64))
+        return set(rows.tolist())
 
     def _fetched(self, url: str) -> Index:
         """Open a local copy of the index at a URL; each version is fetched once."""

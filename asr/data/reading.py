@@ -53,14 +53,14 @@ def epoch_reading(plan: EpochPlan, utterances: Utterances) -> EpochReading | Non
         plan: plan of the whole epoch.
         utterances: utterances of the training set.
     """
-    sizes = utterances.num_bytes[plan.occurrences.positions.numpy()]  # NaN for an utterance in a separate file
+    sizes = utterances.num_bytes[plan.occurrences.rows.numpy()]  # NaN for an utterance in a separate file
     is_sized = np.isfinite(sizes)
     steps, ranks = plan.plan.sizes().shape
     numbers = [number * steps * ranks // MAX_BATCHES for number in range(MAX_BATCHES)]
     numbers = sorted(set(numbers)) if steps * ranks > MAX_BATCHES else list(range(steps * ranks))
     wanted = fetched = requests = 0
     for number in numbers:
-        batch = [utterances[item.position] for item in plan.items(number // ranks, number % ranks)]
+        batch = [utterances[item.row] for item in plan.items(number // ranks, number % ranks)]
         ranges = extents(batch)
         planned = planned_requests(ranges)
         wanted += sum(each.num_bytes for each in ranges)

@@ -36,11 +36,11 @@ def text_lines(path: str, on_progress: Callable[[int], object]) -> Iterator[tupl
         raise InputError(f"{path}: a text must be a readable file; got: {error.strerror}.") from None
 
 
-def _decode(line: bytes, place: str) -> str:
+def _decode(line: bytes, where: str) -> str:
     if b"\0" in line:
-        raise InputError(f"{place}: a text must not contain NUL bytes; this line does.")
+        raise InputError(f"{where}: a text must not contain NUL bytes; this line does.")
     try:
         return line.decode().removeprefix("\ufeff")  # removes a byte order mark
     except UnicodeDecodeError as error:
         given = f"0x{line[error.start]:02x} ({error.reason})"
-        raise InputError(f"{place}: a text must be UTF-8; got byte {given}.") from None
+        raise InputError(f"{where}: a text must be UTF-8; got byte {given}.") from None

@@ -10,7 +10,7 @@ from asr.interfaces import BLANK_ID, Hypothesis, JointNetwork, Predictor, Span
 from asr.kernels.choice import exact
 
 
-class Place(NamedTuple):
+class Cursor(NamedTuple):
     """State of the paths of a batch.
 
     Args:
@@ -48,12 +48,12 @@ class GreedyPath(NamedTuple):
     Args:
         written: tokens that `forget` has not dropped; their frames count from the beginning of the stream.
         num_frames: number of frames of the stream so far.
-        place: state of the path, a batch of one.
+        cursor: state of the path, a batch of one.
     """
 
     written: WrittenTokens
     num_frames: int
-    place: Place
+    cursor: Cursor
 
 
 class TokenSteps:
@@ -85,25 +85,25 @@ class TokenSteps:
         return rows
 
 
-def begin(predictor: Predictor, joiner: JointNetwork, number: int) -> Place:
+def begin(predictor: Predictor, joiner: JointNetwork, number: int) -> Cursor:
     """Return the state of `number` utterances before their first frame."""
     state = predictor.initial_state(number)
     tokens = torch.full((number,), BLANK_ID, device=state.device)
     out, state = predictor.step(tokens, state)
     scores = torch.zeros(number, dtype=exact(state.device), device=state.device)
-    return Place(torch.zeros_like(tokens), tokens, scores, joiner.of_tokens(out), state)
+    return Cursor(torch.zeros_like(tokens), tokens, scores, joiner.of_tokens(out), state)
 
 
-def read(predictor: Predictor, joiner: JointNetwork, place: Place, tokens: Tensor) -> Place:
+def read(predictor: Predictor, joiner: JointNetwork, cursor: Cursor, tokens: Tensor) -> Cursor:
     """Advance the prediction network by tokens (B,); utterances with a blank keep their state."""
     writes = tokens != BLANK_ID
     if not bool(writes.any()):
-        return place
-    tokens = torch.where(writes, tokens, place.tokens)
-    out, after = predictor.step(tokens, place.state)
-    state = torch.where(writes.view(-1, *[1] * (after.dim() - 1)), after, place.state)
-    before = torch.where(writes[:, None], joiner.of_tokens(out), place.before)
-    return place._replace(tokens=tokens, before=before, state=state)
+        return cursor
+    tokens = torch.where(writes, tokens, cursor.tokens)
+    out, after = predictor.step(tokens, cursor.state)
+    state = torch.where(writes.view(-1, *[1] * (after.dim() - 1)), after, cursor.state)
+    before = torch.where(writes[:, None], joiner.of_tokens(out), cursor.before)
+    return cursor._replace(tokens=tokens, before=before, state=state)
 
 
 def begin_stream(predictor: Predictor, joiner: JointNetwork) -> GreedyPath:
@@ -111,15 +111,15 @@ def begin_stream(predictor: Predictor, joiner: JointNetwork) -> GreedyPath:
     return GreedyPath(WrittenTokens([], [], []), 0, begin(predictor, joiner, 1))
 
 
-def together(states: Sequence[GreedyPath]) -> Place:
+def together(states: Sequence[GreedyPath]) -> Cursor:
     """Concatenate the states of streams into one batch."""
-    return Place(*map(torch.cat, zip(*(state.place for state in states), strict=True)))
+    return Cursor(*map(torch.cat, zip(*(state.cursor for state in states), strict=True)))
 
 
 def continued(
-    states: Sequence[GreedyPath], lengths: Tensor, written: Sequence[WrittenTokens], place: Place
+    states: Sequence[GreedyPath], lengths: Tensor, written: Sequence[WrittenTokens], cursor: Cursor
 ) -> list[GreedyPath]:
-    """Return the states after `lengths` more frames (B,), in which streams emitted `written` and reached `place`."""
+    """Return the states after `lengths` more frames (B,), in which streams emitted `written` and reached `cursor`."""
     new = []
     for number, (state, added, length) in enumerate(zip(states, written, lengths.tolist(), strict=True)):
         frames = [Span(state.num_frames + start, state.num_frames + end) for start, end in added.frames]
@@ -127,7 +127,7 @@ def continued(
         after = WrittenTokens(
             before.tokens + added.tokens, before.frames + frames, before.confidences + added.confidences
         )
-        own = Place(*(rows[number : number + 1].clone() for rows in place))
+        own = Cursor(*(rows[number : number + 1].clone() for rows in cursor))
         new.append(GreedyPath(after, state.num_frames + length, own))
     return new
 
@@ -135,7 +135,7 @@ def continued(
 def hypothesis(state: GreedyPath) -> Hypothesis:
     """Return the hypothesis of a stream; all its tokens are final."""
     tokens, frames, confidences = state.written
-    return Hypothesis(tokens, float(state.place.scores), frames, confidences, num_final=len(tokens))
+    return Hypothesis(tokens, float(state.cursor.scores), frames, confidences, num_final=len(tokens))
 
 
 def decide(state: GreedyPath, tokens: list[int]) -> GreedyPath:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from asr.decode import greedy_paths
-from asr.decode.greedy_paths import GreedyPath, Place, TokenSteps, WrittenTokens
+from asr.decode.greedy_paths import Cursor, GreedyPath, TokenSteps, WrittenTokens
 from asr.interfaces import (
     BLANK_ID,
     NO_HOTWORDS,
@@ -67,9 +67,9 @@ class TDTGreedy:
         """Return one hypothesis per utterance, scored by its path."""
         frames, lengths = evidence
         start = greedy_paths.begin(*self._parts, len(lengths))
-        written, place = self._walk(frames, lengths, start)
+        written, cursor = self._walk(frames, lengths, start)
         hypotheses = []
-        for row, score, length in zip(written, place.scores.tolist(), lengths.tolist(), strict=True):
+        for row, score, length in zip(written, cursor.scores.tolist(), lengths.tolist(), strict=True):
             inside = [Span(start, min(end, length)) for start, end in row.frames]
             hypotheses.append([Hypothesis(row.tokens, score, inside, row.confidences, has_ends=True)])
         return hypotheses
@@ -90,8 +90,8 @@ class TDTGreedy:
     ) -> tuple[list[list[Hypothesis]], list[GreedyPath]]:
         """Continue streams with encoder_out (B, T', D), lengths (B,); all tokens are final immediately."""
         frames, _ = self.evidence(encoder_out, lengths)
-        written, place = self._walk(frames, lengths, greedy_paths.together(states))
-        new = greedy_paths.continued(states, lengths, written, place)
+        written, cursor = self._walk(frames, lengths, greedy_paths.together(states))
+        new = greedy_paths.continued(states, lengths, written, cursor)
         return [[self._hypothesis(state)] for state in new], new
 
     decide = staticmethod(greedy_paths.decide)
@@ -110,18 +110,18 @@ class TDTGreedy:
     def _hypothesis(state: GreedyPath) -> Hypothesis:
         return greedy_paths.hypothesis(state)._replace(has_ends=True)
 
-    def _walk(self, frames: Tensor, lengths: Tensor, place: Place) -> tuple[list[WrittenTokens], Place]:
+    def _walk(self, frames: Tensor, lengths: Tensor, cursor: Cursor) -> tuple[list[WrittenTokens], Cursor]:
         """Emit tokens from frames (B, T', J); each pass of the outer loop emits at most one token per utterance."""
         steps = TokenSteps(len(lengths))
-        number = place.frames  # current frame of each utterance
-        scores, symbols = place.scores, torch.zeros_like(lengths)  # symbols: tokens emitted in the current frame
+        number = cursor.frames  # current frame of each utterance
+        scores, symbols = cursor.scores, torch.zeros_like(lengths)  # symbols: tokens emitted in the current frame
         while bool((number < lengths).any()):
             searching = number < lengths
             token, log_prob = torch.full_like(lengths, BLANK_ID), scores.new_zeros(len(lengths))
             duration = torch.zeros_like(lengths)
             while bool(searching.any()):
                 is_full = symbols >= self.max_symbols
-                here, score, taken, token_log_prob = self._arc(frames, number, place.before, is_full)
+                here, score, taken, token_log_prob = self._arc(frames, number, cursor.before, is_full)
                 writes, passes = searching & (here != BLANK_ID), searching & (here == BLANK_ID)
                 scores = torch.where(searching, scores + score, scores)
                 token, duration = torch.where(writes, here, token), torch.where(writes, taken, duration)
@@ -132,8 +132,8 @@ class TDTGreedy:
             steps.add(token, number, number + duration.clamp(min=1), log_prob)
             symbols = torch.where((token != BLANK_ID) & (duration == 0), symbols + 1, 0)
             number = number + duration
-            place = greedy_paths.read(*self._parts, place, token)
-        return steps.written(), place._replace(frames=number - lengths, scores=scores)
+            cursor = greedy_paths.read(*self._parts, cursor, token)
+        return steps.written(), cursor._replace(frames=number - lengths, scores=scores)
 
     def _arc(
         self, frames: Tensor, number: Tensor, before: Tensor, is_full: Tensor

@@ -106,7 +106,7 @@ class _Search:
             self.reader.forget_all_but(beams)
         return timed_hypotheses(self.fusion, beams)
 
-    def _step(self, active: Beams, frame: Tensor, place: Span) -> Beams:
+    def _step(self, active: Beams, frame: Tensor, span: Span) -> Beams:
         """Extend beams by the tokens of a frame, then by its blank; return the beams after the frame."""
         settings = self.settings
         done: Beams = {}
@@ -116,14 +116,14 @@ class _Search:
                 add(done, prefix, paths.passed(blank))
             if number == settings.max_symbols:
                 break
-            active = self._longer(active, log_probs, self._floor(done), place)
+            active = self._longer(active, log_probs, self._floor(done), span)
             if not active:
                 break
         floor = self._floor(done)
         best = sorted(done.items(), key=lambda pair: score(*pair), reverse=True)[: settings.beam_size]
         return {prefix: paths for prefix, paths in best if score(prefix, paths) >= floor}
 
-    def _longer(self, active: Beams, log_probs: Tensor, floor: float, place: Span) -> Beams:
+    def _longer(self, active: Beams, log_probs: Tensor, floor: float, span: Span) -> Beams:
         """Extend prefixes by a token; return the extensions whose scores reach the floor, the best first."""
         log_probs[:, BLANK_ID] = NEVER
         values, tokens = log_probs.topk(min(self.settings.tokens_per_frame, log_probs.shape[1] - 1), dim=-1)
@@ -136,7 +136,7 @@ class _Search:
                     continue
                 child = prefix.extend(self.fusion, token)
                 if child is not None and paths.total + value + child.fused >= floor:
-                    longer.append((child, paths.wrote(value, place, value)))
+                    longer.append((child, paths.wrote(value, span, value)))
         longer.sort(key=lambda pair: score(*pair), reverse=True)
         return dict(longer[: self.settings.beam_size])
 

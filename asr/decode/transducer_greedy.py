@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from asr.decode import greedy_paths
-from asr.decode.greedy_paths import GreedyPath, Place, TokenSteps, WrittenTokens
+from asr.decode.greedy_paths import Cursor, GreedyPath, TokenSteps, WrittenTokens
 from asr.interfaces import (
     BLANK_ID,
     NO_HOTWORDS,
@@ -65,8 +65,8 @@ class TransducerGreedy:
     def search(self, evidence: tuple[Tensor, Tensor]) -> list[list[Hypothesis]]:
         """Return one hypothesis per utterance, scored by its path."""
         frames, lengths = evidence
-        written, place = self._walk(frames, lengths, greedy_paths.begin(*self._parts, len(lengths)))
-        rows = zip(written, place.scores.tolist(), lengths.tolist(), strict=True)
+        written, cursor = self._walk(frames, lengths, greedy_paths.begin(*self._parts, len(lengths)))
+        rows = zip(written, cursor.scores.tolist(), lengths.tolist(), strict=True)
         return [[self._hypothesis(Hypothesis(row.tokens, score, *row[1:]), length)] for row, score, length in rows]
 
     @property
@@ -85,8 +85,8 @@ class TransducerGreedy:
     ) -> tuple[list[list[Hypothesis]], list[GreedyPath]]:
         """Continue streams with encoder_out (B, T', D), lengths (B,); all tokens are final immediately."""
         frames, _ = self.evidence(encoder_out, lengths)
-        written, place = self._walk(frames, lengths, greedy_paths.together(states))
-        new = greedy_paths.continued(states, lengths, written, place)
+        written, cursor = self._walk(frames, lengths, greedy_paths.together(states))
+        new = greedy_paths.continued(states, lengths, written, cursor)
         return [[self._hypothesis(greedy_paths.hypothesis(state))] for state in new], new
 
     decide = staticmethod(greedy_paths.decide)
@@ -113,9 +113,9 @@ class TransducerGreedy:
             return hypothesis
         return hypothesis._replace(frames=None, confidences=None)
 
-    def _walk(self, frames: Tensor, lengths: Tensor, place: Place) -> tuple[list[WrittenTokens], Place]:
+    def _walk(self, frames: Tensor, lengths: Tensor, cursor: Cursor) -> tuple[list[WrittenTokens], Cursor]:
         """Emit tokens from frames (B, T', J)."""
-        steps, scores = TokenSteps(len(lengths)), place.scores
+        steps, scores = TokenSteps(len(lengths)), cursor.scores
         number = torch.zeros_like(lengths)  # current frame of each utterance
         symbols = torch.zeros_like(lengths)  # tokens emitted in the current frame
         rows = torch.arange(len(lengths), device=lengths.device)
@@ -123,7 +123,7 @@ class TransducerGreedy:
         while bool((number < lengths).any()):
             window = number[:, None] + ahead  # (B, W): frames are independent until a token is emitted
             here = frames[rows[:, None], window.clamp(max=frames.shape[1] - 1)]  # (B, W, J)
-            logits = self.head.joiner(here.flatten(0, 1), place.before.repeat_interleave(LOOK_AHEAD, dim=0))
+            logits = self.head.joiner(here.flatten(0, 1), cursor.before.repeat_interleave(LOOK_AHEAD, dim=0))
             log_probs = logits.log_softmax(dim=-1).unflatten(0, (-1, LOOK_AHEAD))  # (B, W, V)
             best, token = log_probs.max(dim=-1)  # (B, W)
             emits = token != BLANK_ID
@@ -140,5 +140,5 @@ class TransducerGreedy:
             number = number + passed
             steps.add(token, number, number + 1, best)
             symbols = (symbols * (passed == 0) + 1) * writes
-            place = greedy_paths.read(*self._parts, place, token)
-        return steps.written(), place._replace(scores=scores)
+            cursor = greedy_paths.read(*self._parts, cursor, token)
+        return steps.written(), cursor._replace(scores=scores)

@@ -137,7 +137,7 @@ def _sample(splits: Splits, unusable: Mapping[str, Sequence[Case]], bounds: Boun
     for split, utterances in usable.items():
         count = int(len(utterances) * bounds.listen_hours / hours)
         chosen = torch.randperm(len(utterances), generator=generator)[:count].sort().values.tolist()
-        sample[split] = [utterances[position] for position in chosen]
+        sample[split] = [utterances[index] for index in chosen]
     return sample
 
 

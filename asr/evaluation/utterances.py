@@ -137,9 +137,9 @@ def read_scored(path: str | Path) -> list[Scored]:
 
 
 def _check_readable(path: str) -> None:
-    place = Path(path)
-    if not (is_url(path) or place.is_file() or place.is_fifo()):  # a pipe: <(cat evaluation/*.utterances.jsonl)
-        problem = "it is a folder" if place.is_dir() else "it is a device" if place.exists() else "no such file"
+    local = Path(path)
+    if not (is_url(path) or local.is_file() or local.is_fifo()):  # a pipe: <(cat evaluation/*.utterances.jsonl)
+        problem = "it is a folder" if local.is_dir() else "it is a device" if local.exists() else "no such file"
         raise InputError(f"{path}: {problem}. Give a NAME.utterances.jsonl; asr.evaluate --output-dir writes them.")
     if path.endswith(".wer.json"):
         raise InputError(f"{path}: must have scored utterances; it has only counts. Give the NAME.utterances.jsonl.")

@@ -141,10 +141,10 @@ def _windows(ids: Array, number: int, order: int, bits: int) -> Array:
     padded = np.concatenate([ids, np.full(order, EOS)])
     word = padded[:number]
     columns = []
-    for place in range(order):
-        if place:
-            word = np.where(word == EOS, EOS, padded[place : place + number])
-        if place % (63 // bits) == 0:
+    for distance in range(order):
+        if distance:
+            word = np.where(word == EOS, EOS, padded[distance : distance + number])
+        if distance % (63 // bits) == 0:
             columns.append(word.copy())
         else:
             columns[-1] <<= bits
@@ -155,9 +155,9 @@ def _windows(ids: Array, number: int, order: int, bits: int) -> Array:
 def _unpack(windows: Array, order: int, bits: int) -> Array:
     """Return the ids (N, order) of packed windows."""
     words = np.empty((len(windows), order), np.int64)
-    for column, places in enumerate(np.array_split(np.arange(order), range(63 // bits, order, 63 // bits))):
-        for place in places:
-            words[:, place] = (windows[:, column] >> (bits * (places[-1] - place))) & ((1 << bits) - 1)
+    for column, packed in enumerate(np.array_split(np.arange(order), range(63 // bits, order, 63 // bits))):
+        for word in packed:
+            words[:, word] = (windows[:, column] >> (bits * (packed[-1] - word))) & ((1 << bits) - 1)
     return words
 
 
@@ -209,18 +209,18 @@ def _tables(blocks: Iterator[tuple[Array, Array]], order: int, vocab_size: int) 
     for words, number in blocks:
         new = np.logical_or.accumulate(words != np.concatenate([last, words[:-1]]), axis=1)
         last = words[-1:]
-        places = words[:, 0]
-        np.add.at(unigrams, places, number)
+        rows = words[:, 0]  # of each window's n-gram of the current order
+        np.add.at(unigrams, rows, number)
         for n in range(1, order):
             real = words[:, n - 1] != EOS  # no word follows EOS
             first = new[:, n] & real
-            keys[n].append(places[first] * vocab_size + words[first, n])
+            keys[n].append(rows[first] * vocab_size + words[first, n])
             begun = np.cumsum(first)
             sums = np.bincount(begun[real], number[real], len(keys[n][-1]) + 1)
             sums[0] += unfinished[n]
             counts[n].append(sums[:-1])
             unfinished[n] = sums[-1]
-            places = sizes[n] + begun - 1
+            rows = sizes[n] + begun - 1
             sizes[n] += len(keys[n][-1])
     joined = [np.concatenate(parts) for parts in keys[1:]]
     summed = [np.concatenate([*parts, unfinished[n : n + 1]])[1:] for n, parts in enumerate(counts) if n]

@@ -116,20 +116,20 @@ def record(
     problems: dict[int, str] = {}
     seconds, spent = 1.0, base64_bytes(USUAL_BYTES)  # as if one second of the usual size had already been recorded
     left = budget
-    for position in order:
-        utterance = utterances[position]
+    for index in order:
+        utterance = utterances[index]
         if utterance.duration * (0.8 * spent / seconds + second_bytes) > left:
             continue
         try:
             compressed = opus(load_utterance(utterance, rate), rate)
         except AudioError as error:
-            problems[position] = str(error)
+            problems[index] = str(error)
             continue
         size = base64_bytes(len(compressed))
         seconds, spent = seconds + utterance.duration, spent + size
         size += utterance.duration * second_bytes
         if size <= left:
-            audio[position] = compressed
+            audio[index] = compressed
             left -= size
             on_progress(utterance.duration)
     return replace(NO_CLIPS, audio=audio, problems=problems)
@@ -159,11 +159,11 @@ def record_with_features(
         clips = record(utterances, order, budget, features.sample_rate, second_bytes, on_progress)
     log_mel = {}
     probable: dict[int, Posterior] = {}
-    with progress("pictures", [utterances[position] for position in clips.audio]) as on_progress:
-        for position in clips.audio:
+    with progress("pictures", [utterances[index] for index in clips.audio]) as on_progress:
+        for index in clips.audio:
             with suppress(AudioError):  # the file was removed or damaged since it was recorded
-                waveform = load_utterance(utterances[position], features.sample_rate)
-                log_mel[position] = levels(in_stretches(features, waveform, options.chunks.chunk_seconds))
+                waveform = load_utterance(utterances[index], features.sample_rate)
+                log_mel[index] = levels(features_in_parts(features, waveform, options.chunks.chunk_seconds))
         if fits:
             probable = posteriors(recognizer, utterances, list(clips.audio), options, on_progress)
     return replace(
@@ -181,7 +181,7 @@ def record_with_features(
     )
 
 
-def in_stretches(features: Features, waveform: Tensor, seconds: float) -> Tensor:
+def features_in_parts(features: Features, waveform: Tensor, seconds: float) -> Tensor:
     """Compute the features (T, F) of a waveform (S,), in parts if it is longer than `seconds`.
 
     Recognition splits a long recording into parts of about this length and normalises each part separately.
@@ -205,12 +205,12 @@ def levels(features: Tensor) -> bytes:
 def posteriors(
     recognizer: Recognizer,
     utterances: Sequence[Utterance],
-    positions: Sequence[int],
+    indices: Sequence[int],
     options: Inference,
     on_progress: Callable[[float], None],
 ) -> dict[int, Posterior]:
     """Run the model over the utterances at these positions; skip utterances that are no longer readable."""
-    chosen = [replace(utterances[position], id=str(position)) for position in positions]  # ids may repeat
+    chosen = [replace(utterances[index], id=str(index)) for index in indices]  # ids may repeat
     by_position: dict[int, Posterior] = {}
     for result in recognizer.segments(chosen, options.unchecked):
         if isinstance(result, Rejected):

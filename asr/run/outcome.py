@@ -15,7 +15,7 @@ from asr.data.manifest import Utterance
 from asr.errors import InputError
 from asr.evaluation.result import Evaluation, evaluate
 from asr.evaluation.word_errors import total
-from asr.run.events import Bundled, EventsFile, Start, read_history
+from asr.run.events import Bundled, EventsFile, StartEvent, read_history
 from asr.run.gains import tell_gains
 from asr.run.names import EVENTS, RESULTS
 from asr.run.settings import RunSettings
@@ -119,7 +119,7 @@ def make_bundle(run_dir: Path, settings: RunSettings, start: "Initialization | N
     return run_dir / BUNDLE
 
 
-def _origin(start: Start | None) -> dict[str, str]:
+def _origin(start: StartEvent | None) -> dict[str, str]:
     """Return the code, the libraries and the machine of a run.
 
     Command, date and time are only in the log, the report and the events, so that a repeated command makes the same

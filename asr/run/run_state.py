@@ -11,7 +11,7 @@ from asr.checkpoint.saved import put_aside
 from asr.data.position import Position, start_of_epoch
 from asr.data.training_set import RunBounds
 from asr.run import folder
-from asr.run.events import EventsFile, Start
+from asr.run.events import EventsFile, StartEvent
 from asr.run.language_model_settings import LanguageModelSettings
 from asr.run.provenance import provenance
 from asr.run.resume import Resume, Run, check_allowed, note_matrix_products
@@ -58,7 +58,7 @@ class RunState:
         run_id = self.resume.run.id if self.resume else secrets.token_hex(8)
         return Run(self.settings, total_steps(self.position, self.step, bounds), run_id)
 
-    def record_start(self, event: Callable[..., Start], name: str, *sizes: float) -> None:
+    def record_start(self, event: Callable[..., StartEvent], name: str, *sizes: float) -> None:
         """Begin the run's log with command, code, libraries and machine, and write the start event.
 
         Args:

@@ -87,7 +87,7 @@ class SpeechData(pl.LightningDataModule):
     def train_dataloader(self) -> DataLoader[Batch]:
         """Plan the current epoch; return its loader, which begins with the batch at which the run starts or resumes."""
         assert self.trainer is not None
-        position = self.epochs.stretch(self.trainer.current_epoch, self.trainer.world_size)
+        position = self.epochs.first_position(self.trainer.current_epoch, self.trainer.world_size)
         plan = self.epochs.plan(position)
         if plan.kept_speed and plan.epoch == self.epochs.begin.epoch:  # logged once
             reason = "keep speed 1.0: the drawn speed would give too few frames for their text, or too long a batch"
@@ -126,7 +126,7 @@ class SpeechData(pl.LightningDataModule):
         the same length.
         """
         assert self.trainer is not None
-        plan = self.epochs.plan(self.epochs.stretch(self.epochs.begin.epoch, self.trainer.world_size))
+        plan = self.epochs.plan(self.epochs.first_position(self.epochs.begin.epoch, self.trainer.world_size))
         noise = torch.Generator().manual_seed(derive_seed(self._training_set.seed, "worst batches"))
         steps = [plan.items(step, self.trainer.global_rank) for step in plan.largest()]
         return [self._training_set.made_up(items, noise) for items in steps]

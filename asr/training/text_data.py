@@ -31,7 +31,7 @@ class TextData(pl.LightningDataModule):
     def train_dataloader(self) -> DataLoader[TextBatch]:
         """Make the loader of the current epoch, which begins with the batch at which the run starts or resumes."""
         assert self.trainer is not None
-        position = self.epochs.stretch(self.trainer.current_epoch, self.trainer.world_size)
+        position = self.epochs.first_position(self.trainer.current_epoch, self.trainer.world_size)
         sampler = EpochSampler(self.epochs.plan(position), self.trainer.global_rank, position.batch)
         return _loader(self._train.sentences, sampler)
 
@@ -44,16 +44,16 @@ class TextData(pl.LightningDataModule):
     def worst_batches(self) -> list[TextBatch]:
         """Return this rank's part of the largest steps of the epoch in which the run starts or resumes."""
         assert self.trainer is not None
-        plan = self.epochs.plan(self.epochs.stretch(self.epochs.begin.epoch, self.trainer.world_size))
+        plan = self.epochs.plan(self.epochs.first_position(self.epochs.begin.epoch, self.trainer.world_size))
         steps = [plan.items(step, self.trainer.global_rank) for step in plan.largest()]
-        return [self._train.sentences.batch([item.position for item in items]) for items in steps]
+        return [self._train.sentences.batch([item.row for item in items]) for items in steps]
 
 
 class _Places(Dataset[int]):
     """Positions of sentences; `Sentences.batch` makes a batch from a list of positions."""
 
     def __getitem__(self, item: Item) -> int:
-        return item.position
+        return item.row
 
 
 def _loader(sentences: Sentences, sampler: EpochSampler | BatchSampler) -> DataLoader[TextBatch]:
