@@ -47,11 +47,11 @@ def train_lm(settings: "LanguageModelSettings") -> float:
     logger.info("%d steps: %s", run.total_steps, settings.trainer.bounds)
     task = LanguageModelTask(
         model,
-        partial(build.build_optimizer, components),
-        build.build_schedule(components),
-        run.total_steps,
-        settings.seed,
-        prepared.extra,
+        make_optimizer=partial(build.build_optimizer, components),
+        schedule=build.build_schedule(components),
+        total_steps=run.total_steps,
+        seed=settings.seed,
+        extra=prepared.extra,
     )
     data = TextData(prepared.train, prepared.valid, settings.text.bounds, state.position)
     shard_in_fit(trainer, task, (), ["losses"])

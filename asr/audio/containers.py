@@ -139,7 +139,7 @@ def _read_chunks(file: BinaryIO, magic: bytes, name: str) -> Container:
     if offset + length > size:
         raise truncated(name, f"only {size - offset} of {length} bytes of audio are present")
     if magic != _W64:  # libsndfile reads a W64 file to its end
-        _check_rest(file, offset + length, length, size, _CHUNKED.get(magic), name)
+        _check_rest(file, offset=offset + length, length=length, size=size, layout=_CHUNKED.get(magic), name=name)
     return Container()
 
 

@@ -85,11 +85,11 @@ def forecast(settings: RunSettings, utterances: Sequence[Utterance], model: Mode
     try:
         needed = training_memory(
             model,
-            lambda number: trial.made_up(items[:number]),
-            len(items),
-            trial.autocast,
-            settings.ema.decay is not None,
-            free,
+            batch_of=lambda number: trial.made_up(items[:number]),
+            size=len(items),
+            autocast=trial.autocast,
+            average=settings.ema.decay is not None,
+            free=free,
         )
         sizes = ", ".join(f"{way} {size / GIGABYTE:.2f} GB" for way, size in needed.items())
         yield Forecast([("tensors", sizes)], card_findings(needed, settings))

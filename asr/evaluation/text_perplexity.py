@@ -65,11 +65,11 @@ def text_perplexity(log_probs: Sequence[float] | Array, num_words: Sequence[int]
     [interval] = intervals(losses, units)
     return TextPerplexity(
         -float(losses.sum()),
-        int(sum(num_words)),
-        len(losses),
-        num_tokens,
-        of_loss(float(losses.sum() / units.sum())),
-        None if interval is None else (of_loss(interval[0]), of_loss(interval[1])),
+        words=int(sum(num_words)),
+        sentences=len(losses),
+        tokens=num_tokens,
+        per_word=of_loss(float(losses.sum() / units.sum())),
+        interval=None if interval is None else (of_loss(interval[0]), of_loss(interval[1])),
     )
 
 

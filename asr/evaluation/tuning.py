@@ -193,5 +193,10 @@ def fit_confidence(recognizer: Recognizer, dev_set: Sequence[EncodedUtterance], 
     after = [calibration(confidence) for confidence in confidences]
     count = len(right)
     return Confidence(
-        calibration, count, sum(right) / count, sum(confidences) / count, sum(after) / count, auc(confidences, right)
+        calibration,
+        num_words=count,
+        right=sum(right) / count,
+        before=sum(confidences) / count,
+        after=sum(after) / count,
+        auc=auc(confidences, right),
     )

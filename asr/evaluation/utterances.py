@@ -107,9 +107,9 @@ def score(
         reference,
         transcript,
         raw_hypothesis,
-        count_errors(reference, hypothesis),
-        count_characters(reference, hypothesis),
-        count_errors(as_written(utterance.text), raw_hypothesis),
+        counts=count_errors(reference, hypothesis),
+        characters=count_characters(reference, hypothesis),
+        raw_counts=count_errors(as_written(utterance.text), raw_hypothesis),
     )
 
 

@@ -87,7 +87,14 @@ def interpolate(models: Sequence[Sequence[NGrams]], weights: Array, vocab_size: 
     weights_of = [np.log10(number / room) for number, room in zip(backed_off, rooms, strict=True)]
     weights_of.append(np.zeros(len(keys[-1])))
     return [
-        NGrams(own, log_probs, backoffs, np.ones(len(own), bool), (), any(grams.fallback for grams in orders))
+        NGrams(
+            own,
+            log_probs,
+            backoffs,
+            np.ones(len(own), bool),
+            discounts=(),
+            fallback=any(grams.fallback for grams in orders),
+        )
         for own, log_probs, backoffs, orders in zip(keys, mixed, weights_of, zip(*models, strict=True), strict=True)
     ]
 

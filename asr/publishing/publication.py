@@ -29,7 +29,7 @@ def publish(model: Path, output: Path, language: str | None, license: str | None
     bundle = read_bundle(folder)
     files = to_huggingface(bundle, folder)
     results = read_results(folder.parent / RESULTS) if folder.name == BUNDLE else {}
-    card = model_card(real(output).name, bundle.config, results, bundle.card, language, license)
+    card = model_card(real(output).name, bundle.config, results, before=bundle.card, language=language, licence=license)
     files[CARD] = card.encode()
     replace_huggingface(output, files)
     return list(files), names_left_out(bundle)

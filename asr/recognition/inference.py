@@ -147,13 +147,12 @@ class RecordingEncoder:
         """Encode waveforms (S,) in batches, and yield each encoder_out (T', D) in order; without speech, T' is 0."""
         features = self.model.features
         examples: list[Example] = []
-        max_samples = bounds.batch_seconds * features.sample_rate
         for waveform in waveforms:
-            utterance = Utterance(
-                "", len(waveform), "", ""
-            )  # duration in samples instead of seconds, for the comparison with max_samples below
+            utterance = Utterance("", len(waveform) / features.sample_rate, "", "")
             longest = max(utterance.duration, *(example.utterance.duration for example in examples), 0)
-            if examples and (longest * (len(examples) + 1) > max_samples or len(examples) == bounds.max_utterances):
+            if examples and (
+                longest * (len(examples) + 1) > bounds.batch_seconds or len(examples) == bounds.max_utterances
+            ):
                 yield from self._encode(collate(examples))
                 examples = []
             checked = waveform if check(waveform, features.sample_rate) else waveform[:0]

@@ -84,7 +84,7 @@ class Clips:
         return sum(base64_bytes(len(content)) for content in (*self.audio.values(), *self.log_mel.values(), *tops))
 
 
-NO_CLIPS = Clips({}, {}, {}, {}, [], 0.0, None)
+NO_CLIPS = Clips({}, problems={}, log_mel={}, posteriors={}, tokens=[], frame_seconds=0.0, features=None)
 
 
 @contextmanager

@@ -80,14 +80,14 @@ def read_record(run_dir: Path) -> Record:
     text = _text(run_dir / CONFIG)
     return Record(
         real(run_dir).name,
-        text,
-        _settings(text),
-        read_curves(run_dir / METRICS),
-        read_samples(run_dir / EXAMPLES),
-        _results(_text(run_dir / RESULTS)),
-        _comparisons(_text(run_dir / COMPARISON)),
-        read_history(run_dir / EVENTS),
-        _text(run_dir / PROFILE),
+        config_text=text,
+        settings=_settings(text),
+        curves=read_curves(run_dir / METRICS),
+        examples=read_samples(run_dir / EXAMPLES),
+        results=_results(_text(run_dir / RESULTS)),
+        comparisons=_comparisons(_text(run_dir / COMPARISON)),
+        history=read_history(run_dir / EVENTS),
+        profile=_text(run_dir / PROFILE),
     )
 
 

@@ -103,4 +103,4 @@ def enter_run(
         put_aside(resume.damaged if resume else {})
         folder.save_config(run_dir, as_mapping(settings))
     position = resume.position.on(world_size) if resume else start_of_epoch(0, world_size)
-    return RunState(run_dir, first, position, compared, resume, bool(changed))
+    return RunState(run_dir, writes=first, position=position, settings=compared, resume=resume, changed=bool(changed))

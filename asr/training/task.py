@@ -91,6 +91,7 @@ class RecognitionTask(pl.LightningModule):
     def __init__(
         self,
         recognizer: Recognizer,
+        *,
         make_optimizer: Callable[[Any], Optimizer],
         schedule: Schedule,
         total_steps: int,

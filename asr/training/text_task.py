@@ -46,6 +46,7 @@ class LanguageModelTask(pl.LightningModule):
     def __init__(
         self,
         model: TokenModel,
+        *,
         make_optimizer: Callable[[Any], Optimizer],
         schedule: Schedule,
         total_steps: int,
