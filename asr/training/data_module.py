@@ -3,8 +3,10 @@
 import logging
 import multiprocessing
 import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
@@ -24,12 +26,33 @@ from asr.features.batched.front_end import FrontEnd
 from asr.system.processes import die_with_parent, return_memory, shared_memory, start_method
 from asr.text.printable import listed
 from asr.training.signals import SIGNALS
-from asr.training.stopwatch import Stopwatch
 
 if TYPE_CHECKING:
     from asr.data.manifest import Utterance
 
+
 logger = logging.getLogger(__name__)
+
+
+class Stopwatch:
+    """Sum the wall-clock seconds spent inside `with stopwatch:`."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._started = 0.0
+
+    def __enter__(self) -> None:
+        self._started = time.monotonic()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._seconds += time.monotonic() - self._started
+
+    def take(self) -> float:
+        """Return the sum since the last call, and reset it."""
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
 
 
 class SpeechData(pl.LightningDataModule):

@@ -17,7 +17,7 @@ from asr.run.events import EventsFile, Progress, Validated
 from asr.run.names import LOSS_OF, VALID_LOSS_OF, VALID_WER_OF
 from asr.text.numbers import duration, percent
 from asr.training.lightning_internals import batches_begun
-from asr.training.line_sums import LineSums
+from asr.training.tasks import LineSums
 
 if TYPE_CHECKING:
     from asr.training.tasks import TrainingTask

@@ -21,8 +21,7 @@ from asr.kernels.choice import exact
 from asr.language_model.token_scores import text_log_probs
 from asr.training.distributed import add_up, fail_together
 from asr.training.gradients import divide_and_clip
-from asr.training.line_sums import LineSums
-from asr.training.place import log_place, scheduled
+from asr.training.tasks import LineSums, log_place, scheduled
 
 
 class LanguageModelTask(pl.LightningModule):
