@@ -189,7 +189,7 @@ def _runtime(options: argparse.Namespace, bundle: "Bundle", on_step: Callable[[s
     Raises:
         InputError: the model cannot run in a browser.
     """
-    from asr.publishing.site_folder import prepare_site
+    from asr.publishing.site import prepare_site
 
     return prepare_site(options.output, bundle.config, options.example, on_step) if options.web else None
 
@@ -202,7 +202,7 @@ def _write_site(
     runtime: "Runtime",
 ) -> None:
     """Write the page, and print the command to open it."""
-    from asr.publishing.site_folder import write_site
+    from asr.publishing.site import write_site
 
     folder = options.output
     size = write_site(folder, _source(options), bundle, recognizer, programs, runtime, options.example)

@@ -26,8 +26,7 @@ def train_lm(settings: "LanguageModelSettings") -> float:
 
     from asr import build
     from asr.report.training import leave_report
-    from asr.run.language_model import prepare_text
-    from asr.run.language_model_outcome import finish_language_model
+    from asr.run.language_model import finish_language_model, prepare_text
     from asr.training.callbacks import besides_text_steps
     from asr.training.distributed import first_then_all
     from asr.training.fit import fit

@@ -3,12 +3,11 @@
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 from asr.audio.load import audio_info
-from asr.bulk.failures import isolated_failures
 from asr.bulk.parts import PartTask
 from asr.bulk.statistics import CONFIDENCE_BINS, LISTS, part_statistics
 from asr.data.batch import Rejected
@@ -196,3 +195,35 @@ def _segments(outcomes: Outcomes, sample_rate: int) -> tuple[list[Entry], int]:
                 }
             )
     return segments, num_torn
+
+
+def isolated_failures(
+    recognise: Callable[[Sequence[Utterance]], object], utterances: Sequence[Utterance]
+) -> dict[str, str]:
+    """Find the utterances that cannot be recognised even alone; map the id of each to the reason.
+
+    The results of `recognise` are not used, so the texts of a part do not depend on how failures were found.
+
+    Args:
+        recognise: raises an error if one of the utterances cannot be recognised.
+        utterances: utterances for which `recognise` raises an error.
+
+    Raises:
+        StoreError, MemoryError: raised by `recognise`; no single utterance causes these errors.
+    """
+    failures: dict[str, str] = {}
+    stack = [list(utterances)]
+    while stack:
+        suspects = stack.pop()
+        try:
+            if suspects:
+                recognise(suspects)
+        except Exception as error:
+            if isinstance(error, StoreError) or is_out_of_memory(error):
+                raise
+            if len(suspects) == 1:
+                failures[suspects[0].id] = one_line(f"{type(error).__name__}: {error}")
+                continue
+            half = len(suspects) // 2
+            stack += [suspects[half:], suspects[:half]]
+    return failures

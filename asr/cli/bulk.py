@@ -124,17 +124,18 @@ def _engine(
         key = f"{model} {options.device} {options.precision}"
         worker = Worker(key, load, inference, options.segments)
         return partial(transcribe_on_ray, worker=worker, address=options.address, device=options.device)
-    from asr.bulk.local import transcribe_locally
+    from asr.bulk.transcription import transcribe_part
 
     recognizer = load_model(options)
     check(recognizer)
-    return partial(
-        transcribe_locally,
-        recognizer=recognizer,
+    transcribe = partial(
+        transcribe_part,
+        recognizer,
         inference=inference,
         with_segments=options.segments,
         on_progress=progress.on_audio,
     )
+    return partial(map, transcribe)
 
 
 def _load_same(options: argparse.Namespace, check: "Callable[[Recognizer], None]", expected: str) -> "Recognizer":

@@ -20,8 +20,7 @@ from asr.data.seeds import derive_seed, seeded
 from asr.errors import AudioError
 from asr.interfaces import FeatureAugment, Features, WaveformAugment
 from asr.lengths import Lengths
-from asr.storage.byte_range import ByteRange
-from asr.storage.location import is_url, printable_url
+from asr.storage.location import ByteRange, is_url, printable_url
 from asr.storage.store import read_files, read_ranges
 from asr.system.processes import torch_threads
 

@@ -9,8 +9,7 @@ import numpy as np
 from asr.data.epoch_plan import EpochPlan
 from asr.data.manifest import Utterance
 from asr.data.utterances import Utterances
-from asr.storage.byte_range import ByteRange
-from asr.storage.location import is_url
+from asr.storage.location import ByteRange, is_url
 from asr.storage.store import planned_requests
 
 MAX_BATCHES = 1_000  # maximum number of batches whose requests are planned; the estimate is scaled to all batches

@@ -1,6 +1,10 @@
 """A folder for a hub: the files that transformers loads, and a card with the results of the run."""
 
+import json
+import math
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from asr.checkpoint.bundle import CARD, read_bundle
 from asr.checkpoint.load import BUNDLE, bundle_folder
@@ -8,7 +12,6 @@ from asr.interchange.huggingface.card import model_card
 from asr.interchange.huggingface.convert import names_left_out, to_huggingface
 from asr.interchange.huggingface.files import replace_huggingface
 from asr.run.names import RESULTS
-from asr.run.results import read_results
 from asr.system.files import check_apart, real
 
 
@@ -33,3 +36,17 @@ def publish(model: Path, output: Path, language: str | None, license: str | None
     files[CARD] = card.encode()
     replace_huggingface(output, files)
     return list(files), names_left_out(bundle)
+
+
+def read_results(path: Path) -> dict[str, Mapping[str, Any]]:
+    """Read the results of each test manifest; leave out invalid entries, and return {} if the file is invalid."""
+    try:
+        results = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    pairs = results.items() if isinstance(results, dict) else ()
+    return {name: result for name, result in pairs if _is_result(result)}
+
+
+def _is_result(result: object) -> bool:
+    return isinstance(result, dict) and isinstance(result.get("wer"), float) and math.isfinite(result["wer"])
