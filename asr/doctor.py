@@ -25,9 +25,8 @@ def doctor(settings: "RunSettings") -> None:
     """Examine a corpus and forecast a training."""
     from asr.data.corpus import prepare_if_absent, read_corpus
     from asr.data.index_cache import IndexCache
-    from asr.diagnosis.characters import character_findings
-    from asr.diagnosis.examination import Manifests, splits_of
-    from asr.diagnosis.sample import sampled
+    from asr.diagnosis.examination import Manifests, sampled, splits_of
+    from asr.diagnosis.texts import character_findings
     from asr.interchange.models import load_recognizer
     from asr.report.diagnosis import Diagnosis
     from asr.run.names import DOCTOR

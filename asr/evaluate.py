@@ -39,6 +39,15 @@ if TYPE_CHECKING:
 
 ALL = "all manifests"
 
+TITLES = (
+    *("manifest", "utterances", "words", "WER %", "95 % interval", "raw %", "CER %"),
+    *("subst.", "ins.", "del."),
+)
+UNSPACED_TITLES = (
+    *("manifest", "utterances", "characters", "CER %", "95 % interval", "WER %", "raw %"),
+    *("subst.", "ins.", "del."),
+)
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Evaluate; the status is 1 if utterances are unreadable, but all other utterances are scored."""
@@ -156,16 +165,6 @@ def report(
     missing = [f"{name}: {rejected.reason}" for name, each in evaluations.items() for rejected in each.rejected]
     title = f"Evaluation of {real(Path(facts[0][1])).name}"
     return evaluation_report(everything.scored, About(title, [*facts, *more], missing), clips, harder)
-
-
-TITLES = (
-    *("manifest", "utterances", "words", "WER %", "95 % interval", "raw %", "CER %"),
-    *("subst.", "ins.", "del."),
-)
-UNSPACED_TITLES = (
-    *("manifest", "utterances", "characters", "CER %", "95 % interval", "WER %", "raw %"),
-    *("subst.", "ins.", "del."),
-)
 
 
 def table(summaries: Sequence[tuple[str, Mapping[str, Any]]]) -> str:

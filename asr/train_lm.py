@@ -31,8 +31,7 @@ def train_lm(settings: "LanguageModelSettings") -> float:
     from asr.training.distributed import first_then_all
     from asr.training.fit import fit
     from asr.training.sharding import shard_in_fit
-    from asr.training.text_data import TextData
-    from asr.training.text_task import LanguageModelTask
+    from asr.training.text_task import LanguageModelTask, TextData
     from asr.training.trainer import equip, make_trainer
 
     trainer = make_trainer(settings)

@@ -31,6 +31,8 @@ MAX_SECONDS = 1800
 ALLOWED = {"connect-src": "'self'", "script-src": "'self'", "worker-src": "'self'"}
 LOAD = '<button type="button" id="load">Download it now</button>'
 
+EXAMPLE = re.compile(r"example-\d+\.\w+")
+
 
 def check_page(config: Config) -> None:
     """Check that the page's script decodes like the model.
@@ -145,9 +147,6 @@ def _service_worker(version: str, examples: Mapping[str, object]) -> bytes:
     versioned = [f"{name}?version={version}" for name in (*PARTS[:2], SCRIPT)]
     cached = ["./", PAGE, PARTS[2], *versioned, *examples]
     return f"const VERSION = {json.dumps(version)}, FILES = {json.dumps(cached)};\n{asset(SERVICE_WORKER)}".encode()
-
-
-EXAMPLE = re.compile(r"example-\d+\.\w+")
 
 
 def prepare_site(folder: Path, config: Config, examples: Sequence[Path], on_step: Callable[[str], None]) -> Runtime:

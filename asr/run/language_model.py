@@ -38,6 +38,19 @@ FREE = (
 
 logger = logging.getLogger(__name__)
 
+_CARD = """# {name}
+
+A neural language model over the tokens of a recogniser, trained by `python -m asr.train_lm`.
+
+| | |
+|---|---|
+| network | {net} |
+| recogniser | {recognizer} |
+| trained on | {words:,} words |
+| weights | {select} of the run: {checkpoints} |
+{origin}
+"""
+
 
 @dataclass(frozen=True)
 class PreparedText:
@@ -112,20 +125,6 @@ def prepare_text(settings: LanguageModelSettings, rank: int, world_size: int) ->
     extra = checkpoint_extra(of_bundle, tokenizer.files(), LANGUAGE_MODEL_KEYS)
     train_set = TextSet(train, settings.text, settings.seed)
     return PreparedText(state, tokenizer, train_set, valid, tests, extra)
-
-
-_CARD = """# {name}
-
-A neural language model over the tokens of a recogniser, trained by `python -m asr.train_lm`.
-
-| | |
-|---|---|
-| network | {net} |
-| recogniser | {recognizer} |
-| trained on | {words:,} words |
-| weights | {select} of the run: {checkpoints} |
-{origin}
-"""
 
 
 def finish_language_model(

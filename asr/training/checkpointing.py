@@ -9,7 +9,7 @@ import lightning.pytorch as pl
 import torch
 
 from asr.checkpoint.saved import checkpoint_name, kept_checkpoints, superfluous
-from asr.data.epochs import Epochs
+from asr.data.epoch_plan import Epochs
 from asr.data.position import Position
 from asr.run.resume import RUN_KEY, Run
 from asr.system.files import write_whole

@@ -16,8 +16,7 @@ from torch.utils.data import DataLoader, Sampler
 from asr.data.batch import Batch, collate
 from asr.data.batch_plan import BatchSampler, plan_evaluation
 from asr.data.dataset import Augmentation, Item, SpeechDataset
-from asr.data.epoch_plan import EpochSampler
-from asr.data.epochs import Epochs
+from asr.data.epoch_plan import Epochs, EpochSampler
 from asr.data.position import Position
 from asr.data.seeds import derive_seed
 from asr.data.training_set import TrainingSet

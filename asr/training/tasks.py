@@ -7,7 +7,7 @@ import lightning.pytorch as pl
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from asr.data.epochs import Epochs
+from asr.data.epoch_plan import Epochs
 from asr.interfaces import Moment, Schedule
 from asr.training.lightning_internals import batches_begun
 

@@ -19,11 +19,10 @@ from asr.run.names import METRICS
 from asr.settings.read import as_mapping
 from asr.training.checkpointing import Saving
 from asr.training.lightning_internals import replace_signal_handlers
-from asr.training.metrics import MetricsFile
+from asr.training.metrics import MetricsFile, TensorBoardTexts
 from asr.training.progress import progress_callbacks
 from asr.training.sharding import Sharded
 from asr.training.signals import StopRequest
-from asr.training.tensorboard import TensorBoardTexts
 
 if TYPE_CHECKING:
     from asr.run.language_model_settings import LanguageModelSettings
