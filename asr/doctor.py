@@ -84,14 +84,7 @@ def _task(bar: "Progress", description: str, total: float) -> "OnProgress":
 
 
 def _forecast(settings: "RunSettings", corpus: "Corpus", sample: "Corpus", diagnosis: "Diagnosis") -> None:
-    """Make the model, forecast memory, run trial steps, and estimate the time of a training.
-
-    Args:
-        settings: settings of the training.
-        corpus: the whole corpus, for the plan.
-        sample: sample of the corpus, for the check of the tokenizer.
-        diagnosis: receives findings and facts.
-    """
+    """Make the model, forecast memory, run trial steps, and estimate the time of a training."""
     import torch
 
     from asr.diagnosis.forecast import forecast

@@ -129,11 +129,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _check_options(options: argparse.Namespace) -> None:
-    """Check that all options apply to the chosen format.
-
-    Raises:
-        InputError: an option does not apply or is invalid.
-    """
+    """Check that all options apply to the chosen format."""
     for form, names in OPTIONS.items():
         for name in names:
             if form != options.to and getattr(options, name):
@@ -184,11 +180,7 @@ def _utterances(options: argparse.Namespace) -> "list[Utterance]":
 
 
 def _runtime(options: argparse.Namespace, bundle: "Bundle", on_step: Callable[[str], None]) -> "Runtime | None":
-    """Prepare the browser runtime for the page of --web; None without --web.
-
-    Raises:
-        InputError: the model cannot run in a browser.
-    """
+    """Prepare the browser runtime for the page of --web; None without --web."""
     from asr.publishing.site import prepare_site
 
     return prepare_site(options.output, bundle.config, options.example, on_step) if options.web else None

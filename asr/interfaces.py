@@ -481,7 +481,8 @@ class Decoder(Protocol):
     @property
     def description(self) -> str: ...
     def evidence(self, encoder_out: Tensor, lengths: Tensor) -> Any: ...
-    def search(self, evidence: Any, **values: float) -> list[list[Hypothesis]]: ...
+    def search(self, evidence: Any, **values: float) -> list[list[Hypothesis]]:
+        """Search with a result of `evidence`; `values` replace the decoder's own values of tunable settings."""
 
 
 class StreamingDecoder(Decoder, Protocol):

@@ -203,13 +203,6 @@ def isolated_failures(
     """Find the utterances that cannot be recognised even alone; map the id of each to the reason.
 
     The results of `recognise` are not used, so the texts of a part do not depend on how failures were found.
-
-    Args:
-        recognise: raises an error if one of the utterances cannot be recognised.
-        utterances: utterances for which `recognise` raises an error.
-
-    Raises:
-        StoreError, MemoryError: raised by `recognise`; no single utterance causes these errors.
     """
     failures: dict[str, str] = {}
     stack = [list(utterances)]

@@ -152,11 +152,7 @@ def bundle_recognizer(bundle: Bundle, path: Path, device: str | torch.device = "
 
 
 def _check_variances(weights: Mapping[str, Tensor], path: Path) -> None:
-    """Check that running variances are not negative, which would give NaN.
-
-    Raises:
-        InputError: a variance is negative.
-    """
+    """Check that running variances are not negative, which would give NaN."""
     for name, weight in weights.items():
         if name.endswith(".running_var") and bool((weight < 0).any()):
             raise InputError(f"{path}: {name} must be variances of at least 0; the minimum is {float(weight.min()):g}.")
@@ -323,11 +319,7 @@ def average(weights: Sequence[Mapping[str, Tensor]], shares: Sequence[float]) ->
 
 
 def _read_start(source: Path, checkpoint: Path, trained: Bundle) -> dict[str, Tensor]:
-    """Read the weights of a run's initial model.
-
-    Raises:
-        InputError: the run trained an adapter, or weights or tokens differ from those of the run.
-    """
+    """Read the weights of a run's initial model."""
     if is_adapter(trained.config):
         must = "checkpoints that are averaged with --start must be whole models"
         cure = "Leave out --start; asr.merge --share averages an adapter with its base."

@@ -139,11 +139,7 @@ def _engine(
 
 
 def _load_same(options: argparse.Namespace, check: "Callable[[Recognizer], None]", expected: str) -> "Recognizer":
-    """Load the model in a worker process, which may be on another machine.
-
-    Raises:
-        InputError: the worker's machine has a different model at this path.
-    """
+    """Load the model in a worker process, which may be on another machine."""
     from asr.bulk.fingerprints import model_fingerprint
 
     if model_fingerprint(options.model, options.base, decoder(options)) != expected:
@@ -220,13 +216,7 @@ def _progress(job: "BulkJob", missing: Sequence[int]) -> "Iterator[_Progress]":
 
 
 class _Progress:
-    """Progress of a job (hours, rate, failures, time left): a bar on a terminal, otherwise lines.
-
-    Args:
-        job: job whose progress is shown.
-        missing: numbers of the parts to transcribe.
-        bar: progress bar, which is hidden if the output is not a terminal.
-    """
+    """Progress of a job (hours, rate, failures, time left): a bar on a terminal, otherwise lines."""
 
     def __init__(self, job: "BulkJob", missing: Sequence[int], bar: Any) -> None:
         self._job, self._bar = job, bar

@@ -19,13 +19,7 @@ def fingerprint(utterances: Iterable[Utterance]) -> str:
 
 
 def stored_fingerprint(utterances: Utterances, cache: IndexCache, normalizer: str) -> str:
-    """Return the `fingerprint` of utterances, stored in `cache`.
-
-    Args:
-        utterances: utterances with normalised texts.
-        cache: stores the fingerprint.
-        normalizer: name of the normaliser of the texts.
-    """
+    """Return the `fingerprint` of utterances, stored in `cache`."""
     if utterances.source is None:
         return fingerprint(utterances)
     probes = [utterances[index].text for index in spread(len(utterances))]

@@ -46,12 +46,7 @@ class EpochReading:
 
 
 def epoch_reading(plan: EpochPlan, utterances: Utterances) -> EpochReading | None:
-    """Estimate the requests of an epoch; return None if all of its audio is in local files.
-
-    Args:
-        plan: plan of the whole epoch.
-        utterances: utterances of the training set.
-    """
+    """Estimate the requests of an epoch; return None if all of its audio is in local files."""
     sizes = utterances.num_bytes[plan.occurrences.rows.numpy()]  # NaN for an utterance in a separate file
     is_sized = np.isfinite(sizes)
     steps, ranks = plan.plan.sizes().shape

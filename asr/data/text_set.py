@@ -123,12 +123,6 @@ def read_sentences(
 ) -> Sentences:
     """Read texts, and normalise and tokenise them; log the lines that are left out.
 
-    Args:
-        paths: paths of the files.
-        normalize: the recogniser's normaliser.
-        tokenizer: the recogniser's tokenizer.
-        setting: name of the setting, for messages.
-
     Raises:
         InputError: a file is unreadable, or no text is left.
     """

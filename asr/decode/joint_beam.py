@@ -154,12 +154,7 @@ class JointBeam:
         return [JointEvidence(out[:length], values[:length]) for out, values, length in cut]
 
     def search(self, evidence: list[JointEvidence], **values: float) -> list[list[Hypothesis]]:
-        """Find at most `beam_size` hypotheses per utterance.
-
-        Args:
-            evidence: output of the method `evidence`.
-            values: values of tunable settings that replace the decoder's own values.
-        """
+        """Find at most `beam_size` hypotheses per utterance."""
         ctc_weight = values.get("ctc_weight", self.ctc_weight)
         fusion = self.fusion.weighed(**values)
         bounds = (self.beam_size, self.beam_threshold, self.tokens_per_step)

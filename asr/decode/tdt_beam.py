@@ -72,12 +72,7 @@ class TDTBeam:
 
     @torch.inference_mode()
     def search(self, evidence: list[Tensor], **values: float) -> list[list[Hypothesis]]:
-        """Find at most `beam_size` hypotheses per utterance.
-
-        Args:
-            evidence: output of the method `evidence`.
-            values: values of tunable settings that replace the decoder's own values.
-        """
+        """Find at most `beam_size` hypotheses per utterance."""
         fusion = self.fusion.weighed(**values)
         return [_Search(self, fusion)(frames) for frames in evidence]
 

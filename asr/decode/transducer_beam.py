@@ -67,12 +67,7 @@ class TransducerBeam:
 
     @torch.inference_mode()
     def search(self, evidence: list[Tensor], **values: float) -> list[list[Hypothesis]]:
-        """Find at most `beam_size` hypotheses per utterance.
-
-        Args:
-            evidence: output of the method `evidence`.
-            values: values of tunable settings that replace the decoder's own values.
-        """
+        """Find at most `beam_size` hypotheses per utterance."""
         fusion = self.fusion.weighed(**values)
         return [
             [self._aligned(hypothesis, len(frames)) for hypothesis in _Search(self, fusion)(frames)]

@@ -110,11 +110,7 @@ def forecast(settings: RunSettings, utterances: Sequence[Utterance], model: Mode
 def not_measured(needed: float, free: float, device: torch.device, settings: RunSettings) -> Forecast | None:
     """Report why steps are not measured on this machine; None if they are to be measured.
 
-    Args:
-        needed: forecast bytes of tensors in a step on the largest batch.
-        free: bytes of tensors for which the device has free memory.
-        device: device on which steps would be measured.
-        settings: settings of the training run.
+    `needed` is the forecast of the bytes of tensors in a step on the largest batch, `free` the bytes that are free.
     """
     card = settings.doctor.card_gigabytes
     if card is not None and device.type == "cpu":
@@ -165,14 +161,7 @@ def memory_finding(error: BaseException) -> Finding:
 
 
 def time_facts(steps: Steps, plan: EpochPlan, num_workers: int, batches: int) -> list[tuple[str, str]]:
-    """Describe the expected time of an epoch and of the run, the largest batch, and the peak memory.
-
-    Args:
-        steps: measured time and memory of optimizer steps.
-        plan: plan of an epoch.
-        num_workers: `data.num_workers`.
-        batches: number of batches of each process in the whole run.
-    """
+    """Describe the expected time of an epoch and of a run of `batches`, the largest batch, and the peak memory."""
     slowest = padded_seconds(plan).amax(dim=1).tolist()  # in each step, all processes wait for the slowest one
     computing = sum(map(steps.of, slowest))
     audio = float(plan.durations[plan.plan.order].sum()) / padded_seconds(plan).shape[1]
@@ -204,12 +193,7 @@ def chosen_way(needed: Mapping[str, float], settings: RunSettings) -> str:
 
 
 def card_findings(needed: Mapping[str, float], settings: RunSettings) -> list[Finding]:
-    """Report an error if the run's tensors do not fit on a card with doctor.card_gigabytes of memory.
-
-    Args:
-        needed: result of `training_memory`: bytes of tensors in a step, by training method.
-        settings: settings of the training run.
-    """
+    """Report an error if the run's tensors (from `training_memory`) do not fit on a card of doctor.card_gigabytes."""
     card = settings.doctor.card_gigabytes
     chosen = chosen_way(needed, settings)
     if card is None or needed[chosen] <= NEARLY_FULL * card * GIGABYTE:
@@ -223,10 +207,7 @@ def card_findings(needed: Mapping[str, float], settings: RunSettings) -> list[Fi
 def disk(state: float, weights: float, settings: RunSettings) -> tuple[list[tuple[str, str]], list[Finding]]:
     """Describe the disk space that the checkpoints and the bundle need, and report an error if less space is free.
 
-    Args:
-        state: bytes of a checkpoint without a moving average.
-        weights: bytes of the weights.
-        settings: settings of the training run.
+    `state` is the bytes of a checkpoint without a moving average, `weights` those of the weights.
     """
     ema = weights if settings.ema.decay is not None else 0.0
     checkpoints = NEWEST + settings.checkpoint.keep + 1  # + 1: the old one is deleted after the new one is written

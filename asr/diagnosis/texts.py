@@ -99,12 +99,7 @@ def coverage_findings(splits: Splits, tokenizer: Tokenizer, optional: Sequence[s
 
 
 def round_trip_findings(splits: Splits, tokenizer: Tokenizer) -> list[Finding]:
-    """Report texts that change when they are encoded and decoded.
-
-    Args:
-        splits: utterances with normalised texts.
-        tokenizer: fitted tokenizer.
-    """
+    """Report texts that change when they are encoded and decoded."""
     cases = [
         Case(split, utterance, f"{utterance.text} becomes {decoded}")
         for split, utterances in splits.items()

@@ -87,16 +87,9 @@ def show_writing(scored: Iterable[Scored]) -> bool:
 def score(
     utterance: Utterance, subset: str, reference: str, transcript: Transcript, raw_hypothesis: str | None = None
 ) -> Scored:
-    """Count the errors of a transcript.
+    """Count the errors of a transcript; the arguments are fields of `Scored`.
 
     Times and confidences are rounded as in NAME.utterances.jsonl, so that figures can be recomputed from this file.
-
-    Args:
-        utterance: the utterance, with its text as written in the manifest.
-        subset: file name of its manifest, without suffix.
-        reference: normalised text of the utterance.
-        transcript: recognised words, normalised.
-        raw_hypothesis: recognised text as the model writes it; None: the text of `transcript`.
     """
     transcript = transcript.rounded()
     hypothesis = transcript.text
@@ -115,9 +108,6 @@ def score(
 
 def read_scored(path: str | Path) -> list[Scored]:
     """Read NAME.utterances.jsonl, as `asr.evaluate --output-dir` writes it, and count the errors again.
-
-    Args:
-        path: path or URL of the file.
 
     Raises:
         InputError: a line is not a scored utterance, an id is repeated, or the file is empty.

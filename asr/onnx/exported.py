@@ -20,13 +20,7 @@ if TYPE_CHECKING:
 
 
 class OnnxStreamingEncoder:
-    """An encoder whose `step` is an ONNX program.
-
-    Args:
-        whole: encodes whole recordings.
-        opened: runs the program of a step.
-        made_of: the encoder that was exported; it needs no weights.
-    """
+    """An encoder whose `step` is an ONNX program; it was exported from `made_of`, which needs no weights."""
 
     blocks = nn.ModuleList()  # empty, because a program does not output the results of blocks
 
@@ -65,16 +59,7 @@ class OnnxStreamingEncoder:
 
 
 def open_step(program: Path | bytes, made_of: StreamingEncoder, vocab_size: int) -> "InferenceSession":
-    """Open the program of a step.
-
-    Args:
-        program: an ONNX file, or its contents.
-        made_of: the encoder that was exported, with or without weights.
-        vocab_size: number of tokens.
-
-    Raises:
-        InputError: the program is damaged, or does not belong to the model.
-    """
+    """Open the program of a step."""
     opened = session(program, *step_names(made_of.initial_state(1)))
     check_tokens(program, opened, vocab_size)
     return opened

@@ -35,14 +35,7 @@ EXAMPLE = re.compile(r"example-\d+\.\w+")
 
 
 def check_page(config: Config) -> None:
-    """Check that the page's script decodes like the model.
-
-    Args:
-        config: config of the model.
-
-    Raises:
-        InputError: the page does not implement the decoder or the normalizer.
-    """
+    """Check that the page's script decodes like the model."""
     decoder, normalizer = config["decode"]["name"], config["normalizer"]
     if decoder != "greedy":
         raise InputError(f"the decoder of a page must be greedy; got decode={decoder}. Add --decode greedy.")
@@ -60,17 +53,7 @@ def site_files(
     examples: Sequence[Path],
     card: str,
 ) -> dict[str, bytes]:
-    """Return the files of a page, by name.
-
-    Args:
-        name: name of the model.
-        recognizer: recogniser of the model.
-        config: config of the model.
-        program: program whose input is waveforms.
-        runtime: runtime of the program.
-        examples: recordings that the page offers.
-        card: card of the model; may be empty.
-    """
+    """Return the files of a page, by name."""
     contents = {WAVEFORM: program, SCRIPT: runtime.script, WASM: runtime.wasm, LICENSE: runtime.license}
     contents |= {part: asset(part).encode() for part in PARTS}
     named = {f"example-{number}{path.suffix}": path for number, path in enumerate(examples)}
@@ -151,12 +134,6 @@ def _service_worker(version: str, examples: Mapping[str, object]) -> bytes:
 
 def prepare_site(folder: Path, config: Config, examples: Sequence[Path], on_step: Callable[[str], None]) -> Runtime:
     """Check before the export that the page can be written, and return its runtime.
-
-    Args:
-        folder: folder of the page.
-        config: config of the model.
-        examples: recordings that the page offers.
-        on_step: called with a description of the next step.
 
     Raises:
         InputError: the model cannot have a page, an example cannot be read, or `write_site` or `browser_runtime`

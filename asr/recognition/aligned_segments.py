@@ -194,18 +194,9 @@ def cut_segments(
 def word_segments(
     utterance: Utterance, words: Sequence[Word], max_seconds: float, sample_rate: int
 ) -> Iterator[WordSegment]:
-    """Cut an utterance at silences; yield the segments that have words.
+    """Cut an utterance at silences; yield the segments that have words, as `cut_segments` describes.
 
-    A word belongs to the segment that contains its midpoint.
-
-    Args:
-        utterance: the utterance; its audio is read only if it is longer than `max_seconds`.
-        words: words in order, with their times.
-        max_seconds: maximum duration of a segment.
-        sample_rate: sample rate at which the audio is read to find silences, in Hz.
-
-    Raises:
-        AudioError: the audio cannot be read.
+    The audio is read only if the utterance is longer than `max_seconds`.
     """
     cuts = [0.0]
     if utterance.duration > max_seconds:

@@ -143,12 +143,7 @@ class RecordingEncoder:
         """Yield encoder_out of each utterance, as one segment or, for a long recording, as several.
 
         Segments of a long recording are computed lazily; iterating over them raises an AudioError if the recording
-        cannot be read.
-
-        Args:
-            utterances: utterances in any order.
-            batches, chunks, segmenter, num_workers, load, check: fields of `Inference`.
-            waveforms: waveforms of utterances that are already loaded, by utterance id.
+        cannot be read. `waveforms` are those of utterances that are already loaded, by utterance id.
         """
         short = [utterance for utterance in utterances if utterance.duration <= chunks.chunk_seconds]
         planned = plan_evaluation([utterance.duration for utterance in short], batches, rank=0, world_size=1)

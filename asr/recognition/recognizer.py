@@ -120,12 +120,7 @@ class Recognizer:
 
     @torch.inference_mode()
     def search(self, evidence: object, values: Mapping[str, float] = OWN_VALUES) -> list[list[Hypothesis]]:
-        """Search for the best hypotheses; some decoders also run a part of the network.
-
-        Args:
-            evidence: output of the method `evidence`.
-            values: values of tunable settings that replace the decoder's own values.
-        """
+        """Search for the best hypotheses; some decoders also run a part of the network."""
         with self.recording_encoder.autocast():
             return self.decode.search(evidence, **values)
 

@@ -88,11 +88,6 @@ class PreparedText:
 def prepare_text(settings: LanguageModelSettings, rank: int, world_size: int) -> PreparedText:
     """Open the run folder and read the texts.
 
-    Args:
-        settings: settings of the run.
-        rank: rank of this process.
-        world_size: number of processes.
-
     Raises:
         InputError: the recogniser, the texts or the folder cannot be used, or an earlier run in the folder has other
             settings.

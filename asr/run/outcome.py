@@ -68,10 +68,6 @@ def finish(
 def check_learnt(results: Mapping[str, Evaluation], max_wer: float) -> None:
     """Check that the model has memorised the training utterances.
 
-    Args:
-        results: results on the training utterances.
-        max_wer: maximum WER, a fraction.
-
     Raises:
         InputError: the WER is above the limit; the message lists possible causes.
     """
@@ -194,14 +190,6 @@ def tell_gains(
     The initial model uses the run's decoder, or the decoder of its own bundle if the run's decoder does not support the
     initial model's head. Both results are scored with the run's normaliser. If the comparison fails, a warning is
     logged, because the run itself is complete.
-
-    Args:
-        run_dir: the run folder.
-        decode: settings of the run's decoder.
-        start: the initial model.
-        tests: utterances of each test manifest, by its name.
-        results: results of the run's bundle on these utterances.
-        device: device for recognition.
     """
     comparisons = {}
     try:

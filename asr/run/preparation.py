@@ -142,11 +142,6 @@ def prepare(settings: RunSettings, rank: int, world_size: int) -> Prepared:
 
     The first process stores the fitted files. The other processes must call this function afterwards, to load them.
 
-    Args:
-        settings: settings of the run.
-        rank: rank of this process.
-        world_size: number of processes.
-
     Raises:
         InputError: the corpus or the folder cannot be used, or an earlier run in the folder has other settings.
     """

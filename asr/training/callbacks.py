@@ -181,13 +181,7 @@ def besides_steps(
 def besides_text_steps(
     trainer: pl.Trainer, settings: "LanguageModelSettings", largest: "Callable[[], Sequence[TextBatch]]"
 ) -> list[pl.Callback]:
-    """Make the callbacks for training a language model, in the order in which they are called.
-
-    Args:
-        trainer: trainer of the run.
-        settings: settings of the run.
-        largest: makes this process's share of the largest batches.
-    """
+    """Make the callbacks for training a language model, in the order in which they are called."""
     callbacks: list[pl.Callback] = [LargestBatchFirst(largest)]
     callbacks += _weights(trainer, settings.ema.decay)
     if settings.early_stopping.patience is not None:
@@ -203,13 +197,7 @@ def _weights(trainer: pl.Trainer, decay: float | None) -> list[pl.Callback]:
 
 
 def step_callbacks(settings: "RunSettings", model: Model, largest: Callable[[], Sequence[Batch]]) -> list[pl.Callback]:
-    """Make the callbacks, in the order in which they must run.
-
-    Args:
-        settings: settings of the run.
-        model: the model to train.
-        largest: makes this process's part of the largest batches.
-    """
+    """Make the callbacks, in the order in which they must run."""
     callbacks: list[pl.Callback] = [
         Frozen(model, settings.init.frozen, settings.init.frozen_steps),
         LargestBatchFirst(largest),
