@@ -87,8 +87,7 @@ def _forecast(settings: "RunSettings", corpus: "Corpus", sample: "Corpus", diagn
     """Make the model, forecast memory, run trial steps, and estimate the time of a training."""
     import torch
 
-    from asr.diagnosis.forecast import forecast
-    from asr.diagnosis.model import fresh_model
+    from asr.diagnosis.forecast import forecast, fresh_model
     from asr.training.gradient_checkpointing import recompute_blocks
 
     torch.set_num_threads(settings.num_threads)

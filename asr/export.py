@@ -210,7 +210,7 @@ def _figures(
     utterances: "Sequence[Utterance]",
 ) -> str:
     """Measure size, speed and WER before and after quantisation; return a table."""
-    from asr.publishing.figures import measured, speeds, table
+    from asr.publishing.card import measured, speeds, table
     from asr.publishing.programs import net_of, running, size
 
     file, net = net_of(recognizer)

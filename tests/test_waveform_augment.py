@@ -24,7 +24,6 @@ from asr.build import build_augmentation, build_features
 from asr.checkpoint.load import model_config
 from asr.data.batch import Example, Rejected
 from asr.data.dataset import Augmentation, Item, Reference, SpeechDataset
-from asr.data.fingerprint import fingerprint
 from asr.data.manifest import Utterance
 from asr.data.position import start_of_epoch
 from asr.data.recordings import RecordingList
@@ -32,6 +31,7 @@ from asr.data.seeds import seeded
 from asr.data.settings import DataSettings
 from asr.data.training_set import TrainingSet
 from asr.errors import InputError
+from asr.run.preparation import fingerprint
 from asr.run.resume import changes, run_settings
 from asr.settings.read import read
 from tests.conftest import CONF, TINY, resolved, settings_with, tone_corpus

@@ -6,22 +6,31 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from asr import build
+from asr.build import build_model
 from asr.checkpoint.saved import NEWEST
 from asr.data.batch_plan import LESS_MEMORY
+from asr.data.corpus import Corpus
 from asr.data.epoch_plan import EpochPlan
 from asr.data.manifest import Utterance
 from asr.data.position import start_of_epoch
 from asr.data.selection import FEWER_TOKENS, TEXT_TOO_LONG
 from asr.data.training_set import TrainingSet
+from asr.data.utterances import Utterances
+from asr.diagnosis.examination import splits_of
 from asr.diagnosis.finding import Case, Finding, Severity
+from asr.diagnosis.texts import coverage_findings, round_trip_findings
 from asr.diagnosis.training_memory import FULL, LORA, OPTIMIZER_BYTES, training_memory, weight_bytes
 from asr.diagnosis.trial import Steps, Trial, padded_seconds
 from asr.errors import is_out_of_memory
 from asr.recognition.model import Model
+from asr.run.folder import fitted_front_end
+from asr.run.initialization import start_of
 from asr.run.settings import RunSettings
 from asr.text.numbers import counted, duration
 
@@ -222,3 +231,39 @@ def disk(state: float, weights: float, settings: RunSettings) -> tuple[list[tupl
         return [("disk", space)], []
     advice = "Free some space, set another run_dir, or lower checkpoint.keep."
     return [("disk", space)], [Finding("disk", Severity.ERROR, f"{settings.run_dir} takes {space}.", advice)]
+
+
+class Fresh(NamedTuple):
+    """An untrained model.
+
+    Args:
+        model: model with a fitted tokenizer and fitted features; its weights are not used.
+        utterances: utterances to train on, without texts that the tokenizer does not cover.
+        findings: findings on texts that the tokenizer does not cover or changes.
+    """
+
+    model: Model
+    utterances: Utterances
+    findings: list[Finding]
+
+
+def fresh_model(settings: RunSettings, corpus: Corpus, sample: Corpus) -> Fresh:
+    """Fit the tokenizer and the features, and build the model; nothing is written to the run folder.
+
+    Args:
+        settings: settings of the training run.
+        corpus: the whole corpus.
+        sample: utterances whose texts are tokenized, to find characters without a token.
+
+    Raises:
+        InputError: the settings are invalid for this corpus.
+    """
+    tokenizer, features = fitted_front_end(settings, corpus, False, start_of(settings.init))
+    uncovered = coverage_findings(splits_of(sample), tokenizer, list(corpus.also_tests))
+    uncovered_ids = {case.utterance.id for finding in uncovered for case in finding.cases if case.split == "train"}
+    utterances = corpus.train
+    if uncovered_ids:
+        covered = [row for row, name in enumerate(utterances.ids) if name not in uncovered_ids]
+        utterances = utterances.select(np.array(covered, dtype=np.int64))
+    findings = [*uncovered, *round_trip_findings(splits_of(sample), tokenizer)]
+    return Fresh(build_model(settings.components, tokenizer, features), utterances, findings)

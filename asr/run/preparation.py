@@ -2,11 +2,13 @@
 
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -15,10 +17,11 @@ from asr.checkpoint.adapted import ADAPTER, base_config
 from asr.checkpoint.bundle import check_attachable
 from asr.checkpoint.load import CHECKPOINTS, checkpoint_extra, fitted_files
 from asr.data.corpus import Corpus, prepare_if_absent, read_corpus
-from asr.data.fingerprint import fingerprint, mixture_of, stored_fingerprint
-from asr.data.index_cache import IndexCache
+from asr.data.index_cache import IndexCache, spread
+from asr.data.manifest import Utterance
 from asr.data.round_trip import warn_of_changes
 from asr.data.token_counts import TokenCounts, stored_counts
+from asr.data.utterances import Utterances
 from asr.errors import InputError
 from asr.run import folder
 from asr.run.events import Started
@@ -220,3 +223,43 @@ def check_base(model: nn.Module, own: frozenset[str], base: Mapping[str, Tensor]
     if unused := sorted(base.keys() - state.keys()):
         must = f"with an adapter, the model must use each tensor of {source}"
         raise InputError(f"{must}; {unused[0]} is unused. Do not replace its component.")
+
+
+def fingerprint(utterances: Iterable[Utterance]) -> str:
+    """Hash the fields that training uses: id, offset, duration and text, but not the path of the audio."""
+    return _fingerprint(
+        (utterance.id, utterance.offset, utterance.duration, utterance.text) for utterance in utterances
+    )
+
+
+def stored_fingerprint(utterances: Utterances, cache: IndexCache, normalizer: str) -> str:
+    """Return the `fingerprint` of utterances, stored in `cache`."""
+    if utterances.source is None:
+        return fingerprint(utterances)
+    probes = [utterances[index].text for index in spread(len(utterances))]
+    key = repr(("fingerprint", utterances.source, normalizer, probes))
+    stored = cache.numbers(key, lambda: np.frombuffer(_of_columns(utterances).encode(), dtype=np.uint8))
+    return stored.tobytes().decode()
+
+
+def mixture_of(utterances: Utterances) -> dict[str, str]:
+    """Return an entry for fingerprints: the size and the mean repeats of each manifest of a training set.
+
+    The result is {} if each utterance occurs once.
+    """
+    if all(part.repeats == 1 for part in utterances.parts):
+        return {}
+    return {"mixture": ", ".join(f"{part.index.num_rows} x {part.repeats:.9g}" for part in utterances.parts)}
+
+
+def _of_columns(utterances: Utterances) -> str:
+    offsets = (None if math.isnan(offset) else offset for offset in utterances.offsets.tolist())
+    return _fingerprint(zip(utterances.ids, offsets, utterances.durations.tolist(), utterances.texts, strict=True))
+
+
+def _fingerprint(rows: Iterable[tuple[str, float | None, float, str]]) -> str:
+    digest, number = hashlib.sha256(), 0
+    for name, offset, duration, text in rows:
+        digest.update(f"{name}\t{offset}\t{duration}\t{text}\n".encode())
+        number += 1
+    return f"{number} utterances, sha256 {digest.hexdigest()[:16]}"
