@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rules = _segment_rules(options)
     from asr.data.index_cache import listed_utterances
 
-    how = inference(options)
+    inference_options = inference(options)
     utterances, errors = listed_utterances(options.manifest)
     for error in errors:
         complain(str(error))
@@ -65,8 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if rules is not None:
             segments[utterance.id] = _segments(recognizer, utterance, aligned, rules)
 
-    with audio_progress("aligning", utterances, is_printing=rules is None and not options.output_dir) as advance:
-        outcomes = in_order(recordings, partial(_outcomes, recognizer, how, advance, on_aligned))
+    with audio_progress("aligning", utterances, is_printing=rules is None and not options.output_dir) as on_progress:
+        outcomes = in_order(recordings, partial(_outcomes, recognizer, inference_options, on_progress, on_aligned))
         # With --segments, transcripts are not printed, because hours of audio would fill the screen with words.
         for recording, transcript in outcomes if rules and not options.output_dir else write(outcomes, options):
             scores.append((transcript.alternatives[0].score, recording.name, transcript.text))
@@ -150,8 +150,8 @@ def _write_segments(path: Path, segments: "Sequence[AlignedSegment]") -> None:
     for utterance, score, problem in segments:
         if problem is not None:
             begin = utterance.offset or 0.0
-            position = f"{utterance.id} ({begin:.2f} to {begin + utterance.duration:.2f} s)"
-            print(printable(f"{problem}: {score:.2f}  {position}  {utterance.text}"), file=sys.stderr)
+            where = f"{utterance.id} ({begin:.2f} to {begin + utterance.duration:.2f} s)"
+            print(printable(f"{problem}: {score:.2f}  {where}  {utterance.text}"), file=sys.stderr)
     hours = sum(segment.utterance.duration for segment in good) / 3600
     message = f"{path}: {counted(len(good), 'segment')}, {hours:.2f} h"
     left_out = Counter(segment.problem for segment in segments if segment.problem is not None)
@@ -163,15 +163,15 @@ def _write_segments(path: Path, segments: "Sequence[AlignedSegment]") -> None:
 
 def _outcomes(
     recognizer: "Recognizer",
-    how: "Inference",
-    advance: Callable[[float], None],
+    inference_options: "Inference",
+    on_progress: Callable[[float], None],
     on_aligned: OnAligned,
     utterances: "list[Utterance]",
 ) -> Outcomes:
     """Yield each utterance's aligned reference text, or the reason of a failure."""
     from asr.recognition.aligned_segments import align_utterances
 
-    for utterance, aligned in align_utterances(recognizer, utterances, how, advance):
+    for utterance, aligned in align_utterances(recognizer, utterances, inference_options, on_progress):
         if isinstance(aligned, str):
             yield utterance, aligned
             continue

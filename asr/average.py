@@ -13,7 +13,7 @@ from asr.system.files import check_apart, real
 from asr.text.printable import printable
 
 if TYPE_CHECKING:
-    from asr.checkpoint.load import Start
+    from asr.checkpoint.load import InitialModel
 
 NUM_BEST = 5  # default without --best and --last
 SHARE = 0.3  # default share of --start
@@ -59,10 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"{wanted} checkpoints were requested, but the run stored only {len(checkpoints)} (checkpoint.keep)",
             file=sys.stderr,
         )
-    from asr.checkpoint.load import Start, stored_at, write_bundle
+    from asr.checkpoint.load import InitialModel, stored_at, write_bundle
     from asr.interchange.hub import path_of
 
-    start = None if options.start is None else Start(options.start, path_of(options.start), share)
+    start = None if options.start is None else InitialModel(options.start, path_of(options.start), share)
     check_apart("--output-dir", options.output_dir, [*checkpoints, *([stored_at(start.path)] if start else [])])
     write_bundle(options.output_dir, checkpoints, model_card(options.output_dir, checkpoints, start), start=start)
     names = ", ".join(path.stem for path in checkpoints)
@@ -71,16 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def find_checkpoints(sources: Sequence[Path], best: int | None, last: int | None) -> list[Path]:
-    """Find the checkpoints of the command line.
-
-    Args:
-        sources: a run folder, or files.
-        best: `--best`.
-        last: `--last`.
-
-    Raises:
-        InputError: the sources mix folders and files, there are no validated checkpoints, or a number is invalid.
-    """
+    """Find the checkpoints of the command line: those of a run folder that `--best` or `--last` chooses, or files."""
     for option, number in (("--best", best), ("--last", last)):
         if number is not None and number < 1:
             raise InputError(f"{option} must be positive; got {number}.")
@@ -114,11 +105,7 @@ def _choose(run_dir: Path, best: int | None, last: int | None) -> list[Path]:
 
 
 def check_one_run(checkpoints: Sequence[Path]) -> None:
-    """Check that checkpoints are intact and from one run, because the mean of independent weights is useless.
-
-    Raises:
-        InputError: checkpoints are damaged or differ; the message names the file and the difference.
-    """
+    """Check that checkpoints are intact and from one run, because the mean of independent weights is useless."""
     from asr.checkpoint.saved import damage
     from asr.run.resume import differences
 
@@ -145,14 +132,14 @@ def _origin(checkpoint: Path) -> dict[str, Any]:
     return bundle.config | {"learnt files": learnt, "run": run.get("id") if isinstance(run, dict) else None}
 
 
-def model_card(output_dir: Path, checkpoints: Sequence[Path], start: "Start | None" = None) -> str:
+def model_card(output_dir: Path, checkpoints: Sequence[Path], start: "InitialModel | None" = None) -> str:
     """Write the model card, which names the averaged checkpoints and the initial model."""
     lines = "\n".join(f"* {path.stem}" for path in checkpoints)
     counted = f"{_count(checkpoints)}{_and_start(start)}"
     return _CARD.format(name=real(output_dir).name, count=counted, lines=lines)
 
 
-def _and_start(start: "Start | None") -> str:
+def _and_start(start: "InitialModel | None") -> str:
     return "" if start is None else f", with a share of {start.share:g} of {printable(start.source)}"
 
 

@@ -86,9 +86,9 @@ def report(
         (counts_of(result_a, unit).errors, counts_of(result_b, unit).errors) for result_a, result_b in match(a, b)
     ]
     changes = [(abs(errors_b - errors_a), errors_a) for errors_a, errors_b in errors]
-    order = sorted(range(len(changes)), key=lambda position: changes[position], reverse=True)
-    with audio_progress("recordings", utterances) as advance:
-        clips = record(utterances, order, budget, advance=advance)
+    order = sorted(range(len(changes)), key=lambda index: changes[index], reverse=True)
+    with audio_progress("recordings", utterances) as on_progress:
+        clips = record(utterances, order, budget, on_progress=on_progress)
     about = About("Comparison of two models", [("A", names[0]), ("B", names[1])])
     return comparison_report(a, b, comparison, about, clips)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from asr.data.corpus import Corpus
-    from asr.diagnosis.finding import Advance
+    from asr.diagnosis.finding import OnProgress
     from asr.recognition.recognizer import Recognizer
     from asr.report.diagnosis import Diagnosis
     from asr.run.settings import RunSettings
@@ -25,9 +25,8 @@ def doctor(settings: "RunSettings") -> None:
     """Examine a corpus and forecast a training."""
     from asr.data.corpus import prepare_if_absent, read_corpus
     from asr.data.index_cache import IndexCache
-    from asr.diagnosis.characters import character_findings
-    from asr.diagnosis.examination import Manifests, splits_of
-    from asr.diagnosis.sample import sampled
+    from asr.diagnosis.examination import Manifests, sampled, splits_of
+    from asr.diagnosis.texts import character_findings
     from asr.interchange.models import load_recognizer
     from asr.report.diagnosis import Diagnosis
     from asr.run.names import DOCTOR
@@ -69,7 +68,7 @@ def _examine(
 
     with progress_bar() as bar:
 
-        def progress(description: str, total: float) -> "Advance":
+        def progress(description: str, total: float) -> "OnProgress":
             return _task(bar, description, total)
 
         examination = examine(corpus, bounds_of(settings), progress)
@@ -79,24 +78,16 @@ def _examine(
     diagnosis.add(findings, examination.facts)
 
 
-def _task(bar: "Progress", description: str, total: float) -> "Advance":
+def _task(bar: "Progress", description: str, total: float) -> "OnProgress":
     task = bar.add_task(description, total=total)
     return lambda done: bar.advance(task, done)
 
 
 def _forecast(settings: "RunSettings", corpus: "Corpus", sample: "Corpus", diagnosis: "Diagnosis") -> None:
-    """Make the model, forecast memory, run trial steps, and estimate the time of a training.
-
-    Args:
-        settings: settings of the training.
-        corpus: the whole corpus, for the plan.
-        sample: sample of the corpus, for the check of the tokenizer.
-        diagnosis: receives findings and facts.
-    """
+    """Make the model, forecast memory, run trial steps, and estimate the time of a training."""
     import torch
 
-    from asr.diagnosis.forecast import forecast
-    from asr.diagnosis.model import fresh_model
+    from asr.diagnosis.forecast import forecast, fresh_model
     from asr.training.gradient_checkpointing import recompute_blocks
 
     torch.set_num_threads(settings.num_threads)

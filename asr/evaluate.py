@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.cells import cell_len
+
 from asr.cli.command import (
     add_decoding,
     audio_progress,
@@ -17,14 +19,17 @@ from asr.cli.command import (
     run_command,
 )
 from asr.cli.conditions import add_conditions, check_conditions, conditions, conditions_table, evaluate_harder
-from asr.cli.evaluation_table import table
 from asr.cli.output import make_output_dir
 from asr.cli.report_options import add_report, audio_budget
+from asr.cli.side_by_side import WIDTH
+from asr.cli.table import lay_out, short_name
 from asr.errors import InputError
 from asr.storage.location import printable_url
 from asr.system.files import message_stream, real, write_output, write_whole, write_whole_text
 from asr.text.normalize import NORMALIZERS, get_normalizer
+from asr.text.numbers import counted, interval, number, rate
 from asr.text.printable import printable
+from asr.text.scripts import NO_WORDS
 
 if TYPE_CHECKING:
     from asr.evaluation.conditions import Harder
@@ -33,6 +38,15 @@ if TYPE_CHECKING:
     from asr.recognition.recognizer import Recognizer
 
 ALL = "all manifests"
+
+TITLES = (
+    *("manifest", "utterances", "words", "WER %", "95 % interval", "raw %", "CER %"),
+    *("subst.", "ins.", "del."),
+)
+UNSPACED_TITLES = (
+    *("manifest", "utterances", "characters", "CER %", "95 % interval", "WER %", "raw %"),
+    *("subst.", "ins.", "del."),
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -69,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise problems[0]
     if options.output_dir:
         make_output_dir(options.output_dir)
-    how = inference(options)
+    inference_options = inference(options)
     recognizer = load_model(options)
     from asr.evaluation.result import evaluate, together
 
@@ -78,10 +92,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     harder: dict[str, list[Harder]] = {}
     summaries: list[tuple[str, dict[str, Any]]] = []
     for name, utterances in manifests.items():
-        with audio_progress(name, utterances) as advance:
-            evaluations[name] = evaluate(recognizer, name, utterances, how, advance, normalize)
+        with audio_progress(name, utterances) as on_progress:
+            evaluations[name] = evaluate(recognizer, name, utterances, inference_options, on_progress, normalize)
         seed = options.noise_seed or 0
-        harder[name] = evaluate_harder(ways, seed, recognizer, name, utterances, how, normalize)
+        harder[name] = evaluate_harder(ways, seed, recognizer, name, utterances, inference_options, normalize)
         row = summary(evaluations[name])
         summaries.append((name, row))
         if options.output_dir:
@@ -105,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.report:
         print(printable(f"writing {options.report}"), file=sys.stderr, flush=True)
         facts = [("Model", str(options.model)), ("Manifests", ", ".join(map(printable_url, options.manifests)))]
-        page = report(recognizer, evaluations, facts, budget, how, harder)
+        page = report(recognizer, evaluations, facts, budget, inference_options, harder)
         write_output("--report", options.report, page)
     return 1 if complaints else 0
 
@@ -135,7 +149,7 @@ def report(
     evaluations: "Mapping[str, Evaluation]",
     facts: Sequence[tuple[str, str]],
     budget: float,
-    how: "Inference",
+    inference_options: "Inference",
     harder: "Mapping[str, Sequence[Harder]]",
 ) -> str:
     """Make the page, with up to `budget` bytes of recordings of the utterances with the most errors."""
@@ -145,12 +159,84 @@ def report(
 
     everything = together(list(evaluations.values()))
     utterances = [scored.utterance for scored in everything.scored]
-    order = sorted(range(len(utterances)), key=lambda position: -everything.scored[position].counts.errors)
-    clips = record_with_features(recognizer, utterances, order, budget, how, audio_progress)
+    order = sorted(range(len(utterances)), key=lambda index: -everything.scored[index].counts.errors)
+    clips = record_with_features(recognizer, utterances, order, budget, inference_options, audio_progress)
     more = [("Texts normalised by", everything.normalizer), ("Decoder", recognizer.decode.description)]
     missing = [f"{name}: {rejected.reason}" for name, each in evaluations.items() for rejected in each.rejected]
     title = f"Evaluation of {real(Path(facts[0][1])).name}"
     return evaluation_report(everything.scored, About(title, [*facts, *more], missing), clips, harder)
+
+
+def table(summaries: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    """Format the results as a table with a row per manifest, and with notes on the columns.
+
+    If most letters of a manifest belong to scripts without spaces, the CER is first, and edits are of characters.
+    """
+    by_character = any(row["unspaced"] for _, row in summaries)
+    rows: list[tuple[str, ...]] = [UNSPACED_TITLES if by_character else TITLES]
+    for name, row in summaries:
+        counts = row["characters"] if by_character else row
+        edits = (str(counts[kind]) for kind in ("substitutions", "insertions", "deletions"))
+        length = counts["reference_length" if by_character else "reference_words"]
+        sizes = (str(row["utterances"]), str(length))
+        wer, cer = (rate(row["wer"]), rate(row["raw_wer"])), rate(row["cer"])
+        scores = (wer[0], interval(row["wer_interval"]), wer[1], cer)
+        if by_character:
+            scores = (cer, interval(row["cer_interval"]), *wer)
+        rows.append((short_name(printable(name)), *sizes, *scores, *edits))
+    return "\n".join([*lay_out(rows), "", *notes(summaries)])
+
+
+def notes(summaries: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
+    """Return the notes on normalisation, intervals and speed."""
+    _, last = summaries[-1]  # the last summary is the total
+    measure = "cer" if any(row["unspaced"] for _, row in summaries) else "wer"
+    has_gaps = any(row["utterances"] and row["raw_wer"] is None for _, row in summaries)
+    missing = " (-: the references have neither)" if has_gaps else ""
+    lines = [
+        f"Texts are normalised by {last['normalizer']!r}; raw: the WER of texts as written, with case and punctuation"
+        f"{missing}."
+    ]
+    if measure == "cer":
+        lines.insert(0, NO_WORDS)
+    lines.append("95 % interval: bootstrap over utterances.")
+    if any(row["utterances"] and row[f"{measure}_interval"] is None for _, row in summaries):
+        lines[-1] = f"{lines[-1][:-1]} (-: too few utterances, or no errors)."
+    overs = [
+        f"{short_name(printable(name))} {interval(row[f'{measure}_speaker_interval'])} ({row['speakers']} speakers)"
+        for name, row in summaries
+        if row[f"{measure}_speaker_interval"]
+    ]
+    if overs:
+        lines[-1] = f"{lines[-1][:-1]}; over speakers: {', '.join(overs)}."
+    wordless = [_wordless(name, row["wordless"]) for name, row in summaries if row["wordless"]]
+    if wordless:
+        lines.append(f"Recognised in utterances with an empty reference: {'; '.join(wordless)}.")
+    if last["real_time_factor"] is not None:
+        each = [f"{short_name(printable(name))} {_hours(row)}" for name, row in summaries[:-1]]
+        parts = f" ({', '.join(each)})" if each else ""
+        lines.append(f"{_hours(last)} of audio{parts}, recognised in {last['real_time_factor']:.4f} of its duration.")
+    return [_filled(note) for note in lines]
+
+
+def _filled(text: str) -> str:
+    """Wrap a text to a terminal's width; unlike in textwrap, a wide character counts as two columns."""
+    lines = [""]
+    for word in text.split(" "):
+        if lines[-1].strip() and cell_len(lines[-1]) + 1 + cell_len(word) > WIDTH:
+            lines.append(f"  {word}")
+        else:
+            lines[-1] += f" {word}" if lines[-1] else word
+    return "\n".join(lines)
+
+
+def _hours(row: Mapping[str, Any]) -> str:
+    return f"{row['audio_seconds'] / 3600:.2f} h"
+
+
+def _wordless(name: str, written: Mapping[str, Any]) -> str:
+    words, seconds = counted(written["words"], "word"), written["seconds"]
+    return f"{short_name(printable(name))} {words} in {seconds:.0f} s, {number(written['words_an_hour'])} an hour"
 
 
 if __name__ == "__main__":

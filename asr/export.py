@@ -129,11 +129,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _check_options(options: argparse.Namespace) -> None:
-    """Check that all options apply to the chosen format.
-
-    Raises:
-        InputError: an option does not apply or is invalid.
-    """
+    """Check that all options apply to the chosen format."""
     for form, names in OPTIONS.items():
         for name in names:
             if form != options.to and getattr(options, name):
@@ -184,12 +180,8 @@ def _utterances(options: argparse.Namespace) -> "list[Utterance]":
 
 
 def _runtime(options: argparse.Namespace, bundle: "Bundle", on_step: Callable[[str], None]) -> "Runtime | None":
-    """Prepare the browser runtime for the page of --web; None without --web.
-
-    Raises:
-        InputError: the model cannot run in a browser.
-    """
-    from asr.publishing.site_folder import prepare_site
+    """Prepare the browser runtime for the page of --web; None without --web."""
+    from asr.publishing.site import prepare_site
 
     return prepare_site(options.output, bundle.config, options.example, on_step) if options.web else None
 
@@ -202,7 +194,7 @@ def _write_site(
     runtime: "Runtime",
 ) -> None:
     """Write the page, and print the command to open it."""
-    from asr.publishing.site_folder import write_site
+    from asr.publishing.site import write_site
 
     folder = options.output
     size = write_site(folder, _source(options), bundle, recognizer, programs, runtime, options.example)
@@ -218,7 +210,7 @@ def _figures(
     utterances: "Sequence[Utterance]",
 ) -> str:
     """Measure size, speed and WER before and after quantisation; return a table."""
-    from asr.publishing.figures import measured, speeds, table
+    from asr.publishing.card import measured, speeds, table
     from asr.publishing.programs import net_of, running, size
 
     file, net = net_of(recognizer)
@@ -226,8 +218,8 @@ def _figures(
     rows = []
     for name, parts in made.items():
         decoded = running(recognizer, bundle.config, parts)
-        with audio_progress(f"WER of {name}", utterances) as advance:
-            figures = measured(decoded, size(parts), rates[name], options.manifest, utterances, advance)
+        with audio_progress(f"WER of {name}", utterances) as on_progress:
+            figures = measured(decoded, size(parts), rates[name], options.manifest, utterances, on_progress)
             rows.append(figures.row(name))
     words = f"; WER: on {Path(options.manifest).name}" if utterances else "; WER: only with --manifest"
     how = f"Speed: on one recording of 10 s, with one thread of this processor, without features{words}."

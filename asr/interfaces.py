@@ -63,8 +63,8 @@ class Recordings(Protocol):
     """Recordings of a folder or manifest that an augmentation mixes in; a recording is decoded when it is drawn."""
 
     def __len__(self) -> int: ...
-    def whole(self, place: int, sample_rate: int) -> Tensor: ...
-    def stretch(self, place: int, sample_rate: int, num_samples: int, begin: float) -> Tensor:
+    def whole(self, index: int, sample_rate: int) -> Tensor: ...
+    def segment(self, index: int, sample_rate: int, num_samples: int, begin: float) -> Tensor:
         """Cut `num_samples` out of a recording, (S,); a shorter recording is repeated.
 
         `begin`, in [0, 1), is the start as a fraction of the latest possible start or, if the recording is shorter than
@@ -481,7 +481,8 @@ class Decoder(Protocol):
     @property
     def description(self) -> str: ...
     def evidence(self, encoder_out: Tensor, lengths: Tensor) -> Any: ...
-    def search(self, evidence: Any, **values: float) -> list[list[Hypothesis]]: ...
+    def search(self, evidence: Any, **values: float) -> list[list[Hypothesis]]:
+        """Search with a result of `evidence`; `values` replace the decoder's own values of tunable settings."""
 
 
 class StreamingDecoder(Decoder, Protocol):

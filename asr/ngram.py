@@ -96,7 +96,7 @@ def _estimate(
             thresholds=thresholds,
             unknown_words=options.spelling is not None,
             memory=options.memory,
-            advance=lambda number: progress.advance(counting, number),
+            on_progress=lambda number: progress.advance(counting, number),
         )
 
 
@@ -206,8 +206,8 @@ class Text:
         self._around = array("i", [EOS, BOS])
         self._file = tempfile.TemporaryFile(prefix="asr-ngram-")  # noqa: SIM115  unlinked: deleted even after a crash
 
-    def read(self, path: str, advance: Callable[[int], object]) -> None:
-        """Read the lines of a file; `advance` is called with the number of bytes read so far.
+    def read(self, path: str, on_progress: Callable[[int], object]) -> None:
+        """Read the lines of a file; `on_progress` is called with the number of bytes read so far.
 
         Raises:
             InputError: a line is invalid; the message names file and line.
@@ -216,7 +216,7 @@ class Text:
 
         ids, end, begin = array("i"), *self._around
         known = self._ids.__getitem__
-        for number, line in text_lines(path, advance):
+        for number, line in text_lines(path, on_progress):
             try:
                 words = self._spell(line)
             except InputError as error:

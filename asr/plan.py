@@ -67,7 +67,7 @@ def plan(settings: "RunSettings") -> None:
     bounds = settings.trainer.bounds
     steps = training_set.total_steps(start_of_epoch(0, processes), 0, bounds)
     timed.note("steps of the run")
-    fetch([training_set.utterances[item.position] for item in first.items(0, 0)])
+    fetch([training_set.utterances[item.row] for item in first.items(0, 0)])
     timed.note("first batch")
     reading = epoch_reading(first, training_set.utterances)
     load = load_of(reading, training_set, first, processes, settings.data.num_workers)

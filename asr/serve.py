@@ -55,13 +55,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from asr.server.pages import read_examples
 
     _check(options)
-    how = _bounds(options)
+    inference_options = _bounds(options)
     with _bound_socket(options.host, options.port) as server_socket:
         hosts = known_hosts(options.host, server_socket.getsockname()[0], options.allowed_host)
         recognizer = load_model(options)
         _tell(recognizer, hosts)
         examples = read_examples(options.example, options.max_seconds)
-        _serve(options, recognizer, how, hosts, examples, server_socket)
+        _serve(options, recognizer, inference_options, hosts, examples, server_socket)
     return 0
 
 
@@ -131,8 +131,8 @@ def _bounds(options: argparse.Namespace) -> "Inference":
     """Return the options of inference, with the server's number of recordings in a batch."""
     from dataclasses import replace
 
-    how = inference(options)
-    return replace(how, batches=replace(how.batches, max_utterances=options.max_batch))
+    inference_options = inference(options)
+    return replace(inference_options, batches=replace(inference_options.batches, max_utterances=options.max_batch))
 
 
 def _bound_socket(host: str, port: int) -> socket.socket:
@@ -168,7 +168,7 @@ def _tell(recognizer: "Recognizer", hosts: "Hosts") -> None:
 def _serve(
     options: argparse.Namespace,
     recognizer: "Recognizer",
-    how: "Inference",
+    inference_options: "Inference",
     hosts: "Hosts",
     examples: "tuple[ExampleAudio, ...]",
     server_socket: socket.socket,
@@ -184,7 +184,9 @@ def _serve(
     from asr.server.upload import Limits, Uploads
 
     metrics = Metrics()
-    jobs = Jobs(recognizer, how, queue=options.queue, num_threads=options.num_threads, on_batch=metrics.batch)
+    jobs = Jobs(
+        recognizer, inference_options, queue=options.queue, num_threads=options.num_threads, on_batch=metrics.batch
+    )
     limits = Limits(round(options.max_megabytes * 1e6), options.max_seconds, options.upload_seconds)
     uploads = Uploads(limits, options.queue, metrics.uploading)
     streams = Streams(

@@ -65,18 +65,20 @@ def train(settings: "RunSettings") -> float | None:
     logger.info("%d steps: %s", run.total_steps, settings.trainer.bounds)
     task = RecognitionTask(
         recognizer,
-        partial(build.build_optimizer, settings.components),
-        build.build_schedule(settings.components),
-        run.total_steps,
-        seed,
-        Unreadable(settings.data.max_bad_fraction * len(training_set), state.position.epoch, state.position.skipped),
-        prepared.extra,
-        prepared.faults,
-        data.waiting,
-        prepared.validation_samples(corpus.valid),
-        training_set.epoch_hours,
-        corpus.valid.manifests,
-        own_tensors,
+        make_optimizer=partial(build.build_optimizer, settings.components),
+        schedule=build.build_schedule(settings.components),
+        total_steps=run.total_steps,
+        seed=seed,
+        unreadable=Unreadable(
+            settings.data.max_bad_fraction * len(training_set), state.position.epoch, state.position.skipped
+        ),
+        extra=prepared.extra,
+        faults=prepared.faults,
+        waiting=data.waiting,
+        samples=prepared.validation_samples(corpus.valid),
+        epoch_hours=training_set.epoch_hours,
+        valid_manifests=corpus.valid.manifests,
+        own_tensors=own_tensors,
     )
     shard_in_fit(trainer, task, model.encoder.blocks, ["losses"])
     others = besides_steps(trainer, settings, prepared, task, data)

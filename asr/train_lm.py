@@ -26,14 +26,12 @@ def train_lm(settings: "LanguageModelSettings") -> float:
 
     from asr import build
     from asr.report.training import leave_report
-    from asr.run.language_model import prepare_text
-    from asr.run.language_model_outcome import finish_language_model
+    from asr.run.language_model import finish_language_model, prepare_text
     from asr.training.callbacks import besides_text_steps
     from asr.training.distributed import first_then_all
     from asr.training.fit import fit
     from asr.training.sharding import shard_in_fit
-    from asr.training.text_data import TextData
-    from asr.training.text_task import LanguageModelTask
+    from asr.training.text_task import LanguageModelTask, TextData
     from asr.training.trainer import equip, make_trainer
 
     trainer = make_trainer(settings)
@@ -47,11 +45,11 @@ def train_lm(settings: "LanguageModelSettings") -> float:
     logger.info("%d steps: %s", run.total_steps, settings.trainer.bounds)
     task = LanguageModelTask(
         model,
-        partial(build.build_optimizer, components),
-        build.build_schedule(components),
-        run.total_steps,
-        settings.seed,
-        prepared.extra,
+        make_optimizer=partial(build.build_optimizer, components),
+        schedule=build.build_schedule(components),
+        total_steps=run.total_steps,
+        seed=settings.seed,
+        extra=prepared.extra,
     )
     data = TextData(prepared.train, prepared.valid, settings.text.bounds, state.position)
     shard_in_fit(trainer, task, (), ["losses"])

@@ -54,22 +54,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="surrogateescape")  # a file name need not be UTF-8
 
-    how = inference(options)
+    inference_options = inference(options)
     check_captions(options)
     check_bulk(options)
     if options.parts:
-        return _bulk(options, how)
+        return _bulk(options, inference_options)
     recognizer = load_model(options)
     if options.stream:
         return caption(recognizer, options)
     recordings, problems = _find(options.paths)
     recordings = arrange(recordings, options, options.paths)
-    _check_nbest(recognizer, how.nbest, options.format)
+    _check_nbest(recognizer, inference_options.nbest, options.format)
     hotwords = _Hotwords(recognizer)
     num_written = 0
     utterances = [recording.utterance for recording in recordings]
-    with audio_progress("transcribing", utterances, is_printing=not options.output_dir) as advance:
-        for _, transcript in write(in_order(recordings, partial(_outcomes, recognizer, how, advance)), options):
+    with audio_progress("transcribing", utterances, is_printing=not options.output_dir) as on_progress:
+        outcomes = in_order(recordings, partial(_outcomes, recognizer, inference_options, on_progress))
+        for _, transcript in write(outcomes, options):
             num_written += 1
             hotwords.count(transcript.text)
     hotwords.report()
@@ -79,9 +80,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if problems else 0
 
 
-def _bulk(options: argparse.Namespace, how: "Inference") -> int:
+def _bulk(options: argparse.Namespace, inference_options: "Inference") -> int:
     """Run a bulk job; the process that finds all parts done writes the report. The status is 0 even after failures."""
-    job = run_bulk(options, how, partial(_check_nbest, nbest=how.nbest, form="jsonl"))
+    job = run_bulk(options, inference_options, partial(_check_nbest, nbest=inference_options.nbest, form="jsonl"))
     if job is not None:
         from asr.bulk.report import finish
         from asr.report.bulk import bulk_page
@@ -145,12 +146,15 @@ def _check_nbest(recognizer: "Recognizer", nbest: int, form: str) -> None:
 
 
 def _outcomes(
-    recognizer: "Recognizer", how: "Inference", advance: Callable[[float], None], utterances: "list[Utterance]"
+    recognizer: "Recognizer",
+    inference_options: "Inference",
+    on_progress: Callable[[float], None],
+    utterances: "list[Utterance]",
 ) -> Outcomes:
     """Yield each utterance's transcript, or the reason of a failure."""
     from asr.data.batch import Rejected
 
-    for result in recognizer.recognize(utterances, how, advance):
+    for result in recognizer.recognize(utterances, inference_options, on_progress):
         if isinstance(result, Rejected):
             yield result.utterance, result.reason
             continue

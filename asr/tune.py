@@ -15,7 +15,7 @@ from asr.cli.command import (
     decoder,
     inference,
     model_parser,
-    place,
+    move_to_device,
     run_command,
 )
 from asr.errors import InputError
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     if Path(options.model).suffix == ".ckpt":
         raise InputError(f"{options.model}: MODEL must be a bundle or a run folder with one; it is a checkpoint.")
-    how = inference(options)
+    inference_options = inference(options)
     for folder in (Path(options.model), Path(options.model) / BUNDLE):
         give_back(folder)  # after an earlier tuning that was killed while writing
     folder = bundle_folder(Path(options.model))
@@ -71,8 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     check_replaceable(folder, tuned, instead_of=bundle)  # before the search, which may take hours
     recognizer = bundle_recognizer(tuned, folder)
     check_used(recognizer, options)
-    place(recognizer, options)
-    dev_sets, num_problems = _read(options.manifests, recognizer, how)
+    move_to_device(recognizer, options)
+    dev_sets, num_problems = _read(options.manifests, recognizer, inference_options)
     dev_set = [encoded for encoded_utterances in dev_sets.values() for encoded in encoded_utterances]
     normalize = get_normalizer(bundle.config["normalizer"])
     if not any(normalize(encoded.utterance.text) for encoded in dev_set):
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     choice = _tune_search(recognizer, dev_sets, options.attach == "always")
     if choice is None:  # the bundle keeps its decoder
         tuned, settings = bundle, bundle.config["decode"]
-        recognizer = place(bundle_recognizer(bundle, folder), options)
+        recognizer = move_to_device(bundle_recognizer(bundle, folder), options)
     else:
         settings = with_values(settings, choice.values)
     values = choice.values if choice else {}
@@ -104,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _read(
-    manifests: Sequence[str], recognizer: "Recognizer", how: "Inference"
+    manifests: Sequence[str], recognizer: "Recognizer", inference_options: "Inference"
 ) -> "tuple[dict[str, list[EncodedUtterance]], int]":
     """Run the encoder over each dev set; return encoded utterances, and the number of unreadable utterances."""
     from asr.data.index_cache import listed_utterances
@@ -115,8 +115,8 @@ def _read(
         utterances, errors = listed_utterances(manifest)
         for error in errors:
             complain(str(error))
-        with audio_progress(f"encoding {Path(manifest).name}", utterances) as advance:
-            dev_sets[manifest], rejected = encode(recognizer, utterances, how, advance)
+        with audio_progress(f"encoding {Path(manifest).name}", utterances) as on_progress:
+            dev_sets[manifest], rejected = encode(recognizer, utterances, inference_options, on_progress)
         for rejection in rejected:
             complain_of(rejection.utterance.id, rejection.reason)
         num_problems += len(errors) + len(rejected)

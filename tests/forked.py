@@ -20,7 +20,7 @@ SERVER.set_forkserver_preload(
         "tests.forked",
         *("asr.train", "asr.plan", "asr.transcribe", "asr.evaluate", "asr.compare", "asr.convert", "asr.serve"),
         *("asr.training.fit", "asr.training.trainer", "asr.run.preparation", "asr.run.outcome"),  # commands import late
-        *("asr.bulk.job", "asr.bulk.local", "asr.bulk.report", "asr.interchange.models", "asr.server.run"),
+        *("asr.bulk.job", "asr.bulk.transcription", "asr.bulk.report", "asr.interchange.models", "asr.server.run"),
         *("asr.evaluation.utterances", "asr.evaluation.comparison"),
     ]
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from asr.training.blank import StuckAtBlank
+from asr.training.callbacks import StuckAtBlank
 
 
 @pytest.mark.parametrize(

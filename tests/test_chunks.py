@@ -189,10 +189,10 @@ def one_pass(recognizer: Recognizer, waveform: Tensor) -> Tensor:
     return encoded.out[0, : encoded.lengths[0]]
 
 
-def joined(recognizer: Recognizer, utterance: Utterance, how: Inference, waveform: Tensor | None = None) -> Tensor:
+def joined(recognizer: Recognizer, utterance: Utterance, options: Inference, waveform: Tensor | None = None) -> Tensor:
     """Join the segments, and check that each begins at the end of the previous segment."""
     waveforms = {} if waveform is None else {utterance.id: waveform}
-    [(_, segments)] = recognizer.segments([utterance], how.unchecked, waveforms)  # type: ignore[misc]
+    [(_, segments)] = recognizer.segments([utterance], options.unchecked, waveforms)  # type: ignore[misc]
     outs, frames = [], 0
     for start, encoder_out in segments:
         assert start == pytest.approx(frames * recognizer.model.frame_seconds)
@@ -209,8 +209,8 @@ def test_encoder_out_stitched_from_chunks_is_bit_identical_to_one_pass(
     chunk, context = cut
     recognizer = stub(min(reach, STRIDE * context))
     waveform = torch.rand(num_samples, generator=torch.Generator().manual_seed(num_samples)) * 2 - 1
-    how = Inference(BatchBounds(at_once * HOP / RATE, 5), ChunkBounds(chunk * HOP / RATE, context * HOP / RATE))
-    stitched = joined(recognizer, Utterance("", num_samples / RATE, "", "0"), how, waveform)
+    options = Inference(BatchBounds(at_once * HOP / RATE, 5), ChunkBounds(chunk * HOP / RATE, context * HOP / RATE))
+    stitched = joined(recognizer, Utterance("", num_samples / RATE, "", "0"), options, waveform)
     assert torch.equal(stitched, one_pass(recognizer, waveform))
 
 
@@ -219,18 +219,18 @@ def test_chunks_of_a_file_give_an_encoder_out_bit_identical_to_one_pass(num_samp
     recognizer = stub(reach=8)
     waveform = torch.randint(-(2**15), 2**15, (num_samples,)).float() / 2**15
     soundfile.write(tmp_path / "a.wav", waveform.numpy(), RATE, subtype="PCM_16")
-    how = Inference(BatchBounds(2.0, 64), ChunkBounds(0.4, 0.08))
+    options = Inference(BatchBounds(2.0, 64), ChunkBounds(0.4, 0.08))
     expected = one_pass(recognizer, waveform)
-    assert torch.equal(joined(recognizer, whole_file(tmp_path / "a.wav", "0"), how), expected)
+    assert torch.equal(joined(recognizer, whole_file(tmp_path / "a.wav", "0"), options), expected)
     part = Utterance(str(tmp_path / "a.wav"), (num_samples - 50) / RATE, "", "0", offset=30 / RATE)
-    assert torch.equal(joined(recognizer, part, how), one_pass(recognizer, waveform[30:-20]))
+    assert torch.equal(joined(recognizer, part, options), one_pass(recognizer, waveform[30:-20]))
 
 
 def test_a_context_that_is_too_short_changes_the_output() -> None:
     recognizer = stub(reach=9)
     waveform = torch.rand(1000)
-    how = Inference(chunks=ChunkBounds(0.4, 0.08))  # 8 feature frames
-    stitched = joined(recognizer, Utterance("", 1.0, "", "0"), how, waveform)
+    options = Inference(chunks=ChunkBounds(0.4, 0.08))  # 8 feature frames
+    stitched = joined(recognizer, Utterance("", 1.0, "", "0"), options, waveform)
     assert not torch.equal(stitched, one_pass(recognizer, waveform))
 
 
@@ -255,8 +255,8 @@ def test_with_real_features_chunks_and_one_pass_differ_only_by_rounding(num_samp
     features.normalize.fit([8 + 4 * torch.tensor([[-1.0], [1.0]]).expand(2, features.dim)])
     recognizer = around(features, Front(features.dim, TOKENIZER.vocab_size))
     waveform = 0.1 * torch.randn(num_samples)
-    how = Inference(BatchBounds(2.0, 64), ChunkBounds(0.48, 0.04))
-    stitched = joined(recognizer, Utterance("", num_samples / 16000, "", "0"), how, waveform)
+    options = Inference(BatchBounds(2.0, 64), ChunkBounds(0.48, 0.04))
+    stitched = joined(recognizer, Utterance("", num_samples / 16000, "", "0"), options, waveform)
     torch.testing.assert_close(stitched, one_pass(recognizer, waveform), atol=1e-5, rtol=0)
 
 

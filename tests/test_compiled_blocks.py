@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from asr.build import component
 from asr.train import train
-from asr.training import step_callbacks
+from asr.training import callbacks
 from asr.training.compile_ahead import CompilationBeside, Inputs
 from asr.training.compiled_blocks import CompiledBlocks
 from asr.training.gradient_checkpointing import recompute_blocks
@@ -225,7 +225,7 @@ def test_training_with_the_real_compiler_gives_the_losses_of_uncompiled_training
     runs = []
     for compile_blocks in ("false", "true"):
         if compile_blocks == "true":  # the run is so short that it must wait for the compiler
-            monkeypatch.setattr(step_callbacks, "CompiledBlocks", Waiting)
+            monkeypatch.setattr(callbacks, "CompiledBlocks", Waiting)
         how = ["encoder=transformer", "trainer.max_steps=20", "corpus.test=[]", f"compile_blocks={compile_blocks}"]
         tiny = [override for override in TINY if "convolution" not in override]
         train(settings_with(*tiny, *tone_corpus(tones), *how, f"run_dir={tmp_path / compile_blocks}"))

@@ -82,10 +82,10 @@ def test_a_long_recording_is_degraded_as_a_whole(fluent: Path, noise: Path, tmp_
     utterance = read_manifest(fluent / "test.jsonl")[0]
     [condition] = in_noise(RecordingList(noise, "--noise"), [10], SAMPLE_RATE)
     changed = Changed(condition.change, 0)
-    how = replace(INFERENCE, chunks=ChunkBounds(1.0, 0.25), load=changed)
-    [(_, transcript)] = recognizer.recognize([utterance], how)  # type: ignore[misc]
+    options = replace(INFERENCE, chunks=ChunkBounds(1.0, 0.25), load=changed)
+    [(_, transcript)] = recognizer.recognize([utterance], options)  # type: ignore[misc]
     [expected] = recognizer.transcribe(
-        [changed(utterance, SAMPLE_RATE)], replace(how, load=None), sample_rate=SAMPLE_RATE
+        [changed(utterance, SAMPLE_RATE)], replace(options, load=None), sample_rate=SAMPLE_RATE
     )
     assert utterance.duration > 1.0
     assert transcript.text == expected.text

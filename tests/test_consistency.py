@@ -162,7 +162,7 @@ def test_a_batch_with_two_views_has_half_as_many_utterances_as_with_one(bound: d
     assert len(data) == len(given), "no utterance is too long"
     for step in range(len(plan)):
         batch = plan.items(step, 0)
-        longest = max(given[item.position].duration / item.factor for item in batch)
+        longest = max(given[item.row].duration / item.factor for item in batch)
         assert 2 * longest * len(batch) <= settings["batch_seconds"] + 1e-9
         assert 2 * len(batch) <= settings["max_utterances"]
         if settings["max_squared_seconds"]:

@@ -715,8 +715,8 @@ def test_a_trained_model_has_the_known_number_of_errors(
         for line in transcript.read_text().splitlines():
             name, text = line.split(" ", 1)
             utterances.append(replace(whole_file(transcript.parent / f"{name}.flac", name), text=text.lower()))
-    how = Inference(batches=BatchBounds(batch_seconds=batch_seconds, max_utterances=64))
-    evaluation = evaluate(load_recognizer(real), corpus, utterances, how)
+    options = Inference(batches=BatchBounds(batch_seconds=batch_seconds, max_utterances=64))
+    evaluation = evaluate(load_recognizer(real), corpus, utterances, options)
     assert (evaluation.counts.errors, evaluation.counts.reference_length) == (errors, words)
 
 

@@ -16,7 +16,7 @@ from asr.data.batch import Batch
 from asr.errors import InputError
 from asr.recognition.model import Model
 from asr.train import train
-from asr.training import step_callbacks
+from asr.training import callbacks
 from asr.training.task import RecognitionTask
 from tests.conftest import TINY, resolved, settings_with, tone_corpus
 from tests.test_compiled_blocks import Waiting
@@ -77,7 +77,7 @@ def test_no_acceleration_changes_the_losses(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(step_callbacks, "CompiledBlocks", Waiting)
+    monkeypatch.setattr(callbacks, "CompiledBlocks", Waiting)
     caplog.set_level("INFO", "asr")
     losses = run(device, tones, tmp_path / "run", *WAYS[way])
     assert len(losses) == len(eager[device]) == NUM_STEPS[device]
@@ -123,7 +123,7 @@ def test_a_non_finite_loss_is_attributed_to_its_own_step(
 def test_a_run_with_all_accelerations_resumes_from_its_checkpoint(
     tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(step_callbacks, "CompiledBlocks", Waiting)
+    monkeypatch.setattr(callbacks, "CompiledBlocks", Waiting)
     common = [*WAYS["all"], "schedule=noam", "checkpoint.every_steps=20"]
     run("cuda", tones, tmp_path / "run", *common, "trainer.max_steps=40")
     losses = run("cuda", tones, tmp_path / "run", *common, "trainer.max_steps=80", "resume.allow=[trainer.max_steps]")

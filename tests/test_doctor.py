@@ -18,12 +18,11 @@ from asr.data.corpus import read_corpus
 from asr.data.index_cache import IndexCache
 from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.diagnosis.alignment import alignment_findings
-from asr.diagnosis.characters import character_findings
-from asr.diagnosis.examination import Bounds, examine, splits_of
+from asr.diagnosis.examination import Bounds, examine, sampled, splits_of
 from asr.diagnosis.finding import Severity
 from asr.diagnosis.forecast import disk, memory_finding
-from asr.diagnosis.sample import sampled
 from asr.diagnosis.sound import MAX_SWAPPED, Sound, measure, speed_findings
+from asr.diagnosis.texts import character_findings
 from asr.diagnosis.training_memory import PeakMemory, batch_bytes
 from asr.diagnosis.trial import Steps
 from asr.doctor import doctor

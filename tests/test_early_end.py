@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from asr.data.manifest import read_manifest, write_manifest
-from asr.training.early_stopping import Patience
+from asr.training.callbacks import Patience
 from tests.conftest import TINY, resolved, tone_corpus
 from tests.processes import finish, metrics, start
 

@@ -16,7 +16,7 @@ from asr.encoder.subsampling import depthwise_conv
 from asr.encoder.subsampling.depthwise_conv import DepthwiseConv
 from asr.interchange.account import take
 from asr.interchange.huggingface.config import encoder_config, scale
-from asr.interchange.huggingface.weights import names
+from asr.interchange.huggingface.convert import names
 from asr.kernels.positions import relative_positions
 from tests import parakeet
 from tests.conftest import resolved

@@ -59,7 +59,7 @@ def assert_same(parts: Path, whole: Path) -> None:
                 partial(die_in, "asr.training.task.count_errors"),  # killed during the validation before the first step
                 die_after_the_first_checkpoint,
                 die_after_the_first_checkpoint,  # killed after weights are unfrozen
-                partial(die_in, "asr.run.gains.compare"),
+                partial(die_in, "asr.run.outcome.compare"),
             ],
             marks=pytest.mark.slow,
         ),

@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 from asr.data import index as index_module
 from asr.data import index_cache, token_counts
 from asr.data.dataset import Reference
-from asr.data.fingerprint import fingerprint, stored_fingerprint
 from asr.data.index import open_index, record_batches
 from asr.data.index_cache import IndexCache
 from asr.data.manifest import Utterance, read_manifest
@@ -29,6 +28,7 @@ from asr.data.token_counts import count_tokens, stored_counts
 from asr.data.utterances import Part, Utterances, with_known_ids
 from asr.errors import InputError
 from asr.head.ctc import CTC
+from asr.run.preparation import fingerprint, stored_fingerprint
 from asr.tokenizer.char import Char
 from tests.tones import sentences
 

@@ -26,7 +26,7 @@ from tests.tones import SAMPLE_RATE, sentences, speak
 
 PATIENCE = 60
 WatchSegments = Callable[[Callable[[], None]], None]
-HOW = Inference(BatchBounds(batch_seconds=20, max_utterances=8), ChunkBounds(4, 1))
+OPTIONS = Inference(BatchBounds(batch_seconds=20, max_utterances=8), ChunkBounds(4, 1))
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +73,10 @@ def start(recognizer: Recognizer) -> Iterator[Callable[..., Jobs]]:
     """Make queues whose threads end with the test."""
     made: list[Jobs] = []
 
-    def make(how: Inference = HOW, queue: int = 64, on_batch: Callable[[int], object] = lambda number: None) -> Jobs:
-        made.append(Jobs(recognizer, how, queue=queue, on_batch=on_batch))
+    def make(
+        options: Inference = OPTIONS, queue: int = 64, on_batch: Callable[[int], object] = lambda number: None
+    ) -> Jobs:
+        made.append(Jobs(recognizer, options, queue=queue, on_batch=on_batch))
         made[-1].start()
         return made[-1]
 
@@ -107,7 +109,7 @@ def job_of(path: Path, nbest: int = 1) -> Job:
 def test_each_concurrent_recording_has_the_same_transcript_as_alone(
     recognizer: Recognizer, start: Callable[..., Jobs], recordings: list[tuple[str, Path]]
 ) -> None:
-    alone = {path: recognizer.transcribe([path], HOW)[0] for _, path in recordings}
+    alone = {path: recognizer.transcribe([path], OPTIONS)[0] for _, path in recordings}
     jobs = start()
 
     def ask(path: Path) -> None:
@@ -128,7 +130,7 @@ def test_short_waiting_recordings_form_batches_within_the_limits(
     gate: Gate, start: Callable[..., Jobs], recordings: list[tuple[str, Path]]
 ) -> None:
     taken: list[int] = []
-    jobs = start(replace(HOW, batches=BatchBounds(batch_seconds=6.5, max_utterances=4)), on_batch=taken.append)
+    jobs = start(replace(OPTIONS, batches=BatchBounds(batch_seconds=6.5, max_utterances=4)), on_batch=taken.append)
     short = [job_of(path) for _, path in recordings[:14]]
     jobs.submit(short[0])
     assert gate.reached.wait(PATIENCE)  # the others arrive while the net processes this one
@@ -152,7 +154,7 @@ def test_short_waiting_recordings_form_batches_within_the_limits(
 def test_without_batching_each_recording_is_recognised_alone(
     gate: Gate, start: Callable[..., Jobs], recordings: list[tuple[str, Path]]
 ) -> None:
-    jobs = start(replace(HOW, batches=BatchBounds(batch_seconds=20, max_utterances=1)))
+    jobs = start(replace(OPTIONS, batches=BatchBounds(batch_seconds=20, max_utterances=1)))
     gate.open.set()
     submitted = [job_of(path) for _, path in recordings[:6]]
     for job in submitted:
@@ -186,7 +188,7 @@ def test_a_short_recording_does_not_wait_for_the_end_of_a_long_one(
     assert short.outcome.result(PATIENCE).text == recordings[0][0]
     assert decoded.index("short one is done") == 3  # two segments of the long recording, then one of the short one
     assert len(decoded) > 8
-    assert text == recognizer.transcribe([tmp_path / "long.wav"], HOW, sample_rate=SAMPLE_RATE)[0].text
+    assert text == recognizer.transcribe([tmp_path / "long.wav"], OPTIONS, sample_rate=SAMPLE_RATE)[0].text
 
 
 def test_a_recording_withdrawn_while_it_waits_is_not_recognised(

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from asr.build import check_needs, component
 from asr.decode.attention_rescoring import AttentionRescoring
-from asr.decode.ctc_prefix import PrefixScores
-from asr.decode.joint_beam import JointBeam
+from asr.decode.joint_beam import JointBeam, PrefixScores
 from asr.errors import InputError
 from asr.head.ctc_attention import CTCAttention
 from asr.interfaces import BOUNDARY_ID, Hypothesis

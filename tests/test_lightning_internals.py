@@ -111,7 +111,7 @@ class Save(pl.Callback):
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         checkpoint = internals.full_checkpoint(trainer)
         keys = checkpoint["loops"]["fit_loop"].keys()
-        internals.set_place(checkpoint, self.position, logged=trainer.global_step)
+        internals.set_position(checkpoint, self.position, logged=trainer.global_step)
         assert checkpoint["loops"]["fit_loop"].keys() == keys, "no key is added that Lightning does not read"
         torch.save(checkpoint, self.path)
 

@@ -9,7 +9,7 @@ import pytest
 
 from asr.errors import InputError
 from asr.train import train
-from asr.training.loggers import chosen_loggers
+from asr.training.trainer import chosen_loggers
 from tests.conftest import CONF, TINY, resolved, settings_with, tone_corpus
 from tests.processes import metrics
 

@@ -57,8 +57,8 @@ def recognizer() -> Recognizer:
     return listener()
 
 
-def recognized(recognizer: Recognizer, utterances: list[Utterance], how: Inference) -> dict[str, Transcript]:
-    results = list(recognizer.recognize(utterances, how))
+def recognized(recognizer: Recognizer, utterances: list[Utterance], options: Inference) -> dict[str, Transcript]:
+    results = list(recognizer.recognize(utterances, options))
     assert not [result for result in results if isinstance(result, Rejected)]
     return {utterance.id: transcript for utterance, transcript in results}  # type: ignore[misc]
 
@@ -84,20 +84,20 @@ def test_the_transcript_does_not_depend_on_the_form_of_the_input(
     recognizer: Recognizer, way: str, pause: float, tmp_path: Path
 ) -> None:
     """Recordings are given alone, in a batch, by path, as a waveform, and as a segment of a longer file."""
-    how = inference(way)
+    options = inference(way)
     for number, texts in enumerate((TEXTS[:1], TEXTS[:2], TEXTS[:9], [])):
         waveform = recording(texts, pause) if texts else torch.zeros(300)
-        [alone] = recognizer.transcribe([waveform], how, sample_rate=SAMPLE_RATE)
+        [alone] = recognizer.transcribe([waveform], options, sample_rate=SAMPLE_RATE)
         assert alone.text == " ".join(texts)
         path = write(tmp_path / f"{number}.wav", waveform)
         others: list[Path | Tensor] = [recording(TEXTS[3:7]), waveform, path, recording(TEXTS[5:6]), torch.zeros(0)]
-        transcripts = recognizer.transcribe(others, how, sample_rate=SAMPLE_RATE)
+        transcripts = recognizer.transcribe(others, options, sample_rate=SAMPLE_RATE)
         same(transcripts[1], alone)
         same(transcripts[2], alone)
         around = write(tmp_path / "around.wav", torch.cat([recording(TEXTS[9:10]), waveform, recording(TEXTS[10:])]))
         offset = len(recording(TEXTS[9:10])) / SAMPLE_RATE
         segment = Utterance(str(around), len(waveform) / SAMPLE_RATE, "", "part", offset=offset)
-        same(recognized(recognizer, [segment, whole_file(path, "whole")], how)["part"], alone)
+        same(recognized(recognizer, [segment, whole_file(path, "whole")], options)["part"], alone)
 
 
 @WAYS
@@ -359,8 +359,8 @@ def test_the_net_never_processes_more_audio_at_once_than_a_batch_may_have(
     recognizer = listener()
     sizes: list[tuple[int, int]] = []
     recognizer.model.encoder.register_forward_pre_hook(lambda _, given: sizes.append(given[0].shape[:2]))  # type: ignore[attr-defined]
-    how = Inference(BatchBounds(batch_seconds, 8), SHORT, SEGMENTERS[way])
-    recognizer.transcribe([recording(TEXTS * 3)], how, sample_rate=SAMPLE_RATE)
+    options = Inference(BatchBounds(batch_seconds, 8), SHORT, SEGMENTERS[way])
+    recognizer.transcribe([recording(TEXTS * 3)], options, sample_rate=SAMPLE_RATE)
     assert all(batch == 1 or batch * frames <= 100 * batch_seconds for batch, frames in sizes)
     assert all(frames <= 300 for _, frames in sizes)
     assert most <= max(batch for batch, _ in sizes) <= 8

@@ -64,7 +64,7 @@ def seen(data: TrainingSet, epoch: int, world_size: int = 1) -> Counter[tuple[in
     """Count the examples of an epoch by utterance and repetition number."""
     plan = data.epoch(start_of_epoch(epoch, world_size))
     items = chain(*(plan.items(step, rank) for step in range(len(plan)) for rank in range(world_size)))
-    return Counter((item.position, item.repeat) for item in items)
+    return Counter((item.row, item.repeat) for item in items)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.3, 1.0, 2.0])
@@ -96,10 +96,10 @@ def test_the_mean_number_of_occurrences_of_an_utterance_in_an_epoch_is_its_weigh
         assert len(positions) == len(mixture) == 40 + 30 + 25
         expected = [number for count in counts.tolist() for number in range(count)]
         assert numbers.tolist() == expected
-    drawn = [set(mixture.occurrences(5, epoch).positions.tolist()) for epoch in range(60)]
+    drawn = [set(mixture.occurrences(5, epoch).rows.tolist()) for epoch in range(60)]
     assert drawn[0] != drawn[1]
     assert set.union(*drawn) == set(range(150))  # on average only 100 * 0.75 ** 60 are missing
-    assert mixture.occurrences(5, 1).positions.tolist() == mixture.occurrences(5, 1).positions.tolist()
+    assert mixture.occurrences(5, 1).rows.tolist() == mixture.occurrences(5, 1).rows.tolist()
 
 
 def test_an_epoch_contains_each_occurrence_once_on_any_number_of_processes(two: Path) -> None:
@@ -120,7 +120,7 @@ def test_an_epoch_resumed_on_another_number_of_processes_contains_the_remaining_
     done = [item for step in range(3) for rank in (0, 1) for item in first.items(step, rank)]
     rest = data.epoch(Position(0, (Share(2, 3), Share(3, 0))))
     left = [item for step in range(len(rest)) for rank in range(3) for item in rest.items(step, rank)]
-    assert Counter((item.position, item.repeat) for item in [*done, *left]) == whole
+    assert Counter((item.row, item.repeat) for item in [*done, *left]) == whole
 
 
 def test_each_occurrence_is_augmented_differently_and_the_first_is_the_same_as_without_a_mixture(tones: Path) -> None:

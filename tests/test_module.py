@@ -18,7 +18,7 @@ from asr.data.settings import DataSettings
 from asr.data.training_set import TrainingSet
 from asr.settings.read import read
 from asr.training.data_module import SpeechData
-from asr.training.place import epochs_done
+from asr.training.tasks import epochs_done
 from tests.conftest import resolved
 
 BEGINNING = start_of_epoch(0, 1)
@@ -56,9 +56,9 @@ def test_no_batch_exceeds_its_limit_at_any_speed(tones: Path) -> None:
     for epoch in range(6):
         seen: list[int] = []
         for batch in requested(on_process(data, rank=0, world_size=1, epoch=epoch)):
-            longest = max(durations[f"train-{item.position}"] / item.factor for item in batch)
+            longest = max(durations[f"train-{item.row}"] / item.factor for item in batch)
             assert longest * len(batch) <= bound + 1e-9
-            seen += [item.position for item in batch]
+            seen += [item.row for item in batch]
             slowed += sum(item.factor < 1.0 for item in batch)
         assert sorted(seen) == list(range(len(durations)))
     assert slowed > len(durations)
@@ -155,7 +155,7 @@ def test_a_run_resumed_on_another_number_of_processes_sees_the_rest_of_its_epoch
         seen += requested(on_process(first, rank, world_size=2))[:2]
     rest = speech_data(manifest, first.epochs.position_at(0, 2, 2, skipped=0), batch_seconds=10.0)
     seen += requested(on_process(rest, rank=0, world_size=1))
-    assert sorted(item.position for batch in seen for item in batch) == list(range(48))
+    assert sorted(item.row for batch in seen for item in batch) == list(range(48))
     assert rest.epochs.position_at(0, 1, 1, skipped=0) == Position(0, (Share(2, 2), Share(1, 1)))
 
 
@@ -207,8 +207,8 @@ def test_the_trial_batches_have_the_sizes_and_texts_of_the_largest_ones_and_read
     tried = {tuple(utterance.id for utterance in batch.utterances) for batches in made_up for batch in batches}
     for power in (1, 2):
         sizes = {
-            tuple(f"train-{item.position}" for item in batch): len(batch)
-            * max(seconds[item.position] / item.factor for item in batch) ** power
+            tuple(f"train-{item.row}" for item in batch): len(batch)
+            * max(seconds[item.row] / item.factor for item in batch) ** power
             for batch in plans[0] + plans[1]
         }
         assert max(sizes[ids] for ids in tried) == pytest.approx(max(sizes.values()), rel=1e-12)

@@ -139,9 +139,7 @@ def test_an_epoch_contains_each_sentence_once_in_batches_within_the_limits(text_
     for epoch in (0, 1):
         plan = text_set.epoch(start_of_epoch(epoch, world_size))
         batches = [
-            [item.position for item in plan.items(step, rank)]
-            for step in range(len(plan))
-            for rank in range(world_size)
+            [item.row for item in plan.items(step, rank)] for step in range(len(plan)) for rank in range(world_size)
         ]
         assert sorted(index for batch in batches for index in batch) == list(range(len(text_set)))
         assert all(batch and len(batch) <= 8 for batch in batches)
@@ -154,7 +152,7 @@ def test_an_epoch_contains_each_sentence_once_in_batches_within_the_limits(text_
 
 def test_the_rest_of_an_epoch_is_planned_for_another_number_of_processes(text_set: TextSet) -> None:
     first = text_set.epoch(start_of_epoch(2, 2))
-    done = {item.position for step in range(3) for rank in (0, 1) for item in first.items(step, rank)}
+    done = {item.row for step in range(3) for rank in (0, 1) for item in first.items(step, rank)}
     rest = text_set.epoch(Position(2, (Share(2, 3), Share(3, 0))))
     assert sorted([*done, *rest.plan.order.tolist()]) == list(range(len(text_set)))
     steps = text_set.total_steps(Position(2, (Share(2, 3), Share(3, 0))), 10, RunBounds(3, -1, 1))
@@ -316,7 +314,7 @@ def test_two_processes_average_the_first_loss_over_the_tokens_of_all_batches(tra
     losses, tokens = 0.0, 0
     for step in (0, 1):
         for rank in (0, 1):
-            batch = train.batch([item.position for item in plan.items(step, rank)])
+            batch = train.batch([item.row for item in plan.items(step, rank)])
             begun = nn.functional.pad(batch.tokens, (1, 0), value=BOUNDARY_ID)
             with torch.no_grad():
                 log_probs, _ = model(begun, model.initial_state(len(batch)))

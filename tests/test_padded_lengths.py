@@ -61,7 +61,7 @@ def test_lengths_of_batches_are_rounded_up_and_agree_with_the_plan() -> None:
     assert epoch.summary().padding == pytest.approx(1 - real / padded, abs=2e-3)
     bound = chosen.settings.batches.batch_seconds
     assert max(number * frames * hop for number, frames in shapes) <= bound
-    assert sorted(item.position for step in range(len(epoch)) for item in epoch.items(step, 0)) == list(range(300))
+    assert sorted(item.row for step in range(len(epoch)) for item in epoch.items(step, 0)) == list(range(300))
 
 
 def test_without_lengths_per_doubling_the_plan_does_not_round_lengths() -> None:

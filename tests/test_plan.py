@@ -209,7 +209,7 @@ def test_requests_and_bytes_of_an_epoch_equal_those_counted_by_a_store(
     wanted = 0
     for step in range(len(plan)):
         for rank in range(2):
-            batch = fetch([utterances[item.position] for item in plan.items(step, rank)])
+            batch = fetch([utterances[item.row] for item in plan.items(step, rank)])
             wanted += sum(len(utterance.content or b"") for utterance in batch)
     ranges = [re.fullmatch(r"bytes=(\d+)-(\d+)", byte_range) for _, _, byte_range in s3.requests if byte_range]
     assert reading.requests == len(ranges)

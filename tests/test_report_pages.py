@@ -34,7 +34,7 @@ from asr.report.clips import (
     TOP,
     Clips,
     base64_bytes,
-    in_stretches,
+    features_in_parts,
     levels,
     opus,
     record,
@@ -378,10 +378,10 @@ def test_the_progress_of_making_a_page_is_reported(fluent: Path) -> None:
     def progress(step: str, utterances: Iterable[Utterance]) -> Iterator[Callable[[float], None]]:
         done[step] = -sum(utterance.duration for utterance in utterances)
 
-        def advance(seconds: float) -> None:
+        def on_progress(seconds: float) -> None:
             done[step] += seconds
 
-        yield advance
+        yield on_progress
 
     record_with_features(recognizer, utterances, range(3), 1e9, progress=progress)
     assert done == {"recordings": pytest.approx(0), "pictures": pytest.approx(0)}, "each step is reported until its end"
@@ -452,9 +452,9 @@ def collated_example(recognizer: Recognizer, utterance: Utterance) -> Tensor:
 def test_the_features_of_a_long_recording_are_those_of_consecutive_segments(fluent: Path) -> None:
     features = load_recognizer(fluent / "run").model.features
     waveform = torch.randn(40_321, generator=torch.Generator().manual_seed(0)) * torch.linspace(0.01, 1, 40_321)
-    frames = in_stretches(features, waveform, seconds=1.0)
+    frames = features_in_parts(features, waveform, seconds=1.0)
     assert len(frames) == features.num_frames(len(waveform))
-    assert torch.equal(in_stretches(features, waveform, seconds=3.0), features(waveform)), (
+    assert torch.equal(features_in_parts(features, waveform, seconds=3.0), features(waveform)), (
         "one segment is the whole recording"
     )
     frames_per_segment = SAMPLE_RATE // features.hop
@@ -462,7 +462,7 @@ def test_the_features_of_a_long_recording_are_those_of_consecutive_segments(flue
         segment = waveform[start * features.hop :][: (frames_per_segment - 1) * features.hop + features.window]
         torch.testing.assert_close(frames[start : start + frames_per_segment], features(segment))
     for num_samples in (0, 1, features.window - 1, features.window):
-        assert len(in_stretches(features, waveform[:num_samples], 1.0)) == (num_samples == features.window)
+        assert len(features_in_parts(features, waveform[:num_samples], 1.0)) == (num_samples == features.window)
 
 
 def test_a_page_with_features_stays_within_its_size_limit(fluent: Path) -> None:

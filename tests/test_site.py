@@ -25,8 +25,7 @@ from asr.onnx.names import FRONT_END, PROGRAM, WAVEFORM
 from asr.publishing import browser_runtime as runtimes
 from asr.publishing.browser_runtime import Runtime, browser_runtime, registry
 from asr.publishing.programs import written_down
-from asr.publishing.site import ALWAYS, LARGE
-from asr.publishing.site_folder import prepare_site, write_site
+from asr.publishing.site import ALWAYS, LARGE, prepare_site, write_site
 from asr.recognition.recognizer import Recognizer
 from tests.browser import SIMULATED_MICROPHONE, Visit, launched, overflow, poor_contrasts, visit
 from tests.conftest import SHARED

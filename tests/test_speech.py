@@ -13,9 +13,8 @@ from torch import Tensor
 from asr.audio.load import load_waveform
 from asr.checkpoint.load import load_recognizer
 from asr.recognition.chunks import ChunkBounds
-from asr.recognition.inference import Inference
+from asr.recognition.inference import Inference, may_hold_speech
 from asr.recognition.long_form import Segmenter, at_silences
-from asr.recognition.speech import may_hold_speech
 from asr.server.schema import Transcription
 from asr.transcribe import main as transcribe
 from recipes.noise.make import MAKERS, levelled
@@ -124,16 +123,16 @@ def test_long_recordings_without_speech_are_not_passed_to_the_net(way: Segmenter
     recognizer = load_recognizer(fluent / "run")
     speech = torch.from_numpy(speak("ab cd ef")).float()
     hiss = 0.003 * torch.randn(95 * RATE, generator=torch.Generator().manual_seed(0))
-    how = Inference(segmenter=way)
+    options = Inference(segmenter=way)
     encoded = []
     hook = recognizer.model.encoder.register_forward_hook(lambda _, inputs, __: encoded.append(inputs[0].shape[1]))
     for nothing in (torch.zeros(35 * RATE), hiss[: 35 * RATE], hiss, in_16_bits(tone("buzz", 61 * RATE))):
-        transcript = recognizer.transcribe(nothing, how, sample_rate=RATE)
+        transcript = recognizer.transcribe(nothing, options, sample_rate=RATE)
         assert (transcript.text, transcript.words, transcript.speech) == ("", (), False)
     assert encoded == []
     for nothing in (torch.zeros(90 * RATE), hiss[: 90 * RATE]):
         both = torch.cat([speech, nothing, speech])
-        transcript = recognizer.transcribe(both, how, sample_rate=RATE)
+        transcript = recognizer.transcribe(both, options, sample_rate=RATE)
         starts = [word.start for word in transcript.words]
         assert min(starts) < 1
         assert max(starts) > (len(speech) + len(nothing)) / RATE, "words after the silence have their true times"

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from asr.storage import session
-from asr.storage.byte_range import ByteRange
 from asr.storage.cache import ABANDONED_SECONDS, MIN_FILES, NUM_FOLDERS, RangeCache, range_cache
+from asr.storage.location import ByteRange
 from asr.storage.store import read_range, read_ranges, read_whole, size_and_etag, write_whole
 from asr.system.files import UNFINISHED
 from tests.storing import FaultyProxy, storage

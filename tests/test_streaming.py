@@ -24,9 +24,9 @@ from asr.recognition.captions import Captions
 from asr.recognition.chunks import ChunkBounds
 from asr.recognition.feature_stream import Remainder, stream_features
 from asr.recognition.inference import Inference
-from asr.recognition.look_back_stream import LookBackStream, look_back_together
 from asr.recognition.recognizer import Recognizer
 from asr.recognition.stream_settings import StreamSettings
+from asr.recognition.streaming import LookBackStream, look_back_together
 from asr.recognition.transcript import Transcript, Word
 from tests.conftest import ROOT, overridden, resolved
 from tests.listener import listener

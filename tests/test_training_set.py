@@ -57,7 +57,7 @@ def steps(plan: EpochPlan) -> list[list[list[Item]]]:
 
 
 def seen(batches: list[list[list[Item]]]) -> list[int]:
-    return sorted(item.position for item in chain(*chain(*batches)))
+    return sorted(item.row for item in chain(*chain(*batches)))
 
 
 def test_utterances_that_cannot_be_trained_on_are_dropped_by_reason() -> None:
@@ -99,7 +99,7 @@ def test_batches_keep_the_limits_at_the_speeds_of_their_utterances() -> None:
     given = utterances(200)
     plan = training_set(given, max_squared_seconds=150.0).epoch(start_of_epoch(0, 2))
     for batch in chain(*steps(plan)):
-        longest = max(given[item.position].duration / item.factor for item in batch)
+        longest = max(given[item.row].duration / item.factor for item in batch)
         assert longest * len(batch) <= 30 + 1e-9
         assert longest**2 * len(batch) <= 150 + 1e-9
         assert len(batch) <= 16
@@ -124,7 +124,7 @@ def test_batches_keep_the_limit_on_cells_at_their_speeds_and_larger_utterances_a
     plan = data.epoch(start_of_epoch(1, 1))
     sizes = []
     for step in range(len(plan)):
-        batch = [(data.utterances[item.position], item.factor) for item in plan.items(step, 0)]
+        batch = [(data.utterances[item.row], item.factor) for item in plan.items(step, 0)]
         longest = max(utterance.duration / factor for utterance, factor in batch)
         sizes.append(len(batch) * cells(longest, max((utterance.text for utterance, _ in batch), key=len)))
     assert max(sizes) <= 60_000
@@ -135,7 +135,7 @@ def test_a_summary_equals_the_sum_over_its_batches() -> None:
     given = utterances(200)
     plan = training_set(given).epoch(start_of_epoch(0, 3))
     batches = list(chain(*steps(plan)))
-    played = [[given[item.position].duration / item.factor for item in batch] for batch in batches]
+    played = [[given[item.row].duration / item.factor for item in batch] for batch in batches]
     padded = [len(seconds) * max(seconds) for seconds in played]
     total = sum(map(sum, played))
     summary = plan.summary()
@@ -151,7 +151,7 @@ def test_the_largest_steps_are_those_with_the_most_seconds_and_the_most_squared_
     given = utterances(200)
     plan = training_set(given).epoch(start_of_epoch(0, 2))
     longest = [
-        [max(given[item.position].duration / item.factor for item in batch) for batch in step] for step in steps(plan)
+        [max(given[item.row].duration / item.factor for item in batch) for batch in step] for step in steps(plan)
     ]
     for power in (1, 2):
         sizes = [
@@ -197,7 +197,7 @@ def test_after_each_change_of_the_number_of_processes_the_rest_of_the_epoch_is_s
         everything += planned[: shares[part][1]] if part < len(shares) - 1 else planned
     assert seen(everything) == list(range(300))
     factors = data.epoch(start_of_epoch(0, 1)).speeds.of(slice(None))
-    assert all(item.factor == factors[item.position] for item in chain(*chain(*everything)))
+    assert all(item.factor == factors[item.row] for item in chain(*chain(*everything)))
 
 
 def test_each_part_of_an_epoch_is_planned_again_even_for_an_earlier_number_of_processes() -> None:

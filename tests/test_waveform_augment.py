@@ -24,7 +24,6 @@ from asr.build import build_augmentation, build_features
 from asr.checkpoint.load import model_config
 from asr.data.batch import Example, Rejected
 from asr.data.dataset import Augmentation, Item, Reference, SpeechDataset
-from asr.data.fingerprint import fingerprint
 from asr.data.manifest import Utterance
 from asr.data.position import start_of_epoch
 from asr.data.recordings import RecordingList
@@ -32,6 +31,7 @@ from asr.data.seeds import seeded
 from asr.data.settings import DataSettings
 from asr.data.training_set import TrainingSet
 from asr.errors import InputError
+from asr.run.preparation import fingerprint
 from asr.run.resume import changes, run_settings
 from asr.settings.read import read
 from tests.conftest import CONF, TINY, resolved, settings_with, tone_corpus
@@ -200,7 +200,7 @@ def test_recordings_are_the_files_of_a_folder_or_the_lines_of_a_manifest_without
     listed = recordings(manifest)
     recorded = torch.from_numpy(soundfile.read(sounds / "long.wav", dtype="float32")[0])
     assert torch.equal(listed.whole(0, SAMPLE_RATE), recorded[2 * SAMPLE_RATE : 3 * SAMPLE_RATE])
-    half = listed.stretch(0, SAMPLE_RATE, SAMPLE_RATE // 2, 0.5)
+    half = listed.segment(0, SAMPLE_RATE, SAMPLE_RATE // 2, 0.5)
     assert torch.equal(half, recorded[int(2.25 * SAMPLE_RATE) : int(2.75 * SAMPLE_RATE)])
 
 

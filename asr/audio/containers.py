@@ -45,26 +45,26 @@ def read_container(file: BinaryIO, name: str) -> Container:
 
 def _after_tags(file: BinaryIO) -> int:
     """Return the position after the ID3v2 tags at the beginning of a file."""
-    position = 0
+    offset = 0
     while (head := file.read(10)).startswith(b"ID3") and len(head) == 10:
         a, b, c, d = head[6:]  # length of the tag, 7 bits in each byte
-        position += 10 + (a << 21 | b << 14 | c << 7 | d)
-        file.seek(position)
-    return position
+        offset += 10 + (a << 21 | b << 14 | c << 7 | d)
+        file.seek(offset)
+    return offset
 
 
-def _after_zeros(file: BinaryIO, position: int) -> int:
-    """Return the position after the zeros at `position`, at most _MAX_GAP; some taggers leave room for longer tags."""
-    file.seek(position)
+def _after_zeros(file: BinaryIO, offset: int) -> int:
+    """Return the position after the zeros at `offset`, at most _MAX_GAP; some taggers leave room for longer tags."""
+    file.seek(offset)
     if file.read(1) != b"\0":
-        return position
-    file.seek(position)
+        return offset
+    file.seek(offset)
     zeros = file.read(_MAX_GAP)
-    return position + len(zeros) - len(zeros.lstrip(b"\0"))
+    return offset + len(zeros) - len(zeros.lstrip(b"\0"))
 
 
-def _from(file: BinaryIO, position: int) -> bytes:
-    file.seek(position)
+def _from(file: BinaryIO, offset: int) -> bytes:
+    file.seek(offset)
     return file.read()
 
 
@@ -120,37 +120,37 @@ def _read_chunks(file: BinaryIO, magic: bytes, name: str) -> Container:
     size = file.seek(0, io.SEEK_END)
     if magic in _AU:
         file.seek(4)
-        position, length = struct.unpack(_AU[magic], file.read(8).ljust(8, b"\0"))
-        chunk: tuple[int, int, int] | None = (position, length, size)
+        offset, length = struct.unpack(_AU[magic], file.read(8).ljust(8, b"\0"))
+        chunk: tuple[int, int, int] | None = (offset, length, size)
     else:
         chunk = _find_audio_chunk(file, size, _CHUNKED[magic])
     if chunk is None:
         return Container()  # libsndfile reports the fault
-    position, length, end = chunk
-    if length == 0 and magic[:1] == b"R" and position < size != end:
+    offset, length, end = chunk
+    if length == 0 and magic[:1] == b"R" and offset < size != end:
         file.seek(0)
         mended = bytearray(file.read())
         if magic == b"RF64":
             mended[:4] = b"RIFF"
-        mended[position - 4 : position] = b"\xff\xff\xff\xff"
+        mended[offset - 4 : offset] = b"\xff\xff\xff\xff"
         return Container(mended=bytes(mended))
     if _is_placeholder(length):
         return Container()
-    if position + length > size:
-        raise truncated(name, f"only {size - position} of {length} bytes of audio are present")
+    if offset + length > size:
+        raise truncated(name, f"only {size - offset} of {length} bytes of audio are present")
     if magic != _W64:  # libsndfile reads a W64 file to its end
-        _check_rest(file, position + length, length, size, _CHUNKED.get(magic), name)
+        _check_rest(file, offset=offset + length, length=length, size=size, layout=_CHUNKED.get(magic), name=name)
     return Container()
 
 
-def _check_rest(file: BinaryIO, position: int, length: int, size: int, layout: _Chunks | None, name: str) -> None:
+def _check_rest(file: BinaryIO, offset: int, length: int, size: int, layout: _Chunks | None, name: str) -> None:
     """Check that no audio follows the declared audio, because libsndfile would ignore it.
 
     Other chunks, tags, zeros and at most _MAX_JUNK bytes of any kind may follow.
 
     Args:
         file: the file.
-        position: end of the declared audio, in bytes.
+        offset: end of the declared audio, in bytes.
         length: length of the declared audio, in bytes; a chunk of odd length is followed by padding.
         size: size of the file, in bytes.
         layout: layout of the chunks; None: the format has no chunks.
@@ -162,13 +162,13 @@ def _check_rest(file: BinaryIO, position: int, length: int, size: int, layout: _
     for _ in range(_MAX_CHUNKS):
         if layout is None:
             break
-        starts = (position + -length % layout.align, position)  # some programs leave the padding out
+        starts = (offset + -length % layout.align, offset)  # some programs leave the padding out
         ends = [(start, _end_of_chunk(file, start, size, layout)) for start in starts]
         start, end = ends[0] if ends[0][1] else ends[1]
         if not end:
             break
-        position, length = end, end - start
-    file.seek(position)
+        offset, length = end, end - start
+    file.seek(offset)
     while block := file.read(1 << 16):
         rest = block.lstrip(b"\0")
         left = size - file.tell() + len(rest)
@@ -200,23 +200,23 @@ def _find_audio_chunk(file: BinaryIO, size: int, layout: _Chunks) -> tuple[int, 
     file.seek(4)
     end = 8 + int.from_bytes(file.read(4), "big" if layout.head[0] == ">" else "little")
     wide: int | None = None
-    position = layout.start
+    offset = layout.start
     head_length = struct.calcsize(layout.head)
     for _ in range(_MAX_CHUNKS):
-        if position + head_length > size:
+        if offset + head_length > size:
             return None
-        file.seek(position)
+        file.seek(offset)
         head = file.read(head_length)
         identifier, length = struct.unpack(layout.head, head)
-        position += head_length
+        offset += head_length
         if layout.length_counts_head:
             length = max(0, length - head_length)
         if identifier == b"ds64":  # RF64: 64-bit lengths; they apply where other headers declare 2**32 - 1
             outer, wide = struct.unpack("<QQ", file.read(16).ljust(16, b"\0"))
             end = 8 + outer
         if identifier.startswith(layout.audio):
-            return position, wide if wide is not None and length == 0xFFFFFFFF else length, end
-        position += length + -length % layout.align
+            return offset, wide if wide is not None and length == 0xFFFFFFFF else length, end
+        offset += length + -length % layout.align
     return None
 
 
@@ -234,20 +234,20 @@ def _count_last_page(data: bytes, name: str) -> int:
 
     *Source*: RFC 3533, section 6.
     """
-    position, ended = 0, False
+    offset, ended = 0, False
     before, last = 0, 0  # number of samples up to the end of the second-to-last and of the last page
-    while data.startswith(b"OggS", position) and position + 27 <= len(data):
-        flags, num_segments = data[position + 5], data[position + 26]
+    while data.startswith(b"OggS", offset) and offset + 27 <= len(data):
+        flags, num_segments = data[offset + 5], data[offset + 26]
         if ended and flags & 2:  # a page that begins a stream
             raise AudioError(
                 f"{name}: must hold one stream; it holds several in a row, and only the first would be decoded. "
                 "Convert it first: ffmpeg -i FILE NEW.wav"
             )
-        granule = int.from_bytes(data[position + 6 : position + 14], "little", signed=True)
+        granule = int.from_bytes(data[offset + 6 : offset + 14], "little", signed=True)
         if granule > last:  # otherwise no packet ends in this page
             before, last = last, granule
-        position += 27 + num_segments + sum(data[position + 27 : position + 27 + num_segments])
-        ended = bool(flags & 4) and position <= len(data)
+        offset += 27 + num_segments + sum(data[offset + 27 : offset + 27 + num_segments])
+        ended = bool(flags & 4) and offset <= len(data)
     if not ended:
         raise truncated(name, "no complete Ogg page is marked as the last")
     return last - before
@@ -278,52 +278,52 @@ def _mend_mp3(data: bytes, start: int, name: str) -> bytes | None:
 
     *Source*: ISO 11172-3, section 2.4; for the Xing header, parse.c of mpg123.
     """
-    position = start
+    offset = start
     if not _mp3_frame_length(data[start : start + 3]):
-        position = _next_mp3_frame(data, start, start + _MAX_GAP)
-    if position < 0:
+        offset = _next_mp3_frame(data, start, start + _MAX_GAP)
+    if offset < 0:
         return None  # not an MP3 file; libsndfile reports this
-    first = data[position : position + 64]
+    first = data[offset : offset + 64]
     declared = _xing_frames(first)
-    num_frames = _count_mp3_frames(data, position, name) - (declared is not None)
+    num_frames = _count_mp3_frames(data, offset, name) - (declared is not None)
     if declared == num_frames:
-        return data[position:] if position > start else None  # libsndfile needs the frame at the beginning
+        return data[offset:] if offset > start else None  # libsndfile needs the frame at the beginning
     if declared is not None and declared > num_frames + 1:  # + 1 because some programs also count the header frame
         raise truncated(name, f"only {num_frames} of {declared} frames are present")
-    audio = position if declared is None else position + _mp3_frame_length(first[:3])
+    audio = offset if declared is None else offset + _mp3_frame_length(first[:3])
     return _xing_header(first, num_frames) + data[audio:]
 
 
-def _count_mp3_frames(data: bytes, position: int, name: str) -> int:
-    """Count the frames from `position` on; skip tags and other bytes between frames."""
-    kind = _mp3_kind(data[position : position + 3])
+def _count_mp3_frames(data: bytes, offset: int, name: str) -> int:
+    """Count the frames from `offset` on; skip tags and other bytes between frames."""
+    kind = _mp3_kind(data[offset : offset + 3])
     lengths: dict[bytes, int] = {}  # cached, because an hour of audio has 140,000 frames but few different headers
     count = 0
-    while position >= 0:
-        header = data[position : position + 3]
+    while offset >= 0:
+        header = data[offset : offset + 3]
         length = lengths.get(header)
         if length is None:
             length = lengths[header] = _mp3_frame_length(header) if _mp3_kind(header) == kind else 0
-        if position + length > len(data) or header in (b"\xff", b"\xff" + kind[:1]):
+        if offset + length > len(data) or header in (b"\xff", b"\xff" + kind[:1]):
             raise truncated(name, f"its last frame, number {count + 1}, is cut off")
         if length:
             count += 1
-            position += length
+            offset += length
         else:
-            position = _next_mp3_frame(data, position, len(data), kind)
+            offset = _next_mp3_frame(data, offset, len(data), kind)
     return count
 
 
-def _next_mp3_frame(data: bytes, position: int, limit: int, kind: bytes | None = None) -> int:
+def _next_mp3_frame(data: bytes, offset: int, limit: int, kind: bytes | None = None) -> int:
     """Return the position of the next frame that is followed by a frame of its kind or by the end of `data`; -1: none.
 
     Args:
         data: content of the file.
-        position: where the search starts.
+        offset: where the search starts.
         limit: where the search ends.
         kind: required version, layer and sample rate, from `_mp3_kind`; None: any.
     """
-    for match in _MP3_HEADER.finditer(data, position, limit):
+    for match in _MP3_HEADER.finditer(data, offset, limit):
         length, own_kind = _mp3_frame_length(match[0]), _mp3_kind(match[0])
         after = match.start() + length
         followed = after == len(data) or _mp3_kind(data[after : after + 3]) == own_kind
@@ -362,10 +362,10 @@ def _xing_frames(frame: bytes) -> int | None:
     """
     if frame[36:40] == b"VBRI":
         return 0
-    position = _xing_position(frame) if len(frame) == 64 else 0
-    if frame[position : position + 4] not in (b"Xing", b"Info"):
+    offset = _xing_position(frame) if len(frame) == 64 else 0
+    if frame[offset : offset + 4] not in (b"Xing", b"Info"):
         return None
-    flags, num_frames = struct.unpack_from(">II", frame, position + 4)
+    flags, num_frames = struct.unpack_from(">II", frame, offset + 4)
     return num_frames if flags & 1 else 0
 
 

@@ -104,16 +104,16 @@ def _read_header(header: bytes) -> _Frame | None:
     ones = 8 - (header[4] ^ 0xFF).bit_length()  # the number is coded like a character in UTF-8
     if block_code == 0 or rate_code == 15 or channels > 10 or bits & 1 or ones in (1, 8):
         return None
-    number, position = header[4] & 0x7F >> ones, 5
-    while position < 4 + ones:
-        number, position = number << 6 | header[position] & 0x3F, position + 1
+    number, offset = header[4] & 0x7F >> ones, 5
+    while offset < 4 + ones:
+        number, offset = number << 6 | header[offset] & 0x3F, offset + 1
     size = {6: 1, 7: 2}.get(block_code, 0)  # bytes of the number of samples
     if size:
-        num_samples = 1 + int.from_bytes(header[position : position + size], "big")
+        num_samples = 1 + int.from_bytes(header[offset : offset + size], "big")
     else:
         num_samples = 192 if block_code == 1 else 576 << block_code - 2 if block_code < 6 else 1 << block_code
-    position += size + {12: 1, 13: 2, 14: 2}.get(rate_code, 0)
+    offset += size + {12: 1, 13: 2, 14: 2}.get(rate_code, 0)
     crc = 0
-    for byte in header[:position]:
+    for byte in header[:offset]:
         crc = _CRC8[crc ^ byte]
-    return _Frame(number, num_samples, bool(header[1] & 1), (rate_code, bits)) if crc == header[position] else None
+    return _Frame(number, num_samples, bool(header[1] & 1), (rate_code, bits)) if crc == header[offset] else None

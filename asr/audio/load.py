@@ -431,16 +431,16 @@ def _in_another_form(path: Path) -> str:
 
     macOS writes "é" as two characters (NFD), other programs as one (NFC); both look alike.
     """
-    place = Path(path.anchor)
+    existing = Path(path.anchor)
     try:
-        for part in path.relative_to(place).parts:
+        for part in path.relative_to(existing).parts:
             name = unicodedata.normalize("NFC", part)
-            same = (other for other in os.listdir(place) if unicodedata.normalize("NFC", other) == name)
-            place /= part if (place / part).exists() else next(same, part)
+            same = (other for other in os.listdir(existing) if unicodedata.normalize("NFC", other) == name)
+            existing /= part if (existing / part).exists() else next(same, part)
     except OSError:
         return ""
-    if not place.exists():
+    if not existing.exists():
         return ""
-    text = str(place)
+    text = str(existing)
     form = next((form for form in ("NFC", "NFD") if unicodedata.is_normalized(form, text)), "mixed")
     return f", but there is {text!a}, which looks alike: its Unicode form is {form}. Write the path in this form"

@@ -51,8 +51,8 @@ class Noise:
             return waveform
         noise = torch.zeros_like(waveform)
         for _ in range(1 + below(self.max_recordings)):
-            place, begin = below(len(self.recordings)), uniform((0, 1))
-            segment = self.recordings.stretch(place, self.sample_rate, len(waveform), begin)
+            index, begin = below(len(self.recordings)), uniform((0, 1))
+            segment = self.recordings.segment(index, self.sample_rate, len(waveform), begin)
             noise += segment / segment.square().mean().sqrt().clamp(min=torch.finfo(segment.dtype).tiny)
         power = waveform.square().mean() / 10 ** (uniform(self.snr_db) / 10)
         loudness = noise.square().mean()

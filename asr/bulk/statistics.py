@@ -14,11 +14,7 @@ LISTS = ("longest", "emptiest", "repetitive")  # texts with most words, fewest w
 
 
 def part_statistics(transcripts: Sequence[tuple[str, Transcript]]) -> dict[str, Any]:
-    """Compute the statistics of a part's transcripts.
-
-    Args:
-        transcripts: transcripts with the ids of their utterances.
-    """
+    """Compute the statistics of a part's transcripts."""
     histogram = [0] * CONFIDENCE_BINS
     for _, transcript in transcripts:
         if transcript.confidence is not None:

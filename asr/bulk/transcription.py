@@ -3,19 +3,18 @@
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 from asr.audio.load import audio_info
-from asr.bulk.failures import isolated_failures
 from asr.bulk.parts import PartTask
 from asr.bulk.statistics import CONFIDENCE_BINS, LISTS, part_statistics
 from asr.data.batch import Rejected
 from asr.data.dataset import fetch
 from asr.data.manifest import Utterance
 from asr.errors import AudioError, StoreError, is_out_of_memory, one_line
-from asr.recognition.aligned_segments import word_stretches
+from asr.recognition.aligned_segments import word_segments
 from asr.recognition.inference import Inference
 from asr.recognition.recognizer import Recognizer
 from asr.recognition.transcript import Transcript
@@ -180,19 +179,44 @@ def _segments(outcomes: Outcomes, sample_rate: int) -> tuple[list[Entry], int]:
         if name not in outcomes.transcripts:
             continue
         words = outcomes.transcripts[name].words
-        for stretch in word_stretches(utterance, words, MAX_SEGMENT_SECONDS, sample_rate):
-            if stretch.is_torn:
+        for segment in word_segments(utterance, words, MAX_SEGMENT_SECONDS, sample_rate):
+            if segment.is_torn:
                 num_torn += 1
                 continue
-            inside = words[stretch.first : stretch.last]
+            inside = words[segment.first : segment.last]
             segments.append(
                 _entry(utterance)
                 | {
-                    "id": f"{name}-{stretch.number:05d}",
-                    "offset": round((utterance.offset or 0.0) + stretch.begin, 3),
-                    "duration": round(stretch.end - stretch.begin, 3),
+                    "id": f"{name}-{segment.number:05d}",
+                    "offset": round((utterance.offset or 0.0) + segment.begin, 3),
+                    "duration": round(segment.end - segment.begin, 3),
                     "text": " ".join(word.text for word in inside),
                     "confidence": round(sum(word.confidence for word in inside) / len(inside), 4),
                 }
             )
     return segments, num_torn
+
+
+def isolated_failures(
+    recognise: Callable[[Sequence[Utterance]], object], utterances: Sequence[Utterance]
+) -> dict[str, str]:
+    """Find the utterances that cannot be recognised even alone; map the id of each to the reason.
+
+    The results of `recognise` are not used, so the texts of a part do not depend on how failures were found.
+    """
+    failures: dict[str, str] = {}
+    stack = [list(utterances)]
+    while stack:
+        suspects = stack.pop()
+        try:
+            if suspects:
+                recognise(suspects)
+        except Exception as error:
+            if isinstance(error, StoreError) or is_out_of_memory(error):
+                raise
+            if len(suspects) == 1:
+                failures[suspects[0].id] = one_line(f"{type(error).__name__}: {error}")
+                continue
+            half = len(suspects) // 2
+            stack += [suspects[half:], suspects[:half]]
+    return failures

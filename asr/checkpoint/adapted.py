@@ -88,11 +88,7 @@ def merged(bundle: Bundle, path: Path, base: Bundle, base_path: Path) -> Bundle:
 
 
 def _check_tensors(own: Mapping[str, Tensor], base: Mapping[str, Tensor], path: Path) -> None:
-    """Check that an adapter has tensors, and that they can be added to, or take the place of, those of its base.
-
-    Raises:
-        InputError: there are no tensors, or one has another type or is not finite.
-    """
+    """Check that an adapter has tensors, and that they can be added to, or take the place of, those of its base."""
     if not own:
         raise InputError(f"{path}: an adapter must have tensors; it has none.")
     for name, weight in own.items():
@@ -104,11 +100,7 @@ def _check_tensors(own: Mapping[str, Tensor], base: Mapping[str, Tensor], path: 
 
 
 def _base(bundle: Bundle, path: Path) -> dict[str, Any]:
-    """Return the entry that describes the base in an adapter's config.
-
-    Raises:
-        InputError: the entry is invalid.
-    """
+    """Return the entry that describes the base in an adapter's config."""
     base: Any = bundle.config.get(BASE)
     named = isinstance(base, dict) and base.keys() == {SHA256, SOURCE} and isinstance(base[SOURCE], str)
     if not named or not re.fullmatch(r"[0-9a-f]{64}", str(base[SHA256])) or ADAPTER not in bundle.config:

@@ -13,10 +13,6 @@ KEY = "format"  # key of the format number in a config; absent in format 0
 def of_today(config: dict[str, Any], where: object) -> dict[str, Any]:
     """Convert a config of any format to the current format, and remove the format number.
 
-    Args:
-        config: config as read from the file.
-        where: name of the file, for errors.
-
     Raises:
         InputError: the format number is invalid, or is that of a newer version.
     """

@@ -33,11 +33,6 @@ def write_language_model(folder: Path, checkpoints: Sequence[Path], card: str) -
     The bundle contains weights.safetensors, which is sufficient for decoding (`asr.language_model.stored`),
     config.json, the tokenizer's files and README.md.
 
-    Args:
-        folder: folder of the bundle.
-        checkpoints: checkpoints of one run of asr.train_lm.
-        card: text of the model card.
-
     Raises:
         InputError: a checkpoint is unreadable, or `replace_folder` fails.
     """

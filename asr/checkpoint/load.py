@@ -166,11 +166,7 @@ def _check_decoder(settings: Mapping[str, Any], path: Path) -> None:
 
 
 def _check_variances(weights: Mapping[str, Tensor], path: Path) -> None:
-    """Check that running variances are not negative, which would give NaN.
-
-    Raises:
-        InputError: a variance is negative.
-    """
+    """Check that running variances are not negative, which would give NaN."""
     for name, weight in weights.items():
         if name.endswith(".running_var") and bool((weight < 0).any()):
             raise InputError(f"{path}: {name} must be variances of at least 0; the minimum is {float(weight.min()):g}.")
@@ -249,7 +245,7 @@ def checkpoint_extra(
     }
 
 
-class Start(NamedTuple):
+class InitialModel(NamedTuple):
     """The initial model of a run, which is averaged with the trained weights to reduce forgetting.
 
     *Source*: Wortsman et al. 2021, arXiv:2109.01903.
@@ -270,7 +266,7 @@ def write_bundle(
     checkpoints: Sequence[Path],
     card: str,
     decode: Mapping[str, Any] | None = None,
-    start: Start | None = None,
+    start: InitialModel | None = None,
 ) -> None:
     """Write a bundle of one checkpoint or of the average of several, atomically replacing an older bundle.
 
@@ -315,11 +311,7 @@ def average(weights: Sequence[Mapping[str, Tensor]], shares: Sequence[float]) ->
 
 
 def _read_start(source: Path, checkpoint: Path, trained: Bundle) -> dict[str, Tensor]:
-    """Read the weights of a run's initial model.
-
-    Raises:
-        InputError: the run trained an adapter, or weights or tokens differ from those of the run.
-    """
+    """Read the weights of a run's initial model."""
     if is_adapter(trained.config):
         must = "checkpoints that are averaged with --start must be whole models"
         cure = "Leave out --start; asr.merge --share averages an adapter with its base."

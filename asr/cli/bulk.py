@@ -124,25 +124,22 @@ def _engine(
         key = f"{model} {options.device} {options.precision}"
         worker = Worker(key, load, inference, options.segments)
         return partial(transcribe_on_ray, worker=worker, address=options.address, device=options.device)
-    from asr.bulk.local import transcribe_locally
+    from asr.bulk.transcription import transcribe_part
 
     recognizer = load_model(options)
     check(recognizer)
-    return partial(
-        transcribe_locally,
-        recognizer=recognizer,
+    transcribe = partial(
+        transcribe_part,
+        recognizer,
         inference=inference,
         with_segments=options.segments,
         on_progress=progress.on_audio,
     )
+    return partial(map, transcribe)
 
 
 def _load_same(options: argparse.Namespace, check: "Callable[[Recognizer], None]", expected: str) -> "Recognizer":
-    """Load the model in a worker process, which may be on another machine.
-
-    Raises:
-        InputError: the worker's machine has a different model at this path.
-    """
+    """Load the model in a worker process, which may be on another machine."""
     from asr.bulk.fingerprints import model_fingerprint
 
     if model_fingerprint(options.model, options.base, decoder(options)) != expected:
@@ -197,11 +194,11 @@ def _measured_rate(job: "BulkJob", recognizer: "Recognizer", inference: "Inferen
     from asr.bulk.transcription import transcribe_part
 
     number = len(job.source.utterances)
-    positions = np.unique(np.linspace(0, number - 1, MAX_SAMPLED).round().astype(int))
+    rows = np.unique(np.linspace(0, number - 1, MAX_SAMPLED).round().astype(int))
     sample: list[Utterance] = []
     total = 0.0
-    for position in positions.tolist():
-        utterance = job.source.utterances[position]
+    for row in rows.tolist():
+        utterance = job.source.utterances[row]
         if sample and total + utterance.duration > SAMPLE_SECONDS:
             continue
         sample.append(utterance)
@@ -219,13 +216,7 @@ def _progress(job: "BulkJob", missing: Sequence[int]) -> "Iterator[_Progress]":
 
 
 class _Progress:
-    """Progress of a job (hours, rate, failures, time left): a bar on a terminal, otherwise lines.
-
-    Args:
-        job: job whose progress is shown.
-        missing: numbers of the parts to transcribe.
-        bar: progress bar, which is hidden if the output is not a terminal.
-    """
+    """Progress of a job (hours, rate, failures, time left): a bar on a terminal, otherwise lines."""
 
     def __init__(self, job: "BulkJob", missing: Sequence[int], bar: Any) -> None:
         self._job, self._bar = job, bar

@@ -126,7 +126,7 @@ def load_model(options: argparse.Namespace) -> "Recognizer":
 
     recognizer = load_recognizer(options.model, decode=decoder(options), base=options.base)
     check_used(recognizer, options)
-    return place(recognizer, options)
+    return move_to_device(recognizer, options)
 
 
 def check_used(recognizer: "Recognizer", options: argparse.Namespace) -> None:
@@ -151,7 +151,7 @@ def _named(key: str) -> str:
     return "--" + key.replace("_", "-")
 
 
-def place(recognizer: "Recognizer", options: argparse.Namespace) -> "Recognizer":
+def move_to_device(recognizer: "Recognizer", options: argparse.Namespace) -> "Recognizer":
     """Move a recogniser to the device that the options choose, and set its precision."""
     import torch
 
@@ -251,7 +251,7 @@ def audio_progress(
     with progress_bar(is_printing) as progress:
         task = progress.add_task(description, total=total)
 
-        def advance(seconds: float) -> None:
+        def on_progress(seconds: float) -> None:
             nonlocal announced, done
             done += seconds
             progress.advance(task, seconds)
@@ -262,7 +262,7 @@ def audio_progress(
                 share = f"{duration(done)} of {duration(total)} of audio"
                 print(printable(f"{description}: {share}, {left} left"), file=sys.stderr, flush=True)
 
-        yield advance
+        yield on_progress
 
 
 def check_language(language: str | None) -> None:

@@ -86,7 +86,7 @@ def evaluate_harder(
     recognizer: "Recognizer",
     name: str,
     utterances: "Sequence[Utterance]",
-    how: "Inference",
+    options: "Inference",
     normalize: "Normalizer | None",
 ) -> "list[Harder]":
     """Evaluate a manifest under each condition."""
@@ -94,8 +94,8 @@ def evaluate_harder(
 
     results = []
     for condition in harder:
-        with audio_progress(f"{name}, {condition.name}", utterances) as advance:
-            results.append(evaluate_in(condition, seed, recognizer, name, utterances, how, advance, normalize))
+        with audio_progress(f"{name}, {condition.name}", utterances) as on_progress:
+            results.append(evaluate_in(condition, seed, recognizer, name, utterances, options, on_progress, normalize))
     return results
 
 

@@ -31,12 +31,12 @@ class NamedRecording:
     Args:
         name: a file's path, or an utterance's id.
         utterance: the audio of the recording.
-        place: path of the output file relative to --output-dir, without suffix.
+        stem: path of the output file relative to --output-dir, without suffix.
     """
 
     name: str
     utterance: "Utterance"
-    place: Path
+    stem: Path
 
 
 Transcripts = Iterator[tuple[NamedRecording, "Transcript"]]
@@ -115,16 +115,16 @@ def arrange(
     form = FORMATS[options.format]
     if options.output_dir:
         make_output_dir(options.output_dir)
-        recordings = [replace(recording, place=_fitting(recording.place, form.suffix)) for recording in recordings]
+        recordings = [replace(recording, stem=_fitting(recording.stem, form.suffix)) for recording in recordings]
         _check_unlike(
             recordings,
-            lambda recording: str(recording.place),
+            lambda recording: str(recording.stem),
             f"have the same output file in {options.output_dir}, so each needs its own --output-dir",
         )
         read = {os.path.realpath(path) for path in inputs}
         read |= {os.path.realpath(recording.utterance.audio_filepath) for recording in recordings}
         for recording in recordings:
-            path = _file_of(options.output_dir / recording.place, form)
+            path = _file_of(options.output_dir / recording.stem, form)
             if os.path.realpath(path) in read:
                 must = "--output-dir must be a folder where no output replaces an input"
                 raise InputError(f"{must}; {recording.name} would be written to {path}. Give another folder.")
@@ -139,16 +139,16 @@ def arrange(
     return recordings
 
 
-def _fitting(place: Path, suffix: str) -> Path:
+def _fitting(stem: Path, suffix: str) -> Path:
     """Shorten a file name that is too long for file systems, and add a digest that keeps it unique.
 
     A UTF-8 name is cut between characters.
     """
-    name = os.fsencode(place.name)
+    name = os.fsencode(stem.name)
     if len(name) + len(f".{suffix}{UNFINISHED}") <= MAX_NAME_BYTES:
-        return place
+        return stem
     prefix = name[:KEPT_NAME_BYTES].decode("utf-8", "ignore")
-    return place.with_name(f"{prefix}-{hashlib.sha256(name).hexdigest()[:8]}")
+    return stem.with_name(f"{prefix}-{hashlib.sha256(name).hexdigest()[:8]}")
 
 
 def _check_unlike(recordings: Sequence[NamedRecording], key: Callable[[NamedRecording], str], problem: str) -> None:
@@ -166,7 +166,7 @@ def write(transcripts: Transcripts, options: argparse.Namespace) -> Transcripts:
     form = FORMATS[options.format]
     if options.output_dir:
         for recording, transcript in transcripts:
-            _write_file(options.output_dir / recording.place, form, recording.name, transcript)
+            _write_file(options.output_dir / recording.stem, form, recording.name, transcript)
             yield recording, transcript
         return
     passed: list[tuple[NamedRecording, Transcript]] = []
@@ -182,13 +182,13 @@ def write(transcripts: Transcripts, options: argparse.Namespace) -> Transcripts:
         passed.clear()
 
 
-def _file_of(place: Path, form: Format) -> Path:
-    return place.with_name(place.name + form.suffix)
+def _file_of(stem: Path, form: Format) -> Path:
+    return stem.with_name(stem.name + form.suffix)
 
 
-def _write_file(place: Path, form: Format, name: str, transcript: "Transcript") -> None:
+def _write_file(stem: Path, form: Format, name: str, transcript: "Transcript") -> None:
     content = form.write(name, transcript).encode("utf-8", "surrogateescape")
-    path = _file_of(place, form)
+    path = _file_of(stem, form)
     try:
         write_whole(path, lambda file: file.write(content))
     except OSError as error:

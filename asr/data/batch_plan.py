@@ -279,19 +279,19 @@ def plan_training(
     by_duration = _stable_argsort(durations)
     padded = durations if padded is None else padded
     if texts is None:
-        places = in_blocks(lambda index: bounds.fill(padded[index]), by_duration)
+        sort_keys = in_blocks(lambda index: bounds.fill(padded[index]), by_duration)
     else:
         num_tokens, cells = texts.num_tokens, texts.cells
-        places = in_blocks(
+        sort_keys = in_blocks(
             lambda index: bounds.fill(padded[index], cells(padded[index], num_tokens[index])), by_duration
         )
-    places.cumsum_(0)
-    reach = min(order.jitter, MAX_JITTER * math.sqrt(float(places[-1])))
+    sort_keys.cumsum_(0)
+    reach = min(order.jitter, MAX_JITTER * math.sqrt(float(sort_keys[-1])))
     moves = torch.rand(len(durations), generator=generator, dtype=torch.float64)
-    places += moves.mul_(2).sub_(1).mul_(reach)
+    sort_keys += moves.mul_(2).sub_(1).mul_(reach)
     del moves
-    indices = by_duration[_stable_argsort(places)].int()
-    del places, by_duration
+    indices = by_duration[_stable_argsort(sort_keys)].int()
+    del sort_keys, by_duration
     edges = _split_until_divisible(cut_batches(padded[indices], bounds, texts and texts.of(indices)), world_size)
     number = (len(edges) - 1) // world_size
     steps = torch.arange(number) if epoch < order.sorted_epochs else torch.randperm(number, generator=generator)

@@ -167,11 +167,7 @@ def prepare_if_absent(settings: CorpusSettings) -> None:
 
 
 def _check_declared(settings: CorpusSettings, how: str, absent: str) -> None:
-    """Check that the command in `corpus.prepare` does not prepare another corpus.
-
-    Raises:
-        InputError: conf/corpus uses this command for another corpus.
-    """
+    """Check that the command in `corpus.prepare` does not prepare another corpus."""
     declared = {name: default_settings("corpus", name).get("prepare") for name in names("corpus")}
     owners = [name for name, prepare in declared.items() if prepare == how]
     if owners and settings.name not in owners:

@@ -20,8 +20,7 @@ from asr.data.seeds import derive_seed, seeded
 from asr.errors import AudioError
 from asr.interfaces import FeatureAugment, Features, WaveformAugment
 from asr.lengths import Lengths
-from asr.storage.byte_range import ByteRange
-from asr.storage.location import is_url, printable_url
+from asr.storage.location import ByteRange, is_url, printable_url
 from asr.storage.store import read_files, read_ranges
 from asr.system.processes import torch_threads
 
@@ -33,7 +32,7 @@ class Item(NamedTuple):
     """An utterance in the batch plan. It contains the epoch, so that workers need not be notified of a new epoch."""
 
     epoch: int
-    position: int  # position of the utterance in the dataset
+    row: int  # position of the utterance in the dataset
     factor: float  # speed factor
     repeat: int = 0  # number of earlier occurrences of the utterance in this epoch
 
@@ -100,7 +99,7 @@ class SpeechDataset(Dataset[Example | Rejected]):
     or batches. Its views share the waveform and differ in their masks.
 
     Args:
-        utterances: the utterances, in the order of `Item.position`.
+        utterances: the utterances, in the order of `Item.row`.
         features: converts a waveform to features.
         reference: converts a text to tokens; None: no reference is needed.
         augmentation: augmentation of the utterances; None: no augmentation, as in evaluation.
@@ -129,7 +128,7 @@ class SpeechDataset(Dataset[Example | Rejected]):
 
     def __getitems__(self, items: Sequence[Item]) -> list[Example | Rejected]:
         """Make the examples of a batch; audio in shards and at URLs is fetched concurrently."""
-        utterances = [self.utterances[item.position] for item in items]
+        utterances = [self.utterances[item.row] for item in items]
         return [
             self._made(item, utterance, fetched)
             for item, utterance, fetched in zip(items, utterances, fetch(utterances), strict=True)
@@ -171,7 +170,7 @@ class SpeechDataset(Dataset[Example | Rejected]):
         features = self.features(waveform)
         yield self._masked(features)
         for view in range(1, self.reference.views if self.reference else 1):
-            with seeded(self.seed, item.epoch, self.utterances[item.position].id, *_again(item), "view", view):
+            with seeded(self.seed, item.epoch, self.utterances[item.row].id, *_again(item), "view", view):
                 yield self._masked(features)
 
     def _masked(self, features: Tensor) -> Tensor:

@@ -81,7 +81,7 @@ class Index:
         path = decoded(path)
         extent = None if start is None else Extent(start, num_bytes, self.versions.get(path))
         speaker = None if speaker is None else decoded(speaker)
-        return Utterance(path, duration, decoded(text), decoded(name), offset, speaker, extent)
+        return Utterance(path, duration, decoded(text), decoded(name), offset=offset, speaker=speaker, extent=extent)
 
     @property
     def num_bytes(self) -> int:

@@ -111,8 +111,8 @@ class IndexCache:
         if len(parts) < 2 or None in sources:
             return with_known_ids(parts)
         key = repr(("parts with known ids", sources))
-        places = self.numbers(key, lambda: np.array(sorted(with_known_ids(parts)), dtype=np.int64))
-        return set(places.tolist())
+        rows = self.numbers(key, lambda: np.array(sorted(with_known_ids(parts)), dtype=np.int64))
+        return set(rows.tolist())
 
     def _fetched(self, url: str) -> Index:
         """Open a local copy of the index at a URL; each version is fetched once."""
@@ -200,13 +200,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _rows(manifest: str, content: bytes | None, required: Sequence[str]) -> Iterator[Utterance]:
-    """Yield the utterances of a manifest, with audio paths as in the manifest; log the progress.
-
-    Args:
-        manifest: path or URL.
-        content: content of the manifest; None: it is read.
-        required: keys that each line must have.
-    """
+    """Yield the utterances of a manifest, with audio paths as in the manifest; log the progress."""
     hashes, announced = array("q"), time.monotonic()
     for number, (where, line) in enumerate(manifest_lines(manifest, content), start=1):
         utterance = parse_utterance(parse_object(line, where), where, None, required)

@@ -253,7 +253,7 @@ def parse_utterance(
             must = "be a number of seconds" if offset is None else "not be negative"
             raise InputError(f"{where}: offset must {must}; got {shown(given)} (id {utterance_id!r}).")
     path = audio_filepath if folder is None else join(str(folder), audio_filepath)
-    return Utterance(path, duration, text, utterance_id, offset, speaker)
+    return Utterance(path, duration, text, utterance_id, offset=offset, speaker=speaker)
 
 
 def check_unicode(text: str, where: str) -> None:

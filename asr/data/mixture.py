@@ -36,15 +36,15 @@ class Occurrences(NamedTuple):
     """The utterances of an epoch; both fields are (M,) integers.
 
     Args:
-        positions: positions of the utterances in the training set, ascending.
+        rows: positions of the utterances in the training set, ascending.
         repeats: number of earlier occurrences of the utterance in this epoch.
     """
 
-    positions: Tensor
+    rows: Tensor
     repeats: Tensor
 
     def __len__(self) -> int:
-        return len(self.positions)
+        return len(self.rows)
 
 
 def each_once(number: int) -> Occurrences:
@@ -90,9 +90,9 @@ class Mixture:
             count[torch.randperm(size, generator=generator)[:drawn]] += 1
             counts.append(count)
         count = torch.cat(counts)
-        positions = torch.arange(len(count)).repeat_interleave(count)
-        first = (count.cumsum(0) - count)[positions]
-        return Occurrences(positions, torch.arange(len(positions)) - first)
+        rows = torch.arange(len(count)).repeat_interleave(count)
+        first = (count.cumsum(0) - count)[rows]
+        return Occurrences(rows, torch.arange(len(rows)) - first)
 
     @staticmethod
     def _whole_and_drawn(size: int, mean: float) -> tuple[int, int, int]:

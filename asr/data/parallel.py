@@ -24,9 +24,9 @@ class _Calls(Dataset[Result], Generic[Given, Result]):
     def __len__(self) -> int:
         return len(self.things)
 
-    def __getitem__(self, position: int) -> Result:
+    def __getitem__(self, index: int) -> Result:
         with torch_threads(1):  # as in a DataLoader's worker; rounding depends on the number of threads
-            return self.function(self.things[position])
+            return self.function(self.things[index])
 
 
 def in_parallel(

@@ -9,8 +9,7 @@ import numpy as np
 from asr.data.epoch_plan import EpochPlan
 from asr.data.manifest import Utterance
 from asr.data.utterances import Utterances
-from asr.storage.byte_range import ByteRange
-from asr.storage.location import is_url
+from asr.storage.location import ByteRange, is_url
 from asr.storage.store import planned_requests
 
 MAX_BATCHES = 1_000  # maximum number of batches whose requests are planned; the estimate is scaled to all batches
@@ -47,20 +46,15 @@ class EpochReading:
 
 
 def epoch_reading(plan: EpochPlan, utterances: Utterances) -> EpochReading | None:
-    """Estimate the requests of an epoch; return None if all of its audio is in local files.
-
-    Args:
-        plan: plan of the whole epoch.
-        utterances: utterances of the training set.
-    """
-    sizes = utterances.num_bytes[plan.occurrences.positions.numpy()]  # NaN for an utterance in a separate file
+    """Estimate the requests of an epoch; return None if all of its audio is in local files."""
+    sizes = utterances.num_bytes[plan.occurrences.rows.numpy()]  # NaN for an utterance in a separate file
     is_sized = np.isfinite(sizes)
     steps, ranks = plan.plan.sizes().shape
     numbers = [number * steps * ranks // MAX_BATCHES for number in range(MAX_BATCHES)]
     numbers = sorted(set(numbers)) if steps * ranks > MAX_BATCHES else list(range(steps * ranks))
     wanted = fetched = requests = 0
     for number in numbers:
-        batch = [utterances[item.position] for item in plan.items(number // ranks, number % ranks)]
+        batch = [utterances[item.row] for item in plan.items(number // ranks, number % ranks)]
         ranges = extents(batch)
         planned = planned_requests(ranges)
         wanted += sum(each.num_bytes for each in ranges)

@@ -53,21 +53,21 @@ class RecordingList:
     def __len__(self) -> int:
         return len(self.utterances)
 
-    def whole(self, place: int, sample_rate: int) -> Tensor:
+    def whole(self, index: int, sample_rate: int) -> Tensor:
         """Decode a whole recording, (S,).
 
         Raises:
             AudioError: the recording is unreadable.
         """
-        utterance = self.utterances[place]
+        utterance = self.utterances[index]
         duration = None if utterance.offset is None else utterance.duration
         return load_waveform(utterance.audio_filepath, sample_rate, offset=utterance.offset, duration=duration)
 
-    def stretch(self, place: int, sample_rate: int, num_samples: int, begin: float) -> Tensor:
+    def segment(self, index: int, sample_rate: int, num_samples: int, begin: float) -> Tensor:
         """Decode a segment of a recording, (num_samples,); a recording shorter than the segment is repeated.
 
         Args:
-            place: number of the recording.
+            index: number of the recording.
             sample_rate: sample rate of the result, in Hz.
             num_samples: number of samples of the result.
             begin: start of the segment in [0, 1): a fraction of the latest possible start or, if the recording is
@@ -76,14 +76,14 @@ class RecordingList:
         Raises:
             AudioError: the recording is unreadable.
         """
-        utterance = self.utterances[place]
+        utterance = self.utterances[index]
         spare = utterance.duration - num_samples / sample_rate
         if spare > 0:
             offset = (utterance.offset or 0.0) + begin * spare
             path, duration = utterance.audio_filepath, num_samples / sample_rate
             waveform, start = load_waveform(path, sample_rate, offset=offset, duration=duration), 0
         else:
-            waveform = self.whole(place, sample_rate)
+            waveform = self.whole(index, sample_rate)
             start = int(begin * len(waveform))
         return waveform[(start + torch.arange(num_samples)) % len(waveform)]
 

@@ -115,12 +115,12 @@ def select(
     is_kept = outcomes == selected
     if bool(is_kept.all()):
         return Selection(utterances, counts, {})
-    dropped = {reason: (outcomes == place).nonzero()[:, 0] for place, reason in enumerate(reasons)}
+    dropped = {reason: (outcomes == column).nonzero()[:, 0] for column, reason in enumerate(reasons)}
     by_first = sorted((item for item in dropped.items() if len(item[1])), key=lambda item: int(item[1][0]))
     return Selection(
         utterances.select(is_kept.nonzero()[:, 0].numpy()),
         TokenCounts(counts.num_tokens[is_kept], counts.min_frames[is_kept]),
-        {reason: utterances.select(positions.numpy()) for reason, positions in by_first},
+        {reason: utterances.select(rows.numpy()) for reason, rows in by_first},
     )
 
 
@@ -156,8 +156,8 @@ def feasible_factors(
         at_all = fit_at(max(speed.factors), num_samples, min_frames)  # the maximum factor leaves the fewest frames
         fits = at_all[:, None].repeat(1, len(speed.factors))
         others = ~at_all
-        for place, factor in enumerate(speed.factors):
-            fits[others, place] = fit_at(factor, num_samples[others], min_frames[others])
+        for column, factor in enumerate(speed.factors):
+            fits[others, column] = fit_at(factor, num_samples[others], min_frames[others])
         return fits
 
     return in_blocks(fit, selection.utterances.durations, selection.counts.min_frames)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from asr.data.batch import on_device, padded_tokens
 from asr.data.batch_plan import BatchBounds, BatchOrder, Plan, Speeds, plan_evaluation, plan_training
-from asr.data.epoch_plan import EpochPlan, plan_stretch
+from asr.data.epoch_plan import EpochPlan, plan_current_part
 from asr.data.mixture import each_once
 from asr.data.position import Position
 from asr.data.text_lines import text_lines
@@ -123,12 +123,6 @@ def read_sentences(
 ) -> Sentences:
     """Read texts, and normalise and tokenise them; log the lines that are left out.
 
-    Args:
-        paths: paths of the files.
-        normalize: the recogniser's normaliser.
-        tokenizer: the recogniser's tokenizer.
-        setting: name of the setting, for messages.
-
     Raises:
         InputError: a file is unreadable, or no text is left.
     """
@@ -194,9 +188,9 @@ class TextSet:
                 lengths, self._bounds, self._order, seed=self._seed, epoch=epoch, world_size=world_size, part=part
             )
 
-        plan = plan_stretch(len(self), position, plan_part)
+        plan = plan_current_part(len(self), position, plan_part)
         lengths, speeds = self._lengths, Speeds.normal(len(self))
-        return EpochPlan(position.epoch, plan, each_once(len(self)), lengths, lengths, speeds, 0)
+        return EpochPlan(position.epoch, plan, each_once(len(self)), lengths, lengths, speeds, kept_speed=0)
 
     def total_steps(self, position: Position, step: int, bounds: RunBounds) -> int:
         """Return the number of optimizer steps of the whole run: `step` plus the steps from `position` on."""

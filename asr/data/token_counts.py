@@ -61,12 +61,7 @@ def count_tokens(utterances: Utterances, reference: Reference, split: str = "tra
 def stored_counts(utterances: Utterances, reference: Reference, cache: IndexCache, components: str) -> TokenCounts:
     """Return the result of `count_tokens` for the training split, and store it in `cache` for later calls.
 
-    Args:
-        utterances: utterances with normalised texts.
-        reference: converts a text to tokens.
-        cache: stores the counts.
-        components: identifies the tokenizer, its fitted files, the normaliser and the head; it is part of the cache's
-            key.
+    `components`, part of the cache's key, identifies the tokenizer, its fitted files, the normaliser and the head.
     """
     if utterances.source is None:
         return count_tokens(utterances, reference)
@@ -125,13 +120,7 @@ def _encode(start: int) -> np.ndarray | str:
 
 @contextmanager
 def _all_missing(utterances: Utterances, reference: Reference, split: str) -> Iterator[None]:
-    """Replace an error about one text by an error with all missing characters and the number of affected utterances.
-
-    Args:
-        utterances: utterances with normalised texts.
-        reference: converts a text to tokens.
-        split: name of the utterances.
-    """
+    """Replace an error about one text by an error with all missing characters and the number of affected utterances."""
     try:
         yield
     except InputError:

@@ -13,7 +13,7 @@ from asr.data.batch import Batch, Example, collate
 from asr.data.batch_plan import Plan, Texts, draw_factors, plan_training
 from asr.data.blocks import in_blocks
 from asr.data.dataset import Item, Reference, SpeedPerturbation
-from asr.data.epoch_plan import EpochPlan, plan_stretch
+from asr.data.epoch_plan import EpochPlan, plan_current_part
 from asr.data.manifest import Utterance
 from asr.data.mixture import Mixture
 from asr.data.position import Position, start_of_epoch
@@ -192,7 +192,7 @@ class TrainingSet:
         """Plan the part of an epoch that contains `position`, beginning with the first batch of that part.
 
         Speed factors are drawn once per epoch, so an utterance has the same factor in all parts of an epoch
-        (`plan_stretch`).
+        (`plan_current_part`).
 
         Raises:
             InputError: the position does not fit this training set, or there are fewer unused utterances than ranks.
@@ -200,7 +200,7 @@ class TrainingSet:
         occurrences = self.mixture.occurrences(self.seed, position.epoch)
         durations, feasible, texts = self.utterances.durations, self._feasible, self._texts
         if not self.mixture.is_plain:
-            positions = occurrences.positions
+            positions = occurrences.rows
             durations, feasible = durations[positions], feasible[positions]
             texts = texts and texts.of(positions)
         speeds, kept_speed = draw_factors(self._factors, feasible, seed=self.seed, epoch=position.epoch)
@@ -220,7 +220,7 @@ class TrainingSet:
                 padded=padded[left],
             )
 
-        plan = plan_stretch(len(occurrences), position, plan_part)
+        plan = plan_current_part(len(occurrences), position, plan_part)
         return EpochPlan(position.epoch, plan, occurrences, durations, padded, speeds, kept_speed, texts)
 
     def total_steps(self, position: Position, step: int, bounds: RunBounds) -> int:
@@ -237,7 +237,7 @@ class TrainingSet:
 
     def num_frames(self, item: Item) -> int:
         """Return the maximum number of feature frames of an utterance, from its manifest line and its speed factor."""
-        num_samples = round(self.utterances[item.position].duration * self.features.sample_rate)
+        num_samples = round(self.utterances[item.row].duration * self.features.sample_rate)
         if self._speed is not None:
             num_samples = self._speed.num_samples(num_samples, item.factor)
         return self.features.num_frames(num_samples + round(self._added_seconds * self.features.sample_rate))
@@ -247,7 +247,7 @@ class TrainingSet:
         return collate([self._made_up(item, noise) for item in items], self.settings.lengths)
 
     def _made_up(self, item: Item, noise: torch.Generator) -> Example:
-        utterance = self.utterances[item.position]
+        utterance = self.utterances[item.row]
         features, *views = torch.randn(self.reference.views, self.num_frames(item), self.features.dim, generator=noise)
         return Example(utterance, features, torch.tensor(self.reference.encode(utterance.text)), tuple(views))
 

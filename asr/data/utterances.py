@@ -71,19 +71,19 @@ class Utterances(Sequence[Utterance]):
         return self._ends[-1] if self._ends else 0
 
     @overload
-    def __getitem__(self, position: int) -> Utterance: ...
+    def __getitem__(self, index: int) -> Utterance: ...
 
     @overload
-    def __getitem__(self, position: slice) -> Utterances: ...
+    def __getitem__(self, index: slice) -> Utterances: ...
 
-    def __getitem__(self, position: int | slice) -> Utterance | Utterances:
-        if isinstance(position, slice):
-            return self.select(np.arange(len(self))[position])
-        number = range(len(self))[position]  # handles negative positions and raises IndexError
+    def __getitem__(self, index: int | slice) -> Utterance | Utterances:
+        if isinstance(index, slice):
+            return self.select(np.arange(len(self))[index])
+        number = range(len(self))[index]  # handles negative positions and raises IndexError
         row = number if self._rows is None else int(self._rows[number])
-        place = bisect_right(self._ends, row)
-        part = self.parts[place]
-        return self._made(part, part.index.utterance(row - (self._ends[place - 1] if place else 0)))
+        part_number = bisect_right(self._ends, row)
+        part = self.parts[part_number]
+        return self._made(part, part.index.utterance(row - (self._ends[part_number - 1] if part_number else 0)))
 
     def __iter__(self) -> Iterator[Utterance]:
         return map(self.__getitem__, range(len(self)))
@@ -93,9 +93,9 @@ class Utterances(Sequence[Utterance]):
         path = join(part.folder, written.audio_filepath)
         return replace(written, audio_filepath=path, text=text, id=part.prefix + written.id, manifest=part.name)
 
-    def select(self, positions: np.ndarray) -> Utterances:
+    def select(self, indices: np.ndarray) -> Utterances:
         """Return the utterances at these positions, (M,) int64, which must be ascending."""
-        rows = positions if self._rows is None else self._rows[positions]
+        rows = indices if self._rows is None else self._rows[indices]
         return Utterances(self.parts, rows, self._normalize)
 
     def normalized(self, normalize: Callable[[str], str]) -> Utterances:
@@ -215,15 +215,15 @@ class TextColumn(Sequence[str]):
         return len(self._utterances)
 
     @overload
-    def __getitem__(self, position: int) -> str: ...
+    def __getitem__(self, index: int) -> str: ...
 
     @overload
-    def __getitem__(self, position: slice) -> list[str]: ...
+    def __getitem__(self, index: slice) -> list[str]: ...
 
-    def __getitem__(self, position: int | slice) -> str | list[str]:
-        if isinstance(position, slice):
-            return [self[place] for place in range(len(self))[position]]
-        value: str = getattr(self._utterances[position], self._name)
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(len(self))[index]]
+        value: str = getattr(self._utterances[index], self._name)
         return value
 
     def __iter__(self) -> Iterator[str]:

@@ -91,12 +91,7 @@ class AttentionRescoring:
         return [RescoringEvidence(out[:length], ctc) for out, length, ctc in cut]
 
     def search(self, evidence: list[RescoringEvidence], **values: float) -> list[list[Hypothesis]]:
-        """Find at most `beam_size` hypotheses per utterance.
-
-        Args:
-            evidence: output of the method `evidence`.
-            values: values of tunable settings that replace the decoder's own values.
-        """
+        """Find at most `beam_size` hypotheses per utterance."""
         weight = values.get("attention_weight", self.attention_weight)
         first = self.beam.search([frames.ctc for frames in evidence], **values)
         return [self._reordered(*pair, weight) for pair in zip(evidence, first, strict=True)]

@@ -80,12 +80,7 @@ class Beam:
         return [list(zip(*frames, strict=True)) for frames in utterances]
 
     def search(self, evidence: list[list[Frame]], **values: float) -> list[list[Hypothesis]]:
-        """Find at most `beam_size` hypotheses per utterance.
-
-        Args:
-            evidence: output of the method `evidence`.
-            values: values of tunable settings that replace the decoder's own values.
-        """
+        """Find at most `beam_size` hypotheses per utterance."""
         search = _Search(self.fusion.weighed(**values), self.beam_size, self.beam_threshold)
         return [search.hypotheses(search.advance(search.start(), frames)) for frames in evidence]
 

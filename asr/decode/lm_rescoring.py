@@ -97,12 +97,7 @@ class LMRescoring:
         return [RescoredEvidence(first, {}, encoder_out.device) for first in self.first.evidence(encoder_out, lengths)]
 
     def search(self, evidence: list[RescoredEvidence], **values: float) -> list[list[Hypothesis]]:
-        """Find the hypotheses of the first pass and rank them.
-
-        Args:
-            evidence: output of the method `evidence`.
-            values: values of tunable settings that replace the decoder's own values.
-        """
+        """Find the hypotheses of the first pass and rank them."""
         nbest = self.first.search([utterance.first for utterance in evidence], **values)
         if self.language_model is None or not nbest:
             return nbest

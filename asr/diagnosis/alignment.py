@@ -23,13 +23,13 @@ def alignment_findings(recognizer: Recognizer, measured: Measured, progress: Pro
             advances the task.
     """
     sample = to_align(measured)
-    advance = progress(
+    on_progress = progress(
         "aligning", sum(utterance.duration for utterances in sample.values() for utterance in utterances)
     )
     cases: list[tuple[float, Case]] = []
     total = 0
     for split, utterances in sample.items():
-        for utterance, aligned in align_utterances(recognizer, utterances, INFERENCE, advance):
+        for utterance, aligned in align_utterances(recognizer, utterances, INFERENCE, on_progress):
             if isinstance(aligned, str):  # an empty text, or a text too long for its audio; other checks report both
                 continue
             total += 1

@@ -1,8 +1,9 @@
-"""Examination of a corpus without a model: first the headers of its audio files, then audio, then texts."""
+"""Examination of a corpus, or a sample of it, without a model: headers of audio files, then audio, then texts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from asr.build import build_features
@@ -13,11 +14,12 @@ from asr.data.parallel import in_parallel
 from asr.data.seeds import derive_seed
 from asr.data.utterances import Utterances
 from asr.diagnosis import headers, sound, texts
-from asr.diagnosis.finding import Case, Finding, Progress, Severity, Splits
+from asr.diagnosis.finding import Case, Fact, Finding, Progress, Severity, Splits
 from asr.diagnosis.headers import Header, audio_of, read_header
 from asr.diagnosis.sound import Measured, listen
 from asr.errors import InputError
 from asr.run.settings import RunSettings
+from asr.storage.location import is_url
 from asr.text.numbers import counted
 
 
@@ -114,11 +116,11 @@ def examine(corpus: Corpus, bounds: Bounds, progress: Progress) -> Examination:
 
 def _read_headers(splits: Splits, progress: Progress) -> dict[str, Header]:
     files = {audio_of(utterance): utterance for utterances in splits.values() for utterance in utterances}
-    advance = progress("reading headers", len(files))
+    on_progress = progress("reading headers", len(files))
     read = {}
     for header in in_parallel(read_header, list(files.values())):
         read[header.path] = header
-        advance(1)
+        on_progress(1)
     return read
 
 
@@ -137,12 +139,12 @@ def _sample(splits: Splits, unusable: Mapping[str, Sequence[Case]], bounds: Boun
     for split, utterances in usable.items():
         count = int(len(utterances) * bounds.listen_hours / hours)
         chosen = torch.randperm(len(utterances), generator=generator)[:count].sort().values.tolist()
-        sample[split] = [utterances[position] for position in chosen]
+        sample[split] = [utterances[index] for index in chosen]
     return sample
 
 
 def _listen(sample: Mapping[str, Sequence[Utterance]], read: Mapping[str, Header], progress: Progress) -> Measured:
-    advance = progress(
+    on_progress = progress(
         "listening", sum(utterance.duration for utterances in sample.values() for utterance in utterances)
     )
     measured: dict[str, list[tuple[Utterance, sound.Sound]]] = {}
@@ -152,7 +154,7 @@ def _listen(sample: Mapping[str, Sequence[Utterance]], read: Mapping[str, Header
         measured[split] = []
         for (utterance, _), measures in zip(segments, in_parallel(listen, segments), strict=True):
             measured[split].append((utterance, measures))
-            advance(utterance.duration)
+            on_progress(utterance.duration)
     return measured
 
 
@@ -167,3 +169,54 @@ def _facts(splits: Splits, read: Mapping[str, Header], measured: Measured) -> li
     decoded = sum(map(len, measured.values()))
     scope = f"the headers of {counted(len(read), 'file')}, the audio of {decoded:,} of {counted(total, 'utterance')}"
     return [*facts, ("looked at", scope)]
+
+
+def sampled(corpus: Corpus, max_utterances: int | None, seed: int) -> tuple[Corpus, list[Fact]]:
+    """Choose the utterances to examine, and describe how many were chosen.
+
+    Splits in shards or at URLs are sampled: their rows are divided into `max_utterances` equal ranges, and one
+    utterance of each range is drawn. This spreads the sample evenly over the shards. Equal seeds give equal samples.
+
+    Args:
+        corpus: the whole corpus.
+        max_utterances: maximum number of utterances to choose from a split in shards or at URLs; None: all utterances.
+        seed: the run's seed.
+    """
+    facts: list[Fact] = []
+
+    def choose(name: str, utterances: Utterances) -> Utterances:
+        if max_utterances is None or len(utterances) <= max_utterances or not _is_far(utterances):
+            return utterances
+        chosen = utterances.select(_spread(len(utterances), max_utterances, derive_seed(seed, "doctor", name)))
+        facts.append((f"{name}, sampled", _described(chosen, utterances, max_utterances, seed)))
+        return chosen
+
+    return _each(corpus, choose), facts
+
+
+def _each(corpus: Corpus, change: Callable[[str, Utterances], Utterances]) -> Corpus:
+    tests, also_tests = (
+        {name: change(name, utterances) for name, utterances in given.items()}
+        for given in (corpus.tests, corpus.also_tests)
+    )
+    return Corpus(change("train", corpus.train), change("valid", corpus.valid), tests, also_tests)
+
+
+def _is_far(utterances: Utterances) -> bool:
+    """Return whether some audio is in shards or at URLs, where reading an utterance costs a request."""
+    return any(part.index.shards or is_url(part.folder) for part in utterances.parts)
+
+
+def _spread(number: int, max_utterances: int, seed: int) -> np.ndarray:
+    """Draw one position from each of `max_utterances` equal ranges of `number` positions; return int64, ascending."""
+    edges = np.arange(max_utterances + 1) * number // max_utterances
+    return np.random.default_rng(seed).integers(edges[:-1], edges[1:])
+
+
+def _described(chosen: Utterances, utterances: Utterances, max_utterances: int, seed: int) -> str:
+    of_all = f"{len(chosen):,} of {counted(len(utterances), 'utterance')}, {utterances.hours:.2f} h"
+    shards = sum(len(part.index.shards) for part in utterances.parts)
+    touched = len({utterance.audio_filepath for utterance in chosen if utterance.extent is not None})
+    where = f", from {touched:,} of {counted(shards, 'shard')}" if shards else ""
+    unseen = "audio, texts and speakers of the other utterances were not examined"
+    return f"{of_all}{where} (doctor.max_utterances={max_utterances}, seed={seed}); {unseen}"

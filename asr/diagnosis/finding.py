@@ -11,8 +11,8 @@ Splits = Mapping[str, Sequence[Utterance]]  # utterances by the name of their sp
 
 
 Fact = tuple[str, str]  # a name and a description of something examined or forecast
-Advance = Callable[[float], None]  # called with the amount of work done since the last call
-Progress = Callable[[str, float], Advance]  # called with the name of a task and its amount of work
+OnProgress = Callable[[float], None]  # called with the amount of work done since the last call
+Progress = Callable[[str, float], OnProgress]  # called with the name of a task and its amount of work
 
 
 class Severity(IntEnum):

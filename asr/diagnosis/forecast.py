@@ -6,22 +6,31 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from asr import build
+from asr.build import build_model
 from asr.checkpoint.saved import NEWEST
 from asr.data.batch_plan import LESS_MEMORY
+from asr.data.corpus import Corpus
 from asr.data.epoch_plan import EpochPlan
 from asr.data.manifest import Utterance
 from asr.data.position import start_of_epoch
 from asr.data.selection import FEWER_TOKENS, TEXT_TOO_LONG
 from asr.data.training_set import TrainingSet
+from asr.data.utterances import Utterances
+from asr.diagnosis.examination import splits_of
 from asr.diagnosis.finding import Case, Finding, Severity
+from asr.diagnosis.texts import coverage_findings, round_trip_findings
 from asr.diagnosis.training_memory import FULL, LORA, OPTIMIZER_BYTES, training_memory, weight_bytes
 from asr.diagnosis.trial import Steps, Trial, padded_seconds
 from asr.errors import is_out_of_memory
 from asr.recognition.model import Model
+from asr.run.folder import fitted_front_end
+from asr.run.initialization import start_of
 from asr.run.settings import RunSettings
 from asr.text.numbers import counted, duration
 
@@ -85,11 +94,11 @@ def forecast(settings: RunSettings, utterances: Sequence[Utterance], model: Mode
     try:
         needed = training_memory(
             model,
-            lambda number: trial.made_up(items[:number]),
-            len(items),
-            trial.autocast,
-            settings.ema.decay is not None,
-            free,
+            batch_of=lambda number: trial.made_up(items[:number]),
+            size=len(items),
+            autocast=trial.autocast,
+            average=settings.ema.decay is not None,
+            free=free,
         )
         sizes = ", ".join(f"{way} {size / GIGABYTE:.2f} GB" for way, size in needed.items())
         yield Forecast([("tensors", sizes)], card_findings(needed, settings))
@@ -110,11 +119,7 @@ def forecast(settings: RunSettings, utterances: Sequence[Utterance], model: Mode
 def not_measured(needed: float, free: float, device: torch.device, settings: RunSettings) -> Forecast | None:
     """Report why steps are not measured on this machine; None if they are to be measured.
 
-    Args:
-        needed: forecast bytes of tensors in a step on the largest batch.
-        free: bytes of tensors for which the device has free memory.
-        device: device on which steps would be measured.
-        settings: settings of the training run.
+    `needed` is the forecast of the bytes of tensors in a step on the largest batch, `free` the bytes that are free.
     """
     card = settings.doctor.card_gigabytes
     if card is not None and device.type == "cpu":
@@ -165,14 +170,7 @@ def memory_finding(error: BaseException) -> Finding:
 
 
 def time_facts(steps: Steps, plan: EpochPlan, num_workers: int, batches: int) -> list[tuple[str, str]]:
-    """Describe the expected time of an epoch and of the run, the largest batch, and the peak memory.
-
-    Args:
-        steps: measured time and memory of optimizer steps.
-        plan: plan of an epoch.
-        num_workers: `data.num_workers`.
-        batches: number of batches of each process in the whole run.
-    """
+    """Describe the expected time of an epoch and of a run of `batches`, the largest batch, and the peak memory."""
     slowest = padded_seconds(plan).amax(dim=1).tolist()  # in each step, all processes wait for the slowest one
     computing = sum(map(steps.of, slowest))
     audio = float(plan.durations[plan.plan.order].sum()) / padded_seconds(plan).shape[1]
@@ -204,12 +202,7 @@ def chosen_way(needed: Mapping[str, float], settings: RunSettings) -> str:
 
 
 def card_findings(needed: Mapping[str, float], settings: RunSettings) -> list[Finding]:
-    """Report an error if the run's tensors do not fit on a card with doctor.card_gigabytes of memory.
-
-    Args:
-        needed: result of `training_memory`: bytes of tensors in a step, by training method.
-        settings: settings of the training run.
-    """
+    """Report an error if the run's tensors (from `training_memory`) do not fit on a card of doctor.card_gigabytes."""
     card = settings.doctor.card_gigabytes
     chosen = chosen_way(needed, settings)
     if card is None or needed[chosen] <= NEARLY_FULL * card * GIGABYTE:
@@ -223,10 +216,7 @@ def card_findings(needed: Mapping[str, float], settings: RunSettings) -> list[Fi
 def disk(state: float, weights: float, settings: RunSettings) -> tuple[list[tuple[str, str]], list[Finding]]:
     """Describe the disk space that the checkpoints and the bundle need, and report an error if less space is free.
 
-    Args:
-        state: bytes of a checkpoint without a moving average.
-        weights: bytes of the weights.
-        settings: settings of the training run.
+    `state` is the bytes of a checkpoint without a moving average, `weights` those of the weights.
     """
     ema = weights if settings.ema.decay is not None else 0.0
     checkpoints = NEWEST + settings.checkpoint.keep + 1  # + 1: the old one is deleted after the new one is written
@@ -241,3 +231,39 @@ def disk(state: float, weights: float, settings: RunSettings) -> tuple[list[tupl
         return [("disk", space)], []
     advice = "Free some space, set another run_dir, or lower checkpoint.keep."
     return [("disk", space)], [Finding("disk", Severity.ERROR, f"{settings.run_dir} takes {space}.", advice)]
+
+
+class Fresh(NamedTuple):
+    """An untrained model.
+
+    Args:
+        model: model with a fitted tokenizer and fitted features; its weights are not used.
+        utterances: utterances to train on, without texts that the tokenizer does not cover.
+        findings: findings on texts that the tokenizer does not cover or changes.
+    """
+
+    model: Model
+    utterances: Utterances
+    findings: list[Finding]
+
+
+def fresh_model(settings: RunSettings, corpus: Corpus, sample: Corpus) -> Fresh:
+    """Fit the tokenizer and the features, and build the model; nothing is written to the run folder.
+
+    Args:
+        settings: settings of the training run.
+        corpus: the whole corpus.
+        sample: utterances whose texts are tokenized, to find characters without a token.
+
+    Raises:
+        InputError: the settings are invalid for this corpus.
+    """
+    tokenizer, features = fitted_front_end(settings, corpus, False, start_of(settings.init))
+    uncovered = coverage_findings(splits_of(sample), tokenizer, list(corpus.also_tests))
+    uncovered_ids = {case.utterance.id for finding in uncovered for case in finding.cases if case.split == "train"}
+    utterances = corpus.train
+    if uncovered_ids:
+        covered = [row for row, name in enumerate(utterances.ids) if name not in uncovered_ids]
+        utterances = utterances.select(np.array(covered, dtype=np.int64))
+    findings = [*uncovered, *round_trip_findings(splits_of(sample), tokenizer)]
+    return Fresh(build_model(settings.components, tokenizer, features), utterances, findings)

@@ -109,7 +109,7 @@ class Trial:
         step, rank = divmod(int(padded.flatten().argmax()), padded.shape[1])
         items = plan.items(step, rank)
         items.sort(key=self._data.num_frames, reverse=True)
-        longest_text = max(items, key=lambda item: len(self._data.utterances[item.position].text))
+        longest_text = max(items, key=lambda item: len(self._data.utterances[item.row].text))
         return [*dict.fromkeys((items[0], longest_text, *items))]
 
     def made_up(self, items: Sequence[Item]) -> Batch:
@@ -135,7 +135,7 @@ class Trial:
         items = plan.items(index // ranks, index % ranks)
         begun = time.perf_counter()
         collate([dataset[item] for item in items])
-        return (time.perf_counter() - begun) / sum(data.utterances[item.position].duration for item in items)
+        return (time.perf_counter() - begun) / sum(data.utterances[item.row].duration for item in items)
 
     def _memory(self) -> tuple[float, float]:
         """Return the largest number of bytes in use, and the bytes of the device's memory."""

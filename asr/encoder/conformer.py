@@ -60,11 +60,11 @@ class Conformer(nn.Module):
         self.blocks = nn.ModuleList(
             ConformerBlock(
                 dim,
-                FeedForward(dim, feed_forward_dim, dropout, activation(), feed_forward_bias),
-                attention(dim, num_heads, dropout),
-                convolution(dim, norm, activation),
-                FeedForward(dim, feed_forward_dim, dropout, activation(), feed_forward_bias),
-                dropout,
+                feed_forward1=FeedForward(dim, feed_forward_dim, dropout, activation(), feed_forward_bias),
+                attention=attention(dim, num_heads, dropout),
+                convolution=convolution(dim, norm, activation),
+                feed_forward2=FeedForward(dim, feed_forward_dim, dropout, activation(), feed_forward_bias),
+                dropout=dropout,
             )
             for _ in range(num_layers)
         )

@@ -313,9 +313,6 @@ def _check_parts(block: ConformerStreamingBlock) -> int:
 
     Returns:
         The number of frames before a chunk that the convolution needs.
-
-    Raises:
-        InputError: a part cannot use results of earlier chunks, or needs later frames.
     """
     parts: dict[str, tuple[Attention | Convolution, str]] = {
         "attention": (block.attention, "relative_attention or local_attention"),

@@ -57,7 +57,7 @@ class Transformer(nn.Module):
         self.output_lengths = self.subsampling.output_lengths
         self.dropout = Dropout(dropout)
         self.blocks = nn.ModuleList(
-            TransformerBlock(dim, num_heads, feed_forward_dim, dropout, activation(), residual())
+            TransformerBlock(dim, num_heads, feed_forward_dim, dropout, activation=activation(), residual=residual())
             for _ in range(num_layers)
         )
         self.norm_output = residual().last(dim)

@@ -116,8 +116,8 @@ def breakdown(systems: Sequence[Sequence[Scored]], kind: str) -> list[list[dict[
         For each system, one row per group.
     """
     rows = [
-        _rows(name, [[system[place] for place in places] for system in systems])
-        for name, places in GROUPINGS[kind](systems[0]).items()
+        _rows(name, [[system[index] for index in indices] for system in systems])
+        for name, indices in GROUPINGS[kind](systems[0]).items()
     ]
     return [list(of_system) for of_system in zip(*rows, strict=True)] or [[] for _ in systems]
 
@@ -139,47 +139,47 @@ def _listed(interval: tuple[float, float] | None) -> list[float] | None:
     return None if interval is None else list(interval)
 
 
-Places = dict[str, list[int]]  # the name of each group, and the positions of its utterances
+Groups = dict[str, list[int]]  # the name of each group, and the positions of its utterances
 
 
-def _grouped(names: Iterable[tuple[str, int]]) -> Places:
-    groups: Places = {}
-    for name, place in names:
-        groups.setdefault(name, []).append(place)
+def _grouped(names: Iterable[tuple[str, int]]) -> Groups:
+    groups: Groups = {}
+    for name, index in names:
+        groups.setdefault(name, []).append(index)
     return groups
 
 
-def _by_subset(scored: Sequence[Scored]) -> Places:
-    return _grouped((result.subset, place) for place, result in enumerate(scored))
+def _by_subset(scored: Sequence[Scored]) -> Groups:
+    return _grouped((result.subset, index) for index, result in enumerate(scored))
 
 
-def _by_speaker(scored: Sequence[Scored]) -> Places:
+def _by_speaker(scored: Sequence[Scored]) -> Groups:
     """Group by speaker, sorted by name, unknown speakers last; no groups if all speakers are unknown."""
     speakers = [result.utterance.speaker for result in scored]
     if all(speaker is None for speaker in speakers):
         return {}
-    in_order = sorted(range(len(speakers)), key=lambda place: (speakers[place] is None, speakers[place] or ""))
-    return _grouped((NO_SPEAKER if speakers[place] is None else str(speakers[place]), place) for place in in_order)
+    in_order = sorted(range(len(speakers)), key=lambda index: (speakers[index] is None, speakers[index] or ""))
+    return _grouped((NO_SPEAKER if speakers[index] is None else str(speakers[index]), index) for index in in_order)
 
 
-def _by_duration(scored: Sequence[Scored]) -> Places:
+def _by_duration(scored: Sequence[Scored]) -> Groups:
     return _by_number([result.utterance.duration for result in scored], SECONDS, "s")
 
 
-def _by_speaking_rate(scored: Sequence[Scored]) -> Places:
+def _by_speaking_rate(scored: Sequence[Scored]) -> Groups:
     """Group by the number of reference words per second."""
     rates = [result.counts.reference_length / result.utterance.duration for result in scored]
     return _by_number(rates, WORDS_A_SECOND, "words/s")
 
 
-def _by_number(numbers: Sequence[float], edges: Sequence[float], unit: str) -> Places:
+def _by_number(numbers: Sequence[float], edges: Sequence[float], unit: str) -> Groups:
     in_order = sorted(range(len(numbers)), key=numbers.__getitem__)
     chosen = choose_edges(numbers, edges)
     names = [_between(low, high, unit) for low, high in pairwise(chosen)]
-    return _grouped((names[bisect_right(chosen[1:-1], numbers[place])], place) for place in in_order)
+    return _grouped((names[bisect_right(chosen[1:-1], numbers[index])], index) for index in in_order)
 
 
-GROUPINGS: dict[str, Callable[[Sequence[Scored]], Places]] = {
+GROUPINGS: dict[str, Callable[[Sequence[Scored]], Groups]] = {
     "subset": _by_subset,
     "speaker": _by_speaker,
     "duration": _by_duration,

@@ -79,14 +79,14 @@ def auc(confidences: Sequence[float], right: Sequence[bool]) -> float:
     """
     pairs = sorted(zip(confidences, right, strict=True))
     num_right, num_wrong = sum(right), len(right) - sum(right)
-    ranks, position = 0.0, 0
-    while position < len(pairs):
-        end = position
-        while end < len(pairs) and pairs[end][0] == pairs[position][0]:
+    ranks, first = 0.0, 0
+    while first < len(pairs):
+        end = first
+        while end < len(pairs) and pairs[end][0] == pairs[first][0]:
             end += 1
-        mean_rank = (position + 1 + end) / 2
-        ranks += mean_rank * sum(is_right for _, is_right in pairs[position:end])
-        position = end
+        mean_rank = (first + 1 + end) / 2
+        ranks += mean_rank * sum(is_right for _, is_right in pairs[first:end])
+        first = end
     if not num_right or not num_wrong:
         return math.nan
     return (ranks - num_right * (num_right + 1) / 2) / (num_right * num_wrong)

@@ -101,9 +101,9 @@ def evaluate_in(
     subset: str,
     utterances: Sequence[Utterance],
     options: Inference,
-    advance: Callable[[float], None],
+    on_progress: Callable[[float], None],
     normalize: Normalizer | None,
 ) -> Harder:
     """Degrade utterances, and evaluate them by `asr.evaluation.result.evaluate`; `seed` seeds the degradation."""
     options = replace(options, load=Changed(condition.change, seed))
-    return Harder(condition, evaluate(recognizer, subset, utterances, options, advance, normalize))
+    return Harder(condition, evaluate(recognizer, subset, utterances, options, on_progress, normalize))

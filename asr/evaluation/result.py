@@ -122,7 +122,7 @@ def evaluate(
     subset: str,
     utterances: Sequence[Utterance],
     options: Inference = INFERENCE,
-    advance: Callable[[float], None] = lambda seconds: None,
+    on_progress: Callable[[float], None] = lambda seconds: None,
     normalize: Normalizer | None = None,
 ) -> Evaluation:
     """Recognise utterances and count their errors.
@@ -132,14 +132,14 @@ def evaluate(
         subset: name of the manifest.
         utterances: utterances with the texts as written in the manifest.
         options: see `asr.recognition.inference`.
-        advance: called with the seconds of audio recognised since the last call.
+        on_progress: called with the seconds of audio recognised since the last call.
         normalize: normaliser applied to references and hypotheses before errors are counted; None: `Model.scored_by`.
     """
     normalize = recognizer.model.scored_by if normalize is None else normalize
     started = time.monotonic()
     scored: dict[str, Scored] = {}
     rejected: dict[str, Rejected] = {}
-    for result in recognizer.recognize(utterances, options, advance):
+    for result in recognizer.recognize(utterances, options, on_progress):
         if isinstance(result, Rejected):
             rejected[result.utterance.id] = result
         else:

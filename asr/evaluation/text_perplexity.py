@@ -65,11 +65,11 @@ def text_perplexity(log_probs: Sequence[float] | Array, num_words: Sequence[int]
     [interval] = intervals(losses, units)
     return TextPerplexity(
         -float(losses.sum()),
-        int(sum(num_words)),
-        len(losses),
-        num_tokens,
-        of_loss(float(losses.sum() / units.sum())),
-        None if interval is None else (of_loss(interval[0]), of_loss(interval[1])),
+        words=int(sum(num_words)),
+        sentences=len(losses),
+        tokens=num_tokens,
+        per_word=of_loss(float(losses.sum() / units.sum())),
+        interval=None if interval is None else (of_loss(interval[0]), of_loss(interval[1])),
     )
 
 
@@ -86,14 +86,7 @@ def perplexity_of(log_probs: Array, sentences: Sentences) -> TextPerplexity:
 
 @torch.inference_mode()
 def neural_log_probs(model: TokenModel, sentences: Sentences, bounds: BatchBounds, device: torch.device) -> Array:
-    """Compute log p of each token and sentence end under a neural model, (T,), sentence by sentence.
-
-    Args:
-        model: a model on the device, in eval mode.
-        sentences: token ids of each sentence.
-        bounds: limits of a batch.
-        device: device to compute on.
-    """
+    """Compute log p of each token and sentence end under a neural model, (T,), sentence by sentence."""
     rows: list[Array] = [np.zeros(0)] * len(sentences)
     for indices in sentences.batches(bounds):
         batch = sentences.batch(indices).to(device)

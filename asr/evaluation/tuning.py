@@ -36,12 +36,12 @@ class EncodedUtterance:
 
 
 def encode(
-    recognizer: Recognizer, utterances: Sequence[Utterance], how: Inference, advance: Callable[[float], None]
+    recognizer: Recognizer, utterances: Sequence[Utterance], options: Inference, on_progress: Callable[[float], None]
 ) -> tuple[list[EncodedUtterance], list[Rejected]]:
     """Run the encoder over utterances; return the encoded and the unreadable utterances."""
     dev_set: list[EncodedUtterance] = []
     rejected: list[Rejected] = []
-    for result in recognizer.segments(utterances, how):
+    for result in recognizer.segments(utterances, options):
         if isinstance(result, Rejected):
             rejected.append(result)
             continue
@@ -50,7 +50,7 @@ def encode(
             dev_set.append(EncodedUtterance(utterance, [Segment(start, out.clone()) for start, out in segments]))
         except InputError as error:
             rejected.append(Rejected(utterance, str(error)))
-        advance(utterance.duration)
+        on_progress(utterance.duration)
     return dev_set, rejected
 
 
@@ -192,5 +192,10 @@ def fit_confidence(recognizer: Recognizer, dev_set: Sequence[EncodedUtterance], 
     after = [calibration(confidence) for confidence in confidences]
     count = len(right)
     return Confidence(
-        calibration, count, sum(right) / count, sum(confidences) / count, sum(after) / count, auc(confidences, right)
+        calibration,
+        num_words=count,
+        right=sum(right) / count,
+        before=sum(confidences) / count,
+        after=sum(after) / count,
+        auc=auc(confidences, right),
     )

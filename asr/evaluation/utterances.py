@@ -87,16 +87,9 @@ def show_writing(scored: Iterable[Scored]) -> bool:
 def score(
     utterance: Utterance, subset: str, reference: str, transcript: Transcript, raw_hypothesis: str | None = None
 ) -> Scored:
-    """Count the errors of a transcript.
+    """Count the errors of a transcript; the arguments are fields of `Scored`.
 
     Times and confidences are rounded as in NAME.utterances.jsonl, so that figures can be recomputed from this file.
-
-    Args:
-        utterance: the utterance, with its text as written in the manifest.
-        subset: file name of its manifest, without suffix.
-        reference: normalised text of the utterance.
-        transcript: recognised words, normalised.
-        raw_hypothesis: recognised text as the model writes it; None: the text of `transcript`.
     """
     transcript = transcript.rounded()
     hypothesis = transcript.text
@@ -107,17 +100,14 @@ def score(
         reference,
         transcript,
         raw_hypothesis,
-        count_errors(reference, hypothesis),
-        count_characters(reference, hypothesis),
-        count_errors(as_written(utterance.text), raw_hypothesis),
+        counts=count_errors(reference, hypothesis),
+        characters=count_characters(reference, hypothesis),
+        raw_counts=count_errors(as_written(utterance.text), raw_hypothesis),
     )
 
 
 def read_scored(path: str | Path) -> list[Scored]:
     """Read NAME.utterances.jsonl, as `asr.evaluate --output-dir` writes it, and count the errors again.
-
-    Args:
-        path: path or URL of the file.
 
     Raises:
         InputError: a line is not a scored utterance, an id is repeated, or the file is empty.
@@ -137,9 +127,9 @@ def read_scored(path: str | Path) -> list[Scored]:
 
 
 def _check_readable(path: str) -> None:
-    place = Path(path)
-    if not (is_url(path) or place.is_file() or place.is_fifo()):  # a pipe: <(cat evaluation/*.utterances.jsonl)
-        problem = "it is a folder" if place.is_dir() else "it is a device" if place.exists() else "no such file"
+    local = Path(path)
+    if not (is_url(path) or local.is_file() or local.is_fifo()):  # a pipe: <(cat evaluation/*.utterances.jsonl)
+        problem = "it is a folder" if local.is_dir() else "it is a device" if local.exists() else "no such file"
         raise InputError(f"{path}: {problem}. Give a NAME.utterances.jsonl; asr.evaluate --output-dir writes them.")
     if path.endswith(".wer.json"):
         raise InputError(f"{path}: must have scored utterances; it has only counts. Give the NAME.utterances.jsonl.")

@@ -56,7 +56,13 @@ class CTCAttention(nn.Module):
             raise InputError(f"{must}; got dim={output_dim}, num_heads={num_heads}.")
         self.ctc = CTC(output_dim, num_blocks, vocab_size)
         self.token_decoder = TransformerDecoder(
-            output_dim, vocab_size, num_layers, num_heads, round(feed_forward_factor * output_dim), dropout, residual
+            output_dim,
+            vocab_size=vocab_size,
+            num_layers=num_layers,
+            num_heads=num_heads,
+            feed_forward_dim=round(feed_forward_factor * output_dim),
+            dropout=dropout,
+            residual=residual,
         )
         self.label_smoothing = label_smoothing
         self.ctc_weight = ctc_weight

@@ -71,11 +71,11 @@ def interpolate(models: Sequence[Sequence[NGrams]], weights: Array, vocab_size: 
         weights: (models,) weights that sum to one.
         vocab_size: size of the vocabulary.
     """
-    keys, places = _union(models, vocab_size)
+    keys, rows = _union(models, vocab_size)
     ends = suffixes(keys, vocab_size)
     probs = [np.zeros(len(own)) for own in keys]
     backed_off, rooms = ([np.zeros(len(own)) for own in keys[:-1]] for _ in range(2))  # numerator, denominator of b(h)
-    for weight, model, own in zip(weights, models, places, strict=True):
+    for weight, model, own in zip(weights, models, rows, strict=True):
         for n, (values, backoffs) in enumerate(_extended(model, own, keys, ends, vocab_size)):
             probs[n] += weight * values
             if n + 1 < len(keys):
@@ -87,7 +87,14 @@ def interpolate(models: Sequence[Sequence[NGrams]], weights: Array, vocab_size: 
     weights_of = [np.log10(number / room) for number, room in zip(backed_off, rooms, strict=True)]
     weights_of.append(np.zeros(len(keys[-1])))
     return [
-        NGrams(own, log_probs, backoffs, np.ones(len(own), bool), (), any(grams.fallback for grams in orders))
+        NGrams(
+            own,
+            log_probs,
+            backoffs,
+            np.ones(len(own), bool),
+            discounts=(),
+            fallback=any(grams.fallback for grams in orders),
+        )
         for own, log_probs, backoffs, orders in zip(keys, mixed, weights_of, zip(*models, strict=True), strict=True)
     ]
 
@@ -99,21 +106,21 @@ def _union(models: Sequence[Sequence[NGrams]], vocab_size: int) -> tuple[list[Ar
         The merged keys, by order, and the rows of each model's n-grams in the merged keys, by model and order.
     """
     keys = [np.arange(vocab_size)]
-    places = [[keys[0]] for _ in models]
+    rows = [[keys[0]] for _ in models]
     for n in range(1, len(models[0])):
         renamed = []
-        for model, own in zip(models, places, strict=True):
+        for model, own in zip(models, rows, strict=True):
             contexts, words = np.divmod(model[n].keys[model[n].kept], vocab_size)
             renamed.append(own[-1][contexts] * vocab_size + words)
         keys.append(np.unique(np.concatenate(renamed)))
-        for model, own, wanted in zip(models, places, renamed, strict=True):
+        for model, own, wanted in zip(models, rows, renamed, strict=True):
             own.append(np.zeros(len(model[n].keys), np.int64))  # rows of pruned n-grams are never used
             own[-1][model[n].kept] = np.searchsorted(keys[-1], wanted)
-    return keys, places
+    return keys, rows
 
 
 def _extended(
-    model: Sequence[NGrams], places: Sequence[Array], keys: Sequence[Array], ends: Sequence[Array], vocab_size: int
+    model: Sequence[NGrams], rows: Sequence[Array], keys: Sequence[Array], ends: Sequence[Array], vocab_size: int
 ) -> Iterator[tuple[Array, Array]]:
     """Yield, by order, a model's probabilities and back-off weights of all merged n-grams, listed or not."""
     log_probs, backoffs = model[0].log_probs, model[0].backoffs
@@ -121,7 +128,7 @@ def _extended(
         if n:
             log_probs = backoffs[keys[n] // vocab_size] + log_probs[ends[n]]
             backoffs = np.zeros(len(keys[n]))
-            listed = places[n][grams.kept]
+            listed = rows[n][grams.kept]
             log_probs[listed], backoffs[listed] = grams.log_probs[grams.kept], grams.backoffs[grams.kept]
         yield 10**log_probs, 10**backoffs
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
-Advance = Callable[[int], object]
+OnProgress = Callable[[int], object]
 
 SPECIAL = ("<unk>", "<s>", "</s>")
 UNK, BOS, EOS = range(3)  # ids of SPECIAL; the ids of words follow
@@ -55,7 +55,7 @@ def estimate(
     thresholds: Sequence[int],
     unknown_words: bool = False,
     memory: int = MEMORY,
-    advance: Advance = lambda count: None,
+    on_progress: OnProgress = lambda count: None,
 ) -> list[NGrams]:
     """Estimate an interpolated model with modified Kneser-Ney smoothing.
 
@@ -74,14 +74,14 @@ def estimate(
             probability mass that discounting takes from the unigrams (KenLM's --interpolate_unigrams 0). Otherwise
             this mass is distributed uniformly over all words including <unk>.
         memory: bytes for counting.
-        advance: called with the number of ids counted since the last call.
+        on_progress: called with the number of ids counted since the last call.
 
     Returns:
         The n-grams of order 1, 2, and so on.
     """
     bits = max(vocab_size - 1, 1).bit_length()
     with tempfile.TemporaryFile(prefix="asr-ngram-") as file:
-        blocks = _count(ids, order, bits, memory, file, advance)
+        blocks = _count(ids, order, bits, memory, file, on_progress)
         keys, counts = _tables(blocks, order, vocab_size)
     ends = suffixes(keys, vocab_size)
     model: list[NGrams] = []
@@ -117,7 +117,7 @@ def estimate(
 
 
 def _count(
-    ids: Array, order: int, bits: int, memory: int, file: BinaryIO, advance: Advance
+    ids: Array, order: int, bits: int, memory: int, file: BinaryIO, on_progress: OnProgress
 ) -> Iterator[tuple[Array, Array]]:
     """Count windows; yield them sorted, in blocks: ids (N, order) and the count of each window (N,)."""
     width = -(-order // (63 // bits)) + 1  # number of columns: the packed ids, and the count
@@ -128,7 +128,7 @@ def _count(
         windows = _windows(piece, min(rows, len(ids) - start), order, bits)
         file.write(_distinct(windows, None).data)
         ends.append(file.tell() // (8 * width))
-        advance(len(windows))
+        on_progress(len(windows))
     file.flush()
     counted = np.memmap(file, np.int64, "r", shape=(ends[-1], width))
     runs = [counted[start:end] for start, end in pairwise(ends)]
@@ -141,10 +141,10 @@ def _windows(ids: Array, number: int, order: int, bits: int) -> Array:
     padded = np.concatenate([ids, np.full(order, EOS)])
     word = padded[:number]
     columns = []
-    for place in range(order):
-        if place:
-            word = np.where(word == EOS, EOS, padded[place : place + number])
-        if place % (63 // bits) == 0:
+    for distance in range(order):
+        if distance:
+            word = np.where(word == EOS, EOS, padded[distance : distance + number])
+        if distance % (63 // bits) == 0:
             columns.append(word.copy())
         else:
             columns[-1] <<= bits
@@ -155,9 +155,9 @@ def _windows(ids: Array, number: int, order: int, bits: int) -> Array:
 def _unpack(windows: Array, order: int, bits: int) -> Array:
     """Return the ids (N, order) of packed windows."""
     words = np.empty((len(windows), order), np.int64)
-    for column, places in enumerate(np.array_split(np.arange(order), range(63 // bits, order, 63 // bits))):
-        for place in places:
-            words[:, place] = (windows[:, column] >> (bits * (places[-1] - place))) & ((1 << bits) - 1)
+    for column, packed in enumerate(np.array_split(np.arange(order), range(63 // bits, order, 63 // bits))):
+        for word in packed:
+            words[:, word] = (windows[:, column] >> (bits * (packed[-1] - word))) & ((1 << bits) - 1)
     return words
 
 
@@ -209,18 +209,18 @@ def _tables(blocks: Iterator[tuple[Array, Array]], order: int, vocab_size: int) 
     for words, number in blocks:
         new = np.logical_or.accumulate(words != np.concatenate([last, words[:-1]]), axis=1)
         last = words[-1:]
-        places = words[:, 0]
-        np.add.at(unigrams, places, number)
+        rows = words[:, 0]  # of each window's n-gram of the current order
+        np.add.at(unigrams, rows, number)
         for n in range(1, order):
             real = words[:, n - 1] != EOS  # no word follows EOS
             first = new[:, n] & real
-            keys[n].append(places[first] * vocab_size + words[first, n])
+            keys[n].append(rows[first] * vocab_size + words[first, n])
             begun = np.cumsum(first)
             sums = np.bincount(begun[real], number[real], len(keys[n][-1]) + 1)
             sums[0] += unfinished[n]
             counts[n].append(sums[:-1])
             unfinished[n] = sums[-1]
-            places = sizes[n] + begun - 1
+            rows = sizes[n] + begun - 1
             sizes[n] += len(keys[n][-1])
     joined = [np.concatenate(parts) for parts in keys[1:]]
     summed = [np.concatenate([*parts, unfinished[n : n + 1]])[1:] for n, parts in enumerate(counts) if n]
@@ -269,7 +269,7 @@ def _discounts(adjusted: Array) -> tuple[float, ...] | None:
 
 
 def write_arpa(
-    model: Sequence[NGrams], words: Sequence[str], file: BinaryIO, advance: Advance = lambda count: None
+    model: Sequence[NGrams], words: Sequence[str], file: BinaryIO, on_progress: OnProgress = lambda count: None
 ) -> None:
     """Write a model as an ARPA file.
 
@@ -277,7 +277,7 @@ def write_arpa(
         model: from `estimate`.
         words: words by id, SPECIAL first.
         file: output file.
-        advance: called with the number of n-grams written since the last call.
+        on_progress: called with the number of n-grams written since the last call.
     """
     spellings = np.array(words, object)
     header = [f"ngram {n}={np.count_nonzero(grams.kept)}" for n, grams in enumerate(model, start=1)]
@@ -293,7 +293,7 @@ def write_arpa(
             columns += [] if highest else [grams.backoffs[rows]]
             lines = map(line.__mod__, zip(*(column.tolist() for column in columns), strict=True))
             file.write("".join(lines).encode())
-            advance(len(rows))
+            on_progress(len(rows))
     file.write(b"\n\\end\\\n")
 
 

@@ -71,13 +71,13 @@ def log_probs(model: Sequence[NGrams], ids: Array, vocab_size: int) -> Array:
     Returns:
         (T,) Values at BOS have no meaning, because BOS is not predicted.
     """
-    places = np.asarray(ids, np.int64)  # row of the n-gram that ends at each position; -1: not listed
-    scores = model[0].log_probs[places]
+    rows = np.asarray(ids, np.int64)  # row of the n-gram that ends at each position; -1: not listed
+    scores = model[0].log_probs[rows]
     for lower, grams in pairwise(model):
-        contexts = np.concatenate([[-1], places[:-1]])
-        places = find(grams.keys, contexts * vocab_size + ids)  # -1 matches no key: keys are not negative
+        contexts = np.concatenate([[-1], rows[:-1]])
+        rows = find(grams.keys, contexts * vocab_size + ids)  # -1 matches no key: keys are not negative
         backed_off = scores + np.where(contexts < 0, 0, lower.backoffs[contexts])
-        scores = np.where(places < 0, backed_off, grams.log_probs[places]) if len(grams.keys) else backed_off
+        scores = np.where(rows < 0, backed_off, grams.log_probs[rows]) if len(grams.keys) else backed_off
     return scores
 
 
@@ -85,5 +85,5 @@ def find(keys: Array, wanted: Array) -> Array:
     """Return the index of each wanted key in a sorted array of keys; -1 for absent keys."""
     if not len(keys):
         return np.full(len(wanted), -1)
-    places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    return np.where(keys[places] == wanted, places, -1)
+    rows = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return np.where(keys[rows] == wanted, rows, -1)

@@ -2,15 +2,67 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import torch
+from torch import Tensor, nn
 
 from asr.errors import InputError
-from asr.interfaces import Encoder, Head
-from asr.onnx.names import ENCODER, NET_INPUTS, NET_OUTPUTS, PROGRAM, STEP
+from asr.interfaces import NO_TAPS, Encoded, Encoder, Head, State, StreamingEncoder, Taps
+from asr.onnx.names import ENCODER, NET_INPUTS, NET_OUTPUTS, PROGRAM, STEP, step_names
 from asr.onnx.runtime import LogProbs, OnnxEncoder
-from asr.onnx.session import check_tokens, session
-from asr.onnx.stream import OnnxStreamingEncoder, open_step
+from asr.onnx.session import check_tokens, run, session
 from asr.onnx.transducer import open_transducer
 from asr.recognition.model import Model
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+
+
+class OnnxStreamingEncoder:
+    """An encoder whose `step` is an ONNX program; it was exported from `made_of`, which needs no weights."""
+
+    blocks = nn.ModuleList()  # empty, because a program does not output the results of blocks
+
+    def __init__(self, whole: OnnxEncoder, opened: "InferenceSession", made_of: StreamingEncoder) -> None:
+        self._whole, self._session = whole, opened
+        self.output_dim = whole.output_dim
+        self.stride = made_of.stride
+        self.output_lengths = made_of.output_lengths
+        self.chunk_frames = made_of.chunk_frames
+        self.left_frames = made_of.left_frames
+        self.right_frames = made_of.right_frames
+        meta = made_of.initial_state(1)
+        self._state = {name: torch.zeros(rows.shape[1:], dtype=rows.dtype) for name, rows in meta.items()}
+
+    def __call__(self, features: Tensor, feature_lengths: Tensor, taps: Taps = NO_TAPS) -> Encoded:
+        """Encode whole utterances with the `OnnxEncoder`."""
+        return self._whole(features, feature_lengths)
+
+    @property
+    def streaming(self) -> Self:
+        """Return this object, because it can encode an utterance chunk by chunk."""
+        return self
+
+    def initial_state(self, batch: int, left_frames: int | None = None) -> State:
+        """Return the state of `batch` new streams, all zeros; `left_frames` is ignored, since the program fixes it."""
+        return {name: rows.expand(batch, *rows.shape).clone() for name, rows in self._state.items()}
+
+    def step(
+        self, features: Tensor, feature_lengths: Tensor, state: State, taps: Taps = NO_TAPS, ahead: int | None = None
+    ) -> tuple[Encoded, State]:
+        """Encode the next chunk of each stream; the right context must have the length fixed by the program."""
+        out, lengths, *next_state = run(
+            self._session, features.float(), feature_lengths, *(state[name] for name in self._state)
+        )
+        return Encoded(out, lengths, {}), dict(zip(self._state, next_state, strict=True))
+
+
+def open_step(program: Path | bytes, made_of: StreamingEncoder, vocab_size: int) -> "InferenceSession":
+    """Open the program of a step."""
+    opened = session(program, *step_names(made_of.initial_state(1)))
+    check_tokens(program, opened, vocab_size)
+    return opened
 
 
 def exported(model: Model, programs: Mapping[str, Path | bytes]) -> Model:

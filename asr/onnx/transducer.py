@@ -29,11 +29,7 @@ if TYPE_CHECKING:
 
 
 class OnnxPredictor:
-    """The prediction network; its output is already projected to the joiner's dimension J.
-
-    Args:
-        opened: runs the program.
-    """
+    """The prediction network; its output is already projected to the joiner's dimension J."""
 
     def __init__(self, opened: "InferenceSession") -> None:
         self._session = opened
@@ -61,11 +57,7 @@ class OnnxPredictor:
 
 
 class OnnxJoiner:
-    """The joiner; it reads the first J values of an encoder frame.
-
-    Args:
-        opened: runs the program.
-    """
+    """The joiner; it reads the first J values of an encoder frame."""
 
     def __init__(self, opened: "InferenceSession") -> None:
         self._session = opened
@@ -156,17 +148,11 @@ def open_transducer(
 
 
 class TransducerParts(NamedTuple):
-    """Parts of a transducer head, RNNT or TDT.
-
-    Args:
-        predictor: prediction network.
-        joiner: joint network, which predicts tokens, or tokens and durations.
-        durations: durations of a TDT, in encoder frames; () for an RNNT.
-    """
+    """Parts of a transducer head, RNNT or TDT."""
 
     predictor: Predictor
     joiner: JointNetwork
-    durations: tuple[int, ...]
+    durations: tuple[int, ...]  # of a TDT, in encoder frames; () for an RNNT
 
 
 def parts_of(head: Head) -> TransducerParts:

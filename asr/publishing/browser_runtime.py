@@ -49,9 +49,6 @@ class Runtime(NamedTuple):
 def browser_runtime(on_step: Callable[[str], None]) -> Runtime:
     """Return the runtime; it is downloaded if it is not in the cache.
 
-    Args:
-        on_step: called with a description of the next step.
-
     Raises:
         InputError: the runtime cannot be downloaded or stored, or differs from the published file.
     """

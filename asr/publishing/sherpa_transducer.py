@@ -128,10 +128,6 @@ def sherpa_encoder(encoder: "ModelProto", model: Model) -> "ModelProto":
 
     The program takes features (B, F, T), returns the joiner's input (B, J, T') and lengths, and has sherpa-onnx's
     metadata.
-
-    Args:
-        encoder: the program, in float32 or quantized.
-        model: model with the encoder.
     """
     from onnx import ModelProto, helper
 

@@ -2,14 +2,17 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from asr.audio.load import audio_info
 from asr.build import Config
+from asr.checkpoint.bundle import Bundle, check_replaceable_folder, replace_folder
 from asr.errors import InputError
 from asr.onnx.names import WAVEFORM
-from asr.publishing.browser_runtime import Runtime
+from asr.publishing.browser_runtime import Runtime, browser_runtime
 from asr.recognition.inference import CHUNKS
 from asr.recognition.long_form import SEGMENT_CHUNKS
 from asr.recognition.recognizer import Recognizer
@@ -28,16 +31,11 @@ MAX_SECONDS = 1800
 ALLOWED = {"connect-src": "'self'", "script-src": "'self'", "worker-src": "'self'"}
 LOAD = '<button type="button" id="load">Download it now</button>'
 
+EXAMPLE = re.compile(r"example-\d+\.\w+")
+
 
 def check_page(config: Config) -> None:
-    """Check that the page's script decodes like the model.
-
-    Args:
-        config: config of the model.
-
-    Raises:
-        InputError: the page does not implement the decoder or the normalizer.
-    """
+    """Check that the page's script decodes like the model."""
     decoder, normalizer = config["decode"]["name"], config["normalizer"]
     if decoder != "greedy":
         raise InputError(f"the decoder of a page must be greedy; got decode={decoder}. Add --decode greedy.")
@@ -55,17 +53,7 @@ def site_files(
     examples: Sequence[Path],
     card: str,
 ) -> dict[str, bytes]:
-    """Return the files of a page, by name.
-
-    Args:
-        name: name of the model.
-        recognizer: recogniser of the model.
-        config: config of the model.
-        program: program whose input is waveforms.
-        runtime: runtime of the program.
-        examples: recordings that the page offers.
-        card: card of the model; may be empty.
-    """
+    """Return the files of a page, by name."""
     contents = {WAVEFORM: program, SCRIPT: runtime.script, WASM: runtime.wasm, LICENSE: runtime.license}
     contents |= {part: asset(part).encode() for part in PARTS}
     named = {f"example-{number}{path.suffix}": path for number, path in enumerate(examples)}
@@ -142,3 +130,63 @@ def _service_worker(version: str, examples: Mapping[str, object]) -> bytes:
     versioned = [f"{name}?version={version}" for name in (*PARTS[:2], SCRIPT)]
     cached = ["./", PAGE, PARTS[2], *versioned, *examples]
     return f"const VERSION = {json.dumps(version)}, FILES = {json.dumps(cached)};\n{asset(SERVICE_WORKER)}".encode()
+
+
+def prepare_site(folder: Path, config: Config, examples: Sequence[Path], on_step: Callable[[str], None]) -> Runtime:
+    """Check before the export that the page can be written, and return its runtime.
+
+    Raises:
+        InputError: the model cannot have a page, an example cannot be read, or `write_site` or `browser_runtime`
+            would fail.
+    """
+    check_page(config)
+    check_replaceable_folder(folder, _names(folder), ALWAYS)
+    for path in examples:
+        audio_info(path)
+    return browser_runtime(on_step)
+
+
+def write_site(
+    folder: Path,
+    name: str,
+    bundle: Bundle,
+    recognizer: Recognizer,
+    programs: Mapping[str, bytes],
+    runtime: Runtime,
+    examples: Sequence[Path],
+) -> int:
+    """Write a page; an older page is replaced as a whole, as in `replace_bundle`.
+
+    Args:
+        folder: folder of the page.
+        name: name of the model.
+        bundle: bundle of the model.
+        recognizer: the model.
+        programs: exported programs, by the names of their files.
+        runtime: from `prepare_site`.
+        examples: recordings that the page offers.
+
+    Returns:
+        Megabytes that a browser downloads before it can recognise.
+
+    Raises:
+        InputError: the model is exported as several programs, or `replace_bundle` would refuse the folder.
+    """
+    if WAVEFORM not in programs:
+        must = "the model of a page must be one program, from whole recordings to log_probs"
+        raise InputError(f"{must}; it is {', '.join(programs)}.")
+    contents = site_files(name, recognizer, bundle.config, programs[WAVEFORM], runtime, examples, bundle.card)
+
+    def write(unfinished: Path) -> None:
+        unfinished.mkdir(parents=True)
+        for file, content in contents.items():
+            (unfinished / file).write_bytes(content)
+
+    replace_folder(folder, _names(folder), ALWAYS, write)
+    return megabytes(contents)
+
+
+def _names(folder: Path) -> set[str]:
+    """Return the names of files that an older page may have."""
+    present = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+    return {*ALWAYS, CARD, *filter(EXAMPLE.fullmatch, present)}

@@ -76,12 +76,7 @@ def export_head(model: Model) -> "dict[str, ModelProto]":
 
 @torch.inference_mode()
 def difference(expected: Model, actual: Model) -> ProgramDifference:
-    """Compare the programs of the prediction network and the joiner with the model, token by token.
-
-    Args:
-        expected: the model.
-        actual: a model that runs the programs.
-    """
+    """Compare the programs of the prediction network and the joiner with the model, token by token."""
     worst = ProgramDifference(0.0, "nowhere", 0, 0)
     heads = [parts_of(model.head) for model in (expected, actual)]
     joins = [Join(model.head) for model in (expected, actual)]

@@ -52,7 +52,7 @@ class SegmentRules(NamedTuple):
     max_seconds: float
 
 
-class Stretch(NamedTuple):
+class WordSegment(NamedTuple):
     """A segment of an utterance between two silences, with at least one word.
 
     Args:
@@ -177,7 +177,7 @@ def cut_segments(
     """
     words = aligned.transcript.words
     texts = written_words(utterance.text, [word.text for word in words], normalize)
-    for number, begin, end, first, last, is_torn in word_stretches(utterance, words, rules.max_seconds, sample_rate):
+    for number, begin, end, first, last, is_torn in word_segments(utterance, words, rules.max_seconds, sample_rate):
         text = " ".join(filter(None, texts[first:last]))
         frames = aligned.deficits[int(begin / frame_seconds) : int(end / frame_seconds) + 1]
         score = segment_score(frames, frame_seconds)
@@ -191,26 +191,17 @@ def cut_segments(
         yield AlignedSegment(segment, score, _problem(segment.duration, score, is_torn, rules))
 
 
-def word_stretches(
+def word_segments(
     utterance: Utterance, words: Sequence[Word], max_seconds: float, sample_rate: int
-) -> Iterator[Stretch]:
-    """Cut an utterance at silences; yield the segments that have words.
+) -> Iterator[WordSegment]:
+    """Cut an utterance at silences; yield the segments that have words, as `cut_segments` describes.
 
-    A word belongs to the segment that contains its midpoint.
-
-    Args:
-        utterance: the utterance; its audio is read only if it is longer than `max_seconds`.
-        words: words in order, with their times.
-        max_seconds: maximum duration of a segment.
-        sample_rate: sample rate at which the audio is read to find silences, in Hz.
-
-    Raises:
-        AudioError: the audio cannot be read.
+    The audio is read only if the utterance is longer than `max_seconds`.
     """
     cuts = [0.0]
     if utterance.duration > max_seconds:
-        stretches = cut_at_silences(stream_utterance(utterance, sample_rate), sample_rate, max_seconds=max_seconds)
-        cuts = [start / sample_rate for start, _ in stretches]
+        segments = cut_at_silences(stream_utterance(utterance, sample_rate), sample_rate, max_seconds=max_seconds)
+        cuts = [start / sample_rate for start, _ in segments]
     first = 0
     for number, (begin, end) in enumerate(pairwise([*cuts, math.inf]), start=1):
         last = first
@@ -222,7 +213,7 @@ def word_stretches(
         is_torn = inside[0].start < begin or inside[-1].end > end
         begin = max(begin, inside[0].start - MARGIN_SECONDS)
         end = min(end, inside[-1].end + MARGIN_SECONDS, utterance.duration)
-        yield Stretch(number, begin, end, first, last, is_torn)
+        yield WordSegment(number, begin, end, first, last, is_torn)
         first = last
 
 

@@ -39,7 +39,8 @@ ELSEWHERE = {  # arguments of other toolkits, and what to give instead
     "return_timestamps": ". Leave it out: transcript.words always have start and end, in seconds",
     "word_timestamps": ". Leave it out: transcript.words always have start and end, in seconds",
     "sampling_rate": ". Give sample_rate",
-    "num_workers": ". Give how=Inference(num_workers=...), of asr.recognition.inference",
+    "how": ". Give options",
+    "num_workers": ". Give options=Inference(num_workers=...), of asr.recognition.inference",
 }
 OWN_VALUES: Mapping[str, float] = MappingProxyType({})
 
@@ -119,12 +120,7 @@ class Recognizer:
 
     @torch.inference_mode()
     def search(self, evidence: object, values: Mapping[str, float] = OWN_VALUES) -> list[list[Hypothesis]]:
-        """Search for the best hypotheses; some decoders also run a part of the network.
-
-        Args:
-            evidence: output of the method `evidence`.
-            values: values of tunable settings that replace the decoder's own values.
-        """
+        """Search for the best hypotheses; some decoders also run a part of the network."""
         with self.recording_encoder.autocast():
             return self.decode.search(evidence, **values)
 
@@ -136,24 +132,24 @@ class Recognizer:
     def recognize(
         self,
         utterances: Sequence[Utterance],
-        how: Inference = INFERENCE,
-        advance: Callable[[float], None] = lambda seconds: None,
+        options: Inference = INFERENCE,
+        on_progress: Callable[[float], None] = lambda seconds: None,
     ) -> Iterator[tuple[Utterance, Transcript] | Rejected]:
         """Recognise utterances; yield each with its transcript, or a `Rejected` if it cannot be read.
 
         Args:
             utterances: utterances in any order. Results are yielded batch by batch, sorted by decreasing length within
                 a batch; long recordings come last.
-            how: inference options.
-            advance: called with the seconds of audio recognised since the last call.
+            options: inference options.
+            on_progress: called with the seconds of audio recognised since the last call.
         """
-        yield from self._recognize(utterances, how, advance, NOTHING)
+        yield from self._recognize(utterances, options, on_progress, NOTHING)
 
     @overload
     def transcribe(  # type: ignore[overload-overlap]  # a path is an iterable of paths to mypy
         self,
         recordings: Recording,
-        how: Inference = INFERENCE,
+        options: Inference = INFERENCE,
         *,
         sample_rate: int | None = None,
         nbest: int | None = None,
@@ -165,7 +161,7 @@ class Recognizer:
     def transcribe(
         self,
         recordings: Iterable[Recording],
-        how: Inference = INFERENCE,
+        options: Inference = INFERENCE,
         *,
         sample_rate: int | None = None,
         nbest: int | None = None,
@@ -176,7 +172,7 @@ class Recognizer:
     def transcribe(
         self,
         recordings: Recording | Iterable[Recording],
-        how: Inference = INFERENCE,
+        options: Inference = INFERENCE,
         *,
         sample_rate: int | None = None,
         nbest: int | None = None,
@@ -189,7 +185,8 @@ class Recognizer:
         Args:
             recordings: a path, a waveform (a float tensor or NumPy array (S,) in [-1, 1]), a mapping of `array` and
                 `sampling_rate`, or several of them.
-            how: inference options (`asr.recognition.inference.Inference`); `nbest` and `batch_seconds` override them.
+            options: inference options (`asr.recognition.inference.Inference`); `nbest` and `batch_seconds` override
+                them.
             sample_rate: sample rate of all given waveforms, in Hz; required for waveforms, ignored for files.
             nbest: maximum number of alternatives in a transcript.
             batch_seconds: maximum audio in one batch, including padding; a smaller value takes less memory.
@@ -209,7 +206,7 @@ class Recognizer:
         if is_single(recordings):
             return self.transcribe(
                 [cast(Recording, recordings)],
-                how,
+                options,
                 sample_rate=sample_rate,
                 nbest=nbest,
                 batch_seconds=batch_seconds,
@@ -224,14 +221,14 @@ class Recognizer:
             if nbest > 1 and self.decode.max_hypotheses == 1:
                 must = f"nbest must be 1 with a decoder that finds only one hypothesis ({self.decode.description})"
                 raise InputError(f'{must}; got {nbest}. Load the model with decode={{"name": "beam"}}.')
-            how = replace(how, nbest=nbest)
+            options = replace(options, nbest=nbest)
         if batch_seconds is not None:
             above(0).check("batch_seconds", batch_seconds)
-            how = replace(how, batches=replace(how.batches, batch_seconds=batch_seconds))
+            options = replace(options, batches=replace(options.batches, batch_seconds=batch_seconds))
         given = [*recordings]
         utterances, waveforms = as_utterances(given, sample_rate, self.model.features.sample_rate)
         transcripts: dict[str, Transcript] = {}
-        for result in self._recognize(utterances, how, lambda seconds: None, waveforms):
+        for result in self._recognize(utterances, options, lambda seconds: None, waveforms):
             if isinstance(result, Rejected):
                 raise AudioError(result.reason)
             utterance, transcript = result
@@ -256,23 +253,23 @@ class Recognizer:
     def _recognize(
         self,
         utterances: Sequence[Utterance],
-        how: Inference,
-        advance: Callable[[float], None],
+        options: Inference,
+        on_progress: Callable[[float], None],
         waveforms: Mapping[str, Tensor],
     ) -> Iterator[tuple[Utterance, Transcript] | Rejected]:
-        for result in self.segments(utterances, how, waveforms):
+        for result in self.segments(utterances, options, waveforms):
             if isinstance(result, Rejected):
                 yield result
                 continue
             utterance, segments = result
             try:
-                yield utterance, self.transcript(utterance.duration, segments, how.nbest, advance)
+                yield utterance, self.transcript(utterance.duration, segments, options.nbest, on_progress)
             except AudioError as error:  # a long recording is read while it is recognised
                 name = "" if str(error) != NO_NUMBERS else f"{printable_url(utterance.audio_filepath)}: "
                 yield Rejected(utterance, f"{name}{error}")
 
     def segments(
-        self, utterances: Sequence[Utterance], how: Inference = INFERENCE, waveforms: Mapping[str, Tensor] = NOTHING
+        self, utterances: Sequence[Utterance], options: Inference = INFERENCE, waveforms: Mapping[str, Tensor] = NOTHING
     ) -> Iterator[tuple[Utterance, Segments] | Rejected]:
         """Yield encoder_out of each utterance, as one segment or, for a long recording, as several.
 
@@ -281,14 +278,16 @@ class Recognizer:
 
         Args:
             utterances: utterances in any order.
-            how: inference options.
+            options: inference options.
             waveforms: waveforms of utterances that are already loaded, by utterance id.
         """
         limit = self.decode.max_seconds
-        chunks = how.chunks if limit is None else how.chunks.within(limit)
-        segmenter = how.segmenter or (partial(in_chunks, pause=self._pause) if limit is None else at_silences)
-        bounds = how.batches, chunks, segmenter
-        return self.recording_encoder.segments(utterances, *bounds, how.num_workers, how.load, how.check, waveforms)
+        chunks = options.chunks if limit is None else options.chunks.within(limit)
+        segmenter = options.segmenter or (partial(in_chunks, pause=self._pause) if limit is None else at_silences)
+        bounds = options.batches, chunks, segmenter
+        return self.recording_encoder.segments(
+            utterances, *bounds, options.num_workers, options.load, options.check, waveforms
+        )
 
     def _pause(self, encoder_out: Tensor) -> int:
         """Return the frame of a pause in encoder_out (T', D); without a frame head, the decoder finds the pause."""
@@ -303,7 +302,7 @@ class Recognizer:
         duration: float,
         segments: Segments,
         nbest: int = 1,
-        advance: Callable[[float], None] = lambda seconds: None,
+        on_progress: Callable[[float], None] = lambda seconds: None,
         values: Mapping[str, float] = OWN_VALUES,
         on_words: Callable[[Sequence[Word]], object] = lambda words: None,
     ) -> Transcript:
@@ -313,7 +312,7 @@ class Recognizer:
             duration: duration of the utterance, in seconds.
             segments: output of the method `segments` for the utterance.
             nbest: maximum number of alternatives.
-            advance: called with the seconds of audio decoded since the last call.
+            on_progress: called with the seconds of audio decoded since the last call.
             values: values of tunable settings that replace the decoder's own values.
             on_words: called after each segment with its words, which are final.
         """
@@ -331,7 +330,7 @@ class Recognizer:
             words += segment_words
             alternatives = _combine(alternatives, self._alternatives(hypotheses, nbest), nbest)
             on_words(segment_words)
-            advance(len(encoder_out) * self.model.frame_seconds)
+            on_progress(len(encoder_out) * self.model.frame_seconds)
         return Transcript(tuple(words), tuple(alternatives), duration, speech)
 
     def words(self, hypothesis: Hypothesis, start: float, end: float) -> Iterator[Word]:

@@ -84,7 +84,7 @@ class Clips:
         return sum(base64_bytes(len(content)) for content in (*self.audio.values(), *self.log_mel.values(), *tops))
 
 
-NO_CLIPS = Clips({}, {}, {}, {}, [], 0.0, None)
+NO_CLIPS = Clips({}, problems={}, log_mel={}, posteriors={}, tokens=[], frame_seconds=0.0, features=None)
 
 
 @contextmanager
@@ -99,7 +99,7 @@ def record(
     budget: float,
     sample_rate: int = SPEECH_RATE,
     second_bytes: float = 0.0,
-    advance: Callable[[float], None] = lambda seconds: None,
+    on_progress: Callable[[float], None] = lambda seconds: None,
 ) -> Clips:
     """Compress utterances until the budget is used up; skip utterances that exceed the remaining budget.
 
@@ -109,29 +109,29 @@ def record(
         budget: maximum bytes of all recordings in base64.
         sample_rate: sample rate in Hz; recordings have this rate, or the next higher rate that Opus supports.
         second_bytes: additional base64 bytes for each second of a recording.
-        advance: called with the seconds of audio compressed since the last call.
+        on_progress: called with the seconds of audio compressed since the last call.
     """
     rate = min((rate for rate in OPUS_RATES if rate >= sample_rate), default=OPUS_RATES[-1])
     audio: dict[int, bytes] = {}
     problems: dict[int, str] = {}
     seconds, spent = 1.0, base64_bytes(USUAL_BYTES)  # as if one second of the usual size had already been recorded
     left = budget
-    for position in order:
-        utterance = utterances[position]
+    for index in order:
+        utterance = utterances[index]
         if utterance.duration * (0.8 * spent / seconds + second_bytes) > left:
             continue
         try:
             compressed = opus(load_utterance(utterance, rate), rate)
         except AudioError as error:
-            problems[position] = str(error)
+            problems[index] = str(error)
             continue
         size = base64_bytes(len(compressed))
         seconds, spent = seconds + utterance.duration, spent + size
         size += utterance.duration * second_bytes
         if size <= left:
-            audio[position] = compressed
+            audio[index] = compressed
             left -= size
-            advance(utterance.duration)
+            on_progress(utterance.duration)
     return replace(NO_CLIPS, audio=audio, problems=problems)
 
 
@@ -155,17 +155,17 @@ def record_with_features(
     fits = recognizer.model.head.frame_head is not None and recognizer.model.tokenizer.vocab_size <= MAX_TOKENS
     second_bytes = base64_bytes(features.dim / 2 * features.sample_rate / features.hop)
     second_bytes += base64_bytes(TOP * PROBABLE.itemsize) / frame_seconds if fits else 0.0
-    with progress("recordings", utterances) as advance:
-        clips = record(utterances, order, budget, features.sample_rate, second_bytes, advance)
+    with progress("recordings", utterances) as on_progress:
+        clips = record(utterances, order, budget, features.sample_rate, second_bytes, on_progress)
     log_mel = {}
     probable: dict[int, Posterior] = {}
-    with progress("pictures", [utterances[position] for position in clips.audio]) as advance:
-        for position in clips.audio:
+    with progress("pictures", [utterances[index] for index in clips.audio]) as on_progress:
+        for index in clips.audio:
             with suppress(AudioError):  # the file was removed or damaged since it was recorded
-                waveform = load_utterance(utterances[position], features.sample_rate)
-                log_mel[position] = levels(in_stretches(features, waveform, options.chunks.chunk_seconds))
+                waveform = load_utterance(utterances[index], features.sample_rate)
+                log_mel[index] = levels(features_in_parts(features, waveform, options.chunks.chunk_seconds))
         if fits:
-            probable = posteriors(recognizer, utterances, list(clips.audio), options, advance)
+            probable = posteriors(recognizer, utterances, list(clips.audio), options, on_progress)
     return replace(
         clips,
         log_mel=log_mel,
@@ -181,7 +181,7 @@ def record_with_features(
     )
 
 
-def in_stretches(features: Features, waveform: Tensor, seconds: float) -> Tensor:
+def features_in_parts(features: Features, waveform: Tensor, seconds: float) -> Tensor:
     """Compute the features (T, F) of a waveform (S,), in parts if it is longer than `seconds`.
 
     Recognition splits a long recording into parts of about this length and normalises each part separately.
@@ -205,12 +205,12 @@ def levels(features: Tensor) -> bytes:
 def posteriors(
     recognizer: Recognizer,
     utterances: Sequence[Utterance],
-    positions: Sequence[int],
+    indices: Sequence[int],
     options: Inference,
-    advance: Callable[[float], None],
+    on_progress: Callable[[float], None],
 ) -> dict[int, Posterior]:
     """Run the model over the utterances at these positions; skip utterances that are no longer readable."""
-    chosen = [replace(utterances[position], id=str(position)) for position in positions]  # ids may repeat
+    chosen = [replace(utterances[index], id=str(index)) for index in indices]  # ids may repeat
     by_position: dict[int, Posterior] = {}
     for result in recognizer.segments(chosen, options.unchecked):
         if isinstance(result, Rejected):
@@ -225,7 +225,7 @@ def posteriors(
             continue
         starts, tops, counts = [part[0] for part in parts], [part[1] for part in parts], [part[2] for part in parts]
         by_position[int(utterance.id)] = Posterior(starts, counts, b"".join(tops))
-        advance(utterance.duration)
+        on_progress(utterance.duration)
     return by_position
 
 

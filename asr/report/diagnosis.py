@@ -80,7 +80,7 @@ def diagnosis_page(name: str, verdict: str, findings: Sequence[Finding], pairs: 
         pairs: facts about the examined data and about the resources that training needs.
     """
     utterances = list(_worst_first(findings))
-    positions = {id(utterance): position for position, utterance in enumerate(utterances)}
+    indices = {id(utterance): index for index, utterance in enumerate(utterances)}
     clips = record(utterances, range(len(utterances)), AUDIO_BYTES)
     counts = [sum(finding.severity == severity for finding in findings) for severity in Severity]
     tiles = [
@@ -92,7 +92,7 @@ def diagnosis_page(name: str, verdict: str, findings: Sequence[Finding], pairs: 
         f'<main><header><h1>{escape(title)}</h1><p>{escape(verdict)}</p><div class="headline">{"".join(tiles)}</div>',
         f"{facts(pairs)}</header><section><h2>Findings</h2>",
         "" if findings else "<p>None.</p>",
-        *(_section(finding, positions, clips) for finding in findings),
+        *(_section(finding, indices, clips) for finding in findings),
         "</section></main>",
     ]
     return page(title, "\n".join(body), ["listen.js"], attachments=attachments({"clip": clips.audio}))
@@ -108,14 +108,14 @@ def _worst_first(findings: Sequence[Finding]) -> Iterator[Utterance]:
                 yield case.utterance
 
 
-def _section(finding: Finding, positions: dict[int, int], clips: Clips) -> str:
+def _section(finding: Finding, indices: dict[int, int], clips: Clips) -> str:
     severity = finding.severity.name.lower()
     parts = [
         f'<h3><span class="severity {severity}">{severity}</span>{escape(finding.kind)}</h3>',
         f"<p>{escape(finding.message)}</p><p>{escape(finding.advice)}</p>",
     ]
     if finding.cases:
-        rows = "".join(_row(case, positions[id(case.utterance)], clips) for case in finding.cases[:SHOWN])
+        rows = "".join(_row(case, indices[id(case.utterance)], clips) for case in finding.cases[:SHOWN])
         heads = "".join(f'<th scope="col">{head}</th>' for head in ("split", "id", "detail", "text", "audio"))
         parts.append(
             f'<div class="table-scroll cases" tabindex="0"><table><thead><tr>{heads}</tr></thead>'
@@ -126,13 +126,13 @@ def _section(finding: Finding, positions: dict[int, int], clips: Clips) -> str:
     return "".join(parts)
 
 
-def _row(case: Case, position: int, clips: Clips) -> str:
+def _row(case: Case, index: int, clips: Clips) -> str:
     utterance = case.utterance
     cells = (case.split, utterance.id, case.detail, utterance.text)
     texts = "".join(f"<td><bdi>{AFTER_WHICH_TO_BREAK.sub('<wbr>', escape(cell))}</bdi></td>" for cell in cells)
-    if position in clips.audio:
+    if index in clips.audio:
         label = escape(f"Play {utterance.id}")
-        audio = f'<button type="button" class="listen" data-clip="clip-{position}" aria-label="{label}">Play</button>'
+        audio = f'<button type="button" class="listen" data-clip="clip-{index}" aria-label="{label}">Play</button>'
     else:
-        audio = '<span class="note">cannot be played</span>' if position in clips.problems else ""
+        audio = '<span class="note">cannot be played</span>' if index in clips.problems else ""
     return f"<tr>{texts}<td>{audio}</td></tr>"

@@ -205,7 +205,9 @@ def _confidence(analysis: Mapping[str, Any]) -> list[str]:
     area = "not defined" if calibration["auc"] is None else f"{calibration['auc']:.3f}"
     note = f"ECE {percent(calibration['ece'])}, AUC {area}. On the diagonal, confidence equals the share of right words"
     sure, right = Axis("confidence", percent, 0.0, 1.0), Axis("words that are right", percent, 0.0, 1.0)
-    curve = line_chart("Reliability of confidence", sure, right, [Series("words", points, dots=True)], note, True)
+    curve = line_chart(
+        "Reliability of confidence", sure, right, [Series("words", points, dots=True)], note, diagonal=True
+    )
     edges = [bucket["from"] for bucket in bins] + [bins[-1]["to"]]
     counts = [
         ("right words", [bucket["right"] for bucket in bins]),

@@ -17,7 +17,7 @@ from asr.report.training_charts import charts, missing, smoothing
 from asr.report.training_examples import examples
 from asr.report.training_gains import gains
 from asr.report.training_manifests import manifests_section
-from asr.run.events import History, Start, Started, TextStarted, read_history
+from asr.run.events import History, Started, StartEvent, TextStarted, read_history
 from asr.run.names import COMPARISON, CONFIG, EVENTS, EXAMPLES, LOG, METRICS, PROFILE, REPORT, RESULTS
 from asr.run.validation_samples import ValidationSample, read_samples
 from asr.system.files import real, write_whole_text
@@ -80,14 +80,14 @@ def read_record(run_dir: Path) -> Record:
     text = _text(run_dir / CONFIG)
     return Record(
         real(run_dir).name,
-        text,
-        _settings(text),
-        read_curves(run_dir / METRICS),
-        read_samples(run_dir / EXAMPLES),
-        _results(_text(run_dir / RESULTS)),
-        _comparisons(_text(run_dir / COMPARISON)),
-        read_history(run_dir / EVENTS),
-        _text(run_dir / PROFILE),
+        config_text=text,
+        settings=_settings(text),
+        curves=read_curves(run_dir / METRICS),
+        examples=read_samples(run_dir / EXAMPLES),
+        results=_results(_text(run_dir / RESULTS)),
+        comparisons=_comparisons(_text(run_dir / COMPARISON)),
+        history=read_history(run_dir / EVENTS),
+        profile=_text(run_dir / PROFILE),
     )
 
 
@@ -201,7 +201,7 @@ def _facts(record: Record) -> list[tuple[str, str]]:
     return pairs
 
 
-def _sizes(start: Start | None) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+def _sizes(start: StartEvent | None) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
     """Describe the model, and the amount of training and validation data."""
     match start:
         case Started():

@@ -27,7 +27,7 @@ def examples(samples: Sequence[ValidationSample]) -> str:
     return f'{LEGEND}<div class="examples">{tables}</div>'
 
 
-def stretches(lines: Sequence[ValidationSample]) -> list[tuple[ValidationSample, ValidationSample]]:
+def equal_in_a_row(lines: Sequence[ValidationSample]) -> list[tuple[ValidationSample, ValidationSample]]:
     """Group consecutive validations with equal hypotheses; return the first and the last validation of each group."""
     joined: list[tuple[ValidationSample, ValidationSample]] = []
     for line in lines:
@@ -39,7 +39,7 @@ def stretches(lines: Sequence[ValidationSample]) -> list[tuple[ValidationSample,
 
 
 def _table(name: str, lines: Sequence[ValidationSample]) -> str:
-    rows = stretches(lines)
+    rows = equal_in_a_row(lines)
     shown = rows
     if len(rows) > MAX_ROWS:
         shown = [rows[index * (len(rows) - 1) // (MAX_ROWS - 1)] for index in range(MAX_ROWS)]

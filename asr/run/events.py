@@ -139,8 +139,8 @@ class Bundled:
     """The training is complete, and the bundle is written."""
 
 
-Start = Started | TextStarted
-Event = Start | Progress | Validated | Warned | EndedEarly | Bundled
+StartEvent = Started | TextStarted
+Event = StartEvent | Progress | Validated | Warned | EndedEarly | Bundled
 EVENTS: dict[str, Callable[..., Event]] = {
     "start": Started,
     "text_start": TextStarted,
@@ -205,8 +205,8 @@ class History:
         damaged: number of unreadable lines.
     """
 
-    first: Start | None = None
-    latest: Start | None = None
+    first: StartEvent | None = None
+    latest: StartEvent | None = None
     began: float | None = None
     starts: int = 0
     wall_seconds: float | None = None

@@ -164,12 +164,7 @@ class Initialization:
                 logger.info("init.from: the joiner starts from random weights; from the CTC layer with %s", needs)
 
     def recognizer(self, decode: Mapping[str, Any], device: torch.device) -> Recognizer:
-        """Make the recogniser of the initial model; use the given decoder if it supports the model's head.
-
-        Args:
-            decode: settings of the decoder.
-            device: device of the weights.
-        """
+        """Make the recogniser of the initial model; use the given decoder if it supports the model's head."""
         bundle = replace(self.bundle, config=self.bundle.config | {"decode": decode})
         try:
             return bundle_recognizer(bundle, Path(self.source), device)

@@ -1,24 +1,31 @@
-"""Start of a language model's run: folder, tokenized texts, and the checkpoint to resume from."""
+"""Start and end of a language model's run: folder, tokenized texts, checkpoint; bundle and perplexity per word."""
 
 import hashlib
+import json
 import logging
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asr.build import build_tokenizer
-from asr.checkpoint.language_model import LANGUAGE_MODEL_KEYS
-from asr.checkpoint.load import CHECKPOINTS, checkpoint_extra, read_model
+from asr.build import build_tokenizer, load_token_model
+from asr.checkpoint.language_model import LANGUAGE_MODEL_KEYS, write_language_model
+from asr.checkpoint.load import BUNDLE, CHECKPOINTS, checkpoint_extra, read_model
+from asr.checkpoint.saved import intact_checkpoints, select
 from asr.data.text_set import Sentences, TextSet, read_sentences
+from asr.evaluation.text_perplexity import TextPerplexity, measure
 from asr.interchange.hub import path_of
 from asr.run import folder
 from asr.run.events import TextStarted
 from asr.run.language_model_settings import LanguageModelSettings
+from asr.run.names import RESULTS
+from asr.run.provenance import provenance
 from asr.run.resume import changes_but_for, find_resume
 from asr.run.run_state import RunState, enter_run
 from asr.settings.read import as_mapping
+from asr.system.files import write_whole_text
 from asr.text.normalize import get_normalizer
+from asr.text.printable import printable
 
 if TYPE_CHECKING:
     from asr.interfaces import Tokenizer, TokenModel
@@ -30,6 +37,19 @@ FREE = (
 )
 
 logger = logging.getLogger(__name__)
+
+_CARD = """# {name}
+
+A neural language model over the tokens of a recogniser, trained by `python -m asr.train_lm`.
+
+| | |
+|---|---|
+| network | {net} |
+| recogniser | {recognizer} |
+| trained on | {words:,} words |
+| weights | {select} of the run: {checkpoints} |
+{origin}
+"""
 
 
 @dataclass(frozen=True)
@@ -68,11 +88,6 @@ class PreparedText:
 def prepare_text(settings: LanguageModelSettings, rank: int, world_size: int) -> PreparedText:
     """Open the run folder and read the texts.
 
-    Args:
-        settings: settings of the run.
-        rank: rank of this process.
-        world_size: number of processes.
-
     Raises:
         InputError: the recogniser, the texts or the folder cannot be used, or an earlier run in the folder has other
             settings.
@@ -105,3 +120,40 @@ def prepare_text(settings: LanguageModelSettings, rank: int, world_size: int) ->
     extra = checkpoint_extra(of_bundle, tokenizer.files(), LANGUAGE_MODEL_KEYS)
     train_set = TextSet(train, settings.text, settings.seed)
     return PreparedText(state, tokenizer, train_set, valid, tests, extra)
+
+
+def finish_language_model(
+    settings: LanguageModelSettings, prepared: PreparedText, device: Any
+) -> dict[str, TextPerplexity]:
+    """Write the bundle and measure its perplexity on validation and test texts.
+
+    Args:
+        settings: settings of the run.
+        prepared: the run's folder, texts and tokenizer.
+        device: device on which the perplexity is computed.
+    """
+    run_dir = prepared.state.run_dir
+    checkpoints = intact_checkpoints(run_dir / CHECKPOINTS)
+    chosen = select(settings.checkpoint.select, checkpoints, settings.checkpoint.keep)
+    origin = {name: line for name, line in asdict(provenance()).items() if name != "command"}
+    card = _CARD.format(
+        name=run_dir.name,
+        net=settings.components["token_model"]["name"],
+        recognizer=printable(settings.recognizer),
+        words=int(prepared.train.sentences.num_words.sum()),
+        select=settings.checkpoint.select,
+        checkpoints=", ".join(checkpoint.path.stem for checkpoint in chosen),
+        origin="".join(f"| {name} | {printable(line)} |\n" for name, line in origin.items()),
+    )
+    write_language_model(run_dir / BUNDLE, [checkpoint.path for checkpoint in chosen], card)
+    logger.info("bundle written to %s", run_dir / BUNDLE)
+    model: Any = load_token_model(str(run_dir / BUNDLE), prepared.tokenizer, "run_dir")
+    texts = {"valid": prepared.valid, **prepared.tests}
+    results = {}
+    for name, text in texts.items():
+        logger.info("measuring the bundle on %s", name)
+        results[name] = measure(model.to(device), text, settings.text.bounds, device)
+        logger.info("%s: %s", name, results[name].summary())
+    content = {name: result.as_dict() for name, result in results.items()}
+    write_whole_text(run_dir / RESULTS, json.dumps(content, indent=2) + "\n")
+    return results

@@ -13,13 +13,15 @@ from asr.checkpoint.load import BUNDLE, CHECKPOINTS, bundle_recognizer, write_bu
 from asr.checkpoint.saved import by_score, intact_checkpoints, kept_checkpoints, select
 from asr.data.manifest import Utterance
 from asr.errors import InputError
+from asr.evaluation.comparison import before_and_after, compare
 from asr.evaluation.result import Evaluation, evaluate
 from asr.evaluation.word_errors import total
-from asr.run.events import Bundled, EventsFile, Start, read_history
-from asr.run.gains import tell_gains
-from asr.run.names import EVENTS, RESULTS
+from asr.run.events import Bundled, EventsFile, StartEvent, read_history
+from asr.run.initialization import Initialization
+from asr.run.names import COMPARISON, EVENTS, RESULTS
 from asr.run.settings import RunSettings
 from asr.system.files import write_whole_text
+from asr.text.normalize import get_normalizer
 from asr.text.numbers import counted, percent
 from asr.text.printable import printable
 
@@ -65,10 +67,6 @@ def finish(
 
 def check_learnt(results: Mapping[str, Evaluation], max_wer: float) -> None:
     """Check that the model has memorised the training utterances.
-
-    Args:
-        results: results on the training utterances.
-        max_wer: maximum WER, a fraction.
 
     Raises:
         InputError: the WER is above the limit; the message lists possible causes.
@@ -119,7 +117,7 @@ def make_bundle(run_dir: Path, settings: RunSettings, start: "Initialization | N
     return run_dir / BUNDLE
 
 
-def _origin(start: Start | None) -> dict[str, str]:
+def _origin(start: StartEvent | None) -> dict[str, str]:
     """Return the code, the libraries and the machine of a run.
 
     Command, date and time are only in the log, the report and the events, so that a repeated command makes the same
@@ -177,3 +175,31 @@ def test_bundle(
         lines[name] = evaluation.as_dict()
     write_whole_text(bundle.parent / RESULTS, json.dumps(lines, indent=2) + "\n")
     return results
+
+
+def tell_gains(
+    run_dir: Path,
+    decode: Mapping[str, Any],
+    start: Initialization,
+    tests: Mapping[str, Sequence[Utterance]],
+    results: Mapping[str, Evaluation],
+    device: Any,
+) -> None:
+    """Compare a run's results with those of its initial model; log and store the comparison.
+
+    The initial model uses the run's decoder, or the decoder of its own bundle if the run's decoder does not support the
+    initial model's head. Both results are scored with the run's normaliser. If the comparison fails, a warning is
+    logged, because the run itself is complete.
+    """
+    comparisons = {}
+    try:
+        recognizer = start.recognizer(decode, device)
+        for name, after in results.items():
+            logger.info("measuring %s on %s for comparison", printable(start.source), printable(name))
+            before = evaluate(recognizer, name, tests[name], normalize=get_normalizer(after.normalizer))
+            comparisons[name] = compare(before.scored, after.scored)
+            logger.info("%s: %s", printable(name), before_and_after(comparisons[name]))
+    except InputError as error:
+        logger.warning("results cannot be compared with the initial model: %s", error)
+    if comparisons:
+        write_whole_text(run_dir / COMPARISON, json.dumps(comparisons, indent=2, allow_nan=False) + "\n")

@@ -2,22 +2,28 @@
 
 import hashlib
 import logging
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
 
 from asr.build import build_augmentation
 from asr.checkpoint.adapted import ADAPTER, base_config
 from asr.checkpoint.bundle import check_attachable
 from asr.checkpoint.load import CHECKPOINTS, checkpoint_extra, fitted_files
 from asr.data.corpus import Corpus, prepare_if_absent, read_corpus
-from asr.data.fingerprint import fingerprint, mixture_of, stored_fingerprint
-from asr.data.index_cache import IndexCache
+from asr.data.index_cache import IndexCache, spread
+from asr.data.manifest import Utterance
 from asr.data.round_trip import warn_of_changes
 from asr.data.token_counts import TokenCounts, stored_counts
+from asr.data.utterances import Utterances
+from asr.errors import InputError
 from asr.run import folder
-from asr.run.adaptation import check_base, own_tensors
 from asr.run.events import Started
 from asr.run.initialization import Initialization, start_of
 from asr.run.names import EXAMPLES, FAULTS
@@ -139,11 +145,6 @@ def prepare(settings: RunSettings, rank: int, world_size: int) -> Prepared:
 
     The first process stores the fitted files. The other processes must call this function afterwards, to load them.
 
-    Args:
-        settings: settings of the run.
-        rank: rank of this process.
-        world_size: number of processes.
-
     Raises:
         InputError: the corpus or the folder cannot be used, or an earlier run in the folder has other settings.
     """
@@ -180,3 +181,85 @@ def prepare(settings: RunSettings, rank: int, world_size: int) -> Prepared:
     base = base_config(start.fingerprint, start.source) if start and ADAPTER in components else None
     extra = checkpoint_extra(components, files, base=base)
     return Prepared(settings, state, corpus, tokenizer, features, augmentation, extra, start)
+
+
+def own_tensors(model: nn.Module) -> frozenset[str]:
+    """Return the names of the tensors that training can change; a checkpoint contains only these.
+
+    These are the weights that require gradients, and the buffers of all modules except modules whose weights are all
+    frozen: a frozen norm does not update its running statistics.
+    """
+    own = set()
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if isinstance(tensor, nn.Parameter):
+            is_own = tensor.requires_grad
+        else:
+            weights = list(model.get_submodule(name.rpartition(".")[0]).parameters(recurse=False))
+            is_own = not weights or any(weight.requires_grad for weight in weights)
+        if is_own:
+            own.add(name)
+    return frozenset(own)
+
+
+def check_base(model: nn.Module, own: frozenset[str], base: Mapping[str, Tensor], source: str) -> None:
+    """Check that all tensors except `own` equal the base's, so that base and checkpoint together make up the model.
+
+    Args:
+        model: the adapted model, with the weights of its base.
+        own: names from `own_tensors`.
+        base: weights of the base.
+        source: name of the base as given by the user.
+
+    Raises:
+        InputError: a tensor differs, because a part of the base was replaced.
+    """
+    state = model.state_dict()
+    for name, tensor in state.items():
+        if name in own:
+            continue
+        if name not in base or not torch.equal(base[name].to(tensor.dtype), tensor):
+            must = f"adapter.trained must name the weights that differ from {source}"
+            raise InputError(f"{must}; {name} is missing. Add it, or do not replace its component.")
+    if unused := sorted(base.keys() - state.keys()):
+        must = f"with an adapter, the model must use each tensor of {source}"
+        raise InputError(f"{must}; {unused[0]} is unused. Do not replace its component.")
+
+
+def fingerprint(utterances: Iterable[Utterance]) -> str:
+    """Hash the fields that training uses: id, offset, duration and text, but not the path of the audio."""
+    return _fingerprint(
+        (utterance.id, utterance.offset, utterance.duration, utterance.text) for utterance in utterances
+    )
+
+
+def stored_fingerprint(utterances: Utterances, cache: IndexCache, normalizer: str) -> str:
+    """Return the `fingerprint` of utterances, stored in `cache`."""
+    if utterances.source is None:
+        return fingerprint(utterances)
+    probes = [utterances[index].text for index in spread(len(utterances))]
+    key = repr(("fingerprint", utterances.source, normalizer, probes))
+    stored = cache.numbers(key, lambda: np.frombuffer(_of_columns(utterances).encode(), dtype=np.uint8))
+    return stored.tobytes().decode()
+
+
+def mixture_of(utterances: Utterances) -> dict[str, str]:
+    """Return an entry for fingerprints: the size and the mean repeats of each manifest of a training set.
+
+    The result is {} if each utterance occurs once.
+    """
+    if all(part.repeats == 1 for part in utterances.parts):
+        return {}
+    return {"mixture": ", ".join(f"{part.index.num_rows} x {part.repeats:.9g}" for part in utterances.parts)}
+
+
+def _of_columns(utterances: Utterances) -> str:
+    offsets = (None if math.isnan(offset) else offset for offset in utterances.offsets.tolist())
+    return _fingerprint(zip(utterances.ids, offsets, utterances.durations.tolist(), utterances.texts, strict=True))
+
+
+def _fingerprint(rows: Iterable[tuple[str, float | None, float, str]]) -> str:
+    digest, number = hashlib.sha256(), 0
+    for name, offset, duration, text in rows:
+        digest.update(f"{name}\t{offset}\t{duration}\t{text}\n".encode())
+        number += 1
+    return f"{number} utterances, sha256 {digest.hexdigest()[:16]}"

@@ -11,7 +11,7 @@ from asr.checkpoint.saved import put_aside
 from asr.data.position import Position, start_of_epoch
 from asr.data.training_set import RunBounds
 from asr.run import folder
-from asr.run.events import EventsFile, Start
+from asr.run.events import EventsFile, StartEvent
 from asr.run.language_model_settings import LanguageModelSettings
 from asr.run.provenance import provenance
 from asr.run.resume import Resume, Run, check_allowed
@@ -58,7 +58,7 @@ class RunState:
         run_id = self.resume.run.id if self.resume else secrets.token_hex(8)
         return Run(self.settings, total_steps(self.position, self.step, bounds), run_id)
 
-    def record_start(self, event: Callable[..., Start], name: str, *sizes: float) -> None:
+    def record_start(self, event: Callable[..., StartEvent], name: str, *sizes: float) -> None:
         """Begin the run's log with command, code, libraries and machine, and write the start event.
 
         Args:
@@ -101,4 +101,4 @@ def enter_run(
         put_aside(resume.damaged if resume else {})
         folder.save_config(run_dir, as_mapping(settings))
     position = resume.position.on(world_size) if resume else start_of_epoch(0, world_size)
-    return RunState(run_dir, first, position, compared, resume, bool(changed))
+    return RunState(run_dir, writes=first, position=position, settings=compared, resume=resume, changed=bool(changed))

@@ -54,11 +54,7 @@ def default_settings(group: str, name: str) -> dict[str, Any]:
 
 
 def _read(group: str, name: str) -> tuple[dict[str, Any], list[dict[str, str]]]:
-    """Read conf/<group>/<name>.yaml; return its settings, and the entries of its defaults that choose a component.
-
-    Raises:
-        InputError: the component does not exist.
-    """
+    """Read conf/<group>/<name>.yaml; return its settings, and the entries of its defaults that choose a component."""
     import yaml
 
     one_of(*names(group)).check(f"{group}.name", name)

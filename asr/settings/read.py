@@ -76,7 +76,7 @@ def _entry(field: "Field[Any]", hint: Any) -> Entry:
     rule = next((mark for mark in marks if isinstance(mark, Rule)), None)
     kind = next((mark for mark in marks if isinstance(mark, Kind)), Kind.SETTING if rule else Kind.SECTION)
     required = field.default is MISSING and field.default_factory is MISSING
-    return Entry(field.name, key, kind, get_origin(value) or value, rule, required)
+    return Entry(field.name, key=key, kind=kind, type=get_origin(value) or value, rule=rule, required=required)
 
 
 def settings_of(cls: type) -> Iterator[Entry]:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from asr.storage.byte_range import ByteRange
+from asr.storage.location import ByteRange
 from asr.storage.settings import StorageSettings
 from asr.system.files import UNFINISHED
 

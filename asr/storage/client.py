@@ -104,7 +104,7 @@ class _Incomplete(Exception):  # noqa: N818
     """Fewer bytes arrived than were announced."""
 
 
-class _Place(NamedTuple):
+class _Location(NamedTuple):
     """An obstore store, and the path of an object in it."""
 
     store: Any
@@ -168,24 +168,24 @@ class Client:
             raise UnreachableStoreError(f"{printable_url(request.url)}: {cause}.") from None
 
     def _asked(self, request: Request, settings: StorageSettings) -> Coroutine[Any, Any, Any]:
-        place = self._place(request.url, settings)
+        location = self._place(request.url, settings)
         if isinstance(request, Get):
-            return self._get(request, place, settings)
+            return self._get(request, location, settings)
         if isinstance(request, Stat):
-            return self._head(request, place)
+            return self._head(request, location)
         if isinstance(request, Listing):
-            return self._list(request, place, settings)
-        return self._put(request, place)
+            return self._list(request, location, settings)
+        return self._put(request, location)
 
     # ---- the four requests
 
-    async def _get(self, request: Get, place: _Place, settings: StorageSettings) -> Fetched:
+    async def _get(self, request: Get, location: _Location, settings: StorageSettings) -> Fetched:
         """Get a range; also retry after wrong bodies, such as truncated ones without ETags, which obstore does not."""
         deadline, pause = time.monotonic() + settings.retry_seconds, FIRST_PAUSE_SECONDS
         may_be_whole = bucket(request.url) not in self._with_ranges
         while True:
             try:
-                return await self._get_once(request, place, may_be_whole)
+                return await self._get_once(request, location, may_be_whole)
             except (_Incomplete, self._obstore.exceptions.GenericError) as error:
                 if time.monotonic() + pause > deadline or "status code: 4" in str(error):
                     raise
@@ -193,17 +193,17 @@ class Client:
             await asyncio.sleep(pause)
             pause = min(2 * pause, MAX_PAUSE_SECONDS)
 
-    async def _get_once(self, request: Get, place: _Place, may_be_whole: bool) -> Fetched:
+    async def _get_once(self, request: Get, location: _Location, may_be_whole: bool) -> Fetched:
         """Get a range once; `may_be_whole`: from a server that ignores ranges, get the whole object."""
         host, is_whole = bucket(request.url), False
         try:
-            result = await self._result(request, place, whole=False)
+            result = await self._result(request, location, whole=False)
             self._with_ranges.add(host)
         except self._obstore.exceptions.PreconditionError:
             raise _changed(request.url, f"it no longer has the version {request.etag}") from None
         except (self._obstore.exceptions.GenericError, self._obstore.exceptions.NotSupportedError) as error:
             if "status code: 416" in str(error):
-                return _past_the_end(request, await self._head(Stat(request.url), place))
+                return _past_the_end(request, await self._head(Stat(request.url), location))
             if not any(mark in str(error) for mark in ANSWERED_WITH_200):
                 raise
             if not may_be_whole:
@@ -211,7 +211,7 @@ class Client:
             if host not in self._without_ranges:
                 logger.warning("%s answers requests for byte ranges with whole objects", host.rpartition("@")[2])
             self._without_ranges.add(host)
-            result, is_whole = await self._result(request, place, whole=True), True
+            result, is_whole = await self._result(request, location, whole=True), True
         info = _info(result.meta)
         check_version(request.url, request.etag, info)
         if encoding := result.attributes.get("Content-Encoding"):
@@ -228,26 +228,28 @@ class Client:
             check_end(request.url, request.stop, info)
         return Fetched(content, info)
 
-    async def _result(self, request: Get, place: _Place, whole: bool) -> GetResult:
+    async def _result(self, request: Get, location: _Location, whole: bool) -> GetResult:
         options: dict[str, Any] = {} if whole else {"range": (request.start, request.stop)}
         if request.etag is not None and request.etag.startswith('"'):  # a weak ETag (W/"...") never matches
             options["if_match"] = request.etag
-        return await self._obstore.get_async(place.store, place.path, options=options)  # type: ignore[arg-type]
+        return await self._obstore.get_async(location.store, location.path, options=options)  # type: ignore[arg-type]
 
-    async def _head(self, request: Stat, place: _Place) -> ObjectInfo:
+    async def _head(self, request: Stat, location: _Location) -> ObjectInfo:
         if scheme(request.url) in HTTP and "?" in request.url:  # the signature in a signed URL is valid only for GET
-            result = await self._obstore.get_async(place.store, place.path)
+            result = await self._obstore.get_async(location.store, location.path)
             return _info(result.meta)
         try:
-            return _info(await self._obstore.head_async(place.store, place.path))
+            return _info(await self._obstore.head_async(location.store, location.path))
         except self._obstore.exceptions.GenericError as error:
             if "status code: 400" not in str(error):
                 raise
         # The answer to HEAD has no body, which would have the reason, such as an expired token.
-        result = await self._obstore.get_async(place.store, place.path, options={"range": (0, 1)})
+        result = await self._obstore.get_async(location.store, location.path, options={"range": (0, 1)})
         return _info(result.meta)
 
-    async def _list(self, request: Listing, place: _Place, settings: StorageSettings) -> list[tuple[str, ObjectInfo]]:
+    async def _list(
+        self, request: Listing, location: _Location, settings: StorageSettings
+    ) -> list[tuple[str, ObjectInfo]]:
         """List objects; a truncated answer, which obstore does not retry, is requested again from the beginning."""
         if scheme(request.url) in HTTP:
             raise StoreError(f"{printable_url(request.url)}: a web server's files cannot be listed; name each file.")
@@ -256,7 +258,7 @@ class Client:
         while True:
             objects: list[ObjectMeta] = []
             try:
-                async for chunk in self._obstore.list(place.store, place.path.rstrip("/") or None):
+                async for chunk in self._obstore.list(location.store, location.path.rstrip("/") or None):
                     objects += chunk
                 return sorted((root + meta["path"], _info(meta)) for meta in objects)
             except self._obstore.exceptions.GenericError as error:
@@ -265,17 +267,17 @@ class Client:
             await asyncio.sleep(pause)
             pause = min(2 * pause, MAX_PAUSE_SECONDS)
 
-    async def _put(self, request: Put, place: _Place) -> bool:
+    async def _put(self, request: Put, location: _Location) -> bool:
         try:
             mode: Literal["create", "overwrite"] = "create" if request.is_new else "overwrite"
-            await self._obstore.put_async(place.store, place.path, request.content, mode=mode)
+            await self._obstore.put_async(location.store, location.path, request.content, mode=mode)
         except self._obstore.exceptions.AlreadyExistsError:
             return False
         return True
 
     # ---- stores
 
-    def _place(self, url: str, settings: StorageSettings) -> _Place:
+    def _place(self, url: str, settings: StorageSettings) -> _Location:
         """Return the store of a URL, opened if necessary, and the object's path in it."""
         if scheme(url) not in HTTP:
             root, path = f"{scheme(url)}://{bucket(url)}", key(url)
@@ -288,7 +290,7 @@ class Client:
             while len(self._stores) >= MAX_STORES:
                 self._stores.pop(next(iter(self._stores)))
             self._stores[store] = self._open(root, settings)
-        return _Place(self._stores[store], path)
+        return _Location(self._stores[store], path)
 
     def _open(self, root: str, settings: StorageSettings) -> Any:
         from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
@@ -325,11 +327,11 @@ def time_limit(request: Request, settings: StorageSettings) -> float:
 
 async def _slice_of(result: GetResult, start: int, stop: int) -> bytes:
     """Read an object from its beginning to `stop`, and return the bytes from `start` on."""
-    content, position = bytearray(), 0
+    content, offset = bytearray(), 0
     async for chunk in result.stream(min_chunk_size=1 << 18):
-        content += memoryview(chunk)[max(0, start - position) : max(0, stop - position)]
-        position += len(chunk)
-        if position >= stop:
+        content += memoryview(chunk)[max(0, start - offset) : max(0, stop - offset)]
+        offset += len(chunk)
+        if offset >= stop:
             break
     return bytes(content)
 

@@ -4,12 +4,26 @@ import os
 import posixpath
 import re
 from pathlib import Path, PurePath
+from typing import NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
 SCHEMES = ("s3", "https", "http", "gs", "az")  # gs and az: not tested
 HTTP = ("http", "https")
 
 _SCHEME = re.compile(r"(?i:([a-z][a-z0-9+.-]*)://)")
+
+
+class ByteRange(NamedTuple):
+    """Bytes `start` to `start + num_bytes` of a file; if `etag` is given, the file must have this version."""
+
+    path: str
+    start: int
+    num_bytes: int
+    etag: str | None = None
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.num_bytes
 
 
 def is_url(path: str | PurePath) -> bool:

@@ -59,12 +59,7 @@ class _Helper:
         self._in_use = threading.Lock()
 
     def run(self, requests: Sequence[Request], settings: StorageSettings) -> list[Any]:
-        """Send requests as `Client.run` does.
-
-        Raises:
-            StoreError: a request failed; the error is that of the first failed request in the given order.
-            EOFError, OSError: the helper has ended.
-        """
+        """Send requests as `Client.run` does."""
         slowest = max((time_limit(request, settings) for request in requests), default=0.0)
         limit = slowest * (1 + len(requests) // CONCURRENT_REQUESTS) + SLACK_SECONDS
         with self._in_use:
@@ -91,11 +86,7 @@ class _Helper:
 
 
 class _Session:
-    """This process's access to stores.
-
-    Args:
-        settings: settings of stores; None: the defaults.
-    """
+    """This process's access to stores."""
 
     def __init__(self, settings: StorageSettings | None) -> None:
         self.settings = settings

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 from asr.errors import StoreError, one_line
-from asr.storage.byte_range import ByteRange
 from asr.storage.cache import range_cache
 from asr.storage.client import (
     MODIFIED,
@@ -29,7 +28,7 @@ from asr.storage.client import (
     check_end,
     check_version,
 )
-from asr.storage.location import is_url
+from asr.storage.location import ByteRange, is_url
 from asr.storage.session import ask, current_settings
 from asr.system.files import write_shared
 from asr.system.files import write_whole as write_whole_file

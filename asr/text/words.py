@@ -29,11 +29,11 @@ def spell(tokens: Sequence[int], pieces: Sequence[str]) -> list[Spelt]:
     """
     words: list[Spelt] = []
     word, first, last, tail = "", 0, 0, 0
-    for position, token in enumerate(tokens):
+    for index, token in enumerate(tokens):
         for character in pieces[token]:
             if not character.isspace():
-                tail = tail + 1 if word and last == position else 1
-                word, first, last = word + character, first if word else position, position
+                tail = tail + 1 if word and last == index else 1
+                word, first, last = word + character, first if word else index, index
             elif word:
                 words.append(Spelt(word, first, last, tail))
                 word = ""

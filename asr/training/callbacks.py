@@ -1,20 +1,25 @@
 """Optional training callbacks, except checkpointing."""
 
+import logging
+import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import lightning.pytorch as pl
-from lightning.pytorch.callbacks import LambdaCallback
+from lightning.pytorch.callbacks import EMAWeightAveraging, LambdaCallback
+from torch.optim.swa_utils import AveragedModel
 
 from asr.checkpoint.saved import PERPLEXITY
-from asr.training.blank import StuckAtBlank
-from asr.training.early_stopping import Patience
+from asr.data.batch import Batch
+from asr.recognition.model import Model
+from asr.text.numbers import counted, percent
+from asr.training.compiled_blocks import CompiledBlocks, Inductor
+from asr.training.frozen import Frozen
 from asr.training.lightning_internals import moving_average, validate
 from asr.training.memory_check import LargestBatchFirst
 from asr.training.profile import Profile
-from asr.training.sharded_average import ShardedAverage, WholeInValidation
-from asr.training.sharding import is_sharded
-from asr.training.step_callbacks import step_callbacks
+from asr.training.progress import scored
+from asr.training.sharding import divide_weights, gather_weights, is_sharded, load_weights, whole
 
 if TYPE_CHECKING:
     from asr.data.text_set import TextBatch
@@ -23,6 +28,127 @@ if TYPE_CHECKING:
     from asr.run.settings import RunSettings
     from asr.training.data_module import SpeechData
     from asr.training.task import RecognitionTask
+
+
+logger = logging.getLogger(__name__)
+
+STUCK = 0.995  # with a larger fraction of blank frames, no word is recognised
+STUCK_VALIDATIONS = 2  # in a row, because every CTC model outputs only blanks early in its training
+STUCK_CAUSES = (
+    "a learning rate that is too high or too low (optimizer.lr), too few steps so far (schedule.warmup_steps, "
+    "trainer.max_epochs), masks on a small corpus (augment=[speed_perturb]), texts that do not match their audio "
+    "(python -m asr.doctor). debug=overfit tests whether the model can learn at all"
+)
+
+
+class WholeInValidation(pl.callbacks.Callback):
+    """Validate with whole weights on every process."""
+
+    def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Gather the weights."""
+        gather_weights(pl_module)
+
+    def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Free the parts of the weights that belong to other processes."""
+        divide_weights(pl_module)
+
+
+class ShardedAverage(EMAWeightAveraging):
+    """Lightning's moving average of a sharded task: the task is copied before it is sharded; the copy is sharded, too.
+
+    Validations use whole weights, as with `WholeInValidation`.
+    """
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Copy the task, then shard the copy; Lightning would shard first, but a sharded task cannot be copied."""
+        self._average_model = AveragedModel(pl_module, use_buffers=self._use_buffers, **self._kwargs)
+        cast(pl.LightningModule, self._average_model.module).configure_model()
+
+    def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Exchange the trained weights and the average, then gather the average."""
+        super().on_validation_epoch_start(trainer, pl_module)
+        gather_weights(pl_module)
+
+    def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Free the parts that belong to other processes, then exchange the average and the trained weights again."""
+        divide_weights(pl_module)
+        super().on_validation_epoch_end(trainer, pl_module)
+
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Add the average as whole tensors."""
+        super().on_save_checkpoint(trainer, pl_module, checkpoint)
+        checkpoint["state_dict"] = whole(checkpoint["state_dict"])
+
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Load this process's part of the average and of the trained weights."""
+        assert self._average_model is not None
+        load_weights(self._average_model.module, checkpoint["state_dict"])
+        self._average_model.n_averaged.copy_(checkpoint["averaging_state"]["n_averaged"])
+        load_weights(pl_module, checkpoint["current_model_state"])
+
+
+class Patience(pl.callbacks.EarlyStopping):
+    """Stop after `patience` consecutive validations without a new best WER or perplexity.
+
+    If a run starts from a model (`init.from`), the validation of that model counts as the first best value. A run that
+    is resumed after early stopping stops again immediately; Lightning alone would continue it. Validations without a
+    finite value, as from references without words, are not counted; Lightning alone would stop at the first of them.
+
+    Args:
+        patience: number of validations.
+        measure: metric of validations.
+    """
+
+    def __init__(self, patience: int, measure: str) -> None:
+        self._measure = measure
+        self._is_reported = False  # whether a validation without a finite value was logged
+        super().__init__(f"valid/{measure}", mode="min", patience=patience, check_on_train_epoch_end=False)
+
+    @property
+    def reason(self) -> str | None:
+        """Why the training has stopped; None if it has not stopped for lack of improvement."""
+        if self.wait_count < self.patience:
+            return None
+        name, best = scored(self._measure, float(self.best_score), 2)
+        return f"no better {name} than {best} in {counted(self.patience, 'validation')} (early_stopping.patience)"
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Stop immediately if the run had stopped before it was resumed."""
+        trainer.should_stop = self.wait_count >= self.patience
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Compare the validation with the best one, unless its value is not finite."""
+        score = float(trainer.callback_metrics[self.monitor])
+        if math.isfinite(score):
+            super().on_validation_end(trainer, pl_module)
+        elif not self._is_reported:
+            self._is_reported = True
+            name, _ = scored(self._measure, score)
+            cause = "for example because the references have no words"
+            logger.warning("early stopping ignores validations whose %s is not finite; got %s, %s", name, score, cause)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the state of a checkpoint, except the patience, which comes from the settings."""
+        super().load_state_dict(state_dict | {"patience": self.patience})
+
+
+class StuckAtBlank(pl.Callback):
+    """Warn once if nearly every frame is blank in `STUCK_VALIDATIONS` validations in a row."""
+
+    def __init__(self) -> None:
+        self._in_a_row = 0
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Check the blank ratio, which is logged only for models with a frame head."""
+        ratio = float(trainer.callback_metrics.get("valid/blank_ratio", 0.0))
+        self._in_a_row = self._in_a_row + 1 if ratio >= STUCK and trainer.global_step > 0 else 0
+        if self._in_a_row == STUCK_VALIDATIONS:
+            blanks = f"{percent(ratio)} of the frames are blank in {STUCK_VALIDATIONS} validations in a row"
+            logger.warning("the model recognises nothing: %s. Likely causes: %s.", blanks, STUCK_CAUSES)
 
 
 def besides_steps(
@@ -51,13 +177,7 @@ def besides_steps(
 def besides_text_steps(
     trainer: pl.Trainer, settings: "LanguageModelSettings", largest: "Callable[[], Sequence[TextBatch]]"
 ) -> list[pl.Callback]:
-    """Make the callbacks for training a language model, in the order in which they are called.
-
-    Args:
-        trainer: trainer of the run.
-        settings: settings of the run.
-        largest: makes this process's share of the largest batches.
-    """
+    """Make the callbacks for training a language model, in the order in which they are called."""
     callbacks: list[pl.Callback] = [LargestBatchFirst(largest)]
     callbacks += _weights(trainer, settings.ema.decay)
     if settings.early_stopping.patience is not None:
@@ -70,3 +190,14 @@ def _weights(trainer: pl.Trainer, decay: float | None) -> list[pl.Callback]:
     if is_sharded(trainer):
         return [WholeInValidation() if decay is None else moving_average(decay, ShardedAverage)]
     return [] if decay is None else [moving_average(decay)]
+
+
+def step_callbacks(settings: "RunSettings", model: Model, largest: Callable[[], Sequence[Batch]]) -> list[pl.Callback]:
+    """Make the callbacks, in the order in which they must run."""
+    callbacks: list[pl.Callback] = [
+        Frozen(model, settings.init.frozen, settings.init.frozen_steps),
+        LargestBatchFirst(largest),
+    ]
+    if settings.compile_blocks:
+        callbacks.append(CompiledBlocks(model.encoder, Inductor()))
+    return callbacks

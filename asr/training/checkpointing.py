@@ -9,12 +9,12 @@ import lightning.pytorch as pl
 import torch
 
 from asr.checkpoint.saved import checkpoint_name, kept_checkpoints, superfluous
-from asr.data.epochs import Epochs
+from asr.data.epoch_plan import Epochs
 from asr.data.position import Position
 from asr.run.resume import RUN_KEY, Run
 from asr.system.files import write_whole
 from asr.training.distributed import fail_together, gather
-from asr.training.lightning_internals import batches_begun, begin_whole_epoch, full_checkpoint, set_place
+from asr.training.lightning_internals import batches_begun, begin_whole_epoch, full_checkpoint, set_position
 from asr.training.sharding import is_sharded
 from asr.training.signals import Stopped, StopRequest
 
@@ -106,14 +106,14 @@ class Saving(pl.callbacks.Checkpoint):
         checkpoint[RUN_KEY] = self._run.at(position)
         # The step number for loggers. Lightning adds 1 when it resumes after a validation within an epoch.
         logged = trainer.global_step - (trainer.validating and position.batch > 0)
-        set_place(checkpoint, position, logged)
+        set_position(checkpoint, position, logged)
 
     def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """If the number of processes has changed, resume at batch 0 of a new plan for the rest of the epoch."""
         saved = Position.from_dict(checkpoint[RUN_KEY]["position"])
         position = saved.on(trainer.world_size)
         if position != saved:
-            set_place(checkpoint, position, checkpoint["global_step"])
+            set_position(checkpoint, position, checkpoint["global_step"])
 
     def _agree(self, trainer: pl.Trainer) -> tuple[int, bool]:
         """Return a signal's number (0: none) and whether a checkpoint is overdue; all processes get equal values."""

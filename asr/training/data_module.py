@@ -3,8 +3,10 @@
 import logging
 import multiprocessing
 import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
@@ -14,8 +16,7 @@ from torch.utils.data import DataLoader, Sampler
 from asr.data.batch import Batch, collate
 from asr.data.batch_plan import BatchSampler, plan_evaluation
 from asr.data.dataset import Augmentation, Item, SpeechDataset
-from asr.data.epoch_plan import EpochSampler
-from asr.data.epochs import Epochs
+from asr.data.epoch_plan import Epochs, EpochSampler
 from asr.data.position import Position
 from asr.data.seeds import derive_seed
 from asr.data.training_set import TrainingSet
@@ -24,12 +25,33 @@ from asr.features.batched.front_end import FrontEnd
 from asr.system.processes import die_with_parent, return_memory, shared_memory, start_method
 from asr.text.printable import listed
 from asr.training.signals import SIGNALS
-from asr.training.stopwatch import Stopwatch
 
 if TYPE_CHECKING:
     from asr.data.manifest import Utterance
 
+
 logger = logging.getLogger(__name__)
+
+
+class Stopwatch:
+    """Sum the wall-clock seconds spent inside `with stopwatch:`."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._started = 0.0
+
+    def __enter__(self) -> None:
+        self._started = time.monotonic()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._seconds += time.monotonic() - self._started
+
+    def take(self) -> float:
+        """Return the sum since the last call, and reset it."""
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
 
 
 class SpeechData(pl.LightningDataModule):
@@ -87,7 +109,7 @@ class SpeechData(pl.LightningDataModule):
     def train_dataloader(self) -> DataLoader[Batch]:
         """Plan the current epoch; return its loader, which begins with the batch at which the run starts or resumes."""
         assert self.trainer is not None
-        position = self.epochs.stretch(self.trainer.current_epoch, self.trainer.world_size)
+        position = self.epochs.first_position(self.trainer.current_epoch, self.trainer.world_size)
         plan = self.epochs.plan(position)
         if plan.kept_speed and plan.epoch == self.epochs.begin.epoch:  # logged once
             reason = "keep speed 1.0: the drawn speed would give too few frames for their text, or too long a batch"
@@ -126,7 +148,7 @@ class SpeechData(pl.LightningDataModule):
         the same length.
         """
         assert self.trainer is not None
-        plan = self.epochs.plan(self.epochs.stretch(self.epochs.begin.epoch, self.trainer.world_size))
+        plan = self.epochs.plan(self.epochs.first_position(self.epochs.begin.epoch, self.trainer.world_size))
         noise = torch.Generator().manual_seed(derive_seed(self._training_set.seed, "worst batches"))
         steps = [plan.items(step, self.trainer.global_rank) for step in plan.largest()]
         return [self._training_set.made_up(items, noise) for items in steps]

@@ -116,15 +116,7 @@ def experiment_command(command: Command, root: str = "train", read: Reader = rea
 
 
 def readable_arguments(arguments: Sequence[str], root: str) -> list[str]:
-    """Return the arguments with quotes around values that Hydra's grammar would refuse; check the options.
-
-    Args:
-        arguments: arguments of the command line.
-        root: name of the primary config.
-
-    Raises:
-        InputError: an option does not exist, or its value is invalid.
-    """
+    """Return the arguments with quotes around values that Hydra's grammar would refuse; check the options."""
     from hydra import compose, initialize_config_dir
     from hydra._internal.utils import get_args_parser
     from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -155,11 +147,7 @@ def readable_arguments(arguments: Sequence[str], root: str) -> list[str]:
 
 
 def composition_error(error: "CompactHydraException") -> str:
-    """Return a composition error as one line: what must hold, what was given, what to do.
-
-    Args:
-        error: error that Hydra raised when it composed the config; its message has several lines.
-    """
+    """Return a composition error as one line: what must hold, what was given, what to do."""
     from hydra.errors import MissingConfigException, OverrideParseException
     from omegaconf import DictConfig, OmegaConf
     from omegaconf.errors import OmegaConfBaseException
@@ -214,11 +202,7 @@ def _one_line(lines: Iterable[str]) -> str:
 
 
 def check_sweep_packages(arguments: Sequence[str]) -> None:
-    """Check that the packages of `sweep=[...]` are installed; Hydra's own error would not name the package.
-
-    Raises:
-        InputError: a package is not installed.
-    """
+    """Check that the packages of `sweep=[...]` are installed; Hydra's own error would not name the package."""
     chosen = next((argument for argument in arguments if argument.startswith("sweep=")), "")
     for name, (package, extra) in SWEEP_PACKAGES.items():
         if name in re.split(r"[^a-z]+", chosen.removeprefix("sweep=")):
@@ -269,12 +253,6 @@ def run_job(
 
     An error of the user or of a store is logged as one line, with exit status 1. The exit status after a signal is
     128 + the signal's number.
-
-    Args:
-        command: function to run.
-        resolved: the config.
-        overrides: overrides of the command line.
-        read: makes the settings from the config.
     """
     start_log()
     threading.excepthook = _report_thread
@@ -321,11 +299,7 @@ def _report_thread(arguments: threading.ExceptHookArgs) -> None:
 
 
 def _check_unsigned(setting: Any) -> None:
-    """Check that no setting is a URL with a signature or password, which config.yaml and the report would store.
-
-    Raises:
-        InputError: a setting contains a secret; the message does not contain it.
-    """
+    """Check that no setting is a URL with a signature or password, which config.yaml and the report would store."""
     if isinstance(setting, Mapping):
         setting = list(setting.values())
     if isinstance(setting, list):

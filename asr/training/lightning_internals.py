@@ -77,7 +77,7 @@ def full_checkpoint(trainer: pl.Trainer) -> dict[str, Any]:
     return trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
 
 
-def set_place(checkpoint: dict[str, Any], position: Position, logged: int) -> None:
+def set_position(checkpoint: dict[str, Any], position: Position, logged: int) -> None:
     """Set the position at which a run resumes from a checkpoint.
 
     Lightning 2.6 infers from its loop counters which callback wrote a checkpoint, and resumes accordingly. This

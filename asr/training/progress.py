@@ -17,7 +17,7 @@ from asr.run.events import EventsFile, Progress, Validated
 from asr.run.names import LOSS_OF, VALID_LOSS_OF, VALID_WER_OF
 from asr.text.numbers import duration, percent
 from asr.training.lightning_internals import batches_begun
-from asr.training.line_sums import LineSums
+from asr.training.tasks import LineSums
 
 if TYPE_CHECKING:
     from asr.training.tasks import TrainingTask
@@ -150,13 +150,7 @@ def _validation(trainer: pl.Trainer) -> str:
 
 
 def _by_manifest(metrics: Mapping[str, float], kind: str, write: Callable[[float], str] = "{:.3f}".format) -> str:
-    """Return a list of metrics by manifest, in brackets; "" if there are no such metrics.
-
-    Args:
-        metrics: metrics, by name.
-        kind: prefix of the metrics' names; the rest of a name is the manifest's name.
-        write: formats a value.
-    """
+    """Return a list of metrics by manifest, in brackets; "" if there are no such metrics."""
     values = [f"{name.removeprefix(kind)} {write(metrics[name])}" for name in metrics if name.startswith(kind)]
     return f" ({', '.join(values)})" if values else ""
 

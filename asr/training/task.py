@@ -25,16 +25,14 @@ from asr.recognition.recognizer import Recognizer
 from asr.run.names import HOURS_OF, LOSS_OF, VALID_LOSS_OF, VALID_WER_OF
 from asr.run.validation_samples import SamplesFile, ValidationSample
 from asr.text.printable import listed
+from asr.training.data_module import Stopwatch
 from asr.training.distributed import add_up, fail_together, gather
 from asr.training.gradients import divide_and_clip
 from asr.training.lightning_internals import forget_metric
-from asr.training.line_sums import LineSums
-from asr.training.manifest_sums import ManifestSums
+from asr.training.manifest_sums import ManifestSums, ValidationSums
 from asr.training.memory_check import describe
-from asr.training.place import epoch_of, epochs_done, log_place, scheduled
 from asr.training.step_sums import StepBatches, StepRecord, StepSums, wait_for
-from asr.training.stopwatch import Stopwatch
-from asr.training.validation_sums import ValidationSums
+from asr.training.tasks import LineSums, epoch_of, epochs_done, log_place, scheduled
 
 STATES = {
     "state_dict",
@@ -91,6 +89,7 @@ class RecognitionTask(pl.LightningModule):
     def __init__(
         self,
         recognizer: Recognizer,
+        *,
         make_optimizer: Callable[[Any], Optimizer],
         schedule: Schedule,
         total_steps: int,

@@ -1,25 +1,28 @@
 """Lightning's Trainer, made from the settings, with its loggers, callbacks and signal handlers."""
 
+import importlib.util
 import logging
 import warnings
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.loggers import Logger, TensorBoardLogger
 
+from asr.build import component
 from asr.checkpoint.load import CHECKPOINTS
-from asr.errors import InputError, one_line, shown
+from asr.errors import InputError, how_to_install, one_line, shown
+from asr.run.names import METRICS
 from asr.settings.read import as_mapping
 from asr.training.checkpointing import Saving
 from asr.training.lightning_internals import replace_signal_handlers
-from asr.training.loggers import chosen_loggers, make_loggers
+from asr.training.metrics import MetricsFile, TensorBoardTexts
 from asr.training.progress import progress_callbacks
 from asr.training.sharding import Sharded
 from asr.training.signals import StopRequest
-from asr.training.tensorboard import TensorBoardTexts
 
 if TYPE_CHECKING:
     from asr.run.language_model_settings import LanguageModelSettings
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from asr.training.tasks import TrainingData
 
     AnyRunSettings = RunSettings | LanguageModelSettings
+
 
 OWN: dict[str, Any] = {  # arguments of the Trainer that asr sets itself
     "logger": False,  # `equip` adds loggers
@@ -45,6 +49,34 @@ INSTEAD = {  # settings of asr that have the purpose of an argument in OWN
     "default_root_dir": "run_dir",
     "gradient_clip_algorithm": "trainer.gradient_clip_val",
 }
+
+
+def make_loggers(
+    components: Mapping[str, Any],
+    resolved: Mapping[str, Any],
+    run_dir: Path,
+    run_id: str,
+    step: int,
+    tensorboard: TensorBoardLogger,
+) -> list[Logger]:
+    """Make the loggers of a run."""
+    others = [make(run_dir, run_id, resolved) for make in chosen_loggers(components)]
+    return [MetricsFile(run_dir / METRICS, step), tensorboard, *others]
+
+
+def chosen_loggers(components: Mapping[str, Any]) -> list[partial[Logger]]:
+    """Return the loggers of services that the settings choose; a logger has the name of the package that it needs."""
+    chosen = components.get("logger") or {}
+    if not isinstance(chosen, Mapping):
+        raise InputError(f"logger must map names of loggers, such as wandb, to their settings; got {shown(chosen)}.")
+    loggers = [
+        component("training/logger", {"name": name, **settings}, f"logger.{name}") for name, settings in chosen.items()
+    ]
+    for name in chosen:
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.origin is None:  # a folder of this name is not a package
+            raise InputError(f"logger={name} needs the package {name}; it is not installed. {how_to_install(name)}")
+    return loggers
 
 
 def make_trainer(settings: "AnyRunSettings") -> pl.Trainer:

@@ -246,8 +246,8 @@ def scatter_chart(title: str, x: Axis, y: Axis, dots: Sequence[Dot], note: str =
     for dot in dots:
         if dot.x is not None and dot.y is not None and math.isfinite(dot.x) and math.isfinite(dot.y):
             hover = [dot.name, f"{x.label}: {x.write(dot.x)}", f"{y.label}: {y.write(dot.y)}", dot.note]
-            position = plane.x(dot.x), plane.y(dot.y)
-            drawn.append(circle("mark see-through s1", *position, 4.5, "\n".join(filter(None, hover))))
+            centre = plane.x(dot.x), plane.y(dot.y)
+            drawn.append(circle("mark see-through s1", *centre, 4.5, "\n".join(filter(None, hover))))
     rows = [["", x.label, y.label, ""]] + [[dot.name, x.write(dot.x), y.write(dot.y), dot.note] for dot in dots]
     return _figure(title, note, drawn, rows)
 
@@ -261,10 +261,10 @@ def _line(plane: Plane, series: Series, number: int) -> list[str]:
     known = [(at, value) for at, value in series.points if value is not None and math.isfinite(value)]
     x, y = plane.x.axis, plane.y.axis
     for at, value in known[:: math.ceil(len(known) / MAX_POINTS) or 1]:
-        position = plane.x(at), plane.y(value)
+        centre = plane.x(at), plane.y(value)
         hover = f"{series.name}\n{x.label}: {x.write(at)}\n{y.label}: {y.write(value)}"
-        drawn.append(circle(f"mark {style.split()[0]}", *position, 3.5) if series.dots or len(known) == 1 else "")
-        drawn.append(circle("hit", *position, 7, hover))
+        drawn.append(circle(f"mark {style.split()[0]}", *centre, 3.5) if series.dots or len(known) == 1 else "")
+        drawn.append(circle("hit", *centre, 7, hover))
     return drawn
 
 
@@ -287,14 +287,14 @@ def _line_rows(x: Axis, y: Axis, series: Sequence[Series]) -> list[list[str]]:
     max_rows = max(2, TABLE_ROWS // max(1, len(series)))
     chosen: set[float] = set()
     for curve in series:
-        at = [position for position, _ in curve.points]
+        at = [x for x, _ in curve.points]
         chosen.update(
             at if len(at) <= max_rows else (at[round(row * (len(at) - 1) / (max_rows - 1))] for row in range(max_rows))
         )
-    positions = sorted(chosen)
+    xs = sorted(chosen)
     values = [dict(curve.points) for curve in series]
     names = [y.label] if len(series) == 1 else [curve.name for curve in series]
-    return [[x.label, *names]] + [[x.write(at), *(y.write(heights.get(at)) for heights in values)] for at in positions]
+    return [[x.label, *names]] + [[x.write(at), *(y.write(heights.get(at)) for heights in values)] for at in xs]
 
 
 def _figure(

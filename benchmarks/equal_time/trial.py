@@ -93,4 +93,4 @@ class _Row:
         nn.utils.clip_grad_norm_(self._model.parameters(), self._max_norm)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
-        return time.process_time() - start, sum(self._data.utterances[item.position].duration for item in items)
+        return time.process_time() - start, sum(self._data.utterances[item.row].duration for item in items)

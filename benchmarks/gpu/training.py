@@ -20,8 +20,7 @@ from asr.cli.command import run_command
 from asr.data.corpus import read_corpus
 from asr.data.index_cache import IndexCache
 from asr.diagnosis.examination import Manifests
-from asr.diagnosis.forecast import forecast
-from asr.diagnosis.model import fresh_model
+from asr.diagnosis.forecast import forecast, fresh_model
 from asr.errors import InputError
 from asr.run.settings import RunSettings, read_run_settings
 from asr.text.normalize import get_normalizer

@@ -120,9 +120,9 @@ def _zeros(waveforms: Tensor, sample_counts: Tensor, before: int) -> Tensor:
 
 def _reflected(waveforms: Tensor, sample_counts: Tensor, before: int) -> Tensor:
     """Mirror each waveform at its first and last sample, repeatedly if it is short."""
-    place = torch.arange(-before, waveforms.shape[1] + before, device=waveforms.device)
+    index = torch.arange(-before, waveforms.shape[1] + before, device=waveforms.device)
     period = (2 * (sample_counts - 1)).clamp(min=1)[:, None]
-    inside = place % period  # (B, before + S + before)
+    inside = index % period  # (B, before + S + before)
     return F.pad(waveforms, (0, 1)).gather(1, torch.minimum(inside, period - inside))
 
 

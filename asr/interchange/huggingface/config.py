@@ -51,11 +51,7 @@ FEATURES_KEYS = {
 
 
 def encoder_section(config: Section) -> Section:
-    """Return the encoder's section.
-
-    Raises:
-        InputError: the model is not a Parakeet.
-    """
+    """Return the encoder's section."""
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in KEYS:
         raise InputError(f"model_type must be parakeet_ctc, parakeet_rnnt or parakeet_tdt; got {as_yaml(kind)}.")

@@ -10,7 +10,7 @@ from safetensors.torch import save
 from asr.checkpoint.bundle import Bundle
 from asr.checkpoint.load import bundle_recognizer
 from asr.features.slaney_fbank import SlaneyFbank
-from asr.interchange.account import Names, give
+from asr.interchange.account import SAME, SUM, Names, block_names, give, outputs, stages
 from asr.interchange.foreign import CTC, Converted, Weights, convert, errors_of
 from asr.interchange.huggingface.config import (
     blank_of,
@@ -23,7 +23,6 @@ from asr.interchange.huggingface.config import (
 )
 from asr.interchange.huggingface.files import read_config, read_files
 from asr.interchange.huggingface.tokenizer import Written, give_vocabulary, take_vocabulary
-from asr.interchange.huggingface.weights import names, transducer_names
 from asr.interchange.huggingface_files import (
     CONFIG,
     GENERATION,
@@ -37,6 +36,38 @@ from asr.interchange.section import Section
 from asr.interchange.tensors import load_tensors
 
 CTC_BESIDE = "head.ctc."  # prefix of the names of a CTC head's tensors in a model with a transducer
+
+
+OUTSIDE = stages("encoder.subsampling.layers") | {
+    "encoder.subsampling.linear": "encoder.subsampling.linear",
+    "head.linear": "ctc_head",
+}
+BLOCK = block_names(("q_proj", "k_proj", "v_proj"), "relative_k_proj", ("bias_u", "bias_v"), "o_proj", norm="norm")
+
+
+def names(blank: int) -> Names:
+    """Return the names of a Parakeet-CTC's tensors; `blank` is the index of the blank among its outputs."""
+    return Names("Hugging Face", OUTSIDE, "encoder.layers", BLOCK, computed={}, blank=blank)
+
+
+def transducer_names(blank: int, joiner: str) -> Names:
+    """Return the names of the tensors of a Parakeet-RNNT or Parakeet-TDT.
+
+    Args:
+        blank: index of the blank among the tokens, which precede the durations in the joint network's outputs.
+        joiner: name of the joiner in asr's head.
+    """
+    begin = f"head.{joiner}"
+    transducer = {
+        "head.predictor.embedding.weight": (("decoder.embedding.weight",), outputs(blank)),
+        f"{begin}.of_frames.weight": (("encoder_projector.weight",), SAME),
+        f"{begin}.of_frames.bias": (("encoder_projector.bias", "decoder.decoder_projector.bias"), SUM),
+        f"{begin}.of_tokens.weight": (("decoder.decoder_projector.weight",), SAME),
+        **{f"{begin}.output.{kind}": ((f"joint.head.{kind}",), outputs(blank)) for kind in ("weight", "bias")},
+    }
+    outside = {name: module for name, module in OUTSIDE.items() if name != "head.linear"}
+    outside |= {"head.predictor.cells": "decoder.lstm"}
+    return names(blank)._replace(outside=outside, transducer=transducer)
 
 
 def from_huggingface(path: Path, pad_mode: str) -> Converted:

@@ -59,10 +59,6 @@ def read_config(files: dict[str, bytes]) -> tuple[Section, Section]:
 def replace_huggingface(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write a folder for transformers; an older folder is replaced as a whole, as in `replace_bundle`.
 
-    Args:
-        folder: path of the folder.
-        files: content of the files, by name.
-
     Raises:
         InputError: as for `replace_bundle`.
     """

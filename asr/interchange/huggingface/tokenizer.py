@@ -64,10 +64,6 @@ def _with_blank(content: bytes, pieces: list[str]) -> bytes:
 def give_vocabulary(config: Mapping[str, Any], learnt: Mapping[str, bytes]) -> Written:
     """Convert asr's tokenizer to Hugging Face's.
 
-    Args:
-        config: config of asr's tokenizer.
-        learnt: files of the model.
-
     Raises:
         InputError: the tokens are not subwords.
     """

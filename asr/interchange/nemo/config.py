@@ -92,10 +92,6 @@ def with_used_heads(config: Section, tensors: Collection[str]) -> dict[str, Any]
     """Remove the sections of heads that a model does not have: Parakeet-TDT v2 and v3 keep an empty `aux_ctc`.
 
     The model's class determines its heads; if asr does not know the class, the tensors do.
-
-    Args:
-        config: config of the model.
-        tensors: names of its tensors.
     """
     target = config.get("target")
     name = target.rpartition(".")[2] if isinstance(target, str) else ""
@@ -182,11 +178,7 @@ def encoder_config(config: Section) -> dict[str, Any]:
 
 
 def _local_attention(nemo: Section, bias: bool) -> dict[str, Any]:
-    """Return the config of asr's local attention.
-
-    Raises:
-        InputError: the context differs between left and right.
-    """
+    """Return the config of asr's local attention."""
     given = nemo.get("att_context_size")
     sides = given[0] if isinstance(given, list) and len(given) == 1 and isinstance(given[0], list) else given
     if not isinstance(sides, list) or len(sides) != 2 or sides[0] != sides[1]:

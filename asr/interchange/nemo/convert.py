@@ -25,8 +25,7 @@ from asr.interchange.nemo.config import (
     with_used_heads,
 )
 from asr.interchange.nemo.tokenizer import give_vocabulary, take_vocabulary
-from asr.interchange.nemo.transducer import is_transducer, transducer, transducer_names, transducer_sections
-from asr.interchange.nemo.weights import names
+from asr.interchange.nemo.transducer import is_transducer, names, transducer, transducer_names, transducer_sections
 from asr.interchange.nemo_files import CONFIG, SAFETENSORS, WEIGHTS
 from asr.interchange.tensors import load_tensors
 

@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from asr.errors import InputError, shown
-from asr.interchange.account import ONE_FRAME, SAME, SUM, Layout, Names, outputs
+from asr.interchange.account import ONE_FRAME, SAME, SUM, Layout, Names, block_names, outputs, stages
 from asr.interchange.foreign import JOINT_ACTIVATIONS, HeadConfig
 from asr.interchange.nemo.config import AUXILIARY, MODELS, check_class, ctc_decoder, ctc_head
-from asr.interchange.nemo.weights import FRONT_END, names
 from asr.interchange.section import Section, as_yaml, check, mapping, whole
 from asr.settings.conf import default_settings
 
@@ -24,6 +23,29 @@ JOINT_KEYS = {
     *("fuse_loss_wer", "fused_batch_size", "experimental_fuse_loss_wer"),
 }
 JOINTNET_KEYS = {"joint_hidden", "encoder_hidden", "pred_hidden", "dropout"}
+
+
+WINDOW, FILTERBANK = "preprocessor.featurizer.window", "preprocessor.featurizer.fb"
+FRONT_END = stages("encoder.pre_encode.conv") | {
+    "encoder.subsampling.conv1": "encoder.pre_encode.conv.0",
+    "encoder.subsampling.conv2": "encoder.pre_encode.conv.2",
+    "encoder.subsampling.linear": "encoder.pre_encode.out",
+}
+BLOCK = block_names(
+    ("linear_q", "linear_k", "linear_v"), "linear_pos", ("pos_bias_u", "pos_bias_v"), "linear_out", norm="batch_norm"
+)
+
+
+def names(head: str = "decoder") -> Names:
+    """Return the names of a model's tensors; `head` is the prefix of its CTC head."""
+    return Names(
+        toolkit="NeMo",
+        outside=FRONT_END | {"head.linear": f"{head}.decoder_layers.0"},
+        blocks="encoder.layers",
+        block=BLOCK,
+        computed={WINDOW: lambda features: features.hann, FILTERBANK: lambda features: features.mel.T[None]},
+        blank=None,
+    )
 
 
 class NemoTransducer(NamedTuple):
