@@ -50,24 +50,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default="if-certain",
         help="if-certain (default): attach LM and weights only if the gain on held-out speech is certain",
     )
-    parser.add_argument(
-        "--label-priors",
-        metavar="MANIFEST",
-        nargs="+",
-        help="recordings, used without their texts, to estimate the prior of the model's labels; beam search subtracts "
-        "the prior with a tuned weight",
-    )
     add_decoding(parser)
     options = parser.parse_args(arguments)
     from asr.checkpoint.bundle import check_replaceable, give_back, read_bundle, replace_bundle
-    from asr.checkpoint.load import (
-        BUNDLE,
-        bundle_folder,
-        bundle_recognizer,
-        decoder_settings,
-        with_label_priors,
-        with_values,
-    )
+    from asr.checkpoint.load import BUNDLE, bundle_folder, bundle_recognizer, decoder_settings, with_values
     from asr.text.normalize import get_normalizer
 
     if Path(options.model).suffix == ".ckpt":
@@ -77,13 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         give_back(folder)  # after an earlier tuning that was killed while writing
     folder = bundle_folder(Path(options.model))
     bundle = read_bundle(folder)
-    instead = decoder(options)
-    if options.label_priors:
-        recognizer = place(bundle_recognizer(bundle, folder), options)
-        instead = with_label_priors(
-            instead, _label_priors(options.label_priors, recognizer, how), bundle.config["decode"]
-        )
-    settings = decoder_settings(bundle, instead)
+    settings = decoder_settings(bundle, decoder(options))
     tuned = replace(bundle, config=bundle.config | {"decode": settings})
     if lost := bundle.attached.keys() - tuned.attached.keys():
         files = ", ".join(sorted(lost))
@@ -141,24 +121,6 @@ def _read(
             complain_of(rejection.utterance.id, rejection.reason)
         num_problems += len(errors) + len(rejected)
     return dev_sets, num_problems
-
-
-def _label_priors(manifests: Sequence[str], recognizer: "Recognizer", how: "Inference") -> list[float]:
-    """Estimate the prior of the model's labels.
-
-    Raises:
-        InputError: the model has no frame head, or the recordings are unreadable.
-    """
-    from asr.evaluation.label_priors import label_log_priors
-
-    if recognizer.model.head.frame_head is None:
-        raise InputError("--label-priors needs a model with a CTC head; this one has none. Leave out --label-priors.")
-    recordings, num_problems = _read(manifests, recognizer, how)
-    encoded = [utterance for utterances in recordings.values() for utterance in utterances]
-    log_priors = label_log_priors(recognizer, encoded)
-    left_out = f" ({num_problems} could not be read)" if num_problems else ""
-    print(f"label priors: from {len(encoded)} recordings{left_out}; blank {100 * math.exp(log_priors[0]):.1f} %")
-    return log_priors
 
 
 class Choice(NamedTuple):
@@ -239,14 +201,13 @@ def _done(recognizer: "Recognizer", choice: Choice | None) -> str:
         recognizer: recogniser of the new bundle.
         choice: chosen values; None: the decoder stays unchanged.
     """
-    weights = {"language model": ("lm_weight", "rescoring_weight"), "label priors": ("prior_weight",)}
-    tunable = recognizer.decode.tunable.keys()
-    attached = " and ".join(part for part, names in weights.items() if not tunable.isdisjoint(names))
-    if not attached:
+    from asr.evaluation.tuning import LM_WEIGHTS
+
+    if LM_WEIGHTS.keys().isdisjoint(recognizer.decode.tunable):
         return "confidence calibrated; no language model attached"
     if choice is None:
-        return f"confidence calibrated; {attached} unchanged"
-    return f"{attached} attached, confidence calibrated"
+        return "confidence calibrated; language model unchanged"
+    return "language model attached, confidence calibrated"
 
 
 def _named(values: "Values") -> str:

@@ -206,3 +206,19 @@ def test_settings_without_a_decoder_name_apply_to_the_models_decoder_or_else_to_
     expected = bundle.config["decode"] if name == own else default_settings("decode", name)
     fused = {"fusion": expected["fusion"] | given["fusion"]} if "fusion" in given else {}
     assert decoder_settings(bundle, given) == {**expected, **given, **fused}
+
+
+@pytest.mark.parametrize("is_first_pass", [False, True])
+def test_a_bundle_with_the_removed_label_priors_is_refused_and_can_be_used_with_another_decoder(
+    bundle: Path, is_first_pass: bool
+) -> None:
+    config = json.loads((bundle / "config.json").read_text())
+    config["decode"] |= {"name": "prior_beam", "label_priors": [-1.0], "prior_weight": 0.1}
+    if is_first_pass:
+        config["decode"] = {"name": "lm_rescoring", "first": config["decode"]}
+    (bundle / "config.json").write_text(json.dumps(config))
+    with pytest.raises(
+        InputError, match=r"must not be prior_beam, because label priors were removed; .* --decode beam"
+    ):
+        load_recognizer(bundle)
+    assert isinstance(load_recognizer(bundle, decode={"name": "beam"}).decode, Beam)

@@ -34,7 +34,7 @@ CHOICES = [
     ["encoder/attention=local_attention", "encoder/norm=layer_norm"],
     ["features/normalize=per_utterance"],
     ["features/normalize=global_cmvn", "tokenizer=sentencepiece"],
-    ["decode=beam", "schedule=noam", "head=ctc"],
+    ["decode=beam", "schedule=noam", "head=ctc", "encoder/activation=gelu"],
     ["features=slaney_fbank", "head=ctc_self_conditioned", "head.num_intermediate=1"],
     ["encoder=transformer_xl", "head=ctc_consistency"],
     ["encoder=conformer_streaming_xs"],
@@ -48,7 +48,6 @@ CHOICES = [
     ["head=transducer", "head/predictor=gru"],
     ["head=tdt", "head/predictor=lstm"],
     ["head=tdt", "decode=tdt_beam"],
-    ["decode=prior_beam", "encoder/activation=gelu"],
 ]
 SMALL = [
     *("encoder.dim=16", "encoder.num_layers=2", "encoder.num_heads=2", "encoder.feed_forward_factor=1"),
@@ -236,7 +235,6 @@ REFUSED_BY_THE_RUN = (  # these reasons depend not only on settings, but also on
     "a lexicon must be a text file",
     "hotwords must be a text file",
     "a neural language model must be a run folder of asr.train_lm",
-    "the number of decode.label_priors must be the number of tokens",  # depends on the training text
 )
 
 

@@ -189,7 +189,6 @@ def recognizer_with(folder: Path, head: str = "ctc", first: str = "beam") -> tup
     ("head", "first"),
     [
         ("ctc", "beam"),
-        ("ctc", "prior_beam"),
         ("transducer", "transducer_beam"),
         ("tdt", "tdt_beam"),
         ("ctc_attention", "joint_beam"),

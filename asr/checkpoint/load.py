@@ -43,7 +43,7 @@ CHECKPOINTS = "checkpoints"
 NEMO_CONFIG = "model_config.yaml"  # name of the config in the folder of an unpacked .nemo archive
 CHECKPOINT_KEY = "asr"  # key of the entry in a Lightning checkpoint that stores everything in a bundle except weights
 PREFIX = "model."  # prefix of the names of weights in a Lightning checkpoint
-PRIOR_BEAM = "prior_beam"  # the decoder that subtracts label priors
+PRIOR_BEAM = "prior_beam"  # a removed decoder, which asr.tune --label-priors stored in bundles
 RESCORER = "lm_rescoring"  # the decoder that rescores the hypotheses of another decoder
 RESCORING = ("language_model", "rescoring_weight", "token_insertion_bonus")  # settings of RESCORER
 
@@ -126,6 +126,7 @@ def bundle_recognizer(bundle: Bundle, path: Path, device: str | torch.device = "
         InputError: the bundle is damaged, is an adapter, or names components that asr does not have.
     """
     check_whole(bundle, path)
+    _check_decoder(bundle.config["decode"], path)
     try:
         tokenizer, features = build_tokenizer(bundle.config), build_features(bundle.config)
         tokenizer.load(bundle.files)
@@ -149,6 +150,19 @@ def bundle_recognizer(bundle: Bundle, path: Path, device: str | torch.device = "
     except RuntimeError as error:  # names or shapes of weights do not fit the config (load_state_dict)
         raise InputError(f"{path}: the weights must fit the config; {one_line(error)}") from None
     return Recognizer(model.eval(), decode, calibration).to(device)
+
+
+def _check_decoder(settings: Mapping[str, Any], path: Path) -> None:
+    """Check that neither the decoder nor its first pass is a removed one.
+
+    Raises:
+        InputError: one of them is.
+    """
+    first = settings.get("first")
+    if PRIOR_BEAM in (settings.get("name"), first.get("name") if isinstance(first, Mapping) else None):
+        must = f"{path}: decode must not be {PRIOR_BEAM}, because label priors were removed"
+        cure = "Give --decode beam, and the language model again with --lm; asr.tune --attach always stores both."
+        raise InputError(f"{must}; it is. {cure}")
 
 
 def _check_variances(weights: Mapping[str, Tensor], path: Path) -> None:
@@ -196,28 +210,6 @@ def _settings_instead(own: Mapping[str, Any], instead: Mapping[str, Any]) -> dic
     if of_first := {key: value for key, value in instead.items() if key not in given}:
         merged["first"] = _settings_instead(settings["first"], of_first)
     return merged
-
-
-def with_label_priors(
-    instead: Mapping[str, Any], label_priors: Sequence[float], own: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return replacements for `decoder_settings` that choose beam search with label priors.
-
-    Args:
-        instead: the user's other replacements.
-        label_priors: log of the prior probability of each token.
-        own: settings of the model's decoder.
-
-    Raises:
-        InputError: `instead` names a decoder that is not beam search.
-    """
-    name, others = instead.get("name"), {key: value for key, value in instead.items() if key != "name"}
-    if name not in (None, "beam", PRIOR_BEAM, RESCORER):
-        raise InputError(f"--label-priors needs beam search; got --decode {name}. Leave out --decode.")
-    search = {"name": PRIOR_BEAM, "label_priors": list(label_priors), "prior_weight": 0.0}
-    if name == RESCORER or "first" in own or others.keys() & set(RESCORING):
-        return {**others, **({"name": name} if name else {}), "first": search}
-    return others | search
 
 
 def with_values(settings: Mapping[str, Any], values: Mapping[str, float]) -> dict[str, Any]:

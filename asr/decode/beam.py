@@ -102,13 +102,7 @@ class Beam:
         self, encoder_out: Tensor, lengths: Tensor, states: Sequence[Grown]
     ) -> tuple[list[list[Hypothesis]], list[Grown]]:
         """Continue streams with encoder_out (B, T', D), lengths (B,); tokens shared by all prefixes are final."""
-        return self.advance(self.evidence(encoder_out, lengths), states)
-
-    def advance(
-        self, evidence: list[list[Frame]], states: Sequence[Grown]
-    ) -> tuple[list[list[Hypothesis]], list[Grown]]:
-        """Continue streams with the evidence of their next frames."""
-        search = self._search
+        search, evidence = self._search, self.evidence(encoder_out, lengths)
         new = [search.advance(state, frames) for frames, state in zip(evidence, states, strict=True)]
         return [
             [hypothesis._replace(num_final=_shared(state.beams)) for hypothesis in search.hypotheses(state)]

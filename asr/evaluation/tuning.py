@@ -19,10 +19,9 @@ from asr.recognition.inference import Inference
 from asr.recognition.long_form import Segment
 from asr.recognition.recognizer import Recognizer
 
-LM_WEIGHTS = {  # name of a language model's or label priors' weight: settings without effect if this weight is 0
+LM_WEIGHTS = {  # name of a language model's weight: settings without effect if this weight is 0
     "lm_weight": ("word_insertion_bonus", "unknown_score"),
     "rescoring_weight": ("token_insertion_bonus",),
-    "prior_weight": (),
 }
 
 Values = Mapping[str, float]  # values of a decoder's tunable settings, by name
@@ -60,8 +59,8 @@ class Search:
     """All combinations of values that were tried, and their errors.
 
     Args:
-        values: settings of each trial. The first trial has no language model and no label priors, and the recogniser's
-            present values of all other settings.
+        values: settings of each trial. The first trial has no language model; its other settings have the recogniser's
+            present values.
         trials: errors of the trials.
         num_words: number of words of the references.
     """
