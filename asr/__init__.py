@@ -29,7 +29,7 @@ Errors that the caller can correct are `InputError`, with a message of one line;
 # The modules of this folder are the contract (`interfaces`, `errors`, `lengths`, `build`) and the commands,
 # python -m asr.<command>. The subfolders are listed from the lowest layer up; each imports only from folders above it:
 #
-#     system/          files, processes, devices, the library of matrix products
+#     system/          files, processes, devices
 #     settings/        rules for settings, and the paths of the files in conf/
 #     storage/         files by path or URL: object stores and their cache on the local disk
 #     audio/           audio files to waveforms (S,)

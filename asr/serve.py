@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     how = _bounds(options)
     with _bound_socket(options.host, options.port) as server_socket:
         hosts = known_hosts(options.host, server_socket.getsockname()[0], options.allowed_host)
-        recognizer = load_model(options, computes_in_threads=True)
+        recognizer = load_model(options)
         _tell(recognizer, hosts)
         examples = read_examples(options.example, options.max_seconds)
         _serve(options, recognizer, how, hosts, examples, server_socket)

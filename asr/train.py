@@ -28,7 +28,6 @@ def train(settings: "RunSettings") -> float | None:
     from asr.run.outcome import best_wer, check_learnt, finish
     from asr.run.preparation import prepare, training_counts
     from asr.storage.session import configure
-    from asr.system.matrix_products import adopt
     from asr.training.callbacks import besides_steps
     from asr.training.data_module import SpeechData
     from asr.training.distributed import first_then_all
@@ -40,8 +39,6 @@ def train(settings: "RunSettings") -> float | None:
 
     configure(settings.data.storage)
     trainer = make_trainer(settings)
-    if not settings.compile_blocks:  # the compiler reads torch's precision, which raises an error while oneDNN is on
-        adopt(trainer.strategy.root_device.type)
     prepared = first_then_all(trainer, partial(prepare, settings, trainer.global_rank, trainer.world_size))
     settings = prepared.settings
     state, corpus, features, seed = prepared.state, prepared.corpus, prepared.features, settings.seed

@@ -12,7 +12,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from asr.errors import InputError
-from asr.system.matrix_products import onednn
 from benchmarks import results
 from benchmarks.machine import TURNS, about, measure, synchronizer
 from benchmarks.nets import (
@@ -104,9 +103,6 @@ def add_options(parser: argparse.ArgumentParser, batches: list[str]) -> None:
     )
     parser.add_argument("--without-front-end", action="store_true", help="time the blocks alone, on inputs (B, T', D)")
     parser.add_argument("--compile", action="store_true", help="also time each contender with compiled blocks")
-    parser.add_argument(
-        "--onednn", action="store_true", help="also time each contender with float32 matrix products by oneDNN"
-    )
     results.add_options(parser)
 
 
@@ -166,14 +162,13 @@ def _makers(
     A maker prepares the operation, runs it twice as a warm-up, and stores its figures in `statistics`.
     """
 
-    def make(contender: str, encoder_name: str, row_name: str, prepare: Prepare, by_onednn: bool) -> Contender:
+    def make(contender: str, encoder_name: str, row_name: str, prepare: Prepare) -> Contender:
         torch.manual_seed(0)
         initial_bytes = _allocated(options.device)
         net = make_net(contender, encoder_name, with_front_end=not options.without_front_end).to(options.device)
         flops = count_flops(net, batch.features, batch.lengths, backward=work.backward)
         prepare(net, batch)
         run = work.make_operation(net, batch)
-        run = with_onednn(run) if by_onednn else run
         run()  # compiles code, selects algorithms, and fills the allocator's cache
         peak = _peak(run, options.device)
         parameters = sum(parameter.numel() for parameter in net.parameters())
@@ -181,23 +176,10 @@ def _makers(
         return run
 
     return {
-        (row_name := name + suffix + library): functools.partial(
-            make, contender, encoder_name, row_name, prepare, bool(library)
-        )
+        (row_name := name + suffix): functools.partial(make, contender, encoder_name, row_name, prepare)
         for name, (contender, encoder_name) in entries(options.contenders, size, options.attentions).items()
         for suffix, prepare in work.variants(contender).items()
-        for library in ["", *([", oneDNN"] if options.onednn else [])]
     }
-
-
-def with_onednn(run: Contender) -> Contender:
-    """Switch torch's matrix products to oneDNN while a contender runs; other contenders use torch's choice."""
-
-    def switched() -> object:
-        with onednn():
-            return run()
-
-    return switched
 
 
 def compile_blocks(net: Net, batch: Batch) -> None:

@@ -115,16 +115,6 @@ def test_each_network_has_a_row_with_its_speed_relative_to_the_fastest_peer(
     assert capsys.readouterr().out.count("| xs | 2x1 |") == 3
 
 
-def test_option_onednn_adds_a_row_per_contender_and_restores_the_precision_of_matrix_products(
-    tmp_path: Path,
-) -> None:
-    options = ["--contenders", OURS, "--attentions", "--onednn", "--batches", "2x1", "--output-dir", str(tmp_path)]
-    assert inference.main([*TINY, *options]) == 0
-    rows = json.loads((tmp_path / "inference.json").read_text())["rows"]
-    assert [row["contender"] for row in rows] == [OURS, f"{OURS}, oneDNN"]
-    assert torch.get_float32_matmul_precision() == "highest"
-
-
 def test_a_peer_that_is_not_installed_is_reported_and_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -21,7 +21,6 @@ from asr.data.manifest import Utterance
 from asr.errors import InputError, StoreError, how_to_install, is_out_of_memory, one_line
 from asr.recognition.inference import Inference
 from asr.recognition.recognizer import Recognizer
-from asr.system.matrix_products import permit
 from asr.system.processes import spin_briefly
 
 MAX_DEATHS = 3  # after this number of crashes in a part, a search for the utterance that causes them begins
@@ -258,7 +257,6 @@ def work(task: PartTask, is_search: bool, worker: Worker) -> Outcome:
     try:
         if worker.key not in _recognizers:
             spin_briefly()
-            permit()
             _recognizers.clear()
             _recognizers[worker.key] = worker.load()
         transcribe = partial(transcribe_part, _recognizers[worker.key], task, worker.inference)

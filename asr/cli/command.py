@@ -15,7 +15,6 @@ from asr.errors import InputError, StoreError, is_out_of_memory
 from asr.settings.conf import CONF
 from asr.settings.rule import WORKERS
 from asr.system.files import NO_ROOM
-from asr.system.matrix_products import adopt, permit
 from asr.system.processes import INTERRUPTED, reader_has_gone, spin_briefly
 from asr.text.numbers import duration
 from asr.text.printable import printable
@@ -121,13 +120,13 @@ def finite(text: str) -> float:
 finite.__name__ = "number"  # for argparse's message: invalid number value
 
 
-def load_model(options: argparse.Namespace, *, computes_in_threads: bool = False) -> "Recognizer":
-    """Load the model with the decoder and device that the options choose; `computes_in_threads` is as in `place`."""
+def load_model(options: argparse.Namespace) -> "Recognizer":
+    """Load the model with the decoder and device that the options choose."""
     from asr.interchange.models import load_recognizer
 
     recognizer = load_recognizer(options.model, decode=decoder(options), base=options.base)
     check_used(recognizer, options)
-    return place(recognizer, options, computes_in_threads=computes_in_threads)
+    return place(recognizer, options)
 
 
 def check_used(recognizer: "Recognizer", options: argparse.Namespace) -> None:
@@ -152,15 +151,8 @@ def _named(key: str) -> str:
     return "--" + key.replace("_", "-")
 
 
-def place(recognizer: "Recognizer", options: argparse.Namespace, *, computes_in_threads: bool = False) -> "Recognizer":
-    """Move a recogniser to the device that the options choose, and set its precision.
-
-    Args:
-        recognizer: recogniser to move.
-        options: options of the command.
-        computes_in_threads: whether several threads compute at the same time. If so, torch chooses the library for
-            matrix products, because the switch to oneDNN is global to the process (`asr.system.matrix_products.adopt`).
-    """
+def place(recognizer: "Recognizer", options: argparse.Namespace) -> "Recognizer":
+    """Move a recogniser to the device that the options choose, and set its precision."""
     import torch
 
     is_program = recognizer.model.is_program
@@ -170,10 +162,7 @@ def place(recognizer: "Recognizer", options: argparse.Namespace, *, computes_in_
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() and not is_program else "cpu"
     recognizer.recording_encoder.precision = None if is_program else getattr(torch, options.precision)
-    placed = recognizer.to(device, "--device")
-    if not is_program and not computes_in_threads:
-        adopt(placed.model.device.type)
-    return placed
+    return recognizer.to(device, "--device")
 
 
 def decoder(options: argparse.Namespace) -> dict[str, Any]:
@@ -300,7 +289,6 @@ def complain_of(name: str, reason: str) -> None:
 def run_command(command: Callable[[Sequence[str] | None], int]) -> None:
     """Run a command and exit; an InputError or StoreError becomes one line and status 1, Ctrl-C status 130."""
     spin_briefly()
-    permit()
     try:
         status = command(None)
         sys.stdout.flush()

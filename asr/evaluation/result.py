@@ -13,7 +13,6 @@ from asr.evaluation.utterances import Scored, score, show_writing, unspaced
 from asr.evaluation.word_errors import ErrorCounts, total
 from asr.recognition.inference import INFERENCE, Inference
 from asr.recognition.recognizer import Recognizer
-from asr.system.matrix_products import form
 from asr.text.normalize import Normalizer
 from asr.text.numbers import percent
 
@@ -45,7 +44,6 @@ class Evaluation:
         """Return the entry of results.json: rates, intervals, and the numbers of scored and unreadable utterances.
 
         `unspaced`: the CER is the rate to compare, see `asr.evaluation.utterances.unspaced`.
-        `matrix_products` names the library that computed the matrix products (see `asr.system.matrix_products`).
         """
         figures = rates(self.scored)
         words, characters, raw = figures["words"], figures["characters"], figures["raw_words"]
@@ -66,7 +64,6 @@ class Evaluation:
             "raw_wer_interval": raw["interval"],
             "wordless": self.wordless,
             "normalizer": self.normalizer,
-            "matrix_products": form(),
             "utterances": len(self.scored),
             "speakers": len({result.utterance.speaker for result in self.scored} - {None}),
             "not_scored": len(self.rejected),

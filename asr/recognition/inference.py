@@ -22,7 +22,6 @@ from asr.recognition.long_form import Segment, Segmenter, Segments
 from asr.recognition.model import Model
 from asr.recognition.speech import may_hold_speech
 from asr.storage.location import printable_url
-from asr.system.matrix_products import large_products
 from asr.system.processes import start_method
 
 BATCHES = BatchBounds(batch_seconds=200, max_utterances=64)
@@ -168,8 +167,7 @@ class RecordingEncoder:
         if len(batch) == 0 or batch.features.shape[1] == 0:  # too short for a single frame
             return [torch.zeros(0, model.encoder.output_dim, device=model.device)] * len(batch)
         moved = batch.to(model.device)
-        num_frames = len(batch) * batch.features.shape[1] // model.encoder.stride
-        with self.autocast(), large_products(num_frames):
+        with self.autocast():
             encoded = model(moved.features, moved.feature_lengths)
         return [out[:length] for out, length in zip(encoded.out, encoded.lengths.tolist(), strict=True)]
 

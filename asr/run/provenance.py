@@ -13,7 +13,6 @@ import torch
 
 import asr
 from asr.storage.location import without_secrets
-from asr.system.matrix_products import TORCH, form
 
 LIBRARIES = ("torch", "torchaudio", "lightning", "hydra-core", "sentencepiece")
 GIT_SECONDS = 10  # timeout of git
@@ -28,7 +27,7 @@ class Provenance:
         command: command line as it was typed.
         code: version of asr; in a git checkout, with the commit.
         libraries: versions of Python and of `LIBRARIES`.
-        machine: system, number of cores, GPUs, and the library that multiplies matrices if torch did not choose it.
+        machine: system, number of cores, and GPUs.
     """
 
     command: str
@@ -42,8 +41,6 @@ def provenance() -> Provenance:
     libraries = [f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in LIBRARIES)]
     gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
     machine = [f"{platform.system()} {platform.machine()}", f"{os.cpu_count()} cores", *gpus]
-    if form() != TORCH:
-        machine.append(f"matrix products by {form()}")
     return Provenance(without_secrets(shlex.join(sys.orig_argv)), _code(), ", ".join(libraries), ", ".join(machine))
 
 

@@ -15,7 +15,6 @@ from asr.data.position import Position
 from asr.errors import InputError
 from asr.run.settings import CHOSEN_COMPONENTS, COMPONENTS, RunSettings
 from asr.settings.conf import run_defaults
-from asr.system.matrix_products import TORCH, form
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +43,6 @@ FREE = (
     "trainer.num_nodes",
     "trainer.strategy",
     "trainer.log_every_n_steps",
-    "matrix_products",  # a change is logged (`note_matrix_products`); the value depends on the machine, not on the user
 )
 ALLOWED = ("world_size", "trainer", "schedule", "early_stopping", "num_threads")  # valid entries of resume.allow
 
@@ -128,13 +126,7 @@ def run_settings(
         world_size: number of processes.
     """
     learnt = {name: hashlib.sha256(content).hexdigest()[:16] for name, content in fitted.items()}
-    return {
-        **resolved,
-        "world_size": world_size,
-        "manifests": dict(manifests),
-        "fitted": learnt,
-        "matrix_products": form(),
-    }
+    return {**resolved, "world_size": world_size, "manifests": dict(manifests), "fitted": learnt}
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, str]:
@@ -189,23 +181,6 @@ def check_allowed(changed: Mapping[str, str], run_dir: Path, allow: Sequence[str
     if changed:
         logger.warning("resumed with changed settings, as resume.allow permits: %s", "; ".join(changed.values()))
         logger.warning("from now on, results are no longer bit-identical to those of a run with the original settings")
-
-
-def note_matrix_products(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-    """Log a change of the library that multiplies matrices; earlier versions of asr always used torch's choice.
-
-    Args:
-        old: settings in the checkpoint.
-        new: settings of this process.
-    """
-    before, now = (settings.get("matrix_products", TORCH) for settings in (old, new))
-    if before != now:
-        names = {TORCH: "the library that torch chooses"}
-        logger.warning(
-            "matrix products were computed by %s, and are now computed by %s: from now on, losses differ in their last "
-            "digits, and results are no longer bit-identical to those of an uninterrupted run",
-            *(names.get(name, name) for name in (before, now)),
-        )
 
 
 def differences(old: Any, new: Any, key: str = "") -> dict[str, str]:

@@ -14,7 +14,7 @@ from asr.run import folder
 from asr.run.events import EventsFile, Start
 from asr.run.language_model_settings import LanguageModelSettings
 from asr.run.provenance import provenance
-from asr.run.resume import Resume, Run, check_allowed, note_matrix_products
+from asr.run.resume import Resume, Run, check_allowed
 from asr.run.settings import RunSettings
 from asr.settings.read import as_mapping
 
@@ -98,8 +98,6 @@ def enter_run(
     run_dir, first = Path(settings.run_dir), rank == 0
     if first:
         check_allowed(changed, run_dir, settings.resume.allow)
-        if resume:
-            note_matrix_products(resume.run.settings, compared)
         put_aside(resume.damaged if resume else {})
         folder.save_config(run_dir, as_mapping(settings))
     position = resume.position.on(world_size) if resume else start_of_epoch(0, world_size)

@@ -7,8 +7,6 @@ import lightning.pytorch as pl
 from lightning.pytorch.callbacks import LambdaCallback
 
 from asr.checkpoint.saved import PERPLEXITY
-from asr.system.matrix_products import TORCH, form
-from asr.training.batch_products import BatchProducts
 from asr.training.blank import StuckAtBlank
 from asr.training.early_stopping import Patience
 from asr.training.lightning_internals import moving_average, validate
@@ -40,8 +38,6 @@ def besides_steps(
         data: the data to train on.
     """
     callbacks = [*step_callbacks(settings, task.model, data.worst_batches), StuckAtBlank()]
-    if form() != TORCH:
-        callbacks.append(BatchProducts())
     if prepared.start is not None and prepared.state.resume is None:
         callbacks.append(LambdaCallback(on_train_start=lambda trainer, task: validate(trainer)))
     callbacks += _weights(trainer, settings.ema.decay)

@@ -19,7 +19,6 @@ from asr.settings.conf import CONF
 from asr.settings.rule import ONLY_IN_QUOTES
 from asr.storage.location import without_secrets
 from asr.system.files import NO_ROOM
-from asr.system.matrix_products import permit
 from asr.system.processes import INTERRUPTED, end_without_reader, keep_memory, reader_has_gone, spin_briefly
 from asr.text.printable import LineFormatter
 from asr.training.overrides import NAMES, in_quotes, readable, settings_named
@@ -85,7 +84,6 @@ def experiment_command(command: Command, root: str = "train", read: Reader = rea
         from hydra.core.hydra_config import HydraConfig
         from omegaconf import OmegaConf
 
-        permit()
         resolved: dict[str, Any] = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
         return run_job(partial(_in_own_folder, command, failed), resolved, HydraConfig.get().overrides.task, read)
 
