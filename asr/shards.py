@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from asr.data.manifest import Utterance
 
 MIN_MEGABYTES = 1.0
-TEXT_COLUMN = "text"
+PARQUET_SUFFIX = ".parquet"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,14 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.index_only:
         return _index(options)
-    about_shards = {
-        "--nemo-manifest": options.nemo_manifest,
-        "--lhotse-cuts": options.lhotse_cuts,
-        "--text-column": options.text_column,
-    }
-    for option, value in about_shards.items():
-        if value is not None:
-            raise InputError(f"{option} needs --index-only, because it describes existing shards.")
+    if options.nemo_manifest is not None:
+        raise InputError("--nemo-manifest needs --index-only, because it describes existing shards.")
     return _write(options)
 
 
@@ -86,27 +80,14 @@ def _foreign_utterances(
 ) -> "Iterator[Utterance]":
     """Read the shards with the reader of their format."""
     from asr.data.foreign_shards import index_nemo, index_webdataset
-    from asr.data.lhotse_shards import index_shar
-    from asr.data.parquet_shards import PARQUET_SUFFIX, index_parquet
     from asr.storage.location import printable_url
-    from asr.storage.patterns import expanded
 
-    given = [options.nemo_manifest, options.lhotse_cuts, options.text_column]
-    if sum(value is not None for value in given) > 1:
-        must = "--nemo-manifest, --lhotse-cuts and --text-column must not be combined"
-        raise InputError(f"{must}, because all shards must have one format. Give only one of them.")
+    for shard in shards:
+        if shard.endswith(PARQUET_SUFFIX):
+            cure = "Convert Parquet files first: python -m recipes.convert parquet"
+            raise InputError(f"--index-only needs tar files; got {printable_url(shard)}. {cure}.")
     if options.nemo_manifest is not None:
         return index_nemo(shards, options.nemo_manifest, on_shard)
-    if options.lhotse_cuts is not None:
-        return index_shar(shards, [file for pattern in options.lhotse_cuts for file in expanded(pattern)], on_shard)
-    others = [shard for shard in shards if not shard.endswith(PARQUET_SUFFIX)]
-    if not others:
-        return index_parquet(shards, options.text_column or TEXT_COLUMN, on_shard)
-    if options.text_column is not None:
-        raise InputError(f"--text-column needs {PARQUET_SUFFIX} files; got {printable_url(others[0])}.")
-    if len(others) < len(shards):
-        must = "--index-only needs shards of one format"
-        raise InputError(f"{must}; got {PARQUET_SUFFIX} files and {printable_url(others[0])}. Index each separately.")
     return index_webdataset(shards, on_shard)
 
 
@@ -121,14 +102,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("inputs", nargs="+", metavar="MANIFEST", help=inputs)
     output = "folder, or URL such as s3://BUCKET/FOLDER; with --index-only: path of the index, index.arrow"
     parser.add_argument("-o", "--output", required=True, metavar="DIR", help=output)
-    index_only = "only index existing shards of WebDataset, NeMo, lhotse (tar) or Hugging Face (.parquet)"
+    index_only = "only index existing tar files of WebDataset or NeMo"
     parser.add_argument("--index-only", action="store_true", help=index_only)
     nemo = "manifest of NeMo's tarred audio; give the tar files in the order of its shard_id"
     parser.add_argument("--nemo-manifest", metavar="FILE", help=nemo)
-    cuts = "cuts.*.jsonl.gz of lhotse's Shar, one for each tar file (recording.*.tar) in the same order"
-    parser.add_argument("--lhotse-cuts", nargs="+", metavar="FILE", help=cuts)
-    text = f"name of the column of texts in .parquet files (default: {TEXT_COLUMN})"
-    parser.add_argument("--text-column", metavar="NAME", help=text)
     parser.add_argument(
         "--prefix", metavar="NAME", help="prefix of the shards' names (default: the first manifest's name)"
     )

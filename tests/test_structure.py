@@ -50,7 +50,7 @@ COMMANDS = sorted(
     if path.stem not in {"__init__", "__main__", *(name for names in LAYERS for name in names)}
 )
 RECIPES_MAY = {
-    *("errors", "system", "storage", "text", "audio", "data.manifest", "data.lhotse_cuts"),
+    *("errors", "system", "storage", "text", "audio", "data.manifest"),
     *(
         "bulk.statistics",
         "evaluation.bootstrap",

@@ -161,7 +161,7 @@ def write_foreign_index(output: str, shards: Sequence[str], utterances: Iterable
     Args:
         output: path or URL of the index, in the shards' folder or a parent folder.
         shards: paths or URLs.
-        utterances: the result of `index_webdataset`, `index_nemo` or the function for another format.
+        utterances: the result of `index_webdataset` or `index_nemo`.
 
     Raises:
         InputError: a shard is not below the folder of the index, or an id occurs twice.

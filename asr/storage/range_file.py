@@ -19,13 +19,6 @@ class RangeFile(io.RawIOBase):
     def __init__(self, path: str) -> None:
         self._path, self._position = path, 0
         self.size, self._version = size_and_etag(path)
-        self._held_start, self._held = 0, b""
-
-    def hold(self, start: int, num_bytes: int) -> bytes:
-        """Read a range into memory, in place of the previous range; later reads within it need no request."""
-        self._held = b""
-        self._held_start, self._held = start, read_range(self._path, start, num_bytes, etag=self._version)
-        return self._held
 
     def readable(self) -> bool:
         return True
@@ -41,12 +34,6 @@ class RangeFile(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         number = max(0, min(len(buffer), self.size - self._position))
         if number:
-            buffer[:number] = self._read(self._position, number)
+            buffer[:number] = read_range(self._path, self._position, number, etag=self._version)
             self._position += number
         return number
-
-    def _read(self, start: int, number: int) -> bytes:
-        first = start - self._held_start
-        if first >= 0 and first + number <= len(self._held):
-            return self._held[first : first + number]
-        return read_range(self._path, start, number, etag=self._version)

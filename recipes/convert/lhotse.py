@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from asr.data.lhotse_cuts import joined_text, text_channels
 from asr.data.manifest import MAX_LINE_LENGTH, named_lines, parse_object
 from asr.errors import InputError
 from asr.system.files import bounded_lines
 from recipes.convert.entry import Entry, Options, Problems
 
 PLAIN = ("MonoCut", "MultiCut", None)  # lhotse mixes or pads cuts of other types when it loads them
+SUPERVISION_TOLERANCE_SECONDS = 0.002  # as in lhotse's validate_for_asr
 
 
 def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
@@ -44,7 +44,7 @@ def _cut(row: Mapping[str, Any], where: str, root: Path) -> Entry:
         raise InputError(f"must be a plain cut; got {row['type']}. Write its audio first: CutSet.save_audios")
     speakers = {supervision["speaker"] for supervision in row["supervisions"] if supervision.get("speaker")}
     speaker = speakers.pop() if len(speakers) == 1 else None
-    return _entry(where, row["recording"], root, joined_text(row), row, speaker)
+    return _entry(where, row["recording"], root, _joined_text(row), row, speaker)
 
 
 def _supervision(row: Mapping[str, Any], where: str, root: Path, recordings: Mapping[Any, Any]) -> Entry:
@@ -72,7 +72,38 @@ def _entry(
     start, duration = float(row["start"]), float(row["duration"])
     whole = start == 0 and abs(duration - float(recording["duration"])) < 1e-3
     audio, offset = root / sources[0]["source"], None if whole else start
-    return Entry(where, audio, text, row["id"], speaker, offset, duration, channels=text_channels(row))
+    return Entry(where, audio, text, row["id"], speaker, offset, duration, channels=_text_channels(row))
+
+
+def _joined_text(cut: Mapping[str, Any]) -> str:
+    """Join the texts of a cut's supervisions in the order of their starts.
+
+    Raises:
+        InputError: a supervision with a text is not completely inside the cut.
+    """
+    texts = []
+    for part in sorted(cut["supervisions"], key=lambda part: float(part["start"])):
+        if not (text := (part.get("text") or "").strip()):
+            continue
+        start, duration = float(part["start"]), float(part["duration"])
+        if min(start, float(cut["duration"]) - start - duration) < -SUPERVISION_TOLERANCE_SECONDS:
+            span = f"from {start:g} to {start + duration:g} s of a cut of {float(cut['duration']):g} s"
+            cure = "Cut at supervisions: CutSet.trim_to_supervisions"
+            raise InputError(f"a supervision with a text must lie within its cut; it is {span}. {cure}")
+        texts.append(text)
+    return " ".join(texts)
+
+
+def _text_channels(cut: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the channels to which the text of a cut, or of one of its supervisions, belongs; () if none are named."""
+    texts = [part for part in cut.get("supervisions", ()) if part.get("text")]
+    return min((channels for part in (cut, *texts) if (channels := _channels_of(part))), key=len, default=())
+
+
+def _channels_of(part: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the channels of a cut or a supervision; () if it names none."""
+    channel = part.get("channel")
+    return tuple(channel) if isinstance(channel, list) else () if channel is None else (channel,)
 
 
 def _rows(path: Path, problems: Problems) -> Iterator[tuple[str, dict[str, Any]]]:
