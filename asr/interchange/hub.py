@@ -1,27 +1,26 @@
 """Download of models from a hub with the interface of huggingface.co, by their address: `hf://OWNER/NAME[@REVISION]`.
 
-Files are stored below Hugging Face's own folder (HF_HOME), and a stored file is not downloaded again. An interrupted
-download resumes where it stopped, also in another process. Each file's hash is compared with the server's ETag (SHA-256
-for a large file, git's SHA-1 for a small file), because the client library does not check the hash.
+Models are stored below Hugging Face's own folder (HF_HOME), one folder for each commit, and are not downloaded again.
+Each file's hash is compared with the server's ETag (SHA-256 for a large file, git's SHA-1 for a small file), because
+the client library accepts other bytes of the right size.
 """
 
 import fcntl
 import hashlib
-import json
 import logging
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 from asr.checkpoint.address import SCHEME, Address, is_address, parse
 from asr.checkpoint.bundle import CARD, CONFIG, WEIGHTS
 from asr.errors import InputError, how_to_install, one_line, shown
 from asr.interchange import nemo_files
 from asr.interchange.huggingface_files import NEEDED, READ
-from asr.system.files import NO_ROOM, UNFINISHED, sync_folder, write_whole_text
-from asr.system.learnt import parse_json
+from asr.system.files import NO_ROOM, UNFINISHED, write_whole_text
 
 logger = logging.getLogger(__name__)
 
@@ -30,8 +29,7 @@ FILE_NAME = re.compile(r"\w[\w.+-]*", re.ASCII)  # files to download: not in a f
 BUNDLE_FILES = (".json", ".safetensors", ".model", ".txt", ".arpa", ".md")
 MAX_FILES = 100
 NEMO = ".nemo"
-SHA256, GIT_SHA1 = 64, 40  # numbers of hexadecimal digits
-BLOCK = 1 << 20
+SHA256 = 64  # number of hexadecimal digits; git's SHA-1 has 40
 
 
 class Download(NamedTuple):
@@ -72,12 +70,9 @@ def download(text: str) -> Download:
         raise InputError(f"{must}. {how_to_install('hub')}") from None
     if not sys.stderr.isatty():
         disable_progress_bars()
-    root = Path(constants.HF_HOME) / "asr" / f"{address.owner}--{address.name}"
+    root = Path(constants.HF_HOME) / "asr" / address.owner / address.name
     try:
-        listing = _look_up(address, root)
-        folder = root / listing.commit
-        for name in listing.names:
-            _download(address, listing.commit, name, folder)
+        commit = _stored(address, root)
     except InputError as error:
         raise InputError(f"{text}: {error}") from None
     except Exception as error:  # any error of the client's HTTP library or of the disk
@@ -85,27 +80,22 @@ def download(text: str) -> Download:
             must = f"{text}: the disk must have room for the model, in {root}; {error.strerror}"
             raise InputError(f"{must}. Free some space, or set HF_HOME to a folder on another disk.") from None
         raise InputError(f"{text}: the model must exist, and its server must answer; {_reason(error)}") from None
-    archives = [name for name in listing.names if name.endswith(NEMO)]
-    card = (folder / CARD).read_text(encoding="utf-8", errors="replace") if CARD in listing.names else ""
-    exactly = address._replace(revision=listing.commit)
-    return Download(folder / archives[0] if archives else folder, exactly, card)
+    folder = root / commit
+    card = (folder / CARD).read_text(encoding="utf-8", errors="replace") if (folder / CARD).is_file() else ""
+    return Download(next(folder.glob(f"*{NEMO}"), folder), address._replace(revision=commit), card)
 
 
-class _Listing(NamedTuple):
-    """A commit of a model, and the names of the files to download."""
+def _stored(address: Address, root: Path) -> str:
+    """Download a model to the folder of its commit in `root`, unless this folder exists; return the commit.
 
-    commit: str
-    names: list[str]
-
-
-def _look_up(address: Address, root: Path) -> _Listing:
-    """Request the commit and the names of the files from the server; if it does not answer, use its last answer."""
+    If the server does not answer, the commit is that of the latest download of the revision.
+    """
     from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import HfHubHTTPError
 
-    stored = root / f"{address.revision.replace('/', '%')}.json"
-    if stored.is_file() and COMMIT.fullmatch(address.revision):  # a commit never changes
-        return _Listing(*parse_json(stored.read_bytes(), stored.name))
+    latest = root / f"{address.revision.replace('/', '%')}.commit"
+    if COMMIT.fullmatch(address.revision) and (root / address.revision).is_dir():  # a commit never changes
+        return address.revision
     try:
         model = HfApi(_endpoint()).model_info(
             address.repository, revision=address.revision, timeout=constants.HF_HUB_ETAG_TIMEOUT
@@ -113,16 +103,21 @@ def _look_up(address: Address, root: Path) -> _Listing:
     except HfHubHTTPError:  # the server has answered with an error, which must not be hidden
         raise
     except Exception as error:  # any error of the client's HTTP library
-        if not stored.is_file():
+        if not latest.is_file():
             raise
         logger.warning("%s: the server does not answer (%s); using the files stored earlier", address, _reason(error))
-        return _Listing(*parse_json(stored.read_bytes(), stored.name))
-    if not COMMIT.fullmatch(model.sha or ""):
+        return latest.read_text()
+    commit = model.sha or ""
+    if not COMMIT.fullmatch(commit):
         raise InputError(f"the server must name the commit; got {shown(model.sha)}.")
-    listing = _Listing(str(model.sha), _chosen([sibling.rfilename for sibling in model.siblings or []]))
+    names = _chosen([sibling.rfilename for sibling in model.siblings or []])
     root.mkdir(parents=True, exist_ok=True)
-    write_whole_text(stored, json.dumps(listing))
-    return listing
+    with (root / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another process may be downloading the model
+        if not (root / commit).is_dir():
+            _download(address, names, root / commit)
+    write_whole_text(latest, commit)
+    return commit
 
 
 def _chosen(names: list[str]) -> list[str]:
@@ -152,48 +147,32 @@ def _endpoint() -> str | None:
     return os.environ.get("HF_ENDPOINT") or None
 
 
-def _download(address: Address, commit: str, name: str, folder: Path) -> None:
-    """Download a file, or the rest of an interrupted download, and compare its hash with the server's ETag."""
-    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
-    from huggingface_hub.file_download import http_get
-    from huggingface_hub.utils import build_hf_headers
+def _download(address: Address, names: list[str], folder: Path) -> None:
+    """Download files of the commit that `folder` is named after; the folder appears when all of them are complete."""
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url, snapshot_download
 
-    path = folder / name
-    if path.is_file():
-        return
-    url = hf_hub_url(address.repository, name, revision=commit, endpoint=_endpoint())
-    expected = get_hf_file_metadata(url, timeout=constants.HF_HUB_ETAG_TIMEOUT, endpoint=_endpoint())
-    if not re.fullmatch(f"[0-9a-f]{{{SHA256}}}|[0-9a-f]{{{GIT_SHA1}}}", expected.etag or ""):
-        raise InputError(f"{name}: its ETag must be SHA-256 or git's SHA-1; got {shown(expected.etag)}.")
-    folder.mkdir(parents=True, exist_ok=True)
-    unfinished = folder / f".{expected.etag}{UNFINISHED}"
-    with unfinished.open("a+b") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # another process may be downloading it
-        if path.is_file():
-            return
-        size = file.seek(0, os.SEEK_END)
-        if expected.size is not None and size > expected.size:
-            size = file.truncate(0)
-        http_get(url, file, resume_size=size, expected_size=expected.size, headers=build_hf_headers())
-        file.flush()
+    commit, endpoint = folder.name, _endpoint()
+    unfinished = folder.with_name(f".{commit}{UNFINISHED}")
+    snapshot_download(
+        address.repository, revision=commit, allow_patterns=names, local_dir=unfinished, endpoint=endpoint
+    )
+    for name in names:
+        url = hf_hub_url(address.repository, name, revision=commit, endpoint=endpoint)
+        _check(unfinished / name, get_hf_file_metadata(url, endpoint=endpoint).etag)
+    shutil.rmtree(unfinished / ".cache")  # where the client library notes which files are complete
+    os.rename(unfinished, folder)
+
+
+def _check(path: Path, etag: str | None) -> None:
+    """Write a downloaded file to the disk; delete and refuse a file whose hash is not its ETag."""
+    with path.open("rb") as file:
         os.fsync(file.fileno())
-        digest = _digest(file, len(str(expected.etag)))
-        if digest != expected.etag:
-            unfinished.unlink()
-            must = f"{name}: the download must have the server's hash, {expected.etag}"
-            raise InputError(f"{must}; it has {digest}. Try again.")
-        os.replace(unfinished, path)
-    sync_folder(folder)
-
-
-def _digest(file: BinaryIO, digits: int) -> str:
-    """Return a file's hash with this number of hexadecimal digits: SHA-256, or the SHA-1 that git computes."""
-    size = file.seek(0, os.SEEK_END)
-    file.seek(0)
-    digest = hashlib.sha256() if digits == SHA256 else hashlib.sha1(f"blob {size}\0".encode(), usedforsecurity=False)
-    while block := file.read(BLOCK):
-        digest.update(block)
-    return digest.hexdigest()
+        of_git = hashlib.sha1(f"blob {path.stat().st_size}\0".encode(), usedforsecurity=False)
+        digest = hashlib.file_digest(file, hashlib.sha256 if len(etag or "") == SHA256 else lambda: of_git).hexdigest()
+    if digest != etag:
+        path.unlink()
+        must = f"{path.name}: the download must have the server's hash, {shown(etag)}"
+        raise InputError(f"{must}; it has {digest}. Try again.")
 
 
 def _reason(error: Exception) -> str:
