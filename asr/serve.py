@@ -173,7 +173,7 @@ def _serve(
     examples: "tuple[ExampleAudio, ...]",
     server_socket: socket.socket,
 ) -> None:
-    from asr.recognition.stream_settings import StreamSettings
+    from asr.recognition.captions import StreamSettings
     from asr.server.jobs import Jobs
     from asr.server.metrics import Metrics
     from asr.server.run import serve

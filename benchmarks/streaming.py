@@ -26,8 +26,8 @@ from asr.errors import InputError
 from asr.evaluation.word_errors import count_errors, total
 from asr.recognition.aligned_segments import aligned_reference
 from asr.recognition.cached_stream import CachedStream, advance
+from asr.recognition.captions import StreamSettings
 from asr.recognition.recognizer import Recognizer
-from asr.recognition.stream_settings import StreamSettings
 from asr.recognition.streaming import Stream, why_not
 from asr.recognition.transcript import Word
 from benchmarks import results

@@ -13,8 +13,9 @@ from torch import Tensor
 from asr.audio.load import load_waveform
 from asr.checkpoint.load import load_recognizer
 from asr.recognition.chunks import ChunkBounds
-from asr.recognition.inference import Inference, may_hold_speech
+from asr.recognition.inference import Inference
 from asr.recognition.long_form import Segmenter, at_silences
+from asr.recognition.speech import may_hold_speech
 from asr.server.schema import Transcription
 from asr.transcribe import main as transcribe
 from recipes.noise.make import MAKERS, levelled

@@ -20,12 +20,11 @@ from asr.interfaces import BLANK_ID, Hypothesis, Span
 from asr.recognition import timing
 from asr.recognition.alignment import token_spans
 from asr.recognition.cached_stream import CachedStream, advance
-from asr.recognition.captions import Captions
+from asr.recognition.captions import Captions, StreamSettings
 from asr.recognition.chunks import ChunkBounds
 from asr.recognition.feature_stream import Remainder, stream_features
 from asr.recognition.inference import Inference
 from asr.recognition.recognizer import Recognizer
-from asr.recognition.stream_settings import StreamSettings
 from asr.recognition.streaming import LookBackStream, look_back_together
 from asr.recognition.transcript import Transcript, Word
 from tests.conftest import ROOT, overridden, resolved

@@ -1,4 +1,4 @@
-"""README.md of an exported model: its files, and programs that use them."""
+"""README.md of an exported model: its files, their size, speed and WER, and programs that use them."""
 
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -110,8 +110,8 @@ Save this program as `transcribe_sherpa.py` in the folder of the other files.
 """
 _SHERPA_LIMIT = " It emits at most {limit} tokens\nper frame."
 
-SECONDS = 10  # length of the timed recording
-TURNS = 5
+SECONDS = 10  # length of the recording that `speeds` times
+TURNS = 5  # of `speeds`; the median counts
 TITLES = ("programs", "MB", "seconds of audio per second", "WER %", "95 % interval")
 
 

@@ -11,9 +11,9 @@ from asr.onnx.names import NEXT, step_names
 from asr.publishing.agreement import ProgramDifference
 from asr.publishing.program import BATCH, ctc_net, write_down
 from asr.recognition.cached_stream import CachedStream, advance, with_room
+from asr.recognition.captions import StreamSettings
 from asr.recognition.model import Model
 from asr.recognition.recognizer import Recognizer
-from asr.recognition.stream_settings import StreamSettings
 from asr.recognition.streaming import why_not
 
 if TYPE_CHECKING:

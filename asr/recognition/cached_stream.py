@@ -16,10 +16,9 @@ from torch import Tensor, nn
 
 from asr.errors import InputError
 from asr.interfaces import BLANK_ID, Hypothesis, Span, StreamingDecoder, StreamingEncoder
-from asr.recognition.captions import Captions
+from asr.recognition.captions import DEFAULT, Captions, StreamSettings
 from asr.recognition.feature_stream import Remainder, stream_features
 from asr.recognition.recognizer import Recognizer
-from asr.recognition.stream_settings import DEFAULT, StreamSettings
 from asr.recognition.timing import with_times
 from asr.recognition.transcript import Word
 from asr.text.words import spell

@@ -1,8 +1,13 @@
-"""Words that a stream recognises in one step."""
+"""Settings of a stream, and the words that it recognises in one step."""
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
 
 from asr.recognition.transcript import Word
+from asr.settings.rule import CHUNK_SECONDS, LEFT_SECONDS, RIGHT_SECONDS, or_null
+
+ENDPOINT_SECONDS = 1.0
+SETTLED_SECONDS = 1.0
 
 
 class Captions(NamedTuple):
@@ -17,3 +22,26 @@ class Captions(NamedTuple):
     final: list[Word]
     partial: list[Word]
     is_end: bool = False
+
+
+@dataclass(frozen=True)
+class StreamSettings:
+    """Settings of a stream, in seconds, rounded to encoder frames.
+
+    Args:
+        chunk_seconds: duration of a chunk; None: the model's setting.
+        left_seconds: left context of a chunk; None: the model's setting.
+        right_seconds: right context of a chunk, which adds to the latency; None: the model's setting.
+        endpoint_seconds: duration of silence that ends a segment; None: a segment ends only with the stream.
+        settled_seconds: time from the end of a word of the best hypothesis until the word is final; None: a word is
+            final only when all hypotheses agree on it, which may take a long time.
+    """
+
+    chunk_seconds: Annotated[float | None, or_null(CHUNK_SECONDS)] = None
+    left_seconds: Annotated[float | None, or_null(LEFT_SECONDS)] = None
+    right_seconds: Annotated[float | None, or_null(RIGHT_SECONDS)] = None
+    endpoint_seconds: Annotated[float | None, or_null(CHUNK_SECONDS)] = ENDPOINT_SECONDS
+    settled_seconds: Annotated[float | None, or_null(CHUNK_SECONDS)] = SETTLED_SECONDS
+
+
+DEFAULT = StreamSettings()

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from asr.errors import InputError
 from asr.recognition.cached_stream import CachedStream, advance
-from asr.recognition.captions import Captions
+from asr.recognition.captions import ENDPOINT_SECONDS, SETTLED_SECONDS, Captions, StreamSettings
 from asr.recognition.recognizer import Recognizer
 from asr.recognition.recordings import WAVEFORM, as_waveform
-from asr.recognition.stream_settings import ENDPOINT_SECONDS, SETTLED_SECONDS, StreamSettings
 from asr.recognition.transcript import Transcript, Word
 from asr.settings.read import check
 from asr.settings.rule import THREADS, or_null

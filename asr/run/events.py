@@ -32,10 +32,7 @@ class Started:
         train_utterances: number of training utterances in the manifest.
         train_hours: hours of training audio in the manifest, at speed 1.0.
         valid_utterances: number of validation utterances in the manifest.
-        command: field of `Provenance`.
-        code: field of `Provenance`.
-        libraries: field of `Provenance`.
-        machine: field of `Provenance`.
+        command, code, libraries, machine: fields of `Provenance`.
     """
 
     step: int
@@ -63,10 +60,7 @@ class TextStarted:
         train_sentences: number of training sentences.
         train_words: number of words in the training sentences.
         valid_sentences: number of validation sentences.
-        command: field of `Provenance`.
-        code: field of `Provenance`.
-        libraries: field of `Provenance`.
-        machine: field of `Provenance`.
+        command, code, libraries, machine: fields of `Provenance`.
     """
 
     step: int

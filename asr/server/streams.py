@@ -20,9 +20,8 @@ from typing import NamedTuple
 import torch
 
 from asr.audio.resampling import Resampler
-from asr.recognition.captions import Captions
+from asr.recognition.captions import DEFAULT, Captions, StreamSettings
 from asr.recognition.recognizer import Recognizer
-from asr.recognition.stream_settings import DEFAULT, StreamSettings
 from asr.recognition.streaming import Stream
 from asr.server.jobs import StoppedError
 

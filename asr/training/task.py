@@ -32,7 +32,7 @@ from asr.training.lightning_internals import forget_metric
 from asr.training.manifest_sums import ManifestSums, ValidationSums
 from asr.training.memory_check import describe
 from asr.training.step_sums import StepBatches, StepRecord, StepSums, wait_for
-from asr.training.tasks import LineSums, epoch_of, epochs_done, log_place, scheduled
+from asr.training.tasks import LineSums, epoch_of, epochs_done, log_step, scheduled
 
 STATES = {
     "state_dict",
@@ -219,7 +219,7 @@ class RecognitionTask(pl.LightningModule):
     def _log_step(self, sums: StepSums, norm: float, learning_rate: float) -> None:
         features = self.model.features
         seconds = sums.frames / self.model.head.views * features.hop / features.sample_rate
-        log_place(self, self.global_step + 1)  # number of completed steps after this step
+        log_step(self, self.global_step + 1)  # number of completed steps after this step
         self.log("train/loss", sums.loss / max(sums.tokens, 1), prog_bar=True)
         for name, loss in sums.others.items():
             self.log(f"train/{name}", loss / max(sums.tokens, 1))
@@ -288,7 +288,7 @@ class RecognitionTask(pl.LightningModule):
         samples = gather(self.trainer, self._valid.samples)
         if self.trainer.is_global_zero:
             self._samples.append(samples)
-        log_place(self, self.global_step)
+        log_step(self, self.global_step)
         # Without words there is no WER: early stopping and checkpoint.select would take 0 errors for the best model.
         self.log("valid/wer", counts.rate if counts.reference_length else math.nan, prog_bar=True)
         self.log("valid/loss", loss / max(1, tokens))

@@ -104,7 +104,7 @@ def epoch_of(task: pl.LightningModule, step: int) -> int:
     return task.current_epoch + 1 if step else 0
 
 
-def log_place(task: pl.LightningModule, step: int) -> None:
+def log_step(task: pl.LightningModule, step: int) -> None:
     """Log the epoch and the number of completed steps, as in the names of checkpoints; Lightning counts from 0."""
     task.log("step", float(step))
     task.log("epoch", float(epoch_of(task, step)))

@@ -26,7 +26,7 @@ from asr.kernels.choice import exact
 from asr.language_model.token_scores import text_log_probs
 from asr.training.distributed import add_up, fail_together
 from asr.training.gradients import divide_and_clip
-from asr.training.tasks import LineSums, log_place, scheduled
+from asr.training.tasks import LineSums, log_step, scheduled
 
 
 class LanguageModelTask(pl.LightningModule):
@@ -139,7 +139,7 @@ class LanguageModelTask(pl.LightningModule):
         now = time.monotonic()
         seconds, self._last_step_time = now - self._last_step_time, now
         loss, tokens, norm = steps[-1]
-        log_place(self, self.global_step + 1)  # number of completed steps after this step
+        log_step(self, self.global_step + 1)  # number of completed steps after this step
         self.log("train/loss", loss / tokens, prog_bar=True)
         self.log("train/grad_norm", norm)
         self.log("train/learning_rate", learning_rate)
@@ -160,7 +160,7 @@ class LanguageModelTask(pl.LightningModule):
     def on_validation_epoch_end(self) -> None:
         """Log perplexity and loss: sums over all ranks, divided once."""
         loss, tokens, words = add_up(self.trainer, self._valid).tolist()
-        log_place(self, self.global_step)
+        log_step(self, self.global_step)
         self.log(f"valid/{PERPLEXITY}", of_loss(loss / words), prog_bar=True)
         self.log("valid/loss", loss / tokens)
 
