@@ -4,7 +4,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache, reduce
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +13,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # on shared cores, spinning
 
 import pytest
 import torch
+from filelock import FileLock
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
@@ -166,13 +167,22 @@ def _own_log() -> Iterator[None]:
     ours.handlers = before
 
 
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """Return a folder that `make` has filled in one of the processes that run tests; the others wait for it."""
+    of_all = factory.getbasetemp() if "PYTEST_XDIST_WORKER" not in os.environ else factory.getbasetemp().parent
+    with FileLock(of_all / f"{name}.lock"):
+        if not (of_all / f"{name}.made").is_file():
+            (of_all / name).mkdir(exist_ok=True)
+            make(of_all / name)
+            (of_all / f"{name}.made").touch()
+    return of_all / name
+
+
 @pytest.fixture(scope="session")
 def tones(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A corpus of tones: train, valid and test manifests in a folder."""
-    folder = tmp_path_factory.mktemp("tones")
     texts = {"train": sentences(48, seed=1), "valid": sentences(8, seed=2), "test": sentences(8, seed=3)}
-    write_corpus(folder, texts)
-    return folder
+    return made_once(tmp_path_factory, "tones", lambda folder: write_corpus(folder, texts))
 
 
 def tone_corpus(folder: Path) -> list[str]:
@@ -183,15 +193,17 @@ def tone_corpus(folder: Path) -> list[str]:
 @pytest.fixture(scope="session")
 def fluent(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A corpus of tones with a training run in its folder `run`; the run's WER on 60 test sentences is below 2 %."""
+    return made_once(tmp_path_factory, "fluent", _make_fluent)
+
+
+def _make_fluent(folder: Path) -> None:
     from asr.train import train
 
-    folder = tmp_path_factory.mktemp("fluent")
     texts = {"train": sentences(128, seed=1), "valid": sentences(8, seed=2), "test": sentences(60, seed=3)}
     write_corpus(folder, texts)
     enough = ["trainer.max_epochs=12", "trainer.check_val_every_n_epoch=12", "optimizer.lr=8e-3"]
     train(settings_with(*TINY, *tone_corpus(folder), f"run_dir={folder / 'run'}", *enough))
     assert json.loads((folder / "run" / "results.json").read_text())["test"]["wer"] < 0.02
-    return folder
 
 
 @pytest.fixture(scope="session")

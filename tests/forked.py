@@ -59,7 +59,7 @@ def _run_module(
     multiprocessing.set_start_method(method, force=True)
     # runpy warns about modules that the server has already imported.
     warnings.filterwarnings("ignore", category=RuntimeWarning, module="runpy")
-    sys.argv = arguments
+    sys.argv, sys.orig_argv = arguments, [sys.executable, "-m", *arguments]
     runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
 
 

@@ -13,16 +13,15 @@ from asr.encoder.conformer_streaming import ConformerStreaming
 from asr.errors import InputError
 from asr.interfaces import Encoded, State, Tap
 from asr.recognition.cached_stream import with_room
-from tests.conftest import ENCODERS, NOT_CHUNK_BY_CHUNK, OTHER_PARTS, overridden, resolved
+from tests.conftest import ENCODERS, NOT_CHUNK_BY_CHUNK, OTHER_PARTS, SMALLEST_ENCODERS, overridden, resolved
 from tests.test_attention import encoding
 
 NUM_MEL_BINS = 20
 TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-10}
 STREAMING = [name for name, file in ENCODERS.items() if file.name == "conformer_streaming"]
 CASES = [
-    *([f"encoder={name}"] for name in STREAMING),
-    *(part.overrides for part in OTHER_PARTS if part.encoder in STREAMING and part.group != "activation"),
-]
+    pytest.param([f"encoder={name}"], marks=[pytest.mark.slow] * (name not in SMALLEST_ENCODERS)) for name in STREAMING
+] + [part.overrides for part in OTHER_PARTS if part.encoder in STREAMING and part.group != "activation"]
 SMALL = {"num_layers": 3, "subsampling": {"num_channels": 8}, "attention": {"context": 5}}
 
 

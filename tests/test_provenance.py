@@ -3,7 +3,6 @@
 import html
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,8 @@ from asr.run import provenance as module
 from asr.run.events import Started, read_history
 from asr.run.provenance import provenance
 from asr.train import train
-from tests.conftest import ROOT, TINY, settings_with, tone_corpus
+from tests.conftest import TINY, settings_with, tone_corpus
+from tests.forked import run_module
 
 
 @pytest.fixture(scope="module")
@@ -22,9 +22,8 @@ def run_dir(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was started by the command asr.train and then resumed by it."""
     run_dir = tmp_path_factory.mktemp("provenance") / "a|b"
     for steps in (2, 3):
-        command = [sys.executable, "-m", "asr.train", *TINY, *tone_corpus(tones), f"run_dir='{run_dir}'"]
         more = [f"trainer.max_steps={steps}", "resume.allow=[trainer]", "data.max_train_utterances=8"]
-        subprocess.run([*command, *more], cwd=ROOT, check=True, capture_output=True)
+        run_module("asr.train", *TINY, *tone_corpus(tones), f"run_dir='{run_dir}'", *more).check_returncode()
     return run_dir
 
 

@@ -93,7 +93,7 @@ WAVEFORM = [name for name in NAMES if name not in ("speed_perturb", "spec_augmen
 
 
 @pytest.mark.parametrize("name", WAVEFORM)
-@pytest.mark.parametrize("num_samples", [1, 2, 401, 24321])
+@pytest.mark.parametrize("num_samples", [1, 401, 24321])
 def test_a_waveform_keeps_its_length_or_grows_by_the_declared_maximum_and_stays_finite(
     name: str, num_samples: int, sounds: Path
 ) -> None:
@@ -101,7 +101,7 @@ def test_a_waveform_keeps_its_length_or_grows_by_the_declared_maximum_and_stays_
     most = num_samples + round(getattr(augment, "max_added_seconds", 0.0) * SAMPLE_RATE)
     for waveform in (speech(num_samples), torch.zeros(num_samples), torch.ones(num_samples)):
         before = waveform.clone()
-        for seed in range(6):
+        for seed in range(3):
             with seeded(seed):
                 out = augment(waveform)
             assert num_samples <= len(out) <= most
