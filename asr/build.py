@@ -161,7 +161,7 @@ def load_token_model(path: str, tokenizer: Tokenizer, setting: str) -> TokenMode
     try:
         model.load_state_dict({name: w.to(dtypes.get(name)) for name, w in stored.weights.items()}, assign=True)
     except RuntimeError as error:  # names or shapes that do not fit the settings
-        raise InputError(f"{path}: the weights must fit the settings; {one_line(error)}") from None
+        raise InputError(f"{path}: the weights must fit the settings; {one_line(error)}.") from None
     frozen: TokenModel = model.eval().requires_grad_(False)
     return frozen
 

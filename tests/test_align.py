@@ -12,6 +12,7 @@ import soundfile
 from asr.align import main as align
 from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.errors import InputError
+from tests.refusals import mentions, refused
 from tests.test_formats import read_by_praatio
 from tests.tones import GAP_SECONDS, LETTER_SECONDS, SAMPLE_RATE, speak
 
@@ -130,7 +131,7 @@ def test_option_worst_lists_the_worst_texts_in_addition_to_writing_segments(
     assert "texts that fit" not in capsys.readouterr().err
     assert align([*command, "--worst", "2"]) == 0
     errors = capsys.readouterr().err
-    assert errors.startswith("texts that fit their audio worst (score; 0: the model recognises exactly this text):\n")
+    assert mentions(errors, "0 ... recognises exactly")
     assert len(re.findall(r"^ +-?\d+\.\d\d  test-\d+  ", errors, re.MULTILINE)) == 2
 
 
@@ -194,13 +195,13 @@ def test_each_utterance_that_cannot_be_aligned_gets_one_error_line_and_the_other
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--worst", "-1"], r"^--worst must not be negative; got -1\.$"),
-        (["--format", "textgrid"], r"^--format textgrid needs --output-dir for several recordings"),
-        (["--chunk", "0"], r"^--chunk must be positive; got 0\.0\.$"),
+        (["--worst", "-1"], "--worst; got -1"),
+        (["--format", "textgrid"], "--format ... --output-dir"),
+        (["--chunk", "0"], "--chunk; got 0.0"),
     ],
 )
 def test_invalid_options_are_reported_in_one_line(fluent: Path, options: list[str], message: str) -> None:
-    with pytest.raises(InputError, match=message):
+    with refused(InputError, message):
         align([str(fluent / "run"), str(fluent / "test.jsonl"), *options])
 
 

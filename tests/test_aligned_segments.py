@@ -21,6 +21,7 @@ from asr.recognition.aligned_segments import segment_score, written_words
 from asr.text.normalize import as_written, basic
 from tests.conftest import ROOT, SHARED
 from tests.nemo import MODEL, needs_model
+from tests.refusals import refused
 from tests.tones import GAP_SECONDS, LETTER_SECONDS, SAMPLE_RATE, sentences, speak
 
 SECONDS = 0.04  # duration of a frame
@@ -146,25 +147,25 @@ def test_segments_that_are_too_short_or_cut_within_a_word_are_dropped_and_named(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--min-score", "-1"], r"^--min-score needs --segments; got none\.$"),
+        (["--min-score", "-1"], "--min-score ... --segments; got none"),
         (
             ["--segments", "x", "--min-score", "0.5"],
-            r"^--min-score must be at most 0, the best possible score; got 0\.5",
+            "--min-score; got 0.5",
         ),
         (
             ["--segments", "x", "--min-seconds", "9", "--max-seconds", "9"],
-            r"less than --max-seconds, .*; got 9 and 9\.$",
+            "--max-seconds; got 9 and 9",
         ),
-        (["--segments", "x", "--min-seconds", "0", "--max-seconds", "1e-300"], r"be at least 1; got 0 and 1e-300\.$"),
-        (["--segments", "x", "--min-seconds", "-1"], r"^--min-seconds must be at least 0 and .* got -1 and 20\.$"),
-        (["--segments", "."], r"^--segments must be a file; '\.' is a folder"),
+        (["--segments", "x", "--min-seconds", "0", "--max-seconds", "1e-300"], "be at least 1; got 0 and 1e-300"),
+        (["--segments", "x", "--min-seconds", "-1"], "--min-seconds; got -1 and 20"),
+        (["--segments", "."], "--segments ... is a folder"),
     ],
 )
 def test_invalid_options_of_segments_are_reported_in_one_line(
     options: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match=message):
+    with refused(InputError, message):
         align(["no-model", "no-manifest.jsonl", *options])
 
 

@@ -18,6 +18,7 @@ from asr.checkpoint.formats import FORMAT
 from asr.recognition.recognizer import Recognizer
 from tests.documents import DOCUMENTS, code_blocks, name_of
 from tests.public_interface import SNAPSHOT, public_interface
+from tests.refusals import refused
 from tests.tones import SAMPLE_RATE, speak
 
 EXAMPLES = {  # documents with programs that use the API
@@ -115,7 +116,7 @@ def test_audio_of_the_library_datasets_is_accepted(recognizer: Recognizer, desk:
         audio = {"array": samples, "sampling_rate": rate, "path": None}
         assert recognizer.transcribe(audio) == expected
         assert recognizer.transcribe([audio, audio]) == [expected] * 2
-    with pytest.raises(asr.InputError, match="sampling_rate"):
+    with refused(asr.InputError, "sampling_rate"):
         recognizer.transcribe({"array": samples, "sampling_rate": 0})
 
 
@@ -126,7 +127,7 @@ def test_audio_of_the_library_datasets_is_accepted(recognizer: Recognizer, desk:
 def test_arguments_of_other_toolkits_are_answered_with_the_right_name(
     argument: str, name: str, recognizer: Recognizer
 ) -> None:
-    with pytest.raises(asr.InputError, match=rf"no argument {argument}\b.*\b{name}\b"):
+    with refused(asr.InputError, f"no argument {argument} ... {name}"):
         recognizer.transcribe("a.wav", **{argument: 3})  # type: ignore[call-overload]
 
 
@@ -151,44 +152,43 @@ def test_the_number_of_alternatives_is_the_number_requested(fluent: Path, desk: 
 @pytest.mark.parametrize(
     ("recording", "options", "message"),
     [
-        (np.zeros(800, np.float32), {}, "sample_rate must be given with waveforms, such as recording 0; got None"),
-        (np.zeros(800, np.int16), {"sample_rate": 16_000}, "got samples of type int16. Divide them by 32768."),
-        (np.zeros((800, 2)), {"sample_rate": 16_000}, r"got the shape (800, 2). Give one channel"),
-        (torch.zeros(800), {"sample_rate": 10}, "sample_rate must be a whole number from 1,000"),
-        (torch.zeros(800), {"sample_rate": 44_100.5}, "sample_rate must be a whole number"),
+        (np.zeros(800, np.float32), {}, "sample_rate; got None"),
+        (np.zeros(800, np.int16), {"sample_rate": 16_000}, "of type ... int16"),
+        (np.zeros((800, 2)), {"sample_rate": 16_000}, "the shape (800, 2)"),
+        (torch.zeros(800), {"sample_rate": 10}, "sample_rate ... whole number"),
+        (torch.zeros(800), {"sample_rate": 44_100.5}, "sample_rate ... whole number"),
         (torch.full((800,), torch.nan), {"sample_rate": 16_000}, "800 samples are NaN"),
-        ([b"sound"], {"sample_rate": 16_000}, "recording 0: must be a path, or a float tensor or array"),
-        (["none.wav"], {}, "none.wav: must be a readable audio file; there is no such file"),
-        (7, {}, "recordings must be a path, a waveform, or several of them; got 7"),
-        ([], {"nbest": 0}, "nbest must be a whole number from 1"),
+        ([b"sound"], {"sample_rate": 16_000}, "recording 0 ... float tensor"),
+        (["none.wav"], {}, "none.wav ... no such file"),
+        (7, {}, "recordings; got 7"),
+        ([], {"nbest": 0}, "nbest ... whole number"),
         (
             [],
             {"nbest": 2},
-            "nbest must be 1 with a decoder that finds only one hypothesis (greedy: the best path); got 2. Load the",
+            "nbest; got 2",
         ),
-        ([], {"batch_seconds": 0}, "batch_seconds must be a number greater than 0"),
-        ([], {"device": "toaster"}, "device must be a device that torch can use here; got 'toaster'"),
+        ([], {"batch_seconds": 0}, "batch_seconds ... number greater"),
+        ([], {"device": "toaster"}, "device; got 'toaster'"),
     ],
 )
 def test_input_that_cannot_be_recognised_is_refused_in_one_line(
     recognizer: Recognizer, recording: Any, options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(asr.InputError, match=re.escape(message)) as refused:
+    with refused(asr.InputError, message):
         recognizer.transcribe(recording, **options)
-    assert "\n" not in str(refused.value)
 
 
 def test_a_stream_refuses_samples_that_are_not_a_waveform(recognizer: Recognizer) -> None:
     stream = asr.Stream(recognizer)
     for samples in (np.zeros((800, 2)), np.zeros(800, np.int16), torch.full((800,), torch.inf), [0.0, 0.1]):
-        with pytest.raises(asr.InputError, match=r"^samples must be a float tensor or array \(S,\) in \[-1, 1\]; "):
+        with refused(asr.InputError, "samples ... [-1, 1]"):
             stream.feed(samples)  # type: ignore[arg-type]
     stream.feed(np.zeros(16_000))
     assert stream.finish().final == []
 
 
 def test_an_absent_device_is_refused_when_the_model_is_loaded(fluent: Path) -> None:
-    with pytest.raises(asr.InputError, match="device must be a device that torch can use here; got 'cuda:99'"):
+    with refused(asr.InputError, "device", got="cuda:99"):
         asr.load_recognizer(fluent / "run", device="cuda:99")
 
 
@@ -222,7 +222,7 @@ def test_type_checkers_see_the_types_of_the_installed_package(tmp_path: Path) ->
 
 def test_a_decoder_can_be_chosen_by_name(fluent: Path) -> None:
     assert asr.load_recognizer(fluent / "run", decode="beam").decode.max_hypotheses > 1
-    with pytest.raises(asr.InputError, match=r"^decode must be the name of a decoder, or a mapping"):
+    with refused(asr.InputError, "decode ... or a mapping"):
         asr.load_recognizer(fluent / "run", decode=3)  # type: ignore[arg-type]
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +21,7 @@ from asr.recognition.recognizer import Recognizer
 from tests.conftest import TINY, resolved
 from tests.crashing import Killed, dies_at
 from tests.forked import run_module
+from tests.refusals import mentions, refused
 
 BUNDLE_FILES = ["README.md", "characters.json", "config.json", "weights.safetensors"]
 VALIDATED = {10: 0.9, 20: 0.2, 30: 0.4, 40: 0.3, 50: 0.3}  # validation WER by step
@@ -99,19 +99,19 @@ def test_a_share_of_the_start_model_is_mixed_into_the_average(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--share", "0.2"], "--share needs --start, the model that it applies to; got only --share 0.2."),
-        (["--start", "START", "--share", "1"], "--share must be greater than 0 and less than 1; got 1."),
-        (["--start", "START", "--share", "nan"], "--share must be greater than 0 and less than 1; got nan."),
+        (["--share", "0.2"], "--share ... --start; got --share 0.2"),
+        (["--start", "START", "--share", "1"], "--share; got 1"),
+        (["--start", "START", "--share", "nan"], "--share; got nan"),
         (["--start", "nowhere"], "nowhere"),
-        (["--start", "WIDE"], "must have weights of the shapes of"),
-        (["--start", "OTHER"], "must have the tokens of"),
+        (["--start", "WIDE"], "of the shapes"),
+        (["--start", "OTHER"], "have the tokens"),
     ],
 )
 def test_an_invalid_start_is_refused(run_dir: Path, tmp_path: Path, options: list[str], message: str) -> None:
     for name, overrides, texts in (("START", [], "abc"), ("WIDE", ["encoder.dim=64"], "abc"), ("OTHER", [], "xyz")):
         write_bundle(tmp_path / name, [save(tmp_path / f"{name}.ckpt", *overrides, texts=[texts])], "card")
     options = [str(tmp_path / option) if option.isupper() else option for option in options]
-    with pytest.raises(InputError, match=re.escape(message)):
+    with refused(InputError, message):
         average([str(run_dir), "--output-dir", str(tmp_path / "out"), *options])
     assert not (tmp_path / "out").exists()
 
@@ -176,19 +176,19 @@ def test_a_bundle_of_one_checkpoint_has_exactly_its_weights(run_dir: Path, tmp_p
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        (lambda path: save(path, "encoder.dim=64"), r"Different: encoder\.dim: 32 -> 64\.$"),
-        (lambda path: save(path, "normalizer=as_written"), r"Different: normalizer: 'basic' -> 'as_written'\.$"),
-        (lambda path: save(path, texts=["abd"]), r"Different: learnt files\.characters\.json: '\w{16}' -> '\w{16}'\.$"),
-        (lambda path: save(path, run_id="b"), r"Different: run: 'a' -> 'b'\.$"),
+        (lambda path: save(path, "encoder.dim=64"), "Different: encoder.dim: 32 -> 64"),
+        (lambda path: save(path, "normalizer=as_written"), "Different: normalizer: 'basic' -> 'as_written'"),
+        (lambda path: save(path, texts=["abd"]), "learnt ... files.characters.json"),
+        (lambda path: save(path, run_id="b"), "Different: run: 'a' -> 'b'"),
     ],
 )
 def test_checkpoints_of_different_runs_are_refused_with_the_difference(
     run_dir: Path, tmp_path: Path, other: Callable[[Path], Path], message: str
 ) -> None:
     files = [*checkpoints(run_dir, 10), other(tmp_path / "other.ckpt")]
-    with pytest.raises(InputError, match=message) as refused:
+    with refused(InputError, message) as raised:
         average([*map(str, files), "--output-dir", str(tmp_path / "out")])
-    assert str(refused.value).startswith(f"{files[1]}: checkpoints to average must belong to one run")
+    assert mentions(str(raised.value), f"{files[1]} ... average must belong")
     assert not (tmp_path / "out").exists()
 
 
@@ -208,13 +208,13 @@ BIAS = PREFIX + "head.ctc.linear.bias"
     [
         (
             lambda content: content["state_dict"].pop(BIAS),
-            r"head\.ctc\.linear\.bias is missing, but \(4,\) float32",
+            "head.ctc.linear.bias ... 4",
         ),
-        (lambda content: content["state_dict"].update({BIAS: torch.zeros(9)}), r"is \(9,\) float32, but \(4,\)"),
-        (lambda content: content["state_dict"].update({BIAS: torch.zeros(4).half()}), r"is \(4,\) float16, but"),
+        (lambda content: content["state_dict"].update({BIAS: torch.zeros(9)}), "is (9,) float32, but (4,)"),
+        (lambda content: content["state_dict"].update({BIAS: torch.zeros(4).half()}), "is (4,) float16, but"),
         (
             lambda content: content["state_dict"].update({PREFIX + "x": torch.zeros(1)}),
-            r"x is \(1,\) float32, but missing in the first",
+            "x is (1,) float32",
         ),
     ],
 )
@@ -223,7 +223,7 @@ def test_checkpoints_with_other_tensors_are_refused_and_a_differing_tensor_is_na
 ) -> None:
     files = checkpoints(run_dir, 10, 20)
     edited(files[1], edit)
-    with pytest.raises(InputError, match=message):
+    with refused(InputError, message):
         average([*map(str, files), "--output-dir", str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()
 
@@ -232,17 +232,17 @@ def test_checkpoints_with_other_tensors_are_refused_and_a_differing_tensor_is_na
     ("edit", "message"),
     [
         (lambda content: content.pop("state_dict"), "is damaged: KeyError: 'state_dict'"),
-        (lambda content: content.pop("asr"), r"not from asr\.train"),
+        (lambda content: content.pop("asr"), "not from asr.train"),
         (lambda content: content.update(asr=3), "is damaged: TypeError"),
         (lambda content: content["asr"].update(config={"encoder": torch.zeros(1)}), "is damaged: TypeError"),
-        (lambda content: content["asr"].update(config={}), "must have the keys"),
-        (lambda content: content.update(state_dict={PREFIX + "x": "y"}), "all must be tensors"),
-        (lambda content: content.update(state_dict={}), "it must have weights"),
-        (lambda content: content["asr"]["files"].update({3: torch.zeros(1)}), "must have plain names; got 3"),
-        (lambda content: content["asr"]["files"].update({"../../escaped": torch.zeros(1)}), r"'\.\./\.\./escaped'"),
-        (lambda content: content["asr"]["files"].update({"/tmp/escaped": torch.zeros(1)}), "must have plain names"),
-        (lambda content: content["asr"]["files"].update({".hidden": torch.zeros(1)}), "must have plain names"),
-        (lambda content: content["asr"]["files"].update({"config.json": torch.zeros(1)}), "must have plain names"),
+        (lambda content: content["asr"].update(config={}), "have the keys"),
+        (lambda content: content.update(state_dict={PREFIX + "x": "y"}), "must be tensors"),
+        (lambda content: content.update(state_dict={}), "must have weights"),
+        (lambda content: content["asr"]["files"].update({3: torch.zeros(1)}), "plain names; got 3"),
+        (lambda content: content["asr"]["files"].update({"../../escaped": torch.zeros(1)}), "'../../escaped'"),
+        (lambda content: content["asr"]["files"].update({"/tmp/escaped": torch.zeros(1)}), "plain names"),
+        (lambda content: content["asr"]["files"].update({".hidden": torch.zeros(1)}), "plain names"),
+        (lambda content: content["asr"]["files"].update({"config.json": torch.zeros(1)}), "plain names"),
     ],
 )
 def test_a_checkpoint_of_another_program_is_refused_in_one_line(
@@ -251,7 +251,7 @@ def test_a_checkpoint_of_another_program_is_refused_in_one_line(
     (file,) = checkpoints(run_dir, 10)
     edited(file, edit)
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(InputError, match=message):
+    with refused(InputError, message):
         average([str(file), "--output-dir", str(tmp_path / "out")])
     assert sorted(tmp_path.rglob("*")) == before, "no file was written"
 
@@ -266,10 +266,10 @@ def damaged(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (damaged, "a checkpoint must be intact; the checksum of .* is wrong"),
-        (lambda path: os.truncate(path, path.stat().st_size // 2), "a checkpoint must be intact; File is not a zip"),
-        (lambda path: path.write_text("text"), "a checkpoint must be intact; File is not a zip"),
-        (lambda path: path.unlink(), r"step=10-wer=0\.9000\.ckpt: no such checkpoint"),
+        (damaged, "checkpoint ... checksum"),
+        (lambda path: os.truncate(path, path.stat().st_size // 2), "checkpoint ... File"),
+        (lambda path: path.write_text("text"), "checkpoint ... File"),
+        (lambda path: path.unlink(), "step=10-wer=0.9000.ckpt: no such checkpoint"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_named_in_the_error(
@@ -277,22 +277,22 @@ def test_a_file_that_cannot_be_read_is_named_in_the_error(
 ) -> None:
     files = checkpoints(run_dir, 10, 20)
     damage(files[0])
-    with pytest.raises(InputError, match=message):
+    with refused(InputError, message):
         average([*map(str, files), "--output-dir", str(tmp_path / "out")])
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run", "--best", "0"], "--best must be positive; got 0"),
-        (["run", "--last", "-2"], "--last must be positive; got -2"),
-        (["run", "run"], "sources must be one run folder, or checkpoint files; got"),
-        (["run", "run/checkpoints/step=25.ckpt"], "sources must be one run folder, or checkpoint files; got"),
-        (["run/checkpoints/step=25.ckpt", "--last", "2"], "need a run folder; got checkpoint files"),
-        (["run/checkpoints/step=25.ckpt", "run/../run/checkpoints/step=25.ckpt"], "must be given once"),
-        (["run/bundle"], "must have validated checkpoints, checkpoints/step=….*has none"),
+        (["run", "--best", "0"], "--best; got 0"),
+        (["run", "--last", "-2"], "--last; got -2"),
+        (["run", "run"], "sources ... checkpoint files"),
+        (["run", "run/checkpoints/step=25.ckpt"], "sources ... checkpoint files"),
+        (["run/checkpoints/step=25.ckpt", "--last", "2"], "checkpoint files; got checkpoint files"),
+        (["run/checkpoints/step=25.ckpt", "run/../run/checkpoints/step=25.ckpt"], "be given once"),
+        (["run/bundle"], "validated checkpoints ... checkpoints/step=…"),
         (["nowhere"], "nowhere: no such checkpoint"),
-        (["nowhere", "--last", "2"], "nowhere: no such checkpoint or run folder"),
+        (["nowhere", "--last", "2"], "no such checkpoint"),
     ],
 )
 def test_invalid_options_are_refused_in_one_line(
@@ -300,14 +300,14 @@ def test_invalid_options_are_refused_in_one_line(
 ) -> None:
     (run_dir / "bundle").mkdir()
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match=message):
+    with refused(InputError, message):
         average([*arguments, "--output-dir", "out"])
 
 
 def test_a_run_without_validations_has_no_best_checkpoints(run_dir: Path, tmp_path: Path) -> None:
     for path in checkpoints(run_dir, *VALIDATED):
         path.unlink()
-    with pytest.raises(InputError, match="Give the paths of checkpoints"):
+    with refused(InputError, "of checkpoints"):
         average([str(run_dir), "--output-dir", str(tmp_path / "out")])
 
 
@@ -327,7 +327,7 @@ def test_a_malicious_checkpoint_is_refused_in_one_line_and_executes_nothing(run_
     ended = run_module("asr.average", run_dir, "--output-dir", tmp_path / "out")
     assert ended.returncode == 1
     assert ended.stdout == ""
-    assert ended.stderr.startswith(f"error: {file}: must be a checkpoint that can be loaded without running code; ")
+    assert mentions(ended.stderr, f"{file} ... running code")
     assert ended.stderr.count("\n") == 1
     assert not witness.exists()
     assert not (tmp_path / "out").exists()
@@ -367,14 +367,14 @@ def test_an_empty_folder_receives_the_bundle(run_dir: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("strange", "message"),
     [
-        (lambda out: (out / "notes.txt").write_text("mine"), r"it contains notes\.txt\. Give another folder"),
+        (lambda out: (out / "notes.txt").write_text("mine"), "it contains notes.txt. Give another folder"),
         (lambda out: (out / "data").mkdir(), "it contains data"),
         (lambda out: (out / "weights.safetensors").unlink(), "it contains README.md, characters.json, config.json"),
         (
             lambda out: (shutil.rmtree(out), out.mkdir(), (out / "README.md").write_text("mine")),
             "it contains README.md",
         ),
-        (lambda out: (shutil.rmtree(out), out.write_text("mine")), "this is a file"),
+        (lambda out: (shutil.rmtree(out), out.write_text("mine")), "is a file"),
     ],
 )
 def test_a_folder_that_contains_other_files_is_not_changed(
@@ -382,7 +382,7 @@ def test_a_folder_that_contains_other_files_is_not_changed(
 ) -> None:
     strange(old_bundle)
     before = {path: path.read_bytes() if path.is_file() else None for path in old_bundle.parent.rglob("*")}
-    with pytest.raises(InputError, match=message):
+    with refused(InputError, message):
         average([str(run_dir), "--output-dir", str(old_bundle)])
     assert before == {path: path.read_bytes() if path.is_file() else None for path in old_bundle.parent.rglob("*")}
 
@@ -416,7 +416,7 @@ def test_a_full_disk_is_reported_in_one_line_and_the_old_bundle_remains(
     if killed:
         old_bundle.rename(old_bundle.with_name(".out.replaced"))
     monkeypatch.setattr(bundle, "save_file", full)
-    with pytest.raises(InputError, match=r"out: the folder of a bundle must be writable; .* No space left on device"):
+    with refused(InputError, "space left"):
         write_bundle(old_bundle, checkpoints(run_dir, 20), "new")
     assert is_whole(old_bundle, "old")
     assert sorted(path.name for path in old_bundle.parent.iterdir()) == ["out", "run"]

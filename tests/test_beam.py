@@ -2,7 +2,6 @@
 
 import math
 import random
-import re
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
@@ -35,6 +34,7 @@ from tests.fusion import (
     write_lines,
 )
 from tests.identity import IDENTITY, decoded
+from tests.refusals import mentions, refused
 
 needs_kenlm = pytest.mark.skipif(find_spec("flashlight") is None, reason="flashlight-text is not installed")
 
@@ -356,26 +356,24 @@ def test_an_unusable_lexicon_is_reported_in_one_line(tmp_path: Path, content: by
 
 
 @pytest.mark.parametrize(
-    ("setting", "value", "must"),
+    ("setting", "value"),
     [
-        ("beam_size", 0, "a whole number from 1 to 10,000"),
-        ("tokens_per_frame", 0, "a whole number from 1 to 10,000"),
-        ("beam_threshold", -1.0, "a number from 0 to 1,000"),
-        ("beam_size", 2.5, "a whole number from 1 to 10,000"),
-        ("beam_size", "x", "a whole number from 1 to 10,000"),
-        ("beam_threshold", math.nan, "a number from 0 to 1,000"),
-        ("lm_weight", "x", "a number from 0 to 1,000"),
-        ("lm_weight", -0.5, "a number from 0 to 1,000"),
-        ("word_insertion_bonus", math.nan, "a number from -1,000 to 1,000"),
-        ("hotword_score", -0.1, "a number from 0 to 1,000"),
-        ("lm_unit", "phoneme", "one of word, token"),
+        ("decode.beam_size", 0),
+        ("decode.tokens_per_frame", 0),
+        ("decode.beam_threshold", -1.0),
+        ("decode.beam_size", 2.5),
+        ("decode.beam_size", "x"),
+        ("decode.beam_threshold", math.nan),
+        ("decode.fusion.lm_weight", "x"),
+        ("decode.fusion.lm_weight", -0.5),
+        ("decode.fusion.word_insertion_bonus", math.nan),
+        ("decode.fusion.hotword_score", -0.1),
+        ("decode.fusion.lm_unit", "phoneme"),
     ],
 )
-def test_an_invalid_setting_is_reported_by_name(setting: str, value: Any, must: str) -> None:
-    with pytest.raises(
-        InputError, match=rf"decode\.(fusion\.)?{setting} must be {must}; got {re.escape(repr(value))}\."
-    ):
-        component("decode", search_config("beam", **{setting: value}))
+def test_an_invalid_setting_is_reported_by_name(setting: str, value: Any) -> None:
+    with refused(InputError, setting, got=value):
+        component("decode", search_config("beam", **{setting.rpartition(".")[2]: value}))
 
 
 NAMES = ["", " ", *"abcdefghijklmnopqrstuvwxyz"]
@@ -421,17 +419,17 @@ def in_lower_case(**settings: Any) -> Beam:
 
 
 def test_an_upper_case_language_model_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"must be words as the normaliser .*; only 0 of its 2 entries are\. Make"):
+    with refused(InputError, "as the normaliser ... 0 of its 2 entries"):
         in_lower_case(lm=arpa(tmp_path / "lm.arpa", ["NEW", "GUY"]))
     in_lower_case(lm=arpa(tmp_path / "lm.arpa", ["new", "guy", "'tis"]))
 
 
 def test_a_language_model_of_the_wrong_unit_is_an_error(tmp_path: Path) -> None:
     tokens, words = arpa(tmp_path / "tokens.arpa", ["\u2581", "a", "b"]), arpa(tmp_path / "words.arpa", ["new", "guy"])
-    with pytest.raises(InputError, match=r"only 0 of its 3 entries are\. The model is over tokens: pass --lm-unit "):
+    with refused(InputError, "0 of its 3 entries", cure="--lm-unit"):
         in_lower_case(lm=tokens)
-    message = r"must be tokens of the recogniser; only 0 of its 2 entries are\. Leave out --lm-unit token \(decode"
-    with pytest.raises(InputError, match=message):
+    message = "0 of its 2 entries ... --lm-unit"
+    with refused(InputError, message):
         in_lower_case(lm=words, lm_unit="token")
     in_lower_case(lm=tokens, lm_unit="token")
 
@@ -443,9 +441,9 @@ def test_a_lexicon_is_normalised_and_words_that_cannot_be_spelled_are_counted(
     lexicon = search.fusion.lexicon
     assert lexicon is not None
     assert [word in lexicon for word in ("new", "guy", "NEW", "zürich")] == [True, True, False, False]
-    assert "the tokenizer does not cover 1 of the words: Zürich" in caplog.text
-    message = r"a lexicon must have words that the tokenizer covers; words covered: 0 of 1\.$"
-    with pytest.raises(InputError, match=message):
+    assert mentions(caplog.text, "1 of the words: Zürich")
+    message = "lexicon ... 0 of 1"
+    with refused(InputError, message):
         in_lower_case(lexicon=write_lines(tmp_path / "none.txt", ["Zürich"]))
 
 

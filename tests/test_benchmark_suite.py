@@ -11,6 +11,7 @@ from benchmarks import captions, long_recording, plan, remote, remote_peers, sea
 from benchmarks.race import race
 from tests.conftest import ROOT
 from tests.forked import run_module
+from tests.refusals import mentions, refused
 from tests.test_average import save
 
 
@@ -27,7 +28,7 @@ def test_a_benchmark_that_fails_is_named_and_the_next_benchmark_runs(
     assert suite.main(["absent", "results", "--output-dir", str(tmp_path)]) == 1
     shown = capfd.readouterr()
     assert shown.out.index("## absent") < shown.out.index("## results")
-    assert "error: every benchmark must succeed; failed: absent." in shown.err
+    assert mentions(shown.err, "every benchmark ... absent")
     index = (tmp_path / "index.html").read_text()
     assert 'href="plan.html">plan</a> (<a href="plan.json">2 rows</a>)' in index
     assert "absent: failed with status 1 after" in index
@@ -132,7 +133,7 @@ def test_if_the_default_model_is_absent_the_error_says_how_to_train_it(
     for benchmark in (serve, long_recording):
         with pytest.raises(SystemExit, match="2"):
             benchmark.main([])
-        assert "MODEL must exist; runs/mini does not. Run make demo to train runs/mini" in capsys.readouterr().err
+        assert mentions(capsys.readouterr().err, "MODEL ... runs/mini ... runs/mini")
 
 
 @pytest.mark.slow
@@ -182,5 +183,5 @@ def test_searches_are_timed_for_supported_heads_and_other_heads_are_refused(flue
     assert [row["search"] for row in found] == ["asr greedy", "asr beam 4", "asr beam 10"]
     assert all(row["x ours"] == 1 and row["texts that differ from ours"] == "0 of 60" for row in found)
     assert f"{tmp_path / 'absent'}: left out, because it does not exist" in done.stdout
-    with pytest.raises(InputError, match=r"a transducer or an attention decoder; .* has CTC"):
+    with refused(InputError, "attention decoder ... CTC"):
         searches.main([str(fluent / "run"), *options])

@@ -20,6 +20,7 @@ from benchmarks import inference, long_audio, nets, parts, step_profile, train_s
 from benchmarks.contest import count_flops
 from benchmarks.nets import OURS, VOCAB_SIZE, Net, make_batch, make_net
 from tests.conftest import ROOT
+from tests.refusals import refused
 
 PROGRAMS = [
     path.stem for path in sorted((ROOT / "benchmarks").glob("*.py")) if 'if __name__ == "__main__"' in path.read_text()
@@ -60,9 +61,7 @@ def test_a_profile_has_the_slowest_kernels_and_the_time_of_the_ctc_loss(tmp_path
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
 @pytest.mark.parametrize("benchmark", [train_step, inference, step_profile])
 def test_option_device_cuda_is_refused_in_one_line_if_there_is_no_gpu(benchmark: Any) -> None:
-    with pytest.raises(
-        InputError, match=r"^--device must be available; got cuda, but this machine has no CUDA device\. Use cpu\.$"
-    ):
+    with refused(InputError, "--device; got cuda"):
         benchmark.main(["--device", "cuda"])
 
 

@@ -42,6 +42,7 @@ from tests.bulk import (
     texts_of,
     write_input,
 )
+from tests.refusals import refused
 from tests.storing import FaultyProxy, storage
 from tests.tones import SAMPLE_RATE, speak
 
@@ -110,7 +111,7 @@ def test_the_shares_of_a_job_array_cover_each_part_once(total: int) -> None:
 
 @pytest.mark.parametrize("share", ["0/4", "5/4", "1", "-1/4", "1/0", "a/b"])
 def test_an_invalid_share_is_refused(share: str) -> None:
-    with pytest.raises(InputError, match="--part must be K/N"):
+    with refused(InputError, "--part ... K/N"):
         share_of(share, 10)
 
 
@@ -183,9 +184,8 @@ def test_a_failing_store_ends_a_job_with_a_one_line_error_and_the_job_resumes(
     arguments = job_options("s3://bucket/ends/audio", tmp_path, "--accept-failures")
     s3.faults.extend([""] * 20)
     s3.forever = "slow_down"
-    with pytest.raises(StoreError, match=r"^s3://bucket/ends/audio/\d+\.flac: 503 .*SlowDown") as raised:
+    with refused(StoreError, "s3://bucket/ends/audio/ ... .flac: 503 ... SlowDown"):
         transcribe(arguments)
-    assert "\n" not in str(raised.value)
     done = len(list(tmp_path.glob("part-*.jsonl")))
     s3.reset()
     transcribe(arguments)
@@ -257,9 +257,9 @@ def test_a_model_that_changed_between_two_starts_is_refused(source: Path, tmp_pa
     weights[name].view(-1)[0] += 1e-3
     save_file(weights, model / "weights.safetensors")
     before = files_of(tmp_path / "out")
-    with pytest.raises(InputError, match=r"its parts differ from this job in model\. Give another --output-dir"):
+    with refused(InputError, "differ ... in model", cure="--output-dir"):
         transcribe(job_options(source, tmp_path / "out", model=model))
-    with pytest.raises(InputError, match="differ from this job in model"):
+    with refused(InputError, "in model"):
         transcribe(job_options(source, tmp_path / "out", "--dry-run", model=model))
     assert files_of(tmp_path / "out") == before
 
@@ -286,9 +286,7 @@ def test_other_settings_in_the_same_folder_are_refused(
 ) -> None:
     transcribe(job_options(source, tmp_path, "--part", "1/9"))
     for options in (more, [*more, "--dry-run"]):
-        with pytest.raises(
-            InputError, match=re.escape(f"its parts differ from this job in settings ({change}). Give another")
-        ):
+        with refused(InputError, f"parts differ ... {change}"):
             transcribe(job_options(source, tmp_path, *options))
 
 
@@ -301,13 +299,13 @@ def test_giving_a_default_explicitly_does_not_count_as_another_setting(source: P
 
 def test_another_input_in_the_same_folder_is_refused(source: Path, tmp_path: Path) -> None:
     transcribe(job_options(source, tmp_path, "--part", "1/9"))
-    with pytest.raises(InputError, match="its parts differ from this job in input"):
+    with refused(InputError, "differ ... in input"):
         transcribe(job_options(source.parent / "audio", tmp_path))
 
 
 def test_parts_without_job_json_are_refused(source: Path, tmp_path: Path) -> None:
     (tmp_path / "part-00000.jsonl").write_text("")
-    with pytest.raises(InputError, match=r"it has part-00000\.jsonl without job\.json"):
+    with refused(InputError, "it has part-00000.jsonl without job.json"):
         transcribe(job_options(source, tmp_path))
 
 
@@ -380,7 +378,7 @@ def test_a_model_that_always_raises_ends_the_job_and_no_part_is_recorded(
     encoder = type(load_recognizer(BUNDLE).model.encoder)
     with monkeypatch.context() as patch:
         patch.setattr(encoder, "forward", _breaks)
-        with pytest.raises(InputError, match="an illegal memory access"):
+        with refused(InputError, "illegal memory"):
             transcribe(job_options(source, tmp_path, "--segments"))
     assert not [*tmp_path.glob("*-*.jsonl"), *(tmp_path / "records").iterdir()]
     assert not (tmp_path / "failures.jsonl").exists()
@@ -394,7 +392,7 @@ def test_a_job_whose_audio_is_not_there_ends_and_resumes_when_it_is(
     shutil.copytree(source.parent, tmp_path / "input")
     arguments = job_options(tmp_path / "input" / "input.jsonl", tmp_path / "out", "--segments")
     (tmp_path / "input" / "audio").rename(tmp_path / "elsewhere")
-    with pytest.raises(InputError, match=r"part-00000: .*there is no such file.*--accept-failures"):
+    with refused(InputError, "part-00000 ... --accept-failures"):
         transcribe(arguments)
     assert not [*(tmp_path / "out").glob("*-*.jsonl"), *(tmp_path / "out" / "records").iterdir()]
     assert transcribe([*arguments, "--accept-failures"]) == 0
@@ -423,7 +421,7 @@ def test_a_model_of_nan_ends_a_job(source: Path, tmp_path: Path) -> None:
         {name: weight * (torch.nan if name in floating else 1) for name, weight in weights.items()},
         tmp_path / "model" / "weights.safetensors",
     )
-    with pytest.raises(InputError, match=r"must have a text.*NaN"):
+    with refused(InputError, "have a text ... NaN"):
         transcribe(job_options(source, tmp_path / "out", model=tmp_path / "model"))
 
 
@@ -449,7 +447,7 @@ def test_a_damaged_record_of_a_part_is_reported_in_one_line(
     path = tmp_path / "out" / "records" / "part-00001.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | damage if damage else []))
     arguments = job_options(source, tmp_path / "out", "--segments")
-    with pytest.raises(InputError, match=r"part-00001\.json: must be the record of a part.*Delete part-00001\.jsonl"):
+    with refused(InputError, "part-00001.json ... part-00001.jsonl"):
         transcribe(arguments)
     (tmp_path / "out" / "part-00001.jsonl").unlink()
     transcribe(arguments)
@@ -460,7 +458,7 @@ def test_a_damaged_record_of_a_part_is_reported_in_one_line(
 def test_a_file_of_the_decoder_that_is_absent_is_reported_in_one_line(
     option: str, source: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(InputError, match=r"absent\.arpa"):
+    with refused(InputError, "absent.arpa"):
         transcribe(job_options(source, tmp_path / "out", option, str(tmp_path / "absent.arpa")))
 
 
@@ -483,7 +481,7 @@ def test_audio_that_is_replaced_between_two_starts_is_refused(source: Path, tmp_
         status = replaced.stat()
         replaced.write_bytes(replaced.read_bytes())
         os.utime(replaced, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
-        with pytest.raises(InputError, match="differ from this job in input"):
+        with refused(InputError, "in input"):
             transcribe(job_options(place, output))
 
 
@@ -504,28 +502,28 @@ def test_a_job_ends_at_an_error_not_caused_by_an_utterance(error: Exception, sou
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--format", "srt"], "--format must be jsonl with --parts"),
-        (["--part-hours", "0"], "--part-hours must be positive; got 0"),
-        (["--part", "3"], "--part must be K/N"),
-        (["--nbest", "3"], "--nbest must be 1 with a decoder that finds only one hypothesis"),
-        (["--address", "auto"], "--address needs --engine ray"),
+        (["--format", "srt"], "--format ... --parts"),
+        (["--part-hours", "0"], "--part-hours; got 0"),
+        (["--part", "3"], "--part ... K/N"),
+        (["--nbest", "3"], "--nbest ... decoder that finds"),
+        (["--address", "auto"], "--address ... --engine"),
         (["--stream"], "leave out"),
     ],
 )
 def test_incompatible_options_are_refused(more: list[str], message: str, source: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=re.escape(message)):
+    with refused(InputError, message):
         transcribe(job_options(source, tmp_path, *more))
 
 
 def test_options_of_bulk_jobs_are_refused_without_the_option_parts(source: Path, tmp_path: Path) -> None:
     for more in (["--segments"], ["--part", "1/2"], ["--dry-run"], ["--engine", "ray"]):
-        with pytest.raises(InputError, match=f"{more[0]} needs --parts"):
+        with refused(InputError, f"{more[0]} ... --parts"):
             transcribe([str(BUNDLE), str(source), *more])
-    with pytest.raises(InputError, match="--parts needs exactly one PATH; got 2"):
+    with refused(InputError, "--parts", got=2):
         transcribe([str(BUNDLE), str(source), "another.wav", "--parts"])
-    with pytest.raises(InputError, match="--parts needs --output-dir"):
+    with refused(InputError, "--parts ... --output-dir"):
         transcribe([str(BUNDLE), str(source), "--parts"])
-    with pytest.raises(InputError, match="--output-dir must be a local folder"):
+    with refused(InputError, "--output-dir ... local folder"):
         transcribe([str(BUNDLE), str(source), "--output-dir", "s3://bucket/out"])
 
 
@@ -537,13 +535,13 @@ def test_a_bad_input_is_reported_in_one_line(source: Path, tmp_path: Path) -> No
     wrong.write_text(json.dumps(entry | {"duration": -1}) + "\n")
     (tmp_path / "none").mkdir()
     for path, message in [
-        (twice, r"twice\.jsonl:2: ids must be unique"),
-        (wrong, r"wrong\.jsonl:1: duration must be positive"),
-        (tmp_path / "none", "must hold audio files"),
-        (tmp_path / "absent", "must be an audio file or a folder"),
-        ("shard-000000.tar", "INPUT must be the index of shards"),
+        (twice, "twice.jsonl:2 ... ids"),
+        (wrong, "wrong.jsonl:1 ... duration"),
+        (tmp_path / "none", "hold audio"),
+        (tmp_path / "absent", "audio file"),
+        ("shard-000000.tar", "INPUT ... of shards"),
     ]:
-        with pytest.raises(InputError, match=message):
+        with refused(InputError, message):
             transcribe(job_options(path, tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 

@@ -22,6 +22,7 @@ from asr.data.manifest import Utterance
 from asr.errors import InputError
 from tests.bulk import BAD, failures_of, files_of, finished_job, job_options, lines, start, texts_of, write_input
 from tests.conftest import ROOT
+from tests.refusals import mentions, refused
 
 PATIENCE = 600  # seconds, for operations that take half a minute, or minutes if other work uses the cores
 # Workers import this module when they start. It kills a worker that opens kills.flac, as if memory had run out.
@@ -70,7 +71,7 @@ def test_a_search_finds_exactly_the_utterances_that_kill_their_process(killers: 
 
 def test_the_job_ends_with_a_one_line_error_after_deaths_not_caused_by_an_utterance() -> None:
     part = _Part(PartTask(7, [Utterance("a.wav", 1.0, "", "a"), Utterance("b.wav", 1.0, "", "b")], True, {}))
-    with pytest.raises(InputError, match=r"memory must suffice for part 7.*WorkerCrashedError.*--batch-seconds"):  # noqa: PT012
+    with refused(InputError, "memory ... --batch-seconds"):
         for _ in range((MAX_SEARCHES + 1) * MAX_DEATHS):
             part.died("WorkerCrashedError")
             while part.suspects:
@@ -104,7 +105,7 @@ def test_an_address_without_a_server_is_refused_before_ray_connects(form: str) -
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         address = form.format(reserved.getsockname()[1])
-        with pytest.raises(InputError, match=f"got {address}: .*refused.*ray status"):
+        with refused(InputError, f"status; got {address}: "):
             _check_reachable(address)
 
 
@@ -244,6 +245,6 @@ def test_a_file_that_kills_its_worker_is_a_failure_and_all_other_good_files_have
     job.finish(job.start(manifest))
     failures, texts = failures_of(job.output), texts_of(job.output)
     assert failures.keys() == {f"bad {kind}" for kind in BAD} | {"good 5"}
-    assert failures["good 5"].startswith("its recognition crashes the process: ")
+    assert mentions(failures["good 5"], "crashes the process")
     assert failures.keys() | texts.keys() == {entry["id"] for entry in lines(manifest)}
     assert len(texts) == 11

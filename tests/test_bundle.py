@@ -16,6 +16,7 @@ from asr.errors import InputError
 from asr.ngram import main as ngram
 from asr.settings.conf import default_settings
 from tests.fusion import search_config
+from tests.refusals import mentions, refused
 from tests.test_average import save
 
 FILES = {"lm": "lm.arpa", "lexicon": "lexicon.txt", "hotwords": "hotwords.txt"}
@@ -83,16 +84,14 @@ def test_equal_bundles_have_equal_bytes(bundle: Path, checkpoint: Path, files: d
 def test_an_untrusted_bundle_can_name_only_its_own_files(bundle: Path, key: str, path: Any) -> None:
     (bundle.parent / "lm.arpa").write_bytes((bundle / "lm.arpa").read_bytes())
     with_setting(bundle, key, path)
-    with pytest.raises(
-        InputError, match=rf"^{bundle}: decode\.fusion\.{key} must be the bundle's own file {FILES[key]}; got"
-    ):
+    with refused(InputError, f"{bundle} ... decode.fusion.{key} ... {FILES[key]}"):
         load_recognizer(bundle)
 
 
 @pytest.mark.parametrize("key", FILES)
 def test_a_bundle_that_names_an_absent_file_is_refused(bundle: Path, key: str) -> None:
     (bundle / FILES[key]).unlink()
-    with pytest.raises(InputError, match=rf"decode\.fusion\.{key} must be the bundle's own file {FILES[key]}; got"):
+    with refused(InputError, f"decode.fusion.{key} ... {FILES[key]}"):
         load_recognizer(bundle)
 
 
@@ -103,15 +102,12 @@ def test_a_link_that_leads_out_of_a_bundle_is_refused(bundle: Path, tmp_path: Pa
     (bundle / name).touch()
     (bundle / name).rename(outside)
     (bundle / name).symlink_to(outside)
-    with pytest.raises(
-        InputError, match=rf"a bundle's files must be inside its folder; {name} is a link to .*private\. Copy"
-    ):
+    with refused(InputError, f"{name} ... is a link"):
         load_recognizer(bundle)
     (bundle / name).unlink()
     (bundle / name).symlink_to(name)
-    with pytest.raises(InputError, match=r"^\S+: ") as refused:
+    with refused(InputError, str(bundle)):
         load_recognizer(bundle)
-    assert "\n" not in str(refused.value)
 
 
 def test_a_bundle_can_be_reached_through_a_link(bundle: Path, tmp_path: Path) -> None:
@@ -126,10 +122,10 @@ def test_a_bundle_with_a_binary_language_model_is_refused_under_any_file_name(
 ) -> None:
     """KenLM maps a binary into memory without checks, and trusts every offset in it."""
     (bundle / "lm.arpa").write_bytes(content)
-    with pytest.raises(InputError, match=r"lm\.arpa: a bundle's language model must be ARPA; it is not"):
+    with refused(InputError, "lm.arpa ... ARPA"):
         load_recognizer(bundle)
     settings = search_config("beam", lm=str(bundle / "lm.arpa"))
-    with pytest.raises(InputError, match=r"lm\.arpa: a bundle's language model must be ARPA; it is not"):
+    with refused(InputError, "lm.arpa ... ARPA"):
         write_bundle(tmp_path / "new", [checkpoint], "card", settings)
     assert not (tmp_path / "new").exists()
 
@@ -144,7 +140,7 @@ def test_paths_in_a_checkpoint_are_not_followed(
     assert caplog.text == "", "training has the files and needs no warning"
     recognizer = load_recognizer(checkpoint)
     named = ", ".join(f"{key}={files[key]}" for key in ("lm", "lexicon", "hotwords"))
-    assert f"{checkpoint}: its decoder is used without {named};" in caplog.text
+    assert mentions(caplog.text, f"{checkpoint} ... {named}")
     assert isinstance(recognizer.decode, Beam)
     assert not recognizer.decode.fusion.has_model
     assert recognizer.decode.fusion.lexicon is None
@@ -162,7 +158,7 @@ def test_paths_in_a_checkpoint_are_not_followed(
 )
 def test_a_damaged_calibration_is_reported_in_one_line(bundle: Path, content: str) -> None:
     (bundle / "confidence.json").write_text(content)
-    with pytest.raises(InputError, match=r"confidence\.json must hold slope and intercept; it is damaged\.$"):
+    with refused(InputError, "confidence.json ... it is damaged"):
         load_recognizer(bundle)
 
 
@@ -172,7 +168,7 @@ def test_the_older_bundle_remains_if_a_file_of_the_decoder_cannot_be_read(
     before = {path.name: path.read_bytes() for path in bundle.iterdir()}
     paths = {key: str(path) for key, path in files.items()} | {"lexicon": str(tmp_path / "gone")}
     settings = search_config("beam", **paths)
-    with pytest.raises(InputError, match=r"bundle: the folder of a bundle must be writable; .*gone"):
+    with refused(InputError, "must be writable"):
         write_bundle(bundle, [checkpoint], "card", settings)
     assert {path.name: path.read_bytes() for path in bundle.iterdir()} == before
     assert sorted(os.listdir(bundle.parent)) == ["bundle"]

@@ -13,6 +13,7 @@ from asr.checkpoint.load import load_recognizer
 from asr.errors import InputError
 from tests.bundles.make import log_probs
 from tests.conftest import resolved
+from tests.refusals import refused
 
 HERE = Path(__file__).parent / "bundles"
 
@@ -108,7 +109,7 @@ def test_an_unknown_format_number_is_refused(number: object, tmp_path: Path) -> 
     shutil.copytree(HERE / f"format-{FORMAT}", bundle)
     config = json.loads((bundle / "config.json").read_text())
     (bundle / "config.json").write_text(json.dumps(config | {"format": number}))
-    with pytest.raises(InputError, match=rf"the format of a model must be from 0 to {FORMAT}, .*; got {number!r}\."):
+    with refused(InputError, f"format ... {FORMAT}", got=number):
         load_recognizer(bundle)
 
 

@@ -17,6 +17,7 @@ from asr.recognition.captions import Captions
 from asr.recognition.transcript import Word
 from asr.transcribe import main
 from tests.listener import listener
+from tests.refusals import mentions
 from tests.tones import speak
 
 RATE = 16000
@@ -96,8 +97,8 @@ def test_on_a_terminal_provisional_words_follow_final_words_and_the_line_fits_th
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "standard input must contain audio; got none."),
-        (b"RIFF....WAVE", "got a file that begins with RIFF. Give its path instead of -."),
+        (b"", "standard input; got none"),
+        (b"RIFF....WAVE", "RIFF ... path instead"),
     ],
 )
 def test_input_that_is_not_audio_is_reported_in_one_line(
@@ -106,25 +107,24 @@ def test_input_that_is_not_audio_is_reported_in_one_line(
     from_pipe(monkeypatch, content)
     with pytest.raises(InputError) as refusal:
         caption(listener(), options("-"))
-    assert str(refusal.value).endswith(message)
-    assert "\n" not in str(refusal.value)
+    assert mentions(str(refusal.value), message)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["-"], "- (standard input) needs --stream; got none."),
-        (["a.wav", "--chunk-seconds", "1"], "--chunk-seconds needs --stream; got none."),
-        (["a.wav", "b.wav", "--stream"], "--stream needs one recording, or - for standard input; got 2 paths."),
-        (["a.wav", "--stream", "--format", "srt"], "--stream writes lines of text to standard output; leave out"),
-        (["a.wav", "--stream", "--rate", "8000"], "--rate needs - (standard input); the file a.wav has its own rate."),
-        (["-", "--stream", "--rate", "3"], "--rate must be a whole number from 1,000 to 192,000; got 3."),
-        (["-", "--stream", "--chunk-seconds", "0"], "--chunk-seconds must be a number greater than 0, and at most"),
-        (["-", "--stream", "--right-seconds", "-1"], "--right-seconds must be a number from 0 to 30; got -1.0."),
-        (["-", "--stream", "--left-seconds", "nan"], "--left-seconds must be a number from 0 to 3,600; got nan."),
+        (["-"], "--stream; got none"),
+        (["a.wav", "--chunk-seconds", "1"], "--chunk-seconds ... --stream; got none"),
+        (["a.wav", "b.wav", "--stream"], "--stream; got 2 paths"),
+        (["a.wav", "--stream", "--format", "srt"], "--stream ... leave"),
+        (["a.wav", "--stream", "--rate", "8000"], "--rate ... a.wav"),
+        (["-", "--stream", "--rate", "3"], "--rate; got 3"),
+        (["-", "--stream", "--chunk-seconds", "0"], "--chunk-seconds ... number greater"),
+        (["-", "--stream", "--right-seconds", "-1"], "--right-seconds; got -1.0"),
+        (["-", "--stream", "--left-seconds", "nan"], "--left-seconds; got nan"),
     ],
 )
 def test_incompatible_options_are_reported_in_one_line(arguments: list[str], message: str) -> None:
     with pytest.raises(InputError) as refusal:
         main(["no-model", *arguments])
-    assert str(refusal.value).startswith(message)
+    assert mentions(str(refusal.value), message)

@@ -17,6 +17,7 @@ from asr.checkpoint.saved import kept_checkpoints
 from asr.data.manifest import read_manifest
 from asr.errors import InputError
 from tests.conftest import resolved
+from tests.refusals import refused
 from tests.test_train import trained  # noqa: F401
 
 
@@ -59,18 +60,18 @@ def test_a_checkpoint_is_enough_to_transcribe(trained: Path) -> None:  # noqa: F
     "name", ["torch.utils.collect_env", "../../../tmp/evil", "__init__", "os", "", None, 3, "a" * 300, "a" * 100_000]
 )
 def test_a_config_can_name_only_components_of_asr(name: Any) -> None:
-    with pytest.raises(InputError, match=r"encoder\.name must be a file in asr/encoder") as refused:
+    with refused(InputError, "encoder.name ... asr/encoder") as raised:
         component("encoder", {"name": name})
-    assert len(str(refused.value)) < 1000
+    assert len(str(raised.value)) < 1000
 
 
 def test_values_of_any_length_are_shown_in_part() -> None:
     long = "a" * 100_000
     for config in ({long: long}, {"name": "greedy", long: 1}, [long]):
-        with pytest.raises(InputError) as refused:
+        with pytest.raises(InputError) as raised:
             component("decode", config)  # type: ignore[arg-type]
-        assert len(str(refused.value)) < 5000
-        assert str(refused.value).endswith(".")
+        assert len(str(raised.value)) < 5000
+        assert str(raised.value).endswith(".")
 
 
 @pytest.mark.parametrize("target", ["torch.utils.collect_env.run", "torch.load", "os.system"])
@@ -111,7 +112,7 @@ class _Evil:
 def test_a_checkpoint_with_a_malicious_pickle_is_refused(tmp_path: Path) -> None:
     witness = tmp_path / "owned"
     torch.save({"asr": _Evil(witness)}, tmp_path / "evil.ckpt")
-    with pytest.raises(InputError, match="must be a checkpoint that can be loaded without running code; "):
+    with refused(InputError, "running code"):
         load_recognizer(tmp_path / "evil.ckpt")
     assert not witness.exists()
     pickle.loads(pickle.dumps(_Evil(witness)))
@@ -125,45 +126,42 @@ def truncate(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda bundle: truncate(bundle / "weights.safetensors"), "the bundle is damaged"),
-        (lambda bundle: truncate(bundle / "config.json"), "the bundle is damaged"),
-        (lambda bundle: (bundle / "weights.safetensors").unlink(), "the bundle is damaged"),
-        (lambda bundle: (bundle / "characters.json").unlink(), r"a model must contain characters\.json"),
-        (lambda bundle: (bundle / "config.json").write_text("[]"), "must have the keys"),
-        (lambda bundle: (bundle / "config.json").unlink(), "a model folder must have config.json"),
+        (lambda bundle: truncate(bundle / "weights.safetensors"), "bundle is damaged"),
+        (lambda bundle: truncate(bundle / "config.json"), "bundle is damaged"),
+        (lambda bundle: (bundle / "weights.safetensors").unlink(), "bundle is damaged"),
+        (lambda bundle: (bundle / "characters.json").unlink(), "model ... characters.json"),
+        (lambda bundle: (bundle / "config.json").write_text("[]"), "have the keys"),
+        (lambda bundle: (bundle / "config.json").unlink(), "model folder ... config.json"),
         (
             lambda bundle: (bundle / "config.json").rename(bundle / "model_config.yaml"),
-            r"a model must be converted first: python -m asr\.convert \S+ -o FOLDER$",
+            "model ... asr.convert",
         ),
         (lambda bundle: shutil.rmtree(bundle), "does not exist"),
         (
             lambda bundle: (bundle / "config.json").write_text(
                 (bundle / "config.json").read_text().replace('"dim": 32', '"dim": 64')
             ),
-            "the weights must fit the config",
+            "weights ... fit the config",
         ),
     ],
 )
 def test_a_damaged_bundle_is_reported_in_one_line(bundle: Path, damage: Any, message: str) -> None:
     damage(bundle)
-    with pytest.raises(InputError, match=message):
+    with refused(InputError, message):
         load_recognizer(bundle)
 
 
 def test_a_truncated_checkpoint_is_reported_in_one_line(trained: Path, tmp_path: Path) -> None:  # noqa: F811
     shutil.copy(newest(trained), tmp_path / "half.ckpt")
     truncate(tmp_path / "half.ckpt")
-    with pytest.raises(InputError, match="must be a checkpoint that can be loaded without running code; "):
+    with refused(InputError, "running code"):
         load_recognizer(tmp_path / "half.ckpt")
 
 
 def test_the_error_of_a_run_without_a_bundle_names_its_checkpoints(trained: Path, tmp_path: Path) -> None:  # noqa: F811
     shutil.copytree(trained / "checkpoints", tmp_path / "run" / "checkpoints")
-    with pytest.raises(
-        InputError,
-        match=r"no bundle, because training has not ended or the bundle was moved"
-        r".*checkpoints/step=\d+-wer=[\d.]+\.ckpt",
-    ):
+    checkpoint = max((tmp_path / "run" / "checkpoints").glob("step=*.ckpt"), key=lambda path: path.stat().st_mtime)
+    with refused(InputError, "no bundle", cure=checkpoint.name):
         load_recognizer(tmp_path / "run")
 
 

@@ -30,6 +30,7 @@ from asr.text.normalize import basic
 from asr.tokenizer.char import Char
 from tests.conftest import resolved
 from tests.listener import LogSoftmax
+from tests.refusals import refused
 
 # ---- samples to chunks, chunks to frames
 
@@ -110,7 +111,7 @@ def test_stitched_chunks_contain_each_frame_once_and_in_order(cut: tuple[int, in
 
 @pytest.mark.parametrize(("chunk", "context"), [(8, 4), (8, 5), (1, -1), (0, 0.1)])
 def test_a_chunk_consisting_only_of_context_is_refused(chunk: float, context: float) -> None:
-    with pytest.raises(InputError, match="context_seconds must be at least 0 and less than half of chunk_seconds"):
+    with refused(InputError, "context_seconds ... chunk_seconds"):
         ChunkBounds(chunk, context).samples(16000, 640)
 
 

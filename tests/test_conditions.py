@@ -14,6 +14,7 @@ from asr.data.recordings import RecordingList
 from asr.evaluate import main as evaluate
 from asr.evaluation.conditions import Changed, in_noise, in_simulated_rooms
 from asr.recognition.inference import INFERENCE
+from tests.refusals import refused
 
 SAMPLE_RATE = 16000
 
@@ -117,16 +118,16 @@ def test_words_recognised_in_audio_without_speech_are_counted_per_hour(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--snr", "10"], r"--snr needs --noise; add --noise PATH, a folder of noise\."),
-        (["--noise-seed", "1"], r"--noise-seed needs --noise or --reverb; add one of them\."),
-        (["--noise", "nowhere"], r"--noise must be a folder of audio, or a manifest; nowhere: "),
-        (["--noise", ".", "--snr", "200"], r"--snr must be a number from -50 to 100; got 200\.0\."),
-        (["--reverb", "60"], r"--reverb must be a number from 0\.05 to 1\.5; got 60\.0\."),
-        (["--reverb", "nowhere"], r"--reverb must be a folder of audio, or a manifest; nowhere: "),
+        (["--snr", "10"], "--snr ... --noise"),
+        (["--noise-seed", "1"], "--noise-seed ... --noise"),
+        (["--noise", "nowhere"], "--noise ... nowhere"),
+        (["--noise", ".", "--snr", "200"], "--snr; got 200.0"),
+        (["--reverb", "60"], "--reverb; got 60.0"),
+        (["--reverb", "nowhere"], "--reverb ... nowhere"),
     ],
 )
 def test_invalid_options_are_reported_in_one_line(options: list[str], message: str, fluent: Path) -> None:
     from asr.errors import InputError
 
-    with pytest.raises(InputError, match=message):
+    with refused(InputError, message):
         evaluate([str(fluent / "run"), str(fluent / "test.jsonl"), *options, "--device", "cpu"])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from asr.errors import InputError
 from asr.recognition.confidence import UNCALIBRATED, Calibration, calibrate, frame_confidence, load_calibration
 from tests.listener import listener
+from tests.refusals import refused
 
 
 def tsallis(probabilities: list[float], index: float = 1 / 2) -> float:
@@ -153,7 +154,7 @@ def test_confidences_that_are_anticorrelated_with_correctness_give_a_constant_cu
 
 
 def test_calibration_without_words_is_refused() -> None:
-    with pytest.raises(InputError, match="confidence must be calibrated on words; none was recognised"):
+    with refused(InputError, "confidence ... none was recognised"):
         calibrate([], [])
 
 
@@ -189,5 +190,5 @@ def test_a_bundle_stores_the_confidence_curve() -> None:
     [b"", b"[]", b"{}", b'{"slope": 1}', b'{"slope": "x", "intercept": 0}', b'{"slope": NaN, "intercept": 0}'],
 )
 def test_a_damaged_confidence_curve_is_refused(content: bytes) -> None:
-    with pytest.raises(InputError, match=r"confidence\.json must hold slope and intercept; it is damaged"):
+    with refused(InputError, "confidence.json ... it is damaged"):
         load_calibration({"confidence.json": content})

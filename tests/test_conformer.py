@@ -18,6 +18,7 @@ from asr.errors import InputError
 from asr.kernels.positions import relative_positions
 from asr.lengths import padding_mask
 from tests.conftest import resolved
+from tests.refusals import refused
 
 DIM, HEADS, FEED_FORWARD_DIM, KERNEL_SIZE = 16, 4, 40, 5
 
@@ -157,18 +158,12 @@ def test_sizes_equal_those_in_table_1_of_the_paper(name: str, decoder_dim: int, 
 @pytest.mark.parametrize("change", [{"dim": 18, "num_heads": 4}, {"dim": 9, "num_heads": 3}])
 def test_the_error_for_a_dim_that_is_not_a_multiple_of_num_heads_names_both(change: dict[str, int]) -> None:
     given = f"dim={change['dim']}, num_heads={change['num_heads']}"
-    with pytest.raises(
-        InputError, match=rf"encoder\.dim must be even and a multiple of encoder\.num_heads; got {given}"
-    ):
+    with refused(InputError, f"encoder.dim; got {given}"):
         small_conformer(**change)
 
 
 def test_the_error_for_an_even_kernel_gives_the_reason() -> None:
-    with pytest.raises(
-        InputError,
-        match=r"encoder\.convolution\.kernel_size must be odd, so that the kernel is centred, "
-        r"and at most 1,001; got 32\.",
-    ):
+    with refused(InputError, "encoder.convolution.kernel_size", got=32):
         small_conformer(convolution={"name": "depthwise_convolution", "kernel_size": 32, "bias": True})
 
 

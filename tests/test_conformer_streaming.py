@@ -14,6 +14,7 @@ from asr.errors import InputError
 from asr.interfaces import Encoded, State, Tap
 from asr.recognition.cached_stream import with_room
 from tests.conftest import ENCODERS, NOT_CHUNK_BY_CHUNK, OTHER_PARTS, SMALLEST_ENCODERS, overridden, resolved
+from tests.refusals import refused
 from tests.test_attention import encoding
 
 NUM_MEL_BINS = 20
@@ -287,7 +288,7 @@ def test_cached_keys_beyond_the_reach_of_local_attention_are_masked() -> None:
 def test_a_part_that_sees_future_frames_is_refused_in_one_line(part: str) -> None:
     group = part.rsplit("_", 1)[-1]
     config = resolved("encoder=conformer_streaming_xs", f"encoder/{group}={part}")["encoder"]
-    with pytest.raises(InputError, match=rf"^encoder\.{group} must be .* in conformer_streaming, .*\.$"):
+    with refused(InputError, f"encoder.{group} ... conformer_streaming"):
         component("encoder", config)(NUM_MEL_BINS)
 
 

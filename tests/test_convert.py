@@ -49,6 +49,7 @@ from tests.nemo import (
     vocabulary,
     write_tar,
 )
+from tests.refusals import refused
 
 Files = dict[str, bytes]
 
@@ -223,7 +224,7 @@ def test_a_bundle_that_nemo_cannot_represent_is_refused(tiny: Path, tmp_path: Pa
     main([str(tiny), "-o", str(tmp_path / "tiny")])
     path = tmp_path / "tiny" / "config.json"
     path.write_text(path.read_text().replace('"utterance_cmvn",\n      "eps"', '"per_utterance",\n      "min_std"'))
-    with pytest.raises(InputError, match=r"^features\.normalize must be utterance_cmvn for conversion to NeMo; got"):
+    with refused(InputError, "features.normalize ... utterance_cmvn"):
         main([str(tmp_path / "tiny"), "--to", "nemo", "-o", str(tmp_path / "back.nemo")])
     assert not (tmp_path / "back.nemo").exists()
 
@@ -233,66 +234,66 @@ def test_a_bundle_that_nemo_cannot_represent_is_refused(tiny: Path, tmp_path: Pa
     [
         (
             {"encoder": {"self_attention_model": "abs_pos"}},
-            r"encoder\.self_attention_model must be 'rel_pos'",
+            "encoder.self_attention_model ... 'rel_pos'",
         ),
         (
             {"encoder": {"att_context_size": [128, 128]}},
-            r"encoder\.att_context_size must be null, .*\[128, 128\]",
+            "encoder.att_context_size ... [128, 128]",
         ),
         (
             {"encoder": {"subsampling": "stacking"}},
-            r"encoder\.subsampling must be 'striding', .*'stacking'",
+            "encoder.subsampling ... 'striding'",
         ),
-        ({"encoder": {"subsampling_factor": 8}}, r"encoder\.subsampling_factor must be 4, which asr supports; got 8"),
+        ({"encoder": {"subsampling_factor": 8}}, "encoder.subsampling_factor; got 8"),
         (
             {"encoder": {"subsampling": "dw_striding"}},
-            r"encoder\.subsampling_factor must be 8, which asr supports; got 4",
+            "encoder.subsampling_factor; got 4",
         ),
-        ({"encoder": {"causal_downsampling": True}}, r"encoder\.causal_downsampling must be false, .*; got true"),
-        ({"encoder": {"conv_context_size": "causal"}}, r"encoder\.conv_context_size must be null, .*; got 'causal'"),
-        ({"encoder": {"conv_norm_type": "layer_norm"}}, r"encoder\.conv_norm_type must be 'batch_norm'"),
-        ({"encoder": {"use_bias": "no"}}, r"encoder\.use_bias must be true, which asr supports; got 'no'"),
-        ({"encoder": {"reduction": "pooling"}}, r"encoder\.reduction must be null"),
-        ({"encoder": {"feat_out": 640}}, r"encoder\.feat_out must be -1, which asr supports; got 640"),
-        ({"encoder": {"new_in_nemo_4": 1}}, r"encoder\.new_in_nemo_4 must be absent: asr does not support"),
-        ({"encoder": {"_target_": "nemo.x.SqueezeformerEncoder"}}, r"encoder must be a Conformer, .*'nemo.x.Squeeze"),
-        ({"encoder": {"d_model": "${model.d}"}}, r"encoder\.d_model must be a whole number; got '\$\{model"),
-        ({"encoder": {"d_model": 10**9}}, r"encoder\.dim must be a whole number from 1 to 65,536"),
-        ({"encoder": {"n_heads": 3}}, r"encoder\.dim must be even and a multiple of encoder\.num_heads"),
-        ({"decoder": {"_target_": "nemo.x.RNNTDecoder"}}, r"decoder must be a CTC head, NeMo's ConvASRDecoder"),
-        ({"preprocessor": {"normalize": "all_features"}}, r"preprocessor\.normalize must be 'per_feature'"),
-        ({"preprocessor": {"n_fft": 512}}, r"preprocessor\.n_fft must be null, which asr supports; got 512"),
-        ({"preprocessor": {"window_size": -0.1}}, r"preprocessor\.window_size must be a number of seconds"),
-        ({"preprocessor": {"_target_": "nemo.x.AudioToMFCCPreprocessor"}}, r"preprocessor must be log-mel features"),
-        ({"tokenizer": {"type": "wpe"}}, r"tokenizer\.type must be bpe, .*; got 'wpe'"),
+        ({"encoder": {"causal_downsampling": True}}, "encoder.causal_downsampling; got true"),
+        ({"encoder": {"conv_context_size": "causal"}}, "encoder.conv_context_size; got 'causal'"),
+        ({"encoder": {"conv_norm_type": "layer_norm"}}, "encoder.conv_norm_type ... 'batch_norm'"),
+        ({"encoder": {"use_bias": "no"}}, "encoder.use_bias; got 'no'"),
+        ({"encoder": {"reduction": "pooling"}}, "encoder.reduction ... must be null"),
+        ({"encoder": {"feat_out": 640}}, "encoder.feat_out; got 640"),
+        ({"encoder": {"new_in_nemo_4": 1}}, "encoder.new_in_nemo_4 ... not support"),
+        ({"encoder": {"_target_": "nemo.x.SqueezeformerEncoder"}}, "encoder ... nemo.x.Squeeze"),
+        ({"encoder": {"d_model": "${model.d}"}}, "encoder.d_model; got ${model"),
+        ({"encoder": {"d_model": 10**9}}, "encoder.dim ... whole number"),
+        ({"encoder": {"n_heads": 3}}, "encoder.dim ... encoder.num_heads"),
+        ({"decoder": {"_target_": "nemo.x.RNNTDecoder"}}, "decoder ... CTC"),
+        ({"preprocessor": {"normalize": "all_features"}}, "preprocessor.normalize ... 'per_feature'"),
+        ({"preprocessor": {"n_fft": 512}}, "preprocessor.n_fft; got 512"),
+        ({"preprocessor": {"window_size": -0.1}}, "preprocessor.window_size ... of seconds"),
+        ({"preprocessor": {"_target_": "nemo.x.AudioToMFCCPreprocessor"}}, "preprocessor ... features"),
+        ({"tokenizer": {"type": "wpe"}}, "tokenizer.type; got 'wpe'"),
         (
             {"tokenizer": {"model_path": "nemo:../../etc/passwd"}},
-            r"tokenizer's model '\.\./\.\./etc/passwd' must exist",
+            "'s model ' ... ../../etc/passwd",
         ),
         (
             {"decoder": {"vocabulary": [*vocabulary()[:-1], "x"]}},
-            r"piece 39 of the tokenizer must be the vocabulary's 'x'",
+            "39 ... 'x'",
         ),
-        ({"decoder": {"vocabulary": vocabulary()[:-1]}}, r"piece 39 of the tokenizer must be .* None; got"),
-        ({"decoder": {"add_blank": False}}, r"decoder\.add_blank must be true: a CTC head has a blank; got False"),
-        ({"encoder": {"ff_expansion_factor": "four"}}, r"encoder\.feed_forward_factor must be a number .*; got 'four'"),
+        ({"decoder": {"vocabulary": vocabulary()[:-1]}}, "39 ... of the tokenizer"),
+        ({"decoder": {"add_blank": False}}, "decoder.add_blank; got False"),
+        ({"encoder": {"ff_expansion_factor": "four"}}, "encoder.feed_forward_factor; got 'four'"),
         (
             {"encoder": {"self_attention_model": "rel_pos_local_attn"}},
-            r"encoder\.att_context_size must be equal on both sides, .*; got null",
+            "encoder.att_context_size; got null",
         ),
         (
             {"encoder": {"self_attention_model": "rel_pos_local_attn", "att_context_size": [128, 64]}},
-            r"encoder\.att_context_size must be equal on both sides, .*; got \[128, 64\]",
+            "encoder.att_context_size; got [128, 64]",
         ),
         (
             {"encoder": {"self_attention_model": "rel_pos_local_attn", "att_context_size": [-1, -1]}},
-            r"encoder\.attention\.context must be a whole number from 1 to 4,096; got -1",
+            "encoder.attention.context; got -1",
         ),
-        ({"preprocessor": {"new_in_nemo_4": 1}}, r"preprocessor\.new_in_nemo_4 must be absent: asr does not support"),
-        ({"preprocessor": {"sample_rate": None}}, r"preprocessor\.sample_rate must be a whole number; got null"),
+        ({"preprocessor": {"new_in_nemo_4": 1}}, "preprocessor.new_in_nemo_4 ... not support"),
+        ({"preprocessor": {"sample_rate": None}}, "preprocessor.sample_rate; got null"),
         (
             {"preprocessor": {"window_stride": 2.0}},
-            r"preprocessor\.window_stride must be a number of seconds, at most 1; got 2",
+            "preprocessor.window_stride; got 2",
         ),
     ],
 )
@@ -345,7 +346,7 @@ def test_an_unsupported_value_is_refused_in_one_line_that_names_the_setting(
     section: str, key: str, tmp_path: Path
 ) -> None:
     config = changed(**{section: {key: REFUSED[section][key]}})
-    assert_refused(archive(tmp_path, config), rf"{section}\.{key} must be .*, which asr supports; got ", tmp_path)
+    assert_refused(archive(tmp_path, config), f"{section}.{key} ... which asr supports", tmp_path)
 
 
 def test_every_setting_with_only_one_supported_value_is_tested(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -362,11 +363,10 @@ def test_every_setting_with_only_one_supported_value_is_tested(monkeypatch: pyte
 def assert_refused(path: Path, message: str, tmp_path: Path) -> None:
     """Check that a one-line error names the model, and that no file is written."""
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(InputError, match=message) as refused:
+    with refused(InputError, message) as raised:
         main([str(path), "-o", str(tmp_path / "output")])
-    assert str(refused.value).startswith(f"{path}: ")
-    assert "\n" not in str(refused.value)
-    assert len(str(refused.value)) < 700
+    assert str(raised.value).startswith(f"{path}: ")
+    assert len(str(raised.value)) < 700
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -381,37 +381,37 @@ class _Evil:
 
 BIAS = "encoder.layers.1.norm_out.bias"
 TENSORS: dict[str, tuple[Any, str]] = {
-    "one too many": (tensors() | {"encoder.x": torch.zeros(1)}, r"encoder\.x has none"),
-    "one missing": (without(BIAS), rf"the weights must contain {BIAS}, of shape \(16,\); it is missing"),
-    "a wrong shape": (tensors() | {BIAS: torch.zeros(17)}, rf"{BIAS} must be \(16,\), as .*; got \(17,\)"),
-    "NaN": (tensors() | {BIAS: torch.full((DIM,), math.nan)}, rf"{BIAS} must hold finite numbers"),
-    "infinity": (tensors() | {BIAS: torch.full((DIM,), math.inf)}, rf"{BIAS} must hold finite numbers"),
-    "whole numbers": (tensors() | {BIAS: torch.zeros(DIM, dtype=torch.int64)}, rf"'{BIAS}' is not such a tensor"),
+    "one too many": (tensors() | {"encoder.x": torch.zeros(1)}, "encoder.x has none"),
+    "one missing": (without(BIAS), f"weights ... {BIAS}"),
+    "a wrong shape": (tensors() | {BIAS: torch.zeros(17)}, f"{BIAS}; got (17,)"),
+    "NaN": (tensors() | {BIAS: torch.full((DIM,), math.nan)}, f"{BIAS} ... finite numbers"),
+    "infinity": (tensors() | {BIAS: torch.full((DIM,), math.inf)}, f"{BIAS} ... finite numbers"),
+    "whole numbers": (tensors() | {BIAS: torch.zeros(DIM, dtype=torch.int64)}, f"'{BIAS}' ... such a tensor"),
     "a wider kernel": (
         tensors() | {"decoder.decoder_layers.0.weight": torch.zeros(41, DIM, 3)},
-        r"must be \(41, 16, 1\), as the config says; got \(41, 16, 3\)",
+        "41 ... 16 ... config says; got (41",
     ),
     "another filterbank": (
         tensors() | {"preprocessor.featurizer.fb": torch.zeros(1, 20, 129)},
-        r"preprocessor\.featurizer\.fb must equal the tensor that features=slaney_fbank computes; it differs by 0\.0",
+        "preprocessor.featurizer.fb ... features=slaney_fbank",
     ),
     "a terabyte of one number": (
         tensors() | {"x": torch.zeros(1).expand(2**40)},
-        "must contain the numbers of all its tensors",
+        "contain the numbers",
     ),
-    "code": (tensors() | {"x": _Evil()}, "nothing that could run code"),
+    "code": (tensors() | {"x": _Evil()}, "nothing that could"),
     "no numbers": (
         tensors() | {"x": torch.zeros(1, device="meta")},
-        "must hold the numbers of its tensors; 'x' has none",
+        "'x' ... none",
     ),
     "a negative variance": (
         tensors() | {"encoder.layers.0.conv.batch_norm.running_var": torch.full((DIM,), -0.5)},
-        r"running_var must be variances of at least 0; the minimum is -0\.5",
+        "running_var ... -0.5",
     ),
-    "a list": ([torch.zeros(1)], "must hold tensors by name; got 'list'"),
-    "a number for a name": ({3: torch.zeros(1)}, "by name; 3 is not such a tensor"),
-    "a complex one": (tensors() | {"x": torch.zeros(1, dtype=torch.complex64)}, "'x' is not such a tensor"),
-    "a whole module": (torch.nn.Linear(2, 2), "nothing that could run code"),
+    "a list": ([torch.zeros(1)], "hold tensors; got 'list'"),
+    "a number for a name": ({3: torch.zeros(1)}, "3 ... such a tensor"),
+    "a complex one": (tensors() | {"x": torch.zeros(1, dtype=torch.complex64)}, "'x' ... such a tensor"),
+    "a whole module": (torch.nn.Linear(2, 2), "nothing that could"),
 }
 
 
@@ -440,27 +440,27 @@ def replaced(**contents: bytes | None) -> Files:
 
 
 FILES: dict[str, tuple[Files, str]] = {
-    "no config": (replaced(config=None), r"model_config\.yaml must exist; it is missing"),
-    "no weights": (replaced(weights=None), r"model_weights\.ckpt, or model\.safetensors, must exist"),
-    "no tokenizer": (replaced(tokenizer=None), r"tokenizer's model '0123_tokenizer\.model' must exist; got none"),
-    "YAML with objects": (replaced(config=b"!!python/object/apply:os.mkdir [owned]"), "must be YAML of plain values"),
-    "YAML without end": (replaced(config=b"[" * 1_000), "must be YAML of plain values"),
-    "YAML of no mapping": (replaced(config=b"- 1"), r"model_config\.yaml must be a mapping of settings; got \[1\]"),
-    "YAML that is none": (replaced(config=b"\xff\x00{"), "must be YAML of plain values"),
-    "YAML with an impossible date": (replaced(config=b"a: 2001-99-99"), "must be YAML of plain values"),
-    "YAML too long": (replaced(config=b"#" * (3 << 20)), "must have at most 2,097,152 bytes"),
-    "no pickle": (replaced(weights=b"PK" + bytes(1000)), "a file written by torch.save; it is damaged"),
-    "a plain pickle": (replaced(weights=pickle.dumps(_Evil())), r"written by torch\.save \(torch 1\.6 or later\)"),
-    "half a pickle": (replaced(weights=saved(tensors())[:20_000]), "a file written by torch.save; it is damaged"),
-    "packed weights": (replaced(weights=packed(saved(tensors()))), "not compressed; this file is compressed"),
-    "no SentencePiece": (replaced(tokenizer=b"x"), "must be a SentencePiece model; it is damaged"),
+    "no config": (replaced(config=None), "model_config.yaml ... it is missing"),
+    "no weights": (replaced(weights=None), "model_weights.ckpt ... model.safetensors"),
+    "no tokenizer": (replaced(tokenizer=None), "'0123_tokenizer.model'; got none"),
+    "YAML with objects": (replaced(config=b"!!python/object/apply:os.mkdir [owned]"), "YAML ... plain values"),
+    "YAML without end": (replaced(config=b"[" * 1_000), "YAML ... plain values"),
+    "YAML of no mapping": (replaced(config=b"- 1"), "model_config.yaml; got [1]"),
+    "YAML that is none": (replaced(config=b"\xff\x00{"), "YAML ... plain values"),
+    "YAML with an impossible date": (replaced(config=b"a: 2001-99-99"), "YAML ... plain values"),
+    "YAML too long": (replaced(config=b"#" * (3 << 20)), "have at most ... 2 ... 097"),
+    "no pickle": (replaced(weights=b"PK" + bytes(1000)), "torch.save ... it is damaged"),
+    "a plain pickle": (replaced(weights=pickle.dumps(_Evil())), "written by torch.save (torch 1.6 or later)"),
+    "half a pickle": (replaced(weights=saved(tensors())[:20_000]), "torch.save ... it is damaged"),
+    "packed weights": (replaced(weights=packed(saved(tensors()))), "file is compressed"),
+    "no SentencePiece": (replaced(tokenizer=b"x"), "SentencePiece ... it is damaged"),
     "a tokenizer with control pieces": (
         replaced(tokenizer=sentencepiece_model(bos_id=1)),
-        "pieces must spell text; '<s>' is a control or a byte piece",
+        "pieces ... '<s>'",
     ),
     "another tokenizer": (
         replaced(tokenizer=sentencepiece_model(num_pieces=41)),
-        "of the tokenizer must be the vocabulary's",
+        "of the tokenizer",
     ),
 }
 
@@ -476,7 +476,7 @@ def test_damaged_files_of_an_archive_are_refused_in_one_line(
 
 def test_a_head_and_a_tokenizer_of_different_sizes_are_refused_in_one_line(tmp_path: Path) -> None:
     config = changed(decoder={"vocabulary": None, "num_classes": -1})
-    message = r"decoder\.decoder_layers\.0\.weight must be \(41, 16, 1\), as the config says; got \(50, 16, 1\)"
+    message = "decoder.decoder_layers.0.weight; got (50"
     assert_refused(archive(tmp_path, config, tensors(49)), message, tmp_path)
 
 
@@ -484,23 +484,23 @@ GOOD = as_nemo_3(nemo_files())
 MEMBERS: dict[str, tuple[list[tuple[tarfile.TarInfo, bytes]], str]] = {
     "a climbing name": (
         [member("./../../tmp/owned", b"x")],
-        "must be a path inside the archive; got './../../tmp/owned'",
+        "path inside ... /tmp/owned",
     ),
-    "an absolute name": ([member("/tmp/owned", b"x")], "must be a path inside the archive; got '/tmp/owned'"),
-    "a symbolic link": ([member("./x", type=tarfile.SYMTYPE, linkname="/etc/passwd")], "'./x' is a link"),
-    "a hard link": ([member("./x", type=tarfile.LNKTYPE, linkname="./model_config.yaml")], "'./x' is a link"),
-    "a device": ([member("./x", type=tarfile.CHRTYPE, devmajor=1, devminor=5)], "'./x' is not a plain file"),
-    "a pipe": ([member("./x", type=tarfile.FIFOTYPE)], "'./x' is not a plain file"),
+    "an absolute name": ([member("/tmp/owned", b"x")], "path inside; got '/tmp/owned'"),
+    "a symbolic link": ([member("./x", type=tarfile.SYMTYPE, linkname="/etc/passwd")], "/x ... is a link"),
+    "a hard link": ([member("./x", type=tarfile.LNKTYPE, linkname="./model_config.yaml")], "/x ... is a link"),
+    "a device": ([member("./x", type=tarfile.CHRTYPE, devmajor=1, devminor=5)], "/x ... plain file"),
+    "a pipe": ([member("./x", type=tarfile.FIFOTYPE)], "/x ... plain file"),
     "a sparse file": (
         [member("./x", b"x", pax_headers={"GNU.sparse.map": "0,1", "GNU.sparse.size": "1099511627776"})],
-        "'./x' is not a plain file",
+        "/x ... plain file",
     ),
     "a name twice": ([member("./model_config.yaml", b"{}")], "each member once; it holds 'model_config.yaml' twice"),
     "too many": ([member(f"./{number}") for number in range(1001)], "at most 1,000 members"),
-    "a config too large": ([member("./x_tokenizer.model", bytes(65 << 20))], "must have at most 67,108,864 bytes"),
+    "a config too large": ([member("./x_tokenizer.model", bytes(65 << 20))], "have at most ... 67 ... 108"),
     "a header of megabytes": (
         [member("./x", pax_headers={"comment": 3_000_000 * "x"})],
-        "a member's header must have at most",
+        "header",
     ),
 }
 
@@ -520,7 +520,7 @@ def test_a_gzip_bomb_is_refused_before_it_uses_memory(tmp_path: Path) -> None:
     assert path.stat().st_size < 1 << 20
     tracemalloc.start()
     try:
-        assert_refused(path, "at most 20 times its own bytes; with 'model_weights.ckpt' it unpacks to more", tmp_path)
+        assert_refused(path, "20 ... 'model_weights.ckpt'", tmp_path)
         assert tracemalloc.get_traced_memory()[1] < 10 << 20
     finally:
         tracemalloc.stop()
@@ -534,7 +534,7 @@ def test_a_false_size_in_a_header_uses_no_memory(tmp_path: Path) -> None:
         (tmp_path / "a.nemo").write_bytes(header + bytes(2048))
         assert_refused(
             tmp_path / "a.nemo",
-            "it unpacks to more|it holds .* twice|there are more|is damaged|must exist|must be a file written by torch",
+            "a.nemo",
             tmp_path,
         )
 
@@ -542,10 +542,10 @@ def test_a_false_size_in_a_header_uses_no_memory(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "must be a .nemo archive, a tar file, plain or gzipped; it is damaged or another kind of file"),
-        (b"hello" * 1000, "must be a .nemo archive"),
-        (b"\x1f\x8b" + bytes(1000), "must be a .nemo archive"),
-        (bytes(10240), "model_config.yaml must exist"),
+        (b"", "another kind"),
+        (b"hello" * 1000, "archive"),
+        (b"\x1f\x8b" + bytes(1000), "archive"),
+        (bytes(10240), "model_config.yaml ... exist"),
     ],
 )
 def test_a_file_that_is_not_an_archive_is_refused_in_one_line(content: bytes, message: str, tmp_path: Path) -> None:
@@ -558,48 +558,43 @@ def test_a_file_that_is_not_an_archive_is_refused_in_one_line(content: bytes, me
 def test_an_incomplete_archive_is_refused_in_one_line(mode: str, share: float, tmp_path: Path) -> None:
     path = write_tar(tmp_path / "a.nemo", as_nemo_3(nemo_files()), mode)
     path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
-    assert_refused(path, "must be a .nemo archive|must exist", tmp_path)
+    assert_refused(path, "a.nemo", tmp_path)
 
 
 def test_paths_without_a_model_are_refused_in_one_line(tmp_path: Path) -> None:
-    assert_refused(tmp_path / "absent", "MODEL must be a .nemo archive, or a folder of its files", tmp_path)
+    assert_refused(tmp_path / "absent", "MODEL ... of its files", tmp_path)
     os.mkfifo(tmp_path / "pipe")
-    assert_refused(tmp_path / "pipe", "an archive must be a file; this is a device or a pipe", tmp_path)
+    assert_refused(tmp_path / "pipe", "archive ... or a pipe", tmp_path)
     (tmp_path / "empty").mkdir()
-    assert_refused(tmp_path / "empty", r"model_config\.yaml must exist", tmp_path)
+    assert_refused(tmp_path / "empty", "model_config.yaml ... exist", tmp_path)
     folder = in_folder(tmp_path / "links", replaced(config=None))
     (folder / "model_config.yaml").symlink_to("/etc/hostname")
-    assert_refused(folder, r"files must be inside the folder; model_config\.yaml is a link", tmp_path)
+    assert_refused(folder, "files ... model_config.yaml", tmp_path)
 
 
 def test_output_paths_that_are_not_loaded_as_bundles_are_refused(tmp_path: Path) -> None:
     path = archive(tmp_path)
     for name in ("model.nemo", "model.ckpt"):
-        with pytest.raises(
-            InputError, match=rf"must have a name that does not end like an archive .*; got '.*/{name}'\. .*--to nemo"
-        ):
+        with refused(InputError, "not end like", cure="--to"):
             main([str(path), "-o", str(tmp_path / name)])
         assert not (tmp_path / name).exists()
-    with pytest.raises(InputError, match="--output must not replace"):
+    with refused(InputError, "--output ... not replace"):
         main([str(path), "-o", "/"])
     assert main([str(path), "-o", str(tmp_path / "bundle")]) == 0
-    with pytest.raises(InputError, match=r"/sub: a bundle must not be inside another bundle; .*/bundle is a bundle"):
+    with refused(InputError, "/bundle/sub ... /bundle"):
         main([str(path), "-o", str(tmp_path / "bundle" / "sub")])
 
 
 def test_a_checkpoint_is_refused_with_the_command_that_makes_it_a_bundle(tmp_path: Path) -> None:
     (tmp_path / "step=1.ckpt").touch()
-    message = (
-        r"a run folder or a bundle here; this is a checkpoint\. python -m asr\.average .*step=1\.ckpt --output-dir"
-    )
-    with pytest.raises(InputError, match=message):
+    with refused(InputError, "asr.average", cure="--output-dir FOLDER"):
         main([str(tmp_path / "step=1.ckpt"), "--to", "nemo", "-o", str(tmp_path / "out.nemo")])
 
 
 def test_the_error_about_a_malicious_file_does_not_repeat_torchs_advice_to_execute_it(tmp_path: Path) -> None:
-    with pytest.raises(InputError) as refused:
+    with pytest.raises(InputError) as raised:
         main([str(archive(tmp_path, state=tensors() | {"x": _Evil()})), "-o", str(tmp_path / "output")])
-    message = str(refused.value)
+    message = str(raised.value)
     assert "nothing that could run code; Trying to load unsupported GLOBAL posix.mkdir" in message
     for advice in ("weights_only", "likely succeed", "safe_globals"):
         assert advice not in message
@@ -721,15 +716,13 @@ def test_a_trained_model_has_the_known_number_of_errors(
 
 
 def test_the_error_for_a_bundle_names_the_options_that_convert_it(fluent: Path, tmp_path: Path) -> None:
-    with pytest.raises(
-        InputError, match=r"this is already a bundle of asr\. To convert it, add --to nemo or --to hugg"
-    ):
+    with refused(InputError, "this is already", cure="--to"):
         main([str(fluent / "run" / "bundle"), "-o", str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()
 
 
 def test_the_name_of_a_model_on_a_hub_needs_a_scheme(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"it does not exist\. A model on a hub is named hf://nvidia/parakeet\."):
+    with refused(InputError, "not exist", cure="hf://nvidia/parakeet"):
         main(["nvidia/parakeet", "-o", str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()
 
@@ -739,5 +732,5 @@ def test_a_path_below_an_existing_folder_is_not_taken_for_a_name_on_a_hub(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()
-    with pytest.raises(InputError, match=r"it does not exist\.$"):
+    with refused(InputError, "not exist"):
         main(["runs/nope", "-o", str(tmp_path / "out")])

@@ -20,6 +20,7 @@ from asr.errors import InputError
 from asr.plan import plan
 from recipes.convert.__main__ import FORMATS, _add_options, _convert, main
 from tests.conftest import TINY, settings_with, tone_corpus
+from tests.refusals import mentions, refused
 from tests.tones import SAMPLE_RATE, sentences, speak
 
 TEXTS = sentences(6, seed=4, words=(2, 3))
@@ -163,9 +164,7 @@ def test_lines_with_ids_that_are_not_utf_8_or_not_strings_are_named(
         content = (data / name).read_bytes()
         (data / name).write_bytes(content.replace(NAMES[0].encode(), NAMES[0].encode() + b"\xff"))
     assert main(["kaldi", str(data), str(tmp_path / "out.jsonl")]) == 1
-    assert re.search(
-        r"^error: .*/text:1: the id must be UTF-8; got 'utterance-0\\udcff'$", capsys.readouterr().err, re.M
-    )
+    assert mentions(capsys.readouterr().err, "/text:1 ... id; got 'utterance-0\\udcff'")
     source = lhotse(tmp_path / "lhotse")
     with gzip.open(source, "rt") as file:
         cuts = [json.loads(line) for line in file]
@@ -174,13 +173,13 @@ def test_lines_with_ids_that_are_not_utf_8_or_not_strings_are_named(
     assert (
         main(["lhotse", str(tmp_path / "cuts.jsonl"), str(tmp_path / "out.jsonl"), "--root", str(source.parent)]) == 1
     )
-    assert "cuts.jsonl:1: id must be a string or a number; got ['a']" in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, "cuts.jsonl:1 ... id; got ['a']")
     (tmp_path / "recordings.jsonl").write_text(json.dumps(cuts[0]["recording"] | {"id": ["r"]}))
     supervision = {"id": "s", "recording_id": "r", "start": 0, "duration": 1, "text": "x"}
     (tmp_path / "supervisions.jsonl").write_text(json.dumps(supervision))
     more = ["--recordings", str(tmp_path / "recordings.jsonl")]
     assert main(["lhotse", str(tmp_path / "supervisions.jsonl"), str(tmp_path / "out.jsonl"), *more]) == 1
-    assert "recordings.jsonl:1: id must be a string; got ['r']" in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, "recordings.jsonl:1 ... id; got ['r']")
 
 
 def test_the_name_of_an_audio_file_may_contain_any_bytes(tmp_path: Path) -> None:
@@ -278,7 +277,7 @@ def test_parquet_files_with_similar_names_keep_their_own_audio(tmp_path: Path) -
     assert audio == {"text of en train": sounds[0], "text of de train": sounds[2]}
     (tmp_path / "data" / "en_train.parquet").rename(tmp_path / "data" / "en train.parquet")
     parquet_file(tmp_path / "data" / "en+train.parquet", [sounds[1]])
-    with pytest.raises(InputError, match=r"its audio would be written to the same folder as that of .*train\.parquet"):
+    with refused(InputError, "audio would ... train.parquet"):
         main_raising(arguments)
 
 
@@ -292,7 +291,7 @@ def test_a_small_parquet_file_cannot_fill_the_disk(tmp_path: Path, monkeypatch: 
     for file in (repeated, shrunk):
         assert file.stat().st_size < 150_000
         arguments = ["parquet", str(file), str(tmp_path / "m.jsonl"), "--audio-dir", str(tmp_path / "out")]
-        with pytest.raises(InputError, match=r"must unpack to at most 20 times its size and 1 MiB; they unpack"):
+        with refused(InputError, "20 ... 1 ... unpack"):
             main_raising(arguments)
         written = sum(path.stat().st_size for path in (tmp_path / "out").rglob("*.wav"))
         assert written <= 20 * file.stat().st_size + (2 << 20)
@@ -313,13 +312,12 @@ def test_audio_from_parquet_files_replaces_only_earlier_output_of_the_recipe(tmp
     arguments = ["parquet", str(file), str(tmp_path / "m.jsonl"), "--audio-dir", str(out)]
     (out / "train").mkdir(parents=True)
     (out / "train" / "00000001.flac").write_bytes(b"mine")
-    refusal = r"--audio-dir must be a folder without files that recipes\.convert would replace"
-    with pytest.raises(InputError, match=refusal):
+    with refused(InputError, "--audio-dir ... recipes.convert"):
         main_raising(arguments)
     assert (out / "train" / "00000001.flac").read_bytes() == b"mine"
     for target in (tmp_path / "audio", tmp_path / "absent"):
         link_to(out / "train", target)
-        with pytest.raises(InputError, match=refusal):
+        with refused(InputError, "--audio-dir ... recipes.convert"):
             main_raising(arguments)
     (out / "train").unlink()
     for _ in range(2):  # the second run replaces the output of the first
@@ -327,7 +325,7 @@ def test_audio_from_parquet_files_replaces_only_earlier_output_of_the_recipe(tmp
     mine = tmp_path / "mine.flac"
     mine.write_bytes(b"mine")
     link_to(out / "train" / "00000001.flac", mine)
-    with pytest.raises(InputError, match=r"00000001\.flac: must be in --audio-dir; a link leads from it to"):
+    with refused(InputError, "00000001.flac ... --audio-dir"):
         main_raising(arguments)
     assert mine.read_bytes() == b"mine"
 
@@ -341,7 +339,7 @@ def test_kaldi_segments_may_not_exceed_their_recording(tmp_path: Path, capsys: p
         (data / "segments").write_text(segments)
         assert main(["kaldi", str(data), str(tmp_path / "m.jsonl")]) == 1
         message = capsys.readouterr().err
-        assert re.search(r"text:1: the utterance must end within .*utterance-0\.wav; it is from 0\.1 to .* s", message)
+        assert mentions(message, "text:1 ... utterance ... utterance-0.wav")
         assert main(["kaldi", str(data), str(tmp_path / "m.jsonl"), "--skip-bad"]) == 0
         assert [line.id for line in read_manifest(tmp_path / "m.jsonl")] == ["b"], "times are rounded to 10 ms"
 
@@ -363,7 +361,7 @@ def test_kaldi_segments_that_exceed_their_recording_by_half_a_second_are_cut_and
     assert "2 utterances cut at the end of the recording" in capsys.readouterr().out
     (data / "segments").write_text(f"a long {seconds + 0.1} {seconds + 0.3}\nb long 0 1\nc long 0 1\n")
     assert main(["kaldi", str(data), str(tmp_path / "m.jsonl")]) == 1
-    assert "text:1: the utterance must end within" in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, "text:1 ... utterance")
 
 
 def write_channels(path: Path, num_channels: int) -> float:
@@ -373,7 +371,7 @@ def write_channels(path: Path, num_channels: int) -> float:
     return len(samples) / SAMPLE_RATE
 
 
-CHANNELS = r"must have no other channels.* channel {} of {}.*Write each channel"
+CHANNELS = "other channels ... channel {} of {}"
 
 
 @pytest.mark.parametrize("form", ["segments", "reco2file_and_channel"])
@@ -392,7 +390,7 @@ def test_kaldi_channels_are_accepted_only_if_the_recording_has_one_channel(
     write_channels(data / "two.wav", 2)
     (data / "wav.scp").write_text("call two.wav\n")
     assert main(["kaldi", str(data), str(tmp_path / "m.jsonl")]) == 1
-    assert re.search(CHANNELS.format("[1B]", 2), capsys.readouterr().err)
+    assert mentions(capsys.readouterr().err, CHANNELS.format("1" if form == "segments" else "B", 2))
     (data / "segments").write_text("a call 0 0.3 1 x\n")
     assert main(["kaldi", str(data), str(tmp_path / "m.jsonl")]) == 1
     assert "optionally CHANNEL" in capsys.readouterr().err
@@ -435,7 +433,7 @@ def test_lhotse_texts_of_some_of_the_channels_are_refused(
         if num_channels == 1:
             assert [utterance.text for utterance in convert("lhotse", tmp_path / "rows.jsonl", *more)] == ["one"]
     assert main(["lhotse", str(tmp_path / "rows.jsonl"), str(tmp_path / "m.jsonl"), *more]) == 1
-    assert re.search(r"rows\.jsonl:1: .*" + CHANNELS.format(1, 2), capsys.readouterr().err)
+    assert mentions(capsys.readouterr().err, f"rows.jsonl:1 ... {CHANNELS.format(1, 2)}")
 
 
 def test_lhotse_texts_of_all_channels_are_converted(tmp_path: Path) -> None:
@@ -454,7 +452,7 @@ def test_nemo_texts_of_one_channel_are_refused_if_the_file_has_several(
     source = tmp_path / "manifest.json"
     source.write_text(json.dumps(row | {key: 0}))
     assert main(["nemo", str(source), str(tmp_path / "m.jsonl")]) == 1
-    assert re.search(CHANNELS.format(0, 2), capsys.readouterr().err)
+    assert mentions(capsys.readouterr().err, CHANNELS.format(0, 2))
     source.write_text(json.dumps(row | {key: "average"}))
     assert len(convert("nemo", source)) == 1
 
@@ -473,7 +471,7 @@ def test_lhotse_supervisions_that_are_not_inside_their_cut_are_refused(
         assert [utterance.text for utterance in convert("lhotse", tmp_path / "cuts.jsonl")] == ["one"]
         return
     assert main(["lhotse", str(tmp_path / "cuts.jsonl"), str(tmp_path / "m.jsonl")]) == 1
-    assert re.search(r"cuts\.jsonl:1: a supervision .*must lie within its cut; .*Cut at", capsys.readouterr().err)
+    assert mentions(capsys.readouterr().err, "cuts.jsonl:1 ... supervision")
     supervision["text"] = ""  # without a text, nothing is lost
     (tmp_path / "cuts.jsonl").write_text(json.dumps(cut))
     assert [utterance.text for utterance in convert("lhotse", tmp_path / "cuts.jsonl")] == [""]

@@ -7,6 +7,7 @@ import pytest
 from asr.data.corpus import prepare_if_absent
 from asr.errors import InputError
 from tests.conftest import settings_with
+from tests.refusals import mentions, refused
 
 
 @pytest.fixture
@@ -28,14 +29,14 @@ def prepare(folder: Path, *overrides: str) -> None:
 
 def test_a_misspelt_manifest_beside_existing_ones_is_refused_and_nothing_is_generated(mine: Path) -> None:
     before = content(mine)
-    with pytest.raises(InputError, match=r"all manifests must exist; \S+dev\.jsonl does not, "):
+    with refused(InputError, "manifests ... dev.jsonl"):
         prepare(mine, "corpus.name=mine", "corpus.valid=[dev.jsonl]")
     assert content(mine) == before
 
 
 def test_the_recipe_of_another_corpus_is_refused(tmp_path: Path) -> None:
-    must = r"corpus\.prepare must be null or prepare the corpus mine; got recipes\.mini\.prepare, which makes mini"
-    with pytest.raises(InputError, match=must):
+    must = "corpus.prepare; got recipes.mini.prepare"
+    with refused(InputError, must):
         prepare(tmp_path / "new", "corpus.name=mine")
     assert not (tmp_path / "new").exists()
 
@@ -46,18 +47,14 @@ def test_a_recipe_refuses_a_folder_with_files_that_it_would_replace(
     for split in ("train", "valid", "test"):
         (mine / f"{split}.jsonl").unlink()
     before = content(mine)
-    with pytest.raises(InputError, match="ended with status 1"):
+    with refused(InputError, "ended with status 1"):
         prepare(mine)
-    assert (
-        "--output-dir must be a folder without files that recipes.mini.prepare would replace" in capfd.readouterr().err
-    )
+    assert mentions(capfd.readouterr().err, "--output-dir ... recipes.mini.prepare")
     assert content(mine) == before
 
 
 def test_a_command_that_does_not_make_the_manifests_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    must = (
-        r"^corpus mine: corpus\.prepare must make the manifests; recipes\.convert ended without an error, but \S+train"
-    )
-    with pytest.raises(InputError, match=must):
+    must = "corpus.prepare ... recipes.convert"
+    with refused(InputError, must):
         prepare(tmp_path / "new", "corpus.name=mine", "corpus.prepare='recipes.convert --help'")
     assert "usage: python -m recipes.convert" in capfd.readouterr().out

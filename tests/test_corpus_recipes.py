@@ -17,6 +17,7 @@ from recipes.librispeech.corpus import SUBSETS
 from recipes.librispeech.download import MIRRORS
 from recipes.ljspeech import prepare as ljspeech
 from tests.conftest import TINY, settings_with
+from tests.refusals import mentions
 from tests.test_librispeech_download import Mirror, member
 from tests.tones import SAMPLE_RATE, sentences, speak
 
@@ -111,7 +112,7 @@ def test_an_archive_that_differs_from_the_published_one_is_not_unpacked(
     folders = ["--corpus-dir", str(tmp_path / "lj" / "LJSpeech-1.1"), "--output-dir", str(tmp_path / "data")]
     monkeypatch.setattr(ljspeech, "ARCHIVE_BYTES", len(mirror.content))
     assert ljspeech.main([*folders, "--download", "--mirror", mirror.url]) == 1
-    assert "must have the published MD5 c4763be9595ddfa79c2fc6eaeb3b6c8e" in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, "MD5 c4763be9595ddfa79c2fc6eaeb3b6c8e")
     assert not list((tmp_path / "lj").iterdir())
 
 
@@ -120,7 +121,7 @@ def test_an_ljspeech_archive_without_the_test_chapters_is_reported(
 ) -> None:
     mirror.content = lj_archive(CHAPTERS[:3])
     assert prepare_ljspeech(tmp_path, mirror, monkeypatch) == 1
-    assert "nothing was found for valid, test. For a manifest of the existing clips:" in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, "nothing was found")
     assert not (tmp_path / "data").exists()
 
 
@@ -174,7 +175,7 @@ def test_a_common_voice_archive_with_another_checksum_is_not_unpacked(
 ) -> None:
     path = cv_archive(tmp_path)
     assert cv(tmp_path, "--archive", str(path), "--sha256", "0" * 64) == 1
-    assert f"must have the SHA-256 {'0' * 64}; it has " in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, f"SHA-256 {'0' * 64}")
     assert not (tmp_path / "en").exists()
 
 
@@ -184,7 +185,7 @@ def test_an_archive_that_is_not_common_voice_is_refused_and_leaves_no_files(
     path = tmp_path / "other.tar.gz"
     path.write_bytes(archive({"other/README": b"read me"}, "gz"))
     assert cv(tmp_path, "--archive", str(path)) == 1
-    assert "must hold exactly one */*/train.tsv; it holds 0." in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, "*/*/train.tsv ... 0")
     assert [entry.name for entry in tmp_path.iterdir()] == ["other.tar.gz"]
 
 

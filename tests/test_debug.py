@@ -16,6 +16,7 @@ from asr.run.outcome import check_learnt
 from asr.train import train
 from tests.conftest import CONF, TINY, resolved, settings_with, tone_corpus
 from tests.processes import examples, metrics
+from tests.refusals import refused
 
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 SMALL = [line for line in TINY if not line.startswith(("augment", "data", "checkpoint", "schedule"))]
@@ -98,8 +99,8 @@ def results(counts: ErrorCounts) -> Any:
 
 
 def test_failing_to_overfit_is_an_error_that_names_possible_causes() -> None:
-    must = r"must be memorised, with a WER of at most 5\.0%; got 4 errors of 60 words\. Look at report\.html"
-    with pytest.raises(InputError, match=must):
+    must = "WER ... 5.0% ... 4 errors of 60 words ... report.html"
+    with refused(InputError, must):
         check_learnt(results(ErrorCounts(1, 1, 2, reference_length=60, utterances=8)), max_wer=0.05)
     check_learnt(results(ErrorCounts(3, 0, 0, reference_length=60, utterances=8)), max_wer=0.05)
     with pytest.raises(InputError):

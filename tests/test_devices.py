@@ -19,6 +19,7 @@ from asr.train import train
 from asr.training import callbacks
 from asr.training.task import RecognitionTask
 from tests.conftest import TINY, resolved, settings_with, tone_corpus
+from tests.refusals import refused
 from tests.test_compiled_blocks import Waiting
 from tests.test_train import losses
 
@@ -114,7 +115,7 @@ def test_a_non_finite_loss_is_attributed_to_its_own_step(
         return {name: loss * spoil for name, loss in compute(self, batch).items()}
 
     monkeypatch.setattr(RecognitionTask, "losses", spoilt)
-    with pytest.raises(InputError, match=r"in epoch 1, step 3, the loss is not finite for \d+ utterances"):
+    with refused(InputError, "in epoch ... 1 ... 3"):
         run(device, tones, tmp_path / "run", "trainer.log_every_n_steps=7")
     assert [path.name for path in (tmp_path / "run" / "faults").iterdir()] == ["epoch=1-step=3-rank=0-0.pt"]
 

@@ -18,6 +18,7 @@ from asr.errors import InputError
 from recipes.digits.download import download
 from recipes.digits.prepare import main
 from recipes.digits.recordings import INDICES, SPEAKERS, WORDS
+from tests.refusals import mentions, refused
 
 REAL_CORPUS = Path(__file__).parents[2] / "shared" / "data" / "free-spoken-digit-dataset"
 
@@ -117,7 +118,7 @@ def test_a_single_speaker_gets_the_official_split_and_the_reason_is_printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert prepare(make_corpus(tmp_path / "corpus", speakers=("theo",)), tmp_path / "out") == 0
-    assert "to leave a speaker out, at least two are needed" in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, "leave a speaker")
     assert sorted(path.name for path in (tmp_path / "out").glob("[!.]*")) == [
         "test.jsonl",
         "train.jsonl",
@@ -129,7 +130,7 @@ def test_an_unusable_folder_is_reported_in_one_line(tmp_path: Path, capsys: pyte
     assert prepare(tmp_path / "nowhere", tmp_path / "out") == 1
     assert "--corpus-dir must hold" in capsys.readouterr().err
     assert prepare(make_corpus(tmp_path / "few", num_indices=10), tmp_path / "out") == 1
-    assert "train.jsonl must hold at least one recording" in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, "train.jsonl ... least one recording")
     (tmp_path / "file").touch()
     assert prepare(make_corpus(tmp_path / "corpus"), tmp_path / "file") == 1
     (error,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
@@ -185,10 +186,10 @@ def test_the_download_unpacks_only_the_recordings(served: tuple[Path, str], tmp_
     ("name", "complaint"),
     [
         ("nowhere.tar.gz", "404"),
-        ("page.html", "must be a complete tar.gz"),
-        ("broken-off.tar.gz", "must be a complete tar.gz"),
-        ("part.tar.gz", "1 are misnamed, unreadable or missing, 3_lucas_7.wav among them"),
-        ("link.tar.gz", "is a link or a device"),
+        ("page.html", "be a complete ... tar.gz"),
+        ("broken-off.tar.gz", "be a complete ... tar.gz"),
+        ("part.tar.gz", "1 are misnamed ... 3_lucas_7.wav"),
+        ("link.tar.gz", "is a link"),
     ],
 )
 def test_a_download_that_is_not_the_intact_archive_leaves_no_files(
@@ -204,13 +205,13 @@ def test_a_download_that_is_not_the_intact_archive_leaves_no_files(
     elif name != "nowhere.tar.gz":
         leave_out, link = ("3_lucas_7.wav", "") if name == "part.tar.gz" else ("", "3_lucas_7.wav")
         write_archive(folder / name, leave_out, link)
-    with pytest.raises(InputError, match=complaint):
+    with refused(InputError, complaint):
         download(tmp_path / "corpus", f"{url}/{name}")
     assert not list((tmp_path / "corpus").iterdir())
 
 
 def test_a_server_that_does_not_answer_is_reported_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"must answer with the archive; .*refused"):
+    with refused(InputError, "with the archive"):
         download(tmp_path / "corpus", "http://127.0.0.1:9/v1.tar.gz")
 
 

@@ -24,6 +24,7 @@ from asr.evaluation.result import Evaluation, together
 from asr.evaluation.utterances import read_scored
 from asr.report.evaluation import headline
 from tests.forked import run_module
+from tests.refusals import check_refusal, mentions, refused
 from tests.scoring import scored, simulated
 from tests.test_train import trained  # noqa: F401
 
@@ -103,10 +104,7 @@ def test_a_model_that_writes_case_and_punctuation_has_two_error_rates_and_accept
 
 
 def test_an_unknown_normalizer_is_refused_before_the_model_is_loaded(tones: Path) -> None:
-    with pytest.raises(
-        InputError,
-        match=r"^normalizer must be one of as_written, basic, .*; got 'b'\.$",
-    ):
+    with refused(InputError, "normalizer", got="b"):
         evaluate(["no-model", str(tones / "test.jsonl"), "--normalizer", "b"])
 
 
@@ -215,7 +213,7 @@ def test_utterances_that_could_not_be_scored_are_named_even_if_the_report_cannot
         tmp_path / "some.jsonl", [utterance, replace(utterance, id="gone", audio_filepath=str(tmp_path / "gone.wav"))]
     )
     arguments = [str(trained), str(tmp_path / "some.jsonl"), "--device", "cpu", "--report", str(tmp_path / "r.html")]
-    with pytest.raises(InputError, match="--report must be a writable file"):
+    with refused(InputError, "--report ... writable file"):
         evaluate(arguments)
     assert "error: some: not scored: " in capsys.readouterr().err
 
@@ -223,24 +221,24 @@ def test_utterances_that_could_not_be_scored_are_named_even_if_the_report_cannot
 LINE = {"id": "1", "audio_filepath": "1.wav", "duration": 1.0, "text": "a"}
 BAD: dict[str, tuple[str | bytes, str]] = {
     "not there": ("", "no such manifest"),
-    "a folder": ("", "it is a folder"),
-    "empty": ("", "must have at least one utterance; it is empty"),
-    "not JSON": ("hello", "each line must be one JSON object"),
-    "a list": ("[1]", "each line must be one JSON object; got list"),
+    "a folder": ("", "is a folder"),
+    "empty": ("", "it is empty"),
+    "not JSON": ("hello", "line ... JSON"),
+    "a list": ("[1]", "line; got list"),
     "missing keys": ('{"text": "a"}', "missing audio_filepath, duration"),
-    "duration NaN": (json.dumps(LINE | {"duration": float("nan")}), "duration must be a number of seconds; got nan"),
-    "text a number": (json.dumps(LINE | {"text": 7}), "text must be a string; got 7"),
-    "text a huge list": (json.dumps(LINE | {"text": ["x" * 3_000_000]}), "text must be a string; got ['xx"),
+    "duration NaN": (json.dumps(LINE | {"duration": float("nan")}), "duration; got nan"),
+    "text a number": (json.dumps(LINE | {"text": 7}), "text; got 7"),
+    "text a huge list": (json.dumps(LINE | {"text": ["x" * 3_000_000]}), "text; got xx"),
     "a recording": (
         b"RIFF\x24\x00\x00\x00WAVEfmt " + os.urandom(500),
-        "must be a manifest; it is not text. For recordings, use asr.transcribe.",
+        "not text ... asr.transcribe",
     ),
-    "a huge line": ("[" + "1," * 3_000_000, "each line must be one JSON object"),
-    "twice": (2 * (json.dumps(LINE) + "\n"), "ids must be unique; '1' is already in line 1"),
-    "twice in Unicode": (2 * (json.dumps(LINE | {"id": "\u202e\u00e9"}) + "\n"), "ids must be unique"),
+    "a huge line": ("[" + "1," * 3_000_000, "line ... JSON"),
+    "twice": (2 * (json.dumps(LINE) + "\n"), "ids ... '1'"),
+    "twice in Unicode": (2 * (json.dumps(LINE | {"id": "\u202e\u00e9"}) + "\n"), "ids ... must be unique"),
     "half a character": (
         json.dumps(LINE | {"speaker": "\ud800"}),
-        "speaker must be Unicode text; it has a lone surrogate",
+        "speaker ... lone surrogate",
     ),
 }
 
@@ -262,7 +260,7 @@ def test_a_bad_manifest_is_reported_in_one_line_with_status_1_before_the_model_i
     assert ended.returncode == 1
     assert ended.stdout == ""
     assert ended.stderr.startswith(f"error: {path}:")
-    assert message in ended.stderr
+    assert mentions(ended.stderr, message)
     assert ended.stderr.count("\n") == 1
     assert len(ended.stderr) < 500
     assert "Traceback" not in ended.stderr
@@ -274,7 +272,7 @@ def test_an_unreadable_manifest_an_invalid_model_and_an_invalid_output_folder_ar
     path = tmp_path / "good.jsonl"
     path.write_text(json.dumps(LINE))
     unreadable = run("no-model", "/proc/self/mem")
-    assert unreadable.stderr == "error: /proc/self/mem: must be a manifest that is readable; got: Input/output error.\n"
+    check_refusal(unreadable.stderr, "/proc/self/mem; got Input/output error")
     for arguments in (
         ("no-model", path),
         (path, path),

@@ -20,6 +20,7 @@ from asr.features.normalize.global_cmvn import GlobalCMVN
 from asr.features.normalize.loud_frame_cmvn import LoudFrameCMVN
 from asr.features.normalize.per_utterance import PerUtterance
 from tests.conftest import resolved
+from tests.refusals import refused
 
 SAMPLE_RATE, NUM_MEL_BINS, WINDOW, SHIFT, FFT_POINTS = 16000, 80, 400, 160, 512
 LOG_FLOOR = math.log(np.finfo(np.float32).eps)  # Kaldi's floor, -15.9
@@ -329,9 +330,9 @@ def test_training_set_statistics_are_accurate_if_the_mean_is_large() -> None:
 
 
 def test_training_set_statistics_need_at_least_one_frame() -> None:
-    with pytest.raises(InputError, match="at least one frame of training audio; got none"):
+    with refused(InputError, "training audio; got none"):
         fitted([torch.zeros(0, 5)])
-    with pytest.raises(InputError, match="at least one frame of training audio; got none"):
+    with refused(InputError, "training audio; got none"):
         fitted([])
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from asr.data.manifest import read_manifest
 from recipes.finetune.split import main
+from tests.refusals import check_refusal
 
 
 def manifest(path: Path, speakers: list[str | None]) -> Path:
@@ -39,9 +40,9 @@ def test_no_speaker_is_in_both_parts_and_no_utterance_is_lost(
 @pytest.mark.parametrize(
     ("speakers", "options", "message"),
     [
-        (["a", None], [], "each utterance must name its speaker; 1 does not."),
-        (["a", "a"], [], "there must be at least two speakers, one for each split; got 1."),
-        (["a", "b"], ["--fraction", "1"], "--fraction must be more than 0 and less than 1; got 1.0."),
+        (["a", None], [], "utterance ... name its speaker"),
+        (["a", "a"], [], "two speakers; got 1"),
+        (["a", "b"], ["--fraction", "1"], "--fraction; got 1.0"),
     ],
 )
 def test_a_manifest_that_cannot_be_split_is_reported_in_one_line(
@@ -49,5 +50,5 @@ def test_a_manifest_that_cannot_be_split_is_reported_in_one_line(
 ) -> None:
     source = manifest(tmp_path / "all.jsonl", speakers)
     assert main([str(source), "--output-dir", str(tmp_path / "split"), *options]) == 1
-    assert capsys.readouterr().err == f"error: {message}\n"
+    check_refusal(capsys.readouterr().err, message)
     assert not (tmp_path / "split").exists()

@@ -16,6 +16,7 @@ from asr.data.index_cache import IndexCache
 from asr.data.manifest import Utterance, read_manifest
 from asr.errors import InputError
 from asr.storage.store import write_whole
+from tests.refusals import refused
 from tests.storing import FaultyProxy, index
 from tests.tones import SAMPLE_RATE
 
@@ -71,11 +72,11 @@ def test_segments_in_tarred_audio_of_nemo_are_refused(tones: Path, tmp_path: Pat
     first = {"audio_filepath": nemo_name(file), "offset": 0.25, "duration": 0.5, "text": "a", "shard_id": 0}
     arguments = (tmp_path / "audio_0.tar", "--nemo-manifest", manifest, "-o", tmp_path / "index.arrow")
     for line, message in (
-        (first, r"manifest\.json:1: offset must be absent or 0, .*; got 0\.25\. Write .* --slice_with_offset\."),
-        (first | {"audio_filepath": "x-sub1.wav", "offset": 0}, r"audio_0\.tar must contain 'x-sub1\.wav'"),
+        (first, "manifest.json:1 ... offset ... 0.25 ... --slice_with_offset"),
+        (first | {"audio_filepath": "x-sub1.wav", "offset": 0}, "audio_0.tar ... 'x-sub1.wav'"),
     ):
         manifest.write_text(json.dumps(line) + "\n")
-        with pytest.raises(InputError, match=message):
+        with refused(InputError, message):
             index(*arguments)
     manifest.write_text(json.dumps(first | {"offset": 0, "duration": file.duration}) + "\n")
     index(*arguments)
@@ -123,25 +124,25 @@ def test_malicious_and_damaged_tar_files_are_reported_in_one_line(tones: Path, t
     header.size = 1 << 40
     huge[:512] = header.tobuf(tarfile.GNU_FORMAT)
     cases = {
-        "cut": (whole[:700], r"it is no|must be (a complete|an uncompressed) tar file"),
-        "huge": (bytes(huge), "must be a complete tar file; 'a.flac' extends beyond its end"),
-        "noise": (b"no tar file at all" * 100, "must be an uncompressed tar file"),
-        "empty": (b"", "must be an uncompressed tar file"),
+        "cut": (whole[:700], "tar file"),
+        "huge": (bytes(huge), "complete tar ... 'a.flac'"),
+        "noise": (b"no tar file at all" * 100, "uncompressed tar"),
+        "empty": (b"", "uncompressed tar"),
         "lonely": (
             tar_of(tmp_path / "x", {"a.txt": b"abc"}).read_bytes(),
-            "a: a sample must have exactly one audio file",
+            "a: a sample ... one audio file",
         ),
-        "silent": (tar_of(tmp_path / "x", {"a.flac": b"abc", "a.txt": b""}).read_bytes(), "must have a duration"),
-        "listed": (tar_of(tmp_path / "x", {"a.flac": audio, "a.json": b"[1]"}).read_bytes(), "must be one JSON object"),
+        "silent": (tar_of(tmp_path / "x", {"a.flac": b"abc", "a.txt": b""}).read_bytes(), "duration"),
+        "listed": (tar_of(tmp_path / "x", {"a.flac": audio, "a.json": b"[1]"}).read_bytes(), "JSON"),
         "twice": (
             tar_of(tmp_path / "x", good | {"b/a.flac": audio, "b/a.json": b'{"id": "a", "text": "b"}'}).read_bytes(),
-            "ids must be unique; 'a' is in more than one sample",
+            "ids ... 'a'",
         ),
         "textless": (tar_of(tmp_path / "x", {"a.flac": audio}).read_bytes(), "missing text"),
     }
     for name, (content, message) in cases.items():
         (tmp_path / f"{name}.tar").write_bytes(content)
-        with pytest.raises(InputError, match=message):
+        with refused(InputError, message):
             index(tmp_path / f"{name}.tar", "-o", tmp_path / "index.arrow")
         assert not (tmp_path / "index.arrow").exists()
 
@@ -153,9 +154,9 @@ def test_an_index_must_be_in_the_folder_of_its_shards_or_in_a_parent(tones: Path
     index(shard, "-o", tmp_path / "in" / "index.arrow")
     assert IndexCache().utterances(tmp_path / "in" / "index.arrow")[0].text == "abc"
     (tmp_path / "out").mkdir()
-    with pytest.raises(InputError, match="must be in the folder of the shards or in a parent folder"):
+    with refused(InputError, "parent folder"):
         index(shard, "-o", tmp_path / "out" / "index.arrow")
-    with pytest.raises(InputError, match="--output must be the path of the index"):
+    with refused(InputError, "--output ... of the index"):
         index(shard, "-o", tmp_path / "in")
 
 

@@ -19,6 +19,7 @@ from asr.run.language_model_settings import read_language_model_settings
 from asr.training.task import RecognitionTask
 from tests.conftest import SMALLEST_ENCODERS, TINY, overridden, resolved, settings_with, tone_corpus
 from tests.processes import bundle, examples, finish, kill, metrics, resumptions, start, steps_logged, wait_for
+from tests.refusals import refused
 from tests.test_heads_with_encoders import HEADS, SMALL, TINY_ENCODER
 from tests.test_neural_lm_training import RUN as TEXT_RUN
 from tests.test_neural_lm_training import SMALL as SMALL_TOKEN_MODELS
@@ -239,13 +240,13 @@ def test_for_a_language_model_fsdp_has_the_same_losses_as_ddp(name: str, texts: 
 @pytest.mark.parametrize(
     ("override", "refusal"),
     [
-        ("compile_blocks=true", r"compile_blocks must be false with trainer\.strategy=fsdp, .*; got true\."),
-        ("encoder=transformer_xl", r"trainer\.strategy must be ddp with encoder=transformer_xl, .*; got fsdp\."),
-        ("trainer.precision=16-mixed", r"trainer\.precision must be 32-true or bf16-mixed with .*; got 16-mixed\."),
+        ("compile_blocks=true", "compile_blocks; got true"),
+        ("encoder=transformer_xl", "trainer.strategy; got fsdp"),
+        ("trainer.precision=16-mixed", "trainer.precision; got 16-mixed"),
     ],
 )
 def test_settings_that_fsdp_does_not_support_are_refused(override: str, refusal: str) -> None:
-    with pytest.raises(InputError, match=refusal):
+    with refused(InputError, refusal):
         settings_with("trainer.strategy=fsdp", override)
 
 
@@ -257,5 +258,5 @@ def test_training_a_language_model_with_fsdp_in_half_precision_is_refused() -> N
         "text.train=[a]",
         "text.valid=[a]",
     ]
-    with pytest.raises(InputError, match=r"trainer\.precision must be 32-true or bf16-mixed"):
+    with refused(InputError, "trainer.precision ... 32-true"):
         read_language_model_settings(resolved(*overrides, root="train_lm"))

@@ -15,6 +15,7 @@ from benchmarks.gpu.goals import NOT_RUN, judged
 from benchmarks.gpu.processes import DONE, run
 from benchmarks.gpu.steps import LOG, TINY, Step, steps_of
 from tests.conftest import ROOT
+from tests.refusals import mentions, refused
 
 
 @pytest.fixture
@@ -105,22 +106,18 @@ def test_a_step_for_which_no_time_is_left_is_named_and_left_out(
 ) -> None:
     assert main(["--device", "cpu", "--minutes", "0.1", "--steps", "kernels", "--output-dir", str(tmp_path)]) == 1
     shown = capsys.readouterr()
-    assert "error: every step must finish; these did not: kernels (no time was left)" in shown.err
+    assert mentions(shown.err, "every step ... no time")
     assert json.loads((tmp_path / "gpu.json").read_text())["steps"]["kernels"] == {}
 
 
 def test_an_unknown_step_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        InputError, match=r"--steps must be names of steps; got attention\. Choose from correctness, kernels, "
-    ):
+    with refused(InputError, "--steps; got attention"):
         main(["--device", "cpu", "--steps", "attention", "--output-dir", str(tmp_path)])
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is here")
 def test_without_a_gpu_the_benchmark_ends_with_a_one_line_error() -> None:
-    with pytest.raises(
-        InputError, match=r"^--device must be available; got cuda, but this machine has no CUDA device\. Use cpu\.$"
-    ):
+    with refused(InputError, "--device; got cuda"):
         main([])
 
 

@@ -11,6 +11,7 @@ from asr.errors import InputError
 from asr.head.ctc_intermediate import evenly_spaced
 from asr.interfaces import Encoded
 from tests.conftest import CONF, resolved
+from tests.refusals import refused
 
 HEADS = sorted(path.stem for path in (CONF / "head").glob("*.yaml"))
 DIM, VOCAB_SIZE, NUM_MEL_BINS = 8, 5, 12
@@ -122,7 +123,7 @@ def test_intermediate_blocks_divide_the_encoder_evenly(num_blocks: int, number: 
 
 
 def test_more_intermediate_blocks_than_available_are_refused_in_one_line() -> None:
-    with pytest.raises(InputError, match=r"head\.num_intermediate must be less than .*; got 3 and 3 blocks\."):
+    with refused(InputError, "head.num_intermediate; got 3 and 3 blocks"):
         evenly_spaced(3, 3)
 
 

@@ -30,6 +30,7 @@ from asr.errors import InputError
 from asr.head.ctc import CTC
 from asr.run.preparation import fingerprint, stored_fingerprint
 from asr.tokenizer.char import Char
+from tests.refusals import mentions, refused
 from tests.tones import sentences
 
 TEXTS = st.text('ab \n"é\u4e2d\U0001f600\udcff', max_size=8)  # \udcff: a byte that is not UTF-8
@@ -119,11 +120,11 @@ def test_non_utf8_names_and_large_numeric_ids_are_preserved(tmp_path: Path, cach
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"audio_filepath": "a.wav", "duration": NaN, "text": "a"}', "duration must be a number of seconds; got nan"),
+        ('{"audio_filepath": "a.wav", "duration": NaN, "text": "a"}', "duration; got nan"),
         ('{"audio_filepath": "a.wav", "text": "a"}', "missing duration"),
-        ('{"audio_filepath": "a.wav", "duration": 1,', "each line must be one JSON object"),
-        ('{"audio_filepath": "\\ud800.wav", "duration": 1, "text": "a"}', "it has a lone surrogate"),
-        ('{"id": "u2", "audio_filepath": "a.wav", "duration": 1, "text": "a"}', "'u2' is already in line 3"),
+        ('{"audio_filepath": "a.wav", "duration": 1,', "line ... JSON"),
+        ('{"audio_filepath": "\\ud800.wav", "duration": 1, "text": "a"}', "lone surrogate"),
+        ('{"id": "u2", "audio_filepath": "a.wav", "duration": 1, "text": "a"}', "'u2' ... 3"),
     ],
 )
 def test_errors_name_the_file_and_the_line_and_leave_no_index(
@@ -131,7 +132,7 @@ def test_errors_name_the_file_and_the_line_and_leave_no_index(
 ) -> None:
     path = write_lines(tmp_path / "train.jsonl", 9)
     path.write_text(path.read_text() + line + "\n")
-    with pytest.raises(InputError, match=rf"^{path}:10: .*{message}"):
+    with refused(InputError, f"{path}:10 ... {message}"):
         cache.utterances(path)
     assert [file.suffix for file in cache.folder.iterdir()] == [".lock"]
 
@@ -141,7 +142,7 @@ def test_an_absent_or_empty_manifest_is_named(content: bytes | None, tmp_path: P
     path = tmp_path / "train.jsonl"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(InputError, match=rf"^{path}: (no such manifest|a manifest must have at least one utterance)"):
+    with refused(InputError, "such manifest" if content is None else "least one utterance"):
         cache.utterances(path)
 
 
@@ -171,7 +172,7 @@ def test_a_damaged_index_is_rebuilt(
     else:
         os.truncate(stored, stored.stat().st_size // 2 if damage == "truncated" else 0)
     assert list(cache.utterances(path)) == expected
-    assert "The index is written again" in caplog.text
+    assert mentions(caplog.text, "written again")
 
 
 def test_an_index_may_be_given_as_a_manifest_unless_it_is_damaged(tmp_path: Path, cache: IndexCache) -> None:
@@ -181,7 +182,7 @@ def test_an_index_may_be_given_as_a_manifest_unless_it_is_damaged(tmp_path: Path
     stored.rename(tmp_path / "index.arrow")
     assert list(cache.utterances(tmp_path / "index.arrow")) == expected
     os.truncate(tmp_path / "index.arrow", 1000)
-    with pytest.raises(InputError, match=r"index\.arrow: must be an index; "):
+    with refused(InputError, "index.arrow ... be an index"):
         cache.utterances(tmp_path / "index.arrow")
 
 
@@ -195,7 +196,7 @@ def test_a_read_only_cache_folder_causes_a_warning_and_does_not_stop_the_run(
     assert list(utterances) == read_manifest(path)
     counts = stored_counts(utterances, REFERENCE, cache, "")
     assert counts.num_tokens.tolist() == [len(text) for text in utterances.texts]
-    assert "set data.index_dir to a writable folder" in caplog.text
+    assert mentions(caplog.text, "data.index_dir ... writable folder")
 
 
 def test_a_full_disk_causes_a_warning_and_does_not_stop_the_run(
@@ -211,7 +212,7 @@ def test_a_full_disk_causes_a_warning_and_does_not_stop_the_run(
     command = [sys.executable, "-c", program, str(cache.folder), str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == "90\n"
-    assert "is full: the corpus is indexed in memory" in done.stderr
+    assert mentions(done.stderr, "in memory")
     assert list(cache.folder.glob("*.arrow")) == []
 
 
@@ -234,7 +235,7 @@ def test_numbers_are_computed_only_once_even_if_the_disk_is_full(
     computed: list[int] = []
     assert cache.numbers("key", lambda: (computed.append(1), np.arange(3))[1]).tolist() == [0, 1, 2]
     assert computed == [1]
-    assert "is full: the corpus is indexed in memory" in caplog.text
+    assert mentions(caplog.text, "in memory")
 
 
 def test_ids_of_several_manifests_are_compared_once_for_all_processes(
@@ -334,7 +335,7 @@ def test_counting_in_several_processes_gives_equal_counts_and_the_same_error(
     assert parallel.min_frames.tolist() == alone.min_frames.tolist()
     odd = utterances.normalized(lambda text: text + "ß" if text == utterances.texts[29] else text)
     first = list(odd.texts).index(utterances.texts[29] + "ß")
-    with pytest.raises(InputError, match=rf"^valid: .* 1 of 40 utterances .*'ß' \(u{first}\)"):
+    with refused(InputError, f"valid ... 1 of 40 utterances ... 'ß' (u{first})"):
         count_tokens(odd, REFERENCE, "valid")
 
 
@@ -368,10 +369,10 @@ def test_several_indexed_manifests_have_the_same_fingerprint_as_without_an_index
 @pytest.mark.parametrize(
     ("shards", "message"),
     [
-        (b"[1]", "whose shards have sizes"),
-        (b'{"a.tar": -1}', "whose shards have sizes"),
-        (b'{"../a.tar": 1}', "shards must be files in the folder of the index"),
-        (b"{", "must be an index; "),
+        (b"[1]", "whose shards ... sizes"),
+        (b'{"a.tar": -1}', "whose shards ... sizes"),
+        (b'{"../a.tar": 1}', "shards ... of the index"),
+        (b"{", "be an index"),
     ],
 )
 def test_a_malicious_description_of_shards_is_refused(shards: bytes, message: str, tmp_path: Path) -> None:
@@ -379,7 +380,7 @@ def test_a_malicious_description_of_shards_is_refused(shards: bytes, message: st
     metadata = {**index_module.SCHEMA.metadata, index_module.SHARDS: shards}
     with pa.ipc.new_file(str(tmp_path / "index.arrow"), batch.schema.with_metadata(metadata)) as writer:
         writer.write_batch(batch)
-    with pytest.raises(InputError, match=message):
+    with refused(InputError, message):
         open_index(tmp_path / "index.arrow")
 
 
@@ -399,7 +400,7 @@ def test_malicious_columns_are_refused(damage: str, tmp_path: Path) -> None:
     }[damage]
     with pa.ipc.new_file(str(tmp_path / "index.arrow"), index_module.SCHEMA) as writer:
         writer.write_batch(pa.record_batch(list(columns.values()), schema=index_module.SCHEMA))
-    with pytest.raises(InputError, match=r"index\.arrow: .*(damaged|must be an index; )"):
+    with refused(InputError, "index.arrow"):
         open_index(tmp_path / "index.arrow")
 
 
@@ -408,7 +409,7 @@ def test_an_index_with_record_batches_of_other_sizes_is_refused(tmp_path: Path) 
     with pa.ipc.new_file(str(tmp_path / "index.arrow"), batches[0].schema) as writer:
         for batch in reversed(batches):
             writer.write_batch(batch)
-    with pytest.raises(InputError, match="whose record batches have 5 rows; it is damaged"):
+    with refused(InputError, "whose record batches ... it is damaged"):
         open_index(tmp_path / "index.arrow")
 
 

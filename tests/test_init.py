@@ -26,6 +26,7 @@ from asr.training.frozen import Frozen
 from asr.training.task import RecognitionTask
 from tests.conftest import TINY, resolved, settings_with, tone_corpus
 from tests.processes import bundle, metrics
+from tests.refusals import mentions, refused
 from tests.test_average import save
 from tests.test_train import losses
 
@@ -85,7 +86,7 @@ def test_a_streaming_encoder_loads_every_tensor_of_a_conformer(fluent: Path, cap
     model = fresh(config.components, [line.text for line in read_manifest(fluent / "train.jsonl")])
     with caplog.at_level(logging.INFO, "asr"):
         start.load(model)
-    assert f"{len(start.bundle.weights)} tensors loaded, 0 fresh, 0 unused" in caplog.text
+    assert mentions(caplog.text, f"{len(start.bundle.weights)} tensors loaded, 0 fresh, 0 unused")
 
 
 def test_a_new_tokenizer_keeps_the_rows_of_the_pieces_that_both_tokenizers_have(
@@ -109,7 +110,7 @@ def test_a_new_tokenizer_keeps_the_rows_of_the_pieces_that_both_tokenizers_have(
         else:
             torch.testing.assert_close(weight[token], rows.mean(dim=0))
     assert 1 < both < model.tokenizer.vocab_size
-    assert f"of {model.tokenizer.vocab_size} tokens, {both} have weights in the model" in caplog.text
+    assert mentions(caplog.text, f"{model.tokenizer.vocab_size} ... {both}")
 
 
 @pytest.mark.parametrize(
@@ -134,7 +135,7 @@ def test_a_different_head_keeps_the_ctc_output_layer_and_its_new_tensors_are_nam
     with caplog.at_level(logging.INFO, "asr"):
         start.load(model)
     weights, state = start.bundle.weights, model.state_dict()
-    assert f"{len(weights)} tensors loaded, {len(state) - len(weights)} fresh{fresh_ones}, 0 unused" in caplog.text
+    assert mentions(caplog.text, f"{len(weights)} ... {len(state) - len(weights)}")
     for name in ("weight", "bias"):
         assert torch.equal(state[f"{layer}.{name}"], weights[f"head.ctc.linear.{name}"])
 
@@ -153,7 +154,7 @@ def test_a_new_joiner_starts_with_the_logits_of_the_models_ctc_layer(
     model = fresh(config.components, [line.text for line in read_manifest(fluent / "train.jsonl")]).eval()
     with caplog.at_level(logging.INFO, "asr"):
         start.load(model)
-    assert f"the joiner starts from the CTC layer of {fluent / 'run'}" in caplog.text
+    assert mentions(caplog.text, f"CTC ... {fluent / 'run'}")
     joiner = model.head.duration_joiner if head == "tdt" else model.head.joiner
     weights, frames = start.bundle.weights, torch.randn(9, 32)
     expected = frames @ weights["head.ctc.linear.weight"].T + weights["head.ctc.linear.bias"]
@@ -195,7 +196,7 @@ def test_if_the_joiner_cannot_start_from_the_ctc_layer_the_log_names_settings_th
     with caplog.at_level(logging.INFO, "asr"):
         start.load(fresh(config.components, [line.text for line in read_manifest(fluent / "train.jsonl")]))
     settings = "head.joint_activation=relu head.joint_dim=64"
-    assert f"the joiner starts from random weights; from the CTC layer with {settings}" in caplog.text
+    assert mentions(caplog.text, f"CTC ... {settings}")
 
 
 def test_without_the_weights_of_the_head_a_new_joiner_does_not_start_from_the_ctc_layer(
@@ -238,10 +239,7 @@ def test_a_different_network_size_is_an_error(fluent: Path) -> None:
     wider = start_config(fluent / "run", "encoder.dim=64")
     start = start_of(wider.init)
     assert start is not None
-    with pytest.raises(
-        InputError,
-        match=r"tensor sizes must equal those of the model in init\.from, .*; \S+ has shape \(.*\) in the model",
-    ):
+    with refused(InputError, "tensor sizes ... init.from"):
         start.load(fresh(wider.components, ["abc"]))
 
 
@@ -381,19 +379,19 @@ def test_only_the_config_of_a_bundle_is_read_to_get_its_components(
 
 def test_a_pattern_that_matches_nothing_or_everything_is_reported_in_one_line(fluent: Path) -> None:
     model = fresh(start_config(fluent / "run").components, ["abc"])
-    with pytest.raises(InputError, match=r"init\.frozen must name weights, such as .*; got 'decoder\.\*'\."):
+    with refused(InputError, "init.frozen", got="decoder.*"):
         Frozen(model, ["decoder.*"], None)
-    with pytest.raises(InputError, match=r"init\.frozen must leave weights to train; got \*\."):
+    with refused(InputError, "init.frozen; got *"):
         Frozen(model, ["*"], None)
-    with pytest.raises(InputError, match=r"init\.frozen_steps must come with init\.frozen, which names weights; got 9"):
+    with refused(InputError, "init.frozen_steps", got=9):
         Frozen(model, [], 9)
 
 
 def test_a_component_cannot_be_removed(fluent: Path) -> None:
-    with pytest.raises(InputError, match=r"can be replaced but not removed; got ~encoder\.norm\."):
+    with refused(InputError, "not removed; got ~encoder.norm"):
         with_parts(settings_with(f"init.from={fluent / 'run'}"), ["~encoder.norm"])
 
 
 def test_an_absent_model_is_reported_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"a model must be a run folder, a bundle or a \.ckpt; it does not exist"):
+    with refused(InputError, "model ... .ckpt"):
         start_config(tmp_path / "nothing")

@@ -22,6 +22,7 @@ from asr.recognition.recognizer import Recognizer
 from asr.recognition.recordings import whole_file
 from asr.server.jobs import Job, Jobs, QueueFullError, StoppedError
 from tests.listener import listener
+from tests.refusals import refused
 from tests.tones import SAMPLE_RATE, sentences, speak
 
 PATIENCE = 60
@@ -263,7 +264,7 @@ def test_only_the_bad_file_in_a_batch_is_refused(
     gate.open.set()
     for job, (text, _) in zip(good, recordings, strict=False):
         assert job.outcome.result(PATIENCE).text == text
-    with pytest.raises(AudioError, match="1 do not, the first nan"):
+    with refused(AudioError, "1"):
         bad.outcome.result(PATIENCE)
 
 

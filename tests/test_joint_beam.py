@@ -25,6 +25,7 @@ from tests.fusion import (
     drawn_fusion,
     search_settings,
 )
+from tests.refusals import refused
 from tests.test_beam import LETTERS, SUBWORDS, needs_kenlm
 from tests.test_ctc import collapse
 from tests.test_ctc_attention import DIM, VOCAB_SIZE, joint_head
@@ -195,6 +196,6 @@ def test_rescoring_adds_the_log_probability_of_the_decoder_to_the_score_of_the_f
 @pytest.mark.parametrize("decode", ["joint_beam", "attention_rescoring"])
 def test_a_head_without_a_token_decoder_is_refused_in_one_line(decode: str) -> None:
     config = resolved("head=ctc", f"decode={decode}")
-    must = rf"^decode={decode} must have a head with a token_decoder; head=ctc has none\.$"
-    with pytest.raises(InputError, match=must):
+    must = f"decode={decode} ... token_decoder"
+    with refused(InputError, must):
         check_needs(component("decode", config["decode"]), component("head", config["head"])(8, 2, 4), config)

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.refusals import check_refusal, mentions, refused
+
 pytest.importorskip("flashlight.lib.text.decoder.kenlm", reason="flashlight-text is not installed")
 
 from flashlight.lib.text.decoder.kenlm import KenLM
@@ -81,9 +83,7 @@ def test_a_binary_gives_the_scores_of_its_arpa_file(arpa: Path, model: Trigrams,
 def test_a_binary_that_is_truncated_or_lacks_its_words_is_named(arpa: Path) -> None:
     binary = arpa.with_suffix(".bin")
     subprocess.run([BUILD_BINARY, "-v", "probing", arpa, binary], check=True, capture_output=True)
-    with pytest.raises(
-        InputError, match=r"lm\.bin: .* it must contain its words; build it without -v, or give the ARPA file"
-    ):
+    with refused(InputError, "lm.bin ... ARPA"):
         NgramModel(binary)
     subprocess.run([BUILD_BINARY, "probing", arpa, binary], check=True, capture_output=True)
     content = binary.read_bytes()
@@ -111,37 +111,37 @@ def check_error(path: Path) -> str:
 
 
 ONE_LINE: dict[str, tuple[Callable[[str], str | bytes], str]] = {
-    "empty": (lambda text: "", "it begins like neither"),
-    "a text": (lambda text: "We went to New York.\n", "it begins like neither"),
-    "compressed": (lambda text: gzip.compress(text.encode()), r"an uncompressed ARPA file"),
-    "random bytes": (lambda text: random.Random(0).randbytes(5000), "it begins like neither"),
-    "cut in its head": (lambda text: text[:8], "line 2 must count n-grams, as in ngram 1=12, in ascending order to 6"),
+    "empty": (lambda text: "", "begins like neither"),
+    "a text": (lambda text: "We went to New York.\n", "begins like neither"),
+    "compressed": (lambda text: gzip.compress(text.encode()), "uncompressed ARPA"),
+    "random bytes": (lambda text: random.Random(0).randbytes(5000), "begins like neither"),
+    "cut in its head": (lambda text: text[:8], "line 2 ... ngram 1=12"),
     "cut in its words": (
         lambda text: text[: text.index("york")],
-        "line 11 must be a 1-gram (log10 probability, words of at most 1,000 bytes",
+        "line 11 ... 1-gram",
     ),
     "cut after its words": (
         lambda text: text[: text.index("\\2-grams")],
-        r"line 18 must be \2-grams:; the file ends there",
+        r"line 18 ... \2-grams: ... file ends",
     ),
     "cut in the longest n-grams": (
         lambda text: text[: text.index("\\end\\") - 20],
-        "must be a 3-gram (log10 probability",
+        "3-gram",
     ),
-    "without its end": (lambda text: text.replace("\\end\\", ""), r"must be \end\; the file ends there"),
+    "without its end": (lambda text: text.replace("\\end\\", ""), r"\end\ ... file ends"),
     "a wrong count": (
         lambda text: text.replace("ngram 1=11", "ngram 1=12"),
-        "its header counts 12 1-grams, and there are 11",
+        "header ... 12 1-grams ... 11",
     ),
     "no count": (
         lambda text: text.replace("ngram 1=11", "ngram 1=many"),
-        "line 2 must count n-grams, as in ngram 1=12",
+        "line 2 ... ngram 1=12",
     ),
-    "a count beyond memory": (lambda text: text.replace("ngram 3=", "ngram 3=99999999"), "3-grams, and there are 48"),
-    "no number": (lambda text: text.replace("\tnew\t", "\tnew\tmuch", 1), "line 10 must be a 1-gram"),
-    "a probability above 1": (lambda text: text.replace("\n-", "\n", 1), "line 7 must be a 1-gram"),
-    "text before it": (lambda text: "A model of 3 words\n\n" + text, "Remove other text from its beginning"),
-    "an unheard-of word": (lambda text: text[::-1].replace("kroy", "kroj", 1)[::-1], "Word jork was not seen"),
+    "a count beyond memory": (lambda text: text.replace("ngram 3=", "ngram 3=99999999"), "3-grams ... 48"),
+    "no number": (lambda text: text.replace("\tnew\t", "\tnew\tmuch", 1), "line 10 ... 1-gram"),
+    "a probability above 1": (lambda text: text.replace("\n-", "\n", 1), "line 7 ... 1-gram"),
+    "text before it": (lambda text: "A model of 3 words\n\n" + text, "other text"),
+    "an unheard-of word": (lambda text: text[::-1].replace("kroy", "kroj", 1)[::-1], "jork"),
     "no </s>": (lambda text: text.replace("</s>", "s"), "KenLM reports"),
     "not UTF-8": (lambda text: text.encode().replace("é".encode(), b"\xe9"), "can't decode byte 0xe9"),
 }
@@ -152,13 +152,13 @@ def test_a_damaged_model_is_reported_in_one_line(arpa: Path, damage: str, capfd:
     spoil, reason = ONE_LINE[damage]
     spoilt = spoil(arpa.read_text(encoding="utf-8"))
     arpa.write_bytes(spoilt if isinstance(spoilt, bytes) else spoilt.encode())
-    assert reason in check_error(arpa)
+    assert mentions(check_error(arpa), reason)
     assert capfd.readouterr().err == ""
 
 
 def test_an_absent_file_and_a_folder_are_named(tmp_path: Path) -> None:
-    assert check_error(tmp_path / "none.arpa") == "must be a readable language model; No such file or directory."
-    assert check_error(tmp_path) == "must be a readable language model; Is a directory."
+    check_refusal(check_error(tmp_path / "none.arpa"), "No such file")
+    check_refusal(check_error(tmp_path), "Is a directory")
 
 
 def test_contexts_of_a_finished_text_are_freed(arpa: Path) -> None:
@@ -202,35 +202,35 @@ def load_apart(code: str, *arguments: object) -> str:
 def test_an_invalid_count_is_refused_before_kenlm_allocates_memory_for_it(arpa: Path, order: int, count: str) -> None:
     arpa.write_text(re.sub(rf"ngram {order}=\d+", f"ngram {order}={count}", arpa.read_text()))
     message = load_apart(LOAD, arpa)
-    assert f"line {order + 1} must count n-grams, as in ngram {order}=12, in ascending order to 6" in message
+    assert mentions(message, f"line {order + 1} ... ngram {order}=12")
 
 
 HEADS = {
-    "orders begin at 2": (lambda text: text.replace("ngram 1=11\n", ""), "line 2 must count n-grams, as in ngram 1=12"),
-    "an order twice": (lambda text: text.replace("ngram 2=", "ngram 1="), "line 3 must count n-grams, as in ngram 2=1"),
+    "orders begin at 2": (lambda text: text.replace("ngram 1=11\n", ""), "line 2 ... ngram 1=12"),
+    "an order twice": (lambda text: text.replace("ngram 2=", "ngram 1="), "line 3 ... ngram 2=12"),
     "seven orders": (
         lambda text: text.replace("\n\n", "\n" + "".join(f"ngram {n}=0\n" for n in (4, 5, 6, 7)) + "\n", 1),
-        "in ascending order to 6; it is b'ngram 7=0",
+        "to 6 ... ngram 7=0",
     ),
-    "no count at all": (lambda text: re.sub(r"ngram \d=\d+\n", "", text), "its header must count its n-grams"),
+    "no count at all": (lambda text: re.sub(r"ngram \d=\d+\n", "", text), "header ... count"),
     "a vocabulary beyond memory": (lambda text: text.replace("1=11", "1=10000001"), "at most 10,000,000 1-grams"),
-    "one word more": (lambda text: text.replace("1=11", "1=10"), "its header counts 10 1-grams, and there are more"),
-    "sections exchanged": (lambda text: text.replace("\\2-", "\\9-"), "must be \\2-grams:; it is b'\\\\9-grams:"),
-    "two words as a 1-gram": (lambda text: text.replace("\tnew\t", "\tnew york new\t", 1), "line 10 must be a 1-gram"),
-    "not a number": (lambda text: text.replace("\n-", "\n-nan", 1), "line 7 must be a 1-gram"),
+    "one word more": (lambda text: text.replace("1=11", "1=10"), "10 1-grams"),
+    "sections exchanged": (lambda text: text.replace("\\2-", "\\9-"), "\\2-grams ... \\9-grams"),
+    "two words as a 1-gram": (lambda text: text.replace("\tnew\t", "\tnew york new\t", 1), "line 10 ... 1-gram"),
+    "not a number": (lambda text: text.replace("\n-", "\n-nan", 1), "line 7 ... 1-gram"),
     "probability 0": (
         lambda text: re.sub(r"\n-[\d.]+\t<unk>", "\n-inf\t<unk>", text, count=1),
-        "line 7 must be a 1-gram",
+        "line 7 ... 1-gram",
     ),
     "probability 0 of a word": (
         lambda text: re.sub(r"\n\S+\tnew\t", "\n-inf\tnew\t", text),
-        "line 10 must be a 1-gram",
+        "line 10 ... 1-gram",
     ),
-    "infinite in 32 bits": (lambda text: re.sub(r"\n-[\d.]+\t<", "\n-1e39\t<", text, count=1), "line 7 must be a 1-"),
-    "a null byte": (lambda text: text.replace("york", "yo\0k", 1), "there is a null byte"),
-    "text after its end": (lambda text: text + "\n-1\ta\n", "must be empty, because it follows \\end\\"),
-    "a word of 1,001 bytes": (lambda text: text.replace("york", "y" * 1001, 1), "words of at most 1,000 bytes"),
-    "a word of 5 MB": (lambda text: text.replace("york", "y" * 5_000_000, 1), "line 11 must be a 1-gram"),
+    "infinite in 32 bits": (lambda text: re.sub(r"\n-[\d.]+\t<", "\n-1e39\t<", text, count=1), "line 7 ... 1-gram"),
+    "a null byte": (lambda text: text.replace("york", "yo\0k", 1), "null byte"),
+    "text after its end": (lambda text: text + "\n-1\ta\n", "because it follows"),
+    "a word of 1,001 bytes": (lambda text: text.replace("york", "y" * 1001, 1), "line 11 ... 1,000 bytes"),
+    "a word of 5 MB": (lambda text: text.replace("york", "y" * 5_000_000, 1), "line 11 ... 1-gram"),
 }
 
 
@@ -238,7 +238,7 @@ HEADS = {
 def test_content_that_contradicts_the_header_is_named_before_kenlm_reads_it(arpa: Path, damage: str) -> None:
     spoil, reason = HEADS[damage]
     arpa.write_text(spoil(arpa.read_text(encoding="utf-8")), encoding="utf-8")
-    assert reason in check_error(arpa)
+    assert mentions(check_error(arpa), reason)
 
 
 def test_files_written_by_other_tools_are_read(arpa: Path, model: Trigrams) -> None:

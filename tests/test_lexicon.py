@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from asr.decode.fusion import lexicon
 from asr.decode.fusion.lexicon import Words, read_lexicon
 from asr.errors import InputError
+from tests.refusals import refused
 
 
 @given(st.lists(st.text("ab", min_size=1, max_size=12), max_size=12), st.integers(1, 12))
@@ -41,11 +42,11 @@ def test_the_memory_for_long_words_is_proportional_to_their_lengths() -> None:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ("one\ntwo\n" + "x" * 5_000_000, ":3: a line must have at most 10,000 characters; this one has more."),
-        ("one\n" + "\u00e9" * 501 + " spelled so\n", ":2: a word must have at most 1,000 bytes; got '\u00e9"),
+        ("one\ntwo\n" + "x" * 5_000_000, ":3: a line ... 10,000 characters"),
+        ("one\n" + "\u00e9" * 501 + " spelled so\n", ":2: a word ... 1,000 bytes; got '\u00e9"),
         (
             "\\data\\\nngram 1=2\n\n\\1-grams:\n-1\tone\n-1\t" + "x" * 5_000_000 + "\n\n\\end\\\n",
-            ": a lexicon must be a text file with one word per line, or an ARPA file; line 6 must be a 1-gram",
+            ": a lexicon ... ARPA ... line 6 ... 1-gram",
         ),
     ],
     ids=["line", "word", "ARPA"],
@@ -53,9 +54,8 @@ def test_the_memory_for_long_words_is_proportional_to_their_lengths() -> None:
 def test_the_error_for_an_endless_word_names_the_limit_and_the_line(tmp_path: Path, content: str, reason: str) -> None:
     path = tmp_path / "lexicon"
     path.write_text(content, encoding="utf-8")
-    with pytest.raises(InputError) as error:
+    with refused(InputError, f"{path}{reason}") as error:
         read_lexicon(path)
-    assert str(error.value).startswith(f"{path}{reason}")
     assert len(str(error.value)) < 500
 
 
@@ -73,7 +73,7 @@ def test_ignored_pronunciations_are_reported_once(tmp_path: Path, caplog: pytest
 def test_words_beyond_the_memory_limit_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lexicon, "MAX_VOCABULARY", 3)
     (tmp_path / "lexicon").write_text("a\nb\n\nc\nd\n")
-    with pytest.raises(InputError, match=r"lexicon:5: a lexicon must have at most 3 words; this one has more\.$"):
+    with refused(InputError, "lexicon:5 ... have at most"):
         read_lexicon(tmp_path / "lexicon")
 
 
@@ -89,6 +89,6 @@ def test_a_lexicon_is_never_read_as_a_binary_however_it_begins(tmp_path: Path) -
     """KenLM's binaries are unsafe, and the lexicon of a bundle may be untrusted."""
     path = tmp_path / "lexicon"
     path.write_bytes(b"mmap lm http://kheafield.com/code \\data\\ " + b"\1" * 70 + b"<unk>\0word\0" * 9)
-    message = "must be a text file with one word per line, or an ARPA file; it has a null byte"
-    with pytest.raises(InputError, match=message):
+    message = "ARPA ... null byte"
+    with refused(InputError, message):
         read_lexicon(path)

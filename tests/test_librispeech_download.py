@@ -24,6 +24,7 @@ from recipes.librispeech import download
 from recipes.librispeech.corpus import SUBSETS, Subset
 from recipes.librispeech.download import mirror_url
 from recipes.librispeech.prepare import main
+from tests.refusals import mentions
 
 CHECKOUT = Path(__file__).parents[1]
 NUM_UTTERANCES = 4
@@ -190,7 +191,7 @@ def test_a_subset_is_fetched_verified_unpacked_and_prepared(tmp_path, mirror, ca
     assert len((tmp_path / "out" / "dev-clean.jsonl").read_text().splitlines()) == NUM_UTTERANCES
     captured = capsys.readouterr()
     assert "dev-clean: is complete: 4 utterances" in captured.out
-    assert "verified and unpacked; the archive was removed (--keep-archives keeps it)" in captured.err
+    assert mentions(captured.err, "archive was removed ... --keep-archives")
 
 
 def test_the_archive_is_kept_on_request_and_equals_the_published_one(tmp_path, mirror):
@@ -210,7 +211,7 @@ def test_a_complete_subset_is_not_fetched_again(tmp_path, mirror, capsys):
     part_of(tmp_path).write_bytes(b"left by a run that was killed at the end")
     assert fetch(tmp_path, mirror) == 0
     assert mirror.starts == [0]
-    assert "dev-clean: exists and is complete (4 FLAC files); not fetched." in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, "4 FLAC")
     assert not part_of(tmp_path).exists()
 
 
@@ -219,7 +220,7 @@ def test_an_incomplete_subset_is_an_error_and_not_changed(tmp_path, mirror, caps
     audio.parent.mkdir(parents=True)
     audio.write_bytes(b"mine")
     assert fetch(tmp_path, mirror) == 1
-    assert "it holds 1 of 4 FLAC files. Move it away, or leave out --download." in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, "1 of 4 FLAC ... --download")
     assert audio.read_bytes() == b"mine"
     assert mirror.starts == []
 
@@ -228,9 +229,7 @@ def test_an_interrupted_transfer_continues_where_it_stopped(tmp_path, mirror, ca
     mirror.answers = [drop_before(50_000), hang_up, drop_before(100_000)]
     assert fetch(tmp_path, mirror) == 0
     assert mirror.starts == [0, 50_000, 50_000, 100_000]
-    assert f"the connection closed early; 50000 of {len(ARCHIVE)} bytes are there; trying again in 0 s." in (
-        capsys.readouterr().err
-    )
+    assert mentions(capsys.readouterr().err, f"50000 ... {len(ARCHIVE)}")
 
 
 def test_a_later_run_continues_a_partial_download(tmp_path, mirror):
@@ -263,7 +262,7 @@ def test_a_partial_file_that_is_too_long_is_deleted_and_fetched_again(tmp_path, 
     part_of(tmp_path).write_bytes(ARCHIVE + b"more")
     assert fetch(tmp_path, mirror) == 0
     assert mirror.starts == [0]
-    assert "is longer than the archive" in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, "than the archive")
 
 
 def test_after_status_416_the_whole_file_is_requested(tmp_path, mirror, capsys):
@@ -271,7 +270,7 @@ def test_after_status_416_the_whole_file_is_requested(tmp_path, mirror, capsys):
     mirror.answers = [refuse(416)]
     assert fetch(tmp_path, mirror) == 0
     assert mirror.starts == [70_000, 0]
-    assert "to a request for the rest; dev-clean.tar.gz.part was deleted" in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, "dev-clean.tar.gz.part ... deleted")
 
 
 def test_an_answer_that_starts_before_the_requested_byte_is_written_at_its_position(tmp_path, mirror):
@@ -284,7 +283,7 @@ def test_an_answer_that_starts_after_the_requested_byte_is_refused(tmp_path, mir
     part_of(tmp_path).write_bytes(ARCHIVE[:70_000])
     mirror.answers = [begin_at(90_000)]
     assert fetch(tmp_path, mirror) == 1
-    assert "must send the requested bytes, from byte 70000 on; it sends 'bytes 90000-" in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, "dev-clean.tar.gz ... 70000 ... 'bytes 90000-")
     assert part_of(tmp_path).read_bytes() == ARCHIVE[:70_000]
 
 
@@ -315,9 +314,7 @@ def test_after_four_attempts_without_new_bytes_the_download_ends_and_keeps_the_p
     mirror.otherwise = hang_up
     assert fetch(tmp_path, mirror) == 1
     assert mirror.starts == [0] + [60_000] * 3
-    assert f"gave up after 4 attempts without new data. 60000 of {len(ARCHIVE)} bytes are there" in (
-        capsys.readouterr().err
-    )
+    assert mentions(capsys.readouterr().err, f"4 ... {len(ARCHIVE)}")
     assert part_of(tmp_path).read_bytes() == ARCHIVE[:60_000]
 
 
@@ -340,7 +337,7 @@ def test_a_mirror_without_the_archive_is_asked_only_once(tmp_path, mirror, capsy
     assert fetch(tmp_path, mirror) == 1
     assert mirror.starts == [0]
     err = capsys.readouterr().err
-    assert f"{mirror.url}dev-clean.tar.gz: must be the archive; the server answered {status}" in err
+    assert mentions(err, f"{mirror.url}dev-clean.tar.gz ... {status}")
 
 
 def test_a_mirror_that_refuses_connections_is_reported_in_one_line(tmp_path, mirror, capsys):
@@ -354,7 +351,7 @@ def test_a_mirror_that_refuses_connections_is_reported_in_one_line(tmp_path, mir
 def test_a_web_page_instead_of_the_archive_is_refused_because_of_its_size(tmp_path, mirror, capsys):
     mirror.content = b"<html>Please log in.</html>"
     assert fetch(tmp_path, mirror) == 1
-    assert f"must have {len(ARCHIVE)} bytes; the server has 27. Choose another --mirror." in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, f"{len(ARCHIVE)} ... 27 ... --mirror")
 
 
 def test_an_endless_answer_without_a_length_is_cut_off(tmp_path, mirror, capsys):
@@ -367,14 +364,14 @@ def test_an_endless_answer_without_a_length_is_cut_off(tmp_path, mirror, capsys)
 
     mirror.otherwise = endless
     assert fetch(tmp_path, mirror) == 1
-    assert f"must have {len(ARCHIVE)} bytes; the server sent more." in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, f"{len(ARCHIVE)} ... server sent")
 
 
 def test_an_archive_with_another_checksum_is_deleted_and_not_unpacked(tmp_path, mirror, capsys):
     mirror.content = ARCHIVE[:-1] + bytes([ARCHIVE[-1] ^ 1])
     assert fetch(tmp_path, mirror) == 1
     err = capsys.readouterr().err
-    assert f"must have the published MD5 {facts(ARCHIVE).md5}; the download has {facts(mirror.content).md5}" in err
+    assert mentions(err, f"{facts(ARCHIVE).md5} ... {facts(mirror.content).md5}")
     assert "and was deleted" in err
     assert corpus_contents(tmp_path) == []
 
@@ -391,17 +388,14 @@ def test_a_damaged_existing_archive_is_an_error_and_not_deleted(tmp_path, mirror
     archive = part_of(tmp_path).with_suffix("")
     archive.write_bytes(ARCHIVE[:-1])
     assert fetch(tmp_path, mirror) == 1
-    assert "Delete it; the same command then downloads it again." in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, "then downloads")
     assert corpus_contents(tmp_path) == ["dev-clean.tar.gz"]
 
 
 def test_insufficient_disk_space_is_reported_before_the_download(tmp_path, mirror, monkeypatch, capsys):
     monkeypatch.setitem(SUBSETS, "dev-clean", Subset(NUM_UTTERANCES, 0.0, 10**18, "0" * 32))
     assert fetch(tmp_path, mirror) == 1
-    assert re.search(
-        r"corpus: must have 2100000000.0 GB free to fetch and unpack dev-clean\.tar\.gz; it has \d+\.\d GB. Make room",
-        capsys.readouterr().err,
-    )
+    assert mentions(capsys.readouterr().err, "2100000000.0 ... dev-clean.tar.gz")
     assert mirror.starts == []
 
 
@@ -420,20 +414,20 @@ def test_the_disk_must_have_space_for_one_archive_at_a_time_or_for_all_that_are_
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["--subsets", "dev-clan"], "--download needs --subsets, chosen from dev-clean, dev-other, test-clean"),
-        (["--subsets", "dev-clean", "train-mini"], "dev-clean-2; got train-mini."),
-        ([], "dev-clean-2; got no --subsets."),
-        (["--subsets", "dev-clean", "--mirror", "moon"], "--mirror must be one of openslr, us, eu, cn, or an http(s)"),
-        (["--subsets", "dev-clean", "--mirror", "file:///etc"], "or an http(s) URL; got 'file:///etc'."),
-        (["--subsets", "dev-clean", "--mirror", "ftp://host/12"], "or an http(s) URL; got 'ftp://host/12'."),
-        (["--subsets", "dev-clean", "--mirror", "http://host:port/"], "or an http(s) URL; got 'http://host:port/'."),
+        (["--subsets", "dev-clan"], "--download ... --subsets"),
+        (["--subsets", "dev-clean", "train-mini"], "dev-clean-2; got train-mini"),
+        ([], "dev-clean-2; got no --subsets"),
+        (["--subsets", "dev-clean", "--mirror", "moon"], "--mirror ... of openslr"),
+        (["--subsets", "dev-clean", "--mirror", "file:///etc"], "or an http(s) URL; got 'file:///etc'"),
+        (["--subsets", "dev-clean", "--mirror", "ftp://host/12"], "or an http(s) URL; got 'ftp://host/12'"),
+        (["--subsets", "dev-clean", "--mirror", "http://host:port/"], "or an http(s) URL; got 'http://host:port/'"),
     ],
 )
 def test_an_unknown_subset_or_mirror_is_reported_in_one_line(tmp_path, capsys, given, message):
     folders = ["--corpus-dir", str(tmp_path / "corpus"), "--output-dir", str(tmp_path / "out")]
     assert main([*folders, "--download", *given]) == 1
     err = capsys.readouterr().err
-    assert message in err
+    assert mentions(err, message)
     assert err.count("\n") == 1
     assert not (tmp_path / "corpus").exists()
 
@@ -467,14 +461,14 @@ def device(name: str) -> tuple[tarfile.TarInfo, bytes]:
 @pytest.mark.parametrize(
     ("extra", "named", "why"),
     [
-        ([file("../evil")], "../evil", "leads out of it"),
-        ([file("LibriSpeech/../../evil")], "LibriSpeech/../../evil", "leads out of it"),
-        ([file("/tmp/librispeech-evil")], "/tmp/librispeech-evil", "leads out of it"),
-        ([link("LibriSpeech/out", ".."), file("LibriSpeech/out/evil")], "LibriSpeech/out", "is a link or a device"),
-        ([link("LibriSpeech/out", "/")], "LibriSpeech/out", "is a link or a device"),
-        ([link("LibriSpeech/dev-clean/in", "84")], "LibriSpeech/dev-clean/in", "is a link or a device"),
-        ([link("LibriSpeech/hard", "../evil", tarfile.LNKTYPE)], "LibriSpeech/hard", "is a link or a device"),
-        ([device("LibriSpeech/dev-clean/fifo")], "LibriSpeech/dev-clean/fifo", "is a link or a device"),
+        ([file("../evil")], "../evil", "leads out"),
+        ([file("LibriSpeech/../../evil")], "LibriSpeech/../../evil", "leads out"),
+        ([file("/tmp/librispeech-evil")], "/tmp/librispeech-evil", "leads out"),
+        ([link("LibriSpeech/out", ".."), file("LibriSpeech/out/evil")], "LibriSpeech/out", "is a link"),
+        ([link("LibriSpeech/out", "/")], "LibriSpeech/out", "is a link"),
+        ([link("LibriSpeech/dev-clean/in", "84")], "LibriSpeech/dev-clean/in", "is a link"),
+        ([link("LibriSpeech/hard", "../evil", tarfile.LNKTYPE)], "LibriSpeech/hard", "is a link"),
+        ([device("LibriSpeech/dev-clean/fifo")], "LibriSpeech/dev-clean/fifo", "is a link"),
     ],
 )
 def test_an_archive_member_that_leaves_the_folder_or_is_a_link_is_refused(
@@ -483,7 +477,7 @@ def test_an_archive_member_that_leaves_the_folder_or_is_a_link_is_refused(
     mirror.content = make_archive(*extra)
     monkeypatch.setitem(SUBSETS, "dev-clean", facts(mirror.content))
     assert fetch(tmp_path, mirror) == 1
-    assert f"{named!r} {why}. Nothing was unpacked; delete the archive" in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, f"{named!r} {why}")
     assert corpus_contents(tmp_path) == ["dev-clean.tar.gz.part"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus"]
     assert not Path("/tmp/librispeech-evil").exists()
@@ -494,7 +488,7 @@ def test_an_archive_that_cannot_be_unpacked_leaves_no_subset(tmp_path, mirror, m
     monkeypatch.setitem(SUBSETS, "dev-clean", facts(content))
     part_of(tmp_path).write_bytes(content)
     assert fetch(tmp_path, mirror) == 1
-    assert "must be a tar archive that can be unpacked into" in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, "can be unpacked")
     assert corpus_contents(tmp_path) == ["dev-clean.tar.gz.part"]
 
 
@@ -503,7 +497,7 @@ def test_an_archive_without_the_subset_is_an_error(tmp_path, mirror, monkeypatch
     archive = part_of(tmp_path).with_name("dev-other.tar.gz")
     archive.write_bytes(ARCHIVE)
     assert fetch(tmp_path, mirror, "--subsets", "dev-other") == 1
-    assert "dev-other.tar.gz: must hold the folder LibriSpeech/dev-other; it does not." in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, "dev-other.tar.gz ... LibriSpeech/dev-other")
     assert corpus_contents(tmp_path) == ["dev-other.tar.gz"]
 
 
@@ -561,7 +555,7 @@ def test_a_run_interrupted_while_it_unpacks_cleans_up_and_exits_with_130_without
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert err.endswith("interrupted; run the same command again to resume.\n")
+    assert mentions(err, "command again")
     assert "Traceback" not in err
     assert corpus_contents(tmp_path) == ["dev-clean.tar.gz.part"]
 

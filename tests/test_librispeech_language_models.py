@@ -19,6 +19,7 @@ from asr.text.normalize import basic
 from recipes.librispeech import download, language_models
 from recipes.librispeech.download import Archive, check_disk_space, mirror_url
 from recipes.librispeech.language_models import LANGUAGE_MODELS, LANGUAGE_MODELS_RESOURCE, lower_case, main
+from tests.refusals import mentions
 from tests.test_librispeech_download import CHECKOUT, Mirror, drop_before, hang_up, refuse
 
 MODEL = "3-gram.pruned.1e-7"
@@ -102,7 +103,7 @@ def test_a_language_model_is_fetched_verified_and_unpacked_in_lower_case(tmp_pat
     captured = capsys.readouterr()
     ready = "is ready; its words are in lower case, like the output of asr.text.normalize.basic."
     assert captured.out == f"{arpa_of(tmp_path)} {ready}\n"
-    assert f"{MODEL}.arpa: verified and unpacked; the archive was removed (--keep-archives keeps it)" in captured.err
+    assert mentions(captured.err, f"{MODEL}.arpa ... --keep-archives")
 
 
 def test_the_archive_is_kept_on_request_and_used_again(tmp_path, mirror, capsys):
@@ -112,7 +113,7 @@ def test_the_archive_is_kept_on_request_and_used_again(tmp_path, mirror, capsys)
     assert fetch(tmp_path, mirror) == 0
     assert folder_contents(tmp_path) == [f"{MODEL}.arpa", f"{MODEL}.arpa.gz"]
     assert mirror.starts == [0]
-    assert "existed already; it was verified, unpacked" in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, "it was verified")
 
 
 def test_a_complete_language_model_is_not_changed(tmp_path, mirror, capsys):
@@ -124,7 +125,7 @@ def test_a_complete_language_model_is_not_changed(tmp_path, mirror, capsys):
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)  # reading it changes st_atime
     assert folder_contents(tmp_path) == [f"{MODEL}.arpa"]
     assert mirror.starts == [0]
-    assert f"{MODEL}.arpa: exists and is complete; not fetched." in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, f"{MODEL}.arpa ... not fetched")
 
 
 @pytest.mark.parametrize(
@@ -133,7 +134,7 @@ def test_a_complete_language_model_is_not_changed(tmp_path, mirror, capsys):
 def test_another_file_in_the_place_of_the_model_is_an_error_and_is_not_changed(tmp_path, mirror, capsys, content):
     arpa_of(tmp_path).write_bytes(content)
     assert fetch(tmp_path, mirror) == 1
-    assert "must be a complete language model in lower case; it is not. Move it away." in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, "lower case")
     assert arpa_of(tmp_path).read_bytes() == content
     assert mirror.starts == []
 
@@ -149,7 +150,7 @@ def test_a_later_run_continues_a_partial_download(tmp_path, mirror, capsys):
     mirror.answers = [drop_before(30_000)]
     mirror.otherwise = hang_up
     assert fetch(tmp_path, mirror) == 1
-    assert "the same command resumes; or choose another --mirror." in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, "choose ... --mirror")
     assert folder_contents(tmp_path) == [f"{MODEL}.arpa.gz.part"]
     mirror.answers, mirror.starts = [drop_before(len(ARCHIVE))], []
     assert fetch(tmp_path, mirror) == 0
@@ -160,19 +161,19 @@ def test_a_mirror_without_the_model_is_asked_only_once(tmp_path, mirror, capsys)
     mirror.otherwise = refuse(404)
     assert fetch(tmp_path, mirror) == 1
     assert mirror.starts == [0]
-    assert f"{mirror.url}{MODEL}.arpa.gz: must be the archive; the server answered 404" in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, f"{mirror.url}{MODEL}.arpa.gz ... server answered")
 
 
 def test_a_web_page_instead_of_the_model_is_refused_because_of_its_size(tmp_path, mirror, capsys):
     mirror.content = b"<html>Please log in.</html>"
     assert fetch(tmp_path, mirror) == 1
-    assert f"must have {len(ARCHIVE)} bytes; the server has 27. Choose another --mirror." in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, f"{len(ARCHIVE)} ... 27 ... --mirror")
 
 
 def test_an_archive_with_another_checksum_is_deleted_and_not_unpacked(tmp_path, mirror, capsys):
     mirror.content = ARCHIVE[:-1] + bytes([ARCHIVE[-1] ^ 1])
     assert fetch(tmp_path, mirror) == 1
-    assert f"must have the published MD5 {facts(ARCHIVE)[1]}; the download has" in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, f"MD5 {facts(ARCHIVE)[1]}")
     assert folder_contents(tmp_path) == []
 
 
@@ -180,11 +181,7 @@ def test_insufficient_disk_space_is_reported_before_the_download(tmp_path, mirro
     monkeypatch.setitem(LANGUAGE_MODELS, "3-gram", (10**15, "0" * 32))
     monkeypatch.setitem(LANGUAGE_MODELS, "4-gram", (2 * 10**15, "0" * 32))
     assert fetch(tmp_path, mirror, "--models", "3-gram", "4-gram") == 1
-    assert re.search(  # room for the larger archive, and for 4 bytes of text per byte of both archives
-        r"lm: must have 14000000\.0 GB free to fetch and unpack 3-gram\.arpa\.gz, 4-gram\.arpa\.gz; it has \d+\.\d GB"
-        r"\. Make room, give another --output-dir, or fetch fewer --models",
-        capsys.readouterr().err,
-    )
+    assert mentions(capsys.readouterr().err, "14000000.0 ... 3-gram.arpa.gz ... --output-dir")
     assert mirror.starts == []
 
 
@@ -192,7 +189,7 @@ def test_files_of_a_killed_run_are_removed_before_disk_space_is_measured(tmp_pat
     arpa_of(tmp_path).with_name(f".{MODEL}.arpa.unfinished").write_bytes(ARPA[:1000])
     monkeypatch.setitem(LANGUAGE_MODELS, MODEL, (10**15, "0" * 32))
     assert fetch(tmp_path, mirror) == 1
-    assert "GB free to fetch and unpack" in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, "GB ... free to fetch")
     assert folder_contents(tmp_path) == []
 
 
@@ -210,16 +207,16 @@ def test_existing_files_do_not_count_towards_the_required_disk_space(tmp_path, m
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["--models", "5-gram"], "--models must be chosen from 3-gram, 3-gram.pruned.1e-7, 3-gram.pruned.3e-7, 4-gram"),
-        (["--models", "3-gram", "3-gram.arpa"], "got 3-gram.arpa."),
-        (["--models", "3-gram", "--mirror", "moon"], "--mirror must be one of openslr, us, eu, cn, or an http(s) URL"),
-        (["--models", "3-gram", "--mirror", "file:///etc"], "or an http(s) URL; got 'file:///etc'."),
+        (["--models", "5-gram"], "--models ... 3-gram.pruned.1e-7"),
+        (["--models", "3-gram", "3-gram.arpa"], "3-gram.arpa"),
+        (["--models", "3-gram", "--mirror", "moon"], "--mirror ... URL"),
+        (["--models", "3-gram", "--mirror", "file:///etc"], "or an http(s) URL; got 'file:///etc'"),
     ],
 )
 def test_an_unknown_model_or_mirror_is_reported_in_one_line(tmp_path, capsys, given, message):
     assert main(["--output-dir", str(tmp_path / "lm"), *given]) == 1
     err = capsys.readouterr().err
-    assert message in err
+    assert mentions(err, message)
     assert err.count("\n") == 1
     assert not (tmp_path / "lm").exists()
 
@@ -228,7 +225,7 @@ def test_an_output_dir_that_cannot_be_created_is_reported_in_one_line(tmp_path, 
     (tmp_path / "lm").write_text("a file")
     assert fetch(tmp_path, mirror) == 1
     error = capsys.readouterr().err
-    assert error.startswith("error: --output-dir must be writable, with room left; ")
+    assert mentions(error, "--output-dir ... room left")
     assert error.endswith("lm: File exists.\n")
 
 
@@ -279,18 +276,17 @@ NOT_CAPITALS = ARPA.replace(b"\tTHE\t", b"\tThe\t")
 @pytest.mark.parametrize(
     ("archive", "message"),
     [
-        (ARCHIVE[:90_000], "must be a complete and undamaged gzip file; Compressed file ended before"),
-        (ARCHIVE[:-8] + b"\0\0\0\0" + ARCHIVE[-4:], "must be a complete and undamaged gzip file; CRC check failed"),
-        (ARCHIVE[:-4] + b"\0\0\0\0", "must be a complete and undamaged gzip file; Incorrect length"),
-        (ARCHIVE[:60_000] + b"\xff" * 64 + ARCHIVE[60_064:], "must be a complete and undamaged gzip file; "),
-        (b"no archive at all" * 1000, "must be a complete and undamaged gzip file; Not a gzipped file"),
-        (gzip.compress(b""), "must be a complete ARPA file, which ends with \\end\\"),
-        (gzip.compress(b"<html></html>"), "must be an ARPA file, which begins with \\data\\"),
-        (gzip.compress(ARPA[:90_000]), "must be a complete ARPA file, which ends with \\end\\"),
+        (ARCHIVE[:90_000], "Compressed file"),
+        (ARCHIVE[:-8] + b"\0\0\0\0" + ARCHIVE[-4:], "CRC ... check failed"),
+        (ARCHIVE[:-4] + b"\0\0\0\0", "Incorrect length"),
+        (ARCHIVE[:60_000] + b"\xff" * 64 + ARCHIVE[60_064:], "undamaged gzip"),
+        (b"no archive at all" * 1000, "gzipped file"),
+        (gzip.compress(b""), "be a complete ... ARPA"),
+        (gzip.compress(b"<html></html>"), "ARPA ... begins"),
+        (gzip.compress(ARPA[:90_000]), "be a complete ... ARPA"),
         (
             gzip.compress(NOT_CAPITALS),
-            "all words of the file must be in ASCII capitals, so that they can be converted to lower case; "
-            "this line is not: b'-2.5",
+            "ASCII ... -2.5",
         ),
     ],
     ids=["cut off", "checksum", "length", "damaged", "not gzip", "empty", "not ARPA", "half", "not capitals"],
@@ -298,7 +294,7 @@ NOT_CAPITALS = ARPA.replace(b"\tTHE\t", b"\tThe\t")
 def test_an_archive_that_cannot_be_unpacked_leaves_no_model(tmp_path, mirror, monkeypatch, capsys, archive, message):
     publish(mirror, monkeypatch, archive)
     assert fetch(tmp_path, mirror) == 1
-    assert f"error: {part_of(tmp_path)}: {message}" in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, f"{part_of(tmp_path)} ... {message}")
     assert folder_contents(tmp_path) == [f"{MODEL}.arpa.gz.part"]
 
 
@@ -317,7 +313,7 @@ def test_a_full_disk_leaves_no_model_and_the_next_run_need_not_download_again(tm
         patch.setattr(Path, "open", open_on_full_disk)
         assert fetch(tmp_path, mirror) == 1
     err = capsys.readouterr().err
-    assert f"cannot be unpacked to {arpa_of(tmp_path)}; No space left on device. Make room, or give another" in err
+    assert mentions(err, f"{arpa_of(tmp_path)} ... space left")
     assert folder_contents(tmp_path) == [f"{MODEL}.arpa.gz.part"]
     assert fetch(tmp_path, mirror) == 0
     assert mirror.starts == [0]
@@ -366,6 +362,6 @@ def test_a_run_interrupted_while_it_unpacks_cleans_up_and_exits_with_130_without
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert err.endswith("interrupted; run the same command again to resume.\n")
+    assert mentions(err, "command again")
     assert "Traceback" not in err
     assert folder_contents(tmp_path) == [f"{MODEL}.arpa.gz.part"]

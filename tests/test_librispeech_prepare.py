@@ -13,6 +13,7 @@ from asr.errors import InputError
 from recipes.librispeech.corpus import SUBSETS, Subset
 from recipes.librispeech.prepare import compare_with_published, main
 from tests.forked import run_module
+from tests.refusals import mentions, refused
 
 CHECKOUT = Path(__file__).parents[1]
 REAL_CORPUS = CHECKOUT.parent / "shared" / "data" / "LibriSpeech"
@@ -166,7 +167,7 @@ def test_the_right_number_of_utterances_with_the_wrong_hours_is_an_error(corpus,
 def test_every_subset_passes_the_check_with_its_true_hours_and_fails_with_36_minutes_less(name, hours):
     num_utterances = SUBSETS[name].num_utterances
     assert compare_with_published(name, num_utterances, hours).word == "whole"
-    with pytest.raises(InputError, match="must last"):
+    with refused(InputError, f"{name}: its {num_utterances} utterances"):
         compare_with_published(name, num_utterances, hours - 0.6)
 
 
@@ -174,8 +175,8 @@ def test_lines_without_audio_are_dropped_and_named_in_a_warning(corpus, capsys):
     (corpus / "mine/19/198/19-198-0000.flac").unlink()
     assert prepare(corpus) == 0
     err = capsys.readouterr().err
-    assert "warning: mine: transcript lines without audio (1), left out of the manifest:" in err
-    assert f"{corpus}/mine/19/198/19-198.trans.txt:1: 19-198-0000.flac is not there" in err
+    assert mentions(err, "transcript lines ... 1")
+    assert mentions(err, f"{corpus}/mine/19/198/19-198.trans.txt:1 ... 19-198-0000.flac")
     assert manifest_ids(corpus) == ["19-198-0001", "26-495-0000"]
 
 
@@ -183,8 +184,8 @@ def test_audio_without_a_line_is_dropped_and_named_in_a_warning(corpus, capsys):
     write_audio(corpus / "mine/26/495/26-495-0007.flac")
     assert prepare(corpus) == 0
     err = capsys.readouterr().err
-    assert "warning: mine: audio files without a transcript line (1), left out of the manifest:" in err
-    assert f"{corpus}/mine/26/495/26-495-0007.flac: no transcript line has its id" in err
+    assert mentions(err, "transcript line ... 1")
+    assert mentions(err, f"{corpus}/mine/26/495/26-495-0007.flac ... transcript line")
     assert len(manifest_ids(corpus)) == 3
 
 
@@ -194,7 +195,7 @@ def test_files_at_the_wrong_depth_are_named_in_a_warning(corpus, capsys, where):
     (corpus / where).touch()
     assert prepare(corpus) == 0
     err = capsys.readouterr().err
-    assert "warning: mine: files out of place (1), left out of the manifest:" in err
+    assert mentions(err, "of place ... 1")
     assert str(corpus / where).removesuffix("/a.flac") in err
 
 
@@ -206,9 +207,9 @@ def test_many_problems_are_counted_and_all_are_named_in_a_file_until_they_are_so
     assert prepare(corpus) == 0
     problems = corpus.parent / "out" / "mine.problems.txt"
     err = capsys.readouterr().err
-    assert "warning: mine: transcript lines without audio (24)" in err
+    assert mentions(err, "transcript lines ... 24")
     assert err.count("is not there") == 10
-    assert f"and 14 more, all named in {problems}" in err
+    assert mentions(err, f"14 ... {problems}")
     assert problems.read_text().count("is not there") == 24
     for path in audio:
         write_audio(path)
@@ -219,10 +220,10 @@ def test_many_problems_are_counted_and_all_are_named_in_a_file_until_they_are_so
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ("19-198-0000 A\n19-198-0001\n", "19-198.trans.txt:2: must hold a text after the id; got '19-198-0001' alone"),
-        ("19-198-0000 A\n\nHELLO\n", "19-198.trans.txt:3: must begin with an id like 19-198-0001; got 'HELLO'"),
-        ("19-199-0000 A\n", "19-198.trans.txt:1: must begin with an id like 19-198-0001; got '19-199-0000'"),
-        ("19-198-0000 A\n19-198-0000 B\n", "19-198.trans.txt:2: ids must be unique; 19-198-0000 is already in"),
+        ("19-198-0000 A\n19-198-0001\n", "19-198.trans.txt:2; got '19-198-0001' alone"),
+        ("19-198-0000 A\n\nHELLO\n", "19-198.trans.txt:3; got 'HELLO'"),
+        ("19-199-0000 A\n", "19-198.trans.txt:1; got '19-199-0000'"),
+        ("19-198-0000 A\n19-198-0000 B\n", "19-198.trans.txt:2 ... ids ... 19-198-0000"),
     ],
 )
 def test_a_malformed_line_is_an_error_that_names_it(corpus, capsys, content, reason):
@@ -230,8 +231,8 @@ def test_a_malformed_line_is_an_error_that_names_it(corpus, capsys, content, rea
     assert prepare(corpus) == 1
     err = capsys.readouterr().err
     assert "error: mine: malformed transcript lines (1):" in err
-    assert reason in err
-    assert "error: mine: must be undamaged; 1 of its files or lines are not (named above). No manifest was" in err
+    assert mentions(err, reason)
+    assert mentions(err, "mine ... 1 of its files")
     assert not (corpus.parent / "out" / "mine.jsonl").exists()
 
 
@@ -249,8 +250,8 @@ def test_a_flac_that_cannot_be_read_is_an_error_that_names_it(corpus, capsys):
     assert prepare(corpus) == 1
     err = capsys.readouterr().err
     assert "error: mine: unreadable FLAC files (2):" in err
-    assert "19-198-0000.flac: must be a FLAC file; libsndfile says: Format not recognised." in err
-    assert "19-198-0001.flac: must be a FLAC file; libsndfile says:" in err
+    assert mentions(err, "19-198-0000.flac ... FLAC")
+    assert mentions(err, "19-198-0001.flac ... FLAC")
 
 
 def test_a_flac_without_a_length_in_its_header_is_an_error(corpus, capsys):
@@ -260,7 +261,7 @@ def test_a_flac_without_a_length_in_its_header_is_an_error(corpus, capsys):
     content[22:26] = bytes(4)
     path.write_bytes(content)
     assert prepare(corpus) == 1
-    assert "19-198-0000.flac: its header must contain its length; it does not" in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, "19-198-0000.flac ... header")
 
 
 def test_damage_in_one_subset_does_not_prevent_the_preparation_of_the_others(corpus, capsys):
@@ -284,41 +285,39 @@ def test_deleting_the_damaged_file_turns_the_error_into_a_warning(corpus):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--subsets", "mine", "dev-clan"], "must hold the folders named by --subsets; missing dev-clan."),
-        (["--subsets", "../corpus"], "--subsets takes names of folders in --corpus-dir, not paths; got '../corpus'."),
-        (["--subsets", "mine/19"], "--subsets takes names of folders in --corpus-dir, not paths; got 'mine/19'."),
-        (["--mirror", "us"], "--mirror and --keep-archives need --download; it was not given."),
+        (["--subsets", "mine", "dev-clan"], "--subsets ... missing"),
+        (["--subsets", "../corpus"], "--subsets ... --corpus-dir; got '../corpus'"),
+        (["--subsets", "mine/19"], "--subsets ... --corpus-dir; got 'mine/19'"),
+        (["--mirror", "us"], "--mirror ... --keep-archives ... --download"),
     ],
 )
 def test_an_invalid_option_is_reported_in_one_line(corpus, capsys, arguments, message):
     assert prepare(corpus, *arguments) == 1
     err = capsys.readouterr().err
-    assert message in err
+    assert mentions(err, message)
     assert err.count("\n") == 1
 
 
 def test_a_corpus_folder_that_is_absent_or_has_no_subset_is_reported_in_one_line(tmp_path, capsys):
     assert prepare(tmp_path / "nowhere") == 1
-    assert f"error: --corpus-dir must be a folder that holds LibriSpeech; {tmp_path}/nowhere is not a folder." in (
-        capsys.readouterr().err
-    )
+    assert mentions(capsys.readouterr().err, f"--corpus-dir ... {tmp_path}/nowhere")
     (tmp_path / "empty" / "books").mkdir(parents=True)
     assert prepare(tmp_path / "empty") == 1
-    assert "must hold subset folders (SUBSET/speaker/chapter/*.flac); there are none." in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, "SUBSET/speaker/chapter/*.flac ... there are none")
 
 
 def test_a_subset_without_any_utterance_is_an_error(tmp_path, capsys):
     (tmp_path / "corpus" / "dev-clean").mkdir(parents=True)
     assert prepare(tmp_path / "corpus") == 1
-    assert "no utterance was found" in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, "no utterance")
 
 
 def test_an_output_folder_that_cannot_be_created_is_reported_in_one_line(corpus, capsys):
     (corpus.parent / "out").write_text("a file where the folder should be")
     assert prepare(corpus) == 1
     err = capsys.readouterr().err
-    assert err.startswith("error: --corpus-dir must be readable, --output-dir writable")
-    assert f"{corpus.parent}/out: File exists." in err
+    assert mentions(err, "--corpus-dir ... --output-dir")
+    assert mentions(err, f"{corpus.parent}/out: File exists")
     assert err.count("\n") == 1
 
 
@@ -340,7 +339,7 @@ def test_the_command_shows_its_progress_on_stderr_and_its_result_on_stdout(corpu
 def test_the_command_fails_with_one_line_and_no_traceback(tmp_path):
     result = run_command("--corpus-dir", tmp_path / "nowhere", "--output-dir", tmp_path / "out")
     assert result.returncode == 1
-    assert result.stderr.startswith("error: --corpus-dir must be a folder")
+    assert mentions(result.stderr, "--corpus-dir ... be a folder")
     assert result.stderr.count("\n") == 1
 
 

@@ -12,6 +12,7 @@ from asr.train import train
 from asr.training.trainer import chosen_loggers
 from tests.conftest import CONF, TINY, resolved, settings_with, tone_corpus
 from tests.processes import metrics
+from tests.refusals import refused
 
 LOGGERS = sorted(path.stem for path in (CONF / "logger").glob("*.yaml"))
 LOGGED = ("train/loss", "valid/wer")
@@ -35,8 +36,8 @@ def test_a_logger_whose_package_is_absent_is_refused_in_one_line(
         (tmp_path / path.stem).mkdir()  # W&B leaves a folder named wandb, which is not the package
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", [str(tmp_path)])
-    message = rf"^logger={name} needs the package {name}; it is not installed\. .*: pip install -e '\.\[{name}\]'$"
-    with pytest.raises(InputError, match=message):
+    message = f"logger={name} ... {name}"
+    with refused(InputError, message):
         chosen_loggers(resolved(f"logger={name}"))
 
 
@@ -48,16 +49,16 @@ def test_several_loggers_can_be_chosen_and_by_default_there_is_no_logger() -> No
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("logger.wandb.project=''", r"logger\.wandb\.project must be a non-empty text; got ''\."),
+        ("logger.wandb.project=''", "logger.wandb.project; got ''"),
         (
             "+logger.wandb.key=1",
-            r"logger\.wandb \(wandb\) must set exactly entity, project; unknown: key",
+            "logger.wandb ... key",
         ),
-        ("+logger.nothing.x=1", r"training\.logger\.name must be a file in asr/training/logger"),
+        ("+logger.nothing.x=1", "training.logger.name ... asr/training/logger"),
     ],
 )
 def test_an_invalid_setting_is_named(override: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+    with refused(InputError, message):
         chosen_loggers(resolved("logger=wandb", override))
 
 
@@ -83,7 +84,7 @@ def test_wandb_without_an_account_is_reported_in_one_line(
     monkeypatch.setenv("WANDB_MODE", "online")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
-    with pytest.raises(InputError, match=r"^logger=wandb needs a reachable account: run wandb login, .*\Z"):
+    with refused(InputError, "logger=wandb ... reachable account"):
         trained(tones, tmp_path / "run", "wandb", epochs=1)
 
 

@@ -24,6 +24,7 @@ from asr.recognition.recordings import whole_file
 from asr.recognition.silence import cut_at_silences
 from asr.recognition.transcript import Alternative, Transcript
 from tests.listener import listener
+from tests.refusals import check_refusal, refused
 from tests.tones import SAMPLE_RATE, sentences, speak
 
 SHORT = ChunkBounds(chunk_seconds=3.0, context_seconds=0.5)
@@ -151,18 +152,18 @@ def test_waveforms_may_have_any_precision(recognizer: Recognizer, kind: torch.dt
 @pytest.mark.parametrize(
     ("unfit", "message"),
     [
-        (torch.tensor([0.0, math.nan, math.inf]), r"recording 1: .*; 2 samples are NaN or beyond 16777216\."),
-        (1e30 * torch.ones(1000), r"recording 1: .*; 1000 samples are NaN or beyond"),
-        (1e300 * torch.ones(1000, dtype=torch.float64), r"recording 1: .*; 1000 samples are NaN or beyond"),
-        (torch.zeros(2, 100), r"recording 1: must be a path, or a float tensor .*; got the shape \(2, 100\)"),
-        (torch.zeros(100, dtype=torch.int16), r"recording 1: .*; got samples of type int16"),
-        (None, r"recording 1: .*; got None, a NoneType"),
+        (torch.tensor([0.0, math.nan, math.inf]), "recording 1 ... 2 samples ... NaN or beyond"),
+        (1e30 * torch.ones(1000), "recording 1 ... 1000 samples ... NaN or beyond"),
+        (1e300 * torch.ones(1000, dtype=torch.float64), "recording 1 ... 1000 samples ... NaN or beyond"),
+        (torch.zeros(2, 100), "recording 1 ... the shape (2, 100)"),
+        (torch.zeros(100, dtype=torch.int16), "recording 1 ... int16"),
+        (None, "recording ... 1; got None"),
     ],
 )
 def test_the_error_for_an_invalid_recording_names_its_number(
     recognizer: Recognizer, unfit: Tensor, message: str
 ) -> None:
-    with pytest.raises(InputError, match=message):
+    with refused(InputError, message):
         recognizer.transcribe([torch.zeros(1000), unfit], sample_rate=SAMPLE_RATE)
 
 
@@ -181,7 +182,7 @@ def test_a_net_with_nan_outputs_causes_an_error_instead_of_an_empty_transcript(p
     else:
         broken.model.head.log_probs = partial(torch.full_like, fill_value=math.nan)  # type: ignore[method-assign]
     for texts in (TEXTS[:1], TEXTS):
-        with pytest.raises(AudioError, match=r"^recording 0: the network's output must be numbers; got NaN"):
+        with refused(AudioError, "recording 0 ... output; got NaN"):
             broken.transcribe([recording(texts)], inference(way), sample_rate=SAMPLE_RATE)
 
 
@@ -197,7 +198,7 @@ def test_an_utterance_with_non_finite_outputs_is_rejected_and_the_others_are_rec
         utterances.append(Utterance(str(tmp_path / f"{name}.wav"), len(sound) / 16000, "", name))
     bad, good = loud.recognize(utterances)
     assert isinstance(bad, Rejected)
-    assert "a.wav: the network's output must be numbers" in bad.reason
+    check_refusal(bad.reason, "a.wav ... output; got NaN")
     assert good[0].id == "b"  # type: ignore[index]
 
 
@@ -224,9 +225,9 @@ with_nan, with_a_huge_sample = partial(with_sample, math.nan), partial(with_samp
 @pytest.mark.parametrize(
     ("spoil", "suffix", "message"),
     [
-        (truncated, "flac", "bad.flac: .*truncated"),
-        (with_nan, "wav", "bad.wav: samples must lie between"),
-        (with_a_huge_sample, "wav", "bad.wav: samples must lie between"),
+        (truncated, "flac", "bad.flac ... truncated"),
+        (with_nan, "wav", "bad.wav ... samples"),
+        (with_a_huge_sample, "wav", "bad.wav ... samples"),
     ],
 )
 def test_a_long_file_damaged_near_its_end_is_reported_in_one_line_and_the_other_files_are_recognised(
@@ -242,7 +243,7 @@ def test_a_long_file_damaged_near_its_end_is_reported_in_one_line_and_the_other_
     assert "\n" not in rejected.reason
     texts = {result[0].id: result[1].text for result in results if not isinstance(result, Rejected)}
     assert texts == {"1": TEXTS[0], "9": " ".join(TEXTS[:9])}
-    with pytest.raises(AudioError, match=message):
+    with refused(AudioError, message):
         recognizer.transcribe([bad], inference(way), sample_rate=SAMPLE_RATE)
 
 
@@ -255,7 +256,7 @@ def test_a_short_file_with_extreme_samples_is_reported_in_one_line_and_the_other
     utterances = [whole_file(tmp_path / f"{name}.wav", name) for name in ("good", "bad", "longer")]
     results = list(recognizer.recognize(utterances, inference()))
     [rejected] = [result for result in results if isinstance(result, Rejected)]
-    assert "bad.wav: samples must lie between" in rejected.reason
+    check_refusal(rejected.reason, "bad.wav: samples")
     texts = {result[0].id: result[1].text for result in results if not isinstance(result, Rejected)}
     assert texts == {"good": TEXTS[0], "longer": " ".join(TEXTS[:2])}
 
@@ -268,7 +269,7 @@ def test_a_long_file_whose_length_differs_from_its_manifest_is_rejected(
     utterance = Utterance(str(path), wrong * whole_file(path, "a").duration, "", "a")
     [result] = recognizer.recognize([utterance], inference())
     assert isinstance(result, Rejected)
-    assert "duration must be that of the audio" in result.reason
+    check_refusal(result.reason, f"{path} ... duration")
 
 
 # ---- n-best of several segments

@@ -12,6 +12,7 @@ from asr.interfaces import Encoded
 from asr.kernels.dropout import Dropout
 from asr.training.gradient_checkpointing import recompute_blocks
 from tests.conftest import CONF, SMALLEST_ENCODERS, overridden, resolved
+from tests.refusals import refused
 from tests.test_heads import DIM, TOKENS, VOCAB_SIZE
 from tests.test_heads import SMALL as SMALL_HEADS
 from tests.test_recompute import SMALL, batch
@@ -236,23 +237,23 @@ def test_a_compiled_block_gives_equal_gradients() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"modules": ["decoder.*"]}, r"adapter\.modules must name linear layers, such as .*; got 'decoder\.\*'\."),
-        ({"modules": ["encoder.blocks.*.depthwise"]}, r"adapter\.modules must name linear layers"),
-        ({"trained": ["nothing.*"]}, r"adapter\.trained must name weights, such as head\.\*; got 'nothing\.\*'\."),
-        ({"modules": ["encoder.subsampling.linear"]}, r"other code reads the weights of encoder\.subsampling\.linear"),
-        ({"modules": []}, r"adapter\.modules must be a list of patterns, .*; got \[\]"),
-        ({"rank": 0}, r"adapter\.rank must be a whole number from 1"),
-        ({"alpha": 0}, r"adapter\.alpha must be a number greater than 0"),
-        ({"dropout": 1}, r"adapter\.dropout must be a number from 0 to less than 1"),
+        ({"modules": ["decoder.*"]}, "adapter.modules; got 'decoder.*'"),
+        ({"modules": ["encoder.blocks.*.depthwise"]}, "adapter.modules ... linear layers"),
+        ({"trained": ["nothing.*"]}, "adapter.trained; got 'nothing.*'"),
+        ({"modules": ["encoder.subsampling.linear"]}, "code reads ... encoder.subsampling.linear"),
+        ({"modules": []}, "adapter.modules; got []"),
+        ({"rank": 0}, "adapter.rank ... whole number"),
+        ({"alpha": 0}, "adapter.alpha ... number greater"),
+        ({"dropout": 1}, "adapter.dropout ... be a number"),
     ],
 )
 def test_invalid_settings_are_reported_in_one_line(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
+    with refused(InputError, message):
         insert(Net("encoder=conformer_s"), **settings)
 
 
 def test_a_layer_whose_weights_other_code_reads_is_refused() -> None:
-    with pytest.raises(InputError, match=r"other code reads the weights of encoder\.blocks\.0\.attention\.qkv"):
+    with refused(InputError, "code reads ... encoder.blocks.0.attention.qkv"):
         insert(Net("encoder=transformer_xl"), modules=["encoder.blocks.*"])
 
 
@@ -274,5 +275,5 @@ def test_an_adapter_that_does_not_fit_the_net_is_reported_in_one_line(harm: Any)
     adapter = insert(net, modules=["0"])
     weights = {name: weight.detach() for name, weight in own(net).items()}
     harm(weights)
-    with pytest.raises(InputError, match=r"an adapter of rank 3 must fit the weights of [01]; it does not\."):
+    with refused(InputError, "of rank ... 3"):
         adapter.merged(base, weights)

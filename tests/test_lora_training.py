@@ -30,6 +30,7 @@ from asr.transcribe import main as transcribe_main
 from asr.tune import main as tune_main
 from tests.conftest import TINY, settings_with, tone_corpus
 from tests.processes import bundle, examples, finish, metrics, resumptions, start
+from tests.refusals import mentions, refused
 from tests.serving import serving
 from tests.test_resume import die_after_the_first_checkpoint
 
@@ -116,7 +117,7 @@ def test_merging_does_not_replace_its_base_or_its_adapter(
         shutil.copytree(folder, tmp_path / name / "bundle")
     output = tmp_path / replaced / "bundle"
     before = {path: path.read_bytes() for path in output.iterdir()}
-    with pytest.raises(InputError, match="--output"):
+    with refused(InputError, "--output"):
         merge_main([str(tmp_path / "adapter"), "--base", str(tmp_path / "base"), "-o", str(output)])
     assert {path: path.read_bytes() for path in output.iterdir()} == before
 
@@ -168,7 +169,7 @@ def test_a_share_of_the_base_is_mixed_into_the_merged_weights(
     for share in ("1", "-0.1", "nan"):
         with pytest.raises(SystemExit):
             merge_main([*given, "-o", str(tmp_path / "refused"), "--share", share])
-        assert capsys.readouterr().err.startswith(f"error: --share must be at least 0 and less than 1; got {share}. ")
+        assert mentions(capsys.readouterr().err, f"--share; got {share}")
     assert not (tmp_path / "refused").exists()
 
 
@@ -189,7 +190,7 @@ def test_an_adapter_bundle_is_exported_together_with_its_base(
     assert texts(load_recognizer(tmp_path / "exported"), tones) == texts(with_base, tones)
 
 
-def refused(call: Any, *arguments: str) -> str:
+def error_of(call: Any, *arguments: str) -> str:
     with pytest.raises(InputError) as error:
         call([*arguments])
     assert "\n" not in str(error.value)
@@ -200,7 +201,7 @@ def refused(call: Any, *arguments: str) -> str:
     ("change", "message"),
     [
         (lambda weights: {}, "must have tensors"),
-        (lambda weights: {name: weight.long() for name, weight in weights.items()}, "must be float numbers"),
+        (lambda weights: {name: weight.long() for name, weight in weights.items()}, "float numbers"),
         (lambda weights: {name: weight * torch.nan for name, weight in weights.items()}, "must be finite"),
     ],
 )
@@ -210,7 +211,7 @@ def test_an_adapter_without_usable_tensors_is_refused(
     shutil.copytree(adapted / "bundle", tmp_path / "bundle")
     weights = load_file(tmp_path / "bundle" / "weights.safetensors")
     save_file(change(weights), tmp_path / "bundle" / "weights.safetensors")
-    with pytest.raises(InputError, match=message):
+    with refused(InputError, message):
         load_recognizer(tmp_path / "bundle", base=fluent / "run")
 
 
@@ -225,36 +226,34 @@ def test_an_absent_or_different_base_is_refused_in_one_line(
         (convert_main, run, "--to", "nemo", "-o", str(tmp_path / "x.nemo")),
         (average_main, checkpoint, "--start", run, "--output-dir", str(tmp_path / "x")),
     ):
-        message = refused(command, *given)
+        message = error_of(command, *given)
         assert f"{adapted}" in message
-        assert "an adapter needs its base; in training this was" in message
+        assert mentions(message, "needs its base")
         assert f"python -m asr.merge {adapted}" in message
-    with pytest.raises(InputError, match="an adapter needs its base"):
+    with refused(InputError, "needs its base", cure="--base MODEL -o FOLDER"):
         train(settings(tones, adapted, tmp_path / "run"))
     other = shutil.copytree(fluent / "run" / "bundle", tmp_path / "other")
     weights = load_file(other / "weights.safetensors")
     name = min(weights)
     save_file(weights | {name: weights[name] + 1e-6}, other / "weights.safetensors")
-    message = refused(evaluate_main, run, manifest, "--base", str(other))
-    assert re.search(
-        r"other: the base must have the tensors with which the adapter .* was trained: SHA-256 \w{12}", message
-    )
-    assert "an adapter needs its base" in refused(evaluate_main, run, manifest, "--base", run)
+    message = error_of(evaluate_main, run, manifest, "--base", str(other))
+    assert mentions(message, "other ... base ... SHA-256")
+    assert mentions(error_of(evaluate_main, run, manifest, "--base", run), "needs its base")
     whole = str(fluent / "run")
-    assert "this is a whole model. Leave out --base" in refused(evaluate_main, whole, manifest, "--base", whole)
+    assert mentions(error_of(evaluate_main, whole, manifest, "--base", whole), "whole model ... --base")
 
 
 @pytest.mark.parametrize(
     ("base", "message"),
     [
-        ({"sha256": "0" * 64, "source": "../../secret"}, "in training this was '../../secret'"),
-        ({"sha256": "0" * 64, "source": "hf://stranger/model"}, "in training this was 'hf://stranger/model'"),
-        ({"sha256": "0" * 64, "source": "\x1b[2J" + "a" * 500}, r"in training this was '\x1b[2Jaaa"),
-        ({"sha256": "../" * 20, "source": "x"}, "must have the keys adapter and base"),
-        ({"sha256": "0" * 64}, "must have the keys adapter and base"),
-        ({"sha256": "0" * 64, "source": "x", "path": "y"}, "must have the keys adapter and base"),
-        (None, "must have the keys adapter and base"),
-        (["x"], "must have the keys adapter and base"),
+        ({"sha256": "0" * 64, "source": "../../secret"}, "in training ... '../../secret'"),
+        ({"sha256": "0" * 64, "source": "hf://stranger/model"}, "in training ... 'hf://stranger/model'"),
+        ({"sha256": "0" * 64, "source": "\x1b[2J" + "a" * 500}, "in training ... \\x1b[2Jaaa"),
+        ({"sha256": "../" * 20, "source": "x"}, "keys adapter"),
+        ({"sha256": "0" * 64}, "keys adapter"),
+        ({"sha256": "0" * 64, "source": "x", "path": "y"}, "keys adapter"),
+        (None, "keys adapter"),
+        (["x"], "keys adapter"),
     ],
 )
 def test_the_base_named_by_an_untrusted_bundle_is_neither_opened_nor_fetched(
@@ -266,9 +265,9 @@ def test_the_base_named_by_an_untrusted_bundle_is_neither_opened_nor_fetched(
     monkeypatch.setattr("asr.interchange.hub.download", lambda text: pytest.fail("it is fetched"))
     with pytest.raises(InputError) as error:
         asr.load_recognizer(folder)
-    assert message in str(error.value)
+    assert mentions(str(error.value), message)
     assert str(error.value).isprintable()
-    with pytest.raises(InputError, match=r"the base must have the tensors|must have the keys adapter and base"):
+    with refused(InputError, "base"):
         asr.load_recognizer(folder, base=fluent / "run")
 
 
@@ -279,7 +278,7 @@ def test_an_untrusted_adapter_can_name_only_components_of_asr(
     folder = shutil.copytree(adapted / "bundle", tmp_path / "bundle")
     config = json.loads((folder / "config.json").read_text()) | {"adapter": adapter}
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(InputError, match="adapter"):
+    with refused(InputError, "adapter"):
         asr.load_recognizer(folder, base=fluent / "run")
 
 
@@ -290,10 +289,10 @@ def test_a_damaged_adapter_is_reported_in_one_line(adapted: Path, fluent: Path, 
     save_file(
         {name: weight for name, weight in weights.items() if name != f"{layer}.lora_b"}, folder / "weights.safetensors"
     )
-    with pytest.raises(InputError, match=rf"bundle: an adapter of rank 2 must fit the weights of {re.escape(layer)}"):
+    with refused(InputError, f"2 ... {layer}"):
         asr.load_recognizer(folder, base=fluent / "run")
     (folder / "weights.safetensors").write_bytes((folder / "weights.safetensors").read_bytes()[:-9])
-    with pytest.raises(InputError, match="the bundle is damaged"):
+    with refused(InputError, "bundle is damaged"):
         asr.load_recognizer(folder, base=fluent / "run")
 
 
@@ -309,8 +308,8 @@ def test_the_mean_of_checkpoints_is_an_adapter_with_the_mean_weights(fluent: Pat
     for name, weight in mean.items():
         torch.testing.assert_close(weight, (states[0][f"model.{name}"] + states[1][f"model.{name}"]) / 2)
     load_recognizer(tmp_path / "mean", base=fluent / "run")
-    message = refused(average_main, str(run_dir), "--start", str(fluent / "run"), "--output-dir", str(tmp_path / "x"))
-    assert message.endswith(" is an adapter. Leave out --start; asr.merge --share averages an adapter with its base.")
+    message = error_of(average_main, str(run_dir), "--start", str(fluent / "run"), "--output-dir", str(tmp_path / "x"))
+    assert mentions(message, "is an adapter ... --start ... asr.merge --share")
 
 
 def test_weights_trained_beside_an_adapter_are_stored_with_the_statistics_of_their_norms(
@@ -341,25 +340,25 @@ def test_frozen_adapters_remain_zero(fluent: Path, tones: Path, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["init.from=null"], "adapter=lora needs a trained model to adapt; give init.from=MODEL."),
+        (["init.from=null"], "adapter=lora ... init.from=MODEL"),
         (
             ["init.frozen=[encoder.blocks.0.*]", "init.frozen_steps=3"],
-            "init.frozen_steps must be null with adapter=lora",
+            "init.frozen_steps ... adapter=lora",
         ),
-        (["init.frozen=[*]"], "init.frozen must leave weights to train"),
-        (["head=ctc"], "adapter.trained must name the weights that differ from .*; head.linear.weight is missing"),
+        (["init.frozen=[*]"], "init.frozen ... leave weights"),
+        (["head=ctc"], "adapter.trained ... head.linear.weight"),
         (
             ["head=ctc", "adapter.trained=['head.*']"],
-            "the model must use each tensor of .*; head.ctc.linear.bias is unused",
+            "model ... head.ctc.linear.bias",
         ),
-        (["adapter.modules=[encoder.blocks.*.depthwise]"], "adapter.modules must name linear layers"),
-        (["adapter.rank=0"], "adapter.rank must be a whole number"),
+        (["adapter.modules=[encoder.blocks.*.depthwise]"], "adapter.modules ... linear layers"),
+        (["adapter.rank=0"], "adapter.rank ... whole number"),
     ],
 )
 def test_settings_that_are_incompatible_with_an_adapter_are_reported_in_one_line(
     overrides: list[str], message: str, fluent: Path, tones: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(InputError, match=message):
+    with refused(InputError, message):
         adapt(tones, fluent / "run", tmp_path / "run", *overrides)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from asr.data.manifest import Utterance, read_good_lines, read_manifest, write_manifest
 from asr.errors import InputError
+from tests.refusals import refused
 
 GOOD = {"audio_filepath": "a.flac", "duration": 1.5, "text": "one"}
 
@@ -43,27 +44,27 @@ def test_an_utterance_without_an_id_is_named_after_its_audio_and_offset(tmp_path
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", r"m\.jsonl:2: each line must be one JSON object"),
-        ("[1]", r"m\.jsonl:2: each line must be one JSON object; got list"),
-        ({"audio_filepath": "b", "duration": 1}, r"m\.jsonl:2: must have the keys .*; missing text"),
-        (GOOD | {"id": "x", "duration": -0.2}, r"m\.jsonl:2: duration must be positive; got -0\.2 \(id 'x'\)"),
-        (GOOD | {"duration": "1"}, r"m\.jsonl:2: duration must be a number of seconds; got '1'"),
-        (GOOD | {"duration": True}, r"m\.jsonl:2: duration must be a number of seconds; got True"),
-        ('{"audio_filepath": "b", "duration": NaN, "text": ""}', r"m\.jsonl:2: duration must be a number of seconds"),
-        (GOOD | {"text": None}, r"m\.jsonl:2: text must be a string; got None"),
-        (GOOD | {"offset": -1}, r"m\.jsonl:2: offset must not be negative; got -1"),
-        (GOOD, r"m\.jsonl:2: ids must be unique; 'a\.flac' is already in line 1"),
+        ("{", "m.jsonl:2 ... line ... JSON"),
+        ("[1]", "m.jsonl:2 ... line; got list"),
+        ({"audio_filepath": "b", "duration": 1}, "m.jsonl:2 ... missing text"),
+        (GOOD | {"id": "x", "duration": -0.2}, "m.jsonl:2 ... duration; got -0.2"),
+        (GOOD | {"duration": "1"}, "m.jsonl:2 ... duration; got '1'"),
+        (GOOD | {"duration": True}, "m.jsonl:2 ... duration; got True"),
+        ('{"audio_filepath": "b", "duration": NaN, "text": ""}', "m.jsonl:2 ... duration"),
+        (GOOD | {"text": None}, "m.jsonl:2 ... text; got None"),
+        (GOOD | {"offset": -1}, "m.jsonl:2 ... offset; got -1"),
+        (GOOD, "m.jsonl:2 ... ids ... 'a.flac'"),
     ],
 )
 def test_the_error_for_a_bad_line_names_the_file_and_the_line(tmp_path: Path, line: object, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+    with refused(InputError, message):
         read_manifest(manifest(tmp_path, GOOD, line))
 
 
 def test_an_empty_or_absent_manifest_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="at least one utterance"):
+    with refused(InputError, "least one utterance"):
         read_manifest(manifest(tmp_path, ""))
-    with pytest.raises(InputError, match="no such manifest"):
+    with refused(InputError, "no such manifest"):
         read_manifest(tmp_path / "absent.jsonl")
 
 
@@ -137,7 +138,7 @@ def test_a_name_that_is_not_utf8_is_preserved_byte_by_byte(tmp_path: Path) -> No
 @pytest.mark.parametrize("content", ["", "\n \n"])
 def test_a_manifest_without_lines_is_an_error(tmp_path: Path, content: str) -> None:
     (tmp_path / "m.jsonl").write_text(content)
-    with pytest.raises(InputError, match=r"m\.jsonl: a manifest must have at least one utterance; it is empty"):
+    with refused(InputError, "m.jsonl ... manifest"):
         read_good_lines(tmp_path / "m.jsonl")
 
 
@@ -148,16 +149,14 @@ def test_the_error_for_an_endless_line_names_the_limit_and_the_line(
     path = manifest(tmp_path, GOOD, GOOD | {"id": "2", "text": "x" * 800})
     assert len(read_manifest(path)) == 2
     path = manifest(tmp_path, GOOD, GOOD | {"id": "2", "text": "x" * 1000})
-    with pytest.raises(
-        InputError, match=r"m\.jsonl:2: a line must have at most 1,000 characters; this one has more\.$"
-    ):
+    with refused(InputError, "m.jsonl:2 ... line"):
         read_manifest(path)
 
 
 def test_an_unreadable_manifest_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "m.jsonl").symlink_to("/proc/self/mem")  # a file that cannot be read from its beginning
-    with pytest.raises(InputError, match=r"m\.jsonl: must be a manifest that is readable; got: Input/output error"):
+    with refused(InputError, "m.jsonl; got Input/output error"):
         read_good_lines(tmp_path / "m.jsonl")
-    for nowhere, problem in ((tmp_path / "gone.jsonl", "no such manifest"), (tmp_path, "it is a folder")):
-        with pytest.raises(InputError, match=problem):
+    for nowhere, problem in ((tmp_path / "gone.jsonl", "no such manifest"), (tmp_path, "is a folder")):
+        with refused(InputError, problem):
             read_good_lines(nowhere)

@@ -27,6 +27,7 @@ from recipes.mini.plan import SPLITS, Line, plan
 from recipes.mini.prepare import DEFAULT_HOURS, chunked, main, prepare
 from recipes.mini.room import record, resample
 from recipes.output import alone_in
+from tests.refusals import mentions, refused
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -199,8 +200,8 @@ def test_an_interrupted_rerun_does_not_change_the_corpus(
 
 
 def test_a_second_process_in_the_same_folder_is_refused(tmp_path: Path) -> None:
-    refused = pytest.raises(InputError, match=r"one process at a time; another one is writing there")
-    with alone_in(tmp_path), refused:
+    locked = refused(InputError, "one is writing")
+    with alone_in(tmp_path), locked:
         prepare(tmp_path, hours=0.01, seed=0, num_processes=1)
     assert not list(tmp_path.glob("*.jsonl"))
 
@@ -212,8 +213,8 @@ def test_files_not_written_by_the_recipe_are_neither_replaced_nor_removed(
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("mine")
     assert main(["--output-dir", str(tmp_path), "--hours", "0.01"]) == 1
-    refused = "error: --output-dir must be a folder without files that recipes.mini.prepare would replace"
-    assert capsys.readouterr().err.startswith(refused)
+    locked = "--output-dir ... recipes.mini.prepare"
+    assert mentions(capsys.readouterr().err, locked)
     assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()] == [name]
 
 
@@ -305,14 +306,14 @@ def test_a_worker_process_that_dies_causes_an_error_and_not_an_endless_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "_speak_chunk", die)
-    with pytest.raises(InputError, match=r"must speak train-00001 to .*; its process died"):
+    with refused(InputError, "train-00001 ... process died"):
         prepare(tmp_path, hours=0.01, seed=0, num_processes=1)
     assert not list(tmp_path.glob("*.jsonl"))
 
 
 @pytest.mark.parametrize("voice", ["en-us+nobody", "xx-unknown+f2"])
 def test_an_unknown_voice_is_an_error_and_is_not_replaced_by_the_default_voice(voice: str) -> None:
-    with pytest.raises(InputError, match=re.escape(f"must have the voice '{voice}'")):
+    with refused(InputError, f"have the voice ... '{voice}'"):
         Espeak().speak("hello", voice, words_per_minute=160, pitch=50, pitch_range=50)
 
 

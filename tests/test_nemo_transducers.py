@@ -1,7 +1,6 @@
 """Conversion of NeMo's RNNT and TDT, with and without a CTC head: logits, and every tensor."""
 
 import io
-import re
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -36,6 +35,7 @@ from tests.nemo import (
     write_tar,
 )
 from tests.nemo import member as tar_member
+from tests.refusals import refused
 from tests.test_convert import assert_equal, assert_refused
 
 HIDDEN, JOINT, NUM_LAYERS = 10, 12, 2
@@ -268,8 +268,8 @@ def test_a_blank_with_a_trained_embedding_cannot_be_written_to_an_archive(tmp_pa
     contents = read_bundle(tmp_path / "ours")
     contents.weights["head.predictor.embedding.weight"][0] += 1.0
     replace_bundle(tmp_path / "ours", contents)
-    message = "the blank's row of head.predictor.embedding.weight must be zero for conversion to NeMo; it is not."
-    with pytest.raises(InputError, match=re.escape(message)):
+    message = "head.predictor.embedding.weight ... NeMo"
+    with refused(InputError, message):
         main([str(tmp_path / "ours"), "--to", "nemo", "-o", str(tmp_path / "back.nemo")])
     assert not (tmp_path / "back.nemo").exists()
 
@@ -283,35 +283,35 @@ def test_without_dropout_the_last_layer_of_the_joint_network_has_another_number(
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"decoder": {"normalization_mode": "layer"}}, "decoder.normalization_mode must be null, which asr supports"),
-        ({"decoder": {"blank_as_pad": False}}, "decoder.blank_as_pad must be true, which asr supports; got false."),
+        ({"decoder": {"normalization_mode": "layer"}}, "decoder.normalization_mode ... which asr supports"),
+        ({"decoder": {"blank_as_pad": False}}, "decoder.blank_as_pad; got false"),
         (
             {"decoder": {"_target_": "nemo.collections.asr.modules.StatelessTransducerDecoder"}},
-            "decoder must be an LSTM prediction network, NeMo's RNNTDecoder, which asr supports; got",
+            "decoder ... LSTM",
         ),
         (
             {"decoder__prednet": {"rnn_hidden_size": 20}},
-            "decoder.prednet.rnn_hidden_size must be -1, which asr supports",
+            "decoder.prednet.rnn_hidden_size ... -1",
         ),
-        ({"decoder__prednet": {"pred_hidden": None}}, "decoder.prednet.pred_hidden must be a whole number; got null."),
-        ({"decoder__prednet": {"surprise": 1}}, "decoder.prednet.surprise must be absent"),
-        ({"decoder__prednet": {"dropout": "x"}}, "head.predictor.dropout must be a number"),
-        ({"joint": {"num_extra_outputs": 5}}, "joint.num_extra_outputs must be the number of decoding.durations, 4;"),
+        ({"decoder__prednet": {"pred_hidden": None}}, "decoder.prednet.pred_hidden; got null"),
+        ({"decoder__prednet": {"surprise": 1}}, "decoder.prednet.surprise ... must be absent"),
+        ({"decoder__prednet": {"dropout": "x"}}, "head.predictor.dropout ... be a number"),
+        ({"joint": {"num_extra_outputs": 5}}, "joint.num_extra_outputs ... decoding.durations"),
         (
             {"joint__jointnet": {"activation": "sigmoid"}},
-            "joint.jointnet.activation must be 'relu', which asr supports",
+            "joint.jointnet.activation ... 'relu'",
         ),
-        ({"decoding": {"big_blank_durations": [2, 4]}}, "decoding.big_blank_durations must be null: asr has one blank"),
-        ({"decoding": {"durations": [1, 2, 3, 4]}}, "head.durations must be a list of frame counts in ascending order"),
-        ({"decoding": {"durations": "all"}}, "decoding.durations must be a list of frames; got 'all'."),
-        ({"aux_ctc": {"ctc_loss_weight": 2}}, "head.ctc_weight must be a number from 0 to less than 1; got 2."),
+        ({"decoding": {"big_blank_durations": [2, 4]}}, "decoding.big_blank_durations ... has one blank"),
+        ({"decoding": {"durations": [1, 2, 3, 4]}}, "head.durations ... ascending order"),
+        ({"decoding": {"durations": "all"}}, "decoding.durations; got 'all'"),
+        ({"aux_ctc": {"ctc_loss_weight": 2}}, "head.ctc_weight; got 2"),
     ],
 )
 def test_settings_that_asr_does_not_support_are_refused_by_name(
     sections: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     path = archive(tmp_path, config("hybrid tdt", **sections), state("hybrid tdt"))
-    assert_refused(path, re.escape(message), tmp_path)
+    assert_refused(path, message, tmp_path)
 
 
 def test_the_supported_activations_are_those_of_our_joiner() -> None:
@@ -337,18 +337,18 @@ def test_a_damaged_transducer_tensor_is_named_in_one_line(name: str, damage: str
     weights = state("tdt")
     damaged = DAMAGES[damage](weights.pop(name))
     path = archive(tmp_path, config("tdt"), weights if damaged is None else weights | {name: damaged})
-    assert_refused(path, re.escape(name), tmp_path)
+    assert_refused(path, name, tmp_path)
 
 
 @pytest.mark.parametrize(
     ("section", "key", "value", "message"),
     [
-        ("decoder__prednet", "pred_hidden", 10**9, r"head\.predictor\.dim must be a whole number .*; got 10{9}\."),
-        ("decoder__prednet", "pred_rnn_layers", 10**5, r"head\.predictor\.num_layers must be .*; got 10{5}\."),
-        ("joint__jointnet", "joint_hidden", 10**9, r"head\.joint_dim must be a whole number .*; got 10{9}\."),
-        ("joint", "num_extra_outputs", 10**9, r"must be the number of decoding\.durations, 4; got 10{9}\."),
-        ("decoding", "durations", [0, 1, 10**12], r"must be the number of decoding\.durations, 3; got 4\."),
-        ("decoding", "greedy", {"max_symbols": 10**9}, r"decode\.max_symbols must be .*; got 10{9}\."),
+        ("decoder__prednet", "pred_hidden", 10**9, "head.predictor.dim; got 1000000000"),
+        ("decoder__prednet", "pred_rnn_layers", 10**5, "head.predictor.num_layers; got 100000"),
+        ("joint__jointnet", "joint_hidden", 10**9, "head.joint_dim; got 1000000000"),
+        ("joint", "num_extra_outputs", 10**9, "decoding.durations ... 4; got 1000000000"),
+        ("decoding", "durations", [0, 1, 10**12], "decoding.durations ... 3; got 4"),
+        ("decoding", "greedy", {"max_symbols": 10**9}, "decode.max_symbols; got 1000000000"),
     ],
 )
 def test_sizes_that_contradict_the_tensors_are_reported_in_one_line(
@@ -365,7 +365,7 @@ def test_a_damaged_section_is_reported_in_one_line_or_not_needed(name: str, valu
     if name in ("loss", "decoding"):  # the durations are in both sections
         assert from_nemo(path, "zeros").bundle.config["head"]["name"] == "tdt"
         return
-    assert_refused(path, rf"\b{name}\b.* must be|must have a counterpart in asr's model", tmp_path)
+    assert_refused(path, "must", tmp_path)
 
 
 def test_local_attention_is_converted_in_both_directions(tmp_path: Path) -> None:
@@ -392,6 +392,6 @@ def test_full_attention_becomes_local_attention_with_the_same_weights(tmp_path: 
         for name in ("full", "of nemo", "of a bundle")
     ]
     assert len(set(texts)) == 1
-    with pytest.raises(InputError, match=r"encoder\.attention\.context must be a whole number from 1 to 4,096; got 0"):
+    with refused(InputError, "encoder.attention.context", got=0):
         main([str(path), "--local-attention", "0", "-o", str(tmp_path / "none")])
     assert not (tmp_path / "none").exists()

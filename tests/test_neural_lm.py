@@ -12,6 +12,7 @@ from asr.build import build_token_model
 from asr.errors import InputError
 from asr.interfaces import BOUNDARY_ID, TokenModel
 from asr.settings.conf import default_settings, names
+from tests.refusals import refused
 from tests.test_attention import encoding
 
 V = 11
@@ -184,11 +185,11 @@ def test_dropout_is_active_only_in_training() -> None:
 
 
 def test_num_heads_must_divide_the_dimension() -> None:
-    must = r"token_model\.dim must be even and a multiple of token_model\.num_heads; got dim=8, num_heads=3\."
-    with pytest.raises(InputError, match=must):
+    must = "token_model.dim ... dim=8 ... num_heads=3"
+    with refused(InputError, must):
         small("transformer_xl", num_heads=3)
 
 
 def test_a_file_of_another_class_is_not_a_token_model(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"token_model\.name must be a component; asr/token_model/output\.py"):
+    with refused(InputError, "token_model.name ... asr/token_model/output.py"):
         build_token_model({"name": "output"}, V)

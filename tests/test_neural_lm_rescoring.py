@@ -23,6 +23,7 @@ from asr.language_model.stored import write_token_model
 from asr.settings.conf import default_settings
 from asr.transcribe import main as transcribe
 from tests.conftest import TINY, resolved
+from tests.refusals import refused
 
 MODELS = {
     "lstm": {"embedding_dim": 8, "dim": 12, "num_layers": 2, "dropout": 0.0},
@@ -219,10 +220,10 @@ def test_a_first_pass_that_does_not_fit_the_head_or_is_itself_rescoring_is_refus
     tokenizer, features = build_tokenizer(config), build_features(config)
     tokenizer.fit(["abc"])
     model = build_model(config, tokenizer, features)
-    with pytest.raises(InputError, match="must have a head with a joiner; head=ctc has none"):
+    with refused(InputError, "head=ctc ... none"):
         build_decoder(config, model)
     config["decode"]["first"] = dict(config["decode"])
-    with pytest.raises(InputError, match=r"decode\.first must not be lm_rescoring itself\. Choose another"):
+    with refused(InputError, "decode.first ... lm_rescoring"):
         build_decoder(config, model)
 
 
@@ -275,18 +276,18 @@ def test_tuning_adds_the_language_model_to_the_bundle(fluent: Path, tmp_path: Pa
     decode["language_model"] = "/etc/passwd"
     config = json.loads((folder / "config.json").read_text()) | {"decode": decode}
     (folder / "config.json").write_text(json.dumps(config))
-    own = "decode.language_model must be the bundle's own file language-model.safetensors; got '/etc/passwd'"
-    with pytest.raises(InputError, match=own):
+    own = "decode.language_model; got '/etc/passwd'"
+    with refused(InputError, own):
         read_bundle(folder)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, r"a neural language model must be a run folder of asr\.train_lm, its bundle, .*; it does not exist\."),
-        (b"what is this", "a neural language model must be safetensors; "),
-        ("no metadata", r"must be a neural language model of asr\.train_lm; its metadata describe no such model\."),
-        ("other weights", "the weights must fit the settings; "),
+        (None, "neural language model ... asr.train_lm"),
+        (b"what is this", "neural language model ... must be safetensors"),
+        ("no metadata", "asr.train_lm ... metadata describe"),
+        ("other weights", "weights ... fit the settings"),
     ],
 )
 def test_a_file_that_is_not_a_language_model_is_refused_in_one_line(content: Any, message: str, tmp_path: Path) -> None:
@@ -302,6 +303,5 @@ def test_a_file_that_is_not_a_language_model_is_refused_in_one_line(content: Any
         from safetensors.torch import save_file
 
         save_file({"x": torch.zeros(1)}, path)
-    with pytest.raises(InputError, match=message) as refused:
+    with refused(InputError, message):
         build_decoder(config, model)
-    assert "\n" not in str(refused.value)

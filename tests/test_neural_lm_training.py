@@ -36,6 +36,7 @@ from asr.run.names import EVENTS
 from asr.text.normalize import get_normalizer
 from tests.conftest import ROOT, resolved
 from tests.processes import bundle, finish, kill, metrics, resumptions, start, steps_logged, wait_for
+from tests.refusals import mentions, refused
 from tests.tones import sentences
 
 RECOGNIZER = ROOT / "tests" / "bundles" / "format-6"  # its tokens are a to f and the space
@@ -112,15 +113,15 @@ def test_a_line_that_cannot_be_spelled_is_dropped_counted_and_named(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"xyz\n", "text.train must have a sentence that the tokenizer can encode; got 0 empty lines."),
-        (b"abc\n\xff\xfe\n", r"text.txt:2: a text must be UTF-8; got byte 0xff \(invalid start byte\)."),
-        (None, "text.txt: a text must be a readable file; got: No such file or directory."),
+        (b"xyz\n", "text.train; got 0 empty lines"),
+        (b"abc\n\xff\xfe\n", "text.txt:2; got byte 0xff"),
+        (None, "text.txt ... readable file"),
     ],
 )
 def test_an_invalid_text_file_is_reported_in_one_line(content: bytes | None, message: str, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / "text.txt").write_bytes(content)
-    with pytest.raises(InputError, match=message):
+    with refused(InputError, message):
         read(tmp_path / "text.txt")
 
 
@@ -163,9 +164,7 @@ def test_a_sentence_that_fits_no_batch_is_dropped_and_counted(tmp_path: Path) ->
     (tmp_path / "text.txt").write_text("abc def abc\nab\ncd\n")
     dropped = TextSet(read(tmp_path / "text.txt"), settings(batch_tokens=11), seed=0)
     assert (len(dropped), dropped.num_dropped) == (2, 1)
-    with pytest.raises(
-        InputError, match=r"text\.batch_tokens must be at least 3, the length of the shortest sentence; got 2\."
-    ):
+    with refused(InputError, "text.batch_tokens", got=2):
         TextSet(read(tmp_path / "text.txt"), settings(batch_tokens=2), seed=0)
 
 
@@ -380,16 +379,16 @@ def test_a_run_with_another_text_or_other_settings_is_not_resumed(
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("text.train=[]", r"text\.train must be a list of files of text or manifests, .*, at least one; got \[\]\."),
-        ("text.batch_tokens=0", r"text\.batch_tokens must be a whole number from 1 to 1,000,000,000; got 0\."),
-        ("token_model.dim=0", r"token_model\.dim must be a whole number from 1 to 65,536; got 0\."),
-        ("recognizer=MUST_BE_GIVEN", r"recognizer must be given, because it has no default\. Add recognizer=\.\.\."),
-        ("+encoder.dim=3", r"a config must have the sections of conf/train_lm\.yaml .* unknown: encoder\."),
+        ("text.train=[]", "text.train; got []"),
+        ("text.batch_tokens=0", "text.batch_tokens; got 0"),
+        ("token_model.dim=0", "token_model.dim; got 0"),
+        ("recognizer=MUST_BE_GIVEN", "recognizer ... no default"),
+        ("+encoder.dim=3", "config ... conf/train_lm.yaml ... encoder"),
     ],
 )
 def test_an_invalid_setting_is_named(override: str, message: str) -> None:
     given = ["text.train=[a]", "text.valid=[a]", f"recognizer={RECOGNIZER}", override]
-    with pytest.raises(InputError, match=message):
+    with refused(InputError, message):
         read_language_model_settings(resolved(*given, root="train_lm"))
 
 
@@ -462,9 +461,9 @@ def test_models_are_interpolated_token_by_token_with_weights_fitted_on_another_t
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--dev", "d.txt"], r"--interpolate and --dev must be given together; got --dev alone\."),
-        (["--interpolate", "b.arpa"], r"--interpolate and --dev must be given together; got --interpolate alone\."),
-        (["--interpolate", "b.arpa", "--dev", "t.txt"], r"--dev must not be one of the measured texts; got t\.txt\."),
+        (["--dev", "d.txt"], "--interpolate ... --dev; got --dev alone"),
+        (["--interpolate", "b.arpa"], "--interpolate ... --dev; got --interpolate alone"),
+        (["--interpolate", "b.arpa", "--dev", "t.txt"], "--dev; got t.txt"),
     ],
 )
 def test_interpolation_weights_need_a_separate_dev_text(
@@ -472,12 +471,12 @@ def test_interpolation_weights_need_a_separate_dev_text(
 ) -> None:
     with pytest.raises(SystemExit):
         asr_perplexity.main([str(RECOGNIZER), "a.arpa", "t.txt", *options])
-    assert re.search(message, capsys.readouterr().err)
+    assert mentions(capsys.readouterr().err, message)
 
 
 def test_a_language_model_over_other_tokens_is_refused(trained: Path) -> None:
     other = build_tokenizer({"tokenizer": {"name": "char"}})
     other.fit(["abc"])
-    must = r"lm must be a language model over the recogniser's own 4 tokens; .* has 8 other tokens\."
-    with pytest.raises(InputError, match=must):
+    must = "lm ... other tokens"
+    with refused(InputError, must):
         load_token_model(str(trained), other, "lm")

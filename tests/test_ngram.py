@@ -28,6 +28,7 @@ from asr.ngram import parse_size
 from asr.system import files
 from asr.text.normalize import BY_WORDS, NORMALIZERS
 from tests.conftest import ROOT, SHARED, needs_shared
+from tests.refusals import mentions, refused
 from tests.test_average import save
 
 Gram = tuple[str, ...]
@@ -412,7 +413,7 @@ def test_a_line_with_a_word_of_more_than_1000_bytes_is_named_and_dropped(
     assert Arpa(tmp_path / "lm.arpa").vocabulary == {*SPECIAL, "one", "two", "x" * 1000, "three"}
     printed = capsys.readouterr()
     assert "2 sentences (left out: 1 lines that the tokenizer cannot encode)" in printed.out
-    assert f"{text}:3: a word must have at most 1,000 bytes; got 'éé" in printed.err
+    assert mentions(printed.err, f"{text}:3 ... word; got éé")
 
 
 def test_a_text_without_line_ends_is_refused_and_the_limit_is_named(
@@ -422,7 +423,7 @@ def test_a_text_without_line_ends_is_refused_and_the_limit_is_named(
     content = b"one\n" + b"two " * 30
     for name, written in (("text.txt", content), ("text.gz", gzip.compress(content))):
         (tmp_path / name).write_bytes(written)
-        with pytest.raises(InputError, match=rf"{name}:2: a line must have at most 100 bytes; this one has more\.$"):
+        with refused(InputError, f"{name}:2 ... line"):
             ngram([str(tmp_path / name), "-o", str(tmp_path / "lm.arpa")])
 
 
@@ -447,11 +448,11 @@ def test_for_a_model_of_tokens_lines_that_the_tokenizer_cannot_spell_are_named_a
         "2 sentences (left out: 1 lines that the tokenizer cannot encode), 7 tokens, 7 in the vocabulary\n"
         in printed.out
     )
-    assert printed.err.startswith(f"error: {text}:3: the tokenizer must cover every character; 'd'")
-    assert printed.err.endswith("; this line is left out.\n")
+    assert mentions(printed.err, f"{text}:3 ... tokenizer ... 'd'")
+    assert mentions(printed.err, "line is left")
 
     text.write_text("d\nd\n")
-    with pytest.raises(InputError, match=r"the text must have words; .*2 lines that the tokenizer cannot encode"):
+    with refused(InputError, "text ... tokenizer cannot encode"):
         ngram([str(text), "--tokens", str(model), "-o", str(tmp_path / "lm.arpa")])
 
 
@@ -461,15 +462,15 @@ def test_for_a_model_of_tokens_lines_that_the_tokenizer_cannot_spell_are_named_a
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", r"the text must have words; .*: no line"),
-        (b"\n ...\n", "the text must have words; .*: 2 lines without a word"),
-        (b"fine\nna\xefve\n", r"text\.txt:2: a text must be UTF-8; got byte 0xef \(invalid continuation byte\)"),
-        (b"fine\nbin\0ary\n", r"text\.txt:2: a text must not contain NUL bytes; this line does"),
+        (b"", "text ... no line"),
+        (b"\n ...\n", "text ... without a word"),
+        (b"fine\nna\xefve\n", "text.txt:2; got byte 0xef"),
+        (b"fine\nbin\0ary\n", "text.txt:2 ... NUL"),
     ],
 )
 def test_a_file_without_text_is_reported_in_one_line(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "text.txt").write_bytes(content)
-    with pytest.raises(InputError, match=message):
+    with refused(InputError, message):
         ngram([str(tmp_path / "text.txt"), "-o", str(tmp_path / "lm.arpa")])
     assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
 
@@ -479,34 +480,34 @@ def test_a_file_without_text_is_reported_in_one_line(tmp_path: Path, content: by
 )
 def test_a_damaged_gzip_file_is_reported_in_one_line(tmp_path: Path, damage: Any) -> None:
     (tmp_path / "text.gz").write_bytes(damage(gzip.compress(b"one two three\n" * 99)))
-    with pytest.raises(InputError, match=r"text\.gz: a \.gz file must be complete; got: "):
+    with refused(InputError, "text.gz ... .gz"):
         ngram([str(tmp_path / "text.gz"), "-o", str(tmp_path / "lm.arpa")])
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["none.txt"], r"none\.txt: a text must be a readable file; got: No such file"),
-        (["."], r"\.: a text must be a readable file; got: Is a directory"),
-        (["text.txt", "--order", "0"], "--order must be from 2 to 6, as KenLM requires; got 0"),
+        (["none.txt"], "none.txt ... text; got No such file"),
+        (["."], "text; got Is a directory"),
+        (["text.txt", "--order", "0"], "--order; got 0"),
         (["text.txt", "--order", "7"], "as KenLM requires; got 7"),
         (
             ["text.txt", "--prune", "1"],
-            r"--prune must begin with 0 .*; at most 3 numbers; got 1\. Try 0 1 1\.$",
+            "--prune; got 1",
         ),
-        (["text.txt", "--prune", "0", "2", "1"], "; got 0 2 1"),
-        (["text.txt", "--prune", "0", "-1"], "; got 0 -1"),
+        (["text.txt", "--prune", "0", "2", "1"], "got 0 2 1"),
+        (["text.txt", "--prune", "0", "-1"], "got 0 -1"),
         (["text.txt", "--prune", "0", "0", "0", "0"], "at most 3 numbers; got 0 0 0 0"),
-        (["text.txt", "--memory", "1T"], "--memory must be a number of bytes of at least 1M.*; got '1T'"),
+        (["text.txt", "--memory", "1T"], "--memory; got '1T'"),
         (["text.txt", "--memory", "1000"], "at least 1M"),
         (
             ["text.txt", "--normalizer", "x"],
-            "normalizer must be one of as_written, basic, .*; got 'x'",
+            "normalizer; got 'x'",
         ),
         (["text.txt", "--tokens", "nowhere"], "nowhere"),
-        (["text.txt", "-o", "text.txt/lm.arpa"], r"--output must be a writable file; .*Not a directory"),
-        (["text.txt", "-o", "."], "--output must be a file; '.' is a folder"),
-        (["special.txt", "--normalizer", "as_written"], r"special\.txt:2: a text must not contain <unk>, <s>, </s>"),
+        (["text.txt", "-o", "text.txt/lm.arpa"], "--output ... directory"),
+        (["text.txt", "-o", "."], "--output ... is a folder"),
+        (["special.txt", "--normalizer", "as_written"], "special.txt:2 ... text"),
     ],
 )
 def test_invalid_options_are_refused_in_one_line(
@@ -515,7 +516,7 @@ def test_invalid_options_are_refused_in_one_line(
     (tmp_path / "text.txt").write_text("one two\n")
     (tmp_path / "special.txt").write_text("one\n<s> two </s>\n")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match=message):
+    with refused(InputError, message):
         ngram([*(["-o", "lm.arpa"] if "-o" not in arguments else []), *arguments])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["special.txt", "text.txt"]
 
@@ -530,12 +531,12 @@ def test_a_full_disk_is_reported_in_one_line_and_the_old_model_remains(
     (tmp_path / "new.txt").write_text("new\n")
     new = [str(tmp_path / "new.txt"), "-o", str(tmp_path / "lm.arpa")]
     for module, function, message in (
-        (files.os, "fsync", r"lm\.arpa: the model's file must be writable; No space left"),
-        (kneser_ney, "_windows", r"the temporary folder \(see TMPDIR\) must have room for the counts; No space left"),
+        (files.os, "fsync", "lm.arpa ... space left"),
+        (kneser_ney, "_windows", "TMPDIR ... space left"),
     ):
         with monkeypatch.context() as patched:
             patched.setattr(module, function, full)
-            with pytest.raises(InputError, match=message):
+            with refused(InputError, message):
                 ngram(new)
     assert "old" in Arpa(tmp_path / "lm.arpa").vocabulary
     assert sorted(path.name for path in tmp_path.iterdir()) == ["lm.arpa", "lm.txt", "new.txt"]

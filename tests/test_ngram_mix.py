@@ -22,6 +22,7 @@ from asr.language_model.interpolation import em_step, fit_weights, interpolate, 
 from asr.language_model.kneser_ney import BOS, EOS, SPECIAL, UNK, NGrams, estimate
 from asr.language_model.query import DevText
 from asr.ngram import main as ngram
+from tests.refusals import check_refusal, refused
 from tests.test_ngram import THRESHOLDS, Arpa, Sentences, lines_of, random_sentences
 
 Gram = tuple[int, ...]
@@ -433,7 +434,7 @@ def test_a_dev_text_that_is_also_a_training_text_is_named_in_one_line(
     if link:
         Path("link.txt").symlink_to("a.txt")
     ngram(["a.txt", "b.txt", "-o", "lm.arpa", "--dev", "link.txt" if link else "a.txt"])
-    assert re.fullmatch(r"error: --dev should have .*; (a|link)\.txt is one of the texts.*\n", capsys.readouterr().err)
+    check_refusal(capsys.readouterr().err, f"--dev ... {'link' if link else 'a'}.txt")
 
 
 # Errors
@@ -442,47 +443,46 @@ def test_a_dev_text_that_is_also_a_training_text_is_named_in_one_line(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["a.txt", "b.txt", "--interpolate"], r"--interpolate needs --dev, .*; got none\. Give"),
+        (["a.txt", "b.txt", "--interpolate"], "--interpolate ... --dev; got none"),
         (
             ["a.txt", "--interpolate", "--dev", "dev.txt"],
-            r"--interpolate needs at least two texts; got only a\.txt",
+            "--interpolate; got a.txt",
         ),
         (
             ["a.txt", "empty.txt", "--interpolate", "--dev", "dev.txt"],
-            r"each text of a mixture must have words; empty\.txt has",
+            "of a mixture ... empty.txt",
         ),
-        (["a.txt", "--dev", "empty.txt"], r"--dev must have words; empty\.txt has none\."),
-        (["a.txt", "--words", "empty.txt"], r"--words must have words; empty\.txt has none\."),
-        (["a.txt", "--dev", "none.txt"], r"none\.txt: a text must be a readable file; got: No such file"),
-        (["a.txt", "--words", "none.txt"], r"none\.txt: a text must be a readable file; got: No such file"),
-        (["a.txt", "--words-probability", "0.1"], r"--words-probability needs --words; got 0\.1 without"),
+        (["a.txt", "--dev", "empty.txt"], "--dev ... empty.txt"),
+        (["a.txt", "--words", "empty.txt"], "--words ... empty.txt"),
+        (["a.txt", "--dev", "none.txt"], "none.txt ... text; got No such file"),
+        (["a.txt", "--words", "none.txt"], "none.txt ... text; got No such file"),
+        (["a.txt", "--words-probability", "0.1"], "--words-probability ... --words; got 0.1 without"),
         (
             ["a.txt", "--words", "names.txt", "--words-probability", "0"],
-            r"must be greater than 0 and less than 1; got 0\.",
+            "must be greater ... 0 ... 1; got 0",
         ),
         (
             ["a.txt", "--words", "names.txt", "--words-probability", "1"],
-            r"must be greater than 0 and less than 1; got 1\.",
+            "must be greater ... 0 ... 1; got 1",
         ),
         (
             ["a.txt", "--words", "names.txt", "--tokens", "model"],
-            r"--words must be given for a model of words; got --t",
+            "--words; got --t",
         ),
         (
             ["a.txt", "--dev", "dev.txt", "-o", "dev.txt"],
-            r"--output must not replace .*; dev\.txt is, or contains, the input",
+            "--output ... dev.txt",
         ),
-        (["a.txt", "--words", "names.txt", "-o", "names.txt"], r"--output must not replace .*; names\.txt is"),
+        (["a.txt", "--words", "names.txt", "-o", "names.txt"], "--output ... names.txt"),
         (
             ["a.txt", "--dev", "special.txt", "--normalizer", "as_written"],
-            r"special\.txt:1: a text must not contain <",
+            "special.txt:1 ... text",
         ),
     ],
 )
 def test_invalid_options_are_refused_in_one_line(texts: Path, arguments: list[str], message: str) -> None:
     Path("empty.txt").write_text("...\n")
     Path("special.txt").write_text("<s> two </s>\n")
-    with pytest.raises(InputError, match=message) as error:
+    with refused(InputError, message):
         ngram([*(["-o", "lm.arpa"] if "-o" not in arguments else []), *arguments])
-    assert "\n" not in str(error.value)
     assert not Path("lm.arpa").exists()

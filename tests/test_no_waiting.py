@@ -17,6 +17,7 @@ from asr.train import train
 from asr.training import task
 from asr.training.task import RecognitionTask
 from tests.conftest import TINY, settings_with, tone_corpus
+from tests.refusals import refused
 from tests.test_train import metrics
 
 # Operations that return numbers, or shapes that depend on numbers: on a GPU each waits for all pending operations.
@@ -127,7 +128,7 @@ def test_a_non_finite_loss_that_is_found_late_is_attributed_to_its_own_step(
     monkeypatch.setattr(task, "answers_at_once", lambda device: False)
     run_dir = tmp_path / "run"
     often = ["trainer.log_every_n_steps=50", "checkpoint.every_steps=2", "data.batch_seconds=3"]
-    with pytest.raises(InputError, match=r"in epoch 1, step 3, the loss is not finite for 1 utterances: ") as raised:
+    with refused(InputError, "in epoch ... 1 ... 3") as raised:
         train(settings_with(*TINY, *tone_corpus(tones), *often, f"run_dir={run_dir}"))
     assert ids[-1] in str(raised.value)
     assert [path.name for path in (run_dir / "faults").iterdir()] == ["epoch=1-step=3-rank=0-0.pt"]

@@ -8,6 +8,7 @@ import soundfile
 
 from asr.data.manifest import read_manifest
 from recipes.noise.make import SAMPLE_RATE, main
+from tests.refusals import mentions
 
 KINDS = ["silence", "white", "pink", "hum", "tones", "band", "babble"]
 
@@ -56,13 +57,13 @@ def test_equal_options_give_equal_bytes_and_another_seed_gives_different_bytes(t
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "error: --speech must name a manifest, from which babble is made; give one, or leave out babble.\n"),
-        (["--number", "0"], "error: --number must be at least 1, --seconds from 0.1 to 3600; got 0, 30.0.\n"),
-        (["--speech", "none.jsonl"], "error: none.jsonl: no such manifest. Give the path of a JSONL file with one "),
+        ([], "--speech ... leave out babble"),
+        (["--number", "0"], "--number ... --seconds ... 0 ... 30.0"),
+        (["--speech", "none.jsonl"], "none.jsonl ... no such manifest"),
     ],
 )
 def test_invalid_options_are_reported_in_one_line(
     options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--output-dir", str(tmp_path), *options]) == 1
-    assert capsys.readouterr().err.startswith(message)
+    assert mentions(capsys.readouterr().err, message)

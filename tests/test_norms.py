@@ -13,6 +13,7 @@ from asr.encoder.norm.switchable_norm import SwitchableNorm
 from asr.errors import InputError
 from asr.lengths import padding_mask
 from tests.conftest import CONF, resolved
+from tests.refusals import refused
 
 DIM, FRAMES, EPS = 6, 9, 1e-5
 LENGTHS = [9, 4, 1, 0, 6]
@@ -125,6 +126,6 @@ def test_the_running_statistics_of_switchable_norm_equal_those_of_batch_norm() -
 
 
 def test_groups_that_do_not_divide_the_channels_are_refused_in_one_line() -> None:
-    must = r"encoder\.norm\.num_groups must divide the number of channels; got num_groups=5 and 6 channels\."
-    with pytest.raises(InputError, match=must):
+    must = "encoder.norm.num_groups; got num_groups=5 and 6 channels"
+    with refused(InputError, must):
         component("encoder/norm", {"name": "group_norm", "num_groups": 5, "eps": EPS})(DIM)

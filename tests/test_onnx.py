@@ -16,6 +16,8 @@ import soundfile
 import torch
 from torch import Tensor
 
+from tests.refusals import refused
+
 pytest.importorskip("onnx", reason="the extra onnx is not installed")
 pytest.importorskip("onnxscript", reason="the extra onnx is not installed")
 pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
@@ -95,7 +97,7 @@ def test_batched_features_equal_those_of_each_utterance_alone_whatever_the_paddi
 
 
 def test_features_without_a_batched_form_are_refused_by_name() -> None:
-    with pytest.raises(InputError, match=r"must be one of Fbank, SlaneyFbank; got SimpleNamespace\.$"):
+    with refused(InputError, "SlaneyFbank; got SimpleNamespace"):
         FrontEnd(cast(Features, SimpleNamespace()))
 
 
@@ -172,7 +174,7 @@ def test_an_export_has_programs_for_any_batch_and_length_and_the_files_that_they
 
 
 def test_an_exported_model_cannot_initialise_a_training_run(exported: Path) -> None:
-    with pytest.raises(InputError, match=r"init\.from must be a model with weights; .* is an exported model\.$"):
+    with refused(InputError, "init.from ... exported model"):
         start_of(settings_with(f"init.from={exported}").init)
 
 
@@ -285,24 +287,22 @@ def test_the_commands_accept_the_exported_folder_as_a_model(
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        (["--device", "cuda"], "--device must be cpu with a model exported to ONNX; got 'cuda'."),
-        (["--precision", "bfloat16"], "--precision must be float32 with a model exported to ONNX; got 'bfloat16'."),
+        (["--device", "cuda"], "--device; got 'cuda'"),
+        (["--precision", "bfloat16"], "--precision; got 'bfloat16'"),
     ],
 )
 def test_options_that_need_torch_are_refused(
     exported: Path, speech: list[Path], option: list[str], message: str
 ) -> None:
-    with pytest.raises(InputError, match=re.escape(message)):
+    with refused(InputError, message):
         transcribe([str(exported), str(speech[0]), *option])
 
 
 def test_commands_that_need_weights_are_refused(exported: Path, tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").touch()
-    with pytest.raises(
-        InputError, match=r"a model exported to ONNX can only recognise speech\. Give the bundle from which"
-    ):
+    with refused(InputError, "ONNX ... recognise speech"):
         tune([str(exported), str(tmp_path / "empty.jsonl")])
-    with pytest.raises(InputError, match=r"must have weights; this one is exported already\."):
+    with refused(InputError, "exported already"):
         export([str(exported), "-o", str(tmp_path / "again")])
     assert not (tmp_path / "again").exists()
 
@@ -317,17 +317,15 @@ def copied(exported: Path, folder: Path, names: dict[str, str]) -> Path:
 
 def test_a_damaged_or_unsuitable_program_is_refused_in_one_line(exported: Path, tmp_path: Path) -> None:
     other = copied(exported, tmp_path / "other", {"model.onnx": "model-waveform.onnx"})
-    with pytest.raises(InputError, match=r"must have the inputs features, feature_lengths .*; got waveforms"):
+    with refused(InputError, "feature_lengths; got waveforms"):
         load_recognizer(other)
     (other / "model.onnx").write_bytes((exported / "model.onnx").read_bytes()[:1000])
-    with pytest.raises(InputError, match=r"^\S+model\.onnx: must be a program that ONNX Runtime can open; .+$"):
+    with refused(InputError, "model.onnx ... ONNX"):
         load_recognizer(other)
     characters = json.loads((other / "characters.json").read_text())
     (other / "model.onnx").write_bytes((exported / "model.onnx").read_bytes())
     (other / "characters.json").write_text(json.dumps([*characters, "x"]))
-    with pytest.raises(
-        InputError, match=r"must give log_probs of shape \(batch, \.\.\., 6\), one for each token; got \["
-    ):
+    with refused(InputError, "log_probs ... 6"):
         load_recognizer(other)
 
 
@@ -336,10 +334,10 @@ def test_nothing_is_written_if_the_outputs_of_a_program_differ_or_the_folder_has
 ) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").touch()
-    with pytest.raises(InputError, match=r"empty or contain only an older bundle; it contains thesis\.txt"):
+    with refused(InputError, "contains ... thesis.txt"):
         export([str(bundle), "-o", str(tmp_path / "mine")])
     difference = agreement.ProgramDifference(0.3, "made audio of 1 s, at 0.40 s", 2, 4)
-    with pytest.raises(InputError, match=r"model\.onnx must compute .*; outputs differ by 0\.3 \(made audio of"):
+    with refused(InputError, "model.onnx ... outputs differ"):
         agreement.check("model.onnx", difference)
 
 
@@ -347,7 +345,7 @@ def test_a_head_without_frame_outputs_is_refused(bundle: Path) -> None:
     model = load_recognizer(bundle).model
     del model.head
     model.head = type("Words", (), {"frame_head": None})()
-    with pytest.raises(InputError, match=r"CTC head, or a transducer and a decoder that uses it; Words has no CTC"):
+    with refused(InputError, "CTC ... CTC"):
         program.ctc_net(model)
 
 
@@ -371,17 +369,17 @@ def test_a_program_that_depends_on_padding_is_detected(exported: Path, bundle: P
     agreement.check("model.onnx", right)
     assert wrong.where.startswith("0.5 s")
     assert "in a batch of 2" in wrong.where or "frames, not" in wrong.where
-    with pytest.raises(InputError, match="Nothing was written"):
+    with refused(InputError, "Nothing was written"):
         agreement.check("model.onnx", wrong)
 
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["head=ctc_attention", "decode=joint_beam"], "decode=joint_beam needs a token_decoder, which is not exported"),
+        (["head=ctc_attention", "decode=joint_beam"], "decode=joint_beam ... token_decoder"),
         (
             ["encoder=conformer_streaming_xs", "features/normalize=global_cmvn", "head=transducer"],
-            "encoder=conformer_streaming is for streams, which are exported only for CTC heads. To export the",
+            "encoder=conformer_streaming ... CTC",
         ),
     ],
 )
@@ -390,7 +388,7 @@ def test_parts_without_an_export_are_refused(tmp_path: Path, overrides: list[str
     bundle = tmp_path / "bundle"
     if STATISTICS in os.listdir(bundle):
         (bundle / STATISTICS).write_text(json.dumps({"mean": [0.0] * 80, "std": [1.0] * 80}))
-    with pytest.raises(InputError, match=message):
+    with refused(InputError, message):
         export([str(bundle), "-o", str(tmp_path / "exported")])
     assert not (tmp_path / "exported").exists()
 
@@ -480,7 +478,7 @@ def test_figures_before_and_after_quantisation_are_printed_and_stored(
 
 
 def test_a_manifest_is_only_accepted_for_quantisation(bundle: Path, tones: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="--manifest needs --quantize; without it, programs and model have the same"):
+    with refused(InputError, "--manifest ... --quantize"):
         export([str(bundle), "-o", str(tmp_path / "x"), "--manifest", str(tones / "test.jsonl")])
 
 

@@ -14,6 +14,8 @@ from torch import Tensor
 from torch.export import Dim
 from torch.export import export as export_program
 
+from tests.refusals import refused
+
 pytest.importorskip("onnx", reason="the extra onnx is not installed")
 pytest.importorskip("onnxscript", reason="the extra onnx is not installed")
 pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
@@ -204,9 +206,7 @@ def test_a_head_made_of_programs_gives_the_outputs_of_its_model_and_refuses_othe
     torch.testing.assert_close(actual.head.predictor(tokens), expected, rtol=0, atol=1e-4)
     with torch.no_grad():
         model.head.joiner.output.bias[1] += 1.0  # type: ignore[union-attr, operator, index]
-    with pytest.raises(
-        InputError, match=r"must compute the model's output .*; outputs differ by .* tokens in a batch of \d"
-    ):
+    with refused(InputError, "outputs differ"):
         agreement.check("joiner.onnx", transducer_programs.difference(model, actual))
 
 
@@ -230,7 +230,7 @@ def test_a_step_of_an_encoder_that_does_not_stream_is_refused_in_one_line(
 ) -> None:
     model = load_recognizer(streaming_folder / "bundle").model
     monkeypatch.setattr(type(model.encoder), "streaming", None)
-    with pytest.raises(InputError, match=r"^step\.onnx must belong to a streaming encoder; got ConformerStreaming\.$"):
+    with refused(InputError, "step.onnx; got ConformerStreaming"):
         exported(model, {name: streaming_folder / "exported" / name for name in ("model.onnx", "step.onnx")})
 
 
@@ -238,7 +238,7 @@ def test_a_folder_that_lacks_a_part_is_refused_in_one_line(spoken: Path, tmp_pat
     for file in (spoken / "exported").iterdir():
         if file.name != "joiner.onnx":
             (tmp_path / file.name).write_bytes(file.read_bytes())
-    with pytest.raises(InputError, match=r"a model must contain joiner\.onnx; it does not\."):
+    with refused(InputError, "model ... joiner.onnx"):
         load_recognizer(tmp_path)
 
 
@@ -326,11 +326,9 @@ def test_the_instructions_in_the_readme_give_the_text_of_a_stream(streaming_fold
 
 
 def test_a_stream_of_an_exported_model_refuses_another_context(streaming_folder: Path) -> None:
-    must = f"left_seconds is fixed when a model is exported ({LEFT} encoder frames); got 100."
-    with pytest.raises(InputError, match=re.escape(must)):
+    with refused(InputError, f"left_seconds ... {LEFT}", got=100):
         Stream(load_recognizer(streaming_folder / "exported"), left_seconds=4.0)
-    must = f"right_seconds is fixed when a model is exported ({RIGHT} encoder frames); got 25."
-    with pytest.raises(InputError, match=re.escape(must)):
+    with refused(InputError, f"right_seconds ... {RIGHT}", got=25):
         Stream(load_recognizer(streaming_folder / "exported"), right_seconds=1.0)
 
 
@@ -348,7 +346,7 @@ def test_a_step_that_ignores_its_state_is_detected(streaming_folder: Path) -> No
     actual.model.encoder.step = forgetful  # type: ignore[attr-defined]
     difference = stream_step.difference(expected, actual, audio)
     assert re.fullmatch(r"a sound, as a stream, at \d\.\d\d s", difference.where)
-    with pytest.raises(InputError, match=r"step\.onnx must compute the model's output"):
+    with refused(InputError, "step.onnx ... compute"):
         agreement.check("step.onnx", difference)
 
 
@@ -399,13 +397,13 @@ def greedy_for_memory() -> bytes:
 
 @pytest.mark.parametrize(
     ("make", "message"),
-    [(endless, r"it was stopped after \d s\.$"), (greedy_for_memory, r"Failed to allocate memory .* 160000000000$")],
+    [(endless, "was stopped after"), (greedy_for_memory, "memory ... 160000000000")],
 )
 def test_a_program_that_never_ends_or_needs_too_much_memory_is_refused_in_one_line(
     make: Callable[[], bytes], message: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("asr.onnx.session.MIN_TIMEOUT_SECONDS", 1.0)
     opened = session(make(), ("features", "lengths"), ("log_probs", "out_lengths"))
-    with pytest.raises(InputError, match=r"^the exported program must run to completion; " + message):
+    with refused(InputError, f"exported program ... {message}"):
         run(opened, torch.zeros(1, 10, 80), torch.tensor([10]))
     assert capfd.readouterr() == ("", "")

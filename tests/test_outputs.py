@@ -35,6 +35,7 @@ from asr.training_report import main as training_report
 from asr.transcribe import main as transcribe
 from recipes.convert.__main__ import main as convert_recipe
 from tests.conftest import ROOT, tone_corpus
+from tests.refusals import check_ended, check_refusal, mentions, refused
 from tests.scoring import simulated, write_scored
 from tests.tones import SAMPLE_RATE, speak
 
@@ -140,21 +141,20 @@ def test_folders_and_circular_links_are_refused_before_anything_is_written(tmp_p
     (tmp_path / "folder").mkdir()
     (tmp_path / "circle").symlink_to(tmp_path / "circle")
     for name, number, must in (
-        ("folder", errno.EISDIR, "must be a file; '.*' is a folder"),
-        ("circle", errno.ELOOP, "must be a writable file; .*circle: "),
+        ("folder", errno.EISDIR, "is a folder"),
+        ("circle", errno.ELOOP, "writable file"),
     ):
         with pytest.raises(OSError, match=os.strerror(number)):
             write_whole_text(tmp_path / name, "content")
-        with pytest.raises(InputError, match=f"^--report {must}") as refused:
+        with refused(InputError, f"--report ... {must}"):
             check_output("--report", tmp_path / name, "report.html")
-        assert "\n" not in str(refused.value)
     assert (tmp_path / "circle").is_symlink()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["circle", "folder"]
 
 
 def test_an_impossible_file_name_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     for length in (250, 300):  # for 250 bytes, only the temporary file's name is too long
-        with pytest.raises(InputError, match=r"must be a writable file; .*: File name too long\.$"):
+        with refused(InputError, "File name"):
             check_output("--report", tmp_path / ("x" * length), "report.html")
 
 
@@ -241,20 +241,18 @@ def test_a_reader_that_has_closed_the_output_is_reported_in_one_line(text: Path,
     ended = run("asr.ngram", text, "-o", stdout, stdout=write_end, stderr=subprocess.PIPE)
     os.close(write_end)
     assert ended.returncode == 1
-    assert ended.stderr == f"error: {stdout}: the model's file must be writable; Broken pipe.\n"
+    check_refusal(ended.stderr, f"{stdout} ... Broken pipe")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full, a device that is always full")
 def test_a_full_device_is_reported_in_one_line(text: Path, tmp_path: Path) -> None:
     (tmp_path / "full").symlink_to("/dev/full")
     ended = run("asr.ngram", text, "-o", tmp_path / "full", capture_output=True)
-    message = f"error: {tmp_path / 'full'}: the model's file must be writable; No space left on device.\n"
-    assert (ended.returncode, ended.stderr) == (1, message)
+    check_ended(ended, f"{tmp_path / 'full'} ... No space left")
     assert (tmp_path / "full").is_symlink()
     scored = write_scored(tmp_path / "a.jsonl", simulated(6, seed=1))
     ended = run("asr.compare", scored, scored, "--json", tmp_path / "full", capture_output=True)
-    message = f"error: --json must be a writable file; {tmp_path / 'full'}: No space left on device.\n"
-    assert (ended.returncode, ended.stderr) == (1, message)
+    check_ended(ended, f"--json ... {tmp_path / 'full'}: No space left")
 
 
 # ---- an output that is also an input
@@ -301,7 +299,7 @@ def test_no_command_replaces_its_input(
             message = capsys.readouterr().err
         except InputError as error:
             message = str(error)
-        assert f"{option} must not replace the command's inputs" in message
+        assert mentions(message, f"{option} ... not replace")
         assert "talks.jsonl" in message
         assert manifest.read_bytes() == content
 
@@ -329,14 +327,14 @@ def test_no_command_replaces_its_model_or_a_folder_with_its_input(
     places = {"run": fluent / "run", "copy": copy, "folder": tmp_path}
     before = {path: path.read_bytes() for folder in places.values() for path in folder.rglob("*") if path.is_file()}
     given = [argument.format(**places) for argument in arguments]
-    with pytest.raises(InputError, match=option):
+    with refused(InputError, option):
         command([*given, option, output.format(**places)])
     assert {path: path.read_bytes() for path in before} == before
 
 
 def test_figures_and_page_of_a_comparison_must_be_two_files(tmp_path: Path) -> None:
     scored = str(write_scored(tmp_path / "scored.jsonl", simulated(6, seed=1)))
-    with pytest.raises(InputError, match="--json and --report must be two files"):
+    with refused(InputError, "--json ... --report"):
         compare([scored, scored, "--json", str(tmp_path / "out"), "--report", str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()
 
@@ -351,6 +349,6 @@ def test_no_transcript_replaces_the_manifest_or_the_audio(command: Command, flue
         write_manifest(tmp_path / manifest, [utterance])
         before = {path: path.read_bytes() for path in tmp_path.iterdir()}
         arguments = [str(fluent / "run"), str(tmp_path / manifest), "--format", "jsonl"]
-        with pytest.raises(InputError, match=r"no output replaces an input; .* would be written to .*\.jsonl\."):
+        with refused(InputError, "would be written ... .jsonl"):
             command([*arguments, "--output-dir", str(tmp_path)])
         assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -1,7 +1,6 @@
 """Conversion of Hugging Face's Parakeet-CTC to a bundle and back: features, texts, and every tensor."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from tests import parakeet
 from tests.conftest import resolved
 from tests.nemo import MODEL, needs_model
 from tests.parakeet import SAMPLE_RATE, change
+from tests.refusals import refused
 from tests.test_convert import assert_equal, assert_refused, log_probs_of
 
 OFF = {"attention_bias": False, "convolution_bias": False, "scale_input": False}
@@ -198,93 +198,93 @@ def test_a_model_with_a_sentencepiece_tokenizer_is_converted_so_that_transformer
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "another model": ("config", {"model_type": "whisper"}, "model_type must be parakeet_ctc, .*'whisper'"),
+    "another model": ("config", {"model_type": "whisper"}, "model_type ... parakeet_ctc"),
     "a new key": (
         "config",
         {"encoder_config__window": 3},
-        r"encoder_config\.window must be absent: asr does not support",
+        "encoder_config.window ... not support",
     ),
-    "an activation": ("config", {"encoder_config__hidden_act": "relu"}, r"hidden_act must be 'silu', .* got 'relu'"),
-    "a stride": ("config", {"encoder_config__subsampling_factor": 4}, "subsampling_factor must be 8, .* got 4"),
+    "an activation": ("config", {"encoder_config__hidden_act": "relu"}, "hidden_act; got 'relu'"),
+    "a stride": ("config", {"encoder_config__subsampling_factor": 4}, "subsampling_factor; got 4"),
     "few keys and values": (
         "config",
         {"encoder_config__num_key_value_heads": 2},
-        "num_key_value_heads must equal num_attention_heads, 4; got 2",
+        "num_key_value_heads; got 2",
     ),
     "a bias that is a text": (
         "config",
         {"encoder_config__attention_bias": "no"},
-        "attention_bias must be true or false",
+        "attention_bias ... true or false",
     ),
-    "biases that the config lacks": ("config", {"encoder_config__attention_bias": False}, r"linear1\.bias.* has none"),
-    "tensors of another size": ("config", {"encoder_config__hidden_size": 32}, r"must be \(32,.*as the config says"),
-    "no encoder": ("config", {"encoder_config": None}, "encoder_config must be a mapping of settings; got None"),
+    "biases that the config lacks": ("config", {"encoder_config__attention_bias": False}, "linear1.bias ... has none"),
+    "tensors of another size": ("config", {"encoder_config__hidden_size": 32}, "32 ... config says"),
+    "no encoder": ("config", {"encoder_config": None}, "encoder_config; got None"),
     "a blank after the last piece": (
         "config",
         {"pad_token_id": 41},
-        "pad_token_id must be the blank's number, from 0 to 40; got 41",
+        "pad_token_id; got 41",
     ),
-    "a negative blank": ("config", {"pad_token_id": -1}, "pad_token_id must be the blank's number"),
-    "a head of another size": ("config", {"vocab_size": 50}, r"vocab_size must be that of tokenizer\.json, 41; got 50"),
-    "other bins": ("config", {"encoder_config__num_mel_bins": 16}, r"num_mel_bins must be .*feature_size, 24; got 16"),
+    "a negative blank": ("config", {"pad_token_id": -1}, "pad_token_id; got -1"),
+    "a head of another size": ("config", {"vocab_size": 50}, "vocab_size; got 50"),
+    "other bins": ("config", {"encoder_config__num_mel_bins": 16}, "num_mel_bins; got 16"),
     "no pre-emphasis": (
         "preprocessor_config",
         {"preemphasis": 0.0},
-        r"preemphasis must be 0\.97, which asr supports; got 0\.0",
+        "preemphasis; got 0.0",
     ),
     "another FFT": (
         "preprocessor_config",
         {"n_fft": 512},
-        r"preprocessor\.n_fft must be 256, which asr supports; got 512",
+        "preprocessor.n_fft; got 512",
     ),
     "an endless window": (
         "preprocessor_config",
         {"win_length": 10**12},
-        "win_length must be a number of samples, at most a second",
+        "win_length ... of samples",
     ),
-    "another extractor": ("preprocessor_config", {"feature_extractor_type": "X"}, "must be ParakeetFeatureExtractor"),
-    "a new feature": ("preprocessor_config", {"mean": 1}, r"preprocessor\.mean must be absent: asr does not support"),
+    "another extractor": ("preprocessor_config", {"feature_extractor_type": "X"}, "ParakeetFeatureExtractor"),
+    "a new feature": ("preprocessor_config", {"mean": 1}, "preprocessor.mean ... not support"),
     "another tokenizer model": (
         "tokenizer",
         {"model__type": "WordPiece"},
-        r"model\.type must be one that asr accepts, such as BPE; got 'WordPiece'",
+        "model.type; got 'WordPiece'",
     ),
     "dropout of the tokenizer": (
         "tokenizer",
         {"model__dropout": 0.1},
-        r"model\.dropout must be one that asr accepts, such as None; got 0\.1",
+        "model.dropout; got 0.1",
     ),
     "a byte-level decoder": (
         "tokenizer",
         {"decoder": {"type": "ByteLevel"}},
-        r"decoder must be one .* \['Metaspace', .* got \['ByteL",
+        "decoder; got ByteL",
     ),
-    "no pre-tokenizer": ("tokenizer", {"pre_tokenizer": None}, r"tokenizer must be one .* \['Metaspace', .* got None"),
+    "no pre-tokenizer": ("tokenizer", {"pre_tokenizer": None}, "tokenizer; got None"),
     "a slow regular expression": (
         "tokenizer",
         {"normalizer": {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": ""}},
-        r"normalizer must consist of steps that asr accepts; got .*\(a\+\)\+",
+        "normalizer ... (a+)+",
     ),
     "nested steps": (
         "tokenizer",
         {"normalizer": {"type": "Sequence", "normalizers": [{"type": "Sequence", "normalizers": []}]}},
-        "normalizer must consist of steps that asr accepts",
+        "normalizer ... of steps",
     ),
-    "no unknown piece": ("tokenizer", {"model__unk_token": None}, "the model must have an unknown piece"),
+    "no unknown piece": ("tokenizer", {"model__unk_token": None}, "model ... unknown piece"),
     "a gap in the pieces": (
         "tokenizer",
         {"model__vocab": {"<unk>": 0, "a": 7}},
-        "must number its pieces from 0|must hold|damaged",
+        "tokenizer.json",
     ),
     "merges of absent pieces": (
         "tokenizer",
         {"model__merges": [["x", "y"]]},
-        r"tokenizer\.json must be a tokenizer; it is damaged",
+        "tokenizer.json ... it is damaged",
     ),
     "a damaged map": (
         "tokenizer",
         {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}},
-        r"tokenizer\.json must be a tokenizer; it is damaged",
+        "tokenizer.json ... it is damaged",
     ),
 }
 
@@ -319,20 +319,20 @@ def test_a_damaged_folder_is_refused_in_one_line(name: str, damage: str, tmp_pat
     [
         (
             ["encoder/subsampling=strided_conv"],
-            r"^encoder\.subsampling must be depthwise_conv for .*; got .*\. Only encoder=fast_conformer_\* can",
+            "encoder.subsampling ... depthwise_conv ... encoder=fast_conformer_*",
         ),
-        (["tokenizer=char"], r"^tokenizer must be huggingface or sentencepiece for conversion to .*; got 'char'"),
-        (["features.num_mel_bins=20"], r"^features\.num_mel_bins must be a multiple of 8, as .*; got 20"),
-        (["features.pad_mode=reflect"], r"^features\.pad_mode must be zeros, as in Hugging Face; got reflect"),
+        (["tokenizer=char"], "tokenizer; got 'char'"),
+        (["features.num_mel_bins=20"], "features.num_mel_bins; got 20"),
+        (["features.pad_mode=reflect"], "features.pad_mode; got reflect"),
         (
             ["encoder.feed_forward_bias=false"],
-            r"^encoder\.feed_forward_bias must equal encoder\.attention\.bias for .*; got false",
+            "encoder.feed_forward_bias; got false",
         ),
     ],
 )
 def test_a_model_that_parakeet_cannot_represent_is_refused(overrides: list[str], message: str, tmp_path: Path) -> None:
     bundle(tmp_path / "ours", *([] if "tokenizer=char" in overrides else SUBWORDS), *overrides)
-    with pytest.raises(InputError, match=message):
+    with refused(InputError, message):
         main([str(tmp_path / "ours"), "--to", "huggingface", "-o", str(tmp_path / "theirs")])
     assert [path.name for path in tmp_path.iterdir()] == ["ours"]
 
@@ -341,7 +341,7 @@ def test_a_folder_with_other_files_is_not_replaced(tiny: Path, tmp_path: Path) -
     assert main([str(tiny), "-o", str(tmp_path / "ours")]) == 0
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "thesis.tex").touch()
-    with pytest.raises(InputError, match=r"must be empty or contain only an older bundle; it contains thesis\.tex"):
+    with refused(InputError, "contains ... thesis.tex"):
         main([str(tmp_path / "ours"), "--to", "huggingface", "-o", str(tmp_path / "theirs")])
     (tmp_path / "theirs" / "thesis.tex").unlink()
     for _ in range(2):
@@ -405,20 +405,20 @@ def test_a_card_contains_only_known_facts(tiny: Path, tmp_path: Path, capsys: py
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--language", "en"], "--language needs --to huggingface; it has no effect with --to onnx."),
+        (["--language", "en"], "--language ... --to"),
         (
             ["--to", "huggingface", "--quantize", "int8"],
-            "--quantize needs --to onnx; it has no effect with --to huggingface.",
+            "--quantize ... --to",
         ),
-        (["--to", "huggingface", "--license", "Mine: all"], "--license must be a short lower-case name, such as cc"),
-        (["--to", "huggingface"], "encoder.subsampling must be depthwise_conv for conversion to Hugging Face; got"),
+        (["--to", "huggingface", "--license", "Mine: all"], "--license ... be a short"),
+        (["--to", "huggingface"], "encoder.subsampling ... depthwise_conv"),
     ],
 )
 def test_a_model_that_cannot_be_exported_for_transformers_is_reported_in_one_line(
     options: list[str], message: str, tmp_path: Path
 ) -> None:
     bundle(tmp_path / "ours", *SUBWORDS, "encoder/subsampling=strided_conv")
-    with pytest.raises(InputError, match=re.escape(message)):
+    with refused(InputError, message):
         export([str(tmp_path / "ours"), "-o", str(tmp_path / "theirs"), *options])
     assert not (tmp_path / "theirs").exists()
 
@@ -427,5 +427,5 @@ def test_a_model_that_cannot_be_exported_for_transformers_is_reported_in_one_lin
 @pytest.mark.slow
 def test_the_trained_conformer_cannot_become_a_parakeet(tmp_path: Path) -> None:
     assert main([str(MODEL), "-o", str(tmp_path / "ours")]) == 0
-    with pytest.raises(InputError, match=r"^encoder\.subsampling must be depthwise_conv for .*; got 'strided_conv'"):
+    with refused(InputError, "encoder.subsampling", got="strided_conv"):
         export([str(tmp_path / "ours"), "-o", str(tmp_path / "theirs"), "--to", "huggingface"])

@@ -1,6 +1,5 @@
 """Conversion of Hugging Face's Parakeet-RNNT and TDT: logits, loss, greedy text, and every tensor."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from asr.interfaces import Encoded
 from asr.recognition.recognizer import Recognizer
 from tests import parakeet
 from tests.parakeet import SAMPLE_RATE, change
+from tests.refusals import refused
 from tests.test_convert import assert_equal, assert_refused
 from tests.test_parakeet import SUBWORDS, bundle, sound
 
@@ -188,20 +188,20 @@ def test_an_export_of_a_hybrid_contains_only_the_transducer_and_the_command_name
     [
         (
             ["head/predictor=stateless"],
-            "head.predictor must be lstm for conversion to Hugging Face; got",
+            "head.predictor ... Hugging Face",
         ),
         (
             ["head/predictor=lstm", "head.predictor.dim=12"],
-            "head.joint_dim must equal head.predictor.dim for conversion",
+            "head.joint_dim ... head.predictor.dim",
         ),
-        (["head=ctc_intermediate"], "head must be ctc or transducer or tdt for conversion to Hugging Face; got"),
+        (["head=ctc_intermediate"], "head ... Hugging Face"),
     ],
 )
 def test_a_transducer_that_parakeet_cannot_represent_is_refused(
     overrides: list[str], message: str, tmp_path: Path
 ) -> None:
     bundle(tmp_path / "ours", *SUBWORDS, "head=tdt", *overrides)
-    with pytest.raises(InputError, match=re.escape(message)):
+    with refused(InputError, message):
         main([str(tmp_path / "ours"), "--to", "huggingface", "-o", str(tmp_path / "theirs")])
     assert not (tmp_path / "theirs").exists()
 
@@ -209,14 +209,14 @@ def test_a_transducer_that_parakeet_cannot_represent_is_refused(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"hidden_act": "gelu"}, "config.hidden_act must be 'relu', which asr supports; got 'gelu'."),
-        ({"durations": [1, 2]}, "head.durations must be a list of frame counts in ascending order, 0 and 1 first"),
-        ({"durations": [0, 1, 2]}, "joint.head.weight must be"),
-        ({"blank_token_id": 99}, "blank_token_id must be the blank's number, from 0 to 40; got 99."),
-        ({"decoder_hidden_size": "x"}, "decoder_hidden_size must be a whole number; got 'x'."),
-        ({"num_decoder_layers": 1}, "every tensor must have a counterpart"),
-        ({"projection_size": 3}, "config.projection_size must be absent"),
-        ({"model_type": "parakeet_rnnt"}, "config.durations must be absent"),
+        ({"hidden_act": "gelu"}, "config.hidden_act; got 'gelu'"),
+        ({"durations": [1, 2]}, "head.durations ... ascending order"),
+        ({"durations": [0, 1, 2]}, "joint.head.weight"),
+        ({"blank_token_id": 99}, "blank_token_id; got 99"),
+        ({"decoder_hidden_size": "x"}, "decoder_hidden_size; got 'x'"),
+        ({"num_decoder_layers": 1}, "every tensor ... have a counterpart"),
+        ({"projection_size": 3}, "config.projection_size ... must be absent"),
+        ({"model_type": "parakeet_rnnt"}, "config.durations ... must be absent"),
     ],
 )
 def test_settings_that_asr_does_not_support_are_refused_by_name(
@@ -224,7 +224,7 @@ def test_settings_that_asr_does_not_support_are_refused_by_name(
 ) -> None:
     folder = parakeet.save_transducer(tmp_path / "theirs", "tdt")
     change(folder / "config.json", **changes)
-    assert_refused(folder, re.escape(message), tmp_path)
+    assert_refused(folder, message, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["decoder.embedding.weight", "decoder.lstm.weight_hh_l1", "joint.head.bias"])
@@ -240,4 +240,4 @@ def test_a_damaged_transducer_tensor_is_named_in_one_line(name: str, damage: Any
     if damage is not None:
         weights[name] = damage(tensor)
     safetensors.torch.save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    assert_refused(folder, re.escape(name), tmp_path)
+    assert_refused(folder, name, tmp_path)

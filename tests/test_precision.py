@@ -18,6 +18,7 @@ from asr.train import train
 from asr.training.trainer import make_trainer
 from tests.conftest import CONF, TINY, resolved, settings_with, tone_corpus
 from tests.processes import bundle, finish, start
+from tests.refusals import refused
 from tests.test_heads_with_decoders import ALONE, DECODERS, HEADS, OWN, RECORDING, SMALL, chosen, small
 from tests.test_train import losses
 
@@ -73,13 +74,13 @@ def test_each_precision_of_a_cpu_trains_validates_and_resumes(precision: str, to
 
 
 def test_half_precision_is_refused_on_a_cpu() -> None:
-    with pytest.raises(InputError, match=r"trainer\.precision must be 32-true or bf16-mixed on a CPU; got 16-mixed\."):
+    with refused(InputError, "trainer.precision; got 16-mixed"):
         make_trainer(settings_with(*TINY, "trainer.precision=16-mixed"))
 
 
 @pytest.mark.parametrize("precision", ["64-true", "bf16-true", "true", "8"])
 def test_an_unknown_precision_is_refused(precision: str) -> None:
-    with pytest.raises(InputError, match=r"trainer\.precision must be 32-true, bf16-mixed or 16-mixed; got"):
+    with refused(InputError, "trainer.precision ... 32-true"):
         settings_with(f"trainer.precision={precision}")
 
 

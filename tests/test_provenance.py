@@ -15,6 +15,7 @@ from asr.run.provenance import provenance
 from asr.train import train
 from tests.conftest import TINY, settings_with, tone_corpus
 from tests.forked import run_module
+from tests.refusals import refused
 
 
 @pytest.fixture(scope="module")
@@ -99,5 +100,5 @@ def test_a_run_without_steps_is_reported_in_one_line(tones: Path, tmp_path: Path
     settings = settings_with(
         *TINY, *tone_corpus(tones), f"run_dir={tmp_path / 'run'}", "+trainer.limit_train_batches=0"
     )
-    with pytest.raises(InputError, match=r"limit_train_batches must be above 0"):
+    with refused(InputError, "limit_train_batches ... must be above"):
         train(settings)

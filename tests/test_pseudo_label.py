@@ -27,6 +27,7 @@ from recipes.pseudo_label.filters import (
 )
 from recipes.pseudo_label.texts import AutomaticText, read_texts
 from tests.bulk import BAD, BUNDLE, finished_job, lines, write_input
+from tests.refusals import mentions
 
 ANY = Limits(0.0, (0, 1e9), (0, 10**9), (0, 1e9), 10**9, None, 1.0)
 
@@ -271,19 +272,19 @@ def test_texts_that_a_second_output_contradicts_or_lacks_are_dropped(tmp_path: P
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
-        ([], "must hold at least one automatic text; it holds none."),
-        (["not json"], "texts.jsonl:1: each line must be one JSON object"),
-        ([{"id": "a"}], "with id, text and confidence; missing text, confidence."),
-        ([entry("a", "x", 0.5), entry("a", "x", 0.5)], "texts.jsonl:2: ids must be unique; 'a' occurs twice."),
-        ([entry("a", "x", 0.5, words=7)], "texts.jsonl:1: words must be a list; got 7."),
-        ([entry("a", "x", 0.5, words=[3])], "confidence must be a number from 0 to 1; got None."),
-        ([entry("a", "x", 1.5)], "confidence must be a number from 0 to 1; got 1.5."),
-        ([entry("a", "x", 0.5, words=[{"confidence": True}])], "confidence must be a number from 0 to 1; got True."),
-        ([entry("a", "x", 0.5, duration=0)], "texts.jsonl:1: duration must be positive; got 0"),
-        ([entry("a", "x", 0.5, text=["x"])], "texts.jsonl:1: text must be a string"),
-        ([entry("a", "x", 0.5, start=0, num_bytes=9)], "audio must be in files, which a manifest can name"),
-        ([{"id": "a", "text": "x", "duration": 1, "confidence": 0.5}], "Give --manifest with the manifest"),
-        ([{"id": ["a"], "text": "x", "duration": 1, "confidence": 0.5}], "Give --manifest with the manifest"),
+        ([], "holds none"),
+        (["not json"], "texts.jsonl:1 ... line ... JSON"),
+        ([{"id": "a"}], "missing text"),
+        ([entry("a", "x", 0.5), entry("a", "x", 0.5)], "texts.jsonl:2 ... ids ... 'a'"),
+        ([entry("a", "x", 0.5, words=7)], "texts.jsonl:1 ... words; got 7"),
+        ([entry("a", "x", 0.5, words=[3])], "confidence; got None"),
+        ([entry("a", "x", 1.5)], "confidence; got 1.5"),
+        ([entry("a", "x", 0.5, words=[{"confidence": True}])], "confidence; got True"),
+        ([entry("a", "x", 0.5, duration=0)], "texts.jsonl:1 ... duration; got 0"),
+        ([entry("a", "x", 0.5, text=["x"])], "texts.jsonl:1 ... be a string"),
+        ([entry("a", "x", 0.5, start=0, num_bytes=9)], "audio ... in files"),
+        ([{"id": "a", "text": "x", "duration": 1, "confidence": 0.5}], "--manifest ... with the manifest"),
+        ([{"id": ["a"], "text": "x", "duration": 1, "confidence": 0.5}], "--manifest ... with the manifest"),
     ],
 )
 def test_input_without_automatic_texts_is_reported_in_one_line(
@@ -294,7 +295,7 @@ def test_input_without_automatic_texts_is_reported_in_one_line(
     shown = capsys.readouterr().err
     assert shown.startswith("error: ")
     assert shown.count("\n") == 1
-    assert message in shown
+    assert mentions(shown, message)
     assert not (tmp_path / "out").exists()
 
 
@@ -302,7 +303,7 @@ def test_an_unfinished_job_is_refused(tmp_path: Path, capsys: pytest.CaptureFixt
     (tmp_path / "job").mkdir()
     write(tmp_path / "job" / "part-00000.jsonl", entry("a", "x", 0.5))
     assert main([str(tmp_path / "job"), "--output-dir", str(tmp_path / "out")]) == 1
-    assert "must be a finished job of asr.transcribe --parts; it has no failures.jsonl" in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, "asr.transcribe --parts")
 
 
 def test_a_manifest_with_repeated_ids_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -310,14 +311,14 @@ def test_a_manifest_with_repeated_ids_is_refused(tmp_path: Path, capsys: pytest.
     manifest = write(tmp_path / "all.jsonl", line, line)
     file = write(tmp_path / "texts.jsonl", entry("a", "x", 0.5))
     assert main([str(file), "--manifest", str(manifest), "--output-dir", str(tmp_path / "out")]) == 1
-    assert "all.jsonl:2: ids must be unique" in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, "all.jsonl:2 ... ids")
 
 
 def test_an_empty_manifest_is_never_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = write(tmp_path / "texts.jsonl", entry("a", ""), entry("b", "x", 0.5, duration=99.0))
     assert main([str(file), "--output-dir", str(tmp_path / "out")]) == 1
     shown = capsys.readouterr()
-    assert "at least one text must pass all filters; the table shows why none did." in shown.err
+    assert mentions(shown.err, "table shows")
     assert "no words" in shown.out
     assert not (tmp_path / "out").exists()
 
@@ -335,13 +336,13 @@ def test_files_that_the_recipe_did_not_write_are_not_replaced(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--keep", "0"], "--keep must be more than 0 to 1; got 0."),
-        (["--keep", "nan"], "--keep must be more than 0 to 1; got nan."),
-        (["--min-confidence", "70"], "--min-confidence must be from 0 to 1; got 70."),
-        (["--max-disagreement", "-1"], "--max-disagreement must be from 0 to 1; got -1."),
-        (["--seconds", "3", "1"], "--seconds must be two numbers, 0 <= MIN <= MAX; got 3 1."),
-        (["--characters-per-second", "nan", "1"], "must be two numbers, 0 <= MIN <= MAX; got nan 1."),
-        (["--max-repeats", "0"], "--max-repeats must be at least 1; got 0."),
+        (["--keep", "0"], "--keep; got 0"),
+        (["--keep", "nan"], "--keep; got nan"),
+        (["--min-confidence", "70"], "--min-confidence; got 70"),
+        (["--max-disagreement", "-1"], "--max-disagreement; got -1"),
+        (["--seconds", "3", "1"], "--seconds; got 3 1"),
+        (["--characters-per-second", "nan", "1"], "--characters-per-second; got nan 1"),
+        (["--max-repeats", "0"], "--max-repeats; got 0"),
     ],
 )
 def test_options_out_of_range_are_reported_in_one_line(
@@ -349,7 +350,7 @@ def test_options_out_of_range_are_reported_in_one_line(
 ) -> None:
     file = write(tmp_path / "texts.jsonl", entry("a", "x", 0.5))
     assert main([str(file), "--output-dir", str(tmp_path / "out"), *options]) == 1
-    assert capsys.readouterr().err.strip().endswith(message)
+    assert mentions(capsys.readouterr().err.strip(), message)
 
 
 def test_audio_in_an_object_store_keeps_its_url(tmp_path: Path) -> None:
@@ -402,8 +403,8 @@ def test_the_page_shows_measured_and_expected_errors_of_each_tenth(tmp_path: Pat
 @pytest.mark.parametrize(
     ("count", "options", "message"),
     [
-        (9, [], "must hold at least 10 utterances; it holds 9."),
-        (10, ["--dev", "a.jsonl", "b.jsonl"], "--dev must name one file for each JSONL; got 2 for 1."),
+        (9, [], "10 ... holds ... 9"),
+        (10, ["--dev", "a.jsonl", "b.jsonl"], "--dev; got 2 for 1"),
     ],
 )
 def test_input_that_cannot_be_divided_into_tenths_by_confidence_is_reported_in_one_line(
@@ -411,4 +412,4 @@ def test_input_that_cannot_be_divided_into_tenths_by_confidence_is_reported_in_o
 ) -> None:
     file = write(tmp_path / "few.jsonl", *(scored(f"u{number}", "yes", "no", 0.5) for number in range(count)))
     assert deciles.main([str(file), *options]) == 1
-    assert capsys.readouterr().err.strip().endswith(message)
+    assert mentions(capsys.readouterr().err.strip(), message)

@@ -13,6 +13,7 @@ from asr.errors import InputError
 from asr.run.resume import changes, find_resume
 from asr.train import train
 from tests.conftest import TINY, resolved, settings_with, tone_corpus
+from tests.refusals import refused
 
 LEARNT = {"world_size": 1, "manifests": {}, "fitted": {}}
 
@@ -77,5 +78,5 @@ def test_a_run_started_with_the_first_version_of_the_basic_normalizer_is_resumed
         torch.save(content, path)
     train(settings_with(*run, *changed))
     assert json.loads((tmp_path / "bundle" / "config.json").read_text())["normalizer"] == "basic_1"
-    with pytest.raises(InputError, match="normalizer: 'basic_1' -> 'as_written'"):
+    with refused(InputError, "normalizer: 'basic_1' -> 'as_written'"):
         train(settings_with(*run, *changed, "normalizer=as_written"))

@@ -26,6 +26,7 @@ from asr.data.dataset import Item
 from asr.errors import InputError
 from benchmarks.plan import TRAIN_MINI, draw_durations
 from tests.conftest import needs_shared
+from tests.refusals import refused
 
 BOUNDS = BatchBounds(batch_seconds=60, max_utterances=8)
 JITTER = 8.0  # as in conf/train.yaml
@@ -150,13 +151,13 @@ def test_numbers_and_tensors_are_compared_with_the_same_limits(seconds: float, n
 @pytest.mark.parametrize(
     ("bounds", "message"),
     [
-        ((0, 1), r"data\.batch_seconds must be a number greater than 0, and at most 1,000,000,000; got 0\."),
-        ((1, 0), r"data\.max_utterances must be a whole number from 1 to 1,000,000,000; got 0\."),
-        ((1, 1, 0.0), r"data\.max_squared_seconds must be a number greater than 0, .*, or null; got 0\.0\."),
+        ((0, 1), "data.batch_seconds; got 0"),
+        ((1, 0), "data.max_utterances; got 0"),
+        ((1, 1, 0.0), "data.max_squared_seconds; got 0.0"),
     ],
 )
 def test_limits_that_permit_no_utterance_are_an_error(bounds: tuple[int, ...], message: str) -> None:
-    with pytest.raises(InputError, match=message):
+    with refused(InputError, message):
         BatchBounds(*bounds)
 
 
@@ -312,18 +313,18 @@ def test_the_method_first_steps_returns_the_utterances_of_those_steps() -> None:
 
 
 def test_negative_jitter_is_an_error() -> None:
-    with pytest.raises(InputError, match=r"data\.jitter must be a number from 0 to 1,000,000,000; got -1\."):
+    with refused(InputError, "data.jitter", got=-1):
         plan(random_durations(3), jitter=-1)
 
 
 def test_fewer_utterances_than_ranks_is_an_error() -> None:
-    with pytest.raises(InputError, match="got 3 utterances for 4 ranks"):
+    with refused(InputError, "ranks; got 3 utterances for 4 ranks"):
         plan(random_durations(3), world_size=4)
 
 
 def test_batches_of_one_utterance_are_an_error_if_they_cannot_be_divided_equally_among_ranks() -> None:
     """Three batches of one utterance cannot be split to give four, so a rank would have no work in the last step."""
-    with pytest.raises(InputError, match=r"3 batches .* 2 ranks"):
+    with refused(InputError, "3 batches ... 2 ranks"):
         plan(torch.tensor([50.0, 50.0, 50.0], dtype=torch.float64), world_size=2)
 
 

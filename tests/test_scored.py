@@ -15,6 +15,7 @@ from asr.evaluation.analysis import figures
 from asr.evaluation.utterances import read_scored, score
 from asr.recognition.transcript import Alternative, Transcript, Word
 from tests.conftest import ROOT
+from tests.refusals import check_ended, mentions, refused
 from tests.scoring import scored, simulated, write_scored
 
 ROWS = [
@@ -142,42 +143,42 @@ def with_word(**keys: Any) -> str:
 
 
 BAD: dict[str, tuple[str | bytes, str]] = {
-    "empty": ("", r"x\.jsonl: must hold at least one scored utterance; it is empty\."),
-    "blank": ("\n \n", r"must hold at least one scored utterance"),
-    "not JSON": ("not json", r"x\.jsonl:1: each line must be one JSON object; Expecting value at character 1\."),
-    "a list": ("[1, 2]", r"x\.jsonl:1: each line must be one JSON object; got list\."),
-    "deep": ('{"a": ' + "[" * 100_000, r"the nesting is too deep"),
-    "binary": (b"\x00\xff\xfe binary\x00", r"x\.jsonl:1: must be a file of scored utterances; it is not text"),
-    "binary in one line": (b"\x80\x81\x82" * 1_000_000, r"each line must be one JSON object"),
-    "huge": (json.dumps({"text": "x" * 3_000_000}), r"missing id, subset, audio_filepath, duration, reference"),
+    "empty": ("", "x.jsonl ... it is empty"),
+    "blank": ("\n \n", "scored utterance"),
+    "not JSON": ("not json", "x.jsonl:1 ... line ... JSON"),
+    "a list": ("[1, 2]", "x.jsonl:1 ... line; got list"),
+    "deep": ('{"a": ' + "[" * 100_000, "is too deep"),
+    "binary": (b"\x00\xff\xfe binary\x00", "x.jsonl:1 ... not text"),
+    "binary in one line": (b"\x80\x81\x82" * 1_000_000, "line ... JSON"),
+    "huge": (json.dumps({"text": "x" * 3_000_000}), "audio_filepath ... reference"),
     "an older version": (
         changed(subset=None, text=None),
-        r"missing subset, text\. Evaluate again, if an older version wrote it\.",
+        "missing subset",
     ),
-    "duration NaN": (changed(duration=float("nan")), r"duration must be a number of seconds; got nan \(id 'a'\)\."),
-    "duration huge": (changed(duration=["x" * 3_000_000]), r"number of seconds; got \['x{20,60}\.\.\.x{20,60}'\] \(id"),
-    "duration infinite": (changed(duration=float("inf")), r"duration must be a number of seconds; got inf"),
-    "duration a string": (changed(duration="2"), r"duration must be a number of seconds; got '2'"),
-    "duration 0": (changed(duration=0), r"duration must be positive; got 0"),
-    "reference a number": (changed(reference=7), r"reference must be a string; got 7\."),
-    "text a huge list": (changed(text=["x" * 3_000_000]), r"text must be a string; got \['x{20,60}\.\.\.x{20,60}'\]\."),
-    "surrogate": (changed(hypothesis="the \ud800"), r"hypothesis must be Unicode text; it has a lone surrogate"),
+    "duration NaN": (changed(duration=float("nan")), "duration; got nan"),
+    "duration huge": (changed(duration=["x" * 3_000_000]), f"duration; got ['{20 * 'x'}"),
+    "duration infinite": (changed(duration=float("inf")), "duration; got inf"),
+    "duration a string": (changed(duration="2"), "duration; got '2'"),
+    "duration 0": (changed(duration=0), "duration; got 0"),
+    "reference a number": (changed(reference=7), "reference; got 7"),
+    "text a huge list": (changed(text=["x" * 3_000_000]), f"text; got ['{20 * 'x'}"),
+    "surrogate": (changed(hypothesis="the \ud800"), "hypothesis ... lone surrogate"),
     "other words": (
         changed(hypothesis="a cat"),
-        r"hypothesis must equal the joined texts in words; got 'a cat' and 'the hat",
+        "hypothesis ... 'a cat'",
     ),
-    "words an object": (changed(words={"text": "the"}), r"words must be a list; got \{'text': 'the'\}\."),
-    "words strings": (changed(words=["the"]), r":1: word 1 must have text, start, end and confidence; got 'the'\."),
-    "two words in one": (with_word(text="the cat"), r"word 1: text must be one word; got 'the cat'\."),
-    "no text": (with_word(text=None), r"word 1: text must be one word; got None\."),
-    "start NaN": (with_word(start=float("nan")), r"word 1: start must be a number that is not negative; got nan\."),
-    "end negative": (with_word(end=-1), r"word 1: end must be a number that is not negative; got -1"),
-    "end true": (with_word(end=True), r"word 1: end must be a number that is not negative; got True\."),
-    "confidence above 1": (with_word(confidence=1.5), r"word 1: confidence must be from 0 to 1; got 1\.5"),
-    "a repeated id": (f"{changed()}\n{changed()}", r"x\.jsonl:2: ids must be unique in a subset; 'a' occurs twice\."),
+    "words an object": (changed(words={"text": "the"}), "words; got {'text': 'the'}"),
+    "words strings": (changed(words=["the"]), "x.jsonl:1 ... word 1; got 'the'"),
+    "two words in one": (with_word(text="the cat"), "1 ... text; got 'the cat'"),
+    "no text": (with_word(text=None), "1 ... text; got None"),
+    "start NaN": (with_word(start=float("nan")), "1 ... start; got nan"),
+    "end negative": (with_word(end=-1), "1 ... end; got -1"),
+    "end true": (with_word(end=True), "1 ... end; got True"),
+    "confidence above 1": (with_word(confidence=1.5), "1 ... confidence; got 1.5"),
+    "a repeated id": (f"{changed()}\n{changed()}", "x.jsonl:2 ... ids ... 'a'"),
     "a repeated id in Unicode": (
         2 * (changed(id="\u00e9\u202e") + "\n"),
-        r"x\.jsonl:2: ids must be unique in a subset",
+        "x.jsonl:2 ... ids",
     ),
 }
 
@@ -187,21 +188,21 @@ def test_an_invalid_utterance_is_reported_in_one_line(kind: str, tmp_path: Path)
     content, message = BAD[kind]
     path = tmp_path / "x.jsonl"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(InputError, match=message) as raised:
+    with refused(InputError, message) as raised:
         read_scored(path)
     assert len(str(raised.value).replace(str(tmp_path), "")) < 300
 
 
 def test_a_file_that_cannot_be_read_is_named_in_the_error(tmp_path: Path) -> None:
     (tmp_path / "test.wer.json").write_text('{\n  "wer": 0.1\n}\n')
-    with pytest.raises(InputError, match=r"test\.wer\.json: .*only counts.*utterances\.jsonl"):
+    with refused(InputError, "test.wer.json ... only counts ... utterances.jsonl"):
         read_scored(tmp_path / "test.wer.json")
-    with pytest.raises(InputError, match=r"gone\.jsonl: no such file\. Give a NAME\.utterances\.jsonl"):
+    with refused(InputError, "gone.jsonl: no such file. Give a NAME.utterances.jsonl"):
         read_scored(tmp_path / "gone.jsonl")
-    with pytest.raises(InputError, match=r": it is a folder\. Give a NAME\.utterances\.jsonl"):
+    with refused(InputError, "is a folder", cure="NAME.utterances.jsonl"):
         read_scored(tmp_path)
     (tmp_path / "x\ny.jsonl").write_text("{")
-    with pytest.raises(InputError, match="each line must be"):
+    with pytest.raises(InputError, match="JSON"):
         read_scored(tmp_path / "x\ny.jsonl")
 
 
@@ -219,15 +220,14 @@ def test_a_device_is_refused() -> None:
     command = f'ulimit -v 2000000; exec "{sys.executable}" -m asr.compare /dev/zero /dev/zero'
     ended = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 1
-    assert ended.stderr.startswith("error: /dev/zero: it is a device. Give a NAME.utterances.jsonl; ")
+    assert mentions(ended.stderr, "/dev/zero ... NAME.utterances.jsonl")
 
 
 def test_a_pipe_whose_line_has_no_end_is_refused_with_little_memory(tmp_path: Path) -> None:
     path = write_scored(tmp_path / "x.jsonl", ROWS)
     command = f'ulimit -v 2000000; exec "{sys.executable}" -m asr.compare "{path}" <(cat /dev/zero)'
     ended = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
-    message = ended.stderr.partition(":1: ")[2]
-    assert (ended.returncode, message) == (1, "a line must have at most 32,000,000 characters; this one has more.\n")
+    check_ended(ended, ":1: a line ... 32,000,000 characters")
 
 
 def test_scoring_comparison_and_figures_do_not_import_torch() -> None:

@@ -12,6 +12,7 @@ import pytest
 from asr.errors import InputError
 from asr.server.hosts import host_of, known_hosts
 from tests.browser import launched, visit
+from tests.refusals import mentions, refused
 from tests.serving import Server, answer, multipart, serving
 from tests.test_serve_bad_input import SAID, one_line
 
@@ -49,7 +50,7 @@ def test_a_request_to_an_unknown_host_name_is_refused(server: Server) -> None:
         for method, path in (("GET", "/metrics"), ("GET", "/examples/0"), ("GET", "/"), ("POST", "/transcribe")):
             status, body = ask(server, host, method, path)
             assert status == 421, (host, path)
-            assert one_line(body).startswith("the host must be a known name of the server; got ")
+            assert mentions(one_line(body), f"the host; got {host!r}")
     server.wait_for_log(r"GET /examples/0 421")
 
 
@@ -94,9 +95,8 @@ def test_a_server_answers_requests_for_known_hosts_and_for_no_others(
 
 @pytest.mark.parametrize("name", ["https://speech.example", "a b", "", "*.example", "ä.example", "a\nb"])
 def test_an_allowed_host_must_be_a_host_name(name: str) -> None:
-    with pytest.raises(InputError, match="--allowed-host must be the name of a host, or \\*; got ") as caught:
+    with refused(InputError, "--allowed-host ... of a host"):
         known_hosts("127.0.0.1", "127.0.0.1", [name])
-    assert "\n" not in str(caught.value)
 
 
 # ---- origins
@@ -113,7 +113,7 @@ def test_a_request_from_a_page_of_another_site_is_refused(server: Server) -> Non
     ):
         status, body = ask(server, f"127.0.0.1:{server.port}", "POST", "/transcribe", Origin=origin)
         assert status == 403, origin
-        assert one_line(body).startswith("a recording must not be sent by a page of another site; got ")
+        assert mentions(one_line(body), f"page of another; got {origin!r}")
     assert server.metric("asr_audio_seconds_total") == before
 
 
@@ -164,7 +164,7 @@ def misled() -> Iterator[Any]:
 
 def test_a_foreign_host_name_rebound_to_this_machine_is_refused(misled: Any, server: Server) -> None:
     page = visit(misled, f"http://evil.example:{server.port}/examples/0").page
-    assert "the host must be a known name of the server" in page.locator("body").inner_text()
+    assert mentions(page.locator("body").inner_text(), "the host; got 'evil.example")
     read = "fetch('/metrics').then(answer => answer.text())"
     assert "asr_requests" not in page.evaluate(read)
     page.context.close()

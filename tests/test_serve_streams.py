@@ -22,6 +22,7 @@ from asr.server import stream_client
 from asr.server.stream_client import AHEAD_SECONDS, MAX_MESSAGE_BYTES, SPARE_MESSAGES, StreamLimits
 from tests.listener import listener
 from tests.live import END, LIMITS, RATE, Live, alone, events, final_words, from_pcm, live, pcm, say, service, text
+from tests.refusals import mentions
 from tests.test_streaming import speech, streaming_recognizer
 from tests.tones import sentences, speak
 
@@ -326,7 +327,7 @@ def test_streams_beyond_the_maximum_are_refused_with_a_time_to_retry(recognizer:
                 assert json.loads(await connection.recv())["ready"]
             async with server.connect() as late:
                 [reply] = await events(late)
-                assert reply["error"].startswith("the server is busy: the maximum number of streams (2) is open.")
+                assert mentions(reply["error"], "busy ... streams (2)")
                 assert late.close_code == 1013
             await first.close()
             while server.service.sockets.number > 1:
@@ -346,8 +347,9 @@ def test_a_silent_client_is_disconnected(recognizer: Recognizer) -> None:
         return mute, stuck
 
     mute, stuck = run(test, recognizer, StreamLimits(4, 60, 0.3))
-    assert mute == [{"error": "the first message must arrive within 0.3 seconds; none arrived."}]
-    assert stuck[-1] == {"error": "audio must not pause for 0.3 seconds; it did."}
+    [refusal] = mute
+    assert mentions(refusal["error"], "first message ... 0.3 seconds")
+    assert mentions(stuck[-1]["error"], "audio ... 0.3 seconds")
     assert " ".join(w["text"] for w in final_words(stuck)) == " ".join(
         word.text for word in alone(recognizer, from_pcm(samples))
     )
@@ -357,7 +359,7 @@ def test_a_stream_is_ended_at_its_maximum_duration(recognizer: Recognizer) -> No
     limits = StreamLimits(4, 1.0, 20)
     second = pcm(speech(1.0, 2, torch.float32))
     replies, _ = run(bad(FIRST, second, bytes(2)), recognizer, limits)
-    assert replies[-1]["error"] == "a stream must be at most 1 seconds long; this one is longer. Begin another."
+    assert mentions(replies[-1]["error"], "a stream ... 1 seconds")
     assert final_words(replies)
 
     async def slowly(server: Live) -> Any:
@@ -499,12 +501,12 @@ def test_a_stopping_server_sends_the_words_recognised_so_far(recognizer: Recogni
             replies = [json.loads(await connection.recv()) for _ in range(2)]
             server.server.should_exit = True
             replies += await events(connection)
-            assert (await events(mute))[-1] == {"error": "the server is stopping. Try again later."}
+            assert mentions((await events(mute))[-1]["error"], "is stopping")
             assert connection.close_code == 1012
             return replies
 
     replies = run(test, recognizer)
-    assert replies[-1] == {"error": "the server is stopping. Try again later."}
+    assert mentions(replies[-1]["error"], "is stopping")
     words = [word["text"] for word in final_words(replies)]
     assert words == [word.text for word in alone(recognizer, from_pcm(samples))]
 
@@ -515,4 +517,6 @@ def test_a_server_whose_thread_has_ended_refuses_streams(recognizer: Recognizer)
         return await bad(FIRST)(server)
 
     replies, code = run(test, recognizer)
-    assert (replies, code) == ([{"error": "the server is stopping. Try again later."}], 1012)
+    [refusal] = replies
+    assert mentions(refusal["error"], "is stopping")
+    assert code == 1012

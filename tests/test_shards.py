@@ -30,6 +30,7 @@ from asr.storage import store
 from asr.train import train
 from asr.transcribe import main as transcribe
 from tests.conftest import ROOT, TINY, settings_with, tone_corpus
+from tests.refusals import refused
 from tests.storing import FaultyProxy
 from tests.tones import SAMPLE_RATE
 
@@ -138,10 +139,7 @@ def test_audio_with_a_sample_rate_that_opus_does_not_support_is_resampled(tmp_pa
 
 def test_shards_cannot_be_packed_into_shards(tones: Path, tmp_path: Path) -> None:
     write_shards(tones / "valid.jsonl", tmp_path / "out")
-    with pytest.raises(
-        InputError,
-        match=r"manifests for asr\.shards must list audio files; .* Copy the shards and their index instead\.",
-    ):
+    with refused(InputError, "asr.shards ... index instead"):
         write_shards(tmp_path / "out" / "index.arrow", tmp_path / "again")
 
 
@@ -186,10 +184,9 @@ def test_a_failing_store_ends_the_run_in_one_line_and_skips_nothing(
     corpus = [*tone_corpus(Path("tones")), "corpus.dir=s3://bucket/other", *in_shards, "data.retry_seconds=1"]
     s3.faults.extend([""] * 12)
     s3.forever = "expired"
-    with pytest.raises(StoreError, match=r"s3://bucket/other/.*: ") as raised:
+    with refused(StoreError, "s3://bucket/other/") as raised:
         train(settings_with(*TINY, *corpus, "trainer.max_epochs=9", f"run_dir={tmp_path / 'run'}"))
     assert "wJalrXUtnFEMI" not in str(raised.value)
-    assert "\n" not in str(raised.value)
 
 
 def test_evaluation_and_transcription_of_shards_equal_those_of_files(
@@ -235,7 +232,7 @@ def test_a_killed_writer_continues_and_writes_the_same_files_as_an_undisturbed_o
 def test_shards_of_another_manifest_are_not_mixed_in(tones: Path, tmp_path: Path) -> None:
     write_shards(tones / "train.jsonl", tmp_path / "out", "--prefix", "x")
     (tmp_path / "out" / "index.arrow").unlink()  # a killed run leaves no index
-    with pytest.raises(InputError, match=r"must be of the same manifests and settings; x-0"):
+    with refused(InputError, "same manifests ... x-000000.tar"):
         write_shards(tones / "valid.jsonl", tmp_path / "out", "--prefix", "x")
 
 
@@ -245,7 +242,7 @@ def test_shard_size_cannot_be_changed_within_a_folder(later: str, tones: Path, t
     write_shards(tones / "train.jsonl", tmp_path / "out", *size)
     assert len(list((tmp_path / "out").glob("*.tar"))) > 2
     before = content_of(tmp_path / "out")
-    with pytest.raises(InputError, match=r"--shard-megabytes must stay the same .*; train-000000\.tar has 0\.1 MB"):
+    with refused(InputError, "--shard-megabytes ... train-000000.tar"):
         write_shards(tones / "train.jsonl", tmp_path / "out", "--shard-megabytes", later)
     write_shards(tones / "train.jsonl", tmp_path / "out", *size)
     assert content_of(tmp_path / "out") == before
@@ -254,7 +251,7 @@ def test_shard_size_cannot_be_changed_within_a_folder(later: str, tones: Path, t
 def test_the_index_of_another_manifest_is_not_replaced(tones: Path, tmp_path: Path) -> None:
     write_shards(tones / "train.jsonl", tmp_path / "out")
     before = content_of(tmp_path / "out")
-    with pytest.raises(InputError, match=r"must not have the index of other manifests .* Give another --output"):
+    with refused(InputError, "other manifests ... --output"):
         write_shards(tones / "valid.jsonl", tmp_path / "out")
     assert content_of(tmp_path / "out") == before
 
@@ -266,10 +263,10 @@ def test_a_shard_that_contradicts_its_index_ends_the_run_in_one_line(tones: Path
     run = settings_with(*TINY, *tone_corpus(tmp_path / "out"), *in_shards, f"run_dir={tmp_path / 'run'}")
     [shard] = (tmp_path / "out" / "train").glob("*.tar")
     os.truncate(shard, shard.stat().st_size - 1024)
-    with pytest.raises(StoreError, match=r"train-000000\.tar: a shard must have the size in its index"):
+    with refused(StoreError, "train-000000.tar ... shard"):
         train(run)
     shard.unlink()
-    with pytest.raises(StoreError, match=r"train-000000\.tar: must be a file that can be read"):
+    with refused(StoreError, "train-000000.tar ... can be read"):
         train(run)
 
 
@@ -278,7 +275,7 @@ def test_a_shard_truncated_during_a_run_is_not_attributed_to_an_utterance(tones:
     [shard] = (tmp_path / "out").glob("*.tar")
     os.truncate(shard, shard.stat().st_size // 2)
     assert len(load_utterance(sharded[0], SAMPLE_RATE))
-    with pytest.raises(StoreError, match=r"train-000000\.tar"):
+    with refused(StoreError, "train-000000.tar"):
         load_utterance(sharded[-1], SAMPLE_RATE)
 
 
@@ -292,14 +289,14 @@ def test_a_shard_replaced_during_a_run_is_named(tones: Path, tmp_path: Path, s3:
         content = bytearray(store.read_whole(shard))
         content[-2000] ^= 1
         store.write_whole(shard, bytes(content))
-        with pytest.raises(StoreError, match=r"train-000000\.tar: must not change while it is in use"):
+        with refused(StoreError, "train-000000.tar ... change while"):
             load_utterance(utterances[0], SAMPLE_RATE)
 
 
 def test_absent_audio_is_named_and_no_shard_is_left(tones: Path, tmp_path: Path) -> None:
     utterances = [*read_manifest(tones / "valid.jsonl"), Utterance(str(tmp_path / "absent.wav"), 1.0, "a", "x")]
     write_manifest(tmp_path / "train.jsonl", utterances)
-    with pytest.raises(StoreError, match=r"absent\.wav: must be a file that can be read"):
+    with refused(StoreError, "absent.wav ... can be read"):
         write_shards(tmp_path / "train.jsonl", tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
 
@@ -307,12 +304,12 @@ def test_absent_audio_is_named_and_no_shard_is_left(tones: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--shard-megabytes", "-1"], "--shard-megabytes must be at least 0; got -1"),
-        (["--prefix", "../x"], "--prefix must be the beginning of a file name"),
+        (["--shard-megabytes", "-1"], "--shard-megabytes; got -1"),
+        (["--prefix", "../x"], "--prefix ... file name"),
     ],
 )
 def test_invalid_options_are_refused(options: list[str], message: str, tones: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=message):
+    with refused(InputError, message):
         shards.main([str(tones / "valid.jsonl"), "-o", str(tmp_path / "out"), *options])
 
 

@@ -15,6 +15,7 @@ from asr.language_model.kenlm import NgramModel
 from asr.language_model.spelling import MAX_COUNT, SpellingModel
 from asr.ngram import main as ngram
 from tests.fusion import Trigrams, beam
+from tests.refusals import refused
 from tests.test_beam import needs_kenlm
 
 TEXT = ["the cat sat", "the dog sat on the cat", "a cat and a dog sat", "the act", "a tag", "so sad a cog"]
@@ -169,9 +170,9 @@ def test_the_perplexity_of_a_dev_text_includes_the_spelling_of_unknown_words(
 @needs_kenlm
 def test_an_invalid_spelling_model_is_reported_in_one_line(tmp_path: Path) -> None:
     words, spelling = made(tmp_path)
-    with pytest.raises(InputError, match=r"words\.arpa: the entries of a spelling model must be single characters"):
+    with refused(InputError, "words.arpa ... single characters"):
         beam(["", " ", "a"], lm=str(words), spelling=str(words))
-    with pytest.raises(InputError, match=r"^--spelling \(decode\.fusion\.spelling\) must be used with .*; got none\."):
+    with refused(InputError, "--spelling ... decode.fusion.spelling; got none"):
         beam(["", " ", "a"], spelling=str(spelling))
 
 
@@ -180,19 +181,19 @@ def test_an_invalid_spelling_model_is_reported_in_one_line(tmp_path: Path) -> No
 def test_a_spelling_model_given_as_the_language_model_is_refused_by_name(tmp_path: Path, unit: str) -> None:
     """The entries of a spelling model are letters, which could also be words or tokens."""
     _, spelling = made(tmp_path, ["pack my box with five dozen liquor jugs"])
-    message = rf"spelling\.arpa: the entries .* be {unit}s; all \d+ are single characters, .* Pass it as --spelling \("
-    with pytest.raises(InputError, match=message):
+    message = "spelling.arpa ... --spelling"
+    with refused(InputError, message):
         beam(["", " ", *"abcdefghijklmnopqrstuvwxyz"], lm=str(spelling), lm_unit=unit)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--spelling", "TEXT"], r"^--spelling must not replace the command's inputs"),
-        (["--spelling", "OUTPUT"], r"^--spelling must be another file than --output"),
+        (["--spelling", "TEXT"], "--spelling ... not replace"),
+        (["--spelling", "OUTPUT"], "--spelling ... --output"),
         (
             ["--spelling", "spelling.arpa", "--tokens", "model"],
-            r"^--spelling must be given for a model of words, because tokens",
+            "--spelling ... because tokens",
         ),
     ],
 )
@@ -202,7 +203,7 @@ def test_incompatible_options_are_refused_before_any_work_begins(
     (tmp_path / "text.txt").write_text("a b\n")
     paths = {"TEXT": str(tmp_path / "text.txt"), "OUTPUT": str(tmp_path / "words.arpa")}
     given = [paths.get(option, option) for option in options]
-    with pytest.raises(InputError, match=message):
+    with refused(InputError, message):
         ngram([paths["TEXT"], "-o", paths["OUTPUT"], *given])
     assert (tmp_path / "text.txt").read_text() == "a b\n"
     assert not (tmp_path / "words.arpa").exists()

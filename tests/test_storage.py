@@ -7,7 +7,6 @@ import logging
 import multiprocessing
 import os
 import random
-import re
 import socket
 import sys
 import threading
@@ -24,6 +23,7 @@ from asr.storage import client, session, store
 from asr.storage.location import absolute, folder_of, is_url, join, printable_url, without_secrets
 from asr.storage.store import ByteRange, read_range, read_ranges, read_whole, size_and_etag, write_whole
 from asr.training.hydra_command import run_job
+from tests.refusals import mentions, refused
 from tests.storing import FaultyProxy, storage
 
 CONTENT = random.Random(0).randbytes(200_000)
@@ -155,11 +155,11 @@ def test_pythons_web_server_is_supported_although_it_has_neither_ranges_nor_etag
         assert read_range(url, 150_000, 1000, etag=size_and_etag(url).etag) == CONTENT[150_000:151_000]
         version = size_and_etag(url).etag
         os.utime(tmp_path / "plain", (1e9, 1e9))
-        with pytest.raises(StoreError, match="must not change"):
+        with refused(StoreError, "not change"):
             read_range(url, 0, 10, etag=version)
-        with pytest.raises(StoreError, match="404 Not Found"):
+        with refused(StoreError, "404 Not Found"):
             read_range(url + "s", 0, 10)
-        with pytest.raises(StoreError, match="cannot be listed"):
+        with refused(StoreError, "cannot be listed"):
             store.list_prefix(url)
         server.shutdown()
 
@@ -217,7 +217,7 @@ def test_an_absent_server_is_reported_in_one_line() -> None:
     session.configure(storage(retry_seconds=0.5, timeout_seconds=0.5))
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
-    with pytest.raises(StoreError, match="Connection refused"):
+    with refused(StoreError, "Connection refused"):
         read_range(f"http://127.0.0.1:{port}/x", 5, 1000)
 
 
@@ -256,7 +256,7 @@ def test_writing_survives_a_temporary_fault(s3: FaultyProxy, fault: str) -> None
 def test_expired_credentials_are_reported_immediately(s3: FaultyProxy, url: str) -> None:
     s3.forever = "expired"
     s3.requests.clear()
-    with pytest.raises(StoreError, match=r"403 Forbidden, ExpiredToken.*Renew the credentials"):
+    with refused(StoreError, "403 Forbidden, ExpiredToken ... Renew the credentials"):
         read_range(url, 5, 10)
     assert len(s3.requests) == 1
 
@@ -276,7 +276,7 @@ def test_errors_of_requests_after_the_first_failed_one_are_not_logged(monkeypatc
         handler = logging.Handler()
         handler.emit = lambda record: records.append(record.getMessage())  # type: ignore[method-assign]
         logging.getLogger("asyncio").addHandler(handler)
-        with pytest.raises(StoreError, match="s3://bucket/0: "):
+        with refused(StoreError, "s3://bucket/0"):
             client.Client().run([client.Stat(f"s3://bucket/{number}") for number in range(10)], storage())
         gc.collect()
         return records
@@ -288,7 +288,7 @@ def test_if_credentials_are_absent_the_error_says_which_variables_to_set(
     s3: FaultyProxy, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    with pytest.raises(StoreError, match="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true"):
+    with refused(StoreError, "AWS_ACCESS_KEY_ID ... AWS_SECRET_ACCESS_KEY"):
         read_range(url, 5, 10)
 
 
@@ -302,7 +302,7 @@ def test_if_credentials_are_absent_the_error_says_which_variables_to_set(
 )
 def test_an_absent_object_or_bucket_is_named(s3: FaultyProxy, wanted: str, cause: str) -> None:
     for read in (lambda: read_range(wanted, 0, 10), lambda: read_whole(wanted)):
-        with pytest.raises(StoreError, match=f"^{wanted}: .*{cause}") as caught:
+        with refused(StoreError, f"{wanted} ... {cause}") as caught:
             read()
         assert not isinstance(caught.value, InputError | AudioError)  # or the utterance would be skipped
 
@@ -314,20 +314,17 @@ def test_a_range_beyond_the_end_of_an_object_causes_an_error_that_gives_the_need
     file = tmp_path / "file"
     file.write_bytes(CONTENT)
     for path in (url, str(file)):
-        with pytest.raises(
-            StoreError, match=re.escape(f"{path}: must have at least {start + 10} bytes; it has 200000")
-        ):
+        with refused(StoreError, f"{path} ... {start + 10}"):
             read_range(path, start, 10)
-    with pytest.raises(StoreError, match="must not be negative"):
+    with refused(StoreError, "not be negative"):
         read_range(url, -1, 10)
 
 
 def test_the_first_of_several_absent_objects_is_named_with_its_bucket(s3: FaultyProxy) -> None:
     """A server answers a HEAD request without saying whether the object or its bucket is absent."""
     write_whole("s3://bucket/a-0.tar", b"shard")
-    advice = r"404 Not Found; the object or the bucket bucket does not exist\.$"
     for _ in range(5):
-        with pytest.raises(StoreError, match=rf"^s3://bucket/a-1\.tar: {advice}"):
+        with refused(StoreError, "s3://bucket/a-1.tar: 404 Not Found ... bucket bucket"):
             store.sizes_and_etags([f"s3://bucket/a-{number}.tar" for number in range(9)])
 
 
@@ -338,14 +335,14 @@ def test_a_changed_object_causes_an_error_that_names_it(s3: FaultyProxy, url: st
         version = size_and_etag(path).etag
         assert read_range(path, 0, 5, etag=version) == CONTENT[:5]
         write_whole(path, CONTENT[::-1])
-        with pytest.raises(StoreError, match=re.escape(f"{path}: must not change while it is in use")):
+        with refused(StoreError, f"{path} ... change while"):
             read_range(path, 0, 5, etag=version)
 
 
 def test_a_changed_object_is_detected_even_if_the_server_ignores_conditions(s3: FaultyProxy, url: str) -> None:
     version = size_and_etag(url).etag
     s3.faults.append("other_etag")
-    with pytest.raises(StoreError, match=r'must not change while it is in use.*now is "of-another-version"'):
+    with refused(StoreError, "change while"):
         read_range(url, 0, 5, etag=version)
 
 
@@ -359,7 +356,7 @@ def test_ranges_are_exact_if_a_server_ignores_them_and_one_warning_says_so(
         caplog.set_level(logging.WARNING, logger="asr")
         for start, stop in ((0, 10), (150_000, 150_010), (199_990, 200_000)):
             assert read_range(url, start, stop - start, etag=version) == CONTENT[start:stop]
-        with pytest.raises(StoreError, match="must have at least"):
+        with refused(StoreError, "have at least"):
             read_range(url, 199_990, 11, etag=version)
         return [record.getMessage() for record in caplog.records]
 
@@ -380,9 +377,9 @@ def test_a_page_instead_of_an_object_is_never_its_content(s3: FaultyProxy, url: 
     version = size_and_etag(url).etag
     session.configure(storage(retry_seconds=0.5))
     s3.forever = "html"
-    with pytest.raises(StoreError, match=re.escape(url)):
+    with refused(StoreError, url):
         read_range(url, 0, 5, etag=version)
-    with pytest.raises(StoreError, match="must have at least"):
+    with refused(StoreError, "have at least"):
         read_range(url, 100, 5)
 
 
@@ -391,27 +388,27 @@ def test_an_answer_longer_than_its_range_is_retried(s3: FaultyProxy, url: str) -
     assert read_range(url, 3, 7) == CONTENT[3:10]
     session.configure(storage(retry_seconds=0.5))
     s3.forever = "longer"
-    with pytest.raises(StoreError, match=r"8 bytes instead of 7"):
+    with refused(StoreError, "8 bytes instead of 7"):
         read_range(url, 3, 7)
 
 
 def test_an_encoded_answer_is_refused(s3: FaultyProxy, url: str) -> None:
     s3.forever = "gzip"
     for read in (lambda: read_range(url, 3, 7), lambda: read_whole(url)):
-        with pytest.raises(StoreError, match=r"must be stored and sent without an encoding.*gzip"):
+        with refused(StoreError, "without an encoding"):
             read()
 
 
 def test_an_expired_token_is_reported_although_the_answer_to_head_has_no_body(s3: FaultyProxy, url: str) -> None:
     s3.forever = "expired_400"
-    with pytest.raises(StoreError, match=r"ExpiredToken.*Renew the credentials"):
+    with refused(StoreError, "ExpiredToken ... Renew the credentials"):
         size_and_etag(url)
 
 
 def test_a_local_path_that_is_not_a_regular_file_is_refused_without_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path):
-        with pytest.raises(StoreError, match="must be a file that can be read"):
+        with refused(StoreError, "can be read"):
             read_range(str(path), 0, 5)
 
 
@@ -426,7 +423,7 @@ def test_the_helper_is_restarted_if_it_is_killed(url: str) -> None:
 def test_an_absent_package_is_an_error_that_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     session.close()
     monkeypatch.setitem(sys.modules, "obstore", None)
-    with pytest.raises(InputError, match=r"pip install -e '\.\[s3\]'$"):
+    with refused(InputError, "pip install -e '.[s3]'"):
         read_range("s3://bucket/x", 0, 1)
 
 
@@ -457,7 +454,7 @@ def test_a_training_run_refuses_settings_with_secrets_that_config_yaml_would_sto
     with pytest.raises(SystemExit):
         run_job(lambda settings: None, {"corpus": {"train": [f"https://h/a.jsonl?{SECRET}"]}})
     error = capsys.readouterr().err
-    assert "a URL in a setting must have no query and no password" in error
+    assert mentions(error, "URL ... no password")
     assert "5ec2e7" not in error
 
 

@@ -19,6 +19,7 @@ from asr.storage.store import write_whole
 from asr.transcribe import main as transcribe
 from tests.conftest import ROOT
 from tests.forked import run_module
+from tests.refusals import mentions, refused
 from tests.storing import FaultyProxy, storage
 from tests.tones import SAMPLE_RATE, speak
 
@@ -68,12 +69,12 @@ def test_damaged_audio_at_a_url_causes_an_audio_error_that_names_the_url(corpus:
     content = (corpus / "audio" / "0.wav").read_bytes()
     damaged = {"truncated": content[: len(content) // 2], "emptied": b"", "noise": b"noise" * 100}[damage]
     write_whole("s3://bucket/damaged.wav", damaged)
-    with pytest.raises(AudioError, match=r"^s3://bucket/damaged\.wav: must be"):
+    with refused(AudioError, "s3://bucket/damaged.wav ... must be"):
         load_waveform("s3://bucket/damaged.wav", 16_000)
 
 
 def test_a_store_that_cannot_deliver_audio_causes_no_audio_error(corpus: Path) -> None:
-    with pytest.raises(StoreError, match=r"s3://bucket/corpus/audio/none\.wav: 404"):
+    with refused(StoreError, "s3://bucket/corpus/audio/none.wav: 404"):
         load_waveform("s3://bucket/corpus/audio/none.wav", 16_000)
 
 
@@ -99,7 +100,7 @@ def test_a_bad_line_of_a_manifest_at_a_url_is_named_without_the_signature(s3: Fa
     url = f"http://127.0.0.1:{s3.port}/bucket/bad.jsonl"
     with pytest.raises(InputError) as caught:
         read_manifest(f"{url}?{SIGNATURE}")
-    assert str(caught.value).startswith(f"{url}:1: must have the keys")
+    assert mentions(str(caught.value), f"{url}:1 ... have the keys")
 
 
 def test_signatures_of_audio_are_not_part_of_ids(tmp_path: Path) -> None:
@@ -122,7 +123,7 @@ def test_audio_below_a_url_is_found(corpus: Path) -> None:
     assert find_audio_objects("s3://bucket/corpus") == [
         f"s3://bucket/corpus/audio/{name}" for name in ("0.wav", "1.flac", "2.ogg", "3.mp3")
     ]
-    with pytest.raises(AudioError, match="must hold audio files"):
+    with refused(AudioError, "hold audio"):
         find_audio_objects("s3://bucket/none")
 
 
@@ -190,6 +191,6 @@ def test_expired_credentials_end_a_command_in_one_line(
 def test_the_configured_time_limit_of_a_store_is_used(s3: FaultyProxy) -> None:
     session.configure(storage(retry_seconds=0, timeout_seconds=5))
     s3.forever = "slow_down"
-    with pytest.raises(StoreError, match="SlowDown"):
+    with refused(StoreError, "SlowDown"):
         read_manifest("s3://bucket/x.jsonl")
     assert len(s3.requests) == 1

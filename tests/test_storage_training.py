@@ -10,6 +10,7 @@ from asr.run.settings import RunSettings
 from asr.storage.store import write_whole
 from asr.train import train
 from tests.conftest import TINY, settings_with, tone_corpus
+from tests.refusals import refused
 from tests.storing import FaultyProxy
 
 SHORT = ["trainer.max_epochs=1", "data.retry_seconds=20", "data.timeout_seconds=2"]
@@ -56,6 +57,5 @@ def test_a_training_run_whose_store_fails_ends_with_one_error_line(
 ) -> None:
     s3.faults.extend([""] * 20)
     s3.forever = "expired"
-    with pytest.raises(StoreError, match=r"s3://bucket/tones/.*ExpiredToken") as caught:
+    with refused(StoreError, "s3://bucket/tones/ ... ExpiredToken"):
         train(settings(uploaded, tmp_path / "run", f"data.num_workers={num_workers}"))
-    assert "\n" not in str(caught.value)

@@ -29,6 +29,7 @@ from asr.recognition.streaming import LookBackStream, look_back_together
 from asr.recognition.transcript import Transcript, Word
 from tests.conftest import ROOT, overridden, resolved
 from tests.listener import listener
+from tests.refusals import check_refusal, refused
 from tests.tones import sentences, speak
 
 RATE = 16000
@@ -518,35 +519,31 @@ def test_a_look_back_stream_stores_only_the_last_seconds_of_audio() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"chunk_seconds": 0.0}, "chunk_seconds must be a number greater than 0, and at most 3,600, or null; got 0.0."),
-        ({"right_seconds": 31.0}, "right_seconds must be a number from 0 to 30, or null; got 31.0."),
-        ({"left_seconds": -1.0}, "left_seconds must be a number from 0 to 3,600, or null; got -1.0."),
-        ({"num_threads": 0}, "num_threads must be a whole number from 1 to 1,024, or null; got 0."),
+        ({"chunk_seconds": 0.0}, "chunk_seconds; got 0.0"),
+        ({"right_seconds": 31.0}, "right_seconds; got 31.0"),
+        ({"left_seconds": -1.0}, "left_seconds; got -1.0"),
+        ({"num_threads": 0}, "num_threads; got 0"),
         (
             {"endpoint_seconds": math.nan},
-            "endpoint_seconds must be a number greater than 0, and at most 3,600, or null; got nan.",
+            "endpoint_seconds; got nan",
         ),
     ],
 )
 def test_an_invalid_setting_is_reported_in_one_line(settings: dict[str, float], message: str) -> None:
     with pytest.raises(InputError) as refusal:
         Stream(shared("greedy"), **settings)
-    assert str(refusal.value) == message
+    check_refusal(str(refusal.value), message)
 
 
 def test_a_look_ahead_that_the_model_does_not_support_is_refused() -> None:
-    with pytest.raises(
-        InputError, match=r"^right_seconds must be left out: .* needs the whole utterance at once .*; got 1\.$"
-    ):
+    with refused(InputError, "right_seconds", got=1):
         Stream(listener(), right_seconds=1.0)
 
 
 def test_a_model_without_chunk_frames_needs_chunk_seconds() -> None:
     recognizer = streaming_recognizer()
     recognizer.model.encoder.chunk_frames = None
-    with pytest.raises(
-        InputError, match=r"^chunk_seconds must be given for a model whose encoder\.chunk_frames is null"
-    ):
+    with refused(InputError, "chunk_seconds ... encoder.chunk_frames"):
         Stream(recognizer)
 
 
@@ -597,7 +594,7 @@ def test_a_net_with_non_finite_outputs_is_reported_even_without_a_frame_head() -
     with torch.no_grad():
         next(recognizer.model.encoder.parameters()).fill_(math.nan)
     recognizer.model.float()
-    with pytest.raises(InputError, match="NaN"):
+    with refused(InputError, "NaN"):
         recognizer.transcribe(speech(1.0, 1, torch.float32), sample_rate=RATE)
-    with pytest.raises(InputError, match="NaN"):
+    with refused(InputError, "NaN"):
         Stream(recognizer).feed(speech(2.0, 1, torch.float32))

@@ -21,6 +21,7 @@ from asr.text.normalize import as_written
 from tests.conftest import resolved
 from tests.fusion import Pieces, search_settings
 from tests.identity import decoded
+from tests.refusals import refused
 from tests.transducers import (
     DIM,
     FUSED,
@@ -214,20 +215,14 @@ def test_cells_is_the_number_of_elements_of_the_largest_tensor() -> None:
     "durations", ["[1,2]", "[0,2]", "[0,1,1]", "[0,1,3,2]", "[0,1,1000]", "[0]", "[]", "[0,1.5]", "3"]
 )
 def test_invalid_durations_are_refused(durations: str) -> None:
-    with pytest.raises(
-        InputError, match=r"^head\.durations must be a list of frame counts in ascending order, 0 and 1 first"
-    ):
+    with refused(InputError, "head.durations ... ascending order"):
         component("head", resolved("head=tdt", f"head.durations={durations}")["head"])
 
 
 def test_searches_with_and_without_durations_refuse_each_others_heads() -> None:
-    with pytest.raises(
-        InputError, match=r"decode=transducer_greedy must have a head with a joiner; head=tdt has none\."
-    ):
+    with refused(InputError, "decode=transducer_greedy ... head=tdt"):
         check_components(resolved("head=tdt", "decode=transducer_greedy"))
-    with pytest.raises(
-        InputError, match=r"decode=tdt_beam must have a head with a duration_joiner; head=transducer has"
-    ):
+    with refused(InputError, "decode=tdt_beam ... duration_joiner"):
         check_components(resolved("head=transducer", "decode=tdt_beam"))
     assert resolved("head=tdt")["decode"]["name"] == "tdt_greedy"
 

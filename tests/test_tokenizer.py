@@ -16,6 +16,7 @@ from asr.text.normalize import basic
 from asr.tokenizer.char import Char
 from asr.tokenizer.sentencepiece import SentencePiece
 from tests.conftest import CONF, resolved
+from tests.refusals import refused
 
 ALPHABET = "abcdefgh'éß7йक"
 NAMES = sorted(path.stem for path in (CONF / "tokenizer").glob("*.yaml"))
@@ -88,7 +89,7 @@ def test_any_tokens_decode_to_words_separated_by_single_spaces(tokenizer: Tokeni
 def test_a_character_absent_from_the_training_text_is_an_error_that_names_it(
     tokenizer: Tokenizer, text: str, character: str
 ) -> None:
-    with pytest.raises(InputError, match=f"{character!r} is not in the training text"):
+    with refused(InputError, f"{character!r} ... training text"):
         tokenizer.encode(text)
 
 
@@ -135,9 +136,9 @@ def test_a_vocab_size_that_is_too_large_or_too_small_for_the_text_is_a_clear_err
     algorithm: str, vocab_size: int, reason: str
 ) -> None:
     tokenizer = SentencePiece(algorithm=algorithm, vocab_size=vocab_size)
-    with pytest.raises(InputError, match=rf"tokenizer\.vocab_size must suit the training text; got {vocab_size}\."):
+    with refused(InputError, f"tokenizer.vocab_size; got {vocab_size}"):
         tokenizer.fit(training_texts())
-    with pytest.raises(InputError, match=reason):
+    with refused(InputError, reason):
         tokenizer.fit(training_texts())
 
 
@@ -147,7 +148,7 @@ def test_an_empty_text_is_an_error() -> None:
 
 
 def test_an_unknown_algorithm_is_an_error() -> None:
-    with pytest.raises(InputError, match=r"tokenizer\.algorithm must be one of unigram, bpe; got 'word'\."):
+    with refused(InputError, "tokenizer.algorithm", got="word"):
         component("tokenizer", {"name": "sentencepiece", "algorithm": "word", "vocab_size": 50})
 
 
@@ -193,5 +194,5 @@ def test_a_text_with_the_name_of_a_special_token_is_trained_or_refused_by_this_n
 
 def test_a_trained_tokenizer_names_the_reserved_piece_of_a_text() -> None:
     pytest.importorskip("tokenizers")
-    with pytest.raises(InputError, match=r"must not contain '<unk>'.*reserves.*'ab <unk>'"):
+    with refused(InputError, "'<unk>' ... 'ab <unk>'"):
         FITTED["huggingface"].encode("ab <unk>")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT, TINY, tone_corpus
+from tests.refusals import mentions
 from tests.test_train import metrics
 
 HEAD = '''
@@ -169,14 +170,14 @@ def test_the_new_head_trains_resumes_and_transcribes_short_and_long_recordings(h
     assert '"confidence": 1.0' in ended.stdout
     ended = run(house, "asr.align", "run", str(tones / "test.jsonl"))
     assert ended.returncode == 1
-    assert "the model's head must give token probabilities for each frame" in ended.stderr
+    assert mentions(ended.stderr, "token probabilities")
     assert "Traceback" not in ended.stderr
 
 
 def test_the_error_for_a_decoder_that_does_not_fit_its_head_names_both(house: Path, tones: Path) -> None:
     ended = run(house, "asr.train", "head=token_count", *TINY, *tone_corpus(tones), "run_dir=never")
     assert ended.returncode == 1
-    assert "decode=greedy must have a head with a frame_head; head=token_count has none." in ended.stderr
+    assert mentions(ended.stderr, "decode=greedy ... frame_head")
     assert not (house / "never").exists()
 
 

@@ -18,6 +18,7 @@ from asr.data.training_set import RunBounds, TrainingSet
 from asr.errors import InputError
 from asr.settings.read import read
 from tests.conftest import resolved
+from tests.refusals import refused
 
 SAMPLE_RATE = 16000
 SPEED = SpeedPerturb(SAMPLE_RATE, factors=[0.9, 1.0, 1.1])
@@ -210,13 +211,12 @@ def test_having_fewer_remaining_utterances_than_processes_is_an_error() -> None:
     plan = data.epoch(start_of_epoch(0, 1))
     left = len(plan.items(len(plan) - 1, 0))
     position = Position(0, (Share(1, len(plan) - 1), Share(left + 1, 0)))
-    message = f"epoch 1 has {left} utterances left for {left + 1} processes. Resume with at most {left}"
-    with pytest.raises(InputError, match=message):
+    with refused(InputError, f"epoch 1 ... {left} utterances left ... {left + 1} processes"):
         data.epoch(position)
 
 
 def test_a_position_beyond_the_plan_is_an_error_because_the_data_must_have_changed() -> None:
-    with pytest.raises(InputError, match=r"its original data; got 999 completed batches of \d+ in epoch 3"):
+    with refused(InputError, "999 completed batches of 9 in epoch 3"):
         training_set(utterances(40)).epoch(Position(2, (Share(1, 999),)))
 
 
@@ -236,7 +236,7 @@ def test_the_frames_of_an_item_are_those_of_its_audio_at_its_speed() -> None:
 
 
 def test_a_training_set_without_usable_utterances_is_an_error_that_gives_the_reasons() -> None:
-    with pytest.raises(InputError, match=r"at least one training utterance must remain.*40 longer than 0\.5 s"):
+    with refused(InputError, "training utterance ... 40 ... 0.5"):
         training_set(utterances(40), max_seconds=0.5)
 
 

@@ -24,6 +24,7 @@ from asr.recognition.formats import FORMATS
 from asr.transcribe import main as transcribe
 from tests.conftest import ROOT
 from tests.forked import run_module
+from tests.refusals import check_refusal, mentions, refused
 from tests.test_train import trained  # noqa: F401
 from tests.tones import GAP_SECONDS, LETTER_SECONDS, SAMPLE_RATE, speak
 
@@ -123,7 +124,7 @@ def test_the_command_exits_without_a_traceback(trained: Path, recordings: Path) 
     assert good.stderr == ""
     nowhere = run_module("asr.transcribe", "nowhere", "x.wav")
     assert nowhere.returncode == 1
-    assert nowhere.stderr == "error: nowhere: a model must be a run folder, a bundle or a .ckpt; it does not exist.\n"
+    check_refusal(nowhere.stderr, "model ... .ckpt")
 
 
 def run(*arguments: str | Path) -> int:
@@ -235,7 +236,7 @@ def test_ctm_is_sorted_by_name_as_sclite_requires(
 
 @pytest.mark.parametrize("form", ["srt", "vtt", "textgrid"])
 def test_a_format_for_one_recording_is_refused_for_several_on_stdout(form: str, fluent: Path, recordings: Path) -> None:
-    with pytest.raises(InputError, match=rf"^--format {form} needs --output-dir for several recordings.*got 6 rec"):
+    with refused(InputError, f"--format {form} ... --output-dir; got 6 rec"):
         run(fluent / "run", recordings, "--format", form)
 
 
@@ -244,15 +245,15 @@ def test_two_recordings_with_the_same_output_file_or_name_are_both_named(
 ) -> None:
     (recordings / "said.flac").write_bytes((recordings / "deeper" / "stereo.flac").read_bytes())
     out = tmp_path / "out"
-    with pytest.raises(InputError, match=rf"^'{recording}' and '{recordings}/said\.flac' have the same output file"):
+    with refused(InputError, f"'{recording}' ... '{recordings}/said.flac'"):
         run(fluent / "run", recording, recordings / "said.flac", "--output-dir", out)
     first_manifest, other = (manifest(tmp_path / f"{name}.jsonl", line_of(recording, id="1")) for name in "ab")
-    with pytest.raises(InputError, match=r"^two recordings called '1' have the same output file"):
+    with refused(InputError, "recordings called ... '1'"):
         run(fluent / "run", first_manifest, other, "--output-dir", out)
     alike = manifest(tmp_path / "c.jsonl", line_of(recording, id="a/b"), line_of(recording, id="a_b"))
-    with pytest.raises(InputError, match=r"^'a/b' and 'a_b' have the same output file"):
+    with refused(InputError, "'a/b' ... 'a_b'"):
         run(fluent / "run", alike, "--output-dir", out)
-    with pytest.raises(InputError, match=r"have the same name in ctm\. Give them in separate commands\.$"):
+    with refused(InputError, "same name"):
         run(fluent / "run", recording, recordings / "said.flac", "--format", "ctm")
     assert not any(out.iterdir())
 
@@ -389,62 +390,61 @@ def test_a_short_id_is_not_taken_for_a_file_name(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--beam", "0"], r"^--beam must be a whole number from 1 to 10,000; got 0\.$"),
-        (["--chunk", "-1"], r"^--chunk must be positive; got -1\.0\.$"),
-        (["--chunk", "nan"], r"^--chunk must be positive; got nan\.$"),
+        (["--beam", "0"], "--beam; got 0"),
+        (["--chunk", "-1"], "--chunk; got -1.0"),
+        (["--chunk", "nan"], "--chunk; got nan"),
         (
             ["--context", "20", "--chunk", "30"],
-            r"^--context must be at least 0 and less than half of --chunk; got 20",
+            "--context ... --chunk; got 20",
         ),
-        (["--context", "-1"], r"^--context must be at least 0"),
-        (["--batch-seconds", "0"], r"^--batch-seconds must be positive; got 0\.0\.$"),
-        (["--nbest", "0"], r"^--nbest must be positive; got 0\.$"),
+        (["--context", "-1"], "--context ... be at least"),
+        (["--batch-seconds", "0"], "--batch-seconds; got 0.0"),
+        (["--nbest", "0"], "--nbest; got 0"),
         (
             ["--nbest", "3", "--beam", "8"],
-            r"^--nbest needs --format json or jsonl; txt has only one text per recording\.$",
+            "--nbest ... --format",
         ),
         (
             ["--nbest", "3", "--format", "json"],
-            r"^--nbest must be 1 with a decoder that finds only one hypothesis \(greedy: .*\); got 3\. "
-            r"Add --beam 16\.$",
+            "--nbest ... 3 ... --beam",
         ),
-        (["--num-workers", "-1"], r"^--num-workers must be .*0 to 1,024.* got -1\.$"),
+        (["--num-workers", "-1"], "--num-workers; got -1"),
         (
             ["--device", "nonsense"],
-            r"^--device must be a device that torch can use here; got 'nonsense': no such kind of",
+            "--device ... 'nonsense'",
         ),
         pytest.param(
             ["--device", "mps"],
-            r"^--device must be a device that torch can use here; got 'mps': this torch does not support it\.$",
+            "--device ... 'mps'",
             marks=pytest.mark.skipif(torch.backends.mps.is_available(), reason="Apple's device is available here"),
         ),
-        (["--device", "meta"], r"^--device must be a device that torch can use here; got 'meta': "),
-        (["--device", "cuda:99"], r"^--device must be a device that torch can use here; got 'cuda:99': "),
+        (["--device", "meta"], "--device; got 'meta':"),
+        (["--device", "cuda:99"], "--device; got 'cuda:99':"),
         (
             ["--lm", "gone.arpa"],
-            r"^gone\.arpa: must be a readable language model; No such file or directory\.$",
+            "gone.arpa ... file or directory",
         ),
-        (["--lm", "GARBAGE"], r"garbage: must be .*KenLM binary.* ARPA file"),
-        (["--lm", ""], r"^--lm must be a file; got an empty name\.$"),
+        (["--lm", "GARBAGE"], "KenLM ... ARPA"),
+        (["--lm", ""], "--lm; got an empty name"),
         (
             ["--decode", "greedy", "--lm", "x"],
-            r"^--decode greedy has no settings; leave out --lm or --decode greedy\.$",
+            "--decode ... --lm",
         ),
-        (["--lm-weight", "1"], r"^--lm-weight needs --lm; the model has none of its own\.$"),
-        (["--lm-unit", "token"], r"^--lm-unit needs --lm; the model has none of its own\.$"),
-        (["--hotword-score", "1"], r"^--hotword-score needs --hotwords; the model has none of its own\.$"),
-        (["--lexicon", "EMPTY"], r"empty: a lexicon must have words; it has none\.$"),
+        (["--lm-weight", "1"], "--lm-weight ... --lm"),
+        (["--lm-unit", "token"], "--lm-unit ... --lm"),
+        (["--hotword-score", "1"], "--hotword-score ... --hotwords"),
+        (["--lexicon", "EMPTY"], "lexicon ... it has none"),
         (
             ["--lexicon", "GARBAGE"],
-            r"garbage: a lexicon must be a text file with one word per line, or an ARPA file; it is not UTF-8 text",
+            "lexicon ... ARPA",
         ),
-        (["--hotwords", "EMPTY"], r"empty: hotwords must be phrases, one per line; the file has none\.$"),
+        (["--hotwords", "EMPTY"], "hotwords ... file has none"),
         (
             ["--hotwords", "gone"],
-            r"^gone: hotwords must be a text file with one phrase per line; No such file or directory\.$",
+            "hotwords ... file or directory",
         ),
-        (["--output-dir", "EMPTY"], r"^--output-dir must be a writable folder; .*empty: File exists\.$"),
-        (["--output-dir", "EMPTY/x"], r"^--output-dir must be a writable folder; .*: Not a directory\.$"),
+        (["--output-dir", "EMPTY"], "--output-dir ... File exists"),
+        (["--output-dir", "EMPTY/x"], "--output-dir ... Not a directory"),
     ],
 )
 def test_an_invalid_option_is_reported_in_one_line(
@@ -453,9 +453,8 @@ def test_an_invalid_option_is_reported_in_one_line(
     (tmp_path / "empty").touch()
     (tmp_path / "garbage").write_bytes(b"\xe9\x00\xff" * 100)
     names = {"EMPTY": str(tmp_path / "empty"), "GARBAGE": str(tmp_path / "garbage"), "EMPTY/x": f"{tmp_path}/empty/x"}
-    with pytest.raises(InputError, match=message) as refused:
+    with refused(InputError, message):
         transcribe([str(fluent / "run"), str(recording), *(names.get(option, option) for option in options)])
-    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -474,7 +473,7 @@ def test_an_error_of_argparse_has_status_2(
     with pytest.raises(SystemExit) as ended:
         run(fluent / "run", recording, *options)
     assert ended.value.code == 2
-    assert f"error: argument {options[0]}: invalid " in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, f"argument {options[0]}: invalid")
 
 
 def test_a_misspelt_option_is_one_line_that_names_the_similar_option(capsys: pytest.CaptureFixture[str]) -> None:
@@ -493,7 +492,7 @@ def test_without_flashlight_the_error_for_a_language_model_says_what_to_install(
 ) -> None:
     for name in ("flashlight", "flashlight.lib.text.decoder.kenlm"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(InputError, match=r"flashlight-text; .*: pip install -e '\.\[lm\]'"):
+    with refused(InputError, "flashlight-text ... pip install -e '.[lm]'"):
         run(fluent / "run", recording, "--lm", "x.arpa")
     offered = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert offered["lm"][0].startswith("flashlight-text")
@@ -533,9 +532,7 @@ def test_a_full_disk_is_reported_in_one_line_and_leaves_complete_files(
         synced(descriptor)
 
     monkeypatch.setattr(files.os, "fsync", full)
-    with pytest.raises(
-        InputError, match=r"\.txt: the file of a transcript must be writable; got: No space left on device\.$"
-    ):
+    with refused(InputError, ".txt ... of a transcript"):
         run(fluent / "run", recordings, "--output-dir", tmp_path / "out")
     written = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
     assert len(written) == 2
@@ -546,7 +543,7 @@ def test_a_read_only_folder_is_reported_in_one_line_before_any_work_begins(
     fluent: Path, recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # root, who may run these tests, can write everywhere
-    with pytest.raises(InputError, match=r"^--output-dir must be a writable folder; .*: Permission denied"):
+    with refused(InputError, "--output-dir ... Permission denied"):
         run(fluent / "run", recording, "--output-dir", tmp_path / "out")
 
 
@@ -589,10 +586,7 @@ def test_a_closed_output_pipe_is_not_an_error_and_a_full_disk_is_reported_in_one
     assert closed.stderr is not None
     assert closed.stderr.read() == ""
     assert closed.wait(60) == 1
-    assert (
-        full.communicate(timeout=60)[1]
-        == "error: the disk must have room for the output; got: No space left on device.\n"
-    )
+    check_refusal(full.communicate(timeout=60)[1], "error: the disk ... No space left")
     assert full.returncode == 1
 
 

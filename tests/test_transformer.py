@@ -17,6 +17,7 @@ from asr.errors import InputError
 from asr.kernels.positions import sinusoids
 from asr.lengths import padding_mask
 from tests.conftest import resolved
+from tests.refusals import refused
 
 DIM, HEADS, FEED_FORWARD_DIM = 12, 3, 20
 
@@ -116,6 +117,6 @@ def test_sinusoidal_positions_are_added_to_the_input() -> None:
 
 def test_a_dim_that_is_not_a_multiple_of_num_heads_is_an_error_that_names_both() -> None:
     config = {**resolved("encoder=transformer")["encoder"], "dim": 18, "num_heads": 4}
-    must = r"encoder\.dim must be even and a multiple of encoder\.num_heads; got dim=18, num_heads=4\."
-    with pytest.raises(InputError, match=must):
+    must = "encoder.dim ... dim=18 ... num_heads=4"
+    with refused(InputError, must):
         component("encoder", config)(80)

@@ -25,6 +25,7 @@ from asr.transcribe import main as transcribe
 from asr.tune import main as tune
 from asr.tune import weight_name
 from tests.crashing import Killed, dies_at
+from tests.refusals import check_refusal, refused
 
 ALWAYS = ["--attach", "always"]  # these dev sets are too small for a significant gain
 TUNED = ["README.md", "characters.json", "confidence.json", "config.json", "lm.arpa", "weights.safetensors"]
@@ -301,7 +302,7 @@ def test_repeated_tuning_starts_from_the_settings_of_the_bundle_and_may_replace_
     assert (bundle / "README.md").read_text().count("Tuned on") == 1
 
     before = contents(bundle)
-    with pytest.raises(InputError, match=r"tuning must keep the decoder's files \(lm\); leave out --decode greedy"):
+    with refused(InputError, "tuning ... --decode"):
         tune([str(bundle), str(dev), "--decode", "greedy"])
     assert contents(bundle) == before, "the bundle may have the only copy of the language model"
 
@@ -331,9 +332,9 @@ def test_bad_utterances_of_a_dev_set_are_named_and_the_rest_is_used(
     assert tune([str(bundle), str(tmp_path / "some.jsonl")]) == 1
     errors = capsys.readouterr().err.splitlines()
     assert len(errors) == 3
-    assert errors[0].startswith(f"error: {tmp_path / 'some.jsonl'}:8: each line must be one JSON object")
-    assert errors[1] == f"error: g: {tmp_path / 'gone.wav'}: must be a readable audio file; there is no such file."
-    assert errors[2] == "error: 2 of 8 utterances were not used; see the errors above."
+    check_refusal(errors[0], f"{tmp_path / 'some.jsonl'}:8 ... JSON")
+    check_refusal(errors[1], f"error: g: {tmp_path / 'gone.wav'} ... no such file")
+    check_refusal(errors[2], "2 of 8 utterances")
     assert (bundle / "confidence.json").is_file()
 
 
@@ -375,21 +376,21 @@ KENLM = b"mmap lm http://kheafield.com/code format version 5\n\0"
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (silent(""), r"m\.jsonl: a dev set must have texts and readable audio; it has none\.$"),
-        (silent("ab cd"), r"confidence must be calibrated on words; none was recognised\.$"),
+        (silent(""), "m.jsonl ... dev set"),
+        (silent("ab cd"), "confidence ... none was recognised"),
         (
             with_file("--lm", KENLM),
-            r"file: a bundle's language model must be ARPA; it is not\. Other commands accept a KenLM binary",
+            "language model ... ARPA",
         ),
-        (with_file("--lm", b"text"), r"file: a bundle's language model must be ARPA; it is not"),
-        (with_file("--lexicon", b""), r"file: a lexicon must have words; it has none"),
-        (with_file("--hotwords", b""), r"file: hotwords must be phrases, one per line; the file has none"),
-        (lambda folder, bundle: [str(bundle), "DEV", "--lm", "nowhere.arpa"], r"^nowhere\.arpa: .*No such file"),
-        (lambda folder, bundle: [str(bundle), "DEV", "--lm-weight", "1"], r"^--lm-weight needs --lm; the model"),
-        (lambda folder, bundle: [str(bundle), "nowhere.jsonl"], r"^nowhere\.jsonl: no such manifest"),
-        (lambda folder, bundle: ["some.ckpt", "DEV"], r"^some\.ckpt: MODEL must be a bundle or a run folder"),
-        (lambda folder, bundle: [str(folder / "nowhere"), "DEV"], r"a model must be a run folder, a bundle or a"),
-        (with_folder("notes"), r"bundle: a folder to replace must be empty .*; it contains notes\."),
+        (with_file("--lm", b"text"), "language model ... ARPA"),
+        (with_file("--lexicon", b""), "lexicon ... it has none"),
+        (with_file("--hotwords", b""), "hotwords ... file has none"),
+        (lambda folder, bundle: [str(bundle), "DEV", "--lm", "nowhere.arpa"], "nowhere.arpa ... No such file"),
+        (lambda folder, bundle: [str(bundle), "DEV", "--lm-weight", "1"], "--lm-weight ... --lm"),
+        (lambda folder, bundle: [str(bundle), "nowhere.jsonl"], "nowhere.jsonl: no such manifest"),
+        (lambda folder, bundle: ["some.ckpt", "DEV"], "some.ckpt ... MODEL"),
+        (lambda folder, bundle: [str(folder / "nowhere"), "DEV"], "model ... a run folder"),
+        (with_folder("notes"), "folder to replace ... contains notes"),
     ],
 )
 def test_an_impossible_request_is_reported_in_one_line_before_the_search_and_the_bundle_does_not_change(
@@ -401,9 +402,8 @@ def test_an_impossible_request_is_reported_in_one_line_before_the_search_and_the
     monkeypatch.setattr("asr.evaluation.tuning.search_values", searched)
     given = arguments(tmp_path, bundle)
     before = {path: path.read_bytes() for path in bundle.iterdir() if path.is_file()}
-    with pytest.raises(InputError, match=message) as refused:
+    with refused(InputError, message):
         tune([str(dev) if argument == "DEV" else argument for argument in given])
-    assert "\n" not in str(refused.value)
     assert {path: path.read_bytes() for path in bundle.iterdir() if path.is_file()} == before
 
 
@@ -431,8 +431,6 @@ def test_continuing_the_training_does_not_overwrite_a_tuned_bundle(fluent: Path,
     shutil.copytree(fluent / "run" / "bundle", tmp_path / "run" / "bundle")
     assert tune([str(tmp_path / "run"), str(dev)]) == 0
     before = contents(tmp_path / "run" / "bundle")
-    with pytest.raises(
-        InputError, match=r"must not contain a bundle that asr.tune has tuned, .* Move .*bundle elsewhere, or remove it"
-    ):
+    with refused(InputError, "not contain ... asr.tune"):
         open_run_dir(tmp_path / "run")
     assert contents(tmp_path / "run" / "bundle") == before

@@ -35,6 +35,7 @@ from asr.run.preparation import fingerprint
 from asr.run.resume import changes, run_settings
 from asr.settings.read import read
 from tests.conftest import CONF, TINY, resolved, settings_with, tone_corpus
+from tests.refusals import check_refusal, refused
 
 SAMPLE_RATE = 16000
 NAMES = sorted(file.stem for file in (CONF / "augment").glob("*.yaml"))
@@ -207,10 +208,10 @@ def test_recordings_are_the_files_of_a_folder_or_the_lines_of_a_manifest_without
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("none", "augment.noise.recordings must be a folder of audio, or a manifest; .*none: .*there is no such file"),
-        ("empty", "must be a folder of audio, or a manifest; .*empty: must hold audio files"),
-        ("bad.jsonl", r"must be a folder of audio, or a manifest; .*bad\.jsonl:1: must have the keys"),
-        ("broken", r"must be a folder of audio, or a manifest; .*broken/a\.wav: must be "),
+        ("none", "augment.noise.recordings ... no such file"),
+        ("empty", "hold audio"),
+        ("bad.jsonl", "bad.jsonl:1 ... have the keys"),
+        ("broken", "broken/a.wav ... must be"),
     ],
 )
 def test_unusable_recordings_are_reported_in_one_line_that_names_the_setting(
@@ -220,7 +221,7 @@ def test_unusable_recordings_are_reported_in_one_line_that_names_the_setting(
     (tmp_path / "bad.jsonl").write_text('{"audio_filepath": "a.wav"}\n')
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "a.wav").write_bytes(b"nothing")
-    with pytest.raises(InputError, match=message):
+    with refused(InputError, message):
         len(recordings(tmp_path / name))
 
 
@@ -419,9 +420,7 @@ def test_the_batch_plan_reserves_the_seconds_that_edges_add(tmp_path: Path) -> N
         assert max(frames) * len(frames) <= features.num_frames(12 * SAMPLE_RATE) + len(frames) * 3
         longest = max(longest, *frames)
     assert longest > features.num_frames(10 * SAMPLE_RATE)
-    with pytest.raises(
-        InputError, match=r"must have room for the seconds that augment\.edges adds.*Raise data\.batch_seconds\."
-    ):
+    with refused(InputError, "augment.edges ... data.batch_seconds"):
         TrainingSet(utterances, features, reference, None, 0, read(DataSettings, config["data"], "data").plan, 12.0)
 
 
@@ -441,7 +440,7 @@ def test_an_utterance_is_rejected_if_its_noise_became_unreadable_and_the_recordi
     utterance = Utterance(str(sounds / "long.wav"), 5.0, "a", "x")
     rejected = SpeechDataset([utterance], features, reference, Augmentation(waveform=[augment]))[Item(0, 0, 1.0)]
     assert isinstance(rejected, Rejected)
-    assert rejected.reason == f"{path}: must be a readable audio file; there is no such file."
+    check_refusal(rejected.reason, f"{path} ... no such file")
 
 
 def test_recordings_are_compared_by_content_and_not_by_path(sounds: Path, tmp_path: Path) -> None:
@@ -472,9 +471,7 @@ def test_a_run_whose_recordings_are_absent_does_not_start(tones: Path, tmp_path:
     from asr.train import train
 
     missing = ["augment.noise.recordings=nowhere", f"run_dir={tmp_path / 'run'}"]
-    with pytest.raises(
-        InputError, match=r"augment\.noise\.recordings must be a folder of audio, or a manifest; nowhere"
-    ):
+    with refused(InputError, "augment.noise.recordings ... nowhere"):
         train(settings_with(*noisy_run(tones), *missing))
     assert not list((tmp_path / "run").rglob("*.ckpt"))
 

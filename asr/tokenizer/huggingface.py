@@ -221,7 +221,7 @@ def _safely(call: Callable[[], Any]) -> Any:
     try:
         return call()
     except Exception as error:  # the library raises plain Exception for every fault
-        raise InputError(f"{FILE} must be a tokenizer; it is damaged: {' '.join(str(error).split())[:300]}") from None
+        raise InputError(f"{FILE} must be a tokenizer; it is damaged: {' '.join(str(error).split())[:300]}.") from None
     except BaseException as error:
         if type(error).__name__ != "PanicException":
             raise

@@ -138,7 +138,7 @@ def refusal(error: Exception, others: Mapping[str, Any]) -> str:
     """
     given = ", ".join(f"trainer.{name}={shown(value)}" for name, value in others.items())
     hint = f" Correct or leave out {given}." if others else ""
-    return f"trainer must suit Lightning, this machine and the run; Lightning reports: {one_line(error)}{hint}"
+    return f"trainer must suit Lightning, this machine and the run; Lightning reports: {one_line(error)}.{hint}"
 
 
 def equip(
