@@ -27,6 +27,8 @@ pytest_plugins = ["tests.cpu_seconds"]
 ROOT = Path(__file__).resolve().parent.parent
 CONF = ROOT / "conf"
 SHARED = ROOT.parent / "shared" / "data"
+SLOWDOWN = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))  # by the other work on the machine as the tests begin
+PATIENCE = 120 * SLOWDOWN  # seconds, for operations that should take a few
 
 # Overrides of asr.train for a network that trains on the tones in seconds.
 TINY = [
@@ -145,6 +147,12 @@ def overridden(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any
     changed = {key: changes[key] for key in config.keys() & changes.keys() if not isinstance(changes[key], dict)}
     parts = {key: overridden(config[key], changes[key]) for key in config.keys() & changes.keys() - changed.keys()}
     return config | changed | parts
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(float(config.getini("timeout")) * SLOWDOWN))
 
 
 @pytest.fixture(autouse=True, scope="session")

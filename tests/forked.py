@@ -12,7 +12,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from tests.conftest import ROOT
+from tests.conftest import PATIENCE, ROOT
 
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(
@@ -24,7 +24,6 @@ SERVER.set_forkserver_preload(
         *("asr.evaluation.utterances", "asr.evaluation.comparison"),
     ]
 )
-PATIENCE = 120  # seconds, for operations that should take a few
 
 
 def process(target: Callable[..., object], *arguments: Any) -> BaseProcess:

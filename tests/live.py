@@ -31,12 +31,12 @@ from asr.server.stream_client import StreamLimits
 from asr.server.stream_sockets import StreamSockets
 from asr.server.streams import Streams
 from asr.server.upload import Limits, Uploads
+from tests.conftest import PATIENCE
 from tests.forked import Command
 from tests.serving import Server, address_in
 
 RATE = 16000
 LIMITS = StreamLimits(most=32, max_seconds=600, idle_seconds=20)
-PATIENCE = 60  # seconds, for operations that should take a few
 END = '{"end": true}'
 
 

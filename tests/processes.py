@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from tests import forked
-from tests.forked import PATIENCE, write_output_to
+from tests.conftest import PATIENCE
+from tests.forked import write_output_to
 
 OF_THE_CLOCK = ("train/audio_seconds_per_second", "train/data_wait", "train/tokens_per_second")
 

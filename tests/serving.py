@@ -13,9 +13,8 @@ from typing import Any
 
 import httpx
 
+from tests.conftest import PATIENCE
 from tests.forked import Command
-
-PATIENCE = 60  # seconds, for operations that should take a few
 
 
 @dataclass

@@ -27,8 +27,7 @@ from asr.checkpoint.saved import kept_checkpoints
 from asr.data.manifest import read_manifest
 from asr.run.events import read_history
 from asr.training.distributed import STARTED_BY_FIRST, stop_others
-from tests.conftest import ROOT, TINY, resolved, settings_with, tone_corpus
-from tests.forked import PATIENCE
+from tests.conftest import PATIENCE, ROOT, TINY, resolved, settings_with, tone_corpus
 from tests.processes import bundle, finish, kill, metrics, resumptions, start, steps_logged, wait_for
 from tests.tones import sentences, write_corpus
 

@@ -11,7 +11,7 @@ from asr.kernels.dropout import Dropout
 from asr.kernels.relative_attention import Projections
 from asr.lengths import padding_mask
 from tests import forked
-from tests.forked import PATIENCE
+from tests.conftest import PATIENCE
 
 
 def both(fast: object, plain: object, inputs: list[Tensor], *others: object) -> None:

@@ -22,8 +22,9 @@ from tests.browser import (
     visiting,
     wait_until,
 )
+from tests.conftest import PATIENCE
 from tests.live import live_process
-from tests.serving import PATIENCE, Server
+from tests.serving import Server
 from tests.tones import SAMPLE_RATE, sentences, speak
 
 pytestmark = pytest.mark.slow

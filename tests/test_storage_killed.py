@@ -20,8 +20,7 @@ from typing import Any
 import pytest
 
 from asr import shards
-from tests.conftest import TINY, resolved
-from tests.forked import PATIENCE
+from tests.conftest import PATIENCE, TINY, resolved
 from tests.processes import bundle, finish, kill, metrics, resumptions, start, steps_logged, wait_for
 from tests.refusals import mentions
 from tests.storing import MortalS3

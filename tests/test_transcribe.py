@@ -22,7 +22,7 @@ from asr.data.manifest import read_manifest
 from asr.errors import InputError
 from asr.recognition.formats import FORMATS
 from asr.transcribe import main as transcribe
-from tests.conftest import ROOT
+from tests.conftest import PATIENCE, ROOT
 from tests.forked import run_module
 from tests.refusals import check_refusal, mentions, refused
 from tests.test_train import trained  # noqa: F401
@@ -557,18 +557,23 @@ def process(*arguments: str | Path, **how: Any) -> subprocess.Popen[str]:
     )
 
 
+def without_progress(stderr: str) -> list[str]:
+    """Return the lines without those that a slow machine gets every ten seconds."""
+    return [line for line in stderr.splitlines() if not line.startswith("transcribing")]
+
+
 def test_an_interruption_leaves_complete_files_and_is_reported(fluent: Path, recording: Path, tmp_path: Path) -> None:
     lines = [line_of(recording, id=f"{number:05}") for number in range(20_000)]
     out = tmp_path / "out"
     running = process(fluent / "run", manifest(tmp_path / "m.jsonl", *lines), "--output-dir", out)
-    end = time.monotonic() + 120
+    end = time.monotonic() + PATIENCE
     while not (out.is_dir() and len(os.listdir(out)) > 3):
         assert running.poll() is None
         assert time.monotonic() < end
         time.sleep(0.01)
     running.send_signal(signal.SIGINT)
-    reported = running.communicate(timeout=60)[1]
-    assert (running.returncode, reported) == (130, "interrupted\n")
+    reported = without_progress(running.communicate(timeout=PATIENCE)[1])
+    assert (running.returncode, reported) == (130, ["interrupted"])
     assert {path.read_text() for path in out.glob("*.txt")} == {"abcd ef\n"}
     assert not [path for path in out.iterdir() if path.suffix != ".txt"]
 
@@ -584,9 +589,10 @@ def test_a_closed_output_pipe_is_not_an_error_and_a_full_disk_is_reported_in_one
     assert closed.stdout.readline() == "0\tabcd ef\n"
     closed.stdout.close()
     assert closed.stderr is not None
-    assert closed.stderr.read() == ""
-    assert closed.wait(60) == 1
-    check_refusal(full.communicate(timeout=60)[1], "error: the disk ... No space left")
+    assert without_progress(closed.stderr.read()) == []
+    assert closed.wait(PATIENCE) == 1
+    [error] = without_progress(full.communicate(timeout=PATIENCE)[1])
+    check_refusal(error, "error: the disk ... No space left")
     assert full.returncode == 1
 
 
