@@ -45,6 +45,14 @@ def test_a_changed_line_needs_the_tests_that_execute_it_and_a_yaml_those_of_its_
     assert list(requests({"conf/decode/wide.yaml": {2}}, tests))[:2] == both
 
 
+def test_tests_that_are_gone_are_not_requested_and_parameters_may_have_changed(checkout: Path) -> None:
+    (checkout / "tests" / "test_beam.py").write_text("def test_a(x):\n    pass\n")
+    ids = ["tests/test_beam.py::test_a[1]", "tests/test_beam.py::test_a[2]", "tests/test_beam.py::test_b"]
+    tests = CoverageMap("HEAD", dict.fromkeys(ids, 1.0), {"asr/decode/beam.py": {1: ids}})
+    changed = {"asr/decode/beam.py": {1}, "tests/test_beam.py": {1}}
+    assert next(requests(changed, tests)) == ["tests/test_beam.py::test_a"]
+
+
 def test_without_a_map_the_tests_that_import_the_folder_run(checkout: Path) -> None:
     assert ["tests/test_beam.py"] in list(requests({"asr/decode/beam.py": {1}}, quick.WITHOUT_MAP))
 

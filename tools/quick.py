@@ -55,6 +55,16 @@ def importing(path: str) -> list[str]:
     return [f"tests/{file.name}" for file in files if pattern.search(file.read_text())]
 
 
+def existing(test: str, changed: dict[str, set[int]]) -> str:
+    """Return the id of a test in the map, without parameters if its file has changed; "" if the test is gone."""
+    file, _, name = test.partition("::")
+    if file not in changed:
+        return test
+    function = name.partition("[")[0]
+    is_there = (ROOT / file).is_file() and f"def {function}(" in (ROOT / file).read_text()
+    return f"{file}::{function}" if is_there else ""
+
+
 def requests(changed: dict[str, set[int]], tests: CoverageMap) -> Iterator[list[str]]:
     """Return lists of tests, the fastest first: one for each changed line, and for a file without lines in the map."""
     for path, lines in changed.items():
@@ -62,7 +72,8 @@ def requests(changed: dict[str, set[int]], tests: CoverageMap) -> Iterator[list[
         by_line = tests.lines.get(module, {})
         of_lines = [by_line[line] for line in sorted(lines if module == path else by_line) if line in by_line]
         for executing in of_lines:
-            yield sorted(executing, key=lambda test: tests.seconds[test])
+            fastest = sorted(executing, key=lambda test: tests.seconds[test])
+            yield list(dict.fromkeys(found for test in fastest if (found := existing(test, changed))))
         if re.match(r"tests/test_\w+\.py", path):
             if not of_lines and (ROOT / path).is_file():
                 yield [path]
