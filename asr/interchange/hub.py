@@ -79,7 +79,7 @@ def download(text: str) -> Download:
         if isinstance(error, OSError) and error.errno in NO_ROOM:
             must = f"{text}: the disk must have room for the model, in {root}; {error.strerror}"
             raise InputError(f"{must}. Free some space, or set HF_HOME to a folder on another disk.") from None
-        raise InputError(f"{text}: the model must exist, and its server must answer; {_reason(error)}") from None
+        raise InputError(f"{text}: the model must exist, and its server must answer; {_reason(error)}.") from None
     folder = root / commit
     card = (folder / CARD).read_text(encoding="utf-8", errors="replace") if (folder / CARD).is_file() else ""
     return Download(next(folder.glob(f"*{NEMO}"), folder), address._replace(revision=commit), card)
@@ -176,5 +176,5 @@ def _check(path: Path, etag: str | None) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """Describe an error of the client library in one line."""
-    return f"{type(error).__name__}: {one_line(error)}"
+    """Describe an error of the client library in one line, without a stop at its end."""
+    return f"{type(error).__name__}: {one_line(error)}".rstrip(".")
