@@ -5,6 +5,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import subprocess
 import sys
 import threading
@@ -205,6 +206,13 @@ def test_if_the_server_does_not_answer_the_cached_files_are_used(hub: Hub, caplo
     hub.silent = True
     assert path_of(ADDRESS) == path
     assert "the server does not answer" in caplog.text
+
+
+def test_if_the_server_does_not_answer_a_deleted_model_is_not_used(hub: Hub) -> None:
+    shutil.rmtree(path_of(ADDRESS).parent)
+    hub.silent = True
+    with refused(InputError, f"{ADDRESS} ... server must answer"):
+        path_of(ADDRESS)
 
 
 def test_a_revision_that_moved_to_another_commit_is_downloaded(hub: Hub) -> None:

@@ -115,15 +115,16 @@ def manifest_lines(path: str, content: bytes | None = None) -> Iterator[tuple[st
         InputError: the manifest does not exist, is unreadable, or is empty.
         StoreError: a URL cannot be read.
     """
+    name = printable(printable_url(path))
     if not is_url(path) and not os.path.isfile(path):
         problem = "it is a folder" if os.path.isdir(path) else "no such manifest"
-        raise InputError(f"{path}: {problem}. Give the path of a JSONL file with one utterance per line.")
+        raise InputError(f"{name}: {problem}. Give the path of a JSONL file with one utterance per line.")
     empty = True
     for where, line in named_lines(path, "a manifest", content):
         empty = False
         yield where, line
     if empty:
-        raise InputError(f"{printable(printable_url(path))}: a manifest must have at least one utterance; it is empty.")
+        raise InputError(f"{name}: a manifest must have at least one utterance; it is empty.")
 
 
 def write_manifest(

@@ -20,7 +20,7 @@ from asr.checkpoint.bundle import CARD, CONFIG, WEIGHTS
 from asr.errors import InputError, how_to_install, one_line, shown
 from asr.interchange import nemo_files
 from asr.interchange.huggingface_files import NEEDED, READ
-from asr.system.files import NO_ROOM, UNFINISHED, write_whole_text
+from asr.system.files import NO_ROOM, UNFINISHED, sync_folder, write_whole_text
 
 logger = logging.getLogger(__name__)
 
@@ -103,10 +103,11 @@ def _stored(address: Address, root: Path) -> str:
     except HfHubHTTPError:  # the server has answered with an error, which must not be hidden
         raise
     except Exception as error:  # any error of the client's HTTP library
-        if not latest.is_file():
+        commit = latest.read_text() if latest.is_file() else ""
+        if not COMMIT.fullmatch(commit) or not (root / commit).is_dir():
             raise
         logger.warning("%s: the server does not answer (%s); using the files stored earlier", address, _reason(error))
-        return latest.read_text()
+        return commit
     commit = model.sha or ""
     if not COMMIT.fullmatch(commit):
         raise InputError(f"the server must name the commit; got {shown(model.sha)}.")
@@ -160,6 +161,7 @@ def _download(address: Address, names: list[str], folder: Path) -> None:
         url = hf_hub_url(address.repository, name, revision=commit, endpoint=endpoint)
         _check(unfinished / name, get_hf_file_metadata(url, endpoint=endpoint).etag)
     shutil.rmtree(unfinished / ".cache")  # where the client library notes which files are complete
+    sync_folder(unfinished)  # a folder with the name of a commit must have all of its files, also after a power failure
     os.rename(unfinished, folder)
 
 
