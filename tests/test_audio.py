@@ -431,7 +431,7 @@ def test_resampling_in_blocks_of_any_length_gives_the_same_bits(rates):
 
 
 @pytest.mark.parametrize(
-    ("source", "held_back"), [(16000, 0.0), (48000, 0.037), (44100, 0.041), (8000, 0.116), (12347, 0.08)]
+    ("source", "held_back"), [(16000, 0.0), (48000, 0.037), (44100, 0.041), (96000, 0.08), (8000, 0.116), (12347, 0.08)]
 )
 def test_a_live_waveform_is_resampled_as_soon_as_possible(source, held_back):
     """`held_back` is the maximum duration, in seconds, of the audio that waits for the audio after it."""

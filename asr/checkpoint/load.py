@@ -153,7 +153,7 @@ def bundle_recognizer(bundle: Bundle, path: Path, device: str | torch.device = "
 
 
 def _check_decoder(settings: Mapping[str, Any], path: Path) -> None:
-    """Check that neither the decoder nor its first pass is a removed one.
+    """Check that neither the decoder nor its first pass is `prior_beam`, which was removed.
 
     Raises:
         InputError: one of them is.
