@@ -16,10 +16,12 @@ from fastapi import WebSocket
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from asr import Stream
 from asr.audio.resampling import resampled
 from asr.recognition.recognizer import Recognizer
 from asr.server import stream_client
 from asr.server.stream_client import AHEAD_SECONDS, MAX_MESSAGE_BYTES, SPARE_MESSAGES, StreamLimits
+from asr.server.streams import SAMPLE_BYTES, Speech
 from tests.listener import listener
 from tests.live import END, LIMITS, RATE, Live, alone, events, final_words, from_pcm, live, pcm, say, service, text
 from tests.refusals import mentions
@@ -111,6 +113,21 @@ def test_audio_with_another_sample_rate_is_resampled(recognizer: Recognizer, rat
     replies = run(lambda server: say(server, cut(samples, 1), {"sample_rate": rate}), recognizer)
     assert text(replies) == " ".join(word.text for word in expected)
     assert expected
+
+
+@pytest.mark.parametrize("rate", [8000, 22050, 44100, 96000])
+def test_a_chunk_of_resampled_audio_needs_few_turns(recognizer: Recognizer, rate: int) -> None:
+    """The resampler returns samples in bursts; a chunk that lacks few samples must not take these one by one."""
+    live_speech = Speech(Stream(recognizer, chunk_seconds=0.32), rate, lambda update: None)
+    live_speech.add(bytes(20 * SAMPLE_BYTES * rate))
+    num_turns, most = 0, 0  # turns since the last complete chunk
+    while live_speech.is_ready:
+        live_speech.process(*live_speech.take())
+        num_turns = 0 if live_speech.stream.ears.is_ready else num_turns + 1
+        most = max(most, num_turns)
+        live_speech.stream.advance([live_speech.stream.ears])
+        live_speech.want()
+    assert most <= 12
 
 
 @pytest.mark.parametrize("seconds", [0.8, AHEAD_SECONDS])

@@ -45,7 +45,7 @@ def resample(waveform: Tensor, source_rate: int, target_rate: int) -> Tensor:
 class Resampler:
     """Resample one waveform in blocks, like `resampled`, for callers that receive blocks rather than iterate over them.
 
-    Up to 41 ms of audio at 44.1 kHz or 48 kHz, and up to 116 ms at 8 kHz, are held back until more arrives.
+    Up to 41 ms of audio at 44.1 kHz or 48 kHz, 80 ms at 96 kHz and 116 ms at 8 kHz are held back until more arrives.
 
     Args:
         source_rate: sample rate of the blocks, in Hz.

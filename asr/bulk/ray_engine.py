@@ -155,7 +155,7 @@ def transcribe_on_ray(
         yield from _run(ray, tasks, worker, device)
     except ray.exceptions.RayError as error:
         must = "the Ray cluster must keep running; start the same command again to resume"
-        raise InputError(f"{must}. {one_line(error)}") from None
+        raise InputError(f"{must}. {one_line(error).rstrip('.')}.") from None
     finally:
         ray.shutdown()
 
@@ -173,7 +173,9 @@ def _connected(address: str | None) -> Any:
     try:
         ray.init(**options, **({"include_dashboard": False} if address is None else {"address": address}))
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise InputError(f"--address must be the address of a Ray cluster; got {address}: {one_line(error)}") from None
+        raise InputError(
+            f"--address must be the address of a Ray cluster; got {address}: {one_line(error).rstrip('.')}."
+        ) from None
     return ray
 
 

@@ -202,7 +202,8 @@ def isolated_failures(
 ) -> dict[str, str]:
     """Find the utterances that cannot be recognised even alone; map the id of each to the reason.
 
-    The results of `recognise` are not used, so the texts of a part do not depend on how failures were found.
+    The results of `recognise` are not used, so the texts of a part do not depend on how failures were found. An error
+    of a store or a lack of memory is raised, because no single utterance causes it.
     """
     failures: dict[str, str] = {}
     stack = [list(utterances)]

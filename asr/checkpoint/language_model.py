@@ -28,7 +28,7 @@ def checked_language_model(config: Any, where: Path) -> dict[str, Any]:
 
 
 def write_language_model(folder: Path, checkpoints: Sequence[Path], card: str) -> None:
-    """Write a bundle of one checkpoint or of the average of several, atomically replacing an older bundle.
+    """Write a bundle of one checkpoint or of the average of several of one run, atomically replacing an older bundle.
 
     The bundle contains weights.safetensors, which is sufficient for decoding (`asr.language_model.stored`),
     config.json, the tokenizer's files and README.md.

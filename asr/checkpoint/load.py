@@ -153,7 +153,7 @@ def bundle_recognizer(bundle: Bundle, path: Path, device: str | torch.device = "
 
 
 def _check_decoder(settings: Mapping[str, Any], path: Path) -> None:
-    """Check that neither the decoder nor its first pass is a removed one.
+    """Check that neither the decoder nor its first pass is `prior_beam`, which was removed.
 
     Raises:
         InputError: one of them is.
@@ -161,7 +161,7 @@ def _check_decoder(settings: Mapping[str, Any], path: Path) -> None:
     first = settings.get("first")
     if PRIOR_BEAM in (settings.get("name"), first.get("name") if isinstance(first, Mapping) else None):
         must = f"{path}: decode must not be {PRIOR_BEAM}, because label priors were removed"
-        cure = "Give --decode beam, and the language model again with --lm; asr.tune --attach always stores both."
+        cure = "Give --decode beam, and the language model with --lm; both are stored by: asr.tune --attach always."
         raise InputError(f"{must}; it is. {cure}")
 
 

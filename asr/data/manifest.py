@@ -16,6 +16,7 @@ from asr.errors import InputError, shown
 from asr.storage.location import folder_of, is_url, join, plain, printable_url
 from asr.storage.store import read_whole
 from asr.system.files import bounded_lines, real, write_whole
+from asr.text.printable import printable
 
 REQUIRED_KEYS = ("audio_filepath", "duration", "text")
 MAX_SECONDS = 1e9  # 30 years; a larger value is an error
@@ -114,15 +115,16 @@ def manifest_lines(path: str, content: bytes | None = None) -> Iterator[tuple[st
         InputError: the manifest does not exist, is unreadable, or is empty.
         StoreError: a URL cannot be read.
     """
+    name = printable(printable_url(path))
     if not is_url(path) and not os.path.isfile(path):
         problem = "it is a folder" if os.path.isdir(path) else "no such manifest"
-        raise InputError(f"{path}: {problem}. Give the path of a JSONL file with one utterance per line.")
+        raise InputError(f"{name}: {problem}. Give the path of a JSONL file with one utterance per line.")
     empty = True
     for where, line in named_lines(path, "a manifest", content):
         empty = False
         yield where, line
     if empty:
-        raise InputError(f"{printable_url(path)}: a manifest must have at least one utterance; it is empty.")
+        raise InputError(f"{name}: a manifest must have at least one utterance; it is empty.")
 
 
 def write_manifest(
@@ -162,18 +164,19 @@ def named_lines(path: str | Path, kind: str, content: bytes | None = None) -> It
         StoreError: a URL cannot be read.
     """
     path = plain(path)
+    name = printable(printable_url(path))
     try:
         if content is None and is_url(path):
             content = read_whole(path)
         binary = open(path, "rb") if content is None else io.BytesIO(content)  # noqa: SIM115  closed by the text
         with io.TextIOWrapper(binary, encoding="utf-8-sig", errors="surrogateescape") as file:
-            for where, line in bounded_lines(file.readline, MAX_LINE_LENGTH, printable_url(path)):
+            for where, line in bounded_lines(file.readline, MAX_LINE_LENGTH, name):
                 if "\0" in line:
                     raise InputError(f"{where}: must be {kind}; it is not text. For recordings, use asr.transcribe.")
                 if line.strip():
                     yield where, line
     except OSError as error:
-        raise InputError(f"{path}: must be {kind} that is readable; got: {error.strerror}.") from None
+        raise InputError(f"{name}: must be {kind} that is readable; got: {error.strerror}.") from None
 
 
 def parse_object(line: str, where: str) -> dict[str, Any]:

@@ -123,6 +123,8 @@ def read_sentences(
 ) -> Sentences:
     """Read texts, and normalise and tokenise them; log the lines that are left out.
 
+    `setting` is the name of the setting that gives the paths, for messages.
+
     Raises:
         InputError: a file is unreadable, or no text is left.
     """

@@ -200,9 +200,8 @@ class TrainingSet:
         occurrences = self.mixture.occurrences(self.seed, position.epoch)
         durations, feasible, texts = self.utterances.durations, self._feasible, self._texts
         if not self.mixture.is_plain:
-            positions = occurrences.rows
-            durations, feasible = durations[positions], feasible[positions]
-            texts = texts and texts.of(positions)
+            durations, feasible = durations[occurrences.rows], feasible[occurrences.rows]
+            texts = texts and texts.of(occurrences.rows)
         speeds, kept_speed = draw_factors(self._factors, feasible, seed=self.seed, epoch=position.epoch)
         durations = speeds.played(durations).add_(self._added_seconds)
         padded = self._padded(durations)

@@ -119,7 +119,8 @@ def forecast(settings: RunSettings, utterances: Sequence[Utterance], model: Mode
 def not_measured(needed: float, free: float, device: torch.device, settings: RunSettings) -> Forecast | None:
     """Report why steps are not measured on this machine; None if they are to be measured.
 
-    `needed` is the forecast of the bytes of tensors in a step on the largest batch, `free` the bytes that are free.
+    `needed` is the forecast number of bytes of the tensors in a step on the largest batch; `free` is the number of
+    bytes for tensors that the device has free.
     """
     card = settings.doctor.card_gigabytes
     if card is not None and device.type == "cpu":
@@ -170,7 +171,10 @@ def memory_finding(error: BaseException) -> Finding:
 
 
 def time_facts(steps: Steps, plan: EpochPlan, num_workers: int, batches: int) -> list[tuple[str, str]]:
-    """Describe the expected time of an epoch and of a run of `batches`, the largest batch, and the peak memory."""
+    """Describe the expected time of an epoch and of the run, the largest batch, and the peak memory.
+
+    `batches` is the number of batches of each process in the whole run.
+    """
     slowest = padded_seconds(plan).amax(dim=1).tolist()  # in each step, all processes wait for the slowest one
     computing = sum(map(steps.of, slowest))
     audio = float(plan.durations[plan.plan.order].sum()) / padded_seconds(plan).shape[1]
@@ -216,7 +220,7 @@ def card_findings(needed: Mapping[str, float], settings: RunSettings) -> list[Fi
 def disk(state: float, weights: float, settings: RunSettings) -> tuple[list[tuple[str, str]], list[Finding]]:
     """Describe the disk space that the checkpoints and the bundle need, and report an error if less space is free.
 
-    `state` is the bytes of a checkpoint without a moving average, `weights` those of the weights.
+    `state` is the size of a checkpoint without a moving average, and `weights` the size of the weights, in bytes.
     """
     ema = weights if settings.ema.decay is not None else 0.0
     checkpoints = NEWEST + settings.checkpoint.keep + 1  # + 1: the old one is deleted after the new one is written

@@ -86,7 +86,7 @@ def perplexity_of(log_probs: Array, sentences: Sentences) -> TextPerplexity:
 
 @torch.inference_mode()
 def neural_log_probs(model: TokenModel, sentences: Sentences, bounds: BatchBounds, device: torch.device) -> Array:
-    """Compute log p of each token and sentence end under a neural model, (T,), sentence by sentence."""
+    """Compute log p of each token and sentence end under a neural model in eval mode, (T,), sentence by sentence."""
     rows: list[Array] = [np.zeros(0)] * len(sentences)
     for indices in sentences.batches(bounds):
         batch = sentences.batch(indices).to(device)

@@ -87,7 +87,7 @@ def show_writing(scored: Iterable[Scored]) -> bool:
 def score(
     utterance: Utterance, subset: str, reference: str, transcript: Transcript, raw_hypothesis: str | None = None
 ) -> Scored:
-    """Count the errors of a transcript; the arguments are fields of `Scored`.
+    """Count the errors of a transcript; the arguments are fields of `Scored`, and `transcript` is normalised.
 
     Times and confidences are rounded as in NAME.utterances.jsonl, so that figures can be recomputed from this file.
     """

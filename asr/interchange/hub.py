@@ -20,7 +20,7 @@ from asr.checkpoint.bundle import CARD, CONFIG, WEIGHTS
 from asr.errors import InputError, how_to_install, one_line, shown
 from asr.interchange import nemo_files
 from asr.interchange.huggingface_files import NEEDED, READ
-from asr.system.files import NO_ROOM, UNFINISHED, write_whole_text
+from asr.system.files import NO_ROOM, UNFINISHED, sync_folder, write_whole_text
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ def download(text: str) -> Download:
         if isinstance(error, OSError) and error.errno in NO_ROOM:
             must = f"{text}: the disk must have room for the model, in {root}; {error.strerror}"
             raise InputError(f"{must}. Free some space, or set HF_HOME to a folder on another disk.") from None
-        raise InputError(f"{text}: the model must exist, and its server must answer; {_reason(error)}") from None
+        raise InputError(f"{text}: the model must exist, and its server must answer; {_reason(error)}.") from None
     folder = root / commit
     card = (folder / CARD).read_text(encoding="utf-8", errors="replace") if (folder / CARD).is_file() else ""
     return Download(next(folder.glob(f"*{NEMO}"), folder), address._replace(revision=commit), card)
@@ -103,10 +103,11 @@ def _stored(address: Address, root: Path) -> str:
     except HfHubHTTPError:  # the server has answered with an error, which must not be hidden
         raise
     except Exception as error:  # any error of the client's HTTP library
-        if not latest.is_file():
+        commit = latest.read_text() if latest.is_file() else ""
+        if not COMMIT.fullmatch(commit) or not (root / commit).is_dir():
             raise
         logger.warning("%s: the server does not answer (%s); using the files stored earlier", address, _reason(error))
-        return latest.read_text()
+        return commit
     commit = model.sha or ""
     if not COMMIT.fullmatch(commit):
         raise InputError(f"the server must name the commit; got {shown(model.sha)}.")
@@ -160,6 +161,7 @@ def _download(address: Address, names: list[str], folder: Path) -> None:
         url = hf_hub_url(address.repository, name, revision=commit, endpoint=endpoint)
         _check(unfinished / name, get_hf_file_metadata(url, endpoint=endpoint).etag)
     shutil.rmtree(unfinished / ".cache")  # where the client library notes which files are complete
+    sync_folder(unfinished)  # a folder with the name of a commit must have all of its files, also after a power failure
     os.rename(unfinished, folder)
 
 
@@ -176,5 +178,5 @@ def _check(path: Path, etag: str | None) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """Describe an error of the client library in one line."""
-    return f"{type(error).__name__}: {one_line(error)}"
+    """Describe an error of the client library in one line, without a stop at its end."""
+    return f"{type(error).__name__}: {one_line(error)}".rstrip(".")

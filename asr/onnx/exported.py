@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 
 class OnnxStreamingEncoder:
-    """An encoder whose `step` is an ONNX program; it was exported from `made_of`, which needs no weights."""
+    """An encoder whose `step` is an ONNX program, `opened`; `whole` encodes whole recordings.
+
+    The program was exported from `made_of`, which needs no weights.
+    """
 
     blocks = nn.ModuleList()  # empty, because a program does not output the results of blocks
 
@@ -59,7 +62,11 @@ class OnnxStreamingEncoder:
 
 
 def open_step(program: Path | bytes, made_of: StreamingEncoder, vocab_size: int) -> "InferenceSession":
-    """Open the program of a step."""
+    """Open the program of a step of `made_of`, whose weights are not read.
+
+    Raises:
+        InputError: the program is damaged, or does not belong to the model.
+    """
     opened = session(program, *step_names(made_of.initial_state(1)))
     check_tokens(program, opened, vocab_size)
     return opened

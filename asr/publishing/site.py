@@ -35,7 +35,11 @@ EXAMPLE = re.compile(r"example-\d+\.\w+")
 
 
 def check_page(config: Config) -> None:
-    """Check that the page's script decodes like the model."""
+    """Check that the page's script decodes like the model.
+
+    Raises:
+        InputError: the page does not implement the decoder or the normalizer.
+    """
     decoder, normalizer = config["decode"]["name"], config["normalizer"]
     if decoder != "greedy":
         raise InputError(f"the decoder of a page must be greedy; got decode={decoder}. Add --decode greedy.")
@@ -53,7 +57,7 @@ def site_files(
     examples: Sequence[Path],
     card: str,
 ) -> dict[str, bytes]:
-    """Return the files of a page, by name."""
+    """Return the files of a page, by name; the input of `program` is waveforms, and `card` may be empty."""
     contents = {WAVEFORM: program, SCRIPT: runtime.script, WASM: runtime.wasm, LICENSE: runtime.license}
     contents |= {part: asset(part).encode() for part in PARTS}
     named = {f"example-{number}{path.suffix}": path for number, path in enumerate(examples)}

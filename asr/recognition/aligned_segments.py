@@ -196,7 +196,11 @@ def word_segments(
 ) -> Iterator[WordSegment]:
     """Cut an utterance at silences; yield the segments that have words, as `cut_segments` describes.
 
-    The audio is read only if the utterance is longer than `max_seconds`.
+    A word belongs to the segment that contains its midpoint. The audio is read, at `sample_rate`, only if the utterance
+    is longer than `max_seconds`.
+
+    Raises:
+        AudioError: the audio cannot be read.
     """
     cuts = [0.0]
     if utterance.duration > max_seconds:

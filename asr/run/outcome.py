@@ -1,4 +1,4 @@
-"""End of a run: write the bundle, and evaluate it on the test manifests."""
+"""End of a run: write the bundle, evaluate it on the test manifests, and compare it with the initial model."""
 
 import json
 import logging

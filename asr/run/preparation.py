@@ -1,4 +1,4 @@
-"""Start of a run: folder, corpus, fitted tokenizer and features, and the checkpoint to resume from."""
+"""Start of a run: folder, corpus and its fingerprint, fitted tokenizer and features, checkpoint to resume from."""
 
 import hashlib
 import logging

@@ -1,4 +1,4 @@
-"""The routes of the server, and their responses."""
+"""The routes of the server, and for each connection the headers of its response and a line of the log."""
 
 import logging
 import time

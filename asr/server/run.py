@@ -1,5 +1,6 @@
 """Start and stop of the server: it prints its address, and finishes accepted requests when it is stopped.
 
+The answers to malformed requests and handshakes are JSON, and a WebSocket that receives too many frames is closed.
 Uvicorn handles idle connections and clients that do not read. On public networks, use a reverse proxy for this.
 """
 

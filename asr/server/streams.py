@@ -26,6 +26,9 @@ from asr.recognition.streaming import Stream
 from asr.server.jobs import StoppedError
 
 SAMPLE_BYTES = 2
+# Minimum duration of the audio that a turn takes from a stream whose audio is resampled. The resampler returns samples
+# in bursts of up to 0.1 s; with a chunk that lacks one sample, the turns until the next burst would take one each.
+MIN_TURN_SECONDS = 0.01
 NO_CHUNK_SECONDS = 0.64  # duration of a chunk for models without a recommended duration
 
 logger = logging.getLogger(__name__)
@@ -68,6 +71,8 @@ class Speech:
         self._waiting = bytearray()
         self._arrivals: deque[tuple[int, float]] = deque()  # pairs of the number of bytes received so far and the time
         self._num_taken = 0  # number of bytes that all turns have taken so far
+        is_resampled = sample_rate != stream.sample_rate
+        self._min_samples = math.ceil(MIN_TURN_SECONDS * sample_rate) if is_resampled else 1
         self._wanted = 0  # number of bytes that complete the next chunk
         self._num_samples = 0  # number of samples that earlier turns have processed
         self.want()
@@ -114,7 +119,7 @@ class Speech:
     def want(self) -> None:
         """Compute the number of bytes that complete the next chunk."""
         samples = math.ceil(self.stream.ears.num_wanted * self.sample_rate / self.stream.sample_rate)
-        self._wanted = SAMPLE_BYTES * max(1, samples)
+        self._wanted = SAMPLE_BYTES * max(self._min_samples, samples)
 
     def update(self, captions: Captions, is_over: bool) -> Update:
         """Return the update that contains these captions."""

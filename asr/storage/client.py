@@ -168,7 +168,7 @@ class Client:
             raise UnreachableStoreError(f"{printable_url(request.url)}: {cause}.") from None
 
     def _asked(self, request: Request, settings: StorageSettings) -> Coroutine[Any, Any, Any]:
-        location = self._place(request.url, settings)
+        location = self._locate(request.url, settings)
         if isinstance(request, Get):
             return self._get(request, location, settings)
         if isinstance(request, Stat):
@@ -277,7 +277,7 @@ class Client:
 
     # ---- stores
 
-    def _place(self, url: str, settings: StorageSettings) -> _Location:
+    def _locate(self, url: str, settings: StorageSettings) -> _Location:
         """Return the store of a URL, opened if necessary, and the object's path in it."""
         if scheme(url) not in HTTP:
             root, path = f"{scheme(url)}://{bucket(url)}", key(url)

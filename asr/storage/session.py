@@ -59,7 +59,12 @@ class _Helper:
         self._in_use = threading.Lock()
 
     def run(self, requests: Sequence[Request], settings: StorageSettings) -> list[Any]:
-        """Send requests as `Client.run` does."""
+        """Send requests as `Client.run` does.
+
+        Raises:
+            StoreError: a request failed; the error is that of the first failed request in the given order.
+            EOFError, OSError: the helper has ended.
+        """
         slowest = max((time_limit(request, settings) for request in requests), default=0.0)
         limit = slowest * (1 + len(requests) // CONCURRENT_REQUESTS) + SLACK_SECONDS
         with self._in_use:

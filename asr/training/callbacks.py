@@ -193,7 +193,10 @@ def _weights(trainer: pl.Trainer, decay: float | None) -> list[pl.Callback]:
 
 
 def step_callbacks(settings: "RunSettings", model: Model, largest: Callable[[], Sequence[Batch]]) -> list[pl.Callback]:
-    """Make the callbacks, in the order in which they must run."""
+    """Make the callbacks, in the order in which they must run.
+
+    `largest` makes this process's part of the largest batches.
+    """
     callbacks: list[pl.Callback] = [
         Frozen(model, settings.init.frozen, settings.init.frozen_steps),
         LargestBatchFirst(largest),

@@ -116,7 +116,13 @@ def experiment_command(command: Command, root: str = "train", read: Reader = rea
 
 
 def readable_arguments(arguments: Sequence[str], root: str) -> list[str]:
-    """Return the arguments with quotes around values that Hydra's grammar would refuse; check the options."""
+    """Return the arguments with quotes around values that Hydra's grammar would refuse; check the options.
+
+    `root` is the name of the primary config.
+
+    Raises:
+        InputError: an option does not exist, or its value is invalid.
+    """
     from hydra import compose, initialize_config_dir
     from hydra._internal.utils import get_args_parser
     from hydra.core.override_parser.overrides_parser import OverridesParser

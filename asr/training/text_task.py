@@ -211,12 +211,12 @@ class TextData(pl.LightningDataModule):
         return [self._train.sentences.batch([item.row for item in items]) for items in steps]
 
 
-class _Places(Dataset[int]):
-    """Positions of sentences; `Sentences.batch` makes a batch from a list of positions."""
+class _Rows(Dataset[int]):
+    """Rows of sentences; `Sentences.batch` makes a batch from a list of rows."""
 
     def __getitem__(self, item: Item) -> int:
         return item.row
 
 
 def _loader(sentences: Sentences, sampler: EpochSampler | BatchSampler) -> DataLoader[TextBatch]:
-    return DataLoader(_Places(), batch_sampler=sampler, collate_fn=sentences.batch)  # type: ignore[arg-type]
+    return DataLoader(_Rows(), batch_sampler=sampler, collate_fn=sentences.batch)  # type: ignore[arg-type]

@@ -59,13 +59,29 @@ def make_loggers(
     step: int,
     tensorboard: TensorBoardLogger,
 ) -> list[Logger]:
-    """Make the loggers of a run."""
+    """Make the loggers of a run.
+
+    Args:
+        components: components of the run, including its loggers.
+        resolved: all settings of the run, which services store.
+        run_dir: the run folder.
+        run_id: id of the run; it does not change when the run is resumed.
+        step: number of optimizer steps that the run has completed.
+        tensorboard: TensorBoard logger of the run.
+
+    Raises:
+        InputError: as for `chosen_loggers`.
+    """
     others = [make(run_dir, run_id, resolved) for make in chosen_loggers(components)]
     return [MetricsFile(run_dir / METRICS, step), tensorboard, *others]
 
 
 def chosen_loggers(components: Mapping[str, Any]) -> list[partial[Logger]]:
-    """Return the loggers of services that the settings choose; a logger has the name of the package that it needs."""
+    """Return the loggers of services that the settings choose; a logger has the name of the package that it needs.
+
+    Raises:
+        InputError: the logger does not exist, its package is not installed, or a setting is invalid.
+    """
     chosen = components.get("logger") or {}
     if not isinstance(chosen, Mapping):
         raise InputError(f"logger must map names of loggers, such as wandb, to their settings; got {shown(chosen)}.")

@@ -34,7 +34,7 @@ class WandB(WandbLogger):
             self.log_hyperparams(resolved)  # starts the run
         except Error as error:
             must = "logger=wandb needs a reachable account: run wandb login, or set WANDB_MODE=offline"
-            raise InputError(f"{must}; {one_line(error)}") from None
+            raise InputError(f"{must}; {one_line(error).rstrip('.')}.") from None
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
